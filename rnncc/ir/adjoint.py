@@ -1,0 +1,55 @@
+"""The reverse of one segment's loop: what a backward step reads, computes and adds up.
+
+The cotangent of value v is `d_v`. A backward step runs, for one t from the last to the first:
+
+  reads      streams, s__1, new states and `saved` values of step t; `d_v__sequence` for every v of
+             `Segment.sequences` (the gradient of the returned sequence at t; zero where none was given);
+             `d_s__carry` for every state s (from step t+1, at the last step the gradient of the final state)
+  recompute  forward nodes run again from what was read
+  nodes      the reverse equations, the same kinds of node as forward
+  yields     `state_cotangents` (the next `d_s__carry`), `stream_cotangents`, the operands of `outer_products`,
+             and `vector_cotangents`
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rnncc.ir.cell import Node, Segment, Value
+
+
+@dataclass(frozen=True, slots=True)
+class OuterProduct:
+    """`d_matrix += cotangent ⊗ operand`, over all steps and columns (block by block where the matrix is blocked):
+    one GEMM after the loop, or accumulated in it. `operand` is a forward value, `cotangent` a `d_…` value."""
+
+    matrix: str
+    cotangent: str
+    operand: str
+
+
+@dataclass(frozen=True, slots=True)
+class Adjoint:
+    """The backward program of a segment; see the module's docstring.
+
+    saved             values the training forward stores at every step, in order. New states that the backward
+                      reads (as s or as s__1) are in `saved_states` instead: their sequences are stored.
+    streams_read      members of streams that recompute or nodes read
+    state_cotangents  (state, value): the gradient that flows into s__1, i.e. out of the step to t-1
+    stream_cotangents (stream member, value); a member without a pair has gradient zero
+    vector_cotangents (vector weight's member, value): summed over steps and columns, and over units (of a head)
+                      where the member is narrower than the value
+    values            the `d_…` values and other temporaries that only the backward has
+    """
+
+    segment: Segment
+    saved: tuple[str, ...]
+    saved_states: tuple[str, ...]
+    streams_read: tuple[str, ...]
+    recompute: tuple[Node, ...]
+    nodes: tuple[Node, ...]
+    state_cotangents: tuple[tuple[str, str], ...]
+    stream_cotangents: tuple[tuple[str, str], ...]
+    outer_products: tuple[OuterProduct, ...]
+    vector_cotangents: tuple[tuple[str, str], ...]
+    values: tuple[Value, ...]

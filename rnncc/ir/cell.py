@@ -1,0 +1,296 @@
+"""A checked cell: sizes, parameters and equations, cut into batched parts and sequential loops.
+
+Names of values are the user's. The compiler's own hold a double underscore, which users may not write:
+
+    h__1        the state h at t-1 (the value after a reset, where resets are compiled in)
+    x__1        the input x at t-1
+    h__delay1   a hidden delay state: h at t-1 kept for the next step; h[t-2] is `h__delay1__1`
+    n_1         the loop instance n[1]
+    W_i, b_i    the member of family W (b) that belongs to gate i; `beta` for a `param`
+    i__W, i__0  temporaries that `check` makes: a product, a hoisted or named subexpression
+
+Layout of a value of width k*base under N heads: [k, N, base/N], flattened. Width 1 is one number for all units;
+width `num_heads` (what a reduction leaves) is one number a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from rnncc.ir.dim import ONE, Dim
+from rnncc.ir.expr import Expr, references
+from rnncc.source import NOWHERE, Source, Span
+
+
+def _span() -> Span:
+    return field(default=NOWHERE, compare=False, repr=False)  # type: ignore[no-any-return]
+
+
+class Role(Enum):
+    """Where a value comes from."""
+
+    INPUT = "input"  # x and the extra inputs, at t
+    PREVIOUS = "previous"  # s__1
+    PARAMETER = "parameter"  # a member of a family, or a param
+    CONSTANT = "constant"  # a number given at run time
+    NODE = "node"  # what a node defines; new states among them
+
+
+class Placement(Enum):
+    """Where a value is computed (language.md, Semantics 6)."""
+
+    P = "P"  # from parameters only: once a call
+    X = "X"  # from inputs (and finished segments) only: batched over all steps
+    S = "S"  # the sequential part
+    Y = "Y"  # depends on states, no state depends on it: batched afterwards
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Name, shape and origin of a value. A matrix has `columns` and may be block-diagonal with `blocks` blocks:
+    stored [width, columns/blocks], rows in the layout [k, blocks, base/blocks]."""
+
+    name: str
+    role: Role
+    placement: Placement
+    width: Dim
+    columns: Dim | None = None
+    blocks: Dim = ONE
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """`target = expr`, element by element; widths 1 and num_heads broadcast. In placement P, `expr` may also work on
+    whole matrices (operators `transpose`, `matmul`, `eye`)."""
+
+    target: str
+    expr: Expr
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """`target = matrix @ operand`, or `matrixᵀ @ operand` where `transposed`; block by block for blocked matrices."""
+
+    target: str
+    matrix: str
+    operand: str
+    transposed: bool = False
+    span: Span = _span()
+
+
+class RowOperator(Enum):
+    """What works across the units of one row. Reductions and scans run over one head's (k, D)."""
+
+    SUM = "sum"  # [k, N, D] -> [1, N, 1]
+    MEAN = "mean"  # the same
+    SPREAD = "spread"  # [1, N, 1] -> [k, N, D], each element / (k*D): the adjoint of mean
+    MAX = "max"  # the same; no gradient of its own: only softmax uses it, where the gradient cancels
+    CUMSUM = "cumsum"
+    CUMSUM_REVERSED = "cumsum_reversed"  # sum of the elements from here to the end: the adjoint of cumsum
+    SLICE = "slice"  # units `offset` to `offset + width of the target` along the packed axis k
+    CONCAT = "concat"  # along k
+    REPEAT = "repeat"  # each unit `times` times in a row (repeat_interleave)
+    SEGMENT_SUM = "segment_sum"  # sums of `times` neighbours: the adjoint of repeat
+    PAD = "pad"  # zeros but for the operand at `offset`: the adjoint of slice
+
+
+@dataclass(frozen=True, slots=True)
+class RowOp:
+    """`target = operator(operands)` along each row. `offset` is in elements (a Dim), `times` a static integer."""
+
+    target: str
+    operator: RowOperator
+    operands: tuple[str, ...]
+    offset: Dim = Dim(())
+    times: int = 1
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """`target[t] = operand[t-1]`, zero before the start and after a reset. Batched parts only (x[t-1])."""
+
+    target: str
+    operand: str
+    span: Span = _span()
+
+
+Node = Pointwise | Contraction | RowOp | Delay
+
+
+@dataclass(frozen=True, slots=True)
+class Initialiser:
+    """How a parameter starts. `kind`: `default` (U(±1/√H)), `constant` (value), `uniform` (low, high), `normal`
+    (mean, std), `xavier`, `xavier_normal`, `kaiming`, `orthogonal`, `eye`; matrices per gate and head."""
+
+    kind: str = "default"
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One gate's share of a packed parameter: the value `name`, `width` rows, its initialiser."""
+
+    name: str
+    width: Dim
+    initialiser: Initialiser
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One tensor of the module. A vector is [Σwidth]; a matrix [Σwidth, columns/blocks].
+
+    `name` is the family or param; `attribute` the module's attribute without layer and direction
+    (`weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`, else the name). `is_bias`: `bias=False` removes it (b and bR).
+    """
+
+    name: str
+    attribute: str
+    members: tuple[Member, ...]
+    columns: Dim | None = None
+    blocks: Dim = ONE
+    is_bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A dim of the cell. `default` is None for a required keyword; `solved` is set where the constraints give it
+    (then `divisible` pairs (numerator, denominator) must divide without remainder). I and H are not listed."""
+
+    name: str
+    default: int | None
+    solved: Dim | None = None
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """`left == right` must hold at construction; or `left % right == 0` where `divides`. `why` ends the sentence
+    "input_size must equal hidden_size because of …" ("line 7")."""
+
+    left: Dim
+    right: Dim
+    why: str
+    divides: bool = False
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A constructor keyword. `shaping` constants (loop bounds, delays, widths, function names) are compiled in:
+    another value means another build; the others are passed at run time as numbers."""
+
+    name: str
+    value: float | int | str
+    shaping: bool
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    name: str
+    width: Dim
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """`initial` is a number, or None where it is learned (the parameter `h0` for state h). A hidden delay state has
+    `delay_of`: the state whose value it keeps; its initial value is that state's."""
+
+    name: str
+    width: Dim
+    initial: float | None = 0.0
+    delay_of: str | None = None
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A tensor [T, B, Σwidth] that a loop reads step by step: its members lie side by side in this order.
+
+    Where several members are `family_g @ operand (+ other families' terms)` of one packed family, they form one
+    stream, so that one product makes it. `name` is the only member's, or the family's.
+    """
+
+    name: str
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A tensor a loop reads at every step: a packed Parameter (`members` its rows in order), or one value of
+    placement P (`members` is its name alone)."""
+
+    name: str
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A strongly connected group of states and its loop.
+
+    batched    nodes computed over all steps before the loop, from inputs and finished segments
+    nodes      the loop's body in dependence order: placement S, and the pointwise X and Y values sunk into it
+    streams, weights, constants   what the body reads (beside s__1 of its own states)
+    sequences  values of the body that can be returned for all steps: every visible state first, then what the
+               output, later segments or the epilogue read
+    phases     length of the longest chain of dependent contractions in a step
+    """
+
+    states: tuple[str, ...]
+    streams: tuple[Stream, ...]
+    weights: tuple[Weight, ...]
+    constants: tuple[str, ...]
+    batched: tuple[Node, ...]
+    nodes: tuple[Node, ...]
+    sequences: tuple[str, ...]
+    phases: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell that passed every check.
+
+    prologue   nodes of placement P
+    segments   in order of dependence
+    epilogue   nodes of placement Y that are not sunk into a loop: batched after the last segment
+    output     the value the layer returns: a sequence of a segment or a value of the epilogue
+    values     every value by name: inputs, members, previous states, node targets
+    """
+
+    name: str
+    sizes: tuple[Size, ...]
+    constants: tuple[Constant, ...]
+    inputs: tuple[Input, ...]
+    states: tuple[State, ...]
+    parameters: tuple[Parameter, ...]
+    prologue: tuple[Node, ...]
+    segments: tuple[Segment, ...]
+    epilogue: tuple[Node, ...]
+    output: str
+    values: tuple[Value, ...]
+    constraints: tuple[Constraint, ...]
+    comment: str = field(default="", compare=False)
+    source: Source = field(default=Source("", ""), compare=False, repr=False)
+
+
+def value_table(cell: Cell) -> dict[str, Value]:
+    """The cell's values by name."""
+    return {value.name: value for value in cell.values}
+
+
+def operands(node: Node) -> tuple[str, ...]:
+    """The values a node reads (a contraction's matrix first), without repetition."""
+    match node:
+        case Pointwise(_, expr):
+            return tuple(dict.fromkeys(references(expr)))
+        case Contraction(_, matrix, operand):
+            return (matrix, operand)
+        case RowOp():
+            return node.operands
+        case Delay(_, operand):
+            return (operand,)

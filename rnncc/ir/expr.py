@@ -1,0 +1,65 @@
+"""Elementwise expressions: three kinds of node. What an operator means stands in `rnncc.functions`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal number (may be ±inf)."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value by name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """An operator of `rnncc.functions.OPERATORS` applied to arguments."""
+
+    operator: str
+    arguments: tuple[Expr, ...]
+
+
+Expr = Const | Ref | Apply
+
+
+def apply(operator: str, *arguments: Expr) -> Apply:
+    """`Apply` without the tuple."""
+    return Apply(operator, arguments)
+
+
+def references(expr: Expr) -> Iterator[str]:
+    """The names an expression reads, left to right, with repetitions."""
+    match expr:
+        case Const():
+            return
+        case Ref(name):
+            yield name
+        case Apply(_, arguments):
+            for argument in arguments:
+                yield from references(argument)
+        case _:
+            assert_never(expr)
+
+
+def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
+    """Replace names by expressions; the same object comes back where nothing changed."""
+    match expr:
+        case Const():
+            return expr
+        case Ref(name):
+            return values.get(name, expr)
+        case Apply(operator, arguments):
+            new = tuple(substitute(argument, values) for argument in arguments)
+            return expr if all(a is b for a, b in zip(new, arguments, strict=True)) else Apply(operator, new)
+        case _:
+            assert_never(expr)

@@ -1,0 +1,227 @@
+"""The syntax of a cell as it was written: what `parse` returns and `check` reads.
+
+Nothing is resolved here: names are text, every node carries its span.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rnncc.source import NOWHERE, Source, Span
+
+
+def _span() -> Span:
+    return field(default=NOWHERE, compare=False, repr=False)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A literal; `inf` and `pi` are Names. `is_integer` tells `2` from `2.0`."""
+
+    value: float
+    is_integer: bool
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    name: str
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """`base[index]`: a time (`h[t-1]`) or a loop instance (`n[l]`); `check` tells which."""
+
+    base: str
+    index: Expression
+    span: Span = _span()
+    base_span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`function(arguments, keyword=value)`."""
+
+    function: str
+    arguments: tuple[Expression, ...]
+    keywords: tuple[tuple[str, Expression], ...] = ()
+    span: Span = _span()
+    function_span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """`operator` is `-` or `+`."""
+
+    operator: str
+    operand: Expression
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """`operator` is one of `+ - * / // ** @ < <= > >= == !=`."""
+
+    operator: str
+    left: Expression
+    right: Expression
+    span: Span = _span()
+    operator_span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class IfElse:
+    """`then if condition else otherwise`; the condition must be static."""
+
+    condition: Expression
+    then: Expression
+    otherwise: Expression
+    span: Span = _span()
+
+
+Expression = Number | Name | Index | Call | Unary | Binary | IfElse
+
+
+@dataclass(frozen=True, slots=True)
+class InputDecl:
+    """`input x, gap: 1` gives one InputDecl a name; `width` is None where not written."""
+
+    name: str
+    width: Expression | None
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class StateDecl:
+    """`state h: P = 0`; `initial` is a number expression or the Name `learned`."""
+
+    name: str
+    width: Expression | None
+    initial: Expression | None
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDecl:
+    name: str
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class DimDecl:
+    """`dim P = 64`, or `dim K` without a default."""
+
+    name: str
+    value: Expression | None
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class ConstDecl:
+    """`const dt = 0.1`, or `const act = tanh` (a Name of a function)."""
+
+    name: str
+    value: Expression
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDecl:
+    """`local v: 4*H`: the width of a target."""
+
+    name: str
+    width: Expression
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class TypeDecl:
+    """`vector`, `matrix(P, H)`, `sparse(density=0.3)`: a name with arguments."""
+
+    name: str
+    arguments: tuple[Expression, ...] = ()
+    keywords: tuple[tuple[str, Expression], ...] = ()
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class ParamDecl:
+    """`param gx: vector = 1`; `initial` is an initialiser expression (number, Name or Call)."""
+
+    name: str
+    type: TypeDecl
+    initial: Expression | None
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsDecl:
+    """`weights u: vector`: a family, one member for each equation that names it."""
+
+    name: str
+    type: TypeDecl
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class InitDecl:
+    """`init W = xavier`, `init b_f = 1`."""
+
+    name: str
+    value: Expression
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The left of an equation: `i`, `h[t]` or `n[l]`."""
+
+    name: str
+    index: Expression | None
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class EquationDecl:
+    targets: tuple[Target, ...]
+    expression: Expression
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class ForDecl:
+    """`for l in 1..L:`, both ends included."""
+
+    variable: str
+    first: Expression
+    last: Expression
+    body: tuple[Statement, ...]
+    span: Span = _span()
+
+
+Statement = (
+    InputDecl
+    | StateDecl
+    | OutputDecl
+    | DimDecl
+    | ConstDecl
+    | LocalDecl
+    | ParamDecl
+    | WeightsDecl
+    | InitDecl
+    | EquationDecl
+    | ForDecl
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CellDecl:
+    """One `cell NAME` block. `comment` is the run of `#` lines directly above or first inside it, without the `#`."""
+
+    name: str
+    statements: tuple[Statement, ...]
+    source: Source = field(compare=False, repr=False)
+    comment: str = ""
+    span: Span = _span()
+    name_span: Span = _span()

@@ -1,0 +1,1 @@
+"""What a built package carries along: layers, masks and registration. Imports torch and nothing else."""

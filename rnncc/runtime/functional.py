@@ -1,0 +1,183 @@
+"""Elementwise functions that torch does not spell exactly as the language defines them.
+
+Arguments are tensors or Python numbers; at least one is a tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Number = Tensor | float
+
+
+def _tensor(value: Number, like: Number) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    assert isinstance(like, Tensor)
+    return torch.full((), value, dtype=like.dtype, device=like.device)
+
+
+def _first(*values: Number) -> Tensor:
+    for value in values:
+        if isinstance(value, Tensor):
+            return value
+    return torch.zeros((), dtype=torch.get_default_dtype())
+
+
+def _pair(a: Number, b: Number) -> tuple[Tensor, Tensor]:
+    like = _first(a, b)
+    return _tensor(a, like), _tensor(b, like)
+
+
+def _compare(name: str, a: Number, b: Number) -> Tensor:
+    left, right = _pair(a, b)
+    result: Tensor = getattr(torch, name)(left, right)
+    return result.to(left.dtype)
+
+
+def lt(a: Number, b: Number) -> Tensor:
+    """1 where a < b, else 0."""
+    return _compare("lt", a, b)
+
+
+def le(a: Number, b: Number) -> Tensor:
+    """1 where a <= b, else 0."""
+    return _compare("le", a, b)
+
+
+def gt(a: Number, b: Number) -> Tensor:
+    """1 where a > b, else 0."""
+    return _compare("gt", a, b)
+
+
+def ge(a: Number, b: Number) -> Tensor:
+    """1 where a >= b, else 0."""
+    return _compare("ge", a, b)
+
+
+def eq(a: Number, b: Number) -> Tensor:
+    """1 where a == b, else 0."""
+    return _compare("eq", a, b)
+
+
+def ne(a: Number, b: Number) -> Tensor:
+    """1 where a != b, else 0."""
+    return _compare("ne", a, b)
+
+
+def where(condition: Number, a: Number, b: Number) -> Tensor:
+    """a where condition != 0, else b."""
+    like = _first(a, b, condition)
+    return torch.where(_tensor(condition, like) != 0, _tensor(a, like), _tensor(b, like))
+
+
+def max(a: Number, b: Number) -> Tensor:
+    """torch.maximum."""
+    return torch.maximum(*_pair(a, b))
+
+
+def min(a: Number, b: Number) -> Tensor:
+    """torch.minimum."""
+    return torch.minimum(*_pair(a, b))
+
+
+def pow(a: Number, b: Number) -> Tensor:
+    """torch.pow."""
+    return torch.pow(*_pair(a, b))
+
+
+def logaddexp(a: Number, b: Number) -> Tensor:
+    """torch.logaddexp."""
+    return torch.logaddexp(*_pair(a, b))
+
+
+def mod(a: Number, b: Number) -> Tensor:
+    """torch.remainder: the sign of the divisor."""
+    return torch.remainder(*_pair(a, b))
+
+
+def clamp(a: Number, low: Number, high: Number) -> Tensor:
+    """torch.clamp with bounds that may be tensors."""
+    like = _first(a, low, high)
+    return torch.clamp(_tensor(a, like), _tensor(low, like), _tensor(high, like))
+
+
+def epsilon(a: Tensor) -> float:
+    """The machine epsilon of a's dtype."""
+    return torch.finfo(a.dtype).eps
+
+
+def eye_like(a: Tensor) -> Tensor:
+    """The identity of the size of the square matrix (or blocks [n, d, d]) a."""
+    return torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+
+
+def heaviside(v: Tensor) -> Tensor:
+    """1 where v > 0, else 0 (also at 0); derivative 0."""
+    return (v > 0).to(v.dtype)
+
+
+class _Surrogate(torch.autograd.Function):
+    """heaviside forward; backward multiplies by the surrogate derivative that the subclass states."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, k: float) -> Tensor:
+        ctx.save_for_backward(v)
+        ctx.k = k
+        return (v > 0).to(v.dtype)
+
+
+class _FastSigmoid(_Surrogate):
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
+        (v,) = ctx.saved_tensors
+        return d / (1 + ctx.k * v.abs()) ** 2, None
+
+
+class _Atan(_Surrogate):
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
+        (v,) = ctx.saved_tensors
+        return d * 0.5 * ctx.k / (1 + (torch.pi / 2 * ctx.k * v) ** 2), None
+
+
+class _Sigmoid(_Surrogate):
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
+        (v,) = ctx.saved_tensors
+        s = torch.sigmoid(ctx.k * v)
+        return d * ctx.k * s * (1 - s), None
+
+
+class _Triangular(_Surrogate):
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
+        (v,) = ctx.saved_tensors
+        return d * ctx.k * torch.relu(1 - v.abs()), None
+
+
+def heaviside_fast_sigmoid(v: Tensor, k: float) -> Tensor:
+    """heaviside with the derivative 1 / (1 + k|v|)² (Zenke & Ganguli 2018)."""
+    result: Tensor = _FastSigmoid.apply(v, k)
+    return result
+
+
+def heaviside_atan(v: Tensor, k: float) -> Tensor:
+    """heaviside with the derivative (k/2) / (1 + (π k v/2)²) (Fang et al. 2021)."""
+    result: Tensor = _Atan.apply(v, k)
+    return result
+
+
+def heaviside_sigmoid(v: Tensor, k: float) -> Tensor:
+    """heaviside with the derivative of sigmoid(k v)."""
+    result: Tensor = _Sigmoid.apply(v, k)
+    return result
+
+
+def heaviside_triangular(v: Tensor, k: float) -> Tensor:
+    """heaviside with the derivative k·max(0, 1 - |v|) (Bellec et al. 2018)."""
+    result: Tensor = _Triangular.apply(v, k)
+    return result

@@ -1,0 +1,121 @@
+"""`mask`: a cell that restarts and stops by column, as a rewrite of the cell.
+
+Input: a Cell. Output: the same Cell with two inputs of width 1 that end every segment's streams:
+
+    reset__   != 0: every state of the column, delays included, takes its initial value before this step
+    active__  == 0: the step is past the column's length, and every state keeps its value
+
+Fails with: InternalError only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import assert_never
+
+from rnncc.diagnostics import InternalError
+from rnncc.ir.cell import (
+    Cell,
+    Contraction,
+    Delay,
+    Input,
+    Node,
+    Placement,
+    Pointwise,
+    Role,
+    RowOp,
+    Segment,
+    State,
+    Stream,
+    Value,
+    Weight,
+    value_table,
+)
+from rnncc.ir.dim import ONE
+from rnncc.ir.expr import Const, Expr, Ref, apply, substitute
+
+RESET = "reset__"
+ACTIVE = "active__"
+MASKS = (Stream(RESET, (RESET,)), Stream(ACTIVE, (ACTIVE,)))
+
+
+def mask(cell: Cell) -> Cell:
+    """The cell with resets and lengths compiled in; see the module's docstring."""
+    states = {state.name: state for state in cell.states}
+    table = value_table(cell)
+    # What everything but the two nodes made here reads in place of a previous state.
+    renamed = {f"{name}__1": f"{name}__restarted" for name in states}
+    new_values = [Value(stream.name, Role.INPUT, Placement.X, ONE) for stream in MASKS]
+    for name in states:
+        for new in (f"{name}__restarted", f"{name}__stepped"):
+            new_values.append(replace(table[name], name=new, role=Role.NODE, placement=Placement.S))
+    return replace(
+        cell,
+        inputs=(*cell.inputs, *(Input(stream.name, ONE) for stream in MASKS)),
+        segments=tuple(_mask_segment(segment, states, renamed) for segment in cell.segments),
+        epilogue=tuple(_rename(node, renamed) for node in cell.epilogue),
+        output=renamed.get(cell.output, cell.output),
+        values=(*cell.values, *new_values),
+    )
+
+
+def _mask_segment(segment: Segment, states: Mapping[str, State], renamed: Mapping[str, str]) -> Segment:
+    nodes: list[Node] = []
+    weights = list(segment.weights)
+    for name in segment.states:
+        initial = _initial(states[name], states)
+        learned = f"{_root(states[name], states).name}0"
+        if isinstance(initial, Ref) and all(weight.name != learned for weight in weights):
+            weights.append(Weight(learned, (learned,)))
+        restarted = apply("where", Ref(RESET), initial, Ref(f"{name}__1"))
+        nodes.append(Pointwise(f"{name}__restarted", restarted, states[name].span))
+    for node in segment.nodes:
+        new = _rename(node, renamed)
+        if new.target not in segment.states:
+            nodes.append(new)
+            continue
+        name = new.target
+        nodes.append(replace(new, target=f"{name}__stepped"))
+        kept = apply("where", Ref(ACTIVE), Ref(f"{name}__stepped"), Ref(f"{name}__1"))
+        nodes.append(Pointwise(name, kept, new.span))
+    return replace(
+        segment,
+        streams=(*(_rename_stream(stream, renamed) for stream in segment.streams), *MASKS),
+        weights=tuple(weights),
+        batched=tuple(_rename(node, renamed) for node in segment.batched),
+        nodes=tuple(nodes),
+        sequences=tuple(renamed.get(name, name) for name in segment.sequences),
+    )
+
+
+def _root(state: State, states: Mapping[str, State]) -> State:
+    while state.delay_of is not None:
+        state = states[state.delay_of]
+    return state
+
+
+def _initial(state: State, states: Mapping[str, State]) -> Expr:
+    root = _root(state, states)
+    return Ref(f"{root.name}0") if root.initial is None else Const(root.initial)
+
+
+def _rename_stream(stream: Stream, renamed: Mapping[str, str]) -> Stream:
+    members = tuple(renamed.get(member, member) for member in stream.members)
+    return Stream(renamed.get(stream.name, stream.name), members)
+
+
+def _rename(node: Node, renamed: Mapping[str, str]) -> Node:
+    match node:
+        case Pointwise(_, expr):
+            return replace(node, expr=substitute(expr, {old: Ref(new) for old, new in renamed.items()}))
+        case Contraction(_, _, operand):
+            return replace(node, operand=renamed.get(operand, operand))
+        case RowOp(_, _, operands):
+            return replace(node, operands=tuple(renamed.get(operand, operand) for operand in operands))
+        case Delay(_, operand):
+            if operand in renamed:
+                raise InternalError(f"the delay of a previous state, {operand}")
+            return node
+        case _:
+            assert_never(node)

@@ -1,0 +1,273 @@
+// Vectors of float and double for one x86-64 level.
+//
+// The same source is compiled once per level (-march=x86-64-v4, -v3, or none of them); the level is read from the
+// compiler's own macros, gives the vector width and names the inline namespace, so that the three copies of every
+// function have different symbols and `rnncc::exp(v)` still finds the right one. Nothing here includes a C++ standard
+// header: an inline std function compiled for AVX-512 could be the copy that the linker keeps for the generic level.
+//
+// A vector is a plain GCC/clang vector type: + - * / and comparisons work as they are, also with a scalar of the same
+// type (v * 2.0f). A comparison gives a Mask: lanes of all ones or all zeros.
+#pragma once
+
+#include <stdint.h>
+
+#if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#define RNNCC_VECTOR_BYTES 64
+#define RNNCC_ISA_LEVEL 4
+#ifndef RNNCC_ISA_NAMESPACE
+#define RNNCC_ISA_NAMESPACE x86_64_v4
+#endif
+#elif defined(__AVX2__) && defined(__FMA__)
+#define RNNCC_VECTOR_BYTES 32
+#define RNNCC_ISA_LEVEL 3
+#ifndef RNNCC_ISA_NAMESPACE
+#define RNNCC_ISA_NAMESPACE x86_64_v3
+#endif
+#else
+#define RNNCC_VECTOR_BYTES 16
+#define RNNCC_ISA_LEVEL 1
+#ifndef RNNCC_ISA_NAMESPACE
+#define RNNCC_ISA_NAMESPACE generic
+#endif
+#endif
+
+#define RNNCC_INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define RNNCC_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define RNNCC_UNROLL _Pragma("GCC unroll 64")
+#endif
+
+namespace rnncc {
+inline namespace RNNCC_ISA_NAMESPACE {
+
+template <class T>
+struct VecOf;
+
+template <>
+struct VecOf<float> {
+  typedef float type __attribute__((vector_size(RNNCC_VECTOR_BYTES)));
+  typedef float unaligned __attribute__((vector_size(RNNCC_VECTOR_BYTES), aligned(4), may_alias));
+  typedef int32_t bits __attribute__((vector_size(RNNCC_VECTOR_BYTES)));
+  typedef uint32_t unsigned_bits __attribute__((vector_size(RNNCC_VECTOR_BYTES)));
+};
+
+template <>
+struct VecOf<double> {
+  typedef double type __attribute__((vector_size(RNNCC_VECTOR_BYTES)));
+  typedef double unaligned __attribute__((vector_size(RNNCC_VECTOR_BYTES), aligned(8), may_alias));
+  typedef int64_t bits __attribute__((vector_size(RNNCC_VECTOR_BYTES)));
+  typedef uint64_t unsigned_bits __attribute__((vector_size(RNNCC_VECTOR_BYTES)));
+};
+
+template <class T>
+using Vec = typename VecOf<T>::type;
+
+// What a comparison of two Vec<T> gives: one signed integer a lane, -1 or 0.
+template <class T>
+using Mask = typename VecOf<T>::bits;
+
+// Lanes of a Vec<T>.
+template <class T>
+constexpr int64_t lanes = RNNCC_VECTOR_BYTES / int64_t(sizeof(T));
+
+// Element type of a vector type: element<Vec<float>> is float.
+template <class V>
+struct ElementOf;
+template <>
+struct ElementOf<Vec<float>> {
+  using type = float;
+};
+template <>
+struct ElementOf<Vec<double>> {
+  using type = double;
+};
+template <class V>
+using element = typename ElementOf<V>::type;
+
+// All lanes equal to x.
+template <class T>
+RNNCC_INLINE Vec<T> broadcast(T x) {
+  return x - Vec<T>{};
+}
+
+// p need only be aligned for T.
+template <class T>
+RNNCC_INLINE Vec<T> load(const T* p) {
+  return *reinterpret_cast<const typename VecOf<T>::unaligned*>(p);
+}
+
+template <class T>
+RNNCC_INLINE void store(T* p, Vec<T> v) {
+  *reinterpret_cast<typename VecOf<T>::unaligned*>(p) = v;
+}
+
+// 0, 1, 2, ... in the integer lanes of a Mask<T>.
+template <class T>
+RNNCC_INLINE Mask<T> lane_index() {
+  Mask<T> r = {};
+  RNNCC_UNROLL
+  for (int i = 0; i < lanes<T>; ++i) r[i] = i;
+  return r;
+}
+
+// The first n lanes from p, zero in the rest; 0 <= n <= lanes. Nothing beyond p[n-1] is read.
+template <class T>
+RNNCC_INLINE Vec<T> load_partial(const T* p, int64_t n);
+
+template <>
+RNNCC_INLINE Vec<float> load_partial<float>(const float* p, int64_t n) {
+#if RNNCC_ISA_LEVEL == 4 && !defined(__clang__)
+  return __builtin_ia32_loadups512_mask(p, Vec<float>{}, uint16_t((1u << n) - 1));
+#elif RNNCC_ISA_LEVEL == 3 && !defined(__clang__)
+  return __builtin_ia32_maskloadps256(reinterpret_cast<const Vec<float>*>(p), lane_index<float>() < int32_t(n));
+#else
+  Vec<float> v = {};
+  for (int64_t i = 0; i < n; ++i) v[i] = p[i];
+  return v;
+#endif
+}
+
+template <>
+RNNCC_INLINE Vec<double> load_partial<double>(const double* p, int64_t n) {
+#if RNNCC_ISA_LEVEL == 4 && !defined(__clang__)
+  return __builtin_ia32_loadupd512_mask(p, Vec<double>{}, uint8_t((1u << n) - 1));
+#elif RNNCC_ISA_LEVEL == 3 && !defined(__clang__)
+  return __builtin_ia32_maskloadpd256(reinterpret_cast<const Vec<double>*>(p), lane_index<double>() < n);
+#else
+  Vec<double> v = {};
+  for (int64_t i = 0; i < n; ++i) v[i] = p[i];
+  return v;
+#endif
+}
+
+// The first n lanes to p; 0 <= n <= lanes. Nothing beyond p[n-1] is written.
+template <class T>
+RNNCC_INLINE void store_partial(T* p, Vec<T> v, int64_t n);
+
+template <>
+RNNCC_INLINE void store_partial<float>(float* p, Vec<float> v, int64_t n) {
+#if RNNCC_ISA_LEVEL == 4 && !defined(__clang__)
+  __builtin_ia32_storeups512_mask(p, v, uint16_t((1u << n) - 1));
+#elif RNNCC_ISA_LEVEL == 3 && !defined(__clang__)
+  __builtin_ia32_maskstoreps256(reinterpret_cast<Vec<float>*>(p), lane_index<float>() < int32_t(n), v);
+#else
+  for (int64_t i = 0; i < n; ++i) p[i] = v[i];
+#endif
+}
+
+template <>
+RNNCC_INLINE void store_partial<double>(double* p, Vec<double> v, int64_t n) {
+#if RNNCC_ISA_LEVEL == 4 && !defined(__clang__)
+  __builtin_ia32_storeupd512_mask(p, v, uint8_t((1u << n) - 1));
+#elif RNNCC_ISA_LEVEL == 3 && !defined(__clang__)
+  __builtin_ia32_maskstorepd256(reinterpret_cast<Vec<double>*>(p), lane_index<double>() < n, v);
+#else
+  for (int64_t i = 0; i < n; ++i) p[i] = v[i];
+#endif
+}
+
+// load/store of min(n, lanes) lanes, for loops whose last trip is short: one predictable branch.
+template <class T>
+RNNCC_INLINE Vec<T> load_upto(const T* p, int64_t n) {
+  return n >= lanes<T> ? load(p) : load_partial(p, n);
+}
+
+template <class T>
+RNNCC_INLINE void store_upto(T* p, Vec<T> v, int64_t n) {
+  if (n >= lanes<T>) {
+    store(p, v);
+  } else {
+    store_partial(p, v, n);
+  }
+}
+
+// Lane-wise `mask ? a : b`.
+template <class M, class V>
+RNNCC_INLINE V select(M mask, V a, V b) {
+  return mask ? a : b;
+}
+
+template <class V>
+RNNCC_INLINE auto as_bits(V v) {
+  return reinterpret_cast<Mask<element<V>>>(v);
+}
+
+template <class T>
+RNNCC_INLINE Vec<T> from_bits(Mask<T> b) {
+  return reinterpret_cast<Vec<T>>(b);
+}
+
+// The sign bit of every lane, nothing else.
+template <class T>
+RNNCC_INLINE Mask<T> sign_mask() {
+  return as_bits(broadcast(T(-0.0)) + Vec<T>{} * T(0)) | as_bits(-Vec<T>{});
+}
+
+template <class V>
+RNNCC_INLINE V abs(V v) {
+  using T = element<V>;
+  return from_bits<T>(as_bits(v) & ~as_bits(-V{}));
+}
+
+// Magnitude of `magnitude`, sign of `sign`.
+template <class V>
+RNNCC_INLINE V copysign(V magnitude, V sign) {
+  using T = element<V>;
+  const Mask<T> s = as_bits(-V{});
+  return from_bits<T>((as_bits(magnitude) & ~s) | (as_bits(sign) & s));
+}
+
+// torch.maximum and torch.minimum: NaN if either is NaN.
+template <class V>
+RNNCC_INLINE V maximum(V a, V b) {
+  return ((a > b) | (a != a)) ? a : b;
+}
+
+template <class V>
+RNNCC_INLINE V minimum(V a, V b) {
+  return ((a < b) | (a != a)) ? a : b;
+}
+
+// Correctly rounded; NaN below zero, -0 for -0.
+RNNCC_INLINE Vec<float> sqrt(Vec<float> v) {
+#if defined(__clang__)
+  return __builtin_elementwise_sqrt(v);
+#elif RNNCC_ISA_LEVEL == 4
+  return __builtin_ia32_sqrtps512_mask(v, v, uint16_t(-1), 4);
+#elif RNNCC_ISA_LEVEL == 3
+  return __builtin_ia32_sqrtps256(v);
+#else
+  return __builtin_ia32_sqrtps(v);
+#endif
+}
+
+RNNCC_INLINE Vec<double> sqrt(Vec<double> v) {
+#if defined(__clang__)
+  return __builtin_elementwise_sqrt(v);
+#elif RNNCC_ISA_LEVEL == 4
+  return __builtin_ia32_sqrtpd512_mask(v, v, uint8_t(-1), 4);
+#elif RNNCC_ISA_LEVEL == 3
+  return __builtin_ia32_sqrtpd256(v);
+#else
+  return __builtin_ia32_sqrtpd(v);
+#endif
+}
+
+// Sum of the lanes, always as the same binary tree: halves are added until one lane is left.
+template <class V>
+RNNCC_INLINE element<V> horizontal_sum(V v) {
+  using T = element<V>;
+  T part[lanes<T>];
+  RNNCC_UNROLL
+  for (int i = 0; i < lanes<T>; ++i) part[i] = v[i];
+  RNNCC_UNROLL
+  for (int width = int(lanes<T>) / 2; width > 0; width /= 2) {
+    RNNCC_UNROLL
+    for (int i = 0; i < width; ++i) part[i] += part[i + width];
+  }
+  return part[0];
+}
+
+}  // namespace RNNCC_ISA_NAMESPACE
+}  // namespace rnncc
