@@ -24,7 +24,7 @@ from rnncc.source import NOWHERE, Source, Span
 
 
 def _span() -> Span:
-    return field(default=NOWHERE, compare=False, repr=False)  # type: ignore[no-any-return]
+    return field(default=NOWHERE, compare=False, repr=False)
 
 
 class Role(Enum):

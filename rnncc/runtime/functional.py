@@ -5,6 +5,7 @@ Arguments are tensors or Python numbers; at least one is a tensor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -130,6 +131,11 @@ class _Surrogate(torch.autograd.Function):
         return (v > 0).to(v.dtype)
 
 
+def _surrogate(function: type[_Surrogate], v: Tensor, k: float) -> Tensor:
+    apply: Callable[[Tensor, float], Tensor] = function.apply
+    return apply(v, k)
+
+
 class _FastSigmoid(_Surrogate):
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
@@ -161,23 +167,19 @@ class _Triangular(_Surrogate):
 
 def heaviside_fast_sigmoid(v: Tensor, k: float) -> Tensor:
     """heaviside with the derivative 1 / (1 + k|v|)² (Zenke & Ganguli 2018)."""
-    result: Tensor = _FastSigmoid.apply(v, k)
-    return result
+    return _surrogate(_FastSigmoid, v, k)
 
 
 def heaviside_atan(v: Tensor, k: float) -> Tensor:
     """heaviside with the derivative (k/2) / (1 + (π k v/2)²) (Fang et al. 2021)."""
-    result: Tensor = _Atan.apply(v, k)
-    return result
+    return _surrogate(_Atan, v, k)
 
 
 def heaviside_sigmoid(v: Tensor, k: float) -> Tensor:
     """heaviside with the derivative of sigmoid(k v)."""
-    result: Tensor = _Sigmoid.apply(v, k)
-    return result
+    return _surrogate(_Sigmoid, v, k)
 
 
 def heaviside_triangular(v: Tensor, k: float) -> Tensor:
     """heaviside with the derivative k·max(0, 1 - |v|) (Bellec et al. 2018)."""
-    result: Tensor = _Triangular.apply(v, k)
-    return result
+    return _surrogate(_Triangular, v, k)

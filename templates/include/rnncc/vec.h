@@ -112,11 +112,7 @@ RNNCC_INLINE Mask<T> lane_index() {
 }
 
 // The first n lanes from p, zero in the rest; 0 <= n <= lanes. Nothing beyond p[n-1] is read.
-template <class T>
-RNNCC_INLINE Vec<T> load_partial(const T* p, int64_t n);
-
-template <>
-RNNCC_INLINE Vec<float> load_partial<float>(const float* p, int64_t n) {
+RNNCC_INLINE Vec<float> load_partial(const float* p, int64_t n) {
 #if RNNCC_ISA_LEVEL == 4 && !defined(__clang__)
   return __builtin_ia32_loadups512_mask(p, Vec<float>{}, uint16_t((1u << n) - 1));
 #elif RNNCC_ISA_LEVEL == 3 && !defined(__clang__)
@@ -128,8 +124,7 @@ RNNCC_INLINE Vec<float> load_partial<float>(const float* p, int64_t n) {
 #endif
 }
 
-template <>
-RNNCC_INLINE Vec<double> load_partial<double>(const double* p, int64_t n) {
+RNNCC_INLINE Vec<double> load_partial(const double* p, int64_t n) {
 #if RNNCC_ISA_LEVEL == 4 && !defined(__clang__)
   return __builtin_ia32_loadupd512_mask(p, Vec<double>{}, uint8_t((1u << n) - 1));
 #elif RNNCC_ISA_LEVEL == 3 && !defined(__clang__)
@@ -142,11 +137,7 @@ RNNCC_INLINE Vec<double> load_partial<double>(const double* p, int64_t n) {
 }
 
 // The first n lanes to p; 0 <= n <= lanes. Nothing beyond p[n-1] is written.
-template <class T>
-RNNCC_INLINE void store_partial(T* p, Vec<T> v, int64_t n);
-
-template <>
-RNNCC_INLINE void store_partial<float>(float* p, Vec<float> v, int64_t n) {
+RNNCC_INLINE void store_partial(float* p, Vec<float> v, int64_t n) {
 #if RNNCC_ISA_LEVEL == 4 && !defined(__clang__)
   __builtin_ia32_storeups512_mask(p, v, uint16_t((1u << n) - 1));
 #elif RNNCC_ISA_LEVEL == 3 && !defined(__clang__)
@@ -156,8 +147,7 @@ RNNCC_INLINE void store_partial<float>(float* p, Vec<float> v, int64_t n) {
 #endif
 }
 
-template <>
-RNNCC_INLINE void store_partial<double>(double* p, Vec<double> v, int64_t n) {
+RNNCC_INLINE void store_partial(double* p, Vec<double> v, int64_t n) {
 #if RNNCC_ISA_LEVEL == 4 && !defined(__clang__)
   __builtin_ia32_storeupd512_mask(p, v, uint8_t((1u << n) - 1));
 #elif RNNCC_ISA_LEVEL == 3 && !defined(__clang__)
@@ -196,12 +186,6 @@ RNNCC_INLINE auto as_bits(V v) {
 template <class T>
 RNNCC_INLINE Vec<T> from_bits(Mask<T> b) {
   return reinterpret_cast<Vec<T>>(b);
-}
-
-// The sign bit of every lane, nothing else.
-template <class T>
-RNNCC_INLINE Mask<T> sign_mask() {
-  return as_bits(broadcast(T(-0.0)) + Vec<T>{} * T(0)) | as_bits(-Vec<T>{});
 }
 
 template <class V>
