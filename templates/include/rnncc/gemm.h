@@ -1,0 +1,321 @@
+// Matrix products for recurrent layers: C[m, n] = A[m, k] * B[k, n] (+ bias[n]) (+ C).
+//
+// B is packed once into panels and then used many times (a recurrent weight: every step). A panel holds
+// `panel_columns<T>` = 4 vectors (AVX-512) or 2 vectors (AVX2, SSE2) of columns, stored [k][columns] and padded with zeros;
+// columns left over that fit one vector make a last panel of one vector. The micro kernel keeps up to 6 rows of one panel
+// in registers. The register blocking follows Goto and van de Geijn, "Anatomy of high-performance matrix multiplication",
+// ACM TOMS 34(3), 2008.
+//
+// Threads belong to the caller: every entry takes the range of rows or panels to compute. Each element of C is summed in
+// the same order whatever the range, so results do not depend on the number of threads: over k in blocks of
+// `k_block<T>`, sequentially inside a block, the block sums added one after the other; then bias, then the old C.
+// (On levels with FMA the products are fused into the sum; this needs -ffp-contract=fast, GCC's default for C++.)
+#pragma once
+
+#include "vec.h"
+
+namespace rnncc {
+inline namespace RNNCC_ISA_NAMESPACE {
+
+constexpr int panel_vectors = RNNCC_ISA_LEVEL == 4 ? 4 : 2;
+constexpr int kernel_rows = 6;
+
+// Columns of a full panel.
+template <class T>
+constexpr int64_t panel_columns = panel_vectors * lanes<T>;
+
+// Terms of one block sum: a panel's block and a few rows of A stay in the first-level cache.
+template <class T>
+constexpr int64_t k_block = 256 * 4 / int64_t(sizeof(T));
+
+// Rows of A that go through all panels before the next rows: A's block stays in the second-level cache.
+constexpr int64_t row_block = 20 * kernel_rows;
+
+// B in panels. `data` is the caller's, packed_elements<T>(n, k) elements long, best aligned to 64 bytes.
+template <class T>
+struct Packed {
+  T* data;
+  int64_t n;  // columns
+  int64_t k;  // rows
+};
+
+// Panels of n columns.
+template <class T>
+RNNCC_INLINE int64_t panel_count(int64_t n) {
+  return (n + panel_columns<T> - 1) / panel_columns<T>;
+}
+
+// Columns in memory of n columns in panels: n rounded up to what the panels hold.
+template <class T>
+RNNCC_INLINE int64_t padded_columns(int64_t n) {
+  const int64_t full = n / panel_columns<T> * panel_columns<T>;
+  const int64_t rest = n - full;
+  return full + (rest == 0 ? 0 : rest <= lanes<T> ? lanes<T> : panel_columns<T>);
+}
+
+// Elements that Packed<T>{data, n, k}.data must hold.
+template <class T>
+RNNCC_INLINE int64_t packed_elements(int64_t n, int64_t k) {
+  return padded_columns<T>(n) * k;
+}
+
+// Start of panel p.
+template <class T>
+RNNCC_INLINE T* panel_data(const Packed<T>& b, int64_t p) {
+  return b.data + p * panel_columns<T> * b.k;
+}
+
+// Columns that panel p holds in memory: a full panel's, or one vector.
+template <class T>
+RNNCC_INLINE int64_t panel_width(const Packed<T>& b, int64_t p) {
+  const int64_t rest = b.n - p * panel_columns<T>;
+  return rest <= lanes<T> ? lanes<T> : panel_columns<T>;
+}
+
+// ---- packing ----------------------------------------------------------------------------------------------------------
+
+#if RNNCC_ISA_LEVEL == 4
+constexpr int transpose_size = 8;
+#else
+constexpr int transpose_size = 4;
+#endif
+
+// dst[j * dst_stride + i] = src[i * src_stride + j] for i < rows, j < columns, in square blocks that fit registers.
+template <class T>
+static void transpose_into(T* dst, int64_t dst_stride, const T* src, int64_t src_stride, int64_t rows, int64_t columns) {
+  constexpr int S = transpose_size;
+  int64_t i = 0;
+  for (; i + S <= rows; i += S) {
+    int64_t j = 0;
+    for (; j + S <= columns; j += S) {
+      T block[S][S];
+      RNNCC_UNROLL
+      for (int r = 0; r < S; ++r) __builtin_memcpy(block[r], src + (i + r) * src_stride + j, sizeof(block[r]));
+      RNNCC_UNROLL
+      for (int c = 0; c < S; ++c) {
+        T* out = dst + (j + c) * dst_stride + i;
+        RNNCC_UNROLL
+        for (int r = 0; r < S; ++r) out[r] = block[r][c];
+      }
+    }
+    for (; j < columns; ++j) {
+      for (int r = 0; r < S; ++r) dst[j * dst_stride + i + r] = src[(i + r) * src_stride + j];
+    }
+  }
+  for (; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) dst[j * dst_stride + i] = src[i * src_stride + j];
+  }
+}
+
+template <class T>
+RNNCC_INLINE void zero_columns(T* panel, int64_t width, int64_t k, int64_t from) {
+  for (int64_t row = 0; row < k; ++row) {
+    for (int64_t c = from; c < width; ++c) panel[row * width + c] = T(0);
+  }
+}
+
+// Columns [column, column + count) of b from src[count, k], k contiguous, rows ld elements apart: a torch weight
+// [out, in] as the factor of x * W^T. Several calls may fill one b in any column order (the gates of the units that one
+// thread owns, say); the call that writes column n - 1 also writes the padding. Calls on disjoint columns may run at once.
+template <class T>
+static void pack_nk(const Packed<T>& b, const T* src, int64_t ld, int64_t column, int64_t count) {
+  for (int64_t done = 0; done < count;) {
+    const int64_t p = (column + done) / panel_columns<T>;
+    const int64_t offset = (column + done) % panel_columns<T>;
+    const int64_t width = panel_width(b, p);
+    const int64_t step = count - done < width - offset ? count - done : width - offset;
+    transpose_into(panel_data(b, p) + offset, width, src + done * ld, ld, step, b.k);
+    done += step;
+    if (column + done == b.n && offset + step < width) zero_columns(panel_data(b, p), width, b.k, offset + step);
+  }
+}
+
+// The same from src[k, count], count contiguous, rows ld elements apart: a torch weight as the factor of dG * W, or a
+// sequence as the factor of dG^T * X.
+template <class T>
+static void pack_kn(const Packed<T>& b, const T* src, int64_t ld, int64_t column, int64_t count) {
+  for (int64_t done = 0; done < count;) {
+    const int64_t p = (column + done) / panel_columns<T>;
+    const int64_t offset = (column + done) % panel_columns<T>;
+    const int64_t width = panel_width(b, p);
+    const int64_t step = count - done < width - offset ? count - done : width - offset;
+    T* out = panel_data(b, p) + offset;
+    const T* in = src + done;
+    if (step == panel_columns<T>) {
+      for (int64_t row = 0; row < b.k; ++row) {
+        RNNCC_UNROLL
+        for (int v = 0; v < panel_vectors; ++v) store(out + row * width + v * lanes<T>, load(in + row * ld + v * lanes<T>));
+      }
+    } else {
+      for (int64_t row = 0; row < b.k; ++row) {
+        for (int64_t c = 0; c < step; c += lanes<T>) {
+          store_upto(out + row * width + c, load_upto(in + row * ld + c, step - c), step - c);
+        }
+      }
+    }
+    done += step;
+    if (column + done == b.n && offset + step < width) zero_columns(panel_data(b, p), width, b.k, offset + step);
+  }
+}
+
+// ---- micro kernel -----------------------------------------------------------------------------------------------------
+
+// What one call of the micro kernel reads and writes besides its k terms.
+template <class T>
+struct Tile {
+  const T* a;
+  int64_t a_row, a_column;  // strides of A in elements
+  const T* b;               // the panel at the first of the k terms
+  int64_t b_panel;          // elements from this panel to the next
+  T* c;
+  int64_t c_row;    // stride of C's rows in elements
+  const T* bias;    // at the first column, or null
+  int64_t columns;  // columns of C that exist
+};
+
+// ROWS rows by PANELS panels of VECTORS vectors: C = sum over k (+ bias) (+ C). Two panels at once hide the latency of
+// the sum when there is one row only.
+template <class T, int ROWS, int VECTORS, int PANELS>
+static __attribute__((noinline)) void micro_kernel(int64_t k, const Tile<T>& tile, bool accumulate) {
+  constexpr int W = lanes<T>;
+  constexpr int N = VECTORS * PANELS;
+  Vec<T> sum[ROWS][N];
+  RNNCC_UNROLL
+  for (int i = 0; i < ROWS; ++i) {
+    RNNCC_UNROLL
+    for (int j = 0; j < N; ++j) sum[i][j] = Vec<T>{};
+  }
+  const T* a = tile.a;
+  const T* b = tile.b;
+  const int64_t a_row = tile.a_row, a_column = tile.a_column, b_panel = tile.b_panel;
+  for (int64_t term = 0; term < k; ++term) {
+    Vec<T> column[N];
+    RNNCC_UNROLL
+    for (int j = 0; j < N; ++j) column[j] = load(b + (j / VECTORS) * b_panel + (j % VECTORS) * W);
+    RNNCC_UNROLL
+    for (int i = 0; i < ROWS; ++i) {
+      const Vec<T> factor = broadcast(a[i * a_row]);
+      RNNCC_UNROLL
+      for (int j = 0; j < N; ++j) sum[i][j] += factor * column[j];
+    }
+    a += a_column;
+    b += VECTORS * W;
+  }
+  const bool whole = tile.columns >= N * W;
+  RNNCC_UNROLL
+  for (int j = 0; j < N; ++j) {
+    const int64_t rest = whole ? W : tile.columns - j * W;
+    if (rest <= 0) continue;
+    const Vec<T> bias = tile.bias ? load_upto(tile.bias + j * W, rest) : Vec<T>{};
+    RNNCC_UNROLL
+    for (int i = 0; i < ROWS; ++i) {
+      T* c = tile.c + i * tile.c_row + j * W;
+      Vec<T> r = sum[i][j] + bias;
+      if (accumulate) r += load_upto(c, rest);
+      store_upto(c, r, rest);
+    }
+  }
+}
+
+template <class T, int VECTORS>
+RNNCC_INLINE void micro_kernel_rows(int64_t rows, int64_t k, const Tile<T>& tile, bool accumulate) {
+  switch (rows) {
+    case 1: return micro_kernel<T, 1, VECTORS, 1>(k, tile, accumulate);
+    case 2: return micro_kernel<T, 2, VECTORS, 1>(k, tile, accumulate);
+    case 3: return micro_kernel<T, 3, VECTORS, 1>(k, tile, accumulate);
+    case 4: return micro_kernel<T, 4, VECTORS, 1>(k, tile, accumulate);
+    case 5: return micro_kernel<T, 5, VECTORS, 1>(k, tile, accumulate);
+    default: return micro_kernel<T, 6, VECTORS, 1>(k, tile, accumulate);
+  }
+}
+
+// Rows of the next tile when `left` are left: 6, but 7 and 8 are halved because a tile of 1 or 2 rows waits for its sums.
+RNNCC_INLINE int64_t tile_rows(int64_t left) {
+  return left <= kernel_rows ? left : left <= 8 ? (left + 1) / 2 : kernel_rows;
+}
+
+// A block of at most row_block rows and k terms times panels [panel_begin, panel_end). `term` is B's first row.
+template <class T>
+static void multiply_block(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t a_column, int64_t rows, const Packed<T>& b,
+                           int64_t term, int64_t k, int64_t panel_begin, int64_t panel_end, const T* bias, bool accumulate) {
+  for (int64_t p = panel_begin; p < panel_end; ++p) {
+    const int64_t first = p * panel_columns<T>;
+    const int64_t width = panel_width(b, p);
+    Tile<T> tile = {a,         a_row, a_column, panel_data(b, p) + term * width, panel_columns<T> * b.k,
+                    c + first, c_row, bias ? bias + first : nullptr, b.n - first};
+    if (rows == 1 && (p + 2) * panel_columns<T> <= b.n && p + 2 <= panel_end) {
+      tile.columns = 2 * panel_columns<T>;
+      micro_kernel<T, 1, panel_vectors, 2>(k, tile, accumulate);
+      ++p;
+      continue;
+    }
+    if (tile.columns > width) tile.columns = width;
+    for (int64_t row = 0; row < rows;) {
+      const int64_t step = tile_rows(rows - row);
+      if (width == panel_columns<T>) {
+        micro_kernel_rows<T, panel_vectors>(step, k, tile, accumulate);
+      } else {
+        micro_kernel_rows<T, 1>(step, k, tile, accumulate);
+      }
+      row += step;
+      tile.a += step * a_row;
+      tile.c += step * c_row;
+    }
+  }
+}
+
+// ---- entries ----------------------------------------------------------------------------------------------------------
+
+// Rows [row_begin, row_end) and panels [panel_begin, panel_end) of C[m, b.n] = A[m, b.k] * B (+ bias) (+ C if accumulate).
+// c, a and bias are those of the whole product (row 0, column 0); c_row and a_row are strides in elements, A's columns and C's
+// columns are contiguous. bias (b.n elements) may be null. C may not overlap A, B or bias.
+template <class T>
+static void gemm(T* c, int64_t c_row, const T* a, int64_t a_row, const Packed<T>& b, int64_t row_begin, int64_t row_end,
+                 int64_t panel_begin, int64_t panel_end, const T* bias, bool accumulate) {
+  for (int64_t row = row_begin; row < row_end; row += row_block) {
+    const int64_t rows = row_end - row < row_block ? row_end - row : row_block;
+    int64_t term = 0;
+    do {
+      const int64_t k = b.k - term < k_block<T> ? b.k - term : k_block<T>;
+      multiply_block(c + row * c_row, c_row, a + row * a_row + term, a_row, int64_t(1), rows, b, term, k, panel_begin, panel_end,
+                     term == 0 ? bias : nullptr, accumulate || term > 0);
+      term += k;
+    } while (term < b.k);
+  }
+}
+
+// Elements of scratch for gemm_tn with n columns.
+template <class T>
+RNNCC_INLINE int64_t gemm_tn_scratch_elements(int64_t n) {
+  return (padded_columns<T>(n) + row_block) * k_block<T>;
+}
+
+// Rows [row_begin, row_end) of C[m, n] = A^T * X (+ C if accumulate) with A[k, m] and X[k, n], both with contiguous rows:
+// a weight gradient dW[out, in] = dG[T*B, out]^T * X[T*B, in]. a_row, x_row, c_row are strides in elements. `scratch` is
+// this thread's own, gemm_tn_scratch_elements<T>(n) elements, best aligned to 64 bytes.
+template <class T>
+static void gemm_tn(T* c, int64_t c_row, const T* a, int64_t a_row, const T* x, int64_t x_row, int64_t n, int64_t k,
+                    int64_t row_begin, int64_t row_end, bool accumulate, T* scratch) {
+  T* packed_a = scratch + padded_columns<T>(n) * k_block<T>;
+  int64_t term = 0;
+  do {
+    const int64_t terms = k - term < k_block<T> ? k - term : k_block<T>;
+    const Packed<T> b = {scratch, n, terms};
+    pack_kn(b, x + term * x_row, x_row, int64_t(0), n);
+    for (int64_t row = row_begin; row < row_end; row += row_block) {
+      const int64_t rows = row_end - row < row_block ? row_end - row : row_block;
+      for (int64_t t = 0; t < terms; ++t) {
+        const T* in = a + (term + t) * a_row + row;
+        for (int64_t i = 0; i < rows; i += lanes<T>) {
+          store_upto(packed_a + t * row_block + i, load_upto(in + i, rows - i), rows - i);
+        }
+      }
+      multiply_block(c + row * c_row, c_row, packed_a, int64_t(1), row_block, rows, b, int64_t(0), terms, int64_t(0),
+                     panel_count<T>(n), static_cast<const T*>(nullptr), accumulate || term > 0);
+    }
+    term += terms;
+  } while (term < k);
+}
+
+}  // namespace RNNCC_ISA_NAMESPACE
+}  // namespace rnncc

@@ -1,0 +1,135 @@
+// Threads: torch's own parallel_for, and a team that stays together over a whole time loop.
+//
+// A torch op may use no threads but torch's. torch_parallel_for is part of torch's stable C interface
+// (torch/csrc/stable/c/shim.h); it is declared here so that no torch header is needed.
+#pragma once
+
+#include <stdint.h>
+
+#include "vec.h"
+
+extern "C" {
+int32_t torch_parallel_for(int64_t begin, int64_t end, int64_t grain_size, void (*func)(int64_t, int64_t, void*), void* ctx);
+int32_t torch_get_num_threads(uint32_t* out_num_threads);
+int sched_yield(void) noexcept;
+}
+
+namespace rnncc {
+inline namespace RNNCC_ISA_NAMESPACE {
+
+// Threads that torch would use now; 1 if torch cannot say.
+RNNCC_INLINE int64_t thread_count() {
+  uint32_t n = 1;
+  return torch_get_num_threads(&n) == 0 && n > 0 ? int64_t(n) : 1;
+}
+
+// f(begin, end) on disjoint ranges that cover [0, n), each at least `grain` long but for the last. Returns torch's error
+// code, 0 if all ran. f must not throw.
+template <class F>
+RNNCC_INLINE int32_t parallel_ranges(int64_t n, int64_t grain, const F& f) {
+  if (n <= 0) return 0;
+  return torch_parallel_for(
+      0, n, grain > 0 ? grain : 1,
+      [](int64_t begin, int64_t end, void* ctx) { (*static_cast<const F*>(ctx))(begin, end); },
+      const_cast<void*>(static_cast<const void*>(&f)));
+}
+
+// Waiting: spin with pause, then give the core away. Bounded spinning matters when there are more threads than cores.
+struct Backoff {
+  int32_t spins = 0;
+  void wait() {
+    if (spins < 2000) {
+      ++spins;
+      __builtin_ia32_pause();
+    } else {
+      sched_yield();
+    }
+  }
+};
+
+// The threads of one team_run. `barrier()` must be called by every member equally often.
+class Team {
+ public:
+  // Blocks until every member has called it; what each wrote before is visible to all after. About 0.1 us on one socket.
+  void barrier() {
+    if (count_ == 1) return;
+    const uint32_t now = __atomic_load_n(&generation_, __ATOMIC_RELAXED);
+    if (__atomic_add_fetch(&waiting_, 1, __ATOMIC_ACQ_REL) == count_) {
+      __atomic_store_n(&waiting_, 0, __ATOMIC_RELAXED);
+      __atomic_store_n(&generation_, now + 1, __ATOMIC_RELEASE);
+      return;
+    }
+    Backoff backoff;
+    while (__atomic_load_n(&generation_, __ATOMIC_ACQUIRE) == now) backoff.wait();
+  }
+
+  // Enrolment. The call whose range starts at 0 runs on the thread that entered the region and leads: it counts who has
+  // arrived and closes the list. A member that comes after that returns without work, so that nobody ever waits for a
+  // thread that is not running: a nested region (one call for everything), a thread limit (longer ranges) or a busy pool
+  // just make the team smaller.
+  int32_t enrol_leader(int64_t wanted, int64_t chunk) {
+    const uint32_t expected = uint32_t((wanted + chunk - 1) / chunk);
+    Backoff backoff;
+    for (int32_t i = 0; i < 20000 && __atomic_load_n(&enrolled_, __ATOMIC_ACQUIRE) + 1 < expected; ++i) backoff.wait();
+    count_ = int32_t(__atomic_fetch_or(&enrolled_, closed, __ATOMIC_ACQ_REL)) + 1;
+    __atomic_store_n(&started_, 1, __ATOMIC_RELEASE);
+    return 0;
+  }
+
+  // The member's index, or -1 if the team left without it.
+  int32_t enrol_member() {
+    const uint32_t ticket = __atomic_fetch_add(&enrolled_, 1, __ATOMIC_ACQ_REL);
+    if (ticket & closed) return -1;
+    Backoff backoff;
+    while (__atomic_load_n(&started_, __ATOMIC_ACQUIRE) == 0) backoff.wait();
+    return int32_t(ticket) + 1;
+  }
+
+  int32_t count() const { return count_; }
+
+ private:
+  static constexpr uint32_t closed = uint32_t(1) << 30;
+  alignas(64) uint32_t generation_ = 0;
+  alignas(64) int32_t waiting_ = 0;
+  alignas(64) uint32_t enrolled_ = 0;
+  uint32_t started_ = 0;
+  int32_t count_ = 1;
+};
+
+// Runs f(team, index, count) at once on up to `wanted` of torch's threads: index in [0, count), all of them together, so
+// that f may call team.barrier(). count may be smaller than wanted (1 in a nested region) and is known only inside f. f must not throw.
+// Returns torch's error code, 0 if all ran. Index 0 is the calling thread.
+template <class F>
+RNNCC_INLINE int32_t team_run(int64_t wanted, const F& f) {
+  struct Context {
+    const F& f;
+    int64_t wanted;
+    Team team;
+  } context{f, wanted, {}};
+  if (wanted <= 1) {
+    f(context.team, int32_t(0), int32_t(1));
+    return 0;
+  }
+  return torch_parallel_for(
+      0, wanted, 1,
+      [](int64_t begin, int64_t end, void* ctx) {
+        Context& self = *static_cast<Context*>(ctx);
+        const int32_t index = begin == 0 ? self.team.enrol_leader(self.wanted, end) : self.team.enrol_member();
+        if (index >= 0) self.f(self.team, index, self.team.count());
+      },
+      &context);
+}
+
+// Part `index` of [0, n) when it is divided among `count` in multiples of `unit`: [begin, end), possibly empty.
+struct Range {
+  int64_t begin, end;
+};
+
+RNNCC_INLINE Range share(int64_t n, int64_t unit, int64_t index, int64_t count) {
+  const int64_t units = (n + unit - 1) / unit;
+  const int64_t begin = units * index / count * unit, end = units * (index + 1) / count * unit;
+  return {begin < n ? begin : n, end < n ? end : n};
+}
+
+}  // namespace RNNCC_ISA_NAMESPACE
+}  // namespace rnncc
