@@ -1,0 +1,142 @@
+"""The shape of an oracle, and random cases for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """What a cell returns: `output` [T, B, width] and the final value [B, width] of each state, by name."""
+
+    output: Tensor
+    finals: dict[str, Tensor]
+
+
+# (parameters, inputs [T, B, width], initial states [B, width] or None for the cell's own) -> Sequences
+Forward = Callable[[Tensors, Tensors, "Tensors | None"], Sequences]
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """One independent implementation of one cell.
+
+    cell        name of the shipped file, without `.rnn`
+    source      where the implementation comes from
+    forward     the implementation; differentiable in everything it is given
+    parameters  "W:i,f R:i,f b:i,f p[H]:i,f beta[1]": families with their gates, and params; shapes are written in the
+                sizes below, and default to [H,I] for W, [H,H] for R, [H] for b and bR
+    states      name -> width in declaration order
+    sizes       I, H and the cell's dims
+    inputs      extra inputs: name -> width
+    constants   constants that differ from the file's defaults
+    ranges      name -> (low, high) where U(-1, 1) will not do
+    text        equations that replace the file's where the oracle deviates from it; `deviation` says in what
+    """
+
+    cell: str
+    source: str
+    forward: Forward
+    parameters: str
+    states: dict[str, str]
+    sizes: dict[str, int] = field(default_factory=lambda: {"I": 4, "H": 6})
+    inputs: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, float] = field(default_factory=dict)
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    text: str | None = None
+    deviation: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.cell}-{self.source}"
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every parameter's shape under its name in the language."""
+        result: dict[str, tuple[int, ...]] = {}
+        for token in self.parameters.split():
+            match = re.fullmatch(r"(\w+?)(?:\[([^\]]*)\])?(?::([\w,]+))?", token)
+            assert match is not None, token
+            name, shape, gates = match.groups()
+            shape = shape or {"W": "H,I", "R": "H,H"}.get(name, "H")
+            sizes = tuple(_size(width, self.sizes) for width in shape.split(","))
+            for full in [f"{name}_{gate}" for gate in gates.split(",")] if gates else [name]:
+                result[full] = sizes
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Tensors that go to both sides; all require gradients. `states` is None where the cell's own are meant."""
+
+    parameters: dict[str, Tensor]
+    inputs: dict[str, Tensor]
+    states: dict[str, Tensor] | None
+
+    def leaves(self) -> dict[str, Tensor]:
+        """Everything a gradient is compared for."""
+        initial = {f"{name}[0]": value for name, value in (self.states or {}).items()}
+        return {**self.parameters, **self.inputs, **initial}
+
+
+def draw(oracle: Oracle, *, seed: int, steps: int = 5, batch: int = 3, states: bool) -> Case:
+    """A float64 case: parameters U(-1, 1) or as the oracle's `ranges` say, x and initial states alike."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def tensor(name: str, *shape: int) -> Tensor:
+        low, high = oracle.ranges.get(name, (-1.0, 1.0))
+        value = torch.rand(*shape, generator=generator, dtype=torch.float64)
+        return (low + (high - low) * value).requires_grad_()
+
+    widths = {"x": "I", **oracle.inputs}
+    return Case(
+        {name: tensor(name, *shape) for name, shape in oracle.shapes().items()},
+        {name: tensor(name, steps, batch, _size(width, oracle.sizes)) for name, width in widths.items()},
+        {name: tensor(name, batch, _size(width, oracle.sizes)) for name, width in oracle.states.items()}
+        if states
+        else None,
+    )
+
+
+def relative_error(value: Tensor, reference: Tensor) -> float:
+    """‖value - reference‖ / ‖reference‖; the plain norm where the reference is zero."""
+    scale = float(reference.norm())
+    return float((value - reference).norm()) / (scale or 1.0)
+
+
+def results(forward: Forward, case: Case, *, seed: int) -> dict[str, Tensor]:
+    """Output, final states and the gradient of everything in the case, for a random weighted sum of all outputs."""
+    sequences = forward(case.parameters, case.inputs, case.states)
+    values = {"output": sequences.output, **{f"{k}[T]": v for k, v in sequences.finals.items()}}
+    generator = torch.Generator().manual_seed(seed)
+    loss = torch.zeros((), dtype=torch.float64)
+    for value in values.values():
+        loss = loss + (value * torch.randn(value.shape, generator=generator, dtype=value.dtype)).sum()
+    leaves = case.leaves()
+    gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    found = {
+        f"d {name}": torch.zeros_like(leaf) if gradient is None else gradient
+        for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True)
+    }
+    return {**{name: value.detach() for name, value in values.items()}, **found}
+
+
+def initial(case_states: Tensors | None, inputs: Tensors, **widths: int) -> dict[str, Tensor]:
+    """The given initial states, or zeros of these widths."""
+    if case_states is not None:
+        return dict(case_states)
+    x = inputs["x"]
+    return {name: x.new_zeros(x.shape[1], width) for name, width in widths.items()}
+
+
+def _size(text: str, sizes: Mapping[str, int]) -> int:
+    """`4*H`, `P`, `1` in numbers."""
+    product = 1
+    for factor in text.split("*"):
+        product *= int(factor) if factor.isdigit() else sizes[factor]
+    return product
