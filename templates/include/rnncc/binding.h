@@ -1,0 +1,338 @@
+// The ops of a package: boxed kernels between torch's dispatcher and the generated loops. Each boxed kernel checks what it
+// was given, allocates what it returns, makes the mask streams from `lengths` and `reset`, and makes one call.
+#pragma once
+
+#include "linear_call.h"
+#include "tensor.h"
+
+typedef int32_t (*rnncc_forward_function)(const rnncc_forward_call*);
+typedef int32_t (*rnncc_backward_function)(const rnncc_backward_call*);
+typedef void (*rnncc_size_function)(const int64_t* sizes, int64_t heads, int64_t* result);
+
+// One loop of a segment: plain, or with the two mask streams (which stand last and are not counted here).
+struct rnncc_loop {
+  int32_t weights;  // the masked loop also reads the learned initial states
+  int32_t saved;
+  const int32_t* saved_sequence;  // for each saved tensor: the sequence that holds the same values, or -1
+  rnncc_size_function weight_elements;
+  rnncc_size_function saved_widths;
+  rnncc_forward_function forward;
+  rnncc_backward_function backward;
+};
+
+struct rnncc_segment {
+  const char* name;
+  int32_t sizes, constants, streams, states, sequences;
+  rnncc_size_function stream_widths;
+  rnncc_size_function state_widths;
+  rnncc_size_function sequence_widths;
+  rnncc_loop plain, masked;
+};
+
+namespace rnncc {
+
+// What forward and backward have in common: the arguments, checked, and their descriptions for the kernel.
+class Run {
+ public:
+  Run(const rnncc_segment& segment, std::vector<Tensor> streams, std::vector<Tensor> weights,
+      std::vector<Tensor> states, Tensor offsets, Tensor lengths, Tensor reset, Tensor seed,
+      std::vector<double> constants, std::vector<int64_t> sizes, int64_t heads)
+      : segment(segment),
+        loop(lengths || reset ? segment.masked : segment.plain),
+        streams(std::move(streams)),
+        weights(std::move(weights)),
+        states(std::move(states)),
+        constants(std::move(constants)),
+        sizes(std::move(sizes)),
+        heads(heads) {
+    if (offsets || seed) error("offsets and seed are not supported yet");
+    expect("sizes", this->sizes.size(), segment.sizes);
+    expect("constants", this->constants.size(), segment.constants);
+    // A loop that reads no stream is still given one, which tells T, B and the dtype.
+    expect("streams", this->streams.size(), segment.streams > 0 ? segment.streams : 1);
+    expect("weights", this->weights.size(), loop.weights);
+    expect("states", this->states.size(), segment.states);
+    const Tensor& first = this->streams[0];
+    if (first.dim() != 3) error("streams must be [T, B, width], got " + shape_text(first));
+    steps = first.sizes()[0];
+    columns = first.sizes()[1];
+    type = first.dtype();
+    compute = type == RNNCC_FLOAT64 ? RNNCC_FLOAT64 : RNNCC_FLOAT32;
+    stream_widths = evaluate(segment.stream_widths, segment.streams);
+    state_widths = evaluate(segment.state_widths, segment.states);
+    sequence_widths = evaluate(segment.sequence_widths, segment.sequences);
+    saved_widths = evaluate(loop.saved_widths, loop.saved);
+    const std::vector<int64_t> weight_elements = evaluate(loop.weight_elements, loop.weights);
+    for (int32_t i = 0; i < segment.streams; ++i)
+      described_streams.push_back(view(this->streams[i], {steps, columns, stream_widths[i]}, "stream"));
+    for (int32_t i = 0; i < loop.weights; ++i) {
+      Tensor& weight = this->weights[i];
+      check_kind(weight, "weight");
+      if (weight.elements() != weight_elements[i])
+        error("a weight of shape " + shape_text(weight) + " must have " + std::to_string(weight_elements[i]) +
+              " elements");
+      weight = contiguous(std::move(weight), weight.dim());
+      described_weights.push_back({weight.data(), 0, 0, weight.dtype()});
+    }
+    for (int32_t i = 0; i < segment.states; ++i)
+      described_states.push_back(view(this->states[i], {columns, state_widths[i]}, "state"));
+    if (&loop == &segment.masked) make_masks(std::move(lengths), std::move(reset));
+  }
+
+  [[noreturn]] void error(const std::string& message) const { fail(std::string(segment.name) + ": " + message); }
+
+  void expect(const char* what, size_t got, int64_t wanted) const {
+    if (int64_t(got) != wanted)
+      error("expected " + std::to_string(wanted) + " " + what + ", got " + std::to_string(got));
+  }
+
+  // Checks shape, dtype and device; copies where units are not contiguous; describes.
+  rnncc_tensor view(Tensor& tensor, const std::vector<int64_t>& shape, const char* what) const {
+    check_kind(tensor, what);
+    if (sizes_of(tensor) != shape) {
+      std::string wanted;
+      for (int64_t size : shape) wanted += (wanted.empty() ? "" : ", ") + std::to_string(size);
+      error(std::string("a ") + what + " must have the shape [" + wanted + "], got " + shape_text(tensor));
+    }
+    tensor = contiguous(std::move(tensor), 1);
+    return describe(tensor);
+  }
+
+  void check_kind(const Tensor& tensor, const char* what) const {
+    if (!tensor.on_cpu()) error(std::string("a ") + what + " is not on the CPU");
+    const rnncc_dtype dtype = tensor.dtype();
+    if ((dtype == RNNCC_FLOAT64) != (compute == RNNCC_FLOAT64))
+      error(std::string("a ") + what + " mixes float64 with another dtype");
+  }
+
+  bool is_empty() const { return steps == 0 || columns == 0; }
+
+  void finish(int32_t code) const {
+    if (code == 1) error("out of memory");
+    if (code != 0) error("the kernel refused its arguments (code " + std::to_string(code) + ")");
+  }
+
+  std::vector<int64_t> evaluate(rnncc_size_function function, int32_t count) const {
+    std::vector<int64_t> result(count);
+    function(sizes.data(), heads, result.data());
+    return result;
+  }
+
+  const rnncc_segment& segment;
+  const rnncc_loop& loop;
+  std::vector<Tensor> streams, weights, states;
+  std::vector<double> constants;
+  std::vector<int64_t> sizes;
+  int64_t heads;
+  int64_t steps = 0, columns = 0;
+  rnncc_dtype type = RNNCC_FLOAT32, compute = RNNCC_FLOAT32;
+  std::vector<int64_t> stream_widths, state_widths, sequence_widths, saved_widths;
+  std::vector<rnncc_tensor> described_streams, described_weights, described_states;
+
+ private:
+  // reset__ and active__ [T, B, 1] in the compute dtype; one number with strides 0 where it is the same everywhere.
+  void make_masks(Tensor lengths, Tensor reset) {
+    reset_ = empty(reset ? std::vector<int64_t>{steps, columns} : std::vector<int64_t>{1}, torch_dtype(compute));
+    active_ = empty(lengths ? std::vector<int64_t>{steps, columns} : std::vector<int64_t>{1}, torch_dtype(compute));
+    if (compute == RNNCC_FLOAT64)
+      fill_masks<double>(std::move(lengths), std::move(reset));
+    else
+      fill_masks<float>(std::move(lengths), std::move(reset));
+  }
+
+  template <class T>
+  void fill_masks(Tensor lengths, Tensor reset) {
+    T* restart = static_cast<T*>(reset_.data());
+    T* active = static_cast<T*>(active_.data());
+    if (reset) {
+      if (sizes_of(reset) != std::vector<int64_t>{steps, columns} || reset.torch_type() != aoti_torch_dtype_bool() ||
+          !reset.on_cpu())
+        error("reset must be a bool CPU tensor [T, B], got the shape " + shape_text(reset));
+      reset = contiguous(std::move(reset), 2);
+      const uint8_t* given = static_cast<const uint8_t*>(reset.data());
+      for (int64_t i = 0; i < steps * columns; ++i) restart[i] = given[i] ? T(1) : T(0);
+    } else {
+      restart[0] = T(0);
+    }
+    if (lengths) {
+      if (sizes_of(lengths) != std::vector<int64_t>{columns} || lengths.torch_type() != aoti_torch_dtype_int64() ||
+          !lengths.on_cpu())
+        error("lengths must be an int64 CPU tensor [B], got the shape " + shape_text(lengths));
+      lengths = contiguous(std::move(lengths), 1);
+      const int64_t* given = static_cast<const int64_t*>(lengths.data());
+      for (int64_t t = 0; t < steps; ++t)
+        for (int64_t b = 0; b < columns; ++b) active[t * columns + b] = t < given[b] ? T(1) : T(0);
+    } else {
+      active[0] = T(1);
+    }
+    described_streams.push_back({restart, reset ? columns : 0, reset ? 1 : 0, compute});
+    described_streams.push_back({active, lengths ? columns : 0, lengths ? 1 : 0, compute});
+  }
+
+  Tensor reset_, active_;
+};
+
+// The name of what the generated table holds, as a template argument.
+template <const rnncc_segment& S>
+void forward_op(StableValue* stack, uint64_t, uint64_t) {
+  std::vector<Tensor> streams = take_tensors(stack[0]);
+  std::vector<Tensor> weights = take_tensors(stack[1]);
+  std::vector<Tensor> states = take_tensors(stack[2]);
+  Tensor offsets = take_optional(stack[3]);
+  Tensor lengths = take_optional(stack[4]);
+  Tensor reset = take_optional(stack[5]);
+  Tensor seed = take_optional(stack[6]);
+  std::vector<double> constants = take_doubles(stack[7]);
+  std::vector<int64_t> sizes = take_integers(stack[8]);
+  const int64_t heads = int64_t(stack[9]);
+  const bool reverse = as_bool(stack[10]);
+  const std::vector<int64_t> wanted = take_integers(stack[11]);
+  const bool training = as_bool(stack[12]);
+  Run run(S, std::move(streams), std::move(weights), std::move(states), std::move(offsets), std::move(lengths),
+          std::move(reset), std::move(seed), std::move(constants), std::move(sizes), heads);
+
+  std::vector<Tensor> sequences, finals, saved;
+  std::vector<rnncc_tensor> out(S.sequences, rnncc_tensor{nullptr, 0, 0, run.type});
+  for (int64_t index : wanted) {
+    if (index < 0 || index >= S.sequences) run.error("there is no sequence " + std::to_string(index));
+    sequences.push_back(empty({run.steps, run.columns, run.sequence_widths[index]}, torch_dtype(run.type)));
+    out[index] = describe(sequences.back());
+  }
+  std::vector<rnncc_tensor> last;
+  for (int32_t i = 0; i < S.states; ++i) {
+    finals.push_back(empty({run.columns, run.state_widths[i]}, run.states[i].torch_type()));
+    last.push_back(describe(finals.back()));
+  }
+  std::vector<rnncc_tensor> kept(run.loop.saved, rnncc_tensor{nullptr, 0, 0, run.compute});
+  for (int32_t i = 0; training && i < run.loop.saved; ++i) {
+    // A state's sequence that is returned in the compute dtype is what the backward reads: it is not stored twice.
+    const int32_t same = run.loop.saved_sequence[i];
+    if (same >= 0 && run.type == run.compute && out[same].data) {
+      kept[i] = out[same];
+      continue;
+    }
+    saved.push_back(empty({run.steps, run.columns, run.saved_widths[i]}, torch_dtype(run.compute)));
+    kept[i] = describe(saved.back());
+  }
+  if (run.is_empty()) {
+    for (int32_t i = 0; i < S.states; ++i) RNNCC_TORCH(aoti_torch_copy_(finals[i].get(), run.states[i].get(), 0));
+  } else {
+    const rnncc_forward_call call = {run.steps,
+                                     run.columns,
+                                     run.heads,
+                                     run.sizes.data(),
+                                     run.constants.data(),
+                                     reverse,
+                                     run.described_streams.data(),
+                                     run.described_weights.data(),
+                                     run.described_states.data(),
+                                     out.data(),
+                                     last.data(),
+                                     kept.data()};
+    run.finish(run.loop.forward(&call));
+  }
+  stack[0] = give(std::move(sequences));
+  stack[1] = give(std::move(finals));
+  stack[2] = give(std::move(saved));
+}
+
+// New tensors like those given, where wanted; `described` gets one entry for each, with null data where not wanted.
+inline std::vector<Tensor> gradients(const std::vector<Tensor>& like, size_t count, const std::vector<bool>& needs,
+                                     size_t first, std::vector<rnncc_tensor>& described) {
+  std::vector<Tensor> made;
+  for (size_t i = 0; i < count; ++i) {
+    if (needs[first + i]) {
+      made.push_back(empty(sizes_of(like[i]), like[i].torch_type()));
+      described.push_back(describe(made.back()));
+    } else {
+      described.push_back({nullptr, 0, 0, like[i].dtype()});
+    }
+  }
+  return made;
+}
+
+template <const rnncc_segment& S>
+void backward_op(StableValue* stack, uint64_t, uint64_t) {
+  std::vector<Tensor> d_sequences = take_tensors(stack[0]);
+  const std::vector<int64_t> d_sequence_index = take_integers(stack[1]);
+  std::vector<Tensor> d_final = take_tensors(stack[2]);
+  const std::vector<int64_t> d_final_index = take_integers(stack[3]);
+  std::vector<Tensor> streams = take_tensors(stack[4]);
+  std::vector<Tensor> weights = take_tensors(stack[5]);
+  std::vector<Tensor> states = take_tensors(stack[6]);
+  std::vector<Tensor> saved = take_tensors(stack[7]);
+  Tensor offsets = take_optional(stack[8]);
+  Tensor lengths = take_optional(stack[9]);
+  Tensor reset = take_optional(stack[10]);
+  Tensor seed = take_optional(stack[11]);
+  std::vector<double> constants = take_doubles(stack[12]);
+  std::vector<int64_t> sizes = take_integers(stack[13]);
+  const int64_t heads = int64_t(stack[14]);
+  const bool reverse = as_bool(stack[15]);
+  const std::vector<bool> needs = take_bools(stack[16]);
+  Run run(S, std::move(streams), std::move(weights), std::move(states), std::move(offsets), std::move(lengths),
+          std::move(reset), std::move(seed), std::move(constants), std::move(sizes), heads);
+
+  run.expect("saved tensors", saved.size(), run.loop.saved);
+  run.expect("needs", needs.size(), int64_t(run.streams.size() + run.weights.size() + run.states.size()));
+  run.expect("sequence gradients", d_sequences.size(), int64_t(d_sequence_index.size()));
+  run.expect("final gradients", d_final.size(), int64_t(d_final_index.size()));
+  std::vector<rnncc_tensor> kept;
+  for (int32_t i = 0; i < run.loop.saved; ++i)
+    kept.push_back(run.view(saved[i], {run.steps, run.columns, run.saved_widths[i]}, "saved tensor"));
+  std::vector<rnncc_tensor> out(S.sequences, rnncc_tensor{nullptr, 0, 0, run.type});
+  for (size_t i = 0; i < d_sequences.size(); ++i) {
+    const int64_t index = d_sequence_index[i];
+    if (index < 0 || index >= S.sequences) run.error("there is no sequence " + std::to_string(index));
+    out[index] = run.view(d_sequences[i], {run.steps, run.columns, run.sequence_widths[index]}, "gradient");
+  }
+  std::vector<rnncc_tensor> last(S.states, rnncc_tensor{nullptr, 0, 0, run.type});
+  for (size_t i = 0; i < d_final.size(); ++i) {
+    const int64_t index = d_final_index[i];
+    if (index < 0 || index >= S.states) run.error("there is no state " + std::to_string(index));
+    last[index] = run.view(d_final[i], {run.columns, run.state_widths[index]}, "gradient");
+  }
+
+  const size_t given = run.streams.size();
+  std::vector<rnncc_tensor> stream_out, weight_out, state_out;
+  std::vector<Tensor> d_streams = gradients(run.streams, given, needs, 0, stream_out);
+  std::vector<Tensor> d_weights = gradients(run.weights, run.weights.size(), needs, given, weight_out);
+  std::vector<Tensor> d_states =
+      gradients(run.states, run.states.size(), needs, given + run.weights.size(), state_out);
+  if (S.streams == 0 && !d_streams.empty()) RNNCC_TORCH(aoti_torch_zero_(d_streams[0].get()));
+  stream_out.resize(S.streams);
+  // The mask streams, which stand last, have no gradient.
+  for (size_t i = S.streams; i < run.described_streams.size(); ++i) stream_out.push_back({nullptr, 0, 0, run.compute});
+  if (run.is_empty()) {
+    for (Tensor& tensor : d_weights) RNNCC_TORCH(aoti_torch_zero_(tensor.get()));
+    for (size_t i = 0, made = 0; i < state_out.size(); ++i) {
+      if (!needs[given + run.weights.size() + i]) continue;
+      Tensor& target = d_states[made++];
+      RNNCC_TORCH(aoti_torch_zero_(target.get()));
+      for (size_t j = 0; j < d_final.size(); ++j)
+        if (d_final_index[j] == int64_t(i)) RNNCC_TORCH(aoti_torch_copy_(target.get(), d_final[j].get(), 0));
+    }
+  } else {
+    const rnncc_backward_call call = {run.steps,
+                                      run.columns,
+                                      run.heads,
+                                      run.sizes.data(),
+                                      run.constants.data(),
+                                      reverse,
+                                      run.described_streams.data(),
+                                      run.described_weights.data(),
+                                      run.described_states.data(),
+                                      kept.data(),
+                                      out.data(),
+                                      last.data(),
+                                      stream_out.data(),
+                                      weight_out.data(),
+                                      state_out.data()};
+    run.finish(run.loop.backward(&call));
+  }
+  stack[0] = give(std::move(d_streams));
+  stack[1] = give(std::move(d_weights));
+  stack[2] = give(std::move(d_states));
+}
+
+}  // namespace rnncc

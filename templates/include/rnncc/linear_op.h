@@ -1,0 +1,92 @@
+// The op `linear`: y = x Wᵀ + b over the last dimension of x, and its gradients, as boxed kernels.
+#pragma once
+
+#include "linear_call.h"
+#include "tensor.h"
+
+namespace rnncc {
+
+// A tensor [..., n] as rows of n contiguous elements; copied where its rows are not evenly spaced.
+inline rnncc_matrix rows_of(Tensor& tensor, const char* what) {
+  if (!tensor.on_cpu()) fail(std::string("linear: ") + what + " is not on the CPU");
+  const int64_t rank = tensor.dim();
+  tensor = contiguous(std::move(tensor), rank == 2 ? 1 : rank);
+  return {tensor.data(), rank == 2 ? tensor.strides()[0] : tensor.sizes()[rank - 1], tensor.dtype()};
+}
+
+inline rnncc_matrix vector_of(Tensor& tensor) {
+  tensor = contiguous(std::move(tensor), 1);
+  return {tensor.data(), 0, tensor.dtype()};
+}
+
+constexpr rnncc_matrix no_matrix = {nullptr, 0, RNNCC_FLOAT32};
+
+struct LinearShape {
+  int64_t rows, inputs, outputs;
+};
+
+inline LinearShape linear_shape(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  const int64_t rank = x.dim();
+  if (rank < 1 || weight.dim() != 2 || weight.sizes()[1] != x.sizes()[rank - 1])
+    fail("linear: x " + shape_text(x) + " and weight " + shape_text(weight) + " do not fit");
+  if (bias && sizes_of(bias) != std::vector<int64_t>{weight.sizes()[0]})
+    fail("linear: bias " + shape_text(bias) + " does not fit weight " + shape_text(weight));
+  const bool is_double = x.dtype() == RNNCC_FLOAT64;
+  if (is_double != (weight.dtype() == RNNCC_FLOAT64) || (bias && is_double != (bias.dtype() == RNNCC_FLOAT64)))
+    fail("linear: x, weight and bias mix float64 with another dtype");
+  const int64_t inputs = weight.sizes()[1];
+  return {inputs > 0 ? x.elements() / inputs : 0, inputs, weight.sizes()[0]};
+}
+
+inline void finish_linear(int32_t code) {
+  if (code == 1) fail("linear: out of memory");
+  if (code != 0) fail("linear: the kernel refused its arguments (code " + std::to_string(code) + ")");
+}
+
+inline void linear_forward_op(StableValue* stack, uint64_t, uint64_t) {
+  Tensor x(reinterpret_cast<TensorHandle>(stack[0]));
+  Tensor weight(reinterpret_cast<TensorHandle>(stack[1]));
+  Tensor bias = take_optional(stack[2]);
+  const LinearShape shape = linear_shape(x, weight, bias);
+  std::vector<int64_t> sizes = sizes_of(x);
+  sizes.back() = shape.outputs;
+  Tensor y = empty(sizes, x.torch_type());
+  if (y.elements() > 0) {
+    const rnncc_linear_call call = {shape.rows,           shape.inputs,
+                                    shape.outputs,        rows_of(x, "x"),
+                                    rows_of(weight, "weight"), bias ? vector_of(bias) : no_matrix,
+                                    rows_of(y, "y")};
+    finish_linear(rnncc_linear_forward(&call));
+  }
+  stack[0] = give(std::move(y));
+}
+
+// (Tensor d_y, Tensor x, Tensor weight, bool[] needs) -> Tensor[]: d_x, d_weight, d_bias, those of them that are needed.
+inline void linear_backward_op(StableValue* stack, uint64_t, uint64_t) {
+  Tensor d_y(reinterpret_cast<TensorHandle>(stack[0]));
+  Tensor x(reinterpret_cast<TensorHandle>(stack[1]));
+  Tensor weight(reinterpret_cast<TensorHandle>(stack[2]));
+  const std::vector<bool> needs = take_bools(stack[3]);
+  const LinearShape shape = linear_shape(x, weight, Tensor());
+  std::vector<int64_t> expected = sizes_of(x);
+  expected.back() = shape.outputs;
+  if (sizes_of(d_y) != expected || needs.size() != 3) fail("linear: the gradient " + shape_text(d_y) + " does not fit");
+  std::vector<Tensor> made;
+  if (needs[0]) made.push_back(empty(sizes_of(x), x.torch_type()));
+  if (needs[1]) made.push_back(empty(sizes_of(weight), weight.torch_type()));
+  if (needs[2]) made.push_back(empty({shape.outputs}, weight.torch_type()));
+  if (d_y.elements() == 0) {
+    for (Tensor& tensor : made) RNNCC_TORCH(aoti_torch_zero_(tensor.get()));
+  } else if (!made.empty()) {
+    size_t next = 0;
+    rnncc_linear_backward_call call = {shape.rows, shape.inputs, shape.outputs, rows_of(x, "x"), rows_of(weight, "weight"),
+                                       rows_of(d_y, "the gradient"), no_matrix, no_matrix, no_matrix};
+    if (needs[0]) call.d_x = rows_of(made[next++], "d_x");
+    if (needs[1]) call.d_weight = rows_of(made[next++], "d_weight");
+    if (needs[2]) call.d_bias = vector_of(made[next]);
+    finish_linear(rnncc_linear_backward(&call));
+  }
+  stack[0] = give(std::move(made));
+}
+
+}  // namespace rnncc

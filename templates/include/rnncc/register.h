@@ -1,0 +1,41 @@
+// Registration by an explicit call, so that nothing runs when the library is opened and torch's complaint about a schema
+// comes back as text.
+#pragma once
+
+#include <string>
+
+#include "shim.h"
+
+struct rnncc_op {
+  const char* name;
+  BoxedKernel kernel;
+};
+
+namespace rnncc {
+
+inline const char* refused(const char* step) {
+  static thread_local std::string message;
+  message = std::string(step) + ": " +
+            (torch_exception_get_what_without_backtrace ? torch_exception_get_what_without_backtrace()
+                                                        : "torch printed the reason to stderr");
+  return message.c_str();
+}
+
+// Defines the op `space::schema` and its CPU kernel, the table's op called `name`. Null, or what went wrong. Libraries are
+// never deleted: an op lives as long as the process.
+inline const char* register_op(const rnncc_op* table, int64_t count, const char* space, const char* schema,
+                               const char* name) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (std::string(table[i].name) != name) continue;
+    LibraryHandle definition, implementation;
+    if (aoti_torch_library_init_fragment(space, __FILE__, __LINE__, &definition)) return refused("opening the namespace");
+    if (aoti_torch_library_def(definition, schema)) return refused("defining the op");
+    if (aoti_torch_library_init_impl(space, "CPU", __FILE__, __LINE__, &implementation))
+      return refused("opening the CPU namespace");
+    if (torch_library_impl(implementation, name, table[i].kernel, rnncc_torch_abi)) return refused("adding the kernel");
+    return nullptr;
+  }
+  return "this library has no op of that name";
+}
+
+}  // namespace rnncc

@@ -1,0 +1,56 @@
+// The functions of torch's stable C interface that the binding calls (torch/csrc/inductor/aoti_torch/c/shim.h and
+// torch/csrc/stable/c/shim.h, as of torch 2.10, which promises to keep them). Declared here so that no torch header is
+// needed to build and one library serves torch 2.10 and later.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// The version of the interface that this declares, in torch's own encoding: 2.10.0.
+constexpr uint64_t rnncc_torch_abi = 0x020a000000000000ull;
+
+extern "C" {
+// Every function returns 0, or another number after an error. A StableValue holds an int64, a double, a bool, or a
+// handle. The arguments of a boxed kernel are owned by the kernel, its results by the caller. An optional argument is
+// null or points to a StableValue on the heap.
+typedef uint64_t StableValue;
+typedef struct AtenTensorOpaque* TensorHandle;
+typedef struct TorchLibraryOpaque* LibraryHandle;
+typedef struct StableListOpaque* ListHandle;
+typedef void (*BoxedKernel)(StableValue* stack, uint64_t arguments, uint64_t results);
+
+int32_t aoti_torch_delete_tensor_object(TensorHandle tensor);
+int32_t aoti_torch_get_data_ptr(TensorHandle tensor, void** data);
+int32_t aoti_torch_get_dim(TensorHandle tensor, int64_t* dim);
+int32_t aoti_torch_get_numel(TensorHandle tensor, int64_t* elements);
+int32_t aoti_torch_get_sizes(TensorHandle tensor, int64_t** borrowed_sizes);
+int32_t aoti_torch_get_strides(TensorHandle tensor, int64_t** borrowed_strides);
+int32_t aoti_torch_get_dtype(TensorHandle tensor, int32_t* dtype);
+int32_t aoti_torch_get_device_type(TensorHandle tensor, int32_t* device_type);
+int32_t aoti_torch_empty_strided(int64_t dim, const int64_t* sizes, const int64_t* strides, int32_t dtype,
+                                 int32_t device_type, int32_t device_index, TensorHandle* result);
+int32_t aoti_torch_copy_(TensorHandle self, TensorHandle source, int32_t non_blocking);
+int32_t aoti_torch_zero_(TensorHandle self);
+int32_t aoti_torch_device_type_cpu();
+int32_t aoti_torch_dtype_float32();
+int32_t aoti_torch_dtype_float64();
+int32_t aoti_torch_dtype_bfloat16();
+int32_t aoti_torch_dtype_float16();
+int32_t aoti_torch_dtype_int64();
+int32_t aoti_torch_dtype_bool();
+
+int32_t torch_new_list_reserve_size(size_t size, ListHandle* result);
+int32_t torch_list_size(ListHandle list, size_t* size);
+int32_t torch_list_get_item(ListHandle list, size_t index, StableValue* element);
+int32_t torch_list_push_back(ListHandle list, StableValue element);
+int32_t torch_delete_list(ListHandle list);
+
+int32_t aoti_torch_library_init_fragment(const char* space, const char* file, uint32_t line, LibraryHandle* result);
+int32_t aoti_torch_library_init_impl(const char* space, const char* key, const char* file, uint32_t line,
+                                     LibraryHandle* result);
+int32_t aoti_torch_library_def(LibraryHandle self, const char* schema);
+int32_t torch_library_impl(LibraryHandle self, const char* name, BoxedKernel kernel, uint64_t abi);
+
+// From torch 2.13 on: the text of the last error of this thread. Before, torch prints it to stderr.
+__attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
+}

@@ -1,0 +1,214 @@
+// Torch tensors, lists and boxed arguments, owned, over the stable C interface (shim.h). Errors are C++ exceptions, which
+// torch turns into Python's RuntimeError.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "call.h"
+#include "shim.h"
+
+namespace rnncc {
+
+[[noreturn]] inline void fail(const std::string& message) { throw std::runtime_error(message); }
+
+inline void check(int32_t code, const char* what) {
+  if (code == 0) return;
+  fail(std::string(what) + " failed" +
+       (torch_exception_get_what_without_backtrace
+            ? std::string(": ") + torch_exception_get_what_without_backtrace()
+            : std::string()));
+}
+#define RNNCC_TORCH(call) ::rnncc::check((call), #call)
+
+inline int32_t torch_dtype(rnncc_dtype dtype) {
+  switch (dtype) {
+    case RNNCC_FLOAT32: return aoti_torch_dtype_float32();
+    case RNNCC_FLOAT64: return aoti_torch_dtype_float64();
+    case RNNCC_BFLOAT16: return aoti_torch_dtype_bfloat16();
+    case RNNCC_FLOAT16: return aoti_torch_dtype_float16();
+  }
+  fail("unknown dtype");
+}
+
+// A tensor that this object owns; empty after a move.
+class Tensor {
+ public:
+  Tensor() = default;
+  explicit Tensor(TensorHandle handle) : handle_(handle) {}
+  Tensor(Tensor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Tensor& operator=(Tensor&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Tensor() {
+    if (handle_) aoti_torch_delete_tensor_object(handle_);
+  }
+
+  explicit operator bool() const { return handle_ != nullptr; }
+  TensorHandle get() const { return handle_; }
+  TensorHandle release() { return std::exchange(handle_, nullptr); }
+
+  int64_t dim() const {
+    int64_t dim;
+    RNNCC_TORCH(aoti_torch_get_dim(handle_, &dim));
+    return dim;
+  }
+  const int64_t* sizes() const {
+    int64_t* sizes;
+    RNNCC_TORCH(aoti_torch_get_sizes(handle_, &sizes));
+    return sizes;
+  }
+  const int64_t* strides() const {
+    int64_t* strides;
+    RNNCC_TORCH(aoti_torch_get_strides(handle_, &strides));
+    return strides;
+  }
+  int64_t elements() const {
+    int64_t elements;
+    RNNCC_TORCH(aoti_torch_get_numel(handle_, &elements));
+    return elements;
+  }
+  void* data() const {
+    void* data;
+    RNNCC_TORCH(aoti_torch_get_data_ptr(handle_, &data));
+    return data;
+  }
+  int32_t torch_type() const {
+    int32_t dtype;
+    RNNCC_TORCH(aoti_torch_get_dtype(handle_, &dtype));
+    return dtype;
+  }
+  rnncc_dtype dtype() const {
+    const int32_t dtype = torch_type();
+    if (dtype == aoti_torch_dtype_float32()) return RNNCC_FLOAT32;
+    if (dtype == aoti_torch_dtype_float64()) return RNNCC_FLOAT64;
+    if (dtype == aoti_torch_dtype_bfloat16()) return RNNCC_BFLOAT16;
+    if (dtype == aoti_torch_dtype_float16()) return RNNCC_FLOAT16;
+    fail("tensors must be float32, float64, bfloat16 or float16");
+  }
+  bool on_cpu() const {
+    int32_t device;
+    RNNCC_TORCH(aoti_torch_get_device_type(handle_, &device));
+    return device == aoti_torch_device_type_cpu();
+  }
+
+ private:
+  TensorHandle handle_ = nullptr;
+};
+
+// A new contiguous CPU tensor, uninitialised; `dtype` as torch numbers it.
+inline Tensor empty(const std::vector<int64_t>& sizes, int32_t dtype) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= sizes[i] > 0 ? sizes[i] : 1;
+  }
+  TensorHandle handle;
+  RNNCC_TORCH(aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides.data(), dtype,
+                                       aoti_torch_device_type_cpu(), 0, &handle));
+  return Tensor(handle);
+}
+
+inline std::vector<int64_t> sizes_of(const Tensor& tensor) {
+  const int64_t* sizes = tensor.sizes();
+  return {sizes, sizes + tensor.dim()};
+}
+
+// The tensor itself where its last `dims` dimensions are contiguous, else a contiguous copy.
+inline Tensor contiguous(Tensor tensor, int64_t dims) {
+  const int64_t rank = tensor.dim();
+  const int64_t* sizes = tensor.sizes();
+  const int64_t* strides = tensor.strides();
+  int64_t expected = 1;
+  bool same = true;
+  for (int64_t i = rank; i-- > rank - dims && i >= 0;) {
+    same = same && (sizes[i] <= 1 || strides[i] == expected);
+    expected *= sizes[i];
+  }
+  if (same || tensor.elements() == 0) return tensor;
+  Tensor copy = empty(sizes_of(tensor), tensor.torch_type());
+  RNNCC_TORCH(aoti_torch_copy_(copy.get(), tensor.get(), 0));
+  return copy;
+}
+
+// What the kernels read. [T, B, width] has step and column strides, [B, width] a column stride.
+inline rnncc_tensor describe(const Tensor& tensor) {
+  const int64_t rank = tensor.dim();
+  const int64_t* strides = tensor.strides();
+  return {tensor.data(), rank >= 3 ? strides[rank - 3] : 0, rank >= 2 ? strides[rank - 2] : 0, tensor.dtype()};
+}
+
+inline std::string shape_text(const Tensor& tensor) {
+  std::string text = "[";
+  for (int64_t size : sizes_of(tensor)) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return text + "]";
+}
+
+inline double as_double(StableValue value) {
+  double number;
+  static_assert(sizeof number == sizeof value, "a StableValue holds a double");
+  __builtin_memcpy(&number, &value, sizeof number);
+  return number;
+}
+
+// The arguments of a boxed kernel: each `take_…` takes over what the stack holds.
+inline std::vector<StableValue> take_list(StableValue value) {
+  const ListHandle list = reinterpret_cast<ListHandle>(value);
+  size_t size = 0;
+  int32_t code = torch_list_size(list, &size);
+  std::vector<StableValue> items(size);
+  for (size_t i = 0; i < size && code == 0; ++i) code = torch_list_get_item(list, i, &items[i]);
+  torch_delete_list(list);
+  check(code, "reading a list argument");
+  return items;
+}
+
+inline std::vector<Tensor> take_tensors(StableValue value) {
+  std::vector<Tensor> tensors;
+  for (StableValue item : take_list(value)) tensors.emplace_back(reinterpret_cast<TensorHandle>(item));
+  return tensors;
+}
+
+inline std::vector<int64_t> take_integers(StableValue value) {
+  std::vector<int64_t> integers;
+  for (StableValue item : take_list(value)) integers.push_back(int64_t(item));
+  return integers;
+}
+
+inline std::vector<double> take_doubles(StableValue value) {
+  std::vector<double> doubles;
+  for (StableValue item : take_list(value)) doubles.push_back(as_double(item));
+  return doubles;
+}
+
+// A bool fills the low byte of its StableValue.
+inline bool as_bool(StableValue value) { return (value & 0xff) != 0; }
+
+inline std::vector<bool> take_bools(StableValue value) {
+  std::vector<bool> bools;
+  for (StableValue item : take_list(value)) bools.push_back(as_bool(item));
+  return bools;
+}
+
+inline Tensor take_optional(StableValue value) {
+  auto* pointer = reinterpret_cast<StableValue*>(value);
+  if (!pointer) return Tensor();
+  Tensor tensor(reinterpret_cast<TensorHandle>(*pointer));
+  delete pointer;  // torch allocated it with new
+  return tensor;
+}
+
+inline StableValue give(Tensor tensor) { return reinterpret_cast<StableValue>(tensor.release()); }
+
+inline StableValue give(std::vector<Tensor> tensors) {
+  ListHandle list;
+  RNNCC_TORCH(torch_new_list_reserve_size(tensors.size(), &list));
+  for (Tensor& tensor : tensors) RNNCC_TORCH(torch_list_push_back(list, give(std::move(tensor))));
+  return reinterpret_cast<StableValue>(list);
+}
+
+}  // namespace rnncc
