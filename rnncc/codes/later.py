@@ -1,0 +1,95 @@
+"""RNN3xx to RNN7xx: what the stages after `check`, the machine, or the sizes given to a module refuse."""
+
+from __future__ import annotations
+
+from rnncc.codes.entry import Code
+
+LATER = (
+    Code(
+        "RNN301",
+        "no derivative",
+        "A value inside the loop has no derivative that the compiler can state, so the backward pass cannot be "
+        "made. Replace the function named in the message; docs/language.md lists those that work in the loop.",
+    ),
+    Code(
+        "RNN401",
+        "no schedule fits",
+        "No kernel family can run the cell at this size on this device within its registers and shared memory. "
+        "The message names the limit that binds, with its numbers, and the nearest size that fits.",
+    ),
+    Code(
+        "RNN601",
+        "no C++ compiler",
+        "Building needs a C++ compiler (g++ or clang++) and ninja. `check`, `show` and `explain` work without "
+        "one, and `rnncc.load` falls back to the slow reference path and says so.\n\n"
+        "Install a compiler, or name it in the environment variable `CXX`; `rnncc env` shows what is found.",
+    ),
+    Code(
+        "RNN602",
+        "the generated code did not compile",
+        "The C++ compiler refused what rnncc generated, ran out of memory or disk, or was stopped. The message "
+        "shows its last lines. If it reports an error in a generated file, that is a bug in rnncc: please report "
+        "it with the `.rnn` file.",
+    ),
+    Code(
+        "RNN603",
+        "refusing to overwrite a folder",
+        "The folder to build into exists and was not made by rnncc (it holds no `_rnncc.json`). It is left as it "
+        "is: give another folder, or remove it yourself.",
+    ),
+    Code(
+        "RNN604",
+        "the file's name cannot be a package's name",
+        "The built package is named after the file, and Python imports it by that name, so the stem must be an "
+        "identifier in ASCII: letters, digits and `_`, no digit first, no keyword. Rename the file or give a "
+        "name.",
+    ),
+    Code(
+        "RNN605",
+        "a folder cannot be written",
+        "The folder to build into, or the cache, cannot be created or written: no permission, no space, or a file "
+        "of that name is in the way. `RNNCC_CACHE` sets another place for the cache.",
+    ),
+    Code(
+        "RNN606",
+        "unknown target",
+        "The device to build for is not one that rnncc knows. The message lists the known names.",
+    ),
+    Code(
+        "RNN701",
+        "the sizes contradict a constraint of the cell",
+        "Some equations only make sense for sizes that agree: `x*h[t-1]` needs `input_size == hidden_size`. The "
+        "compiler infers these constraints, and each layer of the module checks them when it is made. (The second "
+        "layer's input is the first one's output, twice as wide where the layer is bidirectional.) Change the "
+        "size, or apply a matrix: `W@x`.",
+    ),
+    Code(
+        "RNN702",
+        "num_heads does not divide a width",
+        "With N heads every width that measures a state or a gate is cut into N equal parts, and recurrent "
+        "matrices are block-diagonal with N blocks.",
+    ),
+    Code(
+        "RNN703",
+        "`W` couples the heads",
+        "Heads are independent: a matrix on a state-dependent value is block-diagonal. `W` is always dense, so "
+        "`W` on a state would couple the heads. Use `R` or a declared family there, or `num_heads=1`.",
+    ),
+    Code(
+        "RNN711",
+        "the package was built for something else",
+        "The package's library belongs to another version of PyTorch, another version of rnncc's runtime, or "
+        "another kind of machine. Build it again where it is used: `rnncc build FILE`.",
+    ),
+    Code(
+        "RNN712",
+        "the package is incomplete or damaged",
+        "A file of the built package is missing or is not what was written. Remove the folder and build again.",
+    ),
+    Code(
+        "RNN713",
+        "the library cannot be loaded",
+        "The operating system refused to load the package's shared library; the message says why. Often a library "
+        "that it was linked against is missing, or the file lies on a file system that does not allow execution.",
+    ),
+)

@@ -1,0 +1,145 @@
+"""RNN25x and RNN27x: cells that compile, but probably mean something else, or run slower than they could."""
+
+from __future__ import annotations
+
+from rnncc.codes.check import _cell
+from rnncc.codes.entry import Code
+from rnncc.diagnostics import Severity
+
+_WARNING, _NOTE = Severity.WARNING, Severity.NOTE
+
+WARNINGS = (
+    Code(
+        "RNN251",
+        "a value is never used",
+        "Nothing that the cell gives out depends on this equation, so it is not computed and its parameters are "
+        "not made. Either it was forgotten in another equation or it can go.",
+        _cell("state h", "z = sigmoid(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b)"),
+        _cell("state h", "z = sigmoid(W@x + b)", "h[t] = z*tanh(W@x + R@h[t-1] + b)"),
+        _WARNING,
+    ),
+    Code(
+        "RNN252",
+        "a declaration is never used",
+        "A param, family, constant or dim is declared that no equation names. A parameter that takes no part gets "
+        "no gradient, which stops distributed training with an error; so it is not made.",
+        _cell("state h", "param k: scalar = 1", "h[t] = tanh(W@x + R@h[t-1] + b)"),
+        _cell("state h", "param k: scalar = 1", "h[t] = k*tanh(W@x + R@h[t-1] + b)"),
+        _WARNING,
+    ),
+    Code(
+        "RNN253",
+        "an input is never used",
+        "The module would ask for a tensor at every call and ignore it.",
+        _cell("input x, gap: 1", "state h", "h[t] = tanh(W@x + R@h[t-1] + b)"),
+        _cell("input x, gap: 1", "state h", "h[t] = tanh(gap*(W@x) + R@h[t-1] + b)"),
+        _WARNING,
+    ),
+    Code(
+        "RNN254",
+        "a state never reaches the output",
+        "The state is computed and kept, but the output does not depend on it, so a loss on the output cannot "
+        "train it. It is returned in `h_n` all the same.",
+        _cell("state h, c", "h[t] = tanh(W@x + R@h[t-1] + b)", "c[t] = 0.9*c[t-1] + 0.1*h[t]"),
+        _cell("state h, c", "h[t] = tanh(W@x + R@h[t-1] + c[t-1] + b)", "c[t] = 0.9*c[t-1] + 0.1*h[t]"),
+        _WARNING,
+    ),
+    Code(
+        "RNN255",
+        "the output depends on no state",
+        "The layer's output at each step is a function of that step's input only; the recurrence takes no part in "
+        "it. Usually `output` names the wrong value.",
+        _cell("state h", "output y", "h[t] = tanh(W@x + R@h[t-1] + b)", "y = sigmoid(W@x + b)"),
+        _cell("state h", "output y", "h[t] = tanh(W@x + R@h[t-1] + b)", "y = sigmoid(W@h[t] + b)"),
+        _WARNING,
+    ),
+    Code(
+        "RNN256",
+        "`R` on a value that no state reaches",
+        "`R` is by convention the recurrent matrix: it has the shape of a product with a state, is called "
+        "`weight_hh`, and is initialised and dropped out as such. On a value made of inputs only, `W` is meant.",
+        _cell("state h", "u = tanh(R@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b) + u"),
+        _cell("state h", "u = tanh(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b) + u"),
+        _WARNING,
+    ),
+    Code(
+        "RNN257",
+        "`W` on a state",
+        "`W` is by convention the matrix of the inputs: it is always dense, also where `num_heads` splits the "
+        "recurrent matrices into blocks, so on a state it couples the heads and the cell cannot be built with "
+        "`num_heads` above 1. Write `R`, or declare a family.",
+        _cell("state h", "u = W@x + b", "h[t] = tanh(u + W@h[t-1])"),
+        _cell("state h", "u = W@x + b", "h[t] = tanh(u + R@h[t-1])"),
+        _WARNING,
+    ),
+    Code(
+        "RNN258",
+        "a gate without a bias",
+        "The equation applies matrices but adds no `b`. Some papers leave the bias out on purpose, many only in "
+        "the notation. Reported on request only (`rnncc check --pedantic`).",
+        _cell("state h", "h[t] = tanh(W@x + R@h[t-1])"),
+        _cell("state h", "h[t] = tanh(W@x + R@h[t-1] + b)"),
+        _WARNING,
+        pedantic=True,
+    ),
+    Code(
+        "RNN259",
+        "exp of an unbounded value in the loop",
+        "`exp` of a value that can grow without bound overflows float32 at 88, and one `inf` in the loop makes "
+        "everything after it NaN. Bound its argument (`min`, `clamp`, `-softplus`), or keep a running maximum as "
+        "sLSTM does (`m`).",
+        _cell("state h", "i = W@x + R@h[t-1] + b", "h[t] = exp(i)*tanh(W@x + b)"),
+        _cell("state h", "i = W@x + R@h[t-1] + b", "h[t] = exp(min(i, 0))*tanh(W@x + b)"),
+        _WARNING,
+    ),
+    Code(
+        "RNN260",
+        "division by a state that starts at 0",
+        "At the first step (and after each reset) the state is 0, so the quotient is infinite or NaN. Give the "
+        "state another initial value, or bound the divisor away from 0: `max(n[t-1], 1)`.",
+        _cell("state h, n", "n[t] = n[t-1] + sigmoid(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b)/n[t-1]"),
+        _cell("state h, n = 1", "n[t] = n[t-1] + sigmoid(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b)/n[t-1]"),
+        _WARNING,
+    ),
+    Code(
+        "RNN261",
+        "no gradient passes here",
+        "The derivative of `heaviside` (and of `sign` and comparisons) is 0 wherever it exists, so nothing before "
+        "it is trained. Spiking cells use a surrogate for the backward pass: `heaviside(v, "
+        "grad=fast_sigmoid(10))`.",
+        _cell("state h, v", "v[t] = 0.9*v[t-1] + W@x + R@h[t-1] + b", "h[t] = heaviside(v[t] - 1)"),
+        _cell(
+            "state h, v", "v[t] = 0.9*v[t-1] + W@x + R@h[t-1] + b", "h[t] = heaviside(v[t] - 1, grad=fast_sigmoid(10))"
+        ),
+        _WARNING,
+    ),
+    Code(
+        "RNN271",
+        "more than one matrix phase a step",
+        "A product with a recurrent matrix that needs the result of another one of the same step has to wait for "
+        "it. Each such phase costs a synchronisation a step on a GPU. The GRU of 1406.1078v3 has two, that of v1 "
+        "(reset after the product) one.",
+        _cell("state h", "r = sigmoid(W@x + R@h[t-1] + b)", "h[t] = tanh(W@x + R@(r*h[t-1]) + b)"),
+        _cell("state h", "r = sigmoid(W@x + R@h[t-1] + b)", "h[t] = tanh(W@x + r*(R@h[t-1]) + b)"),
+        _NOTE,
+    ),
+    Code(
+        "RNN272",
+        "a reduction over the units in the loop",
+        "Layer norms, softmax, sums and means of values that depend on a state need all units of a row at once, "
+        "at every step. On a GPU they cost another synchronisation a step. A norm of an input's product is "
+        "computed before the loop, for all steps together.",
+        _cell("state h", "h[t] = tanh(W@x + layernorm(R@h[t-1]) + b)"),
+        _cell("state h", "h[t] = tanh(layernorm(W@x) + R@h[t-1] + b)"),
+        _NOTE,
+    ),
+    Code(
+        "RNN273",
+        "a product with a diagonal matrix",
+        "`weights R: diag` makes `R@h[t-1]` a product unit by unit. It is compiled as such; writing it as "
+        "`weights u: vector` and `u*h[t-1]` says so in the equation.",
+        _cell("state h", "weights R: diag", "h[t] = tanh(W@x + R@h[t-1] + b)"),
+        _cell("state h", "weights u: vector", "h[t] = tanh(W@x + u*h[t-1] + b)"),
+        _NOTE,
+    ),
+)
