@@ -1,0 +1,31 @@
+# `make demo` trains a language model with a cell of your own on the CPU; `make test` checks everything.
+# Both first set up the virtual environment $(VENV), once: a second run starts at once.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Used where the environment has no PyTorch yet. To use another build, install it into $(VENV) first.
+TORCH ?= torch==2.13.0
+
+.PHONY: demo test lint setup clean
+
+demo: setup
+	$(BIN)/python examples/char_lm.py
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

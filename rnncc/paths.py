@@ -1,0 +1,78 @@
+"""Where the templates and the shipped cells are, and how a name or path becomes a source.
+
+In a checkout both folders stand beside the package; a wheel carries them inside it, as `rnncc/_data`.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.source import Source
+
+SUFFIX = ".rnn"
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def _data(name: str) -> Path:
+    carried = _PACKAGE / "_data" / name
+    return carried if carried.is_dir() else _PACKAGE.parent / name
+
+
+def templates_dir() -> Path:
+    """The folder with `*.j2` and `include/rnncc/`."""
+    return _data("templates")
+
+
+def cells_dir() -> Path:
+    """The folder with the shipped cells."""
+    return _data("cells")
+
+
+def shipped_cells() -> tuple[Path, ...]:
+    """The shipped `.rnn` files, sorted by name."""
+    return tuple(sorted(cells_dir().glob("*" + SUFFIX)))
+
+
+def locate(name_or_path: str | Path) -> Path:
+    """The file meant by a path, or by a shipped cell's name such as `lstm`. An existing path goes before a name.
+
+    Raises RnnccError (RNN101) where it is neither.
+    """
+    path = Path(name_or_path)
+    if path.exists():
+        return path
+    text = str(name_or_path)
+    if text.isidentifier():
+        shipped = cells_dir() / (text.lower() + SUFFIX)
+        if shipped.is_file():
+            return shipped
+    close = get_close_matches(path.stem.lower(), [cell.stem for cell in shipped_cells()], n=1)
+    advice = f"did you mean the shipped cell '{close[0]}'? " if close else ""
+    raise RnnccError(
+        Diagnostic(
+            "RNN101",
+            f"no file '{text}', and no shipped cell of that name",
+            help=f"{advice}`rnncc cells` lists the shipped cells",
+        )
+    )
+
+
+def read_source(path: Path) -> Source:
+    """The text of a file, under the path as it was given.
+
+    Raises RnnccError (RNN101) where the file cannot be read or is not UTF-8.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        message = f"cannot read '{path}': {(error.strerror or str(error)).lower()}"
+        raise RnnccError(Diagnostic("RNN101", message)) from None
+    try:
+        # `utf-8-sig` drops the byte-order mark that some editors write first.
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"'{path}' is not UTF-8 text: byte {data[error.start]:#04x} at offset {error.start}"
+        raise RnnccError(Diagnostic("RNN101", message, help="save the file as UTF-8")) from None
+    return Source(str(path), text.replace("\r\n", "\n").replace("\r", "\n"))
