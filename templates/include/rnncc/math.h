@@ -1,0 +1,570 @@
+// Elementwise functions of vectors, one name each: rnncc::tanh(v) for Vec<float> and Vec<double>.
+//
+// Branch-free (a lane of an infrequent case costs nothing extra), except sin and cos of large arguments, pow and remainder,
+// which go lane by lane through the C library. Errors against the exact value: at most 2 ulp (float), 4 ulp (double),
+// denormal results included, unless said otherwise beside the function. Infinities give the limit, NaN gives NaN.
+// Accuracy does not depend on whether a * b + c is contracted to an FMA, so -ffp-contract may be on or off; -ffast-math
+// and its parts (but -fno-math-errno, -fno-trapping-math) must be off: compensated sums here are meant as written.
+//
+// Methods: exp, expm1 and the trigonometric functions reduce their argument in the manner of Cody and Waite (Software Manual
+// for the Elementary Functions, 1980); log uses s = f / (2 + f) (Tang, ACM TOMS 16(4), 1990). The polynomials are our own:
+// Remez exchange at 60 digits, relative error below 1/16 ulp of the result.
+//
+// Conditions are numbers, 1 or 0, as in the generated code's derivatives: gt(a, b) * lt(a, c) is a conjunction.
+#pragma once
+
+#include "vec.h"
+
+namespace rnncc {
+inline namespace RNNCC_ISA_NAMESPACE {
+
+// ---- building blocks --------------------------------------------------------------------------------------------------
+
+template <class T>
+struct Float;
+
+template <>
+struct Float<float> {
+  static constexpr int mantissa_bits = 23;
+  static constexpr int32_t bias = 127;
+  static constexpr float infinity = __builtin_inff();
+  static constexpr float nan = __builtin_nanf("");
+  static constexpr float epsilon = 0x1p-23f;
+  static constexpr float min_normal = 0x1p-126f;
+  static constexpr float to_integer = 0x1.8p23f;  // x + to_integer rounds x to an integer held in the low bits
+  static constexpr float ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
+  static constexpr int32_t sqrt_half_bits = 0x3f3504f3;
+};
+
+template <>
+struct Float<double> {
+  static constexpr int mantissa_bits = 52;
+  static constexpr int64_t bias = 1023;
+  static constexpr double infinity = __builtin_inf();
+  static constexpr double nan = __builtin_nan("");
+  static constexpr double epsilon = 0x1p-52;
+  static constexpr double min_normal = 0x1p-1022;
+  static constexpr double to_integer = 0x1.8p52;
+  static constexpr double ln2_high = 0x1.62e42fefa3p-1, ln2_low = 0x1.3de6af278ece6p-42;
+  static constexpr int64_t sqrt_half_bits = 0x3fe6a09e667f3bcd;
+};
+
+// A vector type of A and B where one may be a scalar.
+template <class A>
+constexpr bool is_vector = sizeof(A) == RNNCC_VECTOR_BYTES;
+
+template <bool first, class A, class B>
+struct Pick {
+  using type = A;
+};
+template <class A, class B>
+struct Pick<false, A, B> {
+  using type = B;
+};
+template <class A, class B>
+using common = typename Pick<is_vector<A>, A, B>::type;
+
+template <class V, class A>
+RNNCC_INLINE V spread(A a) {
+  if constexpr (is_vector<A>) {
+    return a;
+  } else {
+    return broadcast(element<V>(a));
+  }
+}
+
+// c[0] + c[1] x + c[2] x^2 + ...
+template <class V, int N>
+RNNCC_INLINE V polynomial(V x, const element<V> (&c)[N]) {
+  V r = broadcast(c[N - 1]);
+  RNNCC_UNROLL
+  for (int i = N - 2; i >= 0; --i) r = r * x + c[i];
+  return r;
+}
+
+template <class V>
+RNNCC_INLINE V shift_left(V v, int bits) {
+  using U = typename VecOf<element<V>>::unsigned_bits;
+  return reinterpret_cast<V>(reinterpret_cast<U>(v) << bits);
+}
+
+// 2^n where `shifted` is n + to_integer and 2^n is normal.
+template <class V>
+RNNCC_INLINE V power_of_two(V shifted) {
+  using T = element<V>;
+  return from_bits<T>(as_bits(shift_left(shifted, Float<T>::mantissa_bits)) + as_bits(broadcast(T(1))));
+}
+
+// y * 2^n, rounded once, for any result, also denormal and overflowing.
+template <class V>
+RNNCC_INLINE V scale(V y, V n) {
+  using T = element<V>;
+#if RNNCC_ISA_LEVEL == 4 && !defined(__clang__)
+  if constexpr (sizeof(T) == 4) {
+    return __builtin_ia32_scalefps512_mask(y, n, y, uint16_t(-1), 4);
+  } else {
+    return __builtin_ia32_scalefpd512_mask(y, n, y, uint8_t(-1), 4);
+  }
+#else
+  constexpr T magic = Float<T>::to_integer;
+  const V half = n * T(0.5) + magic;
+  return y * power_of_two(half) * power_of_two((n - (half - magic)) + magic);
+#endif
+}
+
+template <class V>
+RNNCC_INLINE bool any(Mask<element<V>> mask) {
+  int64_t words[RNNCC_VECTOR_BYTES / 8];
+  __builtin_memcpy(words, &mask, sizeof(words));
+  int64_t all = 0;
+  RNNCC_UNROLL
+  for (int i = 0; i < RNNCC_VECTOR_BYTES / 8; ++i) all |= words[i];
+  return all != 0;
+}
+
+// x, but at least low or at most high; NaN stays NaN. One instruction where GCC has a name for it.
+template <class V>
+RNNCC_INLINE V at_least(element<V> low, V x) {
+#if RNNCC_ISA_LEVEL == 4 && !defined(__clang__)
+  if constexpr (sizeof(element<V>) == 4) {
+    return __builtin_ia32_maxps512_mask(broadcast(low), x, x, uint16_t(-1), 4);
+  } else {
+    return __builtin_ia32_maxpd512_mask(broadcast(low), x, x, uint8_t(-1), 4);
+  }
+#else
+  return x < low ? broadcast(low) : x;
+#endif
+}
+
+template <class V>
+RNNCC_INLINE V at_most(element<V> high, V x) {
+#if RNNCC_ISA_LEVEL == 4 && !defined(__clang__)
+  if constexpr (sizeof(element<V>) == 4) {
+    return __builtin_ia32_minps512_mask(broadcast(high), x, x, uint16_t(-1), 4);
+  } else {
+    return __builtin_ia32_minpd512_mask(broadcast(high), x, x, uint8_t(-1), 4);
+  }
+#else
+  return x > high ? broadcast(high) : x;
+#endif
+}
+
+// ---- exp --------------------------------------------------------------------------------------------------------------
+
+// x = n ln2 + r with n an integer, |r| <= ln2/2 and tail = e^r - 1; n_shifted = n + to_integer.
+template <class V>
+struct ExpParts {
+  V n_shifted, n, tail;
+};
+
+// |x| at most about 2^10.
+template <class V>
+RNNCC_INLINE ExpParts<V> exp_parts(V x) {
+  using T = element<V>;
+  constexpr T magic = Float<T>::to_integer;
+  const V shifted = x * T(1.44269504088896340736) + magic;
+  const V n = shifted - magic;
+  const V r = (x - n * Float<T>::ln2_high) - n * Float<T>::ln2_low;
+  if constexpr (sizeof(T) == 4) {
+    const V q = polynomial(r, {0.5000000092418351f, 0.16666518808900083f, 0.0416662051484472207f, 0.00836890599908064263f,
+                               0.0013950740698325517f});
+    return {shifted, n, r * r * q + r};
+  } else {
+    const V q = polynomial(r, {0.500000000000001277, 0.166666666666667005, 0.041666666666515078, 0.00833333333330632639,
+                               0.00138888889471280505, 0.000198412699190887603, 0.0000248014898064882829,
+                               2.75572149441466388e-6, 2.7631334592011533e-7, 2.51182462025383011e-8});
+    return {shifted, n, r * r * q + r};
+  }
+}
+
+template <class V>
+RNNCC_INLINE V exp(V x) {
+  using T = element<V>;
+  constexpr bool single = sizeof(T) == 4;
+  // Beyond these the result is 0 or infinity anyway; NaN passes both.
+  constexpr T low = single ? T(-104) : T(-746), high = single ? T(89) : T(710);
+  const ExpParts<V> e = exp_parts(at_most(high, at_least(low, x)));
+  return scale(e.tail + T(1), e.n);
+}
+
+template <class V>
+RNNCC_INLINE V expm1(V x) {
+  using T = element<V>;
+  constexpr bool single = sizeof(T) == 4;
+  constexpr T low = single ? T(-20) : T(-40), high = single ? T(89) : T(710);
+  const ExpParts<V> e = exp_parts(at_most(high, at_least(low, x)));
+  // Halved: 2^n itself overflows just below the largest finite result.
+  const V half = power_of_two(e.n_shifted - T(1));
+  const V r = (e.tail * half + (half - T(0.5))) * T(2);
+  return copysign(e.n == T(0) ? e.tail : r, x);
+}
+
+// ---- sigmoid and tanh -------------------------------------------------------------------------------------------------
+
+template <class V>
+RNNCC_INLINE V sigmoid(V x) {
+  using T = element<V>;
+  const V e = exp(-abs(x));
+  const V s = e + T(1);
+  const V q = (x < T(0) ? e : broadcast(T(1))) / s;
+  if constexpr (sizeof(T) == 8) return q;
+  // In float the rounding of 1 + e is put back: q (1 - lost / s), with 1 / s to 5 %, or the error could reach 2.3 ulp.
+  const V lost = e - (s - T(1));
+  return q - q * (lost * (T(0.957) - e * T(0.5)));
+}
+
+// expm1(2|x|) / (expm1(2|x|) + 2), with the sign of x.
+template <class V>
+RNNCC_INLINE V tanh(V x) {
+  using T = element<V>;
+  constexpr T one_from = sizeof(T) == 4 ? T(10) : T(20);
+  const V t = at_most(one_from, abs(x));
+  const ExpParts<V> e = exp_parts(t + t);
+  const V power = power_of_two(e.n_shifted);
+  const V m = e.tail * power + (power - T(1));
+  const V s = m + T(2);
+  const V q = m / s;
+  if constexpr (sizeof(T) == 8) return copysign(q, x);
+  // In float the rounding of m + 2 is put back: q (1 - lost / s), and 1 / s = (1 - q) / 2; else 2.4 ulp. From m = 2 on the
+  // difference would not be exact, nor is it needed.
+  const V lost = m < T(2) ? m - (s - T(2)) : V{};
+  return copysign(q - q * (lost * (T(0.5) - q * T(0.5))), x);
+}
+
+// Where sigmoid is denormal (x below -87 or -708) its rounding, times |x|, is the error.
+template <class V>
+RNNCC_INLINE V silu(V x) {
+  return x * sigmoid(x);
+}
+
+// ---- logarithms -------------------------------------------------------------------------------------------------------
+
+// log(u) + correction for normal finite u > 0 and a correction small beside log's derivative 1/u.
+template <class V>
+RNNCC_INLINE V log_normal(V u, V exponent_offset, V correction) {
+  using T = element<V>;
+  using I = Mask<T>;
+  using U = typename VecOf<T>::unsigned_bits;
+  constexpr T magic = Float<T>::to_integer;
+  constexpr int bits = Float<T>::mantissa_bits;
+  // u = 2^k m with m in [sqrt(1/2), sqrt(2)).
+  const I moved = as_bits(u) + (as_bits(broadcast(T(1))) - Float<T>::sqrt_half_bits);
+  const I exponent = reinterpret_cast<I>(reinterpret_cast<U>(moved) >> bits) - Float<T>::bias;
+  const V k = (from_bits<T>(as_bits(broadcast(magic)) + exponent) - magic) + exponent_offset;
+  const I mantissa = ((I{} + 1) << bits) - 1;
+  const V f = from_bits<T>((moved & mantissa) + Float<T>::sqrt_half_bits) - T(1);
+  const V s = f / (f + T(2));
+  const V z = s * s;
+  V tail;
+  if constexpr (sizeof(T) == 4) {
+    tail = polynomial(z, {0.666666656377799327f, 0.400003372257963314f, 0.285371662506938486f, 0.235850504041278619f});
+  } else {
+    tail = polynomial(z, {0.66666666666667353, 0.399999999994079127, 0.285714287440586763, 0.222221983861426347,
+                          0.181835748066636346, 0.153137639296393473, 0.147989944125167379});
+  }
+  const V half_square = f * f * T(0.5);
+  return k * Float<T>::ln2_high + (f - (half_square - (s * (half_square + z * tail) + (k * Float<T>::ln2_low + correction))));
+}
+
+// log(1 + x) for 0 <= x < infinity.
+template <class V>
+RNNCC_INLINE V log1p_positive(V x) {
+  using T = element<V>;
+  const V u = x + T(1);
+  const V part = u - T(1);
+  const V lost = (T(1) - (u - part)) + (x - part);
+  return log_normal(u, V{}, lost / u);
+}
+
+template <class V>
+RNNCC_INLINE V log(V x) {
+  using T = element<V>;
+  constexpr int lift = Float<T>::mantissa_bits + 2;
+  const auto small = x < Float<T>::min_normal;
+  const V power = power_of_two(broadcast(T(lift)) + Float<T>::to_integer);
+  const V r = log_normal(small ? x * power : x, small ? broadcast(T(-lift)) : V{}, V{});
+  const V special = x == T(0) ? broadcast(-Float<T>::infinity) : x < T(0) ? broadcast(Float<T>::nan) : x;
+  return ((x > T(0)) & (x < Float<T>::infinity)) ? r : special;
+}
+
+template <class V>
+RNNCC_INLINE V log1p(V x) {
+  using T = element<V>;
+  const V special = x == T(-1) ? broadcast(-Float<T>::infinity) : x < T(-1) ? broadcast(Float<T>::nan) : x;
+  return ((x > T(-1)) & (x < Float<T>::infinity)) ? copysign(log1p_positive(x), x) : special;
+}
+
+// torch's threshold: the argument itself above 20.
+template <class V>
+RNNCC_INLINE V softplus(V x) {
+  using T = element<V>;
+  const V r = log1p_positive(exp(at_most(T(20), x)));
+  return x <= T(20) ? r : x;
+}
+
+template <class V>
+RNNCC_INLINE V logsigmoid(V x) {
+  using T = element<V>;
+  const V r = (x > T(0) ? V{} : x) - log1p_positive(exp(-abs(x)));
+  return x == x ? r : x;
+}
+
+// Error at most 2 (float) or 4 (double) ulp of the larger argument; near a zero of the result the relative error is larger.
+template <class A, class B>
+RNNCC_INLINE common<A, B> logaddexp(A first, B second) {
+  using V = common<A, B>;
+  using T = element<V>;
+  const V a = spread<V>(first), b = spread<V>(second);
+  // Equal infinities differ by NaN, but by nothing really.
+  const V difference = a == b ? V{} : abs(a - b);
+  const V larger = maximum(a, b);
+  const V r = larger + log1p_positive(exp(-difference));
+  return larger == larger ? r : larger + T(0);
+}
+
+// ---- error function ---------------------------------------------------------------------------------------------------
+
+template <class V>
+RNNCC_INLINE V erf(V x) {
+  using T = element<V>;
+  constexpr T one_from = sizeof(T) == 4 ? T(4) : T(6);
+  const V t = at_most(one_from, abs(x));
+  const V z = t * t;
+  const V v = (t - T(2)) / (t + T(2));
+  // Near zero x + x P(x^2); from 1 on 1 - exp(-t^2) erfcx(t).
+  V near, scaled;
+  if constexpr (sizeof(T) == 4) {
+    near = polynomial(z, {0.12837916706317836f, -0.376126384839539327f, 0.112837827488875241f, -0.0268654458933599859f,
+                          0.00522107501721732708f, -0.000848471269566868045f, 0.000112705487627922659f,
+                          -9.68013705201456867e-6f});
+    scaled = polynomial(v, {0.255395676833304826f, -0.427185874944911081f, 0.241657458167527437f, -0.0789813944893699941f,
+                            0.00376711222933865665f, 0.00731611400936756469f, 0.000103518462259514794f});
+  } else {
+    near = polynomial(z, {0.12837916709551257, -0.376126389031837524, 0.112837916709551204, -0.0268661706451298682,
+                          0.0052239776254236104, -0.000854832702195602504, 0.000120553329038126011,
+                          -0.0000149256475944978538, 1.64620459805576314e-6, -1.63646495514651601e-7,
+                          1.4792469644520129e-8, -1.21649686171655611e-9, 8.71046533665047274e-11,
+                          -4.23312952867958064e-12});
+    scaled = polynomial(v, {0.25539567631050571, -0.427185847413955415, 0.241658194242556151, -0.0789785810159986849,
+                            0.0037328923857821302, 0.00699746165981549156, -0.000847142468152389622,
+                            -0.000981970994985802098, 0.0000435533965846221376, 0.000174251194747936384,
+                            0.0000273412401929547583, -0.0000269882151370705841, -0.0000123460803004461618,
+                            7.13962343127331865e-7});
+  }
+  const V far = copysign(T(1) - exp(-z) * scaled, x);
+  return t < T(1) ? x * near + x : far;
+}
+
+// The exact (erf) form. For x < 0 the error is 2 (float) or 4 (double) ulp of x/2, as in torch: 1 + erf cancels.
+template <class V>
+RNNCC_INLINE V gelu(V x) {
+  using T = element<V>;
+  return x * T(0.5) * (erf(x * T(0.70710678118654752440)) + T(1));
+}
+
+// ---- trigonometric functions ------------------------------------------------------------------------------------------
+
+// sin(x + quadrant pi/2). Up to 1e4 (float) or 1e6 (double) in vectors, larger arguments lane by lane.
+template <int quadrant, class V>
+RNNCC_INLINE V sine_from(V x) {
+  using T = element<V>;
+  using I = Mask<T>;
+  constexpr bool single = sizeof(T) == 4;
+  const V shifted = x * T(0.63661977236758134308) + Float<T>::to_integer;
+  const V n = shifted - Float<T>::to_integer;
+  V r, sine, cosine;
+  if constexpr (single) {
+    r = ((x - n * 0x1.92p+0f) - n * 0x1.fb4p-12f) - (n * 0x1.444p-24f + n * 0x1.68c234p-39f);
+    const V z = r * r;
+    sine = r * z * polynomial(z, {-0.166666549197175606f, 0.00833217616137571092f, -0.000195169966742178247f}) + r;
+    cosine = z * z * polynomial(z, {0.0416666468326212355f, -0.00138873653308332599f, 0.0000244381586704036157f}) +
+             (T(1) - z * T(0.5));
+  } else {
+    r = ((x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a6p-34) - (n * 0x1.3198a2ep-69 + n * 0x1.b839a252049c1p-104);
+    const V z = r * r;
+    sine = r * z *
+               polynomial(z, {-0.166666666666666666, 0.00833333333333332277, -0.000198412698412550631,
+                              2.75573192141878744e-6, -2.50521049108776787e-8, 1.60583665322446509e-10,
+                              -7.57869294496442948e-13}) +
+           r;
+    cosine = z * z *
+                 polynomial(z, {0.0416666666666665992, -0.00138888888888740741, 0.0000248015872894478855,
+                                -2.75573143416296582e-7, 2.08757217255895864e-9, -1.1359563472828705e-11}) +
+             (T(1) - z * T(0.5));
+  }
+  const I turns = as_bits(shifted) + quadrant;
+  V y = ((turns & 1) != 0) ? cosine : sine;
+  y = ((turns & 2) != 0) ? -y : y;
+  if constexpr (quadrant == 0) y = x == T(0) ? x : y;
+  const I large = abs(x) > (single ? T(1e4) : T(1e6));
+  if (__builtin_expect(any<V>(large), 0)) {
+    for (int i = 0; i < lanes<T>; ++i) {
+      if (!large[i]) continue;
+      if constexpr (single) {
+        y[i] = quadrant == 0 ? __builtin_sinf(x[i]) : __builtin_cosf(x[i]);
+      } else {
+        y[i] = quadrant == 0 ? __builtin_sin(x[i]) : __builtin_cos(x[i]);
+      }
+    }
+  }
+  return y;
+}
+
+template <class V>
+RNNCC_INLINE V sin(V x) {
+  return sine_from<0>(x);
+}
+
+template <class V>
+RNNCC_INLINE V cos(V x) {
+  return sine_from<1>(x);
+}
+
+// ---- powers and remainders --------------------------------------------------------------------------------------------
+
+template <class V>
+RNNCC_INLINE V rsqrt(V x) {
+  return element<V>(1) / sqrt(x);
+}
+
+// x^N by repeated squaring; error grows with the number of products, about log2(N) + popcount(N) half ulps doubled each
+// squaring, so use it for small N.
+template <int N, class V>
+RNNCC_INLINE V powi(V x) {
+  if constexpr (N < 0) {
+    return element<V>(1) / powi<-N>(x);
+  } else if constexpr (N == 0) {
+    return broadcast(element<V>(1));
+  } else if constexpr (N == 1) {
+    return x;
+  } else if constexpr (N % 2 == 0) {
+    return powi<N / 2>(x * x);
+  } else {
+    return x * powi<N - 1>(x);
+  }
+}
+
+// The C library's pow, lane by lane.
+template <class A, class B>
+RNNCC_INLINE common<A, B> pow(A base, B exponent) {
+  using V = common<A, B>;
+  const V a = spread<V>(base), b = spread<V>(exponent);
+  V r = {};
+  for (int i = 0; i < lanes<element<V>>; ++i) {
+    if constexpr (sizeof(element<V>) == 4) {
+      r[i] = __builtin_powf(a[i], b[i]);
+    } else {
+      r[i] = __builtin_pow(a[i], b[i]);
+    }
+  }
+  return r;
+}
+
+// torch.remainder: fmod, moved to the sign of the divisor.
+template <class A, class B>
+RNNCC_INLINE common<A, B> remainder(A dividend, B divisor) {
+  using V = common<A, B>;
+  using T = element<V>;
+  const V a = spread<V>(dividend), b = spread<V>(divisor);
+  V r = {};
+  for (int i = 0; i < lanes<T>; ++i) {
+    if constexpr (sizeof(T) == 4) {
+      r[i] = __builtin_fmodf(a[i], b[i]);
+    } else {
+      r[i] = __builtin_fmod(a[i], b[i]);
+    }
+  }
+  return ((r != T(0)) & ((r < T(0)) ^ (b < T(0)))) ? r + b : r;
+}
+
+// ---- piecewise functions, conditions ----------------------------------------------------------------------------------
+
+#define RNNCC_CONDITION(name, op)                                      \
+  template <class A, class B>                                          \
+  RNNCC_INLINE common<A, B> name(A a, B b) {                           \
+    using V = common<A, B>;                                            \
+    using T = element<V>;                                              \
+    return (spread<V>(a) op spread<V>(b)) ? broadcast(T(1)) : V{};     \
+  }
+RNNCC_CONDITION(lt, <)
+RNNCC_CONDITION(le, <=)
+RNNCC_CONDITION(gt, >)
+RNNCC_CONDITION(ge, >=)
+RNNCC_CONDITION(eq, ==)
+RNNCC_CONDITION(ne, !=)
+#undef RNNCC_CONDITION
+
+// a where the condition is not 0, else b.
+template <class C, class A, class B>
+RNNCC_INLINE common<C, common<A, B>> where(C condition, A a, B b) {
+  using V = common<C, common<A, B>>;
+  return spread<V>(condition) != element<V>(0) ? spread<V>(a) : spread<V>(b);
+}
+
+// torch.maximum and torch.minimum.
+template <class A, class B>
+RNNCC_INLINE common<A, B> max(A a, B b) {
+  using V = common<A, B>;
+  return maximum(spread<V>(a), spread<V>(b));
+}
+
+template <class A, class B>
+RNNCC_INLINE common<A, B> min(A a, B b) {
+  using V = common<A, B>;
+  return minimum(spread<V>(a), spread<V>(b));
+}
+
+// torch.clamp: min(max(x, low), high), NaN if any is.
+template <class V, class A, class B>
+RNNCC_INLINE V clamp(V x, A low, B high) {
+  return minimum(maximum(x, spread<V>(low)), spread<V>(high));
+}
+
+template <class V>
+RNNCC_INLINE V relu(V x) {
+  return x < element<V>(0) ? V{} : x;
+}
+
+template <class V>
+RNNCC_INLINE V hardtanh(V x) {
+  return clamp(x, element<V>(-1), element<V>(1));
+}
+
+template <class V>
+RNNCC_INLINE V hardsigmoid(V x) {
+  using T = element<V>;
+  return clamp(x + T(3), T(0), T(6)) / T(6);
+}
+
+template <class V>
+RNNCC_INLINE V elu(V x) {
+  return x > element<V>(0) ? x : expm1(x);
+}
+
+template <class V>
+RNNCC_INLINE V leakyrelu(V x) {
+  return x > element<V>(0) ? x : x * element<V>(0.01);
+}
+
+// -1, 0, 1; as in torch 0 for NaN.
+template <class V>
+RNNCC_INLINE V sign(V x) {
+  using T = element<V>;
+  return x > T(0) ? broadcast(T(1)) : x < T(0) ? broadcast(T(-1)) : V{};
+}
+
+// 1 above 0, else 0; as in torch 0 for NaN.
+template <class V>
+RNNCC_INLINE V heaviside(V x) {
+  using T = element<V>;
+  return x > T(0) ? broadcast(T(1)) : V{};
+}
+
+// The machine epsilon of V's element; the argument only gives the type.
+template <class V>
+RNNCC_INLINE V epsilon(V) {
+  return broadcast(Float<element<V>>::epsilon);
+}
+
+}  // namespace RNNCC_ISA_NAMESPACE
+}  // namespace rnncc
