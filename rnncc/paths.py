@@ -1,4 +1,4 @@
-"""Where the templates and the shipped cells are, and how a name or path becomes a source.
+"""Where the templates and the shipped cells are, and which file a name or path means.
 
 In a checkout both folders stand beside the package; a wheel carries them inside it, as `rnncc/_data`.
 """
@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from rnncc.diagnostics import Diagnostic, RnnccError
-from rnncc.source import Source
 
 SUFFIX = ".rnn"
 _PACKAGE = Path(__file__).resolve().parent
@@ -57,22 +56,3 @@ def locate(name_or_path: str | Path) -> Path:
             help=f"{advice}`rnncc cells` lists the shipped cells",
         )
     )
-
-
-def read_source(path: Path) -> Source:
-    """The text of a file, under the path as it was given.
-
-    Raises RnnccError (RNN101) where the file cannot be read or is not UTF-8.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        message = f"cannot read '{path}': {(error.strerror or str(error)).lower()}"
-        raise RnnccError(Diagnostic("RNN101", message)) from None
-    try:
-        # `utf-8-sig` drops the byte-order mark that some editors write first.
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        message = f"'{path}' is not UTF-8 text: byte {data[error.start]:#04x} at offset {error.start}"
-        raise RnnccError(Diagnostic("RNN101", message, help="save the file as UTF-8")) from None
-    return Source(str(path), text.replace("\r\n", "\n").replace("\r", "\n"))

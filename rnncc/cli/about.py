@@ -1,0 +1,148 @@
+"""Commands on rnncc itself: cells, env."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rnncc.cache import default_root
+from rnncc.cli.output import json_option, print_json, table
+from rnncc.diagnostics import RnnccError
+from rnncc.paths import shipped_cells
+from rnncc.read import read_source
+from rnncc.stages.build.toolchain import find_toolchain
+from rnncc.version import VERSION
+
+
+@click.command()
+@json_option
+def cells(as_json: bool) -> None:
+    """List the shipped cells: class, phases, citation."""
+    from rnncc.catalogue import catalogue
+
+    rows = [row for path in shipped_cells() for row in catalogue(read_source(path))]
+    if as_json:
+        print_json([asdict(row) for row in rows])
+        return
+    lines = [(row.file, row.cell, row.kinds, str(row.phases), row.citation) for row in rows]
+    click.echo(table(("name", "cell", "class", "phases", "source"), lines))
+
+
+@click.command()
+@json_option
+def env(as_json: bool) -> None:
+    """Show what works here and what to install.
+
+    PyTorch, compilers, GPUs, the cache.
+    """
+    found = {
+        "rnncc": VERSION,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "torch": _torch(),
+        "cxx": _compiler(),
+        "ninja": _distribution("ninja"),
+        "nvcc": _nvcc(),
+        "cpu": {"cores": os.cpu_count(), "instructions": _instructions()},
+        "cache": _cache(),
+    }
+    advice = _advice(found)
+    if as_json:
+        print_json({**found, "advice": advice})
+        return
+    for key, value in found.items():
+        click.echo(f"{key:9} {_words(value)}")
+    for line in advice:
+        click.echo(f"\n{line}")
+
+
+def _torch() -> dict[str, Any] | None:
+    try:
+        import torch
+    except ImportError:
+        return None
+    gpus = (
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    )
+    return {"version": torch.__version__, "cuda": torch.version.cuda, "gpus": gpus, "threads": torch.get_num_threads()}
+
+
+def _distribution(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _compiler() -> dict[str, Any] | None:
+    try:
+        found = find_toolchain()
+    except RnnccError:
+        return None
+    return {"command": found.command, "version": found.version}
+
+
+def _nvcc() -> dict[str, Any] | None:
+    command = shutil.which("nvcc")
+    if command is None:
+        return None
+    shown = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+    release = [line for line in shown.stdout.splitlines() if "release" in line]
+    return {"command": command, "version": release[0].strip() if release else ""}
+
+
+def _instructions() -> str:
+    """The instruction set the CPU op would choose: the x86-64 level, or `generic`."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return "unknown"
+    flags = next((set(line.split(":", 1)[1].split()) for line in text.splitlines() if line.startswith("flags")), set())
+    if flags >= {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}:
+        return "x86-64-v4"
+    return "x86-64-v3" if flags >= {"avx2", "fma", "bmi1", "bmi2", "f16c"} else "generic"
+
+
+def _cache() -> dict[str, Any]:
+    root = default_root()
+    packages = [folder for folder in (root / "packages").glob("*") if folder.is_dir()]
+    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    return {"folder": str(root), "packages": len(packages), "bytes": size}
+
+
+def _advice(found: dict[str, Any]) -> list[str]:
+    """What is missing, what that means, and how to get it."""
+    lines = []
+    if found["torch"] is None:
+        lines.append(
+            "PyTorch is missing: check, show, explain and build work, loading a cell does not. "
+            "Install it: pip install torch"
+        )
+    if found["cxx"] is None:
+        lines.append(
+            "No C++ compiler: cells run on the slow reference path, build does not work. "
+            "Install one (apt install g++), or set CXX to its path"
+        )
+    if found["ninja"] is None:
+        lines.append("ninja is missing: nothing can be compiled. Install it: pip install ninja")
+    return lines
+
+
+def _words(value: Any) -> str:
+    match value:
+        case None:
+            return "not found"
+        case dict():
+            return ", ".join(f"{key} {_words(item)}" for key, item in value.items())
+        case list():
+            return ", ".join(map(str, value)) or "none"
+        case _:
+            return str(value)

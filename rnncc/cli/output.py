@@ -1,0 +1,128 @@
+"""What every command prints with: diagnostics, JSON, tables, progress; and the exit codes.
+
+0 done, 1 the user's input is wrong, 2 the command line is wrong (click), 3 the toolchain is missing or failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TextIO
+
+import click
+
+from rnncc.diagnostics import Diagnostic, RnnccError, Severity, render
+from rnncc.source import Span, line_and_column
+
+EXIT_USER = 1
+EXIT_TOOLCHAIN = 3
+# No C++ compiler; compilation failed.
+_TOOLCHAIN_CODES = frozenset({"RNN601", "RNN602"})
+
+
+def _mark_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+    # Errors that reach the group are then printed as JSON too.
+    ctx.meta["rnncc.json"] = value
+    return value
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, callback=_mark_json, help="Print one JSON value and nothing else."
+)
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Colour is for terminals, and not where NO_COLOR is set."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+def print_diagnostics(diagnostics: Iterable[Diagnostic], *, err: bool) -> None:
+    """Each diagnostic and an empty line, to standard error or standard output."""
+    colour = wants_colour(click.get_text_stream("stderr" if err else "stdout"))
+    for diagnostic in diagnostics:
+        click.echo(render(diagnostic, colour=colour) + "\n", err=err, color=colour)
+
+
+def print_json(value: Any) -> None:
+    """The only thing that `--json` prints. Infinities are strings, since JSON has none."""
+    click.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case float() if value != value or value in (float("inf"), float("-inf")):
+            return str(value)
+        case _:
+            return value
+
+
+def one_or_list(values: Sequence[Any]) -> Any:
+    """The value itself where there is one, else the list."""
+    return values[0] if len(values) == 1 else list(values)
+
+
+def fail(error: RnnccError, *, as_json: bool) -> int:
+    """Print an error; the exit code it means."""
+    if as_json:
+        print_json({"diagnostics": [as_data(diagnostic) for diagnostic in error.diagnostics]})
+    else:
+        print_diagnostics(error.diagnostics, err=True)
+    codes = {diagnostic.code for diagnostic in error.diagnostics}
+    return EXIT_TOOLCHAIN if codes & _TOOLCHAIN_CODES else EXIT_USER
+
+
+def as_data(diagnostic: Diagnostic) -> dict[str, Any]:
+    """A diagnostic for `--json`; lines and columns count from 1, the end is exclusive."""
+    return {
+        "code": diagnostic.code,
+        "severity": diagnostic.severity.value,
+        "message": diagnostic.message,
+        "label": diagnostic.label,
+        "help": diagnostic.help,
+        **_place(diagnostic, diagnostic.span),
+        "notes": [{"text": note.text, **_place(diagnostic, note.span)} for note in diagnostic.notes],
+    }
+
+
+def _place(diagnostic: Diagnostic, span: Span) -> dict[str, Any]:
+    if diagnostic.source is None:
+        return dict.fromkeys(("file", "line", "column", "end_line", "end_column"))
+    line, column = line_and_column(diagnostic.source, span.start)
+    end_line, end_column = line_and_column(diagnostic.source, span.end)
+    return {
+        "file": diagnostic.source.name,
+        "line": line,
+        "column": column,
+        "end_line": end_line,
+        "end_column": end_column,
+    }
+
+
+def summary(diagnostics: Sequence[Diagnostic]) -> str:
+    """`2 errors, 1 note`, or `ok`."""
+    parts = []
+    for severity in Severity:
+        count = sum(diagnostic.severity is severity for diagnostic in diagnostics)
+        if count:
+            parts.append(f"{count} {severity.value}{'s' if count > 1 else ''}")
+    return ", ".join(parts) or "ok"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns padded to their widest cell; the last one is left as it is."""
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    lines = []
+    for row in (header, *rows):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def progress_printer() -> Callable[[str], None]:
+    """Where long work reports to: a line each on standard error."""
+    return lambda text: click.echo(f"rnncc: {text}", err=True)

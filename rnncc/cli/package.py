@@ -1,0 +1,115 @@
+"""Commands on the built package: build, verify."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rnncc.cli.output import (
+    EXIT_USER,
+    json_option,
+    one_or_list,
+    print_json,
+    progress_printer,
+    table,
+)
+from rnncc.paths import locate
+
+if TYPE_CHECKING:
+    from rnncc.verify import Row
+
+_DTYPES = ("fp32", "bf16", "fp16")
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Folder that gets the package's folder (default: the current one).",
+)
+@click.option("--target", default="auto", show_default=True, help="auto, cpu, or GPUs separated by commas.")
+@click.option("--hidden", type=click.IntRange(min=1), help="Hidden size to compile fused GPU kernels for.")
+@click.option("--heads", type=click.IntRange(min=1), help="Number of heads to compile fused GPU kernels for.")
+@click.option("--dtype", type=click.Choice(_DTYPES), help="Dtype to compile fused GPU kernels for.")
+@click.option("--name", help="The package's name (default: that of the file).")
+def build(
+    file: str, out: Path, target: str, hidden: int | None, heads: int | None, dtype: str | None, name: str | None
+) -> None:
+    """Compile the cells of FILE into an importable package.
+
+    The CPU op takes every size and dtype at run time.
+    """
+    from rnncc.compiler import build_package
+
+    if hidden or heads or dtype:
+        click.echo(
+            "rnncc: the CPU op takes all sizes and dtypes at run time; GPU kernels are not supported yet", err=True
+        )
+    path = build_package(locate(file), out, target=target, name=name, progress=progress_printer())
+    click.echo(str(path))
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True)
+@click.option("--cell", metavar="NAME", help="Only this cell of the file.")
+@json_option
+def verify(file: str, device: str, cell: str | None, as_json: bool) -> None:
+    """Compare the built op of FILE with its reference.
+
+    Outputs, final states and every gradient, for several shapes and dtypes, against float64.
+    """
+    import torch
+
+    import rnncc
+    from rnncc import verify as verifier
+    from rnncc.compiler import front
+    from rnncc.read import read_source
+
+    path = locate(file)
+    chosen = [checked for checked, _ in front(read_source(path)) if cell in (None, checked.name)]
+    if not chosen:
+        raise click.BadParameter(f"{file} has no cell '{cell}'", param_hint="--cell")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise click.BadParameter("no CUDA device is available", param_hint="--device")
+    report = progress_printer()
+    module = rnncc.load(path)
+    results: list[dict[str, Any]] = []
+    for checked in chosen:
+        report(f"comparing {checked.name} with its reference")
+        rows = verifier.verify(getattr(module, checked.name), checked, device=device)
+        passed = all(row.passed for row in rows)
+        results.append(
+            {"cell": checked.name, "device": device, "passed": passed, "rows": [_as_data(row) for row in rows]}
+        )
+        if not as_json:
+            _print_table(checked.name, device, rows, passed)
+    if as_json:
+        print_json(one_or_list(results))
+    if not all(result["passed"] for result in results):
+        raise click.exceptions.Exit(EXIT_USER)
+
+
+def _as_data(row: Row) -> dict[str, Any]:
+    return {
+        "quantity": row.quantity,
+        "dtype": row.dtype,
+        "error": row.error,
+        "bound": row.bound,
+        "passed": row.passed,
+    }
+
+
+def _print_table(cell: str, device: str, rows: list[Row], passed: bool) -> None:
+    lines = [
+        (row.quantity, row.dtype, f"{row.error:.1e}", f"{row.bound:.0e}", "ok" if row.passed else "FAILED")
+        for row in rows
+    ]
+    click.echo(f"{cell} on {device}: relative error against the float64 reference, worst of several shapes")
+    click.echo(table(("quantity", "dtype", "error", "bound", ""), lines))
+    click.echo(f"{cell}: {'all within their bounds' if passed else 'FAILED'}\n")

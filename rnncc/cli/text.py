@@ -1,0 +1,163 @@
+"""Commands on the text of a cell: new, check, show, explain. None of them imports torch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rnncc.cli.output import (
+    EXIT_USER,
+    as_data,
+    json_option,
+    one_or_list,
+    print_diagnostics,
+    print_json,
+    summary,
+    wants_colour,
+)
+from rnncc.diagnostics import Diagnostic, RnnccError, Severity
+from rnncc.paths import SUFFIX, locate
+from rnncc.read import read_source
+
+# What `show --stage` takes, in the order of the pipeline.
+STAGES = ("parse", "check", "classify", "differentiate", "schedule", "lower", "render")
+
+_STARTER = """\
+# {name}: say here what the cell is and where it comes from (this text appears in `rnncc cells` and in generated code).
+#
+# x        the input of this step          W@x       a trained matrix times it, one of its own for every equation
+# h[t-1]   the state before this step      R@h[t-1]  a trained recurrent matrix times it
+# h[t]     the state after this step       b         a trained bias
+#
+# rnncc check {file}            what is wrong with the equations
+# rnncc explain {file}          what the compiler makes of them
+# rnncc build {file}            a package to import: from {stem} import {name}
+cell {name}
+state h                               # carried from step to step; starts at 0 unless `= 0.5` or `= learned` follows
+f = sigmoid(W@x + R@h[t-1] + b)       # a gate: how much of the old state stays, between 0 and 1
+n = tanh(W@x + R@h[t-1] + b)          # the candidate for the new state
+h[t] = f*h[t-1] + (1 - f)*n
+init b_f = 1                          # begin by remembering
+"""
+
+
+@click.command()
+@click.argument("name", type=click.Path(path_type=Path))
+def new(name: Path) -> None:
+    """Write a commented starter cell to NAME.rnn."""
+    path = name if name.suffix == SUFFIX else name.with_name(name.name + SUFFIX)
+    stem = path.stem
+    if not (stem.isidentifier() and stem.isascii()):
+        message = f"'{stem}' cannot be the name of a package"
+        raise RnnccError(Diagnostic("RNN604", message, help="use letters, digits and underscores"))
+    # A cell's name has an upper-case letter.
+    words = [word for word in stem.split("_") if word]
+    cell = stem if stem != stem.lower() else "".join(word[0].upper() + word[1:] for word in words)
+    text = _STARTER.format(name=cell, file=path.name, stem=stem)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise click.ClickException(f"{path} exists already; nothing was written") from None
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
+    click.echo(f"wrote {path}; next: rnncc check {path}")
+
+
+@click.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("--pedantic", is_flag=True, help="Also report what is often intended, such as a missing bias.")
+@json_option
+def check(files: tuple[str, ...], pedantic: bool, as_json: bool) -> None:
+    """Report what is wrong with FILE...; exit code 1 on errors."""
+    reports: list[dict[str, Any]] = []
+    failed = False
+    for file in files:
+        diagnostics = _diagnose(file, pedantic)
+        wrong = any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
+        failed = failed or wrong
+        if as_json:
+            found = [as_data(diagnostic) for diagnostic in diagnostics]
+            reports.append({"file": file, "ok": not wrong, "diagnostics": found})
+        else:
+            print_diagnostics(diagnostics, err=False)
+            click.echo(f"{file}: {summary(diagnostics)}")
+    if as_json:
+        print_json({"ok": not failed, "files": reports})
+    if failed:
+        raise click.exceptions.Exit(EXIT_USER)
+
+
+def _diagnose(file: str, pedantic: bool) -> list[Diagnostic]:
+    """Everything that is wrong with a file, in the order of the text."""
+    from rnncc.codes import CODES
+    from rnncc.compiler import front
+
+    try:
+        found = [diagnostic for _, warnings in front(read_source(locate(file))) for diagnostic in warnings]
+    except RnnccError as error:
+        found = list(error.diagnostics)
+    kept = [diagnostic for diagnostic in found if pedantic or not CODES[diagnostic.code].pedantic]
+    return sorted(kept, key=lambda diagnostic: diagnostic.span.start)
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option("--stage", type=click.Choice(STAGES), required=True, help="The stage whose value to print.")
+def show(file: str, stage: str) -> None:
+    """Print a stage's value for the cells of FILE."""
+    from rnncc.compiler import stage_text
+
+    click.echo(stage_text(read_source(locate(file)), stage).rstrip("\n"))
+
+
+@click.command()
+@click.argument("what", metavar="FILE|CODE")
+@click.option("--cell", metavar="NAME", help="Only this cell of the file.")
+@json_option
+def explain(what: str, cell: str | None, as_json: bool) -> None:
+    """Say what the compiler makes of FILE, or what CODE means.
+
+    CODE is that of a diagnostic, such as RNN203.
+    """
+    if re.fullmatch(r"(?i)RNN\d+", what) and not Path(what).exists():
+        _explain_code(what.upper(), as_json)
+        return
+    from rnncc.compiler import analyse
+    from rnncc.explain import explain as facts
+    from rnncc.explain import explain_words
+
+    analyses = [analysis for analysis in analyse(read_source(locate(what))) if cell in (None, analysis[0].name)]
+    if not analyses:
+        raise click.BadParameter(f"{what} has no cell '{cell}'", param_hint="--cell")
+    if as_json:
+        print_json(one_or_list([facts(*analysis) for analysis in analyses]))
+    else:
+        click.echo("\n\n".join(explain_words(*analysis) for analysis in analyses))
+
+
+def _explain_code(code: str, as_json: bool) -> None:
+    from rnncc.codes import CODES
+
+    row = CODES.get(code)
+    if row is None:
+        raise click.BadParameter(f"there is no diagnostic {code}", param_hint="CODE")
+    if as_json:
+        keys = ("code", "title", "explanation", "example", "mended")
+        print_json({key: getattr(row, key) for key in keys} | {"severity": row.severity.value})
+        return
+    colour = wants_colour(click.get_text_stream("stdout"))
+    head = f"{row.code}: {row.title}"
+    lines = [click.style(head, bold=True) if colour else head, "", row.explanation]
+    if row.example is not None:
+        lines += ["", "Example:", "", _indented(row.example)]
+    if row.mended is not None:
+        lines += ["", "Instead:", "", _indented(row.mended)]
+    click.echo("\n".join(lines), color=colour)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" if line else "" for line in text.rstrip("\n").split("\n"))
