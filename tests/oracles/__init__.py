@@ -1,11 +1,7 @@
 """Oracles: what a cell computes, said by code that knows nothing of rnncc.
 
-Three kinds, one module each: `torch_nn` (torch.nn's own layers), `torchrecurrent_cells` (the package of that name), and
-`formulas` (a paper's or release's equations, typed again in plain torch). Each names its parameters as
+Modules: `torch_nn` (torch.nn's own layers), `torchrecurrent_cells` (the package of that name), `formulas` and
+`formulas_scan` (a paper's or release's equations, typed again in plain torch). Each names its parameters as
 `gate_parameters()` does (`W_i`, `R_i`, `b_i`, `bR_n`, `beta`), so the same tensors go to both sides and gradients come
 back under the same names.
 """
-
-from oracles.base import Case, Oracle, Sequences, draw, relative_error
-
-__all__ = ["Case", "Oracle", "Sequences", "draw", "relative_error"]

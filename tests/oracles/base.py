@@ -20,8 +20,8 @@ class Sequences:
     finals: dict[str, Tensor]
 
 
-# (parameters, inputs [T, B, width], initial states [B, width] or None for the cell's own) -> Sequences
-Forward = Callable[[Tensors, Tensors, "Tensors | None"], Sequences]
+# (parameters, inputs [T, B, width], initial states [B, width]) -> Sequences
+Forward = Callable[[Tensors, Tensors, Tensors], Sequences]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class Oracle:
     parameters  "W:i,f R:i,f b:i,f p[H]:i,f beta[1]": families with their gates, and params; shapes are written in the
                 sizes below, and default to [H,I] for W, [H,H] for R, [H] for b and bR
     states      name -> width in declaration order
+    defaults    initial values other than zero
     sizes       I, H and the cell's dims
     inputs      extra inputs: name -> width
     constants   constants that differ from the file's defaults
@@ -46,6 +47,7 @@ class Oracle:
     forward: Forward
     parameters: str
     states: dict[str, str]
+    defaults: dict[str, float] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=lambda: {"I": 4, "H": 6})
     inputs: dict[str, str] = field(default_factory=dict)
     constants: dict[str, float] = field(default_factory=dict)
@@ -68,6 +70,15 @@ class Oracle:
             for full in [f"{name}_{gate}" for gate in gates.split(",")] if gates else [name]:
                 result[full] = sizes
         return result
+
+    def run(self, case: Case) -> Sequences:
+        """The implementation's results; the cell's own initial states are spelled out for it."""
+        x = case.inputs["x"]
+        own = {
+            name: x.new_full((x.shape[1], _size(width, self.sizes)), self.defaults.get(name, 0.0))
+            for name, width in self.states.items()
+        }
+        return self.forward(case.parameters, case.inputs, own if case.states is None else case.states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +120,8 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
     return float((value - reference).norm()) / (scale or 1.0)
 
 
-def results(forward: Forward, case: Case, *, seed: int) -> dict[str, Tensor]:
+def results(sequences: Sequences, case: Case, *, seed: int) -> dict[str, Tensor]:
     """Output, final states and the gradient of everything in the case, for a random weighted sum of all outputs."""
-    sequences = forward(case.parameters, case.inputs, case.states)
     values = {"output": sequences.output, **{f"{k}[T]": v for k, v in sequences.finals.items()}}
     generator = torch.Generator().manual_seed(seed)
     loss = torch.zeros((), dtype=torch.float64)
@@ -124,14 +134,6 @@ def results(forward: Forward, case: Case, *, seed: int) -> dict[str, Tensor]:
         for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True)
     }
     return {**{name: value.detach() for name, value in values.items()}, **found}
-
-
-def initial(case_states: Tensors | None, inputs: Tensors, **widths: int) -> dict[str, Tensor]:
-    """The given initial states, or zeros of these widths."""
-    if case_states is not None:
-        return dict(case_states)
-    x = inputs["x"]
-    return {name: x.new_zeros(x.shape[1], width) for name, width in widths.items()}
 
 
 def _size(text: str, sizes: Mapping[str, int]) -> int:

@@ -23,7 +23,7 @@ def _layer(
     """`gates` in nn's order. Where the cell has one bias, nn's second one is zero but for the gates in
     `recurrent_bias`."""
 
-    def forward(parameters: Tensors, inputs: Tensors, initial: Tensors | None) -> Sequences:
+    def forward(parameters: Tensors, inputs: Tensors, initial: Tensors) -> Sequences:
         x = inputs["x"]
 
         def packed(family: str, only: tuple[str, ...] = gates) -> Tensor:
@@ -41,10 +41,8 @@ def _layer(
         hidden = parameters[f"W_{gates[0]}"].shape[0]
         sizes = {"proj_size": weights["weight_hr_l0"].shape[0]} if projection else {}
         layer = make(x.shape[-1], hidden, dtype=x.dtype, **sizes)
-        hx = None if initial is None else tuple(initial[name][None] for name in states)
-        if hx is not None and len(hx) == 1:
-            hx = hx[0]
-        output, last = functional_call(layer, weights, (x, hx))
+        hx = tuple(initial[name][None] for name in states)
+        output, last = functional_call(layer, weights, (x, hx if len(hx) > 1 else hx[0]))
         finals = (last,) if isinstance(last, Tensor) else last
         return Sequences(output, {name: value[0] for name, value in zip(states, finals, strict=True)})
 

@@ -12,7 +12,7 @@ import torchrecurrent as tr
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from oracles.base import Forward, Sequences, Tensors, initial
+from oracles.base import Forward, Sequences, Tensors
 
 # One step: (module call, x, states) -> (output, states)
 Call = Callable[..., "Tensor | tuple[Tensor, ...]"]
@@ -56,14 +56,13 @@ def cell(
     step: Step = one,
     /,
     *,
-    states: tuple[str, ...] = ("h",),
     fixed: dict[str, float] | None = None,
     **options: object,
 ) -> Forward:
     """`packing` says which of our parameters make each of theirs, in order; `0` is a chunk of zeros, and what is not
     named is zero. `fixed` are their trained scalars that are constants of ours."""
 
-    def forward(parameters: Tensors, inputs: Tensors, given: Tensors | None) -> Sequences:
+    def forward(parameters: Tensors, inputs: Tensors, given: Tensors) -> Sequences:
         x = inputs["x"]
         hidden = next(value.shape[0] for name, value in parameters.items() if name.startswith("W_"))
         module = make(x.shape[-1], hidden, dtype=x.dtype, **options)
@@ -76,7 +75,7 @@ def cell(
             weights[name] = joined.reshape(value.shape)
         for name, number in (fixed or {}).items():
             weights[name] = torch.tensor(number, dtype=x.dtype)
-        current = initial(given, inputs, **dict.fromkeys(states, hidden))
+        current = dict(given)
         outputs = []
         for column in x:
             output, current = step(lambda *a: functional_call(module, weights, a), column, current)
@@ -97,9 +96,9 @@ def typed(make: Callable[..., nn.Module], packing: dict[str, str], state: str) -
         new = last[0] if isinstance(last, tuple) else output
         return output, {state: new}
 
-    inner = cell(make, packing, step, states=(state,))
+    inner = cell(make, packing, step)
 
-    def forward(parameters: Tensors, inputs: Tensors, given: Tensors | None) -> Sequences:
+    def forward(parameters: Tensors, inputs: Tensors, given: Tensors) -> Sequences:
         previous["x"] = torch.zeros_like(inputs["x"][0])
         return inner(parameters, inputs, given)
 
@@ -118,7 +117,7 @@ def delayed(packing: dict[str, str], delay: int) -> Forward:
 
     inner = cell(tr.tauGRUCell, packing, step)
 
-    def forward(parameters: Tensors, inputs: Tensors, given: Tensors | None) -> Sequences:
+    def forward(parameters: Tensors, inputs: Tensors, given: Tensors) -> Sequences:
         history.clear()
         return inner(parameters, inputs, given)
 
