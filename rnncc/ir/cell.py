@@ -276,6 +276,7 @@ class Cell:
     constraints: tuple[Constraint, ...]
     comment: str = field(default="", compare=False)
     source: Source = field(default=Source("", ""), compare=False, repr=False)
+    single_head_because: str = ""
 
 
 def value_table(cell: Cell) -> dict[str, Value]:

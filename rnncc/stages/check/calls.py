@@ -1,0 +1,156 @@
+"""Calls of functions: what may be called, with which arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rnncc.functions import MATRIX_FUNCTIONS, OPERATORS, ROW_FUNCTIONS, SURROGATES
+from rnncc.ir.syntax import Call, Expression, Name
+from rnncc.source import Span
+from rnncc.stages.check.declare import FUNCTIONS, Symbols
+from rnncc.stages.check.report import Report, closest
+from rnncc.stages.check.terms import Bad, Eye, Num, Op, Part, Row, Term, Transposed, Val
+from rnncc.stages.check.unroll import Instance
+
+# What people write for a function of another name.
+_OTHER_NAMES = {
+    "maximum": "max", "minimum": "min", "swish": "silu", "ln": "log", "layer_norm": "layernorm", "rms_norm": "rmsnorm",
+    "hard_sigmoid": "hardsigmoid", "hard_tanh": "hardtanh", "leaky_relu": "leakyrelu", "transpose": "T",
+    "step": "heaviside", "chunk": "split", "cat": "concat", "norm": "layernorm", "clip": "clamp", "sgn": "sign",
+}  # fmt: skip
+_OUT_OF_SCOPE = {
+    "outer": "matrix-valued states and outer products", "conv": "convolutions", "conv1d": "convolutions",
+    "conv2d": "convolutions", "einsum": "matrix-valued states", "bmm": "matrix-valued states",
+    "attention": "memory machines", "read": "memory machines",
+}  # fmt: skip
+
+
+class Calls:
+    """Resolves calls; `term` resolves their arguments."""
+
+    def __init__(self, symbols: Symbols, report: Report, term: Callable[[Expression], Term]) -> None:
+        self.symbols, self.report, self.term = symbols, report, term
+
+    def right_side(self, instance: Instance) -> Term:
+        """The right side of an equation, the one place where `split` may stand."""
+        expression = instance.expression
+        if not (isinstance(expression, Call) and expression.function == "split"):
+            return self.term(expression)
+        if not self.arguments("split", expression, (1, 1)):
+            return Bad(expression.span)
+        operand = self.term(expression.arguments[0])
+        return Part(operand, instance.siblings, instance.siblings.index(instance.target), expression.span)
+
+    def call(self, call: Call, scope: Mapping[str, int]) -> Term:
+        """A call inside an expression."""
+        name = call.function
+        constant = self.symbols.constants.get(name)
+        if constant is not None and isinstance(constant.value, str):
+            name = constant.value
+        if name == "split":
+            message = "'split' stands alone on the right side of '='"
+            self.report.error("RNN222", message, call.span, help="write 'i, f = split(v)'")
+            return Bad(call.span)
+        if name == "heaviside":
+            return self.heaviside(call)
+        if name in OPERATORS and OPERATORS[name].user:
+            arity = OPERATORS[name].arity
+            if not self.arguments(name, call, (arity, arity)):
+                return Bad(call.span)
+            return Op(name, tuple(self.term(argument) for argument in call.arguments), call.span)
+        if name == "repeat":
+            return self.repeat(call, scope)
+        if name in ROW_FUNCTIONS:
+            if not self.arguments(name, call, ROW_FUNCTIONS[name]):
+                return Bad(call.span)
+            return Row(name, tuple(self.term(argument) for argument in call.arguments), span=call.span)
+        if name in MATRIX_FUNCTIONS:
+            return self.matrix(name, call)
+        self.unknown(call)
+        return Bad(call.span)
+
+    def unknown(self, call: Call) -> None:
+        name = call.function
+        span = call.function_span if call.function_span.end else call.span
+        symbols = self.symbols
+        if name in _OUT_OF_SCOPE:
+            message = f"'{name}': {_OUT_OF_SCOPE[name]} are outside the language"
+            self.report.error("RNN229", message, span, help="the nearest form is products of matrices with vectors, "
+                              "and gates on vectors: '@' and '*'")  # fmt: skip
+        elif name in symbols.families or name in symbols.params:
+            help = f"write '{name}@…' for a product of a matrix, '{name}*…' for a vector"
+            self.report.error("RNN203", f"'{name}' is a parameter, not a function", span, help=help)
+        elif name in symbols.states or name in symbols.inputs or name in symbols.kinds:
+            help = f"an index is written in square brackets: '{name}[t-1]'"
+            self.report.error("RNN203", f"'{name}' is not a function", span, help=help)
+        else:
+            other = _OTHER_NAMES.get(name.lower())
+            help = f"write '{other}'" if other else closest(name, FUNCTIONS)
+            self.report.error("RNN203", f"unknown function '{name}'", span, "not a known function", help)
+
+    def arguments(self, name: str, call: Call, counts: tuple[int, int]) -> bool:
+        """Whether the number of arguments is right; reports what is wrong."""
+        for keyword, value in call.keywords:
+            help = "only heaviside(v, grad=…) takes one" if keyword != "grad" else "only heaviside has a surrogate"
+            self.report.error("RNN204", f"'{name}' takes no argument '{keyword}'", value.span, help=help)
+        least, most = counts
+        given = len(call.arguments)
+        if least <= given <= most:
+            return not call.keywords
+        wanted = f"{least}" if least == most else f"{least} to {most}"
+        plural = "" if wanted == "1" else "s"
+        self.report.error("RNN204", f"'{name}' takes {wanted} argument{plural}, not {given}", call.span)
+        for argument in call.arguments:
+            self.term(argument)
+        return False
+
+    def heaviside(self, call: Call) -> Term:
+        grads = [value for keyword, value in call.keywords if keyword == "grad"]
+        for keyword, value in call.keywords:
+            if keyword != "grad":
+                message = f"'heaviside' takes no argument '{keyword}'"
+                self.report.error("RNN204", message, value.span, help="its surrogate derivative is 'grad=…'")
+        if len(call.arguments) != 1 or len(grads) > 1 or len(grads) < len(call.keywords):
+            if len(call.arguments) != 1:
+                message = f"'heaviside' takes 1 argument and 'grad', not {len(call.arguments)}"
+                self.report.error("RNN204", message, call.span)
+            return Bad(call.span)
+        operand = self.term(call.arguments[0])
+        return Op("heaviside", (operand,), call.span) if not grads else self.surrogate(operand, grads[0], call.span)
+
+    def surrogate(self, operand: Term, grad: Expression, span: Span) -> Term:
+        name = grad.function if isinstance(grad, Call) else grad.name if isinstance(grad, Name) else ""
+        if name not in SURROGATES:
+            help = closest(name, SURROGATES) or f"one of: {', '.join(f'{known}(10)' for known in sorted(SURROGATES))}"
+            self.report.error("RNN204", f"unknown surrogate derivative '{name}'", grad.span, help=help)
+            return Bad(span)
+        if not isinstance(grad, Call) or len(grad.arguments) != 1 or grad.keywords:
+            self.report.error("RNN204", f"'{name}' takes one number", grad.span, help=f"write 'grad={name}(10)'")
+            return Bad(span)
+        sharpness = self.term(grad.arguments[0])
+        if isinstance(sharpness, Bad):
+            return sharpness
+        if not isinstance(sharpness, Num) and not (
+            isinstance(sharpness, Val) and sharpness.name in self.symbols.constants
+        ):
+            self.report.error("RNN220", f"the argument of '{name}' must be a number or a constant", grad.span)
+            return Bad(span)
+        return Op(SURROGATES[name], (operand, sharpness), span)
+
+    def repeat(self, call: Call, scope: Mapping[str, int]) -> Term:
+        if not self.arguments("repeat", call, ROW_FUNCTIONS["repeat"]):
+            return Bad(call.span)
+        operand = self.term(call.arguments[0])
+        times = self.symbols.statics.integer(call.arguments[1], scope, "the number of repetitions")
+        if times is not None and times < 1:
+            message = f"the number of repetitions must be at least 1, not {times}"
+            self.report.error("RNN204", message, call.arguments[1].span)
+        return Row("repeat", (operand,), max(times or 1, 1), call.span)
+
+    def matrix(self, name: str, call: Call) -> Term:
+        if not self.arguments(name, call, MATRIX_FUNCTIONS[name]):
+            return Bad(call.span)
+        if name == "T":
+            return Transposed(self.term(call.arguments[0]), call.span)
+        size = self.symbols.statics.dim(call.arguments[0], "the size of 'eye'")
+        return Bad(call.span) if size is None else Eye(size, call.span)

@@ -1,0 +1,296 @@
+"""Declarations: which names a cell has, what they are, and which names nobody may take."""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rnncc.diagnostics import Label
+from rnncc.functions import MATRIX_FUNCTIONS, OPERATORS, ROW_FUNCTIONS
+from rnncc.ir import dim as dims
+from rnncc.ir.cell import Initialiser
+from rnncc.ir.dim import HIDDEN_SIZE, INPUT_SIZE, Dim
+from rnncc.ir.syntax import (
+    CellDecl,
+    ConstDecl,
+    DimDecl,
+    EquationDecl,
+    Expression,
+    ForDecl,
+    InitDecl,
+    InputDecl,
+    LocalDecl,
+    Name,
+    OutputDecl,
+    ParamDecl,
+    StateDecl,
+    Statement,
+    WeightsDecl,
+)
+from rnncc.source import NOWHERE, Span
+from rnncc.stages.check.initialise import initialiser
+from rnncc.stages.check.report import Report, closest
+from rnncc.stages.check.static import NumberValue, Statics
+from rnncc.stages.check.types import BUILT_IN, ParameterType, parameter_type
+
+FUNCTIONS = frozenset(
+    {name for name, row in OPERATORS.items() if row.user} | set(ROW_FUNCTIONS) | set(MATRIX_FUNCTIONS)
+)
+_CPP_WORDS = """
+    alignas alignof asm auto bool case catch char char8_t char16_t char32_t concept const consteval constexpr
+    constinit const_cast co_await co_return co_yield decltype default delete do double dynamic_cast enum explicit
+    export extern false float friend goto inline int long mutable namespace new noexcept nullptr operator private
+    protected public register reinterpret_cast requires short signed sizeof static static_assert static_cast struct
+    switch template this thread_local throw true typedef typeid typename union unsigned using virtual void volatile
+    wchar_t and_eq bitand bitor compl not_eq or_eq xor xor_eq
+"""
+_CPP = frozenset(_CPP_WORDS.split())
+_WORDS = frozenset({"W", "R", "b", "bR", "x", "t", "H", "I", "inf", "pi"})
+
+
+def reserved(name: str) -> str:
+    """Why a name may not be declared, or nothing."""
+    if keyword.iskeyword(name) or name in _CPP:
+        return "a keyword of Python or C++"
+    if name in FUNCTIONS:
+        return "a function"
+    if name in _WORDS:
+        return "a name of the language"
+    if "__" in name:
+        return "kept for the compiler: it holds '__'"
+    if re.fullmatch(r"d_.*|saved_.*|t\d+", name):
+        return "kept for the compiler: so are d_…, saved_… and t0, t1, …"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A declared value: its width (None: the default), and where."""
+
+    width: Dim | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredParam:
+    type: ParameterType
+    initialiser: Initialiser
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredConstant:
+    value: NumberValue | str
+    span: Span
+
+
+@dataclass(slots=True)
+class Symbols:
+    """Every declaration of a cell by name. `kinds` says of each name what it is, `spans` where it stands."""
+
+    statics: Statics
+    inputs: dict[str, Declared] = field(default_factory=dict)
+    states: dict[str, Declared] = field(default_factory=dict)
+    initial: dict[str, float | None] = field(default_factory=dict)
+    dims: dict[str, tuple[int | None, Span]] = field(default_factory=dict)
+    constants: dict[str, DeclaredConstant] = field(default_factory=dict)
+    locals: dict[str, Declared] = field(default_factory=dict)
+    params: dict[str, DeclaredParam] = field(default_factory=dict)
+    families: dict[str, ParameterType] = field(default_factory=dict)
+    family_spans: dict[str, Span] = field(default_factory=dict)
+    inits: dict[str, tuple[Initialiser, Span]] = field(default_factory=dict)
+    output: OutputDecl | None = None
+    kinds: dict[str, str] = field(default_factory=dict)
+    spans: dict[str, Span] = field(default_factory=dict)
+
+
+class _Declarer:
+    def __init__(self, decl: CellDecl, shaping: Mapping[str, int | float | str], report: Report) -> None:
+        self.report = report
+        self.shaping = shaping
+        self.symbols = Symbols(Statics(report))
+        self.symbols.families.update(BUILT_IN)
+        self.decl = decl
+
+    def run(self) -> Symbols:
+        statements = self.decl.statements
+        # Widths may name dims and constants that stand further down.
+        for statement in statements:
+            match statement:
+                case DimDecl():
+                    self._dim(statement)
+                case ConstDecl():
+                    self._constant(statement)
+        for name in self.shaping:
+            if name not in self.symbols.constants:
+                self.report.error(
+                    "RNN235",
+                    f"'{name}' is not a constant of cell {self.decl.name}",
+                    self.decl.name_span,
+                    help=closest(name, self.symbols.constants),
+                )
+        for statement in statements:
+            self._declare(statement)
+        if "x" not in self.symbols.inputs:
+            self.symbols.inputs = {"x": Declared(INPUT_SIZE, NOWHERE), **self.symbols.inputs}
+            self.symbols.kinds["x"] = "input"
+        if not self.symbols.states:
+            self.report.error(
+                "RNN231",
+                f"cell {self.decl.name} has no state",
+                self.decl.name_span,
+                help="declare one, 'state h', and write 'h[t] = …'",
+            )
+        return self.symbols
+
+    def _take(self, name: str, kind: str, span: Span, allowed: frozenset[str] = frozenset()) -> bool:
+        """Enter a name; False (and an error) where it is reserved or taken."""
+        why = reserved(name)
+        if why and name not in allowed:
+            self.report.error("RNN217", f"'{name}' is {why}", span, "a reserved name", help="choose another name")
+            return False
+        if name in self.symbols.kinds:
+            self.report.error(
+                "RNN218",
+                f"'{name}' is declared twice: it is already {article(self.symbols.kinds[name])}",
+                span,
+                notes=(Label(self.symbols.spans[name], "first declared here"),),
+            )
+            return False
+        self.symbols.kinds[name] = kind
+        self.symbols.spans[name] = span
+        return True
+
+    def _dim(self, statement: DimDecl) -> None:
+        default: int | None = None
+        if statement.value is not None:
+            default = self.symbols.statics.integer(statement.value, {}, f"the size of '{statement.name}'")
+            if default is not None and default < 1:
+                message = f"the size '{statement.name}' must be at least 1, not {default}"
+                self.report.error("RNN223", message, statement.value.span)
+        if self._take(statement.name, "dim", statement.span):
+            self.symbols.dims[statement.name] = (default, statement.span)
+            self.symbols.statics.dims.add(statement.name)
+
+    def _constant(self, statement: ConstDecl) -> None:
+        name, written = statement.name, statement.value
+        value: NumberValue | str | None
+        if isinstance(written, Name) and written.name in FUNCTIONS:
+            value = written.name
+        else:
+            known = self.symbols.statics.constants
+            # A constant is a number of its own: made of another one, it would not follow that one's keyword.
+            self.symbols.statics.constants = {}
+            value = self.symbols.statics.number(written, {}, f"the constant '{name}'", "RNN226")
+            self.symbols.statics.constants = known
+            if isinstance(value, float) and math.isnan(value):
+                self.report.error("RNN226", f"the constant '{name}' is not a number", written.span)
+                value = None
+        if name in self.shaping and value is not None:
+            value = self._override(statement, value)
+        if self._take(name, "constant", statement.span):
+            # After an error any number does: it keeps what depends on the name quiet.
+            value = 1 if value is None else value
+            self.symbols.constants[name] = DeclaredConstant(value, statement.span)
+            if isinstance(value, str):
+                self.symbols.statics.shaping.add(name)
+            else:
+                self.symbols.statics.constants[name] = value
+
+    def _override(self, statement: ConstDecl, value: NumberValue | str) -> NumberValue | str:
+        given = self.shaping[statement.name]
+        if isinstance(value, str):
+            if isinstance(given, str) and given in FUNCTIONS:
+                return given
+            expected = "the name of a function"
+        else:
+            if isinstance(given, (int, float)) and not isinstance(given, bool) and not math.isnan(given):
+                return given
+            expected = "a number"
+        message = f"the constant '{statement.name}' must be {expected}, not {given!r}"
+        self.report.error("RNN235", message, statement.span, help=closest(str(given), FUNCTIONS))
+        return value
+
+    def _declare(self, statement: Statement) -> None:
+        symbols = self.symbols
+        match statement:
+            case InputDecl(name, width):
+                given = self._width(width, f"the width of '{name}'")
+                if self._take(name, "input", statement.span, frozenset({"x"})):
+                    symbols.inputs[name] = Declared(given or INPUT_SIZE, statement.span)
+            case StateDecl(name, width, initial):
+                given = self._width(width, f"the width of '{name}'")
+                if self._take(name, "state", statement.span):
+                    symbols.states[name] = Declared(given or HIDDEN_SIZE, statement.span)
+                    symbols.initial[name] = self._initial(name, initial)
+            case LocalDecl(name, width):
+                given = self._width(width, f"the width of '{name}'")
+                if self._take(name, "local", statement.span):
+                    symbols.locals[name] = Declared(given, statement.span)
+            case ParamDecl(name, written, initial):
+                type_ = parameter_type(written, symbols.statics, self.report)
+                start = Initialiser() if initial is None else initialiser(initial, symbols.statics, self.report)
+                if self._take(name, "param", statement.span):
+                    symbols.params[name] = DeclaredParam(type_, start, statement.span)
+            case WeightsDecl(name, written):
+                type_ = parameter_type(written, symbols.statics, self.report)
+                if name in BUILT_IN and type_.is_matrix != BUILT_IN[name].is_matrix:
+                    kind = "matrix" if BUILT_IN[name].is_matrix else "vector"
+                    message = f"'{name}' is a {kind} and cannot become '{written.name}'"
+                    self.report.error("RNN227", message, written.span, help="declare a family of another name")
+                elif self._take(name, "family", statement.span, frozenset(BUILT_IN)):
+                    symbols.families[name] = type_
+                    symbols.family_spans[name] = statement.span
+            case OutputDecl():
+                if symbols.output is not None:
+                    first = Label(symbols.output.span, "the first output")
+                    message = "a cell has one output"
+                    self.report.error("RNN232", message, statement.span, notes=(first,))
+                else:
+                    symbols.output = statement
+            case InitDecl(name, value):
+                start = initialiser(value, symbols.statics, self.report)
+                if name in symbols.inits:
+                    first = Label(symbols.inits[name][1], "first here")
+                    self.report.error("RNN224", f"'{name}' is initialised twice", statement.span, notes=(first,))
+                else:
+                    symbols.inits[name] = (start, statement.span)
+            case DimDecl() | ConstDecl() | EquationDecl() | ForDecl():
+                pass
+
+    def _width(self, expression: Expression | None, what: str) -> Dim | None:
+        return None if expression is None else self.symbols.statics.dim(expression, what)
+
+    def _initial(self, name: str, expression: Expression | None) -> float | None:
+        if expression is None:
+            return 0.0
+        if isinstance(expression, Name) and expression.name == "learned":
+            return None
+        value = self.symbols.statics.number(expression, {}, f"the initial value of '{name}'", "RNN225")
+        if value is None:
+            return 0.0
+        if math.isnan(value):
+            self.report.error("RNN225", f"the initial value of '{name}' is not a number", expression.span)
+        return float(value)
+
+
+def article(kind: str) -> str:
+    """`an input`, `a state`."""
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def declare(decl: CellDecl, shaping: Mapping[str, int | float | str], report: Report) -> Symbols:
+    """Read the declarations; see the module's docstring. `shaping` overrides constants."""
+    return _Declarer(decl, shaping, report).run()
+
+
+def declared_width(symbols: Symbols, base: str) -> Dim | None:
+    """The width declared for a state or a target (of any loop instance), if there is one."""
+    found = symbols.states.get(base) or symbols.locals.get(base)
+    return found.width if found is not None else None
+
+
+__all__ = ["FUNCTIONS", "Symbols", "article", "declare", "declared_width", "dims", "reserved"]

@@ -1,0 +1,40 @@
+"""Arithmetic on literal numbers, done once at compile time, and the zeros that a static `if` leaves behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from rnncc.source import Span
+from rnncc.stages.check.terms import Num, Op, Term
+
+_ARITHMETIC: dict[str, Callable[[float, float], float]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "pow": lambda a, b: a**b,
+}
+
+
+def fold(operator: str, arguments: tuple[Term, ...], span: Span) -> Term:
+    """The term; `2*3` becomes 6 and `0 + v` becomes v (what `(W@x if l == 1 else 0) + …` leaves)."""
+    match operator, arguments:
+        case _, (Num(left), Num(right)) if operator in _ARITHMETIC:
+            value = _number(operator, left, right)
+            if value is not None:
+                return Num(value, span)
+        case "add", (Num(0.0), term) | (term, Num(0.0)):
+            return term
+        case "sub", (term, Num(0.0)):
+            return term
+    return Op(operator, arguments, span)
+
+
+def _number(operator: str, left: float, right: float) -> float | None:
+    """The value where it is an ordinary number; the rest is left to IEEE arithmetic at run time."""
+    try:
+        value = _ARITHMETIC[operator](float(left), float(right))
+    except (ZeroDivisionError, OverflowError):
+        return None
+    return value if isinstance(value, float) and math.isfinite(value) else None

@@ -1,0 +1,141 @@
+"""Heads: which matrices are block-diagonal, and what N heads demand of the sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rnncc.ir import dim as dims
+from rnncc.ir.cell import Constraint, Contraction, Node, Pointwise, RowOp, RowOperator, operands
+from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, Dim
+from rnncc.ir.expr import references
+from rnncc.source import NOWHERE, Span
+from rnncc.stages.check.declare import Symbols
+from rnncc.stages.check.report import Report
+from rnncc.stages.check.resolve import Resolved
+from rnncc.stages.check.shapes import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """`blocks` of every matrix that has more than one; `single` why the cell has one head only, else nothing."""
+
+    blocks: dict[str, Dim]
+    constraints: tuple[Constraint, ...]
+    single: str
+
+
+class _Heads:
+    def __init__(
+        self,
+        nodes: Mapping[str, Node],
+        shapes: Mapping[str, Shape],
+        history: Mapping[str, int],
+        resolved: Resolved,
+        symbols: Symbols,
+        report: Report,
+    ) -> None:
+        self.nodes, self.shapes, self.history = nodes, shapes, history
+        self.resolved, self.symbols, self.report = resolved, symbols, report
+        self.blocks: dict[str, Dim] = {}
+        self.constraints: dict[tuple[Dim, Dim], Constraint] = {}
+        self.single = ""
+
+    def run(self) -> Heads:
+        self.declared_blocks()
+        self.divides(HIDDEN_SIZE, NOWHERE)
+        for name, state in self.symbols.states.items():
+            self.divides(self.shapes[name].width, state.span)
+        for name, node in self.nodes.items():
+            if isinstance(node, Contraction):
+                self.contraction(node)
+            elif isinstance(node, RowOp):
+                self.row(node)
+            width = self.shapes[name].width
+            # A single number takes no part in the layout by heads, unless a product makes it.
+            in_layout = width != HEADS and (width != ONE or isinstance(node, Contraction))
+            if self.depends_on_state(name) and in_layout:
+                self.divides(width, node.span)
+        return Heads(self.blocks, tuple(self.constraints.values()), self.single)
+
+    def depends_on_state(self, name: str) -> bool:
+        return self.history.get(name, -1) >= 0
+
+    def declared_blocks(self) -> None:
+        types = {name: param.type for name, param in self.symbols.params.items()}
+        types |= {name: self.symbols.families[member.family] for name, member in self.resolved.members.items()}
+        for name, type_ in types.items():
+            if type_.blocks == ONE or name not in self.shapes:
+                continue
+            self.blocks[name] = type_.blocks
+            for side in (self.shapes[name].width, self.shapes[name].columns or ONE):
+                self.constrain(dims.split_multiple(side)[1], type_.blocks, type_.span)
+
+    def contraction(self, node: Contraction) -> None:
+        if not self.depends_on_state(node.operand):
+            return
+        parts = self.made_of(node.matrix)
+        dense = [part for part in parts if self.is_dense_family(part)]
+        if dense:
+            self.couple(f"{dense[0]} multiplies a value that depends on a state", node.span)
+            return
+        for name in parts:
+            shape = self.shapes[name]
+            if shape.kind != "matrix":
+                continue
+            if self.blocks.get(name, ONE) == ONE:
+                self.blocks[name] = HEADS
+                self.divides(shape.width, node.span)
+                self.divides(shape.columns or ONE, node.span)
+            elif self.blocks[name] != HEADS:
+                self.constrain(self.blocks[name], HEADS, node.span)
+
+    def is_dense_family(self, name: str) -> bool:
+        member = self.resolved.members.get(name)
+        return member is not None and member.family == "W"
+
+    def made_of(self, matrix: str) -> list[str]:
+        """The matrix and every matrix that it is computed from."""
+        found = [matrix]
+        for name in found:
+            node = self.nodes.get(name)
+            if isinstance(node, Pointwise):
+                found += [read for read in dict.fromkeys(references(node.expr)) if read not in found]
+        return [name for name in found if self.shapes[name].kind == "matrix"]
+
+    def row(self, node: RowOp) -> None:
+        """Values packed along k can be cut and joined by heads only where all are multiples of one size."""
+        if node.operator not in (RowOperator.SLICE, RowOperator.CONCAT):
+            return
+        if not (self.depends_on_state(node.target) or self.depends_on_state(node.operands[0])):
+            return
+        bases = {dims.split_multiple(self.shapes[name].width)[1] for name in (node.target, *operands(node))}
+        if node.operator is RowOperator.SLICE:
+            whole = self.shapes[node.operands[0]].width
+            rest = dims.subtract(whole, self.shapes[node.target].width)
+            bases |= {dims.split_multiple(rest)[1]} if rest.terms else set()
+        if len(bases) > 1:
+            self.couple("values of different widths are packed into one", node.span)
+
+    def couple(self, why: str, span: Span) -> None:
+        self.single = self.single or f"{why} (line {self.report.line(span)})"
+
+    def divides(self, width: Dim, span: Span) -> None:
+        if width != HEADS:
+            self.constrain(dims.split_multiple(width)[1], HEADS, span)
+
+    def constrain(self, left: Dim, right: Dim, span: Span) -> None:
+        line = "num_heads" if span == NOWHERE else f"line {self.report.line(span)}"
+        self.constraints.setdefault((left, right), Constraint(left, right, line, True, span))
+
+
+def heads(
+    nodes: Mapping[str, Node],
+    shapes: Mapping[str, Shape],
+    history: Mapping[str, int],
+    resolved: Resolved,
+    symbols: Symbols,
+    report: Report,
+) -> Heads:
+    """Find the blocks of matrices and what heads demand; `history` is `Placed.last`."""
+    return _Heads(nodes, shapes, history, resolved, symbols, report).run()

@@ -1,0 +1,148 @@
+"""Work that leaves the loops: what depends on parameters only, and sums of products of the inputs.
+
+In every loop expression the terms of a sum that come from inputs or parameters become one batched value
+(`i__x = i__W + b_i`), so that the loop reads one stream; subexpressions of parameters become values of the prologue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rnncc.functions import OPERATORS
+from rnncc.ir.cell import Node, Placement, Pointwise
+from rnncc.ir.dim import Dim
+from rnncc.ir.expr import Apply, Expr, Ref, apply, references
+from rnncc.source import Span
+from rnncc.stages.check.locate import Located, Part
+from rnncc.stages.check.place import Placed, Program
+from rnncc.stages.check.shapes import Shape
+from rnncc.stages.check.sums import Signed, is_linear_in, terms, total
+
+
+class Hoister:
+    """Rewrites the nodes of a program; `nodes`, `placed`, `located` and `shapes` take in the new ones."""
+
+    def __init__(
+        self,
+        program: Program,
+        placed: Placed,
+        located: Located,
+        shapes: dict[str, Shape],
+        constants: frozenset[str],
+        width: Callable[[Expr], Dim],
+    ) -> None:
+        self.program, self.placed, self.located = program, placed, located
+        self.shapes, self.constants, self.width = shapes, constants, width
+        self.nodes: dict[str, Node] = {}
+        self.made: dict[Expr, str] = {}
+        self.numbers: dict[str, int] = {}
+        self.target = ""
+        self.span = Span(0, 0)
+        self.segment = 0
+
+    def run(self) -> dict[str, Node]:
+        """All nodes, new ones before their first reader."""
+        for name, node in self.program.nodes.items():
+            part = self.located.part[name]
+            if isinstance(node, Pointwise) and part is not Part.PROLOGUE:
+                self.target, self.span = name, node.span
+                expr = self.parameters(node.expr)
+                if part is Part.LOOP:
+                    self.segment = self.located.segment[name]
+                    expr = self.inputs(expr)
+                node = replace(node, expr=expr)
+            self.nodes[name] = node
+        return self.nodes
+
+    def parameters(self, expr: Expr) -> Expr:
+        """The expression with its largest subexpressions of parameters as values of the prologue."""
+        if not isinstance(expr, Apply):
+            return expr
+        kinds = {self.parameter_kind(name) for name in references(expr)}
+        if "other" in kinds or "parameter" not in kinds:
+            arguments = tuple(self.parameters(argument) for argument in expr.arguments)
+            return Apply(expr.operator, arguments) if "parameter" in kinds else expr
+        return self.value(expr, Placement.P, Part.PROLOGUE, "")
+
+    def parameter_kind(self, name: str) -> str:
+        if name in self.constants:
+            return "constant"
+        if name in self.program.nodes or name in self.nodes:
+            return "parameter" if self.placed.placement[name] is Placement.P else "other"
+        return "other" if name in self.program.inputs or name in self.placed.owner else "parameter"
+
+    def value(self, expr: Expr, placement: Placement, part: Part, suffix: str) -> Ref:
+        """A named value for an expression; equal expressions share one."""
+        if expr not in self.made:
+            name = self.name(suffix)
+            self.made[expr] = name
+            self.shapes[name] = Shape(self.width(expr))
+            self.nodes[name] = Pointwise(name, expr, self.span)
+            self.placed.placement[name] = placement
+            self.placed.last[name] = max([self.placed.last.get(read, -1) for read in references(expr)], default=-1)
+            self.located.part[name] = part
+        return Ref(self.made[expr])
+
+    def name(self, suffix: str) -> str:
+        stem = f"{self.target}__{suffix}"
+        if suffix and stem not in self.shapes:
+            return stem
+        number = self.numbers.get(stem, 0)
+        while f"{stem}{number}" in self.shapes or (not suffix and number == 1):
+            number += 1
+        self.numbers[stem] = number + 1
+        return f"{stem}{number}"
+
+    def is_input(self, name: str) -> bool:
+        """Whether a value is at hand before this segment's loop starts, and is not computed in the loop."""
+        placement = self.placed.placement.get(name)
+        if placement is None:
+            # Inputs, parameters and constants; the previous states of finished segments.
+            return self.placed.owner.get(name, -1) < self.segment
+        if self.located.part[name] is Part.LOOP:
+            return self.located.segment[name] < self.segment
+        return self.located.part[name] is not Part.EPILOGUE and self.placed.last.get(name, -1) < self.segment
+
+    def inputs(self, expr: Expr) -> Expr:
+        """The expression with sums of input terms, and what a loop cannot compute, batched."""
+        if not isinstance(expr, Apply):
+            return expr
+        if not OPERATORS[expr.operator].in_loop and all(self.is_input(name) for name in references(expr)):
+            return self.value(expr, Placement.X, Part.BATCHED, "x")
+        if expr.operator in ("add", "sub"):
+            return self.sum(expr)
+        return Apply(expr.operator, tuple(self.inputs(argument) for argument in expr.arguments))
+
+    def sum(self, expr: Apply) -> Expr:
+        signed = terms(expr)
+        batched = [each for each in signed if all(self.is_input(name) for name in references(each[1]))]
+        rest = [each for each in signed if each not in batched]
+        if not self.is_worth_batching(batched):
+            arguments = tuple(self.inside(argument) for argument in expr.arguments)
+            return Apply(expr.operator, arguments)
+        head = self.value(total(batched), Placement.X, Part.BATCHED, "x")
+        inner = [(negative, self.inputs(term)) for negative, term in rest]
+        return total([(False, head), *inner])
+
+    def inside(self, expr: Expr) -> Expr:
+        """A part of a sum that stays as it is; the terms may hold sums of their own."""
+        if isinstance(expr, Apply) and expr.operator in ("add", "sub"):
+            return Apply(expr.operator, tuple(self.inside(argument) for argument in expr.arguments))
+        if isinstance(expr, Apply) and expr.operator == "neg":
+            return apply("neg", self.inside(expr.arguments[0]))
+        return self.inputs(expr)
+
+    def is_worth_batching(self, batched: list[Signed]) -> bool:
+        """Two terms and more, one of them with a product that nothing else reads; or one that holds such a product
+        under a scale: it is computed batched, so that the loop reads it as it is."""
+        if len(batched) < 2:
+            return False
+        return any(self.takes_in(term) for _, term in batched)
+
+    def takes_in(self, term: Expr) -> bool:
+        located = self.located
+        return any(
+            name in located.heavy and located.uses.get(name, 0) == 1 and is_linear_in(term, name)
+            for name in references(term)
+        )

@@ -1,0 +1,157 @@
+"""Where each node runs: in a loop, batched before one, in the prologue or the epilogue; what sinks into loops.
+
+A loop reads pre-activations: elementwise values of inputs are computed in it, unless batched work needs them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from rnncc.diagnostics import InternalError
+from rnncc.functions import OPERATORS
+from rnncc.ir.cell import Node, Placement, Pointwise, RowOp, operands
+from rnncc.ir.expr import Apply, Expr, references
+from rnncc.stages.check import graph
+from rnncc.stages.check.place import Placed, Program
+from rnncc.stages.check.sums import is_linear_in, terms
+
+
+class Part(Enum):
+    """The part of a cell that a node runs in."""
+
+    PROLOGUE = "prologue"
+    BATCHED = "batched"
+    LOOP = "loop"
+    EPILOGUE = "epilogue"
+
+
+@dataclass(slots=True)
+class Located:
+    """`part` and, for loops and batched nodes, `segment` of each node; `heavy` are batched values that are products,
+    row functions or made of the latter: what a loop should read as it is."""
+
+    part: dict[str, Part] = field(default_factory=dict)
+    segment: dict[str, int] = field(default_factory=dict)
+    heavy: set[str] = field(default_factory=set)
+    uses: dict[str, int] = field(default_factory=dict)
+
+
+def in_loop(expr: Expr) -> bool:
+    """Whether every operator of an expression may stand in a loop."""
+    match expr:
+        case Apply(operator, arguments):
+            return OPERATORS[operator].in_loop and all(in_loop(argument) for argument in arguments)
+        case _:
+            return True
+
+
+def occurrences(nodes: Mapping[str, Node]) -> dict[str, int]:
+    """How often each value is read in the text of all nodes."""
+    uses: dict[str, int] = {}
+    for node in nodes.values():
+        for name in references(node.expr) if isinstance(node, Pointwise) else operands(node):
+            uses[name] = uses.get(name, 0) + 1
+    return uses
+
+
+def hoistable_sum(expr: Expr, located: Located) -> bool:
+    """Whether a sum of input terms is worth a batched value: it takes in a product that nothing else reads."""
+    found = terms(expr)
+    return len(found) > 1 and any(_takes_in(term, located) for _, term in found)
+
+
+def _takes_in(term: Expr, located: Located) -> bool:
+    return any(
+        name in located.heavy and located.uses.get(name, 0) == 1 and is_linear_in(term, name)
+        for name in references(term)
+    )
+
+
+class _Locator:
+    def __init__(self, program: Program, placed: Placed) -> None:
+        self.program, self.placed = program, placed
+        self.located = Located(uses=occurrences(program.nodes))
+        reads = {name: operands(node) for name, node in program.nodes.items()}
+        self.order = graph.sort(reads) or []
+        self.readers: dict[str, list[str]] = {}
+        for name, read in reads.items():
+            for operand in read:
+                self.readers.setdefault(operand, []).append(name)
+
+    def run(self) -> Located:
+        for name in self.order:
+            self.forward(name)
+        for name in reversed(self.order):
+            if self.placed.placement[name] is Placement.X:
+                self.sink_input(name)
+        return self.located
+
+    def put(self, name: str, part: Part, segment: int | None = None) -> None:
+        self.located.part[name] = part
+        if segment is not None:
+            self.located.segment[name] = segment
+
+    def forward(self, name: str) -> None:
+        node = self.program.nodes[name]
+        match self.placed.placement[name]:
+            case Placement.P:
+                self.put(name, Part.PROLOGUE)
+            case Placement.S:
+                self.put(name, Part.LOOP, self.placed.owner[name])
+            case Placement.X:
+                if not isinstance(node, Pointwise) or any(self.is_row(operand) for operand in operands(node)):
+                    self.located.heavy.add(name)
+            case Placement.Y:
+                self.sink_output(name, node)
+
+    def is_row(self, name: str) -> bool:
+        node = self.program.nodes.get(name)
+        return isinstance(node, RowOp) and self.placed.placement[name] is Placement.X
+
+    def sink_output(self, name: str, node: Node) -> None:
+        """An elementwise value of Y is computed in the last loop it reads from, where all it reads is at hand."""
+        last = self.placed.last[name]
+        ready = all(self.at_hand(operand, last) for operand in operands(node))
+        if isinstance(node, Pointwise) and ready and in_loop(node.expr):
+            self.put(name, Part.LOOP, last)
+        else:
+            self.put(name, Part.EPILOGUE)
+
+    def at_hand(self, name: str, segment: int) -> bool:
+        """Whether a value can be read in the loop of a segment."""
+        placement = self.placed.placement.get(name)
+        if placement in (None, Placement.S, Placement.P):
+            return True
+        if placement is Placement.Y:
+            return self.located.part[name] is Part.LOOP
+        return self.placed.last[name] < segment
+
+    def sink_input(self, name: str) -> None:
+        """An elementwise value of X is computed in the loop, where one loop alone reads it."""
+        node = self.program.nodes[name]
+        readers = self.readers.get(name, [])
+        loops = {self.located.segment[reader] if self.located.part[reader] is Part.LOOP else -1 for reader in readers}
+        sinks = (
+            isinstance(node, Pointwise)
+            and name != self.program.output
+            and len(loops) == 1
+            and -1 not in loops
+            and name not in self.located.heavy
+            and in_loop(node.expr)
+            and not hoistable_sum(node.expr, self.located)
+        )
+        if sinks:
+            self.put(name, Part.LOOP, loops.pop())
+        else:
+            # Which segment it is batched for is known once hoisting has made the last readers.
+            self.put(name, Part.BATCHED)
+
+
+def locate(program: Program, placed: Placed) -> Located:
+    """Decide where every node runs; see the module's docstring."""
+    located = _Locator(program, placed).run()
+    if located.part.keys() != program.nodes.keys():
+        raise InternalError("a node has no place")
+    return located

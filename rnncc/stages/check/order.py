@@ -1,0 +1,42 @@
+"""The order of the equations: each after those whose values it needs in the same step; a cycle is an error."""
+
+from __future__ import annotations
+
+from rnncc.diagnostics import Label
+from rnncc.stages.check import graph
+from rnncc.stages.check.report import Report
+from rnncc.stages.check.terms import Equation, names
+
+
+def order(equations: tuple[Equation, ...], report: Report) -> tuple[Equation, ...]:
+    """The equations, sorted by dependence and otherwise in the order of the text (which stays after a cycle)."""
+    first: dict[str, Equation] = {}
+    for equation in equations:
+        first.setdefault(equation.target, equation)
+    reads = {target: tuple(dict.fromkeys(names(equation.term))) for target, equation in first.items()}
+    result = graph.sort(reads)
+    if result is not None:
+        return tuple(first[target] for target in result)
+    for component in graph.components(reads):
+        if len(component) > 1 or component[0] in reads[component[0]]:
+            _report_cycle(graph.cycle(reads, component), first, report)
+    return tuple(first.values())
+
+
+def _report_cycle(path: list[str], equations: dict[str, Equation], report: Report) -> None:
+    start = equations[path[0]]
+    shown = [equations[name].written for name in path]
+    if len(shown) > 12:
+        shown = [*shown[:6], "…", *shown[-5:]]
+    notes = tuple(
+        Label(equations[name].target_span, f"'{equations[name].written}' needs '{equations[after].written}'")
+        for name, after in zip(path[1:-1][:8], path[2:], strict=False)
+    )
+    report.error(
+        "RNN209",
+        f"these values need each other in the same step: {' -> '.join(shown)}",
+        start.target_span,
+        f"'{start.written}' needs '{equations[path[1]].written}'",
+        "one of them must come from the step before: a state at [t-1]",
+        notes,
+    )

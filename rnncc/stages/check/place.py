@@ -1,0 +1,105 @@
+"""Placements: which states recur together (segments), and which values are P, X, S or Y (language.md, Semantics 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rnncc.diagnostics import InternalError
+from rnncc.ir.cell import Node, Placement, operands
+from rnncc.stages.check import graph
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The live nodes of a cell, before they are cut into parts.
+
+    states     visible and hidden states; hidden ones follow their own
+    delays     hidden states by the state they keep
+    inputs     names of inputs; every other name without a node is a parameter, a constant or a previous state
+    """
+
+    nodes: dict[str, Node]
+    states: tuple[str, ...]
+    delays: Mapping[str, tuple[str, ...]]
+    inputs: frozenset[str]
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """`segments`: the states of each, in order of dependence. `owner` gives the segment of S values and previous
+    states, `last` the last segment that a value's history holds (-1: none, it depends on no state)."""
+
+    segments: tuple[tuple[str, ...], ...]
+    placement: dict[str, Placement]
+    owner: dict[str, int]
+    last: dict[str, int]
+
+
+def live(nodes: Mapping[str, Node], roots: Iterable[str]) -> dict[str, Node]:
+    """The nodes that the roots need, in their order. A previous state needs nothing more: states are roots."""
+    seen: set[str] = set()
+    waiting = [root for root in roots if root in nodes]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        waiting += [operand for operand in operands(nodes[name]) if operand in nodes]
+    return {name: node for name, node in nodes.items() if name in seen}
+
+
+def place(program: Program) -> Placed:
+    """Find segments and placements; see the module's docstring."""
+    nodes = program.nodes
+    reads: dict[str, tuple[str, ...]] = {name: operands(node) for name, node in nodes.items()}
+    over_time = dict(reads)
+    for state in program.states:
+        over_time[f"{state}__1"] = (state,)
+    for state, delays in program.delays.items():
+        # A delay state runs with the state that it keeps, whoever reads it.
+        over_time[state] = (*over_time[state], *delays)
+    owner: dict[str, int] = {}
+    segments: list[tuple[str, ...]] = []
+    for component in graph.components(over_time):
+        states = tuple(state for state in program.states if state in set(component))
+        if states:
+            owner.update((name, len(segments)) for name in component)
+            owner.update((f"{state}__1", len(segments)) for state in states)
+            segments.append(states)
+    order = graph.sort(reads)
+    if order is None:
+        raise InternalError("a cycle was not reported")
+    last, from_inputs = _histories(order, reads, owner, program.inputs)
+    needed = _needed(order, reads, owner)
+    placement: dict[str, Placement] = {}
+    for name in order:
+        if name in owner:
+            placement[name] = Placement.S
+        elif last[name] >= 0:
+            placement[name] = Placement.X if name in needed else Placement.Y
+        else:
+            placement[name] = Placement.X if name in from_inputs else Placement.P
+    return Placed(tuple(segments), placement, owner, last)
+
+
+def _histories(
+    order: list[str], reads: Mapping[str, tuple[str, ...]], owner: Mapping[str, int], inputs: frozenset[str]
+) -> tuple[dict[str, int], set[str]]:
+    last = dict(owner)
+    from_inputs = set(inputs)
+    for name in order:
+        last[name] = max([owner.get(name, -1), *(last.get(operand, -1) for operand in reads[name])])
+        if any(operand in from_inputs for operand in reads[name]):
+            from_inputs.add(name)
+    return last, from_inputs
+
+
+def _needed(order: list[str], reads: Mapping[str, tuple[str, ...]], owner: Mapping[str, int]) -> set[str]:
+    """The values outside every segment that some segment reads, directly or not."""
+    needed: set[str] = set()
+    for name in reversed(order):
+        if name in owner or name in needed:
+            needed.update(operand for operand in reads[name] if operand not in owner)
+    return needed

@@ -1,0 +1,297 @@
+"""Names: what every name of an equation means, with loops unrolled and static parts computed.
+
+Input: the instances of `unroll`. Output: an Equation a gate, over value names, and the families' members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rnncc.diagnostics import Label
+from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Name, Number, Unary
+from rnncc.source import Span
+from rnncc.stages.check.calls import Calls
+from rnncc.stages.check.declare import FUNCTIONS, Symbols
+from rnncc.stages.check.fold import fold
+from rnncc.stages.check.report import Report, closest
+from rnncc.stages.check.static import NAMED_NUMBERS, Time
+from rnncc.stages.check.terms import Bad, Equation, Num, Product, Term, Val, negative, walk
+from rnncc.stages.check.unroll import MOST_EQUATIONS, Instance
+
+MOST_NODES = 4096
+# A bound on the whole cell: a loop may repeat a long equation.
+MOST_NODES_IN_CELL = 65_536
+_OPERATORS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "div", "**": "pow",
+    "<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyMember:
+    """The member `name` of a family, which belongs to the equation of `target`. `span` is its first use."""
+
+    name: str
+    family: str
+    target: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A cell's equations in the order of the text. `state_delays` and `input_delays`: the largest k of `s[t-k]`."""
+
+    equations: tuple[Equation, ...]
+    members: dict[str, FamilyMember]
+    state_delays: dict[str, int]
+    input_delays: dict[str, int]
+
+
+class _Resolver:
+    def __init__(self, instances: tuple[Instance, ...], symbols: Symbols, report: Report) -> None:
+        self.symbols, self.report = symbols, report
+        self.instances = instances
+        self.targets = {instance.target for instance in instances}
+        self.bases = {instance.base for instance in instances if instance.target != instance.base}
+        self.members: dict[str, FamilyMember] = {}
+        self.shared: list[tuple[str, str, str, Span]] = []
+        self.state_delays: dict[str, int] = {}
+        self.input_delays: dict[str, int] = {}
+        self.instance = instances[0] if instances else None
+        self.scope: Mapping[str, int] = {}
+        self.calls = Calls(symbols, report, self.term)
+        self.nodes = 0
+
+    def run(self) -> Resolved:
+        equations = [self.equation(instance) for instance in self.instances]
+        for name, family, target, span in self.shared:
+            self.check_shared(name, family, target, span)
+        for equation in equations:
+            self.one_operand(equation)
+        return Resolved(tuple(equations), self.members, self.state_delays, self.input_delays)
+
+    def equation(self, instance: Instance) -> Equation:
+        self.instance, self.scope = instance, instance.scope
+        count = _count(instance.expression)
+        self.nodes += count
+        term: Term
+        if count > MOST_NODES or self.nodes > MOST_NODES_IN_CELL:
+            most, what = (MOST_NODES, "the equation") if count > MOST_NODES else (MOST_NODES_IN_CELL, "the cell")
+            self.report.error("RNN221", f"{what} has more than {most:,} operators and names", instance.span)
+            term = Bad(instance.span)
+        else:
+            term = self.calls.right_side(instance)
+        return Equation(instance.target, instance.written, term, instance.span, instance.target_span)
+
+    def term(self, expression: Expression) -> Term:
+        match expression:
+            case Number(number, _, span):
+                return Num(number, span)
+            case Name(name, span):
+                return self.name(name, span)
+            case Index():
+                return self.index(expression)
+            case Unary(operator, operand, span):
+                value = self.term(operand)
+                return negative(value, span) if operator == "-" else value
+            case Binary("@", left, right, span):
+                return Product(self.term(left), self.term(right), span)
+            case Binary("//", _, _, span):
+                self.report.error("RNN220", "'//' divides sizes and whole numbers only", span, help="write '/'")
+                return Bad(span)
+            case Binary(operator, left, right, span):
+                return fold(_OPERATORS[operator], (self.term(left), self.term(right)), span)
+            case IfElse(condition, then, otherwise, span):
+                chosen = self.symbols.statics.number(condition, self.scope, "the condition of 'if'")
+                if chosen is None:
+                    return Bad(span)
+                return self.term(then if chosen else otherwise)
+            case Call():
+                return self.calls.call(expression, self.scope)
+
+    def name(self, name: str, span: Span) -> Term:
+        symbols = self.symbols
+        if name in self.scope:
+            return Num(float(self.scope[name]), span)
+        if name in symbols.constants:
+            if isinstance(symbols.constants[name].value, str):
+                message = f"the constant '{name}' is a function and must be called"
+                self.report.error("RNN202", message, span, help=f"write '{name}(…)'")
+                return Bad(span)
+            return Val(name, span)
+        if name in symbols.states:
+            self.bare_state(name, span)
+            return Bad(span)
+        if name in symbols.inputs or name in symbols.params or name in self.targets:
+            return Val(name, span)
+        if name in symbols.families:
+            return self.member(name, span)
+        if name in NAMED_NUMBERS:
+            return Num(NAMED_NUMBERS[name], span)
+        shared = self.shared_member(name)
+        if shared is not None:
+            self.shared.append((name, *shared, span))
+            return Val(name, span)
+        self.undefined(name, span)
+        return Bad(span)
+
+    def bare_state(self, name: str, span: Span) -> None:
+        self.report.error(
+            "RNN201",
+            f"the state '{name}' needs a time: is its old or its new value meant?",
+            span,
+            "old or new?",
+            f"write '{name}[t-1]' for the value before this step, '{name}[t]' for the one this step computes",
+        )
+
+    def undefined(self, name: str, span: Span) -> None:
+        if name in self.symbols.statics.dims:
+            message = f"'{name}' is a size: it stands in widths and in eye({name}), not in arithmetic"
+            self.report.error("RNN202", message, span, help="declare 'const n = …' for a number")
+        elif name == "t":
+            help = "add it as an input: 'input time: 1'"
+            self.report.error("RNN216", "the step's number 't' is no value", span, help=help)
+        elif name in FUNCTIONS:
+            self.report.error("RNN202", f"'{name}' is a function and must be called", span, help=f"write '{name}(…)'")
+        elif name in self.bases:
+            message = f"'{name}' is defined for each turn of a loop and needs an index"
+            self.report.error("RNN202", message, span, help=f"write '{name}[…]'")
+        else:
+            self.report.error("RNN202", f"'{name}' is not defined", span, "not defined", self.suggestion(name))
+
+    def suggestion(self, name: str) -> str:
+        symbols = self.symbols
+        known = {*symbols.inputs, *symbols.states, *symbols.params, *symbols.constants, *symbols.families}
+        return closest(name, known | self.targets | {"x"} | set(self.scope))
+
+    def member(self, family: str, span: Span) -> Term:
+        assert self.instance is not None
+        target = self.instance.target
+        name = f"{family}_{target}"
+        known = self.members.get(name)
+        taken = self.symbols.kinds.get(name) or ("gate" if name in self.targets else None)
+        if known is None and taken is None:
+            self.members[name] = FamilyMember(name, family, target, span)
+        elif known is None or (known.family, known.target) != (family, target):
+            other = f"the {taken} '{name}'" if known is None else f"'{known.family}' of '{known.target}'"
+            message = f"'{family}' of '{self.instance.written}' and {other} are two spellings of '{name}'"
+            self.report.error("RNN219", message, span, help="rename one of them")
+        return Val(name, span)
+
+    def shared_member(self, name: str) -> tuple[str, str] | None:
+        """(family, target) that `W_f` names."""
+        for family in sorted(self.symbols.families, key=len, reverse=True):
+            target = name.removeprefix(f"{family}_")
+            if target != name and target in self.targets:
+                return family, target
+        return None
+
+    def check_shared(self, name: str, family: str, target: str, span: Span) -> None:
+        if name not in self.members:
+            message = f"'{name}' is the {family} of '{target}', whose equation uses no {family}"
+            self.report.error("RNN233", message, span, help=f"use {family} in the equation of '{target}', or write "
+                              f"'param {name}: …' under another name")  # fmt: skip
+
+    def index(self, expression: Index) -> Term:
+        name, span, symbols = expression.base, expression.span, self.symbols
+        found = symbols.statics.index(expression.index, self.scope)
+        match found:
+            case None:
+                return Bad(span)
+            case Time(offset) if offset > 0:
+                message = f"'{name}[t+{offset}]' lies in the future"
+                help = "use t or t-1; a reversed layer reads the sequence backwards"
+                self.report.error("RNN215", message, span, help=help)
+                return Bad(span)
+            case Time(offset) if name in symbols.states:
+                return self.previous(name, -offset, span, self.state_delays)
+            case Time(offset) if name in symbols.inputs or name == "x":
+                return self.previous(name, -offset, span, self.input_delays)
+            case Time():
+                return self.bad_time(name, expression)
+            case instance:
+                return self.loop_value(name, instance, span)
+
+    def previous(self, name: str, steps: int, span: Span, delays: dict[str, int]) -> Term:
+        if steps == 0:
+            return Val(name, span)
+        if steps > MOST_EQUATIONS:
+            self.report.error("RNN221", f"'{name}[t-{steps}]' reaches back more than {MOST_EQUATIONS:,} steps", span)
+            return Bad(span)
+        delays[name] = max(delays.get(name, 0), steps)
+        if delays is self.input_delays or steps == 1:
+            return Val(f"{name}__{steps}", span)
+        return Val(f"{name}__delay{steps - 1}__1", span)
+
+    def bad_time(self, name: str, expression: Index) -> Term:
+        span = expression.span
+        if name in self.targets or name in self.bases:
+            message = f"'{name}' is neither a state nor an input, so it has no time index"
+            help = f"write '{name}' for this step's value, or declare 'state {name}' to keep it for the next step"
+            self.report.error("RNN216", message, span, help=help)
+        elif name in self.symbols.kinds or name in self.symbols.families:
+            kind = self.symbols.kinds.get(name, "family")
+            self.report.error("RNN216", f"the {kind} '{name}' does not change with time", span, help=f"write '{name}'")
+        else:
+            self.undefined(name, expression.base_span)
+        return Bad(span)
+
+    def loop_value(self, name: str, instance: int, span: Span) -> Term:
+        written, value = f"{name}[{instance}]", f"{name}_{abs(instance)}"
+        if name in self.symbols.states or name in self.symbols.inputs:
+            kind = self.symbols.kinds[name]
+            help = f"write '{name}[t]' or '{name}[t-1]'"
+            self.report.error("RNN216", f"'{name}' is {kind}: its index is the time", span, help=help)
+            return Bad(span)
+        if instance >= 0 and value in self.targets and name in self.bases:
+            return Val(value, span)
+        shared = self.shared_member(value)
+        if instance >= 0 and shared is not None:
+            self.shared.append((value, *shared, span))
+            return Val(value, span)
+        known = sorted(base for base in self.bases)
+        help = closest(name, known) if name not in self.bases else f"no equation defines {written}"
+        self.report.error("RNN202", f"'{written}' is not defined", span, "not defined", help)
+        return Bad(span)
+
+    def one_operand(self, equation: Equation) -> None:
+        """One family stands before one operand in an equation: two would silently share a matrix."""
+        first: dict[str, Product] = {}
+        for product in _products(equation.term):
+            matrix = product.matrix
+            member = self.members.get(matrix.name) if isinstance(matrix, Val) else None
+            if member is None or member.target != equation.target:
+                continue
+            earlier = first.setdefault(member.name, product)
+            if earlier.operand != product.operand:
+                self.report.error(
+                    "RNN210",
+                    f"the family '{member.family}' stands before two operands in the equation of '{equation.written}'",
+                    product.span,
+                    help=f"declare a second family: 'weights {member.family}2: matrix'",
+                    notes=(Label(earlier.span, "its first operand"),),
+                )
+
+
+def _products(term: Term) -> list[Product]:
+    return [part for part in walk(term) if isinstance(part, Product)]
+
+
+def _count(expression: Expression) -> int:
+    match expression:
+        case Unary(_, operand):
+            return 1 + _count(operand)
+        case Binary(_, left, right):
+            return 1 + _count(left) + _count(right)
+        case IfElse(condition, then, otherwise):
+            return 1 + _count(condition) + _count(then) + _count(otherwise)
+        case Call(_, arguments):
+            return 1 + sum(_count(argument) for argument in arguments)
+        case _:
+            return 1
+
+
+def resolve(instances: tuple[Instance, ...], symbols: Symbols, report: Report) -> Resolved:
+    """Resolve every equation; see the module's docstring."""
+    return _Resolver(instances, symbols, report).run()

@@ -1,0 +1,392 @@
+"""Widths by unification, and what is a matrix: `matrix @ vector`, `vector * vector`, numbers broadcast.
+
+Input: equations in order of dependence. Output: the shape of every target, member and param, the sizes that the
+constraints solve, and the constraints left for construction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from rnncc.diagnostics import Label
+from rnncc.ir import dim as dims
+from rnncc.ir.cell import Constraint
+from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim, FloorDiv
+from rnncc.source import Span
+from rnncc.stages.check.declare import Symbols
+from rnncc.stages.check.report import Report
+from rnncc.stages.check.resolve import Resolved
+from rnncc.stages.check.solver import Solver, is_narrow, is_unknown
+from rnncc.stages.check.split import Split, split_widths
+from rnncc.stages.check.terms import Bad, Equation, Eye, Num, Op, Part, Product, Row, Term, Transposed, Val, names
+from rnncc.stages.check.types import ParameterType
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`kind` is vector, matrix or diag. A matrix has `columns`."""
+
+    width: Dim
+    columns: Dim | None = None
+    kind: str = "vector"
+
+    @property
+    def is_matrix(self) -> bool:
+        return self.kind != "vector"
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """`values` by name; `solved` the dims that follow from others; `constraints` for construction."""
+
+    values: dict[str, Shape]
+    solved: dict[str, Dim]
+    constraints: tuple[Constraint, ...]
+
+
+class _Inference:
+    def __init__(self, equations: tuple[Equation, ...], resolved: Resolved, symbols: Symbols, report: Report) -> None:
+        self.report, self.symbols, self.resolved = report, symbols, resolved
+        self.equations = equations
+        self.solver = Solver(frozenset(name for name, (default, _) in symbols.dims.items() if default is None))
+        self.values: dict[str, Shape] = {}
+        self.solved: dict[str, Dim] = {}
+        # Values made of parameters and numbers only: matrices must be.
+        self.from_parameters: set[str] = {*symbols.constants, *symbols.params, *resolved.members}
+        self.input_dims = {"I"} | {n for value in symbols.inputs.values() for n in dims.names(value.width or ONE)}
+        self.input_dims -= {"H"} | {n for state in symbols.states.values() for n in dims.names(state.width or ONE)}
+        self.input_dims -= {n for value in symbols.locals.values() for n in dims.names(value.width or ONE)}
+
+    def run(self) -> Shapes:
+        self.known_values()
+        for equation in self.equations:
+            self.equation(equation)
+        found = self.solver.finish(HIDDEN_SIZE)
+        self.solved = {
+            name: self.solver.resolve(dims.named(name)) for name in self.symbols.dims if name in self.solver.bound
+        }
+        values = {name: self.final(shape) for name, shape in self.values.items()}
+        constraints = tuple(replace(each, left=self.named(each.left), right=self.named(each.right)) for each in found)
+        solved = self.solved
+        for name, value in solved.items():
+            number = dims.as_int(value)
+            if number is not None and number < 1:
+                self.report.error("RNN223", f"the size '{name}' would be {number}", self.symbols.dims[name][1])
+        return Shapes(values, solved, constraints)
+
+    def final(self, shape: Shape) -> Shape:
+        columns = None if shape.columns is None else self.named(shape.columns)
+        return replace(shape, width=self.named(shape.width), columns=columns)
+
+    def named(self, width: Dim) -> Dim:
+        """The width without unknowns; a dim that was solved by a division keeps its name: K, not H//4."""
+        width = self.solver.resolve(width)
+        quotients = {value.terms[0][0][0]: name for name, value in self.solved.items() if _is_quotient(value)}
+        if not quotients:
+            return width
+        total = dims.constant(0)
+        for atoms, coefficient in width.terms:
+            term = dims.constant(coefficient)
+            for atom in atoms:
+                named = dims.named(quotients[atom]) if atom in quotients else dims.Dim((((atom,), 1),))
+                term = dims.multiply(term, named)
+            total = dims.add(total, term)
+        return total
+
+    def known_values(self) -> None:
+        symbols, values = self.symbols, self.values
+        for name, declared in symbols.inputs.items():
+            values[name] = Shape(declared.width or INPUT_SIZE)
+            for step in range(1, self.resolved.input_delays.get(name, 0) + 1):
+                values[f"{name}__{step}"] = values[name]
+            if name == "x" and declared.width not in (None, INPUT_SIZE):
+                self.solver.equal(INPUT_SIZE, values[name].width, declared.span, self.why(declared.span))
+        for name, declared in symbols.states.items():
+            values[name] = values[f"{name}__1"] = Shape(declared.width or HIDDEN_SIZE)
+            for step in range(1, self.resolved.state_delays.get(name, 0)):
+                values[f"{name}__delay{step}"] = values[f"{name}__delay{step}__1"] = values[name]
+        for name in symbols.constants:
+            values[name] = Shape(ONE)
+        for name, param in symbols.params.items():
+            values[name] = self.parameter(param.type, param.span)
+        for name, member in self.resolved.members.items():
+            values[name] = self.parameter(symbols.families[member.family], member.span)
+
+    def parameter(self, type_: ParameterType, span: Span) -> Shape:
+        width = type_.width or self.solver.fresh()
+        if not type_.is_matrix:
+            return Shape(width)
+        if type_.kind == "diag":
+            return Shape(width, width, "diag")
+        columns = type_.columns or self.solver.fresh()
+        return Shape(width, columns, "matrix")
+
+    def why(self, span: Span) -> str:
+        return f"line {self.report.line(span)}"
+
+    def equation(self, equation: Equation) -> None:
+        target, term = equation.target, equation.term
+        if isinstance(term, Part):
+            self.values.setdefault(target, Shape(HIDDEN_SIZE))
+            self.part(equation, term)
+            return
+        shape = self.shape(term)
+        if all(name in self.from_parameters for name in names(term)):
+            self.from_parameters.add(target)
+        declared = self.values.get(target) or self.declared(equation)
+        if shape.is_matrix:
+            self.matrix_target(equation, shape)
+            return
+        if declared is None:
+            declared = Shape(HIDDEN_SIZE)
+        elif declared.width == ONE and shape.width == HEADS and target not in self.symbols.states:
+            # One number a head is what a reduction leaves: `local m: 1` names it.
+            declared = shape
+        self.values[target] = declared
+        if is_narrow(self.solver.resolve(shape.width)) and not is_unknown(shape.width):
+            return
+        self.same(declared.width, shape.width, equation.target_span, term.span, f"'{equation.written}'", "its value")
+
+    def declared(self, equation: Equation) -> Shape | None:
+        base = equation.written.partition("[")[0]
+        found = self.symbols.locals.get(base)
+        return Shape(found.width) if found is not None and found.width is not None else None
+
+    def matrix_target(self, equation: Equation, shape: Shape) -> None:
+        term = equation.term
+        state = equation.target in self.symbols.states
+        if state or isinstance(term, Val) or shape.kind == "diag":
+            what = "a state is a vector" if state else "it must stand before '@'"
+            message = f"the value of '{equation.written}' is a matrix: {what}"
+            self.report.error("RNN211", message, term.span, help="write 'W@x' for a product")
+            self.values[equation.target] = self.values.get(equation.target, Shape(HIDDEN_SIZE))
+            return
+        self.values[equation.target] = shape
+
+    def part(self, equation: Equation, term: Part) -> None:
+        operand = self.shape(term.operand)
+        if operand.is_matrix:
+            self.misplaced(term.operand, "split")
+            return
+        declared = {name: self.split_target(name) for name in term.targets}
+        split = Split(term.targets, declared, self.solver.resolve(operand.width), equation.written)
+        width = split_widths(split, term.span, self.report)
+        if width is None:
+            self.values[equation.target] = Shape(declared[equation.target] or HIDDEN_SIZE)
+            return
+        self.values[equation.target] = Shape(width[equation.target])
+        total = dims.constant(0)
+        for each in width.values():
+            total = dims.add(total, each)
+        at, other = equation.target_span, term.operand.span
+        self.same(total, operand.width, at, other, "what the targets take", "the value split")
+
+    def split_target(self, name: str) -> Dim | None:
+        """The declared width of a target of a split."""
+        if name in self.symbols.states:
+            return self.symbols.states[name].width
+        for base in (name, name.rpartition("_")[0]):
+            found = self.symbols.locals.get(base)
+            if found is not None:
+                return found.width
+        return None
+
+    def unknown(self) -> Shape:
+        return Shape(self.solver.fresh())
+
+    def shape(self, term: Term) -> Shape:
+        """The shape of a term; reports what does not fit and goes on with something that does."""
+        match term:
+            case Num():
+                return Shape(ONE)
+            case Val(name):
+                return self.values.get(name) or self.unknown()
+            case Bad():
+                return self.unknown()
+            case Op(_, arguments):
+                return self.pointwise(term, tuple(self.shape(argument) for argument in arguments))
+            case Product(matrix, operand):
+                return self.product(term, self.shape(matrix), self.shape(operand))
+            case Row(function, arguments, times):
+                return self.row(function, arguments, times)
+            case Transposed(matrix):
+                return self.transposed(term, self.shape(matrix))
+            case Eye(dim):
+                return Shape(dim, dim, "matrix")
+            case Part(operand):
+                return self.shape(operand)
+            case _:
+                assert_never(term)
+
+    def pointwise(self, term: Op, shapes: tuple[Shape, ...]) -> Shape:
+        if any(shape.is_matrix for shape in shapes):
+            return self.matrix_arithmetic(term, shapes)
+        wide: tuple[Term, Dim] | None = None
+        narrow = ONE
+        for argument, shape in zip(term.arguments, shapes, strict=True):
+            width = self.solver.resolve(shape.width)
+            if is_narrow(width):
+                narrow = HEADS if HEADS in (width, narrow) else ONE
+            elif wide is None:
+                wide = (argument, width)
+            else:
+                self.same(wide[1], width, wide[0].span, argument.span, self.describe(wide[0]), self.describe(argument))
+        return Shape(narrow if wide is None else wide[1])
+
+    def matrix_arithmetic(self, term: Op, shapes: tuple[Shape, ...]) -> Shape:
+        """Arithmetic of whole matrices and numbers, all made of parameters."""
+        pairs = tuple(zip(term.arguments, shapes, strict=True))
+        first = next(shape for shape in shapes if shape.is_matrix)
+        for argument, shape in pairs:
+            if not shape.is_matrix and self.solver.resolve(shape.width) == ONE and self.is_parameter(argument):
+                continue
+            if shape.kind != "matrix":
+                culprit = next((a for a, s in pairs if s.is_matrix), argument)
+                self.elementwise(term, culprit, argument)
+                return self.unknown()
+            rows = self.solver.equal(first.width, shape.width, term.span, self.why(term.span))
+            columns = self.solver.equal(first.columns or ONE, shape.columns or ONE, term.span, self.why(term.span))
+            if not (rows and columns):
+                message = f"two matrices of different shape: {self.matrix_text(first)} and {self.matrix_text(shape)}"
+                self.report.error("RNN214", message, term.span)
+        return first
+
+    def matrix_text(self, shape: Shape) -> str:
+        width, columns = self.solver.resolve(shape.width), self.solver.resolve(shape.columns or ONE)
+        return " x ".join("?" if is_unknown(side) else dims.show(side) for side in (width, columns))
+
+    def is_parameter(self, term: Term) -> bool:
+        return all(name in self.from_parameters for name in names(term))
+
+    def elementwise(self, term: Op, matrix: Term, other: Term) -> None:
+        name = self.text(matrix)
+        if matrix is other or not isinstance(other, Val):
+            help = f"write '{name}@x' for the product of the matrix with a vector"
+        else:
+            help = f"write '{name}@{self.text(other)}' for the product, or declare a vector: 'weights u: vector'"
+        message = f"the matrix '{name}' is used element by element"
+        self.report.error("RNN211", message, matrix.span, "a matrix", help)
+
+    def text(self, term: Term) -> str:
+        """The user's text of a term."""
+        return " ".join(self.report.source.text[term.span.start : term.span.end].split()) or "?"
+
+    def misplaced(self, term: Term, function: str) -> None:
+        message = f"'{function}' works on vectors; this is a matrix"
+        self.report.error("RNN211", message, term.span, "a matrix")
+
+    def describe(self, term: Term) -> str:
+        text = self.text(term)
+        return f"'{text}'" if len(text) <= 30 else "this"
+
+    def product(self, term: Product, left: Shape, right: Shape) -> Shape:
+        if isinstance(term.matrix, Bad):
+            return self.unknown()
+        if not left.is_matrix:
+            self.not_a_matrix(term, right)
+            return self.unknown()
+        if right.is_matrix:
+            if left.kind == "diag" or right.kind == "diag":
+                message = "a diagonal matrix stands only left of '@' and before a vector"
+                self.report.error("RNN213", message, term.span)
+                return self.unknown()
+            self.columns(term, left, right)
+            return Shape(left.width, right.columns, "matrix")
+        if isinstance(term.operand, Num) or (
+            isinstance(term.operand, Val) and term.operand.name in self.symbols.constants
+        ):
+            message = "the right of '@' must be a vector, not a number"
+            self.report.error("RNN213", message, term.operand.span, help="write '*' to scale")
+            return Shape(left.width)
+        self.columns(term, left, right)
+        return Shape(left.width)
+
+    def columns(self, term: Product, left: Shape, right: Shape) -> None:
+        columns = left.columns or ONE
+        if not self.solver.equal(columns, right.width, term.span, self.why(term.span)):
+            self.mismatch(
+                columns, right.width, term.matrix.span, term.operand.span,
+                f"the columns of {self.describe(term.matrix)}", self.describe(term.operand),
+            )  # fmt: skip
+
+    def not_a_matrix(self, term: Product, right: Shape) -> None:
+        left = self.text(term.matrix)
+        if right.is_matrix:
+            help = f"the matrix stands on the left: '{self.text(term.operand)}@{left}'"
+        else:
+            help = f"write '{left}*{self.text(term.operand)}' to multiply element by element, or declare a matrix"
+        message = f"the left of '@' must be a matrix; '{left}' is a vector"
+        self.report.error("RNN212", message, term.matrix.span, "not a matrix", help)
+
+    def row(self, function: str, arguments: tuple[Term, ...], times: int) -> Shape:
+        shapes = []
+        for argument in arguments:
+            shape = self.shape(argument)
+            if shape.is_matrix:
+                self.misplaced(argument, function)
+                shape = self.unknown()
+            shapes.append(shape)
+        first = shapes[0].width
+        match function:
+            case "sum" | "mean":
+                return Shape(reduced(self.solver.resolve(first), self.input_dims))
+            case "repeat":
+                return Shape(dims.scale(self.solver.resolve(first), times))
+            case "concat":
+                total = dims.constant(0)
+                for shape in shapes:
+                    total = dims.add(total, self.solver.resolve(shape.width))
+                return Shape(total)
+            case _:
+                return shapes[0]
+
+    def transposed(self, term: Transposed, shape: Shape) -> Shape:
+        if isinstance(term.matrix, Bad):
+            return Shape(self.solver.fresh(), self.solver.fresh(), "matrix")
+        if shape.kind != "matrix":
+            message = "T(M) transposes a matrix" if shape.kind == "vector" else "a diagonal matrix is its own transpose"
+            self.report.error("RNN211" if shape.is_matrix else "RNN212", message, term.span)
+            return Shape(self.solver.fresh(), self.solver.fresh(), "matrix")
+        return Shape(shape.columns or ONE, shape.width, "matrix")
+
+    def same(self, left: Dim, right: Dim, at: Span, other: Span, left_name: str, right_name: str) -> None:
+        if not self.solver.equal(left, right, other, self.why(other)):
+            self.mismatch(left, right, at, other, left_name, right_name)
+
+    def mismatch(self, left: Dim, right: Dim, at: Span, other: Span, left_name: str, right_name: str) -> None:
+        widths = [dims.show(self.solver.resolve(width)) for width in (left, right)]
+        if any(is_unknown(self.solver.resolve(width)) for width in (left, right)):
+            message = "the widths in this equation contradict each other"
+        else:
+            message = f"width mismatch: {left_name} has width {widths[0]}, {right_name} has width {widths[1]}"
+        notes = (Label(at, f"width {widths[0]}"), *self.origins(at))
+        self.report.error("RNN214", message, other, f"width {widths[1]}", "widths default to H; declare others with "
+                          "'local v: 4*H' or 'state h: P'", notes + self.origins(other))  # fmt: skip
+
+    def origins(self, span: Span) -> tuple[Label, ...]:
+        """Where the width of a plain name was declared."""
+        name = self.report.source.text[span.start : span.end].partition("[")[0].strip()
+        declared = self.symbols.spans.get(name)
+        if declared is None or declared == span:
+            return ()
+        return (Label(declared, f"'{name}' is declared here"),)
+
+
+def _is_quotient(width: Dim) -> bool:
+    match width.terms:
+        case (((FloorDiv(),), 1),):
+            return True
+        case _:
+            return False
+
+
+def reduced(width: Dim, input_dims: set[str]) -> Dim:
+    """The width of a sum or mean: one number a head, or one number where inputs alone have that width."""
+    found = dims.names(width)
+    return ONE if width == ONE or (found and found <= input_dims) else HEADS
+
+
+def infer(equations: tuple[Equation, ...], resolved: Resolved, symbols: Symbols, report: Report) -> Shapes:
+    """Infer all shapes; see the module's docstring."""
+    return _Inference(equations, resolved, symbols, report).run()

@@ -1,0 +1,176 @@
+"""Unification of sizes: equations between Dims, solved for the unknown widths and the dims without a default.
+
+What cannot be solved for stays as a Constraint on the sizes that the user will choose (`I == H`), unless no choice of
+sizes can satisfy it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rnncc.ir import dim as dims
+from rnncc.ir.cell import Constraint
+from rnncc.ir.dim import HEADS, ONE, Dim, FloorDiv
+from rnncc.source import Span
+
+# Unknown widths are dims named `?0`, `?1`, …: a user cannot write them.
+_UNKNOWN = "?"
+
+
+def is_narrow(width: Dim) -> bool:
+    """One number, or one a head: it broadcasts over wider values."""
+    return width in (ONE, HEADS)
+
+
+def is_unknown(width: Dim) -> bool:
+    """Whether a width still holds an unknown."""
+    return any(name.startswith(_UNKNOWN) for name in dims.names(width))
+
+
+@dataclass(slots=True)
+class _Binding:
+    value: Dim
+
+
+class Solver:
+    """Widths known so far. `free` are the dims that may be solved for (those without a default)."""
+
+    def __init__(self, free: frozenset[str]) -> None:
+        self.free = free
+        self.bound: dict[str, Dim] = {}
+        # Equalities that the user's sizes must satisfy, used to see that later ones follow from them.
+        self.assumed: dict[str, Dim] = {}
+        self.constraints: dict[tuple[Dim, Dim, bool], Constraint] = {}
+        self.exact: set[tuple[Dim, Dim]] = set()
+        self.count = 0
+
+    def fresh(self) -> Dim:
+        """A new unknown width."""
+        self.count += 1
+        return dims.named(f"{_UNKNOWN}{self.count - 1}")
+
+    def resolve(self, width: Dim) -> Dim:
+        """The width with everything known put in."""
+        while True:
+            known = [name for name in dims.names(width) if name in self.bound]
+            if not known:
+                return self._exact(width)
+            for name in known:
+                self._shorten(name)
+            width = dims.substitute(width, {name: self.bound[name] for name in known})
+
+    def _exact(self, width: Dim) -> Dim:
+        """The width with `4*(H//4)` written H where 4 is known to divide H."""
+        total = dims.constant(0)
+        for atoms, coefficient in width.terms:
+            term = Dim(((atoms, coefficient),))
+            for atom in atoms:
+                if isinstance(atom, FloorDiv) and (atom.numerator, atom.denominator) in self.exact:
+                    divisor = dims.as_int(atom.denominator) or 1
+                    if len(atoms) == 1 and coefficient % divisor == 0:
+                        term = dims.scale(atom.numerator, coefficient // divisor)
+            total = dims.add(total, term)
+        return total
+
+    def _shorten(self, name: str) -> None:
+        """Make a chain of bindings ?1 -> ?2 -> H one step long."""
+        chain = [name]
+        while (target := _single_name(self.bound[chain[-1]])) is not None and target in self.bound:
+            chain.append(target)
+        for earlier in chain[:-1]:
+            self.bound[earlier] = self.bound[chain[-1]]
+
+    def equal(self, left: Dim, right: Dim, span: Span, why: str) -> bool:
+        """Make two widths equal; False where no sizes can."""
+        left, right = self.resolve(left), self.resolve(right)
+        if left == right:
+            return True
+        difference = dims.subtract(left, right)
+        if self._solve(difference, span, why):
+            return True
+        left, right = (dims.substitute(side, self.assumed) for side in (left, right))
+        if left == right:
+            return True
+        if _impossible(dims.subtract(left, right)):
+            return False
+        self._assume(left, right, span, why)
+        return True
+
+    def _solve(self, difference: Dim, span: Span, why: str) -> bool:
+        """Solve `difference == 0` for one unknown, the compiler's own before the user's dims."""
+        names = sorted(dims.names(difference))
+        unknown = [name for name in names if name.startswith(_UNKNOWN)]
+        for name in (*unknown, *(name for name in names if name in self.free)):
+            coefficient = _coefficient(difference, name)
+            if not coefficient:
+                continue
+            rest = dims.subtract(difference, dims.scale(dims.named(name), coefficient))
+            total = dims.scale(rest, -1 if coefficient > 0 else 1)
+            if name in dims.names(total) or not _may_be_positive(total):
+                continue
+            count = dims.constant(abs(coefficient))
+            if abs(coefficient) > 1 and dims.multiply(dims.floor_divide(total, count), count) != total:
+                self.divides(total, count, span, why)
+                self.exact.add((total, count))
+            self.bound[name] = dims.floor_divide(total, count)
+            return True
+        return False
+
+    def _assume(self, left: Dim, right: Dim, span: Span, why: str) -> None:
+        for name, value in ((_single_name(left), right), (_single_name(right), left)):
+            if name is not None and name not in dims.names(value) and name not in ("H", *self.assumed):
+                self.assumed = {other: dims.substitute(known, {name: value}) for other, known in self.assumed.items()}
+                self.assumed[name] = value
+                break
+        self.constraints.setdefault((left, right, False), Constraint(left, right, why, False, span))
+
+    def divides(self, left: Dim, right: Dim, span: Span, why: str) -> None:
+        """Note that `left % right == 0` must hold."""
+        number, divisor = dims.as_int(left), dims.as_int(right)
+        if right == ONE or (number is not None and divisor is not None and number % divisor == 0):
+            return
+        self.constraints.setdefault((left, right, True), Constraint(left, right, why, True, span))
+
+    def finish(self, default: Dim) -> tuple[Constraint, ...]:
+        """Give every unknown that nothing decides the default width; the constraints on the user's sizes."""
+        for position in range(self.count):
+            left = self.resolve(dims.named(f"{_UNKNOWN}{position}"))
+            for name in sorted(dims.names(left)):
+                if name.startswith(_UNKNOWN) and name not in self.bound:
+                    self.bound[name] = default
+        kept: dict[tuple[Dim, Dim, bool], Constraint] = {}
+        for found in self.constraints.values():
+            left, right = self.resolve(found.left), self.resolve(found.right)
+            if left != right or found.divides:
+                final = Constraint(left, right, found.why, found.divides, found.span)
+                kept.setdefault((left, right, found.divides), final)
+        return tuple(kept.values())
+
+
+def _single_name(width: Dim) -> str | None:
+    match width.terms:
+        case (((str(name),), 1),):
+            return name
+        case _:
+            return None
+
+
+def _coefficient(difference: Dim, name: str) -> int:
+    """The factor of a name that stands alone in one term and nowhere else, else 0."""
+    found = 0
+    for atoms, coefficient in difference.terms:
+        if atoms == (name,):
+            found = coefficient
+        elif name in dims.names(Dim(((atoms, 1),))):
+            return 0
+    return found
+
+
+def _may_be_positive(width: Dim) -> bool:
+    return any(coefficient > 0 for _, coefficient in width.terms)
+
+
+def _impossible(difference: Dim) -> bool:
+    """Whether no sizes make `difference` zero: sizes are at least 1, and nobody should have to choose H for a width."""
+    signs = {coefficient > 0 for _, coefficient in difference.terms}
+    return len(signs) == 1 or dims.names(difference) <= {"H", "num_heads"}

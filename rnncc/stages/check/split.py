@@ -1,0 +1,48 @@
+"""How `split` shares a width among its targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rnncc.ir import dim as dims
+from rnncc.ir.dim import Dim
+from rnncc.source import Span
+from rnncc.stages.check.report import Report
+from rnncc.stages.check.solver import is_unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """`targets = split(v)`: the declared widths (None: takes an equal share of the rest) and v's width."""
+
+    targets: tuple[str, ...]
+    declared: Mapping[str, Dim | None]
+    width: Dim
+    written: str
+
+
+def split_widths(split: Split, span: Span, report: Report) -> dict[str, Dim] | None:
+    """The width of each target, or None after an error was reported."""
+    open_targets = [name for name in split.targets if split.declared[name] is None]
+    known = {name: width for name, width in split.declared.items() if width is not None}
+    if not open_targets:
+        return {name: known[name] for name in split.targets}
+    if is_unknown(split.width):
+        message = "the width of the value that is split is not known"
+        report.error("RNN222", message, span, help="name it and declare it: 'local v: 4*H'")
+        return None
+    rest = split.width
+    for width in known.values():
+        rest = dims.subtract(rest, width)
+    count = len(open_targets)
+    share = dims.floor_divide(rest, dims.constant(count))
+    if dims.multiply(share, dims.constant(count)) != rest:
+        message = f"a width of {dims.show(rest)} cannot be split into {count} equal parts"
+        report.error("RNN222", message, span, help="declare the widths of the targets: 'local i: H'")
+        return None
+    if not any(coefficient > 0 for _, coefficient in share.terms):
+        message = f"nothing is left for '{open_targets[0]}': the value split has width {dims.show(split.width)}"
+        report.error("RNN222", message, span)
+        return None
+    return {name: known.get(name, share) for name in split.targets}

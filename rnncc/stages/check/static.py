@@ -1,0 +1,248 @@
+"""What is known before any size or tensor: whole numbers, numbers, sizes and time indices in the text."""
+
+from __future__ import annotations
+
+import math
+import operator as arithmetic
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rnncc.ir import dim as dims
+from rnncc.ir.dim import Dim
+from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Name, Number, Unary
+from rnncc.source import Span
+from rnncc.stages.check.report import Report, closest
+
+# A size or an index beyond this is a slip (and would make exact arithmetic slow).
+LARGEST = 2**31
+# A size whose text is longer is not one that anybody wrote on purpose; the bound keeps dim arithmetic cheap.
+LONGEST_DIM = 200
+NAMED_NUMBERS: dict[str, float] = {"inf": math.inf, "pi": math.pi}
+
+NumberValue = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """The index `t + offset`."""
+
+    offset: int
+
+
+class _NotStatic(Exception):
+    """Why an expression has no value here."""
+
+    def __init__(self, code: str, message: str, span: Span, help: str = "") -> None:
+        super().__init__(message)
+        self.code, self.message, self.span, self.help = code, message, span, help
+
+
+class Statics:
+    """Evaluates static expressions. `constants` are the numbers of `const`; reading one here makes it shaping."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.constants: dict[str, NumberValue] = {}
+        self.dims: set[str] = {"I", "H"}
+        self.shaping: set[str] = set()
+
+    def number(
+        self,
+        expression: Expression,
+        scope: Mapping[str, int],
+        what: str,
+        code: str = "RNN220",
+    ) -> NumberValue | None:
+        """The value of a number, or None after an error was reported. `what` begins the message."""
+        try:
+            return self._number(expression, scope)
+        except _NotStatic as error:
+            found = error.code if error.code != "RNN220" else code
+            self.report.error(found, f"{what} {error.message}", error.span, help=error.help)
+            return None
+
+    def integer(self, expression: Expression, scope: Mapping[str, int], what: str) -> int | None:
+        """The value of a whole number, or None after an error was reported."""
+        value = self.number(expression, scope, what)
+        if value is None:
+            return None
+        if isinstance(value, float):
+            self.report.error("RNN220", f"{what} must be a whole number, not {value}", expression.span)
+            return None
+        return value
+
+    def dim(self, expression: Expression, what: str) -> Dim | None:
+        """A size, or None after an error was reported."""
+        try:
+            found = self._dim(expression)
+        except _NotStatic as error:
+            self.report.error(error.code, f"{what} {error.message}", error.span, help=error.help)
+            return None
+        known = dims.as_int(found)
+        if known is not None and known < 1:
+            self.report.error("RNN223", f"{what} must be at least 1, not {known}", expression.span)
+            return None
+        return found
+
+    def index(self, expression: Expression, scope: Mapping[str, int]) -> Time | int | None:
+        """`t`, `t-1`, `t-1-d` as a Time, a loop instance as a number, or None after an error was reported."""
+        try:
+            count, offset = self._time(expression, scope)
+        except _NotStatic as error:
+            self.report.error(error.code, f"the index {error.message}", error.span, help=error.help)
+            return None
+        if count not in (0, 1):
+            self.report.error("RNN216", "a time index is t or t minus a whole number", expression.span)
+            return None
+        return Time(offset) if count else offset
+
+    def _number(self, expression: Expression, scope: Mapping[str, int]) -> NumberValue:
+        match expression:
+            case Number(value, is_integer):
+                return _bounded(int(value), expression.span) if is_integer and abs(value) <= LARGEST else value
+            case Name(name):
+                return self._named(name, scope, expression.span)
+            case Unary(operator, operand):
+                value = self._number(operand, scope)
+                return -value if operator == "-" else value
+            case Binary(operator, left, right):
+                first, second = self._number(left, scope), self._number(right, scope)
+                return _arithmetic(operator, first, second, expression.span)
+            case IfElse(condition, then, otherwise):
+                return self._number(then if self._number(condition, scope) else otherwise, scope)
+            case Call():
+                raise _NotStatic("RNN220", "must be known before the cell runs; a function is not", expression.span)
+            case Index():
+                message = f"must be known before the cell runs; '{expression.base}' is a value of the cell"
+                raise _NotStatic("RNN220", message, expression.span)
+
+    def _named(self, name: str, scope: Mapping[str, int], span: Span) -> NumberValue:
+        if name in scope:
+            return scope[name]
+        if name in self.constants:
+            self.shaping.add(name)
+            return self.constants[name]
+        if name in NAMED_NUMBERS:
+            return NAMED_NUMBERS[name]
+        if name in self.dims:
+            message = f"must be known when the cell is compiled; the size '{name}' is chosen later"
+            raise _NotStatic("RNN220", message, span, f"declare 'const {name} = …' in place of the dim")
+        if name == "t":
+            raise _NotStatic("RNN220", "may not depend on the time t", span)
+        known = [*scope, *self.constants, *NAMED_NUMBERS]
+        message = f"must be made of numbers, constants and loop variables; '{name}' is none"
+        raise _NotStatic("RNN220", message, span, closest(name, known))
+
+    def _time(self, expression: Expression, scope: Mapping[str, int]) -> tuple[int, int]:
+        """How often t is added, and the rest."""
+        match expression:
+            case Name("t") if "t" not in scope:
+                return 1, 0
+            case Unary("-", operand):
+                count, offset = self._time(operand, scope)
+                return -count, -offset
+            case Unary("+", operand):
+                return self._time(operand, scope)
+            case Binary("+" | "-" as operator, left, right):
+                count, offset = self._time(left, scope)
+                other_count, other = self._time(right, scope)
+                sign = 1 if operator == "+" else -1
+                return count + sign * other_count, _bounded(offset + sign * other, expression.span)
+            case _:
+                if _mentions_time(expression):
+                    raise _NotStatic("RNN216", "of time is t or t minus a whole number", expression.span)
+                value = self._number(expression, scope)
+                if isinstance(value, float):
+                    raise _NotStatic("RNN220", f"must be a whole number, not {value}", expression.span)
+                return 0, value
+
+    def _dim(self, expression: Expression) -> Dim:
+        match expression:
+            case Name(name) if name in self.dims:
+                return dims.named(name)
+            case Binary("+" | "*" | "//" as operator, left, right):
+                return _dim_arithmetic(operator, self._dim(left), self._dim(right), expression.span)
+            case Number() | Name():
+                value = self._number(expression, {})
+                if isinstance(value, float):
+                    raise _NotStatic("RNN220", f"must be a whole number, not {value}", expression.span)
+                return dims.constant(value)
+            case _:
+                message = "must be made of I, H, declared dims and whole numbers with + * //"
+                raise _NotStatic("RNN220", message, expression.span)
+
+
+def _mentions_time(expression: Expression) -> bool:
+    match expression:
+        case Name(name):
+            return name == "t"
+        case Unary(_, operand):
+            return _mentions_time(operand)
+        case Binary(_, left, right):
+            return _mentions_time(left) or _mentions_time(right)
+        case _:
+            return False
+
+
+def _bounded(value: int, span: Span) -> int:
+    if abs(value) > LARGEST:
+        raise _NotStatic("RNN221", "is larger than 2^31", span)
+    return value
+
+
+def _arithmetic(operator: str, left: NumberValue, right: NumberValue, span: Span) -> NumberValue:
+    try:
+        value = _apply(operator, left, right, span)
+    except (ZeroDivisionError, OverflowError, ValueError) as error:
+        raise _NotStatic("RNN220", f"has no value ({error})", span) from None
+    if isinstance(value, complex):
+        raise _NotStatic("RNN220", "is not a real number", span)
+    return _bounded(value, span) if isinstance(value, int) else value
+
+
+def _apply(operator: str, left: NumberValue, right: NumberValue, span: Span) -> NumberValue | complex:
+    match operator:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+        case "/":
+            return left / right
+        case "//":
+            return left // right
+        case "**":
+            # Exact powers of whole numbers stay small enough to be computed at all.
+            if isinstance(left, int) and isinstance(right, int) and not 0 <= right <= 64:
+                return float(left) ** float(right)
+            return arithmetic.pow(left, right)  # type: ignore[no-any-return]
+        case "<":
+            return int(left < right)
+        case "<=":
+            return int(left <= right)
+        case ">":
+            return int(left > right)
+        case ">=":
+            return int(left >= right)
+        case "==":
+            return int(left == right)
+        case "!=":
+            return int(left != right)
+        case _:
+            raise _NotStatic("RNN220", f"may not use '{operator}'", span)
+
+
+def _dim_arithmetic(operator: str, left: Dim, right: Dim, span: Span) -> Dim:
+    if operator == "//":
+        if dims.as_int(right) is not None and (dims.as_int(right) or 0) < 1:
+            raise _NotStatic("RNN223", "is divided by something that is not positive", span)
+        found = dims.floor_divide(left, right)
+    else:
+        found = dims.add(left, right) if operator == "+" else dims.multiply(left, right)
+    value = dims.as_int(found)
+    if value is not None and abs(value) > LARGEST:
+        raise _NotStatic("RNN221", "is larger than 2^31", span)
+    if len(found.terms) > LONGEST_DIM or len(dims.show(found)) > LONGEST_DIM:
+        raise _NotStatic("RNN221", "is too long a formula", span)
+    return found

@@ -1,0 +1,141 @@
+"""A cell after names are resolved and loops unrolled: equations over values, one a target.
+
+A term still speaks the user's mathematics (products of matrices, layernorm); `flatten` cuts it into nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rnncc.ir.dim import Dim
+from rnncc.source import NOWHERE, Span
+
+
+def _span() -> Span:
+    return field(default=NOWHERE, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Num:
+    """A literal number."""
+
+    value: float
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Val:
+    """A value by its name in the Cell: `x`, `x__1`, `h`, `h__1`, `n_2`, `W_i`, `dt`."""
+
+    name: str
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An operator of the table, element by element (of vectors, or of matrices made of parameters)."""
+
+    operator: str
+    arguments: tuple[Term, ...]
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`matrix @ operand`."""
+
+    matrix: Term
+    operand: Term
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A function across the units: layernorm rmsnorm softmax cumsum sum mean repeat concat. `times` is repeat's."""
+
+    function: str
+    arguments: tuple[Term, ...]
+    times: int = 1
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part `index` of `split(operand)` among `targets`."""
+
+    operand: Term
+    targets: tuple[str, ...]
+    index: int
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed:
+    """`T(matrix)`."""
+
+    matrix: Term
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Eye:
+    """`eye(dim)`."""
+
+    dim: Dim
+    span: Span = _span()
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """What an error left behind: it fits everywhere, so that one mistake is reported once."""
+
+    span: Span = _span()
+
+
+Term = Num | Val | Op | Product | Row | Part | Transposed | Eye | Bad
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """`target = term`, of one gate. `written` is the target as the user spelled it, for messages."""
+
+    target: str
+    written: str
+    term: Term
+    span: Span = _span()
+    target_span: Span = _span()
+
+
+def children(term: Term) -> tuple[Term, ...]:
+    """The terms directly inside a term."""
+    match term:
+        case Op() | Row():
+            return term.arguments
+        case Product(matrix, operand):
+            return (matrix, operand)
+        case Part(operand):
+            return (operand,)
+        case Transposed(matrix):
+            return (matrix,)
+        case _:
+            return ()
+
+
+def walk(term: Term) -> Iterator[Term]:
+    """The term and every term inside it, left to right."""
+    yield term
+    for child in children(term):
+        yield from walk(child)
+
+
+def names(term: Term) -> Iterator[str]:
+    """The values a term reads, with repetitions."""
+    for part in walk(term):
+        if isinstance(part, Val):
+            yield part.name
+
+
+def negative(value: Term, span: Span) -> Term:
+    """`-value`, folded for numbers."""
+    return Num(-value.value, span) if isinstance(value, Num) else Op("neg", (value,), span)

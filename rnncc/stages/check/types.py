@@ -1,0 +1,76 @@
+"""The types of parameters: `vector`, `scalar`, `matrix(P, H)`, `diag`, `blockdiag(n)`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rnncc.ir.dim import ONE, Dim, as_int, constant
+from rnncc.ir.syntax import Expression, TypeDecl
+from rnncc.source import NOWHERE, Span
+from rnncc.stages.check.report import Report, closest
+from rnncc.stages.check.static import Statics
+
+_TYPES = ("vector", "scalar", "matrix", "diag", "blockdiag", "sparse", "mask", "lowrank")
+_LATER = ("sparse", "mask", "lowrank")
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterType:
+    """`kind` is vector, scalar, matrix or diag. `width` and `columns` are what `matrix(P, H)` gives, else None (to be
+    inferred); `blocks` is the n of `blockdiag(n)`."""
+
+    kind: str
+    width: Dim | None = None
+    columns: Dim | None = None
+    blocks: Dim = ONE
+    span: Span = NOWHERE
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether `@` may stand behind it."""
+        return self.kind in ("matrix", "diag")
+
+
+BUILT_IN = {
+    "W": ParameterType("matrix"),
+    "R": ParameterType("matrix"),
+    "b": ParameterType("vector"),
+    "bR": ParameterType("vector"),
+}
+
+
+def parameter_type(written: TypeDecl, statics: Statics, report: Report) -> ParameterType:
+    """The type, or a matrix of unknown size after an error was reported."""
+    name, arguments, span = written.name, written.arguments, written.span
+    if name in _LATER:
+        message = f"'{name}' weights are not supported yet"
+        report.error("RNN228", message, span, help="'matrix', 'diag' and 'blockdiag(n)' are")
+        return ParameterType("matrix", span=span)
+    if name not in _TYPES:
+        report.error("RNN227", f"unknown type '{name}'", span, help=closest(name, _TYPES) or "one of: vector, scalar, "
+                     "matrix, matrix(rows, columns), diag, blockdiag(n)")  # fmt: skip
+        return ParameterType("matrix", span=span)
+    for keyword, value in written.keywords:
+        report.error("RNN227", f"'{name}' takes no argument '{keyword}'", value.span)
+    if name == "blockdiag":
+        return _blockdiag(arguments, statics, report, span)
+    if name == "matrix" and len(arguments) == 2:
+        rows = statics.dim(arguments[0], "the number of rows")
+        columns = statics.dim(arguments[1], "the number of columns")
+        return ParameterType("matrix", rows, columns, span=span)
+    if arguments:
+        shape = "two sizes or none" if name == "matrix" else "no arguments"
+        report.error("RNN227", f"'{name}' takes {shape}", span)
+    return ParameterType(name, ONE if name == "scalar" else None, span=span)
+
+
+def _blockdiag(arguments: tuple[Expression, ...], statics: Statics, report: Report, span: Span) -> ParameterType:
+    if len(arguments) != 1:
+        report.error("RNN227", "'blockdiag' takes the number of its blocks", span, help="blockdiag(4)")
+        return ParameterType("matrix", span=span)
+    blocks = statics.dim(arguments[0], "the number of blocks")
+    count = None if blocks is None else as_int(blocks)
+    if blocks is not None and count is None:
+        message = "the number of blocks must be a whole number or a constant"
+        report.error("RNN220", message, arguments[0].span)
+    return ParameterType("matrix", blocks=constant(count or 1), span=span)
