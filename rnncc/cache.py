@@ -1,0 +1,209 @@
+"""The cache of built packages: content-addressed, safe under many processes, bounded, and readable by eye.
+
+    <root>/packages/<key>/<stem>/   a finished package; the folder appears whole, by a rename, or not at all
+    <root>/objects/<key>.o          objects that every package shares
+    <root>/tmp/<key>-<pid>/         a build under way, or what a killed one left: the next builder of the key clears it
+    <root>/locks/<key>.lock         an OS lock while a build runs: it ends with the process that holds it
+    <root>/logs/<name>.log          the compiler's output of builds that failed
+
+The root is $RNNCC_CACHE_DIR, else $XDG_CACHE_HOME/rnncc, else ~/.cache/rnncc.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rnncc.diagnostics import Diagnostic, RnnccError
+
+# Bytes of finished packages and objects that are kept; RNNCC_CACHE_LIMIT overrides. The least recently used go first.
+DEFAULT_LIMIT_BYTES = 1 << 30
+# Nothing used within this time is dropped: another process may be importing it.
+_KEEP_SECONDS = 3600.0
+
+Progress = Callable[[str], None]
+
+
+def default_root() -> Path:
+    """Where the cache is."""
+    named = os.environ.get("RNNCC_CACHE_DIR")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "rnncc"
+
+
+def digest(*parts: bytes | str) -> str:
+    """A hash of the parts: 64 hex digits. Each part's length counts, so that parts cannot run together."""
+    whole = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        whole.update(len(data).to_bytes(8, "little"))
+        whole.update(data)
+    return whole.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """One cache folder. Every method raises RnnccError (RNN605) where the folder cannot be written."""
+
+    root: Path
+
+    def package(self, key: str) -> Path | None:
+        """The finished package of that key, or None. Marks it as used."""
+        folder = self.root / "packages" / key
+        try:
+            found = [entry for entry in folder.iterdir() if (entry / "_rnncc.json").is_file()]
+        except OSError:
+            return None
+        if not found:
+            return None
+        _touch(folder)
+        return found[0]
+
+    def object(self, key: str) -> Path | None:
+        """The shared object of that key, or None. Marks it as used."""
+        path = self.root / "objects" / f"{key}.o"
+        if not path.is_file():
+            return None
+        _touch(path)
+        return path
+
+    def log(self, name: str) -> Path:
+        """Where a failing build keeps its output."""
+        return self._folder("logs") / f"{name}.log"
+
+    @contextmanager
+    def lock(self, name: str, progress: Progress | None = None) -> Iterator[None]:
+        """Hold the OS lock of that name. After five seconds of waiting, says for whom."""
+        path = self._folder("locks") / f"{name}.lock"
+        with path.open("a+") as handle:
+            _wait(handle.fileno(), path, progress)
+            handle.seek(0)
+            handle.truncate()
+            handle.write(str(os.getpid()))
+            handle.flush()
+            yield
+
+    def build(self, key: str, stem: str, make: Callable[[Path], None], progress: Progress | None = None) -> Path:
+        """The package of that key, made once however many processes ask: `make` fills the folder it is given."""
+        found = self.package(key)
+        if found is not None:
+            return found
+        with self.lock(key, progress):
+            found = self.package(key)
+            if found is not None:
+                return found
+            for left in self._folder("tmp").glob(f"{key}-*"):
+                shutil.rmtree(left, ignore_errors=True)
+            work = self._folder("tmp") / f"{key}-{os.getpid()}"
+            target = work / stem
+            try:
+                target.mkdir(parents=True)
+                make(target)
+                finished = self._folder("packages") / key
+                # What a crash of an older version may have left without its description.
+                shutil.rmtree(finished, ignore_errors=True)
+                alone = work / "finished"
+                alone.mkdir()
+                target.rename(alone / stem)
+                _sync(alone)
+                alone.rename(finished)
+            except OSError as error:
+                raise _unwritable(self.root, error) from None
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+        self.trim()
+        return finished / stem
+
+    def publish_object(self, key: str, path: Path) -> None:
+        """Keep a copy of a shared object."""
+        target = self._folder("objects") / f"{key}.o"
+        beside = target.with_name(f"{key}-{os.getpid()}.tmp")
+        try:
+            shutil.copyfile(path, beside)
+            beside.rename(target)
+        except OSError as error:
+            raise _unwritable(self.root, error) from None
+
+    def trim(self) -> None:
+        """Drop what was used longest ago until the cache is within its limit."""
+        limit = int(os.environ.get("RNNCC_CACHE_LIMIT", DEFAULT_LIMIT_BYTES))
+        entries: list[tuple[float, int, Path]] = []
+        for kind in ("packages", "objects"):
+            for path in (self.root / kind).glob("*"):
+                try:
+                    entries.append((path.stat().st_mtime, _bytes(path), path))
+                except OSError:
+                    continue  # another process dropped it
+        total = sum(size for _, size, _ in entries)
+        for used, size, path in sorted(entries):
+            if total <= limit or time.time() - used < _KEEP_SECONDS:
+                break
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+            total -= size
+
+    def _folder(self, kind: str) -> Path:
+        folder = self.root / kind
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unwritable(self.root, error) from None
+        return folder
+
+
+def _unwritable(root: Path, error: OSError) -> RnnccError:
+    reason = (error.strerror or str(error)).lower()
+    return RnnccError(
+        Diagnostic(
+            "RNN605",
+            f"the cache '{root}' cannot be written: {reason}",
+            help="set RNNCC_CACHE_DIR to a folder that can",
+        )
+    )
+
+
+def _wait(descriptor: int, path: Path, progress: Progress | None) -> None:
+    started, told = time.monotonic(), False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if progress is not None and not told and time.monotonic() - started > 5:
+                told = True
+                progress(f"waiting for process {path.read_text() or '?'}, which builds the same package")
+            time.sleep(0.02)
+
+
+def _touch(path: Path) -> None:
+    # A read-only cache still serves; it only forgets what was used last.
+    with suppress(OSError):
+        os.utime(path)
+
+
+def _bytes(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
+
+
+def _sync(folder: Path) -> None:
+    """Bring every file to the disk before the rename makes them visible."""
+    for entry in sorted(folder.rglob("*")):
+        if entry.is_file():
+            descriptor = os.open(entry, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

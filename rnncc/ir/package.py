@@ -1,0 +1,105 @@
+"""The text of a package, decided: what the Python and binding templates print, line by line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rnncc.ir.adjoint import Adjoint
+from rnncc.ir.cell import Cell
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledCell:
+    """A cell with what the stages made of it. `classes` holds (states, class, form, why) a segment. The adjoints (one a segment; `masked` is `mask(cell)` with its own) are
+    empty where no kernels are built: the package then holds the reference path alone."""
+
+    cell: Cell
+    masked: Cell
+    classes: tuple[tuple[str, str, str, str], ...] = ()
+    adjoints: tuple[Adjoint, ...] = ()
+    masked_adjoints: tuple[Adjoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentText:
+    """One segment: `<name>_batched` and `<name>_make_step` in `_reference.py`, its SegmentSpec in the cell's module."""
+
+    name: str
+    batched: tuple[str, ...]
+    unpack: tuple[str, ...]
+    step: tuple[str, ...]
+    result: str
+    states: tuple[str, ...]
+    streams: tuple[str, ...]
+    sequences: tuple[str, ...]
+    needed: str
+    constants: str
+    initials: str
+    learned: str
+    plain: str
+    masked: str
+
+
+@dataclass(frozen=True, slots=True)
+class CellText:
+    """One cell's module. Every tuple holds lines that are complete Python (or constructor arguments)."""
+
+    name: str
+    function: str
+    module: str
+    heading: str
+    description: tuple[str, ...]
+    sizes: tuple[str, ...]
+    constants: tuple[str, ...]
+    inputs: tuple[str, ...]
+    states: tuple[str, ...]
+    parameters: tuple[str, ...]
+    constraints: tuple[str, ...]
+    classes: tuple[str, ...]
+    segments: tuple[SegmentText, ...]
+    prologue: tuple[str, ...]
+    epilogue: tuple[str, ...]
+    output: str
+    output_width: str
+    has_delays: bool
+    single_head_because: str
+    source_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopText:
+    """One loop in the binding's table: counts, and the C++ lines that fill its arrays of widths."""
+
+    prefix: str
+    weights: int
+    saved: int
+    saved_sequence: str
+    weight_elements: tuple[str, ...]
+    saved_widths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBinding:
+    """One segment in the binding's table."""
+
+    name: str
+    sizes: int
+    constants: int
+    streams: int
+    states: int
+    sequences: int
+    stream_widths: tuple[str, ...]
+    state_widths: tuple[str, ...]
+    sequence_widths: tuple[str, ...]
+    plain: LoopText
+    masked: LoopText
+
+
+@dataclass(frozen=True, slots=True)
+class PackagePlan:
+    """A package: its cells, and the binding of their kernels."""
+
+    stem: str
+    version: str
+    cells: tuple[CellText, ...]
+    segments: tuple[SegmentBinding, ...]

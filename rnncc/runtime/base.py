@@ -1,0 +1,158 @@
+"""What layers and single-step cells share: sizes, constants, parameters, initial states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from . import package
+from .ops import Kernels
+from .parameters import gate_view, initialise, members_of, ordered, shape_of
+from .run import choose_kernels
+from .sizes import resolve_sizes
+from .spec import CellSpec, ParameterSpec, Sizes
+
+NOT_YET = {
+    "zoneout": None, "recurrent_dropout": 0.0, "weight_dropout": 0.0, "return_sequences_of": (), "return_delays": False,
+}  # fmt: skip
+
+
+class RecurrentModule(nn.Module):
+    """Holds the parameters `<attribute><suffix>` of a cell, one set a suffix: `_l0`, `_l0_reverse`, …; "" for a cell."""
+
+    spec: ClassVar[CellSpec]
+    # Where `load` made the class: (function that loads again, its arguments). Built packages pickle by module name.
+    _origin: ClassVar[tuple[Any, tuple[Any, ...]] | None] = None
+
+    input_size: int
+    hidden_size: int
+    num_heads: int
+    bias: bool
+    state_dtype: torch.dtype | None
+    backend: str | None
+    constants: dict[str, float]
+    dims: dict[str, int | None]
+
+    def _configure(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool,
+        num_heads: int,
+        state_dtype: torch.dtype | None,
+        backend: str | None,
+        keywords: dict[str, Any],
+    ) -> None:
+        """Sort the keywords into constants and dims. Raises TypeError, ValueError, NotImplementedError."""
+        for name, off in NOT_YET.items():
+            value = keywords.pop(name, off)
+            if value is not None and value != off and value != []:
+                raise NotImplementedError(f"{name} is not supported yet")
+        for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_heads", num_heads)):
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"{name} should be of type int, got: {type(value).__name__}")
+            if value <= 0:
+                raise ValueError(f"{name} must be greater than zero")
+        if backend not in (None, "cpu", "reference"):
+            raise ValueError(f"backend must be None, 'cpu' or 'reference', got {backend!r}")
+        cell = self.spec
+        self.input_size, self.hidden_size, self.num_heads, self.bias = input_size, hidden_size, num_heads, bias
+        self.state_dtype, self.backend = state_dtype, backend
+        self.constants, self.dims = {}, {}
+        for constant in cell.constants:
+            value = keywords.pop(constant.name, constant.value)
+            if constant.shaping:
+                if value != constant.value:
+                    raise ValueError(
+                        f"{constant.name}={value!r} needs a {cell.name} of its own: this one was built with "
+                        f"{constant.name}={constant.value!r}; build or load it with {constant.name}={value!r}"
+                    )
+            else:
+                self.constants[constant.name] = float(value)
+        for size in cell.sizes:
+            self.dims[size.name] = keywords.pop(size.name, None)
+        if keywords:
+            known = [constant.name for constant in cell.constants] + [size.name for size in cell.sizes]
+            raise TypeError(
+                f"{type(self).__name__} got an unexpected keyword argument {next(iter(keywords))!r}"
+                + (f"; its own are {', '.join(known)}" if known else "")
+            )
+
+    def _sizes_for(self, input_size: int) -> dict[str, int]:
+        return resolve_sizes(self.spec, input_size, self.hidden_size, self.num_heads, self.dims)
+
+    def _make_parameters(self, sizes: Sizes, suffix: str, factory: Mapping[str, Any]) -> None:
+        for parameter in ordered(self.spec, bias=self.bias):
+            tensor = nn.Parameter(torch.empty(shape_of(parameter, sizes), **factory))
+            self.register_parameter(parameter.attribute + suffix, tensor)
+
+    def _initialise(self, sizes: Sizes, suffix: str) -> None:
+        for parameter in ordered(self.spec, bias=self.bias):
+            initialise(parameter, getattr(self, parameter.attribute + suffix), sizes)
+
+    def _parameters_of(self, sizes: Sizes, suffix: str, like: Tensor) -> dict[str, Tensor]:
+        """The cell's parameters by attribute. Biases that bias=False removed are zeros."""
+        found: dict[str, Tensor] = {}
+        for parameter in self.spec.parameters:
+            if parameter.is_bias and not self.bias:
+                found[parameter.attribute] = like.new_zeros(shape_of(parameter, sizes))
+            else:
+                found[parameter.attribute] = getattr(self, parameter.attribute + suffix)
+        return found
+
+    def _initial_states(
+        self,
+        given: Mapping[str, Tensor] | None,
+        sizes: Sizes,
+        parameters: Mapping[str, Tensor],
+        x: Tensor,
+        columns: int,
+    ) -> dict[str, Tensor]:
+        """Every state's value before the first step, [B, width], delay states' too."""
+        dtype = self.state_dtype or x.dtype
+        states: dict[str, Tensor] = {}
+        for state in self.spec.states:
+            if state.delay_of is not None:
+                states[state.name] = states[state.delay_of]
+            elif given is not None:
+                states[state.name] = given[state.name].to(dtype)
+            elif state.initial is None:
+                start = parameters[f"{state.name}0"]
+                states[state.name] = start.to(dtype).expand(columns, state.width(sizes))
+            else:
+                states[state.name] = x.new_full((columns, state.width(sizes)), state.initial, dtype=dtype)
+        return states
+
+    def _gate_parameters(self, sizes: Sizes, suffix: str, *, grad: bool) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for parameter in ordered(self.spec, bias=self.bias):
+            tensor = getattr(self, parameter.attribute + suffix)
+            if grad:
+                tensor = tensor.grad
+            for name, rows in self._gates(parameter, tensor, sizes):
+                found[name] = rows  # type: ignore[assignment]
+        return found
+
+    def _gates(self, parameter: ParameterSpec, tensor: Tensor | None, sizes: Sizes) -> list[tuple[str, Tensor | None]]:
+        if tensor is None:
+            return [(member.name, None) for member in parameter.members]
+        return [
+            (member.name, gate_view(parameter, member, rows, sizes))
+            for member, rows in members_of(parameter, tensor, sizes)
+        ]
+
+    def _choose(self, x: Tensor) -> tuple[Kernels | None, str]:
+        kernels, missing = package.kernels()
+        return choose_kernels(kernels, x, self.backend, missing)
+
+    def _weight_dtype(self) -> torch.dtype:
+        return next((tensor.dtype for tensor in self.parameters()), torch.get_default_dtype())
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._origin is None:
+            return super().__reduce_ex__(protocol)
+        again, arguments = self._origin
+        return again, (*arguments, type(self).__name__), self.__dict__

@@ -1,0 +1,98 @@
+"""One step of a cell, for decoding: torch.nn.LSTMCell's shapes and names, for any cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .base import RecurrentModule
+from .inputs import StatesLike, read_inputs, read_states
+from .run import run_direction
+from .spec import CellSpec
+
+
+class RecurrentCell(RecurrentModule):
+    """See `document`; the generated subclasses differ by `spec` alone."""
+
+    @staticmethod
+    def document(cell: CellSpec) -> str:
+        """The docstring of a cell's single step."""
+        states = ", ".join(state.name for state in cell.visible_states())
+        result = states if len(cell.visible_states()) == 1 else f"({states})"
+        if cell.output != cell.visible_states()[0].name:
+            result = f"{cell.output}, {result}"
+        return (
+            f"One step of {cell.name}, used like torch.nn.LSTMCell: forward(input [B, I] or [I], hx=None)\n"
+            f"returns {result}.\n"
+            "Its parameters have the layer's names without `_l0`."
+        )
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        num_heads: int = 1,
+        state_dtype: torch.dtype | None = None,
+        backend: str | None = None,
+        **constants_and_dims: Any,
+    ) -> None:
+        super().__init__()
+        if self.spec.has_delays:
+            raise NotImplementedError(
+                f"{self.spec.name} reads values from more than one step ago, which a single step cannot be given yet"
+            )
+        self._configure(input_size, hidden_size, bias, num_heads, state_dtype, backend, constants_and_dims)
+        self._sizes = self._sizes_for(input_size)
+        self._make_parameters(self._sizes, "", {"device": device, "dtype": dtype})
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Give every parameter a new initial value."""
+        self._initialise(self._sizes, "")
+
+    def forward(self, input: Tensor, hx: StatesLike = None, **extra: Tensor) -> Any:
+        """The new state, or a tuple of them; before them the output where it is not the first state."""
+        cell = self.spec
+        given = read_inputs(
+            cell, self._sizes, input, extra, None, None,
+            batch_first=False, weight_dtype=self._weight_dtype(), time=False,
+        )  # fmt: skip
+        x = next(iter(given.inputs.values()))
+        layered: StatesLike = None
+        if hx is not None:
+            layered = [state.unsqueeze(0) for state in ((hx,) if isinstance(hx, Tensor) else hx)]
+        states = read_states(cell, [self._sizes], layered, x.shape[1], batched=given.batched)
+        parameters = self._parameters_of(self._sizes, "", x)
+        here = {name: state[0] for name, state in states.items()} if states is not None else None
+        initial = self._initial_states(here, self._sizes, parameters, x, x.shape[1])
+        kernels, _ = self._choose(x)
+        output, finals = run_direction(cell, kernels, given.inputs, parameters, initial, self.constants, self._sizes)
+
+        def shaped(value: Tensor) -> Tensor:
+            return value if given.batched else value.squeeze(0)
+
+        new: Sequence[Tensor] = tuple(shaped(finals[state.name]) for state in cell.visible_states())
+        result = new[0] if len(new) == 1 else new
+        if cell.output == cell.visible_states()[0].name:
+            return result
+        return shaped(output[0]), result
+
+    def gate_parameters(self, *, grad: bool = False) -> dict[str, Tensor]:
+        """Views of the parameters by their names in the language, as the layer's `gate_parameters`."""
+        return self._gate_parameters(self._sizes, "", grad=grad)
+
+    def extra_repr(self) -> str:
+        """The arguments that are not their defaults."""
+        text = f"{self.input_size}, {self.hidden_size}"
+        if not self.bias:
+            text += ", bias=False"
+        if self.num_heads != 1:
+            text += f", num_heads={self.num_heads}"
+        return text

@@ -1,0 +1,166 @@
+"""What a layer's `forward` accepts, checked and brought into one form. Messages follow torch.nn.LSTM's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from .spec import CellSpec, Sizes, StateSpec
+
+StatesLike = Tensor | Sequence[Tensor] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Inputs [T, B, width] by name (x first), lengths [B] or None, reset [T, B] (bool) or None."""
+
+    inputs: dict[str, Tensor]
+    lengths: Tensor | None
+    reset: Tensor | None
+    batched: bool
+
+
+def read_inputs(
+    cell: CellSpec,
+    sizes: Sizes,
+    x: Tensor,
+    extra: Mapping[str, Tensor | None],
+    lengths: Tensor | Sequence[int] | None,
+    reset: Tensor | None,
+    *,
+    batch_first: bool,
+    weight_dtype: torch.dtype,
+    time: bool = True,
+) -> Given:
+    """Everything as [T, B, width]. With `time` False, x is [B, width] or [width]: one step.
+
+    Raises ValueError and RuntimeError as torch.nn.LSTM does, TypeError for missing or unknown inputs, and
+    NotImplementedError for a PackedSequence.
+    """
+    if isinstance(x, PackedSequence):
+        raise NotImplementedError("a PackedSequence is not supported yet: pad it and pass lengths=")
+    most = 3 if time else 2
+    if x.dim() not in (most - 1, most):
+        raise ValueError(f"{cell.name}: Expected input to be {most - 1}D or {most}D, got {x.dim()}D instead")
+    batched = x.dim() == most
+    names = [item.name for item in cell.inputs[1:]]
+    for name in extra:
+        if name not in names:
+            raise TypeError(f"{cell.name} has no input {name!r}" + (f"; it has {', '.join(names)}" if names else ""))
+
+    def shaped(value: Tensor, name: str, width: int) -> Tensor:
+        if value.dim() != x.dim():
+            raise ValueError(
+                f"{cell.name}: Expected {name} to be {x.dim()}D like the input, got {value.dim()}D instead"
+            )
+        if value.size(-1) != width:
+            if name == "input":
+                raise RuntimeError(
+                    f"input.size(-1) must be equal to input_size. Expected {width}, got {value.size(-1)}"
+                )
+            raise RuntimeError(f"{name}.size(-1) must be {width}, got {value.size(-1)}")
+        if not time:
+            value = value.unsqueeze(0)
+        if not batched:
+            return value.unsqueeze(1)
+        return value.transpose(0, 1) if batch_first else value
+
+    if not torch.is_autocast_enabled(x.device.type) and x.dtype != weight_dtype:
+        raise ValueError(
+            f"RNN input dtype ({x.dtype}) does not match weight dtype ({weight_dtype}). "
+            f"Convert input: input.to({weight_dtype}), or convert model: model.to({x.dtype})"
+        )
+    inputs = {}
+    for i, item in enumerate(cell.inputs):
+        if i == 0:
+            inputs[item.name] = shaped(x, "input", item.width(sizes))
+            continue
+        value = extra.get(item.name)
+        if value is None:
+            raise TypeError(
+                f"{cell.name} needs the input {item.name}=, a tensor like the first input [.., {item.width(sizes)}]"
+            )
+        inputs[item.name] = shaped(value, item.name, item.width(sizes)).to(x.dtype)
+    first = next(iter(inputs.values()))
+    for name, value in inputs.items():
+        if value.shape[:2] != first.shape[:2]:
+            raise RuntimeError(
+                f"{name} must have the input's steps and batch {tuple(first.shape[:2])}, got {tuple(value.shape[:2])}"
+            )
+    steps, columns = first.shape[:2]
+    return Given(
+        inputs,
+        _lengths(lengths, steps, columns, first.device),
+        _reset(reset, steps, columns, batched=batched, batch_first=batch_first, time=time),
+        batched,
+    )
+
+
+def _lengths(lengths: Tensor | Sequence[int] | None, steps: int, columns: int, device: torch.device) -> Tensor | None:
+    if lengths is None:
+        return None
+    tensor = torch.as_tensor(lengths)
+    if tensor.is_floating_point() or tensor.dtype == torch.bool:
+        raise TypeError(f"lengths must be integers, got {tensor.dtype}")
+    tensor = tensor.to(device=device, dtype=torch.int64).reshape(-1)
+    if tensor.shape[0] != columns:
+        raise RuntimeError(f"lengths must have one entry a column: expected {columns}, got {tensor.shape[0]}")
+    if not torch.compiler.is_compiling() and columns and (int(tensor.min()) < 0 or int(tensor.max()) > steps):
+        raise ValueError(f"lengths must lie between 0 and the number of steps, {steps}")
+    return tensor
+
+
+def _reset(
+    reset: Tensor | None, steps: int, columns: int, *, batched: bool, batch_first: bool, time: bool
+) -> Tensor | None:
+    if reset is None:
+        return None
+    if not time:
+        reset = reset.unsqueeze(0)
+    if not batched:
+        reset = reset.unsqueeze(1)
+    elif batch_first:
+        reset = reset.transpose(0, 1)
+    if tuple(reset.shape) != (steps, columns):
+        raise RuntimeError(f"reset must have the input's steps and batch {(steps, columns)}, got {tuple(reset.shape)}")
+    return reset != 0
+
+
+def read_states(
+    cell: CellSpec, sizes: Sequence[Sizes], hx: StatesLike, columns: int, *, batched: bool
+) -> dict[str, Tensor] | None:
+    """hx by state, each [num_layers * directions, B, width]; None where it was not given.
+
+    Raises TypeError for a wrong number of states, RuntimeError for a wrong shape.
+    """
+    if hx is None:
+        return None
+    visible = cell.visible_states()
+    given = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+    if len(given) != len(visible) or not all(isinstance(state, Tensor) for state in given):
+        names = ", ".join(state.name for state in visible)
+        raise TypeError(f"{cell.name}: hx must be {len(visible)} tensor(s), for {names}; got {len(given)}")
+    return {
+        state.name: _state(state, i, len(visible), tensor, sizes, columns, batched=batched)
+        for i, (state, tensor) in enumerate(zip(visible, given, strict=True))
+    }
+
+
+def _state(
+    state: StateSpec, index: int, count: int, tensor: Tensor, sizes: Sequence[Sizes], columns: int, *, batched: bool
+) -> Tensor:
+    wanted = 3 if batched else 2
+    if tensor.dim() != wanted:
+        kind = "batched 3-D" if batched else "unbatched 2-D"
+        raise RuntimeError(f"For {kind} input, hx should also be {wanted}-D but got {tensor.dim()}-D tensor")
+    if not batched:
+        tensor = tensor.unsqueeze(1)
+    expected = (len(sizes), columns, state.width(sizes[0]))
+    if tuple(tensor.shape) != expected:
+        what = "hidden" if count == 1 else f"hidden[{index}]"
+        raise RuntimeError(f"Expected {what} size {expected}, got {list(tensor.shape)}")
+    return tensor

@@ -1,0 +1,246 @@
+"""The layer that every cell becomes: torch.nn.LSTM's constructor, shapes and names, for any cell."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import torch_names
+from .base import RecurrentModule
+from .inputs import StatesLike, read_inputs, read_states
+from .run import run_direction
+from .spec import CellSpec
+
+
+class RecurrentLayer(RecurrentModule):
+    """See `document`; the generated subclasses differ by `spec` alone."""
+
+    @staticmethod
+    def document(cell: CellSpec) -> str:
+        """The docstring of a cell's layer."""
+        own = [f"{size.name}: a size" for size in cell.sizes]
+        own += [f"{constant.name}: default {constant.value!r}" for constant in cell.constants]
+        extra = [f"{item.name}= [T, B, width]" for item in cell.inputs[1:]]
+        names = [f"{state.name}_n" for state in cell.visible_states()]
+        states = names[0] if len(names) == 1 else f"({', '.join(names)})"
+        lines = [
+            f"Layers of {cell.name} cells, used like torch.nn.LSTM.",
+            "",
+            "Arguments: input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,",
+            "bidirectional=False, proj_size=0, device=None, dtype=None; as keywords num_heads=1, state_dtype=None",
+            "(the dtype of final states; default the input's), backend=None ('cpu', 'reference')"
+            + ("," if own else "."),
+            *([f"{'; '.join(own)}."] if own else []),
+            "",
+            f"forward(input, hx=None, *, lengths=None, reset=None{''.join(', ' + e for e in extra)})",
+            f"returns output [T, B, directions * width] and {states},",
+            "each [num_layers * directions, B, width]. lengths [B]: steps past a column's length change nothing and",
+            "give zeros. reset [T, B]: where it is not 0 the column starts anew before that step.",
+        ]
+        return "\n".join(lines)
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        num_heads: int = 1,
+        state_dtype: torch.dtype | None = None,
+        backend: str | None = None,
+        **constants_and_dims: Any,
+    ) -> None:
+        super().__init__()
+        self._configure(input_size, hidden_size, bias, num_heads, state_dtype, backend, constants_and_dims)
+        if not isinstance(dropout, (int, float)) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
+            raise ValueError(
+                "dropout should be a number in range [0, 1] representing the probability of an element being zeroed"
+            )
+        if num_layers <= 0:
+            raise ValueError("num_layers must be greater than zero")
+        if dropout > 0 and num_layers == 1:
+            warnings.warn(
+                "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects "
+                f"num_layers greater than 1, but got dropout={dropout} and num_layers={num_layers}",
+                stacklevel=2,
+            )
+        self._set_projection(proj_size)
+        self.num_layers, self.batch_first, self.dropout = num_layers, batch_first, float(dropout)
+        self.bidirectional, self.proj_size = bidirectional, proj_size
+        directions = 2 if bidirectional else 1
+        # One entry a layer and direction, direction-major as in torch.nn: l0, l0_reverse, l1, …
+        self._suffixes: list[str] = []
+        self._sizes: list[dict[str, int]] = []
+        width = input_size
+        for layer in range(num_layers):
+            sizes = self._sizes_for(width)
+            for suffix in (f"_l{layer}", f"_l{layer}_reverse")[:directions]:
+                self._suffixes.append(suffix)
+                self._sizes.append(sizes)
+                self._make_parameters(sizes, suffix, {"device": device, "dtype": dtype})
+            width = self.spec.output_width(sizes) * directions
+        for state in self.spec.states:
+            widths = [state.width(sizes) for sizes in self._sizes]
+            if len(set(widths)) > 1:
+                raise ValueError(f"the state {state.name} would have different widths in different layers: {widths}")
+        self._register_state_dict_hook(torch_names.mark_state_dict)  # type: ignore[no-untyped-call]
+        self.reset_parameters()
+
+    def _set_projection(self, proj_size: int) -> None:
+        if not proj_size:
+            return
+        if proj_size < 0:
+            raise ValueError("proj_size should be a positive integer or zero to disable projections")
+        if "P" not in self.dims:
+            raise ValueError(f"{self.spec.name} has no projection (no `dim P`); LSTMP is the LSTM with one")
+        if proj_size >= self.hidden_size:
+            raise ValueError("proj_size has to be smaller than hidden_size")
+        self.dims["P"] = proj_size
+
+    def reset_parameters(self) -> None:
+        """Give every parameter a new initial value."""
+        for sizes, suffix in zip(self._sizes, self._suffixes, strict=True):
+            self._initialise(sizes, suffix)
+
+    def forward(
+        self,
+        input: Tensor,
+        hx: StatesLike = None,
+        *,
+        lengths: Tensor | Sequence[int] | None = None,
+        reset: Tensor | None = None,
+        **extra: Tensor,
+    ) -> tuple[Tensor, Tensor | tuple[Tensor, ...]]:
+        """The output and the final states; see the class."""
+        cell = self.spec
+        given = read_inputs(
+            cell, self._sizes[0], input, extra, lengths, reset,
+            batch_first=self.batch_first, weight_dtype=self._weight_dtype(),
+        )  # fmt: skip
+        x = next(iter(given.inputs.values()))
+        columns = x.shape[1]
+        states = read_states(cell, self._sizes, hx, columns, batched=given.batched)
+        kernels, _ = self._choose(x)
+        directions = 2 if self.bidirectional else 1
+        finals: dict[str, list[Tensor]] = {state.name: [] for state in cell.states}
+        layer_input = x
+        for layer in range(self.num_layers):
+            outputs = []
+            for direction in range(directions):
+                place = layer * directions + direction
+                sizes = self._sizes[place]
+                parameters = self._parameters_of(sizes, self._suffixes[place], x)
+                here = {name: state[place] for name, state in states.items()} if states is not None else None
+                initial = self._initial_states(here, sizes, parameters, x, columns)
+                inputs = {**given.inputs, cell.inputs[0].name: layer_input}
+                output, last = run_direction(
+                    cell, kernels, inputs, parameters, initial, self.constants, sizes,
+                    reverse=direction == 1, lengths=given.lengths, reset=given.reset,
+                )  # fmt: skip
+                outputs.append(output)
+                for name, final in last.items():
+                    finals[name].append(final)
+            layer_input = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+            if self.dropout and layer + 1 < self.num_layers:
+                layer_input = nn.functional.dropout(layer_input, self.dropout, self.training)
+        output = layer_input
+        if not given.batched:
+            output = output.squeeze(1)
+        elif self.batch_first:
+            output = output.transpose(0, 1)
+        stacked = tuple(self._stack(finals[state.name], batched=given.batched) for state in cell.visible_states())
+        return output, stacked[0] if len(stacked) == 1 else stacked
+
+    def _stack(self, finals: list[Tensor], *, batched: bool) -> Tensor:
+        state = torch.stack(finals)
+        return state if batched else state.squeeze(1)
+
+    def gate_parameters(self, layer: int = 0, *, reverse: bool = False, grad: bool = False) -> dict[str, Tensor]:
+        """Views of one layer's parameters by their names in the language: matrices [out, in], block-diagonal ones
+        [N, out, in], vectors [width], scalars [1]. With `grad`, the same views of the gradients, None where absent.
+        (A block-diagonal member k·H wide with N > 1 and k > 1 is a copy: its blocks do not lie evenly spaced.)"""
+        if not 0 <= layer < self.num_layers or (reverse and not self.bidirectional):
+            raise ValueError(f"there is no layer {layer}{' in the reverse direction' if reverse else ''}")
+        place = layer * (2 if self.bidirectional else 1) + int(reverse)
+        return self._gate_parameters(self._sizes[place], self._suffixes[place], grad=grad)
+
+    def explain(self) -> str:
+        """Which path runs for inputs of the parameters' dtype and device, and why; the class of each loop."""
+        cell = self.spec
+        tensor = next(self.parameters(), torch.empty(0))
+        kernels, why = self._choose(tensor)
+        lines = [f"{cell.name}: {'CPU kernels' if kernels is not None else 'the reference (eager torch)'}: {why}"]
+        for segment in cell.segments:
+            streams = ", ".join(f"{stream.name} [T, B, {stream.width(self._sizes[0])}]" for stream in segment.streams)
+            lines.append(f"  {segment.name}: streams {streams or 'none'}")
+        lines += [
+            f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes
+        ]
+        return "\n".join(lines)
+
+    @property
+    def all_weights(self) -> list[list[nn.Parameter]]:
+        """The parameters of each layer and direction."""
+        return [
+            [tensor for name, tensor in self.named_parameters(recurse=False) if torch_names.suffix_of(name) == suffix]
+            for suffix in self._suffixes
+        ]
+
+    def flatten_parameters(self) -> None:
+        """Nothing to do: parameters are used where they are."""
+
+    def extra_repr(self) -> str:
+        """The arguments that are not their defaults."""
+        text = f"{self.input_size}, {self.hidden_size}"
+        defaults: Mapping[str, Any] = {
+            "proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0,
+            "bidirectional": False, "num_heads": 1, "state_dtype": None, "backend": None,
+        }  # fmt: skip
+        for name, default in defaults.items():
+            value = getattr(self, name)
+            if value != default:
+                text += f", {name}={value!r}"
+        for constant in self.spec.constants:
+            if not constant.shaping and self.constants[constant.name] != constant.value:
+                text += f", {constant.name}={self.constants[constant.name]!r}"
+        for name, size in self.dims.items():
+            if size is not None and not (name == "P" and self.proj_size):
+                text += f", {name}={size}"
+        return text
+
+    def to_torch(self) -> dict[str, Tensor]:
+        """The parameters under torch.nn's names (`bias_hh_*` among them), for nn.LSTM, nn.GRU or nn.RNN to load."""
+        return torch_names.to_torch(self)
+
+    @classmethod
+    def from_torch(cls, module: nn.RNNBase, **options: Any) -> RecurrentLayer:
+        """A layer with the shape and the values of an nn.LSTM, nn.GRU or nn.RNN. Raises RuntimeError where the gates
+        differ."""
+        weight: Tensor = module.get_parameter("weight_hh_l0")
+        layer = cls(
+            module.input_size, module.hidden_size, module.num_layers, module.bias, module.batch_first, module.dropout,
+            module.bidirectional, module.proj_size, device=weight.device, dtype=weight.dtype, **options,
+        )  # fmt: skip
+        layer.load_state_dict(module.state_dict())
+        return layer
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any], *rest: Any
+    ) -> None:
+        problem = torch_names.translate(self, state_dict, prefix, local_metadata)
+        if problem:
+            error_messages = rest[3]
+            error_messages.append(problem)
+            return
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)

@@ -1,0 +1,67 @@
+"""One segment's loop in plain eager torch: the fallback where no kernel runs, and the way of second derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .spec import SegmentSpec, Sizes
+
+
+def run_loop(
+    segment: SegmentSpec,
+    streams: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    states: Sequence[Tensor],
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    constants: Sequence[float],
+    sizes: Sizes,
+    reverse: bool,
+    wanted: Sequence[int],
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Arguments and results as the op's: the wanted sequences [T, B, width] and the final states [B, width].
+
+    Sequences have the streams' dtype, final states that of the states given. 16-bit tensors are computed in float32.
+    """
+    dtype = streams[0].dtype
+    compute = torch.float64 if dtype == torch.float64 else torch.float32
+    final_dtypes = [state.dtype for state in states]
+    streams = [stream.to(compute) for stream in streams]
+    weights = [weight.to(compute) for weight in weights]
+    current = tuple(state.to(compute) for state in states)
+    steps, columns = streams[0].shape[:2]
+    step = segment.make_step(weights, constants, sizes)
+    collected: list[list[Tensor]] = [[] for _ in wanted]
+    for t in reversed(range(steps)) if reverse else range(steps):
+        if reset is not None:
+            restart = reset[t].reshape(columns, 1)
+            current = tuple(
+                torch.where(restart, _initial(segment, i, weights, state), state) for i, state in enumerate(current)
+            )
+        new, values = step([stream[t] for stream in streams], current)
+        if lengths is not None:
+            # An inactive column keeps its states, and shows them.
+            active = (lengths > t).reshape(columns, 1)
+            new = tuple(torch.where(active, state, old) for state, old in zip(new, current, strict=True))
+        current = new
+        for values_so_far, index in zip(collected, wanted, strict=True):
+            values_so_far.append(values[index])
+    sequences = []
+    for values_so_far, index in zip(collected, wanted, strict=True):
+        if not steps:
+            sequences.append(streams[0].new_empty((0, columns, segment.sequences[index].width(sizes)), dtype=dtype))
+            continue
+        width = segment.sequences[index].width(sizes)
+        ordered = values_so_far[::-1] if reverse else values_so_far
+        sequences.append(torch.stack([value.expand(columns, width) for value in ordered]).to(dtype))
+    return sequences, [state.to(dtype) for state, dtype in zip(current, final_dtypes, strict=True)]
+
+
+def _initial(segment: SegmentSpec, index: int, weights: Sequence[Tensor], like: Tensor) -> Tensor:
+    initial = segment.initials[index]
+    if segment.learned[index]:
+        return weights[int(initial)].expand_as(like)
+    return torch.full((), float(initial), dtype=like.dtype, device=like.device)

@@ -1,0 +1,279 @@
+"""Makes the functions of a package's library into torch ops: schema, CPU kernel, fake kernel, autograd, autocast."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .loop import run_loop
+from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
+
+FORWARD = (
+    "(Tensor[] streams, Tensor[] weights, Tensor[] states, Tensor? offsets, Tensor? lengths, Tensor? reset, "
+    "Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool reverse, int[] sequences, bool training) "
+    "-> (Tensor[] sequences, Tensor[] final, Tensor[] saved)"
+)
+BACKWARD = (
+    "(Tensor[] d_sequences, int[] d_sequence_index, Tensor[] d_final, int[] d_final_index, Tensor[] streams, "
+    "Tensor[] weights, Tensor[] states, Tensor[] saved, Tensor? offsets, Tensor? lengths, Tensor? reset, "
+    "Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool reverse, bool[] needs) "
+    "-> (Tensor[] d_streams, Tensor[] d_weights, Tensor[] d_states)"
+)
+LINEAR = "(Tensor x, Tensor weight, Tensor? bias) -> Tensor"
+LINEAR_BACKWARD = "(Tensor d_y, Tensor x, Tensor weight, bool[] needs) -> Tensor[]"
+
+# torch forgets a registration when its Library object dies.
+_LIBRARIES: list[torch.library.Library] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The ops of a package: `linear`, and each segment's forward by the segment's name."""
+
+    namespace: str
+    linear: Any
+    forward: dict[str, Any]
+
+
+def open_library(path: Path, namespace: str, cells: Sequence[CellSpec]) -> Kernels:
+    """Open the library and register its ops as `namespace`, once a process. Raises RuntimeError, OSError."""
+    segments = [(cell, segment) for cell in cells for segment in cell.segments]
+    space = getattr(torch.ops, namespace)
+    if not hasattr(space, "linear"):
+        register = ctypes.CDLL(str(path)).rnncc_register
+        register.restype = ctypes.c_char_p
+        register.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p)
+        for _, segment in segments:
+            _define(register, namespace, f"{segment.name}_forward", FORWARD)
+            _define(register, namespace, f"{segment.name}_backward", BACKWARD)
+        _define(register, namespace, "linear_backward", LINEAR_BACKWARD)
+        _define(register, namespace, "linear", LINEAR)
+        library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
+        _LIBRARIES.append(library)
+        for cell, segment in segments:
+            _register_segment(library, namespace, cell, segment)
+        _register_linear(library, namespace)
+    forward = {segment.name: getattr(space, f"{segment.name}_forward") for _, segment in segments}
+    return Kernels(namespace, space.linear, forward)
+
+
+def _define(register: Any, namespace: str, name: str, schema: str) -> None:
+    problem = register(namespace.encode(), (name + schema).encode(), name.encode())
+    if problem is not None:
+        raise RuntimeError(f"torch refused the op {namespace}::{name}: {problem.decode()}")
+
+
+def op_sizes(cell: CellSpec, sizes: Sizes) -> list[int]:
+    """The op's `sizes`: I, H, then the declared dims."""
+    return [sizes["I"], sizes["H"], *(sizes[size.name] for size in cell.sizes)]
+
+
+def _named(cell: CellSpec, sizes: Sequence[int], num_heads: int) -> dict[str, int]:
+    names = ("I", "H", *(size.name for size in cell.sizes))
+    return dict(zip(names, sizes, strict=True)) | {"num_heads": num_heads}
+
+
+def _register_segment(library: torch.library.Library, namespace: str, cell: CellSpec, segment: SegmentSpec) -> None:
+    forward_name = f"{namespace}::{segment.name}_forward"
+    backward_name = f"{namespace}::{segment.name}_backward"
+    backward_op = getattr(getattr(torch.ops, namespace), f"{segment.name}_backward")
+
+    def loop_of(lengths: Tensor | None, reset: Tensor | None) -> LoopSpec:
+        return segment.plain if lengths is None and reset is None else segment.masked
+
+    def shared(loop: LoopSpec, dtype: torch.dtype, wanted: Sequence[int]) -> list[int]:
+        """For each saved tensor the place in `sequences` of the returned one that holds the same, or -1."""
+        if dtype not in (torch.float32, torch.float64):
+            return [-1] * len(loop.saved)
+        return [list(wanted).index(same) if same in wanted else -1 for same in loop.saved_sequence]
+
+    def fake_forward(
+        streams: Any, weights: Any, states: Any, offsets: Any, lengths: Any, reset: Any, seed: Any,
+        constants: Any, sizes: Any, num_heads: Any, reverse: bool, sequences: Any, training: bool,
+    ) -> Any:  # fmt: skip
+        first = streams[0]
+        steps, columns = first.shape[:2]
+        n = _named(cell, sizes, num_heads)
+        compute = torch.float64 if first.dtype == torch.float64 else torch.float32
+
+        def make(what: TensorSpec, dtype: torch.dtype) -> Tensor:
+            return first.new_empty((steps, columns, what.width(n)), dtype=dtype)  # type: ignore[no-any-return]
+
+        loop = loop_of(lengths, reset)
+        saved = []
+        if training:
+            where = shared(loop, first.dtype, sequences)
+            saved = [make(what, compute) for what, same in zip(loop.saved, where, strict=True) if same < 0]
+        finals = [state.new_empty((columns, spec.width(n))) for state, spec in zip(states, segment.states, strict=True)]
+        return [make(segment.sequences[i], first.dtype) for i in sequences], finals, saved
+
+    def fake_backward(
+        d_sequences: Any, d_sequence_index: Any, d_final: Any, d_final_index: Any,
+        streams: Any, weights: Any, states: Any, saved: Any, offsets: Any, lengths: Any, reset: Any, seed: Any,
+        constants: Any, sizes: Any, num_heads: Any, reverse: bool, needs: Any,
+    ) -> Any:  # fmt: skip
+        result = []
+        first = 0
+        for tensors in (streams, weights, states):
+            result.append([t.new_empty(t.shape) for i, t in enumerate(tensors) if needs[first + i]])
+            first += len(tensors)
+        return tuple(result)
+
+    def setup(ctx: Any, inputs: Any, output: Any) -> None:
+        streams, weights, states, _, lengths, reset, _, constants, sizes, num_heads, reverse, wanted, training = inputs
+        if not training:
+            raise RuntimeError(f"{forward_name} was called with training=False, but a gradient is needed")
+        sequences, _, extra = output
+        fresh = iter(extra)
+        where = shared(loop_of(lengths, reset), streams[0].dtype, wanted)
+        saved = [next(fresh) if same < 0 else sequences[same] for same in where]
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*extra)
+        ctx.save_for_backward(*streams, *weights, *states, *saved, lengths, reset)
+        ctx.counts = (len(streams), len(weights), len(states), len(saved))
+        ctx.rest = (list(constants), list(sizes), num_heads, reverse, list(wanted))
+
+    def backward(ctx: Any, d_sequences: Any, d_final: Any, d_saved: Any) -> Any:
+        tensors = iter(ctx.saved_tensors)
+        streams, weights, states, saved = ([next(tensors) for _ in range(count)] for count in ctx.counts)
+        lengths, reset = tensors
+        constants, sizes, num_heads, reverse, wanted = ctx.rest
+        needs = [list(group) for group in ctx.needs_input_grad[:3]]
+        if torch.is_grad_enabled():
+            gradients = _differentiable(
+                segment, _named(cell, sizes, num_heads), streams, weights, states, lengths, reset,
+                constants, reverse, wanted, d_sequences, d_final, needs,
+            )  # fmt: skip
+        else:
+            given = [(i, d) for i, d in zip(wanted, d_sequences, strict=True) if d is not None]
+            given_final = [(i, d) for i, d in enumerate(d_final) if d is not None]
+            made = backward_op(
+                [d for _, d in given], [i for i, _ in given],
+                [d for _, d in given_final], [i for i, _ in given_final],
+                streams, weights, states, saved, None, lengths, reset, None,
+                constants, sizes, num_heads, reverse, [need for group in needs for need in group],
+            )  # fmt: skip
+            gradients = tuple(_spread(group, need) for group, need in zip(made, needs, strict=True))
+        # torch treats an empty list as a list of tensors: its gradient is an empty list.
+        return (*gradients, None, None, None, None, None if constants else [], None, None, None, None if wanted else [],
+                None)  # fmt: skip
+
+    def refuse(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(f"{backward_name} has no derivative of its own; differentiate {forward_name} twice instead")
+
+    def autocast(keyset: Any, streams: Any, weights: Any, *rest: Any) -> Any:
+        device = streams[0].device.type
+        dtype = torch.get_autocast_dtype(device)
+        with torch.autocast(device, enabled=False):
+            op = getattr(getattr(torch.ops, namespace), f"{segment.name}_forward").default
+            return op([_cast(t, dtype) for t in streams], [_cast(t, dtype) for t in weights], *rest)
+
+    torch.library.register_fake(forward_name, fake_forward, lib=library)
+    torch.library.register_fake(backward_name, fake_backward, lib=library)
+    torch.library.register_autograd(forward_name, backward, setup_context=setup, lib=library)
+    torch.library.register_autograd(backward_name, refuse, lib=library)
+    _register_autocast(library, f"{segment.name}_forward", autocast)
+
+
+def _register_autocast(library: torch.library.Library, name: str, kernel: Any) -> None:
+    library.impl(name, kernel, "AutocastCPU", with_keyset=True)  # type: ignore[no-untyped-call]
+
+
+def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """As autocast casts: floating-point tensors, but not float64."""
+    if tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(dtype)
+
+
+def _spread(made: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor | None]:
+    fresh = iter(made)
+    return [next(fresh) if need else None for need in needs]
+
+
+def _differentiable(
+    segment: SegmentSpec,
+    sizes: Sizes,
+    streams: list[Tensor],
+    weights: list[Tensor],
+    states: list[Tensor],
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    constants: list[float],
+    reverse: bool,
+    wanted: list[int],
+    d_sequences: Sequence[Tensor | None],
+    d_final: Sequence[Tensor | None],
+    needs: list[list[bool]],
+) -> tuple[list[Tensor | None], ...]:
+    """The gradients through the reference loop, so that they can be differentiated again."""
+    # Aliases: autograd.grad must see each argument as independent of the others.
+    groups = [[tensor.view_as(tensor) for tensor in group] for group in (streams, weights, states)]
+    sequences, finals = run_loop(
+        segment, groups[0], groups[1], groups[2], lengths, reset, constants, sizes, reverse, wanted
+    )
+    outputs, d_outputs = [], []
+    for value, d_value in zip((*sequences, *finals), (*d_sequences, *d_final), strict=True):
+        if d_value is not None and value.requires_grad:
+            outputs.append(value)
+            d_outputs.append(d_value)
+    inputs = [
+        t for group, need in zip(groups, needs, strict=True) for t, wants in zip(group, need, strict=True) if wants
+    ]
+    if outputs and inputs:
+        made = torch.autograd.grad(outputs, inputs, d_outputs, create_graph=True, allow_unused=True)
+    else:
+        made = (None,) * len(inputs)  # type: ignore[assignment]
+    fresh = iter(made)
+    return tuple([next(fresh) if wants else None for wants in need] for need in needs)
+
+
+def _register_linear(library: torch.library.Library, namespace: str) -> None:
+    backward_op = getattr(torch.ops, namespace).linear_backward
+
+    def fake_linear(x: Any, weight: Any, bias: Any) -> Any:
+        fits = x.shape[-1] == weight.shape[1]
+        torch._check(fits, lambda: f"linear: x {x.shape} does not fit weight {weight.shape}")  # type: ignore[no-untyped-call]
+        return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+    def fake_backward(d_y: Any, x: Any, weight: Any, needs: Any) -> Any:
+        made = (x.new_empty(x.shape), weight.new_empty(weight.shape), weight.new_empty((weight.shape[0],)))
+        return [tensor for tensor, need in zip(made, needs, strict=True) if need]
+
+    def setup(ctx: Any, inputs: Any, output: Any) -> None:
+        x, weight, _ = inputs
+        ctx.save_for_backward(x, weight)
+
+    def backward(ctx: Any, d_y: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        needs = list(ctx.needs_input_grad)
+        if not torch.is_grad_enabled():
+            return tuple(_spread(backward_op(d_y, x, weight, needs), needs))
+        rows = d_y.reshape(-1, d_y.shape[-1])
+        return (
+            d_y @ weight if needs[0] else None,
+            rows.t() @ x.reshape(-1, x.shape[-1]) if needs[1] else None,
+            rows.sum(0) if needs[2] else None,
+        )
+
+    def refuse(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(
+            f"{namespace}::linear_backward has no derivative of its own; differentiate linear twice instead"
+        )
+
+    def autocast(keyset: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
+        dtype = torch.get_autocast_dtype(x.device.type)
+        with torch.autocast(x.device.type, enabled=False):
+            return getattr(torch.ops, namespace).linear(_cast(x, dtype), _cast(weight, dtype), _cast(bias, dtype))
+
+    torch.library.register_fake(f"{namespace}::linear", fake_linear, lib=library)
+    torch.library.register_fake(f"{namespace}::linear_backward", fake_backward, lib=library)
+    torch.library.register_autograd(f"{namespace}::linear", backward, setup_context=setup, lib=library)
+    torch.library.register_autograd(f"{namespace}::linear_backward", refuse, lib=library)
+    _register_autocast(library, "linear", autocast)

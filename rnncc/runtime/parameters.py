@@ -1,0 +1,100 @@
+"""The parameters of one layer and direction: shapes, initial values, and views of one gate's share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from .spec import CellSpec, MemberSpec, ParameterSpec, Sizes
+
+# torch.nn's order, so that the same seed gives the same values where a cell has the same parameters.
+_FIRST = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+def ordered(cell: CellSpec, *, bias: bool) -> list[ParameterSpec]:
+    """The parameters that a module has, in the order of its attributes."""
+    kept = [parameter for parameter in cell.parameters if bias or not parameter.is_bias]
+    rank = {name: i for i, name in enumerate(_FIRST)}
+    return sorted(kept, key=lambda parameter: rank.get(parameter.attribute, len(_FIRST)))
+
+
+def shape_of(parameter: ParameterSpec, sizes: Sizes) -> tuple[int, ...]:
+    """[Σwidth] or [Σwidth, columns / blocks]."""
+    rows = sum(member.width(sizes) for member in parameter.members)
+    if parameter.columns is None:
+        return (rows,)
+    return rows, parameter.columns(sizes) // blocks_of(parameter, sizes)
+
+
+def blocks_of(parameter: ParameterSpec, sizes: Sizes) -> int:
+    """How many blocks a matrix has."""
+    return parameter.blocks(sizes) if parameter.blocks is not None else 1
+
+
+def members_of(parameter: ParameterSpec, tensor: Tensor, sizes: Sizes) -> Iterator[tuple[MemberSpec, Tensor]]:
+    """Each member with its rows of the packed tensor."""
+    start = 0
+    for member in parameter.members:
+        width = member.width(sizes)
+        yield member, tensor[start : start + width]
+        start += width
+
+
+def gate_view(parameter: ParameterSpec, member: MemberSpec, rows: Tensor, sizes: Sizes) -> Tensor:
+    """A member's rows as the language sees it: [out, in], [N, out, in] or [width]."""
+    if parameter.blocks is None:
+        return rows
+    blocks = blocks_of(parameter, sizes)
+    if member.k == 1:
+        return rows.view(blocks, -1, rows.shape[1])
+    return rows.view(member.k, blocks, -1, rows.shape[1]).transpose(0, 1).flatten(1, 2)
+
+
+@torch.no_grad()
+def initialise(parameter: ParameterSpec, tensor: Tensor, sizes: Sizes) -> None:
+    """Give a parameter its initial values: U(±1/√H), or what `init` and `param` say, per gate and head."""
+    bound = 1.0 / math.sqrt(sizes["H"])
+    if all(member.initialiser == "default" for member in parameter.members):
+        nn.init.uniform_(tensor, -bound, bound)
+        return
+    for member, rows in members_of(parameter, tensor, sizes):
+        if parameter.columns is None:
+            _fill(member, rows, bound)
+            continue
+        blocks = blocks_of(parameter, sizes)
+        k = member.k if blocks > 1 else 1
+        blocked = rows.view(k, blocks, rows.shape[0] // (k * blocks), rows.shape[1])
+        for block in range(blocks):
+            fresh = torch.empty_like(blocked[:, block]).flatten(0, 1)
+            _fill(member, fresh, bound)
+            blocked[:, block] = fresh.view_as(blocked[:, block])
+
+
+def _fill(member: MemberSpec, tensor: Tensor, bound: float) -> None:
+    values = member.values
+    match member.initialiser:
+        case "default":
+            nn.init.uniform_(tensor, -bound, bound)
+        case "constant":
+            nn.init.constant_(tensor, values[0])
+        case "uniform":
+            nn.init.uniform_(tensor, values[0], values[1])
+        case "normal":
+            nn.init.normal_(tensor, values[0], values[1])
+        case "xavier":
+            nn.init.xavier_uniform_(tensor)
+        case "xavier_normal":
+            nn.init.xavier_normal_(tensor)
+        case "kaiming":
+            nn.init.kaiming_uniform_(tensor)
+        case "orthogonal":
+            # torch computes it in float32 or wider only.
+            wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+            tensor.copy_(nn.init.orthogonal_(wide))
+        case "eye":
+            nn.init.eye_(tensor)
+        case other:
+            raise RuntimeError(f"unknown initialiser {other!r} of {member.name}")

@@ -1,0 +1,96 @@
+"""What the generated torch code does across the units of a row, and with block-diagonal matrices.
+
+A value of width k*base under N heads is laid out [k, N, base/N], flattened in the last dimension (rnncc.ir.cell).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def number(value: Tensor | float) -> Tensor:
+    """A number as a tensor without dimensions, which takes the dtype of whatever it meets."""
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.get_default_dtype())
+
+
+def widen(value: Tensor | float, width: int) -> Tensor:
+    """[..., 1], or a number, as [..., width]."""
+    tensor = number(value)
+    if tensor.dim() == 0:
+        tensor = tensor.reshape(1)
+    return tensor.expand(*tensor.shape[:-1], width)
+
+
+def per_head(value: Tensor, heads: int, k: int, width: int) -> Tensor:
+    """One number a head, [..., heads], as [..., width]."""
+    if heads == 1:
+        return value  # [..., 1] broadcasts by itself
+    spread = value[..., None, :, None].expand(*value.shape[:-1], k, heads, width // (k * heads))
+    return spread.reshape(*value.shape[:-1], width)
+
+
+def split_heads(value: Tensor, heads: int, k: int) -> Tensor:
+    """[..., k*N*D] as [..., N, k*D]."""
+    if heads == 1:
+        return value.unsqueeze(-2)
+    return value.reshape(*value.shape[:-1], k, heads, -1).movedim(-3, -2).flatten(-2)
+
+
+def join_heads(value: Tensor, heads: int, k: int) -> Tensor:
+    """The reverse of `split_heads`."""
+    if heads == 1:
+        return value.squeeze(-2)
+    return value.reshape(*value.shape[:-1], k, -1).movedim(-2, -3).flatten(-3)
+
+
+def row_sum(value: Tensor, heads: int, k: int) -> Tensor:
+    """The sum over each head's units: [..., k*N*D] to [..., N]."""
+    return split_heads(value, heads, k).sum(-1)
+
+
+def row_mean(value: Tensor, heads: int, k: int) -> Tensor:
+    """The mean over each head's units."""
+    return split_heads(value, heads, k).mean(-1)
+
+
+def row_max(value: Tensor, heads: int, k: int) -> Tensor:
+    """The maximum over each head's units. It has no gradient: what softmax subtracts cancels."""
+    return split_heads(value.detach(), heads, k).amax(-1)
+
+
+def row_cumsum(value: Tensor, heads: int, k: int) -> Tensor:
+    """The running sum over each head's units."""
+    return join_heads(split_heads(value, heads, k).cumsum(-1), heads, k)
+
+
+def concat(values: Sequence[Tensor]) -> Tensor:
+    """Along the last dimension; the others broadcast."""
+    batch = torch.broadcast_shapes(*(value.shape[:-1] for value in values))  # type: ignore[no-untyped-call]
+    return torch.cat([value.expand(*batch, value.shape[-1]) for value in values], -1)
+
+
+def contract(
+    matrix: Tensor, operand: Tensor, blocks: int, row_k: int, column_k: int, transposed: bool = False
+) -> Tensor:
+    """Block-diagonal `matrix @ operand` (or its transpose): matrix [row_k*N*D, columns/N], operand [..., columns]."""
+    if blocks == 1:
+        return operand @ matrix if transposed else torch.nn.functional.linear(operand, matrix)
+    blocked = to_blocks(matrix, blocks, row_k)
+    if transposed:
+        product = torch.einsum("...no,noi->...ni", split_heads(operand, blocks, row_k), blocked)
+        return join_heads(product, blocks, column_k)
+    product = torch.einsum("...ni,noi->...no", split_heads(operand, blocks, column_k), blocked)
+    return join_heads(product, blocks, row_k)
+
+
+def to_blocks(matrix: Tensor, blocks: int, k: int) -> Tensor:
+    """A stored matrix [k*N*D, columns] as [N, k*D, columns]."""
+    return matrix.reshape(k, blocks, -1, matrix.shape[-1]).transpose(0, 1).flatten(1, 2)
+
+
+def from_blocks(matrix: Tensor, blocks: int, k: int) -> Tensor:
+    """The reverse of `to_blocks`."""
+    return matrix.reshape(blocks, k, -1, matrix.shape[-1]).transpose(0, 1).flatten(0, 2)

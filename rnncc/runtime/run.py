@@ -1,0 +1,162 @@
+"""One direction of one layer: prologue, then each segment's batched part and loop, then the epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from .loop import run_loop
+from .ops import Kernels, op_sizes
+from .rows import concat, widen
+from .spec import CellSpec, SegmentSpec, Sizes
+
+KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What the generated batched code calls."""
+
+    kernels: Kernels | None
+    shape_stream: Tensor
+    lengths: Tensor | None
+    reset: Tensor | None
+    reverse: bool
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x weightᵀ + bias over the last dimension."""
+        if self.kernels is None:
+            return torch.nn.functional.linear(x, weight, bias)
+        result: Tensor = self.kernels.linear(x, weight, bias)
+        return result
+
+    def delay(self, value: Tensor) -> Tensor:
+        """[T, B, width] one step later in processing order; zero before the start and at a reset."""
+        zero = torch.zeros_like(value[:1])
+        if not self.reverse:
+            delayed = torch.cat((zero, value[:-1]))
+        else:
+            if self.lengths is not None:
+                # A column starts at its last step: what lies behind it is not its past.
+                value = torch.where(active_steps(value.shape[0], self.lengths).unsqueeze(-1), value, 0)
+            delayed = torch.cat((value[1:], zero))
+        if self.reset is not None:
+            delayed = torch.where(self.reset.unsqueeze(-1), 0, delayed)
+        return delayed
+
+    def stream(self, *members: tuple[Tensor | float, int]) -> Tensor:
+        """Values side by side as one stream [T, B, Σwidth]."""
+        steps, columns = self.shape_stream.shape[:2]
+        parts = []
+        for value, width in members:
+            wide = widen(value, width).to(self.shape_stream)
+            parts.append(wide.expand(steps, columns, width))
+        return parts[0] if len(parts) == 1 else concat(parts)
+
+
+def active_steps(steps: int, lengths: Tensor) -> Tensor:
+    """[T, B]: True where the step belongs to the column."""
+    return torch.arange(steps, device=lengths.device).unsqueeze(1) < lengths
+
+
+def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, missing: str) -> tuple[Kernels | None, str]:
+    """The kernels to use for this input, or None, and why."""
+    if backend == "reference":
+        return None, "backend='reference' was asked for"
+    if kernels is None:
+        reason = missing
+    elif x.device.type not in ("cpu", "meta"):
+        reason = f"this package has no kernels for the device {x.device.type}"
+    elif x.dtype not in KERNEL_DTYPES:
+        reason = f"the kernels do not take {x.dtype}"
+    elif not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        reason = "torch.func transforms run through the reference"
+    else:
+        return kernels, "a kernel for the CPU takes every size and dtype here"
+    if backend is not None:
+        raise RuntimeError(f"backend={backend!r} cannot run: {reason}")
+    return None, reason
+
+
+def refuse_forward_mode() -> None:
+    """Forward-mode AD through a custom op would give zeros without a word."""
+    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
+        raise NotImplementedError(
+            "forward-mode automatic differentiation (torch.func.jvp, dual tensors) is not supported; "
+            "backend='reference' supports it"
+        )
+
+
+def run_direction(
+    cell: CellSpec,
+    kernels: Kernels | None,
+    inputs: Mapping[str, Tensor],
+    parameters: Mapping[str, Tensor],
+    states: Mapping[str, Tensor],
+    constants: Mapping[str, float],
+    sizes: Sizes,
+    *,
+    reverse: bool = False,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The output [T, B, width] and the final states [B, width] by name.
+
+    `inputs` are [T, B, width] and begin with x; `states` holds every state's initial value, delay states' too.
+    """
+    first = next(iter(inputs.values()))
+    tools = Tools(kernels, first, lengths, reset, reverse)
+    values: dict[str, Tensor] = dict(inputs)
+    cell.prologue(values, parameters, constants, sizes)
+    finals: dict[str, Tensor] = {}
+    for segment in cell.segments:
+        streams = segment.batched(values, parameters, constants, sizes, tools)
+        masked = lengths is not None or reset is not None
+        loop = segment.masked if masked else segment.plain
+        weights = [parameters[weight.attribute] if weight.attribute else values[weight.name] for weight in loop.weights]
+        initial = [states[state.name] for state in segment.states]
+        numbers = [float(constants[name]) for name in segment.constants]
+        wanted = list(segment.needed)
+        sequences, last = run_segment(
+            cell, segment, kernels, streams, weights, initial, lengths, reset, numbers, sizes, reverse, wanted
+        )
+        for index, sequence in zip(wanted, sequences, strict=True):
+            values[segment.sequences[index].name] = sequence
+        for state, final in zip(segment.states, last, strict=True):
+            finals[state.name] = final
+    cell.epilogue(values, parameters, constants, sizes, tools)
+    output = values[cell.output]
+    if lengths is not None:
+        output = torch.where(active_steps(first.shape[0], lengths).unsqueeze(-1), output, 0)
+    width = cell.output_width(sizes)
+    return output.expand(*first.shape[:2], width), finals
+
+
+def run_segment(
+    cell: CellSpec,
+    segment: SegmentSpec,
+    kernels: Kernels | None,
+    streams: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    states: Sequence[Tensor],
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    constants: Sequence[float],
+    sizes: Sizes,
+    reverse: bool,
+    wanted: Sequence[int],
+) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """One loop, by its op or by the reference."""
+    if kernels is None:
+        return run_loop(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted)
+    refuse_forward_mode()
+    training = torch.is_grad_enabled() and any(t.requires_grad for t in (*streams, *weights, *states))
+    sequences, finals, _ = kernels.forward[segment.name](
+        streams, weights, states, None, lengths, reset, None, constants, op_sizes(cell, sizes), sizes["num_heads"],
+        reverse, wanted, training,
+    )  # fmt: skip
+    return sequences, finals

@@ -1,0 +1,165 @@
+"""What a generated module says about its cell. Layers, ops and the reference path read nothing else.
+
+A width is a function of the cell's sizes `n`: a mapping that holds I, H, num_heads and the declared dims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+Sizes = Mapping[str, int]
+Width = Callable[[Sizes], int]
+
+# step(streams at t, previous states) -> (new states, values of the segment's sequences)
+Step = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]
+# make_step(weights, constants, sizes) -> step
+MakeStep = Callable[[Sequence[Tensor], Sequence[float], Sizes], Step]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSpec:
+    """One gate's rows of a packed parameter, in the layout [k, blocks, width/(k*blocks)]. `initialiser` as in
+    `rnncc.ir.cell.Initialiser`."""
+
+    name: str
+    width: Width
+    k: int = 1
+    initialiser: str = "default"
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterSpec:
+    """One tensor a layer and direction: a vector [Σwidth], or a matrix [Σwidth, columns / blocks]."""
+
+    name: str
+    attribute: str
+    members: tuple[MemberSpec, ...]
+    columns: Width | None = None
+    blocks: Width | None = None
+    is_bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SizeSpec:
+    """A declared dim: a keyword of the constructor, or `solved` from the others."""
+
+    name: str
+    default: int | None = None
+    solved: Width | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintSpec:
+    """`left == right`, or `left % right == 0` where `divides`; `why` is "line 7"."""
+
+    left: Width
+    right: Width
+    left_text: str
+    right_text: str
+    why: str
+    divides: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantSpec:
+    name: str
+    value: float | int | str
+    shaping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    name: str
+    width: Width
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """`initial` is None where it is learned (parameter `<name>0`). A hidden delay state has `delay_of`."""
+
+    name: str
+    width: Width
+    initial: float | None = 0.0
+    delay_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A stream or a sequence [T, B, width], or a saved tensor of the same shape."""
+
+    name: str
+    width: Width
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSpec:
+    """What a loop reads at every step: the parameter `attribute`, or the prologue's value `name` (`attribute` "")."""
+
+    name: str
+    attribute: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSpec:
+    """The plain or the masked loop: its weights and what its training forward saves.
+
+    `saved_sequence`: for each saved tensor the sequence that holds the same values, or -1.
+    """
+
+    weights: tuple[WeightSpec, ...]
+    saved: tuple[TensorSpec, ...] = ()
+    saved_sequence: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSpec:
+    """One loop.
+
+    `needed`   indices of the sequences that the output, later segments or the epilogue read
+    `initials` what a reset restores, a state: a number, or (where `learned`) an index into `masked.weights`
+    `batched`  batched(values, parameters, constants, sizes, tools): adds what is computed over all steps to `values`
+               and returns the streams
+    """
+
+    name: str
+    states: tuple[StateSpec, ...]
+    streams: tuple[TensorSpec, ...]
+    sequences: tuple[TensorSpec, ...]
+    needed: tuple[int, ...]
+    constants: tuple[str, ...]
+    initials: tuple[float | int, ...]
+    learned: tuple[bool, ...]
+    plain: LoopSpec
+    masked: LoopSpec
+    batched: Callable[..., list[Tensor]]
+    make_step: MakeStep
+
+
+@dataclass(frozen=True, slots=True)
+class CellSpec:
+    """A cell. `prologue` and `epilogue` work like `batched`. `classes`, for `explain()`: (states, class, form, why)."""
+
+    name: str
+    source_name: str
+    sizes: tuple[SizeSpec, ...]
+    constants: tuple[ConstantSpec, ...]
+    inputs: tuple[InputSpec, ...]
+    states: tuple[StateSpec, ...]
+    parameters: tuple[ParameterSpec, ...]
+    segments: tuple[SegmentSpec, ...]
+    output: str
+    output_width: Width
+    constraints: tuple[ConstraintSpec, ...]
+    prologue: Callable[..., None]
+    epilogue: Callable[..., None]
+    classes: tuple[tuple[str, str, str, str], ...] = ()
+    has_delays: bool = False
+    single_head_because: str = ""
+
+    def visible_states(self) -> tuple[StateSpec, ...]:
+        """The states that stand in hx and h_n."""
+        return tuple(state for state in self.states if state.delay_of is None)

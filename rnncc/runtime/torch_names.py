@@ -1,0 +1,149 @@
+"""torch.nn's recurrent modules and ours: how their parameters correspond.
+
+nn keeps two biases a gate and orders gates i, f, g, o (LSTM) or r, z, n (GRU). A cell has the biases that its equations
+write; what nn's second bias adds is added to the first where a gate has only that one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .parameters import members_of
+from .spec import ParameterSpec
+
+if TYPE_CHECKING:
+    from .layer import RecurrentLayer
+
+_GATES: dict[int, tuple[str, tuple[str, ...]]] = {
+    4: ("nn.LSTM", ("i", "f", "g", "o")),
+    3: ("nn.GRU", ("r", "z", "n")),
+}
+_MARK = "rnncc_gates"
+_SUFFIX = re.compile(r"_l\d+(_reverse)?$")
+
+
+def suffix_of(name: str) -> str:
+    """`_l0_reverse` of `weight_ih_l0_reverse`; "" where there is none."""
+    match = _SUFFIX.search(name)
+    return match.group() if match else ""
+
+
+def mark_state_dict(
+    module: RecurrentLayer, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any]
+) -> None:
+    """Note the gates' order beside the values, so that loading can tell our dictionaries from torch.nn's."""
+    local_metadata[_MARK] = gate_names(module)
+
+
+def gate_names(module: RecurrentLayer) -> list[str]:
+    """The gates in the order of the rows of `weight_ih` (else of `weight_hh`)."""
+    for attribute in ("weight_ih", "weight_hh"):
+        parameter = _parameter(module, attribute)
+        if parameter is not None:
+            return [_gate(member.name) for member in parameter.members]
+    return []
+
+
+def _gate(member: str) -> str:
+    return member.split("_", 1)[1] if "_" in member else ""
+
+
+def _parameter(module: RecurrentLayer, attribute: str) -> ParameterSpec | None:
+    return next((p for p in module.spec.parameters if p.attribute == attribute), None)
+
+
+def translate(
+    module: RecurrentLayer, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]
+) -> str:
+    """Bring torch.nn's keys in `state_dict` (changed in place) into ours. Returns what is wrong, or ""."""
+    gates = gate_names(module)
+    marked = local_metadata.get(_MARK)
+    if marked is not None:
+        if list(marked) != gates:
+            own = ", ".join(gates)
+            return f"the gates of the saved layer are {', '.join(marked)}; those of {module.spec.name} are {own}"
+        return ""
+    second = _parameter(module, "bias_hh")
+    extra = [suffix for suffix in module._suffixes if second is None and f"{prefix}bias_hh{suffix}" in state_dict]
+    problem = _order_problem(module, gates, certain=bool(extra))
+    if problem:
+        return problem
+    for suffix in extra:
+        problem = _merge(module, state_dict, prefix, suffix, module._sizes[module._suffixes.index(suffix)])
+        if problem:
+            return problem
+    return ""
+
+
+def _order_problem(module: RecurrentLayer, gates: list[str], *, certain: bool) -> str:
+    """Whether nn's rows would land in other gates. `certain`: the dictionary is surely nn's."""
+    if len(gates) not in _GATES:
+        return ""
+    source, order = _GATES[len(gates)]
+    if list(order) == gates or (not certain and set(order) != set(gates)):
+        return ""
+    return (
+        f"{source} packs its gates as {', '.join(order)}, {module.spec.name} as {', '.join(gates)}: "
+        "the rows would land in the wrong gates"
+    )
+
+
+def _merge(module: RecurrentLayer, state_dict: dict[str, Any], prefix: str, suffix: str, sizes: Any) -> str:
+    """Distribute nn's `bias_hh`: to bR where the gate has one, else to b."""
+    first, inner = _parameter(module, "bias_ih"), _parameter(module, "bR")
+    key = f"{prefix}bias_hh{suffix}"
+    bias = state_dict.get(f"{prefix}bias_ih{suffix}")
+    if not module.bias or first is None or bias is None:
+        return f"{module.spec.name} has no bias to which {key} could be added"
+    total: Tensor = state_dict[key]
+    if total.shape != bias.shape:
+        return f"{key} has the shape {tuple(total.shape)}, bias_ih {tuple(bias.shape)}"
+    own = {_gate(member.name): member for member in inner.members} if inner is not None else {}
+    merged, inside = bias.clone(), {}
+    pairs = zip(members_of(first, merged, sizes), members_of(first, total, sizes), strict=True)
+    for (member, rows), (_, added) in pairs:
+        if _gate(member.name) in own:
+            inside[_gate(member.name)] = added
+        else:
+            rows += added
+    state_dict[f"{prefix}bias_ih{suffix}"] = merged
+    del state_dict[key]
+    if inner is not None:
+        missing = [gate for gate in own if gate not in inside]
+        if missing:
+            return f"{key} has no part for {', '.join(missing)}"
+        state_dict[f"{prefix}bR{suffix}"] = torch.cat([inside[_gate(member.name)] for member in inner.members])
+    return ""
+
+
+def to_torch(module: RecurrentLayer) -> dict[str, Tensor]:
+    """The layer's values under torch.nn's keys. Raises RuntimeError where the gates' order is not nn's."""
+    problem = _order_problem(module, gate_names(module), certain=True)
+    if problem:
+        raise RuntimeError(problem)
+    result: dict[str, Tensor] = {}
+    inner, first = _parameter(module, "bR"), _parameter(module, "bias_ih")
+    for sizes, suffix in zip(module._sizes, module._suffixes, strict=True):
+        for parameter in module.spec.parameters:
+            name = parameter.attribute + suffix
+            if parameter is inner or not hasattr(module, name):
+                continue
+            result[name] = getattr(module, name).detach().clone()
+        if first is None or not module.bias or f"bias_hh{suffix}" in result:
+            continue
+        second = torch.zeros_like(result[f"bias_ih{suffix}"])
+        if inner is not None:
+            values = {
+                _gate(member.name): rows
+                for member, rows in members_of(inner, getattr(module, f"bR{suffix}").detach(), sizes)
+            }
+            for member, rows in members_of(first, second, sizes):
+                if _gate(member.name) in values:
+                    rows.copy_(values[_gate(member.name)])
+        result[f"bias_hh{suffix}"] = second
+    return result

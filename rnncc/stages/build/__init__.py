@@ -1,0 +1,182 @@
+"""`build`: a Bundle and the package's own files become a package in the cache; `install` copies it to the user.
+
+Input: what the stages before made (a Product), the compiler. Output: the folder of a finished package.
+Fails with RnnccError: RNN601 (no compiler; from `find_toolchain`), RNN602 (compilation failed), RNN605 (cache cannot be
+written), and from `install` RNN603, RNN604, RNN605.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rnncc.cache import Cache, Progress, digest
+from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.ir.artifact import Bundle, File, Unit
+from rnncc.stages.build import ninja, toolchain
+from rnncc.stages.build.install import check_stem, install
+from rnncc.stages.build.toolchain import Toolchain, find_toolchain
+
+# The oldest torch whose C interface the binding needs.
+TORCH_ABI = "2.10"
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+__all__ = ["TORCH_ABI", "Product", "Toolchain", "build", "check_stem", "find_toolchain", "first_key", "install"]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A package before it is compiled.
+
+    files    the package's own files (`render_package`)
+    bundle   the kernels, or None for a package that runs the reference alone; `missing` then says why
+    cells    names of the cells, in order
+    about    further entries of `_rnncc.json`
+    """
+
+    files: tuple[File, ...]
+    bundle: Bundle | None
+    cells: tuple[str, ...]
+    missing: str = ""
+    about: Mapping[str, object] = field(default_factory=dict)
+
+
+def first_key(source: bytes, stem: str, target: str, compiler: Toolchain | None, shaping: Mapping[str, object]) -> str:
+    """What a package depends on, hashed, before anything of it is made: equal keys mean equal packages.
+
+    rnncc stands in the key by the bytes of its own code and templates, which the version alone would not tell apart
+    during development. Costs some milliseconds and imports nothing.
+    """
+    own = _own_files()
+    text = [f"{path}\0{digest(data)}" for path, data in own]
+    compiled_by = f"{compiler.command}\n{compiler.version}" if compiler is not None else "no compiler"
+    knobs = json.dumps(dict(shaping), sort_keys=True, default=str)
+    return digest(source, stem, target, knobs, toolchain.flags_text(), compiled_by, TORCH_ABI, *text)[:32]
+
+
+def _own_files() -> list[tuple[str, bytes]]:
+    carried = _PACKAGE / "_data" / "templates"
+    templates = carried if carried.is_dir() else _PACKAGE.parent / "templates"
+    found = []
+    for root in (_PACKAGE, templates):
+        for path in sorted(root.rglob("*")):
+            if path.suffix in (".py", ".lark", ".j2", ".h", ".cpp") and path.is_file():
+                found.append((path.relative_to(root).as_posix(), path.read_bytes()))
+    return found
+
+
+def build(
+    key: str,
+    stem: str,
+    produce: Callable[[], Product],
+    compiler: Toolchain | None,
+    cache: Cache,
+    progress: Progress | None = None,
+) -> Path:
+    """The finished package of `key` in the cache: found there, or produced and compiled. `produce` runs at most once,
+    and only where the cache has nothing. Without a compiler the package runs the reference alone."""
+
+    def make(folder: Path) -> None:
+        product = produce()
+        if progress is not None and product.bundle is not None:
+            progress(f"compiling {stem} ({', '.join(product.cells)})")
+        _write(product, folder)
+        library = None
+        if product.bundle is not None and compiler is not None:
+            _compile(product.bundle, stem, folder, compiler, cache, key)
+            library = f"_{stem}.so"
+        # Written last: a package without it is not finished.
+        _describe(product, stem, key, library, compiler, folder)
+
+    return cache.build(key, stem, make, progress)
+
+
+def _write(product: Product, folder: Path) -> None:
+    files = product.files + (product.bundle.files if product.bundle is not None else ())
+    for file in files:
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file.text, encoding="utf-8")
+    runtime = folder / "_runtime"
+    runtime.mkdir()
+    for path in sorted((_PACKAGE / "runtime").glob("*.py")):
+        shutil.copyfile(path, runtime / path.name)
+
+
+def _describe(
+    product: Product, stem: str, key: str, library: str | None, compiler: Toolchain | None, folder: Path
+) -> None:
+    files = product.files + (product.bundle.files if product.bundle is not None else ())
+    content = digest(*(part for file in files for part in (file.path, file.text)))
+    about = {
+        "stem": stem,
+        "cells": list(product.cells),
+        "fingerprint": key,
+        "namespace": f"rnncc_{stem}_{content[:8]}",
+        "library": library,
+        "missing": product.missing if library is None else "",
+        "compiler": compiler.version if library is not None and compiler is not None else None,
+        "torch_abi": TORCH_ABI,
+        **product.about,
+    }
+    (folder / "_rnncc.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _compile(bundle: Bundle, stem: str, folder: Path, compiler: Toolchain, cache: Cache, key: str) -> None:
+    """Compile and link in a folder beside the package; all paths in commands are relative to the package."""
+    work = folder.parent / "objects"
+    work.mkdir()
+    include = [f"-I{path}" for path in bundle.include]
+    headers = digest(*(part for file in bundle.files if file.path.endswith(".h") for part in (file.path, file.text)))
+    texts = {file.path: file.text for file in bundle.files}
+    compiles: list[ninja.Command] = []
+    objects: list[str] = []
+    fresh: list[tuple[str, Path]] = []
+    for unit in (*bundle.units, Unit("src/binding.cpp", "binding", False)):
+        output = f"../objects/{Path(unit.path).stem}.o"
+        objects.append(output)
+        flags = toolchain.BINDING if unit.isa == "binding" else (*toolchain.KERNEL, *toolchain.ISA[unit.isa])
+        if unit.shared:
+            shared = digest(texts[unit.path], headers, " ".join(flags), compiler.version)[:32]
+            found = cache.object(shared)
+            if found is not None:
+                shutil.copyfile(found, folder / output)
+                continue
+            fresh.append((shared, folder / output))
+        arguments = (compiler.command, *flags, *include, "-c", unit.path, "-o", output)
+        compiles.append(ninja.Command(output, (unit.path,), arguments))
+    # The slow ones first, so that they do not run alone at the end.
+    compiles.sort(key=lambda command: 0 if "core" in command.output else 1)
+    stub = "../objects/libtorch.so"
+    empty = "../objects/empty.cpp"
+    (folder / empty).write_text("int rnncc_no_symbol_of_torch;\n", encoding="utf-8")
+    stub_command = (compiler.command, "-shared", "-fPIC", empty, "-Wl,-soname,libtorch.so", "-o", stub)
+    compiles.append(ninja.Command(stub, (empty,), stub_command))
+    library = f"_{stem}.so"
+    link = ninja.Command(
+        library,
+        (*objects, stub),
+        (compiler.command, *toolchain.LINK, *objects, "-Wl,--no-as-needed", stub, "-o", library),
+    )
+    outcome = ninja.run(compiles, link, folder, work / "build.ninja")
+    if not outcome.succeeded:
+        raise _failed(outcome.text, stem, key, cache, compiles)
+    for shared, path in fresh:
+        cache.publish_object(shared, path)
+
+
+def _failed(text: str, stem: str, key: str, cache: Cache, commands: Sequence[ninja.Command]) -> RnnccError:
+    log = cache.log(f"{stem}-{key[:12]}")
+    shown = "\n".join(" ".join(command.arguments) for command in commands)
+    log.write_text(f"{shown}\n\n{text}", encoding="utf-8")
+    first = next(
+        (line for line in text.splitlines() if "error" in line), text.strip().splitlines()[-1] if text.strip() else ""
+    )
+    return RnnccError(
+        Diagnostic(
+            "RNN602", f"the C++ compiler failed on {stem}: {first.strip()}", help=f"everything it said is in {log}"
+        )
+    )

@@ -1,0 +1,64 @@
+"""Which compiler builds, and with which flags."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from rnncc.diagnostics import Diagnostic, RnnccError
+
+# Candidates after $CXX, in order.
+COMPILERS = ("g++", "clang++", "c++")
+
+COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-ffile-prefix-map=./=", "-fno-math-errno",
+          "-fno-trapping-math")  # fmt: skip
+KERNEL = (*COMMON, "-fno-exceptions", "-fno-rtti")
+BINDING = (*COMMON, "-O1")
+ISA = {
+    "generic": ("-O2",),
+    "v3": ("-O3", "-march=x86-64-v3"),
+    "v4": ("-O3", "-march=x86-64-v4", "-mprefer-vector-width=512"),
+}
+# torch's symbols are found in torch itself, which is in the process before the package; the empty libtorch.so that the
+# linker sees only makes the loader look there. -Bsymbolic: two packages must not see each other's functions.
+LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,--build-id=none", "-Wl,-s")
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A C++ compiler: how to call it, and the first line of its `--version`."""
+
+    command: str
+    version: str
+
+
+def find_toolchain() -> Toolchain:
+    """The compiler to use: $CXX if set, else the first of COMPILERS. Raises RnnccError (RNN601) where there is none."""
+    named = os.environ.get("CXX")
+    for candidate in (named,) if named else COMPILERS:
+        path = shutil.which(candidate)
+        if path is None:
+            continue
+        try:
+            shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=60)
+        except (OSError, subprocess.SubprocessError):
+            continue
+        return Toolchain(path, (shown.stdout.splitlines() or [""])[0].strip())
+    searched = f"$CXX is '{named}', which does not run" if named else f"looked for {', '.join(COMPILERS)} on PATH"
+    raise RnnccError(
+        Diagnostic(
+            "RNN601",
+            f"no C++ compiler found: {searched}",
+            help="install one (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: xcode-select "
+            "--install), or set CXX to its path",
+        )
+    )
+
+
+def flags_text() -> str:
+    """Every flag, as one text for the cache key."""
+    return " ".join((*KERNEL, *BINDING, *LINK, *(flag for name in sorted(ISA) for flag in (name, *ISA[name])),
+                     platform.machine()))  # fmt: skip

@@ -1,0 +1,105 @@
+"""`render_package`: the Python files and the binding of a package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jinja2
+
+from rnncc.ir.adjoint import Adjoint
+from rnncc.ir.artifact import File
+from rnncc.ir.cell import Cell, Segment, value_table
+from rnncc.ir.dim import Dim, floor_divide, multiply, show
+from rnncc.ir.package import CompiledCell, LoopText, PackagePlan, SegmentBinding
+from rnncc.stages.render.python_cell import cell_text, saved_names, saved_sequence, segment_name, sum_dims
+
+
+def plan_package(stem: str, version: str, cells: Sequence[CompiledCell]) -> PackagePlan:
+    """Everything that the package's templates print."""
+    segments = tuple(
+        _segment(compiled, index)
+        for compiled in cells
+        if compiled.adjoints
+        for index in range(len(compiled.cell.segments))
+    )
+    return PackagePlan(stem, version, tuple(cell_text(compiled) for compiled in cells), segments)
+
+
+def render_package(plan: PackagePlan, templates: Path) -> tuple[File, ...]:
+    """The package's own files: `__init__.py`, a module a cell, `_reference.py`, and `src/binding.cpp` where the plan
+    has kernels. Paths are relative to the package."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+    def text(template: str, **names: object) -> str:
+        return environment.get_template(template).render(plan=plan, **names)
+
+    made = [File("__init__.py", text("python/init.py.j2")), File("_reference.py", text("python/reference.py.j2"))]
+    made += [File(f"{cell.module}.py", text("python/cell.py.j2", cell=cell)) for cell in plan.cells]
+    if plan.segments:
+        made.append(File("src/binding.cpp", text("cpu/binding.cpp.j2")))
+    return tuple(made)
+
+
+def _segment(compiled: CompiledCell, index: int) -> SegmentBinding:
+    cell, segment = compiled.cell, compiled.cell.segments[index]
+    masked = compiled.masked.segments[index]
+    table = value_table(cell)
+    to_cpp = _cpp_dims(cell)
+
+    def widths(dims: Sequence[Dim]) -> tuple[str, ...]:
+        return tuple(to_cpp(dim) for dim in dims)
+
+    def loop(prefix: str, of: Cell, part: Segment, adjoint: Adjoint) -> LoopText:
+        values = value_table(of) | {value.name: value for value in adjoint.values}
+        return LoopText(
+            prefix=prefix,
+            weights=len(part.weights),
+            saved=len(saved_names(adjoint)),
+            saved_sequence=", ".join(str(i) for i in saved_sequence(part, adjoint)),
+            weight_elements=widths([_elements(of, weight.members) for weight in part.weights]),
+            saved_widths=widths([values[name].width for name in saved_names(adjoint)]),
+        )
+
+    name = segment_name(cell, index)
+    return SegmentBinding(
+        name=name,
+        sizes=2 + len(cell.sizes),
+        constants=len(segment.constants),
+        streams=len(segment.streams),
+        states=len(segment.states),
+        sequences=len(segment.sequences),
+        stream_widths=widths([sum_dims([table[m].width for m in stream.members]) for stream in segment.streams]),
+        state_widths=widths([table[state].width for state in segment.states]),
+        sequence_widths=widths([table[value].width for value in segment.sequences]),
+        plain=loop(name, cell, segment, compiled.adjoints[index]),
+        masked=loop(f"{name}_masked", compiled.masked, masked, compiled.masked_adjoints[index]),
+    )
+
+
+def _elements(cell: Cell, members: Sequence[str]) -> Dim:
+    """Elements of a weight: rows times stored columns. Blocks divide the columns exactly."""
+    table = value_table(cell)
+    rows = sum_dims([table[member].width for member in members])
+    first = table[members[0]]
+    if first.columns is None:
+        return rows
+    return multiply(rows, floor_divide(first.columns, first.blocks))
+
+
+def _cpp_dims(cell: Cell) -> Callable[[Dim], str]:
+    """Dims as C++ of the op's arguments: `sizes` (I, H, declared dims) and `heads`."""
+    places = {name: f"sizes[{i}]" for i, name in enumerate(("I", "H", *(size.name for size in cell.sizes)))}
+    places["num_heads"] = "heads"
+
+    def text(dim: Dim) -> str:
+        return re.sub(r"[A-Za-z_]\w*", lambda m: places[m.group()], show(dim)).replace("//", "/")
+
+    return text

@@ -1,0 +1,319 @@
+"""Cell → the text of its module: the SPEC and the reference functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rnncc.ir.adjoint import Adjoint
+from rnncc.ir.cell import (
+    Cell,
+    Delay,
+    Node,
+    Parameter,
+    Role,
+    Segment,
+    State,
+    Value,
+    operands,
+    value_table,
+)
+from rnncc.ir.dim import ONE, Dim, constant, split_multiple
+from rnncc.ir.dim import add as add_dims
+from rnncc.ir.package import CellText, CompiledCell, SegmentText
+from rnncc.stages.render.python_code import Emitter, MemberPlace, dim_text, member_places, split_lines, variable
+from rnncc.stages.render.python_streams import Packed, loose_names, pack, packed_text, reads, stacked
+
+
+def width(dim: Dim) -> str:
+    """A dim as a function of the sizes."""
+    return f"lambda n: {dim_text(dim, 'n')}"
+
+
+def sum_dims(dims: Iterable[Dim]) -> Dim:
+    """The width of values side by side."""
+    total = constant(0)
+    for dim in dims:
+        total = add_dims(total, dim)
+    return total
+
+
+def segment_name(cell: Cell, index: int) -> str:
+    """The name of a segment's ops: `lstm_0`."""
+    return f"{cell.name.lower()}_{index}"
+
+
+def cell_text(compiled: CompiledCell) -> CellText:
+    """Everything the templates print for one cell."""
+    cell = compiled.cell
+    table = value_table(cell)
+    lower = cell.name.lower()
+    return CellText(
+        name=cell.name,
+        function=lower,
+        module=f"_{lower}",
+        heading=_heading(cell),
+        description=tuple(cell.comment.splitlines()),
+        sizes=tuple(_size(size.name, size.default, size.solved) for size in cell.sizes),
+        constants=tuple(
+            f"_spec.ConstantSpec({constant.name!r}, {_literal(constant.value)}, {constant.shaping})"
+            for constant in cell.constants
+        ),
+        inputs=tuple(f"_spec.InputSpec({item.name!r}, {width(item.width)})" for item in cell.inputs),
+        states=tuple(_state(state) for state in cell.states),
+        parameters=tuple(_parameter(parameter) for parameter in cell.parameters),
+        constraints=tuple(
+            f"_spec.ConstraintSpec({width(c.left)}, {width(c.right)}, {_phrase(c.left)!r}, {_phrase(c.right)!r}, "
+            f"{c.why!r}, {c.divides})"
+            for c in cell.constraints
+        ),
+        classes=tuple(repr(entry) for entry in compiled.classes),
+        segments=tuple(_segment(compiled, index, table) for index in range(len(cell.segments))),
+        prologue=_prologue(cell, table),
+        epilogue=_epilogue(cell, table),
+        output=repr(cell.output),
+        output_width=width(table[cell.output].width),
+        has_delays=any(state.delay_of for state in cell.states)
+        or any(isinstance(node, Delay) for segment in cell.segments for node in segment.batched)
+        or any(isinstance(node, Delay) for node in cell.epilogue),
+        single_head_because=repr(cell.single_head_because),
+        source_name=repr(cell.source.name),
+    )
+
+
+def _heading(cell: Cell) -> str:
+    return f"{cell.name}: a recurrent cell"
+
+
+def _literal(value: float | int | str) -> str:
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return f"float({str(value)!r})"
+    return repr(value)
+
+
+def _phrase(dim: Dim) -> str:
+    """A dim in the words of the constructor: `input_size`, `4*hidden_size`."""
+    text = dim_text(dim, "@")
+    for name, word in (("I", "input_size"), ("H", "hidden_size")):
+        text = text.replace(f'@["{name}"]', word)
+    return text.replace('@["', "").replace('"]', "")
+
+
+def _size(name: str, default: int | None, solved: Dim | None) -> str:
+    return f"_spec.SizeSpec({name!r}, {default!r}, {width(solved) if solved is not None else None})"
+
+
+def _state(state: State) -> str:
+    initial = "None" if state.initial is None else _literal(state.initial)
+    return f"_spec.StateSpec({state.name!r}, {width(state.width)}, {initial}, {state.delay_of!r})"
+
+
+def _parameter(parameter: Parameter) -> str:
+    members = "".join(
+        f"_spec.MemberSpec({member.name!r}, {width(member.width)}, {split_multiple(member.width)[0]}, "
+        f"{member.initialiser.kind!r}, "
+        f"{tuple(member.initialiser.values)!r}), "
+        for member in parameter.members
+    )
+    columns = width(parameter.columns) if parameter.columns is not None else "None"
+    blocks = width(parameter.blocks) if parameter.columns is not None and parameter.blocks != ONE else "None"
+    return (
+        f"_spec.ParameterSpec({parameter.name!r}, {parameter.attribute!r}, ({members}), "
+        f"{columns}, {blocks}, {parameter.is_bias})"
+    )
+
+
+def _bind(cell: Cell, names: Iterable[str], table: Mapping[str, Value]) -> list[str]:
+    """Lines that fetch values which the function itself does not compute."""
+    places = member_places(cell)
+    lines = []
+    for name in sorted(names):
+        value = table[name]
+        match value.role:
+            case Role.PARAMETER:
+                source = stacked((name,), places)
+            case Role.CONSTANT:
+                source = f'constants["{name}"]'
+            case Role.INPUT | Role.PREVIOUS | Role.NODE:
+                source = f'values["{name}"]'
+        lines.append(f"{variable(name)} = {source}")
+    return lines
+
+
+def _keep(names: Iterable[str]) -> list[str]:
+    return [f'values["{name}"] = {variable(name)}' for name in names]
+
+
+def _external(nodes: Sequence[Node], extra: Iterable[str] = ()) -> set[str]:
+    made = {node.target for node in nodes}
+    return (reads(nodes) | set(extra)) - made
+
+
+def _prologue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
+    emitter = Emitter(cell, lambda operand, matrix: f"torch.nn.functional.linear({operand}, {matrix})")
+    lines = _bind(cell, _external(cell.prologue), table)
+    lines += [emitter.node(node) for node in cell.prologue]
+    return tuple(lines + _keep(node.target for node in cell.prologue))
+
+
+def _epilogue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
+    emitter = Emitter(cell, lambda operand, matrix: f"tools.linear({operand}, {matrix})")
+    lines = _bind(cell, _external(cell.epilogue), table)
+    lines += [emitter.node(node) for node in cell.epilogue]
+    return tuple(lines + _keep(node.target for node in cell.epilogue if node.target == cell.output))
+
+
+def _read_later(cell: Cell, index: int) -> set[str]:
+    """What segments after `index`, the epilogue or the caller read."""
+    names = reads(cell.epilogue) | {cell.output}
+    for segment in cell.segments[index + 1 :]:
+        names |= reads(segment.batched) | {member for stream in segment.streams for member in stream.members}
+    return names
+
+
+def _batched(cell: Cell, index: int, table: Mapping[str, Value]) -> tuple[str, ...]:
+    segment = cell.segments[index]
+    emitter = Emitter(cell, lambda operand, matrix: f"tools.linear({operand}, {matrix})")
+    places = member_places(cell)
+    packed = {p.stream.name: p for p in (pack(cell, stream, segment.batched) for stream in segment.streams) if p}
+    absorbed = _absorbed(cell, index, packed)
+    later = _read_later(cell, index)
+    lines: list[str] = []
+    emitted: set[str] = set()
+    loose = [node for node in segment.batched if node.target not in absorbed]
+    used = reads(loose) | later
+    for node in segment.batched:
+        owner = absorbed.get(node.target)
+        if owner is None:
+            lines.append(emitter.node(node))
+        elif owner not in emitted:
+            emitted.add(owner)
+            stream = packed[owner].stream
+            lines.append(f"{variable(owner)}__stream = {packed_text(packed[owner], places)}")
+            if any(member in used for member in stream.members):
+                widths = [table[member].width for member in stream.members]
+                lines.append(split_lines(stream.members, widths, f"{variable(owner)}__stream", -1))
+    made = {node.target for node in segment.batched}
+    lines += _keep(sorted((made - set(absorbed) | _members(packed)) & later))
+    streams = [
+        f"{variable(stream.name)}__stream" if stream.name in packed else _stream(stream.members, table)
+        for stream in segment.streams
+    ]
+    # A loop that reads no stream is still given one, for T, B and the dtype.
+    lines.append(f"return [{', '.join(streams) if streams else 'tools.shape_stream'}]")
+    needed = (reads(loose) | _packed_reads(packed, places)) - made
+    needed |= {m for s in segment.streams if s.name not in packed for m in s.members} - made
+    return tuple(_bind(cell, needed, table) + lines)
+
+
+def _members(packed: Mapping[str, Packed]) -> set[str]:
+    return {member for p in packed.values() for member in p.stream.members}
+
+
+def _packed_reads(packed: Mapping[str, Packed], places: Mapping[str, MemberPlace]) -> set[str]:
+    """Values that the packed products name one by one."""
+    names: set[str] = set()
+    for p in packed.values():
+        for group in (*(product.matrices for product in p.products), *p.vectors):
+            names |= loose_names(group, places)
+        names |= {product.operand for product in p.products}
+    return names
+
+
+def _stream(members: Sequence[str], table: Mapping[str, Value]) -> str:
+    parts = ", ".join(f"({variable(member)}, {dim_text(table[member].width)})" for member in members)
+    return f"tools.stream({parts})"
+
+
+def _absorbed(cell: Cell, index: int, packed: Mapping[str, Packed]) -> dict[str, str]:
+    """Nodes that a packed stream stands for, each with the stream: all its members, and products read only by them."""
+    segment = cell.segments[index]
+    result: dict[str, str] = {}
+    for name, p in packed.items():
+        members = set(p.stream.members)
+        for target in p.absorbed:
+            readers = {node.target for node in segment.batched if target in operands(node)}
+            if target in members or (readers <= members and target not in _read_later(cell, index)):
+                result[target] = name
+    return result
+
+
+def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> SegmentText:
+    cell = compiled.cell
+    segment, masked = cell.segments[index], compiled.masked.segments[index]
+    states = {state.name: state for state in cell.states}
+    emitter = Emitter(cell, lambda operand, matrix: f"torch.nn.functional.linear({operand}, {matrix})")
+    later = _read_later(cell, index)
+    new = ", ".join(variable(name) for name in segment.states)
+    values = ", ".join(variable(name) for name in segment.sequences)
+    initials, learned = _initials(segment, masked, states)
+    return SegmentText(
+        name=segment_name(cell, index),
+        batched=_batched(cell, index, table),
+        unpack=tuple(_unpack(segment, table)),
+        step=tuple(_step_reads(segment, table)) + tuple(emitter.node(node) for node in segment.nodes),
+        result=f"({new},), ({values},)",
+        states=tuple(_state(states[name]) for name in segment.states),
+        streams=tuple(
+            f"_spec.TensorSpec({stream.name!r}, {width(sum_dims([table[m].width for m in stream.members]))})"
+            for stream in segment.streams
+        ),
+        sequences=tuple(f"_spec.TensorSpec({name!r}, {width(table[name].width)})" for name in segment.sequences),
+        needed=repr(tuple(i for i, name in enumerate(segment.sequences) if name in later)),
+        constants=repr(tuple(segment.constants)),
+        initials=initials,
+        learned=learned,
+        plain=_loop(cell, segment, compiled.adjoints[index : index + 1]),
+        masked=_loop(compiled.masked, masked, compiled.masked_adjoints[index : index + 1]),
+    )
+
+
+def _unpack(segment: Segment, table: Mapping[str, Value]) -> list[str]:
+    """What make_step does once: names for the weights' members and the constants."""
+    lines = []
+    for i, weight in enumerate(segment.weights):
+        lines.append(split_lines(weight.members, [table[m].width for m in weight.members], f"weights[{i}]", 0))
+    lines += [f"{variable(name)} = constants[{i}]" for i, name in enumerate(segment.constants)]
+    return lines
+
+
+def _step_reads(segment: Segment, table: Mapping[str, Value]) -> list[str]:
+    lines = [
+        split_lines(stream.members, [table[m].width for m in stream.members], f"streams[{i}]", -1)
+        for i, stream in enumerate(segment.streams)
+    ]
+    return lines + [f"{variable(f'{name}__1')} = states[{i}]" for i, name in enumerate(segment.states)]
+
+
+def _initials(segment: Segment, masked: Segment, states: Mapping[str, State]) -> tuple[str, str]:
+    weights = [weight.name for weight in masked.weights]
+    initials, learned = [], []
+    for name in segment.states:
+        state = states[name]
+        while state.delay_of is not None:
+            state = states[state.delay_of]
+        learned.append(state.initial is None)
+        initials.append(str(weights.index(f"{state.name}0")) if state.initial is None else _literal(state.initial))
+    return f"({', '.join(initials)},)", repr(tuple(learned))
+
+
+def _loop(cell: Cell, segment: Segment, adjoints: Sequence[Adjoint]) -> str:
+    attributes = {parameter.name: parameter.attribute for parameter in cell.parameters}
+    weights = "".join(
+        f"_spec.WeightSpec({weight.name!r}, {attributes.get(weight.name, '')!r}), " for weight in segment.weights
+    )
+    if not adjoints:
+        return f"_spec.LoopSpec(({weights}))"
+    table = value_table(cell) | {value.name: value for value in adjoints[0].values}
+    saved = "".join(f"_spec.TensorSpec({name!r}, {width(table[name].width)}), " for name in saved_names(adjoints[0]))
+    return f"_spec.LoopSpec(({weights}), ({saved}), {saved_sequence(segment, adjoints[0])!r})"
+
+
+def saved_names(adjoint: Adjoint) -> tuple[str, ...]:
+    """What a training forward stores, in the kernels' order."""
+    return adjoint.saved + adjoint.saved_states
+
+
+def saved_sequence(segment: Segment, adjoint: Adjoint) -> tuple[int, ...]:
+    """For each saved value the sequence with the same values, or -1."""
+    shared = set(adjoint.saved_states) & set(segment.sequences)
+    return tuple(segment.sequences.index(name) if name in shared else -1 for name in saved_names(adjoint))

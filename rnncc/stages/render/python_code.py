@@ -1,0 +1,202 @@
+"""The cell's nodes as lines of plain torch code.
+
+Values keep their names as Python variables, but for the few that the generated functions use themselves. Widths become
+expressions of `sizes`. `functional` and `rows` are the modules of the runtime that travels with a package.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from rnncc.diagnostics import InternalError
+from rnncc.functions import OPERATORS
+from rnncc.ir.cell import (
+    Cell,
+    Contraction,
+    Delay,
+    Member,
+    Node,
+    Parameter,
+    Pointwise,
+    Role,
+    RowOp,
+    RowOperator,
+    Value,
+    value_table,
+)
+from rnncc.ir.dim import HEADS, ONE, Dim, show, split_multiple
+from rnncc.ir.dim import add as add_dims
+from rnncc.ir.dim import constant as constant_dim
+from rnncc.ir.expr import Apply, Const, Expr, Ref, references
+
+_OWN_NAMES = frozenset(
+    {
+        "torch", "functional", "rows", "tools", "values", "parameters", "constants", "sizes", "streams", "states",
+        "weights", "step", "inf",
+    }
+)  # fmt: skip
+# Python computes these on plain numbers as torch would.
+_NUMBER_OPERATORS = frozenset({"add", "sub", "mul", "neg"})
+
+
+def variable(name: str) -> str:
+    """The Python variable of a value. Users may not write `__`, so the result clashes with none of theirs."""
+    return f"{name}__value" if name in _OWN_NAMES else name
+
+
+def dim_text(dim: Dim, table: str = "sizes") -> str:
+    """A dim as Python text that reads its names from the mapping `table`: `4*sizes["H"]`."""
+    return re.sub(r"[A-Za-z_]\w*", lambda match: f'{table}["{match.group()}"]', show(dim))
+
+
+def heads_text(blocks: Dim) -> str:
+    """The number of blocks of a matrix."""
+    return dim_text(blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPlace:
+    """Where a member of a packed parameter lies: rows `start` to `start + width`."""
+
+    parameter: Parameter
+    index: int
+    start: Dim
+    member: Member
+
+
+def member_places(cell: Cell) -> dict[str, MemberPlace]:
+    """The place of every member, by the member's name."""
+    places = {}
+    for parameter in cell.parameters:
+        start = constant_dim(0)
+        for index, member in enumerate(parameter.members):
+            places[member.name] = MemberPlace(parameter, index, start, member)
+            start = add_dims(start, member.width)
+    return places
+
+
+class Emitter:
+    """Turns nodes into lines. `linear` spells a dense product: (operand, matrix) -> text."""
+
+    def __init__(self, cell: Cell, linear: Callable[[str, str], str], *, in_prologue: bool = False) -> None:
+        self.table: Mapping[str, Value] = value_table(cell)
+        self.linear = linear
+        self.in_prologue = in_prologue
+
+    def node(self, node: Node) -> str:
+        """One node as `variable = …`."""
+        return f"{variable(node.target)} = {self.text(node)}"
+
+    def text(self, node: Node) -> str:
+        """The value of a node as an expression."""
+        match node:
+            case Pointwise(target, expr):
+                return self._pointwise(self.table[target], expr)
+            case Contraction(_, matrix, operand, transposed):
+                return self._contraction(self.table[matrix], operand, transposed)
+            case RowOp():
+                return self._row_operation(node)
+            case Delay(_, operand):
+                return f"tools.delay({variable(operand)})"
+            case _:
+                assert_never(node)
+
+    def _pointwise(self, target: Value, expr: Expr) -> str:
+        if target.columns is not None:
+            text = self._expression(expr, target)
+            if target.blocks == ONE:
+                return text
+            return f"rows.from_blocks({text}, {heads_text(target.blocks)}, {split_multiple(target.width)[0]})"
+        text = self._expression(expr, target)
+        wide = any(self.table[name].width == target.width for name in references(expr) if name in self.table)
+        if target.width != ONE and not wide and not any(self._is_per_head(n, target) for n in references(expr)):
+            return f"rows.widen({text}, {dim_text(target.width)})"
+        return f"rows.number({text})" if self._is_number(expr) else text
+
+    def _is_per_head(self, name: str, target: Value) -> bool:
+        return self.table[name].width == HEADS and target.width not in (HEADS, ONE)
+
+    def _is_number(self, expr: Expr) -> bool:
+        return all(self.table[name].role is Role.CONSTANT for name in references(expr))
+
+    def _expression(self, expr: Expr, target: Value) -> str:
+        match expr:
+            case Const(value):
+                return _number_text(value)
+            case Ref(name):
+                return self._reference(name, target)
+            case Apply(operator, arguments):
+                texts = [self._expression(argument, target) for argument in arguments]
+                if operator not in _NUMBER_OPERATORS and self._is_number(expr):
+                    texts[0] = f"rows.number({texts[0]})"
+                text = re.sub(r"\bf\.", "functional.", OPERATORS[operator].torch)
+                return text.format(*texts)
+            case _:
+                assert_never(expr)
+
+    def _reference(self, name: str, target: Value) -> str:
+        value = self.table[name]
+        if value.columns is not None and value.blocks != ONE:
+            return f"rows.to_blocks({variable(name)}, {heads_text(value.blocks)}, {split_multiple(value.width)[0]})"
+        if self._is_per_head(name, target) and target.columns is None:
+            k = split_multiple(target.width)[0]
+            return f"rows.per_head({variable(name)}, {dim_text(HEADS)}, {k}, {dim_text(target.width)})"
+        return variable(name)
+
+    def _contraction(self, matrix: Value, operand: str, transposed: bool) -> str:
+        if matrix.columns is None:
+            raise InternalError(f"the contraction of {matrix.name}, which is no matrix")
+        if matrix.blocks == ONE:
+            if transposed:
+                return f"({variable(operand)} @ {variable(matrix.name)})"
+            return self.linear(variable(operand), variable(matrix.name))
+        row_k, column_k = split_multiple(matrix.width)[0], split_multiple(matrix.columns)[0]
+        extra = ", transposed=True" if transposed else ""
+        return (
+            f"rows.contract({variable(matrix.name)}, {variable(operand)}, "
+            f"{heads_text(matrix.blocks)}, {row_k}, {column_k}{extra})"
+        )
+
+    def _row_operation(self, node: RowOp) -> str:
+        operand = variable(node.operands[0])
+        k = split_multiple(self.table[node.operands[0]].width)[0]
+        heads = dim_text(HEADS)
+        match node.operator:
+            case RowOperator.SUM:
+                return f"rows.row_sum({operand}, {heads}, {k})"
+            case RowOperator.MEAN:
+                return f"rows.row_mean({operand}, {heads}, {k})"
+            case RowOperator.MAX:
+                return f"rows.row_max({operand}, {heads}, {k})"
+            case RowOperator.CUMSUM:
+                return f"rows.row_cumsum({operand}, {heads}, {k})"
+            case RowOperator.SLICE:
+                width = dim_text(self.table[node.target].width)
+                return f"{operand}.narrow(-1, {dim_text(node.offset)}, {width})"
+            case RowOperator.CONCAT:
+                return f"rows.concat(({', '.join(variable(name) for name in node.operands)},))"
+            case RowOperator.REPEAT:
+                return f"{operand}.repeat_interleave({node.times}, -1)"
+            case RowOperator.SPREAD | RowOperator.CUMSUM_REVERSED | RowOperator.SEGMENT_SUM | RowOperator.PAD:
+                raise InternalError(f"{node.operator.value} in a forward program")
+            case _:
+                assert_never(node.operator)
+
+
+def _number_text(value: float) -> str:
+    if value != value or value in (float("inf"), float("-inf")):
+        return {"inf": "inf", "-inf": "(-inf)"}[str(value)]
+    text = repr(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(value)
+    return f"({text})" if value < 0 else text
+
+
+def split_lines(names: Iterable[str], widths: Iterable[Dim], source: str, axis: int) -> str:
+    """`a, b = source.split((…), axis)`, or `a = source` for one name."""
+    variables = [variable(name) for name in names]
+    if len(variables) == 1:
+        return f"{variables[0]} = {source}"
+    sizes = ", ".join(dim_text(width) for width in widths)
+    return f"{', '.join(variables)} = {source}.split(({sizes}), {axis})"
