@@ -105,7 +105,7 @@ _ROWS = (
     ),
     _unary("tanh", lambda f, y, a: (1 - y * y,)),
     _unary("sigmoid", lambda f, y, a: (y * (1 - y),)),
-    _unary("relu", lambda f, y, a: (f.gt(a, 0),), kinks=(0.0,)),
+    _unary("relu", lambda f, y, a: (f.gt(y, 0),), kinks=(0.0,)),
     _unary("exp", lambda f, y, a: (y,)),
     _unary("log", lambda f, y, a: (1 / a,), domain=(0.1, 4.0)),
     _unary("log1p", lambda f, y, a: (1 / (1 + a),), domain=(-0.9, 4.0)),

@@ -21,7 +21,8 @@ from rnncc.ir.cell import Node, Segment, Value
 @dataclass(frozen=True, slots=True)
 class OuterProduct:
     """`d_matrix += cotangent ⊗ operand`, over all steps and columns (block by block where the matrix is blocked):
-    one GEMM after the loop, or accumulated in it. `operand` is a forward value, `cotangent` a `d_…` value."""
+    one GEMM after the loop, or accumulated in it. One of the two is a forward value, the other a cotangent.
+    Several with one matrix add up."""
 
     matrix: str
     cotangent: str
@@ -32,14 +33,20 @@ class OuterProduct:
 class Adjoint:
     """The backward program of a segment; see the module's docstring.
 
+    segment           the cell's segment with nonlinear calls named (`i__sigmoid = sigmoid(i)`), so that their values
+                      can be saved: the forward loop to compile, arithmetic unchanged
     saved             values the training forward stores at every step, in order. New states that the backward
                       reads (as s or as s__1) are in `saved_states` instead: their sequences are stored.
-    streams_read      members of streams that recompute or nodes read
-    state_cotangents  (state, value): the gradient that flows into s__1, i.e. out of the step to t-1
+    streams_read      members of streams that recompute, nodes or outer products read
+    state_cotangents  (state, value): the gradient that flows into s__1, i.e. out of the step to t-1; without a pair: 0
     stream_cotangents (stream member, value); a member without a pair has gradient zero
     vector_cotangents (vector weight's member, value): summed over steps and columns, and over units (of a head)
-                      where the member is narrower than the value
-    values            the `d_…` values and other temporaries that only the backward has
+                      where the member is narrower than the value; at most one pair a member; without a pair: 0
+    values            every value that the cell does not list: names given to forward subexpressions, all `d_…` and
+                      their temporaries, `d_s__carry` and `d_v__sequence`
+
+    A cotangent may share its value with another (`d_i__R` is `d_i`), so yields name any value: a `d_…` of `nodes`,
+    or `d_s__carry` or `d_v__sequence` itself.
     """
 
     segment: Segment

@@ -1,0 +1,56 @@
+"""`differentiate`: the backward program of each segment's loop.
+
+Input: a Cell (masked or not). Output: one Adjoint a segment: reverse equations, made equation by equation in reverse
+order, and the split of the forward values they read into saved and recomputed ones.
+Fails with: InternalError only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from rnncc.ir.adjoint import Adjoint
+from rnncc.ir.cell import Cell, Segment, Value, value_table
+from rnncc.stages.differentiate.normalise import Normaliser
+from rnncc.stages.differentiate.savings import alive, choose, reads
+from rnncc.stages.differentiate.sweep import Sweep
+
+__all__ = ["differentiate"]
+
+
+def differentiate(cell: Cell) -> tuple[Adjoint, ...]:
+    """One Adjoint for each segment of the cell, in order."""
+    values = value_table(cell)
+    return tuple(_adjoint(segment, values) for segment in cell.segments)
+
+
+def _adjoint(segment: Segment, values: Mapping[str, Value]) -> Adjoint:
+    normaliser = Normaliser(values)
+    forward = replace(segment, nodes=tuple(new for node in segment.nodes for new in normaliser.nodes(node)))
+    sweep = Sweep(forward, normaliser.values)
+    sweep.run()
+    yields = [
+        name
+        for pairs in (sweep.state_cotangents, sweep.stream_cotangents, sweep.vector_cotangents)
+        for _, name in pairs
+    ]
+    products = {name for product in sweep.outer_products for name in (product.cotangent, product.operand)}
+    nodes = alive(sweep.nodes, {*yields, *products})
+    read = {**reads(nodes), **dict.fromkeys(sorted(products))}
+    made = {value.name for value in sweep.new}
+    savings = choose(forward, (name for name in read if name not in made))
+    known = {*read, *yields, *(node.target for node in nodes)}
+    return Adjoint(
+        forward,
+        savings.saved,
+        savings.saved_states,
+        savings.streams_read,
+        savings.recompute,
+        nodes,
+        tuple(sweep.state_cotangents),
+        tuple(sweep.stream_cotangents),
+        tuple(sweep.outer_products),
+        tuple(sweep.vector_cotangents),
+        (*normaliser.new, *(value for value in sweep.new if value.name in known)),
+    )

@@ -1,0 +1,122 @@
+"""Names for the parts of a forward equation that its reverse reads.
+
+A nonlinear call becomes a node of its own (`i__sigmoid = sigmoid(i)`), and so does a call's argument that is more
+than a name: then the reverse is written in the call's value, that value can be saved, and a cotangent of the argument
+is computed once. The arithmetic is that of the user, operation for operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from rnncc.functions import OPERATORS
+from rnncc.ir.cell import Node, Placement, Pointwise, Role, Value
+from rnncc.ir.dim import HEADS, ONE, Dim
+from rnncc.ir.expr import Apply, Const, Expr, Ref, references
+from rnncc.source import Span
+
+NARROW = (ONE, HEADS)
+
+
+def is_constant(expr: Expr, values: Mapping[str, Value]) -> bool:
+    """Whether nothing but numbers and constants stand in it, so that no gradient flows through it."""
+    return all(values[name].role is Role.CONSTANT for name in references(expr))
+
+
+def is_opaque(operator: str) -> bool:
+    """Whether an operator's derivative is zero wherever it exists, and needs no value."""
+    return not OPERATORS[operator].smooth
+
+
+def is_arithmetic(expr: Apply, values: Mapping[str, Value]) -> bool:
+    """Whether sympy differentiates this operation itself: sums, products, small powers, division by a constant."""
+    match expr:
+        case Apply("add" | "sub" | "mul" | "neg"):
+            return True
+        case Apply("div", (_, denominator)):
+            return is_constant(denominator, values)
+        case Apply("pow", (_, Const(exponent))):
+            return exponent in (1.0, 2.0, 3.0, 4.0)
+        case _:
+            return False
+
+
+class Normaliser:
+    """Rewrites nodes one by one; `values` grows by the names given."""
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self.values = dict(values)
+        self.new: list[Value] = []
+        self._named: dict[tuple[Expr, Dim], str] = {}
+        self._nodes: list[Node] = []
+        self._target = ""
+        self._span = Span(0, 0)
+
+    def nodes(self, node: Node) -> tuple[Node, ...]:
+        """The node, behind the nodes that name its parts."""
+        self._nodes = []
+        if isinstance(node, Pointwise):
+            self._target, self._span = node.target, node.span
+            expr = self._root(node.expr)
+            self._named.setdefault((expr, self.values[node.target].width), node.target)
+            node = replace(node, expr=expr)
+        return (*self._nodes, node)
+
+    def _root(self, expr: Expr) -> Expr:
+        if not isinstance(expr, Apply) or is_constant(expr, self.values):
+            return expr
+        if is_arithmetic(expr, self.values):
+            return Apply(expr.operator, tuple(self._inline(argument) for argument in expr.arguments))
+        call = self._call(expr)
+        known = self._named.get((call, self.values[self._target].width))
+        return call if known is None else Ref(known)
+
+    def _call(self, expr: Apply) -> Apply:
+        if expr.operator == "epsilon":
+            # It depends on the dtype alone; its argument would keep a value alive for nothing.
+            return Apply("epsilon", (Const(0.0),))
+        return Apply(expr.operator, tuple(self._atom(argument) for argument in expr.arguments))
+
+    def _inline(self, expr: Expr) -> Expr:
+        """The expression with calls replaced by names."""
+        if not isinstance(expr, Apply) or is_constant(expr, self.values):
+            return expr
+        if is_arithmetic(expr, self.values):
+            result = Apply(expr.operator, tuple(self._inline(argument) for argument in expr.arguments))
+            # What is one number for many units is computed, and its cotangent summed, once.
+            narrower = self._width(result) in NARROW and self.values[self._target].width not in NARROW
+            return self._name(result, f"{self._target}__part") if narrower else result
+        call = self._call(expr)
+        if is_opaque(call.operator):
+            return call
+        first = next((a.name for a in call.arguments if isinstance(a, Ref)), self._target)
+        return self._name(call, f"{first}__{call.operator}")
+
+    def _atom(self, expr: Expr) -> Expr:
+        """The argument of a call: a name, a number or an opaque call."""
+        result = self._inline(expr)
+        if isinstance(result, Apply) and not is_constant(result, self.values) and not is_opaque(result.operator):
+            return self._name(result, f"{self._target}__in")
+        return result
+
+    def _name(self, expr: Expr, wish: str) -> Ref:
+        width = self._width(expr)
+        known = self._named.get((expr, width))
+        if known is None:
+            known, number = wish, 2
+            while known in self.values:
+                known, number = f"{wish}{number}", number + 1
+            value = Value(known, Role.NODE, Placement.S, width, span=self._span)
+            self.values[known] = value
+            self.new.append(value)
+            self._named[expr, width] = known
+            self._nodes.append(Pointwise(known, expr, self._span))
+        return Ref(known)
+
+    def _width(self, expr: Expr) -> Dim:
+        """The width of a part of the target's equation: that of the target, unless everything in it is narrower."""
+        widths = {self.values[name].width for name in references(expr)}
+        if widths <= {ONE}:
+            return ONE
+        return HEADS if widths <= {ONE, HEADS} else self.values[self._target].width

@@ -1,0 +1,70 @@
+"""Which forward values a backward step reads, and which of them are saved, recomputed or read as states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, Segment, operands
+
+
+@dataclass(frozen=True, slots=True)
+class Savings:
+    """`saved`, `saved_states`, `streams_read` and `recompute` of an Adjoint."""
+
+    saved: tuple[str, ...]
+    saved_states: tuple[str, ...]
+    streams_read: tuple[str, ...]
+    recompute: tuple[Node, ...]
+
+
+def choose(segment: Segment, needed: Iterable[str]) -> Savings:
+    """Walk the forward nodes in order: a needed value is recomputed where pointwise operations make it from streams,
+    states, weights, constants and what is saved already; else it is saved."""
+    wanted = set(needed)
+    within: dict[str, bool] = {}  # of a node's target: whether the backward step has or can recompute it
+    saved: list[str] = []
+    for node in segment.nodes:
+        name = node.target
+        if name in segment.states:
+            within[name] = True
+            continue
+        match node:
+            case Pointwise():
+                within[name] = all(within.get(operand, True) for operand in operands(node))
+            case Contraction() | RowOp() | Delay():
+                within[name] = False
+            case _:
+                assert_never(node)
+        if name in wanted and not within[name]:
+            saved.append(name)
+            within[name] = True
+    recompute: list[Node] = []
+    for node in reversed(segment.nodes):
+        if node.target in wanted and node.target not in segment.states and node.target not in saved:
+            recompute.append(node)
+            wanted.update(operands(node))
+    members = [member for stream in segment.streams for member in stream.members]
+    return Savings(
+        tuple(saved),
+        tuple(state for state in segment.states if wanted & {state, f"{state}__1"}),
+        tuple(member for member in members if member in wanted),
+        tuple(reversed(recompute)),
+    )
+
+
+def alive(nodes: Iterable[Node], yields: Iterable[str]) -> tuple[Node, ...]:
+    """The nodes that some yield depends on, in order."""
+    wanted = set(yields)
+    kept: list[Node] = []
+    for node in reversed(tuple(nodes)):
+        if node.target in wanted:
+            kept.append(node)
+            wanted.update(operands(node))
+    return tuple(reversed(kept))
+
+
+def reads(nodes: Iterable[Node]) -> Mapping[str, None]:
+    """Every name that the nodes read, in order, as the keys of a dict."""
+    return dict.fromkeys(name for node in nodes for name in operands(node))
