@@ -5,3 +5,15 @@ Modules: `torch_nn` (torch.nn's own layers), `torchrecurrent_cells` (the package
 `gate_parameters()` does (`W_i`, `R_i`, `b_i`, `bR_n`, `beta`), so the same tensors go to both sides and gradients come
 back under the same names.
 """
+
+from . import formulas, formulas_scan, torch_nn, torchrecurrent_cells
+from .base import Case, Oracle, Sequences, draw, relative_error, results
+
+ORACLES: tuple[Oracle, ...] = (
+    *torch_nn.ORACLES,
+    *torchrecurrent_cells.ORACLES,
+    *formulas.ORACLES,
+    *formulas_scan.ORACLES,
+)
+
+__all__ = ["ORACLES", "Case", "Oracle", "Sequences", "draw", "relative_error", "results"]

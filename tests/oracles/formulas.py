@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
-from oracles.base import Forward, Oracle, Sequences, Tensors
+from .base import Forward, Oracle, Sequences, Tensors
 
 State = dict[str, Tensor]
 # (parameters, inputs of this step, old states) -> (output, new states)
@@ -139,9 +139,7 @@ def _multiplicative_rnn(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
 def _scrn(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
     # Mikolov et al. 2014, eq. 5-7
     context = 0.05 * linear(i["x"], p["W_u"]) + 0.95 * s["s"]
-    h = torch.sigmoid(
-        linear(context, p["M_h"], p["b_h"]) + linear(i["x"], p["W_h"]) + linear(s["h"], p["R_h"])
-    )
+    h = torch.sigmoid(linear(context, p["M_h"], p["b_h"]) + linear(i["x"], p["W_h"]) + linear(s["h"], p["R_h"]))
     y = torch.tanh(linear(h, p["R_y"], p["b_y"]) + linear(context, p["M_y"]))
     return y, {"h": h, "s": context}
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv1d, linear, silu, softplus
 
-from oracles.base import Oracle, Sequences, Tensors
-from oracles.formulas import State, loop
+from .base import Oracle, Sequences, Tensors
+from .formulas import State, loop
 
 
 def unrolled(a: Tensor, b: Tensor, first: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def _minlstm(p: Tensors, i: Tensors, s: Tensors) -> Sequences:
 
 
 def _minlstm_log(p: Tensors, i: Tensors, s: Tensors) -> Sequences:
-    # lucidrains/minGRU-pytorch, minLSTM: diff = softplus(-f) - softplus(-i); log f' = -softplus(diff), log i' = -softplus(-diff)
+    # lucidrains/minGRU-pytorch, minLSTM: d = softplus(-f) - softplus(-i); log f' = -softplus(d), log i' = -softplus(-d)
     f, z = (linear(i["x"], p[f"W_{gate}"], p[f"b_{gate}"]) for gate in "fi")
     diff = softplus(-f) - softplus(-z)
     values = torch.exp(-softplus(-diff)) * _g(linear(i["x"], p["W_v"], p["b_v"]))
@@ -70,7 +70,7 @@ def _hgrn(p: Tensors, i: Tensors, s: Tensors) -> Sequences:
 def _rglru(p: Tensors, i: Tensors, s: Tensors) -> Sequences:
     # recurrentgemma, layers.py RGLRU with BlockDiagonalLinear
     def gate(name: str) -> Tensor:
-        blocks = i["x"].unflatten(-1, (p[f"W_{name}"].shape[0], -1))
+        blocks = i["x"].reshape(*i["x"].shape[:2], p[f"W_{name}"].shape[0], -1)
         mixed = torch.einsum("tbni,noi->tbno", blocks, p[f"W_{name}"]).flatten(-2)
         return torch.sigmoid(mixed + p[f"b_{name}"])
 
@@ -156,25 +156,28 @@ class _Spike(torch.autograd.Function):
         return gradient * factor, None
 
 
+def _spike(v: Tensor, factor: Tensor) -> Tensor:
+    value: Tensor = _Spike.apply(v, factor)  # type: ignore[no-untyped-call]
+    return value
+
+
 def _lif(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
     # Neftci et al. 2019, eq. 2 with reset to zero; Zenke & Ganguli 2018: 1 / (1 + 10 |v|)^2
     current = linear(i["x"], p["W_v"], p["b_v"]) + linear(s["s"], p["R_v"])
     v = (0.75 - 0.75 * s["s"]) * s["v"] + current
     over = v - 0.5
-    spikes = _Spike.apply(over, (1 + 10 * over.detach().abs()) ** -2)
+    spikes = _spike(over, (1 + 10 * over.detach().abs()) ** -2)
     return spikes, {"s": spikes, "v": v}
 
 
 def _egru(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
     # Subramoney et al. 2023, eq. 3-6; the surrogate of KhaleelKhan/EvNN: 0.7 max(0, 1 - |v|)
     joined = torch.cat([i["x"], s["y"]], -1)
-    u, r = (
-        torch.sigmoid(linear(joined, torch.cat([p[f"W_{g}"], p[f"R_{g}"]], -1), p[f"b_{g}"])) for g in "ur"
-    )
+    u, r = (torch.sigmoid(linear(joined, torch.cat([p[f"W_{g}"], p[f"R_{g}"]], -1), p[f"b_{g}"])) for g in "ur")
     z = torch.tanh(linear(i["x"], p["W_z"], p["b_z"]) + linear(r * s["y"], p["R_z"]))
     c = torch.lerp(s["c"], z, u)
     over = c - p["theta"]
-    event = _Spike.apply(over, 0.7 * (1 - over.detach().abs()).clamp(min=0))
+    event = _spike(over, 0.7 * (1 - over.detach().abs()).clamp(min=0))
     y = event * c
     return y, {"y": y, "c": c - event * p["theta"]}
 

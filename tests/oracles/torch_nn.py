@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from oracles.base import Forward, Oracle, Sequences, Tensors
+from .base import Forward, Oracle, Sequences, Tensors
 
 
 def _layer(

@@ -6,16 +6,17 @@ Where it has two biases that only ever stand as a sum, ours is its `bias_ih` and
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torchrecurrent as tr
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from oracles.base import Forward, Sequences, Tensors
+from .base import Forward, Sequences, Tensors
 
 # One step: (module call, x, states) -> (output, states)
-Call = Callable[..., "Tensor | tuple[Tensor, ...]"]
+Call = Callable[..., Any]
 Step = Callable[[Call, Tensor, dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
 
 

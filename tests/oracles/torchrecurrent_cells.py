@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torchrecurrent as tr
 
-from oracles.base import Forward, Oracle
-from oracles.torchrecurrent_calls import cell, delayed, intersection, janet, mclstm, packed, two, typed
+from .base import Oracle
+from .torchrecurrent_calls import cell, delayed, intersection, janet, mclstm, packed, two, typed
 
 _H = {"h": "H"}
 _HC = {"h": "H", "c": "H"}
@@ -32,13 +32,10 @@ h[t] = (1 - d1)*h[t-1] + d1*nh
 """
 
 
-def _oracle(name: str, forward: Forward, parameters: str, states: dict[str, str], **more: object) -> Oracle:
-    return Oracle(name, "torchrecurrent", forward, parameters, states, **more)  # type: ignore[arg-type]
-
-
 ORACLES = (
-    _oracle(
+    Oracle(
         "antisymmetricrnn",
+        "torchrecurrent",
         cell(
             tr.AntisymmetricRNNCell,
             {"weight_ih": "W_h", "weight_hh": "M", "bias_ih": "b_h"},
@@ -49,8 +46,9 @@ ORACLES = (
         _H,
         constants={"eps": 0.5, "gamma": 0.25},
     ),
-    _oracle(
+    Oracle(
         "gatedantisymmetricrnn",
+        "torchrecurrent",
         cell(
             tr.GatedAntisymmetricRNNCell,
             {"weight_ih": "W_z W_n", "weight_hh": "M", "bias_ih": "b_z b_n"},
@@ -61,22 +59,25 @@ ORACLES = (
         _H,
         constants={"eps": 0.5, "gamma": 0.25},
     ),
-    _oracle("atr", cell(tr.ATRCell, packed("p", "q")), "W:p R:q b:p", _H),
-    _oracle(
+    Oracle("atr", "torchrecurrent", cell(tr.ATRCell, packed("p", "q")), "W:p R:q b:p", _H),
+    Oracle(
         "brc",
+        "torchrecurrent",
         cell(tr.BRCell, {**packed("a c h", biased="a c 0"), "weight_hh": "w_a w_c"}),
         "W:a,c,h w[H]:a,c b:a,c",
         _H,
     ),
-    _oracle("nbrc", cell(tr.NBRCell, packed("a c h", "a c", "a c 0")), "W:a,c,h R:a,c b:a,c", _H),
-    _oracle(
+    Oracle("nbrc", "torchrecurrent", cell(tr.NBRCell, packed("a c h", "a c", "a c 0")), "W:a,c,h R:a,c b:a,c", _H),
+    Oracle(
         "cfn",
+        "torchrecurrent",
         cell(tr.CFNCell, packed("theta eta n", "theta eta")),
         "W:theta,eta,n R:theta,eta b:theta,eta,n",
         _H,
     ),
-    _oracle(
+    Oracle(
         "cornn",
+        "torchrecurrent",
         cell(
             tr.coRNNCell,
             {**packed("z"), "weight_ch": "M_z"},
@@ -89,14 +90,16 @@ ORACLES = (
         _HZ,
         constants={"dt": 0.2, "gamma": 1.5, "eps": 0.75},
     ),
-    _oracle(
+    Oracle(
         "fastrnn",
+        "torchrecurrent",
         cell(tr.FastRNNCell, {**packed("n"), "alpha": "alpha", "beta": "beta"}),
         "W:n R:n b:n alpha[1] beta[1]",
         _H,
     ),
-    _oracle(
+    Oracle(
         "fastgrnn",
+        "torchrecurrent",
         # nonlinearity: its default gate is tanh, against its docstring, the paper and EdgeML (sigmoid).
         cell(
             tr.FastGRNNCell,
@@ -106,27 +109,31 @@ ORACLES = (
         "W:p R:p b:z,n zeta[1] nu[1]",
         _H,
     ),
-    _oracle(
+    Oracle(
         "indrnn",
+        "torchrecurrent",
         cell(tr.IndRNNCell, {**packed("h"), "vector_u": "u_h"}, nonlinearity="relu"),
         "W:h u[H]:h b:h",
         _H,
     ),
-    _oracle(
+    Oracle(
         "intersectionrnn",
+        "torchrecurrent",
         cell(tr.IntersectionRNNCell, packed("yn hn gy gh"), intersection),
         "W:yn,hn,gy,gh R:yn,hn,gy,gh b:yn,hn,gy,gh",
         _H,
         sizes={"I": 6, "H": 6},
     ),
-    _oracle(
+    Oracle(
         "janet",
+        "torchrecurrent",
         cell(tr.JANETCell, {**packed("s n"), "beta": "beta"}, janet),
         "W:s,n R:s,n b:s,n beta[1]",
         _H,
     ),
-    _oracle(
+    Oracle(
         "lem",
+        "torchrecurrent",
         cell(
             tr.LEMCell,
             {**packed("d1 d2 nz nh", "d1 d2 nz"), "weight_ch": "R_nh"},
@@ -139,10 +146,11 @@ ORACLES = (
         text=_LEM_OLD_Z,
         deviation="the second candidate reads the old z; the paper and tk-rusch/LEM read the new one",
     ),
-    _oracle("ligru", cell(tr.LiGRUCell, packed("z n")), "W:z,n R:z,n b:z,n", _H),
-    _oracle("lightru", cell(tr.LightRUCell, packed("n f", "f")), "W:n,f R:f b:n,f", _H),
-    _oracle(
+    Oracle("ligru", "torchrecurrent", cell(tr.LiGRUCell, packed("z n")), "W:z,n R:z,n b:z,n", _H),
+    Oracle("lightru", "torchrecurrent", cell(tr.LightRUCell, packed("n f", "f")), "W:n,f R:f b:n,f", _H),
+    Oracle(
         "mclstm",
+        "torchrecurrent",
         cell(
             tr.MCLSTMCell,
             packed("f i o m n"),
@@ -151,29 +159,33 @@ ORACLES = (
         "W:f,i,o,m,n R:f,i,o,m,n b:f,i,o,m,n",
         {"v": "H", "c": "H"},
     ),
-    _oracle("mgu", cell(tr.MGUCell, packed("f n")), "W:f,n R:f,n b:f,n", _H),
-    _oracle(
+    Oracle("mgu", "torchrecurrent", cell(tr.MGUCell, packed("f n")), "W:f,n R:f,n b:f,n", _H),
+    Oracle(
         "minimalrnn",
+        "torchrecurrent",
         cell(tr.MinimalRNNCell, {**packed("z", "u"), "weight_mm": "M_u", "bias_hh": "b_u"}),
         "W:z R:u M[H,H]:u b:z,u",
         _H,
     ),
-    _oracle(
+    Oracle(
         "miru1",
+        "torchrecurrent",
         cell(tr.MiRU1Cell, packed("r n"), update_coefficient=0.75),
         "W:r,n R:r,n b:r,n",
         _H,
         constants={"lam": 0.75},
     ),
-    _oracle(
+    Oracle(
         "miru2",
+        "torchrecurrent",
         cell(tr.MiRU2Cell, packed("n"), update_coefficient=0.75, reset_coefficient=0.25),
         "W:n R:n b:n",
         _H,
         constants={"lam": 0.75, "theta": 0.25},
     ),
-    _oracle(
+    Oracle(
         "multiplicativelstm",
+        "torchrecurrent",
         # The bias of each factor of m has no place in the paper's equations: zero there.
         cell(
             tr.MultiplicativeLSTMCell,
@@ -183,16 +195,18 @@ ORACLES = (
         "W:m,i,f,g,o R:m,i,f,g,o b:i,f,g,o",
         _HC,
     ),
-    _oracle(
+    Oracle(
         "mut1",
+        "torchrecurrent",
         cell(tr.MUT1Cell, {**packed("z r q", "r n"), "bias_hh": "0 b_n"}),
         "W:z,r,q R:r,n b:z,r,q,n",
         _H,
     ),
-    _oracle("mut2", cell(tr.MUT2Cell, packed("z r n")), "W:z,r,n R:z,r,n b:z,r,n", _H),
-    _oracle("mut3", cell(tr.MUT3Cell, packed("z r n")), "W:z,r,n R:z,r,n b:z,r,n", _H),
-    _oracle(
+    Oracle("mut2", "torchrecurrent", cell(tr.MUT2Cell, packed("z r n")), "W:z,r,n R:z,r,n b:z,r,n", _H),
+    Oracle("mut3", "torchrecurrent", cell(tr.MUT3Cell, packed("z r n")), "W:z,r,n R:z,r,n b:z,r,n", _H),
+    Oracle(
         "nas",
+        "torchrecurrent",
         cell(
             tr.NASCell,
             packed("g0 g1 g2 g3 g4 g5 g6 g7"),
@@ -201,8 +215,9 @@ ORACLES = (
         "W:g0,g1,g2,g3,g4,g5,g6,g7 R:g0,g1,g2,g3,g4,g5,g6,g7 b:g0,g1,g2,g3,g4,g5,g6,g7",
         _HC,
     ),
-    _oracle(
+    Oracle(
         "originallstm",
+        "torchrecurrent",
         cell(
             tr.OriginalLSTMCell,
             packed("i g o"),
@@ -211,8 +226,9 @@ ORACLES = (
         "W:i,g,o R:i,g,o b:i,g,o",
         _HC,
     ),
-    _oracle(
+    Oracle(
         "peepholelstm",
+        "torchrecurrent",
         cell(
             tr.PeepholeLSTMCell,
             {**packed("i f g o"), "weight_ph": "p_i p_f p_o"},
@@ -221,8 +237,9 @@ ORACLES = (
         "W:i,f,g,o R:i,f,g,o b:i,f,g,o p[H]:i,f,o",
         _HC,
     ),
-    _oracle(
+    Oracle(
         "ran",
+        "torchrecurrent",
         cell(
             tr.RANCell,
             packed("n i f", "i f", "i f"),
@@ -231,8 +248,9 @@ ORACLES = (
         "W:n,i,f R:i,f b:i,f",
         _HC,
     ),
-    _oracle(
+    Oracle(
         "reslstm",
+        "torchrecurrent",
         cell(
             tr.ResLSTMCell,
             {**packed("i f g o"), "weight_ph": "p_i p_f p_o", "weight_proj": "M", "weight_res": "V"},
@@ -241,8 +259,9 @@ ORACLES = (
         "W:i,f,g,o R:i,f,g,o b:i,f,g,o p[H]:i,f,o M[H,H] V[H,I]",
         _HC,
     ),
-    _oracle(
+    Oracle(
         "scrn",
+        "torchrecurrent",
         cell(
             tr.SCRNCell,
             {**packed("u h", "h y", "0 h"), "weight_ch": "M_h M_y", "bias_hh": "0 b_y"},
@@ -254,37 +273,42 @@ ORACLES = (
         text=_SCRN_OUTPUT_FEEDBACK,
         deviation="the output y feeds back, where the paper (and its own docstring) feed back h",
     ),
-    _oracle("sgrn", cell(tr.SGRNCell, packed("p", "f")), "W:p R:f b:p", _H),
-    _oracle(
+    Oracle("sgrn", "torchrecurrent", cell(tr.SGRNCell, packed("p", "f")), "W:p R:f b:p", _H),
+    Oracle(
         "sgu",
+        "torchrecurrent",
         cell(tr.SGUCell, {**packed("xg z", "zg z"), "bias_hh": "b_zg 0"}),
         "W:xg,z R:zg,z b:xg,zg,z",
         _H,
     ),
-    _oracle(
+    Oracle(
         "dsgu",
+        "torchrecurrent",
         cell(tr.DSGUCell, {**packed("xg z", "zg z"), "bias_hh": "b_zg 0", "weight_ho": "R_zo"}),
         "W:xg,z R:zg,zo,z b:xg,zg,z",
         _H,
     ),
-    _oracle("star", cell(tr.STARCell, packed("z k", "k")), "W:z,k R:k b:z,k", _H),
-    _oracle("taugru", delayed(packed("u z g a"), 1), "W:u,z,g,a R:u,z,g,a b:u,z,g,a", _H),
-    _oracle("trnn", cell(tr.TRNNCell, packed("z f", biased="0 f")), "W:z,f b:f", _H),
-    _oracle(
+    Oracle("star", "torchrecurrent", cell(tr.STARCell, packed("z k", "k")), "W:z,k R:k b:z,k", _H),
+    Oracle("taugru", "torchrecurrent", delayed(packed("u z g a"), 1), "W:u,z,g,a R:u,z,g,a b:u,z,g,a", _H),
+    Oracle("trnn", "torchrecurrent", cell(tr.TRNNCell, packed("z f", biased="0 f")), "W:z,f b:f", _H),
+    Oracle(
         "tgru",
+        "torchrecurrent",
         typed(tr.TGRUCell, {**packed("z f o"), "weight_hh": "V_z V_f V_o"}, "h"),
         "W:z,f,o V[H,I]:z,f,o b:z,f,o",
         _H,
     ),
-    _oracle(
+    Oracle(
         "tlstm",
+        "torchrecurrent",
         typed(tr.TLSTMCell, {**packed("z f o"), "weight_hh": "V_z V_f V_o"}, "c"),
         "W:z,f,o V[H,I]:z,f,o b:z,f,o",
         {"c": "H"},
     ),
-    _oracle("ugrnn", cell(tr.UGRNNCell, packed("n g")), "W:n,g R:n,g b:n,g", _H),
-    _oracle(
+    Oracle("ugrnn", "torchrecurrent", cell(tr.UGRNNCell, packed("n g")), "W:n,g R:n,g b:n,g", _H),
+    Oracle(
         "unicornn",
+        "torchrecurrent",
         cell(
             tr.UnICORNNCell,
             {**packed("a"), "weight_hh": "u_a", "weight_ch": "cc"},
@@ -296,8 +320,9 @@ ORACLES = (
         _HZ,
         constants={"dt": 0.2, "alpha": 0.75},
     ),
-    _oracle(
+    Oracle(
         "wmclstm",
+        "torchrecurrent",
         cell(
             tr.WMCLSTMCell,
             {**packed("i f g o"), "weight_mh": "M_i M_f M_o"},

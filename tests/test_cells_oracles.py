@@ -1,0 +1,137 @@
+"""Every shipped cell against an implementation that does not know it: values, final states and every gradient."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torchrecurrent
+
+from rnncc import reference
+from rnncc.ir.cell import Cell, Role
+from rnncc.ir.dim import evaluate
+from rnncc.source import Source
+from rnncc.stages.check import check
+from rnncc.stages.parse import parse
+
+from .oracles import ORACLES, Case, Oracle, Sequences, draw, relative_error, results
+
+CELLS = Path(__file__).parents[1] / "cells"
+TOLERANCE = 1e-10  # relative, float64
+
+STATES = pytest.mark.parametrize("states", [False, True], ids=["own-states", "given-states"])
+
+
+@cache
+def checked(text: str, name: str) -> Cell:
+    """The only cell of a text."""
+    (declaration,) = parse(Source(name, text))
+    return check(declaration)
+
+
+def cell_of(oracle: Oracle) -> Cell:
+    """The cell that the oracle is compared with."""
+    return checked(oracle.text or shipped(oracle.cell), f"{oracle.cell}.rnn")
+
+
+def shipped(name: str) -> str:
+    return (CELLS / f"{name}.rnn").read_text()
+
+
+def run(cell: Cell, oracle: Oracle, case: Case) -> Sequences:
+    """The reference path on the oracle's case."""
+    known = {"I", "H", *(size.name for size in cell.sizes)}
+    sequences, finals = reference.run(
+        cell,
+        case.parameters,
+        case.inputs,
+        case.states,
+        oracle.constants,
+        {name: size for name, size in oracle.sizes.items() if name in known},
+    )
+    return Sequences(sequences[cell.output], {state: finals[state] for state in oracle.states})
+
+
+@STATES
+@pytest.mark.parametrize("oracle", ORACLES, ids=str)
+def test_reference_equals_the_oracle(oracle: Oracle, states: bool) -> None:
+    case = draw(oracle, seed=1, states=states)
+    found = results(run(cell_of(oracle), oracle, case), case, seed=2)
+    expected = results(oracle.run(case), case, seed=2)
+    assert found.keys() == expected.keys()
+    shapes = {name: value.shape for name, value in expected.items()}
+    assert {name: value.shape for name, value in found.items()} == shapes
+    errors = {name: relative_error(found[name], value) for name, value in expected.items()}
+    # `not <=`: a NaN is no agreement.
+    assert not {name: error for name, error in errors.items() if not error <= TOLERANCE}
+
+
+@pytest.mark.parametrize("oracle", ORACLES, ids=str)
+def test_every_parameter_matters(oracle: Oracle) -> None:
+    """No gradient of the oracle is zero throughout, so that no comparison above holds for want of a gradient."""
+    case = draw(oracle, seed=1, states=True)
+    expected = results(oracle.run(case), case, seed=2)
+    assert not [name for name, value in expected.items() if not value.abs().max() > 0]
+
+
+@pytest.mark.parametrize("oracle", ORACLES, ids=str)
+def test_names_and_shapes(oracle: Oracle) -> None:
+    """Parameters, states and extra inputs carry the names and shapes the oracle was written for."""
+    cell = cell_of(oracle)
+    sizes = reference.complete_sizes(cell, {"num_heads": 1, **oracle.sizes})
+    shapes: dict[str, tuple[int, ...]] = {}
+    for value in cell.values:
+        if value.role is Role.PARAMETER:
+            width, blocks = evaluate(value.width, sizes), evaluate(value.blocks, sizes)
+            columns = () if value.columns is None else (evaluate(value.columns, sizes) // blocks,)
+            shapes[value.name] = (width, *columns)
+    flat = {
+        name: (shape[0] * shape[1], shape[2]) if len(shape) == 3 else shape for name, shape in oracle.shapes().items()
+    }
+    assert shapes == flat
+    assert [state.name for state in cell.states if state.delay_of is None] == list(oracle.states)
+    assert [extra.name for extra in cell.inputs] == ["x", *oracle.inputs]
+
+
+@pytest.mark.parametrize("oracle", [oracle for oracle in ORACLES if oracle.deviation], ids=str)
+def test_a_stated_deviation_is_real(oracle: Oracle) -> None:
+    """The shipped cell and the oracle differ by far more than rounding, or the variant text should go."""
+    case = draw(oracle, seed=1, states=False)
+    shipped_cell = checked(shipped(oracle.cell), f"{oracle.cell}.rnn")
+    found, _ = reference.run(shipped_cell, case.parameters, case.inputs, None, oracle.constants, oracle.sizes)
+    assert relative_error(found[shipped_cell.output], oracle.run(case).output) > 1e-3
+
+
+def test_every_shipped_cell_has_an_oracle() -> None:
+    covered = {oracle.cell for oracle in ORACLES if not oracle.deviation}
+    assert covered == {path.stem for path in CELLS.glob("*.rnn")}
+    assert len(covered) >= 60
+
+
+def test_every_torchrecurrent_cell_is_an_oracle() -> None:
+    theirs = [name for name in torchrecurrent.__all__ if name.endswith("Cell")]
+    assert len([oracle for oracle in ORACLES if oracle.source == "torchrecurrent"]) == len(theirs) == 41
+
+
+@pytest.mark.parametrize("path", sorted(CELLS.glob("*.rnn")), ids=lambda path: path.stem)
+def test_a_shipped_file(path: Path) -> None:
+    """At most 30 lines, a citation and the form chosen first, one cell whose name in lower case names the file."""
+    lines = path.read_text().splitlines()
+    assert len(lines) <= 30
+    comment = " ".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
+    assert lines[0].startswith("# ")
+    assert re.search(r"\b(19|20)\d\d\b|documentation", comment)
+    assert "Form:" in comment
+    assert checked(path.read_text(), path.name).name.lower() == path.stem
+
+
+def test_the_surrogates_point_is_not_at_a_spike() -> None:
+    """The spiking cells' cases do spike and do stay silent: both branches are compared."""
+    for oracle in ORACLES:
+        if oracle.cell in ("lif", "egru"):
+            output = oracle.run(draw(oracle, seed=1, states=True)).output
+            silent = torch.count_nonzero(output == 0)
+            assert 0 < silent < output.numel()
