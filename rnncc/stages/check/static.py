@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator as arithmetic
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -213,10 +212,7 @@ def _apply(operator: str, left: NumberValue, right: NumberValue, span: Span) -> 
         case "//":
             return left // right
         case "**":
-            # Exact powers of whole numbers stay small enough to be computed at all.
-            if isinstance(left, int) and isinstance(right, int) and not 0 <= right <= 64:
-                return float(left) ** float(right)
-            return arithmetic.pow(left, right)  # type: ignore[no-any-return]
+            return _power(left, right)
         case "<":
             return int(left < right)
         case "<=":
@@ -231,6 +227,17 @@ def _apply(operator: str, left: NumberValue, right: NumberValue, span: Span) -> 
             return int(left != right)
         case _:
             raise _NotStatic("RNN220", f"may not use '{operator}'", span)
+
+
+def _power(left: NumberValue, right: NumberValue) -> NumberValue | complex:
+    """`left ** right`, exact for whole numbers whose power is small enough to be of use."""
+    if isinstance(left, int) and isinstance(right, int) and 0 <= right <= 64:
+        product = 1
+        for _ in range(right):
+            product *= left
+        return product
+    power: complex = complex(float(left)) ** float(right) if left < 0 else complex(math.pow(left, right))
+    return power if power.imag else power.real
 
 
 def _dim_arithmetic(operator: str, left: Dim, right: Dim, span: Span) -> Dim:
