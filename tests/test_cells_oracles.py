@@ -26,15 +26,16 @@ STATES = pytest.mark.parametrize("states", [False, True], ids=["own-states", "gi
 
 
 @cache
-def checked(text: str, name: str) -> Cell:
-    """The only cell of a text."""
+def checked(text: str, name: str, shaping: tuple[tuple[str, int | str], ...] = ()) -> Cell:
+    """The only cell of a text, with these constants in the place of its own."""
     (declaration,) = parse(Source(name, text))
-    return check(declaration)
+    cell, _ = check(declaration, dict(shaping))
+    return cell
 
 
 def cell_of(oracle: Oracle) -> Cell:
     """The cell that the oracle is compared with."""
-    return checked(oracle.text or shipped(oracle.cell), f"{oracle.cell}.rnn")
+    return checked(oracle.text or shipped(oracle.cell), f"{oracle.cell}.rnn", tuple(oracle.shaping.items()))
 
 
 def shipped(name: str) -> str:

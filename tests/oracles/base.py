@@ -37,7 +37,8 @@ class Oracle:
     defaults    initial values other than zero
     sizes       I, H and the cell's dims
     inputs      extra inputs: name -> width
-    constants   constants that differ from the file's defaults
+    constants   numbers that differ from the file's defaults, passed at run time
+    shaping     constants that shape the program (a loop bound, a delay, a function), passed to `check`
     ranges      name -> (low, high) where U(-1, 1) will not do
     text        equations that replace the file's where the oracle deviates from it; `deviation` says in what
     """
@@ -51,6 +52,7 @@ class Oracle:
     sizes: dict[str, int] = field(default_factory=lambda: {"I": 4, "H": 6})
     inputs: dict[str, str] = field(default_factory=dict)
     constants: dict[str, float] = field(default_factory=dict)
+    shaping: dict[str, int | str] = field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     text: str | None = None
     deviation: str = ""

@@ -144,16 +144,19 @@ def _scrn(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
     return y, {"h": h, "s": context}
 
 
-def _rhn(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
+def _rhn(layers: int) -> Step:
     # jzilly/RecurrentHighwayNetworks: s = (h - s) t + s, the input at depth 1 only
-    value = s["h"]
-    for depth in (1, 2):
-        hidden = linear(value, p[f"R_n_{depth}"], p[f"b_n_{depth}"])
-        transform = linear(value, p[f"R_g_{depth}"], p[f"b_g_{depth}"])
-        if depth == 1:
-            hidden, transform = hidden + linear(i["x"], p["W_n_1"]), transform + linear(i["x"], p["W_g_1"])
-        value = (hidden.tanh() - value) * transform.sigmoid() + value
-    return value, {"h": value}
+    def step(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
+        value = s["h"]
+        for depth in range(1, layers + 1):
+            hidden = linear(value, p[f"R_n_{depth}"], p[f"b_n_{depth}"])
+            transform = linear(value, p[f"R_g_{depth}"], p[f"b_g_{depth}"])
+            if depth == 1:
+                hidden, transform = hidden + linear(i["x"], p["W_n_1"]), transform + linear(i["x"], p["W_g_1"])
+            value = (hidden.tanh() - value) * transform.sigmoid() + value
+        return value, {"h": value}
+
+    return step
 
 
 def _mogrifier(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
@@ -272,7 +275,15 @@ ORACLES = (
         "W:u,h R:h,y M[H,H]:h,y b:h,y",
         {"h": "H", "s": "H"},
     ),
-    Oracle("rhn", "paper", loop(_rhn), "W:n_1,g_1 R:n_1,g_1,n_2,g_2 b:n_1,g_1,n_2,g_2", _H),
+    Oracle("rhn", "paper", loop(_rhn(2)), "W:n_1,g_1 R:n_1,g_1,n_2,g_2 b:n_1,g_1,n_2,g_2", _H),
+    Oracle(
+        "rhn",
+        "paper(L=3)",
+        loop(_rhn(3)),
+        "W:n_1,g_1 R:n_1,g_1,n_2,g_2,n_3,g_3 b:n_1,g_1,n_2,g_2,n_3,g_3",
+        _H,
+        shaping={"L": 3},
+    ),
     Oracle(
         "mogrifierlstm",
         "paper",

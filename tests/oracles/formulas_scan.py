@@ -5,7 +5,6 @@ A recurrence h = a*h + b is evaluated here as a sum over all earlier steps (`unr
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -184,7 +183,6 @@ def _egru(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
 
 _H = {"h": "H"}
 _SQUARE = {"I": 6, "H": 6}
-_RGLRU = Path(__file__).parents[2] / "cells" / "rglru.rnn"
 
 ORACLES = (
     Oracle("mingru", "paper", _mingru, "W:z,n b:z,n", _H),
@@ -207,7 +205,7 @@ ORACLES = (
         "W[N,D,D]:r,i b:r,i lam",
         _H,
         sizes={**_SQUARE, "N": 2, "D": 3},
-        text=_RGLRU.read_text().replace("blocks = 1", "blocks = 2"),
+        shaping={"blocks": 2},
     ),
     Oracle(
         "lru",

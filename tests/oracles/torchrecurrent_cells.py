@@ -331,4 +331,29 @@ ORACLES = (
         "W:i,f,g,o R:i,f,g,o M[H,H]:i,f,o b:i,f,g,o",
         _HC,
     ),
+    # Other constants of the same cells.
+    Oracle(
+        "indrnn",
+        "torchrecurrent(tanh)",
+        cell(tr.IndRNNCell, {**packed("h"), "vector_u": "u_h"}),
+        "W:h u[H]:h b:h",
+        _H,
+        shaping={"act": "tanh"},
+    ),
+    Oracle(
+        "fastgrnn",
+        "torchrecurrent(tanh)",
+        cell(tr.FastGRNNCell, {**packed("p", biased="z n"), "zeta": "zeta", "nu": "nu"}),
+        "W:p R:p b:z,n zeta[1] nu[1]",
+        _H,
+        shaping={"act": "tanh"},
+    ),
+    Oracle(
+        "taugru",
+        "torchrecurrent(d=3)",
+        delayed(packed("u z g a"), 3),
+        "W:u,z,g,a R:u,z,g,a b:u,z,g,a",
+        _H,
+        shaping={"d": 3},
+    ),
 )
