@@ -10,7 +10,9 @@ from rnncc.ir.cell import Cell
 
 @dataclass(frozen=True, slots=True)
 class CompiledCell:
-    """A cell with what the stages made of it. `classes` holds (states, class, form, why) a segment. The adjoints (one a segment; `masked` is `mask(cell)` with its own) are
+    """A cell with what the stages made of it. `classes` holds (states, class, form, why) a segment.
+
+    The adjoints (one a segment; `masked` is `mask(cell)` with its own) are
     empty where no kernels are built: the package then holds the reference path alone."""
 
     cell: Cell

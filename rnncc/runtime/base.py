@@ -21,7 +21,7 @@ NOT_YET = {
 
 
 class RecurrentModule(nn.Module):
-    """Holds the parameters `<attribute><suffix>` of a cell, one set a suffix: `_l0`, `_l0_reverse`, …; "" for a cell."""
+    """Holds the parameters `<attribute><suffix>` of a cell, one set a suffix: `_l0`, `_l0_reverse`; "" for a cell."""
 
     spec: ClassVar[CellSpec]
     # Where `load` made the class: (function that loads again, its arguments). Built packages pickle by module name.

@@ -36,9 +36,9 @@ def find_ninja() -> str | None:
     return str(beside) if beside.is_file() else shutil.which("ninja")
 
 
-def ninja_text(compiles: Sequence[Command], link: Command) -> str:
-    """The build as a ninja file."""
-    lines = ["rule run", "  command = $arguments", "  description = $out", ""]
+def ninja_text(compiles: Sequence[Command], link: Command, log_folder: str) -> str:
+    """The build as a ninja file; ninja's own log goes to `log_folder`."""
+    lines = [f"builddir = {_escape(log_folder)}", "", "rule run", "  command = $arguments", "  description = $out", ""]
     for command in (*compiles, link):
         lines.append(f"build {_escape(command.output)}: run {' '.join(_escape(path) for path in command.inputs)}")
         lines.append(f"  arguments = {' '.join(_shell(argument) for argument in command.arguments)}")
@@ -51,7 +51,8 @@ def run(compiles: Sequence[Command], link: Command, folder: Path, ninja_file: Pa
     ninja = find_ninja()
     if ninja is None:
         return _run_by_threads(compiles, link, folder)
-    ninja_file.write_text(ninja_text(compiles, link), encoding="utf-8")
+    logs = os.path.relpath(ninja_file.parent, folder)
+    ninja_file.write_text(ninja_text(compiles, link, logs), encoding="utf-8")
     jobs = ["-j", os.environ["MAX_JOBS"]] if os.environ.get("MAX_JOBS", "").isdigit() else []
     relative = os.path.relpath(ninja_file, folder)
     done = subprocess.run(

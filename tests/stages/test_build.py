@@ -1,0 +1,245 @@
+"""Building without kernels of the compiler's: the toolchain, the cache, its lock, and where packages are put."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rnncc.cache import Cache, digest
+from rnncc.diagnostics import RnnccError
+from rnncc.ir.artifact import Bundle, File, Unit
+from rnncc.stages.build import Product, build, check_stem, find_toolchain, first_key, install
+from rnncc.stages.build import ninja as ninja_module
+
+ROOT = Path(__file__).resolve().parents[2]
+KEY = "0123456789abcdef" * 2
+
+
+def product(answer: int = 42, broken: bool = False) -> Product:
+    """A package of two translation units, one of them shared."""
+    binding = f'#include "own.h"\nint shared_part();\nextern "C" __attribute__((visibility("default"))) int answer() ' \
+              f"{{ return OWN + shared_part() + {answer}; }}\n"  # fmt: skip
+    if broken:
+        binding = "int answer( {\n"
+    bundle = Bundle(
+        files=(File("src/include/own.h", "#define OWN 0\n"), File("src/core.cpp", "int shared_part() { return 0; }\n")),
+        units=(Unit("src/core.cpp", "generic", True),),
+    )
+    return Product((File("__init__.py", ""), File("src/binding.cpp", binding)), bundle, ("Toy",))
+
+
+def answer(package: Path) -> int:
+    """What the package's library says."""
+    import torch  # noqa: F401 (the library needs libtorch.so in the process)
+
+    library = json.loads((package / "_rnncc.json").read_text())["library"]
+    return int(ctypes.CDLL(str(package / library)).answer())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_build_makes_a_working_package_and_finds_it_again(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache")
+    calls: list[int] = []
+
+    def produce() -> Product:
+        calls.append(1)
+        return product()
+
+    package = build(KEY, "toy", produce, find_toolchain(), cache)
+    assert answer(package) == 42
+    assert build(KEY, "toy", produce, find_toolchain(), cache) == package
+    assert len(calls) == 1
+    assert (package / "_runtime" / "layer.py").is_file()
+    assert not list((tmp_path / "cache" / "tmp").iterdir())
+
+
+def test_two_builds_are_byte_identical(tmp_path: Path) -> None:
+    first = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "one"))
+    second = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "two" / "deeper"))
+    assert contents(first) == contents(second)
+
+
+def test_threads_build_the_same_library_as_ninja(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if ninja_module.find_ninja() is None:
+        pytest.skip("ninja is not installed")
+    by_ninja = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "one"))
+    monkeypatch.setattr(ninja_module, "find_ninja", lambda: None)
+    by_threads = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "two"))
+    assert contents(by_ninja) == contents(by_threads)
+
+
+def test_a_shared_object_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path)
+    build(KEY, "toy", product, find_toolchain(), cache)
+    compiled: list[str] = []
+    real = ninja_module.run
+
+    def spy(compiles: list[ninja_module.Command], *rest: object) -> ninja_module.Outcome:
+        compiled.extend(command.output for command in compiles)
+        return real(compiles, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ninja_module, "run", spy)
+    package = build("f" * 32, "toy", lambda: product(7), find_toolchain(), cache)
+    assert answer(package) == 7
+    assert not [name for name in compiled if "core" in name]
+
+
+def test_a_compiler_error_keeps_its_log_and_leaves_nothing(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    with pytest.raises(RnnccError) as caught:
+        build(KEY, "toy", lambda: product(broken=True), find_toolchain(), cache)
+    diagnostic = caught.value.diagnostics[0]
+    assert diagnostic.code == "RNN602"
+    log = tmp_path / "logs" / f"toy-{KEY[:12]}.log"
+    assert str(log) in diagnostic.help and "binding.cpp" in log.read_text()
+    assert cache.package(KEY) is None and not list((tmp_path / "tmp").iterdir())
+    assert answer(build(KEY, "toy", product, find_toolchain(), cache)) == 42
+
+
+def test_no_compiler_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(RnnccError) as caught:
+        find_toolchain()
+    assert caught.value.diagnostics[0].code == "RNN601"
+    assert "g++" in caught.value.diagnostics[0].help
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(RnnccError, match="no-such-compiler"):
+        find_toolchain()
+
+
+def test_without_a_compiler_the_package_has_no_library(tmp_path: Path) -> None:
+    package = build(KEY, "toy", product, None, Cache(tmp_path))
+    assert json.loads((package / "_rnncc.json").read_text())["library"] is None
+
+
+def test_first_key_follows_everything_it_stands_for() -> None:
+    compiler = find_toolchain()
+    base = first_key(b"text", "stem", "cpu", compiler, {})
+    assert base == first_key(b"text", "stem", "cpu", compiler, {})
+    others = [
+        first_key(b"text ", "stem", "cpu", compiler, {}),
+        first_key(b"text", "other", "cpu", compiler, {}),
+        first_key(b"text", "stem", "h200", compiler, {}),
+        first_key(b"text", "stem", "cpu", None, {}),
+        first_key(b"text", "stem", "cpu", compiler, {"L": 3}),
+    ]
+    assert len({base, *others}) == 6
+    assert digest("ab", "c") != digest("a", "bc")
+
+
+# One process of a crowd: builds and reports how often it had to produce.
+WORKER = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.stages.test_build import KEY, product
+from rnncc.cache import Cache
+from rnncc.stages.build import build, find_toolchain
+def produce():
+    with open({log!r}, "a") as log:
+        log.write("produced\\n")
+    {delay}
+    return product()
+print(build(KEY, "toy", produce, find_toolchain(), Cache(Path({cache!r}))))
+"""
+
+
+def worker(tmp_path: Path, delay: str = "pass") -> subprocess.Popen[str]:
+    """Start a process that builds into the cache of the test."""
+    text = WORKER.format(root=str(ROOT), log=str(tmp_path / "log"), cache=str(tmp_path / "cache"), delay=delay)
+    return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_ten_processes_make_one_build(tmp_path: Path) -> None:
+    crowd = [worker(tmp_path) for _ in range(10)]
+    results = [process.communicate(timeout=120) for process in crowd]
+    package = tmp_path / "cache" / "packages" / KEY / "toy"
+    assert [out.strip() for out, _ in results] == [str(package)] * 10, results
+    assert answer(package) == 42
+    assert (tmp_path / "log").read_text().splitlines() == ["produced"]
+
+
+def test_a_killed_builder_leaves_the_cache_usable(tmp_path: Path) -> None:
+    process = worker(tmp_path, delay="time.sleep(60)")
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "log").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    left = tmp_path / "cache" / "tmp"
+    assert list(left.iterdir()), "the build had not begun"
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert list(left.iterdir()), "SIGKILL cannot have tidied up"
+    package = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "cache"))
+    assert answer(package) == 42
+    assert not list(left.iterdir())
+
+
+def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path)
+    old = build(KEY, "toy", lambda: Product((File("__init__.py", "# " + "x" * 5000),), None, ("Toy",)), None, cache)
+    long_ago = time.time() - 10 * 86400
+    os.utime(old.parent, (long_ago, long_ago))
+    monkeypatch.setenv("RNNCC_CACHE_LIMIT", "4000")
+    new = build("e" * 32, "toy", lambda: Product((File("__init__.py", ""),), None, ("Toy",)), None, cache)
+    assert new.is_dir() and not old.exists()
+    # What was just used stays, however small the limit.
+    assert cache.package("e" * 32) == new
+
+
+def test_an_unwritable_cache_is_a_diagnostic(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(RnnccError) as caught:
+        build(KEY, "toy", product, None, Cache(blocked))
+    assert caught.value.diagnostics[0].code == "RNN605"
+
+
+def toy(tmp_path: Path) -> tuple[Path, Cache]:
+    """A finished package without kernels, and its cache."""
+    cache = Cache(tmp_path / "cache")
+    return build(KEY, "toy", lambda: Product((File("__init__.py", "x = 1\n"),), None, ("Toy",)), None, cache), cache
+
+
+def test_install_copies_replaces_and_refuses(tmp_path: Path) -> None:
+    package, cache = toy(tmp_path)
+    (package / "__pycache__").mkdir()
+    out = tmp_path / "out"
+    target = install(package, out, cache)
+    assert (target / "__init__.py").read_text() == "x = 1\n" and not (target / "__pycache__").exists()
+    (target / "stale.py").write_text("")
+    assert install(package, out, cache) == target and not (target / "stale.py").exists()
+    assert sorted(path.name for path in out.iterdir()) == ["toy"]
+    (tmp_path / "mine" / "toy").mkdir(parents=True)
+    with pytest.raises(RnnccError) as caught:
+        install(package, tmp_path / "mine", cache)
+    assert caught.value.diagnostics[0].code == "RNN603"
+
+
+@pytest.mark.parametrize("stem", ["2fast", "class", "json", "torch", "my-cell", "_hidden", ""])
+def test_bad_stems_are_refused(stem: str) -> None:
+    with pytest.raises(RnnccError) as caught:
+        check_stem(stem)
+    assert caught.value.diagnostics[0].code == "RNN604"
+
+
+def test_a_package_does_not_hide_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, cache = toy(tmp_path)
+    install(package, tmp_path / "out", cache)
+    monkeypatch.syspath_prepend(str(tmp_path / "out"))
+    check_stem("toy", tmp_path / "out")
+    (tmp_path / "out" / "toy" / "_rnncc.json").unlink()
+    with pytest.raises(RnnccError):
+        check_stem("toy", tmp_path / "elsewhere")
