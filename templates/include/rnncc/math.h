@@ -165,16 +165,16 @@ RNNCC_INLINE ExpParts<V> exp_parts(V x) {
   const V shifted = x * T(1.44269504088896340736) + magic;
   const V n = shifted - magic;
   const V r = (x - n * Float<T>::ln2_high) - n * Float<T>::ln2_low;
+  V q;
   if constexpr (sizeof(T) == 4) {
-    const V q = polynomial(r, {0.5000000092418351f, 0.16666518808900083f, 0.0416662051484472207f, 0.00836890599908064263f,
-                               0.0013950740698325517f});
-    return {shifted, n, r * r * q + r};
+    q = polynomial(r, {0.5000000092418351f, 0.16666518808900083f, 0.0416662051484472207f, 0.00836890599908064263f,
+                       0.0013950740698325517f});
   } else {
-    const V q = polynomial(r, {0.500000000000001277, 0.166666666666667005, 0.041666666666515078, 0.00833333333330632639,
-                               0.00138888889471280505, 0.000198412699190887603, 0.0000248014898064882829,
-                               2.75572149441466388e-6, 2.7631334592011533e-7, 2.51182462025383011e-8});
-    return {shifted, n, r * r * q + r};
+    q = polynomial(r, {0.500000000000001277, 0.166666666666667005, 0.041666666666515078, 0.00833333333330632639,
+                       0.00138888889471280505, 0.000198412699190887603, 0.0000248014898064882829,
+                       2.75572149441466388e-6, 2.7631334592011533e-7, 2.51182462025383011e-8});
   }
+  return {shifted, n, r * r * q + r};
 }
 
 template <class V>
@@ -213,22 +213,29 @@ RNNCC_INLINE V sigmoid(V x) {
   return q - q * (lost * (T(0.957) - e * T(0.5)));
 }
 
-// expm1(2|x|) / (expm1(2|x|) + 2), with the sign of x.
+// float: x + x^3 P(x^2) up to 5/8, then 1 - 2 / (e^2|x| + 1); double, where two more ulps are allowed and a polynomial would
+// be long: expm1(2|x|) / (expm1(2|x|) + 2). Both are exactly 1 where the true value rounds to 1, never above.
 template <class V>
 RNNCC_INLINE V tanh(V x) {
   using T = element<V>;
-  constexpr T one_from = sizeof(T) == 4 ? T(10) : T(20);
-  const V t = at_most(one_from, abs(x));
-  const ExpParts<V> e = exp_parts(t + t);
-  const V power = power_of_two(e.n_shifted);
-  const V m = e.tail * power + (power - T(1));
-  const V s = m + T(2);
-  const V q = m / s;
-  if constexpr (sizeof(T) == 8) return copysign(q, x);
-  // In float the rounding of m + 2 is put back: q (1 - lost / s), and 1 / s = (1 - q) / 2; else 2.4 ulp. From m = 2 on the
-  // difference would not be exact, nor is it needed.
-  const V lost = m < T(2) ? m - (s - T(2)) : V{};
-  return copysign(q - q * (lost * (T(0.5) - q * T(0.5))), x);
+  if constexpr (sizeof(T) == 4) {
+    const V t = at_most(10.0f, abs(x));
+    const V z = t * t;
+    const V near = t * z *
+                       polynomial(z, {-0.333332839151562799f, 0.133314911504451616f, -0.0537434748653065208f,
+                                      0.0206504491728527384f, -0.0057168181772519925f}) +
+                   t;
+    const ExpParts<V> e = exp_parts(t + t);
+    const V power = power_of_two(e.n_shifted);
+    const V far = 1.0f - 2.0f / (e.tail * power + (power + 1.0f));
+    return copysign(t < 0.625f ? near : far, x);
+  } else {
+    const V t = at_most(20.0, abs(x));
+    const ExpParts<V> e = exp_parts(t + t);
+    const V power = power_of_two(e.n_shifted);
+    const V m = e.tail * power + (power - 1.0);
+    return copysign(m / (m + 2.0), x);
+  }
 }
 
 // Where sigmoid is denormal (x below -87 or -708) its rounding, times |x|, is the error.
