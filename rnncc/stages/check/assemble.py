@@ -15,6 +15,7 @@ from rnncc.ir.cell import (
     Size,
     State,
     Value,
+    operands,
 )
 from rnncc.ir.dim import ONE
 from rnncc.ir.syntax import CellDecl
@@ -24,8 +25,9 @@ from rnncc.stages.check.families import pack
 from rnncc.stages.check.flatten import Flattener
 from rnncc.stages.check.heads import Heads, heads
 from rnncc.stages.check.hoist import Hoister
-from rnncc.stages.check.lints import lint
+from rnncc.stages.check.lints import Subject, lint, live_equations
 from rnncc.stages.check.locate import Part, locate
+from rnncc.stages.check.mentions import mentioned_names
 from rnncc.stages.check.place import Placed, Program, live, place
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved
@@ -46,13 +48,15 @@ def assemble(decl: CellDecl, resolved: Resolved, shapes: Shapes, symbols: Symbol
     program = Program(live(flat.nodes, (*names, output)), names, delays, inputs, output)
     placed = place(program)
     headed = heads(program.nodes, flat.shapes, placed.last, resolved, symbols, report)
-    parameters = pack(resolved, flat.shapes, headed.blocks, symbols, report)
+    read = {name for node in program.nodes.values() for name in operands(node)}
+    parameters = pack(read, resolved, flat.shapes, headed.blocks, symbols, report)
     located = locate(program, placed)
     constants = frozenset(symbols.constants)
     nodes = Hoister(program, placed, located, flat.shapes, constants, flattener.width).run()
     assembler = Assembler(program, nodes, placed, located, parameters, constants)
     segments = assembler.segments()
-    lint(decl, resolved, symbols, program, segments, placed, report)
+    live_part = live_equations(resolved, (*symbols.states, output))
+    lint(Subject(resolved, symbols, program, segments, placed, mentioned_names(decl), live_part), report)
     return Cell(
         name=decl.name,
         sizes=_sizes(symbols, shapes),

@@ -21,6 +21,7 @@ BIASES = frozenset({"b", "bR"})
 class _Packer:
     def __init__(
         self,
+        read: set[str],
         resolved: Resolved,
         shapes: Mapping[str, Shape],
         blocks: Mapping[str, Dim],
@@ -28,7 +29,7 @@ class _Packer:
         report: Report,
     ) -> None:
         self.resolved, self.shapes, self.blocks = resolved, shapes, blocks
-        self.symbols, self.report = symbols, report
+        self.read, self.symbols, self.report = read, symbols, report
         self.order = {equation.target: number for number, equation in reversed([*enumerate(resolved.equations)])
                       for equation in [equation]}  # fmt: skip
 
@@ -41,10 +42,12 @@ class _Packer:
         self.check_inits(by_family)
         result: list[Parameter] = []
         for family in self.symbols.families:
-            if family in by_family:
-                result += self.family(family, by_family[family], by_family)
+            members = [member for member in by_family.get(family, []) if member.name in self.read]
+            if members:
+                result += self.family(family, members, by_family)
         for name, param in self.symbols.params.items():
-            result.append(self.alone(name, name, self.start(name, "", param.initialiser)))
+            if name in self.read:
+                result.append(self.alone(name, name, self.start(name, "", param.initialiser)))
         for name, initial in self.symbols.initial.items():
             if initial is None:
                 learned = f"{name}0"
@@ -64,7 +67,8 @@ class _Packer:
             Member(member.name, self.shapes[member.name].width, self.start(member.name, family)) for member in members
         )
         attribute = ATTRIBUTES.get(family, family)
-        if family == "bR" and {m.target for m in by_family.get("R", [])} == {m.target for m in members}:
+        recurrent = {member.target for member in by_family.get("R", []) if member.name in self.read}
+        if family == "bR" and recurrent == {member.target for member in members}:
             attribute = "bias_hh"
         return [Parameter(family, attribute, rows, columns, blocks, family in BIASES)]
 
@@ -113,11 +117,13 @@ class _Packer:
 
 
 def pack(
+    read: set[str],
     resolved: Resolved,
     shapes: Mapping[str, Shape],
     blocks: Mapping[str, Dim],
     symbols: Symbols,
     report: Report,
 ) -> tuple[Parameter, ...]:
-    """All parameters of the module: W, R, b, bR, other families, params, learned initial states."""
-    return _Packer(resolved, shapes, blocks, symbols, report).run()
+    """All parameters of the module: W, R, b, bR, other families, params, learned initial states. A member or param
+    that no node reads (`read`) is not made."""
+    return _Packer(read, resolved, shapes, blocks, symbols, report).run()

@@ -1,0 +1,31 @@
+"""Every name that a cell's text mentions, wherever it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+
+from rnncc.ir.syntax import Call, CellDecl, Index, Name
+
+
+def mentioned_names(decl: CellDecl) -> frozenset[str]:
+    """The names in expressions and types; the name that a declaration introduces is none of them."""
+    return frozenset(_names(decl.statements))
+
+
+def _names(part: object) -> Iterator[str]:
+    match part:
+        case Name(name):
+            yield name
+        case Call(function):
+            yield function
+        case Index(base):
+            yield base
+        case _:
+            pass
+    if isinstance(part, tuple):
+        for inner in part:
+            yield from _names(inner)
+    elif is_dataclass(part):
+        for each in fields(part):
+            yield from _names(getattr(part, each.name))
