@@ -163,8 +163,8 @@ CHECK = (
         "a name means two things",
         "States, inputs, dims, constants, params, families, loop variables and gates of one cell share one set of "
         "names.",
-        _cell("state h", "const gate = 0.1", "gate = sigmoid(W@x + b)", "h[t] = gate*tanh(W@x + R@h[t-1] + b)"),
-        _cell("state h", "const scale = 0.1", "gate = sigmoid(W@x + b)", "h[t] = scale*gate*tanh(W@x + R@h[t-1] + b)"),
+        _cell("input scale: 1", "state h", "const scale = 0.1", "h[t] = scale*tanh(W@x + R@h[t-1] + b)"),
+        _cell("input gap: 1", "state h", "const scale = 0.1", "h[t] = scale*gap*tanh(W@x + R@h[t-1] + b)"),
     ),
     Code(
         "RNN219",

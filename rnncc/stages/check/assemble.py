@@ -52,7 +52,7 @@ def assemble(decl: CellDecl, resolved: Resolved, shapes: Shapes, symbols: Symbol
     parameters = pack(read, resolved, flat.shapes, headed.blocks, symbols, report)
     located = locate(program, placed)
     constants = frozenset(symbols.constants)
-    nodes = Hoister(program, placed, located, flat.shapes, constants, flattener.width).run()
+    nodes = Hoister(program, placed, located, flat.shapes, constants, flattener.width, report).run()
     assembler = Assembler(program, nodes, placed, located, parameters, constants)
     segments = assembler.segments()
     live_part = live_equations(resolved, (*symbols.states, output))

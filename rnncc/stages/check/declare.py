@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from rnncc.diagnostics import Label
 from rnncc.functions import MATRIX_FUNCTIONS, OPERATORS, ROW_FUNCTIONS
@@ -103,6 +104,8 @@ class Symbols:
     family_spans: dict[str, Span] = field(default_factory=dict)
     inits: dict[str, tuple[Initialiser, Span]] = field(default_factory=dict)
     output: OutputDecl | None = None
+    # Names whose declaration was reported: what depends on them stays quiet.
+    ignored: set[str] = field(default_factory=set)
     kinds: dict[str, str] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
 
@@ -181,11 +184,8 @@ class _Declarer:
         if isinstance(written, Name) and written.name in FUNCTIONS:
             value = written.name
         else:
-            known = self.symbols.statics.constants
-            # A constant is a number of its own: made of another one, it would not follow that one's keyword.
-            self.symbols.statics.constants = {}
+            # An earlier constant that this one reads becomes shaping: another value of it means another build.
             value = self.symbols.statics.number(written, {}, f"the constant '{name}'", "RNN226")
-            self.symbols.statics.constants = known
             if isinstance(value, float) and math.isnan(value):
                 self.report.error("RNN226", f"the constant '{name}' is not a number", written.span)
                 value = None
@@ -237,7 +237,7 @@ class _Declarer:
                     symbols.params[name] = DeclaredParam(type_, start, statement.span)
             case WeightsDecl(name, written):
                 type_ = parameter_type(written, symbols.statics, self.report)
-                if name in BUILT_IN and type_.is_matrix != BUILT_IN[name].is_matrix:
+                if name in BUILT_IN and type_.kind != "unknown" and type_.is_matrix != BUILT_IN[name].is_matrix:
                     kind = "matrix" if BUILT_IN[name].is_matrix else "vector"
                     message = f"'{name}' is a {kind} and cannot become '{written.name}'"
                     self.report.error("RNN227", message, written.span, help="declare a family of another name")
@@ -260,9 +260,19 @@ class _Declarer:
                     symbols.inits[name] = (start, statement.span)
             case DimDecl() | ConstDecl() | EquationDecl() | ForDecl():
                 pass
+            case _:
+                assert_never(statement)
 
     def _width(self, expression: Expression | None, what: str) -> Dim | None:
-        return None if expression is None else self.symbols.statics.dim(expression, what)
+        if expression is None:
+            return None
+        named = expression.name if isinstance(expression, Name) else getattr(expression, "function", None)
+        if named == "matrix" and named not in self.symbols.kinds:
+            message = "a state or a value of a cell is a vector: matrices as values are outside the language"
+            help = "the nearest form keeps vectors: a vector state with a gate, 'n[t] = f*n[t-1] + i*v'"
+            self.report.error("RNN229", message, expression.span, help=help)
+            return None
+        return self.symbols.statics.dim(expression, what)
 
     def _initial(self, name: str, expression: Expression | None) -> float | None:
         if expression is None:

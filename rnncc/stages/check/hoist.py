@@ -16,8 +16,11 @@ from rnncc.ir.expr import Apply, Expr, Ref, apply, references
 from rnncc.source import Span
 from rnncc.stages.check.locate import Located, Part
 from rnncc.stages.check.place import Placed, Program
+from rnncc.stages.check.report import Report
 from rnncc.stages.check.shapes import Shape
 from rnncc.stages.check.sums import Signed, is_linear_in, terms, total
+
+_INSTEAD = {"leakyrelu": "write 'max(v, 0.01*v)'", "elu": "write 'where(v > 0, v, exp(min(v, 0)) - 1)'"}
 
 
 class Hoister:
@@ -31,7 +34,9 @@ class Hoister:
         shapes: dict[str, Shape],
         constants: frozenset[str],
         width: Callable[[Expr], Dim],
+        report: Report,
     ) -> None:
+        self.report = report
         self.program, self.placed, self.located = program, placed, located
         self.shapes, self.constants, self.width = shapes, constants, width
         self.nodes: dict[str, Node] = {}
@@ -51,9 +56,19 @@ class Hoister:
                 if part is Part.LOOP:
                     self.segment = self.located.segment[name]
                     expr = self.inputs(expr)
+                    self.compiled(expr)
                 node = replace(node, expr=expr)
             self.nodes[name] = node
         return self.nodes
+
+    def compiled(self, expr: Expr) -> None:
+        """Report a function that loops do not have."""
+        if isinstance(expr, Apply):
+            if not OPERATORS[expr.operator].in_loop:
+                message = f"'{expr.operator}' is not available on values that depend on a state"
+                self.report.error("RNN230", message, self.span, help=_INSTEAD.get(expr.operator, ""))
+            for argument in expr.arguments:
+                self.compiled(argument)
 
     def parameters(self, expr: Expr) -> Expr:
         """The expression with its largest subexpressions of parameters as values of the prologue."""

@@ -123,6 +123,8 @@ class _Resolver:
         if name in symbols.states:
             self.bare_state(name, span)
             return Bad(span)
+        if name in symbols.ignored or self.has_unknown_type(name):
+            return Bad(span)
         if name in symbols.inputs or name in symbols.params or name in self.targets:
             return Val(name, span)
         if name in symbols.families:
@@ -135,6 +137,12 @@ class _Resolver:
             return Val(name, span)
         self.undefined(name, span)
         return Bad(span)
+
+    def has_unknown_type(self, name: str) -> bool:
+        """Whether a parameter's type was reported."""
+        param = self.symbols.params.get(name)
+        type_ = self.symbols.families.get(name) if param is None else param.type
+        return type_ is not None and type_.kind == "unknown"
 
     def bare_state(self, name: str, span: Span) -> None:
         self.report.error(

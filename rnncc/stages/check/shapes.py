@@ -49,12 +49,13 @@ class _Inference:
     def __init__(self, equations: tuple[Equation, ...], resolved: Resolved, symbols: Symbols, report: Report) -> None:
         self.report, self.symbols, self.resolved = report, symbols, resolved
         self.equations = equations
-        self.solver = Solver(frozenset(name for name, (default, _) in symbols.dims.items() if default is None))
         self.values: dict[str, Shape] = {}
         self.solved: dict[str, Dim] = {}
         # Values made of parameters and numbers only: matrices must be.
         self.from_parameters: set[str] = {*symbols.constants, *symbols.params, *resolved.members}
         self.input_dims = {"I"} | {n for value in symbols.inputs.values() for n in dims.names(value.width or ONE)}
+        free = frozenset(name for name, (default, _) in symbols.dims.items() if default is None)
+        self.solver = Solver(free, frozenset(self.input_dims))
         self.input_dims -= {"H"} | {n for state in symbols.states.values() for n in dims.names(state.width or ONE)}
         self.input_dims -= {n for value in symbols.locals.values() for n in dims.names(value.width or ONE)}
 
@@ -281,7 +282,7 @@ class _Inference:
         return f"'{text}'" if len(text) <= 30 else "this"
 
     def product(self, term: Product, left: Shape, right: Shape) -> Shape:
-        if isinstance(term.matrix, Bad):
+        if isinstance(term.matrix, Bad) or (isinstance(term.matrix, Val) and term.matrix.name not in self.values):
             return self.unknown()
         if not left.is_matrix:
             self.not_a_matrix(term, right)

@@ -33,10 +33,12 @@ class _Binding:
 
 
 class Solver:
-    """Widths known so far. `free` are the dims that may be solved for (those without a default)."""
+    """Widths known so far. `free` are the dims that may be solved for (those without a default),
+    `given` those that measure inputs."""
 
-    def __init__(self, free: frozenset[str]) -> None:
+    def __init__(self, free: frozenset[str], given: frozenset[str]) -> None:
         self.free = free
+        self.given = given
         self.bound: dict[str, Dim] = {}
         # Equalities that the user's sizes must satisfy, used to see that later ones follow from them.
         self.assumed: dict[str, Dim] = {}
@@ -91,7 +93,7 @@ class Solver:
         left, right = (dims.substitute(side, self.assumed) for side in (left, right))
         if left == right:
             return True
-        if _impossible(dims.subtract(left, right)):
+        if self._impossible(dims.subtract(left, right)):
             return False
         self._assume(left, right, span, why)
         return True
@@ -123,6 +125,12 @@ class Solver:
                 self.assumed[name] = value
                 break
         self.constraints.setdefault((left, right, False), Constraint(left, right, why, False, span))
+
+    def _impossible(self, difference: Dim) -> bool:
+        """Whether no sizes make `difference` zero, which are at least 1; or only a choice of H or of a dim with a
+        default would: the width of an input may have to fit, what the cell has inside fits by itself."""
+        signs = {coefficient > 0 for _, coefficient in difference.terms}
+        return len(signs) == 1 or not dims.names(difference) & self.given
 
     def divides(self, left: Dim, right: Dim, span: Span, why: str) -> None:
         """Note that `left % right == 0` must hold."""
@@ -168,9 +176,3 @@ def _coefficient(difference: Dim, name: str) -> int:
 
 def _may_be_positive(width: Dim) -> bool:
     return any(coefficient > 0 for _, coefficient in width.terms)
-
-
-def _impossible(difference: Dim) -> bool:
-    """Whether no sizes make `difference` zero: sizes are at least 1, and nobody should have to choose H for a width."""
-    signs = {coefficient > 0 for _, coefficient in difference.terms}
-    return len(signs) == 1 or dims.names(difference) <= {"H", "num_heads"}

@@ -16,8 +16,8 @@ _LATER = ("sparse", "mask", "lowrank")
 
 @dataclass(frozen=True, slots=True)
 class ParameterType:
-    """`kind` is vector, scalar, matrix or diag. `width` and `columns` are what `matrix(P, H)` gives, else None (to be
-    inferred); `blocks` is the n of `blockdiag(n)`."""
+    """`kind` is vector, scalar, matrix, diag, or unknown after an error. `width` and `columns` are what `matrix(P, H)`
+    gives, else None (to be inferred); `blocks` is the n of `blockdiag(n)`."""
 
     kind: str
     width: Dim | None = None
@@ -40,16 +40,16 @@ BUILT_IN = {
 
 
 def parameter_type(written: TypeDecl, statics: Statics, report: Report) -> ParameterType:
-    """The type, or a matrix of unknown size after an error was reported."""
+    """The type, or one of kind unknown after an error was reported."""
     name, arguments, span = written.name, written.arguments, written.span
     if name in _LATER:
         message = f"'{name}' weights are not supported yet"
         report.error("RNN228", message, span, help="'matrix', 'diag' and 'blockdiag(n)' are")
-        return ParameterType("matrix", span=span)
+        return ParameterType("unknown", span=span)
     if name not in _TYPES:
         report.error("RNN227", f"unknown type '{name}'", span, help=closest(name, _TYPES) or "one of: vector, scalar, "
                      "matrix, matrix(rows, columns), diag, blockdiag(n)")  # fmt: skip
-        return ParameterType("matrix", span=span)
+        return ParameterType("unknown", span=span)
     for keyword, value in written.keywords:
         report.error("RNN227", f"'{name}' takes no argument '{keyword}'", value.span)
     if name == "blockdiag":

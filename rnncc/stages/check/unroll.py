@@ -52,6 +52,7 @@ class _Unroller:
                     if scope:
                         message = "a declaration may not stand inside a loop"
                         self.report.error("RNN234", message, statement.span, help="move it above the 'for'")
+                        self.symbols.ignored.add(statement.name)
 
     def loop(self, loop: ForDecl, scope: dict[str, int]) -> None:
         variable, symbols = loop.variable, self.symbols
