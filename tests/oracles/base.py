@@ -118,8 +118,8 @@ def draw(oracle: Oracle, *, seed: int, steps: int = 5, batch: int = 3, states: b
 
 def relative_error(value: Tensor, reference: Tensor) -> float:
     """‖value - reference‖ / ‖reference‖; the plain norm where the reference is zero."""
-    scale = float(reference.norm())
-    return float((value - reference).norm()) / (scale or 1.0)
+    scale = float(reference.detach().norm())
+    return float((value - reference).detach().norm()) / (scale or 1.0)
 
 
 def results(sequences: Sequences, case: Case, *, seed: int) -> dict[str, Tensor]:

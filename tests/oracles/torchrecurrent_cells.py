@@ -5,7 +5,7 @@ from __future__ import annotations
 import torchrecurrent as tr
 
 from .base import Oracle
-from .torchrecurrent_calls import cell, delayed, intersection, janet, mclstm, packed, two, typed
+from .torchrecurrent_calls import ExactHardsigmoid, cell, delayed, intersection, janet, mclstm, packed, two, typed
 
 _H = {"h": "H"}
 _HC = {"h": "H", "c": "H"}
@@ -277,14 +277,18 @@ ORACLES = (
     Oracle(
         "sgu",
         "torchrecurrent",
-        cell(tr.SGUCell, {**packed("xg z", "zg z"), "bias_hh": "b_zg 0"}),
+        cell(tr.SGUCell, {**packed("xg z", "zg z"), "bias_hh": "b_zg 0"}, gate_nonlinearity=ExactHardsigmoid()),
         "W:xg,z R:zg,z b:xg,zg,z",
         _H,
     ),
     Oracle(
         "dsgu",
         "torchrecurrent",
-        cell(tr.DSGUCell, {**packed("xg z", "zg z"), "bias_hh": "b_zg 0", "weight_ho": "R_zo"}),
+        cell(
+            tr.DSGUCell,
+            {**packed("xg z", "zg z"), "bias_hh": "b_zg 0", "weight_ho": "R_zo"},
+            gate_nonlinearity=ExactHardsigmoid(),
+        ),
         "W:xg,z R:zg,zo,z b:xg,zg,z",
         _H,
     ),
