@@ -36,6 +36,20 @@ class RecurrentModule(nn.Module):
     constants: dict[str, float]
     dims: dict[str, int | None]
 
+    def __new__(cls, *arguments: Any, **keywords: Any) -> RecurrentModule:
+        """A constant that shapes the program, given another value than this class was built with, means another
+        program: the result is then an instance of the class of that program."""
+        shaping = {
+            constant.name: keywords[constant.name]
+            for constant in cls.spec.constants
+            if constant.shaping and keywords.get(constant.name, constant.value) != constant.value
+        }
+        if not shaping:
+            return super().__new__(cls)
+        other = getattr(package.specialise(cls.spec, shaping), cls.__name__)
+        made: RecurrentModule = other(*arguments, **keywords)
+        return made
+
     def _configure(
         self,
         input_size: int,
@@ -64,13 +78,7 @@ class RecurrentModule(nn.Module):
         self.constants, self.dims = {}, {}
         for constant in cell.constants:
             value = keywords.pop(constant.name, constant.value)
-            if constant.shaping:
-                if value != constant.value:
-                    raise ValueError(
-                        f"{constant.name}={value!r} needs a {cell.name} of its own: this one was built with "
-                        f"{constant.name}={constant.value!r}; build or load it with {constant.name}={value!r}"
-                    )
-            else:
+            if not constant.shaping:
                 self.constants[constant.name] = float(value)
         for size in cell.sizes:
             self.dims[size.name] = keywords.pop(size.name, None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -20,6 +23,8 @@ LOWEST_TORCH = (2, 10)
 class _Package:
     kernels: Kernels | None = None
     missing: str = "this package was made without kernels"
+    source: str = ""
+    source_name: str = ""
 
 
 _PACKAGE = _Package()
@@ -29,6 +34,7 @@ def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
     """Open the library of the package in `directory`. A library that cannot be opened is a warning: the cells then run
     through the reference. Raises FileNotFoundError where `_rnncc.json` is missing."""
     about = json.loads((directory / "_rnncc.json").read_text(encoding="utf-8"))
+    _PACKAGE.source, _PACKAGE.source_name = about.get("source", ""), about.get("source_name", "")
     if not about["library"]:
         _PACKAGE.missing = about["missing"]
         return
@@ -44,6 +50,23 @@ def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
         except (OSError, RuntimeError) as error:
             _PACKAGE.missing = f"its kernels could not be loaded: {error}"
     warnings.warn(f"{directory.name}: {_PACKAGE.missing}; the slow reference runs instead", stacklevel=3)
+
+
+def specialise(cell: CellSpec, shaping: Mapping[str, Any]) -> ModuleType:
+    """The package of the same text with other values of constants that shape the program: built now, where rnncc is
+    installed. Raises ValueError where it is not."""
+    wanted = ", ".join(f"{name}={value!r}" for name, value in shaping.items())
+    try:
+        compiler = importlib.import_module("rnncc.compiler")
+    except ImportError:
+        built = ", ".join(f"{c.name}={c.value!r}" for c in cell.constants if c.shaping)
+        raise ValueError(
+            f"this package holds {cell.name} built with {built}; {wanted} is another program, for which rnncc must be "
+            "installed"
+        ) from None
+    constants = {c.name: c.value for c in cell.constants if c.shaping} | dict(shaping)
+    module: ModuleType = compiler.specialise(_PACKAGE.source, _PACKAGE.source_name, constants)
+    return module
 
 
 def kernels() -> tuple[Kernels | None, str]:

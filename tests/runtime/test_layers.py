@@ -1,0 +1,367 @@
+"""Layers against torch.nn: outputs, final states and every gradient, through state_dict; on kernels and reference."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rnncc
+
+BACKENDS = ("cpu", "reference")
+TWINS = [
+    ("nn_lstm", "nn_LSTM", nn.LSTM, {}),
+    ("lstm", "LSTM", nn.LSTM, {}),
+    ("nn_gru", "nn_GRU", nn.GRU, {}),
+    ("gru", "GRU", nn.GRU, {}),
+    ("nn_rnn", "nn_RNN", nn.RNN, {}),
+    ("elman", "Elman", nn.RNN, {}),
+]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"bias": False},
+    {"num_layers": 2, "bidirectional": True},
+    {"num_layers": 3, "batch_first": True},
+    {"bidirectional": True, "bias": False, "batch_first": True},
+]
+T, B, I, H = 7, 3, 5, 6
+DOUBLE = {"dtype": torch.float64}
+
+
+def layer_class(file: str, name: str) -> Any:
+    """A shipped cell's layer."""
+    return getattr(rnncc.load(file), name)
+
+
+def tuple_of(states: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Final states as a tuple."""
+    return (states,) if isinstance(states, Tensor) else states
+
+
+def gradients(output: Tensor, states: tuple[Tensor, ...], wanted: list[Tensor]) -> tuple[Tensor, ...]:
+    """Gradients of a loss that reads every element with a weight of its own."""
+    generator = torch.Generator().manual_seed(1)
+    loss = sum(
+        (torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t) * t).sum() for t in (output, *states)
+    )
+    return torch.autograd.grad(loss, wanted)  # type: ignore[arg-type]
+
+
+def close(ours: Tensor, theirs: Tensor) -> None:
+    """Equal to 1e-10, relative to the largest element."""
+    assert ours.shape == theirs.shape
+    assert (ours - theirs).abs().max() <= 1e-10 * max(1.0, theirs.abs().max().item())
+
+
+def sample(module: Any, batch_first: bool = False) -> tuple[Tensor, list[Tensor]]:
+    """An input and initial states that fit a torch.nn module."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (B, T, I) if batch_first else (T, B, I)
+    x = torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+    count = module.num_layers * (2 if module.bidirectional else 1)
+    widths = [module.proj_size or H, H][: 2 if isinstance(module, nn.LSTM) else 1]
+    states = [
+        torch.randn((count, B, w), generator=generator, dtype=torch.float64, requires_grad=True) for w in widths
+    ]
+    return x, states
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(("file", "name", "twin", "extra"), TWINS, ids=[t[1] for t in TWINS])
+def test_a_layer_equals_its_twin_in_torch(
+    file: str, name: str, twin: Any, extra: dict[str, Any], options: dict[str, Any], backend: str
+) -> None:
+    theirs = twin(I, H, **options, **extra, **DOUBLE)
+    ours = layer_class(file, name)(I, H, **options, **DOUBLE, backend=backend)
+    ours.load_state_dict(theirs.state_dict())
+    x, states = sample(theirs, bool(options.get("batch_first")))
+    for hx in (None, states):
+        wanted = [x, *(hx or [])]
+        expected, expected_last = theirs(x, None if hx is None else hx[0] if len(hx) == 1 else tuple(hx))
+        got, got_last = ours(x, None if hx is None else hx[0] if len(hx) == 1 else tuple(hx))
+        close(got, expected)
+        for a, b in zip(tuple_of(got_last), tuple_of(expected_last), strict=True):
+            close(a, b)
+        own = dict(ours.named_parameters())
+        shared = [key for key in own if key in dict(theirs.named_parameters())]
+        # Where two of nn's biases are one here, both have its gradient.
+        a = gradients(got, tuple_of(got_last), [*wanted, *(own[key] for key in shared)])
+        b = gradients(expected, tuple_of(expected_last), [*wanted, *(theirs.get_parameter(key) for key in shared)])
+        assert len(a) >= len(wanted) + 2
+        for ours_gradient, theirs_gradient in zip(a, b, strict=True):
+            close(ours_gradient, theirs_gradient)
+    back = twin(I, H, **options, **extra, **DOUBLE)
+    back.load_state_dict(ours.to_torch())
+    close(back(x)[0], theirs(x)[0])
+
+
+def test_the_same_seed_gives_nn_s_parameters() -> None:
+    torch.manual_seed(3)
+    theirs = nn.LSTM(I, H, 2, bidirectional=True)
+    torch.manual_seed(3)
+    ours = layer_class("nn_lstm", "nn_LSTM")(I, H, 2, bidirectional=True)
+    assert list(theirs.state_dict()) == list(ours.state_dict())
+    for name, value in theirs.state_dict().items():
+        assert torch.equal(value, ours.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_projection_loads_from_nn(backend: str) -> None:
+    theirs = nn.LSTM(I, H, 2, proj_size=4, bidirectional=True, **DOUBLE)
+    ours = layer_class("lstmp", "LSTMP")(I, H, 2, proj_size=4, bidirectional=True, **DOUBLE, backend=backend)
+    ours.load_state_dict(theirs.state_dict())
+    x, states = sample(theirs)
+    expected, (h, c) = theirs(x, tuple(states))
+    got, (our_h, our_c) = ours(x, tuple(states))
+    close(got, expected)
+    close(our_h, h)
+    close(our_c, c)
+    wanted = [x, *states]
+    for a, b in zip(gradients(got, (our_h, our_c), wanted), gradients(expected, (h, c), wanted), strict=True):
+        close(a, b)
+    with pytest.raises(ValueError, match="LSTMP"):
+        layer_class("lstm", "LSTM")(I, H, proj_size=3)
+
+
+def test_other_gate_orders_are_refused_never_permuted() -> None:
+    layer = rnncc.compile(
+        "cell Other\nstate h, c\nf, i, g, o = W@x + R@h[t-1] + b\n"
+        "c[t] = sigmoid(f)*c[t-1] + sigmoid(i)*tanh(g)\nh[t] = sigmoid(o)*tanh(c[t])\n"
+    ).Other(I, H)
+    with pytest.raises(RuntimeError, match="i, f, g, o"):
+        layer.load_state_dict(nn.LSTM(I, H).state_dict())
+    with pytest.raises(RuntimeError, match="gates of the saved layer"):
+        layer.load_state_dict(layer_class("lstm", "LSTM")(I, H).state_dict())
+    layer.load_state_dict(layer.state_dict())
+    with pytest.raises(RuntimeError, match="i, f, g, o"):
+        layer.to_torch()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_lengths_are_what_packing_is(backend: str) -> None:
+    theirs = nn.GRU(I, H, 2, bidirectional=True, **DOUBLE)
+    ours = layer_class("nn_gru", "nn_GRU")(I, H, 2, bidirectional=True, **DOUBLE, backend=backend)
+    ours.load_state_dict(theirs.state_dict())
+    x, states = sample(theirs)
+    lengths = torch.tensor([4, 7, 1])
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+    expected, last = theirs(packed, states[0])
+    expected, _ = nn.utils.rnn.pad_packed_sequence(expected, total_length=T)
+    got, our_last = ours(x, states[0], lengths=lengths)
+    close(got, expected)
+    close(our_last, last)
+    assert not got[4:, 0].any()
+    wanted = [x, *states]
+    for a, b in zip(gradients(got, (our_last,), wanted), gradients(expected, (last,), wanted), strict=True):
+        close(a, b)
+    close(ours(x, states[0], lengths=[4, 7, 1])[0], expected)
+    close(ours(x, states[0], lengths=[T] * B)[0], ours(x, states[0])[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_reset_starts_a_column_anew(backend: str, reverse: bool) -> None:
+    layer = layer_class("lstm", "LSTM")(I, H, bidirectional=True, **DOUBLE, backend=backend)
+    x = torch.randn(T, 1, I, **DOUBLE)
+    reset = torch.zeros(T, 1)
+    at = 4 if reverse else 3
+    reset[at] = 1
+    output, _ = layer(x, reset=reset)
+    if reverse:
+        # Backwards, the step `at` is the first of what is left: steps at, at-1, …
+        close(output[: at + 1, :, H:], layer(x[: at + 1])[0][:, :, H:])
+        close(output[at + 1 :, :, H:], layer(x[at + 1 :])[0][:, :, H:])
+    else:
+        close(output[:at, :, :H], layer(x[:at])[0][:, :, :H])
+        close(output[at:, :, :H], layer(x[at:])[0][:, :, :H])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_chunks_equal_one_pass_bitwise(backend: str) -> None:
+    layer = layer_class("lstm", "LSTM")(I, H, 2, backend=backend)
+    x = torch.randn(T, B, I)
+    whole, (h, c) = layer(x)
+    first, state = layer(x[:3])
+    second, (h2, c2) = layer(x[3:], state)
+    assert torch.equal(whole, torch.cat((first, second))) and torch.equal(h, h2) and torch.equal(c, c2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bfloat16_chunks_are_exact_with_a_float32_state(backend: str) -> None:
+    layer = layer_class("lstm", "LSTM")(I, H, dtype=torch.bfloat16, state_dtype=torch.float32, backend=backend)
+    x = torch.randn(T, B, I, dtype=torch.bfloat16)
+    whole, (h, c) = layer(x)
+    first, state = layer(x[:3])
+    second, (h2, c2) = layer(x[3:], state)
+    assert h.dtype == torch.float32 and whole.dtype == torch.bfloat16
+    assert torch.equal(whole, torch.cat((first, second))) and torch.equal(h, h2) and torch.equal(c, c2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_empty_sequences_unbatched_inputs_and_dropout(backend: str) -> None:
+    theirs = nn.LSTM(I, H, 2, dropout=0.5, bidirectional=True, **DOUBLE)
+    ours = layer_class("nn_lstm", "nn_LSTM")(I, H, 2, dropout=0.5, bidirectional=True, **DOUBLE, backend=backend)
+    ours.load_state_dict(theirs.state_dict())
+    x, states = sample(theirs)
+    output, (h, c) = ours(x[:0], tuple(states))
+    assert output.shape == (0, B, 2 * H) and torch.equal(h, states[0]) and torch.equal(c, states[1])
+    (gradient,) = torch.autograd.grad(h.sum() + output.sum(), states[0])
+    assert torch.equal(gradient, torch.ones_like(gradient))
+    torch.manual_seed(5)
+    expected = theirs(x)[0]
+    torch.manual_seed(5)
+    close(ours(x)[0], expected)
+    ours.eval()
+    theirs.eval()
+    single, (h1, _) = ours(x[:, 0], (states[0][:, 0], states[1][:, 0]))
+    alone, (h2, _) = theirs(x[:, 0], (states[0][:, 0], states[1][:, 0]))
+    close(single, alone)
+    close(h1, h2)
+
+
+def test_single_steps_equal_nn_s_cells() -> None:
+    theirs = nn.LSTMCell(I, H, **DOUBLE)
+    ours = rnncc.load("nn_lstm").nn_LSTMCell(I, H, **DOUBLE)
+    ours.load_state_dict(theirs.state_dict())
+    x, h, c = torch.randn(B, I, **DOUBLE), torch.randn(B, H, **DOUBLE), torch.randn(B, H, **DOUBLE)
+    for a, b in zip(ours(x, (h, c)), theirs(x, (h, c)), strict=True):
+        close(a, b)
+    for a, b in zip(ours(x[0]), theirs(x[0]), strict=True):
+        close(a, b)
+
+
+def test_gate_parameters_are_views_by_the_language_s_names() -> None:
+    layer = layer_class("lstm", "LSTM")(I, H, 2, num_heads=2, bidirectional=True)
+    gates = layer.gate_parameters(1, reverse=True)
+    assert gates["W_f"].shape == (H, 2 * H) and gates["R_f"].shape == (2, H // 2, H // 2) and gates["b_f"].shape == (H,)
+    assert gates["W_f"].data_ptr() == layer.weight_ih_l1_reverse[H : 2 * H].data_ptr()
+    assert gates["R_f"].data_ptr() == layer.weight_hh_l1_reverse[H : 2 * H].data_ptr()
+    assert layer.gate_parameters(0, grad=True)["R_f"] is None
+    layer(torch.randn(T, B, I))[0].sum().backward()
+    assert layer.gate_parameters(0, grad=True)["R_f"].abs().sum() > 0
+    assert float(gates["b_f"].min()) == 1.0  # init b_f = 1
+    with pytest.raises(ValueError, match="layer 2"):
+        layer.gate_parameters(2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_heads_are_a_block_diagonal_matrix(backend: str) -> None:
+    heads = 2
+    blocked = layer_class("lstm", "LSTM")(I, H, num_heads=heads, **DOUBLE, backend=backend)
+    dense = layer_class("lstm", "LSTM")(I, H, **DOUBLE, backend=backend)
+    with torch.no_grad():
+        dense.weight_ih_l0.copy_(blocked.weight_ih_l0)
+        dense.bias_ih_l0.copy_(blocked.bias_ih_l0)
+        for name, blocks in blocked.gate_parameters().items():
+            if name.startswith("R_"):
+                dense.gate_parameters()[name][0].copy_(torch.block_diag(*blocks))
+    x = torch.randn(T, B, I, **DOUBLE)
+    close(blocked(x)[0], dense(x)[0])
+
+
+def test_errors_read_like_nn_s() -> None:
+    ours = layer_class("lstm", "LSTM")(I, H)
+    theirs = nn.LSTM(I, H)
+    x = torch.randn(T, B, I)
+    bad: list[tuple[Any, ...]] = [
+        (torch.randn(T, B, I + 1),),
+        (x, (torch.zeros(1, B + 1, H), torch.zeros(1, B, H))),
+        (torch.randn(T, B, I, 1),),
+        (x.double(),),
+    ]
+    for arguments in bad:
+        with pytest.raises((RuntimeError, ValueError)) as expected:
+            theirs(*arguments)
+        with pytest.raises(expected.type) as got:
+            ours(*arguments)
+        assert str(got.value).split("size")[0] == str(expected.value).split("size")[0]
+    with pytest.raises(TypeError, match="2 tensor"):
+        ours(x, torch.zeros(1, B, H))
+    with pytest.raises(TypeError, match="no input 'gap'"):
+        ours(x, gap=x)
+    with pytest.raises(ValueError, match="lengths"):
+        ours(x, lengths=[T + 1] * B)
+    with pytest.raises(NotImplementedError, match="PackedSequence"):
+        ours(nn.utils.rnn.pack_padded_sequence(x, torch.tensor([T] * B)))
+
+
+def test_constructor_errors() -> None:
+    LSTM = layer_class("lstm", "LSTM")
+    for keywords, message in [
+        ({"dropout": 2.0}, "range"),
+        ({"num_layers": 0}, "num_layers"),
+        ({"hidden_size": 0}, "hidden_size"),
+        ({"num_heads": 4}, "num_heads must divide"),
+        ({"backend": "cuda"}, "backend"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            LSTM(**({"input_size": I, "hidden_size": H} | keywords))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'foo'"):
+        LSTM(I, H, foo=1)
+    with pytest.raises(NotImplementedError, match="zoneout is not supported yet"):
+        LSTM(I, H, zoneout={"h": 0.1})
+    with pytest.warns(UserWarning, match="dropout"):
+        LSTM(I, H, dropout=0.5)
+
+
+def test_a_broken_constraint_names_its_line() -> None:
+    module = rnncc.compile("cell Same\nstate h\nh[t] = x + h[t-1]\n")
+    with pytest.raises(ValueError, match=r"input_size must equal hidden_size because of line 3; got 5, 6"):
+        module.Same(I, H)
+    # Layer 1 of a bidirectional stack has I = 2H.
+    with pytest.raises(ValueError, match=r"input_size must equal hidden_size because of line 3; got 12, 6"):
+        module.Same(H, H, num_layers=2, bidirectional=True)
+    output, last = module.Same(H, H)(torch.ones(3, 1, H))
+    assert output[:, 0, 0].tolist() == [1, 2, 3] and last.shape == (1, 1, H)
+
+
+def test_layers_are_copied_pickled_and_saved() -> None:
+    layer = layer_class("lstm", "LSTM")(I, H, 2)
+    x = torch.randn(T, B, I)
+    expected = layer(x)[0]
+    stream = io.BytesIO()
+    torch.save(layer, stream)
+    stream.seek(0)
+    for again in (
+        copy.deepcopy(layer),
+        pickle.loads(pickle.dumps(layer)),
+        torch.load(stream, weights_only=False),
+    ):
+        assert torch.equal(again(x)[0], expected) and type(again) is type(layer)
+
+
+def test_representation_and_weights() -> None:
+    layer = layer_class("lstm", "LSTM")(I, H, 2, bias=False, bidirectional=True)
+    assert repr(layer) == "LSTM(5, 6, num_layers=2, bias=False, bidirectional=True)"
+    assert [len(weights) for weights in layer.all_weights] == [2, 2, 2, 2]
+    layer.flatten_parameters()
+    assert "CPU kernels" in layer.explain()
+    assert "reference" in layer_class("lstm", "LSTM")(I, H, backend="reference").explain()
+
+
+def test_shaping_constants_make_another_program() -> None:
+    RHN = layer_class("rhn", "RHN")
+    deeper = RHN(I, H, L=3)
+    assert "R_n_3" in deeper.gate_parameters() and "R_n_3" not in RHN(I, H).gate_parameters()
+    assert deeper(torch.randn(T, B, I))[0].shape == (T, B, H)
+
+
+def test_the_functional_op_is_the_loop_alone() -> None:
+    module = rnncc.load("lstm")
+    layer = module.LSTM(I, H, **DOUBLE)
+    x = torch.randn(T, B, I, **DOUBLE)
+    streams = x @ layer.weight_ih_l0.t() + layer.bias_ih_l0
+    states = (torch.zeros(B, H, **DOUBLE), torch.zeros(B, H, **DOUBLE))
+    output, (h, c) = module.lstm(streams, layer.weight_hh_l0, states)
+    expected, (h_n, c_n) = layer(x)
+    close(output, expected)
+    close(h, h_n[0])
+    close(c, c_n[0])
+    with pytest.raises(ValueError, match="1 weights"):
+        module.lstm(streams, [], states)

@@ -1,0 +1,204 @@
+"""The ops as torch sees them: schema, fake kernels, autograd of any order, autocast, compilation, transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+import rnncc
+from rnncc.runtime.ops import op_sizes
+
+T, B, I, H = 4, 2, 3, 4
+DOUBLE = {"dtype": torch.float64}
+CELLS = [("lstm", "LSTM"), ("gru", "GRU"), ("mingru", "minGRU"), ("slstm", "sLSTM"), ("rhn", "RHN")]
+
+
+def make(file: str, name: str, **options: Any) -> Any:
+    """A layer of a shipped cell in float64."""
+    torch.manual_seed(0)
+    return getattr(rnncc.load(file), name)(I, H, **DOUBLE, **options)
+
+
+def kernels_of(layer: Any) -> Any:
+    """The ops of the layer's package."""
+    kernels, why = layer._choose(torch.zeros(1, dtype=torch.float64))
+    assert kernels is not None, why
+    return kernels
+
+
+def arguments(layer: Any, *, lengths: Tensor | None = None, reset: Tensor | None = None) -> tuple[Any, tuple[Any, ...]]:
+    """The forward op of a layer's first loop, and arguments for it."""
+    segment = layer.spec.segments[0]
+    sizes = layer._sizes[0]
+    torch.manual_seed(1)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, dtype=torch.float64, requires_grad=True)
+
+    streams = [random(T, B, stream.width(sizes)) for stream in segment.streams]
+    loop = segment.plain if lengths is None and reset is None else segment.masked
+    weights = [getattr(layer, f"{weight.attribute}_l0") for weight in loop.weights]
+    states = [random(B, state.width(sizes)) for state in segment.states]
+    return kernels_of(layer).forward[segment.name], (
+        streams, weights, states, None, lengths, reset, None, [], op_sizes(layer.spec, sizes), 1, False,
+        list(range(len(segment.sequences))), True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "name"), CELLS, ids=[c[1] for c in CELLS])
+def test_opcheck(file: str, name: str) -> None:
+    layer = make(file, name)
+    op, given = arguments(layer)
+    assert set(torch.library.opcheck(op, given).values()) == {"SUCCESS"}
+    strided = [stream.detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_() for stream in given[0]]
+    assert set(torch.library.opcheck(op, (strided, *given[1:])).values()) == {"SUCCESS"}
+    detached = [[t.detach() for t in group] for group in given[:3]]
+    assert set(torch.library.opcheck(op, (*detached, *given[3:12], False)).values()) == {"SUCCESS"}
+
+
+def test_opcheck_masked_and_linear() -> None:
+    layer = make("lstm", "LSTM")
+    op, given = arguments(layer, lengths=torch.tensor([4, 2]), reset=torch.rand(T, B) > 0.5)
+    assert set(torch.library.opcheck(op, given).values()) == {"SUCCESS"}
+    x, weight, bias = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((T, B, I), (H, I), (H,)))
+    linear = kernels_of(layer).linear
+    for sample in ((x, weight, bias), (x, weight, None), (x.transpose(0, 1), weight.detach(), bias)):
+        assert set(torch.library.opcheck(linear, sample).values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize(("file", "name"), CELLS, ids=[c[1] for c in CELLS])
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients_of_both_orders(file: str, name: str, masked: bool) -> None:
+    layer = make(file, name, bidirectional=masked)
+    x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
+    options: dict[str, Any] = {}
+    if masked:
+        options = {"lengths": torch.tensor([4, 2]), "reset": torch.tensor([[0, 0], [0, 1], [1, 0], [0, 0]])}
+
+    def run(x: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        named = dict(zip([n for n, _ in layer.named_parameters()], parameters, strict=True))
+        output, states = torch.func.functional_call(layer, named, (x,), options)
+        return output, *((states,) if isinstance(states, Tensor) else states)
+
+    parameters = [p.detach().clone().requires_grad_() for p in layer.parameters()]
+    assert torch.autograd.gradcheck(run, (x, *parameters))
+    assert torch.autograd.gradgradcheck(run, (x, *parameters), fast_mode=True)
+
+
+def test_linear_against_torch() -> None:
+    linear = kernels_of(make("lstm", "LSTM")).linear
+    tensors = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((T, B, I), (H, I), (H,))]
+    torch.testing.assert_close(linear(*tensors), torch.nn.functional.linear(*tensors), atol=1e-12, rtol=1e-12)
+    assert torch.autograd.gradcheck(linear, tuple(tensors))
+    assert torch.autograd.gradgradcheck(linear, tuple(tensors))
+    with pytest.raises(RuntimeError, match="do not fit"):
+        linear(tensors[0], torch.randn(H, I + 1, dtype=torch.float64), None)
+
+
+def test_retain_graph_gives_the_same_gradient_twice() -> None:
+    layer = make("lstm", "LSTM")
+    loss = layer(torch.randn(T, B, I, dtype=torch.float64))[0].square().sum()
+    first = torch.autograd.grad(loss, list(layer.parameters()), retain_graph=True)
+    second = torch.autograd.grad(loss, list(layer.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_unneeded_gradients_are_not_computed() -> None:
+    layer = make("lstm", "LSTM")
+    layer.weight_hh_l0.requires_grad_(False)
+    x = torch.randn(T, B, I, dtype=torch.float64)
+    layer(x)[1][0].sum().backward()
+    assert layer.weight_hh_l0.grad is None and layer.weight_ih_l0.grad is not None
+    layer.requires_grad_(False)
+    assert layer(x)[0].grad_fn is None
+
+
+@pytest.mark.parametrize(("file", "name"), CELLS[:3], ids=[c[1] for c in CELLS[:3]])
+def test_compiles_as_one_graph(file: str, name: str) -> None:
+    layer = make(file, name, num_layers=2)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
+    for options in ({}, {"lengths": torch.tensor([4, 2])}):
+        expected, got = layer(x, **options)[0], compiled(x, **options)[0]
+        assert torch.equal(got, expected)
+        wanted = [x, *layer.parameters()]
+        for a, b in zip(
+            torch.autograd.grad(got.square().sum(), wanted), torch.autograd.grad(expected.square().sum(), wanted), strict=True
+        ):
+            torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
+
+
+def test_autocast_casts_inputs_and_keeps_the_state() -> None:
+    layer = rnncc.load("lstm").LSTM(I, H)
+    x = torch.randn(T, B, I)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output, (h, _) = layer(x)
+        output.float().sum().backward()
+    assert output.dtype == torch.bfloat16 and h.dtype == torch.float32
+    assert layer.weight_hh_l0.grad.dtype == torch.float32
+    torch.testing.assert_close(output.float(), layer(x)[0], atol=3e-2, rtol=3e-2)
+
+
+def test_forward_mode_raises_and_never_lies() -> None:
+    layer = make("lstm", "LSTM")
+    x = torch.randn(T, B, I, dtype=torch.float64)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward-mode"):
+        layer(forward_ad.make_dual(x, torch.ones_like(x)))
+
+
+def test_functional_transforms_run_through_the_reference() -> None:
+    layer = make("lstm", "LSTM")
+    x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
+
+    def loss(x: Tensor) -> Tensor:
+        result: Tensor = layer(x)[0].square().sum()
+        return result
+
+    (expected,) = torch.autograd.grad(loss(x), x)
+    torch.testing.assert_close(torch.func.grad(loss)(x.detach()), expected, atol=1e-12, rtol=1e-12)
+
+
+def raised(action: Callable[[], Any]) -> str:
+    """The message of the RuntimeError that an action raises."""
+    with pytest.raises(RuntimeError) as caught:
+        action()
+    return str(caught.value)
+
+
+def test_the_op_refuses_what_does_not_fit() -> None:
+    op, given = arguments(make("lstm", "LSTM"))
+    streams, weights, states = ([t.detach() for t in group] for group in given[:3])
+    rest = (*given[3:12], False)
+    assert "weights, got 2" in raised(lambda: op(streams, weights * 2, states, *rest))
+    assert "shape" in raised(lambda: op([streams[0][..., :-1]], weights, states, *rest))
+    assert "shape" in raised(lambda: op(streams, weights, [states[0][:1], states[1]], *rest))
+    assert "elements" in raised(lambda: op(streams, [weights[0][:-1]], states, *rest))
+    assert "float64" in raised(lambda: op([streams[0].float()], weights, states, *rest))
+    assert "not supported yet" in raised(lambda: op(streams, weights, states, torch.zeros(2), *given[4:12], False))
+    assert "no sequence 9" in raised(lambda: op(streams, weights, states, *given[3:11], [9], False))
+
+
+def test_a_gradient_needs_a_training_call() -> None:
+    op, given = arguments(make("lstm", "LSTM"))
+    assert "training=False" in raised(lambda: op(*given[:12], False))
+
+
+def test_no_memory_grows() -> None:
+    import resource
+
+    layer = rnncc.load("lstm").LSTM(I, H)
+    x = torch.randn(T, B, I)
+
+    def run(times: int) -> None:
+        for _ in range(times):
+            layer(x, lengths=[4, 2])[0].sum().backward()
+
+    run(300)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run(1000)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4096
