@@ -13,7 +13,7 @@ from rnncc.source import NOWHERE, Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved
-from rnncc.stages.check.shapes import Shape
+from rnncc.stages.check.shapes import Shape, input_dims, reduced
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class _Heads:
         self.blocks: dict[str, Dim] = {}
         self.constraints: dict[tuple[Dim, Dim], Constraint] = {}
         self.single = ""
+        self.input_dims = input_dims(symbols)
 
     def run(self) -> Heads:
         self.declared_blocks()
@@ -105,6 +106,9 @@ class _Heads:
 
     def row(self, node: RowOp) -> None:
         """Values packed along k can be cut and joined by heads only where all are multiples of one size."""
+        width = self.shapes[node.operands[0]].width
+        if not self.depends_on_state(node.target) and reduced(width, self.input_dims) == ONE != width:
+            self.couple("a function across units works on an input, which has no heads", node.span)
         if node.operator not in (RowOperator.SLICE, RowOperator.CONCAT):
             return
         if not (self.depends_on_state(node.target) or self.depends_on_state(node.operands[0])):

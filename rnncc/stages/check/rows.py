@@ -10,7 +10,7 @@ from rnncc.ir import dim as dims
 from rnncc.ir.cell import Node, Pointwise, RowOp, RowOperator
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Const, Expr, Ref, apply
-from rnncc.stages.check.shapes import Shape, reduced
+from rnncc.stages.check.shapes import Shape, input_dims, reduced
 from rnncc.stages.check.terms import Row
 
 if TYPE_CHECKING:
@@ -27,11 +27,7 @@ class Rows:
         self.owner = owner
         # Equal calls share their result: the key is the last node without its name.
         self.known: dict[tuple[str, tuple[str, ...], int], str] = {}
-        symbols = owner.symbols
-        wide = [*symbols.states.values(), *symbols.locals.values()]
-        measured = {"H"} | {n for value in wide if value.width is not None for n in dims.names(value.width)}
-        inputs = {"I"} | {n for value in symbols.inputs.values() if value.width for n in dims.names(value.width)}
-        self.input_dims = inputs - measured
+        self.input_dims = input_dims(owner.symbols)
 
     def value(self, term: Row) -> str:
         """The name of the function's value."""

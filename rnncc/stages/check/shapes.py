@@ -53,11 +53,10 @@ class _Inference:
         self.solved: dict[str, Dim] = {}
         # Values made of parameters and numbers only: matrices must be.
         self.from_parameters: set[str] = {*symbols.constants, *symbols.params, *resolved.members}
-        self.input_dims = {"I"} | {n for value in symbols.inputs.values() for n in dims.names(value.width or ONE)}
         free = frozenset(name for name, (default, _) in symbols.dims.items() if default is None)
-        self.solver = Solver(free, frozenset(self.input_dims))
-        self.input_dims -= {"H"} | {n for state in symbols.states.values() for n in dims.names(state.width or ONE)}
-        self.input_dims -= {n for value in symbols.locals.values() for n in dims.names(value.width or ONE)}
+        given = frozenset({"I"} | {n for value in symbols.inputs.values() for n in dims.names(value.width or ONE)})
+        self.solver = Solver(free, given)
+        self.input_dims = input_dims(symbols)
 
     def run(self) -> Shapes:
         self.known_values()
@@ -374,6 +373,13 @@ class _Inference:
         return (Label(declared, f"'{name}' is declared here"),)
 
 
+def input_dims(symbols: Symbols) -> frozenset[str]:
+    """The dims that measure inputs only: values of such a width are not laid out by heads."""
+    inputs = {"I"} | {name for value in symbols.inputs.values() for name in dims.names(value.width or ONE)}
+    inside = [*symbols.states.values(), *symbols.locals.values()]
+    return frozenset(inputs - {"H"} - {name for value in inside for name in dims.names(value.width or ONE)})
+
+
 def _is_quotient(width: Dim) -> bool:
     match width.terms:
         case (((FloorDiv(),), 1),):
@@ -382,7 +388,7 @@ def _is_quotient(width: Dim) -> bool:
             return False
 
 
-def reduced(width: Dim, input_dims: set[str]) -> Dim:
+def reduced(width: Dim, input_dims: frozenset[str]) -> Dim:
     """The width of a sum or mean: one number a head, or one number where inputs alone have that width."""
     found = dims.names(width)
     return ONE if width == ONE or (found and found <= input_dims) else HEADS
