@@ -180,4 +180,12 @@ PARSE = (
         "cell Elman\nstate h\nh[t] = tanh(W@x + (R@h[t-1])^2 + b)\n",
         "cell Elman\nstate h\nh[t] = tanh(W@x + (R@h[t-1])**2 + b)\n",
     ),
+    Code(
+        "RNN122",
+        "a name is too long",
+        "A name has at most 64 characters. It becomes a name in Python and C++ and part of file names, where "
+        "systems have limits of their own.",
+        f"cell Elman\nstate h\n{'gate' * 17} = sigmoid(W@x + b)\nh[t] = {'gate' * 17}*tanh(R@h[t-1] + b)\n",
+        "cell Elman\nstate h\ngate = sigmoid(W@x + b)\nh[t] = gate*tanh(R@h[t-1] + b)\n",
+    ),
 )

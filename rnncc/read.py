@@ -1,0 +1,61 @@
+"""Reads a `.rnn` file: bytes to Source, with a diagnostic for whatever is no text."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.source import Source
+
+# The largest text that is looked at, in bytes of UTF-8 (language.md, limits).
+LARGEST = 1 << 20
+
+
+def too_large(name: str) -> Diagnostic:
+    """The finding for a text of more than `LARGEST` bytes."""
+    return Diagnostic(
+        "RNN102",
+        f"'{name}' holds more than 1 MiB of text",
+        help="a cell takes a few lines; equations that differ by a number are one `for` loop",
+    )
+
+
+def decode(name: str, data: bytes) -> Source:
+    """The text of `data`, named `name`. Line ends become `\\n`; a byte order mark is dropped.
+
+    Raises:
+        RnnccError: RNN101 where the bytes are not UTF-8, RNN102 above 1 MiB.
+    """
+    if len(data) > LARGEST:
+        raise RnnccError(too_large(name))
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise RnnccError(
+            Diagnostic(
+                "RNN101",
+                f"'{name}' is not UTF-8 text: byte 0x{error.object[error.start]:02x} in line {line}",
+                help="save the file with the encoding UTF-8",
+            )
+        ) from None
+    return Source(name, text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def read_source(path: str | os.PathLike[str]) -> Source:
+    """The text of the file at `path`, named as the user wrote the path.
+
+    Raises:
+        RnnccError: RNN101 where it cannot be read, RNN102 above 1 MiB.
+    """
+    name = os.fspath(path)
+    try:
+        with Path(path).open("rb") as file:
+            # One byte more than is allowed tells a file that is too large without reading all of it.
+            data = file.read(LARGEST + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        diagnostic = Diagnostic("RNN101", f"'{name}' cannot be read: {reason.lower()}")
+        raise RnnccError(diagnostic) from error
+    return decode(name, data)

@@ -1,0 +1,98 @@
+"""What to write instead of characters and operators that the language does not have."""
+
+from __future__ import annotations
+
+import unicodedata
+
+# A regular expression of operators from other languages; none of them is made of tokens of this one by accident.
+FOREIGN = r"[-+*/@%^|&]=|\*\*=|//=|:=|<-|->|=>|&&|\|\||<>|[%^&|~?]|!(?!=)"
+
+_FOREIGN_HELP = {
+    "^": "a power is written `a**2`",
+    "%": "the remainder is `mod(a, b)`",
+    ":=": "a definition is written with `=`",
+    "<-": "a definition is written with `=`; a comparison with a negative number needs a space: `a < -b`",
+    "->": "a definition is written with `=`",
+    "=>": "greater or equal is written `>=`",
+    "<>": "unequal is written `!=`",
+    "?": "a choice between values is `where(condition, a, b)`, a static one `a if condition else b`",
+    "&&": "both: multiply the conditions",
+    "||": "either: `max` of the conditions",
+}
+_LOOKALIKES = {
+    "×": "*",
+    "∘": "*",
+    "∗": "*",
+    "•": "@",
+    "⋅": "@",
+    "−": "-",
+    "–": "-",
+    "—": "-",
+    "÷": "/",
+    "≤": "<=",
+    "≥": ">=",
+    "≠": "!=",
+    "²": "**2",
+    "³": "**3",
+    "½": "0.5",
+    "∞": "inf",
+    "…": "..",
+    "\xa0": "a space",
+    "；": ";",
+    "，": ",",
+    "（": "(",
+    "）": ")",
+    "{": "(",
+    "}": ")",
+}
+_HELP = {
+    "'": "the value before is `h[t-1]`; there are no texts in quotes",
+    '"': "there are no texts in quotes",
+    ".": "functions and names stand alone: `tanh(x)`, not `torch.tanh(x)`",
+    "\\": "a statement goes on over the ends of lines while a bracket is open",
+    "$": "equations are written in plain text, as in Python",
+}
+
+
+def foreign_help(operator: str) -> str:
+    """How the language says what `operator` says elsewhere."""
+    if operator in _FOREIGN_HELP:
+        return _FOREIGN_HELP[operator]
+    if operator.endswith("="):
+        return f"an equation defines its target once: give the sum a name of its own instead of `{operator}`"
+    return "there are no logical operators: `where(condition, a, b)` chooses between values"
+
+
+def unknown_character(text: str) -> tuple[str, str]:
+    """How to show a character, or a word with one, and what to write instead."""
+    if text in _LOOKALIKES:
+        return _shown(text), f"write {_LOOKALIKES[text]}" if len(
+            _LOOKALIKES[text]
+        ) > 3 else f"write `{_LOOKALIKES[text]}`"
+    if text in _HELP:
+        return _shown(text), _HELP[text]
+    greek = "".join(_spelled(character) for character in text)
+    if greek != text and greek.isascii() and greek.isidentifier():
+        return _shown(text), f"write `{greek}`"
+    if len(text) > 1:
+        return _shown(text), "names are made of ASCII letters, digits and `_`"
+    return _shown(text), ""
+
+
+def _spelled(character: str) -> str:
+    """`alpha` for α, `A` for a full-width or bold A, `1` for a subscript; else the character."""
+    name = unicodedata.name(character, "")
+    if name.startswith("GREEK SMALL LETTER ") and name.count(" ") == 3:
+        spelled = name.rpartition(" ")[2].lower()
+        return {"lamda": "lam", "final": "sigma"}.get(spelled, spelled)
+    if name.startswith("GREEK CAPITAL LETTER ") and name.count(" ") == 3:
+        return name.rpartition(" ")[2].capitalize()
+    return unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode() or character
+
+
+def _shown(text: str) -> str:
+    """In quotes where it can be printed, else by its number."""
+    text = text if len(text) <= 40 else text[:40] + "…"
+    if text.isprintable():
+        return f"'{text}'"
+    return " ".join(f"U+{ord(character):04X}" for character in text[:8])

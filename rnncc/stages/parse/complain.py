@@ -1,0 +1,269 @@
+"""Says in plain words what is wrong with a statement that does not follow the grammar."""
+
+from __future__ import annotations
+
+import difflib
+
+from lark import Token
+from lark.exceptions import UnexpectedToken
+
+from rnncc.diagnostics import Diagnostic
+from rnncc.source import Source, Span
+from rnncc.stages.parse.scan import KEYWORDS, Statement, span_of
+
+_FORMS = {
+    "CELL": "cell NAME",
+    "INPUT": "input x, gap: 1",
+    "STATE": "state h, c: P = 0",
+    "OUTPUT": "output y",
+    "DIM": "dim P = 64, K",
+    "CONST": "const dt = 0.1, act = tanh",
+    "LOCAL": "local v: 4*H, w: P",
+    "PARAM": "param g: vector = 1, M: matrix",
+    "WEIGHTS": "weights p: vector, Q: matrix",
+    "INIT": "init R = orthogonal",
+    "FOR": "for l in 1..L:",
+}
+_ENDS_VALUE = ("NAME", "NUMBER", "RPAR", "RSQB")
+_BEGINS_VALUE = ("NAME", "NUMBER", "LPAR")
+_LOGIC = ("and", "or", "not", "is")
+_FAMILIES = ("W", "R")
+_WORDS = {
+    "CELL": "'cell'",
+    "IN": "'in'",
+    "ELSE": "'else'",
+    "COMMA": "','",
+    "COLON": "':'",
+    "EQUAL": "'='",
+    "DOTS": "'..'",
+    "RPAR": "')'",
+    "RSQB": "']'",
+    "LSQB": "'['",
+    "$END": "the end of the statement",
+}
+_VALUE = {"NAME", "NUMBER", "LPAR", "PLUS", "MINUS"}
+_OPERATORS = {"PLUS", "MINUS", "STAR", "SLASH", "AT", "POWER", "COMPARE", "IF"}
+
+
+def complain(source: Source, statement: Statement, error: UnexpectedToken) -> Diagnostic:
+    """The diagnostic for what lark met in `statement`."""
+    return _Complaint(source, statement, error).diagnostic()
+
+
+class _Complaint:
+    """One failed statement: its tokens, which of them was not expected, and where its `=` stands."""
+
+    def __init__(self, source: Source, statement: Statement, error: UnexpectedToken) -> None:
+        self.source = source
+        self.tokens = statement.tokens
+        self.span = statement.span
+        self.error = error
+        # At the end of the input lark's token is one of its own.
+        self.at = next(
+            (index for index, token in enumerate(self.tokens) if token is error.token),
+            len(self.tokens),
+        )
+        self.equals = [index for index, depth in self._outer() if self.tokens[index].type == "EQUAL" and depth == 0]
+
+    def _outer(self) -> list[tuple[int, int]]:
+        """Each token's index with the number of brackets open around it."""
+        depths = []
+        depth = 0
+        for index, token in enumerate(self.tokens):
+            if token.type in ("RPAR", "RSQB"):
+                depth -= 1
+            depths.append((index, depth))
+            if token.type in ("LPAR", "LSQB"):
+                depth += 1
+        return depths
+
+    def _say(self, code: str, message: str, span: Span, label: str = "", help: str = "") -> Diagnostic:
+        return Diagnostic(code, message, span, label, help, source=self.source)
+
+    def _between(self, first: int, last: int) -> Span:
+        return Span(span_of(self.tokens[first]).start, span_of(self.tokens[last]).end)
+
+    def _here(self) -> Span:
+        """The unexpected token, or the last one where the statement ends too early."""
+        return span_of(self.tokens[min(self.at, len(self.tokens) - 1)])
+
+    def diagnostic(self) -> Diagnostic:
+        first = self.tokens[0].type
+        if first == "CELL":
+            return self._header()
+        if first == "FOR":
+            return self._loop()
+        return self._operator() or (self._declaration() if first in _FORMS else self._equation())
+
+    def _header(self) -> Diagnostic:
+        if len(self.tokens) == 1:
+            label, help = "the name is missing", "a cell begins with `cell NAME`"
+        else:
+            label = "not expected here"
+            help = "the line holds `cell` and a name: no brackets, no colon; constants are declared with `const`"
+        return self._say("RNN105", "a cell's header is `cell NAME`", self._here(), label, help)
+
+    def _loop(self) -> Diagnostic:
+        help = "the form is `for l in 1..L:` with the body on the next lines, indented"
+        ranges = [token for token in self.tokens if token == "range"]
+        if ranges:
+            help = "both ends belong to a loop and are written with two dots: `for l in 1..L:`"
+            return self._say("RNN115", "a loop has no 'range'", span_of(ranges[0]), "write `A..B`", help)
+        if self.at == len(self.tokens) and "COLON" in self._expected():
+            return self._say(
+                "RNN115", "the colon of the loop is missing", self._here(), "':' is expected after this", help
+            )
+        if self.at < len(self.tokens) and self.tokens[self.at - 1].type == "COLON":
+            return self._say(
+                "RNN115", "a loop's body stands on lines of its own", self._here(), "on the next line", help
+            )
+        return self._say("RNN115", f"a loop cannot be read: {self._found()}", self._here(), self._wanted(), help)
+
+    def _operator(self) -> Diagnostic | None:
+        """A slip around one operator, in whatever statement."""
+        if self.at >= len(self.tokens) or self.at == 0:
+            return None
+        token, before = self.tokens[self.at], self.tokens[self.at - 1]
+        if token in _LOGIC or before in _LOGIC:
+            word = token if token in _LOGIC else before
+            help = "multiply conditions for both, take their `max` for either, compare with `== 0` for the opposite"
+            return self._say("RNN121", f"there is no operator '{word}'", span_of(word), "unknown operator", help)
+        if token.type == "EQUAL" and self.at not in self.equals:
+            help = "two numbers are compared with `==`"
+            return self._say("RNN112", "'=' inside an expression", span_of(token), "'==' is meant?", help)
+        if (
+            token.type == "COMPARE"
+            and "COMPARE" not in self._expected()
+            and before.type in _ENDS_VALUE
+            and self.at >= 2
+        ):
+            if not self.equals or self.at < self.equals[0]:
+                return None
+            help = "comparisons do not chain: multiply two of them, `(a < b)*(b < c)`"
+            return self._say("RNN110", "a second comparison", span_of(token), "not expected here", help)
+        return None
+
+    def _declaration(self) -> Diagnostic:
+        form = _FORMS[self.tokens[0].type]
+        help = f"the form is `{form}`"
+        if 1 < self.at < len(self.tokens):
+            token, before = self.tokens[self.at], self.tokens[self.at - 1]
+            if token.type == "NAME" and before.type in _ENDS_VALUE and "COMMA" in self._expected():
+                message = f"a comma is missing between '{before}' and '{token}'"
+                return self._say("RNN110", message, self._between(self.at - 1, self.at), "two names", help)
+        return self._say("RNN110", self._found(), self._here(), self._wanted(), help)
+
+    def _equation(self) -> Diagnostic:
+        tokens = self.tokens
+        if len(tokens) > 1 and tokens[0].type == tokens[1].type == "NAME":
+            return self._unknown_statement()
+        if tokens[0].type == "IF":
+            help = "a choice stands inside an expression: `a if l == 1 else b`, or `where(condition, a, b)` at run time"
+            return self._say("RNN120", "there is no statement 'if'", span_of(tokens[0]), "not a statement", help)
+        if not self.equals:
+            return self._without_equals()
+        if self.at <= self.equals[0]:
+            return self._bad_target()
+        if self.at in self.equals:
+            help = "two targets with the same right side are written `a, b = …`; two numbers are compared with `==`"
+            return self._say("RNN112", "a second '=' in one equation", self._here(), "not expected here", help)
+        return self._missing_operator() or self._general()
+
+    def _unknown_statement(self) -> Diagnostic:
+        word = str(self.tokens[0])
+        close = difflib.get_close_matches(word[:40].lower(), KEYWORDS, n=1)
+        stop = self.equals[0] if self.equals else 0
+        if close:
+            help = f"did you mean `{close[0]}`?"
+        elif word == "return":
+            help = "a cell gives out its first state, or what `output NAME` names"
+        elif stop and all(token.type in ("NAME", "COMMA") for token in self.tokens[:stop]):
+            help = "several targets are separated by commas: `i, f = …`"
+        else:
+            help = f"statements begin with {', '.join(f'`{keyword}`' for keyword in KEYWORDS)}, or are equations"
+        return self._say("RNN120", f"unknown statement '{word}'", span_of(self.tokens[0]), "not a statement", help)
+
+    def _without_equals(self) -> Diagnostic:
+        for index, depth in self._outer():
+            if self.tokens[index] == "==" and depth == 0:
+                help = "an equation is written with one `=`"
+                return self._say("RNN112", "'==' compares", span_of(self.tokens[index]), "'=' is meant?", help)
+        if self.tokens[0].type in ("RPAR", "RSQB", "COMMA", "EQUAL"):
+            return self._general()
+        help = "an equation is written `i = …`, or `h[t] = …` for a state"
+        return self._say("RNN119", "an expression alone says nothing", self.span, "no '='", help)
+
+    def _bad_target(self) -> Diagnostic:
+        stop = self.equals[0]
+        if stop == 0:
+            return self._say("RNN118", "'=' without a target", self._here(), "nothing stands before it", "`i = …`")
+        left = self._between(0, stop - 1)
+        tokens = self.tokens[:stop]
+        if len(tokens) >= 4 and tokens[0].type == "NAME" and tokens[1].type == "LPAR" and tokens[-1].type == "RPAR":
+            inside = self.source.text[span_of(tokens[1]).end : span_of(tokens[-1]).start][:20]
+            message = f"the time of '{tokens[0]}' is written in square brackets"
+            return self._say("RNN113", message, left, "round brackets", f"write `{tokens[0]}[{inside}]`")
+        help = "left of `=` stand names: `i`, `h[t]`, `n[l]`, or several of them separated by commas"
+        return self._say("RNN118", "the left side of '=' is not a target", left, "not a name", help)
+
+    def _missing_operator(self) -> Diagnostic | None:
+        if not 0 < self.at < len(self.tokens):
+            return None
+        before, token = self.tokens[self.at - 1], self.tokens[self.at]
+        if before.type not in _ENDS_VALUE or token.type not in _BEGINS_VALUE:
+            return None
+        sign = "@" if before in _FAMILIES or str(before).partition("_")[0] in _FAMILIES else "*"
+        help = f"write `{_shown(before)}{sign}{_shown(token)}`"
+        if before.type in ("RPAR", "RSQB") or token.type == "LPAR":
+            help = "a product unit by unit is written with `*`, a matrix acts on a vector with `@`"
+        elif sign == "*":
+            help += " for a product unit by unit; a matrix acts on a vector with `@`"
+        message = f"an operator is missing between {_named(before)} and {_named(token)}"
+        return self._say("RNN111", message, self._between(self.at - 1, self.at), "two values side by side", help)
+
+    def _general(self) -> Diagnostic:
+        help = ""
+        if self.at < len(self.tokens):
+            token = self.tokens[self.at]
+            before = self.tokens[self.at - 1] if self.at else None
+            if token.type == "LSQB" and before is not None and before.type in ("RPAR", "RSQB"):
+                help = "only a name has a time or an index: give the expression a name"
+            elif token.type == "IF" or "ELSE" in self._expected():
+                help = "a choice is written `a if l == 1 else b`; a choice within a choice needs brackets"
+        return self._say("RNN110", self._found(), self._here(), self._wanted(), help)
+
+    def _found(self) -> str:
+        if self.at == len(self.tokens):
+            return "the statement ends too early"
+        return f"{_named(self.tokens[self.at])} is not expected here"
+
+    def _expected(self) -> set[str]:
+        # What lark lists is exact up to reductions that a later look would refuse; it is only used in words.
+        return set(self.error.expected) | {"$END"} if "$END" in self.error.expected else set(self.error.expected)
+
+    def _wanted(self) -> str:
+        expected = self._expected()
+        words = []
+        if expected >= {"NAME", "NUMBER"}:
+            words.append("a value")
+        elif "NAME" in expected:
+            words.append("a name")
+        if len(expected & _OPERATORS) > 2:
+            words.append("an operator")
+        elif "COMPARE" in expected:
+            words.append("a comparison")
+        words += [text for kind, text in _WORDS.items() if kind in expected]
+        ended = " after this" if self.at == len(self.tokens) else ""
+        if not words:
+            return "not expected here"
+        listed = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+        return f"{listed} is expected{ended}"
+
+
+def _shown(token: Token) -> str:
+    text = str(token)
+    return text if len(text) <= 40 else text[:40] + "…"
+
+
+def _named(token: Token) -> str:
+    return f"'{_shown(token)}'"

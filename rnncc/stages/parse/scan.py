@@ -1,0 +1,263 @@
+"""Cuts a text into statements of tokens: comments, brackets, indentation and unknown characters are dealt with here.
+
+A statement ends with its line, unless a bracket is open, or with `;`. What is wrong is collected; a statement in which
+something is wrong is marked `broken` and not parsed further, so that one slip gives one message.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from lark import Token
+
+from rnncc.diagnostics import Diagnostic, Label
+from rnncc.source import Source, Span
+from rnncc.stages.parse.characters import FOREIGN, foreign_help, unknown_character
+
+# How deep brackets, operators and loops may be nested (language.md, limits).
+DEEPEST = 100
+LONGEST_NAME = 64
+
+KEYWORDS = ("input", "state", "output", "dim", "const", "local", "param", "weights", "init", "for", "cell")
+_EVERYWHERE = {"for": "FOR", "if": "IF", "else": "ELSE", "in": "IN"}
+_SYMBOLS = {
+    "+": "PLUS",
+    "-": "MINUS",
+    "*": "STAR",
+    "/": "SLASH",
+    "//": "SLASH",
+    "@": "AT",
+    "**": "POWER",
+    "..": "DOTS",
+    "<": "COMPARE",
+    "<=": "COMPARE",
+    ">": "COMPARE",
+    ">=": "COMPARE",
+    "==": "COMPARE",
+    "!=": "COMPARE",
+    "=": "EQUAL",
+    ",": "COMMA",
+    ":": "COLON",
+    "(": "LPAR",
+    ")": "RPAR",
+    "[": "LSQB",
+    "]": "RSQB",
+    "⊙": "STAR",
+    "·": "AT",
+}
+_ALIASES = {"⊙": "*", "·": "@", "σ": "sigmoid"}
+_CLOSING = {"LPAR": "RPAR", "LSQB": "RSQB"}
+_SHOWN = {"LPAR": "(", "LSQB": "[", "RPAR": ")", "RSQB": "]"}
+
+_TOKEN = re.compile(
+    r"(?P<space>[ \t\ufeff]+)"
+    r"|(?P<newline>\r\n|\n|\r)"
+    r"|(?P<comment>\#[^\r\n]*)"
+    r"|(?P<word>[^\W\d]\w*)"
+    r"|(?P<number>(?:[0-9]+(?:\.(?!\.)[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+    rf"|(?P<foreign>{FOREIGN})"
+    r"|(?P<symbol>\*\*|//|\.\.|[<>=!]=|[-+*/@<>=,:()\[\]⊙·])"
+    r"|(?P<semicolon>;)"
+    r"|(?P<other>.)",
+    re.DOTALL,
+)
+# What follows a number's digits without a space and so belongs to the same, malformed, number.
+_NUMBER_TAIL = re.compile(r"(?:\.(?!\.)[\w.]*|_\w*|[xXoObB][0-9a-fA-F]\w*|[eE](?!\w))")
+# A line like this inside an open bracket begins a new statement: the bracket was forgotten.
+_DECLARATION = re.compile(rf"[ \t]*+(?:{'|'.join(KEYWORDS)})[ \t]++[A-Za-z_]")
+_EQUATION = re.compile(r"[ \t]*+\w++(?:\[[^\]\n]*+\])?(?:[ \t]*+,[ \t]*+\w++(?:\[[^\]\n]*+\])?)*+[ \t]*+=(?!=)")
+
+
+@dataclass(slots=True)
+class Statement:
+    """The tokens of one statement, and the white space before its line. A broken one is not to be parsed."""
+
+    tokens: list[Token]
+    indent: str
+    broken: bool = False
+
+    @property
+    def span(self) -> Span:
+        return Span(self.tokens[0].start_pos or 0, self.tokens[-1].end_pos or 0)
+
+
+@dataclass(slots=True)
+class Scan:
+    """The statements of a text in order, its whole-line comments by line number, and where each line starts."""
+
+    source: Source
+    statements: list[Statement] = field(default_factory=list)
+    comments: dict[int, str] = field(default_factory=dict)
+    lines_with_code: set[int] = field(default_factory=set)
+    trailing_comments: dict[int, str] = field(default_factory=dict)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+
+def span_of(token: Token) -> Span:
+    """Where a token stands."""
+    return Span(token.start_pos or 0, token.end_pos or 0)
+
+
+class _Scanner:
+    """The state of one run over a text."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.result = Scan(source)
+        self.tokens: list[Token] = []
+        self.brackets: list[Token] = []
+        self.broken = False
+        self.too_deep = False
+        self.indent = ""
+        self.line = 1
+
+    def run(self) -> Scan:
+        text = self.source.text
+        at_line_start = True
+        position = 0
+        while position < len(text):
+            match = _TOKEN.match(text, position)
+            assert match is not None  # the last alternative takes any character
+            kind, end = match.lastgroup, match.end()
+            if kind == "newline":
+                self.line += 1
+                at_line_start = True
+                if not self.brackets or self._forgotten(end):
+                    self._finish()
+            elif kind == "space":
+                pass
+            elif kind == "comment":
+                kept = self.result.comments if at_line_start else self.result.trailing_comments
+                kept[self.line] = match.group()[1:].removeprefix(" ").rstrip()
+                # Line numbers count `\n` only where the text has no other line ends; read.decode sees to that.
+            elif kind == "semicolon":
+                self._close_forgotten()
+                self._finish()
+            else:
+                if at_line_start and not self.brackets:
+                    self.indent = text[_line_start(text, position) : position].lstrip("\ufeff")
+                at_line_start = False
+                end = self._token(str(kind), match)
+            position = end
+        self._close_forgotten()
+        self._finish()
+        return self.result
+
+    def _report(self, code: str, message: str, span: Span, label: str = "", help: str = "", *notes: Label) -> None:
+        self.broken = True
+        self.result.diagnostics.append(
+            Diagnostic(code, message, span, label, help, notes, source=self.source),
+        )
+
+    def _token(self, kind: str, match: re.Match[str]) -> int:
+        """Takes one token; returns where the next one begins."""
+        text, start, end = match.group(), match.start(), match.end()
+        if kind == "number":
+            tail = _NUMBER_TAIL.match(self.source.text, end)
+            end = tail.end() if tail else end
+            self._number(self.source.text[start:end], Span(start, end), tail is not None)
+        elif kind == "word":
+            self._word(text, Span(start, end))
+        elif kind == "symbol":
+            self._push(_SYMBOLS[text], _ALIASES.get(text, text), Span(start, end))
+            self._bracket(self.tokens[-1])
+        elif kind == "foreign":
+            message = f"'{text}' is not an operator of the language"
+            self._push("OTHER", text, Span(start, end))
+            self._report("RNN121", message, Span(start, end), "unknown operator", foreign_help(text))
+        else:
+            label, help = unknown_character(text)
+            self._push("OTHER", text, Span(start, end))
+            self._report("RNN108", f"{label} means nothing here", Span(start, end), "unknown character", help)
+        return end
+
+    def _push(self, kind: str, text: str, span: Span) -> None:
+        self.tokens.append(Token(kind, text, start_pos=span.start, end_pos=span.end))
+        self.result.lines_with_code.add(self.line)
+
+    def _number(self, text: str, span: Span, malformed: bool) -> None:
+        self._push("NUMBER", text, span)
+        if malformed:
+            self._report(
+                "RNN117", f"'{text[:40]}' is not a number", span, "malformed", "numbers look like 2, 0.5 or 1e-5"
+            )
+        elif float(text) == float("inf"):
+            self._report("RNN117", "the number is too large", span, "more than 1.8e308", "infinity is written 'inf'")
+        elif text.isdigit() and float(text) > 2**53:
+            help = "write it with an exponent if it is not meant to be whole"
+            self._report("RNN117", "the whole number is too large", span, "more than 2**53", help)
+
+    def _word(self, text: str, span: Span) -> None:
+        text = _ALIASES.get(text, text)
+        if not text.isascii():
+            label, help = unknown_character(text)
+            self._report("RNN108", f"the name {label} is not ASCII", span, "not ASCII", help)
+        elif len(text) > LONGEST_NAME:
+            message = f"the name '{text[:20]}…' is {len(text)} characters long"
+            self._report("RNN122", message, span, f"at most {LONGEST_NAME} are allowed")
+        self._push(_EVERYWHERE.get(text, "NAME"), text, span)
+
+    def _bracket(self, token: Token) -> None:
+        if token.type in _CLOSING:
+            self.brackets.append(token)
+            if len(self.brackets) > DEEPEST and not self.too_deep:
+                self.too_deep = True
+                help = "give a part of the expression a name, in an equation of its own"
+                message = f"brackets are nested more than {DEEPEST} deep"
+                self._report("RNN116", message, span_of(token), f"bracket {DEEPEST + 1}", help)
+        elif token.type in _CLOSING.values():
+            if not self.brackets:
+                self._report("RNN109", f"'{token}' closes nothing", span_of(token), "no bracket is open here")
+                return
+            opening = self.brackets.pop()
+            if _CLOSING[opening.type] != token.type:
+                wanted = _SHOWN[_CLOSING[opening.type]]
+                note = Label(span_of(opening), "opened here")
+                message = f"'{token}' does not close '{opening}'"
+                self._report("RNN109", message, span_of(token), f"'{wanted}' is expected", "", note)
+
+    def _forgotten(self, position: int) -> bool:
+        """Whether the line at `position`, inside a bracket, begins a new statement; then the bracket is closed."""
+        text = self.source.text
+        forgotten = _DECLARATION.match(text, position) is not None or (
+            # After `(` or `,` a line like `grad = …` is a keyword argument.
+            self.tokens[-1].type not in ("LPAR", "LSQB", "COMMA") and _EQUATION.match(text, position) is not None
+        )
+        if forgotten:
+            self._close_forgotten()
+        return forgotten
+
+    def _close_forgotten(self) -> None:
+        if self.brackets:
+            opening = self.brackets[-1]
+            closing = _SHOWN[_CLOSING[opening.type]]
+            self._report("RNN109", f"'{opening}' is never closed", span_of(opening), f"'{closing}' is missing")
+            self.brackets.clear()
+
+    def _finish(self) -> None:
+        """Ends the statement."""
+        if self.tokens:
+            _retag(self.tokens)
+            self.result.statements.append(Statement(self.tokens, self.indent, self.broken))
+        self.tokens = []
+        self.brackets.clear()
+        self.broken = self.too_deep = False
+
+
+def _line_start(text: str, position: int) -> int:
+    return max(text.rfind("\n", 0, position), text.rfind("\r", 0, position)) + 1
+
+
+def _retag(tokens: list[Token]) -> None:
+    """A statement's first word is a keyword, unless what follows shows a target of that name (`output = …`)."""
+    first = tokens[0]
+    if first.type == "NAME" and first in KEYWORDS:
+        following = tokens[1].type if len(tokens) > 1 else ""
+        if following not in ("EQUAL", "COMMA", "LSQB", "LPAR"):
+            first.type = first.upper()
+
+
+def scan(source: Source) -> Scan:
+    """The statements of a text. Time is linear in its length."""
+    return _Scanner(source).run()

@@ -1,0 +1,134 @@
+"""Looks through a statement's tree, without recursion, for what the grammar cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from rnncc.diagnostics import Diagnostic
+from rnncc.ir.syntax import (
+    Binary,
+    Call,
+    ConstDecl,
+    DimDecl,
+    EquationDecl,
+    Expression,
+    ForDecl,
+    IfElse,
+    Index,
+    InitDecl,
+    InputDecl,
+    LocalDecl,
+    Name,
+    Number,
+    OutputDecl,
+    ParamDecl,
+    StateDecl,
+    Statement,
+    TypeDecl,
+    Unary,
+    WeightsDecl,
+)
+from rnncc.source import Source
+from rnncc.stages.parse.build import Built, Header, Loop
+from rnncc.stages.parse.scan import DEEPEST
+
+
+def findings(built: Built, source: Source) -> list[Diagnostic]:
+    """Nesting deeper than the limit, and calls that are meant as a time (`h(t-1)`)."""
+    found: list[Diagnostic] = []
+    stack = [(root, 1) for root in _roots(built)]
+    too_deep = False
+    while stack:
+        node, depth = stack.pop()
+        if depth > DEEPEST:
+            if not too_deep:
+                message = f"operators are nested or chained more than {DEEPEST} deep"
+                help = "give a part of the expression a name, in an equation of its own"
+                found.append(Diagnostic("RNN116", message, node.span, f"level {depth}", help, source=source))
+            too_deep = True
+            continue
+        if isinstance(node, Call) and _is_time(node):
+            text = source.text[node.arguments[0].span.start : node.arguments[0].span.end]
+            message = f"the time of '{node.function}' is written in square brackets"
+            help = f"write `{node.function}[{text}]`"
+            found.append(Diagnostic("RNN113", message, node.span, "round brackets", help, source=source))
+        stack.extend((child, depth + 1) for child in _children(node))
+    return found
+
+
+def _is_time(call: Call) -> bool:
+    """`h(t)`, `h(t - 1)`: no function takes the time."""
+    if len(call.arguments) != 1 or call.keywords:
+        return False
+    match call.arguments[0]:
+        case Name("t") | Binary("+" | "-", Name("t"), _):
+            return True
+        case _:
+            return False
+
+
+def _children(node: Expression) -> tuple[Expression, ...]:
+    match node:
+        case Number() | Name():
+            return ()
+        case Index(_, index):
+            return (index,)
+        case Call(_, arguments, keywords):
+            return (*arguments, *(value for _, value in keywords))
+        case Unary(_, operand):
+            return (operand,)
+        case Binary(_, left, right):
+            return (left, right)
+        case IfElse(condition, then, otherwise):
+            return (condition, then, otherwise)
+        case _:
+            assert_never(node)
+
+
+def _roots(built: Built) -> Iterator[Expression]:
+    match built:
+        case Header():
+            return
+        case Loop(_, first, last):
+            yield first
+            yield last
+        case tuple():
+            for statement in built:
+                yield from _expressions(statement)
+        case _:
+            assert_never(built)
+
+
+def _expressions(statement: Statement) -> Iterator[Expression]:
+    match statement:
+        case OutputDecl():
+            return
+        case InputDecl(_, optional) | DimDecl(_, optional):
+            if optional is not None:
+                yield optional
+        case StateDecl(_, width, initial):
+            yield from (part for part in (width, initial) if part is not None)
+        case ConstDecl(_, value) | LocalDecl(_, value) | InitDecl(_, value):
+            yield value
+        case ParamDecl(_, kind, initial):
+            yield from _type(kind)
+            if initial is not None:
+                yield initial
+        case WeightsDecl(_, kind):
+            yield from _type(kind)
+        case EquationDecl(targets, expression):
+            yield from (target.index for target in targets if target.index is not None)
+            yield expression
+        case ForDecl(_, first, last, body):
+            yield first
+            yield last
+            for inner in body:
+                yield from _expressions(inner)
+        case _:
+            assert_never(statement)
+
+
+def _type(kind: TypeDecl) -> Iterator[Expression]:
+    yield from kind.arguments
+    yield from (value for _, value in kind.keywords)
