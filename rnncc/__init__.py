@@ -1,0 +1,52 @@
+"""rnncc: recurrent cells as equations, compiled into differentiable PyTorch ops.
+
+    lstm = rnncc.load("lstm")            # a shipped cell's name, or the path of a .rnn file
+    layer = lstm.LSTM(64, 128)
+    output, (h_n, c_n) = layer(x)        # x [T, B, 64], output [T, B, 128]
+
+`rnncc.compile(text)` does the same for text. Nothing heavy is imported before one of them is called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rnncc.diagnostics import Diagnostic, InternalError, RnnccError
+from rnncc.version import VERSION
+
+if TYPE_CHECKING:
+    import os
+    from types import ModuleType
+
+__version__ = VERSION
+__all__ = ["Diagnostic", "InternalError", "RnnccError", "__version__", "compile", "load"]
+
+
+def load(name_or_path: str | os.PathLike[str], **shaping: float | int | str) -> ModuleType:
+    """The module with a file's cells: layers (`LSTM`), single steps (`LSTMCell`) and functional ops (`lstm`).
+
+    Built into the cache on the first call for a text, loaded from there afterwards. Without a C++ compiler the
+    module runs its eager reference instead, and says so.
+
+    Args:
+        name_or_path: a shipped cell's name (`lstm`) or the path of a `.rnn` file; an existing path goes first.
+        shaping: constants of the text that shape the program (loop bounds, delays, functions), by name.
+
+    Raises:
+        RnnccError: every mistake in the text at once (RNN1xx, RNN2xx), or what keeps the package from being built
+            (RNN6xx) or loaded (RNN7xx).
+    """
+    from rnncc.compiler import load_file
+
+    return load_file(name_or_path, shaping)
+
+
+def compile(text: str, name: str = "cell", **shaping: float | int | str) -> ModuleType:
+    """The same as `load` for a text; `name` names it in diagnostics and is the stem of the package.
+
+    Raises:
+        RnnccError: as for `load`.
+    """
+    from rnncc.compiler import load_text
+
+    return load_text(text, name, shaping)

@@ -1,0 +1,132 @@
+"""CPU speed, measured side by side in one run: LSTM against nn.LSTM, GRU against nn.GRU, other cells against their
+eager loop and against nn.LSTM's rate of arithmetic.
+
+    python benchmarks/cpu.py [--quick] [--cells lstm,gru,...] [--json FILE]
+
+Every figure is a median over interleaved calls; every ratio the median of ratios round by round. float32, the input
+product included everywhere. GFLOP/s counts matrix products only: 2·rows·columns a column and step forward, three times
+that with backward.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import Function, interleaved, median_ms, ratio, write
+from torch import Tensor, nn
+
+import rnncc
+from rnncc.compiler import front
+from rnncc.ir.cell import Cell, Contraction, value_table
+from rnncc.ir.dim import as_int, evaluate
+from rnncc.paths import shipped_cell
+from rnncc.stages.parse import read_source
+
+SIZES = ((128, 16, 128), (512, 1, 256), (256, 32, 256), (128, 64, 512))
+LARGE = SIZES[2:]
+OTHERS = ("elman", "slstm", "lem", "peepholelstm", "gruv3", "rhn", "layernormlstm", "cornn", "mingru", "indrnn", "sru")
+
+
+def products(cell: Cell, sizes: dict[str, int]) -> int:
+    """Floating-point operations of a cell's matrix products for one column and step, forward."""
+    table = value_table(cell)
+    nodes = [node for part in (cell.epilogue, *(s.batched + s.nodes for s in cell.segments)) for node in part]
+    total = 0
+    for node in nodes:
+        if isinstance(node, Contraction):
+            matrix = table[node.matrix]
+            assert matrix.columns is not None
+            blocks = as_int(matrix.blocks) or 1
+            total += 2 * evaluate(matrix.width, sizes) * evaluate(matrix.columns, sizes) // blocks
+    return total
+
+
+def runner(layer: Callable[[Tensor], Any], x: Tensor, backward: bool) -> Function:
+    """A call of the layer, with the backward of the sum of its output if asked for."""
+    if not backward:
+
+        def forward() -> None:
+            with torch.no_grad():
+                layer(x)
+
+        return forward
+    inputs = x.clone().requires_grad_()
+    gradient = torch.ones(())
+
+    def both() -> None:
+        output, _ = layer(inputs)
+        output.sum().backward(gradient)
+        inputs.grad = None
+
+    return both
+
+
+def compare(name: str, steps: int, columns: int, hidden: int, backward: bool, seconds: float) -> dict[str, Any]:
+    """One row: ours, the peer and the eager loop in turn."""
+    (cell, _), *_ = front(read_source(shipped_cell(name)))
+    ours = getattr(rnncc.load(name), cell.name)(hidden, hidden)
+    eager = getattr(rnncc.load(name), cell.name)(hidden, hidden, backend="reference")
+    eager.load_state_dict(ours.state_dict())
+    x = torch.randn(steps, columns, hidden)
+    layers: dict[str, Any] = {"rnncc": ours, "nn.LSTM": nn.LSTM(hidden, hidden)}
+    if name == "gru":
+        layers["nn.GRU"] = nn.GRU(hidden, hidden)
+    if name not in ("lstm", "gru"):
+        layers["eager"] = eager
+    times = interleaved({key: runner(layer, x, backward) for key, layer in layers.items()}, seconds=seconds)
+    flops = products(cell, {"I": hidden, "H": hidden, "P": hidden}) * steps * columns * (3 if backward else 1)
+    lstm_flops = 16 * hidden * hidden * steps * columns * (3 if backward else 1)
+    row: dict[str, Any] = {"cell": name, "T": steps, "B": columns, "H": hidden, "backward": backward}
+    row |= {f"{key}_ms": median_ms(value) for key, value in times.items()}
+    row["gflops"] = flops / row["rnncc_ms"] / 1e6
+    row["lstm_gflops"] = lstm_flops / row["nn.LSTM_ms"] / 1e6
+    for key in ("nn.LSTM", "nn.GRU", "eager"):
+        if key in times:
+            row[f"speedup_over_{key}"] = ratio(times[key], times["rnncc"])
+    return row
+
+
+def goal(row: dict[str, Any]) -> tuple[str, float, float]:
+    """What the row must reach: the measure's name, its value and its bound."""
+    if row["cell"] == "lstm":
+        return "x nn.LSTM", row["speedup_over_nn.LSTM"], 0.9
+    if row["cell"] == "gru":
+        return "x nn.GRU", row["speedup_over_nn.GRU"], 2.0
+    if (row["T"], row["B"], row["H"]) in LARGE and row["gflops"] > 0:
+        return "x nn.LSTM's GFLOP/s", row["gflops"] / row["lstm_gflops"], 0.8
+    return "x eager", row["speedup_over_eager"], 6.0 if row["backward"] else 4.0
+
+
+def main() -> None:
+    """Measure, print the table, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a quarter of the time a figure")
+    parser.add_argument("--cells", default=",".join(("lstm", "gru", *OTHERS)))
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    rows = []
+    print(f"{'cell':14}{'T x B x H':>14}{'pass':>8}{'ours ms':>10}{'GFLOP/s':>9}  {'against':24}{'must':>6}")
+    for name in arguments.cells.split(","):
+        for steps, columns, hidden in SIZES:
+            for backward in (False, True):
+                row = compare(name, steps, columns, hidden, backward, 0.25 if arguments.quick else 1.0)
+                measure, value, bound = goal(row)
+                rows.append(row | {"measure": measure, "value": value, "must": bound})
+                shape = f"{steps}x{columns}x{hidden}"
+                mark = "" if value >= bound else "  MISS"
+                print(
+                    f"{name:14}{shape:>14}{'fw+bw' if backward else 'fw':>8}{row['rnncc_ms']:10.2f}{row['gflops']:9.0f}"
+                    f"  {value:6.2f} {measure:18}{bound:5.1f}{mark}",
+                    flush=True,
+                )
+    if arguments.json:
+        write(arguments.json, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""The stages in order, and nothing else: the only module that knows the order.
+
+    text ─parse→ CellDecl ─check→ Cell ─classify→ Recurrence ─┐
+                            │                                  ├→ package files
+                            └─differentiate→ Adjoint ─lower→ KernelPlan ─render→ Bundle ─build→ folder ─load→ module
+
+`mask` makes the second variant of a cell (resets, lengths); it goes the same way. Stages are imported where they
+run, so that a command pays for the ones it needs: a build found in the cache imports none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.paths import locate, templates_dir
+from rnncc.read import read_source
+from rnncc.source import Source
+from rnncc.version import VERSION
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from rnncc.ir.adjoint import Adjoint
+    from rnncc.ir.cell import Cell
+    from rnncc.ir.kernel import KernelPlan
+    from rnncc.ir.recurrence import Recurrence
+    from rnncc.stages.build import Product, Toolchain
+
+Shaping = Mapping[str, float | int | str]
+Progress = Callable[[str], None]
+
+TARGETS = ("auto", "cpu")
+
+
+class Analysis(NamedTuple):
+    """What `explain` reads: a cell, and of each of its segments the recurrence class and the reverse program."""
+
+    cell: Cell
+    recurrences: tuple[Recurrence, ...]
+    adjoints: tuple[Adjoint, ...]
+
+
+def front(source: Source, shaping: Shaping | None = None) -> tuple[tuple[Cell, tuple[Diagnostic, ...]], ...]:
+    """The checked cells of a text, each with its warnings.
+
+    Raises:
+        RnnccError: every RNN1xx found or, where there are none, every RNN2xx of every cell.
+    """
+    from rnncc.stages.check import check
+    from rnncc.stages.parse import parse
+
+    checked, errors = [], []
+    for declaration in parse(source):
+        try:
+            checked.append(check(declaration, shaping or {}))
+        except RnnccError as error:
+            errors += error.diagnostics
+    if errors:
+        raise RnnccError(*errors)
+    return tuple(checked)
+
+
+def analyse(source: Source) -> tuple[Analysis, ...]:
+    """The cells of a text with their recurrence classes and reverse programs."""
+    from rnncc.stages.classify import classify
+    from rnncc.stages.differentiate import differentiate
+
+    return tuple(Analysis(cell, classify(cell), differentiate(cell)) for cell, _ in front(source))
+
+
+def stage_text(source: Source, stage: str) -> str:
+    """The value of a stage for every cell of the text, as `rnncc show` prints it."""
+    from rnncc.ir.show import show
+
+    if stage == "parse":
+        from rnncc.stages.parse import parse
+
+        return "\n".join(show(declaration) for declaration in parse(source))
+    cells = [cell for cell, _ in front(source)]
+    match stage:
+        case "check":
+            return "\n".join(show(cell) for cell in cells)
+        case "classify":
+            from rnncc.stages.classify import classify
+
+            return "\n".join(show(recurrence) for cell in cells for recurrence in classify(cell))
+        case "differentiate":
+            from rnncc.stages.differentiate import differentiate
+
+            return "\n".join(show(adjoint) for cell in cells for adjoint in differentiate(cell))
+        case "lower":
+            return "\n".join(show(_plan(cell)) for cell in cells)
+        case "render":
+            from rnncc.stages.render import render
+
+            bundle = render([_plan(cell) for cell in cells])
+            return "\n".join(
+                f"// {file.path}\n{file.text}" for file in bundle.files if not file.path.startswith("src/include/")
+            )
+    raise ValueError(f"no stage is called {stage}")
+
+
+def build_package(
+    path: Path, out: Path, *, target: str = "auto", name: str | None = None, progress: Progress | None = None
+) -> Path:
+    """Build the cells of the file at `path` into the folder `out/<stem>`, and return that folder.
+
+    Raises:
+        RnnccError: mistakes in the text; RNN601 without a compiler, RNN602 where it failed, RNN603 to RNN605 where
+            the folder cannot be written.
+    """
+    from rnncc.stages.build import check_stem, find_toolchain, install
+
+    if target not in TARGETS:
+        raise RnnccError(
+            Diagnostic("RNN606", f"no kernels can be built for '{target}' yet", help="use --target cpu or auto")
+        )
+    stem = name or path.stem
+    check_stem(stem, out)
+    package, cache = _build(read_source(path), stem, {}, find_toolchain(), progress)
+    return install(package, out, cache)
+
+
+def load_file(name_or_path: str | os.PathLike[str], shaping: Shaping) -> ModuleType:
+    """`rnncc.load`."""
+    path = locate(os.fspath(name_or_path))
+    return _load(read_source(path), path.stem, shaping)
+
+
+def load_text(text: str, name: str, shaping: Shaping) -> ModuleType:
+    """`rnncc.compile`."""
+    return _load(Source(f"<{name}>", text), name, shaping)
+
+
+def unpickle(source: Source, stem: str, shaping: Shaping, class_name: str) -> Any:
+    """An empty instance of a layer's class, loaded again from its text: how layers are pickled."""
+    layer_class = getattr(_load(source, stem, shaping), class_name)
+    return layer_class.__new__(layer_class)
+
+
+def _load(source: Source, stem: str, shaping: Shaping) -> ModuleType:
+    from rnncc.stages.build import find_toolchain
+    from rnncc.stages.load import load
+
+    toolchain: Toolchain | None
+    try:
+        toolchain = find_toolchain()
+    except RnnccError as error:
+        toolchain = None
+        say(f"{error.diagnostics[0].message}: {stem} runs its eager reference, which is many times slower")
+    package, _cache = _build(source, stem, shaping, toolchain, say)
+    return load(package, origin=(unpickle, (source, stem, dict(shaping))))
+
+
+def say(message: str) -> None:
+    """One line of progress on stderr."""
+    print(f"rnncc: {message}", file=sys.stderr, flush=True)
+
+
+def _build(
+    source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, progress: Progress | None
+) -> tuple[Path, Any]:
+    from rnncc.cache import Cache, default_root
+    from rnncc.stages.build import build, first_key
+
+    cache = Cache(default_root())
+    key = first_key(source.text.encode(), stem, "cpu", toolchain, shaping)
+    package = build(key, stem, lambda: _produce(source, stem, shaping, toolchain), toolchain, cache, progress)
+    return package, cache
+
+
+def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None) -> Product:
+    from rnncc.ir.package import CompiledCell
+    from rnncc.stages.build import Product
+    from rnncc.stages.classify import classify
+    from rnncc.stages.differentiate import differentiate
+    from rnncc.stages.mask import mask
+    from rnncc.stages.render import render
+    from rnncc.stages.render.python import plan_package, render_package
+
+    cells = [cell for cell, _ in front(source, shaping)]
+    compiled, plans = [], []
+    for cell in cells:
+        masked = mask(cell)
+        adjoints, masked_adjoints = (differentiate(cell), differentiate(masked)) if toolchain else ((), ())
+        classes = tuple(
+            (", ".join(segment.states), recurrence.kind.value, recurrence.form, recurrence.why)
+            for segment, recurrence in zip(cell.segments, classify(cell), strict=True)
+        )
+        compiled.append(CompiledCell(cell, masked, classes, adjoints, masked_adjoints))
+        if toolchain:
+            plans.append(_plan(cell))
+    files = render_package(plan_package(stem, VERSION, compiled), templates_dir())
+    return Product(
+        files,
+        render(plans) if toolchain else None,
+        tuple(cell.name for cell in cells),
+        missing="" if toolchain else "no C++ compiler was found when it was built",
+        about={"rnncc": VERSION, "source": source.text},
+    )
+
+
+def _plan(cell: Cell) -> KernelPlan:
+    from rnncc.stages.differentiate import differentiate
+    from rnncc.stages.lower import lower
+    from rnncc.stages.mask import mask
+
+    masked = mask(cell)
+    return lower(cell, differentiate(cell), masked, differentiate(masked))

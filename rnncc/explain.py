@@ -1,0 +1,104 @@
+"""What the compiler decided about a cell, in words and as data (`rnncc explain FILE`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rnncc.ir.adjoint import Adjoint
+from rnncc.ir.cell import Cell, Contraction, Segment, value_table
+from rnncc.ir.dim import show
+from rnncc.ir.recurrence import Recurrence
+
+# The plan of a GPU kernel: null until a size is given.
+_PLAN_KEYS = ("family", "scope", "tiles", "registers", "shared_bytes", "predicted_us_per_step", "solve_ms")
+
+
+def explain(cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adjoint, ...]) -> dict[str, Any]:
+    """The facts of a cell with the keys of `rnncc explain --json`; segments in order, widths as text in I, H and dims."""
+    table = value_table(cell)
+
+    streams = [
+        {
+            "name": stream.name,
+            "gates": list(stream.members),
+            "width": " + ".join(show(table[member].width) for member in stream.members),
+        }
+        for segment in cell.segments
+        for stream in segment.streams
+    ]
+    saved = [
+        {"name": name, "width": _width(cell, adjoint, name)}
+        for adjoint in adjoints
+        for name in (*adjoint.saved, *adjoint.saved_states)
+    ]
+    facts: dict[str, Any] = {
+        "cell": cell.name,
+        "states": [
+            {
+                "name": state.name,
+                "width": show(state.width),
+                "initial": "learned" if state.initial is None else state.initial,
+            }
+            for state in cell.states
+            if state.delay_of is None
+        ],
+        "classes": [
+            {
+                "states": list(segment.states),
+                "class": recurrence.kind.value,
+                "form": recurrence.form,
+                "why": recurrence.why,
+            }
+            for segment, recurrence in zip(cell.segments, recurrences, strict=True)
+        ],
+        "phases": max((segment.phases for segment in cell.segments), default=0),
+        "streams": streams,
+        "saved": saved,
+        "outputs": [cell.output],
+    }
+    facts |= dict.fromkeys(_PLAN_KEYS)
+    return facts | {"rejected": [], "kernels": None}
+
+
+def explain_words(cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adjoint, ...]) -> str:
+    """The same in sentences."""
+    facts = explain(cell, recurrences, adjoints)
+    states = ", ".join(f"{state['name']} [{state['width']}]" for state in facts["states"])
+    lines = [f"{cell.name}: states {states}; output {cell.output}"]
+    if cell.prologue:
+        lines.append(f"  once a call, from parameters (torch): {_targets(cell.prologue)}")
+    for index, (segment, recurrence, adjoint) in enumerate(zip(cell.segments, recurrences, adjoints, strict=True)):
+        lines += _segment_words(index, segment, recurrence, adjoint, cell)
+    if cell.epilogue:
+        lines.append(f"  after the loops, over all steps (torch): {_targets(cell.epilogue)}")
+    return "\n".join(lines)
+
+
+def _targets(nodes: tuple[Any, ...]) -> str:
+    return ", ".join(node.target for node in nodes)
+
+
+def _segment_words(
+    index: int, segment: Segment, recurrence: Recurrence, adjoint: Adjoint, cell: Cell
+) -> list[str]:
+    table = value_table(cell)
+    form = f", {recurrence.form}" if recurrence.form else ""
+    lines = [f"  segment {index}: {', '.join(segment.states)}: {recurrence.kind.value}{form}: {recurrence.why}"]
+    if segment.batched:
+        lines.append(f"    before the loop, over all steps (torch): {_targets(segment.batched)}")
+    products = [node for node in segment.nodes if isinstance(node, Contraction)]
+    phases = "1 phase a step" if segment.phases == 1 else f"{segment.phases} phases a step"
+    lines.append(f"    {len(products)} recurrent products in {phases}" if products else "    no recurrent product")
+    for stream in segment.streams:
+        width = " + ".join(show(table[member].width) for member in stream.members)
+        lines.append(f"    reads stream {stream.name} [T, B, {width}]: {', '.join(stream.members)}")
+    kept = (*adjoint.saved, *adjoint.saved_states)
+    if kept:
+        lines.append(f"    training keeps {', '.join(f'{name} [{_width(cell, adjoint, name)}]' for name in kept)}")
+    lines.append(f"    returns {', '.join(segment.sequences)}")
+    return lines
+
+
+def _width(cell: Cell, adjoint: Adjoint, name: str) -> str:
+    widths = {value.name: value.width for value in (*cell.values, *adjoint.values)}
+    return show(widths[name])
