@@ -7,7 +7,7 @@ back under the same names.
 """
 
 from . import formulas, formulas_scan, torch_nn, torchrecurrent_cells
-from .base import Case, Oracle, Sequences, draw, relative_error, results
+from .base import Case, Oracle, Sequences, draw, observed, relative_error, results
 
 ORACLES: tuple[Oracle, ...] = (
     *torch_nn.ORACLES,
@@ -16,4 +16,4 @@ ORACLES: tuple[Oracle, ...] = (
     *formulas_scan.ORACLES,
 )
 
-__all__ = ["ORACLES", "Case", "Oracle", "Sequences", "draw", "relative_error", "results"]
+__all__ = ["ORACLES", "Case", "Oracle", "Sequences", "draw", "observed", "relative_error", "results"]

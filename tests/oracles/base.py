@@ -35,7 +35,8 @@ class Oracle:
                 sizes below, and default to [H,I] for W, [H,H] for R, [H] for b and bR
     states      name -> width in declaration order
     defaults    initial values other than zero
-    sizes       I, H and the cell's dims
+    sizes       I, H, the cell's dims and what else the shapes are written in
+    dims        those of `sizes` that are keywords of the module
     inputs      extra inputs: name -> width
     constants   numbers that differ from the file's defaults, passed at run time
     shaping     constants that shape the program (a loop bound, a delay, a function), passed to `check`
@@ -50,6 +51,7 @@ class Oracle:
     states: dict[str, str]
     defaults: dict[str, float] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=lambda: {"I": 4, "H": 6})
+    dims: tuple[str, ...] = ()
     inputs: dict[str, str] = field(default_factory=dict)
     constants: dict[str, float] = field(default_factory=dict)
     shaping: dict[str, int | str] = field(default_factory=dict)
@@ -122,20 +124,26 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
     return float((value - reference).detach().norm()) / (scale or 1.0)
 
 
-def results(sequences: Sequences, case: Case, *, seed: int) -> dict[str, Tensor]:
-    """Output, final states and the gradient of everything in the case, for a random weighted sum of all outputs."""
+def observed(sequences: Sequences, *, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+    """Output and final states by name, and a random weighted sum of all of them."""
     values = {"output": sequences.output, **{f"{k}[T]": v for k, v in sequences.finals.items()}}
     generator = torch.Generator().manual_seed(seed)
     loss = torch.zeros((), dtype=torch.float64)
     for value in values.values():
         loss = loss + (value * torch.randn(value.shape, generator=generator, dtype=value.dtype)).sum()
+    return {name: value.detach() for name, value in values.items()}, loss
+
+
+def results(sequences: Sequences, case: Case, *, seed: int) -> dict[str, Tensor]:
+    """What `observed` says, and the gradient `d NAME` of everything in the case; zero where there is none."""
+    values, loss = observed(sequences, seed=seed)
     leaves = case.leaves()
     gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     found = {
         f"d {name}": torch.zeros_like(leaf) if gradient is None else gradient
         for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True)
     }
-    return {**{name: value.detach() for name, value in values.items()}, **found}
+    return {**values, **found}
 
 
 def _size(text: str, sizes: Mapping[str, int]) -> int:

@@ -306,6 +306,7 @@ ORACLES = (
         "W[1,I]:u W:h R[1,H]:u R:h E[1,N]:u A[N,N] B[N,1] M[H,N] b:h",
         {"h": "H", "m": "N"},
         sizes={"I": 4, "H": 6, "N": 8},
+        dims=("N",),
     ),
     Oracle(
         "phasedlstm",

@@ -96,6 +96,7 @@ ORACLES = (
         "W:i,f,g,o R[H,P]:i,f,g,o b:i,f,g,o weight_hr[P,H]",
         {"h": "P", "c": "H"},
         sizes={"I": 4, "H": 6, "P": 3},
+        dims=("P",),
     ),
     Oracle(
         "gru",
