@@ -84,7 +84,9 @@ def assemble(
     widths = widths or {}
     values = [Value("x", Role.INPUT, Placement.X, INPUT_SIZE)]
     for item in parameters:
-        values += [Value(m.name, Role.PARAMETER, Placement.P, m.width, item.columns, item.blocks) for m in item.members]
+        for m in item.members:
+            width = widths.get(m.name, m.width)
+            values.append(Value(m.name, Role.PARAMETER, Placement.P, width, item.columns, item.blocks))
     values += [Value(f"{s}__1", Role.PREVIOUS, Placement.S, widths.get(s, H)) for s in states]
     for placement, group in ((Placement.X, batched), (Placement.S, nodes)):
         values += [Value(n.target, Role.NODE, placement, widths.get(n.target, H)) for n in group]

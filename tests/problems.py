@@ -10,6 +10,7 @@ from torch import Tensor
 from rnncc.ir.cell import Cell, Initialiser, value_table
 from rnncc.ir.dim import evaluate
 from rnncc.reference import complete_sizes
+from rnncc.stages.mask import ACTIVE, RESET
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def make_problem(
     for item in cell.inputs:
         low, high = (-1.5, 1.5) if item.name == "x" else (0.5, 2.0)
         inputs[item.name] = uniform(low, high, steps, columns, evaluate(item.width, dims))
+        if item.name in (RESET, ACTIVE):
+            inputs[item.name] = (inputs[item.name] > (low + high) / 2).double()
     initial = {s.name: uniform(-0.9, 0.9, columns, evaluate(s.width, dims)) for s in cell.states}
     constants = {c.name: float(c.value) for c in cell.constants if not isinstance(c.value, str)}
     return Problem(parameters, inputs, initial, constants, known, num_heads)

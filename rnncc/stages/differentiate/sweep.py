@@ -69,12 +69,8 @@ class Sweep:
     def run(self) -> None:
         """Fill in everything."""
         segment = self._segment
-        for name in (node.target for node in segment.nodes):
-            width = self.values[name].width
-            if name in segment.states:
-                self._give(name, Ref(self._value(f"d_{name}__carry", width, NOWHERE)), width, NOWHERE)
-            if name in segment.sequences:
-                self._give(name, Ref(self._value(f"d_{name}__sequence", width, NOWHERE)), width, NOWHERE)
+        self._seed(segment.states, "carry")
+        self._seed(segment.sequences, "sequence")
         for node in reversed(segment.nodes):
             if node.target not in self._differentiable:
                 continue
@@ -91,6 +87,12 @@ class Sweep:
             for member in weight.members:
                 if self.values[member].columns is None:
                     self._yield(self.vector_cotangents, member, member, narrow=False)
+
+    def _seed(self, names: tuple[str, ...], kind: str) -> None:
+        """What comes from outside the step, first in every sum."""
+        for name in names:
+            width = self.values[name].width
+            self._give(name, Ref(self._value(f"d_{name}__{kind}", width, NOWHERE)), width, NOWHERE)
 
     def _yield(self, pairs: list[tuple[str, str]], key: str, name: str, narrow: bool = True) -> None:
         cotangent = self._complete(name, None, narrow)

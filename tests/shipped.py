@@ -1,0 +1,27 @@
+"""The shipped cells, checked."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from rnncc.ir.cell import Cell
+from rnncc.ir.dim import HEADS, ONE
+from rnncc.source import Source
+from rnncc.stages.check import check
+from rnncc.stages.parse import parse
+
+FOLDER = Path(__file__).parents[1] / "cells"
+STEMS = sorted(path.stem for path in FOLDER.glob("*.rnn"))
+
+
+@cache
+def cells(stem: str) -> tuple[Cell, ...]:
+    """The cells of `cells/<stem>.rnn`."""
+    path = FOLDER / f"{stem}.rnn"
+    return tuple(check(declaration)[0] for declaration in parse(Source(path.name, path.read_text())))
+
+
+def is_one_head_only(cell: Cell) -> bool:
+    """Whether a product on states ends in one number, which no two heads can share (LMU's u)."""
+    return any(value.blocks == HEADS and ONE in (value.width, value.columns) for value in cell.values)
