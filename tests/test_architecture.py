@@ -1,0 +1,179 @@
+"""The rules of the code's shape (CONTRIBUTING.md): who imports what, how long a file is, what a template may do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import jinja2
+import pytest
+from jinja2 import nodes
+
+from rnncc.paths import cells_dir, templates_dir
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "rnncc"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+TEMPLATES = sorted(templates_dir().rglob("*.j2"))
+CELLS = sorted(cells_dir().glob("*.rnn"))
+
+# Libraries, and the only parts of the package that may import them.
+OWNERS = {
+    "lark": ("rnncc.stages.parse",),
+    "sympy": ("rnncc.stages.differentiate",),
+    "jinja2": ("rnncc.stages.render",),
+    # The interpreter of cells and what compares with it; what a package carries; loading. `env` and `verify` of the
+    # command line import it inside their functions.
+    "torch": ("rnncc.stages.load", "rnncc.reference", "rnncc.runtime", "rnncc.verify", "rnncc.cli"),
+    "click": ("rnncc.cli",),
+}
+
+
+def module_name(path: Path) -> str:
+    """`rnncc.stages.parse` for rnncc/stages/parse/__init__.py."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Every module that a file imports anywhere, absolute, with its line; `from a import b` gives `a` and `a.b`."""
+    package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield base, node.lineno
+            yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def is_within(module: str, parent: str) -> bool:
+    """Whether a module is `parent` or inside it."""
+    return module == parent or module.startswith(parent + ".")
+
+
+def stage_of(module: str) -> str | None:
+    """`parse` for anything in rnncc.stages.parse."""
+    parts = module.split(".")
+    return parts[2] if parts[:2] == ["rnncc", "stages"] and len(parts) > 2 else None
+
+
+def test_the_reader_of_imports_sees_every_form() -> None:
+    found = {name for name, _ in imports(PACKAGE / "compiler.py")}
+    assert {"os", "rnncc.stages.parse", "rnncc.stages.parse.parse", "rnncc.source.Source"} <= found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_a_stage_never_imports_another_stage(path: Path) -> None:
+    own = stage_of(module_name(path))
+    if own is None:
+        return
+    stages = {entry.stem for entry in (PACKAGE / "stages").iterdir()}
+    foreign = [(name, line) for name, line in imports(path) if stage_of(name) in stages - {own}]
+    assert not foreign
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_only_the_owner_imports_a_library(path: Path) -> None:
+    module = module_name(path)
+    for name, line in imports(path):
+        owners = OWNERS.get(name.split(".")[0])
+        if owners is not None:
+            assert any(is_within(module, owner) for owner in owners), f"{path}:{line} imports {name}"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=module_name)
+def test_the_command_line_imports_torch_only_inside_functions(path: Path) -> None:
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        assert not (isinstance(node, ast.Import) and any(is_within(alias.name, "torch") for alias in node.names))
+        assert not (isinstance(node, ast.ImportFrom) and is_within(node.module or "", "torch"))
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "runtime").glob("*.py")), ids=module_name)
+def test_the_runtime_needs_torch_and_python_alone(path: Path) -> None:
+    """It is copied into packages, which must run where rnncc is not installed."""
+    import sys
+
+    for name, line in imports(path):
+        top = name.split(".")[0]
+        relative = is_within(name, "rnncc.runtime")
+        assert relative or top == "torch" or top in sys.stdlib_module_names, f"{path}:{line} imports {name}"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "ir").glob("*.py")), ids=module_name)
+def test_the_ir_knows_no_stage(path: Path) -> None:
+    assert not [name for name, _ in imports(path) if stage_of(name)]
+
+
+def source_files() -> list[Path]:
+    """Everything that people read and edit as code."""
+    folders = ("rnncc", "templates", "tests", "examples", "benchmarks")
+    endings = {".py", ".lark", ".j2", ".h", ".cuh", ".cpp", ".cu"}
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.suffix in endings]
+    assert len(files) > 50
+    return files
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in source_files()}
+    assert not {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > 400}
+
+
+# Templates decide nothing and compute nothing: `lower` and the plans of `render` do.
+FORBIDDEN = (
+    nodes.Call,
+    nodes.CallBlock,
+    nodes.Macro,
+    nodes.Import,
+    nodes.FromImport,
+    nodes.Include,
+    nodes.Extends,
+    nodes.Block,
+    nodes.Concat,
+    nodes.Compare,
+    nodes.Add,
+    nodes.Sub,
+    nodes.Mul,
+    nodes.Div,
+    nodes.FloorDiv,
+    nodes.Mod,
+    nodes.Pow,
+    nodes.Neg,
+    nodes.Pos,
+)
+
+
+def forbidden_nodes(text: str) -> list[tuple[str, int]]:
+    """The kinds of node that a template may not hold, with their lines."""
+    tree = jinja2.Environment().parse(text)
+    return [(type(node).__name__, node.lineno) for node in tree.find_all(FORBIDDEN)]
+
+
+def test_the_templates_are_found() -> None:
+    assert TEMPLATES
+
+
+@pytest.mark.parametrize(
+    "text", ["{{ a + 1 }}", "{{ f(a) }}", "{% macro m() %}{% endmacro %}", "{% if a > b %}{% endif %}"]
+)
+def test_what_is_forbidden_is_seen(text: str) -> None:
+    assert forbidden_nodes(text)
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_a_template_only_fills_in(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not forbidden_nodes(text)
+    assert len(text.splitlines()) <= 120
+
+
+@pytest.mark.parametrize("path", CELLS, ids=lambda path: path.stem)
+def test_a_shipped_cell_is_short_and_cites_its_source(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 30
+    assert lines[0].startswith("# ")
+    assert any(line.startswith("# Form:") for line in lines)
+    names = [line.split()[1] for line in lines if line.startswith("cell ")]
+    assert [name.lower() for name in names] == [path.stem]
