@@ -12,15 +12,15 @@ from torch import Tensor
 
 
 def number(value: Tensor | float) -> Tensor:
-    """A number as a tensor without dimensions, which takes the dtype of whatever it meets."""
-    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.get_default_dtype())
+    """A number as a tensor without dimensions: exact, and of no weight where dtypes meet."""
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
-def widen(value: Tensor | float, width: int) -> Tensor:
-    """[..., 1], or a number, as [..., width]."""
+def widen(value: Tensor | float, width: int, like: Tensor) -> Tensor:
+    """[..., 1], or a number (which gets the dtype and device of `like`), as [..., width]."""
     tensor = number(value)
     if tensor.dim() == 0:
-        tensor = tensor.reshape(1)
+        tensor = tensor.to(like).reshape(1)
     return tensor.expand(*tensor.shape[:-1], width)
 
 

@@ -53,7 +53,7 @@ class Tools:
         steps, columns = self.shape_stream.shape[:2]
         parts = []
         for value, width in members:
-            wide = widen(value, width).to(self.shape_stream)
+            wide = widen(value, width, self.shape_stream).to(self.shape_stream)
             parts.append(wide.expand(steps, columns, width))
         return parts[0] if len(parts) == 1 else concat(parts)
 

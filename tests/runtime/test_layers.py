@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import rnncc
 
 BACKENDS = ("cpu", "reference")
-TWINS = [
+TWINS: list[tuple[str, str, Any, dict[str, Any]]] = [
     ("nn_lstm", "nn_LSTM", nn.LSTM, {}),
     ("lstm", "LSTM", nn.LSTM, {}),
     ("nn_gru", "nn_GRU", nn.GRU, {}),
@@ -29,8 +29,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"num_layers": 3, "batch_first": True},
     {"bidirectional": True, "bias": False, "batch_first": True},
 ]
-T, B, I, H = 7, 3, 5, 6
-DOUBLE = {"dtype": torch.float64}
+T, B, IN, H = 7, 3, 5, 6
+DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 
 
 def layer_class(file: str, name: str) -> Any:
@@ -61,13 +61,11 @@ def close(ours: Tensor, theirs: Tensor) -> None:
 def sample(module: Any, batch_first: bool = False) -> tuple[Tensor, list[Tensor]]:
     """An input and initial states that fit a torch.nn module."""
     generator = torch.Generator().manual_seed(0)
-    shape = (B, T, I) if batch_first else (T, B, I)
+    shape = (B, T, IN) if batch_first else (T, B, IN)
     x = torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
     count = module.num_layers * (2 if module.bidirectional else 1)
     widths = [module.proj_size or H, H][: 2 if isinstance(module, nn.LSTM) else 1]
-    states = [
-        torch.randn((count, B, w), generator=generator, dtype=torch.float64, requires_grad=True) for w in widths
-    ]
+    states = [torch.randn((count, B, w), generator=generator, dtype=torch.float64, requires_grad=True) for w in widths]
     return x, states
 
 
@@ -77,8 +75,8 @@ def sample(module: Any, batch_first: bool = False) -> tuple[Tensor, list[Tensor]
 def test_a_layer_equals_its_twin_in_torch(
     file: str, name: str, twin: Any, extra: dict[str, Any], options: dict[str, Any], backend: str
 ) -> None:
-    theirs = twin(I, H, **options, **extra, **DOUBLE)
-    ours = layer_class(file, name)(I, H, **options, **DOUBLE, backend=backend)
+    theirs = twin(IN, H, **options, **extra, **DOUBLE)
+    ours = layer_class(file, name)(IN, H, **options, **DOUBLE, backend=backend)
     ours.load_state_dict(theirs.state_dict())
     x, states = sample(theirs, bool(options.get("batch_first")))
     for hx in (None, states):
@@ -86,8 +84,8 @@ def test_a_layer_equals_its_twin_in_torch(
         expected, expected_last = theirs(x, None if hx is None else hx[0] if len(hx) == 1 else tuple(hx))
         got, got_last = ours(x, None if hx is None else hx[0] if len(hx) == 1 else tuple(hx))
         close(got, expected)
-        for a, b in zip(tuple_of(got_last), tuple_of(expected_last), strict=True):
-            close(a, b)
+        for ours_last, theirs_last in zip(tuple_of(got_last), tuple_of(expected_last), strict=True):
+            close(ours_last, theirs_last)
         own = dict(ours.named_parameters())
         shared = [key for key in own if key in dict(theirs.named_parameters())]
         # Where two of nn's biases are one here, both have its gradient.
@@ -96,16 +94,16 @@ def test_a_layer_equals_its_twin_in_torch(
         assert len(a) >= len(wanted) + 2
         for ours_gradient, theirs_gradient in zip(a, b, strict=True):
             close(ours_gradient, theirs_gradient)
-    back = twin(I, H, **options, **extra, **DOUBLE)
+    back = twin(IN, H, **options, **extra, **DOUBLE)
     back.load_state_dict(ours.to_torch())
     close(back(x)[0], theirs(x)[0])
 
 
 def test_the_same_seed_gives_nn_s_parameters() -> None:
     torch.manual_seed(3)
-    theirs = nn.LSTM(I, H, 2, bidirectional=True)
+    theirs = nn.LSTM(IN, H, 2, bidirectional=True)
     torch.manual_seed(3)
-    ours = layer_class("nn_lstm", "nn_LSTM")(I, H, 2, bidirectional=True)
+    ours = layer_class("nn_lstm", "nn_LSTM")(IN, H, 2, bidirectional=True)
     assert list(theirs.state_dict()) == list(ours.state_dict())
     for name, value in theirs.state_dict().items():
         assert torch.equal(value, ours.state_dict()[name]), name
@@ -113,8 +111,8 @@ def test_the_same_seed_gives_nn_s_parameters() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_projection_loads_from_nn(backend: str) -> None:
-    theirs = nn.LSTM(I, H, 2, proj_size=4, bidirectional=True, **DOUBLE)
-    ours = layer_class("lstmp", "LSTMP")(I, H, 2, proj_size=4, bidirectional=True, **DOUBLE, backend=backend)
+    theirs = nn.LSTM(IN, H, 2, proj_size=4, bidirectional=True, **DOUBLE)
+    ours = layer_class("lstmp", "LSTMP")(IN, H, 2, proj_size=4, bidirectional=True, **DOUBLE, backend=backend)
     ours.load_state_dict(theirs.state_dict())
     x, states = sample(theirs)
     expected, (h, c) = theirs(x, tuple(states))
@@ -126,18 +124,18 @@ def test_projection_loads_from_nn(backend: str) -> None:
     for a, b in zip(gradients(got, (our_h, our_c), wanted), gradients(expected, (h, c), wanted), strict=True):
         close(a, b)
     with pytest.raises(ValueError, match="LSTMP"):
-        layer_class("lstm", "LSTM")(I, H, proj_size=3)
+        layer_class("lstm", "LSTM")(IN, H, proj_size=3)
 
 
 def test_other_gate_orders_are_refused_never_permuted() -> None:
     layer = rnncc.compile(
         "cell Other\nstate h, c\nf, i, g, o = W@x + R@h[t-1] + b\n"
         "c[t] = sigmoid(f)*c[t-1] + sigmoid(i)*tanh(g)\nh[t] = sigmoid(o)*tanh(c[t])\n"
-    ).Other(I, H)
+    ).Other(IN, H)
     with pytest.raises(RuntimeError, match="i, f, g, o"):
-        layer.load_state_dict(nn.LSTM(I, H).state_dict())
+        layer.load_state_dict(nn.LSTM(IN, H).state_dict())
     with pytest.raises(RuntimeError, match="gates of the saved layer"):
-        layer.load_state_dict(layer_class("lstm", "LSTM")(I, H).state_dict())
+        layer.load_state_dict(layer_class("lstm", "LSTM")(IN, H).state_dict())
     layer.load_state_dict(layer.state_dict())
     with pytest.raises(RuntimeError, match="i, f, g, o"):
         layer.to_torch()
@@ -145,8 +143,8 @@ def test_other_gate_orders_are_refused_never_permuted() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_lengths_are_what_packing_is(backend: str) -> None:
-    theirs = nn.GRU(I, H, 2, bidirectional=True, **DOUBLE)
-    ours = layer_class("nn_gru", "nn_GRU")(I, H, 2, bidirectional=True, **DOUBLE, backend=backend)
+    theirs = nn.GRU(IN, H, 2, bidirectional=True, **DOUBLE)
+    ours = layer_class("nn_gru", "nn_GRU")(IN, H, 2, bidirectional=True, **DOUBLE, backend=backend)
     ours.load_state_dict(theirs.state_dict())
     x, states = sample(theirs)
     lengths = torch.tensor([4, 7, 1])
@@ -167,8 +165,8 @@ def test_lengths_are_what_packing_is(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_reset_starts_a_column_anew(backend: str, reverse: bool) -> None:
-    layer = layer_class("lstm", "LSTM")(I, H, bidirectional=True, **DOUBLE, backend=backend)
-    x = torch.randn(T, 1, I, **DOUBLE)
+    layer = layer_class("lstm", "LSTM")(IN, H, bidirectional=True, **DOUBLE, backend=backend)
+    x = torch.randn(T, 1, IN, **DOUBLE)
     reset = torch.zeros(T, 1)
     at = 4 if reverse else 3
     reset[at] = 1
@@ -184,8 +182,8 @@ def test_a_reset_starts_a_column_anew(backend: str, reverse: bool) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_chunks_equal_one_pass_bitwise(backend: str) -> None:
-    layer = layer_class("lstm", "LSTM")(I, H, 2, backend=backend)
-    x = torch.randn(T, B, I)
+    layer = layer_class("lstm", "LSTM")(IN, H, 2, backend=backend)
+    x = torch.randn(T, B, IN)
     whole, (h, c) = layer(x)
     first, state = layer(x[:3])
     second, (h2, c2) = layer(x[3:], state)
@@ -194,8 +192,8 @@ def test_chunks_equal_one_pass_bitwise(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bfloat16_chunks_are_exact_with_a_float32_state(backend: str) -> None:
-    layer = layer_class("lstm", "LSTM")(I, H, dtype=torch.bfloat16, state_dtype=torch.float32, backend=backend)
-    x = torch.randn(T, B, I, dtype=torch.bfloat16)
+    layer = layer_class("lstm", "LSTM")(IN, H, dtype=torch.bfloat16, state_dtype=torch.float32, backend=backend)
+    x = torch.randn(T, B, IN, dtype=torch.bfloat16)
     whole, (h, c) = layer(x)
     first, state = layer(x[:3])
     second, (h2, c2) = layer(x[3:], state)
@@ -205,8 +203,8 @@ def test_bfloat16_chunks_are_exact_with_a_float32_state(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_empty_sequences_unbatched_inputs_and_dropout(backend: str) -> None:
-    theirs = nn.LSTM(I, H, 2, dropout=0.5, bidirectional=True, **DOUBLE)
-    ours = layer_class("nn_lstm", "nn_LSTM")(I, H, 2, dropout=0.5, bidirectional=True, **DOUBLE, backend=backend)
+    theirs = nn.LSTM(IN, H, 2, dropout=0.5, bidirectional=True, **DOUBLE)
+    ours = layer_class("nn_lstm", "nn_LSTM")(IN, H, 2, dropout=0.5, bidirectional=True, **DOUBLE, backend=backend)
     ours.load_state_dict(theirs.state_dict())
     x, states = sample(theirs)
     output, (h, c) = ours(x[:0], tuple(states))
@@ -226,10 +224,10 @@ def test_empty_sequences_unbatched_inputs_and_dropout(backend: str) -> None:
 
 
 def test_single_steps_equal_nn_s_cells() -> None:
-    theirs = nn.LSTMCell(I, H, **DOUBLE)
-    ours = rnncc.load("nn_lstm").nn_LSTMCell(I, H, **DOUBLE)
+    theirs = nn.LSTMCell(IN, H, **DOUBLE)
+    ours = rnncc.load("nn_lstm").nn_LSTMCell(IN, H, **DOUBLE)
     ours.load_state_dict(theirs.state_dict())
-    x, h, c = torch.randn(B, I, **DOUBLE), torch.randn(B, H, **DOUBLE), torch.randn(B, H, **DOUBLE)
+    x, h, c = torch.randn(B, IN, **DOUBLE), torch.randn(B, H, **DOUBLE), torch.randn(B, H, **DOUBLE)
     for a, b in zip(ours(x, (h, c)), theirs(x, (h, c)), strict=True):
         close(a, b)
     for a, b in zip(ours(x[0]), theirs(x[0]), strict=True):
@@ -237,13 +235,13 @@ def test_single_steps_equal_nn_s_cells() -> None:
 
 
 def test_gate_parameters_are_views_by_the_language_s_names() -> None:
-    layer = layer_class("lstm", "LSTM")(I, H, 2, num_heads=2, bidirectional=True)
+    layer = layer_class("lstm", "LSTM")(IN, H, 2, num_heads=2, bidirectional=True)
     gates = layer.gate_parameters(1, reverse=True)
     assert gates["W_f"].shape == (H, 2 * H) and gates["R_f"].shape == (2, H // 2, H // 2) and gates["b_f"].shape == (H,)
     assert gates["W_f"].data_ptr() == layer.weight_ih_l1_reverse[H : 2 * H].data_ptr()
     assert gates["R_f"].data_ptr() == layer.weight_hh_l1_reverse[H : 2 * H].data_ptr()
     assert layer.gate_parameters(0, grad=True)["R_f"] is None
-    layer(torch.randn(T, B, I))[0].sum().backward()
+    layer(torch.randn(T, B, IN))[0].sum().backward()
     assert layer.gate_parameters(0, grad=True)["R_f"].abs().sum() > 0
     assert float(gates["b_f"].min()) == 1.0  # init b_f = 1
     with pytest.raises(ValueError, match="layer 2"):
@@ -253,26 +251,26 @@ def test_gate_parameters_are_views_by_the_language_s_names() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_heads_are_a_block_diagonal_matrix(backend: str) -> None:
     heads = 2
-    blocked = layer_class("lstm", "LSTM")(I, H, num_heads=heads, **DOUBLE, backend=backend)
-    dense = layer_class("lstm", "LSTM")(I, H, **DOUBLE, backend=backend)
+    blocked = layer_class("lstm", "LSTM")(IN, H, num_heads=heads, **DOUBLE, backend=backend)
+    dense = layer_class("lstm", "LSTM")(IN, H, **DOUBLE, backend=backend)
     with torch.no_grad():
         dense.weight_ih_l0.copy_(blocked.weight_ih_l0)
         dense.bias_ih_l0.copy_(blocked.bias_ih_l0)
         for name, blocks in blocked.gate_parameters().items():
             if name.startswith("R_"):
-                dense.gate_parameters()[name][0].copy_(torch.block_diag(*blocks))
-    x = torch.randn(T, B, I, **DOUBLE)
+                dense.gate_parameters()[name][0].copy_(torch.block_diag(*blocks))  # type: ignore[no-untyped-call]
+    x = torch.randn(T, B, IN, **DOUBLE)
     close(blocked(x)[0], dense(x)[0])
 
 
 def test_errors_read_like_nn_s() -> None:
-    ours = layer_class("lstm", "LSTM")(I, H)
-    theirs = nn.LSTM(I, H)
-    x = torch.randn(T, B, I)
+    ours = layer_class("lstm", "LSTM")(IN, H)
+    theirs = nn.LSTM(IN, H)
+    x = torch.randn(T, B, IN)
     bad: list[tuple[Any, ...]] = [
-        (torch.randn(T, B, I + 1),),
+        (torch.randn(T, B, IN + 1),),
         (x, (torch.zeros(1, B + 1, H), torch.zeros(1, B, H))),
-        (torch.randn(T, B, I, 1),),
+        (torch.randn(T, B, IN, 1),),
         (x.double(),),
     ]
     for arguments in bad:
@@ -293,27 +291,28 @@ def test_errors_read_like_nn_s() -> None:
 
 def test_constructor_errors() -> None:
     LSTM = layer_class("lstm", "LSTM")
-    for keywords, message in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"dropout": 2.0}, "range"),
         ({"num_layers": 0}, "num_layers"),
         ({"hidden_size": 0}, "hidden_size"),
         ({"num_heads": 4}, "num_heads must divide"),
         ({"backend": "cuda"}, "backend"),
-    ]:
+    ]
+    for keywords, message in cases:
         with pytest.raises(ValueError, match=message):
-            LSTM(**({"input_size": I, "hidden_size": H} | keywords))
+            LSTM(**({"input_size": IN, "hidden_size": H} | keywords))
     with pytest.raises(TypeError, match="unexpected keyword argument 'foo'"):
-        LSTM(I, H, foo=1)
+        LSTM(IN, H, foo=1)
     with pytest.raises(NotImplementedError, match="zoneout is not supported yet"):
-        LSTM(I, H, zoneout={"h": 0.1})
+        LSTM(IN, H, zoneout={"h": 0.1})
     with pytest.warns(UserWarning, match="dropout"):
-        LSTM(I, H, dropout=0.5)
+        LSTM(IN, H, dropout=0.5)
 
 
 def test_a_broken_constraint_names_its_line() -> None:
     module = rnncc.compile("cell Same\nstate h\nh[t] = x + h[t-1]\n")
     with pytest.raises(ValueError, match=r"input_size must equal hidden_size because of line 3; got 5, 6"):
-        module.Same(I, H)
+        module.Same(IN, H)
     # Layer 1 of a bidirectional stack has I = 2H.
     with pytest.raises(ValueError, match=r"input_size must equal hidden_size because of line 3; got 12, 6"):
         module.Same(H, H, num_layers=2, bidirectional=True)
@@ -322,8 +321,8 @@ def test_a_broken_constraint_names_its_line() -> None:
 
 
 def test_layers_are_copied_pickled_and_saved() -> None:
-    layer = layer_class("lstm", "LSTM")(I, H, 2)
-    x = torch.randn(T, B, I)
+    layer = layer_class("lstm", "LSTM")(IN, H, 2)
+    x = torch.randn(T, B, IN)
     expected = layer(x)[0]
     stream = io.BytesIO()
     torch.save(layer, stream)
@@ -337,25 +336,25 @@ def test_layers_are_copied_pickled_and_saved() -> None:
 
 
 def test_representation_and_weights() -> None:
-    layer = layer_class("lstm", "LSTM")(I, H, 2, bias=False, bidirectional=True)
+    layer = layer_class("lstm", "LSTM")(IN, H, 2, bias=False, bidirectional=True)
     assert repr(layer) == "LSTM(5, 6, num_layers=2, bias=False, bidirectional=True)"
     assert [len(weights) for weights in layer.all_weights] == [2, 2, 2, 2]
     layer.flatten_parameters()
     assert "CPU kernels" in layer.explain()
-    assert "reference" in layer_class("lstm", "LSTM")(I, H, backend="reference").explain()
+    assert "reference" in layer_class("lstm", "LSTM")(IN, H, backend="reference").explain()
 
 
 def test_shaping_constants_make_another_program() -> None:
     RHN = layer_class("rhn", "RHN")
-    deeper = RHN(I, H, L=3)
-    assert "R_n_3" in deeper.gate_parameters() and "R_n_3" not in RHN(I, H).gate_parameters()
-    assert deeper(torch.randn(T, B, I))[0].shape == (T, B, H)
+    deeper = RHN(IN, H, L=3)
+    assert "R_n_3" in deeper.gate_parameters() and "R_n_3" not in RHN(IN, H).gate_parameters()
+    assert deeper(torch.randn(T, B, IN))[0].shape == (T, B, H)
 
 
 def test_the_functional_op_is_the_loop_alone() -> None:
     module = rnncc.load("lstm")
-    layer = module.LSTM(I, H, **DOUBLE)
-    x = torch.randn(T, B, I, **DOUBLE)
+    layer = module.LSTM(IN, H, **DOUBLE)
+    x = torch.randn(T, B, IN, **DOUBLE)
     streams = x @ layer.weight_ih_l0.t() + layer.bias_ih_l0
     states = (torch.zeros(B, H, **DOUBLE), torch.zeros(B, H, **DOUBLE))
     output, (h, c) = module.lstm(streams, layer.weight_hh_l0, states)

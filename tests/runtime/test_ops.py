@@ -13,15 +13,15 @@ from torch.autograd import forward_ad
 import rnncc
 from rnncc.runtime.ops import op_sizes
 
-T, B, I, H = 4, 2, 3, 4
-DOUBLE = {"dtype": torch.float64}
+T, B, IN, H = 4, 2, 3, 4
+DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 CELLS = [("lstm", "LSTM"), ("gru", "GRU"), ("mingru", "minGRU"), ("slstm", "sLSTM"), ("rhn", "RHN")]
 
 
 def make(file: str, name: str, **options: Any) -> Any:
     """A layer of a shipped cell in float64."""
     torch.manual_seed(0)
-    return getattr(rnncc.load(file), name)(I, H, **DOUBLE, **options)
+    return getattr(rnncc.load(file), name)(IN, H, **DOUBLE, **options)
 
 
 def kernels_of(layer: Any) -> Any:
@@ -65,7 +65,7 @@ def test_opcheck_masked_and_linear() -> None:
     layer = make("lstm", "LSTM")
     op, given = arguments(layer, lengths=torch.tensor([4, 2]), reset=torch.rand(T, B) > 0.5)
     assert set(torch.library.opcheck(op, given).values()) == {"SUCCESS"}
-    x, weight, bias = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((T, B, I), (H, I), (H,)))
+    x, weight, bias = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((T, B, IN), (H, IN), (H,)))
     linear = kernels_of(layer).linear
     for sample in ((x, weight, bias), (x, weight, None), (x.transpose(0, 1), weight.detach(), bias)):
         assert set(torch.library.opcheck(linear, sample).values()) == {"SUCCESS"}
@@ -75,7 +75,7 @@ def test_opcheck_masked_and_linear() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 def test_gradients_of_both_orders(file: str, name: str, masked: bool) -> None:
     layer = make(file, name, bidirectional=masked)
-    x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(T, B, IN, dtype=torch.float64, requires_grad=True)
     options: dict[str, Any] = {}
     if masked:
         options = {"lengths": torch.tensor([4, 2]), "reset": torch.tensor([[0, 0], [0, 1], [1, 0], [0, 0]])}
@@ -92,17 +92,17 @@ def test_gradients_of_both_orders(file: str, name: str, masked: bool) -> None:
 
 def test_linear_against_torch() -> None:
     linear = kernels_of(make("lstm", "LSTM")).linear
-    tensors = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((T, B, I), (H, I), (H,))]
+    tensors = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((T, B, IN), (H, IN), (H,))]
     torch.testing.assert_close(linear(*tensors), torch.nn.functional.linear(*tensors), atol=1e-12, rtol=1e-12)
     assert torch.autograd.gradcheck(linear, tuple(tensors))
     assert torch.autograd.gradgradcheck(linear, tuple(tensors))
     with pytest.raises(RuntimeError, match="do not fit"):
-        linear(tensors[0], torch.randn(H, I + 1, dtype=torch.float64), None)
+        linear(tensors[0], torch.randn(H, IN + 1, dtype=torch.float64), None)
 
 
 def test_retain_graph_gives_the_same_gradient_twice() -> None:
     layer = make("lstm", "LSTM")
-    loss = layer(torch.randn(T, B, I, dtype=torch.float64))[0].square().sum()
+    loss = layer(torch.randn(T, B, IN, dtype=torch.float64))[0].square().sum()
     first = torch.autograd.grad(loss, list(layer.parameters()), retain_graph=True)
     second = torch.autograd.grad(loss, list(layer.parameters()))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
@@ -111,7 +111,7 @@ def test_retain_graph_gives_the_same_gradient_twice() -> None:
 def test_unneeded_gradients_are_not_computed() -> None:
     layer = make("lstm", "LSTM")
     layer.weight_hh_l0.requires_grad_(False)
-    x = torch.randn(T, B, I, dtype=torch.float64)
+    x = torch.randn(T, B, IN, dtype=torch.float64)
     layer(x)[1][0].sum().backward()
     assert layer.weight_hh_l0.grad is None and layer.weight_ih_l0.grad is not None
     layer.requires_grad_(False)
@@ -121,21 +121,24 @@ def test_unneeded_gradients_are_not_computed() -> None:
 @pytest.mark.parametrize(("file", "name"), CELLS[:3], ids=[c[1] for c in CELLS[:3]])
 def test_compiles_as_one_graph(file: str, name: str) -> None:
     layer = make(file, name, num_layers=2)
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
-    for options in ({}, {"lengths": torch.tensor([4, 2])}):
+    compiled: Any = torch.compile(layer, fullgraph=True, backend="aot_eager")  # type: ignore[no-untyped-call]
+    x = torch.randn(T, B, IN, dtype=torch.float64, requires_grad=True)
+    cases: tuple[dict[str, Any], ...] = ({}, {"lengths": torch.tensor([4, 2])})
+    for options in cases:
         expected, got = layer(x, **options)[0], compiled(x, **options)[0]
         assert torch.equal(got, expected)
         wanted = [x, *layer.parameters()]
         for a, b in zip(
-            torch.autograd.grad(got.square().sum(), wanted), torch.autograd.grad(expected.square().sum(), wanted), strict=True
+            torch.autograd.grad(got.square().sum(), wanted),
+            torch.autograd.grad(expected.square().sum(), wanted),
+            strict=True,
         ):
             torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
 
 
 def test_autocast_casts_inputs_and_keeps_the_state() -> None:
-    layer = rnncc.load("lstm").LSTM(I, H)
-    x = torch.randn(T, B, I)
+    layer = rnncc.load("lstm").LSTM(IN, H)
+    x = torch.randn(T, B, IN)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         output, (h, _) = layer(x)
         output.float().sum().backward()
@@ -146,14 +149,14 @@ def test_autocast_casts_inputs_and_keeps_the_state() -> None:
 
 def test_forward_mode_raises_and_never_lies() -> None:
     layer = make("lstm", "LSTM")
-    x = torch.randn(T, B, I, dtype=torch.float64)
+    x = torch.randn(T, B, IN, dtype=torch.float64)
     with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward-mode"):
-        layer(forward_ad.make_dual(x, torch.ones_like(x)))
+        layer(forward_ad.make_dual(x, torch.ones_like(x)))  # type: ignore[no-untyped-call]
 
 
 def test_functional_transforms_run_through_the_reference() -> None:
     layer = make("lstm", "LSTM")
-    x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(T, B, IN, dtype=torch.float64, requires_grad=True)
 
     def loss(x: Tensor) -> Tensor:
         result: Tensor = layer(x)[0].square().sum()
@@ -191,8 +194,8 @@ def test_a_gradient_needs_a_training_call() -> None:
 def test_no_memory_grows() -> None:
     import resource
 
-    layer = rnncc.load("lstm").LSTM(I, H)
-    x = torch.randn(T, B, I)
+    layer = rnncc.load("lstm").LSTM(IN, H)
+    x = torch.randn(T, B, IN)
 
     def run(times: int) -> None:
         for _ in range(times):

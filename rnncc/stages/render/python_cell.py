@@ -122,6 +122,18 @@ def _parameter(parameter: Parameter) -> str:
     )
 
 
+def _torch_linear(operand: str, matrix: str) -> str:
+    return f"torch.nn.functional.linear({operand}, {matrix})"
+
+
+def _own_linear(operand: str, matrix: str) -> str:
+    return f"tools.linear({operand}, {matrix})"
+
+
+def _first_input(cell: Cell) -> str:
+    return f'values["{cell.inputs[0].name}"]'
+
+
 def _bind(cell: Cell, names: Iterable[str], table: Mapping[str, Value]) -> list[str]:
     """Lines that fetch values which the function itself does not compute."""
     places = member_places(cell)
@@ -149,14 +161,14 @@ def _external(nodes: Sequence[Node], extra: Iterable[str] = ()) -> set[str]:
 
 
 def _prologue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
-    emitter = Emitter(cell, lambda operand, matrix: f"torch.nn.functional.linear({operand}, {matrix})")
+    emitter = Emitter(cell, _torch_linear, _first_input(cell))
     lines = _bind(cell, _external(cell.prologue), table)
     lines += [emitter.node(node) for node in cell.prologue]
     return tuple(lines + _keep(node.target for node in cell.prologue))
 
 
 def _epilogue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
-    emitter = Emitter(cell, lambda operand, matrix: f"tools.linear({operand}, {matrix})")
+    emitter = Emitter(cell, _own_linear, _first_input(cell))
     lines = _bind(cell, _external(cell.epilogue), table)
     lines += [emitter.node(node) for node in cell.epilogue]
     return tuple(lines + _keep(node.target for node in cell.epilogue if node.target == cell.output))
@@ -172,7 +184,7 @@ def _read_later(cell: Cell, index: int) -> set[str]:
 
 def _batched(cell: Cell, index: int, table: Mapping[str, Value]) -> tuple[str, ...]:
     segment = cell.segments[index]
-    emitter = Emitter(cell, lambda operand, matrix: f"tools.linear({operand}, {matrix})")
+    emitter = Emitter(cell, _own_linear, _first_input(cell))
     places = member_places(cell)
     packed = {p.stream.name: p for p in (pack(cell, stream, segment.batched) for stream in segment.streams) if p}
     absorbed = _absorbed(cell, index, packed)
@@ -241,7 +253,7 @@ def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> 
     cell = compiled.cell
     segment, masked = cell.segments[index], compiled.masked.segments[index]
     states = {state.name: state for state in cell.states}
-    emitter = Emitter(cell, lambda operand, matrix: f"torch.nn.functional.linear({operand}, {matrix})")
+    emitter = Emitter(cell, _torch_linear, "streams[0]")
     later = _read_later(cell, index)
     new = ", ".join(variable(name) for name in segment.states)
     values = ", ".join(variable(name) for name in segment.sequences)

@@ -79,12 +79,13 @@ def member_places(cell: Cell) -> dict[str, MemberPlace]:
 
 
 class Emitter:
-    """Turns nodes into lines. `linear` spells a dense product: (operand, matrix) -> text."""
+    """Turns nodes into lines. `linear` spells a dense product: (operand, matrix) -> text; `like` a tensor whose dtype
+    and device numbers take."""
 
-    def __init__(self, cell: Cell, linear: Callable[[str, str], str], *, in_prologue: bool = False) -> None:
+    def __init__(self, cell: Cell, linear: Callable[[str, str], str], like: str) -> None:
         self.table: Mapping[str, Value] = value_table(cell)
         self.linear = linear
-        self.in_prologue = in_prologue
+        self.like = like
 
     def node(self, node: Node) -> str:
         """One node as `variable = …`."""
@@ -113,7 +114,7 @@ class Emitter:
         text = self._expression(expr, target)
         wide = any(self.table[name].width == target.width for name in references(expr) if name in self.table)
         if target.width != ONE and not wide and not any(self._is_per_head(n, target) for n in references(expr)):
-            return f"rows.widen({text}, {dim_text(target.width)})"
+            return f"rows.widen({text}, {dim_text(target.width)}, {self.like})"
         return f"rows.number({text})" if self._is_number(expr) else text
 
     def _is_per_head(self, name: str, target: Value) -> bool:

@@ -1,0 +1,107 @@
+"""The generated torch code of every shipped cell against the interpreter `rnncc.reference`, without any kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from rnncc import reference, verify
+from rnncc.cache import Cache, digest
+from rnncc.ir.cell import Cell
+from rnncc.ir.dim import evaluate
+from rnncc.ir.package import CompiledCell
+from rnncc.paths import shipped_cells, templates_dir
+from rnncc.read import read_source
+from rnncc.source import Source
+from rnncc.stages.build import Product, build
+from rnncc.stages.check import check
+from rnncc.stages.load import load
+from rnncc.stages.mask import mask
+from rnncc.stages.parse import parse
+from rnncc.stages.render.python import plan_package, render_package
+
+CELLS = [path.stem for path in shipped_cells()]
+
+
+def reference_package(source: Source, stem: str, folder: Path) -> tuple[ModuleType, list[Cell]]:
+    """A package without kernels, and its cells."""
+    cells = [check(declaration)[0] for declaration in parse(source)]
+
+    def produce() -> Product:
+        plan = plan_package(stem, "test", [CompiledCell(cell, mask(cell)) for cell in cells])
+        names = tuple(cell.name for cell in cells)
+        return Product(render_package(plan, templates_dir()), None, names, missing="made without kernels")
+
+    package = build(digest(stem, source.text, str(folder))[:32], stem, produce, None, Cache(folder))
+    return load(package), cells
+
+
+def shipped(stem: str, folder: Path) -> tuple[ModuleType, list[Cell]]:
+    """A shipped file's reference package."""
+    path = next(path for path in shipped_cells() if path.stem == stem)
+    return reference_package(read_source(path), stem, folder)
+
+
+@pytest.mark.parametrize("stem", CELLS)
+def test_every_cell_and_gradient(stem: str, tmp_path: Path) -> None:
+    module, cells = shipped(stem, tmp_path)
+    for cell in cells:
+        errors = verify.compare(getattr(module, cell.name), cell, 5, 3, torch.float64, "cpu")
+        assert len(errors) >= 3
+        assert {name: error for name, error in errors.items() if not error < 1e-10} == {}
+
+
+@pytest.mark.parametrize("stem", CELLS)
+def test_every_cell_with_heads(stem: str, tmp_path: Path) -> None:
+    module, cells = shipped(stem, tmp_path)
+    for cell in cells:
+        sizes = verify.problem_sizes(cell)
+        dims = {size.name: sizes[size.name] for size in cell.sizes if size.solved is None}
+
+        def make(heads: int, cell: Cell = cell, sizes: Any = sizes, dims: Any = dims) -> Any:
+            layer_class = getattr(module, cell.name)
+            return layer_class(sizes["I"], sizes["H"], num_heads=heads, dtype=torch.float64, **dims)
+
+        for heads in (2, 3):
+            try:
+                layer = make(heads)
+            except ValueError as error:
+                # Only sizes may stand in the way: the message names what num_heads must divide.
+                assert "num_heads" in str(error)
+                continue
+            inputs = {i.name: torch.randn(5, 3, evaluate(i.width, sizes), dtype=torch.float64) for i in cell.inputs}
+            extra = {name: value for name, value in inputs.items() if name != "x"}
+            expected, _ = reference.run(
+                cell, layer.gate_parameters(), inputs, initial=None, constants=None, sizes=sizes, num_heads=heads
+            )
+            output, _ = layer(inputs["x"], **extra)
+            torch.testing.assert_close(output, expected[cell.output], atol=1e-10, rtol=1e-10)
+
+
+AWKWARD = """
+# Names that the generated code uses itself, numbers alone, one width on another, a value of every placement.
+cell Awkward
+const dt = 0.5
+param gain: scalar = 2
+weights u: vector
+state torch, values = learned
+input x, sizes: 1
+functional = sigmoid(W@x + sizes)
+rows = dt*0.25 + sin(dt)
+tools = sizes
+streams = softmax(u + tools)
+step = functional*gain
+torch[t] = step*torch[t-1] + rows + streams*values[t-1]
+values[t] = tanh(torch[t])*exp(rows)
+"""
+
+
+def test_names_numbers_and_widths_that_need_care(tmp_path: Path) -> None:
+    text = AWKWARD
+    module, (cell,) = reference_package(Source("awkward.rnn", text), "awkward", tmp_path)
+    errors = verify.compare(module.Awkward, cell, 5, 3, torch.float64, "cpu")
+    assert {name: error for name, error in errors.items() if not error < 1e-10} == {}
