@@ -240,7 +240,9 @@ class _Verifier:
             return True
         known = {size.name: size.solved for size in self.cell.sizes if size.solved is not None}
         equalities = [(each.left, each.right) for each in self.cell.constraints if not each.divides]
-        exact = [(each.left, each.right) for each in self.cell.constraints if each.divides]
+        exact = [
+            (_rewrite(each.left, known, equalities, []), each.right) for each in self.cell.constraints if each.divides
+        ]
         sides = [_rewrite(side, known, equalities, exact) for side in (left, right)]
         return sides[0] == sides[1]
 

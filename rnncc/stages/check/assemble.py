@@ -32,7 +32,7 @@ from rnncc.stages.check.place import Placed, Program, live, place
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved
 from rnncc.stages.check.segments import Assembler
-from rnncc.stages.check.shapes import Shape, Shapes
+from rnncc.stages.check.shape import Shape, Shapes
 
 
 def assemble(decl: CellDecl, resolved: Resolved, shapes: Shapes, symbols: Symbols, output: str, report: Report) -> Cell:

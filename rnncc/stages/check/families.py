@@ -11,7 +11,7 @@ from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.initialise import FOR_MATRICES
 from rnncc.stages.check.report import Report, closest
 from rnncc.stages.check.resolve import FamilyMember, Resolved
-from rnncc.stages.check.shapes import Shape
+from rnncc.stages.check.shape import Shape
 
 ATTRIBUTES = {"W": "weight_ih", "R": "weight_hh", "b": "bias_ih"}
 _FOR_VECTORS = "use a number, uniform(a, b) or normal(mean, std)"

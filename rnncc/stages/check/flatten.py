@@ -18,7 +18,7 @@ from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved
 from rnncc.stages.check.rows import Rows
-from rnncc.stages.check.shapes import Shape, Shapes
+from rnncc.stages.check.shape import Shape, Shapes
 from rnncc.stages.check.terms import Bad, Equation, Eye, Num, Op, Part, Product, Row, Term, Transposed, Val, walk
 
 
@@ -36,6 +36,7 @@ class Flattener:
     def __init__(self, resolved: Resolved, shapes: Shapes, symbols: Symbols, output: str, report: Report) -> None:
         self.resolved, self.symbols, self.report = resolved, symbols, report
         self.shapes: dict[str, Shape] = dict(shapes.values)
+        self.canonical = shapes.canonical
         self.nodes: dict[str, Node] = {}
         self.temporaries: dict[Expr, str] = {}
         self.products: dict[tuple[str, str], str] = {}

@@ -13,7 +13,7 @@ from rnncc.source import NOWHERE, Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved
-from rnncc.stages.check.shapes import Shape, input_dims, reduced
+from rnncc.stages.check.shape import Shape, input_dims, reduced
 
 
 @dataclass(frozen=True, slots=True)

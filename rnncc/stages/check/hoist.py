@@ -17,7 +17,7 @@ from rnncc.source import Span
 from rnncc.stages.check.locate import Located, Part
 from rnncc.stages.check.place import Placed, Program
 from rnncc.stages.check.report import Report
-from rnncc.stages.check.shapes import Shape
+from rnncc.stages.check.shape import Shape
 from rnncc.stages.check.sums import Signed, is_linear_in, terms, total
 
 _INSTEAD = {"leakyrelu": "write 'max(v, 0.01*v)'", "elu": "write 'where(v > 0, v, exp(min(v, 0)) - 1)'"}

@@ -10,7 +10,7 @@ from rnncc.ir import dim as dims
 from rnncc.ir.cell import Node, Pointwise, RowOp, RowOperator
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Const, Expr, Ref, apply
-from rnncc.stages.check.shapes import Shape, input_dims, reduced
+from rnncc.stages.check.shape import Shape, input_dims, reduced
 from rnncc.stages.check.terms import Row
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ class Rows:
             case "cumsum":
                 return RowOp("", RowOperator.CUMSUM, operands, span=term.span), Shape(width)
             case "repeat":
-                wide = dims.scale(width, term.times)
+                wide = self.owner.canonical(dims.scale(width, term.times))
                 return RowOp("", RowOperator.REPEAT, operands, times=term.times, span=term.span), Shape(wide)
             case "concat":
                 total = dims.constant(0)
                 for operand in operands:
                     total = dims.add(total, self.owner.shapes[operand].width)
-                return RowOp("", RowOperator.CONCAT, operands, span=term.span), Shape(total)
+                return RowOp("", RowOperator.CONCAT, operands, span=term.span), Shape(self.owner.canonical(total))
             case "layernorm":
                 return Pointwise("", self.layernorm(first, narrow), term.span), Shape(width)
             case "rmsnorm":

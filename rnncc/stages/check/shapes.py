@@ -6,43 +6,21 @@ constraints solve, and the constraints left for construction.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from rnncc.diagnostics import Label
 from rnncc.ir import dim as dims
-from rnncc.ir.cell import Constraint
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim, FloorDiv
 from rnncc.source import Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved
+from rnncc.stages.check.shape import Shape, Shapes, input_dims, is_quotient, reduced
 from rnncc.stages.check.solver import Solver, is_narrow, is_unknown
 from rnncc.stages.check.split import Split, split_widths
 from rnncc.stages.check.terms import Bad, Equation, Eye, Num, Op, Part, Product, Row, Term, Transposed, Val, names
 from rnncc.stages.check.types import ParameterType
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """`kind` is vector, matrix or diag. A matrix has `columns`."""
-
-    width: Dim
-    columns: Dim | None = None
-    kind: str = "vector"
-
-    @property
-    def is_matrix(self) -> bool:
-        return self.kind != "vector"
-
-
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    """`values` by name; `solved` the dims that follow from others; `constraints` for construction."""
-
-    values: dict[str, Shape]
-    solved: dict[str, Dim]
-    constraints: tuple[Constraint, ...]
 
 
 class _Inference:
@@ -73,7 +51,7 @@ class _Inference:
             number = dims.as_int(value)
             if number is not None and number < 1:
                 self.report.error("RNN223", f"the size '{name}' would be {number}", self.symbols.dims[name][1])
-        return Shapes(values, solved, constraints)
+        return Shapes(values, solved, constraints, self.named)
 
     def final(self, shape: Shape) -> Shape:
         columns = None if shape.columns is None else self.named(shape.columns)
@@ -82,7 +60,7 @@ class _Inference:
     def named(self, width: Dim) -> Dim:
         """The width without unknowns; a dim that was solved by a division keeps its name: K, not H//4."""
         width = self.solver.resolve(width)
-        quotients = {value.terms[0][0][0]: name for name, value in self.solved.items() if _is_quotient(value)}
+        quotients = {value.terms[0][0][0]: name for name, value in self.solved.items() if is_quotient(value)}
         if not quotients:
             return width
         total = dims.constant(0)
@@ -380,18 +358,12 @@ def input_dims(symbols: Symbols) -> frozenset[str]:
     return frozenset(inputs - {"H"} - {name for value in inside for name in dims.names(value.width or ONE)})
 
 
-def _is_quotient(width: Dim) -> bool:
+def is_quotient(width: Dim) -> bool:
     match width.terms:
         case (((FloorDiv(),), 1),):
             return True
         case _:
             return False
-
-
-def reduced(width: Dim, input_dims: frozenset[str]) -> Dim:
-    """The width of a sum or mean: one number a head, or one number where inputs alone have that width."""
-    found = dims.names(width)
-    return ONE if width == ONE or (found and found <= input_dims) else HEADS
 
 
 def infer(equations: tuple[Equation, ...], resolved: Resolved, symbols: Symbols, report: Report) -> Shapes:

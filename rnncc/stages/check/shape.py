@@ -1,0 +1,40 @@
+"""The shape of a value, and which widths belong to inputs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rnncc.ir import dim as dims
+from rnncc.ir.cell import Constraint
+from rnncc.ir.dim import HEADS, ONE, Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`kind` is vector, matrix or diag. A matrix has `columns`."""
+
+    width: Dim
+    columns: Dim | None = None
+    kind: str = "vector"
+
+    @property
+    def is_matrix(self) -> bool:
+        return self.kind != "vector"
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """`values` by name; `solved` the dims that follow from others; `constraints` for construction. `canonical`
+    writes a width in the sizes left: H for 4*K where K is solved as H//4."""
+
+    values: dict[str, Shape]
+    solved: dict[str, Dim]
+    constraints: tuple[Constraint, ...]
+    canonical: Callable[[Dim], Dim]
+
+
+def reduced(width: Dim, input_dims: frozenset[str]) -> Dim:
+    """The width of a sum or mean: one number a head, or one number where inputs alone have that width."""
+    found = dims.names(width)
+    return ONE if width == ONE or (found and found <= input_dims) else HEADS
