@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Constraint
-from rnncc.ir.dim import HEADS, ONE, Dim
+from rnncc.ir.dim import HEADS, ONE, Dim, FloorDiv
+from rnncc.stages.check.declare import Symbols
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +39,18 @@ def reduced(width: Dim, input_dims: frozenset[str]) -> Dim:
     """The width of a sum or mean: one number a head, or one number where inputs alone have that width."""
     found = dims.names(width)
     return ONE if width == ONE or (found and found <= input_dims) else HEADS
+
+
+def input_dims(symbols: Symbols) -> frozenset[str]:
+    """The dims that measure inputs only: values of such a width are not laid out by heads."""
+    inputs = {"I"} | {name for value in symbols.inputs.values() for name in dims.names(value.width or ONE)}
+    inside = [*symbols.states.values(), *symbols.locals.values()]
+    return frozenset(inputs - {"H"} - {name for value in inside for name in dims.names(value.width or ONE)})
+
+
+def is_quotient(width: Dim) -> bool:
+    match width.terms:
+        case (((FloorDiv(),), 1),):
+            return True
+        case _:
+            return False

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from rnncc.diagnostics import Label
 from rnncc.ir import dim as dims
-from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim, FloorDiv
+from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim
 from rnncc.source import Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.report import Report
@@ -349,21 +349,6 @@ class _Inference:
         if declared is None or declared == span:
             return ()
         return (Label(declared, f"'{name}' is declared here"),)
-
-
-def input_dims(symbols: Symbols) -> frozenset[str]:
-    """The dims that measure inputs only: values of such a width are not laid out by heads."""
-    inputs = {"I"} | {name for value in symbols.inputs.values() for name in dims.names(value.width or ONE)}
-    inside = [*symbols.states.values(), *symbols.locals.values()]
-    return frozenset(inputs - {"H"} - {name for value in inside for name in dims.names(value.width or ONE)})
-
-
-def is_quotient(width: Dim) -> bool:
-    match width.terms:
-        case (((FloorDiv(),), 1),):
-            return True
-        case _:
-            return False
 
 
 def infer(equations: tuple[Equation, ...], resolved: Resolved, symbols: Symbols, report: Report) -> Shapes:
