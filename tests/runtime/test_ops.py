@@ -121,7 +121,7 @@ def test_unneeded_gradients_are_not_computed() -> None:
 @pytest.mark.parametrize(("file", "name"), CELLS[:3], ids=[c[1] for c in CELLS[:3]])
 def test_compiles_as_one_graph(file: str, name: str) -> None:
     layer = make(file, name, num_layers=2)
-    compiled: Any = torch.compile(layer, fullgraph=True, backend="aot_eager")  # type: ignore[no-untyped-call]
+    compiled: Any = torch.compile(layer, fullgraph=True, backend="aot_eager")
     x = torch.randn(T, B, IN, dtype=torch.float64, requires_grad=True)
     cases: tuple[dict[str, Any], ...] = ({}, {"lengths": torch.tensor([4, 2])})
     for options in cases:

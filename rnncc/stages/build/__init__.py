@@ -52,7 +52,7 @@ def first_key(source: bytes, stem: str, target: str, compiler: Toolchain | None,
     """
     own = _own_files()
     text = [f"{path}\0{digest(data)}" for path, data in own]
-    compiled_by = f"{compiler.command}\n{compiler.version}" if compiler is not None else "no compiler"
+    compiled_by = "\n".join((*compiler.command, compiler.version)) if compiler is not None else "no compiler"
     knobs = json.dumps(dict(shaping), sort_keys=True, default=str)
     return digest(source, stem, target, knobs, toolchain.flags_text(), compiled_by, TORCH_ABI, *text)[:32]
 
@@ -146,20 +146,20 @@ def _compile(bundle: Bundle, stem: str, folder: Path, compiler: Toolchain, cache
                 shutil.copyfile(found, folder / output)
                 continue
             fresh.append((shared, folder / output))
-        arguments = (compiler.command, *flags, *include, "-c", unit.path, "-o", output)
+        arguments = (*compiler.command, *flags, *include, "-c", unit.path, "-o", output)
         compiles.append(ninja.Command(output, (unit.path,), arguments))
     # The slow ones first, so that they do not run alone at the end.
     compiles.sort(key=lambda command: 0 if "core" in command.output else 1)
     stub = "../objects/libtorch.so"
     empty = "../objects/empty.cpp"
     (folder / empty).write_text("int rnncc_no_symbol_of_torch;\n", encoding="utf-8")
-    stub_command = (compiler.command, "-shared", "-fPIC", empty, "-Wl,-soname,libtorch.so", "-o", stub)
+    stub_command = (*compiler.command, "-shared", "-fPIC", empty, "-Wl,-soname,libtorch.so", "-o", stub)
     compiles.append(ninja.Command(stub, (empty,), stub_command))
     library = f"_{stem}.so"
     link = ninja.Command(
         library,
         (*objects, stub),
-        (compiler.command, *toolchain.LINK, *objects, "-Wl,--no-as-needed", stub, "-o", library),
+        (*compiler.command, *toolchain.LINK, *objects, "-Wl,--no-as-needed", stub, "-o", library),
     )
     outcome = ninja.run(compiles, link, folder, work / "build.ninja")
     if not outcome.succeeded:

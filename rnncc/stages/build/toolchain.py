@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from rnncc.diagnostics import Diagnostic, RnnccError
 
 # Candidates after $CXX, in order.
 COMPILERS = ("g++", "clang++", "c++")
+MACHINES = ("x86_64", "AMD64")
 
-COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-ffile-prefix-map=./=", "-fno-math-errno",
-          "-fno-trapping-math")  # fmt: skip
+COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-fno-math-errno", "-fno-trapping-math")  # fmt: skip
 KERNEL = (*COMMON, "-fno-exceptions", "-fno-rtti")
 BINDING = (*COMMON, "-O1")
 ISA = {
@@ -29,24 +30,29 @@ LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,--build-id=none", "-Wl,-s")
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A C++ compiler: how to call it, and the first line of its `--version`."""
+    """A C++ compiler: how to call it (a launcher such as ccache may stand first), and the first line of its
+    `--version`."""
 
-    command: str
+    command: tuple[str, ...]
     version: str
 
 
 def find_toolchain() -> Toolchain:
     """The compiler to use: $CXX if set, else the first of COMPILERS. Raises RnnccError (RNN601) where there is none."""
+    if platform.machine() not in MACHINES:
+        message = f"the CPU kernels are written for x86-64, and this machine is {platform.machine() or 'unknown'}"
+        raise RnnccError(Diagnostic("RNN601", message))
     named = os.environ.get("CXX")
-    for candidate in (named,) if named else COMPILERS:
-        path = shutil.which(candidate)
+    for candidate in (shlex.split(named),) if named else ([name] for name in COMPILERS):
+        path = shutil.which(candidate[0]) if candidate else None
         if path is None:
             continue
+        command = (path, *candidate[1:])
         try:
-            shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=60)
+            shown = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, timeout=60)
         except (OSError, subprocess.SubprocessError):
             continue
-        return Toolchain(path, (shown.stdout.splitlines() or [""])[0].strip())
+        return Toolchain(command, (shown.stdout.splitlines() or [""])[0].strip())
     searched = f"$CXX is '{named}', which does not run" if named else f"looked for {', '.join(COMPILERS)} on PATH"
     raise RnnccError(
         Diagnostic(
