@@ -1,0 +1,117 @@
+// What the tests call: the header library behind C functions, once for each level it is compiled for.
+#include "rnncc/convert.h"
+#include "rnncc/gemm.h"
+#include "rnncc/math.h"
+#include "rnncc/team.h"
+
+using namespace rnncc;
+
+namespace {
+
+template <class T, class F>
+void map1(T* y, const T* x, int64_t n, const F& f) {
+  for (int64_t i = 0; i < n; i += lanes<T>) store_upto(y + i, f(load_upto(x + i, n - i)), n - i);
+}
+
+template <class T, class F>
+void map2(T* y, const T* a, const T* b, int64_t n, const F& f) {
+  for (int64_t i = 0; i < n; i += lanes<T>) store_upto(y + i, f(load_upto(a + i, n - i), load_upto(b + i, n - i)), n - i);
+}
+
+}  // namespace
+
+extern "C" {
+
+#define UNARY(name)                                                                                                        \
+  void name##_float(float* y, const float* x, int64_t n) { map1(y, x, n, [](auto v) { return rnncc::name(v); }); }         \
+  void name##_double(double* y, const double* x, int64_t n) { map1(y, x, n, [](auto v) { return rnncc::name(v); }); }
+#define BINARY(name)                                                                                                       \
+  void name##_float(float* y, const float* a, const float* b, int64_t n) {                                                 \
+    map2(y, a, b, n, [](auto v, auto w) { return rnncc::name(v, w); });                                                    \
+  }                                                                                                                        \
+  void name##_double(double* y, const double* a, const double* b, int64_t n) {                                             \
+    map2(y, a, b, n, [](auto v, auto w) { return rnncc::name(v, w); });                                                    \
+  }
+
+UNARY(exp)
+UNARY(expm1)
+UNARY(log)
+UNARY(log1p)
+UNARY(tanh)
+UNARY(sigmoid)
+UNARY(softplus)
+UNARY(logsigmoid)
+UNARY(silu)
+UNARY(gelu)
+UNARY(erf)
+UNARY(sin)
+UNARY(cos)
+UNARY(sqrt)
+UNARY(rsqrt)
+UNARY(abs)
+UNARY(sign)
+UNARY(relu)
+UNARY(hardsigmoid)
+UNARY(hardtanh)
+UNARY(heaviside)
+UNARY(elu)
+UNARY(leakyrelu)
+UNARY(epsilon)
+BINARY(logaddexp)
+BINARY(pow)
+BINARY(remainder)
+BINARY(max)
+BINARY(min)
+BINARY(lt)
+BINARY(le)
+BINARY(gt)
+BINARY(ge)
+BINARY(eq)
+BINARY(ne)
+
+void clamp_float(float* y, const float* x, int64_t n, float low, float high) {
+  map1(y, x, n, [=](auto v) { return clamp(v, low, high); });
+}
+void where_float(float* y, const float* c, const float* a, int64_t n) {
+  map2(y, c, a, n, [](auto v, auto w) { return where(v, w, -1.0f); });
+}
+void cube_float(float* y, const float* x, int64_t n) {
+  map1(y, x, n, [](auto v) { return powi<3>(v); });
+}
+float sum_float(const float* x, int64_t n) { return horizontal_sum(load_partial(x, n)); }
+int64_t lanes_float() { return lanes<float>; }
+
+#define PRODUCTS(T)                                                                                                        \
+  int64_t packed_elements_##T(int64_t n, int64_t k) { return packed_elements<T>(n, k); }                                   \
+  int64_t panel_count_##T(int64_t n) { return panel_count<T>(n); }                                                         \
+  void pack_nk_##T(T* data, int64_t n, int64_t k, const T* src, int64_t ld, int64_t column, int64_t count) {               \
+    pack_nk(Packed<T>{data, n, k}, src, ld, column, count);                                                                \
+  }                                                                                                                        \
+  void pack_kn_##T(T* data, int64_t n, int64_t k, const T* src, int64_t ld, int64_t column, int64_t count) {               \
+    pack_kn(Packed<T>{data, n, k}, src, ld, column, count);                                                                \
+  }                                                                                                                        \
+  void gemm_##T(T* c, int64_t c_row, const T* a, int64_t a_row, T* data, int64_t n, int64_t k, int64_t row_begin,          \
+                int64_t row_end, int64_t panel_begin, int64_t panel_end, const T* bias, bool accumulate) {                 \
+    gemm(c, c_row, a, a_row, Packed<T>{data, n, k}, row_begin, row_end, panel_begin, panel_end, bias, accumulate);         \
+  }                                                                                                                        \
+  int64_t gemm_tn_scratch_elements_##T(int64_t n) { return gemm_tn_scratch_elements<T>(n); }                               \
+  void gemm_tn_##T(T* c, int64_t c_row, const T* a, int64_t a_row, const T* x, int64_t x_row, int64_t n, int64_t k,        \
+                   int64_t row_begin, int64_t row_end, bool accumulate, T* scratch) {                                      \
+    gemm_tn(c, c_row, a, a_row, x, x_row, n, k, row_begin, row_end, accumulate, scratch);                                  \
+  }
+PRODUCTS(float)
+PRODUCTS(double)
+
+void load_row_float(float* dst, const void* src, int64_t first, int64_t n, int32_t dtype) {
+  load_row(dst, src, first, n, DType(dtype));
+}
+void store_row_float(void* dst, int64_t first, const float* src, int64_t n, int32_t dtype) {
+  store_row(dst, first, src, n, DType(dtype));
+}
+void load_row_double(double* dst, const void* src, int64_t first, int64_t n, int32_t dtype) {
+  load_row(dst, src, first, n, DType(dtype));
+}
+void store_row_double(void* dst, int64_t first, const double* src, int64_t n, int32_t dtype) {
+  store_row(dst, first, src, n, DType(dtype));
+}
+}

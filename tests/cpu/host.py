@@ -1,0 +1,93 @@
+"""Builds the CPU header library for tests, one shared library for each x86-64 level that this machine runs."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rnncc.paths import templates_dir
+
+HERE = Path(__file__).resolve().parent
+LEVELS = {"generic": (), "v3": ("-march=x86-64-v3",), "v4": ("-march=x86-64-v4",)}
+_RUNS = {"AVX512": ("generic", "v3", "v4"), "AVX2": ("generic", "v3"), "DEFAULT": ("generic",)}
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-shared",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+)
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Floating = type[np.float32] | type[np.float64]
+
+
+def runs_here(level: str) -> bool:
+    """Whether this machine can execute code of the level."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    return level in _RUNS.get(torch.backends.cpu.get_cpu_capability(), ("generic",))
+
+
+def build(source: str, level: str, folder: Path, *flags: str) -> ctypes.CDLL:
+    """Compiles tests/cpu/`source` for `level` into `folder` and loads it; skips where the machine lacks the level."""
+    if not runs_here(level):
+        pytest.skip(f"this machine does not run x86-64 level {level}")
+    target = folder / f"{Path(source).stem}_{level}.so"
+    torch_lib = Path(torch.__file__).parent / "lib"
+    subprocess.run(
+        ["g++", *FLAGS, *LEVELS[level], f"-I{templates_dir() / 'include'}", str(HERE / source), "-o", str(target)]
+        + (list(flags) or [f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu", "-lc10"]),
+        check=True,
+    )
+    return ctypes.CDLL(str(target))
+
+
+def suffix(array: Array) -> str:
+    """The C functions' suffix for an array's dtype: "float" or "double"."""
+    return {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}[array.dtype]
+
+
+def call(library: ctypes.CDLL, name: str, *arguments: Array | int | float | bool | None, restype: Any = None) -> Any:
+    """Calls a C function: arrays as pointers to their first element, None as null, int as int64_t, float as C float."""
+    function = library[name]
+    function.restype = restype
+    values: list[Any] = []
+    for argument in arguments:
+        match argument:
+            case np.ndarray():
+                values.append(ctypes.c_void_p(argument.ctypes.data))
+            case None:
+                values.append(ctypes.c_void_p(0))
+            case bool():
+                values.append(ctypes.c_bool(argument))
+            case int():
+                values.append(ctypes.c_int64(argument))
+            case float():
+                values.append(ctypes.c_float(argument))
+    return function(*values)
+
+
+def unary(library: ctypes.CDLL, name: str, x: Array) -> Array:
+    """The library's function of every element of x."""
+    y = np.full_like(x, np.nan)
+    call(library, f"{name}_{suffix(x)}", y, x, len(x))
+    return y
+
+
+def binary(library: ctypes.CDLL, name: str, a: Array, b: Array) -> Array:
+    """The library's function of every pair of elements."""
+    y = np.full_like(a, np.nan)
+    call(library, f"{name}_{suffix(a)}", y, a, b, len(a))
+    return y
