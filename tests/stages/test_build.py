@@ -32,6 +32,7 @@ def product(answer: int = 42, broken: bool = False) -> Product:
     bundle = Bundle(
         files=(File("src/include/own.h", "#define OWN 0\n"), File("src/core.cpp", "int shared_part() { return 0; }\n")),
         units=(Unit("src/core.cpp", "generic", True),),
+        include=("src/include",),
     )
     return Product((File("__init__.py", ""), File("src/binding.cpp", binding)), bundle, ("Toy",))
 
