@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TextIO, TypeVar
 
 import click
 
@@ -126,3 +126,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def progress_printer() -> Callable[[str], None]:
     """Where long work reports to: a line each on standard error."""
     return lambda text: click.echo(f"rnncc: {text}", err=True)
+
+
+Item = TypeVar("Item")
+
+
+def pick(cells: Mapping[str, Item], name: str | None, file: str) -> list[Item]:
+    """What belongs to the cell called `name`, or all; a usage error where the file has no such cell."""
+    if name is None:
+        return list(cells.values())
+    if name not in cells:
+        raise click.BadParameter(f"{file} has no cell '{name}', only {', '.join(cells)}", param_hint="--cell")
+    return [cells[name]]

@@ -11,6 +11,7 @@ from rnncc.cli.output import (
     EXIT_USER,
     json_option,
     one_or_list,
+    pick,
     print_json,
     progress_printer,
     table,
@@ -72,9 +73,7 @@ def verify(file: str, device: str, cell: str | None, as_json: bool) -> None:
     from rnncc.read import read_source
 
     path = locate(file)
-    chosen = [checked for checked, _ in front(read_source(path)) if cell in (None, checked.name)]
-    if not chosen:
-        raise click.BadParameter(f"{file} has no cell '{cell}'", param_hint="--cell")
+    chosen = pick({checked.name: checked for checked, _ in front(read_source(path))}, cell, file)
     if device == "cuda" and not torch.cuda.is_available():
         raise click.BadParameter("no CUDA device is available", param_hint="--device")
     report = progress_printer()

@@ -13,6 +13,7 @@ from rnncc.cli.output import (
     as_data,
     json_option,
     one_or_list,
+    pick,
     print_diagnostics,
     print_json,
     summary,
@@ -23,7 +24,7 @@ from rnncc.paths import SUFFIX, locate
 from rnncc.read import read_source
 
 # What `show --stage` takes, in the order of the pipeline.
-STAGES = ("parse", "check", "classify", "differentiate", "schedule", "lower", "render")
+STAGES = ("parse", "check", "classify", "differentiate", "lower", "render")
 
 _STARTER = """\
 # {name}: say here what the cell is and where it comes from (this text appears in `rnncc cells` and in generated code).
@@ -130,9 +131,8 @@ def explain(what: str, cell: str | None, as_json: bool) -> None:
     from rnncc.explain import explain as facts
     from rnncc.explain import explain_words
 
-    analyses = [analysis for analysis in analyse(read_source(locate(what))) if cell in (None, analysis[0].name)]
-    if not analyses:
-        raise click.BadParameter(f"{what} has no cell '{cell}'", param_hint="--cell")
+    found = {analysis.cell.name: analysis for analysis in analyse(read_source(locate(what)))}
+    analyses = pick(found, cell, what)
     if as_json:
         print_json(one_or_list([facts(*analysis) for analysis in analyses]))
     else:
