@@ -1,0 +1,36 @@
+"""The recurrence class of a segment: what of its loop may run in parallel over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from rnncc.ir.expr import Expr
+
+
+class RecurrenceKind(Enum):
+    """language.md, Semantics 7, from the most parallel to the least."""
+
+    AFFINE = "AFFINE"  # s[t] = A s[t-1] + b, A and b free of the segment's states: a scan
+    ELEMENTWISE = "ELEMENTWISE"  # units do not mix: one sequential chain a unit
+    DENSE = "DENSE"  # units mix: a recurrent matrix, or an operation across a row
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """One segment's class.
+
+    form     AFFINE: `diagonal`, or `affine2`, `affine3` for that many coupled states; ELEMENTWISE: `clamp` where the
+             step is a clamp of an affine map of one state; else empty
+    why      what prevents a better class, with its line; for AFFINE what makes it so
+    matrix   AFFINE: matrix[i][j] multiplies the previous state j in the new state i, element by element
+    offset   AFFINE: offset[i] is added to the new state i
+    Both are over streams, weights, constants and those values of the loop that are free of the segment's states.
+    """
+
+    states: tuple[str, ...]
+    kind: RecurrenceKind
+    form: str
+    why: str
+    matrix: tuple[tuple[Expr, ...], ...] = ()
+    offset: tuple[Expr, ...] = ()

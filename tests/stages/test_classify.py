@@ -1,0 +1,261 @@
+"""Recurrence classes: the expected ones of shipped cells, sympy's verdict, and that the coefficients give the step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sympy
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rnncc.ir.cell import Cell, Contraction, Pointwise, Segment, Stream
+from rnncc.ir.dim import INPUT_SIZE
+from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
+from rnncc.ir.recurrence import Recurrence
+from rnncc.reference import complete_sizes, run
+from rnncc.stages.classify import classify
+from tests import builders, shipped
+from tests.problems import make_problem
+
+# The cells whose segments are not all DENSE (notes: column "cls" of the cell zoo): (states, kind, form) a segment.
+PARALLEL: dict[str, list[tuple[str, str, str]]] = {
+    "brc": [("h", "ELEMENTWISE", "")],
+    "hgrn": [("h", "AFFINE", "diagonal")],
+    "indrnn": [("h", "ELEMENTWISE", "clamp")],
+    "layernormindrnn": [("h", "ELEMENTWISE", "")],
+    "lru": [("p q", "AFFINE", "affine2")],
+    "mingru": [("h", "AFFINE", "diagonal")],
+    "mingru_log": [("h", "AFFINE", "diagonal")],
+    "minlstm": [("h", "AFFINE", "diagonal")],
+    "minlstm_log": [("h", "AFFINE", "diagonal")],
+    "paragru": [("h", "ELEMENTWISE", "")],
+    "paralstm": [("h c", "ELEMENTWISE", "")],
+    "qrnn": [("c", "AFFINE", "diagonal")],
+    "rglru": [("h", "AFFINE", "diagonal")],
+    "rwkv4": [("p", "ELEMENTWISE", "clamp"), ("a", "AFFINE", "diagonal"), ("s", "AFFINE", "diagonal")],
+    "scrn": [("s", "AFFINE", "diagonal"), ("h", "DENSE", "")],
+    "sru": [("c", "ELEMENTWISE", "")],
+    "tgru": [("h", "AFFINE", "diagonal")],
+    "tlstm": [("c", "AFFINE", "diagonal")],
+    "trnn": [("h", "AFFINE", "diagonal")],
+    "unicornn": [("h z", "ELEMENTWISE", "")],
+}
+
+
+@pytest.mark.parametrize("stem", shipped.STEMS)
+def test_shipped_cells(stem: str) -> None:
+    for cell in shipped.cells(stem):
+        found = [(" ".join(r.states), r.kind.value, r.form) for r in classify(cell)]
+        expected = PARALLEL.get(stem, [(" ".join(segment.states), "DENSE", "") for segment in cell.segments])
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("stem", "why"),
+    [
+        ("lstm", "R@h[t-1] mixes the units of a state (line 6)"),
+        ("indrnn", "relu clamps an affine map of the state (line 8)"),
+        ("brc", "sigmoid of a state (line 8)"),
+        ("mingru", "every new state is affine in the previous ones, with coefficients free of them"),
+    ],
+)
+def test_why_names_the_line(stem: str, why: str) -> None:
+    assert classify(shipped.cells(stem)[0])[0].why == why
+
+
+def test_coefficients_of_mingru() -> None:
+    (recurrence,) = classify(builders.mingru())
+    assert recurrence.matrix == ((builders.sub(Const(1.0), Ref("z")),),)
+    assert recurrence.offset == (builders.mul(Ref("z"), Ref("n__x")),)
+
+
+def elementwise(states: str, *expressions: Expr) -> Cell:
+    """A cell whose new states are these expressions of `a`, `e` and the previous states."""
+    return builders.assemble(
+        "Toy",
+        states,
+        [builders.parameter("W", "weight_ih", "ae", INPUT_SIZE)],
+        [Contraction("a", "W_a", "x"), Contraction("e", "W_e", "x")],
+        [Pointwise(state, expression) for state, expression in zip(states, expressions, strict=True)],
+        [Stream("W", ("a", "e"))],
+        [],
+    )
+
+
+def kind(states: str, *expressions: Expr) -> tuple[str, str]:
+    """(class, form)."""
+    (recurrence,) = classify(elementwise(states, *expressions))
+    return recurrence.kind.value, recurrence.form
+
+
+H1, A, E = Ref("h__1"), Ref("a"), Ref("e")
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (apply("div", H1, apply("exp", A)), ("AFFINE", "diagonal")),
+        (apply("where", apply("gt", A, Const(0.0)), H1, A), ("AFFINE", "diagonal")),
+        (apply("tanh", A), ("AFFINE", "diagonal")),
+        (apply("pow", H1, Const(1.0)), ("AFFINE", "diagonal")),
+        (apply("sub", H1, H1), ("AFFINE", "diagonal")),
+        (apply("where", apply("gt", H1, Const(0.0)), A, E), ("ELEMENTWISE", "")),
+        (apply("pow", H1, Const(2.0)), ("ELEMENTWISE", "")),
+        (apply("mul", H1, H1), ("ELEMENTWISE", "")),
+        (apply("div", A, H1), ("ELEMENTWISE", "")),
+        (apply("abs", H1), ("ELEMENTWISE", "")),
+        (apply("sign", H1), ("ELEMENTWISE", "")),
+        (apply("max", H1, builders.mul(A, H1)), ("ELEMENTWISE", "")),
+        (apply("max", builders.mul(A, H1), E), ("ELEMENTWISE", "clamp")),
+        (builders.mul(A, apply("clamp", builders.add(H1, A), Const(-1.0), Const(1.0))), ("ELEMENTWISE", "clamp")),
+        (apply("min", apply("relu", apply("neg", H1)), A), ("ELEMENTWISE", "clamp")),
+        (builders.add(apply("relu", H1), H1), ("ELEMENTWISE", "")),
+        (apply("clamp", A, Const(-1.0), H1), ("ELEMENTWISE", "")),
+    ],
+)
+def test_forms(expression: Expr, expected: tuple[str, str]) -> None:
+    assert kind("h", expression) == expected
+
+
+def test_coupling_up_to_three_states() -> None:
+    def ring(states: str) -> list[Expr]:
+        return [builders.add(builders.mul(A, Ref(f"{s}__1")), E) for s in states[1:] + states[0]]
+
+    assert kind("hc", *ring("hc")) == ("AFFINE", "affine2")
+    assert kind("hcm", *ring("hcm")) == ("AFFINE", "affine3")
+    assert kind("hcmn", *ring("hcmn")) == ("ELEMENTWISE", "")
+
+
+def test_a_new_state_read_in_the_step_is_substituted() -> None:
+    """c[t] = a*c[t-1] + e; h[t] = c[t] + h[t-1]."""
+    expressions = [builders.add(Ref("c"), H1), builders.add(builders.mul(A, Ref("c__1")), E)]
+    cell = elementwise("ch", *reversed(expressions))
+    (recurrence,) = classify(cell)
+    assert recurrence.matrix == ((A, Const(0.0)), (A, Const(1.0)))
+    assert recurrence.offset == (E, E)
+
+
+def test_coefficients_do_not_explode() -> None:
+    expression: Expr = builders.add(builders.mul(A, H1), E)
+    nodes = [Pointwise("v0", expression)]
+    for number in range(60):
+        doubled = builders.add(builders.mul(A, Ref(f"v{number}")), Ref(f"v{number}"))
+        nodes.append(Pointwise(f"v{number + 1}", doubled))
+    nodes.append(Pointwise("h", Ref("v60")))
+    cell = builders.assemble(
+        "Deep",
+        "h",
+        [builders.parameter("W", "weight_ih", "ae", INPUT_SIZE)],
+        [Contraction("a", "W_a", "x"), Contraction("e", "W_e", "x")],
+        nodes,
+        [Stream("W", ("a", "e"))],
+        [],
+    )
+    (recurrence,) = classify(cell)
+    assert (recurrence.kind.value, recurrence.form) == ("ELEMENTWISE", "")
+    assert "1000 operations" in recurrence.why
+
+
+# sympy as a second opinion.
+
+
+def to_sympy(expr: Expr, known: dict[str, Any]) -> Any:
+    """The expression with operators that sympy cannot see through as unknown functions."""
+    match expr:
+        case Const(value):
+            return sympy.Rational(value)
+        case Ref(name):
+            return known.get(name, sympy.Symbol(name))
+        case Apply(operator, arguments):
+            a = [to_sympy(argument, known) for argument in arguments]
+            match operator:
+                case "add":
+                    return a[0] + a[1]
+                case "sub":
+                    return a[0] - a[1]
+                case "mul":
+                    return a[0] * a[1]
+                case "div":
+                    return a[0] / a[1]
+                case "neg":
+                    return -a[0]
+                case "where":
+                    chosen = sympy.Function("chosen")(a[0])
+                    return chosen * a[1] + (1 - chosen) * a[2]
+                case _:
+                    return sympy.Function(operator)(*a)
+
+
+def is_affine(segment: Segment) -> bool | None:
+    """Whether no derivative of a new state by a previous one holds a previous state; None if rows are mixed."""
+    known: dict[str, Any] = {}
+    for node in segment.nodes:
+        if not isinstance(node, Pointwise):
+            return None
+        known[node.target] = to_sympy(node.expr, known)
+    previous = [sympy.Symbol(f"{state}__1") for state in segment.states]
+    slopes = [sympy.diff(known[state], symbol) for state in segment.states for symbol in previous]
+    return not any(slope.expand().has(*previous) for slope in slopes)
+
+
+@pytest.mark.parametrize("stem", sorted(PARALLEL))
+def test_sympy_agrees_on_shipped_cells(stem: str) -> None:
+    (cell,) = shipped.cells(stem)
+    for segment, recurrence in zip(cell.segments, classify(cell), strict=True):
+        verdict = is_affine(segment)
+        assert verdict is None or verdict == (recurrence.kind.value == "AFFINE")
+
+
+def check_coefficients(cell: Cell, segment: Segment, recurrence: Recurrence) -> None:
+    """matrix · previous + offset is the step."""
+    sizes = {"I": 6, "H": 6}
+    problem = make_problem(cell, steps=4, columns=2, sizes=complete_sizes(cell, sizes))
+    found, _ = run(cell, **problem.keywords())  # type: ignore[arg-type]
+    for state, row, offset in zip(segment.states, recurrence.matrix, recurrence.offset, strict=True):
+        total = offset
+        for other, slope in zip(segment.states, row, strict=True):
+            total = builders.add(total, builders.mul(slope, Ref(f"{other}__1")))
+        assert_step(cell, problem.keywords(), state, total, found[state])
+
+
+def assert_step(cell: Cell, keywords: dict[str, object], state: str, expression: Expr, expected: torch.Tensor) -> None:
+    """The expression, put into the cell's epilogue, equals the new state."""
+    value = next(v for v in cell.values if v.name == state)
+    probe = replace(
+        cell,
+        epilogue=(*cell.epilogue, Pointwise("probe__", expression)),
+        values=(*cell.values, replace(value, name="probe__")),
+    )
+    found, _ = run(probe, **keywords)  # type: ignore[arg-type]
+    torch.testing.assert_close(found["probe__"], expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("stem", [s for s, rows in sorted(PARALLEL.items()) if any(r[1] == "AFFINE" for r in rows)])
+def test_coefficients_of_shipped_cells_give_the_step(stem: str) -> None:
+    (cell,) = shipped.cells(stem)
+    for segment, recurrence in zip(cell.segments, classify(cell), strict=True):
+        if recurrence.kind.value == "AFFINE":
+            check_coefficients(cell, segment, recurrence)
+
+
+LEAVES = st.sampled_from([A, E, H1, Ref("c__1"), Const(2.0), Const(1.0)])
+
+
+def _trees(children: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    binary = st.builds(apply, st.sampled_from(["add", "sub", "mul"]), children, children)
+    unary = st.builds(apply, st.sampled_from(["neg", "sigmoid", "relu"]), children)
+    choice = st.builds(lambda x, y: apply("where", apply("gt", A, E), x, y), children, children)
+    return binary | unary | choice
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.recursive(LEAVES, _trees, max_leaves=6), min_size=2, max_size=2))
+def test_random_steps(expressions: list[Expr]) -> None:
+    cell = elementwise("hc", *expressions)
+    (recurrence,) = classify(cell)
+    if recurrence.kind.value == "AFFINE":
+        assert is_affine(cell.segments[0])
+        check_coefficients(cell, cell.segments[0], recurrence)

@@ -1,0 +1,143 @@
+"""Every row of the operator table: its torch spelling against its derivative, in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from rnncc.functions import OPERATORS, SURROGATES, Operator
+from rnncc.reference import FUNCTIONS
+
+# Those whose value and derivative are numbers; matrix operators have derivatives in torch alone.
+ELEMENTWISE = sorted(name for name in OPERATORS if name not in {"transpose", "matmul", "eye", "epsilon"})
+COUNT = 400
+
+
+class TensorFunctions:
+    """What the table's derivatives call `f`, on tensors."""
+
+    def __getattr__(self, name: str) -> object:
+        def function(*arguments: Tensor | float) -> Tensor:
+            return FUNCTIONS[name](*(torch.as_tensor(argument, dtype=torch.float64) for argument in arguments))
+
+        return function
+
+
+def draw(row: Operator) -> list[Tensor]:
+    """Arguments from the row's domain, away from its kinks and from ties between arguments."""
+    generator = torch.Generator().manual_seed(0)
+    low, high = row.domain
+    arguments = [
+        torch.rand(COUNT, generator=generator, dtype=torch.float64) * (high - low) + low for _ in range(row.arity)
+    ]
+    if row.name == "clamp":
+        arguments[1:] = [-arguments[1].abs(), arguments[2].abs()]
+    keep = torch.ones(COUNT, dtype=torch.bool)
+    for position, argument in enumerate(arguments):
+        for kink in row.kinks:
+            keep &= (argument - kink).abs() > 1e-6
+        for other in arguments[:position]:
+            keep &= (argument - other).abs() > 1e-6
+    return [argument[keep] for argument in arguments]
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_derivative_equals_autograd(name: str) -> None:
+    row = OPERATORS[name]
+    arguments = draw(row)
+    differentiated = 1 if name.startswith("heaviside_") else row.arity  # k is a number, not a value
+    leaves = [argument.requires_grad_() for argument in arguments[:differentiated]]
+    if differentiated < row.arity:
+        arguments[1:] = [torch.tensor(2.5, dtype=torch.float64)]
+    value = FUNCTIONS[name](*arguments)
+    weights = torch.randn(value.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    expected: tuple[Tensor | None, ...] = (None,) * len(leaves)
+    if value.requires_grad:
+        expected = torch.autograd.grad(value, leaves, weights, allow_unused=True)
+    with torch.no_grad():
+        partials = row.derivative(TensorFunctions(), value, *arguments)
+    assert len(partials) == row.arity
+    for partial, gradient in zip(partials, expected, strict=False):
+        wanted = torch.zeros_like(weights) if gradient is None else gradient
+        torch.testing.assert_close(partial * weights, wanted, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if OPERATORS[n].smooth and not n.startswith("heaviside")])
+def test_value_follows_its_derivative(name: str) -> None:
+    """Central differences of the torch spelling: autograd and the table could be wrong together."""
+    row = OPERATORS[name]
+    arguments = draw(row)
+    if name == "where":
+        arguments[0] = (arguments[0] > 0).double()
+    if name == "mod":
+        # Away from the jumps of the quotient.
+        whole = (arguments[0] / arguments[1] - (arguments[0] / arguments[1]).round()).abs() > 1e-3
+        arguments = [argument[whole] for argument in arguments]
+    value = FUNCTIONS[name](*arguments)
+    partials = row.derivative(TensorFunctions(), value, *arguments)
+    for position, partial in enumerate(partials):
+        step = 1e-6
+        moved = [
+            FUNCTIONS[name](*(a + sign * step * (p == position) for p, a in enumerate(arguments))) for sign in (1, -1)
+        ]
+        slope = (moved[0] - moved[1]) / (2 * step)
+        # Second-order error of the difference, and a kink of another argument's comparison within the step.
+        torch.testing.assert_close(slope, partial + torch.zeros_like(slope), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("relu", (0.0,), (0.0,)),
+        ("abs", (0.0,), (0.0,)),
+        ("sign", (0.0,), (0.0,)),
+        ("max", (1.5, 1.5), (0.5, 0.5)),
+        ("min", (1.5, 1.5), (0.5, 0.5)),
+        ("clamp", (1.0, -1.0, 1.0), (1.0, 0.0, 0.0)),
+        ("clamp", (-1.0, -1.0, 1.0), (1.0, 0.0, 0.0)),
+        ("hardtanh", (1.0,), (0.0,)),
+        ("hardsigmoid", (3.0,), (0.0,)),
+        ("pow", (0.0, 2.0), (0.0, 0.0)),
+        ("pow", (2.0, 0.0), (0.0, math.log(2.0))),
+        ("heaviside", (0.0,), (0.0,)),
+        ("softplus", (25.0,), (1.0,)),
+    ],
+)
+def test_derivative_at_kinks_is_the_stated_one_and_torchs(
+    name: str, arguments: tuple[float, ...], expected: tuple[float, ...]
+) -> None:
+    tensors = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in arguments]
+    value = FUNCTIONS[name](*tensors)
+    partials = OPERATORS[name].derivative(TensorFunctions(), value, *tensors)
+    assert tuple(float(partial) for partial in partials) == pytest.approx(expected, abs=0)
+    if value.requires_grad:
+        found = torch.autograd.grad(value, tensors, allow_unused=True)
+        assert tuple(0.0 if g is None else float(g) for g in found) == pytest.approx(expected, abs=0)
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "logsigmoid", "softplus", "silu", "gelu", "relu", "hardsigmoid"])
+def test_derivative_stays_finite_far_out(name: str) -> None:
+    far = torch.tensor([-1e4, -200.0, 200.0, 1e4], dtype=torch.float32)
+    value = FUNCTIONS[name](far)
+
+    class Single(TensorFunctions):
+        def __getattr__(self, name: str) -> object:
+            return lambda *a: FUNCTIONS[name](*(torch.as_tensor(x, dtype=torch.float32) for x in a))
+
+    (partial,) = OPERATORS[name].derivative(Single(), value, far)
+    assert torch.isfinite(partial).all()
+
+
+def test_heaviside_is_zero_at_zero_in_every_variant() -> None:
+    v = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
+    for name in ("heaviside", *SURROGATES.values()):
+        arguments = (v,) if OPERATORS[name].arity == 1 else (v, torch.tensor(2.0))
+        assert FUNCTIONS[name](*arguments).tolist() == [0.0, 0.0, 1.0]
+
+
+def test_epsilon_is_that_of_the_dtype() -> None:
+    for dtype in (torch.float32, torch.float64):
+        assert float(FUNCTIONS["epsilon"](torch.zeros((), dtype=dtype))) == torch.finfo(dtype).eps
