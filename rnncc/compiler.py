@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from rnncc.ir.adjoint import Adjoint
+    from rnncc.ir.artifact import Bundle
     from rnncc.ir.cell import Cell
     from rnncc.ir.kernel import KernelPlan
     from rnncc.ir.recurrence import Recurrence
@@ -54,7 +55,8 @@ def front(source: Source, shaping: Shaping | None = None) -> tuple[tuple[Cell, t
     from rnncc.stages.check import check
     from rnncc.stages.parse import parse
 
-    checked, errors = [], []
+    checked = []
+    errors: list[Diagnostic] = []
     for declaration in parse(source):
         try:
             checked.append(check(declaration, shaping or {}))
@@ -96,9 +98,7 @@ def stage_text(source: Source, stage: str) -> str:
         case "lower":
             return "\n".join(show(_plan(cell)) for cell in cells)
         case "render":
-            from rnncc.stages.render import render
-
-            bundle = render([_plan(cell) for cell in cells])
+            bundle = _render([_plan(cell) for cell in cells])
             return "\n".join(
                 f"// {file.path}\n{file.text}" for file in bundle.files if not file.path.startswith("src/include/")
             )
@@ -180,11 +180,11 @@ def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain |
     from rnncc.stages.classify import classify
     from rnncc.stages.differentiate import differentiate
     from rnncc.stages.mask import mask
-    from rnncc.stages.render import render
     from rnncc.stages.render.python import plan_package, render_package
 
     cells = [cell for cell, _ in front(source, shaping)]
-    compiled, plans = [], []
+    compiled: list[CompiledCell] = []
+    plans: list[KernelPlan] = []
     for cell in cells:
         masked = mask(cell)
         adjoints, masked_adjoints = (differentiate(cell), differentiate(masked)) if toolchain else ((), ())
@@ -198,11 +198,17 @@ def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain |
     files = render_package(plan_package(stem, VERSION, compiled), templates_dir())
     return Product(
         files,
-        render(plans) if toolchain else None,
+        _render(plans) if plans else None,
         tuple(cell.name for cell in cells),
         missing="" if toolchain else "no C++ compiler was found when it was built",
         about={"rnncc": VERSION, "source": source.text},
     )
+
+
+def _render(plans: list[KernelPlan]) -> Bundle:
+    from rnncc.stages.render import render
+
+    return render(plans)
 
 
 def _plan(cell: Cell) -> KernelPlan:
