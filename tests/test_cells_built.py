@@ -1,0 +1,70 @@
+"""Every shipped cell's built CPU op against its oracle: values, final states and every gradient, through the module."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import rnncc
+
+from .oracles import ORACLES, Case, Oracle, Sequences, draw, observed, relative_error, results
+
+TOLERANCE = 1e-10  # relative, float64
+
+
+def module_of(oracle: Oracle) -> ModuleType:
+    shaping: dict[str, Any] = dict(oracle.shaping)
+    return rnncc.load(oracle.cell, **shaping) if oracle.text is None else rnncc.compile(oracle.text, **shaping)
+
+
+def layer_of(oracle: Oracle, case: Case) -> Any:
+    """A layer that holds the case's parameters."""
+    module = module_of(oracle)
+    (make,) = (value for name, value in vars(module).items() if name.lower() == oracle.cell and isinstance(value, type))
+    dims = {name: oracle.sizes[name] for name in oracle.dims}
+    layer = make(oracle.sizes["I"], oracle.sizes["H"], dtype=torch.float64, **dims, **oracle.constants)
+    views = layer.gate_parameters()
+    assert {name: tuple(view.shape) for name, view in views.items()} == oracle.shapes()
+    with torch.no_grad():
+        for name, view in views.items():
+            view.copy_(case.parameters[name])
+    return layer
+
+
+def run(layer: Any, oracle: Oracle, case: Case) -> Sequences:
+    given = [case.states[name][None] for name in oracle.states] if case.states is not None else [None]
+    hx = given[0] if len(given) == 1 else tuple(given)
+    output, last = layer(case.inputs["x"], hx, **{name: case.inputs[name] for name in oracle.inputs})
+    finals = last if isinstance(last, tuple) else (last,)
+    return Sequences(output, {name: value[0] for name, value in zip(oracle.states, finals, strict=True)})
+
+
+def built_results(layer: Any, oracle: Oracle, case: Case, *, seed: int) -> dict[str, Tensor]:
+    """As `results`, with the parameters' gradients from `gate_parameters(grad=True)`."""
+    values, loss = observed(run(layer, oracle, case), seed=seed)
+    torch.autograd.backward(loss)
+    gradients: dict[str, Tensor | None] = {name: leaf.grad for name, leaf in case.leaves().items()}
+    gradients |= layer.gate_parameters(grad=True)
+    leaves = case.leaves()
+    return {
+        **values,
+        **{f"d {name}": torch.zeros_like(leaves[name]) if g is None else g for name, g in gradients.items()},
+    }
+
+
+@pytest.mark.parametrize("oracle", ORACLES, ids=str)
+def test_the_built_op_equals_the_oracle(oracle: Oracle) -> None:
+    for states in (False, True):
+        case = draw(oracle, seed=1, states=states)
+        expected = results(oracle.run(case), case, seed=2)
+        layer = layer_of(oracle, case)
+        assert "CPU kernels" in layer.explain()
+        found = built_results(layer, oracle, case, seed=2)
+        assert {name: value.shape for name, value in found.items()} == {k: v.shape for k, v in expected.items()}
+        errors = {name: relative_error(found[name], value) for name, value in expected.items()}
+        # `not <=`: a NaN is no agreement.
+        assert not {name: error for name, error in errors.items() if not error <= TOLERANCE}
