@@ -24,7 +24,7 @@ class _Package:
     kernels: Kernels | None = None
     missing: str = "this package was made without kernels"
     source: str = ""
-    source_name: str = ""
+    stem: str = ""
 
 
 _PACKAGE = _Package()
@@ -34,7 +34,7 @@ def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
     """Open the library of the package in `directory`. A library that cannot be opened is a warning: the cells then run
     through the reference. Raises FileNotFoundError where `_rnncc.json` is missing."""
     about = json.loads((directory / "_rnncc.json").read_text(encoding="utf-8"))
-    _PACKAGE.source, _PACKAGE.source_name = about.get("source", ""), about.get("source_name", "")
+    _PACKAGE.source, _PACKAGE.stem = about["source"], about["stem"]
     if not about["library"]:
         _PACKAGE.missing = about["missing"]
         return
@@ -57,7 +57,7 @@ def specialise(cell: CellSpec, shaping: Mapping[str, Any]) -> ModuleType:
     installed. Raises ValueError where it is not."""
     wanted = ", ".join(f"{name}={value!r}" for name, value in shaping.items())
     try:
-        compiler = importlib.import_module("rnncc.compiler")
+        compiler = importlib.import_module("rnncc")
     except ImportError:
         built = ", ".join(f"{c.name}={c.value!r}" for c in cell.constants if c.shaping)
         raise ValueError(
@@ -65,7 +65,7 @@ def specialise(cell: CellSpec, shaping: Mapping[str, Any]) -> ModuleType:
             "installed"
         ) from None
     constants = {c.name: c.value for c in cell.constants if c.shaping} | dict(shaping)
-    module: ModuleType = compiler.specialise(_PACKAGE.source, _PACKAGE.source_name, constants)
+    module: ModuleType = compiler.compile(_PACKAGE.source, _PACKAGE.stem, **constants)
     return module
 
 

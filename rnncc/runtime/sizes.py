@@ -38,9 +38,9 @@ def resolve_sizes(
         if not ready:
             raise TypeError(f"{cell.name} needs the keyword argument {waiting[0].name}")
         waiting = [size for size in waiting if size not in ready]
+    _check_heads(cell, sizes)
     for constraint in cell.constraints:
         _check(constraint, sizes)
-    _check_heads(cell, sizes)
     return sizes
 
 

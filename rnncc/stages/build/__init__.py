@@ -34,7 +34,7 @@ class Product:
     files    the package's own files (`render_package`)
     bundle   the kernels, or None for a package that runs the reference alone; `missing` then says why
     cells    names of the cells, in order
-    about    further entries of `_rnncc.json`
+    about    further entries of `_rnncc.json`: `rnncc` (the version), `source` (the text)
     """
 
     files: tuple[File, ...]
@@ -120,6 +120,7 @@ def _describe(
         "missing": product.missing if library is None else "",
         "compiler": compiler.version if library is not None and compiler is not None else None,
         "torch_abi": TORCH_ABI,
+        "source": "",
         **product.about,
     }
     (folder / "_rnncc.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n", encoding="utf-8")
