@@ -235,7 +235,8 @@ def run(
     inputs      [T, B, width] by name
     initial     [B, width] by state; a state not given starts with its declared value
     reset       [T, B]; where != 0 a column restarts from the declared initial values before that step
-    lengths     [B]; from step lengths[b] on, column b keeps its states, and its other values mean nothing
+    lengths     [B]; from step lengths[b] on, column b keeps its states whatever `reset` says, and its other values
+                mean nothing
 
     Returns (every value that a step computes and the previous states s__1, [T, B, width]; final states, [B, width]).
     """
@@ -256,8 +257,9 @@ def run(
     }
     sequences: dict[str, list[Tensor]] = {name: [] for name in names}
     for t in reversed(range(steps)) if reverse else range(steps):
+        active = torch.ones_like(like[0, :, :1], dtype=torch.bool) if lengths is None else (t < lengths)[:, None]
         if reset is not None:
-            restart = (reset[t] != 0)[:, None]
+            restart = (reset[t] != 0)[:, None] & active
             states = {name: torch.where(restart, declared[name], value) for name, value in states.items()}
             delayed = {name: torch.where(restart, 0, value) for name, value in delayed.items()}
         known = {**fixed, **{name: value[t] for name, value in inputs.items()}}
@@ -266,12 +268,9 @@ def run(
             value = delayed[node.target] if isinstance(node, Delay) else machine.node(node, known)
             known[node.target] = value.expand(columns, machine.width(node.target))
         following = {node.target: known[node.operand] for node in nodes if isinstance(node, Delay)}
-        if lengths is not None:
-            active = (t < lengths)[:, None]
-            for name, old in states.items():
-                known[name] = torch.where(active, known[name], old)
-            following = {name: torch.where(active, value, delayed[name]) for name, value in following.items()}
-        states, delayed = {name: known[name] for name in states}, following
+        known |= {name: torch.where(active, known[name], old) for name, old in states.items()}
+        states = {name: known[name] for name in states}
+        delayed = {name: torch.where(active, value, delayed[name]) for name, value in following.items()}
         for name, sequence in sequences.items():
             sequence.append(known[name])
     return {name: torch.stack(found[::-1] if reverse else found) for name, found in sequences.items()}, states
