@@ -1,4 +1,4 @@
-"""What `render` hands to `build`: files and which of them to compile."""
+"""Generated text and what a toolchain makes of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A text file of the package; `path` is relative to the package's folder, with `/`."""
+    """A generated file; `path` is relative to the package's directory and has forward slashes."""
 
     path: str
     text: str
@@ -15,18 +15,26 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One translation unit, by the path of its file. `isa` is `generic`, `v3` or `v4`. A `shared` unit's text is the
-    same for every cell, so that its object is kept across builds."""
+    """A translation unit to compile: `path` is one of the bundle's files; `isa` its instruction set (`generic`, `v3`, `v4`:
+    x86-64's levels). `shared`: the same bytes for every cell, so that its object may be kept between builds."""
 
     path: str
     isa: str
-    shared: bool
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """The kernels of a package: sources under `src/`, what to compile, and the folders for -I."""
+    """All files of a package's native part. `include` are the directories for quoted includes."""
 
     files: tuple[File, ...]
     units: tuple[Unit, ...]
-    include: tuple[str, ...] = ("src/include",)
+    include: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A built shared library. `path` is where it lies; `fingerprint` names everything that went into it."""
+
+    path: str
+    fingerprint: str

@@ -1,0 +1,41 @@
+"""`lower`: what the kernels of a cell read, compute and write.
+
+Input: a Cell, its adjoints, the masked Cell and its adjoints. Output: one KernelPlan with a loop for every segment and variant:
+slots with addresses, products merged where they have one operand, elementwise equations grouped into stages.
+Fails with: InternalError only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+
+from rnncc.ir.adjoint import Adjoint
+from rnncc.ir.cell import Cell, value_table
+from rnncc.ir.kernel import KernelPlan, LoopPlan
+from rnncc.stages.lower.programs import backward_program, forward_program
+
+__all__ = ["lower"]
+
+
+def lower(cell: Cell, adjoints: Sequence[Adjoint], masked: Cell, masked_adjoints: Sequence[Adjoint]) -> KernelPlan:
+    """All loops of the cell, segment by segment, plain before masked."""
+    name = PurePath(cell.source.name).name
+    return KernelPlan(
+        cell.name,
+        name if name.endswith(".rnn") else f"{cell.name.lower()}.rnn",
+        ("I", "H", *(size.name for size in cell.sizes)),
+        tuple(
+            loop
+            for pair in zip(_loops(cell, adjoints, ""), _loops(masked, masked_adjoints, "_masked"), strict=True)
+            for loop in pair
+        ),
+    )
+
+
+def _loops(cell: Cell, adjoints: Sequence[Adjoint], variant: str) -> Iterator[LoopPlan]:
+    for index, adjoint in enumerate(adjoints):
+        values = value_table(cell) | {value.name: value for value in adjoint.values}
+        yield LoopPlan(
+            index, variant, forward_program(cell, values, adjoint), backward_program(cell, values, adjoint)
+        )

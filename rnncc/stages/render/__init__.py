@@ -1,0 +1,86 @@
+"""`render`: the C++ files of a package's kernels.
+
+Input: the KernelPlans of its cells. Output: a Bundle: the headers as they are, a header of tables and functions and seven
+translation units for each cell, and the driver's units, which are the same for every package.
+Fails with: InternalError only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from rnncc.ir.artifact import Bundle, File, Unit
+from rnncc.ir.kernel import KernelPlan
+from rnncc.paths import templates_dir
+from rnncc.stages.render.text import CellText, cell_text
+
+__all__ = ["render"]
+
+ISAS = ("generic", "v3", "v4")
+INCLUDE = "src/include"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarText:
+    """A compute type: its C++ name and what symbols call it."""
+
+    name: str
+    suffix: str
+
+
+SCALARS = (ScalarText("float", "f32"), ScalarText("double", "f64"))
+
+
+@dataclass(frozen=True, slots=True)
+class UnitText:
+    """What the template of a translation unit prints."""
+
+    isa: str
+    scalar: ScalarText
+    cells: tuple[CellText, ...]
+
+
+def render(plans: Sequence[KernelPlan]) -> Bundle:
+    """The native part of a package, but for its binding."""
+    templates = templates_dir()
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates / "cpu"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+    def text(template: str, plan: object) -> str:
+        return environment.get_template(template).render(plan=plan)
+
+    files = list(_headers(templates))
+    units: list[Unit] = []
+
+    def unit(path: str, isa: str, content: str, shared: bool = False) -> None:
+        files.append(File(path, content))
+        units.append(Unit(path, isa, shared))
+
+    for isa in ISAS:
+        for scalar in SCALARS:
+            plan = UnitText(isa, scalar, ())
+            unit(f"src/core_{isa}_{scalar.suffix}.cpp", isa, text("core.cpp.j2", plan), shared=True)
+    unit("src/core.cpp", "generic", text("core_dispatch.cpp.j2", UnitText("generic", SCALARS[0], ())), shared=True)
+    for kernel in plans:
+        cell = cell_text(kernel)
+        files.append(File(f"src/{cell.name}.h", text("cell.h.j2", cell)))
+        unit(f"src/{cell.name}.cpp", "generic", text("cell_dispatch.cpp.j2", cell))
+        for isa in ISAS:
+            for scalar in SCALARS:
+                plan = UnitText(isa, scalar, (cell,))
+                unit(f"src/{cell.name}_{isa}_{scalar.suffix}.cpp", isa, text("cell.cpp.j2", plan))
+    return Bundle(tuple(files), tuple(units), (INCLUDE,))
+
+
+def _headers(templates: Path) -> Sequence[File]:
+    found = sorted((templates / "include" / "rnncc").glob("*.h"))
+    return [File(f"{INCLUDE}/rnncc/{path.name}", path.read_text(encoding="utf-8")) for path in found]

@@ -1,0 +1,165 @@
+// Where every value of a running loop lies: in the caller's tensors where their dtype is the compute type, else in a
+// workspace that is allocated once a call.
+#pragma once
+
+#include "convert.h"
+#include "gemm.h"
+#include "program.h"
+
+namespace rnncc {
+inline namespace RNNCC_ISA_NAMESPACE {
+
+// Memory of one call.
+struct Buffer {
+  char* data = nullptr;
+  Buffer() = default;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { __builtin_free(data); }
+  bool allocate(int64_t bytes) {
+    data = static_cast<char*>(__builtin_aligned_alloc(64, size_t((bytes + 127) / 64 * 64)));
+    return data != nullptr;
+  }
+};
+
+// Hands out parts of a buffer; with none it only counts. The same sequence of calls is made twice: to count, to place.
+struct Arena {
+  char* data = nullptr;
+  int64_t used = 0;
+  template <class U>
+  U* take(int64_t count) {
+    U* part = data ? reinterpret_cast<U*>(data + used) : nullptr;
+    used += (count * int64_t(sizeof(U)) + 63) / 64 * 64;
+    return part;
+  }
+};
+
+constexpr DType dtype_of[] = {DType::f32, DType::f64, DType::bf16, DType::f16};
+
+template <class T>
+constexpr rnncc_dtype compute_dtype = sizeof(T) == 8 ? RNNCC_FLOAT64 : RNNCC_FLOAT32;
+
+// float computes on float and 16-bit tensors, double on double ones.
+template <class T>
+RNNCC_INLINE bool takes(rnncc_dtype dtype) {
+  return dtype == compute_dtype<T> || (sizeof(T) == 4 && dtype != RNNCC_FLOAT64);
+}
+
+template <class T>
+RNNCC_INLINE void read_row(T* out, const rnncc_tensor& tensor, int64_t first, int64_t n) {
+  load_row(out, tensor.data, first, n, dtype_of[tensor.dtype]);
+}
+
+template <class T>
+RNNCC_INLINE void write_row(const rnncc_tensor& tensor, int64_t first, const T* in, int64_t n) {
+  store_row(tensor.data, first, in, n, dtype_of[tensor.dtype]);
+}
+
+// fixed: the same at every step. time: indexed by t. ring: by the number of the step, a few steps deep. block: by the
+// step's place in its block of steps, ascending in t.
+enum class Mode : int8_t { fixed, time, ring, block };
+
+// Row r at step index i starts at base + i * step + r * row.
+template <class T>
+struct Place {
+  T* base;
+  int64_t step;
+  int64_t row;
+  Mode mode;
+};
+
+// How many threads, and what they divide: rows (no barrier inside a step) or units.
+struct Sharing {
+  int64_t threads;
+  bool by_units;
+};
+
+// The tiles of a stage: `blocks` ranges of `depth` units, each in tiles of `units`; scratch rows go in chunks of `rows`.
+struct Tiling {
+  int64_t blocks, heads, depth, units, per_block, count, rows;
+};
+
+struct TileRange {
+  int64_t begin, end, head, block;
+};
+
+RNNCC_INLINE TileRange tile_range(const Tiling& tiling, int64_t tile) {
+  const int64_t block = tile / tiling.per_block;
+  const int64_t begin = block * tiling.depth + tile % tiling.per_block * tiling.units;
+  const int64_t limit = (block + 1) * tiling.depth;
+  return {begin, begin + tiling.units < limit ? begin + tiling.units : limit, block % tiling.heads, block};
+}
+
+// One packed part of a product's tile: columns of the tile, terms from `operand` on.
+template <class T>
+struct Pack {
+  Packed<T> b;
+  int64_t operand;  // elements from the operand's start
+};
+
+// Columns of accumulators that one tile aims at: enough for two panels at once, few enough for the first-level cache.
+constexpr int64_t tile_columns = 256;
+constexpr int64_t scratch_elements = 12288;
+
+RNNCC_INLINE int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// The tiling depends on width, heads and threads only where units are divided, so that a thread meets the same units in
+// every stage of one width.
+template <class T>
+static Tiling make_tiling(const StageInfo& stage, const int64_t* dims, const Sharing& sharing, int64_t columns) {
+  Tiling t;
+  const int64_t width = dims[stage.width];
+  t.heads = dims[stage.blocks];
+  t.blocks = t.heads == 1 ? 1 : stage.parts * t.heads;
+  t.depth = width / t.blocks;
+  const int64_t accumulators = stage.accumulators > 0 ? stage.accumulators : 1;
+  if (sharing.by_units) {
+    t.units = round_up((t.depth + sharing.threads - 1) / sharing.threads, panel_columns<T>);
+    if (t.units > tile_columns) t.units = tile_columns;
+  } else {
+    t.units = stage.products ? round_up((tile_columns + accumulators - 1) / accumulators, panel_columns<T>) : t.depth;
+  }
+  if (t.units > t.depth) t.units = t.depth;
+  if (t.units < 1) t.units = 1;
+  t.per_block = (t.depth + t.units - 1) / t.units;
+  t.count = t.blocks * t.per_block;
+  const int64_t rows = scratch_elements / (accumulators * t.units);
+  t.rows = rows < kernel_rows ? kernel_rows : rows / kernel_rows * kernel_rows;
+  if (t.rows > row_block) t.rows = row_block;
+  if (t.rows > columns) t.rows = columns > 0 ? columns : 1;
+  return t;
+}
+
+// How a product meets a tile: parts of `depth` terms each.
+struct ProductShape {
+  int64_t parts, depth, blocks, row_length;
+};
+
+RNNCC_INLINE ProductShape product_shape(const ProductInfo& product, const MatrixInfo& matrix, const int64_t* dims) {
+  ProductShape s;
+  s.blocks = dims[matrix.blocks];
+  s.parts = s.blocks == 1 ? 1 : product.parts;
+  s.row_length = dims[matrix.columns] / s.blocks;
+  s.depth = (product.transposed ? dims[matrix.rows] : dims[matrix.columns]) / (s.parts * s.blocks);
+  return s;
+}
+
+// Packs part `part` of matrix for a tile, as columns [column, column + n) of pack.
+template <class T>
+static void pack_tile(const Packed<T>& pack, const T* matrix, const ProductShape& shape, bool transposed, const TileRange& tile,
+                      const Tiling& tiling, int64_t part, int64_t column) {
+  const int64_t n = tile.end - tile.begin;
+  if (!transposed) {
+    pack_nk(pack, matrix + tile.begin * shape.row_length + part * shape.depth, shape.row_length, column, n);
+    return;
+  }
+  int64_t first_row = 0, first_column = tile.begin;
+  if (shape.blocks > 1) {
+    first_row = (part * shape.blocks + tile.head) * shape.depth;
+    first_column = tile.block / tiling.heads * tiling.depth + tile.begin - tile.block * tiling.depth;
+  }
+  pack_kn(pack, matrix + first_row * shape.row_length + first_column, shape.row_length, column, n);
+}
+
+}  // namespace RNNCC_ISA_NAMESPACE
+}  // namespace rnncc

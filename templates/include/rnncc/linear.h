@@ -1,0 +1,205 @@
+// The product of inputs with a weight and its gradients (linear_call.h). Threads divide rows, and outputs for the weight's
+// gradient; every element is summed in the same order whatever their number.
+#pragma once
+
+#include "gemm.h"
+#include "layout.h"
+#include "linear_call.h"
+#include "reduce.h"
+#include "team.h"
+
+namespace rnncc {
+inline namespace RNNCC_ISA_NAMESPACE {
+
+// Rows of a matrix that one thread works on at once; of another dtype they are converted.
+constexpr int64_t linear_rows = row_block;
+// Rows of a converted block in the weight's gradient.
+constexpr int64_t gradient_rows = 512;
+
+template <class T>
+RNNCC_INLINE bool in_place(const rnncc_matrix& m) {
+  return m.dtype == compute_dtype<T>;
+}
+
+// Rows [begin, end) in the compute type: where they are, or converted into `room`, n elements a row.
+template <class T>
+static const T* rows_at(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n, T* room, int64_t* row) {
+  if (in_place<T>(m)) {
+    *row = m.row;
+    return static_cast<const T*>(m.data) + begin * m.row;
+  }
+  for (int64_t r = begin; r < end; ++r) load_row(room + (r - begin) * n, m.data, r * m.row, n, dtype_of[m.dtype]);
+  *row = n;
+  return room;
+}
+
+template <class T>
+static void rows_to(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n, const T* room) {
+  for (int64_t r = begin; r < end; ++r) store_row(m.data, r * m.row, room + (r - begin) * n, n, dtype_of[m.dtype]);
+}
+
+// Columns of y = x * B: share(n, panel, ...) packed by each thread from the weight; `by_output` is the forward product.
+template <class T>
+static void pack_weight(const Packed<T>& b, const rnncc_matrix& weight, bool by_output, T* room, int64_t index, int64_t members) {
+  const Range own = share(b.n, panel_columns<T>, index, members);
+  if (own.begin == own.end) return;
+  int64_t row;
+  if (by_output) {
+    for (int64_t n = own.begin; n < own.end; n += panel_columns<T>) {
+      const int64_t end = n + panel_columns<T> < own.end ? n + panel_columns<T> : own.end;
+      const T* source = rows_at(weight, n, end, b.k, room, &row);
+      pack_nk(b, source, row, n, end - n);
+    }
+  } else {
+    // A converted weight is whole: `room` holds it, see weight_room.
+    const T* source = in_place<T>(weight) ? static_cast<const T*>(weight.data) : room;
+    row = in_place<T>(weight) ? weight.row : b.n;
+    pack_kn(b, source + own.begin, row, own.begin, own.end - own.begin);
+  }
+}
+
+// out[rows, b.n] = in[rows, b.k] * b (+ bias); a thread's rows.
+template <class T>
+static void multiply_rows(const rnncc_matrix& out, const rnncc_matrix& in, const Packed<T>& b, const T* bias, const Range& rows,
+                          T* in_room, T* out_room) {
+  for (int64_t r = rows.begin; r < rows.end; r += linear_rows) {
+    const int64_t end = r + linear_rows < rows.end ? r + linear_rows : rows.end;
+    int64_t in_row;
+    const T* a = rows_at(in, r, end, b.k, in_room, &in_row);
+    const bool direct = in_place<T>(out);
+    T* c = direct ? static_cast<T*>(out.data) + r * out.row : out_room;
+    gemm(c, direct ? out.row : b.n, a, in_row, b, int64_t(0), end - r, int64_t(0), panel_count<T>(b.n), bias, false);
+    if (!direct) rows_to(out, r, end, b.n, out_room);
+  }
+}
+
+RNNCC_INLINE int64_t linear_threads(int64_t rows, int64_t inputs, int64_t outputs) {
+  constexpr int64_t least_work = 1 << 16;
+  return rows * inputs * outputs < least_work ? 1 : thread_count();
+}
+
+template <class T>
+static int32_t linear_forward(const rnncc_linear_call& call) {
+  const rnncc_matrix* const given[] = {&call.x, &call.weight, &call.bias, &call.y};
+  for (const rnncc_matrix* m : given) {
+    if (m->data && !takes<T>(m->dtype)) return WRONG_DTYPE;
+  }
+  const int64_t threads = linear_threads(call.rows, call.inputs, call.outputs);
+  const int64_t in_room = in_place<T>(call.x) ? 0 : linear_rows * call.inputs;
+  const int64_t out_room = in_place<T>(call.y) ? 0 : linear_rows * call.outputs;
+  const int64_t pack_room = in_place<T>(call.weight) ? 0 : panel_columns<T> * call.inputs;
+  const int64_t own = round_up(in_room + out_room + pack_room, 16);
+  const int64_t packed = round_up(packed_elements<T>(call.outputs, call.inputs), 16);
+  Buffer buffer;
+  if (!buffer.allocate((packed + round_up(call.outputs, 16) + own * threads) * int64_t(sizeof(T)))) return OUT_OF_MEMORY;
+  T* memory = reinterpret_cast<T*>(buffer.data);
+  const Packed<T> b = {memory, call.outputs, call.inputs};
+  T* bias = nullptr;
+  if (call.bias.data) {
+    bias = memory + packed;
+    load_row(bias, call.bias.data, int64_t(0), call.outputs, dtype_of[call.bias.dtype]);
+  }
+  T* rooms = memory + packed + round_up(call.outputs, 16);
+  team_run(threads, [&](Team& team, int32_t index, int32_t members) {
+    T* room = rooms + index * own;
+    pack_weight(b, call.weight, true, room + in_room + out_room, index, members);
+    team.barrier();
+    multiply_rows(call.y, call.x, b, bias, share(call.rows, kernel_rows, index, members), room, room + in_room);
+  });
+  return DONE;
+}
+
+// Converts a thread's rows of a block into `room`, unless they can be read where they are.
+template <class T>
+static void convert_block(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n, T* room, int64_t index, int64_t members) {
+  if (in_place<T>(m)) return;
+  const Range own = share(end - begin, 1, index, members);
+  int64_t row;
+  rows_at(m, begin + own.begin, begin + own.end, n, room + own.begin * n, &row);
+}
+
+// d_weight and d_bias: block by block of rows, each thread its outputs.
+template <class T>
+static void weight_gradient(const rnncc_linear_backward_call& call, Team& team, int64_t index, int64_t members, T* d_weight, T* d_bias,
+                            T* x_room, T* d_y_room, T* scratch) {
+  const Range own = share(call.outputs, kernel_rows, index, members);
+  const bool converts = !in_place<T>(call.x) || !in_place<T>(call.d_y);
+  const int64_t block = converts ? gradient_rows : call.rows > 0 ? call.rows : 1;
+  if (d_weight) __builtin_memset(d_weight + own.begin * call.inputs, 0, size_t((own.end - own.begin) * call.inputs) * sizeof(T));
+  if (d_bias) __builtin_memset(d_bias + own.begin, 0, size_t(own.end - own.begin) * sizeof(T));
+  for (int64_t r = 0; r < call.rows; r += block) {
+    const int64_t end = r + block < call.rows ? r + block : call.rows;
+    if (converts) {
+      team.barrier();
+      if (d_weight) convert_block(call.x, r, end, call.inputs, x_room, index, members);
+      convert_block(call.d_y, r, end, call.outputs, d_y_room, index, members);
+      team.barrier();
+    }
+    const int64_t x_row = in_place<T>(call.x) ? call.x.row : call.inputs;
+    const int64_t d_y_row = in_place<T>(call.d_y) ? call.d_y.row : call.outputs;
+    const T* x = in_place<T>(call.x) ? static_cast<const T*>(call.x.data) + r * x_row : x_room;
+    const T* d_y = in_place<T>(call.d_y) ? static_cast<const T*>(call.d_y.data) + r * d_y_row : d_y_room;
+    if (own.begin == own.end) continue;
+    if (d_weight) gemm_tn(d_weight, call.inputs, d_y, d_y_row, x, x_row, call.inputs, end - r, own.begin, own.end, true, scratch);
+    for (int64_t k = r; d_bias && k < end; k += gradient_rows) {
+      const int64_t last = k + gradient_rows < end ? k + gradient_rows : end;
+      add_rows(d_bias, d_y + (k - r) * d_y_row, d_y_row, last - k, own);
+    }
+  }
+}
+
+template <class T>
+static int32_t linear_backward(const rnncc_linear_backward_call& call) {
+  const rnncc_matrix* const given[] = {&call.x, &call.weight, &call.d_y, &call.d_x, &call.d_weight, &call.d_bias};
+  for (const rnncc_matrix* m : given) {
+    if (m->data && !takes<T>(m->dtype)) return WRONG_DTYPE;
+  }
+  const int64_t threads = linear_threads(call.rows, call.inputs, call.outputs);
+  Buffer buffer;
+  T *packed = nullptr, *weight = nullptr, *d_weight = nullptr, *d_bias = nullptr, *x_block = nullptr, *d_y_block = nullptr;
+  T* rooms = nullptr;
+  const int64_t elements = call.inputs * call.outputs;
+  const int64_t d_y_room = call.d_x.data && !in_place<T>(call.d_y) ? linear_rows * call.outputs : 0;
+  const int64_t d_x_room = call.d_x.data && !in_place<T>(call.d_x) ? linear_rows * call.inputs : 0;
+  const int64_t scratch = call.d_weight.data ? gemm_tn_scratch_elements<T>(call.inputs) : 0;
+  const int64_t own = round_up(scratch, 16) + round_up(d_y_room + d_x_room, 16);
+  for (int placing = 0; placing < 2; ++placing) {
+    Arena arena = {buffer.data, 0};
+    if (call.d_x.data) packed = arena.take<T>(packed_elements<T>(call.inputs, call.outputs));
+    if (call.d_x.data && !in_place<T>(call.weight)) weight = arena.take<T>(elements);
+    if (call.d_weight.data) d_weight = in_place<T>(call.d_weight) ? static_cast<T*>(call.d_weight.data) : arena.take<T>(elements);
+    if (call.d_bias.data) d_bias = in_place<T>(call.d_bias) ? static_cast<T*>(call.d_bias.data) : arena.take<T>(call.outputs);
+    if (!in_place<T>(call.x)) x_block = arena.take<T>(gradient_rows * call.inputs);
+    if (!in_place<T>(call.d_y)) d_y_block = arena.take<T>(gradient_rows * call.outputs);
+    rooms = arena.take<T>(own * threads);
+    if (!placing && !buffer.allocate(arena.used)) return OUT_OF_MEMORY;
+  }
+  team_run(threads, [&](Team& team, int32_t index, int32_t members) {
+    T* room = rooms + index * own;
+    T* rows = room + round_up(scratch, 16);
+    if (call.d_x.data) {
+      if (weight) {
+        const Range part = share(call.outputs, 1, index, members);
+        int64_t row;
+        rows_at(call.weight, part.begin, part.end, call.inputs, weight + part.begin * call.inputs, &row);
+        team.barrier();
+      }
+      const Packed<T> b = {packed, call.inputs, call.outputs};
+      pack_weight(b, call.weight, false, weight, index, members);
+      team.barrier();
+      multiply_rows(call.d_x, call.d_y, b, static_cast<const T*>(nullptr), share(call.rows, kernel_rows, index, members), rows,
+                    rows + d_y_room);
+    }
+    if (d_weight || d_bias) weight_gradient(call, team, index, members, d_weight, d_bias, x_block, d_y_block, room);
+  });
+  if (d_weight && !in_place<T>(call.d_weight)) {
+    for (int64_t o = 0; o < call.outputs; ++o) {
+      store_row(call.d_weight.data, o * call.d_weight.row, d_weight + o * call.inputs, call.inputs, dtype_of[call.d_weight.dtype]);
+    }
+  }
+  if (d_bias && !in_place<T>(call.d_bias)) store_row(call.d_bias.data, int64_t(0), d_bias, call.outputs, dtype_of[call.d_bias.dtype]);
+  return DONE;
+}
+
+}  // namespace RNNCC_ISA_NAMESPACE
+}  // namespace rnncc

@@ -1,0 +1,29 @@
+// The product of inputs with a weight, y = x Wᵀ + b, and its gradients: what the binding fills. Plain data.
+#pragma once
+
+#include "call.h"
+
+// Rows of contiguous elements, `row` elements apart; of a vector (bias) `row` is unused. `data` null: not given or wanted.
+struct rnncc_matrix {
+  void* data;
+  int64_t row;
+  rnncc_dtype dtype;
+};
+
+// y[rows, outputs] = x[rows, inputs] weight[outputs, inputs]ᵀ + bias[outputs]
+struct rnncc_linear_call {
+  int64_t rows, inputs, outputs;
+  rnncc_matrix x, weight, bias, y;
+};
+
+// d_x = d_y weight, d_weight = d_yᵀ x, d_bias = sum of d_y's rows; each is overwritten.
+struct rnncc_linear_backward_call {
+  int64_t rows, inputs, outputs;
+  rnncc_matrix x, weight, d_y, d_x, d_weight, d_bias;
+};
+
+// Computed in double where x (d_y) is float64, else in float. Returns 0; 1 out of memory; 2 a dtype that is not taken.
+extern "C" {
+__attribute__((visibility("default"))) int32_t rnncc_linear_forward(const rnncc_linear_call* call);
+__attribute__((visibility("default"))) int32_t rnncc_linear_backward(const rnncc_linear_backward_call* call);
+}

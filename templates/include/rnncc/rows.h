@@ -1,0 +1,111 @@
+// Operators across the units of one row (rnncc/ir/cell.py, RowOperator).
+#pragma once
+
+#include "program.h"
+
+namespace rnncc {
+inline namespace RNNCC_ISA_NAMESPACE {
+
+// A row's layout: unit (p, n, d) of [parts, heads, depth] at (p * heads + n) * depth + d. What a head holds is the sequence of
+// its units, p first: unit j of head n is (j / depth, n, j % depth).
+struct RowLayout {
+  int64_t parts, heads, depth;
+
+  int64_t units() const { return parts * depth; }
+  int64_t at(int64_t head, int64_t j) const { return heads == 1 ? j : (j / depth * heads + head) * depth + j % depth; }
+};
+
+// A value of one unit has one head; what a head is then its only one.
+RNNCC_INLINE RowLayout row_layout(int64_t width, int64_t parts, int64_t heads) {
+  if (width == 1) return {1, 1, 1};
+  return {parts, heads, width / (parts * heads)};
+}
+
+template <class T>
+RNNCC_INLINE T sum_of(const T* p, int64_t n) {
+  Vec<T> total = {};
+  for (int64_t i = 0; i < n; i += lanes<T>) total += load_upto(p + i, n - i);
+  return horizontal_sum(total);
+}
+
+template <class T>
+RNNCC_INLINE T largest_of(const T* p, int64_t n, T largest) {
+  for (int64_t i = 0; i < n; ++i) largest = (largest > p[i] || largest != largest) ? largest : p[i];
+  return largest;
+}
+
+template <class T>
+static void reduce_row(RowOperator op, T* out, const RowLayout& to, const T* in, const RowLayout& from) {
+  // A sum to one value runs over all heads.
+  const bool whole = to.heads == 1;
+  const int64_t count = whole ? from.heads * from.depth : from.depth;
+  for (int64_t n = 0; n < to.heads; ++n) {
+    T total = op == RowOperator::max ? -T(__builtin_inf()) : T(0);
+    for (int64_t p = 0; p < from.parts; ++p) {
+      const T* row = in + (p * from.heads + n) * from.depth;
+      total = op == RowOperator::max ? largest_of(row, count, total) : total + sum_of(row, count);
+    }
+    out[n] = op == RowOperator::mean ? total / T(from.parts * count) : total;
+  }
+}
+
+// Units [begin, begin + n) of each head of `from` to units [start, start + n) of `to`.
+template <class T>
+static void copy_units(T* out, const RowLayout& to, int64_t start, const T* in, const RowLayout& from, int64_t begin, int64_t n) {
+  for (int64_t h = 0; h < to.heads; ++h) {
+    for (int64_t j = 0; j < n; ++j) out[to.at(h, start + j)] = in[from.at(h, begin + j)];
+  }
+}
+
+// One operand's share of the target; `offset` is in units of a head: where a slice begins in `in`, where a pad or
+// concatenation puts it in `out`. Concatenation is called once an operand.
+template <class T>
+static void row_operation(RowOperator op, T* out, const RowLayout& to, const T* in, const RowLayout& from, int64_t offset,
+                          int64_t times) {
+  switch (op) {
+    case RowOperator::sum:
+    case RowOperator::mean:
+    case RowOperator::max: reduce_row(op, out, to, in, from); return;
+    case RowOperator::spread:
+      for (int64_t block = 0; block < to.parts * to.heads; ++block) {
+        const T value = in[from.heads == 1 ? 0 : block % to.heads] / T(to.units());
+        for (int64_t d = 0; d < to.depth; ++d) out[block * to.depth + d] = value;
+      }
+      return;
+    case RowOperator::cumsum:
+    case RowOperator::cumsum_reversed:
+      for (int64_t h = 0; h < to.heads; ++h) {
+        T total = T(0);
+        for (int64_t i = 0; i < to.units(); ++i) {
+          const int64_t at = to.at(h, op == RowOperator::cumsum ? i : to.units() - 1 - i);
+          total += in[at];
+          out[at] = total;
+        }
+      }
+      return;
+    case RowOperator::slice: copy_units(out, to, int64_t(0), in, from, offset, to.units()); return;
+    case RowOperator::concat: copy_units(out, to, offset, in, from, int64_t(0), from.units()); return;
+    case RowOperator::pad:
+      for (int64_t i = 0; i < to.units() * to.heads; ++i) out[i] = T(0);
+      copy_units(out, to, offset, in, from, int64_t(0), from.units());
+      return;
+    case RowOperator::repeat:
+      for (int64_t h = 0; h < to.heads; ++h) {
+        for (int64_t i = 0; i < to.units(); ++i) out[to.at(h, i)] = in[from.at(h, i / times)];
+      }
+      return;
+    case RowOperator::segment_sum:
+      for (int64_t h = 0; h < to.heads; ++h) {
+        for (int64_t i = 0; i < to.units(); ++i) {
+          T total = T(0);
+          for (int64_t j = 0; j < times; ++j) total += in[from.at(h, i * times + j)];
+          out[to.at(h, i)] = total;
+        }
+      }
+      return;
+    case RowOperator::none: return;
+  }
+}
+
+}  // namespace RNNCC_ISA_NAMESPACE
+}  // namespace rnncc

@@ -1,0 +1,225 @@
+// The state of one call: places of all slots, packed weights, gradients of weights, and what each thread needs.
+#pragma once
+
+#include "layout.h"
+#include "team.h"
+
+namespace rnncc {
+inline namespace RNNCC_ISA_NAMESPACE {
+
+// Steps of a block: the products over steps and rows are taken after each, while its values are in cache.
+constexpr int64_t rows_of_block = 512;
+
+template <class T>
+struct Run {
+  const Program<T>& program;
+  const Call& call;
+  const int64_t* dims = nullptr;
+  Sharing sharing = {1, false};
+  int64_t block_steps = 1;
+  int64_t ring_mask = 1;
+  Place<T>* places = nullptr;      // of each slot; of `previous` and `next` ones: of the tensor at the edge
+  int16_t* primary = nullptr;      // of each stored slot: the destination that is its place, or -1
+  const T** matrices = nullptr;    // weights in the compute type
+  T** gradients = nullptr;         // of each weight; null where not wanted
+  T** sums = nullptr;              // one a SumInfo
+  Tiling* tilings = nullptr;
+  Pack<T>* packs = nullptr;        // by stage, tile, product, part
+  int64_t* first_pack = nullptr;   // of each stage
+  int64_t* packs_per_tile = nullptr;
+  T* constants = nullptr;
+  char* members = nullptr;         // per thread: pointers, row strides, scratch
+  int64_t member_bytes = 0;
+  int64_t scratch = 0, reduction = 0;  // elements a thread
+
+  int64_t dim(int16_t index) const { return dims[index]; }
+  const rnncc_tensor& tensor(Table table, int16_t index) const { return call.table[table][index]; }
+  int64_t time(int64_t n) const { return call.descending ? call.steps - 1 - n : n; }
+
+  int64_t index(Mode mode, int64_t n) const {
+    switch (mode) {
+      case Mode::time: return time(n);
+      case Mode::ring: return n & ring_mask;
+      case Mode::block: return call.descending ? block_steps - 1 - n % block_steps : n % block_steps;
+      default: return 0;
+    }
+  }
+
+  // Where row 0 of a slot is at step n, and the distance of its rows.
+  T* at(int16_t slot, int64_t n, int64_t* row) const {
+    const SlotInfo* info = &program.slots[slot];
+    int64_t offset = 0;
+    for (;;) {
+      if (info->kind == Kind::view) {
+        offset += dim(info->offset);
+      } else if (info->kind == Kind::previous && n > 0) {
+        --n;
+      } else if (info->kind == Kind::next && n < call.steps - 1) {
+        ++n;
+      } else {
+        break;
+      }
+      slot = info->link;
+      info = &program.slots[slot];
+    }
+    const Place<T>& place = places[slot];
+    *row = place.row;
+    return place.base + index(place.mode, n) * place.step + offset;
+  }
+
+  // Whether a slot is a tensor of another dtype that is converted step by step.
+  bool staged(const SlotInfo& info) const {
+    if (info.kind != Kind::read) return false;
+    const rnncc_tensor& t = tensor(info.table, info.index);
+    return t.data && t.dtype != compute_dtype<T>;
+  }
+
+  Place<T> workspace(Arena& arena, const SlotInfo& info) const {
+    const int64_t width = dim(info.width), step = call.columns * width;
+    const int64_t depth = info.kept ? block_steps : ring_mask + 1;
+    return {arena.take<T>(depth * step), step, width, info.kept ? Mode::block : Mode::ring};
+  }
+
+  static Place<T> in_place(const rnncc_tensor& t, int64_t offset) {
+    return {static_cast<T*>(t.data) + offset, t.step, t.column, Mode::time};
+  }
+
+  Place<T> lay_out_slot(Arena& arena, const SlotInfo& info, int16_t slot, T* zeros) {
+    switch (info.kind) {
+      case Kind::read: {
+        const rnncc_tensor& t = tensor(info.table, info.index);
+        if (!t.data) return {zeros, 0, 0, Mode::fixed};
+        return staged(info) ? workspace(arena, info) : in_place(t, dim(info.offset));
+      }
+      case Kind::previous:
+      case Kind::next: {
+        const rnncc_tensor& t = tensor(info.table, info.index);
+        if (!t.data) return {zeros, 0, 0, Mode::fixed};
+        if (t.dtype == compute_dtype<T>) return {static_cast<T*>(t.data), 0, t.column, Mode::fixed};
+        const int64_t width = dim(info.width);
+        T* copy = arena.take<T>(call.columns * width);
+        for (int64_t r = 0; copy && r < call.columns; ++r) read_row(copy + r * width, t, r * t.column, width);
+        return {copy, 0, width, Mode::fixed};
+      }
+      case Kind::vector: {
+        const T* weight = matrices[info.index];
+        return {weight ? const_cast<T*>(weight) + dim(info.offset) : nullptr, 0, 0, Mode::fixed};
+      }
+      case Kind::stored: {
+        primary[slot] = -1;
+        for (int16_t d = 0; d < info.destinations; ++d) {
+          const Destination& to = program.destinations[info.first_destination + d];
+          const rnncc_tensor& t = tensor(to.table, to.index);
+          if (!t.data || t.dtype != compute_dtype<T>) continue;
+          primary[slot] = d;
+          return in_place(t, dim(to.offset));
+        }
+        return workspace(arena, info);
+      }
+      case Kind::view:
+      case Kind::tile: break;
+    }
+    return {nullptr, 0, 0, Mode::fixed};
+  }
+
+  // The workspace; called once to count and once to place.
+  void lay_out(Arena& arena) {
+    int64_t widest = 1;
+    for (int16_t s = 0; s < program.slot_count; ++s) {
+      if (dim(program.slots[s].width) > widest) widest = dim(program.slots[s].width);
+    }
+    T* zeros = arena.take<T>(widest);
+    for (int64_t i = 0; zeros && i < widest; ++i) zeros[i] = T(0);
+    constants = arena.take<T>(program.constant_count + 1);
+    for (int64_t i = 0; constants && i < program.constant_count; ++i) constants[i] = T(call.constants[i]);
+    for (int16_t w = 0; w < program.weight_count; ++w) {
+      const rnncc_tensor& t = tensor(WEIGHTS, w);
+      const int64_t count = weight_elements(w);
+      if (t.dtype == compute_dtype<T>) {
+        matrices[w] = static_cast<const T*>(t.data);
+      } else {
+        T* copy = arena.take<T>(count);
+        if (copy) read_row(copy, t, int64_t(0), count);
+        matrices[w] = copy;
+      }
+      gradients[w] = nullptr;
+      if (!call.table[D_WEIGHTS]) continue;
+      const rnncc_tensor& d = tensor(D_WEIGHTS, w);
+      if (d.data) gradients[w] = d.dtype == compute_dtype<T> ? static_cast<T*>(d.data) : arena.take<T>(count);
+    }
+    for (int16_t s = 0; s < program.slot_count; ++s) places[s] = lay_out_slot(arena, program.slots[s], s, zeros);
+    for (int16_t s = 0; s < program.sum_count; ++s) {
+      const int64_t width = dim(program.slots[program.sums[s].slot].width);
+      sums[s] = arena.take<T>(width);
+      for (int64_t i = 0; sums[s] && i < width; ++i) sums[s][i] = T(0);
+    }
+    reduction = 0;
+    for (int16_t o = 0; o < program.outer_count; ++o) {
+      const int64_t elements = gemm_tn_scratch_elements<T>(dim(program.matrices[program.outers[o].matrix].columns));
+      if (gradients[program.matrices[program.outers[o].matrix].index] && elements > reduction) reduction = elements;
+    }
+    scratch = 0;
+    for (int16_t s = 0; s < program.stage_count; ++s) {
+      lay_out_packs(arena, s);
+      const int64_t elements = tilings[s].rows * tilings[s].units * program.stages[s].accumulators;
+      if (elements > scratch) scratch = elements;
+    }
+    const int64_t slots = round_up(program.slot_count, 8);
+    member_bytes = slots * 16 + round_up((scratch + lanes<T>) * int64_t(sizeof(T)), 64) + round_up(reduction * int64_t(sizeof(T)), 64);
+    members = arena.take<char>(member_bytes * sharing.threads);
+  }
+
+  void lay_out_packs(Arena& arena, int16_t s) {
+    const StageInfo& stage = program.stages[s];
+    int64_t next = first_pack[s];
+    for (int64_t tile = 0; stage.products && tile < tilings[s].count; ++tile) {
+      const TileRange range = tile_range(tilings[s], tile);
+      for (int16_t p = 0; p < stage.products; ++p) {
+        const ProductInfo& product = program.products[stage.first_product + p];
+        const ProductShape shape = product_shape(product, program.matrices[program.product_matrices[product.matrix]], dims);
+        const int64_t n = product.count * (range.end - range.begin);
+        for (int64_t part = 0; part < shape.parts; ++part) {
+          const int64_t operand = shape.blocks == 1 ? 0 : (part * shape.blocks + range.head) * shape.depth;
+          packs[next++] = {{arena.take<T>(packed_elements<T>(n, shape.depth)), n, shape.depth}, operand};
+        }
+      }
+    }
+  }
+
+  // Packs one tile's share of the weights.
+  void pack(int16_t s, int64_t tile) const {
+    const StageInfo& stage = program.stages[s];
+    const TileRange range = tile_range(tilings[s], tile);
+    const Pack<T>* next = packs + first_pack[s] + tile * packs_per_tile[s];
+    for (int16_t p = 0; p < stage.products; ++p) {
+      const ProductInfo& product = program.products[stage.first_product + p];
+      const int16_t* names = program.product_matrices + product.matrix;
+      const ProductShape shape = product_shape(product, program.matrices[names[0]], dims);
+      for (int64_t part = 0; part < shape.parts; ++part, ++next) {
+        for (int16_t g = 0; g < product.count; ++g) {
+          const MatrixInfo& matrix = program.matrices[names[g]];
+          const T* data = matrices[matrix.index] + dim(matrix.row) * shape.row_length;
+          pack_tile(next->b, data, shape, product.transposed, range, tilings[s], part, g * (range.end - range.begin));
+        }
+      }
+    }
+  }
+
+  int64_t weight_elements(int16_t w) const { return dims[program.weight_rows + w] * dims[program.weight_columns + w]; }
+
+  // A thread's own memory.
+  Frame<T> frame(int64_t member) const {
+    char* own = members + member * member_bytes;
+    const int64_t slots = round_up(program.slot_count, 8);
+    return {reinterpret_cast<T**>(own), reinterpret_cast<int64_t*>(own + slots * 8), constants};
+  }
+  T* tile_scratch(int64_t member) const {
+    return reinterpret_cast<T*>(members + member * member_bytes + round_up(program.slot_count, 8) * 16);
+  }
+  T* reduction_scratch(int64_t member) const {
+    return tile_scratch(member) + round_up((scratch + lanes<T>) * int64_t(sizeof(T)), 64) / int64_t(sizeof(T));
+  }
+};
+
+}  // namespace RNNCC_ISA_NAMESPACE
+}  // namespace rnncc
