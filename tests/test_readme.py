@@ -1,0 +1,61 @@
+"""The README says what is true: its table, its example, its count of cells; and so do the documents."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rnncc.catalogue import catalogue, markdown
+from rnncc.compiler import front
+from rnncc.paths import shipped_cells
+from rnncc.read import read_source
+from rnncc.source import Source
+from tests.conftest import Golden
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+BEGIN, END = "--update-golden` -->\n", "<!-- end of cells -->"
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The fenced blocks of a Markdown file that name that language (none: the plain ones)."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def test_the_table_of_cells(golden: Golden) -> None:
+    text = README.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    entries = tuple(entry for path in shipped_cells() for entry in catalogue(read_source(path)))
+    golden(README, before + BEGIN + "\n" + markdown(entries) + "\n" + END + after)
+
+
+def test_the_number_of_cells() -> None:
+    found = re.search(r"the (\d+) shipped ones", README.read_text(encoding="utf-8"))
+    assert found is not None
+    assert int(found[1]) == len(shipped_cells())
+
+
+def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell, program = blocks(README, "")[0], blocks(README, "python")[0]
+    (tmp_path / "mycell.rnn").write_text(cell, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(program, "README.md", "exec"), names)
+    assert tuple(names["output"].shape) == (100, 32, 256)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("path", [README, ROOT / "docs" / "language.md"], ids=lambda path: path.name)
+def test_the_cells_in_the_documents_pass_the_check(path: Path) -> None:
+    cells = [block for block in blocks(path, "") if block.startswith("cell ")]
+    assert cells
+    for cell in cells:
+        assert front(Source(path.name, cell))
+
+
+@pytest.mark.parametrize("path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda path: path.name)
+def test_links_between_documents_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
