@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import assert_never
 
 from rnncc.ir import dim as dims
+from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import (
     Cell,
     Constraint,
@@ -35,6 +36,9 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref
+from rnncc.ir.kernel import KernelPlan
+from rnncc.ir.recurrence import Recurrence
+from rnncc.ir.show_compiled import show_adjoint, show_plan, show_recurrence
 from rnncc.ir.show_syntax import show_declaration
 from rnncc.ir.syntax import CellDecl
 
@@ -195,12 +199,18 @@ def _cell(cell: Cell) -> Iterator[str]:
     yield f"output {cell.output}"
 
 
-def show(value: CellDecl | Cell) -> str:
+def show(value: CellDecl | Cell | Recurrence | Adjoint | KernelPlan) -> str:
     """The value as text, without a final newline."""
     match value:
         case CellDecl():
             return show_declaration(value)
         case Cell():
             return "\n".join(_cell(value))
+        case Recurrence():
+            return "\n".join(show_recurrence(value, show_expr))
+        case Adjoint():
+            return "\n".join(show_adjoint(value, show_node))
+        case KernelPlan():
+            return "\n".join(show_plan(value, show_expr))
         case _:
             assert_never(value)
