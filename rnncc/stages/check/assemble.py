@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rnncc.ir.cell import (
     Cell,
@@ -28,7 +29,7 @@ from rnncc.stages.check.hoist import Hoister
 from rnncc.stages.check.lints import Subject, lint, live_equations
 from rnncc.stages.check.locate import Part, locate
 from rnncc.stages.check.mentions import mentioned_names
-from rnncc.stages.check.place import Placed, Program, live, place
+from rnncc.stages.check.place import Placed, Program, fuse, live, place
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved
 from rnncc.stages.check.segments import Assembler
@@ -47,6 +48,7 @@ def assemble(decl: CellDecl, resolved: Resolved, shapes: Shapes, symbols: Symbol
     inputs = frozenset(symbols.inputs)
     program = Program(live(flat.nodes, (*names, output)), names, delays, inputs, output)
     placed = place(program)
+    program = replace(program, nodes=fuse(program.nodes, placed, symbols.states))
     headed = heads(program.nodes, flat.shapes, placed.last, resolved, symbols, report)
     read = {name for node in program.nodes.values() for name in operands(node)}
     parameters = pack(read, resolved, flat.shapes, headed.blocks, symbols, report)

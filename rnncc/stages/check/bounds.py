@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, RowOperator, Segment
@@ -36,14 +36,15 @@ _BY_OPERATOR = {
 
 
 class Bounds:
-    """Bounds of the values and expressions of one loop. Parameters and constants count as bounded."""
+    """Bounds of the values and expressions of the loops. Parameters and constants count as bounded."""
 
-    def __init__(self, segment: Segment, placement: Mapping[str, Placement]) -> None:
-        self.nodes: dict[str, Node] = {node.target: node for node in segment.nodes}
+    def __init__(self, segments: Sequence[Segment], placement: Mapping[str, Placement]) -> None:
+        self.nodes: dict[str, Node] = {node.target: node for segment in segments for node in segment.nodes}
         self.fixed = {name for name, placed in placement.items() if placed is Placement.P}
-        self.fixed |= set(segment.constants) | {member for weight in segment.weights for member in weight.members}
+        for segment in segments:
+            self.fixed.update(segment.constants, *(weight.members for weight in segment.weights))
         self.known: dict[str, Bound] = {}
-        # In the loop's order, so that what a node reads is known before it.
+        # In the loops' order, so that what a node reads is known before it.
         for name, node in self.nodes.items():
             self.known[name] = self._node(node)
 
@@ -102,12 +103,23 @@ class Bounds:
         signed = terms(expr)
         for position, (negative, term) in enumerate(signed):
             node = self.nodes.get(term.name) if isinstance(term, Ref) else None
-            if not negative or not isinstance(node, Pointwise):
+            if not negative or node is None:
                 continue
             rest = sorted(map(repr, signed[:position] + signed[position + 1 :]))
-            if any(sorted(map(repr, terms(candidate))) == rest for candidate in _candidates(node.expr)):
+            if any(sorted(map(repr, terms(candidate))) == rest for candidate in _maximum_of(node)):
                 return True
         return False
+
+
+def _maximum_of(node: Node) -> tuple[Expr, ...]:
+    """What a value is the maximum of (one thing, where it is no maximum)."""
+    match node:
+        case Pointwise(_, expr):
+            return _candidates(expr)
+        case RowOp(_, RowOperator.MAX, (operand,)):
+            return (Ref(operand),)
+        case _:
+            return ()
 
 
 def _candidates(expr: Expr) -> tuple[Expr, ...]:

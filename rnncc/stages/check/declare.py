@@ -211,7 +211,8 @@ class _Declarer:
                 return given
             expected = "a number"
         message = f"the constant '{statement.name}' must be {expected}, not {given!r}"
-        self.report.error("RNN235", message, statement.span, help=closest(str(given), FUNCTIONS))
+        help = closest(str(given), FUNCTIONS) if isinstance(value, str) else ""
+        self.report.error("RNN235", message, statement.span, help=help)
         return value
 
     def _declare(self, statement: Statement) -> None:

@@ -80,7 +80,9 @@ class Flattener:
         if self.shapes[target].is_matrix:
             self.define(Pointwise(target, self.matrix_expression(term, term), equation.span))
             return
-        if isinstance(term, Product) and not self.is_diagonal(term.matrix):
+        # What a state takes from inputs alone is computed before its loop: `fuse` joins the two where it is not so.
+        is_state = target in self.symbols.states
+        if isinstance(term, Product) and not is_state and not self.is_diagonal(term.matrix):
             key = (self.matrix(term.matrix), self.operand(term.operand))
             if key not in self.products and self.shapes[key[0]].width == width:
                 self.products[key] = target
@@ -89,7 +91,7 @@ class Flattener:
         if isinstance(term, Part):
             self.part(term, equation)
             return
-        if isinstance(term, Row):
+        if isinstance(term, Row) and not is_state:
             self.define(self.rows.node(term, target))
             return
         self.define(Pointwise(target, self.expression(term), equation.span))

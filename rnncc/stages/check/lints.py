@@ -133,8 +133,8 @@ def _missing_bias(subject: Subject, report: Report) -> None:
 
 
 def _unbounded_exp(subject: Subject, report: Report) -> None:
+    bounds = Bounds(subject.segments, subject.placed.placement)
     for segment in subject.segments:
-        bounds = Bounds(segment, subject.placed.placement)
         for node in segment.nodes:
             for part in _applications(node):
                 if part.operator == "exp" and not bounds.of(part.arguments[0]).above:

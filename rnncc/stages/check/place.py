@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rnncc.diagnostics import InternalError
-from rnncc.ir.cell import Node, Placement, operands
+from rnncc.ir.cell import Node, Placement, Pointwise, operands
+from rnncc.ir.expr import Ref
 from rnncc.stages.check import graph
 
 
@@ -82,6 +83,27 @@ def place(program: Program) -> Placed:
         else:
             placement[name] = Placement.X if name in from_inputs else Placement.P
     return Placed(tuple(segments), placement, owner, last)
+
+
+def fuse(nodes: dict[str, Node], placed: Placed, states: Iterable[str]) -> dict[str, Node]:
+    """`h = h__M` and `h__M = M @ v` become `h = M @ v` where both run in the loop and nothing else reads h__M."""
+    readers: dict[str, int] = {}
+    for node in nodes.values():
+        for name in operands(node):
+            readers[name] = readers.get(name, 0) + 1
+    result = dict(nodes)
+    for state in states:
+        copy = nodes[state]
+        if not isinstance(copy, Pointwise) or not isinstance(copy.expr, Ref):
+            continue
+        source = nodes.get(copy.expr.name)
+        same_loop = placed.owner.get(copy.expr.name) == placed.owner[state]
+        is_user_named = "__" not in copy.expr.name
+        if source is None or is_user_named or not same_loop or readers[source.target] > 1:
+            continue
+        result[state] = replace(source, target=state)
+        del result[source.target]
+    return result
 
 
 def _histories(

@@ -27,6 +27,8 @@ class _Inference:
     def __init__(self, equations: tuple[Equation, ...], resolved: Resolved, symbols: Symbols, report: Report) -> None:
         self.report, self.symbols, self.resolved = report, symbols, resolved
         self.equations = equations
+        # `n` for the instance n_1.
+        self.bases = {equation.target: equation.written.partition("[")[0] for equation in equations}
         self.values: dict[str, Shape] = {}
         self.solved: dict[str, Dim] = {}
         # Values made of parameters and numbers only: matrices must be.
@@ -127,8 +129,7 @@ class _Inference:
         self.same(declared.width, shape.width, equation.target_span, term.span, f"'{equation.written}'", "its value")
 
     def declared(self, equation: Equation) -> Shape | None:
-        base = equation.written.partition("[")[0]
-        found = self.symbols.locals.get(base)
+        found = self.symbols.locals.get(self.bases[equation.target])
         return Shape(found.width) if found is not None and found.width is not None else None
 
     def matrix_target(self, equation: Equation, shape: Shape) -> None:
@@ -164,11 +165,8 @@ class _Inference:
         """The declared width of a target of a split."""
         if name in self.symbols.states:
             return self.symbols.states[name].width
-        for base in (name, name.rpartition("_")[0]):
-            found = self.symbols.locals.get(base)
-            if found is not None:
-                return found.width
-        return None
+        found = self.symbols.locals.get(self.bases[name])
+        return found.width if found is not None else None
 
     def unknown(self) -> Shape:
         return Shape(self.solver.fresh())

@@ -149,7 +149,7 @@ class Statics:
                 return count + sign * other_count, _bounded(offset + sign * other, expression.span)
             case _:
                 if _mentions_time(expression):
-                    raise _NotStatic("RNN216", "of time is t or t minus a whole number", expression.span)
+                    raise _NotStatic("RNN216", "is neither t nor t minus a whole number", expression.span)
                 value = self._number(expression, scope)
                 if isinstance(value, float):
                     raise _NotStatic("RNN220", f"must be a whole number, not {value}", expression.span)
