@@ -33,7 +33,7 @@ def run(code: str, folder: Path) -> str:
 
 def test_a_built_package_needs_torch_alone(tmp_path: Path) -> None:
     package = build_package(cells_dir() / "lstm.rnn", tmp_path)
-    assert json.loads((package / "_rnncc.json").read_text())["library"] == "_lstm.so"
+    assert json.loads((package / "_rnncc.json").read_text())["library"] == "liblstm.so"
     out = run(
         "import os; os.environ['PATH'] = ''\n"
         "import lstm, torch\n"
@@ -69,7 +69,7 @@ def test_layers_of_a_built_package_pickle_by_name(tmp_path: Path) -> None:
 
 def test_a_damaged_library_is_a_warning_and_the_reference_runs(tmp_path: Path) -> None:
     package = build_package(cells_dir() / "lstm.rnn", tmp_path)
-    (package / "_lstm.so").write_bytes(b"not a library")
+    (package / "liblstm.so").write_bytes(b"not a library")
     out = run(
         "import warnings, torch\n"
         "with warnings.catch_warnings(record=True) as caught:\n"

@@ -87,7 +87,7 @@ def build(
         library = None
         if product.bundle is not None and compiler is not None:
             _compile(product.bundle, stem, folder, compiler, cache, key)
-            library = f"_{stem}.so"
+            library = toolchain.library_name(stem)
         # Written last: a package without it is not finished.
         _describe(product, stem, key, library, compiler, folder)
 
@@ -156,7 +156,7 @@ def _compile(bundle: Bundle, stem: str, folder: Path, compiler: Toolchain, cache
     (folder / empty).write_text("int rnncc_no_symbol_of_torch;\n", encoding="utf-8")
     stub_command = (*compiler.command, "-shared", "-fPIC", empty, "-Wl,-soname,libtorch.so", "-o", stub)
     compiles.append(ninja.Command(stub, (empty,), stub_command))
-    library = f"_{stem}.so"
+    library = toolchain.library_name(stem)
     link = ninja.Command(
         library,
         (*objects, stub),

@@ -64,6 +64,11 @@ def find_toolchain() -> Toolchain:
     )
 
 
+def library_name(stem: str) -> str:
+    """The package's library. Not `_lstm.so`: Python would take that for the module `_lstm` before `_lstm.py`."""
+    return f"lib{stem}.so"
+
+
 def flags_text() -> str:
     """Every flag, as one text for the cache key."""
     return " ".join((*KERNEL, *BINDING, *LINK, *(flag for name in sorted(ISA) for flag in (name, *ISA[name])),
