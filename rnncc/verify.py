@@ -17,8 +17,11 @@ from rnncc.ir.cell import Cell, Constraint
 from rnncc.ir.dim import evaluate
 
 # Relative error ‖ours - reference‖/‖reference‖ allowed, by dtype. Inputs and parameters are rounded to the dtype before
-# both run, so that only the arithmetic differs. Half precision is dominated by the rounding of what the op returns.
+# both run, so that only the arithmetic differs. In 16 bits, where the prologue and the streams are rounded too, a cell
+# that amplifies rounding may exceed the bound: up to twice the error of its eager loop in that dtype (both errors are
+# samples of one distribution).
 BOUNDS = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+HALF = (torch.bfloat16, torch.float16)
 
 SHAPES = ((1, 1), (7, 3), (33, 16))  # (T, B)
 
@@ -60,73 +63,104 @@ def _holds(constraint: Constraint, sizes: dict[str, int]) -> bool:
 
 def relative_error(ours: Tensor, expected: Tensor) -> float:
     """‖ours - expected‖ / ‖expected‖ in float64; the plain norm where the expected value is zero; NaN never passes."""
-    difference = float(torch.linalg.vector_norm(ours.double() - expected.double()))
-    norm = float(torch.linalg.vector_norm(expected.double()))
-    return difference / norm if norm > 0 else difference
+    exact = expected.detach().double()
+    difference = torch.linalg.vector_norm(ours.detach().double() - exact)
+    norm = torch.linalg.vector_norm(exact)
+    return float(difference / norm if norm > 0 else difference)
 
 
-def verify(layer_class: Any, cell: Cell, *, device: str = "cpu", dtypes: tuple[torch.dtype, ...] | None = None) -> list[Row]:
+def verify(
+    layer_class: Any, cell: Cell, *, device: str = "cpu", dtypes: tuple[torch.dtype, ...] = tuple(BOUNDS)
+) -> list[Row]:
     """Compare `layer_class` (a layer of a built package) with the reference of `cell` over SHAPES and dtypes."""
     rows: list[Row] = []
-    for dtype in dtypes or (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+    for dtype in dtypes:
         worst: dict[str, float] = {}
+        bounds: dict[str, float] = {}
         for steps, columns in SHAPES:
-            for quantity, error in compare(layer_class, cell, steps, columns, dtype, device).items():
+            problem = _Problem(layer_class, cell, steps, columns, dtype, device)
+            exact = problem.reference(torch.float64)
+            eager = problem.reference(dtype) if dtype in HALF else {}
+            for quantity, value in problem.ours().items():
+                error = relative_error(value, exact[quantity])
                 known = worst.get(quantity, 0.0)
                 # NaN compares false with everything: keep it once seen.
                 worst[quantity] = error if error != error or error > known else known
+                allowed = 2 * relative_error(eager[quantity], exact[quantity]) if eager else 0.0
+                bounds[quantity] = max(bounds.get(quantity, BOUNDS[dtype]), allowed)
         name = str(dtype).removeprefix("torch.")
-        rows += [Row(quantity, name, error, BOUNDS[dtype]) for quantity, error in worst.items()]
+        rows += [Row(quantity, name, error, bounds[quantity]) for quantity, error in worst.items()]
     return rows
 
 
-def compare(
-    layer_class: Any, cell: Cell, steps: int, columns: int, dtype: torch.dtype, device: str
-) -> dict[str, float]:
-    """Relative error of every quantity for one shape. `x` and extra inputs are standard normal, initial states small."""
-    generator = torch.Generator().manual_seed(steps * 1000 + columns)
-    sizes = problem_sizes(cell)
-    dims = {size.name: sizes[size.name] for size in cell.sizes if size.solved is None}
-    torch.manual_seed(0)
-    layer = layer_class(sizes["I"], sizes["H"], dtype=dtype, device=device, **dims)
+class _Problem:
+    """One shape: a layer, what it is given (standard normal inputs, small initial states) and what it is asked for."""
 
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype)
+    def __init__(
+        self, layer_class: Any, cell: Cell, steps: int, columns: int, dtype: torch.dtype, device: str
+    ) -> None:
+        generator = torch.Generator().manual_seed(steps * 1000 + columns)
 
-    inputs = {i.name: draw(steps, columns, evaluate(i.width, sizes)).requires_grad_() for i in cell.inputs}
-    visible = [state for state in cell.states if state.delay_of is None]
-    initial = {s.name: (0.1 * draw(columns, evaluate(s.width, sizes))).requires_grad_() for s in visible}
-    extras = {name: value for name, value in inputs.items() if name != "x"}
-    hx = tuple(value.unsqueeze(0) for value in initial.values())
-    output, finals = layer(inputs["x"], hx if len(hx) > 1 else hx[0], **extras)
-    finals = finals if isinstance(finals, tuple) else (finals,)
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype)
 
-    exact_inputs = {name: value.detach().double().requires_grad_() for name, value in inputs.items()}
-    exact_initial = {name: value.detach().double().requires_grad_() for name, value in initial.items()}
-    exact_parameters = {
-        name: value.detach().double().requires_grad_() for name, value in layer.gate_parameters(0).items()
-    }
-    sequences, last = reference.run(
-        cell, exact_parameters, exact_inputs, initial=exact_initial, constants=None, sizes=sizes, num_heads=1
-    )
-    expected = [sequences[cell.output], *(last[state.name] for state in visible)]
-    ours = [output, *(final.squeeze(0) for final in finals)]
-    cotangents = [draw(*value.shape) for value in ours]
-    torch.autograd.backward(ours, cotangents)
-    torch.autograd.backward(expected, [value.double() for value in cotangents])
+        self.cell = cell
+        self.sizes = sizes = problem_sizes(cell)
+        dims = {size.name: sizes[size.name] for size in cell.sizes if size.solved is None}
+        torch.manual_seed(0)
+        self.layer = layer_class(sizes["I"], sizes["H"], dtype=dtype, device=device, **dims)
+        self.states = [state for state in cell.states if state.delay_of is None]
+        self.inputs = {i.name: draw(steps, columns, evaluate(i.width, sizes)) for i in cell.inputs}
+        self.initial = {s.name: 0.1 * draw(columns, evaluate(s.width, sizes)) for s in self.states}
+        self.parameters: dict[str, Tensor] = self.layer.gate_parameters(0)
+        with torch.no_grad():
+            output, finals = self._run_layer(self.inputs, self.initial)
+        self.cotangents = [draw(*value.shape) for value in (output, *finals)]
 
-    found = {"output": relative_error(output, expected[0])}
-    for state, value, final in zip(visible, ours[1:], expected[1:], strict=True):
-        found[f"{state.name}_n"] = relative_error(value, final)
-    gradients = layer.gate_parameters(0, grad=True)
-    pairs: list[tuple[str, Tensor | None, Tensor | None]]
-    pairs = [(f"d_{name}", value.grad, exact_inputs[name].grad) for name, value in inputs.items()]
-    pairs += [(f"d_{name}0", value.grad, exact_initial[name].grad) for name, value in initial.items()]
-    pairs += [(f"d_{name}", gradients[name], value.grad) for name, value in exact_parameters.items()]
-    for quantity, mine, exact in pairs:
-        # No gradient on one side means that it is zero.
-        if exact is not None:
-            found[quantity] = relative_error(torch.zeros_like(exact) if mine is None else mine, exact)
-        elif mine is not None:
-            found[quantity] = relative_error(mine, torch.zeros_like(mine))
-    return found
+    def _run_layer(self, inputs: dict[str, Tensor], initial: dict[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
+        hx = tuple(value.unsqueeze(0) for value in initial.values())
+        extras = {name: value for name, value in inputs.items() if name != "x"}
+        output, finals = self.layer(inputs["x"], hx if len(hx) > 1 else hx[0], **extras)
+        return output, [final.squeeze(0) for final in (finals if isinstance(finals, tuple) else (finals,))]
+
+    def ours(self) -> dict[str, Tensor]:
+        """Every quantity by the layer."""
+        inputs, initial = _leaves(self.inputs), _leaves(self.initial)
+        output, finals = self._run_layer(inputs, initial)
+        torch.autograd.backward([output, *finals], self.cotangents)
+        gradients = self.layer.gate_parameters(0, grad=True)
+        return self._named(output, finals, inputs, initial, {name: gradients[name] for name in self.parameters})
+
+    def reference(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Every quantity by the reference, computed in `dtype` from the same numbers."""
+        inputs, initial, parameters = (
+            _leaves(values, dtype) for values in (self.inputs, self.initial, self.parameters)
+        )
+        sequences, last = reference.run(self.cell, parameters, inputs, initial=initial, sizes=self.sizes)
+        output, finals = sequences[self.cell.output], [last[state.name] for state in self.states]
+        torch.autograd.backward([output, *finals], [value.to(dtype) for value in self.cotangents])
+        return self._named(output, finals, inputs, initial, {name: p.grad for name, p in parameters.items()})
+
+    def _named(
+        self,
+        output: Tensor,
+        finals: list[Tensor],
+        inputs: dict[str, Tensor],
+        initial: dict[str, Tensor],
+        gradients: dict[str, Tensor | None],
+    ) -> dict[str, Tensor]:
+        found = {"output": output}
+        found |= {f"{state.name}_n": value for state, value in zip(self.states, finals, strict=True)}
+        found |= {f"d_{name}": _gradient(value, value.grad) for name, value in inputs.items()}
+        found |= {f"d_{name}0": _gradient(value, value.grad) for name, value in initial.items()}
+        found |= {f"d_{name}": _gradient(value, gradients[name]) for name, value in self.parameters.items()}
+        return found
+
+
+def _leaves(values: dict[str, Tensor], dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    return {name: value.detach().to(dtype or value.dtype, copy=True).requires_grad_() for name, value in values.items()}
+
+
+def _gradient(value: Tensor, gradient: Tensor | None) -> Tensor:
+    # No gradient means that it is zero.
+    return torch.zeros_like(value) if gradient is None else gradient
