@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from pathlib import PurePath
+
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import (
     Cell,
@@ -76,7 +78,8 @@ def cell_text(compiled: CompiledCell) -> CellText:
         or any(isinstance(node, Delay) for segment in cell.segments for node in segment.batched)
         or any(isinstance(node, Delay) for node in cell.epilogue),
         single_head_because=repr(cell.single_head_because),
-        source_name=repr(cell.source.name),
+        # The file's name alone: a package must not depend on where its text lay.
+        source_name=repr(PurePath(cell.source.name).name),
     )
 
 
