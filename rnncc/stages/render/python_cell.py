@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-
 from pathlib import PurePath
 
 from rnncc.ir.adjoint import Adjoint
