@@ -53,7 +53,8 @@ _COMMENT_COLUMN = 60
 
 def show_number(value: float) -> str:
     """The shortest text of a number: `2`, `0.1`, `-inf`."""
-    return str(int(value)) if value == value and abs(value) < 1e15 and value == int(value) else repr(value)
+    is_whole = abs(value) < 1e15 and value == int(value) and str(value) != "-0.0"
+    return str(int(value)) if is_whole else repr(value)
 
 
 def show_expr(expr: Expr, binding: int = 0) -> str:

@@ -150,11 +150,11 @@ class _Declarer:
         return self.symbols
 
     def _take(self, name: str, kind: str, span: Span, allowed: frozenset[str] = frozenset()) -> bool:
-        """Enter a name; False (and an error) where it is reserved or taken."""
+        """Enter a name; False (and an error) where it is taken. A reserved one is entered all the same: what uses it
+        is not wrong as well."""
         why = reserved(name)
         if why and name not in allowed:
             self.report.error("RNN217", f"'{name}' is {why}", span, "a reserved name", help="choose another name")
-            return False
         if name in self.symbols.kinds:
             self.report.error(
                 "RNN218",

@@ -185,6 +185,7 @@ class _Resolver:
             other = f"the {taken} '{name}'" if known is None else f"'{known.family}' of '{known.target}'"
             message = f"'{family}' of '{self.instance.written}' and {other} are two spellings of '{name}'"
             self.report.error("RNN219", message, span, help="rename one of them")
+            return Bad(span)
         return Val(name, span)
 
     def shared_member(self, name: str) -> tuple[str, str] | None:

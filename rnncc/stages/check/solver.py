@@ -119,6 +119,9 @@ class Solver:
         return False
 
     def _assume(self, left: Dim, right: Dim, span: Span, why: str) -> None:
+        # "input_size must equal hidden_size": the size that a user of the module would change comes first.
+        if dims.names(right) & self.given and not dims.names(left) & self.given:
+            left, right = right, left
         for name, value in ((_single_name(left), right), (_single_name(right), left)):
             if name is not None and name not in dims.names(value) and name not in ("H", *self.assumed):
                 self.assumed = {other: dims.substitute(known, {name: value}) for other, known in self.assumed.items()}

@@ -1,0 +1,63 @@
+"""Warnings and notes of `check`: each where it belongs, none where it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from rnncc.diagnostics import Severity
+from tests.stages.checking import body, codes, diagnose
+
+ELMAN = "h[t] = tanh(W@x + R@h[t-1] + b)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (("state h", ELMAN), []),
+        (("state h", "z = W@x", ELMAN), ["RNN251"]),
+        (("state h", "y = W@x", "z = y*2", ELMAN), ["RNN251", "RNN251"]),
+        (("state h", "param k: scalar", "weights p: vector", "const c = 1", "dim P = 2", ELMAN), ["RNN252"] * 4),
+        (("state h", "local q: 3", ELMAN), ["RNN252"]),
+        (("dim P", "state h, p: P", "p[t] = R@h[t-1]", "h[t] = tanh(W@x + R@p[t])"), ["RNN271"]),
+        (("input x, gap: 1", "state h", ELMAN), ["RNN253"]),
+        (("state h", "h[t] = tanh(R@h[t-1] + b)"), ["RNN253"]),
+        (("state h", "h[t] = tanh(W@x[t-1] + R@h[t-1])"), []),
+        (("state h, c", ELMAN, "c[t] = h[t] + c[t-1]"), ["RNN254"]),
+        (("state h, c", "h[t] = tanh(W@x + c[t-1])", "c[t] = h[t] + c[t-1]"), []),
+        (("state h", "output y", ELMAN, "y = W@x"), ["RNN255"]),
+        (("state h", "u = R@x", "h[t] = u + h[t-1]"), ["RNN256"]),
+        (("state h", "h[t] = tanh(W@h[t-1] + R_u@x)", "u = R@h[t-1]"), ["RNN251", "RNN256", "RNN257"]),
+        (("state h", "h[t] = exp(W@x) + h[t-1]"), ["RNN259"]),
+        (("state h", "h[t] = h[t-1]*exp(-softplus(W@x + R@h[t-1]))"), []),
+        (("state h", "param a: vector", "h[t] = h[t-1]*exp(a) + W@x"), []),
+        (("state h", "h[t] = h[t-1]*exp(min(W@x, 1)) + exp(tanh(h[t-1])) + exp(0.5*sigmoid(R@h[t-1]))"), []),
+        (("state h", "h[t] = exp(2*relu(h[t-1])) + W@x"), ["RNN259"]),
+        (("state h, m", "m[t] = max(m[t-1], W@x)", "h[t] = exp(m[t-1] - m[t])*h[t-1]"), []),
+        (("state h, m", "m[t] = max(m[t-1], W@x)", "h[t] = exp(m[t] - m[t-1])*h[t-1]"), ["RNN259"]),
+        (("state h", "h[t] = W@x/h[t-1]"), ["RNN260"]),
+        (("state h", "h[t] = W@x/(2*h[t-1])"), ["RNN260"]),
+        (("state h", "h[t] = W@x/(1 + h[t-1])"), []),
+        (("state h = 1", "h[t] = W@x/h[t-1]"), []),
+        (("state h", "h[t] = heaviside(W@x + h[t-1])"), ["RNN261"]),
+        (("state h", "h[t] = heaviside(W@x + h[t-1], grad=atan(2))"), []),
+        (("state h", "r = R@h[t-1]", "h[t] = tanh(W@x + R@r)"), ["RNN271"]),
+        (("state h", "h[t] = layernorm(R@h[t-1]) + W@x"), ["RNN272"]),
+        (("state h", "h[t] = layernorm(W@x) + R@h[t-1]"), []),
+        (("state h", "weights R: diag", ELMAN), ["RNN273"]),
+    ],
+)  # fmt: skip
+def test_findings(lines: tuple[str, ...], expected: list[str]) -> None:
+    assert sorted(codes(*lines)) == expected
+
+
+def test_a_missing_bias_is_found_for_who_asks() -> None:
+    _, found = diagnose(body("state h", "i = W@x", "h[t] = tanh(i + R@h[t-1] + b)"))
+    assert [(each.code, each.severity) for each in found] == [("RNN258", Severity.WARNING)]
+
+
+def test_notes_come_after_warnings() -> None:
+    lines = ("state h", "r = R@h[t-1]", "h[t] = tanh(W@x + R@r)", "z = W@x")
+    _, found = diagnose(body(*lines))
+    severities = [each.severity for each in found]
+    assert severities == sorted(severities, key=[Severity.WARNING, Severity.NOTE].index)
+    assert severities[-1] is Severity.NOTE
