@@ -1,0 +1,59 @@
+"""Blocks of matrices and layouts by heads, by their meaning: N heads of D units are N cells of D units on one input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from rnncc import reference
+from rnncc.ir.dim import evaluate
+from tests.stages.checking import checked
+
+INPUTS, HIDDEN, HEADS = 3, 6, 2
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("state h", "z = sigmoid(W@x + R@h[t-1] + b)", "h[t] = z*h[t-1] + (1 - z)*tanh(W@x + b + z*(R@h[t-1] + bR))"),
+        (
+            "state h",
+            "local v: 2*H",
+            "param g: vector",
+            "v = g*layernorm(W@x) + layernorm(R@h[t-1]) + b",
+            "i, f = split(v)",
+            "h[t] = sigmoid(f)*h[t-1] + i - mean(h[t-1])",
+        ),
+        ("state h", "param M: matrix", "h[t] = h[t-1] + tanh(W@x + (M - T(M) - eye(H))@h[t-1] + b)"),
+        ("state h", "h[t] = cumsum(softmax(W@x + R@h[t-1] + b))"),
+        ("state h", "local v: 2*H", "v = concat(h[t-1], tanh(W@x))", "h[t] = R@v + b"),
+    ],
+)
+def test_heads_are_cells_side_by_side(lines: tuple[str, ...]) -> None:
+    cell = checked(*lines)
+    assert cell.single_head_because == ""
+    generator = torch.Generator().manual_seed(1)
+    head_dim = HIDDEN // HEADS
+    sizes = {"I": INPUTS, "H": HIDDEN, "num_heads": HEADS}
+    parameters: dict[str, Tensor] = {}
+    for parameter in cell.parameters:
+        for row in parameter.members:
+            shape = [evaluate(row.width, sizes)]
+            if parameter.columns is not None:
+                shape.append(evaluate(parameter.columns, sizes) // evaluate(parameter.blocks, sizes))
+            parameters[row.name] = torch.randn(shape, generator=generator, dtype=torch.float64)
+    x = torch.randn(4, 2, INPUTS, generator=generator, dtype=torch.float64)
+    together, _ = reference.run(cell, parameters, {"x": x}, sizes={"I": INPUTS, "H": HIDDEN}, num_heads=HEADS)
+
+    def share(tensor: Tensor, head: int) -> Tensor:
+        """A head's rows of a parameter laid out [k, N, D, …]."""
+        rows = tensor.reshape(-1, HEADS, head_dim, *tensor.shape[1:])[:, head]
+        return rows.reshape(-1, *tensor.shape[1:])
+
+    outputs = []
+    for head in range(HEADS):
+        own = {name: share(tensor, head) for name, tensor in parameters.items()}
+        alone, _ = reference.run(cell, own, {"x": x}, sizes={"I": INPUTS, "H": head_dim})
+        outputs.append(alone["h"])
+    torch.testing.assert_close(together["h"], torch.cat(outputs, -1), rtol=1e-12, atol=1e-12)
