@@ -50,7 +50,8 @@ struct Backoff {
 // The threads of one team_run. `barrier()` must be called by every member equally often.
 class Team {
  public:
-  // Blocks until every member has called it; what each wrote before is visible to all after. About 0.3 us for two threads of one socket.
+  // Blocks until every member has called it; what each wrote before is visible to all after. About 0.3 us for two threads
+  // of one socket.
   void barrier() {
     if (count_ == 1) return;
     const uint32_t now = __atomic_load_n(&generation_, __ATOMIC_RELAXED);
@@ -97,8 +98,8 @@ class Team {
 };
 
 // Runs f(team, index, count) at once on up to `wanted` of torch's threads: index in [0, count), all of them together, so
-// that f may call team.barrier(). count may be smaller than wanted (1 in a nested region) and is known only inside f. f must not throw.
-// Returns torch's error code, 0 if all ran. Index 0 is the calling thread.
+// that f may call team.barrier(). count may be smaller than wanted (1 in a nested region) and is known only inside f. f
+// must not throw. Returns torch's error code, 0 if all ran. Index 0 is the calling thread.
 template <class F>
 RNNCC_INLINE int32_t team_run(int64_t wanted, const F& f) {
   struct Context {
