@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -24,7 +27,20 @@ class Source:
     text: str
 
 
+# A hundred thousand diagnostics of one text must not search it a hundred thousand times.
+@lru_cache(maxsize=4)
+def _line_starts(text: str) -> tuple[int, ...]:
+    return (0, *(match.end() for match in re.finditer("\n", text)))
+
+
 def line_and_column(source: Source, offset: int) -> tuple[int, int]:
     """The 1-based line and column of a character offset."""
-    before = source.text[:offset]
-    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
+    starts = _line_starts(source.text)
+    line = bisect_right(starts, offset)
+    return line, offset - starts[line - 1] + 1
+
+
+def line_span(source: Source, line: int) -> Span:
+    """Where the 1-based line stands, without its end."""
+    starts = _line_starts(source.text)
+    return Span(starts[line - 1], starts[line] - 1 if line < len(starts) else len(source.text))

@@ -127,8 +127,8 @@ CHECK = (
         "Values that are added or multiplied element by element have the same width (or width 1, which is spread "
         "over all units). The message says where each width comes from. A target has width H unless a `local` "
         "declares it.",
-        _cell("dim P = 64", "state h, m: P", _ELMAN, "m[t] = m[t-1] + h[t]"),
-        _cell("dim P = 64", "state h, m: P", "weights M: matrix", _ELMAN, "m[t] = m[t-1] + M@h[t]"),
+        _cell("dim P = 64", "state m: P, h", _ELMAN, "m[t] = m[t-1] + h[t]"),
+        _cell("dim P = 64", "state m: P, h", "weights M: matrix", _ELMAN, "m[t] = m[t-1] + M@h[t]"),
     ),
     Code(
         "RNN215",
@@ -291,8 +291,8 @@ CHECK = (
         "bad output",
         "`output NAME` names one value of the step, a state or a gate; it stands at most once. Without it the "
         "first state is the output. Other states are returned on request (`return_sequences_of=`).",
-        _cell("state h", "output y", _ELMAN, "output h", "y = sigmoid(W@h[t] + b)"),
-        _cell("state h", "output y", _ELMAN, "y = sigmoid(W@h[t] + b)"),
+        _cell("state h", "output y", _ELMAN, "output h", "y = sigmoid(R@h[t] + b)"),
+        _cell("state h", "output y", _ELMAN, "y = sigmoid(R@h[t] + b)"),
     ),
     Code(
         "RNN233",

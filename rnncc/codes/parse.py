@@ -68,8 +68,8 @@ PARSE = (
         "else stands only in comments.\n\n"
         "Texts pasted from a paper often hold `×` (write `*`), `−` (a minus sign that is not `-`), `²` (write "
         "`**2`) or Greek names (write `alpha`). The message says what to write where that is known.",
-        "cell Elman\nstate h\nα = sigmoid(W@x + b)\nh[t] = tanh(W@x − R@h[t-1] + b)\n",
-        "cell Elman\nstate h\nalpha = sigmoid(W@x + b)\nh[t] = tanh(W@x - R@h[t-1] + b)\n",
+        "cell Elman\nstate h\nα = sigmoid(W@x + b)\nh[t] = α*tanh(W@x − R@h[t-1] + b)\n",
+        "cell Elman\nstate h\nalpha = sigmoid(W@x + b)\nh[t] = alpha*tanh(W@x - R@h[t-1] + b)\n",
     ),
     Code(
         "RNN109",
@@ -127,8 +127,9 @@ PARSE = (
         "The loop is unrolled when the cell is compiled: its bounds are whole numbers or constants, both ends "
         "belong to it, and its body stands on the following lines, indented.",
         "cell RHN\nconst L = 2\nstate h\ns[0] = h[t-1]\n"
-        "for l in range(1, L):\n    s[l] = tanh(R@s[l-1] + b)\nh[t] = s[L]\n",
-        "cell RHN\nconst L = 2\nstate h\ns[0] = h[t-1]\nfor l in 1..L:\n    s[l] = tanh(R@s[l-1] + b)\nh[t] = s[L]\n",
+        "for l in range(1, L):\n    s[l] = tanh(R@s[l-1] + b)\nh[t] = s[L] + W@x\n",
+        "cell RHN\nconst L = 2\nstate h\ns[0] = h[t-1]\n"
+        "for l in 1..L:\n    s[l] = tanh(R@s[l-1] + b)\nh[t] = s[L] + W@x\n",
     ),
     Code(
         "RNN116",

@@ -50,7 +50,7 @@ WARNINGS = (
         "The layer's output at each step is a function of that step's input only; the recurrence takes no part in "
         "it. Usually `output` names the wrong value.",
         _cell("state h", "output y", "h[t] = tanh(W@x + R@h[t-1] + b)", "y = sigmoid(W@x + b)"),
-        _cell("state h", "output y", "h[t] = tanh(W@x + R@h[t-1] + b)", "y = sigmoid(W@h[t] + b)"),
+        _cell("state h", "output y", "h[t] = tanh(W@x + R@h[t-1] + b)", "y = sigmoid(R@h[t] + b)"),
         _WARNING,
     ),
     Code(
@@ -68,8 +68,8 @@ WARNINGS = (
         "`W` is by convention the matrix of the inputs: it is always dense, also where `num_heads` splits the "
         "recurrent matrices into blocks, so on a state it couples the heads and the cell cannot be built with "
         "`num_heads` above 1. Write `R`, or declare a family.",
-        _cell("state h", "u = W@x + b", "h[t] = tanh(u + W@h[t-1])"),
-        _cell("state h", "u = W@x + b", "h[t] = tanh(u + R@h[t-1])"),
+        _cell("state h", "u = W@x + b", "h[t] = tanh(u + W@h[t-1] + b)"),
+        _cell("state h", "u = W@x + b", "h[t] = tanh(u + R@h[t-1] + b)"),
         _WARNING,
     ),
     Code(

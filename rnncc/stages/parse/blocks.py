@@ -100,24 +100,29 @@ class Reader:
         """Opens and closes blocks so that the statement belongs to the last one."""
         indent = statement.indent
         span = Span(statement.span.start, statement.span.start + 1)
+        level = self.blocks[-1].indent
+        if not (indent.startswith(level) or level.startswith(indent)):
+            help = "indent with spaces only, all lines of a loop's body alike"
+            self._report("RNN114", "tabs and spaces are mixed", span, "indented differently", help)
+            self.waiting = None
+            return
         if self.waiting is not None:
             loop, header = self.waiting
             self.waiting = None
-            if len(indent) > len(self.blocks[-1].indent) and indent.startswith(self.blocks[-1].indent):
+            if len(indent) > len(level):
                 if len(self.blocks) == DEEPEST + 1:
                     self._report("RNN116", f"loops are nested more than {DEEPEST} deep", header, f"loop {DEEPEST + 1}")
                 self.blocks.append(_Block(indent, [], loop, header))
                 return
-            self._no_body(header)
+            if loop is not None:
+                self._no_body(header)
+        dedented = len(indent) < len(level)
         while len(self.blocks) > 1 and len(indent) < len(self.blocks[-1].indent):
             self._close_block()
         level = self.blocks[-1].indent
         if indent == level:
             return
-        if len(indent) == len(level) or not (indent.startswith(level) or level.startswith(indent)):
-            help = "indent with spaces only, all lines of a loop's body alike"
-            self._report("RNN114", "tabs and spaces are mixed", span, "indented differently", help)
-        elif len(self.blocks) > 1:
+        if dedented or len(self.blocks) > 1:
             help = "the lines of one loop's body begin in the same column"
             self._report("RNN114", "the indentation fits no line before it", span, "unexpected column", help)
         else:
@@ -189,7 +194,9 @@ class Reader:
 
     def _close_cell(self) -> None:
         if self.waiting is not None:
-            self._no_body(self.waiting[1])
+            loop, header = self.waiting
+            if loop is not None:
+                self._no_body(header)
             self.waiting = None
         while len(self.blocks) > 1:
             self._close_block()

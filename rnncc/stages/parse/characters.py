@@ -49,7 +49,7 @@ _HELP = {
     "'": "the value before is `h[t-1]`; there are no texts in quotes",
     '"': "there are no texts in quotes",
     ".": "functions and names stand alone: `tanh(x)`, not `torch.tanh(x)`",
-    "\\": "a statement goes on over the ends of lines while a bracket is open",
+    "\\": "equations are plain text, as in Python; lines are joined by an open bracket",
     "$": "equations are written in plain text, as in Python",
 }
 
@@ -94,5 +94,5 @@ def _shown(text: str) -> str:
     """In quotes where it can be printed, else by its number."""
     text = text if len(text) <= 40 else text[:40] + "…"
     if text.isprintable():
-        return f"'{text}'"
+        return f"'{text}'" if text != "'" else "a quote"
     return " ".join(f"U+{ord(character):04X}" for character in text[:8])

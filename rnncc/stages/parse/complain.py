@@ -41,7 +41,8 @@ _WORDS = {
     "LSQB": "'['",
     "$END": "the end of the statement",
 }
-_VALUE = {"NAME", "NUMBER", "LPAR", "PLUS", "MINUS"}
+# Longer statements are explained less exactly, and in time linear in their length.
+_MOST_TOKENS = 1000
 _OPERATORS = {"PLUS", "MINUS", "STAR", "SLASH", "AT", "POWER", "COMPARE", "IF"}
 
 
@@ -178,7 +179,7 @@ class _Complaint:
         elif word == "return":
             help = "a cell gives out its first state, or what `output NAME` names"
         elif stop and all(token.type in ("NAME", "COMMA") for token in self.tokens[:stop]):
-            help = "several targets are separated by commas: `i, f = …`"
+            help = "an equation is written `i = …`, with several targets `i, f = …`"
         else:
             help = f"statements begin with {', '.join(f'`{keyword}`' for keyword in KEYWORDS)}, or are equations"
         return self._say("RNN120", f"unknown statement '{word}'", span_of(self.tokens[0]), "not a statement", help)
@@ -238,8 +239,9 @@ class _Complaint:
         return f"{_named(self.tokens[self.at])} is not expected here"
 
     def _expected(self) -> set[str]:
-        # What lark lists is exact up to reductions that a later look would refuse; it is only used in words.
-        return set(self.error.expected) | {"$END"} if "$END" in self.error.expected else set(self.error.expected)
+        # `accepts` is exact, but tries every token in turn on a copy of the parser's stack; `expected` also names
+        # tokens that a later look would refuse.
+        return set(self.error.accepts if len(self.tokens) <= _MOST_TOKENS else self.error.expected)
 
     def _wanted(self) -> str:
         expected = self._expected()

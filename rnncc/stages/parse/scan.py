@@ -212,6 +212,10 @@ class _Scanner:
                 return
             opening = self.brackets.pop()
             if _CLOSING[opening.type] != token.type:
+                # If it closes one further out, those between were forgotten: said once.
+                while self.brackets and _CLOSING[self.brackets[-1].type] != token.type:
+                    self.brackets.pop()
+                self.brackets = self.brackets[:-1]
                 wanted = _SHOWN[_CLOSING[opening.type]]
                 note = Label(span_of(opening), "opened here")
                 message = f"'{token}' does not close '{opening}'"

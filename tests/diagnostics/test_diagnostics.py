@@ -1,0 +1,76 @@
+"""Each `RNNxxx_name.rnn` gives exactly the diagnostics of `RNNxxx_name.err`, the code of its name among them.
+
+A first line `# shaping: L=3` gives constants. Pedantic codes are shown only where the file is named after one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rnncc.codes import CODES, Code
+from rnncc.compiler import front
+from rnncc.diagnostics import Diagnostic, RnnccError, Severity, render
+from rnncc.read import decode
+from rnncc.source import Source
+from tests.conftest import Golden
+
+HERE = Path(__file__).parent
+FILES = sorted(HERE.glob("*.rnn"))
+WITH_EXAMPLE = [row for row in CODES.values() if row.example is not None]
+
+
+def _shaping(text: str) -> dict[str, float | int | str]:
+    first = text.partition("\n")[0]
+    if not first.startswith("# shaping: "):
+        return {}
+    pairs = (pair.split("=") for pair in first.removeprefix("# shaping: ").split(","))
+    return {name.strip(): int(value) if value.isdigit() else value for name, value in pairs}
+
+
+def _diagnose(source: Source, shaping: dict[str, float | int | str]) -> tuple[Diagnostic, ...]:
+    try:
+        return tuple(diagnostic for _, found in front(source, shaping) for diagnostic in found)
+    except RnnccError as error:
+        return error.diagnostics
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_pair(path: Path, golden: Golden) -> None:
+    code = path.stem.partition("_")[0]
+    try:
+        source = decode(path.name, path.read_bytes())
+        found = _diagnose(source, _shaping(source.text))
+    except RnnccError as error:
+        found = error.diagnostics
+    shown = [one for one in found if one.code == code or not CODES[one.code].pedantic]
+    golden(path.with_suffix(".err"), "".join(render(diagnostic) + "\n\n" for diagnostic in shown))
+    assert code in {diagnostic.code for diagnostic in shown}
+    assert all(diagnostic.severity is CODES[diagnostic.code].severity for diagnostic in shown)
+    assert all(not diagnostic.message.endswith(".") for diagnostic in shown)
+
+
+def test_every_code_of_a_text_has_a_pair() -> None:
+    paired = {path.stem.partition("_")[0] for path in FILES}
+    assert {row.code for row in WITH_EXAMPLE} <= paired
+    assert paired <= set(CODES)
+    assert all(path.with_suffix(".rnn").exists() for path in HERE.glob("*.err"))
+
+
+@pytest.mark.parametrize("row", WITH_EXAMPLE, ids=lambda row: row.code)
+def test_example_triggers_its_code_and_no_other(row: Code) -> None:
+    assert row.example is not None
+    found = _diagnose(Source("example.rnn", row.example), dict(row.shaping))
+    assert {diagnostic.code for diagnostic in found if not CODES[diagnostic.code].pedantic or row.pedantic} == {
+        row.code
+    }
+
+
+@pytest.mark.parametrize("row", [row for row in WITH_EXAMPLE if row.mended is not None], ids=lambda row: row.code)
+def test_mended_example_is_clean(row: Code) -> None:
+    assert row.mended is not None
+    found = _diagnose(Source("example.rnn", row.mended), dict(row.shaping))
+    # Notes on performance are no mistakes.
+    kept = [one for one in found if one.severity is not Severity.NOTE and not CODES[one.code].pedantic]
+    assert [one for one in found if one.code == row.code] + kept == []

@@ -1,0 +1,204 @@
+"""Whatever is done to the text of a shipped cell, it ends in diagnostics or in a cell, and soon.
+
+The cell is taken through every stage that runs without a compiler, so that no text makes a later stage fail.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import timedelta
+from functools import cache
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from rnncc.codes import CODES
+from rnncc.compiler import front
+from rnncc.diagnostics import RnnccError
+from rnncc.ir.cell import Cell
+from rnncc.ir.verify import verify
+from rnncc.paths import shipped_cells
+from rnncc.read import LARGEST, decode
+
+# What a text may take, in seconds; the largest ones take a few on a slow machine.
+LIMIT = 60
+
+
+@cache
+def _texts() -> tuple[bytes, ...]:
+    return tuple(path.read_bytes() for path in shipped_cells())
+
+
+def survive(data: bytes) -> tuple[Cell, ...]:
+    """The cells of `data`, or none where it has diagnostics. Any other exception is the failure looked for."""
+    start = time.perf_counter()
+    try:
+        cells = tuple(cell for cell, _ in front(decode("mutant.rnn", data)))
+        for cell in cells:
+            verify(cell)
+    except RnnccError as error:
+        cells = ()
+        assert error.diagnostics
+        assert all(diagnostic.code in CODES for diagnostic in error.diagnostics)
+        # It can be printed: nothing in it is beyond UTF-8.
+        str(error).encode("utf-8")
+    assert time.perf_counter() - start < LIMIT
+    return cells
+
+
+_TOKENS = (
+    *("h[t-1]", "h[t]", "x[t-1]", "x[t+1]", "h[t-2]", "W", "R", "b", "bR", "t", "H", "I", "inf", "pi", "learned", "x"),
+    *(
+        "+",
+        "-",
+        "*",
+        "/",
+        "//",
+        "**",
+        "@",
+        "(",
+        ")",
+        "[",
+        "]",
+        ",",
+        ";",
+        ":",
+        "=",
+        "==",
+        "<",
+        "..",
+        "\n",
+        "\n    ",
+        "#",
+    ),
+    *(
+        "cell A\n",
+        "state ",
+        "input ",
+        "output ",
+        "dim ",
+        "const ",
+        "local ",
+        "param ",
+        "weights ",
+        "init ",
+        "for l in 1..3:",
+    ),
+    *("0", "1", "2", "-1", "0.5", "1e300", "1e-320", "99999999", "vector", "scalar", "matrix", "diag", "blockdiag(2)"),
+    *("tanh(", "split(", "layernorm(", "softmax(", "sum(", "concat(", "repeat(", "where(", "heaviside(", "T(", "eye("),
+    *(" if ", " else ", "σ", "⊙", "·", "é", "\t", "\0", "\r", "sparse(density=0.1)", "uniform(1, 2)", "orthogonal"),
+)
+WORDS = tuple(token.encode() for token in _TOKENS)
+
+
+@st.composite
+def mutants(draw: st.DrawFn) -> bytes:
+    """A shipped cell with up to four changes."""
+    data = draw(st.sampled_from(_texts()))
+    for _ in range(draw(st.integers(1, 4))):
+        first = draw(st.integers(0, len(data)))
+        last = min(len(data), first + draw(st.integers(0, 40)))
+        kind = draw(st.sampled_from(("cut", "double", "swap", "insert", "replace", "bytes", "lines", "splice")))
+        if kind == "cut":
+            data = data[:first] + data[last:]
+        elif kind == "double":
+            data = data[:last] + data[first:last] + data[last:]
+        elif kind == "swap":
+            other = min(len(data), last + draw(st.integers(0, 40)))
+            data = data[:first] + data[last:other] + data[first:last] + data[other:]
+        elif kind == "insert":
+            data = data[:first] + draw(st.sampled_from(WORDS)) + data[first:]
+        elif kind == "replace":
+            data = data[:first] + draw(st.sampled_from(WORDS)) + data[last:]
+        elif kind == "bytes":
+            data = data[:first] + draw(st.binary(max_size=8)) + data[last:]
+        elif kind == "lines":
+            lines = data.split(b"\n")
+            draw(st.randoms(use_true_random=False)).shuffle(lines)
+            data = b"\n".join(lines)
+        else:
+            other_text = draw(st.sampled_from(_texts()))
+            data = data[:first] + other_text[draw(st.integers(0, len(other_text))) :]
+    return data
+
+
+@settings(max_examples=400, deadline=timedelta(seconds=LIMIT), suppress_health_check=list(HealthCheck))
+@given(mutants())
+@example(b"")
+@example(b"cell A\nstate h\nh[t] = x[t-100000000]\n")
+@example(b"cell A\nstate h\nh[t] = h[t-1000000]\n")
+@example(b"cell A\nstate h\nh[t] = h[t-1]**99999999**99999999\n")
+@example(b"cell A\nconst k = 9**9**9**9\nstate h\nh[t] = k*h[t-1]\n")
+@example(b"cell A\nconst k = 1//0, l = 1/0, m = 0**-1\nstate h\nh[t] = k*l*m*h[t-1]\n")
+@example(b"cell A\nstate h\nfor l in -99999999999..99999999999:\n n[l] = x\nh[t] = n[1]\n")
+@example(b"cell A\nstate h\nfor l in 3..1:\n n[l] = x\nh[t] = h[t-1]\n")
+@example(b"cell A\ndim P = 99999999999\nstate h: P**P**P\nh[t] = h[t-1]\n")
+@example(b"cell A\ndim P = 1000000000000\nstate h: P*P*P*P*P\nh[t] = h[t-1]\n")
+@example(b"cell A\nstate h\nh[t] = repeat(h[t-1], 99999999999)\n")
+@example(b"cell A\nweights R: blockdiag(0)\nstate h\nh[t] = R@h[t-1]\n")
+@example(b"cell A\nstate h = inf - inf\nh[t] = h[t-1]\n")
+def test_mutant(data: bytes) -> None:
+    survive(data)
+
+
+def _every_character(data: bytes) -> list[bytes]:
+    return [data[:index] + data[index + 1 :] for index in range(len(data))]
+
+
+@pytest.mark.parametrize("path", shipped_cells(), ids=lambda path: path.stem)
+def test_cut_short(path: object) -> None:
+    """A file cut off at the end of any word, as a failing disk or an editor's buffer leaves it."""
+    assert hasattr(path, "read_bytes")
+    data = path.read_bytes()
+    start = data.index(b"\ncell ") if b"\ncell " in data else 0
+    ends = [index for index in range(start, len(data)) if data[index : index + 1] in b" \n([,@*+"]
+    for end in ends[:: max(1, len(ends) // 12)]:
+        survive(data[:end])
+
+
+@pytest.mark.parametrize("name", ["lstm", "rhn", "layernormlstm"])
+def test_each_byte_missing(name: str) -> None:
+    (data,) = [path.read_bytes() for path in shipped_cells() if path.stem == name]
+    start = data.index(b"cell ")
+    for mutant in _every_character(data[start:]):
+        survive(mutant)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_bytes(seed: int) -> None:
+    generator = random.Random(seed)
+    survive(generator.randbytes(10_000))
+    survive(bytes(generator.choice(b"cell A\nh[t]=W@x+R*(),;:.#0123456789") for _ in range(100_000)))
+    survive(b"cell A\nstate h\n" + b" ".join(generator.choice(WORDS) for _ in range(5_000)))
+
+
+@pytest.mark.parametrize(
+    "where", ["expression", "cells", "equations", "states", "loops", "comment", "arguments", "targets"]
+)
+def test_megabyte(where: str) -> None:
+    """A text just below the limit, of each kind that a program might write."""
+    head = b"cell A\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b"
+    texts = {
+        "expression": head + b" + x" * (LARGEST // 4 - 100) + b")\n",
+        "cells": b"".join(b"cell A%d\nstate h\nh[t] = W@x + h[t-1]\n" % index for index in range(2_000)),
+        "equations": head + b")\n" + b"".join(b"z%d = W@x\n" % index for index in range(60_000)),
+        "states": b"cell A\nstate " + b", ".join(b"h%d" % index for index in range(100_000)) + b"\n",
+        "loops": head + b")\n" + b"for l in 1..1000:\n n[l] = W@x\n" * 30_000,
+        "comment": head + b")\n#" + b"-" * (LARGEST - 100),
+        "arguments": head + b" + max(" + b"x, " * (LARGEST // 4) + b"x))\n",
+        "targets": b"cell A\nstate h\n" + b", ".join(b"z%d" % index for index in range(100_000)) + b" = W@x\n",
+    }
+    assert len(texts[where]) <= LARGEST
+    survive(texts[where])
+
+
+@pytest.mark.parametrize("depth", [50, 100, 1_000, 100_000])
+@pytest.mark.parametrize(
+    "opening", ["(", "-", "tanh(", "x + ", "x*", "x**", "h[", "x if 1 else ", "R@", "where(1, 1, "]
+)
+def test_deep_nesting(opening: str, depth: int) -> None:
+    closing = ")" if opening.endswith(("(", ", ")) else "]" if opening.endswith("[") else ""
+    text = f"cell A\nstate h\nh[t] = {opening * depth}h[t-1]{closing * depth}\n"
+    survive(text.encode()[:LARGEST])
