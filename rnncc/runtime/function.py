@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from . import package
-from .run import active_steps, choose_kernels, run_segment
+from .inputs import active_steps
+from .run import choose_kernels, run_segment
 from .spec import CellSpec
 
 

@@ -14,6 +14,11 @@ from .spec import CellSpec, Sizes, StateSpec
 StatesLike = Tensor | Sequence[Tensor] | None
 
 
+def active_steps(steps: int, lengths: Tensor) -> Tensor:
+    """[T, B]: True where the step belongs to the column."""
+    return torch.arange(steps, device=lengths.device).unsqueeze(1) < lengths
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """Inputs [T, B, width] by name (x first), lengths [B] or None, reset [T, B] (bool) or None."""
@@ -92,9 +97,14 @@ def read_inputs(
                 f"{name} must have the input's steps and batch {tuple(first.shape[:2])}, got {tuple(value.shape[:2])}"
             )
     steps, columns = first.shape[:2]
+    per_column = _lengths(lengths, steps, columns, first.device)
+    if per_column is not None:
+        # Whatever pads a column, NaN included, must not reach a gradient: 0*NaN is NaN.
+        active = active_steps(steps, per_column).unsqueeze(-1)
+        inputs = {name: torch.where(active, value, 0) for name, value in inputs.items()}
     return Given(
         inputs,
-        _lengths(lengths, steps, columns, first.device),
+        per_column,
         _reset(reset, steps, columns, batched=batched, batch_first=batch_first, time=time),
         batched,
     )

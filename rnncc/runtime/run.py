@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .inputs import active_steps
 from .loop import run_loop
 from .ops import Kernels, op_sizes
 from .rows import concat, widen
@@ -58,11 +59,6 @@ class Tools:
         return parts[0] if len(parts) == 1 else concat(parts)
 
 
-def active_steps(steps: int, lengths: Tensor) -> Tensor:
-    """[T, B]: True where the step belongs to the column."""
-    return torch.arange(steps, device=lengths.device).unsqueeze(1) < lengths
-
-
 def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, missing: str) -> tuple[Kernels | None, str]:
     """The kernels to use for this input, or None, and why."""
     if backend == "reference":
@@ -76,6 +72,7 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
     elif not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
         reason = "torch.func transforms run through the reference"
     else:
+        refuse_forward_mode()
         return kernels, "a kernel for the CPU takes every size and dtype here"
     if backend is not None:
         raise RuntimeError(f"backend={backend!r} cannot run: {reason}")
@@ -153,7 +150,6 @@ def run_segment(
     """One loop, by its op or by the reference."""
     if kernels is None:
         return run_loop(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted)
-    refuse_forward_mode()
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (*streams, *weights, *states))
     sequences, finals, _ = kernels.forward[segment.name](
         streams, weights, states, None, lengths, reset, None, constants, op_sizes(cell, sizes), sizes["num_heads"],

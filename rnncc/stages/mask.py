@@ -70,8 +70,11 @@ def _mask_segment(segment: Segment, states: Mapping[str, State], renamed: Mappin
             weights.append(Weight(learned, (learned,)))
         restarted = apply("where", Ref(RESET), initial, Ref(f"{name}__1"))
         nodes.append(Pointwise(f"{name}__restarted", restarted, states[name].span))
+    # Within the step everything reads what the step made: a held value (m = -inf past a column's length) could give a
+    # NaN there, which would be dropped in forward, but spread in backward as 0*NaN.
+    inside = {**renamed, **{name: f"{name}__stepped" for name in segment.states}}
     for node in segment.nodes:
-        new = _rename(node, renamed)
+        new = _rename(node, inside)
         if new.target not in segment.states:
             nodes.append(new)
             continue

@@ -163,6 +163,23 @@ def test_lengths_are_what_packing_is(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_what_pads_a_column_does_not_matter(backend: str) -> None:
+    # sLSTM's m starts at -inf, which a column past its end still holds in the reverse direction.
+    for file, name in (("slstm", "sLSTM"), ("qrnn", "QRNN")):
+        layer = layer_class(file, name)(IN, H, bidirectional=True, **DOUBLE, backend=backend)
+        clean = torch.randn(T, B, IN, **DOUBLE)
+        clean[4:, 0] = 0
+        dirty = clean.clone()
+        dirty[4:, 0] = torch.nan
+        results = []
+        for x in (clean, dirty):
+            output, last = layer(x.requires_grad_(), lengths=[4, T, T])
+            results.append((output, *gradients(output, tuple_of(last), [x, *layer.parameters()])))
+        for a, b in zip(*results, strict=True):
+            assert torch.equal(a, b) and torch.isfinite(a).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_reset_starts_a_column_anew(backend: str, reverse: bool) -> None:
     layer = layer_class("lstm", "LSTM")(IN, H, bidirectional=True, **DOUBLE, backend=backend)

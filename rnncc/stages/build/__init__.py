@@ -131,7 +131,9 @@ def _compile(bundle: Bundle, stem: str, folder: Path, compiler: Toolchain, cache
     work = folder.parent / "objects"
     work.mkdir()
     include = [f"-I{path}" for path in bundle.include]
-    headers = digest(*(part for file in bundle.files if file.path.endswith(".h") for part in (file.path, file.text)))
+    # The headers of the include folders: what shared units may read. A cell's own header stands beside its units.
+    fixed = [file for file in bundle.files if file.path.startswith(tuple(f"{path}/" for path in bundle.include))]
+    headers = digest(*(part for file in fixed for part in (file.path, file.text)))
     texts = {file.path: file.text for file in bundle.files}
     compiles: list[ninja.Command] = []
     objects: list[str] = []
