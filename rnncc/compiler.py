@@ -95,6 +95,13 @@ def stage_text(source: Source, stage: str) -> str:
             from rnncc.stages.differentiate import differentiate
 
             return "\n".join(show(adjoint) for cell in cells for adjoint in differentiate(cell))
+        case "schedule":
+            # The CPU has one family; rows and units are divided among threads when the sizes are known, at run time.
+            return "\n".join(
+                f"{cell.name}, segment {index}: family sequential, target cpu, every size at run time"
+                for cell in cells
+                for index in range(len(cell.segments))
+            )
         case "lower":
             return "\n".join(show(_plan(cell)) for cell in cells)
         case "render":
