@@ -27,12 +27,21 @@ def layer_of(oracle: Oracle, case: Case) -> Any:
     (make,) = (value for name, value in vars(module).items() if name.lower() == oracle.cell and isinstance(value, type))
     dims = {name: oracle.sizes[name] for name in oracle.dims}
     layer = make(oracle.sizes["I"], oracle.sizes["H"], dtype=torch.float64, **dims, **oracle.constants)
-    views = layer.gate_parameters()
+    views = plain(layer.gate_parameters(), oracle)
     assert {name: tuple(view.shape) for name, view in views.items()} == oracle.shapes()
     with torch.no_grad():
         for name, view in views.items():
             view.copy_(case.parameters[name])
     return layer
+
+
+def plain(views: dict[str, Tensor], oracle: Oracle) -> dict[str, Tensor]:
+    """The views without the block axis of matrices that have one block, which oracles leave out."""
+    shapes = oracle.shapes()
+    return {
+        name: view[0] if view is not None and tuple(view.shape) == (1, *shapes[name]) else view
+        for name, view in views.items()
+    }
 
 
 def run(layer: Any, oracle: Oracle, case: Case) -> Sequences:
@@ -48,7 +57,7 @@ def built_results(layer: Any, oracle: Oracle, case: Case, *, seed: int) -> dict[
     values, loss = observed(run(layer, oracle, case), seed=seed)
     torch.autograd.backward(loss)
     gradients: dict[str, Tensor | None] = {name: leaf.grad for name, leaf in case.leaves().items()}
-    gradients |= layer.gate_parameters(grad=True)
+    gradients |= plain(layer.gate_parameters(grad=True), oracle)
     leaves = case.leaves()
     return {
         **values,
