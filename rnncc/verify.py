@@ -111,6 +111,8 @@ class _Problem:
         self.layer = layer_class(sizes["I"], sizes["H"], dtype=dtype, device=device, **dims)
         self.states = [state for state in cell.states if state.delay_of is None]
         self.inputs = {i.name: draw(steps, columns, evaluate(i.width, sizes)) for i in cell.inputs}
+        # Extra inputs are mostly times and gates: a negative one may leave the domain of a logarithm.
+        self.inputs |= {i.name: self.inputs[i.name].abs() for i in cell.inputs[1:]}
         self.initial = {s.name: 0.1 * draw(columns, evaluate(s.width, sizes)) for s in self.states}
         self.parameters: dict[str, Tensor] = self.layer.gate_parameters(0)
         with torch.no_grad():

@@ -81,4 +81,8 @@ def _check_heads(cell: CellSpec, sizes: Mapping[str, int]) -> None:
             continue
         blocks, columns = parameter.blocks(sizes), parameter.columns(sizes)
         if columns % blocks or any(member.width(sizes) % blocks for member in parameter.members):
-            raise ValueError(f"{parameter.name} cannot be cut into {blocks} blocks: it has {columns} columns")
+            widths = ", ".join(str(member.width(sizes)) for member in parameter.members)
+            raise ValueError(
+                f"num_heads (or the number of blocks) must divide the sizes of {parameter.name}; got {blocks} blocks, "
+                f"{columns} columns, rows {widths}"
+            )
