@@ -24,7 +24,7 @@ from rnncc.paths import SUFFIX, locate
 from rnncc.read import read_source
 
 # What `show --stage` takes, in the order of the pipeline.
-STAGES = ("parse", "check", "classify", "differentiate", "lower", "render")
+STAGES = ("parse", "check", "classify", "differentiate", "schedule", "lower", "render")
 
 _STARTER = """\
 # {name}: say here what the cell is and where it comes from (this text appears in `rnncc cells` and in generated code).
