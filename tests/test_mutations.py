@@ -9,6 +9,7 @@ import random
 import time
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -21,6 +22,11 @@ from rnncc.ir.cell import Cell
 from rnncc.ir.verify import verify
 from rnncc.paths import shipped_cells
 from rnncc.read import LARGEST, decode
+from rnncc.stages.classify import classify
+from rnncc.stages.differentiate import differentiate
+from rnncc.stages.lower import lower
+from rnncc.stages.mask import mask
+from rnncc.stages.render import render
 
 # What a text may take, in seconds; the largest ones take a few on a slow machine.
 LIMIT = 60
@@ -38,6 +44,9 @@ def survive(data: bytes) -> tuple[Cell, ...]:
         cells = tuple(cell for cell, _ in front(decode("mutant.rnn", data)))
         for cell in cells:
             verify(cell)
+            classify(cell)
+            masked = mask(cell)
+            render([lower(cell, differentiate(cell), masked, differentiate(masked))])
     except RnnccError as error:
         cells = ()
         assert error.diagnostics
@@ -138,19 +147,15 @@ def mutants(draw: st.DrawFn) -> bytes:
 @example(b"cell A\ndim P = 1000000000000\nstate h: P*P*P*P*P\nh[t] = h[t-1]\n")
 @example(b"cell A\nstate h\nh[t] = repeat(h[t-1], 99999999999)\n")
 @example(b"cell A\nweights R: blockdiag(0)\nstate h\nh[t] = R@h[t-1]\n")
+@example(b"cell A\nstate h\nh[t] = heaviside(h[t-1], grad=foo, grad=atan(1))\n")
 @example(b"cell A\nstate h = inf - inf\nh[t] = h[t-1]\n")
 def test_mutant(data: bytes) -> None:
     survive(data)
 
 
-def _every_character(data: bytes) -> list[bytes]:
-    return [data[:index] + data[index + 1 :] for index in range(len(data))]
-
-
 @pytest.mark.parametrize("path", shipped_cells(), ids=lambda path: path.stem)
-def test_cut_short(path: object) -> None:
+def test_cut_short(path: Path) -> None:
     """A file cut off at the end of any word, as a failing disk or an editor's buffer leaves it."""
-    assert hasattr(path, "read_bytes")
     data = path.read_bytes()
     start = data.index(b"\ncell ") if b"\ncell " in data else 0
     ends = [index for index in range(start, len(data)) if data[index : index + 1] in b" \n([,@*+"]
@@ -161,9 +166,9 @@ def test_cut_short(path: object) -> None:
 @pytest.mark.parametrize("name", ["lstm", "rhn", "layernormlstm"])
 def test_each_byte_missing(name: str) -> None:
     (data,) = [path.read_bytes() for path in shipped_cells() if path.stem == name]
-    start = data.index(b"cell ")
-    for mutant in _every_character(data[start:]):
-        survive(mutant)
+    data = data[data.index(b"cell ") :]
+    for index in range(len(data)):
+        survive(data[:index] + data[index + 1 :])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -182,7 +187,7 @@ def test_megabyte(where: str) -> None:
     head = b"cell A\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b"
     texts = {
         "expression": head + b" + x" * (LARGEST // 4 - 100) + b")\n",
-        "cells": b"".join(b"cell A%d\nstate h\nh[t] = W@x + h[t-1]\n" % index for index in range(2_000)),
+        "cells": b"".join(b"cell A%d\nstate h\nh[t] = W@x + h[t-1]\n" % index for index in range(300)),
         "equations": head + b")\n" + b"".join(b"z%d = W@x\n" % index for index in range(60_000)),
         "states": b"cell A\nstate " + b", ".join(b"h%d" % index for index in range(100_000)) + b"\n",
         "loops": head + b")\n" + b"for l in 1..1000:\n n[l] = W@x\n" * 30_000,

@@ -229,9 +229,15 @@ class _Complaint:
             before = self.tokens[self.at - 1] if self.at else None
             if token.type == "LSQB" and before is not None and before.type in ("RPAR", "RSQB"):
                 help = "only a name has a time or an index: give the expression a name"
+            elif before is not None and self._expected() in ({"NAME"}, {"EQUAL"}) and self._inside():
+                help = "arguments without a name stand before those with one: `heaviside(v, grad=atan(2))`"
             elif token.type == "IF" or "ELSE" in self._expected():
                 help = "a choice is written `a if l == 1 else b`; a choice within a choice needs brackets"
         return self._say("RNN110", self._found(), self._here(), self._wanted(), help)
+
+    def _inside(self) -> bool:
+        """Whether the unexpected token stands in a bracket."""
+        return self.at < len(self.tokens) and self._outer()[self.at][1] > 0
 
     def _found(self) -> str:
         if self.at == len(self.tokens):

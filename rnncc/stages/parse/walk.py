@@ -35,7 +35,7 @@ from rnncc.stages.parse.scan import DEEPEST
 
 
 def findings(built: Built, source: Source) -> list[Diagnostic]:
-    """Nesting deeper than the limit, and calls that are meant as a time (`h(t-1)`)."""
+    """Nesting deeper than the limit, calls that are meant as a time (`h(t-1)`), arguments given twice."""
     found: list[Diagnostic] = []
     stack = [(root, 1) for root in _roots(built)]
     too_deep = False
@@ -53,6 +53,8 @@ def findings(built: Built, source: Source) -> list[Diagnostic]:
             message = f"the time of '{node.function}' is written in square brackets"
             help = f"write `{node.function}[{text}]`"
             found.append(Diagnostic("RNN113", message, node.span, "round brackets", help, source=source))
+        if isinstance(node, Call):
+            found.extend(_repeated(node, source))
         stack.extend((child, depth + 1) for child in _children(node))
     return found
 
@@ -66,6 +68,14 @@ def _is_time(call: Call) -> bool:
             return True
         case _:
             return False
+
+
+def _repeated(call: Call, source: Source) -> Iterator[Diagnostic]:
+    names = [name for name, _ in call.keywords]
+    for index, (name, value) in enumerate(call.keywords):
+        if name in names[:index]:
+            message = f"the argument '{name}' of '{call.function}' is given twice"
+            yield Diagnostic("RNN110", message, value.span, "the second one", source=source)
 
 
 def _children(node: Expression) -> tuple[Expression, ...]:
