@@ -3,11 +3,10 @@
     python examples/state_tracking.py
 
 Two problems. Parity: is the number of ones so far odd? Composition in A5: which of the 60 even permutations of five
-things is the product of all permutations so far? A5 is the smallest group that is not solvable, which puts the problem
-beyond what a cell can do whose state is an affine function of the previous one with gates that see only the input
-(Merrill, Petty, Sabharwal, "The Illusion of State in State-Space Models", 2024). The recurrent matrix of an LSTM or an
-sLSTM is what it takes: they learn it on at most 40 steps and keep it over 1,000. minGRU, which trains faster because
-it has none, does not even learn parity.
+things is the product of all permutations so far? A5 is the smallest group that is not solvable, and composition in it
+is what cells with a diagonal affine recurrence are believed to be unable to do (Merrill, Petty, Sabharwal, "The
+Illusion of State in State-Space Models", 2024). The recurrent matrix of an LSTM or an sLSTM is enough: they learn it on
+at most 40 steps and keep it over 1,000. minGRU, which has no recurrent matrix, does not even learn parity here.
 """
 
 from __future__ import annotations

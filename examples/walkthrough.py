@@ -1,0 +1,205 @@
+"""Follow one cell through every stage of the compiler and print each stage's value.
+
+    python examples/walkthrough.py
+
+What it prints is docs/pipeline.md; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import torch
+
+import rnncc
+from rnncc import verify
+from rnncc.compiler import analyse, front, stage_text
+from rnncc.explain import explain_words
+from rnncc.source import Source
+
+CELL = Path(__file__).with_name("mycell.rnn")
+
+HEAD = """\
+# One cell through every stage
+
+The cell is [examples/mycell.rnn](../examples/mycell.rnn), which [examples/char_lm.py](../examples/char_lm.py) trains:
+
+{text}
+
+The order of the stages stands in [rnncc/compiler.py](../rnncc/compiler.py) and nowhere else. Every stage is a function
+from one immutable value to the next; `rnncc show examples/mycell.rnn --stage NAME` prints what is shown here. This page
+is printed by [examples/walkthrough.py](../examples/walkthrough.py).
+"""
+
+PARSE = """\
+## parse
+
+Text becomes syntax: `CellDecl`, with the place of every node. Nothing has a meaning yet: `W` is a name, `f, o = …` one
+equation with two targets. Spaces and brackets that mean nothing are gone:
+
+{value}
+"""
+
+CHECK = """\
+## check
+
+Syntax becomes a `Cell`. Names are resolved, widths are solved for (everything is H wide here, x is I wide), `f, o = …`
+is two equations with their own parameters, and every mistake in the text has been reported. The equations are cut into
+nodes: products are nodes of their own, everything else is elementwise. Each node has its place:
+
+{value}
+
+- `W_f @ x + b_f` depends on inputs only (X), so it leaves the loop: it is computed for all steps at once, before it.
+- The three results lie side by side as one tensor [T, B, 3*H], the *stream* W, because one product makes them all.
+- `R_f @ h__1` reads the state of the step before (`h__1` is `h[t-1]`), so it stays in the loop (S). None of the three
+  waits for another: one *phase* a step.
+- The parameters are packed the way torch.nn packs them, and `init b_f = 1` has become the initial value of its rows.
+"""
+
+CLASSIFY = """\
+## classify
+
+Each loop's recurrence class, and what keeps it from a better one. DENSE means a recurrent matrix: the loop has to be
+run step by step.
+
+{value}
+"""
+
+DIFFERENTIATE = """\
+## differentiate
+
+The equations are reversed one by one, last first: `d_v` is the gradient of v. Derivatives stand in output form, such as
+`f * (1 - f)` for the sigmoid, so they need what the forward pass computed anyway. The stage also chooses what training
+saves: f, o and n, because computing them again would take the products once more; m and h are outputs already.
+
+{value}
+
+`d_h__carry` arrives from the step after, `d_h__1` leaves to the step before. The gradients of R are sums over all
+steps: one product after the loop. The gradient of the stream goes on, through torch's autograd, to W, b and x.
+"""
+
+LOWER = """\
+## lower
+
+Equations become a plan for a kernel: which buffer each value lives in (a *slot*), and which of them run together (a
+*stage*, with a barrier between threads where one needs what others made). In the forward loop one stage is enough: the
+three products share one pass over `h__1`, and what follows is elementwise. (A second variant of each loop, with resets
+and lengths, goes the same way and is left out here.)
+
+{value}
+"""
+
+RENDER = """\
+## render
+
+The plan becomes C++. Headers under `templates/include` hold what is the same for every cell: the driver of the loop,
+matrix products, vectors, exact elementwise functions. What is generated is tables and, for every stage, a function over
+vectors of units; each statement names the line it comes from:
+
+{value}
+
+It is compiled for three instruction sets, in float and in double; the package chooses when it runs.
+"""
+
+BUILD = """\
+## build and load
+
+`build` compiles the files into a package in the cache, under a hash of everything that it depends on. The package holds
+
+{files}
+
+`load` imports it. The op of the loop is the same for every cell, one tensor for each stream, weight and state:
+
+{schema}
+
+and the layer is used like one of torch.nn:
+
+{use}
+
+## What it all amounts to
+
+`rnncc explain` says it in words:
+
+{words}
+
+And `rnncc verify` shows that it is right, against the reference, which evaluates the checked cell in eager torch with
+torch's own derivatives. Here for several shapes in float64; `ok` is a relative error below 1e-12:
+
+{errors}
+"""
+
+
+def fenced(text: str) -> str:
+    """A block of plain text in Markdown."""
+    return "```\n" + text.strip("\n") + "\n```"
+
+
+def without_masked(plan: str) -> str:
+    """A plan's text without the loops that know resets and lengths."""
+    kept, keep = [], True
+    for line in plan.splitlines():
+        if line.startswith("  segment "):
+            keep = "_masked" not in line
+        if keep:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def elementwise(rendered: str) -> str:
+    """The statements of the first generated function that come from the cell's text."""
+    function = rendered.partition("mycell_0_forward_0(")[2].partition("\n}\n")[0]
+    return "\n".join(line.strip() for line in function.splitlines() if f"// {CELL.name}:" in line)
+
+
+def page() -> str:
+    """The whole document."""
+    source = Source(CELL.name, CELL.read_text(encoding="utf-8"))
+    value = {stage: fenced(stage_text(source, stage)) for stage in ("parse", "check", "classify", "differentiate")}
+    package = rnncc.load(CELL)
+    folder = Path(package.__file__ or "").parent
+    files = sorted(
+        path.name + ("/" if path.is_dir() else "") for path in folder.iterdir() if path.name != "__pycache__"
+    )
+    about = json.loads((folder / "_rnncc.json").read_text(encoding="utf-8"))
+    operator = getattr(torch.ops, about["namespace"]).mycell_0_forward.default
+    # The namespace holds a hash of the package's content, which is left out here.
+    schema = textwrap.fill(str(operator._schema).partition("::")[2], 100, subsequent_indent="    ")
+
+    torch.manual_seed(0)
+    layer = package.MyCell(2, 3, dtype=torch.float64)
+    output, (h, m) = layer(torch.randn(7, 3, 2, dtype=torch.float64))
+    use = [
+        ">>> layer = package.MyCell(2, 3, dtype=torch.float64)",
+        ">>> output, (h, m) = layer(torch.randn(7, 3, 2, dtype=torch.float64))",
+        ">>> output.shape, h.shape, m.shape",
+        f"({', '.join(str(tensor.shape) for tensor in (output, h, m))})",
+        ">>> {name: tuple(parameter.shape) for name, parameter in layer.named_parameters()}",
+        str({name: tuple(parameter.shape) for name, parameter in layer.named_parameters()}),
+    ]
+    ((cell, _),) = front(source)
+    rows = verify.verify(package.MyCell, cell, dtypes=(torch.float64,))
+    lines = [f"{row.quantity:8} {'ok' if row.error < 1e-12 else row.error}" for row in rows]
+    return "\n".join(
+        [
+            HEAD.format(text=fenced(source.text)),
+            PARSE.format(value=value["parse"]),
+            CHECK.format(value=value["check"]),
+            CLASSIFY.format(value=value["classify"]),
+            DIFFERENTIATE.format(value=value["differentiate"]),
+            LOWER.format(value=fenced(without_masked(stage_text(source, "lower")))),
+            RENDER.format(value=fenced(elementwise(stage_text(source, "render")))),
+            BUILD.format(
+                files=fenced("\n".join(files)),
+                schema=fenced(schema),
+                use=fenced("\n".join(use)),
+                words=fenced("\n".join(explain_words(*analysis) for analysis in analyse(source))),
+                errors=fenced("\n".join(lines)),
+            ),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,70 @@
+"""The examples do what they say: they run within two minutes, and what they train learns."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import Golden
+
+ROOT = Path(__file__).resolve().parents[1]
+# Seconds of one core; two cores then need no longer by the clock.
+LIMIT = 120.0
+
+
+def run(name: str) -> str:
+    """What an example prints. One thread: its time then does not depend on what else the machine does."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert result.returncode == 0, result.stderr
+    assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < LIMIT
+    return result.stdout
+
+
+def test_a_character_model_with_a_cell_of_ones_own() -> None:
+    output = run("char_lm.py")
+    losses = [float(value) for value in re.findall(r"validation ([\d.]+) bits per character", output)]
+    assert len(losses) == 10
+    for curve in (losses[:5], losses[5:]):
+        assert curve == sorted(curve, reverse=True)
+        # Guessing by the frequency of characters costs over 4 bits.
+        assert curve[-1] < 2.4
+    _, _, sample = output.partition("writes:\n\n")
+    assert len(sample) >= 400
+    # It has learned to separate words and to spell the commonest.
+    assert " the " in sample
+
+
+def test_cells_with_a_recurrent_matrix_track_state() -> None:
+    output = run("state_tracking.py")
+    rows = {
+        (task, cell): [float(value) / 100 for value in re.findall(r"([\d.]+)%", rest)]
+        for task, cell, rest in re.findall(r"^(parity|A5) +(\w+)(.*)$", output, re.MULTILINE)
+    }
+    assert len(rows) == 6
+    for task in ("parity", "A5"):
+        for cell in ("LSTM", "sLSTM"):
+            at_40, at_256, at_1000 = rows[task, cell]
+            assert at_40 > 0.99
+            assert at_256 > 0.95
+            assert at_1000 > 0.8
+    # Chance is 1/2 and 1/60.
+    assert max(rows["parity", "minGRU"]) < 0.6
+    assert max(rows["A5", "minGRU"]) < 0.1
+
+
+def test_the_walkthrough_is_the_document(golden: Golden) -> None:
+    golden(ROOT / "docs" / "pipeline.md", run("walkthrough.py"))
