@@ -1,6 +1,6 @@
 """The table of diagnostic codes: the one place for what each of them means.
 
-The hundreds digit is the origin: 1 parse, 2 check (from 251 warnings, from 271 notes on performance), 3 differentiate,
+The hundreds digit is the origin: 1 parse, 2 check (from 251 warnings, from 271 notes on performance),
 4 schedule, 6 build, 7 load and construction. A code is never used again for something else.
 """
 

@@ -1,16 +1,10 @@
-"""RNN3xx to RNN7xx: what the stages after `check`, the machine, or the sizes given to a module refuse."""
+"""RNN4xx to RNN7xx: what the stages after `check`, the machine, or the sizes given to a module refuse."""
 
 from __future__ import annotations
 
 from rnncc.codes.entry import Code
 
 LATER = (
-    Code(
-        "RNN301",
-        "no derivative",
-        "A value inside the loop has no derivative that the compiler can state, so the backward pass cannot be "
-        "made. Replace the function named in the message; docs/language.md lists those that work in the loop.",
-    ),
     Code(
         "RNN401",
         "no schedule fits",
@@ -77,9 +71,10 @@ LATER = (
     ),
     Code(
         "RNN711",
-        "the package was built for something else",
-        "The package's library belongs to another version of PyTorch, another version of rnncc's runtime, or "
-        "another kind of machine. Build it again where it is used: `rnncc build FILE`.",
+        "the package needs another PyTorch",
+        "The package's kernels use an interface that the installed PyTorch does not have yet, so the slow "
+        'reference path runs instead. Install a later PyTorch, or set `backend="reference"` to say that this is '
+        "meant.",
     ),
     Code(
         "RNN712",
@@ -89,7 +84,8 @@ LATER = (
     Code(
         "RNN713",
         "the library cannot be loaded",
-        "The operating system refused to load the package's shared library; the message says why. Often a library "
-        "that it was linked against is missing, or the file lies on a file system that does not allow execution.",
+        "The operating system or PyTorch refused the package's shared library, and the slow reference path runs "
+        "instead; the message says why. Often the package was built on another kind of machine, or it lies on a "
+        "file system that does not allow execution. Build it again where it is used.",
     ),
 )

@@ -41,14 +41,14 @@ def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if version < LOWEST_TORCH:
         _PACKAGE.missing = (
-            f"its kernels need torch {LOWEST_TORCH[0]}.{LOWEST_TORCH[1]} or later, this is {torch.__version__}"
+            f"its kernels need torch {LOWEST_TORCH[0]}.{LOWEST_TORCH[1]} or later, this is {torch.__version__} [RNN711]"
         )
     else:
         try:
             _PACKAGE.kernels = open_library(directory / about["library"], about["namespace"], cells)
             return
         except (OSError, RuntimeError) as error:
-            _PACKAGE.missing = f"its kernels could not be loaded: {error}"
+            _PACKAGE.missing = f"its kernels could not be loaded: {error} [RNN713]"
     warnings.warn(f"{directory.name}: {_PACKAGE.missing}; the slow reference runs instead", stacklevel=3)
 
 

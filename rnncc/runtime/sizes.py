@@ -58,24 +58,26 @@ def _check(constraint: ConstraintSpec, sizes: Mapping[str, int]) -> None:
         if right == 0 or left % right:
             raise ValueError(
                 f"{constraint.left_text} must be a multiple of {constraint.right_text} because of {constraint.why}; "
-                f"got {left}, {right}"
+                f"got {left}, {right} [RNN701]"
             )
     elif left != right:
         raise ValueError(
             f"{constraint.left_text} must equal {constraint.right_text} because of {constraint.why}; "
-            f"got {left}, {right}"
+            f"got {left}, {right} [RNN701]"
         )
 
 
 def _check_heads(cell: CellSpec, sizes: Mapping[str, int]) -> None:
     heads = sizes["num_heads"]
     if heads > 1 and cell.single_head_because:
-        raise ValueError(f"{cell.name} takes num_heads=1 only: {cell.single_head_because}; got {heads}")
+        raise ValueError(f"{cell.name} takes num_heads=1 only: {cell.single_head_because}; got {heads} [RNN703]")
     if sizes["H"] % heads:
-        raise ValueError(f"num_heads must divide hidden_size; got num_heads {heads}, hidden_size {sizes['H']}")
+        raise ValueError(f"num_heads must divide hidden_size; got num_heads {heads}, hidden_size {sizes['H']} [RNN702]")
     for state in cell.states:
         if state.width(sizes) % heads:
-            raise ValueError(f"num_heads must divide the width of {state.name}; got {heads}, {state.width(sizes)}")
+            raise ValueError(
+                f"num_heads must divide the width of {state.name}; got {heads}, {state.width(sizes)} [RNN702]"
+            )
     for parameter in cell.parameters:
         if parameter.columns is None or parameter.blocks is None:
             continue
@@ -84,5 +86,5 @@ def _check_heads(cell: CellSpec, sizes: Mapping[str, int]) -> None:
             widths = ", ".join(str(member.width(sizes)) for member in parameter.members)
             raise ValueError(
                 f"num_heads (or the number of blocks) must divide the sizes of {parameter.name}; got {blocks} blocks, "
-                f"{columns} columns, rows {widths}"
+                f"{columns} columns, rows {widths} [RNN702]"
             )
