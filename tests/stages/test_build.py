@@ -244,3 +244,34 @@ def test_a_package_does_not_hide_itself(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "out" / "toy" / "_rnncc.json").unlink()
     with pytest.raises(RnnccError):
         check_stem("toy", tmp_path / "elsewhere")
+
+
+RENDER = """
+import sys
+sys.path.insert(0, {root!r})
+from rnncc.cache import digest
+from rnncc.compiler import _produce
+from rnncc.paths import shipped_cells
+from rnncc.read import read_source
+from rnncc.stages.build import Toolchain
+for path in shipped_cells():
+    if path.stem in ("lstm", "slstm", "onlstm", "lmu", "layernormlstm"):
+        product = _produce(read_source(path), path.stem, {{}}, Toolchain(("none",), ""))
+        files = product.files + product.bundle.files
+        print(path.stem, digest(*(part for file in files for part in (file.path, file.text))))
+"""
+
+
+def test_every_file_is_the_same_under_other_hash_seeds() -> None:
+    code = RENDER.format(root=str(ROOT))
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("0", "1", "2")
+    ]
+    assert len(outputs[0].splitlines()) == 5 and len(set(outputs)) == 1

@@ -18,10 +18,11 @@ MACHINES = ("x86_64", "AMD64")
 COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-fno-math-errno", "-fno-trapping-math")  # fmt: skip
 KERNEL = (*COMMON, "-fno-exceptions", "-fno-rtti")
 BINDING = (*COMMON, "-O1")
+# -O3 was measured: the same speed to 2 %, 1.7 times the compile time (the kernels are vectorised by hand).
 ISA = {
     "generic": ("-O2",),
-    "v3": ("-O3", "-march=x86-64-v3"),
-    "v4": ("-O3", "-march=x86-64-v4", "-mprefer-vector-width=512"),
+    "v3": ("-O2", "-march=x86-64-v3"),
+    "v4": ("-O2", "-march=x86-64-v4", "-mprefer-vector-width=512"),
 }
 # torch's symbols are found in torch itself, which is in the process before the package; the empty libtorch.so that the
 # linker sees only makes the loader look there. -Bsymbolic: two packages must not see each other's functions.
