@@ -98,7 +98,7 @@ def accuracy(model: Tracker, group: Group, steps: int) -> float:
     inputs, products = group.draw(steps, 128, torch.Generator().manual_seed(2))
     with torch.no_grad():
         right = model(inputs).argmax(-1) == products
-    return right[-16:].float().mean().item()
+    return float(right[-16:].float().mean())
 
 
 def main() -> None:
