@@ -87,7 +87,7 @@ def _compiler() -> dict[str, Any] | None:
         found = find_toolchain()
     except RnnccError:
         return None
-    return {"command": found.command, "version": found.version}
+    return {"command": " ".join(found.command), "version": found.version}
 
 
 def _nvcc() -> dict[str, Any] | None:
