@@ -41,7 +41,7 @@ def test_everything_is_found_in_one_go() -> None:
         "i = 0",
     )
     assert [each.code for each in found] == [
-        "RNN205", "RNN203", "RNN202", "RNN202", "RNN207", "RNN211", "RNN215", "RNN206",
+        "RNN205", "RNN203", "RNN201", "RNN202", "RNN202", "RNN207", "RNN211", "RNN215", "RNN206",
     ]  # fmt: skip
     starts = [each.span.start for each in found]
     assert starts == sorted(starts)

@@ -87,6 +87,9 @@ class Calls:
             other = _OTHER_NAMES.get(name.lower())
             help = f"write '{other}'" if other else closest(name, FUNCTIONS)
             self.report.error("RNN203", f"unknown function '{name}'", span, "not a known function", help)
+            # What is wrong inside is wrong whatever the function is called.
+            for argument in call.arguments:
+                self.term(argument)
 
     def arguments(self, name: str, call: Call, counts: tuple[int, int]) -> bool:
         """Whether the number of arguments is right; reports what is wrong."""
