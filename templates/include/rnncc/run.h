@@ -155,8 +155,9 @@ struct Run {
     }
     reduction = 0;
     for (int16_t o = 0; o < program.outer_count; ++o) {
-      const int64_t elements = gemm_tn_scratch_elements<T>(dim(program.matrices[program.outers[o].matrix].columns));
-      if (gradients[program.matrices[program.outers[o].matrix].index] && elements > reduction) reduction = elements;
+      const MatrixInfo& matrix = program.matrices[program.outers[o].matrix];
+      const int64_t elements = gemm_tn_scratch_elements<T>(dim(matrix.columns));
+      if (tensor(D_WEIGHTS, matrix.index).data && elements > reduction) reduction = elements;
     }
     scratch = 0;
     for (int16_t s = 0; s < program.stage_count; ++s) {

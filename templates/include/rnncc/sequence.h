@@ -28,15 +28,12 @@ static int64_t row_work(const Program<T>& program, const int64_t* dims) {
   return work;
 }
 
-// Time of m rows in units of a full row of the micro kernel: a tile of few rows takes as long as one of three.
-RNNCC_INLINE int64_t row_cost(int64_t m) {
-  const int64_t rest = m % kernel_rows;
-  return m - rest + (rest == 0 ? 0 : rest < 3 ? 3 : rest);
-}
+// Time of m rows in units of one row of a full tile: one or two rows wait for memory as long as three take.
+RNNCC_INLINE int64_t row_cost(int64_t m) { return m < 3 ? 3 : m; }
 
 // The cost rule. Too little work: one thread. Without products rows are divided where there are enough of them. With
-// products each way costs its rows times its share of the columns; dividing units adds a barrier a stage, about as long as
-// `barrier_work` multiply-adds.
+// products each way costs its rows times its share of the units; dividing units adds a barrier a stage, about as long as
+// `barrier_work` multiply-adds, and must win by a fifth: barriers suffer most where other programs want the processor too.
 template <class T>
 static Sharing choose_sharing(const Program<T>& program, const Call& call, const int64_t* dims) {
   constexpr int64_t least_work = 1 << 16, barrier_work = 20000;
@@ -48,7 +45,7 @@ static Sharing choose_sharing(const Program<T>& program, const Call& call, const
   const int64_t by_units = row_cost(call.columns) * work / threads + barrier_work * program.stage_count;
   const int64_t alone = row_cost(call.columns) * work;
   if (alone <= by_rows && alone <= by_units) return {1, false};
-  return {threads, by_units < by_rows};
+  return {threads, by_units * 5 < by_rows * 4};
 }
 
 template <class T>

@@ -1,0 +1,211 @@
+"""A loop's entry points against the float64 interpreter and torch's autograd: outputs, final states, every gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rnncc.ir.cell import Value, operands, value_table
+from rnncc.ir.dim import HEADS, ONE, Dim, evaluate
+from rnncc.reference import Interpreter, complete_sizes
+from tests.numeric.loops import Library, Loop, call
+
+MASKS = ("reset__", "active__")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Sizes and layout of one comparison. `batch_first`: streams and sequences are views of [B, T, …]. `partial`: some
+    sequences, gradients and final states are not given or wanted."""
+
+    steps: int
+    columns: int
+    sizes: Mapping[str, int]
+    heads: int = 1
+    dtype: torch.dtype = torch.float32
+    reverse: bool = False
+    batch_first: bool = False
+    partial: bool = False
+
+
+def heads_fit(loop: Loop, sizes: Mapping[str, int], heads: int) -> bool:
+    """Whether every width that heads share divides by their number."""
+    known = {**complete_sizes(loop.cell, sizes), "num_heads": heads}
+    segment = loop.segment
+    names = {name for node in segment.nodes for name in (node.target, *operands(node))} - set(segment.constants)
+    table = value_table(loop.cell)
+    matrices = [table[name] for name in sorted(names) if table[name].columns is not None]
+    widths = [table[name].width for name in names] + [value.columns for value in matrices if value.columns is not None]
+    return all(evaluate(width, known) % heads == 0 for width in widths if width not in (ONE, HEADS))
+
+
+class Case:
+    """Random tensors of a loop, what the interpreter makes of them, and what the kernel does."""
+
+    def __init__(self, loop: Loop, problem: Problem, seed: int = 0) -> None:
+        self.loop, self.problem = loop, problem
+        self.values: dict[str, Value] = value_table(loop.cell) | {value.name: value for value in loop.adjoint.values}
+        self.sizes = complete_sizes(loop.cell, problem.sizes)
+        self.compute = torch.float64 if problem.dtype == torch.float64 else torch.float32
+        torch.manual_seed(seed)
+        segment = loop.segment
+        self.streams = [self._stream(stream.members) for stream in segment.streams]
+        self.weights = [self._weight(weight.members) for weight in segment.weights]
+        self.states = [self._rounded(0.5 * torch.randn(problem.columns, self.width(name))) for name in segment.states]
+        self.constants = [self._constant(name) for name in segment.constants]
+        skipped = problem.partial
+        self.given = [not (skipped and index % 2) for index in range(len(segment.sequences))]
+        self.d_sequences = [
+            self._rounded(torch.randn(problem.steps, problem.columns, self.width(name))) for name in segment.sequences
+        ]
+        self.d_final = [self._rounded(torch.randn(problem.columns, self.width(name))) for name in segment.states]
+        self.given_final = [not (skipped and index % 2 == 0) for index in range(len(segment.states))]
+
+    def width(self, name: str) -> int:
+        """Elements of a value (rows of a matrix)."""
+        return self.evaluate(self.values[name].width)
+
+    def evaluate(self, dim: Dim) -> int:
+        """The value of a dim."""
+        return evaluate(dim, {**self.sizes, "num_heads": self.problem.heads})
+
+    def _rounded(self, tensor: Tensor) -> Tensor:
+        """Float64 numbers that the dtype can hold."""
+        return tensor.to(self.problem.dtype).double()
+
+    def _stream(self, members: tuple[str, ...]) -> Tensor:
+        shape = (self.problem.steps, self.problem.columns)
+        if members[0] in MASKS:
+            return (torch.rand(*shape, 1) < (0.3 if members[0] == "reset__" else 0.8)).double()
+        return self._rounded(1.8 * torch.rand(*shape, sum(self.width(name) for name in members)) - 0.9)
+
+    def _weight(self, members: tuple[str, ...]) -> Tensor:
+        rows = sum(self.width(name) for name in members)
+        first = self.values[members[0]]
+        if first.columns is None:
+            return self._rounded(0.3 + 0.4 * torch.rand(rows))
+        columns = self.evaluate(first.columns) // self.evaluate(first.blocks)
+        return self._rounded(0.6 * torch.randn(rows, columns) / columns**0.5)
+
+    def _constant(self, name: str) -> float:
+        value = next(constant.value for constant in self.loop.cell.constants if constant.name == name)
+        return float(value)
+
+    def reference(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Sequences, final states, and the gradients of streams, weights and states (zeros where none flows)."""
+        problem, segment = self.problem, self.loop.segment
+        leaves = [tensor.clone().requires_grad_() for tensor in (*self.streams, *self.weights, *self.states)]
+        streams = leaves[: len(self.streams)]
+        weights = leaves[len(self.streams) : len(self.streams) + len(self.weights)]
+        machine = Interpreter(self.values, self.sizes, problem.heads, torch.zeros((), dtype=torch.float64))
+        fixed = {name: torch.tensor([value], dtype=torch.float64) for name, value in zip(segment.constants, self.constants, strict=True)}
+        for weight, tensor in zip(segment.weights, weights, strict=True):
+            fixed |= self._split(weight.members, tensor, 0)
+        states = dict(zip(segment.states, leaves[len(leaves) - len(self.states) :], strict=True))
+        sequences: dict[str, list[Tensor]] = {name: [] for name in segment.sequences}
+        order = range(problem.steps)
+        for t in reversed(order) if problem.reverse else order:
+            known = dict(fixed)
+            for stream, tensor in zip(segment.streams, streams, strict=True):
+                known |= self._split(stream.members, tensor[t], -1)
+            known |= {f"{name}__1": value for name, value in states.items()}
+            for node in segment.nodes:
+                known[node.target] = machine.node(node, known).expand(problem.columns, self.width(node.target))
+            states = {name: known[name] for name in states}
+            for name, found in sequences.items():
+                found.append(known[name])
+        empty = [torch.zeros(0, problem.columns, self.width(name)).double() for name in sequences]
+        outputs = [
+            torch.stack(found[::-1] if problem.reverse else found) if found else empty[index]
+            for index, found in enumerate(sequences.values())
+        ]
+        loss = torch.zeros((), dtype=torch.float64)
+        for output, d, given in zip(outputs, self.d_sequences, self.given, strict=True):
+            loss = loss + (output * d).sum() * given
+        for state, d, given in zip(states.values(), self.d_final, self.given_final, strict=True):
+            loss = loss + (state * d).sum() * given
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+        flat = [torch.zeros_like(leaf) if d is None else d for leaf, d in zip(leaves, gradients, strict=True)]
+        return [output.detach() for output in outputs], [state.detach() for state in states.values()], flat
+
+    def _split(self, members: tuple[str, ...], tensor: Tensor, axis: int) -> dict[str, Tensor]:
+        pieces = tensor.split([self.width(name) for name in members], axis)
+        return dict(zip(members, pieces, strict=True))
+
+    def _input(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        given = tensor.to(dtype)
+        if self.problem.batch_first and given.dim() == 3:
+            return given.transpose(0, 1).contiguous().transpose(0, 1)
+        return given.contiguous()
+
+    def _output(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A poisoned buffer."""
+        return self._input(torch.full(shape, float("nan")), dtype)
+
+    def kernel(self, library: Library, isa: str) -> tuple[list[Tensor | None], list[Tensor], list[Tensor | None]]:
+        """The same from the kernel; None where not given or not wanted."""
+        problem, segment, adjoint = self.problem, self.loop.segment, self.loop.adjoint
+        suffix = "f64" if self.compute == torch.float64 else "f32"
+        shape = (problem.steps, problem.columns, problem.heads)
+        sizes = [self.sizes["I"], self.sizes["H"], *(self.sizes[size.name] for size in self.loop.cell.sizes)]
+        dtype, flat = problem.dtype, (problem.steps, problem.columns)
+        masked = [stream.name in MASKS for stream in segment.streams]
+        streams = [
+            self._input(tensor, self.compute if mask else dtype) for tensor, mask in zip(self.streams, masked, strict=True)
+        ]
+        weights = [self._input(tensor, dtype) for tensor in self.weights]
+        states = [self._input(tensor, dtype) for tensor in self.states]
+        sequences = [
+            self._output((*flat, self.width(name)), dtype) if given else None
+            for name, given in zip(segment.sequences, self.given, strict=True)
+        ]
+        final = [self._output((problem.columns, self.width(name)), dtype) for name in segment.states]
+        saved = [self._output((*flat, self.width(name)), self.compute) for name in (*adjoint.saved, *adjoint.saved_states)]
+        tables = [streams, weights, states, sequences, final, saved]
+        assert call(library[f"{self.loop.name}_forward_{isa}_{suffix}"], shape, sizes, self.constants, problem.reverse, tables) == 0
+        bare = [self._output(tuple(tensor.shape), dtype) if tensor is not None else None for tensor in sequences]
+        bare_final = [self._output(tuple(tensor.shape), dtype) for tensor in final]
+        tables = [streams, weights, states, bare, bare_final, [None] * len(saved)]
+        assert call(library[f"{self.loop.name}_forward_{isa}_{suffix}"], shape, sizes, self.constants, problem.reverse, tables) == 0
+        for training, inference in zip((*sequences, *final), (*bare, *bare_final), strict=True):
+            assert training is None or inference is None or torch.equal(training, inference)
+        d_sequences = [
+            self._input(d, dtype) if given else None for d, given in zip(self.d_sequences, self.given, strict=True)
+        ]
+        d_final = [self._input(d, dtype) if given else None for d, given in zip(self.d_final, self.given_final, strict=True)]
+        d_streams = [
+            None if mask else self._output(tuple(tensor.shape), dtype)
+            for tensor, mask in zip(self.streams, masked, strict=True)
+        ]
+        d_weights = [self._output(tuple(tensor.shape), dtype) for tensor in self.weights]
+        d_states = [self._output(tuple(tensor.shape), dtype) for tensor in self.states]
+        tables = [streams, weights, states, saved, d_sequences, d_final, d_streams, d_weights, d_states]
+        assert call(library[f"{self.loop.name}_backward_{isa}_{suffix}"], shape, sizes, self.constants, problem.reverse, tables) == 0
+        return sequences, final, [*d_streams, *d_weights, *d_states]
+
+    def errors(self, library: Library, isa: str) -> dict[str, float]:
+        """The relative error of everything that was asked for: ‖kernel - reference‖ / ‖reference‖ (an absolute one below 1e-3)."""
+        segment = self.loop.segment
+        expected = self.reference()
+        found = self.kernel(library, isa)
+        names = (
+            segment.sequences,
+            tuple(f"{name} final" for name in segment.states),
+            tuple(
+                f"d_{name}"
+                for name in (
+                    *(stream.name for stream in segment.streams),
+                    *(weight.name for weight in segment.weights),
+                    *segment.states,
+                )
+            ),
+        )
+        errors = {}
+        for labels, ours, theirs in zip(names, found, expected, strict=True):
+            for label, our, their in zip(labels, ours, theirs, strict=True):
+                if our is not None and their.numel():
+                    errors[label] = float((our.double() - their).norm() / max(float(their.norm()), 1e-3))
+        return errors

@@ -1,0 +1,201 @@
+"""The generated CPU loops, called directly, against the float64 interpreter and torch's autograd."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from rnncc.ir.cell import Cell
+from rnncc.paths import cells_dir, shipped_cells
+from rnncc.source import Source
+from rnncc.stages.check import check
+from rnncc.stages.parse import parse
+from rnncc.verify import problem_sizes
+from tests.numeric.compare import Case, Problem, heads_fit
+from tests.numeric.loops import DTYPES, Library, Loop, call, loops_of, processor_levels
+
+BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-11, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+BEST = processor_levels()[-1]
+
+
+def cells_of(text: str) -> list[Cell]:
+    return [check(declaration)[0] for declaration in parse(Source("test.rnn", text))]
+
+
+@cache
+def shipped(name: str, isa: str = BEST) -> tuple[tuple[Loop, ...], Library]:
+    (cell,) = cells_of((cells_dir() / f"{name}.rnn").read_text(encoding="utf-8"))
+    plan, loops = loops_of(cell)
+    return loops, Library([plan], [isa])
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def compare(loop: Loop, library: Library, problem: Problem, isa: str = BEST) -> None:
+    errors = Case(loop, problem).errors(library, isa)
+    wrong = {name: error for name, error in errors.items() if not error <= BOUNDS[problem.dtype]}
+    assert not wrong, (loop.name, problem, wrong)
+
+
+def sizes_of(cell: Cell) -> dict[str, int]:
+    return {name: size for name, size in problem_sizes(cell).items() if name != "num_heads"}
+
+
+@pytest.mark.parametrize("path", shipped_cells(), ids=lambda path: path.stem)
+def test_every_shipped_cell(path: Path) -> None:
+    loops, library = shipped(path.stem)
+    for loop in loops:
+        sizes = sizes_of(loop.cell)
+        for dtype in (torch.float32, torch.float64):
+            compare(loop, library, Problem(7, 3, sizes, 1, dtype, reverse=True, partial=True))
+            if heads_fit(loop, sizes, 3):
+                compare(loop, library, Problem(5, 2, sizes, 3, dtype, batch_first=True))
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "gruv3", "slstm", "layernormlstm", "mogrifierlstm", "taugru"])
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_shapes_and_dtypes(name: str, dtype: torch.dtype) -> None:
+    loops, library = shipped(name)
+    for loop in loops:
+        sizes = sizes_of(loop.cell)
+        for steps, columns in ((1, 1), (33, 16), (3, 41)):
+            for batch_first in (False, True):
+                compare(loop, library, Problem(steps, columns, sizes, 1, dtype, batch_first=batch_first))
+
+
+@pytest.mark.parametrize("isa", processor_levels())
+def test_every_instruction_set(isa: str) -> None:
+    loops, library = shipped("lstm", isa)
+    for loop in loops:
+        for dtype in BOUNDS:
+            compare(loop, library, Problem(9, 5, {"I": 4, "H": 37}, 1, dtype), isa)
+
+
+@pytest.mark.parametrize("hidden", [1, 2, 15, 16, 17, 70, 131])
+@pytest.mark.parametrize("name", ["lstm", "layernormlstm"])
+def test_odd_widths(name: str, hidden: int) -> None:
+    loops, library = shipped(name)
+    # A norm over one or two units cancels.
+    for loop in loops if name == "lstm" or hidden > 2 else ():
+        compare(loop, library, Problem(6, 3, {"I": 4, "H": hidden}, 1, torch.float64))
+
+
+@pytest.mark.parametrize("heads", [2, 4])
+def test_heads_that_fill_tiles(heads: int) -> None:
+    for name in ("lstm", "gruv3", "layernormgru", "lstmp"):
+        loops, library = shipped(name)
+        sizes = {**sizes_of(loops[0].cell), "I": 8, "H": 160}
+        for loop in loops:
+            if heads_fit(loop, sizes, heads):
+                compare(loop, library, Problem(5, 7, sizes, heads, torch.float64))
+
+
+@pytest.mark.parametrize(("steps", "columns"), [(0, 3), (4, 0), (0, 0)])
+def test_empty_problems(steps: int, columns: int) -> None:
+    for name in ("lstm", "gru"):
+        loops, library = shipped(name)
+        for loop in loops:
+            compare(loop, library, Problem(steps, columns, {"I": 4, "H": 12}))
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("name", ["lstm", "gru", "gruv3", "layernormlstm", "indrnn", "timeawarelstm"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_threads_do_not_change_results(name: str, dtype: torch.dtype) -> None:
+    loops, library = shipped(name)
+    for loop in loops:
+        sizes = {**sizes_of(loop.cell), "I": 150, "H": 150}
+        # One column: threads divide units. Forty: they divide rows. More blocks of steps than one.
+        for steps, columns in ((600, 1), (20, 40)):
+            case = Case(loop, Problem(steps, columns, sizes, 3, dtype))
+            results = []
+            for count in (1, 2, 3, 5):
+                torch.set_num_threads(count)
+                found = case.kernel(library, BEST)
+                results.append([tensor for group in found for tensor in group if tensor is not None])
+            for result in results[1:]:
+                for ours, alone in zip(result, results[0], strict=True):
+                    assert torch.equal(ours, alone)
+
+
+def test_blocks_of_steps_against_the_reference() -> None:
+    # Several blocks; products and sums over all of them; a kept value that is no stream's gradient (bR's).
+    loops, library = shipped("gru")
+    for columns in (1, 3):
+        compare(loops[0], library, Problem(700, columns, {"I": 4, "H": 20}, 1, torch.float64))
+
+
+def test_wrong_dtype_is_refused() -> None:
+    _, library = shipped("lstm")
+    wide = torch.float64
+    tables = [
+        [torch.zeros(2, 3, 16, dtype=wide)],
+        [torch.zeros(16, 4, dtype=wide)],
+        [torch.zeros(3, 4, dtype=wide)] * 2,
+        [None] * 2,
+        [None] * 2,
+        [None] * 6,
+    ]
+    assert call(library[f"lstm_0_forward_{BEST}_f64"], (2, 3, 1), (5, 4), (), False, tables) == 0
+    assert call(library[f"lstm_0_forward_{BEST}_f32"], (2, 3, 1), (5, 4), (), False, tables) == 2
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("row", ctypes.c_int64), ("dtype", ctypes.c_int32))
+
+
+class _Linear(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("rows", "inputs", "outputs")),
+        *((name, _Matrix) for name in ("x", "weight", "bias", "y")),
+    )
+
+
+class _LinearBackward(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("rows", "inputs", "outputs")),
+        *((name, _Matrix) for name in ("x", "weight", "d_y", "d_x", "d_weight", "d_bias")),
+    )
+
+
+def _matrix(tensor: Tensor | None) -> _Matrix:
+    if tensor is None:
+        return _Matrix(None, 0, 0)
+    return _Matrix(tensor.data_ptr(), tensor.stride(0) if tensor.dim() == 2 else 0, DTYPES[tensor.dtype])
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 5, 33), (700, 70, 131), (130, 600, 65), (0, 3, 4)])
+@pytest.mark.parametrize("isa", processor_levels())
+def test_linear(dtype: torch.dtype, shape: tuple[int, int, int], isa: str) -> None:
+    _, library = shipped("lstm", isa)
+    rows, inputs, outputs = shape
+    suffix = "f64" if dtype == torch.float64 else "f32"
+    torch.manual_seed(1)
+    x, weight, bias, d_y = (
+        torch.randn(*size).to(dtype) for size in ((rows, inputs), (outputs, inputs), (outputs,), (rows, outputs))
+    )
+    # Rows that are not side by side.
+    x = torch.cat([x, torch.full((rows, 3), float("nan"), dtype=dtype)], 1)[:, :inputs]
+    y, d_x, d_weight, d_bias = (torch.full_like(tensor, float("nan")) for tensor in (d_y, x, weight, bias))
+    exact = [tensor.double() for tensor in (x, weight, bias, d_y)]
+    for given in (bias, None):
+        forward = _Linear(*shape, *(_matrix(tensor) for tensor in (x, weight, given, y)))
+        assert library[f"rnncc_linear_forward_{isa}_{suffix}"](ctypes.byref(forward)) == 0
+        expected = exact[0] @ exact[1].T + (exact[2] if given is not None else 0)
+        assert float((y.double() - expected).norm()) <= BOUNDS[dtype] * float(expected.norm())
+    backward = _LinearBackward(*shape, *(_matrix(tensor) for tensor in (x, weight, d_y, d_x, d_weight, d_bias)))
+    assert library[f"rnncc_linear_backward_{isa}_{suffix}"](ctypes.byref(backward)) == 0
+    for ours, expected in ((d_x, exact[3] @ exact[1]), (d_weight, exact[3].T @ exact[0]), (d_bias, exact[3].sum(0))):
+        assert float((ours.double() - expected).norm()) <= BOUNDS[dtype] * float(expected.norm())
