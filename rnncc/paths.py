@@ -35,18 +35,22 @@ def shipped_cells() -> tuple[Path, ...]:
 
 
 def locate(name_or_path: str | Path) -> Path:
-    """The file meant by a path, or by a shipped cell's name such as `lstm`. An existing path goes before a name.
+    """The file meant by a path, or by a shipped cell's name such as `lstm`. An existing file goes before a name, and a
+    name before a folder: after `rnncc build lstm` there is a folder lstm, the built package.
 
     Raises RnnccError (RNN101) where it is neither.
     """
     path = Path(name_or_path)
-    if path.exists():
+    if path.is_file():
         return path
     text = str(name_or_path)
     if text.isidentifier():
         shipped = cells_dir() / (text.lower() + SUFFIX)
         if shipped.is_file():
             return shipped
+    if path.exists():
+        # Reading it says what is wrong with it.
+        return path
     close = get_close_matches(path.stem.lower(), [cell.stem for cell in shipped_cells()], n=1)
     advice = f"did you mean the shipped cell '{close[0]}'? " if close else ""
     raise RnnccError(

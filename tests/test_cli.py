@@ -235,6 +235,10 @@ def test_an_existing_file_goes_before_a_shipped_name(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert locate("lstm") == cells_dir() / "lstm.rnn"
     assert locate("LSTM") == cells_dir() / "lstm.rnn"
+    # A folder is what `rnncc build lstm` leaves.
+    Path("lstm").mkdir()
+    assert locate("lstm") == cells_dir() / "lstm.rnn"
+    Path("lstm").rmdir()
     Path("lstm").write_text(GOOD)
     assert locate("lstm") == Path("lstm")
 

@@ -54,3 +54,26 @@ def test_the_installed_package_works(installed: Path, tmp_path: Path, command: t
     )
     assert result.returncode == 0, result.stderr
     assert result.stderr.startswith(str(installed))
+
+
+def test_a_built_package_as_a_wheel_can_be_installed(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": path}
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, *arguments]
+        result = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    folder, wheel = run("-m", "rnncc", "build", "elman", "--wheel").splitlines()
+    assert folder == "elman"
+    first = (tmp_path / wheel).read_bytes()
+    assert run("-m", "rnncc", "build", "elman", "--wheel").splitlines()[1] == wheel
+    assert (tmp_path / wheel).read_bytes() == first
+    # pip checks the wheel's name, its metadata and every hash.
+    run("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", "site", wheel)
+    use = "import sys; sys.path.insert(0, 'site'); import elman; print(elman.__path__[0], elman.Elman(2, 3))"
+    assert run("-P", "-c", use).split(maxsplit=1) == [str(tmp_path / "site" / "elman"), "Elman(2, 3)\n"]

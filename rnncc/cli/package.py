@@ -38,8 +38,16 @@ _DTYPES = ("fp32", "bf16", "fp16")
 @click.option("--heads", type=click.IntRange(min=1), help="Number of heads to compile fused GPU kernels for.")
 @click.option("--dtype", type=click.Choice(_DTYPES), help="Dtype to compile fused GPU kernels for.")
 @click.option("--name", help="The package's name (default: that of the file).")
+@click.option("--wheel", is_flag=True, help="Also write the package as a wheel beside its folder.")
 def build(
-    file: str, out: Path, target: str, hidden: int | None, heads: int | None, dtype: str | None, name: str | None
+    file: str,
+    out: Path,
+    target: str,
+    hidden: int | None,
+    heads: int | None,
+    dtype: str | None,
+    name: str | None,
+    wheel: bool,
 ) -> None:
     """Compile the cells of FILE into an importable package.
 
@@ -53,6 +61,10 @@ def build(
         )
     path = build_package(locate(file), out, target=target, name=name, progress=progress_printer())
     click.echo(str(path))
+    if wheel:
+        from rnncc.cli.wheel import write_wheel
+
+        click.echo(str(write_wheel(path)))
 
 
 @click.command()

@@ -1,0 +1,58 @@
+"""A built package as a wheel (`rnncc build --wheel`): the format is PyPA's binary distribution format, version 1.0."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import sysconfig
+import zipfile
+from pathlib import Path
+
+from rnncc.version import VERSION
+
+# The earliest time a zip file can hold: the same package gives the same bytes.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def write_wheel(package: Path) -> Path:
+    """Write the wheel beside the package's folder and return its path.
+
+    The version is rnncc's, with the package's fingerprint as local part, so that other content has another version.
+    The tag names no Python version and no torch version: the library uses torch's stable C interface alone.
+    """
+    about = json.loads((package / "_rnncc.json").read_text(encoding="utf-8"))
+    stem, version = package.name, f"{VERSION}+{about['fingerprint'][:8]}"
+    tag = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+    info = f"{stem}-{version}.dist-info"
+    files = {
+        f"{stem}/{path.relative_to(package).as_posix()}": path.read_bytes()
+        for path in sorted(package.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    cells = ", ".join(about["cells"])
+    files[f"{info}/METADATA"] = (
+        f"Metadata-Version: 2.1\nName: {stem}\nVersion: {version}\nSummary: Recurrent cells built by rnncc: {cells}\n"
+        f"Requires-Python: >=3.11\nRequires-Dist: torch>={about['torch_abi']}\n"
+    ).encode()
+    files[f"{info}/WHEEL"] = (
+        f"Wheel-Version: 1.0\nGenerator: rnncc {VERSION}\nRoot-Is-Purelib: false\nTag: {tag}\n"
+    ).encode()
+    record = f"{info}/RECORD"
+    lines = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in files.items()]
+    files[record] = "\n".join([*lines, f"{record},,", ""]).encode()
+
+    target = package.parent / f"{stem}-{version}-{tag}.whl"
+    beside = target.with_suffix(".tmp")
+    with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, data)
+    beside.rename(target)
+    return target
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
