@@ -191,6 +191,15 @@ def test_explain_of_a_bad_file_with_json_prints_json(tmp_path: Path) -> None:
     assert {row["code"] for row in json.loads(result.stdout)["diagnostics"]} == {"RNN201", "RNN203"}
 
 
+def test_sizes_for_gpu_kernels_are_accepted_and_said_to_change_nothing() -> None:
+    plain = run("explain", "elman", "--json")
+    sized = run("explain", "elman", "--json", "--target", "h200", "--hidden", "768", "--heads", "12", "--dtype", "bf16")
+    assert sized.stdout == plain.stdout
+    assert "not supported yet" in sized.stderr
+    assert not plain.stderr
+    assert run("explain", "elman", "--hidden", "0").exit_code == 2
+
+
 def test_explain_of_a_code() -> None:
     text = run("explain", "rnn203").stdout
     assert text.startswith("RNN203: ")

@@ -138,3 +138,24 @@ def pick(cells: Mapping[str, Item], name: str | None, file: str) -> list[Item]:
     if name not in cells:
         raise click.BadParameter(f"{file} has no cell '{name}', only {', '.join(cells)}", param_hint="--cell")
     return [cells[name]]
+
+
+_DTYPES = ("fp32", "bf16", "fp16")
+
+
+def gpu_options(command: Callable[..., None]) -> Callable[..., None]:
+    """`--target --hidden --heads --dtype`: what GPU kernels are planned and compiled for."""
+    for option in (
+        click.option("--dtype", type=click.Choice(_DTYPES), help="Dtype that GPU kernels are for."),
+        click.option("--heads", type=click.IntRange(min=1), help="Number of heads that GPU kernels are for."),
+        click.option("--hidden", type=click.IntRange(min=1), help="Hidden size that GPU kernels are for."),
+        click.option("--target", default="auto", show_default=True, help="auto, cpu, or GPUs separated by commas."),
+    ):
+        command = option(command)
+    return command
+
+
+def note_gpu_options(*given: object) -> None:
+    """Say that sizes given for GPU kernels change nothing yet."""
+    if any(value is not None for value in given):
+        click.echo("rnncc: GPU kernels are not supported yet; the CPU op takes all sizes at run time", err=True)

@@ -9,7 +9,9 @@ import click
 
 from rnncc.cli.output import (
     EXIT_USER,
+    gpu_options,
     json_option,
+    note_gpu_options,
     one_or_list,
     pick,
     print_json,
@@ -21,8 +23,6 @@ from rnncc.paths import locate
 if TYPE_CHECKING:
     from rnncc.verify import Row
 
-_DTYPES = ("fp32", "bf16", "fp16")
-
 
 @click.command()
 @click.argument("file", metavar="FILE")
@@ -33,10 +33,7 @@ _DTYPES = ("fp32", "bf16", "fp16")
     default=Path(),
     help="Folder that gets the package's folder (default: the current one).",
 )
-@click.option("--target", default="auto", show_default=True, help="auto, cpu, or GPUs separated by commas.")
-@click.option("--hidden", type=click.IntRange(min=1), help="Hidden size to compile fused GPU kernels for.")
-@click.option("--heads", type=click.IntRange(min=1), help="Number of heads to compile fused GPU kernels for.")
-@click.option("--dtype", type=click.Choice(_DTYPES), help="Dtype to compile fused GPU kernels for.")
+@gpu_options
 @click.option("--name", help="The package's name (default: that of the file).")
 @click.option("--wheel", is_flag=True, help="Also write the package as a wheel beside its folder.")
 def build(
@@ -55,10 +52,7 @@ def build(
     """
     from rnncc.compiler import build_package
 
-    if hidden or heads or dtype:
-        click.echo(
-            "rnncc: the CPU op takes all sizes and dtypes at run time; GPU kernels are not supported yet", err=True
-        )
+    note_gpu_options(hidden, heads, dtype)
     path = build_package(locate(file), out, target=target, name=name, progress=progress_printer())
     click.echo(str(path))
     if wheel:

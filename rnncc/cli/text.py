@@ -11,7 +11,9 @@ import click
 from rnncc.cli.output import (
     EXIT_USER,
     as_data,
+    gpu_options,
     json_option,
+    note_gpu_options,
     one_or_list,
     pick,
     print_diagnostics,
@@ -117,9 +119,18 @@ def show(file: str, stage: str) -> None:
 
 @click.command()
 @click.argument("what", metavar="FILE|CODE")
+@gpu_options
 @click.option("--cell", metavar="NAME", help="Only this cell of the file.")
 @json_option
-def explain(what: str, cell: str | None, as_json: bool) -> None:
+def explain(
+    what: str,
+    target: str,
+    hidden: int | None,
+    heads: int | None,
+    dtype: str | None,
+    cell: str | None,
+    as_json: bool,
+) -> None:
     """Say what the compiler makes of FILE, or what CODE means.
 
     CODE is that of a diagnostic, such as RNN203.
@@ -127,6 +138,7 @@ def explain(what: str, cell: str | None, as_json: bool) -> None:
     if re.fullmatch(r"(?i)RNN\d+", what) and not Path(what).exists():
         _explain_code(what.upper(), as_json)
         return
+    note_gpu_options(hidden, heads, dtype, None if target in ("auto", "cpu") else target)
     from rnncc.compiler import analyse
     from rnncc.explain import explain as facts
     from rnncc.explain import explain_words
