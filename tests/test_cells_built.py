@@ -36,10 +36,10 @@ def layer_of(oracle: Oracle, case: Case) -> Any:
 
 
 def plain(views: dict[str, Tensor], oracle: Oracle) -> dict[str, Tensor]:
-    """The views without the block axis of matrices that have one block, which oracles leave out."""
+    """The views with or without the axis of a single block, as the oracle has them."""
     shapes = oracle.shapes()
     return {
-        name: view[0] if view is not None and tuple(view.shape) == (1, *shapes[name]) else view
+        name: view.reshape(shapes[name]) if view is not None and 1 in (*view.shape[:1], *shapes[name][:1]) else view
         for name, view in views.items()
     }
 
