@@ -14,7 +14,7 @@ _PLAN_KEYS = ("family", "scope", "tiles", "registers", "shared_bytes", "predicte
 
 
 def explain(cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adjoint, ...]) -> dict[str, Any]:
-    """The facts of a cell with the keys of `rnncc explain --json`; segments in order, widths as text in I, H and dims."""
+    """The facts of a cell by the keys of `rnncc explain --json`; segments in order, widths as text in I, H and dims."""
     table = value_table(cell)
 
     streams = [
@@ -78,9 +78,7 @@ def _targets(nodes: tuple[Any, ...]) -> str:
     return ", ".join(node.target for node in nodes)
 
 
-def _segment_words(
-    index: int, segment: Segment, recurrence: Recurrence, adjoint: Adjoint, cell: Cell
-) -> list[str]:
+def _segment_words(index: int, segment: Segment, recurrence: Recurrence, adjoint: Adjoint, cell: Cell) -> list[str]:
     table = value_table(cell)
     form = f", {recurrence.form}" if recurrence.form else ""
     lines = [f"  segment {index}: {', '.join(segment.states)}: {recurrence.kind.value}{form}: {recurrence.why}"]

@@ -129,9 +129,7 @@ _ROWS = (
     ),
     _unary(
         "gelu",
-        lambda f, y, a: (
-            0.5 * (1 + f.erf(0.7071067811865476 * a)) + 0.3989422804014327 * a * f.exp(-0.5 * a * a),
-        ),
+        lambda f, y, a: (0.5 * (1 + f.erf(0.7071067811865476 * a)) + 0.3989422804014327 * a * f.exp(-0.5 * a * a),),
         "torch.nn.functional.gelu({0})",
     ),
     _unary(

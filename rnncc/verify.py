@@ -96,9 +96,7 @@ def verify(
 class _Problem:
     """One shape: a layer, what it is given (standard normal inputs, small initial states) and what it is asked for."""
 
-    def __init__(
-        self, layer_class: Any, cell: Cell, steps: int, columns: int, dtype: torch.dtype, device: str
-    ) -> None:
+    def __init__(self, layer_class: Any, cell: Cell, steps: int, columns: int, dtype: torch.dtype, device: str) -> None:
         generator = torch.Generator().manual_seed(steps * 1000 + columns)
 
         def draw(*shape: int) -> Tensor:
