@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -44,7 +45,7 @@ class RecurrentModule(nn.Module):
             for constant in cls.spec.constants
             if constant.shaping and keywords.get(constant.name, constant.value) != constant.value
         }
-        if not shaping:
+        if not shaping or "spec" not in cls.__dict__:
             return super().__new__(cls)
         other = getattr(package.specialise(cls.spec, shaping), cls.__name__)
         made: RecurrentModule = other(*arguments, **keywords)
@@ -80,6 +81,12 @@ class RecurrentModule(nn.Module):
             value = keywords.pop(constant.name, constant.value)
             if not constant.shaping:
                 self.constants[constant.name] = float(value)
+            elif value != constant.value:
+                # `__new__` never saw it: a subclass of the user's passed it on to __init__.
+                raise ValueError(
+                    f"{constant.name}={value!r} is another program than this class was built with "
+                    f"({constant.name}={constant.value!r}); derive from a module loaded with {constant.name}={value!r}"
+                )
         for size in cell.sizes:
             self.dims[size.name] = keywords.pop(size.name, None)
         if keywords:
@@ -156,11 +163,21 @@ class RecurrentModule(nn.Module):
         kernels, missing = package.kernels()
         return choose_kernels(kernels, x, self.backend, missing)
 
-    def _weight_dtype(self) -> torch.dtype:
-        return next((tensor.dtype for tensor in self.parameters()), torch.get_default_dtype())
+    def _weight_dtype(self) -> torch.dtype | None:
+        """The parameters' dtype; None for a cell without parameters, which takes its inputs' dtype."""
+        return next((tensor.dtype for tensor in self.parameters()), None)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        if self._origin is None:
+        # A class that the user derived stands in a module of the user's, and pickles by its name there.
+        origin = type(self).__dict__.get("_origin")
+        if origin is None:
             return super().__reduce_ex__(protocol)
-        again, arguments = self._origin
+        again, arguments = origin
         return again, (*arguments, type(self).__name__), self.__dict__
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RecurrentModule:
+        """A copy of the same class, without going through its text again."""
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__setstate__(copy.deepcopy(self.__dict__, memo))
+        return made

@@ -38,7 +38,7 @@ def read_inputs(
     reset: Tensor | None,
     *,
     batch_first: bool,
-    weight_dtype: torch.dtype,
+    weight_dtype: torch.dtype | None,
     time: bool = True,
 ) -> Given:
     """Everything as [T, B, width]. With `time` False, x is [B, width] or [width]: one step.
@@ -74,7 +74,7 @@ def read_inputs(
             return value.unsqueeze(1)
         return value.transpose(0, 1) if batch_first else value
 
-    if not torch.is_autocast_enabled(x.device.type) and x.dtype != weight_dtype:
+    if weight_dtype is not None and not torch.is_autocast_enabled(x.device.type) and x.dtype != weight_dtype:
         raise ValueError(
             f"RNN input dtype ({x.dtype}) does not match weight dtype ({weight_dtype}). "
             f"Convert input: input.to({weight_dtype}), or convert model: model.to({x.dtype})"

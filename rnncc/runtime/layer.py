@@ -94,7 +94,6 @@ class RecurrentLayer(RecurrentModule):
             widths = [state.width(sizes) for sizes in self._sizes]
             if len(set(widths)) > 1:
                 raise ValueError(f"the state {state.name} would have different widths in different layers: {widths}")
-        self._register_state_dict_hook(torch_names.mark_state_dict)  # type: ignore[no-untyped-call]
         self.reset_parameters()
 
     def _set_projection(self, proj_size: int) -> None:
@@ -234,6 +233,11 @@ class RecurrentLayer(RecurrentModule):
         )  # fmt: skip
         layer.load_state_dict(module.state_dict())
         return layer
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        # A hook would do as well, but pickling a layer would then name the module that this package was loaded as.
+        torch_names.mark_state_dict(self, destination, prefix)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any], *rest: Any

@@ -33,11 +33,11 @@ def suffix_of(name: str) -> str:
     return match.group() if match else ""
 
 
-def mark_state_dict(
-    module: RecurrentLayer, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any]
-) -> None:
+def mark_state_dict(module: RecurrentLayer, state_dict: dict[str, Any], prefix: str) -> None:
     """Note the gates' order beside the values, so that loading can tell our dictionaries from torch.nn's."""
-    local_metadata[_MARK] = gate_names(module)
+    metadata = getattr(state_dict, "_metadata", None)
+    if metadata is not None:
+        metadata[prefix[:-1]][_MARK] = gate_names(module)
 
 
 def gate_names(module: RecurrentLayer) -> list[str]:

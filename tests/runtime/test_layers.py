@@ -348,6 +348,19 @@ def test_layers_are_copied_pickled_and_saved() -> None:
         torch.load(stream, weights_only=False),
     ):
         assert torch.equal(again(x)[0], expected) and type(again) is type(layer)
+    # The text and the class alone: neither the compiler nor the version of rnncc that loaded it.
+    assert b"rnncc_loaded" not in pickle.dumps(layer)
+
+
+def test_classes_derived_from_a_layer() -> None:
+    derived = type("Derived", (layer_class("lstm", "LSTM"),), {"__module__": __name__})
+    layer = derived(IN, H)
+    again = copy.deepcopy(layer)
+    assert type(again) is derived and torch.equal(again.weight_hh_l0, layer.weight_hh_l0)
+    assert again.weight_hh_l0 is not layer.weight_hh_l0
+    deeper = type("Deeper", (layer_class("rhn", "RHN"),), {})
+    with pytest.raises(ValueError, match="another program"):
+        deeper(IN, H, L=3)
 
 
 def test_representation_and_weights() -> None:
@@ -379,3 +392,11 @@ def test_the_functional_op_is_the_loop_alone() -> None:
     close(c, c_n[0])
     with pytest.raises(ValueError, match="1 weights"):
         module.lstm(streams, [], states)
+
+
+def test_a_cell_without_parameters_takes_its_inputs_dtype() -> None:
+    layer = rnncc.compile("cell Decay\nstate h\nh[t] = 0.5*h[t-1] + x\n").Decay(2, 2)
+    x = torch.ones(3, 1, 2, dtype=torch.float64)
+    output, _ = layer(x)
+    assert output.dtype == torch.float64
+    assert output[:, 0, 0].tolist() == [1.0, 1.5, 1.75]
