@@ -184,6 +184,18 @@ def test_the_op_refuses_what_does_not_fit() -> None:
     assert "float64" in raised(lambda: op([streams[0].float()], weights, states, *rest))
     assert "not supported yet" in raised(lambda: op(streams, weights, states, torch.zeros(2), *given[4:12], False))
     assert "no sequence 9" in raised(lambda: op(streams, weights, states, *given[3:11], [9], False))
+    assert "wanted twice" in raised(lambda: op(streams, weights, states, *given[3:11], [0, 0], False))
+
+
+def test_fake_kernels_agree_on_empty_tensors() -> None:
+    op, given = arguments(make("lstm", "LSTM"))
+    empty = [stream.detach()[:0].requires_grad_() for stream in given[0]]
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        expected = op(empty, *given[1:])
+    assert [[t.shape for t in group] for group in op(empty, *given[1:])] == [[t.shape for t in g] for g in expected]
+    linear = kernels_of(make("lstm", "LSTM")).linear
+    bias = torch.randn(H)
+    assert torch.equal(linear(torch.empty(T, 0), torch.empty(H, 0), bias), bias.expand(T, H))
 
 
 def test_a_gradient_needs_a_training_call() -> None:
