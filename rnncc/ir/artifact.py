@@ -15,8 +15,8 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A translation unit to compile: `path` is one of the bundle's files; `isa` its instruction set (`generic`, `v3`, `v4`:
-    x86-64's levels). `shared`: the same bytes for every cell, so that its object may be kept between builds."""
+    """A translation unit to compile: `path` is one of the bundle's files; `isa` its instruction set (`generic`, `v3`,
+    `v4`: x86-64's levels). `shared`: the same bytes for every cell, so that its object may be kept between builds."""
 
     path: str
     isa: str

@@ -63,7 +63,8 @@ class ReadSlot:
 
 @dataclass(frozen=True, slots=True)
 class EdgeSlot:
-    """Another slot's value one step earlier (`ahead`: later) in the loop's order; beyond the loop a tensor [B, width]."""
+    """Another slot's value one step earlier (`ahead`: later) in the loop's order; beyond the loop a tensor [B,
+    width]."""
 
     name: str
     width: Dim
@@ -83,7 +84,8 @@ class VectorSlot:
 
 @dataclass(frozen=True, slots=True)
 class StoredSlot:
-    """What a stage writes; it lies in the first destination that is wanted and has the compute type, else in a workspace."""
+    """What a stage writes; it lies in the first destination that is wanted and has the compute type, else in a
+    workspace."""
 
     name: str
     width: Dim
@@ -127,7 +129,8 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Accumulators `first`, `first` + 1, … (+)= matrix @ operand, one for each of `matrices`. `parts` is k of the operand."""
+    """Accumulators `first`, `first` + 1, … (+)= matrix @ operand, one for each of `matrices`. `parts` is k of the
+    operand."""
 
     operand: str
     matrices: tuple[str, ...]
@@ -139,7 +142,8 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """`target = expr` for a vector of units. `stored`: also written to the slot `target`. `line`: of the `.rnn` text, or 0."""
+    """`target = expr` for a vector of units. `stored`: also written to the slot `target`. `line`: of the `.rnn` text,
+    or 0."""
 
     target: str
     expr: Expr
@@ -166,7 +170,8 @@ class Load:
 @dataclass(frozen=True, slots=True)
 class TileStage:
     """Products and the statements that need them, tile by tile of the units of `width` = [parts, blocks, …].
-    `accumulators` are slots, in the order of columns. `barrier`: reads what other threads wrote, if units are divided."""
+    `accumulators` are slots, in the order of columns. `barrier`: reads what other threads wrote, if units are
+    divided."""
 
     width: Dim
     parts: int
@@ -266,7 +271,8 @@ class LoopPlan:
 
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
-    """All loops of a cell. `cell` is its name, `source` the `.rnn` file's; `sizes` names the entries of a call's sizes."""
+    """All loops of a cell. `cell` is its name, `source` the `.rnn` file's; `sizes` names the entries of a call's
+    sizes."""
 
     cell: str
     source: str

@@ -1,4 +1,5 @@
-"""Compiles the generated loops with the C++ compiler, without torch's binding, and calls their entry points by ctypes."""
+"""Compiles the generated loops with the C++ compiler, without torch's binding, and calls their entry points by
+ctypes."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def loops_of(cell: Cell) -> tuple[KernelPlan, tuple[Loop, ...]]:
 class Library:
     """A shared library of the loops of some cells for some instruction sets."""
 
-    def __init__(self, plans: Sequence[KernelPlan], isas: Sequence[str], suffixes: Sequence[str] = ("f32", "f64")) -> None:
+    def __init__(
+        self, plans: Sequence[KernelPlan], isas: Sequence[str], suffixes: Sequence[str] = ("f32", "f64")
+    ) -> None:
         bundle = render(plans)
         root = Path(tempfile.gettempdir()) / "rnncc-test-objects"
         units = [unit for unit in bundle.units if _wanted(unit, isas, suffixes)]
@@ -104,7 +107,14 @@ def _build(bundle: Bundle, units: Sequence[Unit], root: Path, library: Path) -> 
             objects = list(pool.map(compile_unit, units))
         torch_lib = Path(torch.__file__).parent / "lib"
         fresh = folder / "library.so"
-        link = [*compiler.command, "-shared", *map(str, objects), f"-L{torch_lib}", "-ltorch_cpu", f"-Wl,-rpath,{torch_lib}"]
+        link = [
+            *compiler.command,
+            "-shared",
+            *map(str, objects),
+            f"-L{torch_lib}",
+            "-ltorch_cpu",
+            f"-Wl,-rpath,{torch_lib}",
+        ]
         subprocess.run([*link, "-o", str(fresh)], check=True)
         fresh.rename(library)
 
@@ -129,7 +139,10 @@ _HEAD = (
 
 
 class _Forward(ctypes.Structure):
-    _fields_ = (*_HEAD, *((name, ctypes.c_void_p) for name in ("streams", "weights", "states", "sequences", "final", "saved")))
+    _fields_ = (
+        *_HEAD,
+        *((name, ctypes.c_void_p) for name in ("streams", "weights", "states", "sequences", "final", "saved")),
+    )
 
 
 class _Backward(ctypes.Structure):
@@ -160,7 +173,9 @@ def _describe(tensors: Tensors) -> ctypes.Array[_Tensor]:
     for index, tensor in enumerate(tensors):
         if tensor is not None:
             strides = tensor.stride()
-            step, column = (strides[0], strides[1]) if tensor.dim() == 3 else (0, strides[0] if tensor.dim() == 2 else 0)
+            step, column = (
+                (strides[0], strides[1]) if tensor.dim() == 3 else (0, strides[0] if tensor.dim() == 2 else 0)
+            )
             described[index] = _Tensor(tensor.data_ptr(), step, column, DTYPES[tensor.dtype])
     return described
 
@@ -186,4 +201,3 @@ def call(
         *(ctypes.cast(table, ctypes.c_void_p) for table in described),
     )
     return int(function(ctypes.byref(arguments)))
-

@@ -18,7 +18,7 @@ from rnncc.stages.check import check
 from rnncc.stages.parse import parse
 from rnncc.verify import problem_sizes
 from tests.numeric.compare import Case, Problem, heads_fit
-from tests.numeric.loops import DTYPES, Library, Loop, call, loops_of, processor_levels
+from tests.numeric.loops import DTYPES, Library, Loop, Tensors, call, loops_of, processor_levels
 
 BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-11, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 BEST = processor_levels()[-1]
@@ -139,7 +139,7 @@ def test_blocks_of_steps_against_the_reference() -> None:
 def test_wrong_dtype_is_refused() -> None:
     _, library = shipped("lstm")
     wide = torch.float64
-    tables = [
+    tables: list[Tensors] = [
         [torch.zeros(2, 3, 16, dtype=wide)],
         [torch.zeros(16, 4, dtype=wide)],
         [torch.zeros(3, 4, dtype=wide)] * 2,

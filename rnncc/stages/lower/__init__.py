@@ -1,7 +1,7 @@
 """`lower`: what the kernels of a cell read, compute and write.
 
-Input: a Cell, its adjoints, the masked Cell and its adjoints. Output: one KernelPlan with a loop for every segment and variant:
-slots with addresses, products merged where they have one operand, elementwise equations grouped into stages.
+Input: a Cell, its adjoints, the masked Cell and its adjoints. Output: one KernelPlan with a loop for every segment and
+variant: slots with addresses, products merged where they have one operand, elementwise equations grouped into stages.
 Fails with: InternalError only.
 """
 
@@ -14,6 +14,7 @@ from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, value_table
 from rnncc.ir.kernel import KernelPlan, LoopPlan
 from rnncc.stages.lower.programs import backward_program, forward_program
+from rnncc.stages.lower.shape import unified
 
 __all__ = ["lower"]
 
@@ -35,7 +36,5 @@ def lower(cell: Cell, adjoints: Sequence[Adjoint], masked: Cell, masked_adjoints
 
 def _loops(cell: Cell, adjoints: Sequence[Adjoint], variant: str) -> Iterator[LoopPlan]:
     for index, adjoint in enumerate(adjoints):
-        values = value_table(cell) | {value.name: value for value in adjoint.values}
-        yield LoopPlan(
-            index, variant, forward_program(cell, values, adjoint), backward_program(cell, values, adjoint)
-        )
+        values = unified(cell, value_table(cell) | {value.name: value for value in adjoint.values})
+        yield LoopPlan(index, variant, forward_program(cell, values, adjoint), backward_program(cell, values, adjoint))

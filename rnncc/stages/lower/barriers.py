@@ -1,7 +1,8 @@
 """Where threads that divide units must wait for each other.
 
-A stage may read without waiting what was written before the last barrier, and the units of its own width and blocks, which it wrote
-itself. Values of the step before are read through edge slots; so two steps in a row are followed until nothing changes.
+A stage may read without waiting what was written before the last barrier, and the units of its own width and blocks,
+which it wrote itself. Values of the step before are read through edge slots; so two steps in a row are followed until
+nothing changes.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ if TYPE_CHECKING:
     from rnncc.stages.lower.stages import Key
 
 
-def place_barriers(
-    stages: Sequence[Stage], slots: Sequence[Slot], keys: Mapping[str, Key | None]
-) -> tuple[Stage, ...]:
-    """The stages with `barrier` set where it is needed. `keys`: of each written value, the key of the stage that wrote it."""
+def place_barriers(stages: Sequence[Stage], slots: Sequence[Slot], keys: Mapping[str, Key | None]) -> tuple[Stage, ...]:
+    """The stages with `barrier` set where it is needed. `keys`: of each written value, the key of the stage that
+    wrote it."""
     table = {slot.name: slot for slot in slots}
     barriers = [False] * len(stages)
     while True:
@@ -38,7 +38,8 @@ def place_barriers(
 
 
 def _reads(stage: Stage, table: Mapping[str, Slot], keys: Mapping[str, Key | None]) -> list[tuple[str, bool]]:
-    """Values of which a stage reads units that it did not write itself: the name, and whether it is the step before's."""
+    """Values of which a stage reads units that it did not write itself: the name, and whether it is the step
+    before's."""
     found = []
 
     def read(name: str, own: bool) -> None:

@@ -29,9 +29,11 @@ class Accumulated:
     accumulators: tuple[Accumulator, ...]
 
 
-def accumulate(nodes: Iterable[Node], stored: Iterable[str], widths: Mapping[str, Dim], matrices: Mapping[str, Matrix]) -> Accumulated:
-    """A contraction that only one sum reads joins that sum's accumulator, one that only one statement of its width reads is an
-    accumulator of its own; any other is `NAME__sum`, and a statement copies it to its name."""
+def accumulate(
+    nodes: Iterable[Node], stored: Iterable[str], widths: Mapping[str, Dim], matrices: Mapping[str, Matrix]
+) -> Accumulated:
+    """A contraction that only one sum reads joins that sum's accumulator, one that only one statement of its width
+    reads is an accumulator of its own; any other is `NAME__sum`, and a statement copies it to its name."""
     body = list(nodes)
     contractions = {node.target: node for node in body if isinstance(node, Contraction)}
     kept = set(stored)
@@ -109,8 +111,8 @@ def _terms(expr: Expr) -> list[Expr]:
 def form_products(
     accumulators: Iterable[Accumulator], widths: Mapping[str, Dim]
 ) -> tuple[tuple[Product, ...], tuple[str, ...]]:
-    """The products of a stage and its accumulators in the order of their columns: contractions of one operand stand side
-    by side where they can, so that one product makes them all."""
+    """The products of a stage and its accumulators in the order of their columns: contractions of one operand stand
+    side by side where they can, so that one product makes them all."""
     found = list(accumulators)
     by_operand: dict[tuple[str, bool, Dim], list[tuple[str, str]]] = {}
     matrices: dict[str, Dim] = {}

@@ -54,7 +54,9 @@ def _weights(segment: Segment, values: Mapping[str, Value], needs: Needs) -> dic
         if value.columns is None:
             needs.external(VectorSlot(name, value.width, place))
         else:
-            matrix = Matrix(name, place.index, place.offset, value.width, value.columns, value.blocks, row_parts(value.width))
+            matrix = Matrix(
+                name, place.index, place.offset, value.width, value.columns, value.blocks, row_parts(value.width)
+            )
             needs.matrices[name] = matrix
     needs.constants.update(dict.fromkeys(segment.constants))
     return places

@@ -1,8 +1,8 @@
 """Stages: the elementwise statements that one pass over a tile computes, and the products that feed them.
 
-A statement's level is the number of passes that must come before it. Statements of one width follow each other in one pass;
-a product needs its whole operand, a row operator its whole row, and so does whatever reads units that another thread may own, so
-these begin a new level. One stage a level and width.
+A statement's level is the number of passes that must come before it. Statements of one width follow each other in one
+pass; a product needs its whole operand, a row operator its whole row, and so does whatever reads units that another
+thread may own, so these begin a new level. One stage a level and width.
 """
 
 from __future__ import annotations
@@ -72,7 +72,11 @@ class Stager:
         self.keys: dict[str, Key | None] = {}  # None: a row operator's target
 
     def _is_view(self, node: Node) -> bool:
-        if not isinstance(node, RowOp) or node.operator is not RowOperator.SLICE or node.target in self.needs.must_store:
+        if (
+            not isinstance(node, RowOp)
+            or node.operator is not RowOperator.SLICE
+            or node.target in self.needs.must_store
+        ):
             return False
         return is_contiguous(node.offset, self.needs.width(node.target), self.needs.width(node.operands[0]))
 
@@ -176,7 +180,9 @@ class Stager:
             columns,
             tuple(loads),
             tuple(name for name in self.needs.constants if name in names),
-            tuple(Statement(node.target, node.expr, node.target in stored, self._line(node.span)) for node in group.nodes),
+            tuple(
+                Statement(node.target, node.expr, node.target in stored, self._line(node.span)) for node in group.nodes
+            ),
             barrier=False,
         )
 

@@ -1,7 +1,7 @@
 """`render`: the C++ files of a package's kernels.
 
-Input: the KernelPlans of its cells. Output: a Bundle: the headers as they are, a header of tables and functions and seven
-translation units for each cell, and the driver's units, which are the same for every package.
+Input: the KernelPlans of its cells. Output: a Bundle: the headers as they are, a header of tables and functions and
+seven translation units for each cell, and the driver's units, which are the same for every package.
 Fails with: InternalError only.
 """
 

@@ -1,7 +1,7 @@
 """C++ text of dims, expressions and elementwise functions.
 
-Names of the generated code's own variables end in two underscores, which no value's name does; functions of the library are
-qualified, so that no value's name hides them.
+Names of the generated code's own variables end in two underscores, which no value's name does; functions of the
+library are qualified, so that no value's name hides them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def dim_text(dim: Dim, sizes: Sequence[str]) -> str:
 def number_text(value: float) -> str:
     """A number of type T."""
     if math.isnan(value):
-        return "T(__builtin_nan(\"\"))"
+        return 'T(__builtin_nan(""))'
     if math.isinf(value):
         return "T(__builtin_inf())" if value > 0 else "T(-__builtin_inf())"
     return f"T({float(value)!r})"
@@ -60,7 +60,8 @@ def expression_text(expr: Expr) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FunctionText:
-    """An elementwise function. `constants`: lines before all rows; `rows`: lines at the start of a row; `lines`: of its body."""
+    """An elementwise function. `constants`: lines before all rows; `rows`: lines at the start of a row; `lines`: of
+    its body."""
 
     name: str
     constants: tuple[str, ...]

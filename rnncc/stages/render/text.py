@@ -1,4 +1,5 @@
-"""A KernelPlan as what its templates print: names, rows of tables, lines of functions. Templates only put them in place."""
+"""A KernelPlan as what its templates print: names, rows of tables, lines of functions. Templates only put them in
+place."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ class _Tables:
     def text(self) -> ProgramText:
         """The program as text."""
         program = self.program
-        # The driver finds the shapes of weights in two runs of dims, so these come first, repeated where they are equal.
+        # The driver finds the shapes of weights in two runs of dims, so these come first, repeated where they are
+        # equal.
         runs = [*(weight.rows for weight in program.weights), *(weight.columns for weight in program.weights)]
         self.first = len(runs)
         tables = self._tables()
@@ -131,98 +133,87 @@ class _Tables:
         stages: list[str] = []
         functions: list[str] = []
         for stage in program.stages:
+            first = len(stage_slots)
             match stage:
                 case TileStage():
-                    first_stored = len(stage_slots)
                     written = [statement.target for statement in stage.statements if statement.stored]
                     stage_slots += [str(numbers[name]) for name in written]
                     tiles = numbers[stage.accumulators[0]] if stage.accumulators else 0
-                    stages.append(
-                        f"{{{_bool(stage.barrier)}, RowOperator::none, {dim(stage.width)}, {stage.parts}, {dim(stage.blocks)}, "
-                        f"{len(products)}, {len(stage.products)}, {tiles}, {len(stage.accumulators)}, "
-                        f"{first_stored}, {len(written)}, 0, 0, {dim(constant(0))}, 0, {len(functions)}}}"
-                    )
+                    shape = (dim(stage.width), stage.parts, dim(stage.blocks))
+                    made = (len(products), len(stage.products), tiles, len(stage.accumulators), first, len(written))
+                    unused = (0, 0, dim(constant(0)), 0)
+                    stages.append(_row(stage.barrier, "RowOperator::none", *shape, *made, *unused, len(functions)))
                     for product in stage.products:
-                        products.append(
-                            f"{{{numbers[product.operand]}, {len(product_matrices)}, {product.first}, {len(product.matrices)}, "
-                            f"{product.parts}, {_bool(product.transposed)}, {_bool(product.accumulate)}}}"
-                        )
+                        where = (numbers[product.operand], len(product_matrices), product.first)
+                        flags = (product.transposed, product.accumulate)
+                        products.append(_row(*where, len(product.matrices), product.parts, *flags))
                         product_matrices += [str(matrices[name]) for name in product.matrices]
                     functions.append(f"{self.name}_{len(functions)}<T>")
                 case RowStage():
-                    first = len(stage_slots)
                     stage_slots += [str(numbers[name]) for name in (stage.target, *stage.operands)]
-                    stages.append(
-                        f"{{{_bool(stage.barrier)}, RowOperator::{stage.operator.value}, {dim(stage.width)}, 1, {dim(constant(1))}, "
-                        f"0, 0, 0, 0, {first}, 1, {first + 1}, {len(stage.operands)}, {dim(stage.offset)}, {stage.times}, -1}}"
-                    )
+                    shape = (dim(stage.width), 1, dim(constant(1)))
+                    read = (first + 1, len(stage.operands), dim(stage.offset), stage.times)
+                    operator = f"RowOperator::{stage.operator.value}"
+                    stages.append(_row(stage.barrier, operator, *shape, 0, 0, 0, 0, first, 1, *read, -1))
                 case _:
                     assert_never(stage)
+        matrix_rows = [
+            _row(m.index, dim(m.offset), dim(m.rows), dim(m.columns), dim(m.blocks), m.parts) for m in program.matrices
+        ]
+        finals = [_row(numbers[f.slot], f.place.table.value, f.place.index) for f in program.finals]
+        outers = [_row(matrices[o.matrix], numbers[o.cotangent], numbers[o.operand], o.parts) for o in program.outers]
+        sums = [_row(s.place.index, dim(s.place.offset), dim(s.width), numbers[s.slot]) for s in program.sums]
+        zeros = [_row(*self._place(zero.place), dim(zero.width)) for zero in program.zeros]
+        # The order is that of Program in program.h.
         tables = (
             ("SlotInfo", "slots", slots),
             ("Destination", "destinations", destinations),
-            (
-                "MatrixInfo",
-                "matrices",
-                [
-                    f"{{{m.index}, {dim(m.offset)}, {dim(m.rows)}, {dim(m.columns)}, {dim(m.blocks)}, {m.parts}}}"
-                    for m in program.matrices
-                ],
-            ),
+            ("MatrixInfo", "matrices", matrix_rows),
             ("ProductInfo", "products", products),
             ("int16_t", "product_matrices", product_matrices),
             ("StageInfo", "stages", stages),
             ("int16_t", "stage_slots", stage_slots),
             ("Function<T>", "functions", functions),
-            (
-                "FinalInfo",
-                "finals",
-                [f"{{{numbers[f.slot]}, {f.place.table.value}, {f.place.index}}}" for f in program.finals],
-            ),
-            (
-                "OuterInfo",
-                "outers",
-                [f"{{{matrices[o.matrix]}, {numbers[o.cotangent]}, {numbers[o.operand]}, {o.parts}}}" for o in program.outers],
-            ),
-            (
-                "SumInfo",
-                "sums",
-                [f"{{{s.place.index}, {dim(s.place.offset)}, {dim(s.width)}, {numbers[s.slot]}}}" for s in program.sums],
-            ),
-            ("ZeroInfo", "zeros", [f"{{{self._place(z.place)}, {dim(z.width)}}}" for z in program.zeros]),
+            ("FinalInfo", "finals", finals),
+            ("OuterInfo", "outers", outers),
+            ("SumInfo", "sums", sums),
+            ("ZeroInfo", "zeros", zeros),
         )
         return tuple(
             TableText(kind, f"{self.name}_{name}", tuple(row if "//" in row else f"{row}," for row in rows))
             for kind, name, rows in tables
         )
 
-    def _place(self, place: Place) -> str:
-        return f"{place.table.value}, {place.index}, {self._dim(place.offset)}"
+    def _place(self, place: Place) -> tuple[str, int, int]:
+        return place.table.value, place.index, self._dim(place.offset)
 
     def _slot(self, slot: Slot, numbers: dict[str, int], destinations: list[str]) -> str:
-        """A row of SlotInfo: kind, table, kept, index, link, width, parts, offset, destinations."""
-        width = f"{self._dim(slot.width)}, {row_parts(slot.width)}"
+        """A row of SlotInfo: kind, table, kept, index, link, width, parts, offset, first destination, destinations."""
+        shape = (self._dim(slot.width), row_parts(slot.width))
         nothing = self._dim(constant(0))
         match slot:
-            case ReadSlot(name, _, place, kept):
-                row = f"Kind::read, {place.table.value}, {_bool(kept)}, {place.index}, 0, {width}, {self._dim(place.offset)}, 0, 0"
-            case EdgeSlot(name, _, link, place, ahead):
-                kind = "next" if ahead else "previous"
-                row = f"Kind::{kind}, {place.table.value}, false, {place.index}, {numbers[link]}, {width}, {nothing}, 0, 0"
-            case VectorSlot(name, _, place):
-                row = f"Kind::vector, {place.table.value}, false, {place.index}, 0, {width}, {self._dim(place.offset)}, 0, 0"
-            case StoredSlot(name, _, places, kept):
+            case ReadSlot(_, _, place, kept):
+                table, index, offset = self._place(place)
+                row = _row("Kind::read", table, kept, index, 0, *shape, offset, 0, 0)
+            case EdgeSlot(_, _, link, place, ahead):
+                kind = "Kind::next" if ahead else "Kind::previous"
+                row = _row(kind, place.table.value, False, place.index, numbers[link], *shape, nothing, 0, 0)
+            case VectorSlot(_, _, place):
+                table, index, offset = self._place(place)
+                row = _row("Kind::vector", table, False, index, 0, *shape, offset, 0, 0)
+            case StoredSlot(_, _, places, kept):
                 first = len(destinations)
-                destinations.extend(f"{{{self._place(place)}}}" for place in places)
-                row = f"Kind::stored, STREAMS, {_bool(kept)}, 0, 0, {width}, {nothing}, {first}, {len(places)}"
-            case ViewSlot(name, _, link, offset):
-                row = f"Kind::view, STREAMS, false, 0, {numbers[link]}, {width}, {self._dim(offset)}, 0, 0"
-            case TileSlot(name):
-                row = f"Kind::tile, STREAMS, false, 0, 0, {width}, {nothing}, 0, 0"
+                destinations.extend(_row(*self._place(place)) for place in places)
+                row = _row("Kind::stored", "STREAMS", kept, 0, 0, *shape, nothing, first, len(places))
+            case ViewSlot(_, _, link, offset_dim):
+                row = _row("Kind::view", "STREAMS", False, 0, numbers[link], *shape, self._dim(offset_dim), 0, 0)
+            case TileSlot():
+                row = _row("Kind::tile", "STREAMS", False, 0, 0, *shape, nothing, 0, 0)
             case _:
                 assert_never(slot)
-        return f"{{{row}}},  // {numbers[name]} {name}"
+        return f"{row},  // {numbers[slot.name]} {slot.name}"
 
 
-def _bool(value: bool) -> str:
-    return "true" if value else "false"
+def _row(*entries: str | int | bool) -> str:
+    """A brace initialiser."""
+    return "{" + ", ".join(str(entry).lower() if isinstance(entry, bool) else str(entry) for entry in entries) + "}"

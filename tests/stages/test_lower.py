@@ -1,0 +1,185 @@
+"""`lower`: what is merged into one product, one pass, one tensor; where threads wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from rnncc.ir.cell import RowOperator
+from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, constant, scale
+from rnncc.ir.kernel import (
+    Access,
+    EdgeSlot,
+    KernelPlan,
+    Outer,
+    Place,
+    Program,
+    ReadSlot,
+    RowStage,
+    StoredSlot,
+    Table,
+    TileStage,
+    ViewSlot,
+    Zero,
+)
+from rnncc.paths import cells_dir, shipped_cells
+from rnncc.source import Source
+from rnncc.stages.check import check
+from rnncc.stages.differentiate import differentiate
+from rnncc.stages.lower import lower
+from rnncc.stages.mask import mask
+from rnncc.stages.parse import parse
+
+NOTHING = constant(0)
+
+
+def plan_of(text: str) -> KernelPlan:
+    cell, _ = check(parse(Source("some/folder/cell.rnn", text))[0])
+    masked = mask(cell)
+    return lower(cell, differentiate(cell), masked, differentiate(masked))
+
+
+def shipped(name: str) -> KernelPlan:
+    return plan_of((cells_dir() / f"{name}.rnn").read_text(encoding="utf-8"))
+
+
+def tiles(program: Program) -> list[TileStage]:
+    return [stage for stage in program.stages if isinstance(stage, TileStage)]
+
+
+def test_lstm_forward_is_one_product_and_one_pass() -> None:
+    plan = shipped("lstm")
+    assert (plan.cell, plan.source, plan.sizes) == ("LSTM", "cell.rnn", ("I", "H"))
+    assert [(loop.segment, loop.variant) for loop in plan.loops] == [(0, ""), (0, "_masked")]
+    program = plan.loops[0].forward
+    (stage,) = tiles(program)
+    (product,) = stage.products
+    assert product.operand == "h__1"
+    assert product.matrices == ("R_i", "R_f", "R_g", "R_o")
+    assert (product.first, product.transposed, product.accumulate) == (0, False, False)
+    assert stage.accumulators == ("i__R", "f__R", "g__R", "o__R")
+    assert (stage.width, stage.blocks, stage.barrier) == (HIDDEN_SIZE, HEADS, True)
+    slots = {slot.name: slot for slot in program.slots}
+    edge = slots["h__1"]
+    assert edge == EdgeSlot("h__1", HIDDEN_SIZE, "h", Place(Table.STATES, 0, NOTHING))
+    # h goes to the returned sequence and, where that is not given, to the saved state.
+    new = slots["h"]
+    assert isinstance(new, StoredSlot)
+    assert new.destinations == (Place(Table.SEQUENCES, 0, NOTHING), Place(Table.SAVED, 4, NOTHING))
+    assert slots["f__x"] == ReadSlot("f__x", HIDDEN_SIZE, Place(Table.STREAMS, 0, HIDDEN_SIZE))
+    assert [final.slot for final in program.finals] == ["h__1", "c__1"]
+    # Values that only their own pass reads have no address.
+    assert not {"i", "f", "g", "o", "c__tanh"} & set(slots)
+
+
+def test_lstm_backward_sums_products_in_one_accumulator() -> None:
+    program = shipped("lstm").loops[0].backward
+    first, second = tiles(program)
+    assert not first.products and not first.barrier
+    assert second.barrier
+    assert len(second.accumulators) == 1
+    assert {product.operand for product in second.products} == {"d_i", "d_f", "d_g", "d_o"}
+    assert [product.accumulate for product in second.products] == [False, True, True, True]
+    assert all(product.transposed for product in second.products)
+    assert program.outers == tuple(Outer(f"R_{gate}", f"d_{gate}", "h__1", 1) for gate in "ifgo")
+    slots = {slot.name: slot for slot in program.slots}
+    cotangent = slots["d_g"]
+    assert isinstance(cotangent, StoredSlot) and cotangent.kept
+    assert cotangent.destinations == (Place(Table.D_STREAMS, 0, scale(HIDDEN_SIZE, 2)),)
+    # The operand of the outer products is the saved sequence, one step earlier in time: one later in the loop.
+    assert slots["h__1"] == EdgeSlot("h__1", HIDDEN_SIZE, "h", Place(Table.STATES, 0, NOTHING), ahead=True)
+    assert slots["d_h__carry"] == EdgeSlot("d_h__carry", HIDDEN_SIZE, "d_h__1", Place(Table.D_FINAL, 0, NOTHING))
+
+
+def test_two_phases_are_two_passes_with_a_barrier_each() -> None:
+    first, second = tiles(shipped("gruv3").loops[0].forward)
+    assert [product.matrices for product in first.products] == [("R_r", "R_z")]
+    assert [product.matrices for product in second.products] == [("R_n",)]
+    # h[t-1] and r*h[t-1] were both written by all threads.
+    assert first.barrier and second.barrier
+    # z waits for the second pass; r goes to the saved values.
+    assert [statement.target for statement in first.statements if statement.stored] == [
+        "r",
+        "z",
+        second.products[0].operand,
+    ]
+
+
+def test_no_barrier_without_products() -> None:
+    for name in ("indrnn", "mingru", "hgrn", "rwkv4"):
+        for loop in shipped(name).loops:
+            assert not any(stage.barrier for program in (loop.forward, loop.backward) for stage in program.stages)
+
+
+def test_products_of_two_operands_share_an_accumulator() -> None:
+    (first, *_) = tiles(shipped("cornn").loops[0].forward)
+    assert first.accumulators == ("z__R",)
+    assert [(product.matrices, product.accumulate) for product in first.products] == [
+        (("R_z",), False),
+        (("M_z",), True),
+    ]
+
+
+def test_rows_and_slices() -> None:
+    program = shipped("layernormlstm").loops[0].forward
+    operators = [stage.operator for stage in program.stages if isinstance(stage, RowStage)]
+    assert operators == [RowOperator.MEAN] * 4
+    assert all(stage.barrier for stage in program.stages if isinstance(stage, RowStage))
+    views = {slot.name: slot for slot in program.slots if isinstance(slot, ViewSlot)}
+    assert views["o"] == ViewSlot("o", HIDDEN_SIZE, "v", scale(HIDDEN_SIZE, 3))
+    means = [
+        load for stage in tiles(program) if stage.width == scale(HIDDEN_SIZE, 4) for load in stage.loads
+        if load.access is Access.HEAD
+    ]  # fmt: skip
+    assert means
+
+
+def test_masked_streams_have_no_gradient() -> None:
+    masked = shipped("lstm").loops[1]
+    assert masked.variant == "_masked"
+    assert masked.backward.zeros == (
+        Zero(Place(Table.D_STREAMS, 1, NOTHING), ONE),
+        Zero(Place(Table.D_STREAMS, 2, NOTHING), ONE),
+    )
+    loads = {load.slot: load.access for stage in tiles(masked.forward) for load in stage.loads}
+    assert loads["reset__"] is Access.ONE
+
+
+def test_a_state_that_only_delays_is_copied() -> None:
+    program = plan_of("cell Late\nstate h\nh[t] = tanh(W@x + R@h[t-2] + b)\n").loops[0].forward
+    slots = {slot.name: slot for slot in program.slots}
+    assert slots["h__delay1"] == StoredSlot("h__delay1", HIDDEN_SIZE, slots["h__delay1"].destinations)  # type: ignore[union-attr]
+    (stage,) = tiles(program)
+    assert stage.products[0].operand == "h__delay1__1"
+
+
+def test_equal_dims_share_a_pass() -> None:
+    # x stands beside the state, so I == H; the pass over H reads x unit by unit.
+    program = shipped("sru").loops[0].backward
+    assert len(program.stages) == 1
+    (stage,) = tiles(program)
+    assert {load.slot: load.access for load in stage.loads}["x"] is Access.UNIT
+
+
+@pytest.mark.parametrize("path", shipped_cells(), ids=lambda path: path.stem)
+def test_every_name_has_a_slot_and_is_written_before_it_is_read(path: object) -> None:
+    plan = plan_of(path.read_text(encoding="utf-8"))  # type: ignore[attr-defined]
+    for loop in plan.loops:
+        for program in (loop.forward, loop.backward):
+            slots = {slot.name: slot for slot in program.slots}
+            assert len(slots) == len(program.slots)
+            written: set[str] = set()
+            for stage in program.stages:
+                match stage:
+                    case TileStage():
+                        reads = [product.operand for product in stage.products]
+                        reads += [load.slot for load in stage.loads if load.slot not in stage.accumulators]
+                        writes = [statement.target for statement in stage.statements if statement.stored]
+                    case RowStage():
+                        reads, writes = list(stage.operands), [stage.target]
+                for name in reads:
+                    slot = slots[name]
+                    while isinstance(slot, ViewSlot):
+                        slot = slots[slot.link]
+                    assert not isinstance(slot, StoredSlot) or slot.name in written, (name, stage)
+                written.update(writes)
+            assert written == {slot.name for slot in program.slots if isinstance(slot, StoredSlot)}

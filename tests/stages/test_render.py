@@ -1,0 +1,110 @@
+"""`render`: the files and units of a package, and the text of functions."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from rnncc.ir.dim import HEADS, HIDDEN_SIZE, constant, floor_divide, multiply, named, scale
+from rnncc.ir.expr import Const, Ref, apply
+from rnncc.ir.kernel import KernelPlan
+from rnncc.paths import cells_dir, templates_dir
+from rnncc.source import Source
+from rnncc.stages.check import check
+from rnncc.stages.differentiate import differentiate
+from rnncc.stages.lower import lower
+from rnncc.stages.mask import mask
+from rnncc.stages.parse import parse
+from rnncc.stages.render import render
+from rnncc.stages.render.cpp import dim_text, expression_text, number_text
+
+
+def plan_of(name: str) -> KernelPlan:
+    path = cells_dir() / f"{name}.rnn"
+    cell, _ = check(parse(Source(str(path), path.read_text(encoding="utf-8")))[0])
+    masked = mask(cell)
+    return lower(cell, differentiate(cell), masked, differentiate(masked))
+
+
+def test_units_of_a_package() -> None:
+    bundle = render([plan_of("lstm"), plan_of("gru")])
+    paths = {file.path: file.text for file in bundle.files}
+    assert len(paths) == len(bundle.files)
+    assert bundle.include == ("src/include",)
+    assert {unit.path for unit in bundle.units} <= set(paths)
+    units = {unit.path: unit for unit in bundle.units}
+    for cell in ("lstm", "gru", "core"):
+        assert units[f"src/{cell}.cpp"].isa == "generic"
+        for isa in ("generic", "v3", "v4"):
+            for suffix in ("f32", "f64"):
+                unit = units[f"src/{cell}_{isa}_{suffix}.cpp"]
+                assert (unit.isa, unit.shared) == (isa, cell == "core")
+    assert len(units) == 21
+    for header in (templates_dir() / "include" / "rnncc").glob("*.h"):
+        assert paths[f"src/include/rnncc/{header.name}"] == header.read_text(encoding="utf-8")
+
+
+def test_shared_units_do_not_depend_on_the_cell() -> None:
+    def shared(name: str) -> dict[str, str]:
+        bundle = render([plan_of(name)])
+        wanted = {unit.path for unit in bundle.units if unit.shared}
+        return {file.path: file.text for file in bundle.files if file.path in wanted}
+
+    assert shared("lstm") == shared("mogrifierlstm")
+
+
+def test_statements_carry_their_line_and_no_path_leaks() -> None:
+    bundle = render([plan_of("lstm")])
+    text = next(file.text for file in bundle.files if file.path == "src/lstm.h")
+    source = (cells_dir() / "lstm.rnn").read_text(encoding="utf-8").splitlines()
+    line = next(index for index, content in enumerate(source, 1) if content.startswith("c[t]"))
+    statement = f"const rnncc::Vec<T> c = (f__sigmoid * c__1) + (i__sigmoid * g__tanh);  // lstm.rnn:{line}"
+    assert statement in text
+    assert str(cells_dir()) not in text
+    assert "lstm_0_masked_backward" in text
+
+
+def test_entry_points() -> None:
+    texts = {file.path: file.text for file in render([plan_of("lstm")]).files}
+    entries = texts["src/lstm_v3_f64.cpp"]
+    for name in ("lstm_0_forward", "lstm_0_backward", "lstm_0_masked_forward", "lstm_0_masked_backward"):
+        direction = name.rsplit("_", 1)[1]
+        assert f"int32_t {name}_v3_f64(const rnncc_{direction}_call* call)" in entries
+        assert f"RNNCC_DISPATCH({name}, rnncc_{direction}_call, call->streams[0].dtype)" in texts["src/lstm.cpp"]
+
+
+@pytest.mark.parametrize(
+    ("dim", "text"),
+    [
+        (scale(HIDDEN_SIZE, 4), "4*sizes[1]"),
+        (constant(0), "0"),
+        (floor_divide(HIDDEN_SIZE, HEADS), "(sizes[1]/heads)"),
+        (multiply(named("P"), named("I")), "sizes[0]*sizes[2]"),
+    ],
+)
+def test_dims(dim: object, text: str) -> None:
+    assert dim_text(dim, ("I", "H", "P")) == text  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.1, "T(0.1)"),
+        (-2.0, "T(-2.0)"),
+        (1e-05, "T(1e-05)"),
+        (inf, "T(__builtin_inf())"),
+        (-inf, "T(-__builtin_inf())"),
+    ],
+)
+def test_numbers(value: float, text: str) -> None:
+    assert number_text(value) == text
+
+
+def test_expressions() -> None:
+    # Functions are qualified, so that a gate called `max` or `load` hides nothing; numbers in them are vectors.
+    expr = apply("max", apply("sub", Const(1.0), Ref("load")), Const(0.5))
+    assert expression_text(expr) == "rnncc::max((T(1.0) - load), rnncc::broadcast(T(0.5)))"
+    folded = expression_text(apply("add", Const(1.0), Const(2.0)))
+    assert folded == "(rnncc::broadcast(T(1.0)) + rnncc::broadcast(T(2.0)))"
+    assert expression_text(apply("neg", Ref("a"))) == "(-a)"
