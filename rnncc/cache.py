@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -84,7 +85,11 @@ class Cache:
     def lock(self, name: str, progress: Progress | None = None) -> Iterator[None]:
         """Hold the OS lock of that name. After five seconds of waiting, says for whom."""
         path = self._folder("locks") / f"{name}.lock"
-        with path.open("a+") as handle:
+        try:
+            handle = path.open("a+")
+        except OSError as error:
+            raise _unwritable(self.root, error) from None
+        with handle:
             _wait(handle.fileno(), path, progress)
             handle.seek(0)
             handle.truncate()
@@ -126,7 +131,7 @@ class Cache:
     def publish_object(self, key: str, path: Path) -> None:
         """Keep a copy of a shared object."""
         target = self._folder("objects") / f"{key}.o"
-        beside = target.with_name(f"{key}-{os.getpid()}.tmp")
+        beside = target.with_name(f"{key}-{os.getpid()}-{threading.get_ident()}.tmp")
         try:
             shutil.copyfile(path, beside)
             beside.rename(target)
@@ -148,7 +153,11 @@ class Cache:
             if total <= limit or time.time() - used < _KEEP_SECONDS:
                 break
             if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
+                # Away at once: who looks now finds the whole package or none, also where this process is killed.
+                dropped = self._folder("tmp") / f"{path.name}-dropped-{os.getpid()}-{threading.get_ident()}"
+                with suppress(OSError):
+                    path.rename(dropped)
+                    shutil.rmtree(dropped, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
             total -= size

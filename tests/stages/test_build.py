@@ -229,6 +229,39 @@ def test_install_copies_replaces_and_refuses(tmp_path: Path) -> None:
     assert caught.value.diagnostics[0].code == "RNN603"
 
 
+def test_a_package_is_dropped_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, cache = toy(tmp_path)
+    os.utime(package.parent, (0, 0))
+    monkeypatch.setenv("RNNCC_CACHE_LIMIT", "0")
+    # As if the process were killed at the first file.
+    monkeypatch.setattr("rnncc.cache.shutil.rmtree", lambda *_, **__: None)
+    cache.trim()
+    assert not package.parent.exists() and cache.package(package.parent.name) is None
+
+
+def test_a_lock_that_cannot_be_opened_is_a_diagnostic(tmp_path: Path) -> None:
+    (tmp_path / "locks" / "name.lock").mkdir(parents=True)
+    with pytest.raises(RnnccError) as caught, Cache(tmp_path).lock("name"):
+        pass
+    assert caught.value.diagnostics[0].code == "RNN605"
+
+
+def test_an_installation_that_fails_leaves_the_old_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, cache = toy(tmp_path)
+    target = install(package, tmp_path / "out", cache)
+    real = Path.rename
+
+    def rename(self: Path, to: Path) -> Path:
+        if self.name.endswith(".new"):
+            raise OSError("no")
+        return real(self, to)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(RnnccError):
+        install(package, tmp_path / "out", cache)
+    assert (target / "__init__.py").is_file() and sorted(path.name for path in target.parent.iterdir()) == ["toy"]
+
+
 @pytest.mark.parametrize("stem", ["2fast", "class", "json", "torch", "my-cell", "_hidden", ""])
 def test_bad_stems_are_refused(stem: str) -> None:
     with pytest.raises(RnnccError) as caught:

@@ -65,7 +65,12 @@ def install(package: Path, directory: Path, cache: Cache) -> Path:
                 shutil.copytree(package, beside, ignore=shutil.ignore_patterns("__pycache__"))
                 if target.exists():
                     target.rename(old)
-                beside.rename(target)
+                try:
+                    beside.rename(target)
+                except OSError:
+                    if old.exists():
+                        old.rename(target)
+                    raise
             finally:
                 shutil.rmtree(beside, ignore_errors=True)
                 shutil.rmtree(old, ignore_errors=True)
