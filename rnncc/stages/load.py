@@ -9,11 +9,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rnncc.diagnostics import Diagnostic, RnnccError
+
+# Held while a package is imported: another thread must not get a module that is half executed. Reentrant, since what a
+# package imports may load another.
+_LOADING = threading.RLock()
 
 
 def load(package: Path, origin: tuple[Any, tuple[Any, ...]] | None = None) -> ModuleType:
@@ -27,9 +32,11 @@ def load(package: Path, origin: tuple[Any, tuple[Any, ...]] | None = None) -> Mo
         name = f"rnncc_loaded_{about['fingerprint']}_{package.name}"
     except (OSError, ValueError, KeyError) as error:
         raise RnnccError(Diagnostic("RNN712", f"the package '{package}' is incomplete or damaged: {error}")) from None
-    known = sys.modules.get(name)
-    if known is not None:
-        return known
+    with _LOADING:
+        return sys.modules.get(name) or _import(package, name, about["cells"], origin)
+
+
+def _import(package: Path, name: str, cells: list[str], origin: tuple[Any, tuple[Any, ...]] | None) -> ModuleType:
     spec = importlib.util.spec_from_file_location(
         name, package / "__init__.py", submodule_search_locations=[str(package)]
     )
@@ -43,7 +50,7 @@ def load(package: Path, origin: tuple[Any, tuple[Any, ...]] | None = None) -> Mo
         del sys.modules[name]
         raise
     if origin is not None:
-        for cell in about["cells"]:
+        for cell in cells:
             for class_name in (cell, f"{cell}Cell"):
                 getattr(module, class_name)._origin = origin
     return module

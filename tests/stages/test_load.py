@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,29 @@ def test_two_versions_of_a_cell_live_in_one_process() -> None:
 
 def test_loading_twice_gives_the_same_module() -> None:
     assert rnncc.load("lstm") is rnncc.load(cells_dir() / "lstm.rnn")
+
+
+def test_threads_share_one_import(tmp_path: Path) -> None:
+    package = tmp_path / "slow"
+    package.mkdir()
+    (package / "_rnncc.json").write_text('{"fingerprint": "f", "cells": []}')
+    (package / "__init__.py").write_text("import time\ntime.sleep(0.3)\nready = True\n")
+    with ThreadPoolExecutor(4) as pool:
+        modules = list(pool.map(lambda _: load(package).ready, range(4)))
+    assert modules == [True] * 4
+
+
+def test_classes_derived_from_a_layer() -> None:
+    import torch
+
+    derived = type("Derived", (rnncc.load("lstm").LSTM,), {"__module__": __name__})
+    layer = derived(3, 4)
+    again = copy.deepcopy(layer)
+    assert type(again) is derived and torch.equal(again.weight_hh_l0, layer.weight_hh_l0)
+    assert again.weight_hh_l0 is not layer.weight_hh_l0
+    deeper = type("Deeper", (rnncc.load("rhn").RHN,), {})
+    with pytest.raises(ValueError, match="another program"):
+        deeper(3, 4, L=3)
 
 
 def test_a_folder_that_is_no_package_is_a_diagnostic(tmp_path: Path) -> None:
