@@ -71,12 +71,16 @@ class Run {
       if (weight.elements() != weight_elements[i])
         error("a weight of shape " + shape_text(weight) + " must have " + std::to_string(weight_elements[i]) +
               " elements");
-      weight = contiguous(std::move(weight), weight.dim());
+      // Apart from the call: arguments may be evaluated in any order, and a moved-from tensor has no dimensions.
+      const int64_t rank = weight.dim();
+      weight = contiguous(std::move(weight), rank);
       described_weights.push_back({weight.data(), 0, 0, weight.dtype()});
     }
     for (int32_t i = 0; i < segment.states; ++i)
       described_states.push_back(view(this->states[i], {columns, state_widths[i]}, "state"));
     if (&loop == &segment.masked) make_masks(std::move(lengths), std::move(reset));
+    // What calls the kernel finds the dtype in the first entry, which a masked loop always has.
+    if (described_streams.empty()) described_streams.push_back(describe(first));
   }
 
   [[noreturn]] void error(const std::string& message) const { fail(std::string(segment.name) + ": " + message); }
@@ -193,8 +197,11 @@ void forward_op(StableValue* stack, uint64_t, uint64_t) {
 
   std::vector<Tensor> sequences, finals, saved;
   std::vector<rnncc_tensor> out(S.sequences, rnncc_tensor{nullptr, 0, 0, run.type});
+  std::vector<bool> returned(S.sequences, false);  // data would not tell: an empty tensor has none
   for (int64_t index : wanted) {
     if (index < 0 || index >= S.sequences) run.error("there is no sequence " + std::to_string(index));
+    if (returned[index]) run.error("sequence " + std::to_string(index) + " is wanted twice");
+    returned[index] = true;
     sequences.push_back(empty({run.steps, run.columns, run.sequence_widths[index]}, torch_dtype(run.type)));
     out[index] = describe(sequences.back());
   }
@@ -207,7 +214,7 @@ void forward_op(StableValue* stack, uint64_t, uint64_t) {
   for (int32_t i = 0; training && i < run.loop.saved; ++i) {
     // A state's sequence that is returned in the compute dtype is what the backward reads: it is not stored twice.
     const int32_t same = run.loop.saved_sequence[i];
-    if (same >= 0 && run.type == run.compute && out[same].data) {
+    if (same >= 0 && run.type == run.compute && returned[same]) {
       kept[i] = out[same];
       continue;
     }

@@ -6,6 +6,9 @@
 #include "gemm.h"
 #include "program.h"
 
+// C's (stdlib.h), declared here because clang has no builtin of it and no header of the library is wanted in this file.
+extern "C" void* aligned_alloc(size_t alignment, size_t size) noexcept;
+
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
@@ -17,7 +20,7 @@ struct Buffer {
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer() { __builtin_free(data); }
   bool allocate(int64_t bytes) {
-    data = static_cast<char*>(__builtin_aligned_alloc(64, size_t((bytes + 127) / 64 * 64)));
+    data = static_cast<char*>(aligned_alloc(64, size_t((bytes + 127) / 64 * 64)));
     return data != nullptr;
   }
 };

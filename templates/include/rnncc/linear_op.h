@@ -34,8 +34,10 @@ inline LinearShape linear_shape(const Tensor& x, const Tensor& weight, const Ten
   const bool is_double = x.dtype() == RNNCC_FLOAT64;
   if (is_double != (weight.dtype() == RNNCC_FLOAT64) || (bias && is_double != (bias.dtype() == RNNCC_FLOAT64)))
     fail("linear: x, weight and bias mix float64 with another dtype");
-  const int64_t inputs = weight.sizes()[1];
-  return {inputs > 0 ? x.elements() / inputs : 0, inputs, weight.sizes()[0]};
+  // Counted, not divided: x may have no columns.
+  int64_t rows = 1;
+  for (int64_t i = 0; i + 1 < rank; ++i) rows *= x.sizes()[i];
+  return {rows, weight.sizes()[1], weight.sizes()[0]};
 }
 
 inline void finish_linear(int32_t code) {
