@@ -52,6 +52,15 @@ static void reduce_row(RowOperator op, T* out, const RowLayout& to, const T* in,
 // Units [begin, begin + n) of each head of `from` to units [start, start + n) of `to`.
 template <class T>
 static void copy_units(T* out, const RowLayout& to, int64_t start, const T* in, const RowLayout& from, int64_t begin, int64_t n) {
+  // One head, or whole parts of one depth: one piece.
+  if (to.heads == 1) {
+    __builtin_memcpy(out + start, in + begin, size_t(n) * sizeof(T));
+    return;
+  }
+  if (to.depth == from.depth && start % to.depth == 0 && begin % to.depth == 0 && n % to.depth == 0) {
+    __builtin_memcpy(out + start * to.heads, in + begin * to.heads, size_t(n * to.heads) * sizeof(T));
+    return;
+  }
   for (int64_t h = 0; h < to.heads; ++h) {
     for (int64_t j = 0; j < n; ++j) out[to.at(h, start + j)] = in[from.at(h, begin + j)];
   }
@@ -68,8 +77,8 @@ static void row_operation(RowOperator op, T* out, const RowLayout& to, const T* 
     case RowOperator::max: reduce_row(op, out, to, in, from); return;
     case RowOperator::spread:
       for (int64_t block = 0; block < to.parts * to.heads; ++block) {
-        const T value = in[from.heads == 1 ? 0 : block % to.heads] / T(to.units());
-        for (int64_t d = 0; d < to.depth; ++d) out[block * to.depth + d] = value;
+        const Vec<T> value = broadcast(in[from.heads == 1 ? 0 : block % to.heads] / T(to.units()));
+        for (int64_t d = 0; d < to.depth; d += lanes<T>) store_upto(out + block * to.depth + d, value, to.depth - d);
       }
       return;
     case RowOperator::cumsum:
@@ -86,7 +95,7 @@ static void row_operation(RowOperator op, T* out, const RowLayout& to, const T* 
     case RowOperator::slice: copy_units(out, to, int64_t(0), in, from, offset, to.units()); return;
     case RowOperator::concat: copy_units(out, to, offset, in, from, int64_t(0), from.units()); return;
     case RowOperator::pad:
-      for (int64_t i = 0; i < to.units() * to.heads; ++i) out[i] = T(0);
+      __builtin_memset(out, 0, size_t(to.units() * to.heads) * sizeof(T));
       copy_units(out, to, offset, in, from, int64_t(0), from.units());
       return;
     case RowOperator::repeat:
