@@ -11,6 +11,7 @@ from torch import Tensor
 from . import package
 from .inputs import active_steps
 from .run import choose_kernels, run_segment
+from .sizes import check_heads
 from .spec import CellSpec
 
 
@@ -34,14 +35,19 @@ def run_function(
     streams  one tensor [T, B, Σwidth] a stream, in the order of the layer's `explain()`; gates lie in text order
     weights  what the loop reads at every step, packed as the layer's parameters, in the loop's order
     states   one tensor [B, width] a state; the declared initial values where None (a learned one must be given)
-    hidden_size is taken from the first state, or else the first weight of H columns, where it is not given.
+    hidden_size is taken from the first of `states` whose width is H, where it is not given.
 
     Returns the output [T, B, width] and the final state (a tuple where there are several). Raises NotImplementedError
-    for a cell of several loops or with work after its loop, ValueError for wrong counts.
+    for a cell of several loops or with work after its loop, ValueError for wrong counts and heads that do not fit,
+    TypeError for an unknown keyword.
     """
     if len(cell.segments) != 1 or cell.output not in [s.name for s in cell.segments[0].sequences]:
         raise NotImplementedError(f"{cell.name} is more than one loop; use the layer {cell.name}")
     segment = cell.segments[0]
+    known = {size.name for size in cell.sizes}
+    for name in dims:
+        if name not in known:
+            raise TypeError(f"{cell.name} got an unexpected keyword argument {name!r}")
     given_streams = [streams] if isinstance(streams, Tensor) else list(streams)
     given_weights = [weights] if isinstance(weights, Tensor) else list(weights)
     masked = lengths is not None or reset is not None
@@ -79,10 +85,9 @@ def _sizes(
     if hidden_size is None:
         if states is None:
             raise ValueError(f"{cell.name}: give states or hidden_size")
-        probe: dict[str, Any] = {size.name: size.default for size in cell.sizes} | dict(dims)
         hidden_size = next(
             (tensor.shape[-1] for state, tensor in zip(cell.visible_states(), states, strict=False)
-             if _is_hidden(state.width, probe)), None,
+             if _is_hidden(state.width)), None,
         )  # fmt: skip
         if hidden_size is None:
             raise ValueError(f"{cell.name}: give hidden_size")
@@ -94,10 +99,13 @@ def _sizes(
         if value is None:
             raise ValueError(f"{cell.name} needs the size {size.name}=")
         sizes[size.name] = value
+    if num_heads <= 0:
+        raise ValueError("num_heads must be greater than zero")
+    check_heads(cell, sizes)
     return sizes
 
 
-def _is_hidden(width: Any, probe: Mapping[str, Any]) -> bool:
+def _is_hidden(width: Any) -> bool:
     """Whether a width is H: it follows H and nothing else."""
     try:
         return bool(width({"H": 7, "num_heads": 1}) == 7 and width({"H": 11, "num_heads": 1}) == 11)

@@ -38,7 +38,7 @@ def resolve_sizes(
         if not ready:
             raise TypeError(f"{cell.name} needs the keyword argument {waiting[0].name}")
         waiting = [size for size in waiting if size not in ready]
-    _check_heads(cell, sizes)
+    check_heads(cell, sizes)
     for constraint in cell.constraints:
         _check(constraint, sizes)
     return sizes
@@ -67,7 +67,8 @@ def _check(constraint: ConstraintSpec, sizes: Mapping[str, int]) -> None:
         )
 
 
-def _check_heads(cell: CellSpec, sizes: Mapping[str, int]) -> None:
+def check_heads(cell: CellSpec, sizes: Mapping[str, int]) -> None:
+    """Raises ValueError where num_heads does not divide what it must."""
     heads = sizes["num_heads"]
     if heads > 1 and cell.single_head_because:
         raise ValueError(f"{cell.name} takes num_heads=1 only: {cell.single_head_because}; got {heads} [RNN703]")

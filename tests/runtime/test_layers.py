@@ -352,17 +352,6 @@ def test_layers_are_copied_pickled_and_saved() -> None:
     assert b"rnncc_loaded" not in pickle.dumps(layer)
 
 
-def test_classes_derived_from_a_layer() -> None:
-    derived = type("Derived", (layer_class("lstm", "LSTM"),), {"__module__": __name__})
-    layer = derived(IN, H)
-    again = copy.deepcopy(layer)
-    assert type(again) is derived and torch.equal(again.weight_hh_l0, layer.weight_hh_l0)
-    assert again.weight_hh_l0 is not layer.weight_hh_l0
-    deeper = type("Deeper", (layer_class("rhn", "RHN"),), {})
-    with pytest.raises(ValueError, match="another program"):
-        deeper(IN, H, L=3)
-
-
 def test_representation_and_weights() -> None:
     layer = layer_class("lstm", "LSTM")(IN, H, 2, bias=False, bidirectional=True)
     assert repr(layer) == "LSTM(5, 6, num_layers=2, bias=False, bidirectional=True)"
@@ -392,3 +381,8 @@ def test_the_functional_op_is_the_loop_alone() -> None:
     close(c, c_n[0])
     with pytest.raises(ValueError, match="1 weights"):
         module.lstm(streams, [], states)
+    with pytest.raises(TypeError, match="'hiden_size'"):
+        module.lstm(streams, layer.weight_hh_l0, states, hiden_size=H)
+    for heads in (0, 4):
+        with pytest.raises(ValueError, match="num_heads"):
+            module.lstm(streams, layer.weight_hh_l0, states, num_heads=heads)
