@@ -113,6 +113,7 @@ class Run {
 
   void finish(int32_t code) const {
     if (code == 1) error("out of memory");
+    if (code == 3) error("torch could not run the threads");
     if (code != 0) error("the kernel refused its arguments (code " + std::to_string(code) + ")");
   }
 

@@ -100,13 +100,13 @@ static int32_t linear_forward(const rnncc_linear_call& call) {
     load_row(bias, call.bias.data, int64_t(0), call.outputs, dtype_of[call.bias.dtype]);
   }
   T* rooms = memory + packed + round_up(call.outputs, 16);
-  team_run(threads, [&](Team& team, int32_t index, int32_t members) {
+  const int32_t failed = team_run(threads, [&](Team& team, int32_t index, int32_t members) {
     T* room = rooms + index * own;
     pack_weight(b, call.weight, true, room + in_room + out_room, index, members);
     team.barrier();
     multiply_rows(call.y, call.x, b, bias, share(call.rows, kernel_rows, index, members), room, room + in_room);
   });
-  return DONE;
+  return failed ? NO_THREADS : DONE;
 }
 
 // Converts a thread's rows of a block into `room`, unless they can be read where they are.
@@ -174,7 +174,7 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
     rooms = arena.take<T>(own * threads);
     if (!placing && !buffer.allocate(arena.used)) return OUT_OF_MEMORY;
   }
-  team_run(threads, [&](Team& team, int32_t index, int32_t members) {
+  const int32_t failed = team_run(threads, [&](Team& team, int32_t index, int32_t members) {
     T* room = rooms + index * own;
     T* rows = room + round_up(scratch, 16);
     if (call.d_x.data) {
@@ -192,6 +192,7 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
     }
     if (d_weight || d_bias) weight_gradient(call, team, index, members, d_weight, d_bias, x_block, d_y_block, room);
   });
+  if (failed) return NO_THREADS;
   if (d_weight && !in_place<T>(call.d_weight)) {
     for (int64_t o = 0; o < call.outputs; ++o) {
       store_row(call.d_weight.data, o * call.d_weight.row, d_weight + o * call.inputs, call.inputs, dtype_of[call.d_weight.dtype]);

@@ -22,7 +22,8 @@ struct rnncc_linear_backward_call {
   rnncc_matrix x, weight, d_y, d_x, d_weight, d_bias;
 };
 
-// Computed in double where x (d_y) is float64, else in float. Returns 0; 1 out of memory; 2 a dtype that is not taken.
+// Computed in double where x (d_y) is float64, else in float. Returns 0; 1 out of memory; 2 a dtype that is not taken; 3 torch could not
+// run the threads.
 extern "C" {
 __attribute__((visibility("default"))) int32_t rnncc_linear_forward(const rnncc_linear_call* call);
 __attribute__((visibility("default"))) int32_t rnncc_linear_backward(const rnncc_linear_backward_call* call);

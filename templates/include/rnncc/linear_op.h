@@ -42,6 +42,7 @@ inline LinearShape linear_shape(const Tensor& x, const Tensor& weight, const Ten
 
 inline void finish_linear(int32_t code) {
   if (code == 1) fail("linear: out of memory");
+  if (code == 3) fail("linear: torch could not run the threads");
   if (code != 0) fail("linear: the kernel refused its arguments (code " + std::to_string(code) + ")");
 }
 

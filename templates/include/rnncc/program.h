@@ -187,7 +187,7 @@ struct Call {
   bool descending;
 };
 
-enum Status : int32_t { DONE = 0, OUT_OF_MEMORY = 1, WRONG_DTYPE = 2 };
+enum Status : int32_t { DONE = 0, OUT_OF_MEMORY = 1, WRONG_DTYPE = 2, NO_THREADS = 3 };
 
 // Runs the program; defined in sequence.h, compiled once a level. Returns a Status.
 template <class T>

@@ -298,8 +298,9 @@ int32_t run(const Program<T>& program, const Call& call) {
   if (!workspace.allocate(count.used)) return OUT_OF_MEMORY;
   Arena place = {workspace.data, 0};
   run.lay_out(place);
-  team_run(run.sharing.threads, [&](Team& team, int32_t index, int32_t members) { run_member(run, team, index, members); });
-  return DONE;
+  const int32_t failed = team_run(
+      run.sharing.threads, [&](Team& team, int32_t index, int32_t members) { run_member(run, team, index, members); });
+  return failed ? NO_THREADS : DONE;
 }
 
 }  // namespace RNNCC_ISA_NAMESPACE
