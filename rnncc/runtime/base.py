@@ -179,5 +179,5 @@ class RecurrentModule(nn.Module):
         """A copy of the same class, without going through its text again."""
         made = type(self).__new__(type(self))
         memo[id(self)] = made
-        made.__setstate__(copy.deepcopy(self.__dict__, memo))
+        made.__setstate__(copy.deepcopy(self.__dict__, memo))  # type: ignore[no-untyped-call]
         return made
