@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,12 +112,12 @@ def test_threads_share_one_import(tmp_path: Path) -> None:
 def test_classes_derived_from_a_layer() -> None:
     import torch
 
-    derived = type("Derived", (rnncc.load("lstm").LSTM,), {"__module__": __name__})
+    derived: Any = type("Derived", (rnncc.load("lstm").LSTM,), {"__module__": __name__})
     layer = derived(3, 4)
     again = copy.deepcopy(layer)
     assert type(again) is derived and torch.equal(again.weight_hh_l0, layer.weight_hh_l0)
     assert again.weight_hh_l0 is not layer.weight_hh_l0
-    deeper = type("Deeper", (rnncc.load("rhn").RHN,), {})
+    deeper: Any = type("Deeper", (rnncc.load("rhn").RHN,), {})
     with pytest.raises(ValueError, match="another program"):
         deeper(3, 4, L=3)
 
