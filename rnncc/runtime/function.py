@@ -61,6 +61,10 @@ def run_function(
             raise ValueError(f"{cell.name} takes {wanted} {what} ({', '.join(names)}), got {len(given)}")
     first = given_streams[0]
     columns = first.shape[1]
+    if lengths is not None:
+        # As in a layer: whatever pads a column, NaN included, must not reach a gradient.
+        active = active_steps(first.shape[0], lengths).unsqueeze(-1)
+        given_streams = [torch.where(active, stream, 0) for stream in given_streams]
     given_states = None if states is None else [states] if isinstance(states, Tensor) else list(states)
     sizes = _sizes(cell, given_states, hidden_size, num_heads, dims)
     initial = _initial(cell, given_states, sizes, first, columns)
@@ -74,7 +78,7 @@ def run_function(
     )  # fmt: skip
     output = sequences[0]
     if lengths is not None:
-        output = torch.where(active_steps(first.shape[0], lengths).unsqueeze(-1), output, 0)
+        output = torch.where(active, output, 0)
     visible = [final for state, final in zip(segment.states, finals, strict=True) if state.delay_of is None]
     return output, visible[0] if len(visible) == 1 else tuple(visible)
 

@@ -379,6 +379,11 @@ def test_the_functional_op_is_the_loop_alone() -> None:
     close(output, expected)
     close(h, h_n[0])
     close(c, c_n[0])
+    padded = streams.detach().clone()
+    padded[1:, 0] = float("nan")
+    padded.requires_grad_()
+    module.lstm(padded, layer.weight_hh_l0, states, lengths=torch.tensor([1] + [T] * (B - 1)))[0].sum().backward()
+    assert padded.grad is not None and bool(padded.grad.isfinite().all())
     with pytest.raises(ValueError, match="1 weights"):
         module.lstm(streams, [], states)
     with pytest.raises(TypeError, match="'hiden_size'"):
