@@ -193,6 +193,7 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
     if (d_weight || d_bias) weight_gradient(call, team, index, members, d_weight, d_bias, x_block, d_y_block, room);
   });
   if (failed) return NO_THREADS;
+  if (failed) return NO_THREADS;
   if (d_weight && !in_place<T>(call.d_weight)) {
     for (int64_t o = 0; o < call.outputs; ++o) {
       store_row(call.d_weight.data, o * call.d_weight.row, d_weight + o * call.inputs, call.inputs, dtype_of[call.d_weight.dtype]);
