@@ -22,7 +22,7 @@ __version__ = VERSION
 __all__ = ["Diagnostic", "InternalError", "RnnccError", "__version__", "compile", "load"]
 
 
-def load(name_or_path: str | os.PathLike[str], **shaping: float | int | str) -> ModuleType:
+def load(name_or_path: str | os.PathLike[str], /, **shaping: float | int | str) -> ModuleType:
     """The module with a file's cells: layers (`LSTM`), single steps (`LSTMCell`) and functional ops (`lstm`).
 
     Built into the cache on the first call for a text, loaded from there afterwards. Without a C++ compiler the
@@ -41,7 +41,7 @@ def load(name_or_path: str | os.PathLike[str], **shaping: float | int | str) -> 
     return load_file(name_or_path, shaping)
 
 
-def compile(text: str, name: str = "cell", **shaping: float | int | str) -> ModuleType:
+def compile(text: str, name: str = "cell", /, **shaping: float | int | str) -> ModuleType:
     """The same as `load` for a text; `name` names it in diagnostics and is the stem of the package.
 
     Raises:

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from . import package
 from .inputs import active_steps
+from .parameters import shape_of
 from .run import choose_kernels, run_segment
 from .sizes import check_heads
-from .spec import CellSpec
+from .spec import CellSpec, LoopSpec
 
 
 def run_function(
@@ -38,7 +39,7 @@ def run_function(
     hidden_size is taken from the first of `states` whose width is H, where it is not given.
 
     Returns the output [T, B, width] and the final state (a tuple where there are several). Raises NotImplementedError
-    for a cell of several loops or with work after its loop, ValueError for wrong counts and heads that do not fit,
+    for a cell of several loops or with work after its loop, ValueError for wrong counts, shapes and heads,
     TypeError for an unknown keyword.
     """
     if len(cell.segments) != 1 or cell.output not in [s.name for s in cell.segments[0].sequences]:
@@ -67,6 +68,7 @@ def run_function(
         given_streams = [torch.where(active, stream, 0) for stream in given_streams]
     given_states = None if states is None else [states] if isinstance(states, Tensor) else list(states)
     sizes = _sizes(cell, given_states, hidden_size, num_heads, dims)
+    _check_weights(cell, loop, given_weights, sizes)
     initial = _initial(cell, given_states, sizes, first, columns)
     numbers = {c.name: float(c.value) for c in cell.constants if not c.shaping} | dict(constants or {})
     kernels, missing = package.kernels()
@@ -81,6 +83,16 @@ def run_function(
         output = torch.where(active, output, 0)
     visible = [final for state, final in zip(segment.states, finals, strict=True) if state.delay_of is None]
     return output, visible[0] if len(visible) == 1 else tuple(visible)
+
+
+def _check_weights(cell: CellSpec, loop: LoopSpec, weights: list[Tensor], sizes: Mapping[str, int]) -> None:
+    # A transposed matrix has as many elements as the right one: kernels could not tell.
+    parameters = {parameter.attribute: parameter for parameter in cell.parameters}
+    for weight, tensor in zip(loop.weights, weights, strict=True):
+        parameter = parameters.get(weight.attribute)
+        if parameter is not None and tuple(tensor.shape) != shape_of(parameter, sizes):
+            wanted = shape_of(parameter, sizes)
+            raise ValueError(f"{cell.name}: weight {weight.name} must be {wanted}, got {tuple(tensor.shape)}")
 
 
 def _sizes(
