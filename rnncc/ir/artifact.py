@@ -30,11 +30,3 @@ class Bundle:
     files: tuple[File, ...]
     units: tuple[Unit, ...]
     include: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """A built shared library. `path` is where it lies; `fingerprint` names everything that went into it."""
-
-    path: str
-    fingerprint: str
