@@ -47,19 +47,25 @@ class Analysis(NamedTuple):
 
 
 def front(source: Source, shaping: Shaping | None = None) -> tuple[tuple[Cell, tuple[Diagnostic, ...]], ...]:
-    """The checked cells of a text, each with its warnings.
+    """The checked cells of a text, each with its warnings. A constant's value goes to the cells that have it.
 
     Raises:
         RnnccError: every RNN1xx found or, where there are none, every RNN2xx of every cell.
     """
+    from rnncc.ir.syntax import ConstDecl
     from rnncc.stages.check import check
     from rnncc.stages.parse import parse
 
     checked = []
     errors: list[Diagnostic] = []
-    for declaration in parse(source):
+    declarations = parse(source)
+    constants = [{item.name for item in cell.statements if isinstance(item, ConstDecl)} for cell in declarations]
+    known = frozenset[str]().union(*constants)
+    for declaration, own in zip(declarations, constants, strict=True):
+        # A name that no cell has is every cell's mistake.
+        given = {name: value for name, value in (shaping or {}).items() if name in own or name not in known}
         try:
-            checked.append(check(declaration, shaping or {}))
+            checked.append(check(declaration, given))
         except RnnccError as error:
             errors += error.diagnostics
     if errors:

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from rnncc.diagnostics import Diagnostic, render
+from rnncc.stages.check.names import reserved_attribute
 from tests.stages.checking import body, codes, diagnose
 
 ELMAN = "h[t] = tanh(W@x + R@h[t-1] + b)"
@@ -191,3 +192,30 @@ def test_a_large_cell_is_checked_in_reasonable_time() -> None:
     assert cell is not None
     assert cell.segments[0].phases == 1000
     assert time.perf_counter() - started < 30
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (("const dropout = 0.5", "state h", f"{ELMAN}*dropout"), "dropout"),
+        (("dim bias = 4", "state h: bias", ELMAN), "bias"),
+        (("input x, lengths: 1", "state h", f"{ELMAN}*lengths"), "lengths"),
+        (("state h", "param half: vector", f"{ELMAN}*half"), "half"),
+        (("state h", "param _s: vector", f"{ELMAN}*_s"), "_s"),
+        (("state h", "weights type: vector", f"{ELMAN}*type"), "type"),
+        (("state h", "param weight_ih: vector", f"{ELMAN}*weight_ih"), "weight_ih"),
+    ],
+)
+def test_names_that_the_module_has(lines: tuple[str, ...], text: str) -> None:
+    found = the_error(*lines)
+    assert (found.code, text in marked(found)) == ("RNN217", True)
+
+
+def test_no_parameter_hides_an_attribute_of_the_module() -> None:
+    import torch
+
+    from rnncc.runtime.base import RecurrentModule
+    from rnncc.runtime.cell import RecurrentCell
+
+    names = {*dir(RecurrentCell), *dir(torch.nn.Module()), *RecurrentModule.__annotations__}
+    assert not {name for name in names if not reserved_attribute(name)}

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from rnncc.functions import MATRIX_FUNCTIONS, OPERATORS, ROW_FUNCTIONS, SURROGATES
 from rnncc.ir.syntax import Call, Expression, Name
 from rnncc.source import Span
-from rnncc.stages.check.declare import FUNCTIONS, Symbols
+from rnncc.stages.check.declare import Symbols
+from rnncc.stages.check.names import FUNCTIONS
 from rnncc.stages.check.report import Report, closest
 from rnncc.stages.check.terms import Bad, Eye, Num, Op, Part, Row, Term, Transposed, Val
 from rnncc.stages.check.unroll import Instance

@@ -1,16 +1,13 @@
-"""Declarations: which names a cell has, what they are, and which names nobody may take."""
+"""Declarations: which names a cell has, and what they are."""
 
 from __future__ import annotations
 
-import keyword
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from rnncc.diagnostics import Label
-from rnncc.functions import MATRIX_FUNCTIONS, OPERATORS, ROW_FUNCTIONS
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Initialiser
 from rnncc.ir.dim import HIDDEN_SIZE, INPUT_SIZE, Dim
@@ -33,38 +30,10 @@ from rnncc.ir.syntax import (
 )
 from rnncc.source import NOWHERE, Span
 from rnncc.stages.check.initialise import initialiser
+from rnncc.stages.check.names import FUNCTIONS, reserved
 from rnncc.stages.check.report import Report, closest
 from rnncc.stages.check.static import NumberValue, Statics
 from rnncc.stages.check.types import BUILT_IN, ParameterType, parameter_type
-
-FUNCTIONS = frozenset(
-    {name for name, row in OPERATORS.items() if row.user} | set(ROW_FUNCTIONS) | set(MATRIX_FUNCTIONS)
-)
-_CPP_WORDS = """
-    alignas alignof asm auto bool case catch char char8_t char16_t char32_t concept const consteval constexpr
-    constinit const_cast co_await co_return co_yield decltype default delete do double dynamic_cast enum explicit
-    export extern false float friend goto inline int long mutable namespace new noexcept nullptr operator private
-    protected public register reinterpret_cast requires short signed sizeof static static_assert static_cast struct
-    switch template this thread_local throw true typedef typeid typename union unsigned using virtual void volatile
-    wchar_t and_eq bitand bitor compl not_eq or_eq xor xor_eq
-"""
-_CPP = frozenset(_CPP_WORDS.split())
-_WORDS = frozenset({"W", "R", "b", "bR", "x", "t", "H", "I", "inf", "pi"})
-
-
-def reserved(name: str) -> str:
-    """Why a name may not be declared, or nothing."""
-    if keyword.iskeyword(name) or name in _CPP:
-        return "a keyword of Python or C++"
-    if name in FUNCTIONS:
-        return "a function"
-    if name in _WORDS:
-        return "a name of the language"
-    if "__" in name:
-        return "kept for the compiler: it holds '__'"
-    if re.fullmatch(r"d_.*|saved_.*|t\d+", name):
-        return "kept for the compiler: so are d_…, saved_… and t0, t1, …"
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +121,7 @@ class _Declarer:
     def _take(self, name: str, kind: str, span: Span, allowed: frozenset[str] = frozenset()) -> bool:
         """Enter a name; False (and an error) where it is taken. A reserved one is entered all the same: what uses it
         is not wrong as well."""
-        why = reserved(name)
+        why = reserved(name, kind)
         if why and name not in allowed:
             self.report.error("RNN217", f"'{name}' is {why}", span, "a reserved name", help="choose another name")
         if name in self.symbols.kinds:
@@ -304,4 +273,4 @@ def declared_width(symbols: Symbols, base: str) -> Dim | None:
     return found.width if found is not None else None
 
 
-__all__ = ["FUNCTIONS", "Symbols", "article", "declare", "declared_width", "dims", "reserved"]
+__all__ = ["Symbols", "article", "declare", "declared_width", "dims"]

@@ -9,6 +9,7 @@ from rnncc.ir.dim import ONE, Dim
 from rnncc.source import Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.initialise import FOR_MATRICES
+from rnncc.stages.check.names import reserved_attribute
 from rnncc.stages.check.report import Report, closest
 from rnncc.stages.check.resolve import FamilyMember, Resolved
 from rnncc.stages.check.shape import Shape
@@ -53,7 +54,29 @@ class _Packer:
                 learned = f"{name}0"
                 row = Member(learned, self.shapes[name].width, self.start(learned, "", Initialiser()))
                 result.append(Parameter(learned, learned, (row,)))
+        self.check_attributes(result)
         return tuple(result)
+
+    def check_attributes(self, parameters: list[Parameter]) -> None:
+        """Each parameter becomes an attribute of the module, under a name that nothing else there has."""
+        taken: dict[str, str] = {}
+        for parameter in parameters:
+            name, attribute = parameter.name, parameter.attribute
+            if reserved_attribute(attribute):
+                message = f"no parameter can be called '{attribute}': every torch module has that name, or keeps it"
+            elif attribute in taken:
+                message = f"'{name}' would be the module's '{attribute}', which '{taken[attribute]}' is already"
+            else:
+                taken[attribute] = name
+                continue
+            self.report.error("RNN217", message, self.origin(name), "a reserved name", "choose another name")
+
+    def origin(self, name: str) -> Span:
+        """Where a parameter comes from: its declaration, its first use, or the state whose start it is."""
+        if name in self.symbols.spans:
+            return self.symbols.spans[name]
+        uses = [member.span for member in self.resolved.members.values() if name in (member.family, member.name)]
+        return uses[0] if uses else self.symbols.spans[name.removesuffix("0")]
 
     def family(
         self, family: str, members: list[FamilyMember], by_family: Mapping[str, list[FamilyMember]]

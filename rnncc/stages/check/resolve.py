@@ -12,8 +12,9 @@ from rnncc.diagnostics import Label
 from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Name, Number, Unary
 from rnncc.source import Span
 from rnncc.stages.check.calls import Calls
-from rnncc.stages.check.declare import FUNCTIONS, Symbols
+from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.fold import fold
+from rnncc.stages.check.names import FUNCTIONS
 from rnncc.stages.check.report import Report, closest
 from rnncc.stages.check.static import NAMED_NUMBERS, Time
 from rnncc.stages.check.terms import Bad, Equation, Num, Product, Term, Val, negative, walk

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from rnncc.diagnostics import Label
 from rnncc.ir.syntax import CellDecl, EquationDecl, Expression, ForDecl, Statement, Target
 from rnncc.source import Span
-from rnncc.stages.check.declare import Symbols, article, reserved
+from rnncc.stages.check.declare import Symbols, article
+from rnncc.stages.check.names import reserved
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.static import Time
 

@@ -171,11 +171,21 @@ class Reader:
             self._report("RNN105", message, span, "reserved in Python", f"for example `{name}Cell`")
         elif "__" in name:
             self._report("RNN105", f"'{name}' cannot name a cell", span, "names with '__' are reserved")
+        elif name.startswith("_"):
+            self._report("RNN105", f"'{name}' cannot name a cell", span, "names that begin with '_' are reserved")
+        elif name == "SPEC":
+            self._report("RNN105", f"'{name}' cannot name a cell", span, "every generated module has this name")
         if lower in self.names:
             message = f"a second cell is named '{name}'"
             note = Label(self.names[lower], "the first one")
             help = "the functions of the two would have the same name: rename one"
             self._report("RNN107", message, span, "name taken", help, note)
+        for step in (f"{lower}cell", lower.removesuffix("cell")):
+            # `LSTM` brings the class `LSTMCell`.
+            if step != lower and step in self.names:
+                message = f"'{name}' meets another cell: the single step of a cell X is the class XCell"
+                note = Label(self.names[step], "the other one")
+                self._report("RNN107", message, span, "name taken", "rename one", note)
         self.names.setdefault(lower, span)
 
     def _comment(self, statement: Statement) -> str:
