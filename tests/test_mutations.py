@@ -39,7 +39,7 @@ def _texts() -> tuple[bytes, ...]:
 
 def survive(data: bytes) -> tuple[Cell, ...]:
     """The cells of `data`, or none where it has diagnostics. Any other exception is the failure looked for."""
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         cells = tuple(cell for cell, _ in front(decode("mutant.rnn", data)))
         for cell in cells:
@@ -53,7 +53,7 @@ def survive(data: bytes) -> tuple[Cell, ...]:
         assert all(diagnostic.code in CODES for diagnostic in error.diagnostics)
         # It can be printed: nothing in it is beyond UTF-8.
         str(error).encode("utf-8")
-    assert time.perf_counter() - start < LIMIT
+    assert time.process_time() - start < LIMIT
     return cells
 
 

@@ -221,9 +221,9 @@ def test_a_dim_is_solved_from_the_widths() -> None:
 def test_shipped_cells_check(path: Path) -> None:
     """Every shipped cell holds all invariants, fast, and with no warning but what its form asks for."""
     for declaration in parse(Source(path.name, path.read_text())):
-        started = time.perf_counter()
+        started = time.process_time()
         cell, found = check(declaration)
-        elapsed = time.perf_counter() - started
+        elapsed = time.process_time() - started
         verify(cell)
         assert elapsed < 1, "checking a cell takes milliseconds"
         # Mogrifier's W stands before an input that the state gates: that is the cell.
