@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from rnncc.codes.entry import Code
+from rnncc.functions import MATRIX_FUNCTIONS, OPERATORS, ROW_FUNCTIONS
 
+_FUNCTIONS = ", ".join([*(name for name, row in OPERATORS.items() if row.user), *ROW_FUNCTIONS, *MATRIX_FUNCTIONS])
 
 def _cell(*lines: str) -> str:
     return "\n".join(("cell Example", *lines, ""))
@@ -33,8 +35,8 @@ CHECK = (
     Code(
         "RNN203",
         "unknown function",
-        "The functions are those of docs/language.md; their definitions are PyTorch's with default arguments. A "
-        "function of your own is an equation: give its value a name.",
+        f"The functions are {_FUNCTIONS}. Their definitions are PyTorch's with default arguments. A function of your "
+        "own is an equation: give its value a name.",
         _cell("state h", "h[t] = tahn(W@x + R@h[t-1] + b)"),
         _cell("state h", _ELMAN),
     ),

@@ -80,6 +80,8 @@ class RecurrentModule(nn.Module):
         for constant in cell.constants:
             value = keywords.pop(constant.name, constant.value)
             if not constant.shaping:
+                if not isinstance(value, (int, float)) or isinstance(value, bool):
+                    raise TypeError(f"{constant.name} should be a number, got: {type(value).__name__}")
                 self.constants[constant.name] = float(value)
             elif value != constant.value:
                 # `__new__` never saw it: a subclass of the user's passed it on to __init__.

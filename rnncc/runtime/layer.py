@@ -90,10 +90,13 @@ class RecurrentLayer(RecurrentModule):
                 self._sizes.append(sizes)
                 self._make_parameters(sizes, suffix, {"device": device, "dtype": dtype})
             width = self.spec.output_width(sizes) * directions
-        for state in self.spec.states:
-            widths = [state.width(sizes) for sizes in self._sizes]
-            if len(set(widths)) > 1:
-                raise ValueError(f"the state {state.name} would have different widths in different layers: {widths}")
+        for what, items in (("state", self.spec.states), ("input", self.spec.inputs[1:])):
+            for item in items:
+                widths = [item.width(sizes) for sizes in self._sizes]
+                if len(set(widths)) > 1:
+                    raise ValueError(
+                        f"the {what} {item.name} would have different widths in different layers: {widths}"
+                    )
         self.reset_parameters()
 
     def _set_projection(self, proj_size: int) -> None:

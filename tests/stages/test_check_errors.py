@@ -179,19 +179,19 @@ def test_shaping_is_checked() -> None:
     ],
 )  # fmt: skip
 def test_limits_are_errors_and_come_fast(lines: tuple[str, ...]) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     found = errors("state h", *lines)
     assert {each.code for each in found} == {"RNN221"}
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
 
 
 def test_a_large_cell_is_checked_in_reasonable_time() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     lines = ("s[0] = h[t-1]", "for l in 1..1000:", "    s[l] = tanh(R@s[l-1] + W@x + b)", "h[t] = s[1000]")
     cell, _ = diagnose(body("state h", *lines))
     assert cell is not None
     assert cell.segments[0].phases == 1000
-    assert time.perf_counter() - started < 30
+    assert time.process_time() - started < 30
 
 
 @pytest.mark.parametrize(

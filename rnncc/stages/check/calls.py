@@ -19,6 +19,11 @@ _OTHER_NAMES = {
     "hard_sigmoid": "hardsigmoid", "hard_tanh": "hardtanh", "leaky_relu": "leakyrelu", "transpose": "T",
     "step": "heaviside", "chunk": "split", "cat": "concat", "norm": "layernorm", "clip": "clamp", "sgn": "sign",
 }  # fmt: skip
+_ELSEWHERE = {
+    "dropout": "it belongs to the layer: 'LSTM(…, dropout=0.1)' drops between layers",
+    "linear": "write 'W@x + b'", "matmul": "write 'W@x'", "dot": "write 'W@x'",
+    "zeros": "write '0': numbers broadcast", "ones": "write '1': numbers broadcast",
+}  # fmt: skip
 _OUT_OF_SCOPE = {
     "outer": "matrix-valued states and outer products", "conv": "convolutions", "conv1d": "convolutions",
     "conv2d": "convolutions", "einsum": "matrix-valued states", "bmm": "matrix-valued states",
@@ -86,7 +91,8 @@ class Calls:
             self.report.error("RNN203", f"'{name}' is not a function", span, help=help)
         else:
             other = _OTHER_NAMES.get(name.lower())
-            help = f"write '{other}'" if other else closest(name, FUNCTIONS)
+            help = _ELSEWHERE.get(name.lower()) or (f"write '{other}'" if other else closest(name, FUNCTIONS))
+            help = help or "'rnncc explain RNN203' lists the functions; one of your own is an equation with a name"
             self.report.error("RNN203", f"unknown function '{name}'", span, "not a known function", help)
             # What is wrong inside is wrong whatever the function is called.
             for argument in call.arguments:
@@ -103,7 +109,9 @@ class Calls:
             return not call.keywords
         wanted = f"{least}" if least == most else f"{least} to {most}"
         plural = "" if wanted == "1" else "s"
-        self.report.error("RNN204", f"'{name}' takes {wanted} argument{plural}, not {given}", call.span)
+        nested = (least, most, given) == (2, 2, 3) and name in ("max", "min", "logaddexp")
+        help = f"write '{name}({name}(a, b), c)'" if nested else ""
+        self.report.error("RNN204", f"'{name}' takes {wanted} argument{plural}, not {given}", call.span, help=help)
         for argument in call.arguments:
             self.term(argument)
         return False

@@ -154,7 +154,13 @@ class _Declarer:
             value = written.name
         else:
             # An earlier constant that this one reads becomes shaping: another value of it means another build.
-            value = self.symbols.statics.number(written, {}, f"the constant '{name}'", "RNN226")
+            help = (
+                closest(written.name, FUNCTIONS | self.symbols.statics.constants.keys())
+                if isinstance(written, Name)
+                else ""
+            )
+            help = help or "a number, or the name of a function"
+            value = self.symbols.statics.number(written, {}, f"the constant '{name}'", "RNN226", help)
             if isinstance(value, float) and math.isnan(value):
                 self.report.error("RNN226", f"the constant '{name}' is not a number", written.span)
                 value = None
@@ -249,7 +255,9 @@ class _Declarer:
             return 0.0
         if isinstance(expression, Name) and expression.name == "learned":
             return None
-        value = self.symbols.statics.number(expression, {}, f"the initial value of '{name}'", "RNN225")
+        value = self.symbols.statics.number(
+            expression, {}, f"the initial value of '{name}'", "RNN225", "a number, -inf or 'learned'"
+        )
         if value is None:
             return 0.0
         if math.isnan(value):

@@ -18,6 +18,9 @@ def order(equations: tuple[Equation, ...], report: Report) -> tuple[Equation, ..
     if result is not None:
         return tuple(first[target] for target in result)
     for component in graph.components(reads):
+        # A target that is written wrongly (`h[t+1] = …`, `x = …`) is the mistake, not the cycle that it makes.
+        if any(report.marks(first[target].target_span) for target in component):
+            continue
         if len(component) > 1 or component[0] in reads[component[0]]:
             _report_cycle(graph.cycle(reads, component), first, report)
     return tuple(first.values())

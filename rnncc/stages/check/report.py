@@ -46,6 +46,10 @@ class Report:
         """Whether an error was found."""
         return bool(self._errors)
 
+    def marks(self, span: Span) -> bool:
+        """Whether an error was found at this very place."""
+        return any(found.span == span for found in self._errors)
+
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         """The warnings, then the notes, each in the order of the text."""
@@ -65,5 +69,8 @@ class Report:
 def closest(name: str, known: Iterable[str]) -> str:
     """`did you mean 'sigmoid'?`, or nothing where no known name is near."""
     # Nobody misspells a name of a hundred letters, and difflib's time grows with the square of the length.
-    found = difflib.get_close_matches(name, sorted(set(known)), n=1) if len(name) <= 64 else []
+    names = sorted(set(known))
+    # `sigm` is rather the beginning of `sigmoid` than a misspelt `sign`.
+    begun = [other for other in names if len(name) >= 3 and other.startswith(name)]
+    found = begun or (difflib.get_close_matches(name, names, n=1) if len(name) <= 64 else [])
     return f"did you mean '{found[0]}'?" if found else ""

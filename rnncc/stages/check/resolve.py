@@ -17,6 +17,7 @@ from rnncc.stages.check.fold import fold
 from rnncc.stages.check.names import FUNCTIONS
 from rnncc.stages.check.report import Report, closest
 from rnncc.stages.check.static import NAMED_NUMBERS, Time
+from rnncc.stages.check.suggest import undefined_name
 from rnncc.stages.check.terms import Bad, Equation, Num, Product, Term, Val, negative, walk
 from rnncc.stages.check.unroll import MOST_EQUATIONS, Instance
 
@@ -104,7 +105,9 @@ class _Resolver:
             case Binary(operator, left, right, span):
                 return fold(_OPERATORS[operator], (self.term(left), self.term(right)), span)
             case IfElse(condition, then, otherwise, span):
-                chosen = self.symbols.statics.number(condition, self.scope, "the condition of 'if'")
+                chosen = self.symbols.statics.number(
+                    condition, self.scope, "the condition of 'if'", help="at run time, 'where(condition, a, b)' chooses"
+                )
                 if chosen is None:
                     return Bad(span)
                 return self.term(then if chosen else otherwise)
@@ -172,7 +175,7 @@ class _Resolver:
     def suggestion(self, name: str) -> str:
         symbols = self.symbols
         known = {*symbols.inputs, *symbols.states, *symbols.params, *symbols.constants, *symbols.families}
-        return closest(name, known | self.targets | {"x"} | set(self.scope))
+        return undefined_name(name, symbols, known | self.targets | {"x"} | set(self.scope))
 
     def member(self, family: str, span: Span) -> Term:
         assert self.instance is not None

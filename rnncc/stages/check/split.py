@@ -30,7 +30,7 @@ def split_widths(split: Split, span: Span, report: Report) -> dict[str, Dim] | N
         return {name: known[name] for name in split.targets}
     if is_unknown(split.width):
         message = "the width of the value that is split is not known"
-        report.error("RNN222", message, span, help="name it and declare it: 'local v: 4*H'")
+        report.error("RNN222", message, span, help=f"name it and declare it: 'local v: {len(split.targets)}*H'")
         return None
     rest = split.width
     for width in known.values():

@@ -10,6 +10,7 @@ from rnncc.ir import dim as dims
 from rnncc.ir.dim import Dim
 from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Name, Number, Unary
 from rnncc.source import Span
+from rnncc.stages.check.names import reserved
 from rnncc.stages.check.report import Report, closest
 
 # A size or an index beyond this is a slip (and would make exact arithmetic slow).
@@ -51,13 +52,15 @@ class Statics:
         scope: Mapping[str, int],
         what: str,
         code: str = "RNN220",
+        help: str = "",
     ) -> NumberValue | None:
-        """The value of a number, or None after an error was reported. `what` begins the message."""
+        """The value of a number, or None after an error was reported. `what` begins the message; `help` goes before
+        what the error would say by itself."""
         try:
             return self._number(expression, scope)
         except _NotStatic as error:
             found = error.code if error.code != "RNN220" else code
-            self.report.error(found, f"{what} {error.message}", error.span, help=error.help)
+            self.report.error(found, f"{what} {error.message}", error.span, help=help or error.help)
             return None
 
     def integer(self, expression: Expression, scope: Mapping[str, int], what: str) -> int | None:
@@ -130,7 +133,8 @@ class Statics:
             raise _NotStatic("RNN220", "may not depend on the time t", span)
         known = [*scope, *self.constants, *NAMED_NUMBERS]
         message = f"must be made of numbers, constants and loop variables; '{name}' is none"
-        raise _NotStatic("RNN220", message, span, closest(name, known))
+        declare = "" if reserved(name) else f"declare a number: 'const {name} = 2'"
+        raise _NotStatic("RNN220", message, span, closest(name, known) or declare)
 
     def _time(self, expression: Expression, scope: Mapping[str, int]) -> tuple[int, int]:
         """How often t is added, and the rest."""

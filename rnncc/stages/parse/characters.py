@@ -48,6 +48,8 @@ _LOOKALIKES = {
 _HELP = {
     "'": "the value before is `h[t-1]`; there are no texts in quotes",
     '"': "there are no texts in quotes",
+    "“": "there are no texts in quotes",
+    "”": "there are no texts in quotes",
     ".": "functions and names stand alone: `tanh(x)`, not `torch.tanh(x)`",
     "\\": "equations are plain text, as in Python; lines are joined by an open bracket",
     "$": "equations are written in plain text, as in Python",
