@@ -7,6 +7,7 @@ from rnncc.functions import MATRIX_FUNCTIONS, OPERATORS, ROW_FUNCTIONS
 
 _FUNCTIONS = ", ".join([*(name for name, row in OPERATORS.items() if row.user), *ROW_FUNCTIONS, *MATRIX_FUNCTIONS])
 
+
 def _cell(*lines: str) -> str:
     return "\n".join(("cell Example", *lines, ""))
 
