@@ -1,0 +1,125 @@
+"""The language, statement by statement: cells that no file ships, built, against their equations written in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+import rnncc
+from rnncc.stages.build import toolchain
+
+from .language import cells_time, cells_width
+from .language.loop import Case, Setting, compare
+from .numeric.loops import processor_levels
+
+CASES = [(module, case) for module in (cells_time, cells_width) for case in module.CASES]
+TOLERANCE = 1e-10
+
+
+@pytest.fixture(scope="module", autouse=True)
+def code_for_this_processor() -> Iterator[None]:
+    """What this processor will not run is compiled without optimisation, which takes a third of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        flags = {isa: own if isa == processor_levels()[-1] else ("-O0", *own[1:]) for isa, own in toolchain.ISA.items()}
+        patch.setattr(toolchain, "ISA", flags)
+        yield
+
+
+@cache
+def built(module: Any) -> Any:
+    """All cells of a table in one package."""
+    return rnncc.compile("\n".join(case.text.strip() + "\n" for case in module.CASES), module.__name__.split(".")[-1])
+
+
+def settings(case: Case) -> list[Setting]:
+    """Alone; and with heads, two layers, both directions, given states, lengths (one of them 0) and resets."""
+    # What needs I == H cannot stand on both directions of another layer; extra inputs can.
+    layers = 1 if case.square else 2
+    return [
+        Setting(),
+        Setting(heads=case.heads, layers=layers, bidirectional=True, states=True),
+        Setting(heads=case.heads, bidirectional=True, states=True, lengths=(7, 0, 5), reset=True),
+        Setting(lengths=(6, 7, 1), reset=True, layers=layers),
+    ]
+
+
+@pytest.mark.parametrize(("module", "case"), CASES, ids=[case.name for _, case in CASES])
+def test_a_cell_does_what_its_equations_say(module: Any, case: Case) -> None:
+    make = getattr(built(module), case.name)
+    for seed, setting in enumerate(settings(case)):
+        differences = compare(make, case, setting, seed)
+        # `not <=`: a NaN is no agreement.
+        assert not {name: value for name, value in differences.items() if not value <= TOLERANCE}, setting
+
+
+SHAPED = """
+cell Plain
+state h
+h[t] = tanh(W@x + R@h[t-1] + b)
+cell Shaped
+const act = tanh, L = 2, d = 1, gain = 2.0
+state h
+s[0] = h[t-d]
+for l in 1..L:
+    s[l] = act(R@s[l-1]*gain + (W@x if l == 1 else b))
+h[t] = s[L]
+"""
+
+
+def test_constants_given_to_the_layer_or_to_compile() -> None:
+    """Those that shape the program make another one, of this cell alone; a number is passed when the layer runs."""
+    module = rnncc.compile(SHAPED, "shaped")
+    given: dict[str, Any] = {"act": "sigmoid", "L": 1, "d": 3}
+    layers = [
+        module.Shaped(2, 3, gain=0.5, dtype=torch.float64, **given),
+        rnncc.compile(SHAPED, "shaped", **given).Shaped(2, 3, gain=0.5, dtype=torch.float64),
+    ]
+    layers[1].load_state_dict(layers[0].state_dict())
+    x = torch.randn(6, 1, 2, dtype=torch.float64)
+    parameters = layers[0].gate_parameters()
+    assert set(parameters) == {"W_s_1", "R_s_1"}
+    past = [torch.zeros(3, dtype=torch.float64)] * 3
+    for t in range(6):
+        past.append(torch.sigmoid(parameters["R_s_1"][0] @ past[-3] * 0.5 + parameters["W_s_1"] @ x[t, 0]))
+    for layer in layers:
+        torch.testing.assert_close(layer(x)[0][:, 0], torch.stack(past[3:]))
+    assert set(module.Shaped(2, 3).gate_parameters()) == {"W_s_1", "R_s_1", "R_s_2", "b_s_2"}
+    with pytest.raises(TypeError, match="gain should be a number, got: str"):
+        module.Shaped(2, 3, gain="2")
+
+
+def test_an_unknown_shaping_constant_is_an_error_of_every_cell() -> None:
+    with pytest.raises(rnncc.RnnccError) as raised:
+        rnncc.compile(SHAPED, "shaped", depth=3)
+    assert [found.code for found in raised.value.diagnostics] == ["RNN235", "RNN235"]
+
+
+def test_an_input_cannot_have_another_width_in_each_layer() -> None:
+    module = rnncc.compile("cell Two\ninput x, y: I\nstate h\nh[t] = tanh(W@(x*y) + R@h[t-1] + b)\n", "two")
+    module.Two(5, 5, 2)
+    with pytest.raises(ValueError, match=r"the input y would have different widths in different layers: \[5, 6\]"):
+        module.Two(5, 6, 2)
+
+
+@pytest.mark.parametrize("name", ["DelayMix", "EpiOut", "PackSplit", "Kinks"])
+def test_what_is_not_finite_stays_in_its_column(name: str) -> None:
+    module, case = next(entry for entry in CASES if entry[1].name == name)
+    width = 6 if case.square else 5
+    layer = getattr(built(module), name)(width, 6, bidirectional=True)
+    x = torch.randn(7, 9, width)
+    spoilt = x.clone()
+    spoilt[3, 2], spoilt[4, 5] = float("nan"), float("inf")
+    kept = [0, 1, 3, 4, 6, 7, 8]
+    results = []
+    for given in (x, spoilt):
+        given.requires_grad_()
+        output, _ = layer(given)
+        output.backward(torch.ones_like(output))
+        assert given.grad is not None
+        results.append((output[:, kept], given.grad[:, kept]))
+    for fine, beside in zip(*results, strict=True):
+        assert torch.equal(fine, beside)
