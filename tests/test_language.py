@@ -123,3 +123,24 @@ def test_what_is_not_finite_stays_in_its_column(name: str) -> None:
         results.append((output[:, kept], given.grad[:, kept]))
     for fine, beside in zip(*results, strict=True):
         assert torch.equal(fine, beside)
+
+
+def test_padding_is_no_argument_of_a_function() -> None:
+    """log and division meet zeros in no gradient."""
+    text = "cell Logs\ninput x, gap: 1\nstate h\nparam k: scalar\nh[t] = tanh(W@x + R@h[t-1] + k*log(gap))/gap\n"
+    layer = rnncc.compile(text, "logs").Logs(2, 3, bidirectional=True, dtype=torch.float64)
+    lengths, x = [4, 0, 2], torch.randn(4, 3, 2, dtype=torch.float64)
+    gap = torch.rand(4, 3, 1, dtype=torch.float64) + 0.5
+    gradients = []
+    for pad in (0.0, float("nan"), 0.5):
+        layer.zero_grad()
+        padded = gap.clone()
+        for column, length in enumerate(lengths):
+            padded[length:, column] = pad
+        output, last = layer(x, lengths=lengths, gap=padded)
+        torch.autograd.backward((output**2).sum() + last.sum())
+        gradients.append([parameter.grad.clone() for parameter in layer.parameters()])
+    for zero, nan, half in zip(*gradients, strict=True):
+        assert zero.isfinite().all()
+        torch.testing.assert_close(zero, half)
+        torch.testing.assert_close(nan, half)

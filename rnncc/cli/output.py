@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO, TypeVar
 
@@ -39,7 +40,7 @@ def wants_colour(stream: TextIO) -> bool:
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], *, err: bool) -> None:
     """Each diagnostic and an empty line, to standard error or standard output."""
-    colour = wants_colour(click.get_text_stream("stderr" if err else "stdout"))
+    colour = wants_colour(sys.stderr if err else sys.stdout)
     for diagnostic in diagnostics:
         click.echo(render(diagnostic, colour=colour) + "\n", err=err, color=colour)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ def _explain_code(code: str, as_json: bool) -> None:
         keys = ("code", "title", "explanation", "example", "mended")
         print_json({key: getattr(row, key) for key in keys} | {"severity": row.severity.value})
         return
-    colour = wants_colour(click.get_text_stream("stdout"))
+    colour = wants_colour(sys.stdout)
     head = f"{row.code}: {row.title}"
     lines = [click.style(head, bold=True) if colour else head, "", row.explanation]
     if row.example is not None:

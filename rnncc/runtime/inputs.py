@@ -99,15 +99,24 @@ def read_inputs(
     steps, columns = first.shape[:2]
     per_column = _lengths(lengths, steps, columns, first.device)
     if per_column is not None:
-        # Whatever pads a column, NaN included, must not reach a gradient: 0*NaN is NaN.
-        active = active_steps(steps, per_column).unsqueeze(-1)
-        inputs = {name: torch.where(active, value, 0) for name, value in inputs.items()}
+        inputs = {name: _padded(value, per_column) for name, value in inputs.items()}
     return Given(
         inputs,
         per_column,
         _reset(reset, steps, columns, batched=batched, batch_first=batch_first, time=time),
         batched,
     )
+
+
+def _padded(value: Tensor, lengths: Tensor) -> Tensor:
+    """[T, B, width] with the column's last value past its length, and ones where it has none.
+
+    What pads a column must not reach a gradient, and what steps make of it (log(0), NaN) would: 0*inf is NaN.
+    """
+    steps = torch.arange(value.shape[0], device=value.device).unsqueeze(1)
+    last = torch.minimum(steps, (lengths - 1).clamp(min=0)).unsqueeze(-1)
+    repeated = torch.where((lengths > 0).unsqueeze(-1), value.detach().gather(0, last.expand_as(value)), 1)
+    return torch.where((steps < lengths).unsqueeze(-1), value, repeated)
 
 
 def _lengths(lengths: Tensor | Sequence[int] | None, steps: int, columns: int, device: torch.device) -> Tensor | None:

@@ -18,7 +18,7 @@ case = Table(CASES)
     """
 cell ExtraIn
 dim E = 4
-input x, gap: 1, ev: E
+input gap: 1, x, ev: E
 state h
 weights V: matrix
 h[t] = gap*h[t-1] + tanh(W@x + V@ev + R@h[t-1] + gap - ev_sum)

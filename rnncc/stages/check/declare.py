@@ -106,8 +106,10 @@ class _Declarer:
                 )
         for statement in statements:
             self._declare(statement)
-        if "x" not in self.symbols.inputs:
-            self.symbols.inputs = {"x": Declared(INPUT_SIZE, NOWHERE), **self.symbols.inputs}
+        # x is the layer's first argument wherever it is declared.
+        given = self.symbols.inputs.pop("x", None)
+        self.symbols.inputs = {"x": given or Declared(INPUT_SIZE, NOWHERE), **self.symbols.inputs}
+        if given is None:
             self.symbols.kinds["x"] = "input"
         if not self.symbols.states:
             self.report.error(
