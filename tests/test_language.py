@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import rnncc
 from rnncc.stages.build import toolchain
@@ -54,6 +55,101 @@ def test_a_cell_does_what_its_equations_say(module: Any, case: Case) -> None:
         differences = compare(make, case, setting, seed)
         # `not <=`: a NaN is no agreement.
         assert not {name: value for name, value in differences.items() if not value <= TOLERANCE}, setting
+
+
+def as_tuple(states: Any) -> tuple[Tensor, ...]:
+    """Final states as a tuple."""
+    return (states,) if isinstance(states, Tensor) else tuple(states)
+
+
+def as_hx(states: tuple[Tensor, ...]) -> Any:
+    """States as a layer takes them."""
+    return states[0] if len(states) == 1 else states
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["declared", "given"])
+@pytest.mark.parametrize(("module", "case"), CASES, ids=[case.name for _, case in CASES])
+def test_steps_and_chunks_are_the_whole(module: Any, case: Case, given: bool) -> None:
+    """Single steps, and chunks with return_delays, hand on all that the next step reads: outputs, the last states and
+    the gradients of the first states."""
+    torch.manual_seed(3)
+    width = 6 if case.square else 5
+    options: dict[str, Any] = {"dtype": torch.float64, "num_heads": case.heads, **case.arguments}
+    layer = getattr(built(module), case.name)(width, 6, return_delays=True, **options)
+    single = getattr(built(module), f"{case.name}Cell")(width, 6, **options)
+    single.load_state_dict({name.replace("_l0", ""): value for name, value in layer.state_dict().items()})
+    inputs = {"input": torch.randn(7, 3, width, dtype=torch.float64)}
+    inputs |= {name: torch.rand(7, 3, w, dtype=torch.float64) for name, w in case.extra.items()}
+    hx = None
+    if given:
+        hx = [torch.randn_like(state).requires_grad_() for state in as_tuple(layer(**inputs)[1])]
+    output, last = layer(**inputs, hx=hx and as_hx(tuple(hx)))
+    whole = [output, *as_tuple(last)]
+
+    pieces, chunk = [], hx and as_hx(tuple(hx))
+    for part in (slice(0, 1), slice(1, 1), slice(1, 3), slice(3, 7)):
+        piece, chunk = layer(**{name: value[part] for name, value in inputs.items()}, hx=chunk)
+        pieces.append(piece)
+    chunks = [torch.cat(pieces), *as_tuple(chunk)]
+
+    outputs, step = [], hx and as_hx(tuple(state[0] for state in hx))
+    for t in range(7):
+        made = single(**{name: value[t] for name, value in inputs.items()}, hx=step)
+        value, step = made if single.spec.output != next(iter(case.states(6))) else (as_tuple(made)[0], made)
+        outputs.append(value)
+    steps = [torch.stack(outputs), *(state.unsqueeze(0) for state in as_tuple(step))]
+
+    assert len(whole) == len(chunks) == len(steps)
+    for one, two, three in zip(whole, chunks, steps, strict=True):
+        torch.testing.assert_close(two, one, atol=TOLERANCE, rtol=TOLERANCE)
+        torch.testing.assert_close(three, one, atol=TOLERANCE, rtol=TOLERANCE)
+    for other in (chunks, steps):
+        if hx is None:
+            continue
+        gradients = [
+            torch.autograd.grad(
+                [v for v in values if v.requires_grad],
+                hx,
+                [torch.ones_like(v) for v in values if v.requires_grad],
+                retain_graph=True,
+                allow_unused=True,
+            )
+            for values in (whole, other)
+        ]
+        for one, two in zip(*gradients, strict=True):
+            torch.testing.assert_close(two, one, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_delays_follow_lengths_resets_and_directions() -> None:
+    """What is handed on is what stands before the column's own end, in the order of the direction."""
+    text = "cell Old\nstate h, c = 0.5\nc[t] = 0.5*c[t-3] + W@x[t-1] + b\nh[t] = tanh(c[t-2] + W@x[t-2] + R@h[t-1])\n"
+    layer = rnncc.compile(text, "old").Old(2, 2, bidirectional=True, dtype=torch.float64, return_delays=True)
+    assert "h[t], c[t]" not in layer.__doc__ and "c[t-1], c[t-2], x[t], x[t-1]" in layer.__doc__
+    x = torch.randn(6, 3, 2, dtype=torch.float64)
+    reset = torch.zeros(6, 3)
+    reset[3, 1] = 1
+    _, (h, c, c1, c2, x0, x1) = layer(x, lengths=[6, 4, 0], reset=reset)
+    zero = torch.zeros(2, dtype=torch.float64)
+    assert torch.equal(x0[0], torch.stack((x[5, 0], x[3, 1], zero))) and torch.equal(
+        x0[1], torch.stack((x[0, 0], x[0, 1], zero))
+    )
+    # In column 1 the reset stands before step 3: nothing is older there.
+    assert torch.equal(x1[0], torch.stack((x[4, 0], zero, zero))) and torch.equal(
+        x1[1], torch.stack((x[1, 0], x[1, 1], zero))
+    )
+    half = torch.full_like(zero, 0.5)
+    assert torch.equal(c1[0, 1:], torch.stack((half, half))) and torch.equal(c2[:, 2], torch.stack((half, half)))
+    assert not torch.equal(c[0, 1], half) and h.shape == c.shape
+    with pytest.raises(
+        TypeError, match=r"hx must be 6 tensor\(s\), for h, c, c\[t-1\], c\[t-2\], x\[t\], x\[t-1\]; got 2"
+    ):
+        layer(x, (h, c))
+    module = rnncc.compile(text, "old")
+    with pytest.raises(ValueError, match="return_delays=False would lose them"):
+        module.OldCell(2, 2, return_delays=False)
+    with pytest.raises(ValueError, match=r"the state x\[t\] would have different widths in different layers: \[3, 2\]"):
+        module.Old(3, 2, 2, return_delays=True)
+    assert len(module.Old(3, 2, 2)(torch.randn(2, 1, 3))[1]) == 2
 
 
 SHAPED = """

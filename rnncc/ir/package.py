@@ -63,7 +63,7 @@ class CellText:
     epilogue: tuple[str, ...]
     output: str
     output_width: str
-    has_delays: bool
+    input_delays: tuple[str, ...]
     single_head_because: str
     source_name: str
 

@@ -17,7 +17,7 @@ from .sizes import resolve_sizes
 from .spec import CellSpec, ParameterSpec, Sizes
 
 NOT_YET = {
-    "zoneout": None, "recurrent_dropout": 0.0, "weight_dropout": 0.0, "return_sequences_of": (), "return_delays": False,
+    "zoneout": None, "recurrent_dropout": 0.0, "weight_dropout": 0.0, "return_sequences_of": (),
 }  # fmt: skip
 
 
@@ -98,6 +98,17 @@ class RecurrentModule(nn.Module):
                 + (f"; its own are {', '.join(known)}" if known else "")
             )
 
+    @staticmethod
+    def document_delays(cell: CellSpec, when: str) -> list[str]:
+        """Lines of a docstring on what delays add to the states, none for a cell without."""
+        if not cell.delays():
+            return []
+        names = ", ".join(cell.phrase(state) for state in cell.delays())
+        return [
+            f"{when}, hx and the final states end with the older values that the cell",
+            f"reads, {names} (t: the last step).",
+        ]
+
     def _sizes_for(self, input_size: int) -> dict[str, int]:
         return resolve_sizes(self.spec, input_size, self.hidden_size, self.num_heads, self.dims)
 
@@ -132,15 +143,21 @@ class RecurrentModule(nn.Module):
         dtype = self.state_dtype or x.dtype
         states: dict[str, Tensor] = {}
         for state in self.spec.states:
-            if state.delay_of is not None:
-                states[state.name] = states[state.delay_of]
-            elif given is not None:
+            if given is not None and state.name in given:
                 states[state.name] = given[state.name].to(dtype)
+            elif state.delay_of is not None:
+                # Before the start, a state has its initial value for all time.
+                states[state.name] = states[state.delay_of]
             elif state.initial is None:
                 start = parameters[f"{state.name}0"]
                 states[state.name] = start.to(dtype).expand(columns, state.width(sizes))
             else:
                 states[state.name] = x.new_full((columns, state.width(sizes)), state.initial, dtype=dtype)
+        for state in self.spec.input_delays:
+            if given is not None and state.name in given:
+                states[state.name] = given[state.name].to(dtype)
+            else:
+                states[state.name] = x.new_zeros((columns, state.width(sizes)), dtype=dtype)
         return states
 
     def _gate_parameters(self, sizes: Sizes, suffix: str, *, grad: bool) -> dict[str, Tensor]:

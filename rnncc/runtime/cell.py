@@ -20,15 +20,17 @@ class RecurrentCell(RecurrentModule):
     @staticmethod
     def document(cell: CellSpec) -> str:
         """The docstring of a cell's single step."""
-        states = ", ".join(state.name for state in cell.visible_states())
-        result = states if len(cell.visible_states()) == 1 else f"({states})"
+        states = ", ".join(cell.phrase(state) for state in cell.carried(True))
+        result = states if len(cell.carried(True)) == 1 else f"({states})"
         if cell.output != cell.visible_states()[0].name:
             result = f"{cell.output}, {result}"
-        return (
-            f"One step of {cell.name}, used like torch.nn.LSTMCell: forward(input [B, I] or [I], hx=None)\n"
-            f"returns {result}.\n"
-            "Its parameters have the layer's names without `_l0`."
-        )
+        lines = [
+            f"One step of {cell.name}, used like torch.nn.LSTMCell: forward(input [B, I] or [I], hx=None)",
+            f"returns {result}.",
+            "Its parameters have the layer's names without `_l0`.",
+            *RecurrentModule.document_delays(cell, "As in a layer with return_delays=True"),
+        ]
+        return "\n".join(lines)
 
     def __init__(
         self,
@@ -41,12 +43,14 @@ class RecurrentCell(RecurrentModule):
         num_heads: int = 1,
         state_dtype: torch.dtype | None = None,
         backend: str | None = None,
+        return_delays: bool = True,
         **constants_and_dims: Any,
     ) -> None:
         super().__init__()
-        if self.spec.has_delays:
-            raise NotImplementedError(
-                f"{self.spec.name} reads values from more than one step ago, which a single step cannot be given yet"
+        if self.spec.delays() and not return_delays:
+            raise ValueError(
+                f"{self.spec.name} reads values from more than one step ago, which a single step must hand on: "
+                "return_delays=False would lose them"
             )
         self._configure(input_size, hidden_size, bias, num_heads, state_dtype, backend, constants_and_dims)
         self._sizes = self._sizes_for(input_size)
@@ -68,7 +72,9 @@ class RecurrentCell(RecurrentModule):
         layered: StatesLike = None
         if hx is not None:
             layered = [state.unsqueeze(0) for state in ((hx,) if isinstance(hx, Tensor) else hx)]
-        states = read_states(cell, [self._sizes], layered, x.shape[1], batched=given.batched)
+        states = read_states(
+            cell, [self._sizes], layered, x.shape[1], batched=given.batched, return_delays=True
+        )  # fmt: skip
         parameters = self._parameters_of(self._sizes, "", x)
         here = {name: state[0] for name, state in states.items()} if states is not None else None
         initial = self._initial_states(here, self._sizes, parameters, x, x.shape[1])
@@ -78,7 +84,7 @@ class RecurrentCell(RecurrentModule):
         def shaped(value: Tensor) -> Tensor:
             return value if given.batched else value.squeeze(0)
 
-        new: Sequence[Tensor] = tuple(shaped(finals[state.name]) for state in cell.visible_states())
+        new: Sequence[Tensor] = tuple(shaped(finals[state.name]) for state in cell.carried(True))
         result = new[0] if len(new) == 1 else new
         if cell.output == cell.visible_states()[0].name:
             return result

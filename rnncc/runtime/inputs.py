@@ -150,7 +150,7 @@ def _reset(
 
 
 def read_states(
-    cell: CellSpec, sizes: Sequence[Sizes], hx: StatesLike, columns: int, *, batched: bool
+    cell: CellSpec, sizes: Sequence[Sizes], hx: StatesLike, columns: int, *, batched: bool, return_delays: bool
 ) -> dict[str, Tensor] | None:
     """hx by state, each [num_layers * directions, B, width]; None where it was not given.
 
@@ -158,14 +158,14 @@ def read_states(
     """
     if hx is None:
         return None
-    visible = cell.visible_states()
+    wanted = cell.carried(return_delays)
     given = (hx,) if isinstance(hx, Tensor) else tuple(hx)
-    if len(given) != len(visible) or not all(isinstance(state, Tensor) for state in given):
-        names = ", ".join(state.name for state in visible)
-        raise TypeError(f"{cell.name}: hx must be {len(visible)} tensor(s), for {names}; got {len(given)}")
+    if len(given) != len(wanted) or not all(isinstance(state, Tensor) for state in given):
+        names = ", ".join(cell.phrase(state) for state in wanted)
+        raise TypeError(f"{cell.name}: hx must be {len(wanted)} tensor(s), for {names}; got {len(given)}")
     return {
-        state.name: _state(state, i, len(visible), tensor, sizes, columns, batched=batched)
-        for i, (state, tensor) in enumerate(zip(visible, given, strict=True))
+        state.name: _state(state, i, len(wanted), tensor, sizes, columns, batched=batched)
+        for i, (state, tensor) in enumerate(zip(wanted, given, strict=True))
     }
 
 

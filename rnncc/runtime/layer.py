@@ -13,7 +13,7 @@ from . import torch_names
 from .base import RecurrentModule
 from .inputs import StatesLike, read_inputs, read_states
 from .run import run_direction
-from .spec import CellSpec
+from .spec import CellSpec, InputSpec, StateSpec
 
 
 class RecurrentLayer(RecurrentModule):
@@ -32,7 +32,7 @@ class RecurrentLayer(RecurrentModule):
             "",
             "Arguments: input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,",
             "bidirectional=False, proj_size=0, device=None, dtype=None; as keywords num_heads=1, state_dtype=None",
-            "(the dtype of final states; default the input's), backend=None ('cpu', 'reference')"
+            "(the dtype of final states; default the input's), backend=None ('cpu', 'reference'), return_delays=False"
             + ("," if own else "."),
             *([f"{'; '.join(own)}."] if own else []),
             "",
@@ -40,6 +40,7 @@ class RecurrentLayer(RecurrentModule):
             f"returns output [T, B, directions * width] and {states},",
             "each [num_layers * directions, B, width]. lengths [B]: steps past a column's length change nothing and",
             "give zeros. reset [T, B]: where it is not 0 the column starts anew before that step.",
+            *RecurrentModule.document_delays(cell, "With return_delays=True"),
         ]
         return "\n".join(lines)
 
@@ -59,9 +60,11 @@ class RecurrentLayer(RecurrentModule):
         num_heads: int = 1,
         state_dtype: torch.dtype | None = None,
         backend: str | None = None,
+        return_delays: bool = False,
         **constants_and_dims: Any,
     ) -> None:
         super().__init__()
+        self.return_delays = return_delays
         self._configure(input_size, hidden_size, bias, num_heads, state_dtype, backend, constants_and_dims)
         if not isinstance(dropout, (int, float)) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
             raise ValueError(
@@ -90,13 +93,13 @@ class RecurrentLayer(RecurrentModule):
                 self._sizes.append(sizes)
                 self._make_parameters(sizes, suffix, {"device": device, "dtype": dtype})
             width = self.spec.output_width(sizes) * directions
-        for what, items in (("state", self.spec.states), ("input", self.spec.inputs[1:])):
-            for item in items:
-                widths = [item.width(sizes) for sizes in self._sizes]
-                if len(set(widths)) > 1:
-                    raise ValueError(
-                        f"the {what} {item.name} would have different widths in different layers: {widths}"
-                    )
+        carried: dict[str, StateSpec | InputSpec] = {
+            f"the state {self.spec.phrase(state)}": state for state in self.spec.carried(return_delays)
+        }
+        for what, item in (carried | {f"the input {item.name}": item for item in self.spec.inputs[1:]}).items():
+            widths = [item.width(sizes) for sizes in self._sizes]
+            if len(set(widths)) > 1:
+                raise ValueError(f"{what} would have different widths in different layers: {widths}")
         self.reset_parameters()
 
     def _set_projection(self, proj_size: int) -> None:
@@ -132,10 +135,12 @@ class RecurrentLayer(RecurrentModule):
         )  # fmt: skip
         x = next(iter(given.inputs.values()))
         columns = x.shape[1]
-        states = read_states(cell, self._sizes, hx, columns, batched=given.batched)
+        states = read_states(
+            cell, self._sizes, hx, columns, batched=given.batched, return_delays=self.return_delays
+        )  # fmt: skip
         kernels, _ = self._choose(x)
         directions = 2 if self.bidirectional else 1
-        finals: dict[str, list[Tensor]] = {state.name: [] for state in cell.states}
+        finals: dict[str, list[Tensor]] = {state.name: [] for state in (*cell.states, *cell.input_delays)}
         layer_input = x
         for layer in range(self.num_layers):
             outputs = []
@@ -161,7 +166,8 @@ class RecurrentLayer(RecurrentModule):
             output = output.squeeze(1)
         elif self.batch_first:
             output = output.transpose(0, 1)
-        stacked = tuple(self._stack(finals[state.name], batched=given.batched) for state in cell.visible_states())
+        carried = cell.carried(self.return_delays)
+        stacked = tuple(self._stack(finals[state.name], batched=given.batched) for state in carried)
         return output, stacked[0] if len(stacked) == 1 else stacked
 
     def _stack(self, finals: list[Tensor], *, batched: bool) -> Tensor:
@@ -208,6 +214,7 @@ class RecurrentLayer(RecurrentModule):
         defaults: Mapping[str, Any] = {
             "proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0,
             "bidirectional": False, "num_heads": 1, "state_dtype": None, "backend": None,
+            "return_delays": False,
         }  # fmt: skip
         for name, default in defaults.items():
             value = getattr(self, name)

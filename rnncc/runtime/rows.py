@@ -36,14 +36,14 @@ def split_heads(value: Tensor, heads: int, k: int) -> Tensor:
     """[..., k*N*D] as [..., N, k*D]."""
     if heads == 1:
         return value.unsqueeze(-2)
-    return value.reshape(*value.shape[:-1], k, heads, -1).movedim(-3, -2).flatten(-2)
+    return value.reshape(*value.shape[:-1], k, heads, value.shape[-1] // (k * heads)).movedim(-3, -2).flatten(-2)
 
 
 def join_heads(value: Tensor, heads: int, k: int) -> Tensor:
     """The reverse of `split_heads`."""
     if heads == 1:
         return value.squeeze(-2)
-    return value.reshape(*value.shape[:-1], k, -1).movedim(-2, -3).flatten(-3)
+    return value.reshape(*value.shape[:-1], k, value.shape[-1] // k).movedim(-2, -3).flatten(-3)
 
 
 def row_sum(value: Tensor, heads: int, k: int) -> Tensor:

@@ -20,13 +20,16 @@ KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the generated batched code calls."""
+    """What the generated batched code calls. `delayed`: what delays hold before the first step, [B, width] by name;
+    what they hold after the last one goes to `finals`."""
 
     kernels: Kernels | None
     shape_stream: Tensor
     lengths: Tensor | None
     reset: Tensor | None
     reverse: bool
+    delayed: Mapping[str, Tensor]
+    finals: dict[str, Tensor]
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """x weightᵀ + bias over the last dimension."""
@@ -35,18 +38,23 @@ class Tools:
         result: Tensor = self.kernels.linear(x, weight, bias)
         return result
 
-    def delay(self, value: Tensor) -> Tensor:
-        """[T, B, width] one step later in processing order; zero before the start and at a reset."""
-        zero = torch.zeros_like(value[:1])
-        if not self.reverse:
-            delayed = torch.cat((zero, value[:-1]))
-        else:
-            if self.lengths is not None:
-                # A column starts at its last step: what lies behind it is not its past.
-                value = torch.where(active_steps(value.shape[0], self.lengths).unsqueeze(-1), value, 0)
-            delayed = torch.cat((value[1:], zero))
+    def delay(self, name: str, value: Tensor) -> Tensor:
+        """[T, B, width] one step later in processing order; zero at a reset, and before the start where no value was
+        given."""
+        start = self.delayed[name]
+        before = start.to(value).unsqueeze(0)
+        if self.lengths is not None and self.reverse:
+            # A reversed column starts at its last step: what lies behind it is not its past.
+            value = torch.where(active_steps(value.shape[0], self.lengths).unsqueeze(-1), value, before)
+        chain = torch.cat((value, before) if self.reverse else (before, value))
+        delayed = chain[1:] if self.reverse else chain[:-1]
         if self.reset is not None:
             delayed = torch.where(self.reset.unsqueeze(-1), 0, delayed)
+        if self.lengths is None or self.reverse:
+            final = chain[0 if self.reverse else -1]
+        else:
+            final = chain.gather(0, self.lengths.reshape(1, -1, 1).expand_as(before)).squeeze(0)
+        self.finals[name] = final.to(start)
         return delayed
 
     def stream(self, *members: tuple[Tensor | float, int]) -> Tensor:
@@ -103,13 +111,13 @@ def run_direction(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The output [T, B, width] and the final states [B, width] by name.
 
-    `inputs` are [T, B, width] and begin with x; `states` holds every state's initial value, delay states' too.
+    `inputs` are [T, B, width] and begin with x; `states` holds every state's initial value, and every delay's.
     """
     first = next(iter(inputs.values()))
-    tools = Tools(kernels, first, lengths, reset, reverse)
+    finals: dict[str, Tensor] = {}
+    tools = Tools(kernels, first, lengths, reset, reverse, states, finals)
     values: dict[str, Tensor] = dict(inputs)
     cell.prologue(values, parameters, constants, sizes)
-    finals: dict[str, Tensor] = {}
     for segment in cell.segments:
         streams = segment.batched(values, parameters, constants, sizes, tools)
         masked = lengths is not None or reset is not None

@@ -79,7 +79,8 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """`initial` is None where it is learned (parameter `<name>0`). A hidden delay state has `delay_of`."""
+    """`initial` is None where it is learned (parameter `<name>0`). A hidden delay state has `delay_of`: what it
+    keeps one step longer, a state or (in `CellSpec.input_delays`) an input."""
 
     name: str
     width: Width
@@ -141,7 +142,8 @@ class SegmentSpec:
 
 @dataclass(frozen=True, slots=True)
 class CellSpec:
-    """A cell. `prologue` and `epilogue` work like `batched`. `classes`, for `explain()`: (states, class, form, why)."""
+    """A cell. `prologue` and `epilogue` work like `batched`. `classes`, for `explain()`: (states, class, form, why).
+    `input_delays`: what `x[t-1]`, `x[t-2]` read, in this order; each keeps what stands before it, or the input."""
 
     name: str
     source_name: str
@@ -157,9 +159,29 @@ class CellSpec:
     prologue: Callable[..., None]
     epilogue: Callable[..., None]
     classes: tuple[tuple[str, str, str, str], ...] = ()
-    has_delays: bool = False
+    input_delays: tuple[StateSpec, ...] = ()
     single_head_because: str = ""
 
     def visible_states(self) -> tuple[StateSpec, ...]:
-        """The states that stand in hx and h_n."""
+        """The states that the cell declares: what stands in hx and h_n."""
         return tuple(state for state in self.states if state.delay_of is None)
+
+    def delays(self) -> tuple[StateSpec, ...]:
+        """What `return_delays` adds to hx and h_n: older values of states, newest first, then of inputs."""
+        return tuple(state for state in self.states if state.delay_of is not None) + self.input_delays
+
+    def carried(self, return_delays: bool) -> tuple[StateSpec, ...]:
+        """What stands in hx and h_n."""
+        return self.visible_states() + (self.delays() if return_delays else ())
+
+    def phrase(self, state: StateSpec) -> str:
+        """A carried value as the language writes it when the last step is t: `h`; `h[t-1]` and `x[t]` for delays."""
+        if state.delay_of is None:
+            return state.name
+        kept = {other.name: other.delay_of for other in self.delays()}
+        steps, root = 0, state.delay_of
+        while kept.get(root) is not None:
+            steps, root = steps + 1, str(kept[root])
+        # A state's delay begins one step behind the state itself.
+        back = steps + (state not in self.input_delays)
+        return f"{root}[t-{back}]" if back else f"{root}[t]"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from rnncc.ir.adjoint import Adjoint
@@ -73,9 +73,7 @@ def cell_text(compiled: CompiledCell) -> CellText:
         epilogue=_epilogue(cell, table),
         output=repr(cell.output),
         output_width=width(table[cell.output].width),
-        has_delays=any(state.delay_of for state in cell.states)
-        or any(isinstance(node, Delay) for segment in cell.segments for node in segment.batched)
-        or any(isinstance(node, Delay) for node in cell.epilogue),
+        input_delays=tuple(_input_delays(cell, table)),
         single_head_because=repr(cell.single_head_because),
         # The file's name alone: a package must not depend on where its text lay.
         source_name=repr(PurePath(cell.source.name).name),
@@ -107,6 +105,18 @@ def _size(name: str, default: int | None, solved: Dim | None) -> str:
 def _state(state: State) -> str:
     initial = "None" if state.initial is None else _literal(state.initial)
     return f"_spec.StateSpec({state.name!r}, {width(state.width)}, {initial}, {state.delay_of!r})"
+
+
+def _input_delays(cell: Cell, table: Mapping[str, Value]) -> Iterator[str]:
+    """What `x[t-1]` and older inputs read, by input and age."""
+    nodes = [*(node for segment in cell.segments for node in segment.batched), *cell.epilogue]
+    kept = {node.operand: node.target for node in nodes if isinstance(node, Delay)}
+    for item in cell.inputs:
+        operand = item.name
+        while operand in kept:
+            target = kept[operand]
+            yield f"_spec.StateSpec({target!r}, {width(table[target].width)}, 0.0, {operand!r})"
+            operand = target
 
 
 def _parameter(parameter: Parameter) -> str:

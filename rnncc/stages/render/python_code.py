@@ -100,8 +100,8 @@ class Emitter:
                 return self._contraction(self.table[matrix], operand, transposed)
             case RowOp():
                 return self._row_operation(node)
-            case Delay(_, operand):
-                return f"tools.delay({variable(operand)})"
+            case Delay(target, operand):
+                return f"tools.delay({target!r}, {variable(operand)})"
             case _:
                 assert_never(node)
 
