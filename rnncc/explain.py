@@ -53,6 +53,10 @@ def explain(cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adj
         ],
         "phases": max((segment.phases for segment in cell.segments), default=0),
         "streams": streams,
+        "weights": [
+            {"name": weight.name, "members": list(weight.members)}
+            for weight in {weight.name: weight for segment in cell.segments for weight in segment.weights}.values()
+        ],
         "saved": saved,
         "outputs": [cell.output],
     }
@@ -90,6 +94,7 @@ def _segment_words(index: int, segment: Segment, recurrence: Recurrence, adjoint
     for stream in segment.streams:
         width = " + ".join(show(table[member].width) for member in stream.members)
         lines.append(f"    reads stream {stream.name} [T, B, {width}]: {', '.join(stream.members)}")
+    lines += [f"    reads weight {weight.name}: {', '.join(weight.members)}" for weight in segment.weights]
     kept = (*adjoint.saved, *adjoint.saved_states)
     if kept:
         lines.append(f"    training keeps {', '.join(f'{name} [{_width(cell, adjoint, name)}]' for name in kept)}")

@@ -1,113 +1,197 @@
-"""The functional op: a cell's loop alone, on pre-activations."""
+"""The functional op: a cell's loops alone, on pre-activations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import package
-from .inputs import active_steps
+from .inputs import active_steps, padded, read_lengths, read_reset
 from .parameters import shape_of
 from .run import choose_kernels, run_segment
 from .sizes import check_heads
-from .spec import CellSpec, LoopSpec
+from .spec import CellSpec, SegmentSpec, Sizes, StreamSpec, WeightSpec, Width
+
+Tensors = Tensor | Sequence[Tensor]
+# Sizes that tell which widths follow which size.
+_PROBES = ({"I": 7, "H": 11, "num_heads": 1}, {"I": 13, "H": 17, "num_heads": 1})
 
 
 def run_function(
     cell: CellSpec,
-    streams: Tensor | Sequence[Tensor],
-    weights: Tensor | Sequence[Tensor],
-    states: Tensor | Sequence[Tensor] | None = None,
+    streams: Tensors,
+    weights: Tensors,
+    states: Tensors | None = None,
     *,
     hidden_size: int | None = None,
-    lengths: Tensor | None = None,
+    input_size: int | None = None,
+    lengths: Tensor | Sequence[int] | None = None,
     reset: Tensor | None = None,
     reverse: bool = False,
     num_heads: int = 1,
+    return_delays: bool = False,
     backend: str | None = None,
     constants: Mapping[str, float] | None = None,
     **dims: int,
 ) -> tuple[Tensor, Tensor | tuple[Tensor, ...]]:
-    """The cell's loop without what surrounds it: y, last = f(streams, weights, states).
+    """The cell's loops without what surrounds them: y, last = f(streams, weights, states).
 
-    streams  one tensor [T, B, Σwidth] a stream, in the order of the layer's `explain()`; gates lie in text order
-    weights  what the loop reads at every step, packed as the layer's parameters, in the loop's order
-    states   one tensor [B, width] a state; the declared initial values where None (a learned one must be given)
-    hidden_size is taken from the first of `states` whose width is H, where it is not given.
+    streams  one tensor [T, B, Σwidth] a stream, in the order of the layer's `explain()`; gates lie in text order. What
+             a loop reads of an earlier loop's sequences is handed on, and not given
+    weights  what the loops read at every step, packed as the layer's parameters, in the order of `explain()`
+    states   one tensor [B, width] a state; the declared initial values where None (a learned one must be given). With
+             return_delays, older values of states follow, as in hx
+    hidden_size is taken from the first of `states` whose width is H, and input_size (where a width follows it) from
+    the streams, where they are not given.
 
     Returns the output [T, B, width] and the final state (a tuple where there are several). Raises NotImplementedError
-    for a cell of several loops or with work after its loop, ValueError for wrong counts, shapes and heads,
-    TypeError for an unknown keyword.
+    for a cell with work between or after its loops, which needs more than streams; ValueError for wrong counts, shapes
+    and heads; TypeError for an unknown keyword or mixed dtypes.
     """
-    if len(cell.segments) != 1 or cell.output not in [s.name for s in cell.segments[0].sequences]:
-        raise NotImplementedError(f"{cell.name} is more than one loop; use the layer {cell.name}")
-    segment = cell.segments[0]
+    _refuse_work_outside(cell)
     known = {size.name for size in cell.sizes}
     for name in dims:
         if name not in known:
             raise TypeError(f"{cell.name} got an unexpected keyword argument {name!r}")
-    given_streams = [streams] if isinstance(streams, Tensor) else list(streams)
-    given_weights = [weights] if isinstance(weights, Tensor) else list(weights)
     masked = lengths is not None or reset is not None
-    loop = segment.masked if masked else segment.plain
-    for what, given, wanted in (
-        ("streams", given_streams, max(1, len(segment.streams))),
-        ("weights", given_weights, len(loop.weights)),
-    ):
-        if len(given) != wanted:
-            names = [s.name for s in segment.streams] if what == "streams" else [w.name for w in loop.weights]
-            raise ValueError(f"{cell.name} takes {wanted} {what} ({', '.join(names)}), got {len(given)}")
+    stream_specs = [stream for segment in cell.segments for stream in segment.streams if not stream.is_sequence]
+    weight_specs = _weights_of(cell, masked)
+    given_streams = _counted(cell, "streams", streams, [stream.name for stream in stream_specs] or ["any, for T and B"])
+    given_weights = _counted(cell, "weights", weights, [weight.name for weight in weight_specs])
+    carried = tuple(state for state in cell.carried(return_delays) if state not in cell.input_delays)
+    given_states = None
+    if states is not None:
+        given_states = _counted(cell, "states", states, [cell.phrase(state) for state in carried])
     first = given_streams[0]
-    columns = first.shape[1]
-    if lengths is not None:
-        # As in a layer: whatever pads a column, NaN included, must not reach a gradient.
-        active = active_steps(first.shape[0], lengths).unsqueeze(-1)
-        given_streams = [torch.where(active, stream, 0) for stream in given_streams]
-    given_states = None if states is None else [states] if isinstance(states, Tensor) else list(states)
-    sizes = _sizes(cell, given_states, hidden_size, num_heads, dims)
-    _check_weights(cell, loop, given_weights, sizes)
-    initial = _initial(cell, given_states, sizes, first, columns)
+    if first.dim() != 3:
+        raise ValueError(f"{cell.name}: streams must be [T, B, width], got {list(first.shape)}")
+    steps, columns = first.shape[:2]
+    sizes = _sizes(cell, stream_specs, given_streams, given_states, hidden_size, input_size, num_heads, dims)
+    for stream, tensor in zip(stream_specs, given_streams, strict=bool(stream_specs)):
+        _check_shape(cell, "stream", stream.name, tensor, (steps, columns, stream.width(sizes)))
+    for weight, tensor in zip(weight_specs, given_weights, strict=True):
+        _check_shape(cell, "weight", weight.name, tensor, _weight_shape(cell, weight, sizes))
+    for state, tensor in zip(carried, given_states or (), strict=given_states is not None):
+        _check_shape(cell, "state", cell.phrase(state), tensor, (columns, state.width(sizes)))
+    _check_dtypes(cell, given_streams, given_weights)
+
+    per_column = read_lengths(lengths, steps, columns, first.device)
+    per_step = read_reset(reset, steps, columns)
+    if per_column is not None:
+        given_streams = [padded(stream, per_column) for stream in given_streams]
+    values: dict[str, Tensor] = {}
+    by_name = {weight.name: tensor for weight, tensor in zip(weight_specs, given_weights, strict=True)}
+    named = {state.name: tensor for state, tensor in zip(carried, given_states or (), strict=False)}
+    initial = _initial(cell, named, sizes, given_streams[0], columns)
     numbers = {c.name: float(c.value) for c in cell.constants if not c.shaping} | dict(constants or {})
     kernels, missing = package.kernels()
     chosen, _ = choose_kernels(kernels, first, backend, missing)
-    wanted_index = [s.name for s in segment.sequences].index(cell.output)
-    sequences, finals = run_segment(
-        cell, segment, chosen, given_streams, given_weights, initial, lengths, reset,
-        [numbers[name] for name in segment.constants], sizes, reverse, [wanted_index],
-    )  # fmt: skip
-    output = sequences[0]
-    if lengths is not None:
-        output = torch.where(active, output, 0)
-    visible = [final for state, final in zip(segment.states, finals, strict=True) if state.delay_of is None]
-    return output, visible[0] if len(visible) == 1 else tuple(visible)
+    finals: dict[str, Tensor] = {}
+    fresh = iter(given_streams)
+    for segment in cell.segments:
+        wanted = [
+            i for i, sequence in enumerate(segment.sequences) if i in segment.needed or sequence.name == cell.output
+        ]
+        read = [values[stream.name] if stream.is_sequence else next(fresh) for stream in segment.streams]
+        loop = segment.masked if masked else segment.plain
+        sequences, last = run_segment(
+            cell, segment, chosen, read or given_streams[:1], [by_name[weight.name] for weight in loop.weights],
+            [initial[state.name] for state in segment.states], per_column, per_step,
+            [numbers[name] for name in segment.constants], sizes, reverse, wanted,
+        )  # fmt: skip
+        values |= {segment.sequences[i].name: sequence for i, sequence in zip(wanted, sequences, strict=True)}
+        finals |= {state.name: final for state, final in zip(segment.states, last, strict=True)}
+    output = values[cell.output]
+    if per_column is not None:
+        output = torch.where(active_steps(steps, per_column).unsqueeze(-1), output, 0)
+    result = tuple(finals[state.name] for state in carried)
+    return output, result[0] if len(result) == 1 else result
 
 
-def _check_weights(cell: CellSpec, loop: LoopSpec, weights: list[Tensor], sizes: Mapping[str, int]) -> None:
+def _refuse_work_outside(cell: CellSpec) -> None:
+    """Streams and the loops' weights are all that the op is given: raises NotImplementedError where that is too
+    little."""
+    for index, segment in enumerate(cell.segments):
+        for stream in segment.streams:
+            if stream.finished and not stream.is_sequence:
+                raise NotImplementedError(
+                    f"{cell.name} computes the stream {stream.name} of its loop {index} ({_names(segment)}) from "
+                    f"{', '.join(stream.finished)} of an earlier loop, by parameters that no loop reads; use the "
+                    f"layer {cell.name}"
+                )
+    if not any(sequence.name == cell.output for segment in cell.segments for sequence in segment.sequences):
+        raise NotImplementedError(
+            f"{cell.name} computes its output {cell.output} after its loops, over all steps; use the layer {cell.name}"
+        )
+
+
+def _names(segment: SegmentSpec) -> str:
+    return ", ".join(state.name for state in segment.states if state.delay_of is None)
+
+
+def _weights_of(cell: CellSpec, masked: bool) -> tuple[WeightSpec, ...]:
+    """The weights of all loops, each once."""
+    loops = [segment.masked if masked else segment.plain for segment in cell.segments]
+    return tuple({weight.name: weight for loop in loops for weight in loop.weights}.values())
+
+
+def _counted(cell: CellSpec, what: str, given: Tensors, names: Sequence[str]) -> list[Tensor]:
+    tensors = [given] if isinstance(given, Tensor) else list(given)
+    if len(tensors) != len(names):
+        raise ValueError(f"{cell.name} takes {len(names)} {what} ({', '.join(names)}), got {len(tensors)}")
+    return tensors
+
+
+def _check_shape(cell: CellSpec, what: str, name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
     # A transposed matrix has as many elements as the right one: kernels could not tell.
-    parameters = {parameter.attribute: parameter for parameter in cell.parameters}
-    for weight, tensor in zip(loop.weights, weights, strict=True):
-        parameter = parameters.get(weight.attribute)
-        if parameter is not None and tuple(tensor.shape) != shape_of(parameter, sizes):
-            wanted = shape_of(parameter, sizes)
-            raise ValueError(f"{cell.name}: weight {weight.name} must be {wanted}, got {tuple(tensor.shape)}")
+    if tuple(tensor.shape) != wanted:
+        raise ValueError(f"{cell.name}: the {what} {name} must be {list(wanted)}, got {list(tensor.shape)}")
+
+
+def _weight_shape(cell: CellSpec, weight: WeightSpec, sizes: Sizes) -> tuple[int, ...]:
+    for parameter in cell.parameters:
+        if weight.attribute and parameter.attribute == weight.attribute:
+            return shape_of(parameter, sizes)
+    return tuple(width(sizes) for width in (weight.rows, weight.columns) if width is not None)
+
+
+def _check_dtypes(cell: CellSpec, streams: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+    first = streams[0]
+    if torch.is_autocast_enabled(first.device.type):
+        return
+    for what, tensors in (("stream", streams), ("weight", weights)):
+        for tensor in tensors:
+            if tensor.dtype != first.dtype:
+                raise TypeError(f"{cell.name}: a {what} is {tensor.dtype}, but the first stream is {first.dtype}")
 
 
 def _sizes(
-    cell: CellSpec, states: list[Tensor] | None, hidden_size: int | None, num_heads: int, dims: Mapping[str, int]
+    cell: CellSpec,
+    stream_specs: Sequence[StreamSpec],
+    streams: Sequence[Tensor],
+    states: Sequence[Tensor] | None,
+    hidden_size: int | None,
+    input_size: int | None,
+    num_heads: int,
+    dims: Mapping[str, int],
 ) -> dict[str, int]:
     if hidden_size is None:
         if states is None:
             raise ValueError(f"{cell.name}: give states or hidden_size")
         hidden_size = next(
             (tensor.shape[-1] for state, tensor in zip(cell.visible_states(), states, strict=False)
-             if _is_hidden(state.width)), None,
+             if _is_size(state.width, "H")), None,
         )  # fmt: skip
         if hidden_size is None:
             raise ValueError(f"{cell.name}: give hidden_size")
-    sizes = {"I": 0, "H": hidden_size, "num_heads": num_heads}
+    if input_size is None:
+        input_size = next(
+            (tensor.shape[-1] for stream, tensor in zip(stream_specs, streams, strict=False)
+             if _is_size(stream.width, "I")), 0,
+        )  # fmt: skip
+    sizes = {"I": input_size, "H": hidden_size, "num_heads": num_heads}
     for size in cell.sizes:
         value = dims.get(size.name, size.default)
         if value is None and size.solved is not None:
@@ -121,29 +205,25 @@ def _sizes(
     return sizes
 
 
-def _is_hidden(width: Any) -> bool:
-    """Whether a width is H: it follows H and nothing else."""
+def _is_size(width: Width, name: str) -> bool:
+    """Whether a width is I or H itself."""
     try:
-        return bool(width({"H": 7, "num_heads": 1}) == 7 and width({"H": 11, "num_heads": 1}) == 11)
+        return all(width(probe) == probe[name] for probe in _PROBES)
     except KeyError:
         return False
 
 
 def _initial(
-    cell: CellSpec, given: list[Tensor] | None, sizes: Mapping[str, int], first: Tensor, columns: int
-) -> list[Tensor]:
-    visible = cell.visible_states()
-    if given is not None and len(given) != len(visible):
-        raise ValueError(f"{cell.name} has {len(visible)} states, got {len(given)}")
+    cell: CellSpec, given: Mapping[str, Tensor], sizes: Sizes, first: Tensor, columns: int
+) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
-    fresh = iter(given or ())
     for state in cell.states:
-        if state.delay_of is not None:
+        if state.name in given:
+            found[state.name] = given[state.name]
+        elif state.delay_of is not None:
             found[state.name] = found[state.delay_of]
-        elif given is not None:
-            found[state.name] = next(fresh)
         elif state.initial is None:
             raise ValueError(f"{cell.name}: the initial value of {state.name} is learned; give states")
         else:
             found[state.name] = first.new_full((columns, state.width(sizes)), state.initial)
-    return [found[state.name] for state in cell.segments[0].states]
+    return found

@@ -97,18 +97,18 @@ def read_inputs(
                 f"{name} must have the input's steps and batch {tuple(first.shape[:2])}, got {tuple(value.shape[:2])}"
             )
     steps, columns = first.shape[:2]
-    per_column = _lengths(lengths, steps, columns, first.device)
+    per_column = read_lengths(lengths, steps, columns, first.device)
     if per_column is not None:
-        inputs = {name: _padded(value, per_column) for name, value in inputs.items()}
+        inputs = {name: padded(value, per_column) for name, value in inputs.items()}
     return Given(
         inputs,
         per_column,
-        _reset(reset, steps, columns, batched=batched, batch_first=batch_first, time=time),
+        read_reset(reset, steps, columns, batched=batched, batch_first=batch_first, time=time),
         batched,
     )
 
 
-def _padded(value: Tensor, lengths: Tensor) -> Tensor:
+def padded(value: Tensor, lengths: Tensor) -> Tensor:
     """[T, B, width] with the column's last value past its length, and ones where it has none.
 
     What pads a column must not reach a gradient, and what steps make of it (log(0), NaN) would: 0*inf is NaN.
@@ -119,7 +119,10 @@ def _padded(value: Tensor, lengths: Tensor) -> Tensor:
     return torch.where((steps < lengths).unsqueeze(-1), value, repeated)
 
 
-def _lengths(lengths: Tensor | Sequence[int] | None, steps: int, columns: int, device: torch.device) -> Tensor | None:
+def read_lengths(
+    lengths: Tensor | Sequence[int] | None, steps: int, columns: int, device: torch.device
+) -> Tensor | None:
+    """`lengths` as [B] of int64. Raises TypeError, RuntimeError and ValueError."""
     if lengths is None:
         return None
     tensor = torch.as_tensor(lengths)
@@ -133,9 +136,16 @@ def _lengths(lengths: Tensor | Sequence[int] | None, steps: int, columns: int, d
     return tensor
 
 
-def _reset(
-    reset: Tensor | None, steps: int, columns: int, *, batched: bool, batch_first: bool, time: bool
+def read_reset(
+    reset: Tensor | None,
+    steps: int,
+    columns: int,
+    *,
+    batched: bool = True,
+    batch_first: bool = False,
+    time: bool = True,
 ) -> Tensor | None:
+    """`reset` as [T, B] of bool. Raises RuntimeError for another shape."""
     if reset is None:
         return None
     if not time:

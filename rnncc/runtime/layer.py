@@ -191,7 +191,11 @@ class RecurrentLayer(RecurrentModule):
         lines = [f"{cell.name}: {'CPU kernels' if kernels is not None else 'the reference (eager torch)'}: {why}"]
         for segment in cell.segments:
             streams = ", ".join(f"{stream.name} [T, B, {stream.width(self._sizes[0])}]" for stream in segment.streams)
-            lines.append(f"  {segment.name}: streams {streams or 'none'}")
+            weights = ", ".join(
+                f"{weight.name} ({weight.attribute})" if weight.attribute else weight.name
+                for weight in segment.plain.weights
+            )
+            lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")
         lines += [
             f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes
         ]

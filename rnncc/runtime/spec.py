@@ -90,18 +90,32 @@ class StateSpec:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A stream or a sequence [T, B, width], or a saved tensor of the same shape."""
+    """A sequence [T, B, width], or a saved tensor of the same shape."""
 
     name: str
     width: Width
 
 
 @dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """What a loop reads step by step, [T, B, width]. `finished`: the sequences of earlier loops that it is made of;
+    `is_sequence` where it is the one named there as it stands."""
+
+    name: str
+    width: Width
+    finished: tuple[str, ...] = ()
+    is_sequence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class WeightSpec:
-    """What a loop reads at every step: the parameter `attribute`, or the prologue's value `name` (`attribute` "")."""
+    """What a loop reads at every step: the parameter `attribute`, or the prologue's value `name` (`attribute` "") of
+    `rows`, or of `rows` x `columns`."""
 
     name: str
     attribute: str = ""
+    rows: Width | None = None
+    columns: Width | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +142,7 @@ class SegmentSpec:
 
     name: str
     states: tuple[StateSpec, ...]
-    streams: tuple[TensorSpec, ...]
+    streams: tuple[StreamSpec, ...]
     sequences: tuple[TensorSpec, ...]
     needed: tuple[int, ...]
     constants: tuple[str, ...]

@@ -19,8 +19,36 @@ def test_a_cell_without_parameters_takes_its_inputs_dtype() -> None:
 def test_the_functional_op_refuses_weights_of_another_shape() -> None:
     function = rnncc.load("lstm").lstm
     streams, states = torch.zeros(2, 1, 8), (torch.zeros(1, 2), torch.zeros(1, 2))
-    with pytest.raises(ValueError, match=r"weight R must be \(8, 2\), got \(2, 8\)"):
-        function(streams, torch.zeros(8, 2).t(), states)
+    weight = torch.zeros(8, 2)
+    with pytest.raises(ValueError, match=r"LSTM: the weight R must be \[8, 2\], got \[2, 8\]"):
+        function(streams, weight.t(), states)
+    with pytest.raises(ValueError, match=r"the stream i must be \[2, 1, 8\], got \[2, 1, 7\]|the stream W must be"):
+        function(streams[..., :7], weight, states)
+    with pytest.raises(ValueError, match=r"streams must be \[T, B, width\], got \[2, 8\]"):
+        function(streams[:, 0], weight, states)
+    with pytest.raises(ValueError, match=r"the state c must be \[1, 2\], got \[2, 2\]"):
+        function(streams, weight, (states[0], torch.zeros(2, 2)))
+    with pytest.raises(TypeError, match=r"a weight is torch.float64, but the first stream is torch.float32"):
+        function(streams, weight.double(), states)
+    with pytest.raises(ValueError, match=r"LSTM takes 2 states \(h, c\), got 1"):
+        function(streams, weight, states[0])
+    with pytest.raises(ValueError, match=r"lengths must lie between 0 and the number of steps, 2"):
+        function(streams, weight, states, lengths=[3])
+    with pytest.raises(RuntimeError, match=r"reset must have the input's steps and batch \(2, 1\), got \(1, 2\)"):
+        function(streams, weight, states, reset=torch.zeros(1, 2))
+
+
+def test_the_functional_op_says_what_it_cannot_be_given() -> None:
+    module = rnncc.load("scrn")
+    with pytest.raises(
+        NotImplementedError, match=r"SCRN computes the stream .* of its loop 1 \(h\) from s of an earlier loop"
+    ):
+        module.scrn(torch.zeros(2, 1, 4), [], hidden_size=2)
+
+
+def test_explain_names_what_the_functional_op_takes() -> None:
+    text = rnncc.load("lstm").LSTM(3, 4).explain()
+    assert "lstm_0: streams " in text and "weights R (weight_hh)" in text
 
 
 def test_constants_may_bear_any_name() -> None:

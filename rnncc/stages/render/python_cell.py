@@ -14,14 +14,16 @@ from rnncc.ir.cell import (
     Role,
     Segment,
     State,
+    Stream,
     Value,
     operands,
     value_table,
 )
-from rnncc.ir.dim import ONE, Dim, constant, split_multiple
+from rnncc.ir.dim import ONE, Dim, constant, floor_divide, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.package import CellText, CompiledCell, SegmentText
 from rnncc.stages.render.python_code import Emitter, MemberPlace, dim_text, member_places, split_lines, variable
+from rnncc.stages.render.python_fused import fuse, step_reads, step_targets, step_text
 from rnncc.stages.render.python_streams import Packed, loose_names, pack, packed_text, reads, stacked
 
 
@@ -181,8 +183,10 @@ def _prologue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
 
 def _epilogue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
     emitter = Emitter(cell, _own_linear, _first_input(cell))
-    lines = _bind(cell, _external(cell.epilogue), table)
-    lines += [emitter.node(node) for node in cell.epilogue]
+    steps = fuse(cell.epilogue, (cell.output,), table)
+    read = {name for step in steps for name in step_reads(step)}
+    lines = _bind(cell, read - {node.target for node in cell.epilogue}, table)
+    lines += [step_text(step, emitter) for step in steps]
     return tuple(lines + _keep(node.target for node in cell.epilogue if node.target == cell.output))
 
 
@@ -204,11 +208,16 @@ def _batched(cell: Cell, index: int, table: Mapping[str, Value]) -> tuple[str, .
     lines: list[str] = []
     emitted: set[str] = set()
     loose = [node for node in segment.batched if node.target not in absorbed]
-    used = reads(loose) | later
+    streamed = {member for stream in segment.streams if stream.name not in packed for member in stream.members}
+    packed_reads = _packed_reads(packed, places)
+    steps = fuse(loose, later | streamed | packed_reads, table)
+    loose_reads = {name for step in steps for name in step_reads(step)}
+    used = loose_reads | later
+    at = {step_targets(step)[0]: step for step in steps}
     for node in segment.batched:
         owner = absorbed.get(node.target)
         if owner is None:
-            lines.append(emitter.node(node))
+            lines += [step_text(at[node.target], emitter)] if node.target in at else []
         elif owner not in emitted:
             emitted.add(owner)
             stream = packed[owner].stream
@@ -224,8 +233,7 @@ def _batched(cell: Cell, index: int, table: Mapping[str, Value]) -> tuple[str, .
     ]
     # A loop that reads no stream is still given one, for T, B and the dtype.
     lines.append(f"return [{', '.join(streams) if streams else 'tools.shape_stream'}]")
-    needed = (reads(loose) | _packed_reads(packed, places)) - made
-    needed |= {m for s in segment.streams if s.name not in packed for m in s.members} - made
+    needed = (loose_reads | packed_reads | streamed) - made
     return tuple(_bind(cell, needed, table) + lines)
 
 
@@ -277,10 +285,7 @@ def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> 
         step=tuple(_step_reads(segment, table)) + tuple(emitter.node(node) for node in segment.nodes),
         result=f"({new},), ({values},)",
         states=tuple(_state(states[name]) for name in segment.states),
-        streams=tuple(
-            f"_spec.TensorSpec({stream.name!r}, {width(sum_dims([table[m].width for m in stream.members]))})"
-            for stream in segment.streams
-        ),
+        streams=tuple(_stream_spec(cell, index, stream, table) for stream in segment.streams),
         sequences=tuple(f"_spec.TensorSpec({name!r}, {width(table[name].width)})" for name in segment.sequences),
         needed=repr(tuple(i for i, name in enumerate(segment.sequences) if name in later)),
         constants=repr(tuple(segment.constants)),
@@ -289,6 +294,20 @@ def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> 
         plain=_loop(cell, segment, compiled.adjoints[index : index + 1]),
         masked=_loop(compiled.masked, masked, compiled.masked_adjoints[index : index + 1]),
     )
+
+
+def _stream_spec(cell: Cell, index: int, stream: Stream, table: Mapping[str, Value]) -> str:
+    nodes = {node.target: node for segment in cell.segments[: index + 1] for node in segment.batched}
+    finished = [name for segment in cell.segments[:index] for name in segment.sequences]
+    waiting, read = list(stream.members), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name not in read:
+            read.add(name)
+            waiting += operands(nodes[name]) if name in nodes else ()
+    made_of = tuple(name for name in finished if name in read)
+    total = sum_dims([table[member].width for member in stream.members])
+    return f"_spec.StreamSpec({stream.name!r}, {width(total)}, {made_of!r}, {stream.members == made_of})"
 
 
 def _unpack(segment: Segment, table: Mapping[str, Value]) -> list[str]:
@@ -322,14 +341,24 @@ def _initials(segment: Segment, masked: Segment, states: Mapping[str, State]) ->
 
 def _loop(cell: Cell, segment: Segment, adjoints: Sequence[Adjoint]) -> str:
     attributes = {parameter.name: parameter.attribute for parameter in cell.parameters}
+    table = value_table(cell)
     weights = "".join(
-        f"_spec.WeightSpec({weight.name!r}, {attributes.get(weight.name, '')!r}), " for weight in segment.weights
+        f"_spec.WeightSpec({weight.name!r}, {attributes[weight.name]!r}), "
+        if weight.name in attributes
+        else f"_spec.WeightSpec({weight.name!r}, '', {_shape(table[weight.name])}), "
+        for weight in segment.weights
     )
     if not adjoints:
         return f"_spec.LoopSpec(({weights}))"
-    table = value_table(cell) | {value.name: value for value in adjoints[0].values}
+    table |= {value.name: value for value in adjoints[0].values}
     saved = "".join(f"_spec.TensorSpec({name!r}, {width(table[name].width)}), " for name in saved_names(adjoints[0]))
     return f"_spec.LoopSpec(({weights}), ({saved}), {saved_sequence(segment, adjoints[0])!r})"
+
+
+def _shape(value: Value) -> str:
+    if value.columns is None:
+        return width(value.width)
+    return f"{width(value.width)}, {width(floor_divide(value.columns, value.blocks))}"
 
 
 def saved_names(adjoint: Adjoint) -> tuple[str, ...]:
