@@ -66,6 +66,22 @@ def row_cumsum(value: Tensor, heads: int, k: int) -> Tensor:
     return join_heads(split_heads(value, heads, k).cumsum(-1), heads, k)
 
 
+def layer_norm(value: Tensor, heads: int, k: int, epsilon: float, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """weight * (value - mean) / sqrt(variance + epsilon) + bias, mean and biased variance over each head's units."""
+    if heads == 1:
+        return torch.nn.functional.layer_norm(value, value.shape[-1:], weight, bias, epsilon)
+    split = split_heads(value, heads, k)
+    result = join_heads(torch.nn.functional.layer_norm(split, split.shape[-1:], eps=epsilon), heads, k)
+    if weight is not None:
+        result = result * weight
+    return result if bias is None else result + bias
+
+
+def softmax(value: Tensor, heads: int, k: int) -> Tensor:
+    """softmax over each head's units."""
+    return join_heads(split_heads(value, heads, k).softmax(-1), heads, k)
+
+
 def concat(values: Sequence[Tensor]) -> Tensor:
     """Along the last dimension; the others broadcast."""
     batch = torch.broadcast_shapes(*(value.shape[:-1] for value in values))  # type: ignore[no-untyped-call]

@@ -4,6 +4,7 @@
 
 #include "convert.h"
 #include "gemm.h"
+#include "pages.h"
 #include "program.h"
 
 // C's (stdlib.h), declared here because clang has no builtin of it and no header of the library is wanted in this file.
@@ -21,6 +22,7 @@ struct Buffer {
   ~Buffer() { __builtin_free(data); }
   bool allocate(int64_t bytes) {
     data = static_cast<char*>(aligned_alloc(64, size_t((bytes + 127) / 64 * 64)));
+    if (data) want_large_pages(data, bytes);
     return data != nullptr;
   }
 };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "call.h"
+#include "pages.h"
 #include "shim.h"
 
 namespace rnncc {
@@ -110,7 +111,10 @@ inline Tensor empty(const std::vector<int64_t>& sizes, int32_t dtype) {
   TensorHandle handle;
   RNNCC_TORCH(aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides.data(), dtype,
                                        aoti_torch_device_type_cpu(), 0, &handle));
-  return Tensor(handle);
+  Tensor tensor(handle);
+  const bool wide = dtype == aoti_torch_dtype_float64(), half = !wide && dtype != aoti_torch_dtype_float32();
+  want_large_pages(tensor.data(), tensor.elements() * (wide ? 8 : half ? 2 : 4));
+  return tensor;
 }
 
 inline std::vector<int64_t> sizes_of(const Tensor& tensor) {

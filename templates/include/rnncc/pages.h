@@ -1,0 +1,24 @@
+// Large new memory in large pages (Linux). The first touch of each small page is a trap into the kernel, and all of them
+// together cost a tenth of a large call.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+// sys/mman.h's; declared here so that files compiled for an instruction set include no header of the library.
+extern "C" int madvise(void* address, size_t bytes, int advice) noexcept;
+
+namespace rnncc {
+
+// Advice alone: a system that does not take it serves small pages as before.
+static inline void want_large_pages(void* data, int64_t bytes) {
+  constexpr int64_t least = int64_t(4) << 20;
+  constexpr uintptr_t page = 4096;
+  constexpr int madv_hugepage = 14;
+  if (bytes < least) return;
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) & ~(page - 1);
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + uintptr_t(bytes)) & ~(page - 1);
+  madvise(reinterpret_cast<void*>(begin), size_t(end - begin), madv_hugepage);
+}
+
+}  // namespace rnncc
