@@ -30,12 +30,10 @@ if TYPE_CHECKING:
     from rnncc.ir.cell import Cell
     from rnncc.ir.kernel import KernelPlan
     from rnncc.ir.recurrence import Recurrence
-    from rnncc.stages.build import Product, Toolchain
+    from rnncc.stages.build import Nvcc, Product, Toolchain
 
 Shaping = Mapping[str, float | int | str]
 Progress = Callable[[str], None]
-
-TARGETS = ("auto", "cpu")
 
 
 class Analysis(NamedTuple):
@@ -102,16 +100,17 @@ def stage_text(source: Source, stage: str) -> str:
 
             return "\n".join(show(adjoint) for cell in cells for adjoint in differentiate(cell))
         case "schedule":
-            # The CPU has one family; rows and units are divided among threads when the sizes are known, at run time.
+            # One family a device; work is divided when the sizes are known, at run time.
             return "\n".join(
-                f"{cell.name}, segment {index}: family sequential, target cpu, every size at run time"
+                f"{cell.name}, segment {index}: family {family}, target {target}, every size at run time"
                 for cell in cells
                 for index in range(len(cell.segments))
+                for family, target in (("sequential", "cpu"), ("alternating", "any GPU"))
             )
         case "lower":
             return "\n".join(show(_plan(cell)) for cell in cells)
         case "render":
-            bundle = _render([_plan(cell) for cell in cells])
+            bundle = _render([_plan(cell) for cell in cells], cuda=True)
             return "\n".join(
                 f"// {file.path}\n{file.text}" for file in bundle.files if not file.path.startswith("src/include/")
             )
@@ -125,17 +124,15 @@ def build_package(
 
     Raises:
         RnnccError: mistakes in the text; RNN601 without a compiler, RNN602 where it failed, RNN603 to RNN605 where
-            the folder cannot be written.
+            the folder cannot be written, RNN606 for an unknown target, RNN607 for a GPU without nvcc.
     """
-    from rnncc.stages.build import check_stem, find_toolchain, install
+    from rnncc.stages.build import check_stem, find_nvcc, find_toolchain, install
+    from rnncc.targets import architectures
 
-    if target not in TARGETS:
-        raise RnnccError(
-            Diagnostic("RNN606", f"no kernels can be built for '{target}' yet", help="use --target cpu or auto")
-        )
+    nvcc = find_nvcc(architectures(target), required="auto" not in target.split(","))
     stem = name or path.stem
     check_stem(stem, out)
-    package, cache = _build(read_source(path), stem, {}, find_toolchain(), progress)
+    package, cache = _build(read_source(path), stem, {}, find_toolchain(), nvcc, progress)
     return install(package, out, cache)
 
 
@@ -157,8 +154,9 @@ def unpickle(source: Source, stem: str, shaping: Shaping, class_name: str) -> An
 
 
 def _load(source: Source, stem: str, shaping: Shaping) -> ModuleType:
-    from rnncc.stages.build import find_toolchain
+    from rnncc.stages.build import find_nvcc, find_toolchain
     from rnncc.stages.load import load
+    from rnncc.targets import present
 
     toolchain: Toolchain | None
     try:
@@ -166,7 +164,8 @@ def _load(source: Source, stem: str, shaping: Shaping) -> ModuleType:
     except RnnccError as error:
         toolchain = None
         say(f"{error.diagnostics[0].message}: {stem} runs its eager reference, which is many times slower")
-    package, _cache = _build(source, stem, shaping, toolchain, say)
+    nvcc = find_nvcc(present(), required=False) if toolchain is not None else None
+    package, _cache = _build(source, stem, shaping, toolchain, nvcc, say)
     return load(package, origin=(unpickle, (source, stem, dict(shaping))))
 
 
@@ -176,18 +175,25 @@ def say(message: str) -> None:
 
 
 def _build(
-    source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, progress: Progress | None
+    source: Source,
+    stem: str,
+    shaping: Shaping,
+    toolchain: Toolchain | None,
+    nvcc: Nvcc | None,
+    progress: Progress | None,
 ) -> tuple[Path, Any]:
     from rnncc.cache import Cache, default_root
     from rnncc.stages.build import build, first_key
 
     cache = Cache(default_root())
-    key = first_key(source.text.encode(), stem, "cpu", toolchain, shaping)
-    package = build(key, stem, lambda: _produce(source, stem, shaping, toolchain), toolchain, cache, progress)
+    key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping)
+    package = build(key, stem, lambda: _produce(source, stem, shaping, toolchain, nvcc), toolchain, cache, progress, nvcc)
     return package, cache
 
 
-def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None) -> Product:
+def _produce(
+    source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, nvcc: Nvcc | None
+) -> Product:
     from rnncc.ir.package import CompiledCell
     from rnncc.stages.build import Product
     from rnncc.stages.classify import classify
@@ -208,20 +214,21 @@ def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain |
         compiled.append(CompiledCell(cell, masked, classes, adjoints, masked_adjoints))
         if toolchain:
             plans.append(_plan(cell))
-    files = render_package(plan_package(stem, VERSION, compiled), templates_dir())
+    cuda = nvcc is not None
+    files = render_package(plan_package(stem, VERSION, compiled, cuda=cuda), templates_dir())
     return Product(
         files,
-        _render(plans) if plans else None,
+        _render(plans, cuda=cuda) if plans else None,
         tuple(cell.name for cell in cells),
         missing="" if toolchain else "no C++ compiler was found when it was built",
         about={"rnncc": VERSION, "source": source.text},
     )
 
 
-def _render(plans: list[KernelPlan]) -> Bundle:
+def _render(plans: list[KernelPlan], *, cuda: bool) -> Bundle:
     from rnncc.stages.render import render
 
-    return render(plans)
+    return render(plans, cuda=cuda)
 
 
 def _plan(cell: Cell) -> KernelPlan:

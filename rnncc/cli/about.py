@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
-import subprocess
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +16,9 @@ from rnncc.cli.output import json_option, print_json, table
 from rnncc.diagnostics import RnnccError
 from rnncc.paths import shipped_cells
 from rnncc.read import read_source
+from rnncc.stages.build.nvcc import nvcc_release
 from rnncc.stages.build.toolchain import find_toolchain
+from rnncc.targets import present
 from rnncc.version import VERSION
 
 
@@ -51,6 +51,7 @@ def env(as_json: bool) -> None:
         "cxx": _compiler(),
         "ninja": _distribution("ninja"),
         "nvcc": _nvcc(),
+        "gpu": list(present()),
         "cpu": {"cores": os.cpu_count(), "instructions": _instructions()},
         "cache": _cache(),
     }
@@ -91,12 +92,8 @@ def _compiler() -> dict[str, Any] | None:
 
 
 def _nvcc() -> dict[str, Any] | None:
-    command = shutil.which("nvcc")
-    if command is None:
-        return None
-    shown = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
-    release = [line for line in shown.stdout.splitlines() if "release" in line]
-    return {"command": command, "version": release[0].strip() if release else ""}
+    found = nvcc_release()
+    return None if found is None else {"command": found[0], "version": found[1]}
 
 
 def _instructions() -> str:
@@ -133,6 +130,11 @@ def _advice(found: dict[str, Any]) -> list[str]:
         )
     if found["ninja"] is None:
         lines.append("ninja is missing: nothing can be compiled. Install it: pip install ninja")
+    if found["gpu"] and found["nvcc"] is None:
+        lines.append(
+            "A GPU but no nvcc: cells run on the slow reference path there. Install NVIDIA's CUDA toolkit, or put its "
+            "bin folder on PATH"
+        )
     return lines
 
 

@@ -50,6 +50,13 @@ LATER = (
         "The device to build for is not one that rnncc knows. The message lists the known names.",
     ),
     Code(
+        "RNN607",
+        "no CUDA compiler",
+        "Kernels for a GPU need nvcc, which comes with NVIDIA's CUDA toolkit. Without it a package holds the CPU op "
+        "alone: `--target auto` and `rnncc.load` then build that, `--target h200` (or another GPU) refuses.\n\n"
+        "Install the toolkit, or put its `bin` folder on PATH; `rnncc env` shows what is found.",
+    ),
+    Code(
         "RNN701",
         "the sizes contradict a constraint of the cell",
         "Some equations only make sense for sizes that agree: `x*h[t-1]` needs `input_size == hidden_size`. The "

@@ -24,9 +24,20 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceUnit:
+    """A file of GPU kernels: `path` is one of the bundle's files; each architecture's code goes to
+    `cuda/<name>_<architecture>.cubin`."""
+
+    path: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Bundle:
-    """All files of a package's native part. `include` are the directories for quoted includes."""
+    """All files of a package's native part. `include` are the directories for quoted includes; `device_units` are
+    empty in a package without GPU kernels."""
 
     files: tuple[File, ...]
     units: tuple[Unit, ...]
     include: tuple[str, ...]
+    device_units: tuple[DeviceUnit, ...] = ()

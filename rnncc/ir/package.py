@@ -70,7 +70,8 @@ class CellText:
 
 @dataclass(frozen=True, slots=True)
 class LoopText:
-    """One loop in the binding's table: counts, and the C++ lines that fill its arrays of widths."""
+    """One loop in the binding's table: counts, and the C++ lines that fill its arrays of widths. `device_functions`
+    declare its functions for a GPU, `device_pointers` name them (null pointers where there are none)."""
 
     prefix: str
     weights: int
@@ -78,6 +79,8 @@ class LoopText:
     saved_sequence: str
     weight_elements: tuple[str, ...]
     saved_widths: tuple[str, ...]
+    device_functions: tuple[str, ...]
+    device_pointers: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +102,10 @@ class SegmentBinding:
 
 @dataclass(frozen=True, slots=True)
 class PackagePlan:
-    """A package: its cells, and the binding of their kernels."""
+    """A package: its cells, and the binding of their kernels. `on_device`: whether ops take CUDA tensors, in C++."""
 
     stem: str
     version: str
     cells: tuple[CellText, ...]
     segments: tuple[SegmentBinding, ...]
+    on_device: str

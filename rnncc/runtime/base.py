@@ -71,8 +71,8 @@ class RecurrentModule(nn.Module):
                 raise TypeError(f"{name} should be of type int, got: {type(value).__name__}")
             if value <= 0:
                 raise ValueError(f"{name} must be greater than zero")
-        if backend not in (None, "cpu", "reference"):
-            raise ValueError(f"backend must be None, 'cpu' or 'reference', got {backend!r}")
+        if backend not in (None, "cpu", "cuda", "reference"):
+            raise ValueError(f"backend must be None, 'cpu', 'cuda' or 'reference', got {backend!r}")
         cell = self.spec
         self.input_size, self.hidden_size, self.num_heads, self.bias = input_size, hidden_size, num_heads, bias
         self.state_dtype, self.backend = state_dtype, backend

@@ -128,12 +128,14 @@ def read_lengths(
     tensor = torch.as_tensor(lengths)
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
         raise TypeError(f"lengths must be integers, got {tensor.dtype}")
-    tensor = tensor.to(device=device, dtype=torch.int64).reshape(-1)
+    tensor = tensor.to(dtype=torch.int64).reshape(-1)
     if tensor.shape[0] != columns:
         raise RuntimeError(f"lengths must have one entry a column: expected {columns}, got {tensor.shape[0]}")
-    if not torch.compiler.is_compiling() and columns and (int(tensor.min()) < 0 or int(tensor.max()) > steps):
+    # Values on a GPU are not looked at: the host would wait for it.
+    looked_at = not torch.compiler.is_compiling() and not tensor.is_cuda and columns
+    if looked_at and (int(tensor.min()) < 0 or int(tensor.max()) > steps):
         raise ValueError(f"lengths must lie between 0 and the number of steps, {steps}")
-    return tensor
+    return tensor.to(device=device)
 
 
 def read_reset(

@@ -32,8 +32,8 @@ class RecurrentLayer(RecurrentModule):
             "",
             "Arguments: input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,",
             "bidirectional=False, proj_size=0, device=None, dtype=None; as keywords num_heads=1, state_dtype=None",
-            "(the dtype of final states; default the input's), backend=None ('cpu', 'reference'), return_delays=False"
-            + ("," if own else "."),
+            "(the dtype of final states; default the input's), backend=None ('cpu', 'cuda', 'reference'),",
+            "return_delays=False" + ("," if own else "."),
             *([f"{'; '.join(own)}."] if own else []),
             "",
             f"forward(input, hx=None, *, lengths=None, reset=None{''.join(', ' + e for e in extra)})",
@@ -188,7 +188,9 @@ class RecurrentLayer(RecurrentModule):
         cell = self.spec
         tensor = next(self.parameters(), torch.empty(0))
         kernels, why = self._choose(tensor)
-        lines = [f"{cell.name}: {'CPU kernels' if kernels is not None else 'the reference (eager torch)'}: {why}"]
+        device = "GPU" if tensor.is_cuda else "CPU"
+        path = f"{device} kernels" if kernels is not None else "the reference (eager torch)"
+        lines = [f"{cell.name}: {path}: {why}"]
         for segment in cell.segments:
             streams = ", ".join(f"{stream.name} [T, B, {stream.width(self._sizes[0])}]" for stream in segment.streams)
             weights = ", ".join(

@@ -1,4 +1,4 @@
-"""Makes the functions of a package's library into torch ops: schema, CPU kernel, fake kernel, autograd, autocast."""
+"""Makes the functions of a package's library into torch ops: schema, kernels, fake kernel, autograd, autocast."""
 
 from __future__ import annotations
 
@@ -34,14 +34,24 @@ _LIBRARIES: list[torch.library.Library] = []
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The ops of a package: `linear`, and each segment's forward by the segment's name."""
+    """The ops of a package: `linear`, and each segment's forward by the segment's name. `architectures`: of the GPUs
+    that it has kernels for, as `sm_90a`."""
 
     namespace: str
     linear: Any
     forward: dict[str, Any]
+    architectures: tuple[str, ...] = ()
+
+    def run_on(self, major: int, minor: int) -> bool:
+        """Whether there are kernels for a GPU of that compute capability: its own, or an older one's of its
+        generation."""
+        older = {f"sm_{major}{number}" for number in range(minor + 1)}
+        return not {f"sm_{major}{minor}a", *older}.isdisjoint(self.architectures)
 
 
-def open_library(path: Path, namespace: str, cells: Sequence[CellSpec]) -> Kernels:
+def open_library(
+    path: Path, namespace: str, cells: Sequence[CellSpec], architectures: tuple[str, ...] = ()
+) -> Kernels:
     """Open the library and register its ops as `namespace`, once a process. Raises RuntimeError, OSError."""
     segments = [(cell, segment) for cell in cells for segment in cell.segments]
     space = getattr(torch.ops, namespace)
@@ -60,7 +70,7 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec]) -> Kerne
             _register_segment(library, namespace, cell, segment)
         _register_linear(library, namespace)
     forward = {segment.name: getattr(space, f"{segment.name}_forward") for _, segment in segments}
-    return Kernels(namespace, space.linear, forward)
+    return Kernels(namespace, space.linear, forward, architectures)
 
 
 def _define(register: Any, namespace: str, name: str, schema: str) -> None:
@@ -182,7 +192,8 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
 
 
 def _register_autocast(library: torch.library.Library, name: str, kernel: Any) -> None:
-    library.impl(name, kernel, "AutocastCPU", with_keyset=True)  # type: ignore[no-untyped-call]
+    for key in ("AutocastCPU", "AutocastCUDA"):
+        library.impl(name, kernel, key, with_keyset=True)  # type: ignore[no-untyped-call]
 
 
 def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:

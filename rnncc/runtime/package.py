@@ -45,7 +45,9 @@ def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
         )
     else:
         try:
-            _PACKAGE.kernels = open_library(directory / about["library"], about["namespace"], cells)
+            _PACKAGE.kernels = open_library(
+                directory / about["library"], about["namespace"], cells, tuple(about["architectures"])
+            )
             return
         except (OSError, RuntimeError) as error:
             _PACKAGE.missing = f"its kernels could not be loaded: {error} [RNN713]"

@@ -33,7 +33,8 @@ class Tools:
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """x weightᵀ + bias over the last dimension."""
-        if self.kernels is None:
+        if self.kernels is None or x.is_cuda:
+            # On a GPU torch's own product is as good as any.
             return torch.nn.functional.linear(x, weight, bias)
         result: Tensor = self.kernels.linear(x, weight, bias)
         return result
@@ -73,18 +74,30 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
         return None, "backend='reference' was asked for"
     if kernels is None:
         reason = missing
-    elif x.device.type not in ("cpu", "meta"):
+    elif x.device.type not in ("cpu", "meta", "cuda"):
         reason = f"this package has no kernels for the device {x.device.type}"
-    elif x.dtype not in KERNEL_DTYPES:
-        reason = f"the kernels do not take {x.dtype}"
+    elif x.is_cuda and not kernels.run_on(*torch.cuda.get_device_capability(x.device)):
+        reason = _no_architecture(kernels, x)
+    elif x.dtype not in KERNEL_DTYPES or (x.is_cuda and x.dtype == torch.float64):
+        reason = f"the kernels do not take {x.dtype} on {x.device.type}"
+    elif backend in ("cpu", "cuda") and x.device.type not in (backend, "meta"):
+        reason = f"the input is on {x.device.type}"
     elif not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
         reason = "torch.func transforms run through the reference"
     else:
         refuse_forward_mode()
+        if x.is_cuda:
+            return kernels, "the alternating family: one launch a sequence, every size at run time"
         return kernels, "a kernel for the CPU takes every size and dtype here"
     if backend is not None:
         raise RuntimeError(f"backend={backend!r} cannot run: {reason}")
     return None, reason
+
+
+def _no_architecture(kernels: Kernels, x: Tensor) -> str:
+    major, minor = torch.cuda.get_device_capability(x.device)
+    built = ", ".join(kernels.architectures) or "the CPU alone"
+    return f"this package was built for {built}, and this GPU is sm_{major}{minor}"
 
 
 def refuse_forward_mode() -> None:

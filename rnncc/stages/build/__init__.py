@@ -1,8 +1,8 @@
 """`build`: a Bundle and the package's own files become a package in the cache; `install` copies it to the user.
 
-Input: what the stages before made (a Product), the compiler. Output: the folder of a finished package.
+Input: what the stages before made (a Product), the compilers. Output: the folder of a finished package.
 Fails with RnnccError: RNN601 (no compiler; from `find_toolchain`), RNN602 (compilation failed), RNN605 (cache cannot be
-written), and from `install` RNN603, RNN604, RNN605.
+written), RNN607 (no CUDA compiler; from `find_nvcc`), and from `install` RNN603, RNN604, RNN605.
 """
 
 from __future__ import annotations
@@ -18,13 +18,25 @@ from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.artifact import Bundle, File, Unit
 from rnncc.stages.build import ninja, toolchain
 from rnncc.stages.build.install import check_stem, install
+from rnncc.stages.build.nvcc import Nvcc, find_nvcc
 from rnncc.stages.build.toolchain import Toolchain, find_toolchain
 
 # The oldest torch whose C interface the binding needs.
 TORCH_ABI = "2.10"
 _PACKAGE = Path(__file__).resolve().parents[2]
 
-__all__ = ["TORCH_ABI", "Product", "Toolchain", "build", "check_stem", "find_toolchain", "first_key", "install"]
+__all__ = [
+    "TORCH_ABI",
+    "Nvcc",
+    "Product",
+    "Toolchain",
+    "build",
+    "check_stem",
+    "find_nvcc",
+    "find_toolchain",
+    "first_key",
+    "install",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +56,9 @@ class Product:
     about: Mapping[str, object] = field(default_factory=dict)
 
 
-def first_key(source: bytes, stem: str, target: str, compiler: Toolchain | None, shaping: Mapping[str, object]) -> str:
+def first_key(
+    source: bytes, stem: str, nvcc: Nvcc | None, compiler: Toolchain | None, shaping: Mapping[str, object]
+) -> str:
     """What a package depends on, hashed, before anything of it is made: equal keys mean equal packages.
 
     rnncc stands in the key by the bytes of its own code and templates, which the version alone would not tell apart
@@ -54,6 +68,7 @@ def first_key(source: bytes, stem: str, target: str, compiler: Toolchain | None,
     text = [f"{path}\0{digest(data)}" for path, data in own]
     compiled_by = "\n".join((*compiler.command, compiler.version)) if compiler is not None else "no compiler"
     knobs = json.dumps(dict(shaping), sort_keys=True, default=str)
+    target = nvcc.key() if nvcc is not None else "cpu"
     return digest(source, stem, target, knobs, toolchain.flags_text(), compiled_by, TORCH_ABI, *text)[:32]
 
 
@@ -63,7 +78,7 @@ def _own_files() -> list[tuple[str, bytes]]:
     found = []
     for root in (_PACKAGE, templates):
         for path in sorted(root.rglob("*")):
-            if path.suffix in (".py", ".lark", ".j2", ".h", ".cpp") and path.is_file():
+            if path.suffix in (".py", ".lark", ".j2", ".h", ".cuh", ".cpp") and path.is_file():
                 found.append((path.relative_to(root).as_posix(), path.read_bytes()))
     return found
 
@@ -75,6 +90,7 @@ def build(
     compiler: Toolchain | None,
     cache: Cache,
     progress: Progress | None = None,
+    nvcc: Nvcc | None = None,
 ) -> Path:
     """The finished package of `key` in the cache: found there, or produced and compiled. `produce` runs at most once,
     and only where the cache has nothing. Without a compiler the package runs the reference alone."""
@@ -82,14 +98,15 @@ def build(
     def make(folder: Path) -> None:
         product = produce()
         if progress is not None and product.bundle is not None:
-            progress(f"compiling {stem} ({', '.join(product.cells)})")
+            targets = " for " + ", ".join(nvcc.architectures) if nvcc is not None else ""
+            progress(f"compiling {stem} ({', '.join(product.cells)}){targets}")
         _write(product, folder)
         library = None
         if product.bundle is not None and compiler is not None:
-            _compile(product.bundle, stem, folder, compiler, cache, key)
+            _compile(product.bundle, stem, folder, compiler, cache, key, nvcc)
             library = toolchain.library_name(stem)
         # Written last: a package without it is not finished.
-        _describe(product, stem, key, library, compiler, folder)
+        _describe(product, stem, key, library, compiler, folder, nvcc)
 
     return cache.build(key, stem, make, progress)
 
@@ -107,7 +124,13 @@ def _write(product: Product, folder: Path) -> None:
 
 
 def _describe(
-    product: Product, stem: str, key: str, library: str | None, compiler: Toolchain | None, folder: Path
+    product: Product,
+    stem: str,
+    key: str,
+    library: str | None,
+    compiler: Toolchain | None,
+    folder: Path,
+    nvcc: Nvcc | None,
 ) -> None:
     files = product.files + (product.bundle.files if product.bundle is not None else ())
     content = digest(*(part for file in files for part in (file.path, file.text)))
@@ -119,6 +142,7 @@ def _describe(
         "library": library,
         "missing": product.missing if library is None else "",
         "compiler": compiler.version if library is not None and compiler is not None else None,
+        "architectures": list(nvcc.architectures) if nvcc is not None else [],
         "torch_abi": TORCH_ABI,
         "source": "",
         **product.about,
@@ -126,7 +150,9 @@ def _describe(
     (folder / "_rnncc.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _compile(bundle: Bundle, stem: str, folder: Path, compiler: Toolchain, cache: Cache, key: str) -> None:
+def _compile(
+    bundle: Bundle, stem: str, folder: Path, compiler: Toolchain, cache: Cache, key: str, nvcc: Nvcc | None
+) -> None:
     """Compile and link in a folder beside the package; all paths in commands are relative to the package."""
     work = folder.parent / "objects"
     work.mkdir()
@@ -151,8 +177,12 @@ def _compile(bundle: Bundle, stem: str, folder: Path, compiler: Toolchain, cache
             fresh.append((shared, folder / output))
         arguments = (*compiler.command, *flags, *include, "-c", unit.path, "-o", output)
         compiles.append(ninja.Command(output, (unit.path,), arguments))
+    if nvcc is not None:
+        (folder / "cuda").mkdir()
+        for device_unit in bundle.device_units:
+            compiles += [nvcc.command(device_unit, a, bundle.include) for a in nvcc.architectures]
     # The slow ones first, so that they do not run alone at the end.
-    compiles.sort(key=lambda command: 0 if "core" in command.output else 1)
+    compiles.sort(key=lambda command: 0 if "core" in command.output or command.output.endswith(".cubin") else 1)
     stub = "../objects/libtorch.so"
     empty = "../objects/empty.cpp"
     (folder / empty).write_text("int rnncc_no_symbol_of_torch;\n", encoding="utf-8")
@@ -180,6 +210,6 @@ def _failed(text: str, stem: str, key: str, cache: Cache, commands: Sequence[nin
     )
     return RnnccError(
         Diagnostic(
-            "RNN602", f"the C++ compiler failed on {stem}: {first.strip()}", help=f"everything it said is in {log}"
+            "RNN602", f"the compiler failed on {stem}: {first.strip()}", help=f"everything it said is in {log}"
         )
     )

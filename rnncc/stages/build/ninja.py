@@ -42,7 +42,8 @@ def ninja_text(compiles: Sequence[Command], link: Command, log_folder: str) -> s
     for command in (*compiles, link):
         lines.append(f"build {_escape(command.output)}: run {' '.join(_escape(path) for path in command.inputs)}")
         lines.append(f"  arguments = {' '.join(_shell(argument) for argument in command.arguments)}")
-    lines += [f"default {_escape(link.output)}", ""]
+    outputs = " ".join(_escape(command.output) for command in (*compiles, link))
+    lines += [f"default {outputs}", ""]
     return "\n".join(lines)
 
 

@@ -1,7 +1,8 @@
-"""`render`: the C++ files of a package's kernels.
+"""`render`: the C++ and CUDA files of a package's kernels.
 
-Input: the KernelPlans of its cells. Output: a Bundle: the headers as they are, a header of tables and functions and
-seven translation units for each cell, and the driver's units, which are the same for every package.
+Input: the KernelPlans of its cells, and whether GPU kernels are wanted. Output: a Bundle: the headers as they are, a
+header of tables, one of functions and seven translation units for each cell, and the driver's units, which are the same
+for every package; for GPUs a header of device code, a file of kernels for each dtype and a host unit for each cell.
 Fails with: InternalError only.
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import jinja2
 
-from rnncc.ir.artifact import Bundle, File, Unit
+from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
 from rnncc.ir.kernel import KernelPlan
 from rnncc.paths import templates_dir
 from rnncc.stages.render.text import CellText, cell_text
@@ -33,6 +34,8 @@ class ScalarText:
 
 
 SCALARS = (ScalarText("float", "f32"), ScalarText("double", "f64"))
+# Of streams and weights on a GPU; arithmetic is float32 throughout.
+DEVICE_SCALARS = (ScalarText("float", "f32"), ScalarText("rnncc::bfloat16", "bf16"), ScalarText("rnncc::float16", "f16"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,19 @@ class UnitText:
     cells: tuple[CellText, ...]
 
 
-def render(plans: Sequence[KernelPlan]) -> Bundle:
+@dataclass(frozen=True, slots=True)
+class KernelsText:
+    """What the template of a file of GPU kernels prints."""
+
+    scalar: ScalarText
+    cell: CellText
+
+
+def render(plans: Sequence[KernelPlan], *, cuda: bool = False) -> Bundle:
     """The native part of a package, but for its binding."""
     templates = templates_dir()
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates / "cpu"),
+        loader=jinja2.FileSystemLoader([templates / "cpu", templates / "cuda"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -58,8 +69,9 @@ def render(plans: Sequence[KernelPlan]) -> Bundle:
     def text(template: str, plan: object) -> str:
         return environment.get_template(template).render(plan=plan)
 
-    files = list(_headers(templates))
+    files = list(_headers(templates, cuda=cuda))
     units: list[Unit] = []
+    device_units: list[DeviceUnit] = []
 
     def unit(path: str, isa: str, content: str, shared: bool = False) -> None:
         files.append(File(path, content))
@@ -72,15 +84,26 @@ def render(plans: Sequence[KernelPlan]) -> Bundle:
     unit("src/core.cpp", "generic", text("core_dispatch.cpp.j2", UnitText("generic", SCALARS[0], ())), shared=True)
     for kernel in plans:
         cell = cell_text(kernel)
+        files.append(File(f"src/{cell.name}_tables.h", text("tables.h.j2", cell)))
         files.append(File(f"src/{cell.name}.h", text("cell.h.j2", cell)))
         unit(f"src/{cell.name}.cpp", "generic", text("cell_dispatch.cpp.j2", cell))
         for isa in ISAS:
             for scalar in SCALARS:
                 plan = UnitText(isa, scalar, (cell,))
                 unit(f"src/{cell.name}_{isa}_{scalar.suffix}.cpp", isa, text("cell.cpp.j2", plan))
-    return Bundle(tuple(files), tuple(units), (INCLUDE,))
+        if cuda:
+            files.append(File(f"src/{cell.name}_device.cuh", text("device.cuh.j2", cell)))
+            unit(f"src/{cell.name}_cuda.cpp", "binding", text("cell_cuda.cpp.j2", cell))
+            for scalar in DEVICE_SCALARS:
+                name = f"{cell.name}_{scalar.suffix}"
+                files.append(File(f"src/{name}.cu", text("kernels.cu.j2", KernelsText(scalar, cell))))
+                device_units.append(DeviceUnit(f"src/{name}.cu", name))
+    return Bundle(tuple(files), tuple(units), (INCLUDE,), tuple(device_units))
 
 
-def _headers(templates: Path) -> Sequence[File]:
-    found = sorted((templates / "include" / "rnncc").glob("*.h"))
-    return [File(f"{INCLUDE}/rnncc/{path.name}", path.read_text(encoding="utf-8")) for path in found]
+def _headers(templates: Path, *, cuda: bool) -> Sequence[File]:
+    include = templates / "include"
+    found = sorted((include / "rnncc").glob("*.h"))
+    if cuda:
+        found += sorted((include / "rnncc" / "cuda").glob("*.*h"))
+    return [File(f"{INCLUDE}/{path.relative_to(include).as_posix()}", path.read_text(encoding="utf-8")) for path in found]

@@ -16,15 +16,16 @@ from rnncc.ir.package import CompiledCell, LoopText, PackagePlan, SegmentBinding
 from rnncc.stages.render.python_cell import cell_text, saved_names, saved_sequence, segment_name, sum_dims
 
 
-def plan_package(stem: str, version: str, cells: Sequence[CompiledCell]) -> PackagePlan:
-    """Everything that the package's templates print."""
+def plan_package(stem: str, version: str, cells: Sequence[CompiledCell], *, cuda: bool = False) -> PackagePlan:
+    """Everything that the package's templates print. `cuda`: there are kernels for GPUs."""
     segments = tuple(
-        _segment(compiled, index)
+        _segment(compiled, index, cuda)
         for compiled in cells
         if compiled.adjoints
         for index in range(len(compiled.cell.segments))
     )
-    return PackagePlan(stem, version, tuple(cell_text(compiled) for compiled in cells), segments)
+    texts = tuple(cell_text(compiled) for compiled in cells)
+    return PackagePlan(stem, version, texts, segments, "true" if cuda else "false")
 
 
 def render_package(plan: PackagePlan, templates: Path) -> tuple[File, ...]:
@@ -48,7 +49,7 @@ def render_package(plan: PackagePlan, templates: Path) -> tuple[File, ...]:
     return tuple(made)
 
 
-def _segment(compiled: CompiledCell, index: int) -> SegmentBinding:
+def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
     cell, segment = compiled.cell, compiled.cell.segments[index]
     masked = compiled.masked.segments[index]
     table = value_table(cell)
@@ -59,6 +60,7 @@ def _segment(compiled: CompiledCell, index: int) -> SegmentBinding:
 
     def loop(prefix: str, of: Cell, part: Segment, adjoint: Adjoint) -> LoopText:
         values = value_table(of) | {value.name: value for value in adjoint.values}
+        directions = ("forward", "backward")
         return LoopText(
             prefix=prefix,
             weights=len(part.weights),
@@ -66,6 +68,10 @@ def _segment(compiled: CompiledCell, index: int) -> SegmentBinding:
             saved_sequence=", ".join(str(i) for i in saved_sequence(part, adjoint)),
             weight_elements=widths([_elements(of, weight.members) for weight in part.weights]),
             saved_widths=widths([values[name].width for name in saved_names(adjoint)]),
+            device_functions=tuple(f"void {prefix}_{d}_cuda(const rnncc_{d}_call*, int32_t);" for d in directions)
+            if cuda
+            else (),
+            device_pointers=", ".join(f"{prefix}_{d}_cuda" if cuda else "nullptr" for d in directions),
         )
 
     name = segment_name(cell, index)

@@ -23,6 +23,7 @@ from rnncc.ir.kernel import (
     row_parts,
 )
 from rnncc.stages.render.cpp import FunctionText, dim_text, function_text
+from rnncc.stages.render.device import DeviceText, Image, device_text, image_of, product_images, read_slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class TableText:
 
 @dataclass(frozen=True, slots=True)
 class ProgramText:
-    """One direction of a loop. `counts` are the numbers that end a Program, in its order."""
+    """One direction of a loop. `counts` are the numbers that end a Tables, in its order."""
 
     name: str
     call: str
@@ -44,6 +45,7 @@ class ProgramText:
     tables: tuple[TableText, ...]
     functions: tuple[FunctionText, ...]
     counts: str
+    device: DeviceText
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class _Tables:
     direction: str
     program: Program
     dims: dict[Dim, int] = field(default_factory=dict)
+    images: list[Image] = field(default_factory=list)
     first: int = 0
 
     def text(self) -> ProgramText:
@@ -91,11 +94,15 @@ class _Tables:
             function_text(f"{self.name}_{index}", stage, self._numbers(), program.constants, self.plan.source)
             for index, stage in enumerate(stage for stage in program.stages if isinstance(stage, TileStage))
         )
+        products = [product for stage in program.stages if isinstance(stage, TileStage) for product in stage.products]
         counts = (
             len(dims),
             len(program.slots),
+            sum(len(slot.destinations) for slot in program.slots if isinstance(slot, StoredSlot)),
             len(program.matrices),
-            sum(len(stage.products) for stage in program.stages if isinstance(stage, TileStage)),
+            len(products),
+            sum(len(product.matrices) for product in products),
+            len(self.images),
             len(program.stages),
             len(program.finals),
             len(program.outers),
@@ -113,6 +120,7 @@ class _Tables:
             tables,
             functions,
             ", ".join(str(count) for count in counts),
+            device_text(self.name, program, self.plan.source),
         )
 
     def _dim(self, dim: Dim) -> int:
@@ -125,13 +133,15 @@ class _Tables:
         program, dim = self.program, self._dim
         numbers = self._numbers()
         matrices = {matrix.name: index for index, matrix in enumerate(program.matrices)}
+        self.images = product_images(program)
+        read = read_slots(program)
         destinations: list[str] = []
-        slots = [self._slot(slot, numbers, destinations) for slot in program.slots]
+        slots = [self._slot(slot, numbers, destinations, slot.name in read) for slot in program.slots]
         products: list[str] = []
         product_matrices: list[str] = []
         stage_slots: list[str] = []
         stages: list[str] = []
-        functions: list[str] = []
+        functions = 0
         for stage in program.stages:
             first = len(stage_slots)
             match stage:
@@ -142,13 +152,14 @@ class _Tables:
                     shape = (dim(stage.width), stage.parts, dim(stage.blocks))
                     made = (len(products), len(stage.products), tiles, len(stage.accumulators), first, len(written))
                     unused = (0, 0, dim(constant(0)), 0)
-                    stages.append(_row(stage.barrier, "RowOperator::none", *shape, *made, *unused, len(functions)))
+                    stages.append(_row(stage.barrier, "RowOperator::none", *shape, *made, *unused, functions))
                     for product in stage.products:
-                        where = (numbers[product.operand], len(product_matrices), product.first)
+                        image = self.images.index(image_of(program, product))
+                        where = (numbers[product.operand], image, len(product_matrices), product.first)
                         flags = (product.transposed, product.accumulate)
                         products.append(_row(*where, len(product.matrices), product.parts, *flags))
                         product_matrices += [str(matrices[name]) for name in product.matrices]
-                    functions.append(f"{self.name}_{len(functions)}<T>")
+                    functions += 1
                 case RowStage():
                     stage_slots += [str(numbers[name]) for name in (stage.target, *stage.operands)]
                     shape = (dim(stage.width), 1, dim(constant(1)))
@@ -164,16 +175,17 @@ class _Tables:
         outers = [_row(matrices[o.matrix], numbers[o.cotangent], numbers[o.operand], o.parts) for o in program.outers]
         sums = [_row(s.place.index, dim(s.place.offset), dim(s.width), numbers[s.slot]) for s in program.sums]
         zeros = [_row(*self._place(zero.place), dim(zero.width)) for zero in program.zeros]
-        # The order is that of Program in program.h.
+        images = [_row(numbers[i.slot], i.parts, dim(i.blocks)) for i in self.images]
+        # The order is that of Tables in tables.h.
         tables = (
             ("SlotInfo", "slots", slots),
             ("Destination", "destinations", destinations),
             ("MatrixInfo", "matrices", matrix_rows),
             ("ProductInfo", "products", products),
             ("int16_t", "product_matrices", product_matrices),
+            ("ImageInfo", "images", images),
             ("StageInfo", "stages", stages),
             ("int16_t", "stage_slots", stage_slots),
-            ("Function<T>", "functions", functions),
             ("FinalInfo", "finals", finals),
             ("OuterInfo", "outers", outers),
             ("SumInfo", "sums", sums),
@@ -187,28 +199,28 @@ class _Tables:
     def _place(self, place: Place) -> tuple[str, int, int]:
         return place.table.value, place.index, self._dim(place.offset)
 
-    def _slot(self, slot: Slot, numbers: dict[str, int], destinations: list[str]) -> str:
+    def _slot(self, slot: Slot, numbers: dict[str, int], destinations: list[str], read: bool) -> str:
         """A row of SlotInfo: kind, table, kept, index, link, width, parts, offset, first destination, destinations."""
         shape = (self._dim(slot.width), row_parts(slot.width))
         nothing = self._dim(constant(0))
         match slot:
             case ReadSlot(_, _, place, kept):
                 table, index, offset = self._place(place)
-                row = _row("Kind::read", table, kept, index, 0, *shape, offset, 0, 0)
+                row = _row("Kind::read", table, kept, read, index, 0, *shape, offset, 0, 0)
             case EdgeSlot(_, _, link, place, ahead):
                 kind = "Kind::next" if ahead else "Kind::previous"
-                row = _row(kind, place.table.value, False, place.index, numbers[link], *shape, nothing, 0, 0)
+                row = _row(kind, place.table.value, False, read, place.index, numbers[link], *shape, nothing, 0, 0)
             case VectorSlot(_, _, place):
                 table, index, offset = self._place(place)
-                row = _row("Kind::vector", table, False, index, 0, *shape, offset, 0, 0)
+                row = _row("Kind::vector", table, False, read, index, 0, *shape, offset, 0, 0)
             case StoredSlot(_, _, places, kept):
                 first = len(destinations)
                 destinations.extend(_row(*self._place(place)) for place in places)
-                row = _row("Kind::stored", "STREAMS", kept, 0, 0, *shape, nothing, first, len(places))
+                row = _row("Kind::stored", "STREAMS", kept, read, 0, 0, *shape, nothing, first, len(places))
             case ViewSlot(_, _, link, offset_dim):
-                row = _row("Kind::view", "STREAMS", False, 0, numbers[link], *shape, self._dim(offset_dim), 0, 0)
+                row = _row("Kind::view", "STREAMS", False, read, 0, numbers[link], *shape, self._dim(offset_dim), 0, 0)
             case TileSlot():
-                row = _row("Kind::tile", "STREAMS", False, 0, 0, *shape, nothing, 0, 0)
+                row = _row("Kind::tile", "STREAMS", False, read, 0, 0, *shape, nothing, 0, 0)
             case _:
                 assert_never(slot)
         return f"{row},  // {numbers[slot.name]} {slot.name}"

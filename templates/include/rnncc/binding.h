@@ -2,11 +2,15 @@
 // was given, allocates what it returns, makes the mask streams from `lengths` and `reset`, and makes one call.
 #pragma once
 
+#include "cuda/aten.h"
 #include "linear_call.h"
 #include "tensor.h"
 
 typedef int32_t (*rnncc_forward_function)(const rnncc_forward_call*);
 typedef int32_t (*rnncc_backward_function)(const rnncc_backward_call*);
+// On a GPU, by its index; these throw.
+typedef void (*rnncc_device_forward_function)(const rnncc_forward_call*, int32_t device);
+typedef void (*rnncc_device_backward_function)(const rnncc_backward_call*, int32_t device);
 typedef void (*rnncc_size_function)(const int64_t* sizes, int64_t heads, int64_t* result);
 
 // One loop of a segment: plain, or with the two mask streams (which stand last and are not counted here).
@@ -18,6 +22,8 @@ struct rnncc_loop {
   rnncc_size_function saved_widths;
   rnncc_forward_function forward;
   rnncc_backward_function backward;
+  rnncc_device_forward_function device_forward;  // null without GPU kernels, both
+  rnncc_device_backward_function device_backward;
 };
 
 struct rnncc_segment {
@@ -57,6 +63,9 @@ class Run {
     steps = first.sizes()[0];
     columns = first.sizes()[1];
     type = first.dtype();
+    device = first.device();
+    if (!device.is_cpu() && (!loop.device_forward || type == RNNCC_FLOAT64))
+      error("this package has no kernels for that device and dtype");
     compute = type == RNNCC_FLOAT64 ? RNNCC_FLOAT64 : RNNCC_FLOAT32;
     stream_widths = evaluate(segment.stream_widths, segment.streams);
     state_widths = evaluate(segment.state_widths, segment.states);
@@ -103,7 +112,7 @@ class Run {
   }
 
   void check_kind(const Tensor& tensor, const char* what) const {
-    if (!tensor.on_cpu()) error(std::string("a ") + what + " is not on the CPU");
+    if (!(tensor.device() == device)) error(std::string("a ") + what + " is not on the device of the first stream");
     const rnncc_dtype dtype = tensor.dtype();
     if ((dtype == RNNCC_FLOAT64) != (compute == RNNCC_FLOAT64))
       error(std::string("a ") + what + " mixes float64 with another dtype");
@@ -131,18 +140,47 @@ class Run {
   int64_t heads;
   int64_t steps = 0, columns = 0;
   rnncc_dtype type = RNNCC_FLOAT32, compute = RNNCC_FLOAT32;
+  Device device = {};
   std::vector<int64_t> stream_widths, state_widths, sequence_widths, saved_widths;
   std::vector<rnncc_tensor> described_streams, described_weights, described_states;
 
  private:
   // reset__ and active__ [T, B, 1] in the compute dtype; one number with strides 0 where it is the same everywhere.
   void make_masks(Tensor lengths, Tensor reset) {
-    reset_ = empty(reset ? std::vector<int64_t>{steps, columns} : std::vector<int64_t>{1}, torch_dtype(compute));
-    active_ = empty(lengths ? std::vector<int64_t>{steps, columns} : std::vector<int64_t>{1}, torch_dtype(compute));
+    check_masks(lengths, reset);
+    if (!device.is_cpu()) return make_masks_on_device(std::move(lengths), std::move(reset));
+    reset_ = empty(reset ? std::vector<int64_t>{steps, columns} : std::vector<int64_t>{1}, torch_dtype(compute), device);
+    active_ = empty(lengths ? std::vector<int64_t>{steps, columns} : std::vector<int64_t>{1}, torch_dtype(compute), device);
     if (compute == RNNCC_FLOAT64)
       fill_masks<double>(std::move(lengths), std::move(reset));
     else
       fill_masks<float>(std::move(lengths), std::move(reset));
+  }
+
+  void check_masks(const Tensor& lengths, const Tensor& reset) const {
+    if (reset && (sizes_of(reset) != std::vector<int64_t>{steps, columns} ||
+                  reset.torch_type() != aoti_torch_dtype_bool() || !(reset.device() == device)))
+      error("reset must be a bool tensor [T, B] on the streams' device, got the shape " + shape_text(reset));
+    if (lengths && (sizes_of(lengths) != std::vector<int64_t>{columns} ||
+                    lengths.torch_type() != aoti_torch_dtype_int64() || !(lengths.device() == device)))
+      error("lengths must be an int64 tensor [B] on the streams' device, got the shape " + shape_text(lengths));
+  }
+
+  // The same in the streams' dtype, without the host waiting for the device.
+  void make_masks_on_device(Tensor lengths, Tensor reset) {
+    reset_ = empty({steps, columns}, torch_dtype(type), device);
+    if (reset) {
+      RNNCC_TORCH(aoti_torch_copy_(reset_.get(), reset.get(), 1));
+    } else {
+      RNNCC_TORCH(aoti_torch_zero_(reset_.get()));
+    }
+    if (lengths) {
+      active_ = active_steps(contiguous(std::move(lengths), 1), steps, columns, torch_dtype(type), device);
+    } else {
+      active_ = call_aten("aten::ones_like", "", {share(reset_), 0, 0, 0, 0, 0});
+    }
+    described_streams.push_back({reset_.data(), columns, 1, type});
+    described_streams.push_back({active_.data(), columns, 1, type});
   }
 
   template <class T>
@@ -150,9 +188,6 @@ class Run {
     T* restart = static_cast<T*>(reset_.data());
     T* active = static_cast<T*>(active_.data());
     if (reset) {
-      if (sizes_of(reset) != std::vector<int64_t>{steps, columns} || reset.torch_type() != aoti_torch_dtype_bool() ||
-          !reset.on_cpu())
-        error("reset must be a bool CPU tensor [T, B], got the shape " + shape_text(reset));
       reset = contiguous(std::move(reset), 2);
       const uint8_t* given = static_cast<const uint8_t*>(reset.data());
       for (int64_t i = 0; i < steps * columns; ++i) restart[i] = given[i] ? T(1) : T(0);
@@ -160,9 +195,6 @@ class Run {
       restart[0] = T(0);
     }
     if (lengths) {
-      if (sizes_of(lengths) != std::vector<int64_t>{columns} || lengths.torch_type() != aoti_torch_dtype_int64() ||
-          !lengths.on_cpu())
-        error("lengths must be an int64 CPU tensor [B], got the shape " + shape_text(lengths));
       lengths = contiguous(std::move(lengths), 1);
       const int64_t* given = static_cast<const int64_t*>(lengths.data());
       for (int64_t t = 0; t < steps; ++t)
@@ -203,12 +235,12 @@ void forward_op(StableValue* stack, uint64_t, uint64_t) {
     if (index < 0 || index >= S.sequences) run.error("there is no sequence " + std::to_string(index));
     if (returned[index]) run.error("sequence " + std::to_string(index) + " is wanted twice");
     returned[index] = true;
-    sequences.push_back(empty({run.steps, run.columns, run.sequence_widths[index]}, torch_dtype(run.type)));
+    sequences.push_back(empty({run.steps, run.columns, run.sequence_widths[index]}, torch_dtype(run.type), run.device));
     out[index] = describe(sequences.back());
   }
   std::vector<rnncc_tensor> last;
   for (int32_t i = 0; i < S.states; ++i) {
-    finals.push_back(empty({run.columns, run.state_widths[i]}, run.states[i].torch_type()));
+    finals.push_back(empty({run.columns, run.state_widths[i]}, run.states[i].torch_type(), run.device));
     last.push_back(describe(finals.back()));
   }
   std::vector<rnncc_tensor> kept(run.loop.saved, rnncc_tensor{nullptr, 0, 0, run.compute});
@@ -219,7 +251,7 @@ void forward_op(StableValue* stack, uint64_t, uint64_t) {
       kept[i] = out[same];
       continue;
     }
-    saved.push_back(empty({run.steps, run.columns, run.saved_widths[i]}, torch_dtype(run.compute)));
+    saved.push_back(empty({run.steps, run.columns, run.saved_widths[i]}, torch_dtype(run.compute), run.device));
     kept[i] = describe(saved.back());
   }
   if (run.is_empty()) {
@@ -237,7 +269,11 @@ void forward_op(StableValue* stack, uint64_t, uint64_t) {
                                      out.data(),
                                      last.data(),
                                      kept.data()};
-    run.finish(run.loop.forward(&call));
+    if (run.device.is_cpu()) {
+      run.finish(run.loop.forward(&call));
+    } else {
+      run.loop.device_forward(&call, run.device.index);
+    }
   }
   stack[0] = give(std::move(sequences));
   stack[1] = give(std::move(finals));
@@ -250,7 +286,7 @@ inline std::vector<Tensor> gradients(const std::vector<Tensor>& like, size_t cou
   std::vector<Tensor> made;
   for (size_t i = 0; i < count; ++i) {
     if (needs[first + i]) {
-      made.push_back(empty(sizes_of(like[i]), like[i].torch_type()));
+      made.push_back(empty(sizes_of(like[i]), like[i].torch_type(), like[i].device()));
       described.push_back(describe(made.back()));
     } else {
       described.push_back({nullptr, 0, 0, like[i].dtype()});
@@ -310,7 +346,7 @@ void backward_op(StableValue* stack, uint64_t, uint64_t) {
   if (S.streams == 0 && !d_streams.empty()) RNNCC_TORCH(aoti_torch_zero_(d_streams[0].get()));
   stream_out.resize(S.streams);
   // The mask streams, which stand last, have no gradient.
-  for (size_t i = S.streams; i < run.described_streams.size(); ++i) stream_out.push_back({nullptr, 0, 0, run.compute});
+  for (size_t i = S.streams; i < run.described_streams.size(); ++i) stream_out.push_back({nullptr, 0, 0, run.type});
   if (run.is_empty()) {
     for (Tensor& tensor : d_weights) RNNCC_TORCH(aoti_torch_zero_(tensor.get()));
     for (size_t i = 0, made = 0; i < state_out.size(); ++i) {
@@ -336,7 +372,11 @@ void backward_op(StableValue* stack, uint64_t, uint64_t) {
                                       stream_out.data(),
                                       weight_out.data(),
                                       state_out.data()};
-    run.finish(run.loop.backward(&call));
+    if (run.device.is_cpu()) {
+      run.finish(run.loop.backward(&call));
+    } else {
+      run.loop.device_backward(&call, run.device.index);
+    }
   }
   stack[0] = give(std::move(d_streams));
   stack[1] = give(std::move(d_weights));

@@ -53,7 +53,7 @@ inline void linear_forward_op(StableValue* stack, uint64_t, uint64_t) {
   const LinearShape shape = linear_shape(x, weight, bias);
   std::vector<int64_t> sizes = sizes_of(x);
   sizes.back() = shape.outputs;
-  Tensor y = empty(sizes, x.torch_type());
+  Tensor y = empty(sizes, x.torch_type(), x.device());
   if (y.elements() > 0) {
     const rnncc_linear_call call = {shape.rows,           shape.inputs,
                                     shape.outputs,        rows_of(x, "x"),
@@ -75,9 +75,9 @@ inline void linear_backward_op(StableValue* stack, uint64_t, uint64_t) {
   expected.back() = shape.outputs;
   if (sizes_of(d_y) != expected || needs.size() != 3) fail("linear: the gradient " + shape_text(d_y) + " does not fit");
   std::vector<Tensor> made;
-  if (needs[0]) made.push_back(empty(sizes_of(x), x.torch_type()));
-  if (needs[1]) made.push_back(empty(sizes_of(weight), weight.torch_type()));
-  if (needs[2]) made.push_back(empty({shape.outputs}, weight.torch_type()));
+  if (needs[0]) made.push_back(empty(sizes_of(x), x.torch_type(), x.device()));
+  if (needs[1]) made.push_back(empty(sizes_of(weight), weight.torch_type(), x.device()));
+  if (needs[2]) made.push_back(empty({shape.outputs}, weight.torch_type(), x.device()));
   if (d_y.elements() == 0) {
     for (Tensor& tensor : made) RNNCC_TORCH(aoti_torch_zero_(tensor.get()));
   } else if (!made.empty()) {

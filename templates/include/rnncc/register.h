@@ -9,6 +9,7 @@
 struct rnncc_op {
   const char* name;
   BoxedKernel kernel;
+  bool on_device;  // the kernel takes CUDA tensors too
 };
 
 namespace rnncc {
@@ -21,18 +22,22 @@ inline const char* refused(const char* step) {
   return message.c_str();
 }
 
-// Defines the op `space::schema` and its CPU kernel, the table's op called `name`. Null, or what went wrong. Libraries are
-// never deleted: an op lives as long as the process.
+// Defines the op `space::schema` and its kernel for a device, the table's op called `name`. Null, or what went wrong.
+// Libraries are never deleted: an op lives as long as the process.
 inline const char* register_op(const rnncc_op* table, int64_t count, const char* space, const char* schema,
                                const char* name) {
   for (int64_t i = 0; i < count; ++i) {
     if (std::string(table[i].name) != name) continue;
-    LibraryHandle definition, implementation;
+    LibraryHandle definition;
     if (aoti_torch_library_init_fragment(space, __FILE__, __LINE__, &definition)) return refused("opening the namespace");
     if (aoti_torch_library_def(definition, schema)) return refused("defining the op");
-    if (aoti_torch_library_init_impl(space, "CPU", __FILE__, __LINE__, &implementation))
-      return refused("opening the CPU namespace");
-    if (torch_library_impl(implementation, name, table[i].kernel, rnncc_torch_abi)) return refused("adding the kernel");
+    for (const char* key : {"CPU", "CUDA"}) {
+      if (std::string(key) == "CUDA" && !table[i].on_device) continue;
+      LibraryHandle implementation;
+      if (aoti_torch_library_init_impl(space, key, __FILE__, __LINE__, &implementation))
+        return refused("opening the namespace of a device");
+      if (torch_library_impl(implementation, name, table[i].kernel, rnncc_torch_abi)) return refused("adding the kernel");
+    }
     return nullptr;
   }
   return "this library has no op of that name";

@@ -17,6 +17,7 @@ typedef uint64_t StableValue;
 typedef struct AtenTensorOpaque* TensorHandle;
 typedef struct TorchLibraryOpaque* LibraryHandle;
 typedef struct StableListOpaque* ListHandle;
+typedef struct DeviceGuardOpaque* DeviceGuardHandle;
 typedef void (*BoxedKernel)(StableValue* stack, uint64_t arguments, uint64_t results);
 
 int32_t aoti_torch_delete_tensor_object(TensorHandle tensor);
@@ -27,17 +28,29 @@ int32_t aoti_torch_get_sizes(TensorHandle tensor, int64_t** borrowed_sizes);
 int32_t aoti_torch_get_strides(TensorHandle tensor, int64_t** borrowed_strides);
 int32_t aoti_torch_get_dtype(TensorHandle tensor, int32_t* dtype);
 int32_t aoti_torch_get_device_type(TensorHandle tensor, int32_t* device_type);
+int32_t aoti_torch_get_device_index(TensorHandle tensor, int32_t* device_index);
+int32_t aoti_torch_new_tensor_handle(TensorHandle tensor, TensorHandle* result);
+int32_t aoti_torch_create_tensor_from_blob(void* data, int64_t dim, const int64_t* sizes, const int64_t* strides,
+                                           int64_t storage_offset, int32_t dtype, int32_t device_type, int32_t device_index,
+                                           TensorHandle* result);
 int32_t aoti_torch_empty_strided(int64_t dim, const int64_t* sizes, const int64_t* strides, int32_t dtype,
                                  int32_t device_type, int32_t device_index, TensorHandle* result);
 int32_t aoti_torch_copy_(TensorHandle self, TensorHandle source, int32_t non_blocking);
 int32_t aoti_torch_zero_(TensorHandle self);
 int32_t aoti_torch_device_type_cpu();
+int32_t aoti_torch_device_type_cuda();
 int32_t aoti_torch_dtype_float32();
 int32_t aoti_torch_dtype_float64();
 int32_t aoti_torch_dtype_bfloat16();
 int32_t aoti_torch_dtype_float16();
+int32_t aoti_torch_dtype_uint8();
 int32_t aoti_torch_dtype_int64();
 int32_t aoti_torch_dtype_bool();
+
+// Calls torch's operation `name`, `overload` with the arguments on the stack, which it takes over; results replace them.
+int32_t torch_call_dispatcher(const char* name, const char* overload, StableValue* stack, uint64_t abi);
+int32_t aoti_torch_create_device_guard(int32_t device_index, DeviceGuardHandle* result);
+int32_t aoti_torch_delete_device_guard(DeviceGuardHandle guard);
 
 int32_t torch_new_list_reserve_size(size_t size, ListHandle* result);
 int32_t torch_list_size(ListHandle list, size_t* size);

@@ -34,6 +34,15 @@ inline int32_t torch_dtype(rnncc_dtype dtype) {
   fail("unknown dtype");
 }
 
+// As torch numbers them.
+struct Device {
+  int32_t type, index;
+
+  bool is_cpu() const { return type == aoti_torch_device_type_cpu(); }
+  // All CPU tensors are on one device.
+  bool operator==(const Device& other) const { return type == other.type && (is_cpu() || index == other.index); }
+};
+
 // A tensor that this object owns; empty after a move.
 class Tensor {
  public:
@@ -90,18 +99,20 @@ class Tensor {
     if (dtype == aoti_torch_dtype_float16()) return RNNCC_FLOAT16;
     fail("tensors must be float32, float64, bfloat16 or float16");
   }
-  bool on_cpu() const {
-    int32_t device;
-    RNNCC_TORCH(aoti_torch_get_device_type(handle_, &device));
-    return device == aoti_torch_device_type_cpu();
+  Device device() const {
+    Device device;
+    RNNCC_TORCH(aoti_torch_get_device_type(handle_, &device.type));
+    RNNCC_TORCH(aoti_torch_get_device_index(handle_, &device.index));
+    return device;
   }
+  bool on_cpu() const { return device().is_cpu(); }
 
  private:
   TensorHandle handle_ = nullptr;
 };
 
-// A new contiguous CPU tensor, uninitialised; `dtype` as torch numbers it.
-inline Tensor empty(const std::vector<int64_t>& sizes, int32_t dtype) {
+// A new contiguous tensor, uninitialised; `dtype` as torch numbers it.
+inline Tensor empty(const std::vector<int64_t>& sizes, int32_t dtype, Device device) {
   std::vector<int64_t> strides(sizes.size());
   int64_t stride = 1;
   for (size_t i = sizes.size(); i-- > 0;) {
@@ -110,7 +121,7 @@ inline Tensor empty(const std::vector<int64_t>& sizes, int32_t dtype) {
   }
   TensorHandle handle;
   RNNCC_TORCH(aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides.data(), dtype,
-                                       aoti_torch_device_type_cpu(), 0, &handle));
+                                       device.type, device.index, &handle));
   Tensor tensor(handle);
   const bool wide = dtype == aoti_torch_dtype_float64(), half = !wide && dtype != aoti_torch_dtype_float32();
   want_large_pages(tensor.data(), tensor.elements() * (wide ? 8 : half ? 2 : 4));
@@ -134,7 +145,7 @@ inline Tensor contiguous(Tensor tensor, int64_t dims) {
     expected *= sizes[i];
   }
   if (same || tensor.elements() == 0) return tensor;
-  Tensor copy = empty(sizes_of(tensor), tensor.torch_type());
+  Tensor copy = empty(sizes_of(tensor), tensor.torch_type(), tensor.device());
   RNNCC_TORCH(aoti_torch_copy_(copy.get(), tensor.get(), 0));
   return copy;
 }

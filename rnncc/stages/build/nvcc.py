@@ -1,0 +1,73 @@
+"""The CUDA compiler, and its command for a file of kernels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.ir.artifact import DeviceUnit
+from rnncc.stages.build.ninja import Command
+
+# `-lineinfo` costs nothing at run time and lets profilers name the `.rnn` file's line. No fast-math flag.
+FLAGS = ("-cubin", "-std=c++17", "-O3", "-lineinfo", "--expt-relaxed-constexpr")
+
+
+@dataclass(frozen=True, slots=True)
+class Nvcc:
+    """nvcc's path, its release, and the architectures to compile for."""
+
+    path: str
+    version: str
+    architectures: tuple[str, ...]
+
+    def key(self) -> str:
+        """What of it a build depends on."""
+        return " ".join((self.version, *FLAGS, *self.architectures))
+
+    def command(self, unit: DeviceUnit, architecture: str, include: tuple[str, ...]) -> Command:
+        """Compiles a unit for an architecture; paths are relative to the package."""
+        output = f"cuda/{unit.name}_{architecture}.cubin"
+        paths = (f"-I{path}" for path in include)
+        return Command(
+            output, (unit.path,), (self.path, *FLAGS, f"-arch={architecture}", *paths, unit.path, "-o", output)
+        )
+
+
+def nvcc_release() -> tuple[str, str] | None:
+    """(path, release) of nvcc: on PATH, else in $CUDA_HOME or /usr/local/cuda; None where there is none."""
+    home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+    path = shutil.which("nvcc") or shutil.which("nvcc", path=str(Path(home) / "bin"))
+    if path is None:
+        return None
+    try:
+        shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    release = [line for line in shown.stdout.splitlines() if "release" in line]
+    return path, release[0].strip() if release else shown.stdout.strip()
+
+
+def find_nvcc(architectures: tuple[str, ...], *, required: bool) -> Nvcc | None:
+    """The compiler for these architectures; None without any, and without nvcc unless it is `required`.
+
+    Raises RnnccError (RNN607) where it is required and missing.
+    """
+    if not architectures:
+        return None
+    found = nvcc_release()
+    if found is not None:
+        return Nvcc(found[0], found[1], architectures)
+    if not required:
+        return None
+    raise RnnccError(
+        Diagnostic(
+            "RNN607",
+            f"kernels for {', '.join(architectures)} need nvcc, which is neither on PATH nor in $CUDA_HOME/bin",
+            help="install NVIDIA's CUDA toolkit 12 or later (developer.nvidia.com/cuda-downloads; Debian and Ubuntu: apt "
+            "install nvidia-cuda-toolkit), or build with --target cpu",
+        )
+    )

@@ -1,0 +1,232 @@
+// What a loop leaves for after its last step: gradients of matrices as products over all steps, of vectors as sums, and zeros.
+// Torch's own operations; accumulation is in float32.
+#pragma once
+
+#include <functional>
+
+#include "tensors.h"
+
+namespace rnncc {
+
+class After {
+ public:
+  // `records`: of stored slots that are read here, the tensor that holds them.
+  After(const Tables& tables, const Call& call, const int64_t* dims, CallTensors& tensors,
+        const std::map<int, rnncc_tensor>& records)
+      : tables_(tables), call_(call), dims_(dims), tensors_(tensors), records_(records) {}
+
+  // Whether a stored slot is needed here.
+  static bool reads(const Tables& tables, const Call& call, int slot) {
+    const auto wanted = [&](int16_t weight) { return call.table[D_WEIGHTS] && call.table[D_WEIGHTS][weight].data; };
+    const auto is_slot = [&](int16_t s) { return s == slot || (is_edge(tables, s) && tables.slots[s].link == slot); };
+    for (int o = 0; o < tables.outer_count; ++o) {
+      const OuterInfo& outer = tables.outers[o];
+      if (wanted(tables.matrices[outer.matrix].index) && (is_slot(outer.cotangent) || is_slot(outer.operand))) return true;
+    }
+    for (int i = 0; i < tables.sum_count; ++i) {
+      if (wanted(tables.sums[i].index) && is_slot(tables.sums[i].slot)) return true;
+    }
+    return false;
+  }
+
+  void run() {
+    clear();
+    std::map<int, std::vector<int>> by_matrix;
+    for (int o = 0; o < tables_.outer_count; ++o) by_matrix[tables_.outers[o].matrix].push_back(o);
+    for (int o = 0; o < tables_.outer_count;) {
+      const int matrix = tables_.outers[o].matrix;
+      const std::vector<int>& same = by_matrix[matrix];
+      if (!weight_gradient(tables_.matrices[matrix].index).data || same.size() > 1) {
+        if (same.size() > 1 && same[0] == o) add_outers(same);
+        ++o;
+        continue;
+      }
+      int end = o + 1;
+      while (end < tables_.outer_count && by_matrix[tables_.outers[end].matrix].size() == 1 && continues(o, end)) ++end;
+      outer(o, rows_of(o, end), gradient_of(matrix));
+      o = end;
+    }
+    for (int i = 0; i < tables_.sum_count; ++i) sum(tables_.sums[i]);
+  }
+
+ private:
+  static bool is_edge(const Tables& tables, int s) {
+    return tables.slots[s].kind == Kind::previous || tables.slots[s].kind == Kind::next;
+  }
+  int64_t dim(int16_t index) const { return dims_[index]; }
+  int64_t rows() const { return call_.steps * call_.columns; }
+  Device device() const { return tensors_.device; }
+
+  rnncc_tensor weight_gradient(int16_t index) {
+    if (!call_.table[D_WEIGHTS]) return {};
+    return tensors_.at(D_WEIGHTS, index);
+  }
+  void* gradient_of(int matrix) {
+    const MatrixInfo& info = tables_.matrices[matrix];
+    const rnncc_tensor t = weight_gradient(info.index);
+    return static_cast<char*>(t.data) + dim(info.row) * row_length(info) * dtype_bytes(t.dtype);
+  }
+  int64_t row_length(const MatrixInfo& matrix) const { return dim(matrix.columns) / dim(matrix.blocks); }
+  int64_t rows_of(int first, int end) const {
+    int64_t total = 0;
+    for (int o = first; o < end; ++o) total += dim(tables_.matrices[tables_.outers[o].matrix].rows);
+    return total;
+  }
+
+  void clear() {
+    for (int z = 0; z < tables_.zero_count; ++z) {
+      const ZeroInfo& zero = tables_.zeros[z];
+      const rnncc_tensor& t = tensors_.at(zero.table, zero.index);
+      if (!t.data) continue;
+      char* start = static_cast<char*>(t.data) + dim(zero.offset) * dtype_bytes(t.dtype);
+      Tensor part = over(start, {call_.steps, call_.columns, dim(zero.width)}, {t.step, t.column, 1}, t.dtype, device());
+      RNNCC_TORCH(aoti_torch_zero_(part.get()));
+    }
+    for (int16_t w = 0; call_.table[D_WEIGHTS] && w < tables_.weight_count; ++w) {
+      const rnncc_tensor t = weight_gradient(w);
+      if (t.data) RNNCC_TORCH(aoti_torch_zero_(tensors_.view(D_WEIGHTS, w, t).get()));
+    }
+  }
+
+  // A slot's values over all steps: element (t, column, unit) at data + t * step + column * column + unit.
+  rnncc_tensor values_of(int slot) {
+    const SlotInfo& info = tables_.slots[slot];
+    switch (info.kind) {
+      case Kind::stored: return records_.at(slot);
+      case Kind::read: {
+        rnncc_tensor t = tensors_.at(info.table, info.index);
+        t.data = static_cast<char*>(t.data) + dim(info.offset) * dtype_bytes(t.dtype);
+        return t;
+      }
+      case Kind::previous:
+      case Kind::next: return shifted(slot);
+      default: fail("a product after the loop reads what has no values over all steps");
+    }
+  }
+
+  // An edge: its slot's values one step on, the edge's tensor at the end, in the streams' type.
+  rnncc_tensor shifted(int slot) {
+    const SlotInfo& info = tables_.slots[slot];
+    const rnncc_tensor from = values_of(info.link), edge = tensors_.at(info.table, info.index);
+    const int64_t width = dim(info.width), steps = call_.steps, columns = call_.columns;
+    const rnncc_dtype dtype = tensors_.scalar();
+    Tensor made = empty({steps, columns, width}, torch_dtype(dtype), device());
+    char* data = static_cast<char*>(made.data());
+    // Whether the value at t is that of t - 1 (else of t + 1).
+    const bool earlier = (info.kind == Kind::previous) != call_.descending;
+    const int64_t bytes = dtype_bytes(dtype), at = columns * width * bytes;
+    if (steps > 1) {
+      const char* source = static_cast<const char*>(from.data) + (earlier ? 0 : from.step * dtype_bytes(from.dtype));
+      copy(data + (earlier ? at : 0), source, steps - 1, width, from, dtype);
+    }
+    char* end = data + (earlier ? 0 : (steps - 1) * at);
+    if (edge.data) {
+      copy(end, edge.data, 1, width, edge, dtype);
+    } else {
+      RNNCC_TORCH(aoti_torch_zero_(over(end, {columns, width}, {width, 1}, dtype, device()).get()));
+    }
+    held_.push_back(std::move(made));
+    return {data, columns * width, width, dtype};
+  }
+
+  void copy(void* to, const void* from, int64_t steps, int64_t width, const rnncc_tensor& strides, rnncc_dtype dtype) {
+    const int64_t columns = call_.columns;
+    Tensor target = over(to, {steps, columns, width}, {columns * width, width, 1}, dtype, device());
+    Tensor source = over(from, {steps, columns, width}, {strides.step, strides.column, 1}, strides.dtype, device());
+    RNNCC_TORCH(aoti_torch_copy_(target.get(), source.get(), 0));
+  }
+
+  // Values as a matrix [T * B, width] with rows `column` apart, in the streams' type; made once a slot.
+  const rnncc_tensor& matrix_of(int slot) {
+    const auto known = matrices_.find(slot);
+    if (known != matrices_.end()) return known->second;
+    rnncc_tensor t = values_of(slot);
+    if (t.dtype != tensors_.scalar() || (call_.steps > 1 && t.step != call_.columns * t.column)) {
+      const int64_t width = dim(tables_.slots[slot].width);
+      Tensor made = empty({call_.steps, call_.columns, width}, torch_dtype(tensors_.scalar()), device());
+      copy(made.data(), t.data, call_.steps, width, t, tensors_.scalar());
+      t = {made.data(), call_.columns * width, width, tensors_.scalar()};
+      held_.push_back(std::move(made));
+    }
+    return matrices_[slot] = t;
+  }
+
+  // Whether outer `next` prolongs those from `first` on: the same operand, cotangents and rows side by side, one block.
+  bool continues(int first, int next) {
+    const OuterInfo &a = tables_.outers[first], &b = tables_.outers[next];
+    const MatrixInfo &from = tables_.matrices[a.matrix], &to = tables_.matrices[b.matrix];
+    if (a.operand != b.operand || from.index != to.index || dim(from.blocks) != 1 || dim(to.blocks) != 1) return false;
+    const int64_t before = rows_of(first, next);
+    if (dim(to.row) != dim(from.row) + before) return false;
+    const rnncc_tensor x = matrix_of(a.cotangent), y = matrix_of(b.cotangent);
+    return x.column == y.column && static_cast<char*>(x.data) + before * dtype_bytes(x.dtype) == y.data;
+  }
+
+  // d_matrix = cotangentᵀ operand, `height` rows of it from outer o's on, to `out` [rows, row_length].
+  void outer(int o, int64_t height, void* out) {
+    const OuterInfo& info = tables_.outers[o];
+    const MatrixInfo& matrix = tables_.matrices[info.matrix];
+    const rnncc_tensor x = matrix_of(info.cotangent), y = matrix_of(info.operand);
+    const int64_t blocks = dim(matrix.blocks), length = row_length(matrix), bytes = dtype_bytes(x.dtype);
+    const int64_t parts = blocks == 1 ? 1 : matrix.parts, terms = blocks == 1 ? 1 : info.parts;
+    const int64_t units = height / (parts * blocks), depth = length / terms;
+    for (int64_t p = 0; p < parts; ++p) {
+      for (int64_t q = 0; q < terms; ++q) {
+        const char* a = static_cast<const char*>(x.data) + p * blocks * units * bytes;
+        const char* b = static_cast<const char*>(y.data) + q * blocks * depth * bytes;
+        char* c = static_cast<char*>(out) + (p * blocks * units * length + q * depth) * bytes;
+        if (blocks == 1) {
+          multiply_into(over(c, {units, depth}, {length, 1}, x.dtype, device()),
+                        over(a, {units, rows()}, {1, x.column}, x.dtype, device()),
+                        over(b, {rows(), depth}, {y.column, 1}, x.dtype, device()));
+        } else {
+          multiply_into(over(c, {blocks, units, depth}, {units * length, length, 1}, x.dtype, device()),
+                        over(a, {blocks, units, rows()}, {units, 1, x.column}, x.dtype, device()),
+                        over(b, {blocks, rows(), depth}, {depth, y.column, 1}, x.dtype, device()));
+        }
+      }
+    }
+  }
+
+  // Several products for one matrix: each apart, then their sum.
+  void add_outers(const std::vector<int>& outers) {
+    const int matrix = tables_.outers[outers[0]].matrix;
+    const rnncc_tensor gradient = weight_gradient(tables_.matrices[matrix].index);
+    if (!gradient.data) return;
+    const int64_t height = dim(tables_.matrices[matrix].rows), length = row_length(tables_.matrices[matrix]);
+    Tensor made = empty({int64_t(outers.size()), height, length}, torch_dtype(gradient.dtype), device());
+    char* to = static_cast<char*>(made.data());
+    for (int o : outers) {
+      outer(o, height, to);
+      to += height * length * dtype_bytes(gradient.dtype);
+    }
+    sum_into(over(gradient_of(matrix), {height, length}, {length, 1}, gradient.dtype, device()), made, {0});
+  }
+
+  void sum(const SumInfo& info) {
+    const rnncc_tensor gradient = weight_gradient(info.index);
+    if (!gradient.data) return;
+    const SlotInfo& slot = tables_.slots[info.slot];
+    const rnncc_tensor x = matrix_of(info.slot);
+    char* to = static_cast<char*>(gradient.data) + dim(info.offset) * dtype_bytes(gradient.dtype);
+    const int64_t width = dim(slot.width), kept = dim(info.width);
+    Tensor out = over(to, {kept}, {1}, gradient.dtype, device());
+    if (kept == width) {
+      sum_into(out, over(x.data, {rows(), width}, {x.column, 1}, x.dtype, device()), {0});
+      return;
+    }
+    // One number a head, or one for all heads: [rows, parts, numbers, the rest].
+    const int64_t parts = kept == 1 ? 1 : slot.parts, depth = width / (parts * kept);
+    sum_into(out, over(x.data, {rows(), parts, kept, depth}, {x.column, kept * depth, depth, 1}, x.dtype, device()), {0, 1, 3});
+  }
+
+  const Tables& tables_;
+  const Call& call_;
+  const int64_t* dims_;
+  CallTensors& tensors_;
+  const std::map<int, rnncc_tensor>& records_;
+  std::map<int, rnncc_tensor> matrices_;
+  std::vector<Tensor> held_;
+};
+
+}  // namespace rnncc

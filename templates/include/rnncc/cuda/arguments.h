@@ -1,0 +1,149 @@
+// What a kernel is told about a call: one parameter, written by the host (run.h) and read by the device (sequence.cuh).
+// Only entries of eight bytes and their multiples, so that the arrays follow each other without gaps.
+#pragma once
+
+#include "../tables.h"
+
+namespace rnncc {
+
+constexpr int THREADS = 256;
+constexpr int WARPS = THREADS / 32;
+constexpr int RING = 4;          // steps that a value of the workspace lives; two threads are less than one step apart
+constexpr int UNIT_BLOCK = 8;    // units of one tensor-core operand: tiles are one or two of them
+constexpr int COLUMN_BLOCK = 16; // batch columns of the other operand: a CTA works on one or two of them at a time
+constexpr int CHUNK = 32;        // terms of a product that one load of 16-bit operands brings
+
+// Where slot values lie: element (step index, column, unit) at base + index * step + column * row + unit, of the slot's
+// element type. `edge` [B, width] stands in beyond the loop. `ring`: indexed by the number of the step, else by t.
+struct SlotPlace {
+  void* base;
+  int64_t step;
+  int64_t row;
+  const void* edge;
+  int64_t edge_row;
+  int64_t ring;
+};
+
+// A further tensor [T, B, ...] that takes a stored slot; null where it is not wanted.
+struct OutputPlace {
+  void* base;
+  int64_t step;
+  int64_t row;
+};
+
+// A slot for products: element (step, column, block, unit) at images + offset + (step % RING) * image_step + column *
+// image_row + (block * padded + unit) elements. Rows and units beyond the slot's are zero.
+struct ImagePlace {
+  int64_t offset;
+  int64_t blocks;
+  int64_t depth;
+  int64_t padded;
+};
+
+// Where a chunk of a product's operand is, as each CTA keeps it in shared memory: in units of 16 bytes from the image
+// step, and what a head adds. The highest bit of `head`: of the step before.
+struct ChunkPlace {
+  uint32_t offset;
+  uint32_t head;
+};
+
+// How a tile stage is divided. Tiles of `unit_blocks` * UNIT_BLOCK units go to `tile_lanes` groups of CTAs, batch columns
+// in chunks of `column_blocks` * COLUMN_BLOCK to `column_lanes` CTAs of a group. Depends on width, blocks, batch and GPU
+// only: what a thread wrote in one stage it finds itself in the next of the same width.
+struct StagePlan {
+  int32_t blocks, heads;
+  int32_t depth;  // units of a block
+  int32_t unit_blocks, tiles_per_block, tiles, tile_lanes;
+  int32_t column_blocks, column_chunks, column_lanes;
+};
+
+// Products that add to the same sums. Their weights lie packed, tile by tile, chunk by chunk, unit block by unit block;
+// warp w takes chunks [w * per_warp, ...), of which the first `resident` stay in shared memory.
+struct JointPlan {
+  int64_t packed;       // bytes from the start of the packed weights
+  int64_t tile_bytes;   // of one tile there
+  int32_t shared;       // bytes from the start of shared memory
+  int32_t shared_tile;  // bytes of one tile there
+  int32_t chunks, per_warp, resident;
+  int32_t table;  // bytes from the start of shared memory: the chunks' places
+};
+
+// Element (row r of a tile, term k of a part) of a product's matrix is found through `row_length`, `depth` and `blocks`
+// (pack.cuh). `joint`: the first product that adds to the same sums.
+struct ProductPlan {
+  int32_t parts, blocks;  // of the operand: 1 and 1 where the matrix is dense
+  int32_t depth;          // terms of a part
+  int32_t chunks;         // of a part
+  int64_t row_length;     // of the matrix as stored
+  int32_t image, matrix;  // indices; `matrix`: the first
+  int32_t joint, count;
+  int32_t previous;    // the operand is the image of the step before
+  int32_t more;        // products of the joint that follow
+  int32_t transposed, unused;
+};
+
+struct Shared {
+  int32_t sums, partial, staging, bytes;  // offsets of the parts of shared memory; `bytes`: before the weights
+};
+
+// Bytes of one chunk of one unit block of packed weights.
+constexpr int block_bytes(int scalar_bytes) { return UNIT_BLOCK * CHUNK * scalar_bytes; }
+
+// Unit blocks, of those left, whose sums a warp holds in registers at once.
+constexpr int pass_blocks(int left, int column_blocks, int scalar_bytes) {
+  const int most = (scalar_bytes == 4 ? 4 : 8) / column_blocks;
+  return left < most ? left : most;
+}
+
+// Distance of a warp's partial sums of two columns: an offset of 8 banks a column keeps stores of a warp apart.
+constexpr int partial_row(int unit_blocks) { return UNIT_BLOCK * unit_blocks + (unit_blocks % 2 == 0 ? 8 : 0); }
+
+// Bytes of shared memory in which a warp turns its operands around; 16-bit ones need none.
+constexpr int staging_bytes(int scalar_bytes, int column_blocks) {
+  return scalar_bytes == 4 ? column_blocks * COLUMN_BLOCK * CHUNK * scalar_bytes : 0;
+}
+
+constexpr int at_least_one(int count) { return count > 0 ? count : 1; }
+
+// Stored slots below `slot` that the products and sums after the loop read: the place of a slot among the records.
+constexpr int records_before(const Tables& tables, int slot) {
+  int count = 0;
+  for (int s = 0; s < slot; ++s) count += tables.slots[s].kind == Kind::stored && tables.slots[s].kept;
+  return count;
+}
+
+// The first product of its stage that adds to the same sums as product p.
+constexpr int joint_of(const Tables& tables, int first, int p) {
+  for (int q = first; q < p; ++q) {
+    if (tables.products[q].first == tables.products[p].first && tables.products[q].count == tables.products[p].count) return q;
+  }
+  return p;
+}
+
+// `barrier` is zero at the launch.
+struct Header {
+  int64_t steps, columns, heads, descending;
+  uint32_t* barrier;
+  char* packed;
+  char* images;
+  int64_t image_step, image_row;  // bytes
+  Shared shared;
+};
+
+// `records`: tensors [T, B, width] of what the products after the loop read. P::tables are the program's tables.
+template <class P>
+struct Arguments : Header {
+  SlotPlace slots[at_least_one(P::tables.slot_count)];
+  OutputPlace outputs[at_least_one(P::tables.destination_count)];
+  OutputPlace records[at_least_one(records_before(P::tables, P::tables.slot_count))];
+  ImagePlace image_places[at_least_one(P::tables.image_count)];
+  StagePlan stages[at_least_one(P::tables.stage_count)];
+  JointPlan joints[at_least_one(P::tables.product_count)];
+  ProductPlan products[at_least_one(P::tables.product_count)];
+  const void* matrices[at_least_one(P::tables.product_matrix_count)];
+  OutputPlace finals[at_least_one(P::tables.final_count)];
+  int64_t dims[at_least_one(P::tables.dim_count)];
+  float constants[(at_least_one(P::tables.constant_count) + 1) / 2 * 2];
+};
+
+}  // namespace rnncc

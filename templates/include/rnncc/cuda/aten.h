@@ -1,0 +1,58 @@
+// Torch's own operations on tensors that the loop's host side needs, through the dispatcher: they run on the current stream.
+#pragma once
+
+#include "../tensor.h"
+
+namespace rnncc {
+
+inline StableValue share(const Tensor& tensor) {
+  TensorHandle handle;
+  RNNCC_TORCH(aoti_torch_new_tensor_handle(tensor.get(), &handle));
+  return reinterpret_cast<StableValue>(handle);
+}
+
+// Calls an operation; its one result, a tensor, is returned.
+inline Tensor call_aten(const char* name, const char* overload, std::vector<StableValue> stack) {
+  check(torch_call_dispatcher(name, overload, stack.data(), rnncc_torch_abi), name);
+  return Tensor(reinterpret_cast<TensorHandle>(stack[0]));
+}
+
+// A tensor over memory that it does not own; `dtype` as torch numbers it, or ours.
+inline Tensor over(const void* data, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int32_t dtype,
+                   Device device) {
+  TensorHandle handle;
+  RNNCC_TORCH(aoti_torch_create_tensor_from_blob(const_cast<void*>(data), int64_t(sizes.size()), sizes.data(), strides.data(), 0,
+                                                 dtype, device.type, device.index, &handle));
+  return Tensor(handle);
+}
+
+inline Tensor over(const void* data, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, rnncc_dtype dtype,
+                   Device device) {
+  return over(data, sizes, strides, torch_dtype(dtype), device);
+}
+
+inline void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b) {
+  call_aten(a.dim() == 3 ? "aten::bmm" : "aten::mm", "out", {share(a), share(b), share(out)});
+}
+
+inline void sum_into(const Tensor& out, const Tensor& tensor, const std::vector<int64_t>& dims) {
+  ListHandle list;
+  RNNCC_TORCH(torch_new_list_reserve_size(dims.size(), &list));
+  for (int64_t dim : dims) RNNCC_TORCH(torch_list_push_back(list, StableValue(dim)));
+  // An optional argument points to its value, which torch deletes.
+  auto* optional = new StableValue(reinterpret_cast<StableValue>(list));
+  call_aten("aten::sum", "IntList_out", {share(tensor), reinterpret_cast<StableValue>(optional), 0, 0, share(out)});
+}
+
+// [steps, columns] of `dtype`: 1 where the step is within its column's length.
+inline Tensor active_steps(const Tensor& lengths, int64_t steps, int64_t columns, int32_t dtype, Device device) {
+  Tensor wide = over(lengths.data(), {steps, columns}, {0, 1}, lengths.torch_type(), device);
+  Tensor ones = call_aten("aten::ones_like", "", {share(wide), 0, 0, 0, 0, 0});
+  Tensor numbers = call_aten("aten::cumsum", "", {share(ones), 0, 0});
+  Tensor within = call_aten("aten::le", "Tensor", {share(numbers), share(wide)});
+  Tensor result = empty({steps, columns}, dtype, device);
+  RNNCC_TORCH(aoti_torch_copy_(result.get(), within.get(), 0));
+  return result;
+}
+
+}  // namespace rnncc

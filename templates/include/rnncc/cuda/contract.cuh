@@ -1,0 +1,121 @@
+// Products of weights with 16-bit operands on the tensor cores: sums[column][row] of a tile, terms divided among warps.
+//
+// The batch is the first operand (16 columns), the weights are the second (8 rows), so that tiles of 8 units lose
+// nothing. A lane's four terms of two multiplications are eight consecutive ones of memory: any order of the terms will do
+// if both operands have it. So both are loaded 16 bytes a lane as they lie: operands from L2, weights packed (pack.cuh).
+#pragma once
+
+#include "place.cuh"
+
+namespace rnncc {
+
+// Bytes of one chunk of one unit block of packed weights.
+template <class S>
+constexpr int BLOCK_BYTES = block_bytes(int(sizeof(S)));
+
+// What one call works on: a warp's chunks [first, end) of a joint, of which `resident` are in shared memory.
+struct Share {
+  int first, end, resident;
+  const unsigned char* shared;  // the warp's first resident chunk
+  const unsigned char* packed;  // chunk `first`
+  int stride;                   // bytes of a chunk of all unit blocks
+  const ChunkPlace* places;
+  const char* present;   // the images at this step and the one before, at the first column
+  const char* previous;
+  int64_t row;           // bytes between columns
+  int head;
+
+  RNNCC_DEVICE const char* operand(int chunk) const {
+    const ChunkPlace place = places[chunk];
+    const char* images = place.head >> 31 ? previous : present;
+    return images + int64_t(place.offset + head * (place.head & 0x7fffffffu)) * 16;
+  }
+  RNNCC_DEVICE const unsigned char* weights(int chunk) const {
+    const int local = chunk - first;
+    return local < resident ? shared + local * stride : packed + int64_t(local) * stride;
+  }
+};
+
+RNNCC_DEVICE uint4 load_operand(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}
+
+// Adds the products of a warp's chunks to c, [unit block][column block][4].
+template <class S, int BLOCKS, int COLUMNS>
+struct Contraction {
+  static constexpr int DEPTH = COLUMNS == 1 ? 8 : 4;  // chunks of operands on their way
+  float c[BLOCKS][COLUMNS][4];
+  uint4 operands[DEPTH][COLUMNS][2];
+
+  RNNCC_DEVICE void load(int i, const Share& share, int chunk) {
+    const int lane = threadIdx.x % 32;
+    const char* p = share.operand(chunk) + lane / 4 * share.row + lane % 4 * 16;
+#pragma unroll
+    for (int m = 0; m < COLUMNS; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        operands[i][m][half] = load_operand(p + (m * COLUMN_BLOCK + half * 8) * share.row);
+      }
+    }
+  }
+
+  RNNCC_DEVICE void multiply(int i, const unsigned char* weights) {
+#pragma unroll
+    for (int b = 0; b < BLOCKS; ++b) {
+      const uint4 w = *reinterpret_cast<const uint4*>(weights + b * BLOCK_BYTES<S> + threadIdx.x % 32 * 16);
+#pragma unroll
+      for (int m = 0; m < COLUMNS; ++m) {
+        const uint4(&a)[2] = operands[i][m];
+        multiply_add<S>(c[b][m], a[0].x, a[1].x, a[0].y, a[1].y, w.x, w.y);
+        multiply_add<S>(c[b][m], a[0].z, a[1].z, a[0].w, a[1].w, w.z, w.w);
+      }
+    }
+  }
+
+  RNNCC_DEVICE void run(const Share& share, unsigned char*) {
+#pragma unroll
+    for (int b = 0; b < BLOCKS; ++b) {
+#pragma unroll
+      for (int m = 0; m < COLUMNS; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) c[b][m][i] = 0.0f;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < DEPTH; ++i) {
+      // Set in any case: what may keep an old value would take its registers for the whole sequence.
+#pragma unroll
+      for (int m = 0; m < COLUMNS; ++m) operands[i][m][0] = operands[i][m][1] = make_uint4(0, 0, 0, 0);
+      if (share.first + i < share.end) load(i, share, share.first + i);
+    }
+    for (int chunk = share.first; chunk < share.end; chunk += DEPTH) {
+#pragma unroll
+      for (int i = 0; i < DEPTH; ++i) {
+        if (chunk + i >= share.end) break;
+        multiply(i, share.weights(chunk + i));
+        if (chunk + i + DEPTH < share.end) load(i, share, chunk + i + DEPTH);
+      }
+    }
+  }
+
+  // To [column][row] of the warp's partial sums.
+  RNNCC_DEVICE void put(float* partial) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int b = 0; b < BLOCKS; ++b) {
+#pragma unroll
+      for (int m = 0; m < COLUMNS; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int column = m * COLUMN_BLOCK + half * 8 + lane / 4;
+          *reinterpret_cast<float2*>(partial + column * partial_row(BLOCKS) + b * UNIT_BLOCK + lane % 4 * 2) =
+              make_float2(c[b][m][2 * half], c[b][m][2 * half + 1]);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace rnncc

@@ -1,0 +1,65 @@
+// The driver's functions that a launch needs, found in the process at run time: a library with this in it opens on a machine
+// without a GPU too. Names, values and structures are those of NVIDIA's cuda.h, declared here so that no toolkit is needed.
+#pragma once
+
+#include <dlfcn.h>
+
+#include "../tensor.h"
+
+namespace rnncc {
+
+typedef struct CUctx_st* CUcontext;
+typedef struct CUmod_st* CUmodule;
+typedef struct CUfunc_st* CUfunction;
+typedef struct CUstream_st* CUstream;
+
+constexpr int CU_MULTIPROCESSORS = 16, CU_MAJOR = 75, CU_MINOR = 76, CU_COOPERATIVE = 95, CU_SHARED_OPTIN = 97;
+constexpr int CU_FUNC_DYNAMIC_SHARED = 8;
+
+struct Driver {
+  int (*cuGetErrorName)(int, const char**);
+  int (*cuDeviceGet)(int*, int);
+  int (*cuDeviceGetAttribute)(int*, int, int);
+  int (*cuCtxGetCurrent)(CUcontext*);
+  int (*cuCtxSetCurrent)(CUcontext);
+  int (*cuDevicePrimaryCtxRetain)(CUcontext*, int);
+  int (*cuModuleLoad)(CUmodule*, const char*);
+  int (*cuModuleGetFunction)(CUfunction*, CUmodule, const char*);
+  int (*cuFuncSetAttribute)(CUfunction, int, int);
+  int (*cuLaunchCooperativeKernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                                   void**);
+};
+
+inline const Driver& driver() {
+  static const Driver found = [] {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) fail(std::string("the CUDA driver cannot be opened: ") + dlerror());
+    Driver d = {};
+    const auto find = [&](auto& function, const char* name) {
+      void* symbol = dlsym(library, name);
+      if (!symbol) fail(std::string("the CUDA driver has no ") + name + "; it is too old");
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(symbol);
+    };
+    find(d.cuGetErrorName, "cuGetErrorName");
+    find(d.cuDeviceGet, "cuDeviceGet");
+    find(d.cuDeviceGetAttribute, "cuDeviceGetAttribute");
+    find(d.cuCtxGetCurrent, "cuCtxGetCurrent");
+    find(d.cuCtxSetCurrent, "cuCtxSetCurrent");
+    find(d.cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
+    find(d.cuModuleLoad, "cuModuleLoad");
+    find(d.cuModuleGetFunction, "cuModuleGetFunction");
+    find(d.cuFuncSetAttribute, "cuFuncSetAttribute");
+    find(d.cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel");
+    return d;
+  }();
+  return found;
+}
+
+inline void check_cuda(int code, const std::string& what) {
+  if (code == 0) return;
+  const char* name = nullptr;
+  driver().cuGetErrorName(code, &name);
+  fail(what + ": " + (name ? name : "an unknown CUDA error"));
+}
+
+}  // namespace rnncc

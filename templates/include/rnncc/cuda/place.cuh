@@ -1,0 +1,133 @@
+// Loads and stores of slots: everything about a slot but its addresses is known when the kernel is compiled.
+#pragma once
+
+#include "arguments.h"
+#include "scalar.cuh"
+
+namespace rnncc {
+
+// A running program. P: the generated program; S: the type of streams and weights.
+template <class P, class S>
+struct Run {
+  using Program = P;
+  using Scalar = S;
+  const Arguments<P>& plan;
+  unsigned char* shared;
+  int64_t n;  // number of the step
+  int64_t t;  // its place in the tensors
+  uint32_t arrived;
+
+  RNNCC_DEVICE int64_t time(int64_t step) const { return plan.descending ? plan.steps - 1 - step : step; }
+};
+
+// An element of a tile stage.
+struct Element {
+  int column, unit, head;
+  bool valid;
+};
+
+// Whether a table's tensors have the streams' type; the others are float.
+constexpr bool is_stream_typed(Table table) {
+  return table == STREAMS || table == WEIGHTS || table == SEQUENCES || table == D_SEQUENCES || table == D_STREAMS;
+}
+
+template <bool STREAM_TYPED, class S>
+struct TypeOf {
+  using type = float;
+};
+template <class S>
+struct TypeOf<true, S> {
+  using type = S;
+};
+
+// The type in which a slot is read. What a stage stores and another reads is float wherever it lies.
+template <int slot, class R>
+constexpr auto element_type() {
+  constexpr SlotInfo info = R::Program::tables.slots[slot];
+  if constexpr (info.kind == Kind::view || info.kind == Kind::previous || info.kind == Kind::next) {
+    return element_type<info.link, R>();
+  } else {
+    constexpr bool typed = info.kind == Kind::vector || (info.kind == Kind::read && is_stream_typed(info.table));
+    return typename TypeOf<typed, typename R::Scalar>::type{};
+  }
+}
+
+// Where element `unit` of a column of a slot that is not an edge is at step `step`.
+template <int slot, class R>
+RNNCC_DEVICE auto address(const R& run, int64_t step, int column, int64_t unit) {
+  constexpr SlotInfo info = R::Program::tables.slots[slot];
+  if constexpr (info.kind == Kind::view) {
+    return address<info.link>(run, step, column, unit + run.plan.dims[info.offset]);
+  } else {
+    static_assert(info.kind == Kind::read || info.kind == Kind::stored || info.kind == Kind::vector, "an edge of an edge");
+    const SlotPlace& place = run.plan.slots[slot];
+    int64_t index = 0;
+    if constexpr (info.kind == Kind::read) index = run.time(step);
+    if constexpr (info.kind == Kind::stored) index = place.ring ? step & (RING - 1) : run.time(step);
+    using T = decltype(element_type<slot, R>());
+    return static_cast<const T*>(place.base) + index * place.step + column * place.row + unit;
+  }
+}
+
+// What the slot holds at the present step.
+template <int slot, class R>
+RNNCC_DEVICE float load(const R& run, int column, int64_t unit) {
+  constexpr SlotInfo info = R::Program::tables.slots[slot];
+  if constexpr (info.kind == Kind::previous || info.kind == Kind::next) {
+    const SlotPlace& place = run.plan.slots[slot];
+    const bool beyond = info.kind == Kind::previous ? run.n == 0 : run.n >= run.plan.steps - 1;
+    const float* inside = address<info.link>(run, info.kind == Kind::previous ? run.n - 1 : run.n + 1, column, unit);
+    return *(beyond ? static_cast<const float*>(place.edge) + column * place.edge_row + unit : inside);
+  } else {
+    return to_float(*address<slot>(run, run.n, column, unit));
+  }
+}
+
+template <class T>
+RNNCC_DEVICE void put(const OutputPlace& place, int64_t t, int column, int64_t unit, float value) {
+  if (place.base) static_cast<T*>(place.base)[t * place.step + column * place.row + unit] = from_float<T>(value);
+}
+
+template <int image, int slot, class R>
+RNNCC_DEVICE void put_images(const R& run, int column, int64_t unit, float value) {
+  if constexpr (image < R::Program::tables.image_count) {
+    if constexpr (R::Program::tables.images[image].slot == slot) {
+      using S = typename R::Scalar;
+      const ImagePlace& place = run.plan.image_places[image];
+      int64_t at = unit;
+      if (place.blocks > 1) at = unit / place.depth * place.padded + unit % place.depth;
+      char* row = run.plan.images + place.offset + (run.n & (RING - 1)) * run.plan.image_step + column * run.plan.image_row;
+      reinterpret_cast<S*>(row)[at] = from_float<S>(value);
+    }
+    put_images<image + 1, slot>(run, column, unit, value);
+  }
+}
+
+template <int first, int count, class R>
+RNNCC_DEVICE void put_outputs(const R& run, int column, int64_t unit, float value) {
+  if constexpr (count > 0) {
+    constexpr bool typed = is_stream_typed(R::Program::tables.destinations[first].table);
+    using T = typename TypeOf<typed, typename R::Scalar>::type;
+    put<T>(run.plan.outputs[first], run.t, column, unit, value);
+    put_outputs<first + 1, count - 1>(run, column, unit, value);
+  }
+}
+
+// The value of a stored slot at the present step, to every place that wants it.
+template <int slot, class R>
+RNNCC_DEVICE void store(const R& run, int column, int64_t unit, float value) {
+  constexpr SlotInfo info = R::Program::tables.slots[slot];
+  if constexpr (info.read) {
+    const SlotPlace& place = run.plan.slots[slot];
+    const int64_t index = place.ring ? run.n & (RING - 1) : run.t;
+    static_cast<float*>(place.base)[index * place.step + column * place.row + unit] = value;
+  }
+  put_outputs<info.first_destination, info.destinations>(run, column, unit, value);
+  if constexpr (info.kept) {
+    constexpr int record = records_before(R::Program::tables, slot);
+    put<typename R::Scalar>(run.plan.records[record], run.t, column, unit, value);
+  }
+  put_images<0, slot>(run, column, unit, value);
+}
+
+}  // namespace rnncc

@@ -1,0 +1,237 @@
+// Runs a program on a GPU: places every value, launches the one kernel of the loop, then the products over all steps.
+// Nothing here waits for the device.
+#pragma once
+
+#include "after.h"
+
+namespace rnncc {
+
+// The kernel's parameter, laid out as Arguments (arguments.h); its size follows from the tables.
+class ArgumentBuffer {
+ public:
+  explicit ArgumentBuffer(const Tables& t) : bytes_(64 * 1024) {
+    header = take<Header>(1);
+    slots = take<SlotPlace>(t.slot_count);
+    outputs = take<OutputPlace>(t.destination_count);
+    records = take<OutputPlace>(records_before(t, t.slot_count));
+    images = take<ImagePlace>(t.image_count);
+    stages = take<StagePlan>(t.stage_count);
+    joints = take<JointPlan>(t.product_count);
+    products = take<ProductPlan>(t.product_count);
+    matrices = take<const void*>(t.product_matrix_count);
+    finals = take<OutputPlace>(t.final_count);
+    dims = take<int64_t>(t.dim_count);
+    constants = take<float>((at_least_one(t.constant_count) + 1) / 2 * 2);
+  }
+  void* data() { return bytes_.data(); }
+
+  Header* header;
+  SlotPlace* slots;
+  OutputPlace *outputs, *records, *finals;
+  ImagePlace* images;
+  StagePlan* stages;
+  JointPlan* joints;
+  ProductPlan* products;
+  const void** matrices;
+  int64_t* dims;
+  float* constants;
+
+ private:
+  template <class U>
+  U* take(int count) {
+    U* part = reinterpret_cast<U*>(bytes_.data() + used_);
+    used_ += at_least_one(count) * sizeof(U);
+    if (used_ > bytes_.size()) fail("the loop has too many values for a kernel's parameter");
+    return part;
+  }
+  std::vector<char> bytes_;
+  size_t used_ = 0;
+};
+
+// Parts of one allocation: asked for first, placed together.
+class Workspace {
+ public:
+  void want(int64_t bytes, std::function<void(char*)> place) {
+    parts_.push_back({used_, std::move(place)});
+    used_ += round_up(bytes, 256);
+  }
+  void allocate(Device device) {
+    memory = empty({used_ > 0 ? used_ : 1}, aoti_torch_dtype_uint8(), device);
+    for (const Part& part : parts_) part.place(static_cast<char*>(memory.data()) + part.at);
+  }
+  Tensor memory;
+
+ private:
+  struct Part {
+    int64_t at;
+    std::function<void(char*)> place;
+  };
+  std::vector<Part> parts_;
+  int64_t used_ = 0;
+};
+
+class DeviceRun {
+ public:
+  DeviceRun(const Tables& tables, const Call& call, int32_t device)
+      : tables_(tables),
+        call_(call),
+        device_({aoti_torch_device_type_cuda(), device}),
+        dims_(make_dims(tables, call)),
+        tensors_(tables, call, dims_.data(), device_),
+        arguments_(tables) {}
+
+  void run(const char* cell, const char* name) {
+    const char* suffix = tensors_.scalar() == RNNCC_FLOAT32 ? "_f32" : tensors_.scalar() == RNNCC_BFLOAT16 ? "_bf16" : "_f16";
+    const CUfunction kernel = find_kernel(device_.index, std::string(cell) + suffix, name);
+    const Gpu& on = gpu(device_.index);
+    const Schedule schedule = make_schedule(tables_, dims_.data(), call_.columns, int(dtype_bytes(tensors_.scalar())), on);
+    fill(schedule);
+    void* parameters[] = {arguments_.data()};
+    check_cuda(driver().cuLaunchCooperativeKernel(kernel, unsigned(schedule.ctas), 1, 1, THREADS, 1, 1,
+                                                  unsigned(schedule.shared_bytes), current_stream(device_.index), parameters),
+               std::string("launching ") + name);
+    After after(tables_, call_, dims_.data(), tensors_, records_);
+    after.run();
+    tensors_.write_back();
+  }
+
+ private:
+  static std::vector<int64_t> make_dims(const Tables& tables, const Call& call) {
+    std::vector<int64_t> dims(tables.dim_count);
+    tables.dims(call.sizes, call.heads, dims.data());
+    return dims;
+  }
+
+  int64_t dim(int16_t index) const { return dims_[index]; }
+
+  void fill(const Schedule& schedule) {
+    Header& header = *arguments_.header;
+    header = {call_.steps, call_.columns, call_.heads, call_.descending, nullptr, nullptr, nullptr, 0, 0, schedule.shared};
+    std::copy(schedule.stages.begin(), schedule.stages.end(), arguments_.stages);
+    std::copy(schedule.joints.begin(), schedule.joints.end(), arguments_.joints);
+    std::copy(schedule.products.begin(), schedule.products.end(), arguments_.products);
+    std::copy(dims_.begin(), dims_.end(), arguments_.dims);
+    for (int c = 0; c < tables_.constant_count; ++c) arguments_.constants[c] = float(call_.constants[c]);
+    for (int p = 0; p < tables_.product_count; ++p) {
+      const ProductInfo& product = tables_.products[p];
+      for (int m = product.matrix; m < product.matrix + product.count; ++m) {
+        const MatrixInfo& matrix = tables_.matrices[tables_.product_matrices[m]];
+        arguments_.matrices[m] = element(tensors_.at(WEIGHTS, matrix.index), dim(matrix.row) * schedule.products[p].row_length);
+      }
+    }
+    zeroed_.want(128, [&](char* p) { header.barrier = reinterpret_cast<uint32_t*>(p); });
+    place_images(schedule);
+    workspace_.want(schedule.packed_bytes, [&](char* p) { header.packed = p; });
+    for (int s = 0; s < tables_.slot_count; ++s) place_slot(s);
+    for (int f = 0; f < tables_.final_count; ++f) {
+      const rnncc_tensor& t = tensors_.at(tables_.finals[f].table, tables_.finals[f].index);
+      arguments_.finals[f] = {t.data, 0, t.column};
+    }
+    zeroed_.allocate(device_);
+    RNNCC_TORCH(aoti_torch_zero_(zeroed_.memory.get()));
+    workspace_.allocate(device_);
+  }
+
+  static void* element(const rnncc_tensor& t, int64_t offset) {
+    return t.data ? static_cast<char*>(t.data) + offset * dtype_bytes(t.dtype) : nullptr;
+  }
+
+  // All images have rows of one length: a kernel then finds any operand by one offset.
+  void place_images(const Schedule& schedule) {
+    const int64_t bytes = dtype_bytes(tensors_.scalar());
+    int64_t row = 0;
+    for (int i = 0; i < tables_.image_count; ++i) {
+      const ImageInfo& info = tables_.images[i];
+      ImagePlace& image = arguments_.images[i];
+      const int64_t width = dim(tables_.slots[info.slot].width);
+      image.blocks = dim(info.blocks) == 1 ? 1 : info.parts * dim(info.blocks);
+      image.depth = width / image.blocks;
+      image.padded = round_up(image.depth, CHUNK);
+      image.offset = row;
+      row += image.blocks * image.padded * bytes;
+    }
+    arguments_.header->image_row = row;
+    arguments_.header->image_step = row * round_up(call_.columns, schedule.column_multiple);
+    zeroed_.want(arguments_.header->image_step * RING, [this](char* p) { arguments_.header->images = p; });
+  }
+
+  void place_slot(int s) {
+    const SlotInfo& info = tables_.slots[s];
+    SlotPlace& place = arguments_.slots[s];
+    place = {};
+    switch (info.kind) {
+      case Kind::read: {
+        const rnncc_tensor& t = tensors_.at(info.table, info.index);
+        if (t.data) {
+          place = {element(t, dim(info.offset)), t.step, t.column, nullptr, 0, 0};
+        } else {
+          zeroed_.want(dim(info.width) * 4, [&place](char* p) { place.base = p; });
+        }
+        return;
+      }
+      case Kind::previous:
+      case Kind::next: {
+        const rnncc_tensor& t = tensors_.at(info.table, info.index);
+        place.edge = t.data;
+        place.edge_row = t.column;
+        if (!t.data) zeroed_.want(dim(info.width) * 4, [&place](char* p) { place.edge = p; });
+        return;
+      }
+      case Kind::vector: place.base = element(tensors_.at(WEIGHTS, info.index), dim(info.offset)); return;
+      case Kind::stored: place_stored(s); return;
+      case Kind::view:
+      case Kind::tile: return;
+    }
+  }
+
+  // A slot that stages read lies in the first wanted tensor of floats, else in the workspace. Products after the loop read
+  // the first wanted tensor of the streams' type, else a record.
+  void place_stored(int s) {
+    const SlotInfo& info = tables_.slots[s];
+    SlotPlace& place = arguments_.slots[s];
+    bool placed = !info.read, recorded = !info.kept || !After::reads(tables_, call_, s);
+    for (int d = info.first_destination; d < info.first_destination + info.destinations; ++d) {
+      const Destination& to = tables_.destinations[d];
+      const rnncc_tensor& t = tensors_.at(to.table, to.index);
+      arguments_.outputs[d] = {element(t, dim(to.offset)), t.step, t.column};
+      if (!t.data) continue;
+      if (t.dtype == tensors_.scalar() && !recorded) {
+        records_[s] = {element(t, dim(to.offset)), t.step, t.column, t.dtype};
+        recorded = true;
+      }
+      if (placed || t.dtype != RNNCC_FLOAT32) continue;
+      place = {element(t, dim(to.offset)), t.step, t.column, nullptr, 0, 0};
+      arguments_.outputs[d].base = nullptr;
+      placed = true;
+    }
+    const int64_t width = dim(info.width), step = width * call_.columns;
+    if (!placed) {
+      place = {nullptr, step, width, nullptr, 0, 1};
+      workspace_.want(RING * step * 4, [&place](char* p) { place.base = p; });
+    }
+    if (!info.kept) return;
+    OutputPlace& record = arguments_.records[records_before(tables_, s)];
+    record = {};
+    if (recorded) return;
+    record = {nullptr, step, width};
+    records_[s] = {nullptr, step, width, tensors_.scalar()};
+    workspace_.want(call_.steps * step * dtype_bytes(tensors_.scalar()),
+                    [&record, &kept = records_[s]](char* p) { record.base = kept.data = p; });
+  }
+
+  const Tables& tables_;
+  const Call& call_;
+  const Device device_;
+  const std::vector<int64_t> dims_;
+  CallTensors tensors_;
+  ArgumentBuffer arguments_;
+  Workspace zeroed_, workspace_;
+  std::map<int, rnncc_tensor> records_;
+};
+
+inline void run_on_device(const Tables& tables, const char* cell, const char* name, const Call& call, int32_t device) {
+  const OnDevice current(device);
+  DeviceRun(tables, call, device).run(cell, name);
+}
+
+}  // namespace rnncc

@@ -1,0 +1,151 @@
+// How a GPU divides the work of a loop: tiles, columns, and which weights stay in shared memory.
+#pragma once
+
+#include <algorithm>
+
+#include "arguments.h"
+#include "module.h"
+
+namespace rnncc {
+
+inline int64_t ceil_divide(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
+inline int64_t round_up(int64_t n, int64_t unit) { return ceil_divide(n, unit) * unit; }
+
+// Blocks of a matrix's operand and result: 1 where it is dense.
+inline int32_t operand_parts(const Tables& tables, const ProductInfo& product, const int64_t* dims) {
+  const MatrixInfo& matrix = tables.matrices[tables.product_matrices[product.matrix]];
+  return dims[matrix.blocks] == 1 ? 1 : product.parts;
+}
+
+inline StagePlan plan_stage(const StageInfo& stage, const int64_t* dims, int64_t columns, int multiprocessors) {
+  StagePlan plan = {};
+  plan.heads = int32_t(dims[stage.blocks]);
+  plan.blocks = plan.heads == 1 ? 1 : stage.parts * plan.heads;
+  plan.depth = int32_t(dims[stage.width] / plan.blocks);
+  const int64_t unit_blocks = ceil_divide(plan.depth, UNIT_BLOCK);
+  plan.unit_blocks = unit_blocks * plan.blocks > multiprocessors ? 2 : 1;
+  plan.tiles_per_block = int32_t(ceil_divide(unit_blocks, plan.unit_blocks));
+  plan.tiles = plan.blocks * plan.tiles_per_block;
+  const int64_t column_blocks = ceil_divide(columns, COLUMN_BLOCK);
+  // Wide chunks use a weight for more columns; narrow ones give every multiprocessor something to do.
+  plan.column_blocks = column_blocks > 1 && plan.tiles * column_blocks > multiprocessors ? 2 : 1;
+  plan.column_chunks = int32_t(ceil_divide(column_blocks, plan.column_blocks));
+  plan.tile_lanes = std::min(plan.tiles, multiprocessors);
+  plan.column_lanes = std::max(1, std::min(plan.column_chunks, multiprocessors / plan.tile_lanes));
+  return plan;
+}
+
+struct Schedule {
+  std::vector<StagePlan> stages;
+  std::vector<JointPlan> joints;
+  std::vector<ProductPlan> products;
+  Shared shared = {};
+  int64_t packed_bytes = 0;
+  int32_t shared_bytes = 0;
+  int32_t ctas = 1;
+  int32_t column_multiple = COLUMN_BLOCK;  // images have rows up to a multiple of this
+};
+
+// Unit blocks of a joint's tile: those of all its matrices.
+inline int32_t joint_blocks(const Tables& tables, const StagePlan& stage, int p) {
+  return tables.products[p].count * stage.unit_blocks;
+}
+
+// Fills in products and the chunks of joints; `stage` is stage s.
+inline void plan_products(Schedule& schedule, const Tables& tables, int s, const int64_t* dims, int scalar_bytes) {
+  const StageInfo& stage = tables.stages[s];
+  for (int p = stage.first_product; p < stage.first_product + stage.products; ++p) {
+    const ProductInfo& info = tables.products[p];
+    const MatrixInfo& matrix = tables.matrices[tables.product_matrices[info.matrix]];
+    ProductPlan& product = schedule.products[p];
+    product.blocks = int32_t(dims[matrix.blocks]);
+    product.parts = operand_parts(tables, info, dims);
+    product.row_length = dims[matrix.columns] / product.blocks;
+    product.depth = int32_t((info.transposed ? dims[matrix.rows] : dims[matrix.columns]) / (product.parts * product.blocks));
+    product.chunks = int32_t(ceil_divide(product.depth, CHUNK));
+    product.image = info.image;
+    product.matrix = info.matrix;
+    product.joint = joint_of(tables, stage.first_product, p);
+    product.count = info.count;
+    product.previous = tables.slots[info.operand].kind == Kind::previous;
+    product.transposed = info.transposed;
+    schedule.joints[product.joint].chunks += product.parts * product.chunks;
+    if (product.joint != p) ++schedule.products[product.joint].more;
+  }
+  for (int p = stage.first_product; p < stage.first_product + stage.products; ++p) {
+    const int joint = schedule.products[p].joint;
+    if (joint == p) continue;
+    int later = 0;
+    for (int q = p + 1; q < stage.first_product + stage.products; ++q) later += joint_of(tables, stage.first_product, q) == joint;
+    schedule.products[p].more = later;
+  }
+  for (int p = stage.first_product; p < stage.first_product + stage.products; ++p) {
+    if (schedule.products[p].joint != p) continue;
+    JointPlan& joint = schedule.joints[p];
+    joint.per_warp = int32_t(ceil_divide(joint.chunks, WARPS));
+    joint.tile_bytes = int64_t(joint.chunks) * joint_blocks(tables, schedule.stages[s], p) * block_bytes(scalar_bytes);
+    joint.packed = schedule.packed_bytes;
+    schedule.packed_bytes += joint.tile_bytes * schedule.stages[s].tiles;
+  }
+}
+
+// Lays out shared memory: sums, partial sums, staging, places of chunks, then weights as far as they fit, the same fraction
+// of every warp's share of every joint.
+inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_bytes, int available) {
+  int64_t sums = 0, partial = WARPS * int64_t(sizeof(float)), staging = 0, used = 0, wanted = 0;
+  const auto each_joint = [&](const auto& visit) {
+    for (int s = 0; s < tables.stage_count; ++s) {
+      for (int p = tables.stages[s].first_product; p < tables.stages[s].first_product + tables.stages[s].products; ++p) {
+        if (schedule.products[p].joint == p) visit(schedule.stages[s], tables.stages[s], p, schedule.joints[p]);
+      }
+    }
+  };
+  each_joint([&](const StagePlan& plan, const StageInfo& stage, int p, JointPlan&) {
+    const int64_t columns = plan.column_blocks * COLUMN_BLOCK;
+    sums = std::max(sums, columns * stage.accumulators * plan.unit_blocks * UNIT_BLOCK * 4);
+    const int blocks = pass_blocks(joint_blocks(tables, plan, p), plan.column_blocks, scalar_bytes);
+    for (int b = 1; b <= blocks; ++b) partial = std::max(partial, WARPS * columns * partial_row(b) * 4);
+    staging = std::max<int64_t>(staging, WARPS * staging_bytes(scalar_bytes, plan.column_blocks));
+  });
+  const auto take = [&](int64_t bytes) {
+    const int64_t at = used;
+    used += round_up(bytes, 128);
+    return int32_t(at);
+  };
+  schedule.shared = {take(sums), take(partial), take(staging), 0};
+  each_joint([&](const StagePlan& plan, const StageInfo&, int p, JointPlan& joint) {
+    joint.table = take(joint.chunks * int64_t(sizeof(ChunkPlace)));
+    const int64_t tiles = ceil_divide(plan.tiles, plan.tile_lanes);
+    wanted += tiles * WARPS * joint.per_warp * joint_blocks(tables, plan, p) * block_bytes(scalar_bytes);
+  });
+  if (used > available) {
+    fail("the loop needs " + std::to_string(used) + " bytes of shared memory a multiprocessor, the GPU has " +
+         std::to_string(available));
+  }
+  const double fraction = wanted > 0 ? std::min(1.0, double(available - used - 128) / double(wanted)) : 1.0;
+  each_joint([&](const StagePlan& plan, const StageInfo&, int p, JointPlan& joint) {
+    joint.resident = int32_t(fraction * joint.per_warp);
+    joint.shared_tile = WARPS * joint.resident * joint_blocks(tables, plan, p) * block_bytes(scalar_bytes);
+    joint.shared = take(ceil_divide(plan.tiles, plan.tile_lanes) * joint.shared_tile);
+  });
+  schedule.shared_bytes = int32_t(used);
+}
+
+inline Schedule make_schedule(const Tables& tables, const int64_t* dims, int64_t columns, int scalar_bytes, const Gpu& gpu) {
+  Schedule schedule;
+  schedule.stages.resize(tables.stage_count);
+  schedule.joints.resize(tables.product_count);
+  schedule.products.resize(tables.product_count);
+  for (int s = 0; s < tables.stage_count; ++s) {
+    StagePlan& plan = schedule.stages[s] = plan_stage(tables.stages[s], dims, columns, gpu.multiprocessors);
+    const bool rows = tables.stages[s].row != RowOperator::none;
+    const int64_t ctas = rows ? std::min<int64_t>(columns, gpu.multiprocessors) : plan.tile_lanes * plan.column_lanes;
+    schedule.ctas = std::max(schedule.ctas, int32_t(ctas));
+    if (!rows) schedule.column_multiple = std::max(schedule.column_multiple, plan.column_blocks * COLUMN_BLOCK);
+    plan_products(schedule, tables, s, dims, scalar_bytes);
+  }
+  plan_shared(schedule, tables, scalar_bytes, gpu.shared_bytes);
+  return schedule;
+}
+
+}  // namespace rnncc

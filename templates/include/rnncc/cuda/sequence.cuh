@@ -1,0 +1,239 @@
+// The driver of every generated loop on a GPU: one launch runs a whole sequence, forward or backward.
+//
+// CTAs divide the units (and columns) of every stage and wait for each other only where the plan says that a stage reads
+// what others wrote. Packed weights stay in shared memory as far as they fit; the rest streams from L2 at each step.
+#pragma once
+
+#include "barrier.cuh"
+#include "math.cuh"
+#include "joint.cuh"
+#include "pack.cuh"
+#include "rows.cuh"
+
+namespace rnncc {
+
+// Where a CTA stands in a stage; `tile_lane` is beyond the tiles where it has no part in it.
+struct Lane {
+  int tile, column;
+};
+
+RNNCC_DEVICE Lane lane_of(const StagePlan& plan) {
+  const int lanes = plan.tile_lanes * plan.column_lanes;
+  if (int(blockIdx.x) >= lanes) return {plan.tiles, 0};
+  return {int(blockIdx.x) % plan.tile_lanes, int(blockIdx.x) / plan.tile_lanes};
+}
+
+// Element e of a tile and a chunk of columns, units first.
+template <class R>
+RNNCC_DEVICE Element element_of(const R& run, const StagePlan& plan, const Tile& tile, int chunk, int e) {
+  const int units = plan.unit_blocks * UNIT_BLOCK, columns = plan.column_blocks * COLUMN_BLOCK;
+  Element at;
+  at.unit = tile.begin + (e & (units - 1));
+  at.column = chunk * columns + e / units;
+  at.head = tile.head;
+  at.valid = at.unit < tile.end && at.column < run.plan.columns && e < units * columns;
+  // The compiler must not know these to be the same at each step: it would keep an address for every slot in registers.
+  asm volatile("" : "+r"(at.unit), "+r"(at.column));
+  return at;
+}
+
+// All joints of a stage from product p on. `slot`: which of the CTA's tiles it is.
+template <int stage, int p, class R>
+RNNCC_DEVICE void contract(const R& run, const StagePlan& plan, int tile, int slot, int head, int column, float* sums) {
+  constexpr StageInfo info = R::Program::tables.stages[stage];
+  if constexpr (p < info.first_product + info.products) {
+    if constexpr (joint_of(R::Program::tables, info.first_product, p) == p) {
+      constexpr ProductInfo product = R::Program::tables.products[p];
+      const JointPlan& joint = run.plan.joints[p];
+      const int units = plan.unit_blocks * UNIT_BLOCK;
+      const char* images = run.plan.images + column * run.plan.image_row;
+      const Pass pass = {run.plan.shared,
+                         joint,
+                         run.shared,
+                         reinterpret_cast<const unsigned char*>(run.plan.packed) + joint.packed + tile * joint.tile_bytes,
+                         run.shared + joint.shared + slot * joint.shared_tile,
+                         images + (run.n & (RING - 1)) * run.plan.image_step,
+                         images + ((run.n - 1) & (RING - 1)) * run.plan.image_step,
+                         run.plan.image_row,
+                         head,
+                         sums + product.first * units,
+                         info.accumulators * units};
+      contract_joint<typename R::Scalar, product.count, product.accumulate>(pass, plan.unit_blocks, plan.column_blocks);
+    }
+    contract<stage, p + 1>(run, plan, tile, slot, head, column, sums);
+  }
+}
+
+template <int stage, class F, class R>
+RNNCC_DEVICE void tile_stage(R& run) {
+  constexpr StageInfo info = R::Program::tables.stages[stage];
+  const StagePlan& plan = run.plan.stages[stage];
+  const Lane lane = lane_of(plan);
+  const int thread = threadIdx.x;
+  Element at = {};
+  typename F::Early early = {};
+  if (lane.tile < plan.tiles) {
+    at = element_of(run, plan, tile_of(plan, lane.tile), lane.column, thread);
+    if (at.valid) early = F::early(run, at);
+  }
+  if constexpr (info.barrier) {
+    grid_barrier(run.plan.barrier, run.arrived);
+  }
+  const int units = plan.unit_blocks * UNIT_BLOCK, columns = plan.column_blocks * COLUMN_BLOCK;
+  float* sums = reinterpret_cast<float*>(run.shared + run.plan.shared.sums);
+  bool fresh = true;  // `early` is loaded
+  int slot = 0;
+  for (int t = lane.tile; t < plan.tiles; t += plan.tile_lanes, ++slot) {
+    const Tile tile = tile_of(plan, t);
+    for (int chunk = lane.column; chunk < plan.column_chunks; chunk += plan.column_lanes) {
+      if (!fresh) {
+        at = element_of(run, plan, tile, chunk, thread);
+        if (at.valid) early = F::early(run, at);
+      }
+      fresh = false;
+      typename F::Late late = {};
+      if (at.valid) late = F::late(run, at);
+      contract<stage, info.first_product>(run, plan, t, slot, tile.head, chunk * columns, sums);
+      for (int e = thread;;) {
+        if (at.valid) {
+          F::compute(run, at, early, late, sums + e / units * info.accumulators * units + (e & (units - 1)), units);
+        }
+        e += THREADS;
+        if (e >= units * columns) break;
+        at = element_of(run, plan, tile, chunk, e);
+        if (at.valid) {
+          early = F::early(run, at);
+          late = F::late(run, at);
+        }
+      }
+      if constexpr (info.products > 0) __syncthreads();
+    }
+  }
+}
+
+template <int stage, class R>
+RNNCC_DEVICE void row_stage(R& run) {
+  constexpr StageInfo info = R::Program::tables.stages[stage];
+  if constexpr (info.barrier) {
+    grid_barrier(run.plan.barrier, run.arrived);
+  } else {
+    __syncthreads();
+  }
+  float* scratch = reinterpret_cast<float*>(run.shared + run.plan.shared.partial);
+  for (int column = blockIdx.x; column < run.plan.columns; column += gridDim.x) row_operation<stage>(run, column, scratch);
+  __syncthreads();
+}
+
+// Packs the weights of stages from `stage` on; tiles are divided among CTAs.
+template <int stage, int p, class R>
+RNNCC_DEVICE void pack(const R& run) {
+  if constexpr (stage < R::Program::tables.stage_count) {
+    constexpr StageInfo info = R::Program::tables.stages[stage];
+    if constexpr (p < info.first_product + info.products) {
+      if constexpr (joint_of(R::Program::tables, info.first_product, p) == p) {
+        using S = typename R::Scalar;
+        const JointPlan& joint = run.plan.joints[p];
+        for (int tile = blockIdx.x; tile < run.plan.stages[stage].tiles; tile += gridDim.x) {
+          pack_tile(run.plan.products, p, run.plan.stages[stage], run.plan.matrices, tile,
+                    reinterpret_cast<S*>(run.plan.packed + joint.packed + tile * joint.tile_bytes));
+        }
+      }
+      pack<stage, p + 1>(run);
+    } else if constexpr (stage + 1 < R::Program::tables.stage_count) {
+      pack<stage + 1, R::Program::tables.stages[stage + 1].first_product>(run);
+    }
+  }
+}
+
+// Brings what stays of the weights into shared memory.
+template <int stage, int p, class R>
+RNNCC_DEVICE void settle(const R& run) {
+  if constexpr (stage < R::Program::tables.stage_count) {
+    constexpr StageInfo info = R::Program::tables.stages[stage];
+    if constexpr (p < info.first_product + info.products) {
+      if constexpr (joint_of(R::Program::tables, info.first_product, p) == p) {
+        using S = typename R::Scalar;
+        const JointPlan& joint = run.plan.joints[p];
+        const StagePlan& plan = run.plan.stages[stage];
+        const int chunk = R::Program::tables.products[p].count * plan.unit_blocks * BLOCK_BYTES<S> / 16;
+        place_chunks<S>(run.plan.products, p, run.plan.image_places, reinterpret_cast<ChunkPlace*>(run.shared + joint.table));
+        const Lane lane = lane_of(plan);
+        int slot = 0;
+        for (int tile = lane.tile; tile < plan.tiles; tile += plan.tile_lanes, ++slot) {
+          const uint4* from = reinterpret_cast<const uint4*>(run.plan.packed + joint.packed + tile * joint.tile_bytes);
+          uint4* to = reinterpret_cast<uint4*>(run.shared + joint.shared + slot * joint.shared_tile);
+          for (int i = threadIdx.x; i < WARPS * joint.resident * chunk; i += THREADS) {
+            const int warp = i / (joint.resident * chunk), within = i % (joint.resident * chunk);
+            const int64_t source = int64_t(warp) * joint.per_warp * chunk + within;
+            if (source < int64_t(joint.chunks) * chunk) to[i] = from[source];
+          }
+        }
+      }
+      settle<stage, p + 1>(run);
+    } else if constexpr (stage + 1 < R::Program::tables.stage_count) {
+      settle<stage + 1, R::Program::tables.stages[stage + 1].first_product>(run);
+    }
+  }
+}
+
+// Operands of the first step that stand beyond the loop.
+template <int p, class R>
+RNNCC_DEVICE void initial_images(const R& run) {
+  if constexpr (p < R::Program::tables.product_count) {
+    constexpr ProductInfo product = R::Program::tables.products[p];
+    if constexpr (R::Program::tables.slots[product.operand].kind == Kind::previous) {
+      using S = typename R::Scalar;
+      const ImagePlace& image = run.plan.image_places[product.image];
+      const SlotPlace& place = run.plan.slots[product.operand];
+      const int64_t width = run.plan.dims[R::Program::tables.slots[product.operand].width], all = width * run.plan.columns;
+      for (int64_t i = blockIdx.x * THREADS + threadIdx.x; i < all; i += int64_t(gridDim.x) * THREADS) {
+        const int64_t column = i / width, unit = i % width;
+        const int64_t at = image.blocks > 1 ? unit / image.depth * image.padded + unit % image.depth : unit;
+        char* row = run.plan.images + image.offset + (RING - 1) * run.plan.image_step + column * run.plan.image_row;
+        reinterpret_cast<S*>(row)[at] =
+            from_float<S>(static_cast<const float*>(place.edge)[column * place.edge_row + unit]);
+      }
+    }
+    initial_images<p + 1>(run);
+  }
+}
+
+template <int f, class R>
+RNNCC_DEVICE void finals(const R& run) {
+  if constexpr (f < R::Program::tables.final_count) {
+    constexpr int slot = R::Program::tables.finals[f].slot;
+    const OutputPlace& place = run.plan.finals[f];
+    const int64_t width = run.plan.dims[R::Program::tables.slots[slot].width], all = place.base ? width * run.plan.columns : 0;
+    for (int64_t i = blockIdx.x * THREADS + threadIdx.x; i < all; i += int64_t(gridDim.x) * THREADS) {
+      put<float>(place, 0, int(i / width), i % width, load<slot>(run, int(i / width), i % width));
+    }
+    finals<f + 1>(run);
+  }
+}
+
+template <class P, class S>
+RNNCC_DEVICE void run_sequence(const Arguments<P>& plan) {
+  extern __shared__ __align__(128) unsigned char shared_memory[];
+  Run<P, S> run = {plan, shared_memory, 0, 0, 0};
+  pack<0, P::tables.stages[0].first_product>(run);
+  initial_images<0>(run);
+  grid_barrier(plan.barrier, run.arrived);
+  settle<0, P::tables.stages[0].first_product>(run);
+  __syncthreads();
+  for (run.n = 0; run.n < plan.steps; ++run.n) {
+    run.t = run.time(run.n);
+    P::step(run);
+  }
+  grid_barrier(plan.barrier, run.arrived);
+  finals<0>(run);
+}
+
+// active[t, b] = t < lengths[b]
+template <class S>
+RNNCC_DEVICE void mark_active(const int64_t* lengths, S* active, int64_t steps, int64_t columns) {
+  for (int64_t i = blockIdx.x * int64_t(THREADS) + threadIdx.x; i < steps * columns; i += int64_t(gridDim.x) * THREADS) {
+    active[i] = from_float<S>(i / columns < lengths[i % columns] ? 1.0f : 0.0f);
+  }
+}
+
+}  // namespace rnncc

@@ -1,0 +1,125 @@
+// The tensors of a call in the element types that the kernel takes: others are converted before it, or after it.
+#pragma once
+
+#include <map>
+
+#include "aten.h"
+#include "schedule.h"
+
+namespace rnncc {
+
+inline bool is_output(Table table) {
+  return table == SEQUENCES || table == FINAL || table == D_STREAMS || table == D_WEIGHTS || table == D_STATES ||
+         table == SAVED;
+}
+
+inline int64_t dtype_bytes(rnncc_dtype dtype) { return dtype == RNNCC_FLOAT64 ? 8 : dtype == RNNCC_FLOAT32 ? 4 : 2; }
+
+// SAVED is an output of a forward call and an input of a backward call, and float in both.
+class CallTensors {
+ public:
+  CallTensors(const Tables& tables, const Call& call, const int64_t* dims, Device device)
+      : device(device), tables_(tables), call_(call), dims_(dims), scalar_(choose_scalar()) {}
+
+  // The type of streams and weights: theirs if they have one, else float.
+  rnncc_dtype scalar() const { return scalar_; }
+
+  // A tensor of a table, in the type that the kernel takes; without data where it is not given or not wanted.
+  const rnncc_tensor& at(Table table, int index) {
+    const auto key = std::make_pair(table, index);
+    const auto found = fitted_.find(key);
+    return found != fitted_.end() ? found->second : fitted_[key] = fit(table, index);
+  }
+
+  // After the kernel: what was computed in another type goes to the caller's tensors.
+  void write_back() {
+    for (const Copy& copy : copies_) RNNCC_TORCH(aoti_torch_copy_(copy.to.get(), copy.from.get(), 0));
+  }
+
+  // A tensor [T, B, width], [B, width] or [elements], as the table's are.
+  Tensor view(Table table, int index, const rnncc_tensor& t) const {
+    const int64_t width = width_of(table, index);
+    if (table == WEIGHTS || table == D_WEIGHTS) return over(t.data, {width}, {1}, t.dtype, device);
+    if (!has_time(table)) return over(t.data, {call_.columns, width}, {t.column, 1}, t.dtype, device);
+    return over(t.data, {call_.steps, call_.columns, width}, {t.step, t.column, 1}, t.dtype, device);
+  }
+
+  static bool has_time(Table table) { return table != STATES && table != FINAL && table != D_FINAL && table != D_STATES; }
+
+  const Device device;
+
+ private:
+  struct Copy {
+    Tensor to, from;
+  };
+
+  rnncc_dtype wanted(Table table) const {
+    const bool typed = table == STREAMS || table == WEIGHTS || table == SEQUENCES || table == D_SEQUENCES ||
+                       table == D_STREAMS || table == D_WEIGHTS;
+    return typed ? scalar_ : RNNCC_FLOAT32;
+  }
+
+  rnncc_dtype choose_scalar() const {
+    const rnncc_dtype first = call_.table[STREAMS][0].dtype;
+    for (int w = 0; w < tables_.weight_count; ++w) {
+      if (call_.table[WEIGHTS][w].dtype != first) return RNNCC_FLOAT32;
+    }
+    return first;
+  }
+
+  // Units of a tensor that the tables name; elements of a weight.
+  int64_t width_of(Table table, int index) const {
+    if (table == WEIGHTS || table == D_WEIGHTS) return dims_[tables_.weight_rows + index] * dims_[tables_.weight_columns + index];
+    int64_t width = 0;
+    const auto cover = [&](Table other, int16_t i, int64_t end) {
+      if (other == table && i == index) width = std::max(width, end);
+    };
+    for (int s = 0; s < tables_.slot_count; ++s) {
+      const SlotInfo& slot = tables_.slots[s];
+      if (slot.kind == Kind::stored) {
+        for (int d = slot.first_destination; d < slot.first_destination + slot.destinations; ++d) {
+          const Destination& to = tables_.destinations[d];
+          cover(to.table, to.index, dims_[to.offset] + dims_[slot.width]);
+        }
+      } else if (slot.kind == Kind::read || slot.kind == Kind::previous || slot.kind == Kind::next) {
+        cover(slot.table, slot.index, dims_[slot.offset] + dims_[slot.width]);
+      }
+    }
+    for (int f = 0; f < tables_.final_count; ++f) {
+      const FinalInfo& end = tables_.finals[f];
+      cover(end.table, end.index, dims_[tables_.slots[end.slot].width]);
+    }
+    for (int z = 0; z < tables_.zero_count; ++z) {
+      const ZeroInfo& zero = tables_.zeros[z];
+      cover(zero.table, zero.index, dims_[zero.offset] + dims_[zero.width]);
+    }
+    return width;
+  }
+
+  rnncc_tensor fit(Table table, int index) {
+    if (!call_.table[table]) return {nullptr, 0, 0, wanted(table)};
+    const rnncc_tensor& given = call_.table[table][index];
+    if (!given.data || given.dtype == wanted(table)) return given;
+    const int64_t width = width_of(table, index);
+    Tensor original = view(table, index, given);
+    Tensor made = empty(sizes_of(original), torch_dtype(wanted(table)), device);
+    const rnncc_tensor result = {made.data(), call_.columns * width, width, wanted(table)};
+    if (is_output(table)) {
+      copies_.push_back({std::move(original), std::move(made)});
+    } else {
+      RNNCC_TORCH(aoti_torch_copy_(made.get(), original.get(), 0));
+      kept_.push_back(std::move(made));
+    }
+    return result;
+  }
+
+  const Tables& tables_;
+  const Call& call_;
+  const int64_t* dims_;
+  const rnncc_dtype scalar_;
+  std::map<std::pair<Table, int>, rnncc_tensor> fitted_;
+  std::vector<Copy> copies_;
+  std::vector<Tensor> kept_;
+};
+
+}  // namespace rnncc
