@@ -12,8 +12,8 @@ from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.artifact import DeviceUnit
 from rnncc.stages.build.ninja import Command
 
-# `-lineinfo` costs nothing at run time and lets profilers name the `.rnn` file's line. No fast-math flag.
-FLAGS = ("-cubin", "-std=c++17", "-O3", "-lineinfo", "--expt-relaxed-constexpr")
+# No fast-math flag.
+FLAGS = ("-cubin", "-std=c++17", "-O3", "--expt-relaxed-constexpr")
 
 
 @dataclass(frozen=True, slots=True)
