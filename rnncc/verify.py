@@ -106,7 +106,8 @@ class _Problem:
         self.sizes = sizes = problem_sizes(cell)
         dims = {size.name: sizes[size.name] for size in cell.sizes if size.solved is None}
         torch.manual_seed(0)
-        self.layer = layer_class(sizes["I"], sizes["H"], dtype=dtype, device=device, **dims)
+        # Made on the CPU: the same parameters on every device.
+        self.layer = layer_class(sizes["I"], sizes["H"], dtype=dtype, **dims).to(device)
         self.states = [state for state in cell.states if state.delay_of is None]
         self.inputs = {i.name: draw(steps, columns, evaluate(i.width, sizes)) for i in cell.inputs}
         # Extra inputs are mostly times and gates: a negative one may leave the domain of a logarithm.

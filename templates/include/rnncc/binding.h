@@ -2,7 +2,7 @@
 // was given, allocates what it returns, makes the mask streams from `lengths` and `reset`, and makes one call.
 #pragma once
 
-#include "cuda/aten.h"
+#include "aten.h"
 #include "linear_call.h"
 #include "tensor.h"
 

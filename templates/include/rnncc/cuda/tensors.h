@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "aten.h"
+#include "../aten.h"
 #include "schedule.h"
 
 namespace rnncc {

@@ -1,7 +1,7 @@
-// Torch's own operations on tensors that the loop's host side needs, through the dispatcher: they run on the current stream.
+// Torch's own operations on tensors that the ops' host side needs, through the dispatcher: they run on the current stream.
 #pragma once
 
-#include "../tensor.h"
+#include "tensor.h"
 
 namespace rnncc {
 
