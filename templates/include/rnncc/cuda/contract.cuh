@@ -18,21 +18,21 @@ struct Share {
   int first, end, resident;
   const unsigned char* shared;  // the warp's first resident chunk
   const unsigned char* packed;  // chunk `first`
-  int stride;                   // bytes of a chunk of all unit blocks
   const ChunkPlace* places;
-  const char* present;   // the images at this step and the one before, at the first column
+  const char* present;   // the images at this step and the one before, where the lane begins
   const char* previous;
   int64_t row;           // bytes between columns
-  int head;
+  uint32_t head;
 
   RNNCC_DEVICE const char* operand(int chunk) const {
     const ChunkPlace place = places[chunk];
-    const char* images = place.head >> 31 ? previous : present;
-    return images + int64_t(place.offset + head * (place.head & 0x7fffffffu)) * 16;
+    return (place.head >> 31 ? previous : present) + uint64_t(place.offset + head * (place.head & 0x7fffffffu)) * 16;
   }
+  // `STRIDE`: bytes of a chunk of all unit blocks.
+  template <int STRIDE>
   RNNCC_DEVICE const unsigned char* weights(int chunk) const {
     const int local = chunk - first;
-    return local < resident ? shared + local * stride : packed + int64_t(local) * stride;
+    return (local < resident ? shared : packed) + uint32_t(local * STRIDE);
   }
 };
 
@@ -45,18 +45,25 @@ RNNCC_DEVICE uint4 load_operand(const void* p) {
 // Adds the products of a warp's chunks to c, [unit block][column block][4].
 template <class S, int BLOCKS, int COLUMNS>
 struct Contraction {
+  // Where a lane's operands begin: at column `lane / 4`, eight terms apart.
+  static RNNCC_DEVICE int64_t lane_offset(int64_t row) {
+    const int lane = threadIdx.x % 32;
+    return lane / 4 * row + lane % 4 * 16;
+  }
+
   static constexpr int DEPTH = COLUMNS == 1 ? 8 : 4;  // chunks of operands on their way
   float c[BLOCKS][COLUMNS][4];
   uint4 operands[DEPTH][COLUMNS][2];
 
   RNNCC_DEVICE void load(int i, const Share& share, int chunk) {
-    const int lane = threadIdx.x % 32;
-    const char* p = share.operand(chunk) + lane / 4 * share.row + lane % 4 * 16;
+    const char* p = share.operand(chunk);
+    const int64_t eight = share.row * 8;
 #pragma unroll
     for (int m = 0; m < COLUMNS; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        operands[i][m][half] = load_operand(p + (m * COLUMN_BLOCK + half * 8) * share.row);
+        operands[i][m][half] = load_operand(p);
+        p += eight;
       }
     }
   }
@@ -74,6 +81,7 @@ struct Contraction {
     }
   }
 
+  template <int STRIDE>
   RNNCC_DEVICE void run(const Share& share, unsigned char*) {
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) {
@@ -94,7 +102,7 @@ struct Contraction {
 #pragma unroll
       for (int i = 0; i < DEPTH; ++i) {
         if (chunk + i >= share.end) break;
-        multiply(i, share.weights(chunk + i));
+        multiply(i, share.weights<STRIDE>(chunk + i));
         if (chunk + i + DEPTH < share.end) load(i, share, chunk + i + DEPTH);
       }
     }

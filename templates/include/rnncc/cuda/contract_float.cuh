@@ -13,14 +13,22 @@ struct Contraction<float, BLOCKS, COLUMNS> {
   static constexpr int DEPTH = COLUMNS == 1 ? 4 : 2;
   static constexpr int ROWS = 2 * BLOCKS, HELD = 2 * COLUMNS, ALL = COLUMNS * COLUMN_BLOCK;
   float c[HELD][ROWS];
+
+  // Where a lane's operands begin: at column `lane / 8`, a quad of terms apart.
+  static RNNCC_DEVICE int64_t lane_offset(int64_t row) {
+    const int lane = threadIdx.x % 32;
+    return lane / 8 * row + lane % 8 * 16;
+  }
+
   float4 operands[DEPTH][4 * COLUMNS];  // columns lane / 8 + 4 i, quad lane % 8
 
   RNNCC_DEVICE void load(int i, const Share& share, int chunk) {
-    const int lane = threadIdx.x % 32;
-    const char* p = share.operand(chunk) + lane / 8 * share.row + lane % 8 * 16;
+    const char* p = share.operand(chunk);
+    const int64_t four = share.row * 4;
 #pragma unroll
     for (int j = 0; j < 4 * COLUMNS; ++j) {
-      const uint4 v = load_operand(p + 4 * j * share.row);
+      const uint4 v = load_operand(p);
+      p += four;
       operands[i][j] = make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
     }
   }
@@ -57,6 +65,7 @@ struct Contraction<float, BLOCKS, COLUMNS> {
     }
   }
 
+  template <int STRIDE>
   RNNCC_DEVICE void run(const Share& share, unsigned char* scratch) {
     float4* staging = reinterpret_cast<float4*>(scratch);
 #pragma unroll
@@ -77,7 +86,7 @@ struct Contraction<float, BLOCKS, COLUMNS> {
         if (chunk + i >= share.end) break;
         stage(i, staging);
         if (chunk + i + DEPTH < share.end) load(i, share, chunk + i + DEPTH);
-        multiply(staging, share.weights(chunk + i));
+        multiply(staging, share.weights<STRIDE>(chunk + i));
       }
     }
   }

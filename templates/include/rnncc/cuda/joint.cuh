@@ -31,16 +31,16 @@ RNNCC_DEVICE void contract_blocks(const Pass& pass) {
   share.first = ::min(warp * joint.per_warp, joint.chunks);
   share.end = ::min(share.first + joint.per_warp, joint.chunks);
   share.resident = joint.resident;
-  share.stride = stride;
   share.shared = pass.resident + warp * joint.resident * stride + FIRST * BLOCK_BYTES<S>;
   share.packed = pass.packed + int64_t(share.first) * stride + FIRST * BLOCK_BYTES<S>;
   share.places = reinterpret_cast<const ChunkPlace*>(pass.shared + joint.table);
-  share.present = pass.present;
-  share.previous = pass.previous;
+  const int64_t lane_offset = Contraction<S, BLOCKS, COLUMNS>::lane_offset(pass.row);
+  share.present = pass.present + lane_offset;
+  share.previous = pass.previous + lane_offset;
   share.row = pass.row;
   share.head = pass.head;
   Contraction<S, BLOCKS, COLUMNS> contraction;
-  contraction.run(share, pass.shared + pass.layout.staging + warp * staging_bytes(int(sizeof(S)), COLUMNS));
+  contraction.template run<stride>(share, pass.shared + pass.layout.staging + warp * staging_bytes(int(sizeof(S)), COLUMNS));
 
   constexpr int columns = partial_row(BLOCKS), partial_warp = COLUMNS * COLUMN_BLOCK * columns, rows = BLOCKS * UNIT_BLOCK;
   float* partial = reinterpret_cast<float*>(pass.shared + pass.layout.partial);

@@ -23,13 +23,16 @@ RNNCC_DEVICE Lane lane_of(const StagePlan& plan) {
   return {int(blockIdx.x) % plan.tile_lanes, int(blockIdx.x) / plan.tile_lanes};
 }
 
+// A tile has one or two unit blocks.
+RNNCC_DEVICE int column_in_chunk(const StagePlan& plan, int e) { return e >> (plan.unit_blocks == 2 ? 4 : 3); }
+
 // Element e of a tile and a chunk of columns, units first.
 template <class R>
 RNNCC_DEVICE Element element_of(const R& run, const StagePlan& plan, const Tile& tile, int chunk, int e) {
   const int units = plan.unit_blocks * UNIT_BLOCK, columns = plan.column_blocks * COLUMN_BLOCK;
   Element at;
   at.unit = tile.begin + (e & (units - 1));
-  at.column = chunk * columns + e / units;
+  at.column = chunk * columns + column_in_chunk(plan, e);
   at.head = tile.head;
   at.valid = at.unit < tile.end && at.column < run.plan.columns && e < units * columns;
   // The compiler must not know these to be the same at each step: it would keep an address for every slot in registers.
@@ -96,7 +99,7 @@ RNNCC_DEVICE void tile_stage(R& run) {
       contract<stage, info.first_product>(run, plan, t, slot, tile.head, chunk * columns, sums);
       for (int e = thread;;) {
         if (at.valid) {
-          F::compute(run, at, early, late, sums + e / units * info.accumulators * units + (e & (units - 1)), units);
+          F::compute(run, at, early, late, sums + column_in_chunk(plan, e) * info.accumulators * units + (e & (units - 1)), units);
         }
         e += THREADS;
         if (e >= units * columns) break;
