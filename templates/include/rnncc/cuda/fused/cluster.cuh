@@ -1,0 +1,477 @@
+// Fused loops in one cluster of thread blocks (or one block): matrices in registers and shared memory, carries in registers.
+//
+//   gather   operands go to all blocks, each computes whole sums for its own units: little to send where a unit has one
+//            operand (forward)
+//   scatter  operands stay, each block computes a part of the sums of all units and sends it to the units' owner, who adds
+//            them in the order of the blocks: little to send where a unit has one sum (backward)
+//
+// Blocks send with st.async, and a barrier in the receiver's shared memory counts the bytes: no fence, no cluster barrier.
+// Two buffers are enough: a block sends for step t + 1 only after it has got everything of step t, which its peers sent
+// after their last look at step t - 1.
+#pragma once
+
+#include "step.cuh"
+
+namespace rnncc {
+
+// Fragments of a matrix that stay for the whole sequence: pairs of k16 tiles, some in registers, the others in shared
+// memory; those stand between the former, so that their loads run under the products.
+template <int PAIRS_, int ROWS_, int REGISTER_PAIRS_>
+struct Resident {
+  static constexpr int PAIRS = PAIRS_, ROWS = ROWS_, REGISTER_PAIRS = REGISTER_PAIRS_ < PAIRS_ ? REGISTER_PAIRS_ : PAIRS_;
+  static constexpr int SHARED_PAIRS = PAIRS - REGISTER_PAIRS, WARP_BYTES = SHARED_PAIRS * ROWS * 1024;
+  __host__ __device__ static constexpr bool in_shared(int p) { return (p + 1) * SHARED_PAIRS / PAIRS > p * SHARED_PAIRS / PAIRS; }
+  __host__ __device__ static constexpr int shared_before(int p) { return p * SHARED_PAIRS / PAIRS; }
+
+  uint4 registers[at_least_one(REGISTER_PAIRS)][ROWS][2];
+  uint4* shared;  // of the warp
+
+  // `low`, `high`: terms 8q…8q+7 of the chunk of rows `row` of the tile's two halves.
+  RNNCC_DEVICE void set(int pair, int m, uint4 low, uint4 high) {
+    const uint4 even = make_uint4(low.x, high.x, low.y, high.y), odd = make_uint4(low.z, high.z, low.w, high.w);
+    if (!in_shared(pair)) {
+      registers[pair - shared_before(pair)][m][0] = even;
+      registers[pair - shared_before(pair)][m][1] = odd;
+    } else {
+      uint4* const to = shared + (shared_before(pair) * ROWS + m) * 64 + threadIdx.x % 32;
+      to[0] = even;
+      to[32] = odd;
+    }
+  }
+  RNNCC_DEVICE void get(int pair, int m, uint4& even, uint4& odd) const {
+    if (!in_shared(pair)) {
+      even = registers[pair - shared_before(pair)][m][0];
+      odd = registers[pair - shared_before(pair)][m][1];
+    } else {
+      const uint4* const from = shared + (shared_before(pair) * ROWS + m) * 64 + threadIdx.x % 32;
+      even = from[0];
+      odd = from[32];
+    }
+  }
+};
+
+// Operands in shared memory, in blocks [8 columns][8 terms]: what a warp sends to a peer is 128 bytes in a row, and 160
+// bytes from block to block keep the lanes of a quarter-warp, which read four blocks, off each other's banks.
+constexpr int OPERAND_BLOCK = 160;
+
+// acc[n][m] += matrix @ operands. `operand`: the lane's place in the first block.
+template <class E, class R, int TILES>
+RNNCC_DEVICE void multiply(const R& matrix, const char* operand, int tile_bytes, float (&acc)[TILES][R::ROWS][4]) {
+  // Few tiles make short chains of dependent products: even and odd terms then have sums of their own.
+  constexpr int CHAINS = R::ROWS * TILES >= 4 ? 1 : 2;
+  float odd_acc[CHAINS == 2 ? TILES : 1][CHAINS == 2 ? R::ROWS : 1][4] = {};
+#pragma unroll
+  for (int pair = 0; pair < R::PAIRS; ++pair) {
+    uint4 even[R::ROWS], odd[R::ROWS];
+#pragma unroll
+    for (int m = 0; m < R::ROWS; ++m) matrix.get(pair, m, even[m], odd[m]);
+#pragma unroll
+    for (int n = 0; n < TILES; ++n) {
+      const uint4 b = *reinterpret_cast<const uint4*>(operand + n * tile_bytes + pair * 4 * OPERAND_BLOCK);
+#pragma unroll
+      for (int m = 0; m < R::ROWS; ++m) mma<E>(acc[n][m], even[m], b.x, b.y);
+#pragma unroll
+      for (int m = 0; m < R::ROWS; ++m) mma<E>(CHAINS == 2 ? odd_acc[n % (CHAINS == 2 ? TILES : 1)][m % (CHAINS == 2 ? R::ROWS : 1)] : acc[n][m], odd[m], b.z, b.w);
+    }
+  }
+  if constexpr (CHAINS == 2)
+#pragma unroll
+    for (int n = 0; n < TILES; ++n)
+#pragma unroll
+      for (int m = 0; m < R::ROWS; ++m)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) acc[n][m][i] += odd_acc[n][m][i];
+}
+
+// Where a block of the grid works.
+struct Seat {
+  int rank, head, first_column, columns;
+};
+template <int CTAS, class C>
+RNNCC_DEVICE Seat seat_of(const C& call) {
+  const int cluster = blockIdx.x / CTAS, group = cluster / call.heads;
+  Seat seat;
+  seat.rank = CTAS > 1 ? cluster_rank() : 0;
+  seat.head = cluster % call.heads;
+  seat.first_column = group * call.group_columns;
+  seat.columns = min(call.group_columns, call.columns - seat.first_column);
+  return seat;
+}
+
+// ---- gather
+
+// UNIT_WARPS × K_WARPS warps; a warp has BLOCKS blocks of 8 units and one of K_WARPS ranges of the terms.
+template <class Step_, int H_, int CTAS_, int UNIT_WARPS_, int K_WARPS_, int BLOCKS_, int TILES_, int REGISTER_TILES_>
+struct GatherShape {
+  using Step = Step_;
+  using E = typename Step::Element;
+  static constexpr int H = H_, CTAS = CTAS_, UNIT_WARPS = UNIT_WARPS_, K_WARPS = K_WARPS_, BLOCKS = BLOCKS_, TILES = TILES_;
+  static constexpr int UNITS = UNIT_WARPS * BLOCKS * 8, DIM = UNITS * CTAS, COLUMNS = TILES * 8;
+  static constexpr int THREADS = UNIT_WARPS * K_WARPS * 32;
+  static constexpr int HALVES = Step::SUMS * BLOCKS;
+  static constexpr int DEPTH = Step::OPERANDS * DIM, RANGE = DEPTH / K_WARPS;  // terms; of a K warp
+  using Matrix = Resident<RANGE / 32, ceil_div(HALVES, 2), REGISTER_TILES_ / 2>;
+  // Block u of a unit warp belongs to K warp u % K_WARPS, which adds its sums up and does its elementwise part.
+  static constexpr int OWNED = ceil_div(BLOCKS, K_WARPS);
+  static constexpr int TILE_BYTES = DEPTH / 8 * OPERAND_BLOCK, BUFFER_BYTES = TILES * TILE_BYTES;
+  static constexpr int PARTIAL_BYTES = 2 * (K_WARPS - 1) * UNIT_WARPS * TILES * HALVES * 256;
+  static constexpr int MATRIX_BYTES = UNIT_WARPS * K_WARPS * Matrix::WARP_BYTES;
+  static constexpr int RING_BYTES = Item<Step, H>::RING_BYTES;
+  static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + MATRIX_BYTES + PARTIAL_BYTES + UNIT_WARPS * BLOCKS * TILES * RING_BYTES + 16 * K_WARPS;
+  static_assert(H % 8 == 0 && DIM >= H && DIM % (32 * K_WARPS) == 0);
+  static_assert(K_WARPS == 1 || 2 * UNIT_WARPS < 16, "named barriers");
+};
+
+template <class S>
+RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
+  using Step = typename S::Step;
+  using E = typename Step::Element;
+  constexpr int STAGES = Item<Step, S::H>::STAGES;
+  extern __shared__ __align__(128) char shared[];
+  char* const operands = shared;
+  char* const matrices = operands + 2 * S::BUFFER_BYTES;
+  float2* const partial = reinterpret_cast<float2*>(matrices + S::MATRIX_BYTES);
+  char* const rings = matrices + S::MATRIX_BYTES + S::PARTIAL_BYTES;
+  const uint32_t barriers = shared_address(rings + S::UNIT_WARPS * S::BLOCKS * S::TILES * S::RING_BYTES);  // [2][K_WARPS]
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
+  const int unit_warp = warp % S::UNIT_WARPS, k_warp = warp / S::UNIT_WARPS;
+  const Seat seat = seat_of<S::CTAS>(call);
+  const int unit0 = seat.rank * S::UNITS + unit_warp * S::BLOCKS * 8;
+
+  typename S::Matrix matrix;
+  matrix.shared = reinterpret_cast<uint4*>(matrices + warp * S::Matrix::WARP_BYTES);
+#pragma unroll
+  for (int pair = 0; pair < S::Matrix::PAIRS; ++pair) {
+    const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::DIM, k = term % S::DIM;
+#pragma unroll
+    for (int m = 0; m < S::Matrix::ROWS; ++m) {
+      uint4 v[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int half = 2 * m + i, sum = half % Step::SUMS, unit = unit0 + half / Step::SUMS * 8 + row;
+        v[i] = half < S::HALVES ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
+                                : make_uint4(0, 0, 0, 0);
+      }
+      matrix.set(pair, m, v[0], v[1]);
+    }
+  }
+  for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
+  const uint32_t expected = seat.columns * S::RANGE * 2;
+  if constexpr (S::CTAS > 1) {
+    if (threadIdx.x < 2 * S::K_WARPS) barrier_init(barriers + 8 * threadIdx.x, 1);
+    barrier_init_visible();
+    __syncthreads();
+    if (threadIdx.x < 2 * S::K_WARPS) barrier_expect(barriers + 8 * threadIdx.x, expected);
+    cluster_barrier();
+  }
+  __syncthreads();
+
+  // Where this lane sends: peers lane / 8, and every fourth from there.
+  constexpr int SENDS = ceil_div(S::CTAS, 4);
+  uint32_t peer_operands[SENDS], peer_barriers[SENDS];
+  if constexpr (S::CTAS > 1)
+#pragma unroll
+    for (int p = 0; p < SENDS; ++p) {
+      const int peer = min(p * 4 + lane / 8, S::CTAS - 1);
+      peer_operands[p] = peer_address(shared_address(operands), peer);
+      peer_barriers[p] = peer_address(barriers, peer);
+    }
+
+  Item<Step, S::H> items[S::OWNED][S::TILES];
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o)
+#pragma unroll
+    for (int n = 0; n < S::TILES; ++n) {
+      const int u = k_warp + o * S::K_WARPS;
+      if (u >= S::BLOCKS) continue;
+      items[o][n].begin(call, seat.head, unit0 + u * 8, seat.first_column + n * 8, seat.columns - n * 8,
+                        rings + ((unit_warp * S::BLOCKS + u) * S::TILES + n) * S::RING_BYTES);
+    }
+  const auto fetch = [&](uint32_t stage, int t) {
+#pragma unroll
+    for (int o = 0; o < S::OWNED; ++o)
+#pragma unroll
+      for (int n = 0; n < S::TILES; ++n)
+        if (k_warp + o * S::K_WARPS < S::BLOCKS) items[o][n].fetch(stage, t);
+    copy_commit();
+  };
+  // start(t), and its operands to all blocks.
+  const auto start = [&](int o, int n, int t, uint32_t stage, float (&write)[2][at_least_one(Step::WRITES)]) {
+    const int u = k_warp + o * S::K_WARPS, buffer = t & 1;
+    Item<Step, S::H>& item = items[o][n];
+    float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
+    item.load(call, t, stage, t + 1 == call.steps, read, rows);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], item.vector, call.constants, item.carry[j], operand[j], write[j]);
+#pragma unroll
+    for (int p = 0; p < Step::OPERANDS; ++p) {
+      const int term = p * S::DIM + unit0 + u * 8;
+      const int place = buffer * S::BUFFER_BYTES + n * S::TILE_BYTES + term / 8 * OPERAND_BLOCK;
+      const uint32_t two = transpose8x8(pack<E>(item.valid[0] ? operand[0][p] : 0.0f, item.valid[1] ? operand[1][p] : 0.0f));
+      if constexpr (S::CTAS == 1) {
+        *reinterpret_cast<uint32_t*>(operands + place + lane * 4) = two;
+      } else {
+        // Lanes 8i…8i+7 send the block's eight columns to the i-th of four peers.
+        uint32_t w[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) w[i] = __shfl_sync(~0u, two, lane % 8 * 4 + i);
+        if (n * 8 + lane % 8 < seat.columns)
+#pragma unroll
+          for (int i = 0; i < SENDS; ++i)
+            if (S::CTAS % 4 == 0 || i * 4 + lane / 8 < S::CTAS)
+              send16(peer_operands[i] + place + lane % 8 * 16, peer_barriers[i] + 8 * (buffer * S::K_WARPS + term / S::RANGE), w[0], w[1], w[2], w[3]);
+      }
+    }
+  };
+  for (int s = 0; s < STAGES - 1; ++s) fetch(s, s);
+  copy_wait<STAGES - 2>();
+  __syncwarp();
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o)
+#pragma unroll
+    for (int n = 0; n < S::TILES; ++n)
+      if (k_warp + o * S::K_WARPS < S::BLOCKS && call.steps > 0) {
+        float write[2][at_least_one(Step::WRITES)];
+        start(o, n, 0, 0, write);
+        items[o][n].template store<true>(call, 0, write);
+      }
+  if constexpr (S::CTAS == 1) __syncthreads();
+
+  uint32_t stage = 0;
+  for (int t = 0; t < call.steps; ++t) {
+    const int buffer = t & 1;
+    if constexpr (S::CTAS > 1) {
+      const uint32_t barrier = barriers + 8 * (buffer * S::K_WARPS + k_warp);
+      barrier_wait(barrier, (t >> 1) & 1);
+      if (unit_warp == 0 && lane == 0) barrier_expect(barrier, expected);  // for the step after next
+    }
+    float acc[S::TILES][S::Matrix::ROWS][4] = {};
+    multiply<E>(matrix, operands + buffer * S::BUFFER_BYTES + (k_warp * S::RANGE / 8 + q) * OPERAND_BLOCK + row * 16, S::TILE_BYTES, acc);
+    if constexpr (S::K_WARPS > 1) {
+      // [buffer][unit warp][half-tile, tile][how many K warps after the owner, less one][lane]
+      float2* const parts = partial + (buffer * S::UNIT_WARPS + unit_warp) * S::HALVES * S::TILES * (S::K_WARPS - 1) * 32 + lane;
+#pragma unroll
+      for (int half = 0; half < S::HALVES; ++half) {
+        const int owner = half / Step::SUMS % S::K_WARPS;
+        if (owner != k_warp)
+#pragma unroll
+          for (int n = 0; n < S::TILES; ++n)
+            parts[((half * S::TILES + n) * (S::K_WARPS - 1) + (k_warp - owner + S::K_WARPS) % S::K_WARPS - 1) * 32] =
+                make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
+      }
+      const uint32_t id = 1 + buffer * S::UNIT_WARPS + unit_warp;
+      if (k_warp < S::BLOCKS)
+        named_wait(id, S::K_WARPS * 32);
+      else
+        named_arrive(id, S::K_WARPS * 32);
+#pragma unroll
+      for (int half = 0; half < S::HALVES; ++half)
+        if (half / Step::SUMS % S::K_WARPS == k_warp)
+#pragma unroll
+          for (int n = 0; n < S::TILES; ++n)
+#pragma unroll
+            for (int w = 0; w < S::K_WARPS - 1; ++w) {
+              const float2 p = parts[((half * S::TILES + n) * (S::K_WARPS - 1) + w) * 32];
+              acc[n][half / 2][half % 2 * 2] += p.x;
+              acc[n][half / 2][half % 2 * 2 + 1] += p.y;
+            }
+    }
+    copy_wait<STAGES - 3>();
+    __syncwarp();
+#pragma unroll
+    for (int u = 0; u < S::BLOCKS; ++u) {
+      if (u % S::K_WARPS != k_warp) continue;
+      const int o = u / S::K_WARPS;
+#pragma unroll
+      for (int n = 0; n < S::TILES; ++n) {
+        Item<Step, S::H>& item = items[o][n];
+        float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
+        float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
+        item.load(call, t, stage, t + 1 == call.steps, read, rows);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          float sum[Step::SUMS];
+#pragma unroll
+          for (int i = 0; i < Step::SUMS; ++i) sum[i] = acc[n][(u * Step::SUMS + i) / 2][(u * Step::SUMS + i) % 2 * 2 + j];
+          Step::finish(sum, read[j], rows[j], item.vector, call.constants, item.carry[j], finished[j]);
+        }
+        if (t + 1 < call.steps) start(o, n, t + 1, (stage + 1) % STAGES, started);
+        item.template store<false>(call, t, finished);
+        if (t + 1 < call.steps) item.template store<true>(call, t + 1, started);
+      }
+    }
+    fetch((stage + STAGES - 1) % STAGES, t + STAGES - 1);
+    stage = (stage + 1) % STAGES;
+    if constexpr (S::CTAS == 1) __syncthreads();
+  }
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o)
+#pragma unroll
+    for (int n = 0; n < S::TILES; ++n)
+      if (k_warp + o * S::K_WARPS < S::BLOCKS) items[o][n].end(call);
+  // A block that ended would take its shared memory with it while a peer still writes there.
+  if constexpr (S::CTAS > 1) cluster_barrier();
+}
+
+// ---- scatter
+
+// ROW_WARPS × K_WARPS warps; a warp has 1/ROW_WARPS of the rows (sums of all units) and one of K_WARPS ranges of the terms
+// (operands of the block's own UNITS units).
+template <class Step_, int H_, int CTAS_, int UNITS_, int ROW_WARPS_, int K_WARPS_, int TILES_, int REGISTER_TILES_>
+struct ScatterShape {
+  using Step = Step_;
+  using E = typename Step::Element;
+  static constexpr int H = H_, CTAS = CTAS_, UNITS = UNITS_, ROW_WARPS = ROW_WARPS_, K_WARPS = K_WARPS_, TILES = TILES_;
+  static constexpr int DIM = UNITS * CTAS, BLOCKS = UNITS / 8, COLUMNS = TILES * 8;
+  static constexpr int WARPS = ROW_WARPS * K_WARPS, THREADS = WARPS * 32;
+  static constexpr int RANGE = ceil_div(Step::OPERANDS * UNITS, 32 * K_WARPS) * 32, DEPTH = RANGE * K_WARPS;
+  using Matrix = Resident<RANGE / 32, Step::SUMS * DIM / 16 / ROW_WARPS, REGISTER_TILES_ / 2>;
+  static constexpr int ITEMS = BLOCKS * TILES, OWNED = ceil_div(ITEMS, WARPS), SOURCES = CTAS * K_WARPS;
+  static constexpr int TILE_BYTES = DEPTH / 8 * OPERAND_BLOCK, BUFFER_BYTES = TILES * TILE_BYTES;
+  static constexpr int PART_BYTES = SOURCES * ITEMS * Step::SUMS * 256;  // float [source][item][sum][8 units][8 columns]
+  static constexpr int MATRIX_BYTES = WARPS * Matrix::WARP_BYTES;
+  static constexpr int RING_BYTES = Item<Step, H>::RING_BYTES;
+  static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + 2 * PART_BYTES + MATRIX_BYTES + ITEMS * RING_BYTES + 16;
+  static_assert(H % 8 == 0 && DIM >= H && Step::SUMS * DIM % (16 * ROW_WARPS) == 0);
+};
+
+template <class S>
+RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
+  using Step = typename S::Step;
+  using E = typename Step::Element;
+  constexpr int STAGES = Item<Step, S::H>::STAGES;
+  extern __shared__ __align__(128) char shared[];
+  char* const operands = shared;
+  char* const parts = operands + 2 * S::BUFFER_BYTES;
+  char* const matrices = parts + 2 * S::PART_BYTES;
+  char* const rings = matrices + S::MATRIX_BYTES;
+  const uint32_t barriers = shared_address(rings + S::ITEMS * S::RING_BYTES);  // [2]
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
+  const int row_warp = warp % S::ROW_WARPS, k_warp = warp / S::ROW_WARPS;
+  const Seat seat = seat_of<S::CTAS>(call);
+  const int first_unit = seat.rank * S::UNITS;
+
+  // Half-tiles are blocks of units of one sum; terms are operand by operand of the block's own units.
+  typename S::Matrix matrix;
+  matrix.shared = reinterpret_cast<uint4*>(matrices + warp * S::Matrix::WARP_BYTES);
+#pragma unroll
+  for (int pair = 0; pair < S::Matrix::PAIRS; ++pair) {
+    const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::UNITS, k = first_unit + term % S::UNITS;
+#pragma unroll
+    for (int m = 0; m < S::Matrix::ROWS; ++m) {
+      uint4 v[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int block = (row_warp * S::Matrix::ROWS + m) * 2 + i, sum = block / (S::DIM / 8), unit = block % (S::DIM / 8) * 8 + row;
+        v[i] = operand < Step::OPERANDS ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
+                                        : make_uint4(0, 0, 0, 0);
+      }
+      matrix.set(pair, m, v[0], v[1]);
+    }
+  }
+  for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
+  const uint32_t expected = S::SOURCES * Step::SUMS * S::UNITS * ((seat.columns + 1) / 2) * 8;  // columns travel in pairs
+  if constexpr (S::CTAS > 1) {
+    if (threadIdx.x < 2) barrier_init(barriers + 8 * threadIdx.x, 1);
+    barrier_init_visible();
+    __syncthreads();
+    if (threadIdx.x < 2) barrier_expect(barriers + 8 * threadIdx.x, expected);
+    cluster_barrier();
+  }
+  __syncthreads();
+
+  Item<Step, S::H> items[S::OWNED];
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o) {
+    const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
+    if (item >= S::ITEMS) continue;
+    items[o].begin(call, seat.head, first_unit + u * 8, seat.first_column + n * 8, seat.columns - n * 8, rings + item * S::RING_BYTES);
+  }
+  const auto fetch = [&](uint32_t stage, int t) {
+#pragma unroll
+    for (int o = 0; o < S::OWNED; ++o)
+      if (warp + o * S::WARPS < S::ITEMS) items[o].fetch(stage, t);
+    copy_commit();
+  };
+  // start(t); operands stay here.
+  const auto start = [&](int o, int t, uint32_t stage) {
+    const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
+    float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
+    float write[2][at_least_one(Step::WRITES)];
+    items[o].load(call, t, stage, t + 1 == call.steps, read, rows);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
+#pragma unroll
+    for (int p = 0; p < Step::OPERANDS; ++p)
+      *reinterpret_cast<uint32_t*>(operands + (t & 1) * S::BUFFER_BYTES + n * S::TILE_BYTES + (p * S::BLOCKS + u) * OPERAND_BLOCK + lane * 4) =
+          transpose8x8(pack<E>(items[o].valid[0] ? operand[0][p] : 0.0f, items[o].valid[1] ? operand[1][p] : 0.0f));
+    items[o].template store<true>(call, t, write);
+  };
+  for (int s = 0; s < STAGES - 1; ++s) fetch(s, s);
+  copy_wait<STAGES - 2>();
+  __syncwarp();
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o)
+    if (warp + o * S::WARPS < S::ITEMS && call.steps > 0) start(o, 0, 0);
+
+  uint32_t stage = 0;
+  for (int t = 0; t < call.steps; ++t) {
+    const int buffer = t & 1;
+    __syncthreads();
+    float acc[S::TILES][S::Matrix::ROWS][4] = {};
+    multiply<E>(matrix, operands + buffer * S::BUFFER_BYTES + (k_warp * S::RANGE / 8 + q) * OPERAND_BLOCK + row * 16, S::TILE_BYTES, acc);
+#pragma unroll
+    for (int n = 0; n < S::TILES; ++n)
+#pragma unroll
+      for (int m = 0; m < S::Matrix::ROWS; ++m)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int block = (row_warp * S::Matrix::ROWS + m) * 2 + i, sum = block / (S::DIM / 8), u = block % (S::DIM / 8);
+          const int item = n * S::BLOCKS + u % S::BLOCKS, source = seat.rank * S::K_WARPS + k_warp;
+          char* const to = parts + buffer * S::PART_BYTES + ((source * S::ITEMS + item) * Step::SUMS + sum) * 256 + lane * 8;
+          const float x = acc[n][m][2 * i], y = acc[n][m][2 * i + 1];
+          if constexpr (S::CTAS == 1)
+            *reinterpret_cast<float2*>(to) = make_float2(x, y);
+          else if (n * 8 + 2 * q < seat.columns)
+            send8(peer_address(shared_address(to), u / S::BLOCKS), peer_address(barriers + 8 * buffer, u / S::BLOCKS), x, y);
+        }
+    if constexpr (S::CTAS == 1) __syncthreads();
+    copy_wait<STAGES - 3>();
+    __syncwarp();
+    if (S::CTAS > 1 && warp < S::ITEMS) {
+      barrier_wait(barriers + 8 * buffer, (t >> 1) & 1);
+      if (threadIdx.x == 0) barrier_expect(barriers + 8 * buffer, expected);
+    }
+#pragma unroll
+    for (int o = 0; o < S::OWNED; ++o) {
+      const int item = warp + o * S::WARPS;
+      if (item >= S::ITEMS) continue;
+      float sum[2][Step::SUMS] = {};
+#pragma unroll
+      for (int i = 0; i < Step::SUMS; ++i) {
+        const float2* const from = reinterpret_cast<const float2*>(parts + buffer * S::PART_BYTES + (item * Step::SUMS + i) * 256) + lane;
+#pragma unroll
+        for (int s = 0; s < S::SOURCES; ++s) {
+          const float2 p = from[s * S::ITEMS * Step::SUMS * 32];
+          sum[0][i] += p.x;
+          sum[1][i] += p.y;
+        }
+      }
+      float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], write[2][at_least_one(Step::WRITES)];
+      items[o].load(call, t, stage, t + 1 == call.steps, read, rows);
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+        Step::finish(sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], write[j]);
+      if (t + 1 < call.steps) start(o, t + 1, (stage + 1) % STAGES);
+      items[o].template store<false>(call, t, write);
+    }
+    fetch((stage + STAGES - 1) % STAGES, t + STAGES - 1);
+    stage = (stage + 1) % STAGES;
+  }
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o)
+    if (warp + o * S::WARPS < S::ITEMS) items[o].end(call);
+  if constexpr (S::CTAS > 1) cluster_barrier();
+}
+
+}  // namespace rnncc

@@ -1,0 +1,246 @@
+// A fused loop over thread blocks of the whole grid. Matrices in registers (and shared memory), K split over the warps of a
+// block; operands go through L2: each word of the exchange was set to a pattern that no conversion yields, so that it says
+// of itself whether it has come. No barrier, no fence.
+#pragma once
+
+#include "step.cuh"
+
+namespace rnncc {
+
+constexpr uint32_t NOT_YET = 0xffffffffu;
+
+template <class Step_, int H_, int BLOCKS_, int K_WARPS_, int TILES_, int REGISTER_TILES_>
+struct GridShape {
+  using Step = Step_;
+  using E = typename Step::Element;
+  static constexpr int H = H_, BLOCKS = BLOCKS_, K_WARPS = K_WARPS_, TILES = TILES_;
+  static constexpr int UNITS = BLOCKS * 8, CTAS = ceil_div(H, UNITS), THREADS = K_WARPS * 32, COLUMNS = TILES * 8;
+  static constexpr int DEPTH = ceil_div(H, 32) * 32;  // K of one operand
+  static constexpr int HALVES = Step::SUMS * BLOCKS, ROWS = ceil_div(HALVES, 2);
+  static constexpr int CHUNKS = ceil_div(Step::OPERANDS * DEPTH / 32, K_WARPS);  // of 32 terms, of a warp
+  static constexpr int SHARED_CHUNKS = CHUNKS > REGISTER_TILES_ / 2 ? CHUNKS - REGISTER_TILES_ / 2 : 0;
+  static constexpr int REGISTER_CHUNKS = CHUNKS - SHARED_CHUNKS;
+  __host__ __device__ static constexpr bool in_shared(int c) { return (c + 1) * SHARED_CHUNKS / CHUNKS > c * SHARED_CHUNKS / CHUNKS; }
+  __host__ __device__ static constexpr int shared_before(int c) { return c * SHARED_CHUNKS / CHUNKS; }
+  static constexpr int BATCH = CHUNKS * TILES <= 8 ? CHUNKS : at_least_one(8 / TILES);  // chunks polled at a time
+  static constexpr int ITEMS = BLOCKS * TILES, OWNED = ceil_div(ITEMS, K_WARPS);
+  static constexpr int AHEAD = 4;
+  static constexpr int PARTIAL_BYTES = 2 * K_WARPS * TILES * HALVES * 256;
+  static constexpr int MATRIX_BYTES = K_WARPS * SHARED_CHUNKS * ROWS * 1024;
+  static constexpr int SHARED_BYTES = PARTIAL_BYTES + MATRIX_BYTES + ITEMS * Item<Step, H>::RING_BYTES;
+  static_assert(H % 8 == 0);
+};
+
+template <class S>
+RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
+  using Step = typename S::Step;
+  using E = typename Step::Element;
+  extern __shared__ __align__(128) char shared[];
+  float2* const partial = reinterpret_cast<float2*>(shared);
+  uint4* const shared_matrix = reinterpret_cast<uint4*>(shared + S::PARTIAL_BYTES);
+  char* const rings = shared + S::PARTIAL_BYTES + S::MATRIX_BYTES;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
+  const int rank = blockIdx.x % S::CTAS, head = blockIdx.x / S::CTAS % call.heads, group = blockIdx.x / S::CTAS / call.heads;
+  const int first_column = group * call.group_columns;
+  const int columns = min(call.group_columns, call.columns - first_column);
+  const int unit0 = rank * S::UNITS;
+
+  // Half-tile h is sum h % SUMS of block h / SUMS. Chunk c of this warp covers 32 terms of one operand.
+  uint4 a[at_least_one(S::REGISTER_CHUNKS)][S::ROWS][2];
+#pragma unroll
+  for (int c = 0; c < S::CHUNKS; ++c) {
+    const int term = (warp * S::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
+#pragma unroll
+    for (int m = 0; m < S::ROWS; ++m) {
+      uint4 v[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int half = 2 * m + i, sum = half % Step::SUMS, unit = unit0 + half / Step::SUMS * 8 + row;
+        v[i] = half < S::HALVES && operand < Step::OPERANDS
+                   ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], head, unit, k)
+                   : make_uint4(0, 0, 0, 0);
+      }
+      const uint4 even = make_uint4(v[0].x, v[1].x, v[0].y, v[1].y), odd = make_uint4(v[0].z, v[1].z, v[0].w, v[1].w);
+      if (!S::in_shared(c)) {
+        a[c - S::shared_before(c)][m][0] = even;
+        a[c - S::shared_before(c)][m][1] = odd;
+      } else {
+        uint4* const to = shared_matrix + (((warp * S::SHARED_CHUNKS + S::shared_before(c)) * S::ROWS + m) * 2) * 32 + lane;
+        to[0] = even;
+        to[32] = odd;
+      }
+    }
+  }
+
+  Item<Step, S::H> items[S::OWNED];
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o) {
+    const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
+    if (item < S::ITEMS) {
+      items[o].begin(call, head, unit0 + u * 8, first_column + n * 8, columns - n * 8, rings + item * Item<Step, S::H>::RING_BYTES);
+    }
+  }
+  const auto fetch = [&](uint32_t stage, int t) {
+#pragma unroll
+    for (int o = 0; o < S::OWNED; ++o)
+      if (warp + o * S::K_WARPS < S::ITEMS) items[o].fetch(stage, t);
+    copy_commit();
+  };
+  constexpr int STAGES = Item<Step, S::H>::STAGES;
+  for (int s = 0; s < STAGES - 1; ++s) fetch(s, s);
+
+  // start(t), and its operands to the others.
+  const auto start = [&](int o, int t, uint32_t stage, float (&write)[2][at_least_one(Step::WRITES)]) {
+    const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
+    float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
+    items[o].load(call, t, stage, t + 1 == call.steps, read, rows);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
+#pragma unroll
+    for (int p = 0; p < Step::OPERANDS; ++p) {
+      const uint32_t two = transpose8x8(pack<E>(operand[0][p], operand[1][p]));
+      if (items[o].exchanged)
+        store4_relaxed(call.exchange.base + t * call.exchange.step + (first_column + n * 8 + row) * call.exchange.column +
+                           p * call.exchange_operand + (int64_t(head) * S::H + unit0 + u * 8 + 2 * q) * 2,
+                       two);
+    }
+  };
+  copy_wait<STAGES - 2>();
+  __syncwarp();
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o)
+    if (warp + o * S::K_WARPS < S::ITEMS && call.steps > 0) {
+      float write[2][at_least_one(Step::WRITES)];
+      start(o, 0, 0, write);
+      items[o].template store<true>(call, 0, write);
+    }
+
+  uint32_t stage = 0;
+  for (int t = 0; t < call.steps; ++t) {
+    const int buffer = t & 1;
+    float acc[S::TILES][S::ROWS][4] = {};
+#pragma unroll
+    for (int c0 = 0; c0 < S::CHUNKS; c0 += S::BATCH) {
+      uint4 h[S::TILES][S::BATCH];
+      const char* const from = call.exchange.base + t * call.exchange.step + (first_column + row) * call.exchange.column + int64_t(head) * S::H * 2;
+      bool wanted[S::BATCH];
+      int64_t at[S::BATCH];
+#pragma unroll
+      for (int b = 0; b < S::BATCH; ++b) {
+        const int term = (warp * S::CHUNKS + c0 + b) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
+        wanted[b] = c0 + b < S::CHUNKS && operand < Step::OPERANDS && k < S::H;
+        at[b] = operand * call.exchange_operand + k * 2;
+#pragma unroll
+        for (int n = 0; n < S::TILES; ++n)
+          h[n][b] = wanted[b] && n * 8 + row < columns ? make_uint4(NOT_YET, 0, 0, 0) : make_uint4(0, 0, 0, 0);
+      }
+      bool complete;
+      do {
+#pragma unroll
+        for (int b = 0; b < S::BATCH; ++b)
+#pragma unroll
+          for (int n = 0; n < S::TILES; ++n) {
+            const uint4 v = h[n][b];
+            if (v.x == NOT_YET || v.y == NOT_YET || v.z == NOT_YET || v.w == NOT_YET)
+              h[n][b] = load16_relaxed(from + at[b] + n * 8 * call.exchange.column);
+          }
+        complete = true;
+#pragma unroll
+        for (int b = 0; b < S::BATCH; ++b)
+#pragma unroll
+          for (int n = 0; n < S::TILES; ++n) {
+            const uint4 v = h[n][b];
+            complete = complete && v.x != NOT_YET && v.y != NOT_YET && v.z != NOT_YET && v.w != NOT_YET;
+          }
+      } while (!__all_sync(~0u, complete));
+#pragma unroll
+      for (int b = 0; b < S::BATCH; ++b) {
+        const int c = c0 + b;
+        if (c >= S::CHUNKS) continue;
+        uint4 even[S::ROWS], odd[S::ROWS];
+#pragma unroll
+        for (int m = 0; m < S::ROWS; ++m) {
+          if (!S::in_shared(c)) {
+            even[m] = a[c - S::shared_before(c)][m][0];
+            odd[m] = a[c - S::shared_before(c)][m][1];
+          } else {
+            const uint4* const at = shared_matrix + (((warp * S::SHARED_CHUNKS + S::shared_before(c)) * S::ROWS + m) * 2) * 32 + lane;
+            even[m] = at[0];
+            odd[m] = at[32];
+          }
+        }
+#pragma unroll
+        for (int n = 0; n < S::TILES; ++n) {
+#pragma unroll
+          for (int m = 0; m < S::ROWS; ++m) mma<E>(acc[n][m], even[m], h[n][b].x, h[n][b].y);
+#pragma unroll
+          for (int m = 0; m < S::ROWS; ++m) mma<E>(acc[n][m], odd[m], h[n][b].z, h[n][b].w);
+        }
+      }
+    }
+    // Sums over K: [buffer][half-tile, tile][warp][lane].
+    float2* const parts = partial + buffer * S::HALVES * S::TILES * S::K_WARPS * 32 + lane;
+#pragma unroll
+    for (int half = 0; half < S::HALVES; ++half)
+#pragma unroll
+      for (int n = 0; n < S::TILES; ++n)
+        parts[((half * S::TILES + n) * S::K_WARPS + warp) * 32] = make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
+    constexpr bool ALL_OWN = S::ITEMS >= S::K_WARPS;
+    if (ALL_OWN || warp < S::ITEMS)
+      named_wait(1 + buffer, S::THREADS);
+    else
+      named_arrive(1 + buffer, S::THREADS);
+    copy_wait<STAGES - 3>();
+    __syncwarp();
+    float written[S::OWNED][2][2][at_least_one(Step::WRITES)];
+#pragma unroll
+    for (int o = 0; o < S::OWNED; ++o) {
+      const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
+      if (item >= S::ITEMS) continue;
+      float sum[2][Step::SUMS] = {};
+#pragma unroll
+      for (int i = 0; i < Step::SUMS; ++i)
+#pragma unroll
+        for (int w = 0; w < S::K_WARPS; ++w) {
+          const float2 p = parts[(((u * Step::SUMS + i) * S::TILES + n) * S::K_WARPS + w) * 32];
+          sum[0][i] += p.x;
+          sum[1][i] += p.y;
+        }
+      float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
+      items[o].load(call, t, stage, t + 1 == call.steps, read, rows);
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+        Step::finish(sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], written[o][0][j]);
+      if (t + 1 < call.steps) start(o, t + 1, (stage + 1) % STAGES, written[o][1]);
+    }
+#pragma unroll
+    for (int o = 0; o < S::OWNED; ++o)
+      if (warp + o * S::K_WARPS < S::ITEMS) {
+        items[o].template store<false>(call, t, written[o][0]);
+        if (t + 1 < call.steps) items[o].template store<true>(call, t + 1, written[o][1]);
+      }
+    fetch((stage + STAGES - 1) % STAGES, t + STAGES - 1);
+    // Nothing can come before this block has put out its own part: polls before that would only stand in its way.
+    if (!ALL_OWN) {
+      if (warp < S::ITEMS) {
+        named_arrive(3 + buffer, S::THREADS);
+      } else {
+        if (warp == S::K_WARPS - 1 && lane < columns && t + S::AHEAD < call.steps) {
+          // The lines that will be polled are brought from memory before anyone asks for them.
+#pragma unroll
+          for (int p = 0; p < Step::OPERANDS; ++p)
+            prefetch_l2(call.exchange.base + (t + S::AHEAD) * call.exchange.step + (first_column + lane) * call.exchange.column +
+                            p * call.exchange_operand + (int64_t(head) * S::H + unit0) * 2,
+                        min(S::UNITS, S::H - unit0) * 2);
+        }
+        named_wait(3 + buffer, S::THREADS);
+      }
+    }
+    stage = (stage + 1) % STAGES;
+  }
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o)
+    if (warp + o * S::K_WARPS < S::ITEMS) items[o].end(call);
+}
+
+}  // namespace rnncc

@@ -1,0 +1,164 @@
+// The instructions that CUDA C++ does not name. Each is one wrapper; nothing here knows what a cell is.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#define RNNCC_DEVICE __device__ __forceinline__
+
+namespace rnncc {
+
+RNNCC_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// d += a @ b, [16, 8] += [16, 16] @ [16, 8], accumulated in float.
+template <class E>
+RNNCC_DEVICE void mma(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1);
+template <>
+RNNCC_DEVICE void mma<__nv_bfloat16>(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+template <>
+RNNCC_DEVICE void mma<__half>(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+
+// Two floats as two 16-bit elements, `low` in the lower half.
+template <class E>
+RNNCC_DEVICE uint32_t pack(float low, float high);
+template <>
+RNNCC_DEVICE uint32_t pack<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+template <>
+RNNCC_DEVICE uint32_t pack<__half>(float low, float high) {
+  const __half2 v = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+template <class E>
+RNNCC_DEVICE float2 unpack(uint32_t v);
+template <>
+RNNCC_DEVICE float2 unpack<__nv_bfloat16>(uint32_t v) {
+  return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
+}
+template <>
+RNNCC_DEVICE float2 unpack<__half>(uint32_t v) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&v));
+}
+RNNCC_DEVICE float to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
+RNNCC_DEVICE float to_float(__half v) { return __half2float(v); }
+
+// An 8x8 matrix of 16-bit elements held two to a lane, transposed.
+RNNCC_DEVICE uint32_t transpose8x8(uint32_t v) {
+  uint32_t d;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0,%1;" : "=r"(d) : "r"(v));
+  return d;
+}
+
+RNNCC_DEVICE uint32_t cluster_rank() {
+  uint32_t r;
+  asm("mov.u32 %0,%%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+// The address of the same place in the shared memory of CTA `rank` of the cluster.
+RNNCC_DEVICE uint32_t peer_address(uint32_t address, uint32_t rank) {
+  uint32_t r;
+  asm("mapa.shared::cluster.u32 %0,%1,%2;" : "=r"(r) : "r"(address), "r"(rank));
+  return r;
+}
+// Only before the first and after the last step: it costs a device-wide fence.
+RNNCC_DEVICE void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// 16 bytes into a peer's shared memory; the peer's barrier counts them when they have landed.
+RNNCC_DEVICE void send16(uint32_t to, uint32_t barrier, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0],{%1,%2,%3,%4},[%5];" ::"r"(to), "r"(a),
+               "r"(b), "r"(c), "r"(d), "r"(barrier)
+               : "memory");
+}
+
+RNNCC_DEVICE void barrier_init(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+RNNCC_DEVICE void barrier_init_visible() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+RNNCC_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+RNNCC_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
+  uint32_t done = 0;
+  while (!done)
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p,[%1],%2;\nselp.u32 %0,1,0,p;\n}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+}
+// Named barriers of a CTA: `threads` in all, those that arrive and those that wait.
+RNNCC_DEVICE void named_arrive(uint32_t id, uint32_t threads) {
+  asm volatile("barrier.cta.arrive %0,%1;" ::"r"(id), "r"(threads) : "memory");
+}
+RNNCC_DEVICE void named_wait(uint32_t id, uint32_t threads) {
+  asm volatile("barrier.cta.sync %0,%1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// 16 bytes from global to shared memory behind the thread's back; zeros where `valid` is false.
+RNNCC_DEVICE void copy16(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+RNNCC_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+RNNCC_DEVICE void copy_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Relative error 2^-11: for results that are rounded to 16 bits.
+RNNCC_DEVICE float tanh_fast(float x) {
+  float y;
+  asm("tanh.approx.f32 %0,%1;" : "=f"(y) : "f"(x));
+  return y;
+}
+RNNCC_DEVICE float sigmoid_fast(float x) { return fmaf(tanh_fast(0.5f * x), 0.5f, 0.5f); }
+
+}  // namespace rnncc
+
+namespace rnncc {
+// 16 bytes of global memory as other CTAs see it: no cache of this SM, no order with other accesses.
+RNNCC_DEVICE uint4 load16_relaxed(const void* p) {
+  uint4 v;
+  asm volatile(
+      "{\n.reg .b128 x;\n.reg .b64 l,h;\nld.relaxed.gpu.global.b128 x,[%4];\nmov.b128 {l,h},x;\nmov.b64 {%0,%1},l;\n"
+      "mov.b64 {%2,%3},h;\n}"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(p)
+      : "memory");
+  return v;
+}
+RNNCC_DEVICE void store16_relaxed(void* p, uint4 v) {
+  asm volatile(
+      "{\n.reg .b128 x;\n.reg .b64 l,h;\nmov.b64 l,{%1,%2};\nmov.b64 h,{%3,%4};\nmov.b128 x,{l,h};\n"
+      "st.relaxed.gpu.global.b128 [%0],x;\n}" ::"l"(p),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+      : "memory");
+}
+RNNCC_DEVICE void store4_relaxed(void* p, uint32_t v) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0],%1;" ::"l"(p), "r"(v) : "memory");
+}
+RNNCC_DEVICE void prefetch_l2(const void* p, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0],%1;" ::"l"(p), "r"(bytes) : "memory");
+}
+}  // namespace rnncc
+
+namespace rnncc {
+RNNCC_DEVICE void send8(uint32_t to, uint32_t barrier, float a, float b) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0],{%1,%2},[%3];" ::"r"(to), "f"(a), "f"(b),
+               "r"(barrier)
+               : "memory");
+}
+}  // namespace rnncc

@@ -1,0 +1,223 @@
+// What a fused loop is made of, whatever its scope.
+//
+// A step is: start (elementwise), product, finish (elementwise). `start` makes the product's operands, `finish` takes its
+// sums. Forward, start mostly passes the previous state on; backward, start makes the gate gradients and finish what they
+// give the state before. The loop runs finish(t) and start(t + 1) together, so that one exchange of operands is all that
+// CTAs wait for in a step.
+//
+// `Step`, generated for each loop:
+//   OPERANDS, SUMS             sums[i] += matrix[i][j] @ operand[j]; TRANSPOSED: with the matrices transposed
+//   EDGES, CARRIES             floats of a (unit, column) that live from step to step; the first EDGES have initial values
+//   READS, READ_FLOAT        tensors read at (t, unit, column); the others are 16-bit. READ_SHIFTED: one step further
+//                              in the loop's order, and beyond the loop an edge tensor
+//   ROW_READS                  tensors read at (t, column)
+//   VECTORS                    values of a unit
+//   WRITES, WRITE_FLOAT, WRITE_AT_START (sets)
+//   start, finish
+#pragma once
+
+#include "ptx.cuh"
+
+namespace rnncc {
+
+__host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+// Whether a set, one bit a member, has member i.
+__host__ __device__ constexpr bool has(uint64_t set, int i) { return set >> i & 1; }
+// How many members below i a set has. No loop: the compiler must fold it where i is an unrolled loop's.
+__host__ __device__ constexpr int count_below(uint64_t set, int i) {
+  uint64_t v = set & ((uint64_t(1) << i) - 1);
+  v -= v >> 1 & 0x5555555555555555ull;
+  v = (v & 0x3333333333333333ull) + (v >> 2 & 0x3333333333333333ull);
+  return int((v + (v >> 4) & 0x0f0f0f0f0f0f0f0full) * 0x0101010101010101ull >> 56);
+}
+__host__ __device__ constexpr int at_least_one(int n) { return n > 0 ? n : 1; }
+
+// Element (step, column, unit) of a tensor stands at base + step * `step` + column * `column` + unit elements; strides in
+// bytes, along the loop's order. A null base of what is read: zeros.
+struct Place {
+  char* base;
+  int64_t step, column;
+};
+
+// A tensor [B, H] or [H]; 16-bit elements unless `is_float`.
+struct Edge {
+  char* base;
+  int64_t column;
+  int32_t is_float, unused;
+};
+
+template <class Step>
+struct FusedCall {
+  int32_t steps, columns, heads, group_columns;
+  const void* matrices[Step::SUMS * Step::OPERANDS];  // element (u, k) of head n at ((n * H + u) * H + k)
+  Place reads[at_least_one(Step::READS)];
+  Edge read_edges[at_least_one(Step::READS)];
+  Place row_reads[at_least_one(Step::ROW_READS)];
+  Place writes[at_least_one(Step::WRITES)];
+  Edge initial[at_least_one(Step::EDGES)];  // null: zeros
+  Edge last[at_least_one(Step::EDGES)];     // null: not wanted
+  const float* vectors[at_least_one(Step::VECTORS)];
+  int64_t vector_strides[at_least_one(Step::VECTORS)];  // of units: 1, or 0 for a scalar
+  float constants[at_least_one(Step::CONSTANTS)];
+  Place exchange;  // operands as messages between CTAs of the grid; operand j at j * exchange_operand bytes
+  int64_t exchange_operand;
+};
+
+template <class E>
+RNNCC_DEVICE float take(const Edge& edge, int64_t column, int64_t unit) {
+  if (!edge.base) return 0.0f;
+  const char* const at = edge.base + column * edge.column;
+  return edge.is_float ? reinterpret_cast<const float*>(at)[unit] : to_float(reinterpret_cast<const E*>(at)[unit]);
+}
+template <class E>
+RNNCC_DEVICE void put(const Edge& edge, int64_t column, int64_t unit, float value) {
+  if (!edge.base) return;
+  char* const at = edge.base + column * edge.column;
+  if (edge.is_float)
+    reinterpret_cast<float*>(at)[unit] = value;
+  else
+    reinterpret_cast<E*>(at)[unit] = E(value);
+}
+
+// The elementwise part of 8 units × 8 columns, done by one warp: a lane has unit lane / 4 and columns 2 · (lane % 4) and
+// the next, as the accumulators of mma have them. What it reads from memory it copies for itself into a ring in shared
+// memory, STAGES steps ahead, so that no barrier is needed for it.
+template <class Step, int H>
+struct Item {
+  using E = typename Step::Element;
+  static constexpr int STAGES = 8;
+  static constexpr int E_COLUMN = 16, FLOAT_COLUMN = 48;  // bytes of a column in the ring: no bank is met twice
+  __host__ __device__ static constexpr int pieces(int read) { return has(Step::READ_FLOAT, read) ? 16 : 8; }
+  __host__ __device__ static constexpr int pieces_before(int read) { return 8 * (read + count_below(Step::READ_FLOAT, read)); }
+  __host__ __device__ static constexpr int offset(int read) {
+    return 8 * (read * E_COLUMN + count_below(Step::READ_FLOAT, read) * (FLOAT_COLUMN - E_COLUMN));
+  }
+  static constexpr int PIECES = pieces_before(Step::READS), PER_LANE = ceil_div(PIECES, 32);
+  static constexpr int STAGE_BYTES = offset(Step::READS), RING_BYTES = STAGES * STAGE_BYTES;
+
+  float carry[2][at_least_one(Step::CARRIES)];
+  float vector[at_least_one(Step::VECTORS)];
+  const char* from[at_least_one(PER_LANE)];
+  int64_t stride[at_least_one(PER_LANE)];
+  uint32_t to[at_least_one(PER_LANE)];
+  int32_t until[at_least_one(PER_LANE)];  // steps that are copied
+  uint32_t write_offset[at_least_one(Step::WRITES)];  // of the lane in a step of each written tensor; the host sees that it fits
+  char* ring;
+  int unit;            // of the head
+  int head_unit;       // of the tensor's row
+  int column;          // the first of the lane's two, in the batch
+  bool valid[2];
+  bool exchanged;      // whether the lane's column and units are there after lanes exchanged theirs
+
+  // `block_unit`: the head's first of the eight; `tile_column`: the batch's first of the eight, `columns` of them valid.
+  RNNCC_DEVICE void begin(const FusedCall<Step>& call, int head, int block_unit, int tile_column, int columns, char* shared) {
+    const int lane = threadIdx.x % 32;
+    ring = shared;
+    unit = block_unit + lane / 4;
+    head_unit = head * H + unit;
+    column = tile_column + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) valid[j] = lane % 4 * 2 + j < columns && unit < H;
+    exchanged = lane / 4 < columns && block_unit < H;
+#pragma unroll
+    for (int w = 0; w < Step::WRITES; ++w)
+      write_offset[w] = has(Step::WRITE_FLOAT, w)
+                            ? column * uint32_t(call.writes[w].column) + head_unit * 4
+                            : (tile_column + lane / 4) * uint32_t(call.writes[w].column) + (head * H + block_unit + lane % 4 * 2) * 2;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) {
+      const int piece = lane + 32 * i;
+      int read = 0;
+#pragma unroll
+      for (int r = 1; r < Step::READS; ++r)
+        if (piece >= pieces_before(r)) read = r;
+      const int within = piece - pieces_before(read), halves = pieces(read) / 8;
+      const int c = within / halves, part = within % halves;
+      const Place& place = call.reads[read];
+      const bool copies = piece < PIECES && c < columns && block_unit < H && place.base;
+      until[i] = copies ? call.steps - has(Step::READ_SHIFTED, read) : 0;
+      stride[i] = place.step;
+      from[i] = place.base + (copies ? (tile_column + c) * place.column + (int64_t(head) * H + block_unit) * (halves * 2) + part * 16 : 0);
+      to[i] = shared_address(ring) + offset(read) + c * (halves == 2 ? FLOAT_COLUMN : E_COLUMN) + part * 16;
+    }
+#pragma unroll
+    for (int v = 0; v < Step::VECTORS; ++v)
+      vector[v] = unit < H ? call.vectors[v][head_unit * call.vector_strides[v]] : 0.0f;
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int s = 0; s < Step::CARRIES; ++s)
+        carry[j][s] = s < Step::EDGES && valid[j] ? take<E>(call.initial[s < Step::EDGES ? s : 0], column + j, head_unit) : 0.0f;
+  }
+
+  RNNCC_DEVICE void fetch(uint32_t stage, int t) {
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) {
+      if (PIECES % 32 == 0 || threadIdx.x % 32 + 32 * i < PIECES) copy16(to[i] + stage * STAGE_BYTES, from[i], t < until[i]);
+      if (t < until[i]) from[i] += stride[i];
+    }
+  }
+
+  // The values of step t; `last`: nothing comes after it.
+  RNNCC_DEVICE void load(const FusedCall<Step>& call, int t, uint32_t stage, bool last, float (&read)[2][at_least_one(Step::READS)],
+                         float (&row)[2][at_least_one(Step::ROW_READS)]) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+#pragma unroll
+      for (int r = 0; r < Step::READS; ++r) {
+        const char* const at = ring + stage * STAGE_BYTES + offset(r) + (lane % 4 * 2 + j) * (has(Step::READ_FLOAT, r) ? FLOAT_COLUMN : E_COLUMN);
+        read[j][r] = has(Step::READ_FLOAT, r) ? reinterpret_cast<const float*>(at)[lane / 4] : to_float(reinterpret_cast<const E*>(at)[lane / 4]);
+        if (has(Step::READ_SHIFTED, r) && last) read[j][r] = valid[j] ? take<E>(call.read_edges[r], column + j, head_unit) : 0.0f;
+      }
+#pragma unroll
+      for (int r = 0; r < Step::ROW_READS; ++r) {
+        const Place& place = call.row_reads[r];
+        row[j][r] = valid[j] ? to_float(*reinterpret_cast<const E*>(place.base + t * place.step + (column + j) * place.column)) : 0.0f;
+      }
+    }
+  }
+
+  // Writes what `start` or `finish` made for step t.
+  template <bool AT_START>
+  RNNCC_DEVICE void store(const FusedCall<Step>& call, int t, const float (&write)[2][at_least_one(Step::WRITES)]) const {
+#pragma unroll
+    for (int w = 0; w < Step::WRITES; ++w) {
+      if (has(Step::WRITE_AT_START, w) != AT_START) continue;
+      const Place& place = call.writes[w];
+      // The same for all threads, so that the address is a uniform one and an offset of 32 bits.
+      char* const base = place.base + int64_t(t) * place.step;
+      if (has(Step::WRITE_FLOAT, w)) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          if (valid[j]) *reinterpret_cast<float*>(base + (write_offset[w] + j * uint32_t(place.column))) = write[j][w];
+      } else {
+        // Lanes exchange so that each has two units of one column.
+        const uint32_t two = transpose8x8(pack<E>(write[0][w], write[1][w]));
+        if (exchanged) *reinterpret_cast<uint32_t*>(base + write_offset[w]) = two;
+      }
+    }
+  }
+
+  RNNCC_DEVICE void end(const FusedCall<Step>& call) const {
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+      if (valid[j])
+#pragma unroll
+        for (int s = 0; s < Step::EDGES; ++s) put<E>(call.last[s], column + j, head_unit, carry[j][s]);
+  }
+};
+
+// Eight elements of a row, or of a column, of a matrix of a head.
+template <class Step, int H>
+RNNCC_DEVICE uint4 matrix8(const void* matrix, int head, int unit, int k) {
+  if (unit >= H || k >= H) return make_uint4(0, 0, 0, 0);
+  const uint16_t* const from = static_cast<const uint16_t*>(matrix) + int64_t(head) * H * H;
+  if constexpr (!Step::TRANSPOSED) return *reinterpret_cast<const uint4*>(from + int64_t(unit) * H + k);
+  uint32_t w[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) w[i] = from[int64_t(k + 2 * i) * H + unit] | uint32_t(from[int64_t(k + 2 * i + 1) * H + unit]) << 16;
+  return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+}  // namespace rnncc
