@@ -1,9 +1,9 @@
 """The device code of a program: one struct for each tile stage, and what the drivers of a GPU must know of its slots.
 
-A struct has three functions of one element (a column of the batch and a unit): `early` loads what no other thread
-writes during the loop, `late` what earlier stages wrote, `compute` does the statements. The driver
-(templates/include/rnncc/cuda/sequence.cuh) calls the first before it waits for other threads, the second before the
-stage's products.
+A struct has four functions of one element (a column of the batch and a unit): `early` loads what no other thread
+writes during the loop, `late` what earlier stages wrote, `compute` does the statements and publishes what other threads
+read, `keep` stores the rest. The driver (templates/include/rnncc/cuda/sequence.cuh) calls the first before it waits for
+other threads, the second before the stage's products, the last after it told others that it is done.
 """
 
 from __future__ import annotations
@@ -45,20 +45,21 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class FieldText:
-    """A value that `early` or `late` loads."""
+    """A value that `early` or `late` loads, or `keep` stores; `code` does it."""
 
     name: str
-    load: str
+    code: str
 
 
 @dataclass(frozen=True, slots=True)
 class StageText:
-    """A tile stage's struct; `lines` are the body of `compute`."""
+    """A tile stage's struct; `lines` are the body of `compute`, `kept` the values that `keep` stores."""
 
     name: str
     early: tuple[FieldText, ...]
     late: tuple[FieldText, ...]
     lines: tuple[str, ...]
+    kept: tuple[FieldText, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,31 +100,48 @@ def product_images(program: Program) -> list[Image]:
     return list(dict.fromkeys(image_of(program, product) for stage in stages for product in stage.products))
 
 
-def read_slots(program: Program) -> frozenset[str]:
-    """Stored slots that are read from memory by other stages, row operators or the end of the loop."""
+def readers(program: Program) -> dict[str, bool]:
+    """Stored slots that are read from memory by stages, row operators or the end of the loop; and whether, during the
+    loop, by other threads than the one that wrote the element."""
     table = _table(program)
-    found = [final.slot for final in program.finals]
+    homes = _homes(program)
+    found: dict[str, bool] = {}
+
+    def read(name: str, shared: bool) -> None:
+        stored = _stored(table, name)
+        if stored is not None:
+            found[stored] = found.get(stored, False) or shared
+
+    for final in program.finals:
+        read(final.slot, False)
     for stage in program.stages:
         match stage:
             case TileStage():
-                found += [load.slot for load in stage.loads if not isinstance(table[load.slot], TileSlot)]
+                for load in stage.loads:
+                    if not isinstance(table[load.slot], TileSlot):
+                        read(load.slot, not _is_early(load, stage, table, homes))
             case RowStage():
-                found += stage.operands
+                for name in stage.operands:
+                    read(name, True)
             case _:
                 assert_never(stage)
-    stored = (_stored(table, name) for name in found)
-    return frozenset(name for name in stored if name is not None)
+    return found
 
 
-def device_text(name: str, program: Program, source: str) -> DeviceText:
-    """The program's device code."""
-    homes = {
+def _homes(program: Program) -> dict[str, tuple[Dim, Dim]]:
+    """Width and blocks of the tile stage that stores each value."""
+    return {
         statement.target: (stage.width, stage.blocks)
         for stage in program.stages
         if isinstance(stage, TileStage)
         for statement in stage.statements
         if statement.stored
     }
+
+
+def device_text(name: str, program: Program, source: str) -> DeviceText:
+    """The program's device code."""
+    homes = _homes(program)
     stages, calls = [], []
     for index, stage in enumerate(program.stages):
         match stage:
@@ -142,10 +160,10 @@ def _stage_text(
 ) -> StageText:
     table = _table(program)
     numbers = {slot.name: index for index, slot in enumerate(program.slots)}
-    early, late, lines = [], [], []
+    early, late, lines, kept = [], [], [], []
     for load in stage.loads:
         if isinstance(table[load.slot], TileSlot):
-            lines.append(f"const float {load.slot} = sums__[{stage.accumulators.index(load.slot)} * gap__];")
+            lines.append(f"const float {load.slot} = sums__[{stage.accumulators.index(load.slot)}];")
             continue
         field = FieldText(
             load.slot, f"rnncc::load<{numbers[load.slot]}>(run__, at__.column, {_INDEX[load.access]})"
@@ -164,8 +182,11 @@ def _stage_text(
         origin = f"  // {source}:{statement.line}" if statement.line else ""
         lines.append(f"const float {statement.target} = {expression_text(statement.expr)};{origin}")
         if statement.stored:
-            lines.append(f"rnncc::store<{numbers[statement.target]}>(run__, at__.column, at__.unit, {statement.target});")
-    return StageText(name, tuple(early), tuple(late), tuple(lines))
+            arguments = f"<{numbers[statement.target]}>(run__, at__.column, at__.unit"
+            lines.append(f"rnncc::publish{arguments}, {statement.target});")
+            kept.append(FieldText(statement.target, f"rnncc::keep{arguments}, kept__.{statement.target});"))
+    lines.append(f"return {{{', '.join(field.name for field in kept)}}};")
+    return StageText(name, tuple(early), tuple(late), tuple(lines), tuple(kept))
 
 
 def _is_early(

@@ -3,6 +3,7 @@ place."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -23,7 +24,7 @@ from rnncc.ir.kernel import (
     row_parts,
 )
 from rnncc.stages.render.cpp import FunctionText, dim_text, function_text
-from rnncc.stages.render.device import DeviceText, Image, device_text, image_of, product_images, read_slots
+from rnncc.stages.render.device import DeviceText, Image, device_text, image_of, product_images, readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +135,9 @@ class _Tables:
         numbers = self._numbers()
         matrices = {matrix.name: index for index, matrix in enumerate(program.matrices)}
         self.images = product_images(program)
-        read = read_slots(program)
+        read = readers(program)
         destinations: list[str] = []
-        slots = [self._slot(slot, numbers, destinations, slot.name in read) for slot in program.slots]
+        slots = [self._slot(slot, numbers, destinations, read) for slot in program.slots]
         products: list[str] = []
         product_matrices: list[str] = []
         stage_slots: list[str] = []
@@ -199,28 +200,29 @@ class _Tables:
     def _place(self, place: Place) -> tuple[str, int, int]:
         return place.table.value, place.index, self._dim(place.offset)
 
-    def _slot(self, slot: Slot, numbers: dict[str, int], destinations: list[str], read: bool) -> str:
+    def _slot(self, slot: Slot, numbers: dict[str, int], destinations: list[str], readers: Mapping[str, bool]) -> str:
         """A row of SlotInfo: kind, table, kept, index, link, width, parts, offset, first destination, destinations."""
         shape = (self._dim(slot.width), row_parts(slot.width))
         nothing = self._dim(constant(0))
+        read = slot.name in readers, readers.get(slot.name, False)
         match slot:
             case ReadSlot(_, _, place, kept):
                 table, index, offset = self._place(place)
-                row = _row("Kind::read", table, kept, read, index, 0, *shape, offset, 0, 0)
+                row = _row("Kind::read", table, kept, *read, index, 0, *shape, offset, 0, 0)
             case EdgeSlot(_, _, link, place, ahead):
                 kind = "Kind::next" if ahead else "Kind::previous"
-                row = _row(kind, place.table.value, False, read, place.index, numbers[link], *shape, nothing, 0, 0)
+                row = _row(kind, place.table.value, False, *read, place.index, numbers[link], *shape, nothing, 0, 0)
             case VectorSlot(_, _, place):
                 table, index, offset = self._place(place)
-                row = _row("Kind::vector", table, False, read, index, 0, *shape, offset, 0, 0)
+                row = _row("Kind::vector", table, False, *read, index, 0, *shape, offset, 0, 0)
             case StoredSlot(_, _, places, kept):
                 first = len(destinations)
                 destinations.extend(_row(*self._place(place)) for place in places)
-                row = _row("Kind::stored", "STREAMS", kept, read, 0, 0, *shape, nothing, first, len(places))
+                row = _row("Kind::stored", "STREAMS", kept, *read, 0, 0, *shape, nothing, first, len(places))
             case ViewSlot(_, _, link, offset_dim):
-                row = _row("Kind::view", "STREAMS", False, read, 0, numbers[link], *shape, self._dim(offset_dim), 0, 0)
+                row = _row("Kind::view", "STREAMS", False, *read, 0, numbers[link], *shape, self._dim(offset_dim), 0, 0)
             case TileSlot():
-                row = _row("Kind::tile", "STREAMS", False, read, 0, 0, *shape, nothing, 0, 0)
+                row = _row("Kind::tile", "STREAMS", False, *read, 0, 0, *shape, nothing, 0, 0)
             case _:
                 assert_never(slot)
         return f"{row},  // {numbers[slot.name]} {slot.name}"

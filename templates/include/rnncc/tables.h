@@ -38,7 +38,8 @@ struct SlotInfo {
   Kind kind;
   Table table;
   bool kept;  // must stay readable until the products of its block of steps are taken
-  bool read;  // of a stored slot: other stages, edges or row operators read it
+  bool read;    // of a stored slot: stages, row operators or the end of the loop read it from memory
+  bool shared;  // of a stored slot: another thread than the one that wrote an element reads it during the loop
   int16_t index;
   int16_t link;
   int16_t width;

@@ -82,9 +82,25 @@ struct ProductPlan {
   int32_t transposed, unused;
 };
 
+// Offsets of the parts of shared memory: sums of a tile, the warps' partial sums and operands, a CTA's own tiles.
 struct Shared {
-  int32_t sums, partial, staging, bytes;  // offsets of the parts of shared memory; `bytes`: before the weights
+  int32_t sums, partial, staging, own;
 };
+
+// The first product of its stage that adds to the same sums as product p.
+constexpr int joint_of(const Tables& tables, int first, int p) {
+  for (int q = first; q < p; ++q) {
+    if (tables.products[q].first == tables.products[p].first && tables.products[q].count == tables.products[p].count) return q;
+  }
+  return p;
+}
+
+// Joints among `count` products from `first` on.
+constexpr int joints_of(const Tables& tables, int first, int count) {
+  int joints = 0;
+  for (int p = first; p < first + count; ++p) joints += joint_of(tables, first, p) == p;
+  return joints;
+}
 
 // Bytes of one chunk of one unit block of packed weights.
 constexpr int block_bytes(int scalar_bytes) { return UNIT_BLOCK * CHUNK * scalar_bytes; }
@@ -103,6 +119,8 @@ constexpr int staging_bytes(int scalar_bytes, int column_blocks) {
   return scalar_bytes == 4 ? column_blocks * COLUMN_BLOCK * CHUNK * scalar_bytes : 0;
 }
 
+constexpr int OWN_TILE_BYTES = 24;
+
 constexpr int at_least_one(int count) { return count > 0 ? count : 1; }
 
 // Stored slots below `slot` that the products and sums after the loop read: the place of a slot among the records.
@@ -110,14 +128,6 @@ constexpr int records_before(const Tables& tables, int slot) {
   int count = 0;
   for (int s = 0; s < slot; ++s) count += tables.slots[s].kind == Kind::stored && tables.slots[s].kept;
   return count;
-}
-
-// The first product of its stage that adds to the same sums as product p.
-constexpr int joint_of(const Tables& tables, int first, int p) {
-  for (int q = first; q < p; ++q) {
-    if (tables.products[q].first == tables.products[p].first && tables.products[q].count == tables.products[p].count) return q;
-  }
-  return p;
 }
 
 // `barrier` is zero at the launch.

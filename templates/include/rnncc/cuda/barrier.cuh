@@ -5,13 +5,18 @@
 
 namespace rnncc {
 
-// `arrived` counts this CTA's barriers times the CTAs, modulo 2^32. Everything written before by any thread of any CTA is
+// In two halves: after `arrive` a thread may do what others do not wait for. `arrived` counts this CTA's barriers times the CTAs, modulo 2^32. Everything written before by any thread of any CTA is
 // seen after by every thread. With RNNCC_SPIN_BUDGET defined, a wait of that many polls is a trap and not a hang.
-RNNCC_DEVICE void grid_barrier(uint32_t* counter, uint32_t& arrived) {
+RNNCC_DEVICE void arrive(uint32_t* counter, uint32_t& arrived) {
   __syncthreads();
   arrived += gridDim.x;
   if (threadIdx.x == 0 && gridDim.x > 1) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+  }
+}
+
+RNNCC_DEVICE void wait(uint32_t* counter, uint32_t arrived) {
+  if (threadIdx.x == 0 && gridDim.x > 1) {
     uint32_t seen;
 #ifdef RNNCC_SPIN_BUDGET
     int64_t polls = 0;
@@ -24,6 +29,11 @@ RNNCC_DEVICE void grid_barrier(uint32_t* counter, uint32_t& arrived) {
     } while (int32_t(seen - arrived) < 0);
   }
   __syncthreads();
+}
+
+RNNCC_DEVICE void grid_barrier(uint32_t* counter, uint32_t& arrived) {
+  arrive(counter, arrived);
+  wait(counter, arrived);
 }
 
 }  // namespace rnncc

@@ -5,6 +5,23 @@
 
 namespace rnncc {
 
+// Sums of an element, one for each accumulator of its stage: `warps` partial sums `warp_gap` apart each, `gap` between
+// accumulators.
+struct Sums {
+  const float* at;
+  int gap, warps, warp_gap;
+
+  RNNCC_DEVICE float operator[](int accumulator) const {
+    const float* p = at + accumulator * gap;
+    float total = p[0];
+#pragma unroll
+    for (int w = 1; w < WARPS; ++w) {
+      if (w < warps) total += p[w * warp_gap];
+    }
+    return total;
+  }
+};
+
 struct Pass {
   const Shared& layout;
   const JointPlan& joint;
@@ -19,8 +36,11 @@ struct Pass {
   int sums_row;
 };
 
-// Unit blocks [FIRST, FIRST + BLOCKS) of ALL.
-template <class S, int FIRST, int BLOCKS, int ALL, int COLUMNS, bool ACCUMULATE>
+// Warps that have a share of the joint's chunks.
+RNNCC_DEVICE int used_warps(const JointPlan& joint) { return (joint.chunks + joint.per_warp - 1) / joint.per_warp; }
+
+// Unit blocks [FIRST, FIRST + BLOCKS) of ALL; without ADD_UP the warps' partial sums are left to their readers.
+template <class S, int FIRST, int BLOCKS, int ALL, int COLUMNS, bool ACCUMULATE, bool ADD_UP>
 RNNCC_DEVICE void contract_blocks(const Pass& pass) {
   const JointPlan& joint = pass.joint;
   int warp = threadIdx.x / 32;
@@ -46,47 +66,52 @@ RNNCC_DEVICE void contract_blocks(const Pass& pass) {
   float* partial = reinterpret_cast<float*>(pass.shared + pass.layout.partial);
   contraction.put(partial + warp * partial_warp);
   __syncthreads();
-  const int used = (joint.chunks + joint.per_warp - 1) / joint.per_warp;
+  if constexpr (ADD_UP) {
 #pragma unroll
-  for (int e0 = 0; e0 < rows * COLUMNS * COLUMN_BLOCK; e0 += THREADS) {
-    const int e = e0 + threadIdx.x, row = e % rows, column = e / rows;
-    if (e >= rows * COLUMNS * COLUMN_BLOCK) break;
-    float total = 0.0f;
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) {
-      if (w < used) total += partial[w * partial_warp + column * columns + row];
+    for (int e0 = 0; e0 < rows * COLUMNS * COLUMN_BLOCK; e0 += THREADS) {
+      const int e = e0 + threadIdx.x, row = e % rows, column = e / rows;
+      if (e >= rows * COLUMNS * COLUMN_BLOCK) break;
+      const float total = Sums{partial + column * columns + row, 0, used_warps(joint), partial_warp}[0];
+      float& sum = pass.sums[column * pass.sums_row + FIRST * UNIT_BLOCK + row];
+      sum = ACCUMULATE ? sum + total : total;
     }
-    float& sum = pass.sums[column * pass.sums_row + FIRST * UNIT_BLOCK + row];
-    sum = ACCUMULATE ? sum + total : total;
+    __syncthreads();
   }
-  __syncthreads();
 }
 
-template <class S, int FIRST, int ALL, int COLUMNS, bool ACCUMULATE>
+template <class S, int FIRST, int ALL, int COLUMNS, bool ACCUMULATE, bool ADD_UP>
 RNNCC_DEVICE void contract_passes(const Pass& pass) {
   if constexpr (FIRST < ALL) {
     constexpr int blocks = pass_blocks(ALL - FIRST, COLUMNS, int(sizeof(S)));
-    contract_blocks<S, FIRST, blocks, ALL, COLUMNS, ACCUMULATE>(pass);
-    contract_passes<S, FIRST + blocks, ALL, COLUMNS, ACCUMULATE>(pass);
+    contract_blocks<S, FIRST, blocks, ALL, COLUMNS, ACCUMULATE, ADD_UP>(pass);
+    contract_passes<S, FIRST + blocks, ALL, COLUMNS, ACCUMULATE, ADD_UP>(pass);
   }
 }
 
-// All `COUNT` matrices of a joint, by the plan's blocks of units and columns (one or two of each).
-template <class S, int COUNT, bool ACCUMULATE>
-RNNCC_DEVICE void contract_joint(const Pass& pass, int unit_blocks, int column_blocks) {
-  if (unit_blocks == 1) {
-    if (column_blocks == 1) {
-      contract_passes<S, 0, COUNT, 1, ACCUMULATE>(pass);
-    } else {
-      contract_passes<S, 0, COUNT, 2, ACCUMULATE>(pass);
-    }
+// `ALONE`: the stage has no other joint. One pass alone leaves its partial sums where they are.
+template <class S, int ALL, int COLUMNS, bool ACCUMULATE, bool ALONE>
+RNNCC_DEVICE Sums contract_all(const Pass& pass) {
+  constexpr bool single = ALONE && pass_blocks(ALL, COLUMNS, int(sizeof(S))) == ALL;
+  contract_passes<S, 0, ALL, COLUMNS, ACCUMULATE, !single>(pass);
+  if constexpr (single) {
+    constexpr int row = partial_row(ALL);
+    const float* partial = reinterpret_cast<const float*>(pass.shared + pass.layout.partial);
+    return {partial, row, used_warps(pass.joint), COLUMNS * COLUMN_BLOCK * row};
   } else {
-    if (column_blocks == 1) {
-      contract_passes<S, 0, 2 * COUNT, 1, ACCUMULATE>(pass);
-    } else {
-      contract_passes<S, 0, 2 * COUNT, 2, ACCUMULATE>(pass);
-    }
+    return {pass.sums, pass.sums_row, 1, 0};
   }
+}
+
+// All `COUNT` matrices of a joint, by the plan's blocks of units and columns (one or two of each). Returns where the sums
+// of a joint that is alone are: `gap` is that of columns.
+template <class S, int COUNT, bool ACCUMULATE, bool ALONE>
+RNNCC_DEVICE Sums contract_joint(const Pass& pass, int unit_blocks, int column_blocks) {
+  if (unit_blocks == 1) {
+    if (column_blocks == 1) return contract_all<S, COUNT, 1, ACCUMULATE, ALONE>(pass);
+    return contract_all<S, COUNT, 2, ACCUMULATE, ALONE>(pass);
+  }
+  if (column_blocks == 1) return contract_all<S, 2 * COUNT, 1, ACCUMULATE, ALONE>(pass);
+  return contract_all<S, 2 * COUNT, 2, ACCUMULATE, ALONE>(pass);
 }
 
 }  // namespace rnncc

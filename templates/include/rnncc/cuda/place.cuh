@@ -113,21 +113,36 @@ RNNCC_DEVICE void put_outputs(const R& run, int column, int64_t unit, float valu
   }
 }
 
-// The value of a stored slot at the present step, to every place that wants it.
 template <int slot, class R>
-RNNCC_DEVICE void store(const R& run, int column, int64_t unit, float value) {
+RNNCC_DEVICE void put_home(const R& run, int column, int64_t unit, float value) {
+  const SlotPlace& place = run.plan.slots[slot];
+  const int64_t index = place.ring ? run.n & (RING - 1) : run.t;
+  static_cast<float*>(place.base)[index * place.step + column * place.row + unit] = value;
+}
+
+// The value of a stored slot at the present step, to where other threads read it before the loop ends.
+template <int slot, class R>
+RNNCC_DEVICE void publish(const R& run, int column, int64_t unit, float value) {
+  put_images<0, slot>(run, column, unit, value);
+  if constexpr (R::Program::tables.slots[slot].shared) put_home<slot>(run, column, unit, value);
+}
+
+// The same value, to every other place that wants it.
+template <int slot, class R>
+RNNCC_DEVICE void keep(const R& run, int column, int64_t unit, float value) {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
-  if constexpr (info.read) {
-    const SlotPlace& place = run.plan.slots[slot];
-    const int64_t index = place.ring ? run.n & (RING - 1) : run.t;
-    static_cast<float*>(place.base)[index * place.step + column * place.row + unit] = value;
-  }
+  if constexpr (info.read && !info.shared) put_home<slot>(run, column, unit, value);
   put_outputs<info.first_destination, info.destinations>(run, column, unit, value);
   if constexpr (info.kept) {
     constexpr int record = records_before(R::Program::tables, slot);
     put<typename R::Scalar>(run.plan.records[record], run.t, column, unit, value);
   }
-  put_images<0, slot>(run, column, unit, value);
+}
+
+template <int slot, class R>
+RNNCC_DEVICE void store(const R& run, int column, int64_t unit, float value) {
+  publish<slot>(run, column, unit, value);
+  keep<slot>(run, column, unit, value);
 }
 
 }  // namespace rnncc

@@ -112,7 +112,7 @@ inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_byt
     used += round_up(bytes, 128);
     return int32_t(at);
   };
-  schedule.shared = {take(sums), take(partial), take(staging), 0};
+  schedule.shared = {take(sums), take(partial), take(staging), take(tables.stage_count * OWN_TILE_BYTES)};
   each_joint([&](const StagePlan& plan, const StageInfo&, int p, JointPlan& joint) {
     joint.table = take(joint.chunks * int64_t(sizeof(ChunkPlace)));
     const int64_t tiles = ceil_divide(plan.tiles, plan.tile_lanes);

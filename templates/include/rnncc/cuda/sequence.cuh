@@ -12,10 +12,23 @@
 
 namespace rnncc {
 
-// Where a CTA stands in a stage; `tile_lane` is beyond the tiles where it has no part in it.
+// Where a CTA stands in a stage; `tile` is beyond the tiles where it has no part in it.
 struct Lane {
   int tile, column;
 };
+
+// A CTA's lane in a stage and its first tile, kept in shared memory.
+struct OwnTile {
+  int lane, column;
+  Tile tile;
+};
+
+static_assert(sizeof(OwnTile) == OWN_TILE_BYTES, "the host makes room for them");
+
+template <class R>
+RNNCC_DEVICE OwnTile* own_tiles(const R& run) {
+  return reinterpret_cast<OwnTile*>(run.shared + run.plan.shared.own);
+}
 
 RNNCC_DEVICE Lane lane_of(const StagePlan& plan) {
   const int lanes = plan.tile_lanes * plan.column_lanes;
@@ -40,11 +53,13 @@ RNNCC_DEVICE Element element_of(const R& run, const StagePlan& plan, const Tile&
   return at;
 }
 
-// All joints of a stage from product p on. `slot`: which of the CTA's tiles it is.
+// All joints of a stage from product p on; where their sums are, by columns. `slot`: which of the CTA's tiles it is.
 template <int stage, int p, class R>
-RNNCC_DEVICE void contract(const R& run, const StagePlan& plan, int tile, int slot, int head, int column, float* sums) {
+RNNCC_DEVICE Sums contract(const R& run, const StagePlan& plan, int tile, int slot, int head, int column, float* sums) {
   constexpr StageInfo info = R::Program::tables.stages[stage];
-  if constexpr (p < info.first_product + info.products) {
+  if constexpr (p >= info.first_product + info.products) {
+    return {sums, info.accumulators * plan.unit_blocks * UNIT_BLOCK, 1, 0};
+  } else {
     if constexpr (joint_of(R::Program::tables, info.first_product, p) == p) {
       constexpr ProductInfo product = R::Program::tables.products[p];
       const JointPlan& joint = run.plan.joints[p];
@@ -61,34 +76,44 @@ RNNCC_DEVICE void contract(const R& run, const StagePlan& plan, int tile, int sl
                          head,
                          sums + product.first * units,
                          info.accumulators * units};
-      contract_joint<typename R::Scalar, product.count, product.accumulate>(pass, plan.unit_blocks, plan.column_blocks);
+      constexpr bool alone = joints_of(R::Program::tables, info.first_product, info.products) == 1;
+      const Sums made = contract_joint<typename R::Scalar, product.count, product.accumulate, alone>(pass, plan.unit_blocks,
+                                                                                                     plan.column_blocks);
+      if constexpr (alone) return made;
     }
-    contract<stage, p + 1>(run, plan, tile, slot, head, column, sums);
+    return contract<stage, p + 1>(run, plan, tile, slot, head, column, sums);
   }
+}
+
+// Whether the stage after this one, in this step or the next, waits for other CTAs: then this one says when it is done.
+template <int stage, class R>
+constexpr bool is_awaited() {
+  return R::Program::tables.stages[(stage + 1) % R::Program::tables.stage_count].barrier;
 }
 
 template <int stage, class F, class R>
 RNNCC_DEVICE void tile_stage(R& run) {
   constexpr StageInfo info = R::Program::tables.stages[stage];
   const StagePlan& plan = run.plan.stages[stage];
-  const Lane lane = lane_of(plan);
+  const OwnTile& own = own_tiles(run)[stage];
   const int thread = threadIdx.x;
+  Tile tile = own.tile;
   Element at = {};
   typename F::Early early = {};
-  if (lane.tile < plan.tiles) {
-    at = element_of(run, plan, tile_of(plan, lane.tile), lane.column, thread);
+  if (own.lane < plan.tiles) {
+    at = element_of(run, plan, tile, own.column, thread);
     if (at.valid) early = F::early(run, at);
   }
-  if constexpr (info.barrier) {
-    grid_barrier(run.plan.barrier, run.arrived);
-  }
+  if constexpr (info.barrier) wait(run.plan.barrier, run.arrived);
   const int units = plan.unit_blocks * UNIT_BLOCK, columns = plan.column_blocks * COLUMN_BLOCK;
-  float* sums = reinterpret_cast<float*>(run.shared + run.plan.shared.sums);
-  bool fresh = true;  // `early` is loaded
+  float* scratch = reinterpret_cast<float*>(run.shared + run.plan.shared.sums);
+  typename F::Kept kept = {};
+  Element kept_at = {};
+  bool fresh = true;  // `tile`, `at` and `early` are set
   int slot = 0;
-  for (int t = lane.tile; t < plan.tiles; t += plan.tile_lanes, ++slot) {
-    const Tile tile = tile_of(plan, t);
-    for (int chunk = lane.column; chunk < plan.column_chunks; chunk += plan.column_lanes) {
+  for (int t = own.lane; t < plan.tiles; t += plan.tile_lanes, ++slot) {
+    if (slot > 0) tile = tile_of(plan, t);
+    for (int chunk = own.column; chunk < plan.column_chunks; chunk += plan.column_lanes) {
       if (!fresh) {
         at = element_of(run, plan, tile, chunk, thread);
         if (at.valid) early = F::early(run, at);
@@ -96,10 +121,16 @@ RNNCC_DEVICE void tile_stage(R& run) {
       fresh = false;
       typename F::Late late = {};
       if (at.valid) late = F::late(run, at);
-      contract<stage, info.first_product>(run, plan, t, slot, tile.head, chunk * columns, sums);
+      if constexpr (info.products > 0) {
+        if (slot > 0 || chunk != own.column) __syncthreads();  // the sums of the tile before were read
+      }
+      const Sums sums = contract<stage, info.first_product>(run, plan, t, slot, tile.head, chunk * columns, scratch);
       for (int e = thread;;) {
         if (at.valid) {
-          F::compute(run, at, early, late, sums + column_in_chunk(plan, e) * info.accumulators * units + (e & (units - 1)), units);
+          if (kept_at.valid) F::keep(run, kept_at, kept);
+          const float* first = sums.at + column_in_chunk(plan, e) * sums.gap + (e & (units - 1));
+          kept = F::compute(run, at, early, late, Sums{first, units, sums.warps, sums.warp_gap});
+          kept_at = at;
         }
         e += THREADS;
         if (e >= units * columns) break;
@@ -109,22 +140,28 @@ RNNCC_DEVICE void tile_stage(R& run) {
           late = F::late(run, at);
         }
       }
-      if constexpr (info.products > 0) __syncthreads();
     }
   }
+  if constexpr (is_awaited<stage, R>()) {
+    arrive(run.plan.barrier, run.arrived);
+  } else {
+    __syncthreads();  // shared memory is free again
+  }
+  // What nobody waits for comes last.
+  if (kept_at.valid) F::keep(run, kept_at, kept);
 }
 
 template <int stage, class R>
 RNNCC_DEVICE void row_stage(R& run) {
   constexpr StageInfo info = R::Program::tables.stages[stage];
-  if constexpr (info.barrier) {
-    grid_barrier(run.plan.barrier, run.arrived);
+  if constexpr (info.barrier) wait(run.plan.barrier, run.arrived);
+  float* scratch = reinterpret_cast<float*>(run.shared + run.plan.shared.partial);
+  for (int column = blockIdx.x; column < run.plan.columns; column += gridDim.x) row_operation<stage>(run, column, scratch);
+  if constexpr (is_awaited<stage, R>()) {
+    arrive(run.plan.barrier, run.arrived);
   } else {
     __syncthreads();
   }
-  float* scratch = reinterpret_cast<float*>(run.shared + run.plan.shared.partial);
-  for (int column = blockIdx.x; column < run.plan.columns; column += gridDim.x) row_operation<stage>(run, column, scratch);
-  __syncthreads();
 }
 
 // Packs the weights of stages from `stage` on; tiles are divided among CTAs.
@@ -222,21 +259,23 @@ RNNCC_DEVICE void run_sequence(const Arguments<P>& plan) {
   initial_images<0>(run);
   grid_barrier(plan.barrier, run.arrived);
   settle<0, P::tables.stages[0].first_product>(run);
-  __syncthreads();
+  if (threadIdx.x < P::tables.stage_count) {
+    const StagePlan& stage = plan.stages[threadIdx.x];
+    const Lane lane = lane_of(stage);
+    own_tiles(run)[threadIdx.x] = {lane.tile, lane.column, tile_of(stage, lane.tile)};
+  }
+  if constexpr (P::tables.stages[0].barrier) {
+    arrive(plan.barrier, run.arrived);
+  } else {
+    __syncthreads();
+  }
   for (run.n = 0; run.n < plan.steps; ++run.n) {
     run.t = run.time(run.n);
     P::step(run);
   }
+  if constexpr (P::tables.stages[0].barrier) wait(plan.barrier, run.arrived);
   grid_barrier(plan.barrier, run.arrived);
   finals<0>(run);
-}
-
-// active[t, b] = t < lengths[b]
-template <class S>
-RNNCC_DEVICE void mark_active(const int64_t* lengths, S* active, int64_t steps, int64_t columns) {
-  for (int64_t i = blockIdx.x * int64_t(THREADS) + threadIdx.x; i < steps * columns; i += int64_t(gridDim.x) * THREADS) {
-    active[i] = from_float<S>(i / columns < lengths[i % columns] ? 1.0f : 0.0f);
-  }
 }
 
 }  // namespace rnncc
