@@ -82,9 +82,11 @@ struct ProductPlan {
   int32_t transposed, unused;
 };
 
-// Offsets of the parts of shared memory: sums of a tile, the warps' partial sums and operands, a CTA's own tiles.
+// Offsets of the parts of shared memory: sums of a tile, a CTA's own tiles, and `warp_bytes` for each warp, which hold first
+// its weights on their way and (from `staging` on) its operands, then its partial sums.
 struct Shared {
-  int32_t sums, partial, staging, own;
+  int32_t sums, own;
+  int32_t warps, warp_bytes, staging, unused;
 };
 
 // The first product of its stage that adds to the same sums as product p.
@@ -120,6 +122,7 @@ constexpr int staging_bytes(int scalar_bytes, int column_blocks) {
 }
 
 constexpr int OWN_TILE_BYTES = 24;
+constexpr int STREAMED = 2;  // chunks of weights on their way to a warp that are not resident
 
 constexpr int at_least_one(int count) { return count > 0 ? count : 1; }
 

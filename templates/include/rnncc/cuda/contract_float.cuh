@@ -67,6 +67,8 @@ struct Contraction<float, BLOCKS, COLUMNS> {
 
   template <int STRIDE>
   RNNCC_DEVICE void run(const Share& share, unsigned char* scratch) {
+    constexpr int BYTES = BLOCKS * BLOCK_BYTES<float>;
+    share.fetch_first<BYTES, STRIDE>();
     float4* staging = reinterpret_cast<float4*>(scratch);
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
@@ -86,7 +88,8 @@ struct Contraction<float, BLOCKS, COLUMNS> {
         if (chunk + i >= share.end) break;
         stage(i, staging);
         if (chunk + i + DEPTH < share.end) load(i, share, chunk + i + DEPTH);
-        multiply(staging, share.weights<STRIDE>(chunk + i));
+        multiply(staging, share.weights<BYTES, STRIDE>(chunk + i));
+        share.release<BYTES, STRIDE>(chunk + i);
       }
     }
   }

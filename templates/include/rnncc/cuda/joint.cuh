@@ -54,24 +54,27 @@ RNNCC_DEVICE void contract_blocks(const Pass& pass) {
   share.shared = pass.resident + warp * joint.resident * stride + FIRST * BLOCK_BYTES<S>;
   share.packed = pass.packed + int64_t(share.first) * stride + FIRST * BLOCK_BYTES<S>;
   share.places = reinterpret_cast<const ChunkPlace*>(pass.shared + joint.table);
+  unsigned char* mine = pass.shared + pass.layout.warps + warp * pass.layout.warp_bytes;
+  share.stream = mine;
   const int64_t lane_offset = Contraction<S, BLOCKS, COLUMNS>::lane_offset(pass.row);
   share.present = pass.present + lane_offset;
   share.previous = pass.previous + lane_offset;
   share.row = pass.row;
   share.head = pass.head;
   Contraction<S, BLOCKS, COLUMNS> contraction;
-  contraction.template run<stride>(share, pass.shared + pass.layout.staging + warp * staging_bytes(int(sizeof(S)), COLUMNS));
+  contraction.template run<stride>(share, mine + pass.layout.staging);
 
-  constexpr int columns = partial_row(BLOCKS), partial_warp = COLUMNS * COLUMN_BLOCK * columns, rows = BLOCKS * UNIT_BLOCK;
-  float* partial = reinterpret_cast<float*>(pass.shared + pass.layout.partial);
-  contraction.put(partial + warp * partial_warp);
+  constexpr int columns = partial_row(BLOCKS), rows = BLOCKS * UNIT_BLOCK;
+  const float* partial = reinterpret_cast<const float*>(pass.shared + pass.layout.warps);
+  __syncwarp();
+  contraction.put(reinterpret_cast<float*>(mine));
   __syncthreads();
   if constexpr (ADD_UP) {
 #pragma unroll
     for (int e0 = 0; e0 < rows * COLUMNS * COLUMN_BLOCK; e0 += THREADS) {
       const int e = e0 + threadIdx.x, row = e % rows, column = e / rows;
       if (e >= rows * COLUMNS * COLUMN_BLOCK) break;
-      const float total = Sums{partial + column * columns + row, 0, used_warps(joint), partial_warp}[0];
+      const float total = Sums{partial + column * columns + row, 0, used_warps(joint), pass.layout.warp_bytes / 4}[0];
       float& sum = pass.sums[column * pass.sums_row + FIRST * UNIT_BLOCK + row];
       sum = ACCUMULATE ? sum + total : total;
     }
@@ -95,8 +98,8 @@ RNNCC_DEVICE Sums contract_all(const Pass& pass) {
   contract_passes<S, 0, ALL, COLUMNS, ACCUMULATE, !single>(pass);
   if constexpr (single) {
     constexpr int row = partial_row(ALL);
-    const float* partial = reinterpret_cast<const float*>(pass.shared + pass.layout.partial);
-    return {partial, row, used_warps(pass.joint), COLUMNS * COLUMN_BLOCK * row};
+    const float* partial = reinterpret_cast<const float*>(pass.shared + pass.layout.warps);
+    return {partial, row, used_warps(pass.joint), pass.layout.warp_bytes / 4};
   } else {
     return {pass.sums, pass.sums_row, 1, 0};
   }

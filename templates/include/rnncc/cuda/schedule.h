@@ -8,6 +8,8 @@
 
 namespace rnncc {
 
+constexpr int64_t SHARED_PART = 128;  // parts of shared memory begin at multiples of it
+
 inline int64_t ceil_divide(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 inline int64_t round_up(int64_t n, int64_t unit) { return ceil_divide(n, unit) * unit; }
 
@@ -89,10 +91,10 @@ inline void plan_products(Schedule& schedule, const Tables& tables, int s, const
   }
 }
 
-// Lays out shared memory: sums, partial sums, staging, places of chunks, then weights as far as they fit, the same fraction
-// of every warp's share of every joint.
+// Lays out shared memory: sums, own tiles, the warps' parts, places of chunks, then weights as far as they fit, the same
+// fraction of every warp's share of every joint.
 inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_bytes, int available) {
-  int64_t sums = 0, partial = WARPS * int64_t(sizeof(float)), staging = 0, used = 0, wanted = 0;
+  int64_t sums = 0, partial = 128, staging = 0, streamed = 0, places = 0, weights = 0, used = 0;
   const auto each_joint = [&](const auto& visit) {
     for (int s = 0; s < tables.stage_count; ++s) {
       for (int p = tables.stages[s].first_product; p < tables.stages[s].first_product + tables.stages[s].products; ++p) {
@@ -100,30 +102,38 @@ inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_byt
       }
     }
   };
-  each_joint([&](const StagePlan& plan, const StageInfo& stage, int p, JointPlan&) {
+  each_joint([&](const StagePlan& plan, const StageInfo& stage, int p, JointPlan& joint) {
     const int64_t columns = plan.column_blocks * COLUMN_BLOCK;
+    const int all = joint_blocks(tables, plan, p), blocks = pass_blocks(all, plan.column_blocks, scalar_bytes);
     sums = std::max(sums, columns * stage.accumulators * plan.unit_blocks * UNIT_BLOCK * 4);
-    const int blocks = pass_blocks(joint_blocks(tables, plan, p), plan.column_blocks, scalar_bytes);
-    for (int b = 1; b <= blocks; ++b) partial = std::max(partial, WARPS * columns * partial_row(b) * 4);
-    staging = std::max<int64_t>(staging, WARPS * staging_bytes(scalar_bytes, plan.column_blocks));
+    for (int b = 1; b <= blocks; ++b) partial = std::max(partial, columns * partial_row(b) * 4);
+    streamed = std::max<int64_t>(streamed, STREAMED * blocks * block_bytes(scalar_bytes));
+    staging = std::max<int64_t>(staging, staging_bytes(scalar_bytes, plan.column_blocks));
+    places += round_up(joint.chunks * int64_t(sizeof(ChunkPlace)), SHARED_PART);
+    weights += ceil_divide(plan.tiles, plan.tile_lanes) * WARPS * joint.per_warp * all * block_bytes(scalar_bytes);
   });
   const auto take = [&](int64_t bytes) {
     const int64_t at = used;
-    used += round_up(bytes, 128);
+    used += round_up(bytes, SHARED_PART);
     return int32_t(at);
   };
-  schedule.shared = {take(sums), take(partial), take(staging), take(tables.stage_count * OWN_TILE_BYTES)};
-  each_joint([&](const StagePlan& plan, const StageInfo&, int p, JointPlan& joint) {
-    joint.table = take(joint.chunks * int64_t(sizeof(ChunkPlace)));
-    const int64_t tiles = ceil_divide(plan.tiles, plan.tile_lanes);
-    wanted += tiles * WARPS * joint.per_warp * joint_blocks(tables, plan, p) * block_bytes(scalar_bytes);
-  });
-  if (used > available) {
-    fail("the loop needs " + std::to_string(used) + " bytes of shared memory a multiprocessor, the GPU has " +
+  Shared& shared = schedule.shared;
+  shared.sums = take(sums);
+  shared.own = take(tables.stage_count * OWN_TILE_BYTES);
+  // Weights that all fit need no room on their way.
+  const int64_t fixed = used + places + SHARED_PART * tables.product_count;
+  if (fixed + WARPS * std::max(partial, round_up(staging, SHARED_PART)) + weights <= available) streamed = 0;
+  shared.staging = int32_t(streamed);
+  shared.warp_bytes = int32_t(round_up(std::max(partial, streamed + staging), SHARED_PART));
+  shared.warps = take(WARPS * shared.warp_bytes);
+  const int64_t room = available - used - places - SHARED_PART * tables.product_count;
+  if (room < 0) {
+    fail("the loop needs " + std::to_string(available - room) + " bytes of shared memory a multiprocessor, the GPU has " +
          std::to_string(available));
   }
-  const double fraction = wanted > 0 ? std::min(1.0, double(available - used - 128) / double(wanted)) : 1.0;
+  const double fraction = weights > 0 ? std::min(1.0, double(room) / double(weights)) : 1.0;
   each_joint([&](const StagePlan& plan, const StageInfo&, int p, JointPlan& joint) {
+    joint.table = take(joint.chunks * int64_t(sizeof(ChunkPlace)));
     joint.resident = int32_t(fraction * joint.per_warp);
     joint.shared_tile = WARPS * joint.resident * joint_blocks(tables, plan, p) * block_bytes(scalar_bytes);
     joint.shared = take(ceil_divide(plan.tiles, plan.tile_lanes) * joint.shared_tile);

@@ -155,7 +155,7 @@ template <int stage, class R>
 RNNCC_DEVICE void row_stage(R& run) {
   constexpr StageInfo info = R::Program::tables.stages[stage];
   if constexpr (info.barrier) wait(run.plan.barrier, run.arrived);
-  float* scratch = reinterpret_cast<float*>(run.shared + run.plan.shared.partial);
+  float* scratch = reinterpret_cast<float*>(run.shared + run.plan.shared.warps);
   for (int column = blockIdx.x; column < run.plan.columns; column += gridDim.x) row_operation<stage>(run, column, scratch);
   if constexpr (is_awaited<stage, R>()) {
     arrive(run.plan.barrier, run.arrived);
