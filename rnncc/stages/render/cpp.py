@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import assert_never
 
 from rnncc.functions import OPERATORS
@@ -35,8 +36,8 @@ def number_text(value: float) -> str:
     return f"T({float(value)!r})"
 
 
-def expression_text(expr: Expr) -> str:
-    """An expression of vectors."""
+def expression_text(expr: Expr, others: Mapping[str, str] = MappingProxyType({})) -> str:
+    """An expression of vectors. `others`: operators whose functions are not the library's, and where they stand."""
     match expr:
         case Const(value):
             return f"rnncc::broadcast({number_text(value)})"
@@ -45,12 +46,15 @@ def expression_text(expr: Expr) -> str:
         case Apply(operator, arguments):
             form = OPERATORS[operator].cpp
             if _NAME.match(form):
-                return "rnncc::" + form.format(*(expression_text(argument) for argument in arguments))
+                home = others.get(operator, "rnncc")
+                return f"{home}::" + form.format(*(expression_text(argument, others) for argument in arguments))
             # Infix forms take a number as it is beside a vector.
             plain = any(not isinstance(argument, Const) for argument in arguments)
             return form.format(
                 *(
-                    number_text(argument.value) if plain and isinstance(argument, Const) else expression_text(argument)
+                    number_text(argument.value)
+                    if plain and isinstance(argument, Const)
+                    else expression_text(argument, others)
                     for argument in arguments
                 )
             )

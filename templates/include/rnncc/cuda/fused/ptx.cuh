@@ -1,12 +1,7 @@
 // The instructions that CUDA C++ does not name. Each is one wrapper; nothing here knows what a cell is.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <cstdint>
-
-#define RNNCC_DEVICE __device__ __forceinline__
+#include "../scalar.cuh"
 
 namespace rnncc {
 
@@ -14,47 +9,25 @@ RNNCC_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_
 
 // d += a @ b, [16, 8] += [16, 16] @ [16, 8], accumulated in float.
 template <class E>
-RNNCC_DEVICE void mma(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1);
-template <>
-RNNCC_DEVICE void mma<__nv_bfloat16>(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-}
-template <>
-RNNCC_DEVICE void mma<__half>(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+RNNCC_DEVICE void mma(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
+  multiply_add<E>(d, a.x, a.y, a.z, a.w, b0, b1);
 }
 
-// Two floats as two 16-bit elements, `low` in the lower half.
+// Two floats as two 16-bit elements, `low` in the lower half. Never 0xffffffff: a NaN becomes 0x7fff.
 template <class E>
 RNNCC_DEVICE uint32_t pack(float low, float high);
 template <>
-RNNCC_DEVICE uint32_t pack<__nv_bfloat16>(float low, float high) {
-  const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&v);
+RNNCC_DEVICE uint32_t pack<bfloat16>(float low, float high) {
+  uint32_t v;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+  return v;
 }
 template <>
-RNNCC_DEVICE uint32_t pack<__half>(float low, float high) {
-  const __half2 v = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&v);
+RNNCC_DEVICE uint32_t pack<float16>(float low, float high) {
+  uint32_t v;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+  return v;
 }
-template <class E>
-RNNCC_DEVICE float2 unpack(uint32_t v);
-template <>
-RNNCC_DEVICE float2 unpack<__nv_bfloat16>(uint32_t v) {
-  return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
-}
-template <>
-RNNCC_DEVICE float2 unpack<__half>(uint32_t v) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&v));
-}
-RNNCC_DEVICE float to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
-RNNCC_DEVICE float to_float(__half v) { return __half2float(v); }
 
 // An 8x8 matrix of 16-bit elements held two to a lane, transposed.
 RNNCC_DEVICE uint32_t transpose8x8(uint32_t v) {
@@ -118,17 +91,7 @@ RNNCC_DEVICE void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// Relative error 2^-11: for results that are rounded to 16 bits.
-RNNCC_DEVICE float tanh_fast(float x) {
-  float y;
-  asm("tanh.approx.f32 %0,%1;" : "=f"(y) : "f"(x));
-  return y;
-}
-RNNCC_DEVICE float sigmoid_fast(float x) { return fmaf(tanh_fast(0.5f * x), 0.5f, 0.5f); }
 
-}  // namespace rnncc
-
-namespace rnncc {
 // 16 bytes of global memory as other CTAs see it: no cache of this SM, no order with other accesses.
 RNNCC_DEVICE uint4 load16_relaxed(const void* p) {
   uint4 v;
@@ -153,9 +116,7 @@ RNNCC_DEVICE void store4_relaxed(void* p, uint32_t v) {
 RNNCC_DEVICE void prefetch_l2(const void* p, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0],%1;" ::"l"(p), "r"(bytes) : "memory");
 }
-}  // namespace rnncc
 
-namespace rnncc {
 RNNCC_DEVICE void send8(uint32_t to, uint32_t barrier, float a, float b) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0],{%1,%2},[%3];" ::"r"(to), "f"(a), "f"(b),
                "r"(barrier)

@@ -16,6 +16,7 @@
 //   start, finish
 #pragma once
 
+#include "fast.cuh"
 #include "ptx.cuh"
 
 namespace rnncc {
@@ -33,7 +34,7 @@ __host__ __device__ constexpr int count_below(uint64_t set, int i) {
 __host__ __device__ constexpr int at_least_one(int n) { return n > 0 ? n : 1; }
 
 // Element (step, column, unit) of a tensor stands at base + step * `step` + column * `column` + unit elements; strides in
-// bytes, along the loop's order. A null base of what is read: zeros.
+// bytes, along the loop's order. A null base: not wanted, or zeros.
 struct Place {
   char* base;
   int64_t step, column;
@@ -76,7 +77,7 @@ RNNCC_DEVICE void put(const Edge& edge, int64_t column, int64_t unit, float valu
   if (edge.is_float)
     reinterpret_cast<float*>(at)[unit] = value;
   else
-    reinterpret_cast<E*>(at)[unit] = E(value);
+    reinterpret_cast<E*>(at)[unit] = from_float<E>(value);
 }
 
 // The elementwise part of 8 units × 8 columns, done by one warp: a lane has unit lane / 4 and columns 2 · (lane % 4) and
@@ -185,6 +186,7 @@ struct Item {
     for (int w = 0; w < Step::WRITES; ++w) {
       if (has(Step::WRITE_AT_START, w) != AT_START) continue;
       const Place& place = call.writes[w];
+      if (!place.base) continue;
       // The same for all threads, so that the address is a uniform one and an offset of 32 bits.
       char* const base = place.base + int64_t(t) * place.step;
       if (has(Step::WRITE_FLOAT, w)) {

@@ -1,0 +1,134 @@
+"""The `Step` of a fused loop as CUDA text: what templates/include/rnncc/cuda/fused/step.cuh asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from rnncc.ir.fused import FusedLoop, FusedStatement, FusedWrite
+from rnncc.ir.kernel import Place, Table
+from rnncc.stages.render.cpp import expression_text
+
+
+# Operators of fast.cuh.
+_FAST = {"tanh": "fast__", "sigmoid": "fast__"}
+
+
+@dataclass(frozen=True, slots=True)
+class NumberText:
+    """A constant of the struct."""
+
+    type: str
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionText:
+    """`start` or `finish`."""
+
+    name: str
+    parameters: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepText:
+    """What the template of a step prints."""
+
+    name: str
+    numbers: tuple[NumberText, ...]
+    functions: tuple[FunctionText, ...]
+
+
+def inference_writes(loop: FusedLoop) -> tuple[FusedWrite, ...]:
+    """Without what only a backward reads."""
+    return tuple(write for write in loop.writes if write.place is not None and write.place.table is not Table.SAVED)
+
+
+def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], exact: frozenset[int], source: str) -> StepText:
+    """`exact`: the SAVED tensors that are float."""
+    edges = len(loop.edges)
+
+    def is_float(place: Place | None) -> bool:
+        return place is not None and place.table is Table.SAVED and place.index in exact
+
+    counts = (
+        ("SUMS", len(loop.sums)),
+        ("OPERANDS", len(loop.operands)),
+        ("EDGES", edges),
+        ("CARRIES", edges + len(loop.kept)),
+        ("READS", len(loop.reads)),
+        ("ROW_READS", len(loop.rows)),
+        ("VECTORS", len(loop.vectors)),
+        ("CONSTANTS", len(loop.constants)),
+        ("WRITES", len(writes)),
+    )
+    sets = (
+        ("READ_FLOAT", _set(is_float(read.place) for read in loop.reads)),
+        ("READ_SHIFTED", _set(read.edge is not None for read in loop.reads)),
+        ("WRITE_FLOAT", _set(is_float(write.place) for write in writes)),
+        ("WRITE_AT_START", _set(write.at_start for write in writes)),
+    )
+    given = [
+        *(f"[[maybe_unused]] const float {edge.name} = carry__[{i}];" for i, edge in enumerate(loop.edges)),
+        *(f"[[maybe_unused]] const float {read.name} = read__[{i}];" for i, read in enumerate(loop.reads)),
+        *(f"[[maybe_unused]] const float {row.name} = row__[{i}];" for i, row in enumerate(loop.rows)),
+        *(f"[[maybe_unused]] const float {vector.name} = vector__[{i}];" for i, vector in enumerate(loop.vectors)),
+        *(f"[[maybe_unused]] const float {name} = constant__[{i}];" for i, name in enumerate(loop.constants)),
+    ]
+    carries = [f"carry__[{edges + i}]" for i in range(len(loop.kept))]
+    start = [
+        *given,
+        *_statements(loop.start, source),
+        *(f"operand__[{i}] = {operand};" for i, operand in enumerate(loop.operands)),
+        *(f"{carry} = {value};" for carry, value in zip(carries, loop.kept, strict=True)),
+        *_writes(writes, lambda write: write.at_start),
+    ]
+    finish = [
+        *given,
+        *(f"[[maybe_unused]] const float {v} = {carry};" for carry, v in zip(carries, loop.kept, strict=True)),
+        *(f"const float {name} = sum__[{i}];" for i, name in enumerate(loop.sums)),
+        *_statements(loop.finish, source),
+        *_writes(writes, lambda write: not write.at_start),
+        *(f"carry__[{i}] = {edge.link};" for i, edge in enumerate(loop.edges)),
+    ]
+    common = ", ".join(
+        f"[[maybe_unused]] const float (&{array}__)[{max(size, 1)}]"
+        for array, size in (
+            ("read", len(loop.reads)),
+            ("row", len(loop.rows)),
+            ("vector", len(loop.vectors)),
+            ("constant", len(loop.constants)),
+        )
+    )
+    carry = f"[[maybe_unused]] float (&carry__)[{max(edges + len(loop.kept), 1)}]"
+    write = f"[[maybe_unused]] float (&write__)[{max(len(writes), 1)}]"
+    return StepText(
+        name,
+        (
+            *(NumberText("int", key, str(value)) for key, value in counts),
+            *(NumberText("uint64_t", key, f"{value}u") for key, value in sets),
+            NumberText("bool", "TRANSPOSED", "true" if loop.transposed else "false"),
+        ),
+        (
+            FunctionText("start", f"{common}, {carry}, float (&operand__)[{len(loop.operands)}], {write}", tuple(start)),
+            FunctionText("finish", f"const float (&sum__)[{len(loop.sums)}], {common}, {carry}, {write}", tuple(finish)),
+        ),
+    )
+
+
+def _statements(statements: Iterable[FusedStatement], source: str) -> list[str]:
+    return [
+        f"[[maybe_unused]] const float {statement.target} = {expression_text(statement.expr, _FAST)};"
+        + (f"  // {source}:{statement.line}" if statement.line else "")
+        for statement in statements
+    ]
+
+
+def _writes(writes: Sequence[FusedWrite], wanted: Callable[[FusedWrite], bool]) -> list[str]:
+    return [f"write__[{i}] = {write.value};" for i, write in enumerate(writes) if wanted(write)]
+
+
+def _set(members: Iterable[bool]) -> int:
+    return sum(1 << i for i, member in enumerate(members) if member)
