@@ -14,8 +14,8 @@ from rnncc.constrint import evaluate, search, text
 from rnncc.constrint.domain import describe
 from rnncc.constrint.errors import ConstrintError, LimitReached
 from rnncc.constrint.expr import Comparison, Expression, Relation, Variable, as_expression, maximum
-from rnncc.constrint.problem import Problem, Requirement
-from rnncc.constrint.store import Limits, Meter, Program
+from rnncc.constrint.problem import Lowered, Problem, Requirement
+from rnncc.constrint.store import Limits, Meter
 
 # What may be spent on finding the least violation of one requirement: numbers for a message, not truth.
 NUMBERS = Limits(nodes=300, steps=20_000)
@@ -88,10 +88,10 @@ def explain(problem: Problem) -> Conflict:
 
 def minimal_core(problem: Problem) -> tuple[tuple[int, ...], bool]:
     """Positions of requirements that cannot hold together; whether it was proven that each of them is needed."""
-    program, _ = problem.lowered()
+    lowered = problem.lowered()
     minimal = True
     try:
-        used = core(program, range(len(problem.requirements)), problem)
+        used = core(lowered, range(len(problem.requirements)), problem.limits)
     except LimitReached:
         used, minimal = set(range(len(problem.requirements))), False
     if used is None:
@@ -100,7 +100,7 @@ def minimal_core(problem: Problem) -> tuple[tuple[int, ...], bool]:
     for owner in sorted(used, reverse=True):
         if owner in used:
             try:
-                smaller = core(program, used - {owner}, problem)
+                smaller = core(lowered, used - {owner}, problem.limits)
             except LimitReached:
                 minimal = False
             else:
@@ -108,9 +108,10 @@ def minimal_core(problem: Problem) -> tuple[tuple[int, ...], bool]:
     return tuple(sorted(used)), minimal
 
 
-def core(program: Program, owners: Collection[int], problem: Problem) -> set[int] | None:
+def core(lowered: Lowered, owners: Collection[int], limits: Limits) -> set[int] | None:
     """Those of the requirements `owners` that the proof of their infeasibility used; None if they have a solution."""
-    run = search.Search(program, owners, problem.order, Meter(problem.limits))
+    program = lowered.program
+    run = search.Search(program, owners, lowered.decisions, Meter(limits))
     used: set[int] = set()
 
     def blame(variables: Iterable[int]) -> None:
@@ -147,12 +148,14 @@ def _least_violation(problem: Problem, constraint: Relation) -> tuple[int, ...] 
         if isinstance(constraint, Comparison) and constraint.operator != "!="
         else []
     )
-    program, holders = problem.lowered(objectives)
+    # Deciding the violation first finds the least one by halving.
+    order = tuple(search.ascending(objective) for objective in objectives)
+    lowered = replace(problem, order=order).lowered(objectives)
     owners, meter = range(len(problem.requirements)), Meter(problem.limits)
     try:
-        if not holders:
-            return next(search.Search(program, owners, problem.order, meter).solutions(), None)
-        found = search.minimum(program, owners, problem.order, holders, meter)
+        if not objectives:
+            return next(search.Search(lowered.program, owners, lowered.decisions, meter).solutions(), None)
+        found = search.minimum(lowered.program, owners, lowered.decisions, lowered.objectives, meter)
         return found[0] if found is not None else None
     except LimitReached as limit:
         return limit.best

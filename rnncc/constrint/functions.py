@@ -10,7 +10,7 @@ from rnncc.constrint.domain import Domain
 from rnncc.constrint.store import ANY, BOUNDS, Propagator, Store
 
 # Up to this many pairs of arguments a function is tried on all of them: what is left is exactly what has a partner.
-MOST_PAIRS = 64
+MOST_PAIRS = 16
 
 # A product's factors are drawn from the divisors of its values if it has at most this many values …
 MOST_MULTIPLES = 8
@@ -50,36 +50,40 @@ class Product(Propagator):
     def watches(self) -> tuple[tuple[int, int], ...]:
         return ((self.left, ANY), (self.right, ANY), (self.result, ANY))
 
-    def propagate(self, store: Store) -> None:
+    def propagate(self, store: Store) -> bool:
         left, right = store.domains[self.left], store.domains[self.right]
         if len(right) == 1:
-            self._scaled(store, self.left, right[0])
-        elif len(left) == 1:
-            self._scaled(store, self.right, left[0])
-        elif len(left) * len(right) <= MOST_PAIRS:
+            return self._scaled(store, self.left, right[0])
+        if len(left) == 1:
+            return self._scaled(store, self.right, left[0])
+        if len(left) * len(right) <= MOST_PAIRS:
             by_support(store, int.__mul__, self.left, self.right, self.result, left, right)
+            return True
+        a, b, c, d = left[0], left[-1], right[0], right[-1]
+        if a >= 0 and c >= 0:
+            store.clip(self.result, a * c, b * d)
         else:
-            ends = (left[0] * right[0], left[0] * right[-1], left[-1] * right[0], left[-1] * right[-1])
+            ends = (a * c, a * d, b * c, b * d)
             store.clip(self.result, min(ends), max(ends))
-            self._factor(store, self.left, self.right)
-            self._factor(store, self.right, self.left)
+        self._factor(store, self.left, self.right)
+        self._factor(store, self.right, self.left)
+        return False
 
-    def _scaled(self, store: Store, variable: int, factor: int) -> None:
-        """`result == factor * variable`, value by value."""
-        if factor == 0:
-            store.restrict(self.result, (0,))
-            return
+    def _scaled(self, store: Store, variable: int, factor: int) -> bool:
+        """`result == factor * variable`, value by value; by bounds if the factor is negative."""
         domain = store.domains[variable]
+        if factor == 0 or len(domain) == 1:
+            value = factor * domain[0]
+            store.clip(self.result, value, value)
+            return True
         if factor < 0:
-            ends = (factor * domain[-1], factor * domain[0])
-            store.clip(self.result, *ends)
+            store.clip(self.result, factor * domain[-1], factor * domain[0])
             target = store.domains[self.result]
             store.clip(variable, -(target[-1] // -factor), -target[0] // -factor)
-            if len(store.domains[variable]) == 1:
-                store.restrict(self.result, (factor * store.domains[variable][0],))
-            return
+            return False
         store.restrict(self.result, sets.scaled(domain, factor))
         store.restrict(variable, sets.divided(store.domains[self.result], factor))
+        return True
 
     def _factor(self, store: Store, factor: int, other: int) -> None:
         """Narrow one factor by the result and the other factor."""
@@ -111,12 +115,18 @@ class Quotient(Propagator):
     def watches(self) -> tuple[tuple[int, int], ...]:
         return ((self.left, ANY), (self.right, ANY), (self.result, ANY))
 
-    def propagate(self, store: Store) -> None:
+    def propagate(self, store: Store) -> bool:
         left, right = store.domains[self.left], store.domains[self.right]
         shift = self.shift
         if len(left) * len(right) <= MOST_PAIRS:
-            by_support(store, lambda a, b: (a - shift) // b + shift, self.left, self.right, self.result, left, right)
-            return
+            if len(left) == len(right) == 1:
+                value = (left[0] - shift) // right[0] + shift
+                store.clip(self.result, value, value)
+            else:
+                by_support(
+                    store, lambda a, b: (a - shift) // b + shift, self.left, self.right, self.result, left, right
+                )
+            return True
         low, high = left[0] - shift, left[-1] - shift
         least, most = right[0], right[-1]
         store.clip(
@@ -138,6 +148,7 @@ class Quotient(Propagator):
         if top > 0 and low >= 0:
             least = max(least, low // top + 1)
         store.clip(self.right, least, most)
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +162,13 @@ class Power(Propagator):
     def watches(self) -> tuple[tuple[int, int], ...]:
         return ((self.base, ANY), (self.result, ANY))
 
-    def propagate(self, store: Store) -> None:
+    def propagate(self, store: Store) -> bool:
         base, result, exponent = store.domains[self.base], store.domains[self.result], self.exponent
         if len(base) <= MOST_PAIRS:
             kept = tuple(value for value in base if value**exponent in result)
             store.assign(self.base, kept)
             store.assign(self.result, tuple(sorted({value**exponent for value in kept})))
-            return
+            return True
         ends = (base[0] ** exponent, base[-1] ** exponent)
         crosses = exponent % 2 == 0 and base[0] < 0 < base[-1]
         store.clip(self.result, 0 if crosses else min(ends), max(ends))
@@ -169,6 +180,7 @@ class Power(Propagator):
             low, high = result[0], result[-1]
             least = -integer_root(-low, exponent) if low < 0 else integer_root(low - 1, exponent) + 1 if low else 0
             store.clip(self.base, least, integer_root(high, exponent) if high >= 0 else -_root_up(-high, exponent))
+        return False
 
 
 def integer_root(number: int, degree: int) -> int:
@@ -199,7 +211,7 @@ class Maximum(Propagator):
     def watches(self) -> tuple[tuple[int, int], ...]:
         return tuple((variable, BOUNDS) for variable in (*self.arguments, self.result))
 
-    def propagate(self, store: Store) -> None:
+    def propagate(self, store: Store) -> bool:
         domains = store.domains
         store.clip(
             self.result,
@@ -212,6 +224,7 @@ class Maximum(Propagator):
         reaching = [argument for argument in self.arguments if domains[argument][-1] >= low]
         if len(reaching) == 1:
             store.clip(reaching[0], low, high)
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +237,7 @@ class Minimum(Propagator):
     def watches(self) -> tuple[tuple[int, int], ...]:
         return tuple((variable, BOUNDS) for variable in (*self.arguments, self.result))
 
-    def propagate(self, store: Store) -> None:
+    def propagate(self, store: Store) -> bool:
         domains = store.domains
         store.clip(
             self.result,
@@ -237,3 +250,4 @@ class Minimum(Propagator):
         reaching = [argument for argument in self.arguments if domains[argument][0] <= high]
         if len(reaching) == 1:
             store.clip(reaching[0], low, high)
+        return False

@@ -10,12 +10,22 @@ from rnncc.constrint import search, text
 from rnncc.constrint.domain import LARGEST
 from rnncc.constrint.errors import ModelError
 from rnncc.constrint.explain import Infeasible
-from rnncc.constrint.expr import Comparison, Constant, Constraint, Operand, Variable, as_expression, as_relation
+from rnncc.constrint.expr import (
+    Comparison,
+    Constant,
+    Constraint,
+    Expression,
+    Operand,
+    Variable,
+    as_expression,
+    as_relation,
+)
 from rnncc.constrint.problem import Problem, Requirement, Solution
 from rnncc.constrint.search import Branch
 from rnncc.constrint.store import Limits, Meter
 
-Order = Sequence[Variable | Branch]
+# An expression alone means its small values first.
+Order = Sequence[Expression | Branch]
 Given = Mapping[Variable, int]
 DEFAULT_LIMITS = Limits()
 
@@ -101,9 +111,11 @@ class Model:
         """
         problem = self._problem(given, order, limits)
         parts = objective if isinstance(objective, Sequence) else (objective,)
-        program, holders = problem.lowered([as_expression(part) for part in parts])
+        lowered = problem.lowered([as_expression(part) for part in parts])
         meter = Meter(limits)
-        best = search.minimum(program, range(len(problem.requirements)), problem.order, holders, meter)
+        best = search.minimum(
+            lowered.program, range(len(problem.requirements)), lowered.decisions, lowered.objectives, meter
+        )
         if best is None:
             raise Infeasible(problem)
         return Solution(problem.variables, best[0], best[1], meter.nodes)
@@ -151,9 +163,9 @@ class Model:
 
     def _solutions(self, problem: Problem) -> Iterator[Solution]:
         """All solutions; Infeasible if there is none."""
-        program, _ = problem.lowered()
+        lowered = problem.lowered()
         meter = Meter(problem.limits)
-        run = search.Search(program, range(len(problem.requirements)), problem.order, meter)
+        run = search.Search(lowered.program, range(len(problem.requirements)), lowered.decisions, meter)
         values: tuple[int, ...] | None = None
         for values in run.solutions():
             yield Solution(problem.variables, values, (), meter.nodes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from rnncc.constrint import evaluate
 from rnncc.constrint.expr import Node, Operand, Relation, Variable, as_expression
 from rnncc.constrint.lower import Lowering
-from rnncc.constrint.search import Branch
+from rnncc.constrint.search import Branch, Decisions
 from rnncc.constrint.store import Limits, Program
 
 
@@ -25,6 +25,15 @@ class Requirement:
 
 
 @dataclass(frozen=True, slots=True)
+class Lowered:
+    """A program, what to decide first, and the variables that hold the objectives."""
+
+    program: Program
+    decisions: Decisions
+    objectives: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """What is asked. Owners of propagators are positions in `requirements`."""
 
@@ -33,13 +42,14 @@ class Problem:
     order: tuple[Branch, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
-    def lowered(self, objectives: Sequence[Node] = ()) -> tuple[Program, tuple[int, ...]]:
-        """The program, and the variables that hold the objectives."""
+    def lowered(self, objectives: Sequence[Node] = ()) -> Lowered:
+        """The program of the requirements, with variables for the objectives and for what the order decides."""
         lowering = Lowering(self.variables)
         for owner, requirement in enumerate(self.requirements):
             lowering.require(requirement.constraint, owner)
         holders = tuple(lowering.variable(objective) for objective in objectives)
-        return lowering.program(), holders
+        decisions = tuple((lowering.variable(branch.expression), branch.split) for branch in self.order)
+        return Lowered(lowering.program(), decisions, holders)
 
     def only(self, owners: Sequence[int]) -> Problem:
         """The same with only some of the requirements."""

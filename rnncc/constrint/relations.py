@@ -22,7 +22,7 @@ class AtMost(Condition):
     def watches(self) -> tuple[tuple[int, int], ...]:
         return tuple((variable, LOW if factor > 0 else HIGH) for variable, factor in self.terms)
 
-    def propagate(self, store: Store) -> None:
+    def propagate(self, store: Store) -> bool:
         domains = store.domains
         least = self.constant
         for variable, factor in self.terms:
@@ -37,6 +37,7 @@ class AtMost(Condition):
                     store.assign(variable, sets.clip(domain, domain[0], domain[0] + -least // factor))
             elif factor * (domain[0] - domain[-1]) > -least:
                 store.assign(variable, sets.clip(domain, domain[-1] - -least // -factor, domain[-1]))
+        return True
 
     def status(self, store: Store) -> bool | None:
         least, most = _span(self.terms, self.constant, store)
@@ -53,7 +54,7 @@ class Equal(Condition):
     def watches(self) -> tuple[tuple[int, int], ...]:
         return tuple((variable, BOUNDS) for variable, _ in self.terms)
 
-    def propagate(self, store: Store) -> None:
+    def propagate(self, store: Store) -> bool:
         domains = store.domains
         least = most = self.constant
         for variable, factor in self.terms:
@@ -75,6 +76,7 @@ class Equal(Condition):
                     store.clip(variable, high - most // factor, low + -least // factor)
                 else:
                     store.clip(variable, high - -least // -factor, low + most // -factor)
+        return False
 
     def status(self, store: Store) -> bool | None:
         least, most = _span(self.terms, self.constant, store)
@@ -99,9 +101,10 @@ class Same(Condition):
     def watches(self) -> tuple[tuple[int, int], ...]:
         return ((self.one, ANY), (self.other, ANY))
 
-    def propagate(self, store: Store) -> None:
+    def propagate(self, store: Store) -> bool:
         store.restrict(self.one, store.domains[self.other])
         store.restrict(self.other, store.domains[self.one])
+        return True
 
     def status(self, store: Store) -> bool | None:
         one, other = store.domains[self.one], store.domains[self.other]
@@ -120,14 +123,14 @@ class Differ(Condition):
     def watches(self) -> tuple[tuple[int, int], ...]:
         return tuple((variable, FIXED) for variable, _ in self.terms)
 
-    def propagate(self, store: Store) -> None:
+    def propagate(self, store: Store) -> bool:
         total, open_variable, open_factor = self.constant, -1, 0
         for variable, factor in self.terms:
             domain = store.domains[variable]
             if len(domain) == 1:
                 total += factor * domain[0]
             elif open_factor:
-                return
+                return True
             else:
                 open_variable, open_factor = variable, factor
         if open_factor:
@@ -135,6 +138,7 @@ class Differ(Condition):
                 store.assign(open_variable, sets.without(store.domains[open_variable], -total // open_factor))
         elif total == 0:
             raise Contradiction
+        return True
 
     def status(self, store: Store) -> bool | None:
         equal = Equal(self.terms, self.constant).status(store)
@@ -166,7 +170,7 @@ class Congruence(Propagator):
     def watches(self) -> tuple[tuple[int, int], ...]:
         return tuple((variable, 0) for variable, _ in self.terms)
 
-    def propagate(self, store: Store) -> None:
+    def propagate(self, store: Store) -> bool:
         strides = [factor * sets.stride(store.domains[variable]) for variable, factor in self.terms]
         anchor = self.constant + sum(factor * store.domains[variable][0] for variable, factor in self.terms)
         for position, (variable, factor) in enumerate(self.terms):
@@ -180,6 +184,7 @@ class Congruence(Propagator):
             if modulus > 1:
                 residue = right // common * pow(factor // common, -1, modulus) % modulus
                 store.assign(variable, sets.congruent(store.domains[variable], residue, modulus))
+        return True
 
 
 class TableRows(Condition):
@@ -215,7 +220,7 @@ class TableRows(Condition):
             alive &= possible
         return alive
 
-    def propagate(self, store: Store) -> None:
+    def propagate(self, store: Store) -> bool:
         alive = self._alive(store)
         if not alive:
             raise Contradiction
@@ -223,6 +228,7 @@ class TableRows(Condition):
             domain = store.domains[variable]
             if len(domain) > 1:
                 store.assign(variable, tuple(value for value, rows in column if rows & alive and value in domain))
+        return True
 
     def status(self, store: Store) -> bool | None:
         alive = self._alive(store)
@@ -242,17 +248,18 @@ class NoTableRow(Condition):
     def watches(self) -> tuple[tuple[int, int], ...]:
         return tuple((variable, FIXED) for variable in self.variables)
 
-    def propagate(self, store: Store) -> None:
+    def propagate(self, store: Store) -> bool:
         domains = [store.domains[variable] for variable in self.variables]
         still_open = [position for position, domain in enumerate(domains) if len(domain) > 1]
         if len(still_open) > 1:
-            return
+            return True
         for row in self.rows:
             if all(len(domain) > 1 or domain[0] == value for domain, value in zip(domains, row, strict=True)):
                 if not still_open:
                     raise Contradiction
                 variable = self.variables[still_open[0]]
                 store.assign(variable, sets.without(store.domains[variable], row[still_open[0]]))
+        return True
 
     def status(self, store: Store) -> bool | None:
         domains = [store.domains[variable] for variable in self.variables]
@@ -270,9 +277,10 @@ class Both(Condition):
     def watches(self) -> tuple[tuple[int, int], ...]:
         return tuple((variable, ANY) for part in self.parts for variable, _ in part.watches())
 
-    def propagate(self, store: Store) -> None:
+    def propagate(self, store: Store) -> bool:
         for part in self.parts:
             part.propagate(store)
+        return False
 
     def status(self, store: Store) -> bool | None:
         found: bool | None = True
@@ -293,19 +301,19 @@ class Either(Condition):
     def watches(self) -> tuple[tuple[int, int], ...]:
         return tuple((variable, ANY) for part in self.parts for variable, _ in part.watches())
 
-    def propagate(self, store: Store) -> None:
+    def propagate(self, store: Store) -> bool:
         candidate: Condition | None = None
         for part in self.parts:
             status = part.status(store)
             if status is True:
-                return
+                return True
             if status is None:
                 if candidate is not None:
-                    return
+                    return True
                 candidate = part
         if candidate is None:
             raise Contradiction
-        candidate.propagate(store)
+        return candidate.propagate(store)
 
     def status(self, store: Store) -> bool | None:
         found: bool | None = False

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rnncc.constrint.domain import Domain
 from rnncc.constrint.errors import LimitReached
-from rnncc.constrint.expr import Variable
+from rnncc.constrint.expr import Node, Operand, as_expression
 from rnncc.constrint.store import LOW, Contradiction, Meter, Program, Propagator, Store
 
 # A longer domain is halved rather than tried value by value, unless the user gave an order of values.
@@ -20,36 +20,42 @@ LONGEST_TRIED = 32
 
 Split = Callable[[Domain], Iterable[Domain]]
 
+# Variables to decide first, in this order, each with its way to split.
+Decisions = Sequence[tuple[int, Split]]
+
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A variable to decide on, and how: `split` covers a domain of it by smaller ones, the first tried first."""
+    """What to decide on, and how: `split` covers a domain of it by smaller ones, the first tried first.
 
-    variable: Variable
+    Deciding on an expression, an objective say, halves what it may be before any variable has a value.
+    """
+
+    expression: Node
     split: Split
 
 
-def ascending(variable: Variable) -> Branch:
+def ascending(expression: Operand) -> Branch:
     """Small values first."""
-    return Branch(variable, _ascending)
+    return Branch(as_expression(expression), _ascending)
 
 
-def descending(variable: Variable) -> Branch:
+def descending(expression: Operand) -> Branch:
     """Large values first."""
-    return Branch(variable, _descending)
+    return Branch(as_expression(expression), _descending)
 
 
-def preferring(variable: Variable, values: Sequence[int]) -> Branch:
+def preferring(expression: Operand, values: Sequence[int]) -> Branch:
     """These values first, in this order; then the rest, ascending."""
 
     def split(domain: Domain) -> Iterator[Domain]:
         yield from ((value,) for value in values if value in domain)
         yield from ((value,) for value in domain if value not in values)
 
-    return Branch(variable, split)
+    return Branch(as_expression(expression), split)
 
 
-def towards(variable: Variable, target: int) -> Branch:
+def towards(expression: Operand, target: int) -> Branch:
     """Values near a target first; of two as near, the greater."""
 
     def split(domain: Domain) -> Iterator[Domain]:
@@ -63,7 +69,7 @@ def towards(variable: Variable, target: int) -> Branch:
                 yield (domain[below],)
                 below -= 1
 
-    return Branch(variable, split)
+    return Branch(as_expression(expression), split)
 
 
 def _ascending(domain: Domain) -> Iterable[Domain]:
@@ -89,7 +95,7 @@ class Search:
         self,
         program: Program,
         owners: Collection[int],
-        order: Sequence[Branch],
+        decisions: Decisions,
         meter: Meter,
         at_every_node: int | None = None,
     ) -> None:
@@ -97,8 +103,8 @@ class Search:
         self.store = Store(program, owners, meter)
         self.meter = meter
         self.at_every_node = at_every_node
-        self.decisions = [(branch.variable.index, branch.split) for branch in order]
-        named = {variable for variable, _ in self.decisions}
+        self.decisions = decisions
+        named = {variable for variable, _ in decisions}
         # Smallest domain first, after those that the user ordered.
         self.undecided = [variable for variable in range(program.user_variable_count) if variable not in named]
         # Called where a branch ends without a solution, with the variables that are to blame.
@@ -175,21 +181,22 @@ class Improve(Propagator):
     def watches(self) -> tuple[tuple[int, int], ...]:
         return tuple((variable, LOW) for variable in self.objectives)
 
-    def propagate(self, store: Store) -> None:
+    def propagate(self, store: Store) -> bool:
         if self.best is None:
-            return
+            return True
         last = len(self.objectives) - 1
         for position, (variable, best) in enumerate(zip(self.objectives, self.best, strict=True)):
             least = store.domains[variable][0]
             store.clip(variable, least, best - 1 if position == last else best)
             if least < best:
-                return
+                break
+        return True
 
 
 def minimum(
     program: Program,
     owners: Collection[int],
-    order: Sequence[Branch],
+    decisions: Decisions,
     objectives: tuple[int, ...],
     meter: Meter,
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
@@ -205,7 +212,7 @@ def minimum(
         (*program.propagators, improve),
         (*program.owners, None),
     )
-    search = Search(bounded, owners, order, meter, at_every_node=len(program.propagators))
+    search = Search(bounded, owners, decisions, meter, at_every_node=len(program.propagators))
     store, best = search.store, None
     try:
         for values in search.solutions():

@@ -40,8 +40,11 @@ class Propagator(ABC):
         """The variables of the relation, each with the events to be woken by."""
 
     @abstractmethod
-    def propagate(self, store: Store) -> None:
-        """Narrow domains; raises Contradiction if the relation cannot hold."""
+    def propagate(self, store: Store) -> bool:
+        """Narrow domains; raises Contradiction if the relation cannot hold.
+
+        Returns whether a second run would find nothing more: a propagator is not woken by its own changes.
+        """
 
 
 class Condition(Propagator):
@@ -165,16 +168,21 @@ class Store:
     def propagate(self) -> None:
         """Run what is due until nothing is; raises Contradiction, after which the queue is empty."""
         queue, queued, propagators = self.queue, self.queued, self.propagators
-        meter = self.meter
+        meter, trail = self.meter, self.trail
         try:
             while queue:
                 self.cause = index = queue.popleft()
+                changes = len(trail)
+                done = propagators[index].propagate(self)
                 queued[index] = 0
-                propagators[index].propagate(self)
+                if not done and len(trail) > changes:
+                    queued[index] = 1
+                    queue.append(index)
                 meter.steps += 1
                 if meter.steps % LOOK == 0:
                     meter.check()
         except BaseException:
+            queued[self.cause] = 0
             for index in queue:
                 queued[index] = 0
             queue.clear()
