@@ -33,8 +33,8 @@ from rnncc.constrint.expr import (
     truth,
 )
 from rnncc.constrint.model import Model
+from rnncc.constrint.order import Branch, ascending, descending, preferring, towards
 from rnncc.constrint.problem import Requirement, Solution
-from rnncc.constrint.search import Branch, ascending, descending, preferring, towards
 from rnncc.constrint.store import Limits
 
 __all__ = [

@@ -10,11 +10,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from rnncc.constrint import evaluate, search, text
+from rnncc.constrint import evaluate, text
+from rnncc.constrint.bound import minimum
 from rnncc.constrint.domain import describe
 from rnncc.constrint.errors import ConstrintError, LimitReached
 from rnncc.constrint.expr import Comparison, Expression, Relation, Variable, as_expression, maximum
+from rnncc.constrint.order import ascending
 from rnncc.constrint.problem import Lowered, Problem, Requirement
+from rnncc.constrint.search import Search
 from rnncc.constrint.store import Limits, Meter
 
 # What may be spent on finding the least violation of one requirement: numbers for a message, not truth.
@@ -111,7 +114,7 @@ def minimal_core(problem: Problem) -> tuple[tuple[int, ...], bool]:
 def core(lowered: Lowered, owners: Collection[int], limits: Limits) -> set[int] | None:
     """Those of the requirements `owners` that the proof of their infeasibility used; None if they have a solution."""
     program = lowered.program
-    run = search.Search(program, owners, lowered.decisions, Meter(limits))
+    run = Search(program, owners, lowered.decisions, Meter(limits))
     used: set[int] = set()
 
     def blame(variables: Iterable[int]) -> None:
@@ -149,13 +152,13 @@ def _least_violation(problem: Problem, constraint: Relation) -> tuple[int, ...] 
         else []
     )
     # Deciding the violation first finds the least one by halving.
-    order = tuple(search.ascending(objective) for objective in objectives)
+    order = tuple(ascending(objective) for objective in objectives)
     lowered = replace(problem, order=order).lowered(objectives)
     owners, meter = range(len(problem.requirements)), Meter(problem.limits)
     try:
         if not objectives:
-            return next(search.Search(lowered.program, owners, lowered.decisions, meter).solutions(), None)
-        found = search.minimum(lowered.program, owners, lowered.decisions, lowered.objectives, meter)
+            return next(Search(lowered.program, owners, lowered.decisions, meter).solutions(), None)
+        found = minimum(lowered.program, owners, lowered.decisions, lowered.objectives, meter)
         return found[0] if found is not None else None
     except LimitReached as limit:
         return limit.best

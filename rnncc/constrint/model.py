@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from rnncc.constrint import domain as sets
-from rnncc.constrint import search, text
+from rnncc.constrint import order as orders
+from rnncc.constrint import text
+from rnncc.constrint.bound import minimum
 from rnncc.constrint.domain import LARGEST
 from rnncc.constrint.errors import ModelError
 from rnncc.constrint.explain import Infeasible
@@ -20,8 +22,9 @@ from rnncc.constrint.expr import (
     as_expression,
     as_relation,
 )
+from rnncc.constrint.order import Branch
 from rnncc.constrint.problem import Problem, Requirement, Solution
-from rnncc.constrint.search import Branch
+from rnncc.constrint.search import Search
 from rnncc.constrint.store import Limits, Meter
 
 # An expression alone means its small values first.
@@ -34,7 +37,7 @@ class Model:
     """Variables and requirements. Every question takes
 
     - `given`: values of some variables for this question only; they take part in explanations;
-    - `order`: what to decide first, and by which values (`ascending` unless said otherwise, see `search`);
+    - `order`: what to decide first, and by which values (`ascending` unless said otherwise, see `order`);
     - `limits`: when to give up, by LimitReached.
 
     and raises Infeasible, which can explain itself, if there is no solution.
@@ -113,9 +116,7 @@ class Model:
         parts = objective if isinstance(objective, Sequence) else (objective,)
         lowered = problem.lowered([as_expression(part) for part in parts])
         meter = Meter(limits)
-        best = search.minimum(
-            lowered.program, range(len(problem.requirements)), lowered.decisions, lowered.objectives, meter
-        )
+        best = minimum(lowered.program, range(len(problem.requirements)), lowered.decisions, lowered.objectives, meter)
         if best is None:
             raise Infeasible(problem)
         return Solution(problem.variables, best[0], best[1], meter.nodes)
@@ -142,7 +143,7 @@ class Model:
         limits: Limits = DEFAULT_LIMITS,
     ) -> Solution:
         """A solution whose value of `variable` is as near a target as any can be; of two as near, the greater."""
-        return self.solve(given=given, order=(search.towards(variable, target), *order), limits=limits)
+        return self.solve(given=given, order=(orders.towards(variable, target), *order), limits=limits)
 
     def _declare(self, name: str, domain: sets.Domain) -> Variable:
         if not domain:
@@ -158,14 +159,14 @@ class Model:
             Requirement(variable.name, "given", Comparison("==", variable, Constant(value)))
             for variable, value in (given or {}).items()
         )
-        branches = tuple(entry if isinstance(entry, Branch) else search.ascending(entry) for entry in order)
+        branches = tuple(entry if isinstance(entry, Branch) else orders.ascending(entry) for entry in order)
         return Problem(self.variables, (*self._requirements, *fixed), branches, limits)
 
     def _solutions(self, problem: Problem) -> Iterator[Solution]:
         """All solutions; Infeasible if there is none."""
         lowered = problem.lowered()
         meter = Meter(problem.limits)
-        run = search.Search(lowered.program, range(len(problem.requirements)), lowered.decisions, meter)
+        run = Search(lowered.program, range(len(problem.requirements)), lowered.decisions, meter)
         values: tuple[int, ...] | None = None
         for values in run.solutions():
             yield Solution(problem.variables, values, (), meter.nodes)

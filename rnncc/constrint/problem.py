@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from rnncc.constrint import evaluate
 from rnncc.constrint.expr import Node, Operand, Relation, Variable, as_expression
 from rnncc.constrint.lower import Lowering
-from rnncc.constrint.search import Branch, Decisions
+from rnncc.constrint.order import Branch, Decisions
 from rnncc.constrint.store import Limits, Program
 
 

@@ -189,6 +189,17 @@ class Store:
             raise
         self.cause = -1
 
+    def changes(self, mark: int) -> list[tuple[int, Domain]]:
+        """The domains changed since the trail was `mark` long, as they are now."""
+        changed = dict.fromkeys(variable for variable, _, _ in self.trail[mark:])
+        return [(variable, self.domains[variable]) for variable in changed]
+
+    def redo(self, changes: list[tuple[int, Domain]]) -> None:
+        """Bring back a state that was propagated before, from the state that it was reached from."""
+        for variable, domain in changes:
+            self.trail.append((variable, self.domains[variable], -1))
+            self.domains[variable] = domain
+
     def undo(self, mark: int) -> None:
         """Put back every domain changed since the trail was `mark` long."""
         trail, domains = self.trail, self.domains
