@@ -2,14 +2,15 @@
 
 A `Program` is a compiled model: it never changes, so one can be run many times, over any subset of its constraints. A
 `Store` is one run. A propagator removes values that cannot be part of a solution; the store wakes the propagators that
-watch what changed, first come first served, until nothing changes any more. All of it is deterministic.
+watch what changed until nothing changes any more, the one made first going first: what an operation needs is made
+before it, so a change sweeps through an expression once. All of it is deterministic.
 """
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections import deque
+from heapq import heappop, heappush
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -117,7 +118,7 @@ class Store:
         # The propagator at work, -1 while the search decides.
         self.cause = -1
         self.active = [i for i, owner in enumerate(program.owners) if owner is None or owner in owners]
-        self.queue = deque(self.active)
+        self.queue = list(self.active)
         self.queued = bytearray(len(program.propagators))
         # By variable and event mask, whom to wake.
         self.wake: list[list[list[int]]] = [[[] for _ in range(16)] for _ in program.domains]
@@ -147,13 +148,13 @@ class Store:
         for index in self.wake[variable][events]:
             if not queued[index]:
                 queued[index] = 1
-                self.queue.append(index)
+                heappush(self.queue, index)
 
     def schedule(self, index: int) -> None:
         """Make a propagator due."""
         if not self.queued[index]:
             self.queued[index] = 1
-            self.queue.append(index)
+            heappush(self.queue, index)
 
     def clip(self, variable: int, low: int, high: int) -> None:
         """Keep the values between two bounds, both included."""
@@ -171,13 +172,13 @@ class Store:
         meter, trail = self.meter, self.trail
         try:
             while queue:
-                self.cause = index = queue.popleft()
+                self.cause = index = heappop(queue)
                 changes = len(trail)
                 done = propagators[index].propagate(self)
                 queued[index] = 0
                 if not done and len(trail) > changes:
                     queued[index] = 1
-                    queue.append(index)
+                    heappush(queue, index)
                 meter.steps += 1
                 if meter.steps % LOOK == 0:
                     meter.check()
