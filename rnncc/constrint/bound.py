@@ -49,7 +49,6 @@ class Minimisation(Search):
         meter: Meter,
     ) -> None:
         self.improve = Improve(objectives)
-        self.improve_index = len(program.propagators)
         bounded = replace(program, propagators=(*program.propagators, self.improve), owners=(*program.owners, None))
         super().__init__(bounded, owners, decisions, meter)
 
@@ -63,6 +62,14 @@ class Minimisation(Search):
         """The least that the objectives can be in the present state."""
         return tuple(self.store.domains[objective][0] for objective in self.improve.objectives)
 
+    def improvable(self) -> bool:
+        """Whether the bounds allow something better than the best so far; if so, that is asked of what follows."""
+        if self.improve.best is not None:
+            if self.bounds() >= self.improve.best:
+                return False
+            self.improve.propagate(self.store)
+        return True
+
     def children(self, variable: int, split: Split) -> Iterator[None]:
         """Try all children, then enter them by their bounds, the least first."""
         store = self.store
@@ -70,16 +77,16 @@ class Minimisation(Search):
         tried = []
         for part in split(store.domains[variable]):
             store.undo(mark)
-            store.schedule(self.improve_index)
+            if not self.improvable():
+                break
             if self.enter(variable, part):
                 tried.append((self.bounds(), store.changes(mark)))
         tried.sort(key=lambda child: child[0])
-        for bounds, changes in tried:
+        for _, changes in tried:
             store.undo(mark)
-            if self.improve.best is not None and bounds >= self.improve.best:
-                break
             store.redo(changes)
-            store.schedule(self.improve_index)
+            if not self.improvable():
+                break
             if self.consistent():
                 yield
         store.undo(mark)

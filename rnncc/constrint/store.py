@@ -150,12 +150,6 @@ class Store:
                 queued[index] = 1
                 heappush(self.queue, index)
 
-    def schedule(self, index: int) -> None:
-        """Make a propagator due."""
-        if not self.queued[index]:
-            self.queued[index] = 1
-            heappush(self.queue, index)
-
     def clip(self, variable: int, low: int, high: int) -> None:
         """Keep the values between two bounds, both included."""
         domain = self.domains[variable]
