@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isqrt
 
 from rnncc.constrint import domain as sets
 from rnncc.constrint.domain import Domain
@@ -14,8 +15,8 @@ MOST_PAIRS = 16
 
 # A product's factors are drawn from the divisors of its values if it has at most this many values …
 MOST_MULTIPLES = 8
-# … none of them above this, so that factoring one by trial division takes microseconds.
-LARGEST_FACTORED = 2**24
+# … and factoring them takes at most this many trial divisions, a few milliseconds (once: divisors are remembered).
+MOST_TRIALS = 2**16
 
 
 def by_support(
@@ -93,7 +94,7 @@ class Product(Propagator):
             low, high = result[0], result[-1]
             least = -(-low // (by[-1] if low > 0 else by[0]))
             store.clip(factor, least, high // (by[0] if high >= 0 else by[-1]))
-        if result[0] > 0 and len(result) <= MOST_MULTIPLES and result[-1] <= LARGEST_FACTORED:
+        if result[0] > 0 and len(result) <= MOST_MULTIPLES and len(result) * isqrt(result[-1]) <= MOST_TRIALS:
             domain = store.domains[factor]
             if domain[0] > 0 and len(domain) > 1:
                 common = {divisor for value in result for divisor in sets.divisors(value)}

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from heapq import heappop, heappush
 from collections.abc import Collection
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from rnncc.constrint import domain as sets
 from rnncc.constrint.domain import Domain
