@@ -14,33 +14,64 @@ from rnncc.constrint import evaluate, text
 from rnncc.constrint.bound import minimum
 from rnncc.constrint.domain import describe
 from rnncc.constrint.errors import ConstrintError, LimitReached
-from rnncc.constrint.expr import Comparison, Expression, Relation, Variable, as_expression, maximum
+from rnncc.constrint.expr import Comparison, Expression, Variable, as_expression, maximum
 from rnncc.constrint.order import ascending
 from rnncc.constrint.problem import Lowered, Problem, Requirement
 from rnncc.constrint.search import Search
 from rnncc.constrint.store import Limits, Meter
 
 # What may be spent on finding the least violation of one requirement: numbers for a message, not truth.
-NUMBERS = Limits(nodes=300, steps=20_000)
+NUMBERS = Limits(nodes=100, steps=4000)
 
 
-@dataclass(frozen=True, slots=True)
 class Part:
-    """One requirement of a conflict. `numbers` shows it violated as little as the other parts were found to allow,
-    `values` where: the values of its variables. Both are empty where the limits ended the search for them."""
+    """One requirement of a conflict. The numbers cost a search, so they are found when first asked for."""
 
-    requirement: Requirement
-    numbers: str
-    values: tuple[tuple[str, int], ...]
+    def __init__(self, requirement: Requirement, others: Problem, witness: tuple[int, ...] | None) -> None:
+        """`others` are the other parts; `witness` satisfies them, None if no such values were found."""
+        self.requirement = requirement
+        self._others = others
+        self._witness = witness
+
+    @cached_property
+    def assignment(self) -> tuple[int, ...] | None:
+        """Values of all variables that satisfy the other parts, and miss this one by as little as a short search
+        finds; None if the limits ended the search for any."""
+        constraint = self.requirement.constraint
+        if not isinstance(constraint, Comparison) or constraint.operator == "!=":
+            return self._witness
+        violation = as_expression(_violation(constraint))
+        # Deciding the violation first finds the least one by halving.
+        lowered = replace(self._others, order=(ascending(violation),)).lowered([violation])
+        owners = range(len(self._others.requirements))
+        try:
+            found = minimum(lowered.program, owners, lowered.decisions, lowered.objectives, Meter(NUMBERS))
+        except LimitReached as limit:
+            return limit.best or self._witness
+        return found[0] if found is not None else self._witness
+
+    @property
+    def numbers(self) -> str:
+        """The constraint with the values of its sides, `256 <= 255`; empty if none were found."""
+        values = self.assignment
+        if values is None:
+            return ""
+        return text.constraint(self.requirement.constraint, lambda node: str(evaluate.value(node, values)))
+
+    @property
+    def values(self) -> dict[str, int]:
+        """The values of the constraint's variables that give these numbers, by name."""
+        values = self.assignment
+        if values is None:
+            return {}
+        return {variable.name: values[variable.index] for variable in evaluate.variables(self.requirement.constraint)}
 
     def __str__(self) -> str:
         formula = text.constraint(self.requirement.constraint)
-        lines = (
-            [f"  - {self.requirement}", f"      {formula}"] if formula != self.requirement.name else [f"  - {formula}"]
-        )
+        lines = [f"  - {self.requirement}"] + [f"      {formula}"] * (formula != self.requirement.name)
         if self.numbers:
-            where = ", ".join(f"{name} = {value}" for name, value in self.values)
-            lines.append(f"      the others leave {self.numbers}" + (f", with {where}" if where else ""))
+            where = ", ".join(f"{name} = {value}" for name, value in self.values.items())
+            lines.append(f"      the others leave {self.numbers}" + f", with {where}" * bool(where))
         return "\n".join(lines)
 
 
@@ -81,87 +112,66 @@ class Infeasible(ConstrintError):
 
 def explain(problem: Problem) -> Conflict:
     """The conflict of a problem that has no solution."""
-    owners, minimal = minimal_core(problem)
-    program_variables = dict.fromkeys(
-        variable for owner in owners for variable in evaluate.variables(problem.requirements[owner].constraint)
+    witnesses, minimal = minimal_core(problem)
+    parts = tuple(
+        Part(problem.requirements[owner], problem.only([other for other in witnesses if other != owner]), witness)
+        for owner, witness in witnesses.items()
     )
-    parts = tuple(_part(problem, owner, [other for other in owners if other != owner]) for owner in owners)
-    return Conflict(parts, tuple(program_variables), minimal)
+    variables = dict.fromkeys(
+        variable for part in parts for variable in evaluate.variables(part.requirement.constraint)
+    )
+    return Conflict(parts, tuple(variables), minimal)
 
 
-def minimal_core(problem: Problem) -> tuple[tuple[int, ...], bool]:
-    """Positions of requirements that cannot hold together; whether it was proven that each of them is needed."""
+def minimal_core(problem: Problem) -> tuple[dict[int, tuple[int, ...] | None], bool]:
+    """Positions of requirements that cannot hold together, each with values that satisfy all the others; and whether
+    such values were found for each, which proves that each is needed."""
     lowered = problem.lowered()
-    minimal = True
+    everything = set(range(len(problem.requirements)))
     try:
-        used = core(lowered, range(len(problem.requirements)), problem.limits)
+        found = refuted(lowered, everything, problem.limits)
+        if isinstance(found, tuple):
+            raise ValueError("the problem has a solution: there is nothing to explain")
+        used = found
     except LimitReached:
-        used, minimal = set(range(len(problem.requirements))), False
-    if used is None:
-        raise ValueError("the problem has a solution: there is nothing to explain")
+        used = everything
+    witnesses: dict[int, tuple[int, ...] | None] = {}
     # The later requirement is dropped first: models start with what defines their sizes.
     for owner in sorted(used, reverse=True):
         if owner in used:
             try:
-                smaller = core(lowered, used - {owner}, problem.limits)
+                found = refuted(lowered, used - {owner}, problem.limits)
             except LimitReached:
-                minimal = False
+                witnesses[owner] = None
             else:
-                used = used if smaller is None else smaller
-    return tuple(sorted(used)), minimal
+                if isinstance(found, tuple):
+                    witnesses[owner] = found
+                else:
+                    used = found
+    kept = {owner: witnesses[owner] for owner in sorted(used)}
+    return kept, all(witness is not None for witness in kept.values())
 
 
-def core(lowered: Lowered, owners: Collection[int], limits: Limits) -> set[int] | None:
-    """Those of the requirements `owners` that the proof of their infeasibility used; None if they have a solution."""
+def refuted(lowered: Lowered, owners: Collection[int], limits: Limits) -> set[int] | tuple[int, ...]:
+    """Those of the requirements `owners` that the proof of their infeasibility used; or a solution of them."""
     program = lowered.program
     run = Search(program, owners, lowered.decisions, Meter(limits))
+    scopes = [[variable for variable, _ in propagator.watches()] for propagator in program.propagators]
     used: set[int] = set()
 
     def blame(variables: Iterable[int]) -> None:
         """Follow the trail back from the variables to every requirement that narrowed them."""
         relevant = set(variables)
-        store = run.store
-        culprits = [store.cause] if store.cause >= 0 else []
-        for variable, _, cause in reversed(store.trail):
+        culprits = [run.store.cause] if run.store.cause >= 0 else []
+        for variable, _, cause in reversed(run.store.trail):
             if variable in relevant and cause >= 0:
                 culprits.append(cause)
-                relevant.update(scope[cause])
+                relevant.update(scopes[cause])
         used.update(owner for cause in culprits if (owner := program.owners[cause]) is not None)
 
-    scope = [[variable for variable, _ in propagator.watches()] for propagator in program.propagators]
     run.on_dead_end = blame
-    return used if next(run.solutions(), None) is None else None
-
-
-def _part(problem: Problem, owner: int, others: list[int]) -> Part:
-    """A requirement of a conflict, with numbers from the best values that satisfy the others."""
-    requirement = problem.requirements[owner]
-    values = _least_violation(replace(problem.only(others), limits=NUMBERS), requirement.constraint)
-    if values is None:
-        return Part(requirement, "", ())
-    numbers = text.constraint(requirement.constraint, lambda node: str(evaluate.value(node, values)))
-    variables = dict.fromkeys(evaluate.variables(requirement.constraint))
-    return Part(requirement, numbers, tuple((variable.name, values[variable.index]) for variable in variables))
-
-
-def _least_violation(problem: Problem, constraint: Relation) -> tuple[int, ...] | None:
-    """Values that satisfy a problem and miss a constraint by little; None if the limits came first."""
-    objectives = (
-        [as_expression(_violation(constraint))]
-        if isinstance(constraint, Comparison) and constraint.operator != "!="
-        else []
-    )
-    # Deciding the violation first finds the least one by halving.
-    order = tuple(ascending(objective) for objective in objectives)
-    lowered = replace(problem, order=order).lowered(objectives)
-    owners, meter = range(len(problem.requirements)), Meter(problem.limits)
-    try:
-        if not objectives:
-            return next(Search(lowered.program, owners, lowered.decisions, meter).solutions(), None)
-        found = minimum(lowered.program, owners, lowered.decisions, lowered.objectives, meter)
-        return found[0] if found is not None else None
-    except LimitReached as limit:
-        return limit.best
+    solution = next(run.solutions(), None)
+    return used if solution is None else solution
 
 
 def _violation(comparison: Comparison) -> Expression:
