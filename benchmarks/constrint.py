@@ -1,4 +1,5 @@
-"""ConstrINT beside OR-tools' CP-SAT: kernel schedules, and general problems (magic squares, factorisations, tilings, jobs).
+"""ConstrINT beside OR-tools' CP-SAT: kernel schedules and general problems (magic squares, factorisations, tilings,
+jobs).
 
     python benchmarks/constrint.py [--quick] [--every N] [--repeats R] [--seconds S] [--json FILE]
 
@@ -11,6 +12,7 @@ OR-tools (`pip install ortools`) only ConstrINT is measured, and the output says
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import statistics
 import sys
@@ -27,10 +29,16 @@ from rnncc.constrint import Expression, Infeasible, LimitReached, Limits, Model,
 from tests.constrint import classics  # noqa: E402
 from tests.constrint.schedules import cases, schedule  # noqa: E402
 
-try:
-    from cpsat import solve as cpsat_solve
-except ImportError:
-    cpsat_solve = None
+Solver = Callable[[Model, Expression | None, dict[Variable, int], float], int | str]
+
+
+def cpsat() -> Solver | None:
+    """CP-SAT as a solver of our models, None without OR-tools."""
+    if importlib.util.find_spec("ortools") is None:
+        return None
+    from cpsat import solve
+
+    return solve
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ def explained(model: Model, given: dict[Variable, int]) -> float | None:
     return None
 
 
-def measured(task: Task, repeats: int, seconds: float) -> dict[str, Any]:
+def measured(task: Task, repeats: int, seconds: float, rival: Solver | None) -> dict[str, Any]:
     """Answers and median times of both solvers on one task."""
     ours, theirs = [], []
     for _ in range(repeats):
@@ -90,9 +98,9 @@ def measured(task: Task, repeats: int, seconds: float) -> dict[str, Any]:
         begin = time.perf_counter()
         answer = constrint_solve(model, objective, given, seconds)
         ours.append((time.perf_counter() - begin) * 1e3)
-        if cpsat_solve is not None:
+        if rival is not None:
             begin = time.perf_counter()
-            other = cpsat_solve(model, objective, given, seconds)
+            other = rival(model, objective, given, seconds)
             theirs.append((time.perf_counter() - begin) * 1e3)
             if "limit" not in (answer, other) and answer != other:
                 raise SystemExit(f"{task.name}: ConstrINT says {answer}, CP-SAT {other}")
@@ -125,12 +133,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all rows there")
     arguments = parser.parse_args()
     every, repeats = (61, 1) if arguments.quick else (arguments.every, arguments.repeats)
-    if cpsat_solve is None:
+    rival = cpsat()
+    if rival is None:
         print("OR-tools is not installed: no comparison with CP-SAT (pip install ortools)", file=sys.stderr)
 
     rows = []
     for task in tasks(every):
-        row = measured(task, repeats, arguments.seconds)
+        row = measured(task, repeats, arguments.seconds, rival)
         rows.append(row)
         if task.group == "general":
             beside = f"  CP-SAT {row['cpsat_ms']:9.1f} ms ({row['cpsat_answer']})" if "cpsat_ms" in row else ""

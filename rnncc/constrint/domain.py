@@ -40,10 +40,13 @@ def of_values(values: Iterable[int]) -> Domain:
 
 def clip(domain: Domain, low: int, high: int) -> Domain:
     """The values between two bounds, both included."""
-    if low <= domain[0] and domain[-1] <= high:
+    first, last = domain[0], domain[-1]
+    if low <= first and last <= high:
         return domain
     if isinstance(domain, range):
-        first, step = domain[0], domain.step
+        step = domain.step
+        if step == 1:
+            return range(low if low > first else first, (high if high < last else last) + 1)
         begin = (low - first + step - 1) // step if low > first else 0
         end = (high - first) // step + 1
         return domain[begin:end] if end > begin else EMPTY

@@ -93,7 +93,10 @@ class Product(Propagator):
             # factor == result / by: the extreme quotients, rounded inwards.
             low, high = result[0], result[-1]
             least = -(-low // (by[-1] if low > 0 else by[0]))
-            store.clip(factor, least, high // (by[0] if high >= 0 else by[-1]))
+            most = high // (by[0] if high >= 0 else by[-1])
+            domain = store.domains[factor]
+            if domain[0] < least or domain[-1] > most:
+                store.assign(factor, sets.clip(domain, least, most))
         if result[0] > 0 and len(result) <= MOST_MULTIPLES and len(result) * isqrt(result[-1]) <= MOST_TRIALS:
             domain = store.domains[factor]
             if domain[0] > 0 and len(domain) > 1:

@@ -21,6 +21,7 @@ from rnncc.constrint.expr import (
     Variable,
     as_expression,
     as_relation,
+    maximum,
 )
 from rnncc.constrint.order import Branch
 from rnncc.constrint.problem import Problem, Requirement, Solution
@@ -143,7 +144,9 @@ class Model:
         limits: Limits = DEFAULT_LIMITS,
     ) -> Solution:
         """A solution whose value of `variable` is as near a target as any can be; of two as near, the greater."""
-        return self.solve(given=given, order=(orders.towards(variable, target), *order), limits=limits)
+        distance = maximum(variable - target, target - variable)
+        first = (orders.ascending(distance), orders.descending(variable))
+        return self.solve(given=given, order=(*first, *order), limits=limits)
 
     def _declare(self, name: str, domain: sets.Domain) -> Variable:
         if not domain:

@@ -10,7 +10,7 @@ from rnncc.constrint.domain import Domain
 from rnncc.constrint.expr import Node, Operand, as_expression
 
 # A longer domain is halved rather than tried value by value, unless the user gave an order of values.
-LONGEST_TRIED = 32
+LONGEST_TRIED = 8
 
 Split = Callable[[Domain], Iterable[Domain]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import isqrt
 
@@ -85,7 +85,7 @@ def job_shop(jobs: tuple[tuple[tuple[int, int], ...], ...]) -> tuple[Model, Expr
     return model, maximum(*ends)
 
 
-def _sum(parts: list[Expression]) -> Expression:
+def _sum(parts: Sequence[Expression]) -> Expression:
     total: Expression = parts[0]
     for part in parts[1:]:
         total = total + part

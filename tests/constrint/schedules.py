@@ -51,11 +51,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The model of a case, what to minimise, and in which order to decide."""
+    """The model of a case, what to minimise, and the size to give."""
 
     model: Model
     cost: Expression
-    order: tuple[Variable, ...]
     hidden: Variable
 
 
@@ -82,10 +81,8 @@ def schedule(case: Case) -> Schedule:
     )
 
     # Its warps share the rows (16 an instruction) and the columns (16 as well).
-    if case.backward:
-        row_count, column_dim = unit_tile, case.gates * hidden
-    else:
-        row_count, column_dim = case.gates * unit_tile, hidden + 0
+    row_count: Expression = unit_tile if case.backward else case.gates * unit_tile
+    column_dim: Expression = case.gates * hidden if case.backward else hidden
     warps_m = model.integer("warps_m", 1, 16)
     warps_k = model.choice("warps_k", (1, 2, 4, 8, 16))
     row_tile = model.integer("row_tile", 1, 32)  # per warp, in instructions of 16 rows
@@ -141,10 +138,7 @@ def schedule(case: Case) -> Schedule:
     latency = 600  # of memory: a short ring exposes what is left of it
     work = maximum(multiply, read) + reduce
     cost = maximum(hop + work, group_count * work) + ceil_div(latency, stages)
-    order = (
-        batch_tile, cluster, replica_count, group_count, block_count, unit_tile, warps_k, warps_m, column_registers, stages
-    )  # fmt: skip
-    return Schedule(model, cost, order, hidden)
+    return Schedule(model, cost, hidden)
 
 
 def cases() -> Iterator[Case]:

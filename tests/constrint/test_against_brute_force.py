@@ -1,4 +1,4 @@
-"""On random small models: the solutions are all solutions, the optimum is the optimum, and a conflict is a minimal one."""
+"""On random small models: solutions are all solutions, the optimum is the optimum, a conflict is a minimal one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rnncc.constrint import Infeasible, Solution
+from rnncc.constrint import Branch, Expression, Infeasible, Solution
 from rnncc.constrint.evaluate import holds
 from rnncc.constrint.order import descending, preferring
 from tests.constrint.random_models import Random, models
@@ -37,12 +37,12 @@ def test_the_solutions_are_all_solutions_each_once(random: Random) -> None:
 @given(models(), st.integers(0, 2))
 def test_the_order_changes_nothing_but_the_order(random: Random, way: int) -> None:
     variables = random.model.variables[::-1]
-    order = [
+    orders: list[list[Expression | Branch]] = [
         [descending(variable) for variable in variables],
         [preferring(variables[0], (3, 8, 1))],
         [random.objectives[0], *variables],
-    ][way]
-    found = [solution.values_by_index for solution in random.model.solutions(order=order)]
+    ]
+    found = [solution.values_by_index for solution in random.model.solutions(order=orders[way])]
     assert sorted(found) == sorted(random.assignments())
 
 
