@@ -145,8 +145,7 @@ class Model:
     ) -> Solution:
         """A solution whose value of `variable` is as near a target as any can be; of two as near, the greater."""
         distance = maximum(variable - target, target - variable)
-        first = (orders.ascending(distance), orders.descending(variable))
-        return self.solve(given=given, order=(*first, *order), limits=limits)
+        return self.minimise((distance, -variable), given=given, order=order, limits=limits)
 
     def _declare(self, name: str, domain: sets.Domain) -> Variable:
         if not domain:

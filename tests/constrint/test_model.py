@@ -22,9 +22,11 @@ from rnncc.constrint import (
     preferring,
     towards,
 )
+from rnncc.constrint.evaluate import holds, value
 from rnncc.constrint.expr import as_expression
 from rnncc.constrint.text import constraint, expression
 from tests.constrint import classics
+from tests.constrint.schedules import Case, schedule
 
 # The base of every box of volume 5040.
 BASES = [(a, b) for a, b in product(range(1, 5041), range(1, 72)) if 5040 % (a * b) == 0]
@@ -127,10 +129,14 @@ def test_limits_raise_and_keep_the_best() -> None:
         model.minimise(objective, limits=Limits(nodes=10))
     with pytest.raises(LimitReached, match="within 600 runs"):
         model.minimise(objective, limits=Limits(steps=600))
+    made = schedule(Case(4, 768, 1, 256, False, "grid"))
+    given = {made.hidden: 768}
     with pytest.raises(LimitReached) as error:
-        model.minimise(objective, limits=Limits(nodes=200))
-    assert error.value.best is not None
-    assert all(value >= 0 for value in error.value.best)
+        made.model.minimise(made.cost, given=given, limits=Limits(nodes=200))
+    best = error.value.best
+    assert best is not None
+    assert all(holds(requirement.constraint, best) for requirement in made.model.requirements)
+    assert value(as_expression(made.cost), best) >= made.model.minimise(made.cost, given=given).objective
 
 
 def test_bounds_that_creep_meet_a_limit_and_never_hang() -> None:
@@ -178,10 +184,7 @@ def test_magic_squares_of_three() -> None:
     ("name", "least"),
     [
         ("factorisation 31607 * 31627", 20),
-        (
-            "box 5040",
-            min(2 * (a * b + b * c + a * c) for a, b, c in product(range(1, 90), repeat=3) if a * b * c == 5040),
-        ),
+        ("box 5040", min(2 * (a * b + (a + b) * 5040 // (a * b)) for a, b in BASES)),
         ("jobs 3 x 3", 11),
         ("jobs 4 x 4", 27),
     ],
