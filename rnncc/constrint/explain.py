@@ -6,7 +6,7 @@ requirements the proof used; each of these is then dropped in turn and kept only
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -159,17 +159,22 @@ def refuted(lowered: Lowered, owners: Collection[int], limits: Limits) -> set[in
     scopes = [[variable for variable, _ in propagator.watches()] for propagator in program.propagators]
     used: set[int] = set()
 
-    def blame(variables: Iterable[int]) -> None:
-        """Follow the trail back from the variables to every requirement that narrowed them."""
-        relevant = set(variables)
-        culprits = [run.store.cause] if run.store.cause >= 0 else []
-        for variable, _, cause in reversed(run.store.trail):
+    def blame() -> None:
+        """Follow the trail back from a contradiction to every requirement that led to it.
+
+        The values that a decision did not try need no blame of their own: if the refutation of a tried one rests on
+        the decision, the trail leads to whatever took the others away; if not, it refutes the decision's node alone.
+        """
+        store = run.store
+        culprits = [store.cause]
+        relevant = set(scopes[store.cause])
+        for variable, _, cause in reversed(store.trail):
             if variable in relevant and cause >= 0:
                 culprits.append(cause)
                 relevant.update(scopes[cause])
         used.update(owner for cause in culprits if (owner := program.owners[cause]) is not None)
 
-    run.on_dead_end = blame
+    run.on_contradiction = blame
     solution = next(run.solutions(), None)
     return used if solution is None else solution
 

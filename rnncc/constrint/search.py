@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from rnncc.constrint.domain import Domain
 from rnncc.constrint.order import Decisions, Split, ascending_values
@@ -18,8 +18,8 @@ class Search:
         self.decisions = decisions
         named = {variable for variable, _ in decisions}
         self.undecided = [variable for variable in range(program.user_variable_count) if variable not in named]
-        # Called wherever a branch ends without a solution, with the variables that are to blame.
-        self.on_dead_end: Callable[[Iterable[int]], None] | None = None
+        # Called at every contradiction, with the store as it was found.
+        self.on_contradiction: Callable[[], None] | None = None
 
     def solutions(self) -> Iterator[tuple[int, ...]]:
         """The values of the user's variables, solution by solution."""
@@ -61,9 +61,6 @@ class Search:
             if self.enter(variable, part):
                 yield
         store.undo(mark)
-        if self.on_dead_end is not None:
-            # Whatever took values from the variable before is to blame as well: they were not tried.
-            self.on_dead_end((variable,))
 
     def enter(self, variable: int, part: Domain) -> bool:
         """Decide that a variable is in a part of its domain; whether that can be."""
@@ -77,8 +74,7 @@ class Search:
         try:
             self.store.propagate()
         except Contradiction:
-            if self.on_dead_end is not None:
-                culprit = self.store.propagators[self.store.cause]
-                self.on_dead_end(variable for variable, _ in culprit.watches())
+            if self.on_contradiction is not None:
+                self.on_contradiction()
             return False
         return True
