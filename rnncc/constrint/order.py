@@ -43,7 +43,7 @@ def preferring(expression: Operand, values: Sequence[int]) -> Branch:
     """These values first, in this order; then the rest, ascending."""
 
     def split(domain: Domain) -> Iterator[Domain]:
-        yield from ((value,) for value in values if value in domain)
+        yield from ((value,) for value in dict.fromkeys(values) if value in domain)
         yield from ((value,) for value in domain if value not in values)
 
     return Branch(as_expression(expression), split)

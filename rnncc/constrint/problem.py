@@ -56,7 +56,7 @@ class Problem:
         return replace(self, requirements=tuple(self.requirements[owner] for owner in owners))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Solution(Mapping[Variable, int]):
     """A value for every variable: `solution[x]`; `objectives` if something was minimised; `nodes` searched."""
 
@@ -75,6 +75,10 @@ class Solution(Mapping[Variable, int]):
 
     def __len__(self) -> int:
         return len(self.variables)
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self.named().items())
+        return f"Solution({values})" if not self.objectives else f"Solution({values}; objectives {self.objectives})"
 
     def value(self, expression: Operand) -> int:
         """The value of any expression over the variables."""
