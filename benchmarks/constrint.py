@@ -1,0 +1,166 @@
+"""ConstrINT beside OR-tools' CP-SAT: kernel schedules and general problems (magic squares, factorisations, tilings,
+jobs).
+
+    python benchmarks/constrint.py [--quick] [--every N] [--repeats R] [--seconds S] [--json FILE]
+
+Both get the same model: the benchmark translates ConstrINT's own expression trees. Times are processor time
+of one call each, building the solver's internal form included (CP-SAT with one worker: several threads are no use for
+problems of milliseconds); medians over the repeats. The optima must agree: if they do not, the benchmark fails. Without
+OR-tools (`pip install ortools`) only ConstrINT is measured, and the output says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from measure import write  # noqa: E402
+
+from rnncc.constrint import Expression, Infeasible, LimitReached, Limits, Model, Variable  # noqa: E402
+from tests.constrint import classics  # noqa: E402
+from tests.constrint.schedules import cases, schedule  # noqa: E402
+
+# What the design asks of any kernel's schedule.
+TARGET_MS = 50
+
+Solver = Callable[[Model, Expression | None, dict[Variable, int], float], int | str]
+
+
+def cpsat() -> Solver | None:
+    """CP-SAT as a solver of our models, None without OR-tools."""
+    if importlib.util.find_spec("ortools") is None:
+        return None
+    from cpsat import solve
+
+    return solve
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem: built afresh by `make`, which gives the model, the objective (or None) and given values."""
+
+    group: str
+    name: str
+    make: Callable[[], tuple[Model, Expression | None, dict[Variable, int]]]
+
+
+def tasks(every: int) -> Iterator[Task]:
+    """Every n-th schedule, then the general problems."""
+    for case in list(cases())[::every]:
+
+        def make(case: Any = case) -> tuple[Model, Expression | None, dict[Variable, int]]:
+            made = schedule(case)
+            return made.model, made.cost, {made.hidden: case.hidden}
+
+        yield Task("schedules", str(case), make)
+    for name, classic in classics.ALL.items():
+        yield Task("general", name, lambda classic=classic: (*classic(), {}))  # type: ignore[misc]
+
+
+def constrint_solve(
+    model: Model, objective: Expression | None, given: dict[Variable, int], seconds: float
+) -> int | str:
+    """The optimum (0 if there is nothing to minimise), or `infeasible`, or `limit`."""
+    limits = Limits(nodes=None, steps=None, seconds=seconds)
+    try:
+        if objective is None:
+            model.solve(given=given, limits=limits)
+            return 0
+        return model.minimise(objective, given=given, limits=limits).objective
+    except Infeasible:
+        return "infeasible"
+    except LimitReached:
+        return "limit"
+
+
+def explained(model: Model, given: dict[Variable, int]) -> float | None:
+    """Milliseconds to say why there is no solution, the proof included; None if there is one."""
+    begin = time.process_time()
+    try:
+        model.solve(given=given)
+    except Infeasible as error:
+        str(error)
+        return (time.process_time() - begin) * 1e3
+    return None
+
+
+def measured(task: Task, repeats: int, seconds: float, rival: Solver | None) -> dict[str, Any]:
+    """Answers and median times of both solvers on one task."""
+    ours, theirs = [], []
+    for _ in range(repeats):
+        model, objective, given = task.make()
+        begin = time.process_time()
+        answer = constrint_solve(model, objective, given, seconds)
+        ours.append((time.process_time() - begin) * 1e3)
+        if rival is not None:
+            begin = time.process_time()
+            other = rival(model, objective, given, seconds)
+            theirs.append((time.process_time() - begin) * 1e3)
+            if "limit" not in (answer, other) and answer != other:
+                raise SystemExit(f"{task.name}: ConstrINT says {answer}, CP-SAT {other}")
+    row: dict[str, Any] = {"group": task.group, "name": task.name, "answer": answer}
+    row["constrint_ms"] = statistics.median(ours)
+    if theirs:
+        row["cpsat_ms"], row["cpsat_answer"] = statistics.median(theirs), other
+    if answer == "infeasible":
+        row["explained_ms"] = explained(model, given)
+    return row
+
+
+def summary(rows: list[dict[str, Any]], key: str) -> str:
+    """Median and maximum of a column."""
+    times = sorted(row[key] for row in rows if row.get(key) is not None)
+    if not times:
+        return "–"
+    return (
+        f"median {statistics.median(times):.1f}, 95 % {times[int(0.95 * (len(times) - 1))]:.1f}, max {times[-1]:.1f} ms"
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few schedules, one repeat")
+    parser.add_argument("--every", type=int, default=1, help="take every n-th schedule only")
+    parser.add_argument("--repeats", type=int, default=3, help="runs a problem")
+    parser.add_argument("--seconds", type=float, default=20, help="limit a run")
+    parser.add_argument("--json", type=Path, help="write all rows there")
+    arguments = parser.parse_args()
+    every, repeats = (61, 1) if arguments.quick else (arguments.every, arguments.repeats)
+    rival = cpsat()
+    if rival is None:
+        print("OR-tools is not installed: no comparison with CP-SAT (pip install ortools)", file=sys.stderr)
+
+    rows = []
+    for task in tasks(every):
+        row = measured(task, repeats, arguments.seconds, rival)
+        rows.append(row)
+        if task.group == "general":
+            beside = f"  CP-SAT {row['cpsat_ms']:9.1f} ms ({row['cpsat_answer']})" if "cpsat_ms" in row else ""
+            print(f"{row['name']:34} {row['constrint_ms']:9.1f} ms ({row['answer']}){beside}", flush=True)
+    schedules = [row for row in rows if row["group"] == "schedules"]
+    feasible = [row for row in schedules if row["answer"] != "infeasible"]
+    infeasible = [row for row in schedules if row["answer"] == "infeasible"]
+    for title, chosen in (("optimum found and proven", feasible), ("proven infeasible", infeasible)):
+        print(f"{len(chosen)} schedules, {title}:")
+        print(f"  ConstrINT  {summary(chosen, 'constrint_ms')}")
+        print(f"  CP-SAT     {summary(chosen, 'cpsat_ms')}")
+        within = sum(row["constrint_ms"] <= TARGET_MS for row in chosen)
+        print(f"  ConstrINT within {TARGET_MS} ms: {within} of {len(chosen)}")
+    print(f"  explained  {summary(infeasible, 'explained_ms')}")
+    if arguments.json:
+        write(arguments.json, rows)
+
+
+if __name__ == "__main__":
+    main()

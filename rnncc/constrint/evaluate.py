@@ -1,0 +1,99 @@
+"""What expressions and constraints mean: their value when every variable has one. The definition the solver is tested
+against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import assert_never
+
+from rnncc.constrint.errors import ModelError
+from rnncc.constrint.expr import (
+    Apply,
+    Comparison,
+    Conjunction,
+    Constant,
+    Disjunction,
+    Lookup,
+    Node,
+    Relation,
+    Table,
+    Truth,
+    Variable,
+)
+
+OPERATORS: dict[str, Callable[..., int]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "**": lambda a, b: a**b,
+    "ceil_div": lambda a, b: -(-a // b),
+    "min": min,
+    "max": max,
+}
+COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<=": lambda a, b: a <= b,
+    "<": lambda a, b: a < b,
+    ">=": lambda a, b: a >= b,
+    ">": lambda a, b: a > b,
+}
+
+
+def value(expression: Node, values: Sequence[int]) -> int:
+    """The value of an expression, given the values of the variables by their index."""
+    match expression:
+        case Constant(number):
+            return number
+        case Variable(_, index, _):
+            return values[index]
+        case Apply("min" | "max" as operator, arguments):
+            return OPERATORS[operator]([value(argument, values) for argument in arguments])
+        case Apply(operator, (left, right)):
+            return OPERATORS[operator](value(left, values), value(right, values))
+        case Apply(operator, arguments):
+            raise ModelError(f"{operator} takes two arguments, not {len(arguments)}")
+        case Lookup(key, table):
+            return dict(table)[value(key, values)]
+        case Truth(constraint):
+            return int(holds(constraint, values))
+        case _:
+            assert_never(expression)
+
+
+def holds(constraint: Relation, values: Sequence[int]) -> bool:
+    """Whether a constraint holds, given the values of the variables by their index."""
+    match constraint:
+        case Comparison(operator, left, right):
+            return COMPARISONS[operator](value(left, values), value(right, values))
+        case Table(expressions, rows, allowed):
+            return (tuple(value(expression, values) for expression in expressions) in rows) == allowed
+        case Conjunction(parts):
+            return all(holds(part, values) for part in parts)
+        case Disjunction(parts):
+            return any(holds(part, values) for part in parts)
+        case _:
+            assert_never(constraint)
+
+
+def variables(tree: Node | Relation) -> Iterator[Variable]:
+    """Every variable of a tree, in the order written, repeats included."""
+    match tree:
+        case Constant():
+            return
+        case Variable():
+            yield tree
+        case Lookup(key, _):
+            yield from variables(key)
+        case Truth(constraint):
+            yield from variables(constraint)
+        case Comparison(_, left, right):
+            yield from variables(left)
+            yield from variables(right)
+        case Apply(_, parts) | Table(parts, _, _) | Conjunction(parts) | Disjunction(parts):
+            for part in parts:
+                yield from variables(part)
+        case _:
+            assert_never(tree)

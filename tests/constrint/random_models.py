@@ -1,0 +1,149 @@
+"""Random small models for property tests, and their solutions by trying everything."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from hypothesis import strategies as st
+
+from rnncc.constrint import (
+    Expression,
+    Model,
+    Variable,
+    all_of,
+    any_of,
+    ceil_div,
+    distinct,
+    divides,
+    implies,
+    lookup,
+    maximum,
+    minimum,
+    round_up,
+    table,
+    truth,
+)
+from rnncc.constrint.evaluate import holds, value
+from rnncc.constrint.expr import as_expression
+
+MOST_ASSIGNMENTS = 400
+
+
+@dataclass(frozen=True)
+class Random:
+    """A model, and an expression to minimise."""
+
+    model: Model
+    objectives: tuple[Expression, ...]
+
+    def assignments(self) -> list[tuple[int, ...]]:
+        """Every solution, in the order of the variables' values."""
+        constraints = [requirement.constraint for requirement in self.model.requirements]
+        domains = [variable.domain for variable in self.model.variables]
+        return [values for values in product(*domains) if all(holds(constraint, values) for constraint in constraints)]
+
+    def objective(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        """The objectives' values."""
+        return tuple(value(as_expression(objective), values) for objective in self.objectives)
+
+
+# Ranges, strided ranges and sets, with negative numbers.
+DOMAIN = st.one_of(
+    st.tuples(st.integers(-6, 12), st.integers(1, 12)).map(lambda t: range(t[0], t[0] + t[1])),
+    st.tuples(st.integers(-9, 30), st.integers(1, 8), st.integers(2, 8)).map(
+        lambda t: range(t[0], t[0] + t[1] * t[2], t[2])
+    ),
+    st.sets(st.integers(-8, 40), min_size=1, max_size=7).map(lambda values: tuple(sorted(values))),
+)
+
+
+def positive(expression: Expression) -> Expression:
+    """Something that may divide."""
+    return maximum(1, expression)
+
+
+Recipe = Callable[[Sequence[Variable]], Any]
+
+
+def combined(function: Callable[..., Any], *parts: st.SearchStrategy[Recipe]) -> st.SearchStrategy[Recipe]:
+    """What a function makes of the parts, once they are applied to a model's variables."""
+    return st.tuples(*parts).map(lambda recipes: lambda variables: function(*(r(variables) for r in recipes)))
+
+
+def listed(function: Callable[[list[Any]], Any], parts: st.SearchStrategy[list[Recipe]]) -> st.SearchStrategy[Recipe]:
+    """The same for a function of a list."""
+    return parts.map(lambda recipes: lambda variables: function([r(variables) for r in recipes]))
+
+
+def number(low: int, high: int) -> st.SearchStrategy[Recipe]:
+    """A constant."""
+    return st.integers(low, high).map(lambda value: lambda _: value)
+
+
+def _larger(part: st.SearchStrategy[Recipe]) -> st.SearchStrategy[Recipe]:
+    """Every operator, on smaller expressions."""
+    return st.one_of(
+        combined(operator.add, part, part),
+        combined(operator.sub, part, part),
+        combined(operator.mul, part, part),
+        combined(operator.mul, number(-5, 12), part),
+        combined(operator.sub, number(-5, 12), part),
+        combined(lambda a, b: a // positive(b), part, part),
+        combined(lambda a, b: a % positive(b), part, part),
+        combined(operator.mod, part, number(1, 9)),
+        combined(lambda a, b: ceil_div(a, positive(b)), part, part),
+        combined(round_up, part, number(1, 9)),
+        combined(operator.pow, part, number(0, 3)),
+        combined(lambda a: 2 ** maximum(0, minimum(a, 6)), part),
+        combined(lambda a: lookup(minimum(maximum(a, 0), 3), {0: 5, 1: -1, 2: 5, 3: 2}), part),
+        combined(minimum, part, part),
+        combined(maximum, part, part, number(3, 3)),
+        combined(lambda a, b: truth(a <= b), part, part),
+    )
+
+
+LEAF = st.integers(0, 3).map(lambda index: lambda variables: variables[index % len(variables)])
+EXPRESSION = st.recursive(LEAF, _larger, max_leaves=4)
+SIDE = st.one_of(EXPRESSION, number(-10, 60))
+COMPARISON = st.one_of(
+    *(
+        combined(compare, EXPRESSION, SIDE)
+        for compare in (operator.eq, operator.ne, operator.le, operator.lt, operator.ge, operator.gt)
+    ),
+    combined(lambda a, b: divides(positive(a), b), EXPRESSION, SIDE),
+)
+ROWS = st.lists(st.tuples(st.integers(-4, 14), st.integers(-4, 14)), max_size=8)
+TABLE = combined(lambda a, b, rows: table((a, b), rows), EXPRESSION, EXPRESSION, ROWS.map(lambda rows: lambda _: rows))
+BASIC = st.one_of(COMPARISON, TABLE)
+CONSTRAINT = st.one_of(
+    BASIC,
+    combined(operator.invert, TABLE),
+    combined(implies, BASIC, BASIC),
+    listed(any_of, st.lists(BASIC, max_size=3)),
+    listed(all_of, st.lists(BASIC, max_size=3)),
+    listed(lambda parts: ~all_of(parts), st.lists(BASIC, max_size=3)),
+    combined(lambda a, b, c: (a & b) | ~c, BASIC, BASIC, BASIC),
+    listed(distinct, st.lists(EXPRESSION, min_size=2, max_size=3)),
+)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> Random:
+    """A model of one to four variables and up to five requirements, and one or two objectives."""
+    model = Model()
+    count, product_so_far = draw(st.integers(1, 4)), 1
+    for index in range(count):
+        domain = draw(DOMAIN)
+        product_so_far *= len(domain)
+        if product_so_far > MOST_ASSIGNMENTS and index:
+            break
+        model.choice(f"x{index}", domain)
+    variables = list(model.variables)
+    for number in range(draw(st.integers(1, 5))):
+        model.require(draw(CONSTRAINT)(variables), because=f"requirement {number}: drawn")
+    objectives = draw(st.lists(EXPRESSION, min_size=1, max_size=2))
+    return Random(model, tuple(objective(variables) for objective in objectives))
