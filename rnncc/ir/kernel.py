@@ -15,10 +15,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
 from rnncc.ir.expr import Expr
+
+if TYPE_CHECKING:
+    from rnncc.ir.fused import FusedLoop
 
 
 def row_parts(width: Dim) -> int:
@@ -261,12 +265,15 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class LoopPlan:
-    """A segment's loop, plain (`variant` "") or with mask streams ("_masked")."""
+    """A segment's loop, plain (`variant` "") or with mask streams ("_masked"). `fused_…`: the form that the fused GPU
+    kernels take, or why there is none."""
 
     segment: int
     variant: str
     forward: Program
     backward: Program
+    fused_forward: FusedLoop | str
+    fused_backward: FusedLoop | str
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pathlib import PurePath
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, value_table
 from rnncc.ir.kernel import KernelPlan, LoopPlan
+from rnncc.stages.lower.fused import fuse
 from rnncc.stages.lower.programs import backward_program, forward_program
 from rnncc.stages.lower.shape import unified
 
@@ -37,4 +38,5 @@ def lower(cell: Cell, adjoints: Sequence[Adjoint], masked: Cell, masked_adjoints
 def _loops(cell: Cell, adjoints: Sequence[Adjoint], variant: str) -> Iterator[LoopPlan]:
     for index, adjoint in enumerate(adjoints):
         values = unified(cell, value_table(cell) | {value.name: value for value in adjoint.values})
-        yield LoopPlan(index, variant, forward_program(cell, values, adjoint), backward_program(cell, values, adjoint))
+        forward, backward = forward_program(cell, values, adjoint), backward_program(cell, values, adjoint)
+        yield LoopPlan(index, variant, forward, backward, fuse(forward), fuse(backward))

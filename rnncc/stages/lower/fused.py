@@ -79,7 +79,7 @@ class _Fuser:
             reads,
             rows,
             vectors,
-            tuple(name for name in self.program.constants if name in used),
+            self.program.constants,
             edges,
             kept,
             start,

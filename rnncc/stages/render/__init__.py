@@ -105,5 +105,5 @@ def _headers(templates: Path, *, cuda: bool) -> Sequence[File]:
     include = templates / "include"
     found = sorted((include / "rnncc").glob("*.h"))
     if cuda:
-        found += sorted((include / "rnncc" / "cuda").glob("*.*h"))
+        found += sorted((include / "rnncc" / "cuda").rglob("*.*h"))
     return [File(f"{INCLUDE}/{path.relative_to(include).as_posix()}", path.read_text(encoding="utf-8")) for path in found]

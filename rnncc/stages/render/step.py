@@ -99,7 +99,7 @@ def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], exact: f
             ("read", len(loop.reads)),
             ("row", len(loop.rows)),
             ("vector", len(loop.vectors)),
-            ("constant", len(loop.constants)),
+            ("constant", (max(len(loop.constants), 1) + 1) // 2 * 2),
         )
     )
     carry = f"[[maybe_unused]] float (&carry__)[{max(edges + len(loop.kept), 1)}]"

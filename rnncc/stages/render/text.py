@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from rnncc.ir.dim import Dim, constant, show
+from rnncc.ir.fused import FusedLoop, FusedWrite
 from rnncc.ir.kernel import (
     EdgeSlot,
     KernelPlan,
@@ -37,6 +38,23 @@ class TableText:
 
 
 @dataclass(frozen=True, slots=True)
+class ListText:
+    """A constant array of indices; an empty one holds a single zero."""
+
+    name: str
+    rows: str
+
+
+@dataclass(frozen=True, slots=True)
+class FusedText:
+    """A FusedInfo: its numbers, and the arrays that it points to."""
+
+    tables: tuple[ListText, ...]
+    counts: str
+    names: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramText:
     """One direction of a loop. `counts` are the numbers that end a Tables, in its order."""
 
@@ -47,6 +65,7 @@ class ProgramText:
     functions: tuple[FunctionText, ...]
     counts: str
     device: DeviceText
+    fused: FusedText | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +84,11 @@ def cell_text(plan: KernelPlan) -> CellText:
     programs = []
     for loop in plan.loops:
         prefix = f"{name}_{loop.segment}{loop.variant}"
-        for direction, program in (("forward", loop.forward), ("backward", loop.backward)):
-            programs.append(_Tables(plan, f"{prefix}_{direction}", direction, program).text())
+        for direction, program, fused in (
+            ("forward", loop.forward, loop.fused_forward),
+            ("backward", loop.backward, loop.fused_backward),
+        ):
+            programs.append(_Tables(plan, f"{prefix}_{direction}", direction, program, fused).text())
     return CellText(plan.cell, name, plan.source, tuple(programs))
 
 
@@ -78,6 +100,7 @@ class _Tables:
     name: str
     direction: str
     program: Program
+    fused: FusedLoop | str
     dims: dict[Dim, int] = field(default_factory=dict)
     images: list[Image] = field(default_factory=list)
     first: int = 0
@@ -122,6 +145,38 @@ class _Tables:
             functions,
             ", ".join(str(count) for count in counts),
             device_text(self.name, program, self.plan.source),
+            self._fused(),
+        )
+
+    def _fused(self) -> FusedText | None:
+        loop = self.fused
+        if isinstance(loop, str):
+            return None
+        numbers = self._numbers()
+        matrices = [matrix.name for matrix in self.program.matrices]
+        finals = [final.slot for final in self.program.finals]
+        slots = {slot.name: slot for slot in self.program.slots}
+
+        def place_of(write: FusedWrite) -> int:
+            slot = slots[write.value]
+            return -1 if write.place is None or not isinstance(slot, StoredSlot) else slot.destinations.index(write.place)
+
+        lists = (
+            ("matrices", [matrices.index(name) for row in loop.matrices for name in row]),
+            ("edge_slots", [numbers[edge.name] for edge in loop.edges]),
+            ("edge_finals", [finals.index(edge.name) if edge.name in finals else -1 for edge in loop.edges]),
+            ("read_slots", [numbers[read.name] for read in loop.reads]),
+            ("row_slots", [numbers[row.name] for row in loop.rows]),
+            ("vector_slots", [numbers[vector.name] for vector in loop.vectors]),
+            ("write_slots", [numbers[write.value] for write in loop.writes]),
+            ("write_places", [place_of(write) for write in loop.writes]),
+        )
+        tables = tuple(
+            ListText(f"{self.name}_fused_{name}", ", ".join(str(entry) for entry in entries) or "0") for name, entries in lists
+        )
+        counts = (loop.sums, loop.operands, loop.edges, loop.reads, loop.rows, loop.vectors, loop.writes)
+        return FusedText(
+            tables, ", ".join(str(len(count)) for count in counts), ", ".join(table.name for table in tables)
         )
 
     def _dim(self, dim: Dim) -> int:

@@ -154,6 +154,20 @@ struct ZeroInfo {
   int16_t width;
 };
 
+// A loop with one product a step, in the form that fused kernels take (cuda/fused/step.cuh). Entries are slots where no
+// other thing is named. All zero: the loop has no such form.
+struct FusedInfo {
+  int16_t sums, operands, edges, reads, rows, vectors, writes;
+  const int16_t* matrices;      // [sums][operands], of the program's matrices
+  const int16_t* edge_slots;
+  const int16_t* edge_finals;   // of the program's finals, or -1
+  const int16_t* read_slots;
+  const int16_t* row_slots;
+  const int16_t* vector_slots;
+  const int16_t* write_slots;
+  const int16_t* write_places;  // of the slot's destinations, or -1: its record
+};
+
 // The loop of one segment in one direction.
 struct Tables {
   void (*dims)(const int64_t* sizes, int64_t heads, int64_t* dims);

@@ -14,7 +14,21 @@ typedef struct CUfunc_st* CUfunction;
 typedef struct CUstream_st* CUstream;
 
 constexpr int CU_MULTIPROCESSORS = 16, CU_MAJOR = 75, CU_MINOR = 76, CU_COOPERATIVE = 95, CU_SHARED_OPTIN = 97;
-constexpr int CU_FUNC_DYNAMIC_SHARED = 8;
+constexpr int CU_FUNC_DYNAMIC_SHARED = 8, CU_FUNC_LARGE_CLUSTER = 14;  // the latter: more than 8 thread blocks
+constexpr int CU_LAUNCH_COOPERATIVE = 2, CU_LAUNCH_CLUSTER = 4;
+
+struct CUlaunchAttribute {
+  int32_t id;
+  int32_t padding;
+  uint32_t value[16];
+};
+
+struct CUlaunchConfig {
+  unsigned grid[3], block[3], shared_bytes;
+  CUstream stream;
+  CUlaunchAttribute* attributes;
+  unsigned attribute_count;
+};
 
 struct Driver {
   int (*cuGetErrorName)(int, const char**);
@@ -28,6 +42,9 @@ struct Driver {
   int (*cuFuncSetAttribute)(CUfunction, int, int);
   int (*cuLaunchCooperativeKernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
                                    void**);
+  int (*cuLaunchKernelEx)(const CUlaunchConfig*, CUfunction, void**, void**);
+  int (*cuOccupancyMaxActiveClusters)(int*, CUfunction, const CUlaunchConfig*);
+  int (*cuMemsetD8Async)(uint64_t, unsigned char, size_t, CUstream);
 };
 
 inline const Driver& driver() {
@@ -50,6 +67,9 @@ inline const Driver& driver() {
     find(d.cuModuleGetFunction, "cuModuleGetFunction");
     find(d.cuFuncSetAttribute, "cuFuncSetAttribute");
     find(d.cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel");
+    find(d.cuLaunchKernelEx, "cuLaunchKernelEx");
+    find(d.cuOccupancyMaxActiveClusters, "cuOccupancyMaxActiveClusters");
+    find(d.cuMemsetD8Async, "cuMemsetD8Async");
     return d;
   }();
   return found;

@@ -2,7 +2,7 @@
 // Nothing here waits for the device.
 #pragma once
 
-#include "after.h"
+#include "fused/run.h"
 
 namespace rnncc {
 
@@ -72,8 +72,9 @@ class Workspace {
 
 class DeviceRun {
  public:
-  DeviceRun(const Tables& tables, const Call& call, int32_t device)
+  DeviceRun(const Tables& tables, const FusedInfo& fused, const Call& call, int32_t device)
       : tables_(tables),
+        fused_(fused),
         call_(call),
         device_({aoti_torch_device_type_cuda(), device}),
         dims_(make_dims(tables, call)),
@@ -81,6 +82,7 @@ class DeviceRun {
         arguments_(tables) {}
 
   void run(const char* cell, const char* name) {
+    if (run_fused(name)) return;
     const char* suffix = tensors_.scalar() == RNNCC_FLOAT32 ? "_f32" : tensors_.scalar() == RNNCC_BFLOAT16 ? "_bf16" : "_f16";
     const CUfunction kernel = find_kernel(device_.index, std::string(cell) + suffix, name);
     const Gpu& on = gpu(device_.index);
@@ -96,6 +98,29 @@ class DeviceRun {
   }
 
  private:
+  // By a fused kernel, if the package has one for these sizes.
+  bool run_fused(const std::string& name) {
+    if (!fused_.sums || tensors_.scalar() == RNNCC_FLOAT32 || call_.steps > INT32_MAX) return false;
+    const bool forward = call_.table[SEQUENCES], training = !forward || saves();
+    const std::string program = training ? name : name.substr(0, name.rfind('_')) + "_inference";
+    const int64_t units = dim(tables_.slots[fused_.edge_slots[0]].width) / call_.heads;
+    for (const FusedKernel* kernel : FusedKernels::all().find(program, tensors_.scalar(), units)) {
+      if (!FusedRun(tables_, fused_, *kernel, call_, dims_.data(), tensors_, training).run(records_)) continue;
+      After(tables_, call_, dims_.data(), tensors_, records_).run();
+      tensors_.write_back();
+      return true;
+    }
+    return false;
+  }
+
+  bool saves() const {
+    for (int d = 0; d < tables_.destination_count; ++d) {
+      const Destination& to = tables_.destinations[d];
+      if (to.table == SAVED && call_.table[SAVED][to.index].data) return true;
+    }
+    return false;
+  }
+
   static std::vector<int64_t> make_dims(const Tables& tables, const Call& call) {
     std::vector<int64_t> dims(tables.dim_count);
     tables.dims(call.sizes, call.heads, dims.data());
@@ -220,6 +245,7 @@ class DeviceRun {
   }
 
   const Tables& tables_;
+  const FusedInfo& fused_;
   const Call& call_;
   const Device device_;
   const std::vector<int64_t> dims_;
@@ -229,9 +255,9 @@ class DeviceRun {
   std::map<int, rnncc_tensor> records_;
 };
 
-inline void run_on_device(const Tables& tables, const char* cell, const char* name, const Call& call, int32_t device) {
+inline void run_on_device(const Tables& tables, const FusedInfo& fused, const char* cell, const char* name, const Call& call, int32_t device) {
   const OnDevice current(device);
-  DeviceRun(tables, call, device).run(cell, name);
+  DeviceRun(tables, fused, call, device).run(cell, name);
 }
 
 }  // namespace rnncc

@@ -57,9 +57,8 @@ struct FusedCall {
   Place writes[at_least_one(Step::WRITES)];
   Edge initial[at_least_one(Step::EDGES)];  // null: zeros
   Edge last[at_least_one(Step::EDGES)];     // null: not wanted
-  const float* vectors[at_least_one(Step::VECTORS)];
-  int64_t vector_strides[at_least_one(Step::VECTORS)];  // of units: 1, or 0 for a scalar
-  float constants[at_least_one(Step::CONSTANTS)];
+  Edge vectors[at_least_one(Step::VECTORS)];  // `column`: 1, or 0 where all units have one number
+  float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
   Place exchange;  // operands as messages between CTAs of the grid; operand j at j * exchange_operand bytes
   int64_t exchange_operand;
 };
@@ -143,7 +142,7 @@ struct Item {
     }
 #pragma unroll
     for (int v = 0; v < Step::VECTORS; ++v)
-      vector[v] = unit < H ? call.vectors[v][head_unit * call.vector_strides[v]] : 0.0f;
+      vector[v] = unit < H ? take<E>(call.vectors[v], 0, head_unit * call.vectors[v].column) : 0.0f;
 #pragma unroll
     for (int j = 0; j < 2; ++j)
 #pragma unroll
