@@ -116,8 +116,8 @@ struct GatherShape {
   static constexpr int TILE_BYTES = DEPTH / 8 * OPERAND_BLOCK, BUFFER_BYTES = TILES * TILE_BYTES;
   static constexpr int PARTIAL_BYTES = 2 * (K_WARPS - 1) * UNIT_WARPS * TILES * HALVES * 256;
   static constexpr int MATRIX_BYTES = UNIT_WARPS * K_WARPS * Matrix::WARP_BYTES;
-  static constexpr int RING_BYTES = Item<Step, H>::RING_BYTES;
-  static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + MATRIX_BYTES + PARTIAL_BYTES + UNIT_WARPS * BLOCKS * TILES * RING_BYTES + 16 * K_WARPS;
+  using Inputs = Feed<Step, H, UNITS, COLUMNS, THREADS>;
+  static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + MATRIX_BYTES + PARTIAL_BYTES + Inputs::BYTES + 16 * K_WARPS;
   static_assert(H % 8 == 0 && DIM >= H && DIM % (32 * K_WARPS) == 0);
   static_assert(K_WARPS == 1 || 2 * UNIT_WARPS < 16, "named barriers");
 };
@@ -126,17 +126,17 @@ template <class S>
 RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
   using Step = typename S::Step;
   using E = typename Step::Element;
-  constexpr int STAGES = Item<Step, S::H>::STAGES;
+  constexpr int STAGES = S::Inputs::STAGES;
   extern __shared__ __align__(128) char shared[];
   char* const operands = shared;
   char* const matrices = operands + 2 * S::BUFFER_BYTES;
   float2* const partial = reinterpret_cast<float2*>(matrices + S::MATRIX_BYTES);
-  char* const rings = matrices + S::MATRIX_BYTES + S::PARTIAL_BYTES;
-  const uint32_t barriers = shared_address(rings + S::UNIT_WARPS * S::BLOCKS * S::TILES * S::RING_BYTES);  // [2][K_WARPS]
+  char* const inputs = matrices + S::MATRIX_BYTES + S::PARTIAL_BYTES;
+  const uint32_t barriers = shared_address(inputs + S::Inputs::BYTES);  // [2][K_WARPS]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
   const int unit_warp = warp % S::UNIT_WARPS, k_warp = warp / S::UNIT_WARPS;
   const Seat seat = seat_of<S::CTAS>(call);
-  const int unit0 = seat.rank * S::UNITS + unit_warp * S::BLOCKS * 8;
+  const int first_unit = seat.rank * S::UNITS, own_unit = unit_warp * S::BLOCKS * 8, unit0 = first_unit + own_unit;
 
   typename S::Matrix matrix;
   matrix.shared = reinterpret_cast<uint4*>(matrices + warp * S::Matrix::WARP_BYTES);
@@ -156,6 +156,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
     }
   }
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
+  typename S::Inputs feed;
+  feed.begin(call, seat.head, first_unit, seat.first_column, seat.columns, inputs);
   const uint32_t expected = seat.columns * S::RANGE * 2;
   if constexpr (S::CTAS > 1) {
     if (threadIdx.x < 2 * S::K_WARPS) barrier_init(barriers + 8 * threadIdx.x, 1);
@@ -177,30 +179,22 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
       peer_barriers[p] = peer_address(barriers, peer);
     }
 
-  Item<Step, S::H> items[S::OWNED][S::TILES];
+  using Own = Item<Step, S::H, typename S::Inputs>;
+  Own items[S::OWNED][S::TILES];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
 #pragma unroll
     for (int n = 0; n < S::TILES; ++n) {
       const int u = k_warp + o * S::K_WARPS;
       if (u >= S::BLOCKS) continue;
-      items[o][n].begin(call, seat.head, unit0 + u * 8, seat.first_column + n * 8, seat.columns - n * 8,
-                        rings + ((unit_warp * S::BLOCKS + u) * S::TILES + n) * S::RING_BYTES);
+      items[o][n].begin(call, feed, seat.head, first_unit, own_unit + u * 8, seat.first_column, n * 8, seat.columns);
     }
-  const auto fetch = [&](uint32_t stage, int t) {
-#pragma unroll
-    for (int o = 0; o < S::OWNED; ++o)
-#pragma unroll
-      for (int n = 0; n < S::TILES; ++n)
-        if (k_warp + o * S::K_WARPS < S::BLOCKS) items[o][n].fetch(stage, t);
-    copy_commit();
-  };
   // start(t), and its operands to all blocks.
-  const auto start = [&](int o, int n, int t, uint32_t stage, float (&write)[2][at_least_one(Step::WRITES)]) {
+  const auto start = [&](int o, int n, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
     const int u = k_warp + o * S::K_WARPS, buffer = t & 1;
-    Item<Step, S::H>& item = items[o][n];
+    Own& item = items[o][n];
     float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
-    item.load(call, t, stage, t + 1 == call.steps, read, rows);
+    item.load(call, t, t + 1 == call.steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], item.vector, call.constants, item.carry[j], operand[j], write[j]);
 #pragma unroll
@@ -223,21 +217,19 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
       }
     }
   };
-  for (int s = 0; s < STAGES - 1; ++s) fetch(s, s);
-  copy_wait<STAGES - 2>();
-  __syncwarp();
+  for (int s = 0; s < STAGES - 2; ++s) feed.fetch(s);
+  if (call.steps > 0) feed.wait(0);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
 #pragma unroll
     for (int n = 0; n < S::TILES; ++n)
       if (k_warp + o * S::K_WARPS < S::BLOCKS && call.steps > 0) {
         float write[2][at_least_one(Step::WRITES)];
-        start(o, n, 0, 0, write);
+        start(o, n, 0, write);
         items[o][n].template store<true>(call, 0, write);
       }
   if constexpr (S::CTAS == 1) __syncthreads();
 
-  uint32_t stage = 0;
   for (int t = 0; t < call.steps; ++t) {
     const int buffer = t & 1;
     if constexpr (S::CTAS > 1) {
@@ -276,18 +268,17 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
               acc[n][half / 2][half % 2 * 2 + 1] += p.y;
             }
     }
-    copy_wait<STAGES - 3>();
-    __syncwarp();
+    if (t + 1 < call.steps) feed.wait(t + 1);
 #pragma unroll
     for (int u = 0; u < S::BLOCKS; ++u) {
       if (u % S::K_WARPS != k_warp) continue;
       const int o = u / S::K_WARPS;
 #pragma unroll
       for (int n = 0; n < S::TILES; ++n) {
-        Item<Step, S::H>& item = items[o][n];
+        Own& item = items[o][n];
         float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
         float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
-        item.load(call, t, stage, t + 1 == call.steps, read, rows);
+        item.load(call, t, t + 1 == call.steps, read, rows);
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           float sum[Step::SUMS];
@@ -295,13 +286,14 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
           for (int i = 0; i < Step::SUMS; ++i) sum[i] = acc[n][(u * Step::SUMS + i) / 2][(u * Step::SUMS + i) % 2 * 2 + j];
           Step::finish(sum, read[j], rows[j], item.vector, call.constants, item.carry[j], finished[j]);
         }
-        if (t + 1 < call.steps) start(o, n, t + 1, (stage + 1) % STAGES, started);
+        if (t + 1 < call.steps) start(o, n, t + 1, started);
         item.template store<false>(call, t, finished);
         if (t + 1 < call.steps) item.template store<true>(call, t + 1, started);
       }
     }
-    fetch((stage + STAGES - 1) % STAGES, t + STAGES - 1);
-    stage = (stage + 1) % STAGES;
+    // Operands of step t came: their makers had all those of step t - 1, so all of this block are done with what step t - 2
+    // read.
+    feed.fetch(t + STAGES - 2);
     if constexpr (S::CTAS == 1) __syncthreads();
   }
 #pragma unroll
@@ -330,8 +322,8 @@ struct ScatterShape {
   static constexpr int TILE_BYTES = DEPTH / 8 * OPERAND_BLOCK, BUFFER_BYTES = TILES * TILE_BYTES;
   static constexpr int PART_BYTES = SOURCES * ITEMS * Step::SUMS * 256;  // float [source][item][sum][8 units][8 columns]
   static constexpr int MATRIX_BYTES = WARPS * Matrix::WARP_BYTES;
-  static constexpr int RING_BYTES = Item<Step, H>::RING_BYTES;
-  static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + 2 * PART_BYTES + MATRIX_BYTES + ITEMS * RING_BYTES + 16;
+  using Inputs = Feed<Step, H, UNITS, COLUMNS, THREADS>;
+  static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + 2 * PART_BYTES + MATRIX_BYTES + Inputs::BYTES + 16;
   static_assert(H % 8 == 0 && DIM >= H && Step::SUMS * DIM % (16 * ROW_WARPS) == 0);
 };
 
@@ -339,13 +331,13 @@ template <class S>
 RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
   using Step = typename S::Step;
   using E = typename Step::Element;
-  constexpr int STAGES = Item<Step, S::H>::STAGES;
+  constexpr int STAGES = S::Inputs::STAGES;
   extern __shared__ __align__(128) char shared[];
   char* const operands = shared;
   char* const parts = operands + 2 * S::BUFFER_BYTES;
   char* const matrices = parts + 2 * S::PART_BYTES;
-  char* const rings = matrices + S::MATRIX_BYTES;
-  const uint32_t barriers = shared_address(rings + S::ITEMS * S::RING_BYTES);  // [2]
+  char* const inputs = matrices + S::MATRIX_BYTES;
+  const uint32_t barriers = shared_address(inputs + S::Inputs::BYTES);  // [2]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
   const int row_warp = warp % S::ROW_WARPS, k_warp = warp / S::ROW_WARPS;
   const Seat seat = seat_of<S::CTAS>(call);
@@ -370,6 +362,8 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
     }
   }
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
+  typename S::Inputs feed;
+  feed.begin(call, seat.head, first_unit, seat.first_column, seat.columns, inputs);
   const uint32_t expected = S::SOURCES * Step::SUMS * S::UNITS * ((seat.columns + 1) / 2) * 8;  // columns travel in pairs
   if constexpr (S::CTAS > 1) {
     if (threadIdx.x < 2) barrier_init(barriers + 8 * threadIdx.x, 1);
@@ -380,25 +374,19 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
   }
   __syncthreads();
 
-  Item<Step, S::H> items[S::OWNED];
+  Item<Step, S::H, typename S::Inputs> items[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     if (item >= S::ITEMS) continue;
-    items[o].begin(call, seat.head, first_unit + u * 8, seat.first_column + n * 8, seat.columns - n * 8, rings + item * S::RING_BYTES);
+    items[o].begin(call, feed, seat.head, first_unit, u * 8, seat.first_column, n * 8, seat.columns);
   }
-  const auto fetch = [&](uint32_t stage, int t) {
-#pragma unroll
-    for (int o = 0; o < S::OWNED; ++o)
-      if (warp + o * S::WARPS < S::ITEMS) items[o].fetch(stage, t);
-    copy_commit();
-  };
   // start(t); operands stay here.
-  const auto start = [&](int o, int t, uint32_t stage) {
+  const auto start = [&](int o, int t) {
     const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
     float write[2][at_least_one(Step::WRITES)];
-    items[o].load(call, t, stage, t + 1 == call.steps, read, rows);
+    items[o].load(call, t, t + 1 == call.steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
 #pragma unroll
@@ -407,14 +395,12 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
           transpose8x8(pack<E>(items[o].valid[0] ? operand[0][p] : 0.0f, items[o].valid[1] ? operand[1][p] : 0.0f));
     items[o].template store<true>(call, t, write);
   };
-  for (int s = 0; s < STAGES - 1; ++s) fetch(s, s);
-  copy_wait<STAGES - 2>();
-  __syncwarp();
+  for (int s = 0; s < STAGES - 1; ++s) feed.fetch(s);
+  if (call.steps > 0) feed.wait(0);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
-    if (warp + o * S::WARPS < S::ITEMS && call.steps > 0) start(o, 0, 0);
+    if (warp + o * S::WARPS < S::ITEMS && call.steps > 0) start(o, 0);
 
-  uint32_t stage = 0;
   for (int t = 0; t < call.steps; ++t) {
     const int buffer = t & 1;
     __syncthreads();
@@ -435,9 +421,10 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
           else if (n * 8 + 2 * q < seat.columns)
             send8(peer_address(shared_address(to), u / S::BLOCKS), peer_address(barriers + 8 * buffer, u / S::BLOCKS), x, y);
         }
+    // At the barrier above all of the block were done with what step t - 1 read.
+    feed.fetch(t + STAGES - 1);
     if constexpr (S::CTAS == 1) __syncthreads();
-    copy_wait<STAGES - 3>();
-    __syncwarp();
+    if (t + 1 < call.steps) feed.wait(t + 1);
     if (S::CTAS > 1 && warp < S::ITEMS) {
       barrier_wait(barriers + 8 * buffer, (t >> 1) & 1);
       if (threadIdx.x == 0) barrier_expect(barriers + 8 * buffer, expected);
@@ -458,15 +445,13 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
         }
       }
       float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], write[2][at_least_one(Step::WRITES)];
-      items[o].load(call, t, stage, t + 1 == call.steps, read, rows);
+      items[o].load(call, t, t + 1 == call.steps, read, rows);
 #pragma unroll
       for (int j = 0; j < 2; ++j)
         Step::finish(sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], write[j]);
-      if (t + 1 < call.steps) start(o, t + 1, (stage + 1) % STAGES);
+      if (t + 1 < call.steps) start(o, t + 1);
       items[o].template store<false>(call, t, write);
     }
-    fetch((stage + STAGES - 1) % STAGES, t + STAGES - 1);
-    stage = (stage + 1) % STAGES;
   }
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
