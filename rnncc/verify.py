@@ -21,7 +21,7 @@ from rnncc.ir.dim import evaluate
 # may exceed the bound: up to twice the error of its eager loop in that dtype, the largest of DRAWS problems, since both
 # errors are samples of one distribution.
 BOUNDS = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
-DRAWS = 4
+DRAWS = 8
 
 SHAPES = ((1, 1), (7, 3), (33, 16))  # (T, B)
 

@@ -107,7 +107,7 @@ def test_twice_the_same() -> None:
 
 
 def on_side_stream(run: Callable[[], Tensor]) -> Tensor:
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         result = run()
