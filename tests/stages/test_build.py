@@ -290,10 +290,11 @@ from rnncc.cache import digest
 from rnncc.compiler import _produce
 from rnncc.paths import shipped_cells
 from rnncc.read import read_source
-from rnncc.stages.build import Toolchain
+from rnncc.stages.build import Nvcc, Toolchain
 for path in shipped_cells():
     if path.stem in ("lstm", "slstm", "onlstm", "lmu", "layernormlstm"):
-        product = _produce(read_source(path), path.stem, {{}}, Toolchain(("none",), ""))
+        nvcc = Nvcc("none", "", ("sm_90a",))
+        product = _produce(read_source(path), path.stem, {{}}, Toolchain(("none",), ""), nvcc)
         files = product.files + product.bundle.files
         print(path.stem, digest(*(part for file in files for part in (file.path, file.text))))
 """
