@@ -187,13 +187,13 @@ def _build(
 
     cache = Cache(default_root())
     key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping)
-    package = build(key, stem, lambda: _produce(source, stem, shaping, toolchain, nvcc), toolchain, cache, progress, nvcc)
+    package = build(
+        key, stem, lambda: _produce(source, stem, shaping, toolchain, nvcc), toolchain, cache, progress, nvcc
+    )
     return package, cache
 
 
-def _produce(
-    source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, nvcc: Nvcc | None
-) -> Product:
+def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, nvcc: Nvcc | None) -> Product:
     from rnncc.ir.package import CompiledCell
     from rnncc.stages.build import Product
     from rnncc.stages.classify import classify

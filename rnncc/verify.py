@@ -17,11 +17,11 @@ from rnncc.ir.cell import Cell, Constraint
 from rnncc.ir.dim import evaluate
 
 # Relative error ‖ours - reference‖/‖reference‖ allowed, by dtype. Inputs and parameters are rounded to the dtype before
-# both run, so that only the arithmetic differs. In 16 bits, where the prologue and the streams are rounded too, a cell
-# that amplifies rounding may exceed the bound: up to twice the error of its eager loop in that dtype (both errors are
-# samples of one distribution).
+# both run, so that only the arithmetic differs. A cell that amplifies rounding (a kink, a chaotic or a periodic step)
+# may exceed the bound: up to twice the error of its eager loop in that dtype, the largest of DRAWS problems, since both
+# errors are samples of one distribution.
 BOUNDS = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
-HALF = (torch.bfloat16, torch.float16)
+DRAWS = 8
 
 SHAPES = ((1, 1), (7, 3), (33, 16))  # (T, B)
 
@@ -80,24 +80,48 @@ def verify(
         for steps, columns in SHAPES:
             problem = _Problem(layer_class, cell, steps, columns, dtype, device)
             exact = problem.reference(torch.float64)
-            eager = problem.reference(dtype) if dtype in HALF else {}
+            allowed: dict[str, float] | None = None
             for quantity, value in problem.ours().items():
                 error = relative_error(value, exact[quantity])
                 known = worst.get(quantity, 0.0)
                 # NaN compares false with everything: keep it once seen.
                 worst[quantity] = error if error != error or error > known else known
-                allowed = 2 * relative_error(eager[quantity], exact[quantity]) if eager else 0.0
-                bounds[quantity] = max(bounds.get(quantity, BOUNDS[dtype]), allowed)
+                bounds.setdefault(quantity, BOUNDS[dtype])
+                if not error <= BOUNDS[dtype] and dtype != torch.float64:
+                    allowed = allowed or _eager_errors(layer_class, cell, steps, columns, dtype, device)
+                    bounds[quantity] = max(bounds[quantity], 2 * allowed[quantity])
         name = str(dtype).removeprefix("torch.")
         rows += [Row(quantity, name, error, bounds[quantity]) for quantity, error in worst.items()]
     return rows
 
 
+def _eager_errors(
+    layer_class: Any, cell: Cell, steps: int, columns: int, dtype: torch.dtype, device: str
+) -> dict[str, float]:
+    """The largest error of the eager loop in `dtype` over DRAWS problems, by quantity."""
+    largest: dict[str, float] = {}
+    for draw in range(DRAWS):
+        problem = _Problem(layer_class, cell, steps, columns, dtype, device, draw)
+        exact = problem.reference(torch.float64)
+        for quantity, value in problem.reference(dtype).items():
+            largest[quantity] = max(largest.get(quantity, 0.0), relative_error(value, exact[quantity]))
+    return largest
+
+
 class _Problem:
     """One shape: a layer, what it is given (standard normal inputs, small initial states) and what it is asked for."""
 
-    def __init__(self, layer_class: Any, cell: Cell, steps: int, columns: int, dtype: torch.dtype, device: str) -> None:
-        generator = torch.Generator().manual_seed(steps * 1000 + columns)
+    def __init__(
+        self,
+        layer_class: Any,
+        cell: Cell,
+        steps: int,
+        columns: int,
+        dtype: torch.dtype,
+        device: str,
+        number: int = 0,
+    ) -> None:
+        generator = torch.Generator().manual_seed(number * 1_000_000 + steps * 1000 + columns)
 
         def draw(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype)
@@ -105,7 +129,7 @@ class _Problem:
         self.cell = cell
         self.sizes = sizes = problem_sizes(cell)
         dims = {size.name: sizes[size.name] for size in cell.sizes if size.solved is None}
-        torch.manual_seed(0)
+        torch.manual_seed(number)
         # Made on the CPU: the same parameters on every device.
         self.layer = layer_class(sizes["I"], sizes["H"], dtype=dtype, **dims).to(device)
         self.states = [state for state in cell.states if state.delay_of is None]

@@ -159,4 +159,4 @@ def gpu_options(command: Callable[..., None]) -> Callable[..., None]:
 def note_gpu_options(*given: object) -> None:
     """Say that sizes given for GPU kernels change nothing yet."""
     if any(value is not None for value in given):
-        click.echo("rnncc: GPU kernels are not supported yet; the CPU op takes all sizes at run time", err=True)
+        click.echo("rnncc: no kernel is made for one size yet; all take every size at run time", err=True)

@@ -48,7 +48,7 @@ def build(
 ) -> None:
     """Compile the cells of FILE into an importable package.
 
-    The CPU op takes every size and dtype at run time.
+    It holds the CPU op and, for the targets, GPU kernels; both take every size and dtype at run time.
     """
     from rnncc.compiler import build_package
 

@@ -49,9 +49,7 @@ class Kernels:
         return not {f"sm_{major}{minor}a", *older}.isdisjoint(self.architectures)
 
 
-def open_library(
-    path: Path, namespace: str, cells: Sequence[CellSpec], architectures: tuple[str, ...] = ()
-) -> Kernels:
+def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architectures: tuple[str, ...] = ()) -> Kernels:
     """Open the library and register its ops as `namespace`, once a process. Raises RuntimeError, OSError."""
     segments = [(cell, segment) for cell in cells for segment in cell.segments]
     space = getattr(torch.ops, namespace)

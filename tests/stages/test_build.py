@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from rnncc.cache import Cache, digest
 from rnncc.diagnostics import RnnccError
 from rnncc.ir.artifact import Bundle, File, Unit
-from rnncc.stages.build import Product, build, check_stem, find_toolchain, first_key, install
+from rnncc.stages.build import Nvcc, Product, build, check_stem, find_toolchain, first_key, install
 from rnncc.stages.build import ninja as ninja_module
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,16 +129,19 @@ def test_without_a_compiler_the_package_has_no_library(tmp_path: Path) -> None:
 
 def test_first_key_follows_everything_it_stands_for() -> None:
     compiler = find_toolchain()
-    base = first_key(b"text", "stem", "cpu", compiler, {})
-    assert base == first_key(b"text", "stem", "cpu", compiler, {})
+    nvcc = Nvcc("nvcc", "release 13.0", ("sm_90a",))
+    base = first_key(b"text", "stem", None, compiler, {})
+    assert base == first_key(b"text", "stem", None, compiler, {})
     others = [
-        first_key(b"text ", "stem", "cpu", compiler, {}),
-        first_key(b"text", "other", "cpu", compiler, {}),
-        first_key(b"text", "stem", "h200", compiler, {}),
-        first_key(b"text", "stem", "cpu", None, {}),
-        first_key(b"text", "stem", "cpu", compiler, {"L": 3}),
+        first_key(b"text ", "stem", None, compiler, {}),
+        first_key(b"text", "other", None, compiler, {}),
+        first_key(b"text", "stem", nvcc, compiler, {}),
+        first_key(b"text", "stem", replace(nvcc, version="release 12.4"), compiler, {}),
+        first_key(b"text", "stem", replace(nvcc, architectures=("sm_80",)), compiler, {}),
+        first_key(b"text", "stem", None, None, {}),
+        first_key(b"text", "stem", None, compiler, {"L": 3}),
     ]
-    assert len({base, *others}) == 6
+    assert len({base, *others}) == 8
     assert digest("ab", "c") != digest("a", "bc")
 
 
@@ -286,10 +290,11 @@ from rnncc.cache import digest
 from rnncc.compiler import _produce
 from rnncc.paths import shipped_cells
 from rnncc.read import read_source
-from rnncc.stages.build import Toolchain
+from rnncc.stages.build import Nvcc, Toolchain
 for path in shipped_cells():
     if path.stem in ("lstm", "slstm", "onlstm", "lmu", "layernormlstm"):
-        product = _produce(read_source(path), path.stem, {{}}, Toolchain(("none",), ""))
+        nvcc = Nvcc("none", "", ("sm_90a",))
+        product = _produce(read_source(path), path.stem, {{}}, Toolchain(("none",), ""), nvcc)
         files = product.files + product.bundle.files
         print(path.stem, digest(*(part for file in files for part in (file.path, file.text))))
 """

@@ -209,7 +209,5 @@ def _failed(text: str, stem: str, key: str, cache: Cache, commands: Sequence[nin
         (line for line in text.splitlines() if "error" in line), text.strip().splitlines()[-1] if text.strip() else ""
     )
     return RnnccError(
-        Diagnostic(
-            "RNN602", f"the compiler failed on {stem}: {first.strip()}", help=f"everything it said is in {log}"
-        )
+        Diagnostic("RNN602", f"the compiler failed on {stem}: {first.strip()}", help=f"everything it said is in {log}")
     )

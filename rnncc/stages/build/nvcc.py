@@ -67,7 +67,7 @@ def find_nvcc(architectures: tuple[str, ...], *, required: bool) -> Nvcc | None:
         Diagnostic(
             "RNN607",
             f"kernels for {', '.join(architectures)} need nvcc, which is neither on PATH nor in $CUDA_HOME/bin",
-            help="install NVIDIA's CUDA toolkit 12 or later (developer.nvidia.com/cuda-downloads; Debian and Ubuntu: apt "
-            "install nvidia-cuda-toolkit), or build with --target cpu",
+            help="install NVIDIA's CUDA toolkit 12 or later (developer.nvidia.com/cuda-downloads; Debian and Ubuntu: "
+            "apt install nvidia-cuda-toolkit), or build with --target cpu",
         )
     )

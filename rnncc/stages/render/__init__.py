@@ -35,7 +35,11 @@ class ScalarText:
 
 SCALARS = (ScalarText("float", "f32"), ScalarText("double", "f64"))
 # Of streams and weights on a GPU; arithmetic is float32 throughout.
-DEVICE_SCALARS = (ScalarText("float", "f32"), ScalarText("rnncc::bfloat16", "bf16"), ScalarText("rnncc::float16", "f16"))
+DEVICE_SCALARS = (
+    ScalarText("float", "f32"),
+    ScalarText("rnncc::bfloat16", "bf16"),
+    ScalarText("rnncc::float16", "f16"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +110,6 @@ def _headers(templates: Path, *, cuda: bool) -> Sequence[File]:
     found = sorted((include / "rnncc").glob("*.h"))
     if cuda:
         found += sorted((include / "rnncc" / "cuda").rglob("*.*h"))
-    return [File(f"{INCLUDE}/{path.relative_to(include).as_posix()}", path.read_text(encoding="utf-8")) for path in found]
+    return [
+        File(f"{INCLUDE}/{path.relative_to(include).as_posix()}", path.read_text(encoding="utf-8")) for path in found
+    ]

@@ -190,9 +190,9 @@ class _Tables:
         numbers = self._numbers()
         matrices = {matrix.name: index for index, matrix in enumerate(program.matrices)}
         self.images = product_images(program)
-        read = readers(program)
+        read_slots = readers(program)
         destinations: list[str] = []
-        slots = [self._slot(slot, numbers, destinations, read) for slot in program.slots]
+        slots = [self._slot(slot, numbers, destinations, read_slots) for slot in program.slots]
         products: list[str] = []
         product_matrices: list[str] = []
         stage_slots: list[str] = []
