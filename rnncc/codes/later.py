@@ -14,16 +14,16 @@ LATER = (
     Code(
         "RNN601",
         "no C++ compiler",
-        "Building needs a C++ compiler (g++ or clang++) and ninja. `check`, `show` and `explain` work without "
-        "one, and `rnncc.load` falls back to the slow reference path and says so.\n\n"
+        "Building needs Linux on x86-64 and a C++ compiler (g++ or clang++). `check`, `show` and `explain` work "
+        "without them, and `rnncc.load` falls back to the slow reference path and says so.\n\n"
         "Install a compiler, or name it in the environment variable `CXX`; `rnncc env` shows what is found.",
     ),
     Code(
         "RNN602",
         "the generated code did not compile",
-        "The C++ compiler refused what rnncc generated, ran out of memory or disk, or was stopped. The message "
-        "shows its last lines. If it reports an error in a generated file, that is a bug in rnncc: please report "
-        "it with the `.rnn` file.",
+        "The C++ compiler refused what rnncc generated, ran out of memory or disk, was stopped or could not be "
+        "started. The message shows its first error and names the log with the rest. If it reports an error in a "
+        "generated file, that is a bug in rnncc: please report it with the `.rnn` file.",
     ),
     Code(
         "RNN603",
@@ -42,12 +42,18 @@ LATER = (
         "RNN605",
         "a folder cannot be written",
         "The folder to build into, or the cache, cannot be created or written: no permission, no space, or a file "
-        "of that name is in the way. `RNNCC_CACHE` sets another place for the cache.",
+        "of that name is in the way. `RNNCC_CACHE_DIR` sets another place for the cache.",
     ),
     Code(
         "RNN606",
         "unknown target",
         "The device to build for is not one that rnncc knows. The message lists the known names.",
+    ),
+    Code(
+        "RNN607",
+        "a setting cannot be read",
+        "An environment variable that rnncc reads has a value that means nothing: `RNNCC_CACHE_LIMIT` is a size "
+        "(`500000000`, `500MB`, `2GiB`), `MAX_JOBS` a whole number above 0.",
     ),
     Code(
         "RNN701",

@@ -2,7 +2,7 @@
 
 Input: what the stages before made (a Product), the compiler. Output: the folder of a finished package.
 Fails with RnnccError: RNN601 (no compiler; from `find_toolchain`), RNN602 (compilation failed), RNN605 (cache cannot be
-written), and from `install` RNN603, RNN604, RNN605.
+written), RNN607 (a setting that cannot be read), and from `install` RNN603, RNN604, RNN605.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def build(
     and only where the cache has nothing. Without a compiler the package runs the reference alone."""
 
     def make(folder: Path) -> None:
+        ninja.most_jobs()  # what cannot be read is said before the work
         product = produce()
         if progress is not None and product.bundle is not None:
             progress(f"compiling {stem} ({', '.join(product.cells)})")
