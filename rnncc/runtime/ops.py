@@ -240,6 +240,8 @@ def _register_linear(library: torch.library.Library, namespace: str) -> None:
     def fake_linear(x: Any, weight: Any, bias: Any) -> Any:
         fits = x.shape[-1] == weight.shape[1]
         torch._check(fits, lambda: f"linear: x {x.shape} does not fit weight {weight.shape}")  # type: ignore[no-untyped-call]
+        same = x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)
+        torch._check(same, lambda: "linear: x, weight and bias must have the same dtype")  # type: ignore[no-untyped-call]
         return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
     def fake_backward(d_y: Any, x: Any, weight: Any, needs: Any) -> Any:

@@ -100,6 +100,17 @@ def test_linear_against_torch() -> None:
         linear(tensors[0], torch.randn(H, IN + 1, dtype=torch.float64), None)
 
 
+def test_linear_takes_one_dtype_as_torch_does() -> None:
+    linear = kernels_of(make("lstm", "LSTM")).linear
+    x, weight, bias = torch.randn(T, B, IN), torch.randn(H, IN), torch.randn(H)
+    for own in (linear, torch.nn.functional.linear):
+        for mixed in ((x.bfloat16(), weight, None), (x, weight.half(), None), (x, weight.double(), None)):
+            assert "the same dtype" in raised(lambda mixed=mixed, own=own: own(*mixed))  # type: ignore[misc]
+    assert "the same dtype" in raised(lambda: linear(x, weight, bias.bfloat16()))
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        assert "the same dtype" in raised(lambda: linear(x.bfloat16(), weight, None))
+
+
 def test_retain_graph_gives_the_same_gradient_twice() -> None:
     layer = make("lstm", "LSTM")
     loss = layer(torch.randn(T, B, IN, dtype=torch.float64))[0].square().sum()
