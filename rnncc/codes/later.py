@@ -12,6 +12,14 @@ LATER = (
         "The message names the limit that binds, with its numbers, and the nearest size that fits.",
     ),
     Code(
+        "RNN402",
+        "the cell is too large for the kernels",
+        "A kernel reads its loop from tables whose entries are 16-bit numbers, so a cell may have some 32,000 values, "
+        "widths, products, repetitions and so on in a step. The message says which of them are too many. Long `for` "
+        "loops with many products in each round come near; a cell that is divided into layers does not. The reference "
+        "path has no such limit: `rnncc check` and `show --stage check` accept the cell.",
+    ),
+    Code(
         "RNN601",
         "no C++ compiler",
         "Building needs Linux on x86-64 and a C++ compiler (g++ or clang++). `check`, `show` and `explain` work "
