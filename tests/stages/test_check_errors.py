@@ -219,3 +219,8 @@ def test_no_parameter_hides_an_attribute_of_the_module() -> None:
 
     names = {*dir(RecurrentCell), *dir(torch.nn.Module()), *RecurrentModule.__annotations__}
     assert not {name for name in names if not reserved_attribute(name)}
+
+
+def test_an_unknown_width_has_no_number_of_its_own() -> None:
+    found, *_ = errors("state h", "v = softmax(concat(h[t-1], R@h[t-1]))", "h[t] = v*x")
+    assert found.code == "RNN214" and found.label == "width ? + H"
