@@ -198,6 +198,17 @@ def test_the_op_refuses_what_does_not_fit() -> None:
     assert "wanted twice" in raised(lambda: op(streams, weights, states, *given[3:11], [0, 0], False))
 
 
+def test_a_refused_call_keeps_nothing() -> None:
+    """Neither its arguments nor what it had made."""
+    op, given = arguments(make("lstm", "LSTM"))
+    weights, states = ([t.detach() for t in group] for group in given[1:3])
+    for rest in ((*given[3:11], [9], False), (*given[3:11], [0, 0], False), (torch.zeros(2), *given[4:12], False)):
+        streams = [torch.randn_like(stream) for stream in given[0]]
+        counts = [stream._use_count() for stream in streams]  # type: ignore[attr-defined]
+        raised(lambda streams=streams, rest=rest: op(streams, weights, states, *rest))  # type: ignore[misc]
+        assert [stream._use_count() for stream in streams] == counts  # type: ignore[attr-defined]
+
+
 def test_fake_kernels_agree_on_empty_tensors() -> None:
     op, given = arguments(make("lstm", "LSTM"))
     empty = [stream.detach()[:0].requires_grad_() for stream in given[0]]
