@@ -30,7 +30,7 @@ from rnncc.read import read_source
 STAGES = ("parse", "check", "classify", "differentiate", "schedule", "lower", "render")
 
 _STARTER = """\
-# {name}: say here what the cell is and where it comes from (this text appears in `rnncc cells` and in generated code).
+# {name}: say here what the cell is and where it comes from (this text is kept in the generated code).
 #
 # x        the input of this step          W@x       a trained matrix times it, one of its own for every equation
 # h[t-1]   the state before this step      R@h[t-1]  a trained recurrent matrix times it
