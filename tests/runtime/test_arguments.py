@@ -55,3 +55,12 @@ def test_constants_may_bear_any_name() -> None:
     text = "cell Named\nconst name = 1\nstate h\nfor k in 1..name:\n    n[k] = tanh(W@x + R@h[t-1])\nh[t] = n[name]\n"
     layer = rnncc.compile(text, "named", name=2).Named(3, 4)
     assert [name for name in layer.gate_parameters() if name.startswith("W")] == ["W_n_2"]
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+def test_a_layer_from_one_of_torch_has_its_shape_and_values(name: str) -> None:
+    theirs = getattr(torch.nn, name)(3, 4, 2, batch_first=True, bidirectional=True, dtype=torch.float64)
+    ours = getattr(rnncc.load(f"nn_{name.lower()}"), f"nn_{name}").from_torch(theirs)
+    x = torch.randn(2, 5, 3, dtype=torch.float64)
+    torch.testing.assert_close(ours(x)[0], theirs(x)[0], rtol=1e-10, atol=1e-10)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
