@@ -193,7 +193,8 @@ class Cache:
                     path.rename(dropped)
                     shutil.rmtree(dropped, ignore_errors=True)
             else:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
             total -= size
 
     def _sweep(self) -> None:
@@ -206,7 +207,8 @@ class Cache:
         now = time.time()
         for used, path in _by_age(self.root / "objects"):
             if path.suffix == ".tmp" and now - used > KEEP_SECONDS:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
         for used, path in _by_age(self.root / "locks"):
             if now - used > KEEP_SECONDS:
                 with self._unlocked(path.stem):

@@ -188,6 +188,7 @@ def _build(
 
 
 def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None) -> Product:
+    from rnncc.ir.cell import declared_names
     from rnncc.ir.package import CompiledCell
     from rnncc.stages.build import Product
     from rnncc.stages.classify import classify
@@ -202,7 +203,7 @@ def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain |
         masked = mask(cell)
         adjoints, masked_adjoints = (differentiate(cell), differentiate(masked)) if toolchain else ((), ())
         classes = tuple(
-            (", ".join(segment.states), recurrence.kind.value, recurrence.form, recurrence.why)
+            (", ".join(declared_names(cell, segment)), recurrence.kind.value, recurrence.form, recurrence.why)
             for segment, recurrence in zip(cell.segments, classify(cell), strict=True)
         )
         compiled.append(CompiledCell(cell, masked, classes, adjoints, masked_adjoints))

@@ -292,6 +292,12 @@ def declared_state(state: State, states: Mapping[str, State]) -> State:
     return state
 
 
+def declared_names(cell: Cell, segment: Segment) -> tuple[str, ...]:
+    """The segment's states that the text declares: without what delays keep."""
+    hidden = {state.name for state in cell.states if state.delay_of is not None}
+    return tuple(name for name in segment.states if name not in hidden)
+
+
 def operands(node: Node) -> tuple[str, ...]:
     """The values a node reads (a contraction's matrix first), without repetition."""
     match node:
