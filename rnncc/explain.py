@@ -85,9 +85,8 @@ def _targets(nodes: tuple[Any, ...]) -> str:
 def _segment_words(index: int, segment: Segment, recurrence: Recurrence, adjoint: Adjoint, cell: Cell) -> list[str]:
     table = value_table(cell)
     form = f", {recurrence.form}" if recurrence.form else ""
-    lines = [
-        f"  segment {index}: {', '.join(declared_names(cell, segment))}: {recurrence.kind.value}{form}: {recurrence.why}"
-    ]
+    states = ", ".join(declared_names(cell, segment))
+    lines = [f"  segment {index}: {states}: {recurrence.kind.value}{form}: {recurrence.why}"]
     if segment.batched:
         lines.append(f"    before the loop, over all steps (torch): {_targets(segment.batched)}")
     products = [node for node in segment.nodes if isinstance(node, Contraction)]
