@@ -36,14 +36,15 @@ def run_loop(
     step = segment.make_step(weights, constants, sizes)
     collected: list[list[Tensor]] = [[] for _ in wanted]
     for t in reversed(range(steps)) if reverse else range(steps):
+        started = current
         if reset is not None:
             restart = reset[t].reshape(columns, 1)
-            current = tuple(
+            started = tuple(
                 torch.where(restart, _initial(segment, i, weights, state), state) for i, state in enumerate(current)
             )
-        new, values = step([stream[t] for stream in streams], current)
+        new, values = step([stream[t] for stream in streams], started)
         if lengths is not None:
-            # An inactive column keeps its states, and shows them.
+            # An inactive column keeps its states, also where a reset stands past its length.
             active = (lengths > t).reshape(columns, 1)
             new = tuple(torch.where(active, state, old) for state, old in zip(new, current, strict=True))
         current = new

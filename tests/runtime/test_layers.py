@@ -197,6 +197,21 @@ def test_a_reset_starts_a_column_anew(backend: str, reverse: bool) -> None:
         close(output[at:, :, :H], layer(x[at:])[0][:, :, :H])
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_reset_past_a_column_s_length_changes_nothing(backend: str) -> None:
+    layer = layer_class("lstm", "LSTM")(IN, H, bidirectional=True, **DOUBLE, backend=backend)
+    states = tuple(torch.randn(2, B, H, **DOUBLE) for _ in range(2))
+    x = torch.randn(T, B, IN, **DOUBLE)
+    lengths = torch.tensor([4, 0, T])
+    reset = torch.arange(T).unsqueeze(1) >= lengths
+    assert reset.any()
+    expected, kept = layer(x, states, lengths=lengths)
+    output, last = layer(x, states, lengths=lengths, reset=reset)
+    close(output, expected)
+    for a, b in zip(last, kept, strict=True):
+        close(a, b)
+
+
 def test_chunks_equal_one_pass_bitwise() -> None:
     layer = layer_class("lstm", "LSTM")(IN, H, 2)
     x = torch.randn(T, B, IN)
