@@ -100,6 +100,7 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         constants: Any, sizes: Any, num_heads: Any, reverse: bool, sequences: Any, training: bool,
     ) -> Any:  # fmt: skip
         first = streams[0]
+        _check_devices(first, (*streams, *weights, *states, lengths, reset))
         steps, columns = first.shape[:2]
         n = _named(cell, sizes, num_heads)
         compute = torch.float64 if first.dtype == torch.float64 else torch.float32
@@ -179,6 +180,17 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
     _implement(library, f"{segment.name}_forward", autocast, "AutocastCPU")
 
 
+def _check_devices(first: Tensor, tensors: Sequence[Tensor | None]) -> None:
+    """One tensor on the meta device sends a call to the fake kernel, whose result on the CPU would hold anything.
+    Raises RuntimeError as torch.nn.LSTM does."""
+    for tensor in tensors:
+        if tensor is not None and tensor.device != first.device:
+            raise RuntimeError(
+                "Input, hidden and parameter tensors are not at the same device, found tensors at "
+                f"{first.device} and {tensor.device}"
+            )
+
+
 def _implement(library: torch.library.Library, name: str, kernel: Any, key: str) -> None:
     library.impl(name, kernel, key, with_keyset=True)  # type: ignore[no-untyped-call]
 
@@ -237,6 +249,7 @@ def _register_linear(library: torch.library.Library, namespace: str) -> None:
     backward_op = getattr(torch.ops, namespace).linear_backward.default
 
     def fake_linear(x: Any, weight: Any, bias: Any) -> Any:
+        _check_devices(x, (weight, bias))
         fits = x.shape[-1] == weight.shape[1]
         torch._check(fits, lambda: f"linear: x {x.shape} does not fit weight {weight.shape}")  # type: ignore[no-untyped-call]
         same = x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)
