@@ -28,7 +28,6 @@ def run_loop(
     """
     dtype = streams[0].dtype
     compute = torch.float64 if dtype == torch.float64 else torch.float32
-    final_dtypes = [state.dtype for state in states]
     streams = [stream.to(compute) for stream in streams]
     weights = [weight.to(compute) for weight in weights]
     current = tuple(state.to(compute) for state in states)
@@ -58,7 +57,8 @@ def run_loop(
         width = segment.sequences[index].width(sizes)
         ordered = values_so_far[::-1] if reverse else values_so_far
         sequences.append(torch.stack([value.expand(columns, width) for value in ordered]).to(dtype))
-    return sequences, [state.to(dtype) for state, dtype in zip(current, final_dtypes, strict=True)]
+    # A state may have become a number: `h[t] = 1`.
+    return sequences, [new.expand_as(old).to(old.dtype) for new, old in zip(current, states, strict=True)]
 
 
 def _initial(segment: SegmentSpec, index: int, weights: Sequence[Tensor], like: Tensor) -> Tensor:

@@ -212,6 +212,14 @@ def test_a_reset_past_a_column_s_length_changes_nothing(backend: str) -> None:
         close(a, b)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_state_that_becomes_a_number_keeps_its_width(backend: str, masked: bool) -> None:
+    layer = rnncc.compile("cell One\nstate h\nh[t] = 1\n", "one").One(IN, H, 2, backend=backend)
+    output, last = layer(torch.randn(T, B, IN), lengths=[T] * B if masked else None)
+    assert torch.equal(output, torch.ones(T, B, H)) and torch.equal(last, torch.ones(2, B, H))
+
+
 def test_chunks_equal_one_pass_bitwise() -> None:
     layer = layer_class("lstm", "LSTM")(IN, H, 2)
     x = torch.randn(T, B, IN)

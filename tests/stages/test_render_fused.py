@@ -58,6 +58,12 @@ def test_what_is_read_elsewhere_stays() -> None:
     assert any(line.startswith("v = ") and "w * w" in line for line in made)
 
 
+def test_a_norm_of_one_number_takes_no_wider_scale() -> None:
+    norm, scaled, _ = lines("input x, gap: 1\nv = s*layernorm(gap) + b\n")
+    assert "rows.layer_norm(gap, " in norm and norm.endswith("None, None)")
+    assert scaled.startswith("v = ") and "b_v" in scaled
+
+
 @pytest.mark.parametrize("heads", [1, 2])
 def test_layer_norm_and_softmax_against_their_parts(heads: int) -> None:
     torch.manual_seed(0)
