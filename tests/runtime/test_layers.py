@@ -197,29 +197,6 @@ def test_a_reset_starts_a_column_anew(backend: str, reverse: bool) -> None:
         close(output[at:, :, :H], layer(x[at:])[0][:, :, :H])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_reset_past_a_column_s_length_changes_nothing(backend: str) -> None:
-    layer = layer_class("lstm", "LSTM")(IN, H, bidirectional=True, **DOUBLE, backend=backend)
-    states = tuple(torch.randn(2, B, H, **DOUBLE) for _ in range(2))
-    x = torch.randn(T, B, IN, **DOUBLE)
-    lengths = torch.tensor([4, 0, T])
-    reset = torch.arange(T).unsqueeze(1) >= lengths
-    assert reset.any()
-    expected, kept = layer(x, states, lengths=lengths)
-    output, last = layer(x, states, lengths=lengths, reset=reset)
-    close(output, expected)
-    for a, b in zip(last, kept, strict=True):
-        close(a, b)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("masked", [False, True])
-def test_a_state_that_becomes_a_number_keeps_its_width(backend: str, masked: bool) -> None:
-    layer = rnncc.compile("cell One\nstate h\nh[t] = 1\n", "one").One(IN, H, 2, backend=backend)
-    output, last = layer(torch.randn(T, B, IN), lengths=[T] * B if masked else None)
-    assert torch.equal(output, torch.ones(T, B, H)) and torch.equal(last, torch.ones(2, B, H))
-
-
 def test_chunks_equal_one_pass_bitwise() -> None:
     layer = layer_class("lstm", "LSTM")(IN, H, 2)
     x = torch.randn(T, B, IN)

@@ -143,3 +143,24 @@ def test_offsets_beyond_32_bits(reverse: bool) -> None:
     else:
         expected[0, 5], expected[0, 9] = 1, 0.5
     assert torch.equal(final, expected)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_reset_past_a_column_s_length_changes_nothing(backend: str) -> None:
+    layer = rnncc.load("lstm").LSTM(5, 6, bidirectional=True, dtype=torch.float64, backend=backend)
+    x, states = torch.randn(7, 3, 5).double(), tuple(torch.randn(2, 3, 6).double() for _ in range(2))
+    lengths = torch.tensor([4, 0, 7])
+    reset = torch.arange(7).unsqueeze(1) >= lengths
+    assert reset.any()
+    expected, kept = layer(x, states, lengths=lengths)
+    output, last = layer(x, states, lengths=lengths, reset=reset)
+    for a, b in zip((output, *last), (expected, *kept), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_state_that_becomes_a_number_keeps_its_width(backend: str, masked: bool) -> None:
+    layer = rnncc.compile("cell One\nstate h\nh[t] = 1\n", "one").One(5, 6, 2, backend=backend)
+    output, last = layer(torch.randn(7, 3, 5), lengths=[7] * 3 if masked else None)
+    assert torch.equal(output, torch.ones(7, 3, 6)) and torch.equal(last, torch.ones(2, 3, 6))
