@@ -73,7 +73,9 @@ def test_new_overwrites_nothing(tmp_path: Path) -> None:
 
 
 def test_new_refuses_what_is_no_name(tmp_path: Path) -> None:
-    assert "RNN604" in run("new", tmp_path / "two words").stderr
+    for name in ("two words", "class", "_cell"):
+        assert "RNN604" in run("new", tmp_path / name).stderr
+        assert not (tmp_path / f"{name}.rnn").exists()
     assert not list(tmp_path.iterdir())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 import sys
 from pathlib import Path
@@ -54,9 +55,9 @@ def new(name: Path) -> None:
     """Write a commented starter cell to NAME.rnn."""
     path = name if name.suffix == SUFFIX else name.with_name(name.name + SUFFIX)
     stem = path.stem
-    if not (stem.isidentifier() and stem.isascii()):
+    if not (stem.isidentifier() and stem.isascii()) or keyword.iskeyword(stem) or stem.startswith("_"):
         message = f"'{stem}' cannot be the name of a package"
-        raise RnnccError(Diagnostic("RNN604", message, help="use letters, digits and underscores"))
+        raise RnnccError(Diagnostic("RNN604", message, help="use letters, digits and underscores, a letter first, and no word of Python"))
     # A cell's name has an upper-case letter.
     words = [word for word in stem.split("_") if word]
     cell = stem if stem != stem.lower() else "".join(word[0].upper() + word[1:] for word in words)
