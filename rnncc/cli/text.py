@@ -57,7 +57,7 @@ def new(name: Path) -> None:
     stem = path.stem
     if not (stem.isidentifier() and stem.isascii()) or keyword.iskeyword(stem) or stem.startswith("_"):
         message = f"'{stem}' cannot be the name of a package"
-        raise RnnccError(Diagnostic("RNN604", message, help="use letters, digits and underscores, a letter first, and no word of Python"))
+        raise RnnccError(Diagnostic("RNN604", message, help="use letters, digits and underscores, a letter first"))
     # A cell's name has an upper-case letter.
     words = [word for word in stem.split("_") if word]
     cell = stem if stem != stem.lower() else "".join(word[0].upper() + word[1:] for word in words)
