@@ -124,7 +124,7 @@ def build_package(
 
     Raises:
         RnnccError: mistakes in the text; RNN601 without a compiler, RNN602 where it failed, RNN603 to RNN605 where
-            the folder cannot be written, RNN606 for an unknown target, RNN607 for a GPU without nvcc.
+            the folder cannot be written, RNN606 for an unknown target, RNN608 for a GPU without nvcc.
     """
     from rnncc.stages.build import check_stem, find_nvcc, find_toolchain, install
     from rnncc.targets import architectures
@@ -194,6 +194,7 @@ def _build(
 
 
 def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, nvcc: Nvcc | None) -> Product:
+    from rnncc.ir.cell import declared_names
     from rnncc.ir.package import CompiledCell
     from rnncc.stages.build import Product
     from rnncc.stages.classify import classify
@@ -208,7 +209,7 @@ def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain |
         masked = mask(cell)
         adjoints, masked_adjoints = (differentiate(cell), differentiate(masked)) if toolchain else ((), ())
         classes = tuple(
-            (", ".join(segment.states), recurrence.kind.value, recurrence.form, recurrence.why)
+            (", ".join(declared_names(cell, segment)), recurrence.kind.value, recurrence.form, recurrence.why)
             for segment, recurrence in zip(cell.segments, classify(cell), strict=True)
         )
         compiled.append(CompiledCell(cell, masked, classes, adjoints, masked_adjoints))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rnncc.ir.adjoint import Adjoint
-from rnncc.ir.cell import Cell, Contraction, Segment, value_table
+from rnncc.ir.cell import Cell, Contraction, Segment, declared_names, value_table
 from rnncc.ir.dim import show
 from rnncc.ir.recurrence import Recurrence
 
@@ -44,7 +44,7 @@ def explain(cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adj
         ],
         "classes": [
             {
-                "states": list(segment.states),
+                "states": list(declared_names(cell, segment)),
                 "class": recurrence.kind.value,
                 "form": recurrence.form,
                 "why": recurrence.why,
@@ -85,7 +85,8 @@ def _targets(nodes: tuple[Any, ...]) -> str:
 def _segment_words(index: int, segment: Segment, recurrence: Recurrence, adjoint: Adjoint, cell: Cell) -> list[str]:
     table = value_table(cell)
     form = f", {recurrence.form}" if recurrence.form else ""
-    lines = [f"  segment {index}: {', '.join(segment.states)}: {recurrence.kind.value}{form}: {recurrence.why}"]
+    states = ", ".join(declared_names(cell, segment))
+    lines = [f"  segment {index}: {states}: {recurrence.kind.value}{form}: {recurrence.why}"]
     if segment.batched:
         lines.append(f"    before the loop, over all steps (torch): {_targets(segment.batched)}")
     products = [node for node in segment.nodes if isinstance(node, Contraction)]

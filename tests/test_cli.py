@@ -73,7 +73,9 @@ def test_new_overwrites_nothing(tmp_path: Path) -> None:
 
 
 def test_new_refuses_what_is_no_name(tmp_path: Path) -> None:
-    assert "RNN604" in run("new", tmp_path / "two words").stderr
+    for name in ("two words", "class", "_cell"):
+        assert "RNN604" in run("new", tmp_path / name).stderr
+        assert not (tmp_path / f"{name}.rnn").exists()
     assert not list(tmp_path.iterdir())
 
 
@@ -174,6 +176,12 @@ def test_explain_json_has_the_keys_of_the_plan() -> None:
     assert facts["phases"] == 1
     keys = {"streams", "saved", "outputs", "family", "scope", "tiles", "registers", "shared_bytes", "kernels"}
     assert keys | {"predicted_us_per_step", "solve_ms", "rejected"} <= set(facts)
+
+
+def test_explain_names_the_states_of_the_text_alone(tmp_path: Path) -> None:
+    path = write(tmp_path, "cell Late\nstate h\nh[t] = tanh(W@x + R@h[t-3] + b)\n")
+    assert json.loads(run("explain", "--json", path).stdout)["classes"][0]["states"] == ["h"]
+    assert "segment 0: h: DENSE: R@h[t-3] mixes the units" in run("explain", path).stdout
 
 
 def test_explain_json_is_a_list_for_several_cells(tmp_path: Path) -> None:

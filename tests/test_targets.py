@@ -32,7 +32,7 @@ def test_a_missing_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nvcc.find_nvcc(("sm_80",), required=False) is None
     with pytest.raises(RnnccError, match="need nvcc") as caught:
         nvcc.find_nvcc(("sm_80",), required=True)
-    assert caught.value.diagnostics[0].code == "RNN607"
+    assert caught.value.diagnostics[0].code == "RNN608"
 
 
 @pytest.mark.parametrize(

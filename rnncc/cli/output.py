@@ -19,7 +19,7 @@ from rnncc.source import Span, line_and_column
 EXIT_USER = 1
 EXIT_TOOLCHAIN = 3
 # No C++ compiler; compilation failed; no CUDA compiler.
-_TOOLCHAIN_CODES = frozenset({"RNN601", "RNN602", "RNN607"})
+_TOOLCHAIN_CODES = frozenset({"RNN601", "RNN602", "RNN608"})
 
 
 def _mark_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:

@@ -71,6 +71,21 @@ def test_gemm(library: ctypes.CDLL, shape: tuple[int, int, int], dtype: Floating
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 300, 70), (2, 6, 129), (3, 17, 5), (4, 203, 512)])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_gemm_direct(library: ctypes.CDLL, shape: tuple[int, int, int], dtype: Floating, accumulate: bool) -> None:
+    m, n, k = shape
+    a, weight, bias = _data(dtype, m, k + 3), _data(dtype, n, k + 2, seed=1), _data(dtype, n, seed=2)
+    a[:, k:] = weight[:, k:] = np.nan
+    c = np.full((m, n + 5), 7 if accumulate else np.nan, dtype)
+    c[:, n:] = 9
+    _call(library, "gemm_direct", a, c, n + 5, a, k + 3, m, weight, k + 2, n, k, bias, accumulate)
+    exact = a[:, :k].astype(np.float64) @ weight[:, :k].T.astype(np.float64) + bias + (7 if accumulate else 0)
+    assert _relative(c[:, :n], exact) <= _bound(dtype)
+    np.testing.assert_array_equal(c[:, n:], 9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 300, 70), (2, 64, 129), (23, 330, 300), (130, 95, 31)])
 def test_every_division_gives_the_same_bits(library: ctypes.CDLL, shape: tuple[int, int, int], dtype: Floating) -> None:
     m, n, k = shape

@@ -2,7 +2,8 @@
 
 Input: what the stages before made (a Product), the compilers. Output: the folder of a finished package.
 Fails with RnnccError: RNN601 (no compiler; from `find_toolchain`), RNN602 (compilation failed), RNN605 (cache cannot be
-written), RNN607 (no CUDA compiler; from `find_nvcc`), and from `install` RNN603, RNN604, RNN605.
+written), RNN607 (a setting that cannot be read), RNN608 (no CUDA compiler; from `find_nvcc`), and from `install`
+RNN603, RNN604, RNN605.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def build(
     and only where the cache has nothing. Without a compiler the package runs the reference alone."""
 
     def make(folder: Path) -> None:
+        ninja.most_jobs()  # what cannot be read is said before the work
         product = produce()
         if progress is not None and product.bundle is not None:
             targets = " for " + ", ".join(nvcc.architectures) if nvcc is not None else ""

@@ -284,6 +284,71 @@ static void gemm(T* c, int64_t c_row, const T* a, int64_t a_row, const Packed<T>
   }
 }
 
+// Rows of A up to which a product that is taken once is faster from B as it lies than from a packed B.
+constexpr int64_t direct_rows = 4;
+
+// ROWS rows by OUTPUTS columns of C = A * W^T (+ bias) (+ C): sums along k, lane by lane, then over the lanes.
+template <class T, int ROWS, int OUTPUTS>
+static void direct_kernel(T* c, int64_t c_row, const T* a, int64_t a_row, const T* w, int64_t ld, int64_t k, const T* bias,
+                          bool accumulate) {
+  constexpr int64_t W = lanes<T>;
+  Vec<T> sum[ROWS][OUTPUTS] = {};
+  int64_t term = 0;
+  for (; term + W <= k; term += W) {
+    Vec<T> row[OUTPUTS];
+    RNNCC_UNROLL
+    for (int j = 0; j < OUTPUTS; ++j) row[j] = load(w + j * ld + term);
+    RNNCC_UNROLL
+    for (int i = 0; i < ROWS; ++i) {
+      const Vec<T> factor = load(a + i * a_row + term);
+      RNNCC_UNROLL
+      for (int j = 0; j < OUTPUTS; ++j) sum[i][j] += factor * row[j];
+    }
+  }
+  if (term < k) {
+    RNNCC_UNROLL
+    for (int j = 0; j < OUTPUTS; ++j) {
+      const Vec<T> row = load_partial(w + j * ld + term, k - term);
+      RNNCC_UNROLL
+      for (int i = 0; i < ROWS; ++i) sum[i][j] += load_partial(a + i * a_row + term, k - term) * row;
+    }
+  }
+  RNNCC_UNROLL
+  for (int i = 0; i < ROWS; ++i) {
+    RNNCC_UNROLL
+    for (int j = 0; j < OUTPUTS; ++j) {
+      const T total = horizontal_sum(sum[i][j]) + (bias ? bias[j] : T(0));
+      c[i * c_row + j] = accumulate ? c[i * c_row + j] + total : total;
+    }
+  }
+}
+
+template <class T, int ROWS>
+static void direct_rows_of(T* c, int64_t c_row, const T* a, int64_t a_row, const T* w, int64_t ld, int64_t n, int64_t k, const T* bias,
+                           bool accumulate) {
+  int64_t j = 0;
+  for (; j + 4 <= n; j += 4) {
+    direct_kernel<T, ROWS, 4>(c + j, c_row, a, a_row, w + j * ld, ld, k, bias ? bias + j : nullptr, accumulate);
+  }
+  for (; j < n; ++j) {
+    direct_kernel<T, ROWS, 1>(c + j, c_row, a, a_row, w + j * ld, ld, k, bias ? bias + j : nullptr, accumulate);
+  }
+}
+
+// C[rows, n] = A[rows, k] * W[n, k]^T (+ bias) (+ C), rows <= direct_rows, from W's rows as they lie, ld elements apart: what a
+// single step wants, which would pack W only to read it once. The order of each sum depends on k alone.
+template <class T>
+static void gemm_direct(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t rows, const T* w, int64_t ld, int64_t n, int64_t k,
+                        const T* bias, bool accumulate) {
+  switch (rows) {
+    case 1: return direct_rows_of<T, 1>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+    case 2: return direct_rows_of<T, 2>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+    case 3: return direct_rows_of<T, 3>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+    case 4: return direct_rows_of<T, 4>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+    default: return;
+  }
+}
+
 // Elements of scratch for gemm_tn with n columns.
 template <class T>
 RNNCC_INLINE int64_t gemm_tn_scratch_elements(int64_t n) {
