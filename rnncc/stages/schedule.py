@@ -18,8 +18,8 @@ def _ceil(a: int, b: int) -> int:
 def schedule(loop: FusedLoop, units: int) -> tuple[FusedSchedule, ...]:
     """The quickest kernels for heads of `units` units, for few batch columns first; none where no kernel fits.
 
-    Clusters take any number of columns, group after group. Blocks of the grid must all run at once, so wider groups have
-    kernels of their own.
+    Clusters take any number of columns, group after group. Blocks of the grid must all run at once, so wider groups
+    have kernels of their own.
     """
     if units % 8:
         return ()

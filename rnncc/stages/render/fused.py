@@ -46,7 +46,11 @@ def kernel_text(program: str, schedule: FusedSchedule, units: int, scalar: str) 
     family = schedule.family
     arguments = ", ".join(str(number) for number in (units, *schedule.shape))
     return FusedKernelText(
-        program, f"{program}_{units}_{schedule.columns}", f"fused_{family}", f"{family.capitalize()}Shape", f"{program}_step<{scalar}>, {arguments}"
+        program,
+        f"{program}_{units}_{schedule.columns}",
+        f"fused_{family}",
+        f"{family.capitalize()}Shape",
+        f"{program}_step<{scalar}>, {arguments}",
     )
 
 

@@ -159,7 +159,9 @@ class _Tables:
 
         def place_of(write: FusedWrite) -> int:
             slot = slots[write.value]
-            return -1 if write.place is None or not isinstance(slot, StoredSlot) else slot.destinations.index(write.place)
+            return (
+                -1 if write.place is None or not isinstance(slot, StoredSlot) else slot.destinations.index(write.place)
+            )
 
         lists = (
             ("matrices", [matrices.index(name) for row in loop.matrices for name in row]),
@@ -172,7 +174,8 @@ class _Tables:
             ("write_places", [place_of(write) for write in loop.writes]),
         )
         tables = tuple(
-            ListText(f"{self.name}_fused_{name}", ", ".join(str(entry) for entry in entries) or "0") for name, entries in lists
+            ListText(f"{self.name}_fused_{name}", ", ".join(str(entry) for entry in entries) or "0")
+            for name, entries in lists
         )
         counts = (loop.sums, loop.operands, loop.edges, loop.reads, loop.rows, loop.vectors, loop.writes)
         return FusedText(
