@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from rnncc.ir.cell import Cell
     from rnncc.ir.kernel import KernelPlan
     from rnncc.ir.recurrence import Recurrence
+    from rnncc.ir.schedule import FusedKernels
     from rnncc.stages.build import Nvcc, Product, Toolchain
 
 Shaping = Mapping[str, float | int | str]
 Progress = Callable[[str], None]
+Sizes = Sequence[tuple[int, str]]
 
 
 class Analysis(NamedTuple):
@@ -118,9 +120,16 @@ def stage_text(source: Source, stage: str) -> str:
 
 
 def build_package(
-    path: Path, out: Path, *, target: str = "auto", name: str | None = None, progress: Progress | None = None
+    path: Path,
+    out: Path,
+    *,
+    target: str = "auto",
+    name: str | None = None,
+    sizes: Sizes = (),
+    progress: Progress | None = None,
 ) -> Path:
-    """Build the cells of the file at `path` into the folder `out/<stem>`, and return that folder.
+    """Build the cells of the file at `path` into the folder `out/<stem>`, and return that folder. `sizes`: for which
+    (units of a head, dtype) there shall be fused GPU kernels.
 
     Raises:
         RnnccError: mistakes in the text; RNN601 without a compiler, RNN602 where it failed, RNN603 to RNN605 where
@@ -132,7 +141,7 @@ def build_package(
     nvcc = find_nvcc(architectures(target), required="auto" not in target.split(","))
     stem = name or path.stem
     check_stem(stem, out)
-    package, cache = _build(read_source(path), stem, {}, find_toolchain(), nvcc, progress)
+    package, cache = _build(read_source(path), stem, {}, find_toolchain(), nvcc, progress, sizes)
     return install(package, out, cache)
 
 
@@ -181,19 +190,22 @@ def _build(
     toolchain: Toolchain | None,
     nvcc: Nvcc | None,
     progress: Progress | None,
+    sizes: Sizes = (),
 ) -> tuple[Path, Any]:
     from rnncc.cache import Cache, default_root
     from rnncc.stages.build import build, first_key
 
     cache = Cache(default_root())
-    key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping)
+    key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping, sizes)
     package = build(
-        key, stem, lambda: _produce(source, stem, shaping, toolchain, nvcc), toolchain, cache, progress, nvcc
+        key, stem, lambda: _produce(source, stem, shaping, toolchain, nvcc, sizes), toolchain, cache, progress, nvcc
     )
     return package, cache
 
 
-def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, nvcc: Nvcc | None) -> Product:
+def _produce(
+    source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, nvcc: Nvcc | None, sizes: Sizes
+) -> Product:
     from rnncc.ir.cell import declared_names
     from rnncc.ir.package import CompiledCell
     from rnncc.stages.build import Product
@@ -219,17 +231,31 @@ def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain |
     files = render_package(plan_package(stem, VERSION, compiled, cuda=cuda), templates_dir())
     return Product(
         files,
-        _render(plans, cuda=cuda) if plans else None,
+        _render(plans, cuda=cuda, sizes=sizes if cuda else ()) if plans else None,
         tuple(cell.name for cell in cells),
         missing="" if toolchain else "no C++ compiler was found when it was built",
         about={"rnncc": VERSION, "source": source.text},
     )
 
 
-def _render(plans: list[KernelPlan], *, cuda: bool) -> Bundle:
+def _render(plans: list[KernelPlan], *, cuda: bool, sizes: Sizes = ()) -> Bundle:
     from rnncc.stages.render import render
 
-    return render(plans, cuda=cuda)
+    return render(plans, cuda=cuda, fused=[_fused(plan, sizes) for plan in plans])
+
+
+def _fused(plan: KernelPlan, sizes: Sizes) -> list[FusedKernels]:
+    from rnncc.ir.kernel import fused_programs
+    from rnncc.ir.schedule import FusedKernels
+    from rnncc.stages.schedule import schedule
+
+    programs = list(fused_programs(plan))
+    return [
+        FusedKernels(
+            units, dtype, tuple((program, found) for program, loop in programs for found in schedule(loop, units))
+        )
+        for units, dtype in sizes
+    ]
 
 
 def _plan(cell: Cell) -> KernelPlan:

@@ -47,6 +47,12 @@ def architectures(target: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def has_clusters(architecture: str) -> bool:
+    """Whether thread blocks form clusters there: since Hopper."""
+    match = _ARCHITECTURE.fullmatch(architecture)
+    return match is not None and int(match[1]) >= 90
+
+
 def present() -> tuple[str, ...]:
     """The architectures of this machine's GPUs, by the CUDA driver; none where there is no driver or no GPU."""
     try:

@@ -156,6 +156,21 @@ def gpu_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def fused_sizes(hidden: int | None, heads: int | None, dtype: str | None) -> tuple[tuple[int, str], ...]:
+    """(units of a head, dtype) of the fused kernels that the options ask for."""
+    if hidden is None:
+        if heads is not None or dtype is not None:
+            raise click.UsageError("--heads and --dtype belong to --hidden: kernels are made for one size")
+        return ()
+    if hidden % (heads or 1):
+        raise click.BadParameter(f"{hidden} is no multiple of {heads} heads", param_hint="--hidden")
+    if dtype == "fp32":
+        raise click.BadParameter(
+            "kernels for one size are 16-bit; float32 has those for every size", param_hint="--dtype"
+        )
+    return ((hidden // (heads or 1), "f16" if dtype == "fp16" else "bf16"),)
+
+
 def note_gpu_options(*given: object) -> None:
     """Say that sizes given for GPU kernels change nothing yet."""
     if any(value is not None for value in given):

@@ -9,9 +9,9 @@ import click
 
 from rnncc.cli.output import (
     EXIT_USER,
+    fused_sizes,
     gpu_options,
     json_option,
-    note_gpu_options,
     one_or_list,
     pick,
     print_json,
@@ -48,12 +48,13 @@ def build(
 ) -> None:
     """Compile the cells of FILE into an importable package.
 
-    It holds the CPU op and, for the targets, GPU kernels; both take every size and dtype at run time.
+    It holds the CPU op and, for the targets, GPU kernels; both take every size and dtype at run time. With --hidden it
+    also holds kernels that keep the recurrent weights on chip, for that size and 16-bit --dtype (bf16).
     """
     from rnncc.compiler import build_package
 
-    note_gpu_options(hidden, heads, dtype)
-    path = build_package(locate(file), out, target=target, name=name, progress=progress_printer())
+    sizes = fused_sizes(hidden, heads, dtype)
+    path = build_package(locate(file), out, target=target, name=name, sizes=sizes, progress=progress_printer())
     click.echo(str(path))
     if wheel:
         from rnncc.cli.wheel import write_wheel

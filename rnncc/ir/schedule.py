@@ -25,3 +25,13 @@ class FusedSchedule:
     registers: int
     columns: int
     step_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class FusedKernels:
+    """The fused kernels of a cell for heads of `units` units; `dtype` is bf16 or f16. `kernels`: the program's name
+    and how it is laid out; of several of one program, those for few batch columns stand first."""
+
+    units: int
+    dtype: str
+    kernels: tuple[tuple[str, FusedSchedule], ...]

@@ -45,8 +45,15 @@ def _registers(warps: int) -> int:
     return min(255, 512 // per_quarter // 8 * 8)
 
 
-def _ring_bytes(loop: FusedLoop) -> int:
-    return 8 * sum(8 * (48 if read.place.table is Table.SAVED else 16) for read in loop.reads)
+def _input_bytes(loop: FusedLoop, units: int, columns: int) -> int:
+    """Of the ring that holds what a thread block reads: Feed in templates/include/rnncc/cuda/fused/step.cuh."""
+
+    def row(width: int) -> int:
+        return units * width if units * width % 32 else units * width + 16
+
+    stage = columns * sum(row(4 if read.place.table is Table.SAVED else 2) for read in loop.reads)
+    stages = 8 if stage <= 8192 else 4
+    return stages * (stage + 8)
 
 
 def _overhead(loop: FusedLoop, items: int) -> int:
@@ -79,7 +86,7 @@ def _gather(loop: FusedLoop, units: int) -> Iterator[FusedSchedule]:
                 matrix = warps * shared_pairs * rows * 1024
                 tile = operands * dim // 8 * 160
                 shared = 2 * tile + matrix + 2 * (k_warps - 1) * unit_warps * halves * 256
-                shared += unit_warps * unit_blocks * _ring_bytes(loop) + 16 * k_warps
+                shared += _input_bytes(loop, unit_warps * unit_blocks * 8, 8) + 16 * k_warps
                 if shared > SHARED_BYTES:
                     continue
                 products = _ceil(warps, 4) * rows * pairs * 2 * 6.3
@@ -112,7 +119,7 @@ def _scatter(loop: FusedLoop, units: int) -> Iterator[FusedSchedule]:
                 resident = max(0, min(pairs, free // (rows * 8)))
                 matrix = warps * (pairs - resident) * rows * 1024
                 parts = blocks * k_warps * items * sums * 256
-                shared = 2 * (depth * k_warps // 8 * 160) + 2 * parts + matrix + items * _ring_bytes(loop) + 16
+                shared = 2 * (depth * k_warps // 8 * 160) + 2 * parts + matrix + _input_bytes(loop, own, 8) + 16
                 if shared > SHARED_BYTES:
                     continue
                 products = _ceil(warps, 4) * rows * pairs * 2 * 6.3
@@ -142,7 +149,7 @@ def _grid(loop: FusedLoop, units: int) -> Iterator[FusedSchedule]:
             free = 255 - _overhead(loop, owned) - rows * tiles * 4 - batch * tiles * 4 - rows * 8
             resident = max(0, min(chunks, free // (rows * 8)))
             matrix = 8 * (chunks - resident) * rows * 1024
-            shared = 2 * 8 * tiles * halves * 256 + matrix + items * _ring_bytes(loop)
+            shared = 2 * 8 * tiles * halves * 256 + matrix + _input_bytes(loop, unit_blocks * 8, 8 * tiles)
             if shared > SHARED_BYTES:
                 continue
             products = 2 * rows * chunks * 2 * tiles * 6.3

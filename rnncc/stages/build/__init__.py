@@ -21,6 +21,7 @@ from rnncc.stages.build import ninja, toolchain
 from rnncc.stages.build.install import check_stem, install
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
 from rnncc.stages.build.toolchain import Toolchain, find_toolchain
+from rnncc.targets import has_clusters
 
 # The oldest torch whose C interface the binding needs.
 TORCH_ABI = "2.10"
@@ -58,7 +59,12 @@ class Product:
 
 
 def first_key(
-    source: bytes, stem: str, nvcc: Nvcc | None, compiler: Toolchain | None, shaping: Mapping[str, object]
+    source: bytes,
+    stem: str,
+    nvcc: Nvcc | None,
+    compiler: Toolchain | None,
+    shaping: Mapping[str, object],
+    sizes: Sequence[tuple[int, str]] = (),
 ) -> str:
     """What a package depends on, hashed, before anything of it is made: equal keys mean equal packages.
 
@@ -68,7 +74,7 @@ def first_key(
     own = _own_files()
     text = [f"{path}\0{digest(data)}" for path, data in own]
     compiled_by = "\n".join((*compiler.command, compiler.version)) if compiler is not None else "no compiler"
-    knobs = json.dumps(dict(shaping), sort_keys=True, default=str)
+    knobs = json.dumps([dict(shaping), [list(size) for size in sizes]], sort_keys=True, default=str)
     target = nvcc.key() if nvcc is not None else "cpu"
     return digest(source, stem, target, knobs, toolchain.flags_text(), compiled_by, TORCH_ABI, *text)[:32]
 
@@ -180,9 +186,13 @@ def _compile(
         arguments = (*compiler.command, *flags, *include, "-c", unit.path, "-o", output)
         compiles.append(ninja.Command(output, (unit.path,), arguments))
     if nvcc is not None:
-        (folder / "cuda").mkdir()
+        (folder / "cuda").mkdir(exist_ok=True)
         for device_unit in bundle.device_units:
-            compiles += [nvcc.command(device_unit, a, bundle.include) for a in nvcc.architectures]
+            compiles += [
+                nvcc.command(device_unit, a, bundle.include)
+                for a in nvcc.architectures
+                if has_clusters(a) or not device_unit.clusters
+            ]
     # The slow ones first, so that they do not run alone at the end.
     compiles.sort(key=lambda command: 0 if "core" in command.output or command.output.endswith(".cubin") else 1)
     stub = "../objects/libtorch.so"

@@ -22,6 +22,7 @@ from rnncc.ir.kernel import (
     TileStage,
     VectorSlot,
     ViewSlot,
+    loop_name,
     row_parts,
 )
 from rnncc.stages.render.cpp import FunctionText, dim_text, function_text
@@ -83,7 +84,7 @@ def cell_text(plan: KernelPlan) -> CellText:
     name = plan.cell.lower()
     programs = []
     for loop in plan.loops:
-        prefix = f"{name}_{loop.segment}{loop.variant}"
+        prefix = loop_name(plan, loop)
         for direction, program, fused in (
             ("forward", loop.forward, loop.fused_forward),
             ("backward", loop.backward, loop.fused_backward),
