@@ -241,10 +241,11 @@ def _produce(
 def _render(plans: list[KernelPlan], *, cuda: bool, sizes: Sizes = ()) -> Bundle:
     from rnncc.stages.render import render
 
-    return render(plans, cuda=cuda, fused=[_fused(plan, sizes) for plan in plans])
+    return render(plans, cuda=cuda, fused=[fused_kernels(plan, sizes) for plan in plans])
 
 
-def _fused(plan: KernelPlan, sizes: Sizes) -> list[FusedKernels]:
+def fused_kernels(plan: KernelPlan, sizes: Sizes) -> list[FusedKernels]:
+    """The fused kernels of a cell for each of the sizes, as `schedule` lays them out."""
     from rnncc.ir.kernel import fused_programs
     from rnncc.ir.schedule import FusedKernels
     from rnncc.stages.schedule import schedule

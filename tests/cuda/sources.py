@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from rnncc.compiler import fused_kernels
 from rnncc.ir.artifact import Bundle
 from rnncc.ir.kernel import KernelPlan
 from rnncc.paths import cells_dir
@@ -24,9 +26,10 @@ def plan_of(name: str) -> KernelPlan:
     return lower(cell, differentiate(cell), masked, differentiate(masked))
 
 
-def write_sources(name: str, folder: Path) -> Bundle:
-    """Every native file of a package of the cell."""
-    bundle = render([plan_of(name)], cuda=True)
+def write_sources(name: str, folder: Path, sizes: Sequence[tuple[int, str]] = ()) -> Bundle:
+    """Every native file of a package of the cell, with fused kernels for these (units of a head, dtype)."""
+    plan = plan_of(name)
+    bundle = render([plan], cuda=True, fused=[fused_kernels(plan, sizes)])
     for file in bundle.files:
         path = folder / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
