@@ -22,7 +22,6 @@ TWINS: list[tuple[str, str, Any, dict[str, Any]]] = [
     ("nn_rnn", "nn_RNN", nn.RNN, {}),
     ("elman", "Elman", nn.RNN, {}),
 ]
-CHUNKED = [("lstm", "LSTM"), ("gru", "GRU"), ("elman", "Elman"), ("slstm", "sLSTM")]
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"bias": False},
@@ -196,36 +195,6 @@ def test_a_reset_starts_a_column_anew(backend: str, reverse: bool) -> None:
     else:
         close(output[:at, :, :H], layer(x[:at])[0][:, :, :H])
         close(output[at:, :, :H], layer(x[at:])[0][:, :, :H])
-
-
-def chunks_are_one_pass(layer: Any, x: Tensor) -> None:
-    """Chunks of any size, one step to four, give the bits of one pass. Products of few rows take another way."""
-    whole, last = layer(x)
-    for size in (1, 2, 3, 4):
-        outputs, state = [], None
-        for chunk in x.split(size):
-            output, state = layer(chunk, state)
-            outputs.append(output)
-        assert torch.equal(whole, torch.cat(outputs))
-        assert all(torch.equal(a, b) for a, b in zip(tuple_of(last), tuple_of(state), strict=True))
-
-
-@pytest.mark.parametrize("columns", [1, 2, B])
-@pytest.mark.parametrize(("file", "name"), CHUNKED)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_chunks_equal_one_pass_bitwise(file: str, name: str, dtype: torch.dtype, columns: int) -> None:
-    layer = layer_class(file, name)(19, 33, 2, dtype=dtype)
-    chunks_are_one_pass(layer, torch.randn(8, columns, 19, dtype=dtype))
-
-
-@pytest.mark.parametrize("columns", [1, 2, B])
-@pytest.mark.parametrize(("file", "name"), CHUNKED)
-def test_bfloat16_chunks_are_exact_with_a_float32_state(file: str, name: str, columns: int) -> None:
-    layer = layer_class(file, name)(19, 33, dtype=torch.bfloat16, state_dtype=torch.float32)
-    x = torch.randn(8, columns, 19, dtype=torch.bfloat16)
-    output, last = layer(x)
-    assert output.dtype == torch.bfloat16 and all(state.dtype == torch.float32 for state in tuple_of(last))
-    chunks_are_one_pass(layer, x)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
