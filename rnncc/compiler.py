@@ -118,6 +118,13 @@ def stage_text(source: Source, stage: str) -> str:
     raise ValueError(f"no stage is called {stage}")
 
 
+def check_target(target: str) -> None:
+    """Raises RnnccError, RNN606, for a target that no kernels can be built for."""
+    if target not in TARGETS:
+        message = f"no kernels can be built for '{target}': the known targets are {', '.join(TARGETS)}"
+        raise RnnccError(Diagnostic("RNN606", message, help="use --target cpu or auto"))
+
+
 def build_package(
     path: Path, out: Path, *, target: str = "auto", name: str | None = None, progress: Progress | None = None
 ) -> Path:
@@ -129,10 +136,7 @@ def build_package(
     """
     from rnncc.stages.build import check_stem, find_toolchain, install
 
-    if target not in TARGETS:
-        raise RnnccError(
-            Diagnostic("RNN606", f"no kernels can be built for '{target}' yet", help="use --target cpu or auto")
-        )
+    check_target(target)
     stem = name or path.stem
     check_stem(stem, out)
     package, cache = _build(read_source(path), stem, {}, find_toolchain(), progress)

@@ -13,7 +13,7 @@ import rnncc
 from rnncc import verify
 from rnncc.compiler import front
 from rnncc.source import Source
-from tests.test_cli import GOOD, run, write
+from tests.test_cli import GOOD, python, run, write
 
 LEARNED = "cell Learned\nstate h = learned\nh[t] = tanh(W@x + R@h[t-1] + b)\n"
 
@@ -81,3 +81,10 @@ def test_build_takes_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert result.stdout.split() == [str(tmp_path / "out" / "elman"), str(tmp_path / "out" / "learned")]
     assert run("build", first, second, "--name", "both", "-o", tmp_path / "out").exit_code == 2
     assert "would become the package 'elman'" in run("build", first, first, "-o", tmp_path / "out").stderr
+
+
+def test_a_missing_numpy_is_no_news(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['numpy'] = None; from rnncc.cli import cli; cli(sys.argv[1:])"
+    done = python("-c", program, "verify", "--quiet", "elman", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "NumPy" not in done.stderr

@@ -11,6 +11,7 @@ import click
 from rnncc.cli.output import (
     EXIT_USER,
     gpu_options,
+    ignore_missing_numpy,
     json_option,
     note_gpu_options,
     one_or_list,
@@ -84,6 +85,7 @@ def verify(file: str, device: str, cell: str | None, quiet: bool, as_json: bool)
     Outputs, final states and every gradient of one layer, against float64: several lengths and dtypes, with and
     without hx, in reverse, with lengths and reset, with two heads where the cell can have them.
     """
+    ignore_missing_numpy()
     import torch
 
     import rnncc
