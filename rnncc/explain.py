@@ -8,6 +8,7 @@ from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Contraction, Segment, declared_names, value_table
 from rnncc.ir.dim import show
 from rnncc.ir.recurrence import Recurrence
+from rnncc.ir.show import show_constraint
 
 # The plan of a GPU kernel: null until a size is given.
 _PLAN_KEYS = ("family", "scope", "tiles", "registers", "shared_bytes", "predicted_us_per_step", "solve_ms")
@@ -59,6 +60,7 @@ def explain(cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adj
         ],
         "saved": saved,
         "outputs": [cell.output],
+        "constraints": [show_constraint(constraint) for constraint in cell.constraints],
     }
     facts |= dict.fromkeys(_PLAN_KEYS)
     return facts | {"rejected": [], "kernels": None}
@@ -69,6 +71,9 @@ def explain_words(cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tup
     facts = explain(cell, recurrences, adjoints)
     states = ", ".join(f"{state['name']} [{state['width']}]" for state in facts["states"])
     lines = [f"{cell.name}: states {states}; output {cell.output}"]
+    if cell.constraints:
+        needed = ", ".join(f"{show_constraint(constraint)} ({constraint.why})" for constraint in cell.constraints)
+        lines.append(f"  sizes must fulfil: {needed}")
     if cell.prologue:
         lines.append(f"  once a call, from parameters (torch): {_targets(cell.prologue)}")
     for index, (segment, recurrence, adjoint) in enumerate(zip(cell.segments, recurrences, adjoints, strict=True)):

@@ -72,6 +72,12 @@ def test_new_overwrites_nothing(tmp_path: Path) -> None:
     assert path.read_text() == GOOD
 
 
+def test_new_names_a_folder_that_is_missing(tmp_path: Path) -> None:
+    result = run("new", tmp_path / "sub" / "abc")
+    assert result.exit_code == 1
+    assert f"there is no folder '{tmp_path / 'sub'}'" in result.stderr
+
+
 def test_new_refuses_what_is_no_name(tmp_path: Path) -> None:
     for name in ("two words", "class", "_cell"):
         assert "RNN604" in run("new", tmp_path / name).stderr
@@ -201,11 +207,24 @@ def test_explain_of_a_bad_file_with_json_prints_json(tmp_path: Path) -> None:
 
 def test_sizes_for_gpu_kernels_are_accepted_and_said_to_change_nothing() -> None:
     plain = run("explain", "elman", "--json")
-    sized = run("explain", "elman", "--json", "--target", "h200", "--hidden", "768", "--heads", "12", "--dtype", "bf16")
+    sized = run("explain", "elman", "--json", "--target", "cpu", "--hidden", "768", "--heads", "12", "--dtype", "bf16")
     assert sized.stdout == plain.stdout
     assert "every size at run time" in sized.stderr
     assert not plain.stderr
     assert run("explain", "elman", "--hidden", "0").exit_code == 2
+
+
+def test_an_unknown_target_is_refused_alike(tmp_path: Path) -> None:
+    for command in ("explain", "build"):
+        result = run(command, write(tmp_path, GOOD), "--target", "banana")
+        assert result.exit_code == 1
+        assert "RNN606" in result.stderr and "auto, cpu" in result.stderr
+
+
+def test_explain_lists_what_the_sizes_must_fulfil(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace("W@x", "x"))
+    assert "sizes must fulfil: I == H (line 3)" in run("explain", path).stdout
+    assert "I == H" in json.loads(run("explain", "--json", path).stdout)["constraints"]
 
 
 def test_explain_of_a_code() -> None:
@@ -283,12 +302,6 @@ def test_build_refuses_a_name_that_cannot_be_imported(tmp_path: Path, name: str)
     assert result.exit_code == 1
     assert "RNN604" in result.stderr
     assert not (tmp_path / "out").exists()
-
-
-def test_build_refuses_an_unknown_target(tmp_path: Path) -> None:
-    result = run("build", write(tmp_path, GOOD), "-o", tmp_path / "out", "--target", "abacus")
-    assert result.exit_code == 1
-    assert "RNN606" in result.stderr
 
 
 def test_build_makes_a_package_that_needs_no_rnncc(tmp_path: Path) -> None:

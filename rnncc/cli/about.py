@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from rnncc.cache import default_root
-from rnncc.cli.output import json_option, print_json, table
+from rnncc.cli.output import ignore_missing_numpy, json_option, print_json, table
 from rnncc.diagnostics import RnnccError
 from rnncc.paths import shipped_cells
 from rnncc.read import read_source
@@ -66,6 +66,7 @@ def env(as_json: bool) -> None:
 
 
 def _torch() -> dict[str, Any] | None:
+    ignore_missing_numpy()
     try:
         import torch
     except ImportError:

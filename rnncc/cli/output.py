@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO, TypeVar
 
@@ -31,6 +32,11 @@ def _mark_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> 
 json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_mark_json, help="Print one JSON value and nothing else."
 )
+
+
+def ignore_missing_numpy() -> None:
+    """Before torch is imported: that NumPy is missing is no concern of who runs a command that needs none."""
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
 
 
 def wants_colour(stream: TextIO) -> bool:

@@ -67,6 +67,8 @@ def new(name: Path) -> None:
             file.write(text)
     except FileExistsError:
         raise click.ClickException(f"{path} exists already; nothing was written") from None
+    except FileNotFoundError:
+        raise click.ClickException(f"cannot write {path}: there is no folder '{path.parent}'") from None
     except OSError as error:
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
     click.echo(f"wrote {path}; next: rnncc check {path}")
@@ -140,8 +142,11 @@ def explain(
     if re.fullmatch(r"(?i)RNN\d+", what) and not Path(what).exists():
         _explain_code(what.upper(), as_json)
         return
-    note_gpu_options(hidden, heads, dtype, None if target in ("auto", "cpu") else target)
     from rnncc.compiler import analyse
+    from rnncc.targets import architectures
+
+    architectures(target)  # refuses an unknown one
+    note_gpu_options(hidden, heads, dtype)
     from rnncc.explain import explain as facts
     from rnncc.explain import explain_words
 

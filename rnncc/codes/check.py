@@ -213,8 +213,9 @@ CHECK = (
     Code(
         "RNN221",
         "the cell is too large",
-        "An equation may have 4,096 nodes and a cell 1,024 equations after its loops are unrolled. Beyond that "
-        "the generated code would take minutes to compile. Check the loop's bounds.",
+        "An equation may have 4,096 nodes and a cell 1,024 equations after its loops are unrolled; "
+        "`h[t-k]` reaches back 64 steps at most (each is one more value that the kernels carry), `x[t-k]` 1,024. "
+        "Beyond that the generated code would take minutes to compile. Check the loop's bounds.",
         _cell("state h", "s[0] = h[t-1]", "for l in 1..2000:", "    s[l] = tanh(R@s[l-1] + b)", "h[t] = s[2000] + W@x"),
         label="too many",
     ),

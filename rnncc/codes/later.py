@@ -55,7 +55,8 @@ LATER = (
     Code(
         "RNN606",
         "unknown target",
-        "The device to build for is not one that rnncc knows. The message lists the known names.",
+        "The device to build for is not one that rnncc knows: the message lists the known names. `auto`, the default, "
+        "takes what the machine has.",
     ),
     Code(
         "RNN607",

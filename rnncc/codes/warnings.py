@@ -94,7 +94,8 @@ WARNINGS = (
         "exp of an unbounded value in the loop",
         "`exp` of a value that can grow without bound overflows float32 at 88, and one `inf` in the loop makes "
         "everything after it NaN. Bound its argument (`min`, `clamp`, `-softplus`), or keep a running maximum as "
-        "sLSTM does (`m`).",
+        "sLSTM does (`m`). Inputs other than `x` are taken to be times or gates, so not negative: "
+        "`exp(-softplus(lam)*gap)` gives no warning, and overflows where a negative `gap` is passed.",
         _cell("state h", "i = W@x + R@h[t-1] + b", "h[t] = exp(i)*tanh(W@x + b)"),
         _cell("state h", "i = W@x + R@h[t-1] + b", "h[t] = exp(min(i, 0))*tanh(W@x + b)"),
         _WARNING,
@@ -122,6 +123,19 @@ WARNINGS = (
         ),
         _WARNING,
         label="has derivative 0",
+    ),
+    Code(
+        "RNN262",
+        "the equations fix a size",
+        "Two widths that a user of the layer could choose have to agree: `x + R@h[t-1]` works for "
+        "`input_size == hidden_size` only. That may be meant; often a matrix was forgotten. `rnncc explain FILE` lists "
+        "these constraints, and the layer checks them when it is made (RNN701). Reported on request only "
+        "(`rnncc check --pedantic`).",
+        _cell("state h", "h[t] = tanh(x + R@h[t-1] + b)"),
+        _cell("state h", "h[t] = tanh(W@x + R@h[t-1] + b)"),
+        _WARNING,
+        pedantic=True,
+        label="here they meet",
     ),
     Code(
         "RNN271",

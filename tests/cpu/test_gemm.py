@@ -86,6 +86,22 @@ def test_gemm_direct(library: ctypes.CDLL, shape: tuple[int, int, int], dtype: F
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [1, 7, 33, 101])
+@pytest.mark.parametrize("k", [1, 13, 31, 257, 521])
+def test_direct_and_packed_products_are_bitwise_equal(library: ctypes.CDLL, n: int, k: int, dtype: Floating) -> None:
+    bias = _data(dtype, n, seed=2)
+    for m in (1, 2, 3, 4):
+        a, weight, before = _data(dtype, m, k), _data(dtype, n, k, seed=1), _data(dtype, m, n, seed=3)
+        packed = _pack(library, weight)
+        panels = _call(library, "panel_count", a, n)
+        for added, accumulate in ((None, False), (bias, False), (None, True)):
+            direct, whole = before.copy(), before.copy()
+            _call(library, "gemm_direct", a, direct, n, a, k, m, weight, k, n, k, added, accumulate)
+            _call(library, "gemm", a, whole, n, a, k, packed, n, k, 0, m, 0, panels, added, accumulate)
+            np.testing.assert_array_equal(direct, whole)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 300, 70), (2, 64, 129), (23, 330, 300), (130, 95, 31)])
 def test_every_division_gives_the_same_bits(library: ctypes.CDLL, shape: tuple[int, int, int], dtype: Floating) -> None:
     m, n, k = shape

@@ -130,7 +130,7 @@ def test_a_call_is_the_same_twice_and_in_a_graph(packages: Path) -> None:
     with torch.no_grad():
         once, again = layer(x)[0], layer(x)[0]
         assert torch.equal(once, again)
-        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             layer(x)
         torch.cuda.synchronize()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callablefrom typing import Any
+
 import pytest
 import torch
 
@@ -69,7 +71,7 @@ def test_a_layer_from_one_of_torch_has_its_shape_and_values(name: str) -> None:
 def test_tensors_of_several_devices_are_refused_and_meta_tensors_give_shapes() -> None:
     module = rnncc.load("lstm")
     x, layer = torch.zeros(3, 2, 4), module.LSTM(4, 5)
-    elsewhere = {
+    elsewhere: dict[str, Callable[[], Any]] = {
         "states": lambda: layer(x, [torch.zeros(1, 2, 5, device="meta")] * 2),
         "reset": lambda: layer(x, reset=torch.zeros(3, 2, device="meta")),
         "parameters": lambda: module.LSTM(4, 5, device="meta")(x),

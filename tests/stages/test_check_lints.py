@@ -32,7 +32,7 @@ ELMAN = "h[t] = tanh(W@x + R@h[t-1] + b)"
         (("state h, c", "h[t] = tanh(W@x + c[t-1])", "c[t] = h[t] + c[t-1]"), []),
         (("state h", "output y", ELMAN, "y = W@x"), ["RNN255"]),
         (("state h", "u = R@x", "h[t] = u + h[t-1]"), ["RNN256"]),
-        (("state h", "h[t] = tanh(W@h[t-1] + R_u@x)", "u = R@h[t-1]"), ["RNN251", "RNN256", "RNN257"]),
+        (("state h", "h[t] = tanh(W@h[t-1] + R_u@x)", "u = R@h[t-1]"), ["RNN251", "RNN256", "RNN257", "RNN262"]),
         (("state h", "h[t] = exp(W@x) + h[t-1]"), ["RNN259"]),
         (("state h", "h[t] = h[t-1]*exp(-softplus(W@x + R@h[t-1]))"), []),
         (("state h", "param a: vector", "h[t] = h[t-1]*exp(a) + W@x"), []),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, RowOperator, Segment
 from rnncc.ir.expr import Apply, Const, Expr, Ref
@@ -64,14 +64,24 @@ _BY_OPERATOR = {
 
 
 class Bounds:
-    """Bounds of the values and expressions of the loops. Parameters and constants count as bounded."""
+    """Bounds of the values and expressions of the loops. Parameters and constants count as bounded; `prologue`
+    is what parameters alone make, `not_negative` are inputs to be taken as such."""
 
-    def __init__(self, segments: Sequence[Segment], placement: Mapping[str, Placement]) -> None:
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        placement: Mapping[str, Placement],
+        prologue: Sequence[Node],
+        not_negative: frozenset[str],
+    ) -> None:
         self.nodes: dict[str, Node] = {node.target: node for segment in segments for node in segment.nodes}
         self.fixed = {name for name, placed in placement.items() if placed is Placement.P}
         for segment in segments:
             self.fixed.update(segment.constants, *(weight.members for weight in segment.weights))
-        self.known: dict[str, Bound] = {}
+        self.known: dict[str, Bound] = dict.fromkeys(not_negative, _RAY)
+        # Of what parameters alone make, the sign: it is bounded anyway.
+        for node in prologue:
+            self.known[node.target] = replace(self._node(node), above=True, below=True)
         # In the loops' order, so that what a node reads is known before it.
         for name, node in self.nodes.items():
             self.known[name] = self._node(node)
@@ -93,7 +103,7 @@ class Bounds:
             case Const(value):
                 return Bound(True, True, value >= 0, value <= 0)
             case Ref(name):
-                return _SIGNED if name in self.fixed else self.known.get(name, _FREE)
+                return self.known.get(name, _SIGNED if name in self.fixed else _FREE)
             case Apply("add" | "sub", _) if self._not_positive(expr):
                 return Bound(above=True, not_positive=True)
             case Apply("mul", (left, right)) if left == right:
