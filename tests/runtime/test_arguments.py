@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callablefrom typing import Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
