@@ -1,4 +1,4 @@
-"""How the fused kernels of a loop are laid out on a GPU for one size and dtype."""
+"""How a fused loop is laid out on a GPU for one size and dtype, and what was decided against."""
 
 from __future__ import annotations
 
@@ -12,16 +12,63 @@ class FusedSchedule:
     family         gather or scatter (one cluster of thread blocks a head and group of columns), grid (blocks of the grid)
     blocks         thread blocks of a cluster, or of the grid for a head and group of columns
     shape          the template arguments of the family's shape after the step and the units, in its order
+    tiles          these and what follows from them, by name
     threads, shared_bytes, registers   of a thread block, and of a thread as planned
     columns        most batch columns of a group
-    step_us        what a step is expected to take
+    capacity       most batch columns of a call; None: any number, group after group
+    step_us        what a step of all columns hinted at is expected to take
     """
 
     family: str
     blocks: int
     shape: tuple[int, ...]
+    tiles: tuple[tuple[str, int], ...]
     threads: int
     shared_bytes: int
     registers: int
     columns: int
+    capacity: int | None
     step_us: float
+
+    @property
+    def scope(self) -> str:
+        """block, cluster or grid: how far the units of a head are spread."""
+        if self.family == "grid":
+            return "grid"
+        return "cluster" if self.blocks > 1 else "block"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A requirement that rules something out, why it must hold, and by what numbers it fails (empty: by itself)."""
+
+    name: str
+    reason: str
+    numbers: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A family that was not chosen: it takes longer (`step_us`), or these limits together rule it out."""
+
+    family: str
+    step_us: float | None
+    limits: tuple[Limit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The kernels of one loop, each for more batch columns than the one before. The first that takes a call's columns
+    runs it; where there is none the alternating kernel does, which takes all sizes.
+
+    step_us          what a step of the columns hinted at is expected to take; None: not known
+    alternating_us   the same, of the alternating kernel
+    rejected         the families without a kernel here
+    nodes            of the searches for the columns hinted at
+    """
+
+    kernels: tuple[FusedSchedule, ...]
+    step_us: float | None
+    alternating_us: float | None
+    rejected: tuple[Rejected, ...]
+    nodes: int

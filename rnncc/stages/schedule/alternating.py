@@ -1,0 +1,24 @@
+"""What a step of the alternating kernel is expected to take: an estimate, for comparison."""
+
+from __future__ import annotations
+
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import Target
+from rnncc.stages.schedule.draft import TENTHS_OF_NS, TILE_COLUMNS, ceil
+from rnncc.stages.schedule.facts import Facts
+from rnncc.stages.schedule.rates import rates
+
+_TILE_UNITS, _TILE_TERMS = 16, 16
+_QUARTERS = 4
+
+
+def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
+    """Microseconds: a barrier of the grid, the matrices from L2 (float32 ones are twice as large, and multiplied without
+    tensor cores), and the products, shared out over all multiprocessors."""
+    rate = rates(target)
+    elements = facts.sums * facts.operands * problem.heads * problem.units**2
+    stream = 10 * elements * (4 if problem.dtype == "fp32" else 2) / target.l2_gb_s
+    tiles = ceil(elements, _TILE_UNITS * _TILE_TERMS) * ceil(problem.columns, TILE_COLUMNS)
+    slower = rate.full_precision if problem.dtype == "fp32" else 1
+    products = tiles * rate.product * slower / (_QUARTERS * target.multiprocessors)
+    return round((rate.barrier + stream + products) / TENTHS_OF_NS, 3)

@@ -1,0 +1,107 @@
+"""The grid family: operands go through L2 to blocks all over the GPU (GridShape in templates/include/rnncc/cuda/fused)."""
+
+from __future__ import annotations
+
+from rnncc.constrint import Model, ceil_div, minimum
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import Target
+from rnncc.stages.schedule.draft import (
+    BASE_REGISTERS,
+    PAIR_BYTES,
+    PAIR_REGISTERS,
+    TILE_COLUMNS,
+    Draft,
+    by,
+    ceil,
+    registers_of,
+    require_shared,
+    share,
+)
+from rnncc.stages.schedule.facts import Facts
+from rnncc.stages.schedule.rates import rates
+
+_K_WARPS = 8  # all registers of a multiprocessor, and all of a block's 255 a thread
+_UNIT_BLOCKS = (1, 2, 3, 4)
+_TILES = (1, 2, 4)
+_POLLED = 8  # registers of 16 bytes for what is asked for at a time
+# With one operand the distance from line to line is part of the instruction.
+_ADDRESS_REGISTERS = 2
+
+
+def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
+    """The model of the family."""
+    rate = rates(target)
+    model = Model()
+    unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # of 8 units, of a thread block
+    tiles = model.choice("tiles", _TILES)  # of 8 columns, of a group
+    chunks = ceil(facts.operands * ceil(problem.units, 32), _K_WARPS)  # of 32 terms, of a warp
+    register_chunks = model.integer("register_chunks", 0, chunks)
+
+    def blocks_of(unit_block_count: int) -> int:
+        return ceil(problem.units, 8 * unit_block_count)
+
+    def seats(unit_block_count: int) -> int:
+        return target.multiprocessors // (problem.heads * blocks_of(unit_block_count))
+
+    def batch_of(tile_count: int) -> int:
+        return chunks if chunks * tile_count <= _POLLED else _POLLED // tile_count
+
+    blocks = by(unit_blocks, _UNIT_BLOCKS, blocks_of)
+    model.require(
+        problem.heads * blocks <= target.multiprocessors,
+        because="residency: the blocks of all heads run at once, one a multiprocessor",
+    )
+    capacity = TILE_COLUMNS * tiles * by(unit_blocks, _UNIT_BLOCKS, seats)
+    model.require(capacity >= problem.columns, because="columns: all groups run at once, since they wait for each other")
+
+    rows = by(unit_blocks, _UNIT_BLOCKS, lambda u: ceil(facts.sums * u, 2))
+    items = unit_blocks * tiles
+    owned = ceil_div(items, _K_WARPS)
+    model.require(
+        BASE_REGISTERS
+        + facts.item_registers * owned
+        + 4 * rows * tiles
+        + by(tiles, _TILES, lambda n: 4 * n * batch_of(n))
+        + (_ADDRESS_REGISTERS * chunks * tiles if facts.operands > 1 else 0)
+        + PAIR_REGISTERS * rows * (1 + register_chunks)
+        <= registers_of(_K_WARPS),
+        because="registers: of a thread, for its part of the matrix beside sums, operands and items",
+    )
+    halves = facts.sums * items
+    matrix_kilobytes = _K_WARPS * rows * (chunks - register_chunks)
+    shared_bytes = 512 * _K_WARPS * halves + PAIR_BYTES * matrix_kilobytes + facts.ring_bytes * items
+    require_shared(model, shared_bytes, target)
+
+    columns = minimum(TILE_COLUMNS * tiles, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.columns, seats(u))))
+    readers = problem.heads * blocks * ceil_div(problem.columns, columns)
+    step = (
+        rate.grid
+        + rate.poll * by(tiles, _TILES, lambda n: ceil(chunks, batch_of(n)))
+        + ceil_div(20 * facts.operands * problem.units * columns * readers, target.l2_gb_s)
+        + rate.grid_column * columns
+        + 2 * rate.product * ceil(_K_WARPS, 4) * chunks * rows * tiles
+        + rate.matrix * matrix_kilobytes
+        + rate.half * halves
+        + rate.traffic * facts.item_traffic * owned
+    )
+    return Draft(
+        "grid",
+        model,
+        step,
+        step,
+        (unit_blocks, _K_WARPS, tiles, 2 * register_chunks),
+        {
+            "blocks": blocks,
+            "unit_tile": 8 * unit_blocks,
+            "k_warps": _K_WARPS,
+            "column_tile": columns,
+            "register_pairs": register_chunks,
+            "shared_pairs": chunks - register_chunks,
+        },
+        blocks,
+        32 * _K_WARPS,
+        shared_bytes,
+        registers_of(_K_WARPS),
+        TILE_COLUMNS * tiles,
+        capacity,
+    )
