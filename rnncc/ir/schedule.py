@@ -40,7 +40,8 @@ class FusedSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A requirement that rules something out, why it must hold, and by what numbers it fails (empty: by itself)."""
+    """A requirement that rules something out, why it must hold, and what the other requirements leave of it (or empty):
+    `768 >= 1024`."""
 
     name: str
     reason: str
@@ -63,7 +64,7 @@ class Schedule:
 
     step_us          what a step of the columns hinted at is expected to take; None: not known
     alternating_us   the same, of the alternating kernel
-    rejected         the families without a kernel here
+    rejected         the other families
     nodes            of the searches for the columns hinted at
     """
 

@@ -29,8 +29,9 @@ FAMILIES = {"gather": gather, "scatter": scatter, "grid": grid}
 LIMITS = Limits(nodes=1_000, steps=20_000)
 
 
-def schedule(loop: FusedLoop | str, problem: Problem, target: Target) -> Schedule:
-    """The quickest kernels of a loop; a text instead of a loop says why it has no fused form.
+def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons: bool = False) -> Schedule:
+    """The quickest kernels of a loop; a text instead of a loop says why it has no fused form. `reasons`: also say what
+    rules out the families that have no kernel, which takes longer than the rest.
 
     Clusters take any number of columns, group after group. Blocks of the grid must all run at once, so after a kernel of
     theirs comes the quickest for a column more than it takes.
@@ -53,11 +54,11 @@ def schedule(loop: FusedLoop | str, problem: Problem, target: Target) -> Schedul
             break
         best = _quickest(_solve(known, replace(problem, columns=best.capacity + 1), target))
     rejected = tuple(
-        Rejected(family, None, _limits(answer))
+        Rejected(family, None, _limits(answer) if reasons else ())
         if isinstance(answer, Infeasible)
         else Rejected(family, answer.kernel.step_us, ())
         for family, answer in answers.items()
-        if isinstance(answer, Infeasible) or answer.kernel not in kernels
+        if isinstance(answer, Infeasible) or answer.kernel != kernels[0]
     )
     nodes = sum(answer.nodes for answer in answers.values() if isinstance(answer, _Found))
     return Schedule(tuple(kernels), step_us, fallback, rejected, nodes)
@@ -108,6 +109,7 @@ def _quickest(answers: _Answers) -> FusedSchedule | None:
 
 
 def _limits(reason: Infeasible) -> tuple[Limit, ...]:
-    return tuple(
-        Limit(part.requirement.name, part.requirement.reason, part.numbers) for part in reason.conflict.parts
-    )
+    """Requirements that cannot hold together. The first is the one for a size: its numbers say how far the others go."""
+    first, *others = reason.conflict.parts
+    numbered = ((first, first.numbers), *((part, "") for part in others))
+    return tuple(Limit(part.requirement.name, part.requirement.reason, numbers) for part, numbers in numbered)

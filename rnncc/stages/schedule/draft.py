@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rnncc.constrint import Expression, Model, Solution, lookup
+from rnncc.constrint import Expression, Model, Solution, Variable, lookup
 from rnncc.constrint.expr import Operand
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule
@@ -19,6 +19,8 @@ OPERAND_BYTES = 640
 PAIR_BYTES, PAIR_REGISTERS = 1024, 8
 # Of a thread, for addresses and counters: what nvcc 13 needs for the LSTM and the GRU without a spill.
 BASE_REGISTERS = 30
+# More cost more than they save. (The estimate is high by up to 20: steps at 768 and 2048 units run well with that many.)
+MOST_SPILLED = 32
 TENTHS_OF_NS = 10_000  # in a microsecond
 
 
@@ -95,6 +97,16 @@ def cluster_columns(problem: Problem, places: int) -> int:
 def cluster_passes(problem: Problem, places: int) -> int:
     """How many times `places` clusters must run until all groups of all heads have."""
     return ceil(problem.heads * ceil(problem.columns, cluster_columns(problem, places)), places)
+
+
+def require_registers(model: Model, needed: Expression, registers: Operand) -> Variable:
+    """Every family's limit on registers of a thread; how many go to memory and back every step."""
+    spilled = model.integer("spilled_registers", 0, MOST_SPILLED)
+    model.require(
+        needed <= registers + spilled,
+        because="registers: of a thread, for its part of the matrix beside sums, operands and items; a few may spill",
+    )
+    return spilled
 
 
 def require_shared(model: Model, shared_bytes: Expression, target: Target) -> None:

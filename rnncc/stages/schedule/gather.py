@@ -19,6 +19,7 @@ from rnncc.stages.schedule.draft import (
     cluster_columns,
     cluster_passes,
     registers_of,
+    require_registers,
     require_shared,
 )
 from rnncc.stages.schedule.facts import Facts
@@ -70,14 +71,14 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     )
     owned = ceil_div(unit_blocks, k_warps)
     registers = by(warps, range(1, MOST_WARPS + 1), registers_of)
-    model.require(
+    spilled = require_registers(
+        model,
         BASE_REGISTERS
         + _SEND_REGISTERS * (facts.operands - 1)
         + sums_and_operands
         + facts.item_registers * owned
-        + PAIR_REGISTERS * rows * register_pairs
-        <= registers,
-        because="registers: of a thread, for its part of the matrix beside sums, operands and items",
+        + PAIR_REGISTERS * rows * register_pairs,
+        registers,
     )
     matrix_kilobytes = warps * rows * (pairs - register_pairs)
     shared_bytes = (
@@ -96,6 +97,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         + rate.traffic * facts.item_traffic * owned
         + 2 * rate.product * ceil_div(warps, 4) * rows * pairs
         + rate.matrix * matrix_kilobytes
+        + rate.spill * spilled
         + facts.operands * dim * by(blocks, sizes, lambda c: rate.message * columns[c] if c > 1 else 0)
     )
     return Draft(
@@ -112,6 +114,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
             "column_tile": lookup(blocks, columns),
             "register_pairs": register_pairs,
             "shared_pairs": pairs - register_pairs,
+            "spilled_registers": spilled,
         },
         blocks,
         32 * warps,

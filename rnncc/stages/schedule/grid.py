@@ -14,6 +14,7 @@ from rnncc.stages.schedule.draft import (
     by,
     ceil,
     registers_of,
+    require_registers,
     require_shared,
     share,
 )
@@ -57,15 +58,15 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     rows = by(unit_blocks, _UNIT_BLOCKS, lambda u: ceil(facts.sums * u, 2))
     items = unit_blocks * tiles
     owned = ceil_div(items, _K_WARPS)
-    model.require(
+    spilled = require_registers(
+        model,
         BASE_REGISTERS
         + facts.item_registers * owned
         + 4 * rows * tiles
         + by(tiles, _TILES, lambda n: 4 * n * batch_of(n))
         + (_ADDRESS_REGISTERS * chunks * tiles if facts.operands > 1 else 0)
-        + PAIR_REGISTERS * rows * (1 + register_chunks)
-        <= registers_of(_K_WARPS),
-        because="registers: of a thread, for its part of the matrix beside sums, operands and items",
+        + PAIR_REGISTERS * rows * (1 + register_chunks),
+        registers_of(_K_WARPS),
     )
     halves = facts.sums * items
     matrix_kilobytes = _K_WARPS * rows * (chunks - register_chunks)
@@ -82,6 +83,8 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         + 2 * rate.product * ceil(_K_WARPS, 4) * chunks * rows * tiles
         + rate.matrix * matrix_kilobytes
         + rate.half * halves
+        + rate.reader * blocks
+        + rate.spill * spilled
         + rate.traffic * facts.item_traffic * owned
     )
     return Draft(
@@ -97,6 +100,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             "column_tile": columns,
             "register_pairs": register_chunks,
             "shared_pairs": chunks - register_chunks,
+            "spilled_registers": spilled,
         },
         blocks,
         32 * _K_WARPS,

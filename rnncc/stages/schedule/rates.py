@@ -18,7 +18,7 @@ class Rates:
     hop                       of a cluster, beyond that
     traffic                   a tensor that an item reads or writes
     product                   an mma.m16n8k16 of a quarter of a multiprocessor
-    matrix                    1024 bytes of a matrix from shared memory
+    matrix, spill             1024 bytes of a matrix from shared memory; a register of all threads from memory
     column, message           of a gather: a batch column; 16 bytes from another block
     merge                     of a gather: sums of 1, 2, 4, 8 K warps brought together
     send, issue, local        of a scatter: 8 bytes of each lane to other blocks, for a quarter and for the warp itself;
@@ -26,17 +26,19 @@ class Rates:
     source, warp              of a scatter: a term of a sum; a warp at the barrier of all
     poll, grid_column, half   of the grid: a batch of lines asked for until they have come; a batch column; a half-tile of
                               sums for another warp
+    reader                    of the grid: a block that waits for the same operands
     barrier, full_precision   of the alternating kernel, estimates: a step's barriers and latencies; how many times longer
                               products of float32 take (a factor)
     """
 
     gather: int = 2400
     scatter: int = 1700
-    grid: int = 3500
+    grid: int = 2300
     hop: int = 400
     traffic: int = 200
     product: int = 35
     matrix: int = 44
+    spill: int = 100
     column: int = 40
     message: int = 3
     merge: tuple[int, int, int, int] = (0, 1000, 4800, 8500)
@@ -48,6 +50,7 @@ class Rates:
     poll: int = 2700
     grid_column: int = 200
     half: int = 250
+    reader: int = 25
     barrier: int = 30_000
     full_precision: int = 8
 

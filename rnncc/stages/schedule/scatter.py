@@ -19,6 +19,7 @@ from rnncc.stages.schedule.draft import (
     cluster_columns,
     cluster_passes,
     registers_of,
+    require_registers,
     require_shared,
 )
 from rnncc.stages.schedule.facts import Facts
@@ -53,13 +54,13 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     model.require(register_pairs <= pairs, because="matrix: a warp's part of it, in registers or in shared memory")
     owned = ceil_div(items, warps)
     registers = by(warps, range(1, MOST_WARPS + 1), registers_of)
-    model.require(
+    spilled = require_registers(
+        model,
         BASE_REGISTERS
         + facts.item_registers * owned
         + by(rows, range(1, _MOST_ROWS + 1), lambda r: accumulator_registers(r) + PAIR_REGISTERS * r)
-        + PAIR_REGISTERS * rows * register_pairs
-        <= registers,
-        because="registers: of a thread, for its part of the matrix beside sums, operands and items",
+        + PAIR_REGISTERS * rows * register_pairs,
+        registers,
     )
     matrix_kilobytes = warps * rows * (pairs - register_pairs)
     shared_bytes = (
@@ -78,6 +79,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
         + rate.traffic * facts.item_traffic * ceil_div(items, 4)
         + 2 * rate.product * per_quarter * rows * pairs
         + rate.matrix * matrix_kilobytes
+        + rate.spill * spilled
         + 2 * rows * per_quarter * by(blocks, sizes, lambda c: rate.send if c > 1 else rate.local)
         + 2 * rows * by(blocks, sizes, lambda c: rate.issue if c > 1 else 0)
         + rate.source * blocks * k_warps
@@ -97,6 +99,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
             "column_tile": lookup(blocks, columns),
             "register_pairs": register_pairs,
             "shared_pairs": pairs - register_pairs,
+            "spilled_registers": spilled,
         },
         blocks,
         32 * warps,
