@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class FusedSchedule:
     """One kernel of one loop.
 
-    family         gather or scatter (one cluster of thread blocks a head and group of columns), grid (blocks of the grid)
+    family         gather, scatter (one cluster of thread blocks a head and group of columns), grid (blocks of the grid)
     blocks         thread blocks of a cluster, or of the grid for a head and group of columns
     shape          the template arguments of the family's shape after the step and the units, in its order
     tiles          these and what follows from them, by name

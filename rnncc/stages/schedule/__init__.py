@@ -33,35 +33,33 @@ def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons
     """The quickest kernels of a loop; a text instead of a loop says why it has no fused form. `reasons`: also say what
     rules out the families that have no kernel, which takes longer than the rest.
 
-    Clusters take any number of columns, group after group. Blocks of the grid must all run at once, so after a kernel of
-    theirs comes the quickest for a column more than it takes.
+    Clusters take any number of columns, group after group. Blocks of the grid must all run at once, so after a kernel
+    of theirs comes the quickest for twice the columns that it takes, or at least for one more.
     """
     if isinstance(loop, str):
         return Schedule((), None, None, (Rejected("fused", None, (Limit("form", loop, ""),)),), 0)
     known = facts(loop)
-    fallback = alternating_us(known, problem, target)
+    alternating = alternating_us(known, problem, target)
     if unfit := _unfit(problem):
-        return Schedule((), fallback, fallback, (Rejected("fused", None, unfit),), 0)
-    answers = _solve(known, problem, target)
-    best = _quickest(answers)
-    step_us = fallback if best is None else best.step_us
-    if best is None and problem.columns > TILE_COLUMNS:
-        best = _quickest(_solve(known, replace(problem, columns=TILE_COLUMNS), target))
+        return Schedule((), alternating, alternating, (Rejected("fused", None, unfit),), 0)
+
+    def quickest(*columns: int) -> FusedSchedule | None:
+        answers = (_solve(known, replace(problem, columns=wanted), target) for wanted in columns)
+        return next((kernel for answer in answers if (kernel := answer.quickest)), None)
+
+    answer = _solve(known, problem, target)
+    kernel = answer.quickest or (quickest(TILE_COLUMNS) if problem.columns > TILE_COLUMNS else None)
     kernels = []
-    while best is not None:
-        kernels.append(best)
-        if best.capacity is None:
-            break
-        best = _quickest(_solve(known, replace(problem, columns=best.capacity + 1), target))
-    rejected = tuple(
-        Rejected(family, None, _limits(answer) if reasons else ())
-        if isinstance(answer, Infeasible)
-        else Rejected(family, answer.kernel.step_us, ())
-        for family, answer in answers.items()
-        if isinstance(answer, Infeasible) or answer.kernel != kernels[0]
+    while kernel:
+        kernels.append(kernel)
+        kernel = quickest(2 * kernel.capacity, kernel.capacity + 1) if kernel.capacity else None
+    return Schedule(
+        tuple(kernels),
+        answer.quickest.step_us if answer.quickest else alternating,
+        alternating,
+        answer.rejected(reasons),
+        answer.nodes,
     )
-    nodes = sum(answer.nodes for answer in answers.values() if isinstance(answer, _Found))
-    return Schedule(tuple(kernels), step_us, fallback, rejected, nodes)
 
 
 def _unfit(problem: Problem) -> tuple[Limit, ...]:
@@ -75,41 +73,51 @@ def _unfit(problem: Problem) -> tuple[Limit, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """The quickest kernel of a family, and the nodes of the search."""
+class _Answer:
+    """Of every family the quickest kernel, or why there is none; `quickest` of all, unless the alternating kernel is
+    quicker. `nodes`: of the searches that found something."""
 
-    kernel: FusedSchedule
+    families: tuple[tuple[str, FusedSchedule | Infeasible], ...]
+    quickest: FusedSchedule | None
     nodes: int
 
+    def rejected(self, reasons: bool) -> tuple[Rejected, ...]:
+        """All but the quickest."""
+        return tuple(
+            Rejected(family, None, _limits(found) if reasons else ())
+            if isinstance(found, Infeasible)
+            else Rejected(family, found.step_us, ())
+            for family, found in self.families
+            if found is not self.quickest
+        )
 
-_Answers = dict[str, _Found | Infeasible]
 
-
-def _solve(known: Facts, problem: Problem, target: Target) -> _Answers:
-    """Of every family the quickest kernel, or why there is none."""
+def _solve(known: Facts, problem: Problem, target: Target) -> _Answer:
     elements = problem.columns * problem.heads * problem.units
-    least_us = elements * known.unit_bytes / (1000 * target.memory_gb_s)
-    answers: _Answers = {}
+    memory_us = elements * known.unit_bytes / (1000 * target.memory_gb_s)
+    families: list[tuple[str, FusedSchedule | Infeasible]] = []
+    nodes = 0
     for family, draft in FAMILIES.items():
         drawn = draft(known, problem, target)
         try:
             solution = drawn.model.minimise(drawn.total, limits=LIMITS)
         except Infeasible as reason:
-            answers[family] = reason
+            families.append((family, reason))
         except LimitReached as reason:
             raise InternalError(f"the schedule of {family} for {problem} takes too long: {reason}") from reason
         else:
-            answers[family] = _Found(drawn.scheduled(solution, least_us), solution.nodes)
-    return answers
-
-
-def _quickest(answers: _Answers) -> FusedSchedule | None:
-    found = (answer.kernel for answer in answers.values() if isinstance(answer, _Found))
-    return min(found, key=lambda kernel: (kernel.step_us, kernel.blocks), default=None)
+            families.append((family, drawn.scheduled(solution, memory_us)))
+            nodes += solution.nodes
+    found = [kernel for _, kernel in families if isinstance(kernel, FusedSchedule)]
+    best = min(found, key=lambda kernel: (kernel.step_us, kernel.blocks), default=None)
+    if best and best.step_us > alternating_us(known, problem, target):
+        best = None
+    return _Answer(tuple(families), best, nodes)
 
 
 def _limits(reason: Infeasible) -> tuple[Limit, ...]:
-    """Requirements that cannot hold together. The first is the one for a size: its numbers say how far the others go."""
+    """Requirements that cannot hold together. The first is the one for a size: its numbers say how far the others
+    go."""
     first, *others = reason.conflict.parts
     numbered = ((first, first.numbers), *((part, "") for part in others))
     return tuple(Limit(part.requirement.name, part.requirement.reason, numbers) for part, numbers in numbered)

@@ -10,15 +10,16 @@ from rnncc.stages.schedule.rates import rates
 
 _TILE_UNITS, _TILE_TERMS = 16, 16
 _QUARTERS = 4
+_FULL_PRECISION = 8  # times longer than products of 16-bit numbers; an estimate
 
 
 def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
-    """Microseconds: a barrier of the grid, the matrices from L2 (float32 ones are twice as large, and multiplied without
-    tensor cores), and the products, shared out over all multiprocessors."""
+    """Microseconds: a barrier of the grid, the matrices from L2, and the products, shared out over all
+    multiprocessors. Those of float32 are twice as large and multiplied without tensor cores."""
     rate = rates(target)
     elements = facts.sums * facts.operands * problem.heads * problem.units**2
     stream = 10 * elements * (4 if problem.dtype == "fp32" else 2) / target.l2_gb_s
     tiles = ceil(elements, _TILE_UNITS * _TILE_TERMS) * ceil(problem.columns, TILE_COLUMNS)
-    slower = rate.full_precision if problem.dtype == "fp32" else 1
+    slower = _FULL_PRECISION if problem.dtype == "fp32" else 1
     products = tiles * rate.product * slower / (_QUARTERS * target.multiprocessors)
     return round((rate.barrier + stream + products) / TENTHS_OF_NS, 3)

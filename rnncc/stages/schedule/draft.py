@@ -19,7 +19,7 @@ OPERAND_BYTES = 640
 PAIR_BYTES, PAIR_REGISTERS = 1024, 8
 # Of a thread, for addresses and counters: what nvcc 13 needs for the LSTM and the GRU without a spill.
 BASE_REGISTERS = 30
-# More cost more than they save. (The estimate is high by up to 20: steps at 768 and 2048 units run well with that many.)
+# More cost more than they save. (The estimate is high by up to 20: at 768 and 2048 units that many are no harm.)
 MOST_SPILLED = 32
 TENTHS_OF_NS = 10_000  # in a microsecond
 
@@ -41,7 +41,7 @@ class Draft:
     shape: tuple[Operand, ...]
     tiles: Mapping[str, Operand]
     blocks: Operand
-    threads: Expression
+    threads: Operand
     shared_bytes: Expression
     registers: Operand
     columns: Operand
@@ -113,5 +113,5 @@ def require_shared(model: Model, shared_bytes: Expression, target: Target) -> No
     """Every family's limit on shared memory."""
     model.require(
         shared_bytes <= target.shared_bytes,
-        because="shared memory: of one block, for what of the matrix is not in registers, operands, sums and reads ahead",
+        because="shared memory: of a block, for the matrix beyond registers, operands, sums and reads ahead",
     )

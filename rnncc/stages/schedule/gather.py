@@ -28,6 +28,7 @@ from rnncc.stages.schedule.rates import rates
 _K_WARPS = (1, 2, 4, 8)
 _UNIT_BLOCKS = (1, 2, 4)
 _SEND_REGISTERS = 8  # for each operand but one
+_PEERS = 4  # that a warp sends to at a time
 # Named barriers of a block are 16, the first is everyone's, and each unit warp takes two.
 _MOST_NAMED = 7
 
@@ -55,7 +56,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     )
     model.require(dim == 4 * k_warps * range_length, because="terms: the K warps share them in pairs of k16 fragments")
     warps = model.integer("warps", 1, MOST_WARPS)
-    model.require(warps == unit_warps * k_warps, because="warps: a block of more than 16 has too few registers a thread")
+    model.require(warps == unit_warps * k_warps, because="warps: a thread of a larger block has too few registers")
     model.require(
         unit_warps <= by(k_warps, _K_WARPS, lambda k: MOST_WARPS if k == 1 else _MOST_NAMED),
         because="named barriers: each unit warp with several K warps needs two of 15",
@@ -93,7 +94,8 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     step = (
         rate.gather
         + by(blocks, sizes, lambda c: rate.column * columns[c] + (rate.hop if c > 1 else 0))
-        + by(k_warps, _K_WARPS, lambda k: rate.merge[_K_WARPS.index(k)])
+        + facts.operands * owned * by(blocks, sizes, lambda c: rate.issue * ceil(c, _PEERS) if c > 1 else 0)
+        + lookup(k_warps, {1: 0, 2: rate.merge_2, 4: rate.merge_4, 8: rate.merge_8})
         + rate.traffic * facts.item_traffic * owned
         + 2 * rate.product * ceil_div(warps, 4) * rows * pairs
         + rate.matrix * matrix_kilobytes

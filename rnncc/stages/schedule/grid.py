@@ -1,4 +1,4 @@
-"""The grid family: operands go through L2 to blocks all over the GPU (GridShape in templates/include/rnncc/cuda/fused)."""
+"""The grid family: operands go through L2 to all blocks of a head (GridShape in grid.cuh)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         because="residency: the blocks of all heads run at once, one a multiprocessor",
     )
     capacity = TILE_COLUMNS * tiles * by(unit_blocks, _UNIT_BLOCKS, seats)
-    model.require(capacity >= problem.columns, because="columns: all groups run at once, since they wait for each other")
+    model.require(capacity >= problem.columns, because="columns: all groups must run at once")
 
     rows = by(unit_blocks, _UNIT_BLOCKS, lambda u: ceil(facts.sums * u, 2))
     items = unit_blocks * tiles

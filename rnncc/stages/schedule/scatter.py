@@ -47,7 +47,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     dim = blocks * items  # in blocks of 8 units
     model.require(dim * 8 >= problem.units, because="units: the blocks cover a head's")
     model.require(dim * 8 - problem.units < 16 * blocks, because="padding: no block is without work")
-    model.require(warps == row_warps * k_warps, because="warps: a block of more than 16 has too few registers a thread")
+    model.require(warps == row_warps * k_warps, because="warps: a thread of a larger block has too few registers")
     model.require(2 * rows * row_warps == facts.sums * dim, because="rows: the row warps share them in tiles of 16")
 
     pairs = ceil_div(facts.operands * items, 4 * k_warps)
@@ -75,7 +75,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     per_quarter = ceil_div(warps, 4)
     step = (
         rate.scatter
-        + by(blocks, sizes, lambda c: rate.hop if c > 1 else 0)
+        + by(blocks, sizes, lambda c: rate.column * columns[c] + (rate.hop if c > 1 else 0))
         + rate.traffic * facts.item_traffic * ceil_div(items, 4)
         + 2 * rate.product * per_quarter * rows * pairs
         + rate.matrix * matrix_kilobytes
