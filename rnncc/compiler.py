@@ -3,6 +3,7 @@
     text ─parse→ CellDecl ─check→ Cell ─classify→ Recurrence ─┐
                             │                                  ├→ package files
                             └─differentiate→ Adjoint ─lower→ KernelPlan ─render→ Bundle ─build→ folder ─load→ module
+                                                               └schedule→ Schedule (of a loop, a size and a GPU)
 
 `mask` makes the second variant of a cell (resets, lengths); it goes the same way. Stages are imported where they
 run, so that a command pays for the ones it needs: a build found in the cache imports none of them.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +31,10 @@ if TYPE_CHECKING:
     from rnncc.ir.artifact import Bundle
     from rnncc.ir.cell import Cell
     from rnncc.ir.kernel import KernelPlan
+    from rnncc.ir.problem import Problem
     from rnncc.ir.recurrence import Recurrence
+    from rnncc.ir.schedule import Plan
+    from rnncc.ir.target import Target
     from rnncc.stages.build import Nvcc, Product, Toolchain
 
 Shaping = Mapping[str, float | int | str]
@@ -79,9 +84,35 @@ def analyse(source: Source) -> tuple[Analysis, ...]:
     return tuple(Analysis(cell, classify(cell), differentiate(cell)) for cell, _ in front(source))
 
 
-def stage_text(source: Source, stage: str) -> str:
-    """The value of a stage for every cell of the text, as `rnncc show` prints it."""
+def plan_kernels(cell: Cell, problem: Problem, target: Target) -> Plan:
+    """How every loop of a cell is laid out on a GPU, and what rules out the other ways."""
+    from rnncc.ir.schedule import LoopSchedule, Plan
+    from rnncc.stages.schedule import schedule
+
+    # The masked variant is the same loop with a few more elementwise operations.
+    loops = [loop for loop in _plan(cell).loops if not loop.variant]
+    begin = time.process_time()
+    for loop in loops:
+        schedule(loop.fused_forward, problem, target)
+        schedule(loop.fused_backward, problem, target)
+    solve_ms = round((time.process_time() - begin) * 1e3, 1)
+    # Reasons are worked out for readers alone, and are no part of that time.
+    explained = tuple(
+        LoopSchedule(
+            loop.segment,
+            schedule(loop.fused_forward, problem, target, reasons=True),
+            schedule(loop.fused_backward, problem, target, reasons=True),
+        )
+        for loop in loops
+    )
+    return Plan(cell.name, problem, target, explained, solve_ms)
+
+
+def stage_text(source: Source, stage: str, problem: Problem | None = None, target: Target | None = None) -> str:
+    """The value of a stage for every cell of the text, as `rnncc show` prints it. A schedule is for a problem and a
+    GPU."""
     from rnncc.ir.show import show
+    from rnncc.ir.show_schedule import show_kernels
 
     if stage == "parse":
         from rnncc.stages.parse import parse
@@ -99,6 +130,8 @@ def stage_text(source: Source, stage: str) -> str:
             from rnncc.stages.differentiate import differentiate
 
             return "\n".join(show(adjoint) for cell in cells for adjoint in differentiate(cell))
+        case "schedule" if problem and target:
+            return "\n".join(show_kernels(plan_kernels(cell, problem, target)) for cell in cells)
         case "schedule":
             # One family a device; work is divided when the sizes are known, at run time.
             return "\n".join(
@@ -187,13 +220,13 @@ def _build(
 
     cache = Cache(default_root())
     key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping)
-    package = build(key, stem, lambda: _produce(source, stem, shaping, toolchain, nvcc), toolchain, cache, progress, nvcc)
+    package = build(
+        key, stem, lambda: _produce(source, stem, shaping, toolchain, nvcc), toolchain, cache, progress, nvcc
+    )
     return package, cache
 
 
-def _produce(
-    source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, nvcc: Nvcc | None
-) -> Product:
+def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, nvcc: Nvcc | None) -> Product:
     from rnncc.ir.package import CompiledCell
     from rnncc.stages.build import Product
     from rnncc.stages.classify import classify

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from rnncc.explain_plan import plan_facts, plan_words
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Contraction, Segment, value_table
 from rnncc.ir.dim import show
 from rnncc.ir.recurrence import Recurrence
-
-# The plan of a GPU kernel: null until a size is given.
-_PLAN_KEYS = ("family", "scope", "tiles", "registers", "shared_bytes", "predicted_us_per_step", "solve_ms")
+from rnncc.ir.schedule import Plan
 
 
-def explain(cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adjoint, ...]) -> dict[str, Any]:
+def explain(
+    cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adjoint, ...], plan: Plan | None = None
+) -> dict[str, Any]:
     """The facts of a cell by the keys of `rnncc explain --json`; segments in order, widths as text in I, H and dims."""
     table = value_table(cell)
 
@@ -60,11 +61,12 @@ def explain(cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adj
         "saved": saved,
         "outputs": [cell.output],
     }
-    facts |= dict.fromkeys(_PLAN_KEYS)
-    return facts | {"rejected": [], "kernels": None}
+    return facts | plan_facts(plan)
 
 
-def explain_words(cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adjoint, ...]) -> str:
+def explain_words(
+    cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adjoint, ...], plan: Plan | None = None
+) -> str:
     """The same in sentences."""
     facts = explain(cell, recurrences, adjoints)
     states = ", ".join(f"{state['name']} [{state['width']}]" for state in facts["states"])
@@ -75,6 +77,8 @@ def explain_words(cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tup
         lines += _segment_words(index, segment, recurrence, adjoint, cell)
     if cell.epilogue:
         lines.append(f"  after the loops, over all steps (torch): {_targets(cell.epilogue)}")
+    if plan:
+        lines += plan_words(plan)
     return "\n".join(lines)
 
 

@@ -14,7 +14,10 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from rnncc.diagnostics import Diagnostic, RnnccError, Severity, render
+from rnncc.ir.problem import DTYPES, Problem
+from rnncc.ir.target import Target
 from rnncc.source import Span, line_and_column
+from rnncc.targets import planned
 
 EXIT_USER = 1
 EXIT_TOOLCHAIN = 3
@@ -141,19 +144,33 @@ def pick(cells: Mapping[str, Item], name: str | None, file: str) -> list[Item]:
     return [cells[name]]
 
 
-_DTYPES = ("fp32", "bf16", "fp16")
-
-
 def gpu_options(command: Callable[..., None]) -> Callable[..., None]:
     """`--target --hidden --heads --dtype`: what GPU kernels are planned and compiled for."""
     for option in (
-        click.option("--dtype", type=click.Choice(_DTYPES), help="Dtype that GPU kernels are for."),
+        click.option("--dtype", type=click.Choice(DTYPES), help="Dtype that GPU kernels are for."),
         click.option("--heads", type=click.IntRange(min=1), help="Number of heads that GPU kernels are for."),
         click.option("--hidden", type=click.IntRange(min=1), help="Hidden size that GPU kernels are for."),
         click.option("--target", default="auto", show_default=True, help="auto, cpu, or GPUs separated by commas."),
     ):
         command = option(command)
     return command
+
+
+def plan_for(target: str, hidden: int | None, heads: int | None, dtype: str | None) -> tuple[Problem, Target] | None:
+    """What a plan is for, by the options of `gpu_options`: one head and bf16 unless said otherwise. None without a
+    hidden size, or without a GPU, which is said."""
+    gpu = planned(target)
+    if hidden is None:
+        if (gpu and target != "auto") or heads or dtype:
+            click.echo("rnncc: a plan for a GPU needs --hidden", err=True)
+        return None
+    if gpu is None:
+        click.echo("rnncc: the CPU op takes all sizes at run time; a plan is for a GPU: --target h200", err=True)
+        return None
+    count = heads or 1
+    if hidden % count:
+        raise click.BadParameter(f"{count} does not divide {hidden}", param_hint="--heads")
+    return Problem(hidden // count, count, dtype or "bf16"), gpu
 
 
 def note_gpu_options(*given: object) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import Target
+
 
 @dataclass(frozen=True, slots=True)
 class FusedSchedule:
@@ -59,17 +62,39 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The kernels of one loop, each for more batch columns than the one before. The first that takes a call's columns
-    runs it; where there is none the alternating kernel does, which takes all sizes.
+    """The kernels of one loop, each for more batch columns than the one before; the alternating kernel, which takes all
+    sizes, does the rest.
 
-    step_us          what a step of the columns hinted at is expected to take; None: not known
-    alternating_us   the same, of the alternating kernel
-    rejected         the other families
-    nodes            of the searches for the columns hinted at
+    step_us    what a step of the columns hinted at is expected to take; None: not known
+    rejected   the families that do not run them
+    nodes      of the searches for them
     """
 
     kernels: tuple[FusedSchedule, ...]
     step_us: float | None
-    alternating_us: float | None
     rejected: tuple[Rejected, ...]
     nodes: int
+
+    def kernel_for(self, columns: int) -> FusedSchedule | None:
+        """The fused kernel that runs so many batch columns: the first that takes them. None: the alternating one."""
+        return next((k for k in self.kernels if k.capacity is None or k.capacity >= columns), None)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSchedule:
+    """Both directions of a segment's loop."""
+
+    segment: int
+    forward: Schedule
+    backward: Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The kernels of a cell for a problem on a GPU; `solve_ms`: processor time to find them, the reasons apart."""
+
+    cell: str
+    problem: Problem
+    target: Target
+    loops: tuple[LoopSchedule, ...]
+    solve_ms: float

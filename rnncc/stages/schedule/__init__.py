@@ -37,29 +37,27 @@ def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons
     of theirs comes the quickest for twice the columns that it takes, or at least for one more.
     """
     if isinstance(loop, str):
-        return Schedule((), None, None, (Rejected("fused", None, (Limit("form", loop, ""),)),), 0)
+        return Schedule((), None, (Rejected("fused", None, (Limit("form", loop, ""),)),), 0)
     known = facts(loop)
     alternating = alternating_us(known, problem, target)
     if unfit := _unfit(problem):
-        return Schedule((), alternating, alternating, (Rejected("fused", None, unfit),), 0)
+        return Schedule((), alternating, (Rejected("fused", None, unfit),), 0)
 
     def quickest(*columns: int) -> FusedSchedule | None:
         answers = (_solve(known, replace(problem, columns=wanted), target) for wanted in columns)
         return next((kernel for answer in answers if (kernel := answer.quickest)), None)
 
     answer = _solve(known, problem, target)
-    kernel = answer.quickest or (quickest(TILE_COLUMNS) if problem.columns > TILE_COLUMNS else None)
+    best = answer.quickest
+    kernel = best or (quickest(TILE_COLUMNS) if problem.columns > TILE_COLUMNS else None)
     kernels = []
     while kernel:
         kernels.append(kernel)
         kernel = quickest(2 * kernel.capacity, kernel.capacity + 1) if kernel.capacity else None
-    return Schedule(
-        tuple(kernels),
-        answer.quickest.step_us if answer.quickest else alternating,
-        alternating,
-        answer.rejected(reasons),
-        answer.nodes,
-    )
+    rejected = answer.rejected(reasons)
+    if best:
+        rejected += (Rejected("alternating", alternating, ()),)
+    return Schedule(tuple(kernels), best.step_us if best else alternating, rejected, answer.nodes)
 
 
 def _unfit(problem: Problem) -> tuple[Limit, ...]:

@@ -113,7 +113,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
             "unit_warps": unit_warps,
             "k_warps": k_warps,
             "unit_tile": 8 * unit_blocks,
-            "column_tile": lookup(blocks, columns),
+            "column_tile": TILE_COLUMNS,
             "register_pairs": register_pairs,
             "shared_pairs": pairs - register_pairs,
             "spilled_registers": spilled,

@@ -97,7 +97,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             "blocks": blocks,
             "unit_tile": 8 * unit_blocks,
             "k_warps": _K_WARPS,
-            "column_tile": columns,
+            "column_tile": TILE_COLUMNS * tiles,
             "register_pairs": register_chunks,
             "shared_pairs": chunks - register_chunks,
             "spilled_registers": spilled,

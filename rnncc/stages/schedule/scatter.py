@@ -96,7 +96,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
             "unit_tile": 8 * items,
             "row_warps": row_warps,
             "k_warps": k_warps,
-            "column_tile": lookup(blocks, columns),
+            "column_tile": TILE_COLUMNS,
             "register_pairs": register_pairs,
             "shared_pairs": pairs - register_pairs,
             "spilled_registers": spilled,
