@@ -7,6 +7,7 @@ alternating kernel takes what no fused one does.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from rnncc.constrint import Infeasible, LimitReached, Limits
@@ -43,21 +44,27 @@ def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons
     if unfit := _unfit(problem):
         return Schedule((), alternating, (Rejected("fused", None, unfit),), 0)
 
-    def quickest(*columns: int) -> FusedSchedule | None:
-        answers = (_solve(known, replace(problem, columns=wanted), target) for wanted in columns)
-        return next((kernel for answer in answers if (kernel := answer.quickest)), None)
+    def solve(columns: int, families: Iterable[str] = FAMILIES) -> _Answer:
+        return _solve(known, replace(problem, columns=columns), target, families)
 
-    answer = _solve(known, problem, target)
+    answer = solve(problem.columns)
     best = answer.quickest
-    kernel = best or (quickest(TILE_COLUMNS) if problem.columns > TILE_COLUMNS else None)
-    kernels = []
-    while kernel:
-        kernels.append(kernel)
-        kernel = quickest(2 * kernel.capacity, kernel.capacity + 1) if kernel.capacity else None
+    few = answer if best or problem.columns <= TILE_COLUMNS else solve(TILE_COLUMNS)
+    kernels = tuple(_for_more_and_more(few, solve))
     rejected = answer.rejected(reasons)
     if best:
         rejected += (Rejected("alternating", alternating, ()),)
-    return Schedule(tuple(kernels), best.step_us if best else alternating, rejected, answer.nodes)
+    return Schedule(kernels, best.step_us if best else alternating, rejected, answer.nodes)
+
+
+def _for_more_and_more(answer: _Answer, solve: Callable[[int, Iterable[str]], _Answer]) -> Iterator[FusedSchedule]:
+    """The quickest kernel of an answer, and after it those for more columns."""
+    while kernel := answer.quickest:
+        yield kernel
+        if kernel.capacity is None:
+            return
+        wider = solve(2 * kernel.capacity, answer.feasible)
+        answer = wider if wider.quickest else solve(kernel.capacity + 1, answer.feasible)
 
 
 def _unfit(problem: Problem) -> tuple[Limit, ...]:
@@ -79,6 +86,11 @@ class _Answer:
     quickest: FusedSchedule | None
     nodes: int
 
+    @property
+    def feasible(self) -> tuple[str, ...]:
+        """The families that have a kernel; the others have none for more columns either."""
+        return tuple(family for family, found in self.families if not isinstance(found, Infeasible))
+
     def rejected(self, reasons: bool) -> tuple[Rejected, ...]:
         """All but the quickest."""
         return tuple(
@@ -90,13 +102,13 @@ class _Answer:
         )
 
 
-def _solve(known: Facts, problem: Problem, target: Target) -> _Answer:
+def _solve(known: Facts, problem: Problem, target: Target, wanted: Iterable[str]) -> _Answer:
     elements = problem.columns * problem.heads * problem.units
     memory_us = elements * known.unit_bytes / (1000 * target.memory_gb_s)
     families: list[tuple[str, FusedSchedule | Infeasible]] = []
     nodes = 0
-    for family, draft in FAMILIES.items():
-        drawn = draft(known, problem, target)
+    for family in wanted:
+        drawn = FAMILIES[family](known, problem, target)
         try:
             solution = drawn.model.minimise(drawn.total, limits=LIMITS)
         except Infeasible as reason:

@@ -94,7 +94,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     step = (
         rate.gather
         + by(blocks, sizes, lambda c: rate.column * columns[c] + (rate.hop if c > 1 else 0))
-        + facts.operands * owned * by(blocks, sizes, lambda c: rate.issue * ceil(c, _PEERS) if c > 1 else 0)
+        + facts.operands * owned * by(blocks, sizes, lambda c: rate.post * ceil(c, _PEERS) if c > 1 else 0)
         + lookup(k_warps, {1: 0, 2: rate.merge_2, 4: rate.merge_4, 8: rate.merge_8})
         + rate.traffic * facts.item_traffic * owned
         + 2 * rate.product * ceil_div(warps, 4) * rows * pairs

@@ -14,21 +14,22 @@ from rnncc.ir.target import GPUS, Target
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Tenths of a nanosecond; `column`, `hop` and `issue` are of clusters, the last lines of one family each.
+    """Tenths of a nanosecond; after the first lines, those of one family each.
 
     traffic        a tensor that an item reads or writes
     product        an mma.m16n8k16 of a quarter of a multiprocessor
     matrix         1024 bytes of a matrix from shared memory
     spill          a register of all threads that goes to memory and back
-    column         a batch column of a group
-    hop, issue     of a step, where blocks send at all; a send of a warp
+    column, hop    of clusters: a batch column of a group; sending at all
 
     gather         barriers and latencies of a step
+    post           an operand sent to four blocks
     message        16 bytes from another block
     merge_2, …     sums of 2, 4, 8 K warps brought together
 
     scatter        barriers and latencies of a step
     send, local    8 bytes of each lane of a warp, of a quarter, to other blocks; to the own block
+    issue          the same to other blocks, of a warp
     source, warp   a term of a sum; a warp at the barrier of all
 
     grid           barriers and latencies of a step
@@ -45,9 +46,9 @@ class Rates:
     matrix: int = 44
     spill: int = 100
     column: int = 40
-    hop: int = 300
-    issue: int = 100
+    hop: int = 240
     gather: int = 2400
+    post: int = 160
     message: int = 3
     merge_2: int = 1000
     merge_4: int = 4800
@@ -55,6 +56,7 @@ class Rates:
     scatter: int = 1700
     send: int = 325
     local: int = 50
+    issue: int = 100
     source: int = 40
     warp: int = 45
     grid: int = 2300

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rnncc.constrint import Model, ceil_div, lookup
+from rnncc.constrint import Model, ceil_div
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import (
