@@ -18,7 +18,7 @@ from rnncc.ir.schedule import FusedSchedule, Limit, Rejected, Schedule
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.draft import TILE_COLUMNS, UNIT_BLOCK
-from rnncc.stages.schedule.facts import Facts, facts
+from rnncc.stages.schedule.facts import Facts, facts, memory_us
 from rnncc.stages.schedule.gather import gather
 from rnncc.stages.schedule.grid import grid
 from rnncc.stages.schedule.scatter import scatter
@@ -103,8 +103,7 @@ class _Answer:
 
 
 def _solve(known: Facts, problem: Problem, target: Target, wanted: Iterable[str]) -> _Answer:
-    elements = problem.columns * problem.heads * problem.units
-    memory_us = elements * known.unit_bytes / (1000 * target.memory_gb_s)
+    least_us = memory_us(known, problem, target)
     families: list[tuple[str, FusedSchedule | Infeasible]] = []
     nodes = 0
     for family in wanted:
@@ -116,7 +115,7 @@ def _solve(known: Facts, problem: Problem, target: Target, wanted: Iterable[str]
         except LimitReached as reason:
             raise InternalError(f"the schedule of {family} for {problem} takes too long: {reason}") from reason
         else:
-            families.append((family, drawn.scheduled(solution, memory_us)))
+            families.append((family, drawn.scheduled(solution, least_us)))
             nodes += solution.nodes
     found = [kernel for _, kernel in families if isinstance(kernel, FusedSchedule)]
     best = min(found, key=lambda kernel: (kernel.step_us, kernel.blocks), default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import TENTHS_OF_NS, TILE_COLUMNS, ceil
-from rnncc.stages.schedule.facts import Facts
+from rnncc.stages.schedule.facts import Facts, memory_us
 from rnncc.stages.schedule.rates import rates
 
 _TILE_UNITS, _TILE_TERMS = 16, 16
@@ -22,4 +22,5 @@ def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
     tiles = ceil(elements, _TILE_UNITS * _TILE_TERMS) * ceil(problem.columns, TILE_COLUMNS)
     slower = _FULL_PRECISION if problem.dtype == "fp32" else 1
     products = tiles * rate.product * slower / (_QUARTERS * target.multiprocessors)
-    return round((rate.barrier + stream + products) / TENTHS_OF_NS, 3)
+    step_us = (rate.barrier + stream + products) / TENTHS_OF_NS
+    return round(max(step_us, memory_us(facts, problem, target)), 3)

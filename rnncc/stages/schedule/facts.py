@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import Place, Table
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import Target
 
 RING_STAGES = 8
 # Bytes of a column of 8 units in a ring: 16-bit, float.
@@ -48,3 +50,9 @@ def facts(loop: FusedLoop) -> Facts:
         sum(reads) + len(loop.writes),
         2 * traffic,
     )
+
+
+def memory_us(facts: Facts, problem: Problem, target: Target) -> float:
+    """Microseconds that a step's tensors take through memory, whatever the kernel."""
+    elements = problem.columns * problem.heads * problem.units
+    return elements * facts.unit_bytes / (1000 * target.memory_gb_s)

@@ -25,8 +25,9 @@ _K_WARPS = 8  # all registers of a multiprocessor, and all of a block's 255 a th
 _UNIT_BLOCKS = (1, 2, 3, 4)
 _TILES = (1, 2, 4)
 _POLLED = 8  # registers of 16 bytes for what is asked for at a time
-# With one operand the distance from line to line is part of the instruction.
-_ADDRESS_REGISTERS = 2
+# Of addresses that nvcc keeps from step to step, for a chunk and tile, and for each chunk beyond some. With one operand
+# they are parts of instructions.
+_ADDRESS_REGISTERS, _FAR_REGISTERS, _NEAR_CHUNKS = 2, 6, 16
 
 
 def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
@@ -65,6 +66,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         + 4 * rows * tiles
         + by(tiles, _TILES, lambda n: 4 * n * batch_of(n))
         + (_ADDRESS_REGISTERS * chunks * tiles if facts.operands > 1 else 0)
+        + _FAR_REGISTERS * max(0, chunks - _NEAR_CHUNKS)
         + PAIR_REGISTERS * rows * (1 + register_chunks),
         registers_of(_K_WARPS),
     )
