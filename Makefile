@@ -12,7 +12,7 @@ demo: setup
 	$(BIN)/python examples/char_lm.py
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: setup
 	$(BIN)/python -m ruff check .

@@ -2,9 +2,9 @@
 
     <root>/packages/<key>/<stem>/   a finished package; the folder appears whole, by a rename, or not at all
     <root>/objects/<key>.o          objects that every package shares
-    <root>/tmp/<key>-<pid>/         a build under way, or what a killed one left: the next builder of the key clears it
+    <root>/tmp/<key>-<pid>/         a build under way, or what a killed one left: the next builder clears it
     <root>/locks/<key>.lock         an OS lock while a build runs: it ends with the process that holds it
-    <root>/logs/<name>.log          the compiler's output of builds that failed
+    <root>/logs/<name>.log          the compiler's output of builds that failed, the latest of them
 
 The root is $RNNCC_CACHE_DIR, else $XDG_CACHE_HOME/rnncc, else ~/.cache/rnncc.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import threading
 import time
@@ -27,7 +28,9 @@ from rnncc.diagnostics import Diagnostic, RnnccError
 # Bytes of finished packages and objects that are kept; RNNCC_CACHE_LIMIT overrides. The least recently used go first.
 DEFAULT_LIMIT_BYTES = 1 << 30
 # Nothing used within this time is dropped: another process may be importing it.
-_KEEP_SECONDS = 3600.0
+KEEP_SECONDS = 3600.0
+_MOST_LOGS = 50
+_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 Progress = Callable[[str], None]
 
@@ -49,6 +52,21 @@ def digest(*parts: bytes | str) -> str:
         whole.update(len(data).to_bytes(8, "little"))
         whole.update(data)
     return whole.hexdigest()
+
+
+def limit_bytes() -> int:
+    """The limit of the cache: `RNNCC_CACHE_LIMIT`, bytes as `500000000`, `500MB` (thousands) or `500MiB` (1024s).
+
+    Raises RnnccError (RNN607) where that cannot be read.
+    """
+    text = os.environ.get("RNNCC_CACHE_LIMIT", "").strip()
+    if not text:
+        return DEFAULT_LIMIT_BYTES
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", text, re.IGNORECASE | re.ASCII)
+    if found is None or (found[3] and not found[2]):
+        help = "write bytes, or a number with a unit: RNNCC_CACHE_LIMIT=2GB"
+        raise RnnccError(Diagnostic("RNN607", f"RNNCC_CACHE_LIMIT is '{text}', which is no size", help=help))
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2].lower()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,30 +96,45 @@ class Cache:
         return path
 
     def log(self, name: str) -> Path:
-        """Where a failing build keeps its output."""
-        return self._folder("logs") / f"{name}.log"
+        """Where a failing build keeps its output. The oldest logs go."""
+        folder = self._folder("logs")
+        for _, path in sorted(_by_age(folder))[: 1 - _MOST_LOGS]:
+            with suppress(OSError):
+                path.unlink()
+        return folder / f"{name}.log"
 
     @contextmanager
     def lock(self, name: str, progress: Progress | None = None) -> Iterator[None]:
         """Hold the OS lock of that name. After five seconds of waiting, says for whom."""
         path = self._folder("locks") / f"{name}.lock"
-        try:
-            handle = path.open("a+")
-        except OSError as error:
-            raise _unwritable(self.root, error) from None
-        with handle:
-            _wait(handle.fileno(), path, progress)
-            handle.seek(0)
-            handle.truncate()
-            handle.write(str(os.getpid()))
-            handle.flush()
-            yield
+        while True:
+            try:
+                handle = path.open("a+")
+            except OSError as error:
+                raise _unwritable(self.root, error) from None
+            with handle:
+                _wait(handle.fileno(), path, progress)
+                # Who held it may have removed the file: a lock on that is nobody's.
+                if not _is_at(handle.fileno(), path):
+                    continue
+                handle.seek(0)
+                handle.truncate()
+                handle.write(str(os.getpid()))
+                handle.flush()
+                try:
+                    yield
+                finally:
+                    # Removed while held, so that nobody else can hold it; the next one makes it anew.
+                    with suppress(OSError):
+                        path.unlink()
+                return
 
     def build(self, key: str, stem: str, make: Callable[[Path], None], progress: Progress | None = None) -> Path:
         """The package of that key, made once however many processes ask: `make` fills the folder it is given."""
         found = self.package(key)
         if found is not None:
             return found
+        limit_bytes()  # what cannot be read is said before the work
         with self.lock(key, progress):
             found = self.package(key)
             if found is not None:
@@ -139,8 +172,9 @@ class Cache:
             raise _unwritable(self.root, error) from None
 
     def trim(self) -> None:
-        """Drop what was used longest ago until the cache is within its limit."""
-        limit = int(os.environ.get("RNNCC_CACHE_LIMIT", DEFAULT_LIMIT_BYTES))
+        """Drop what was used longest ago until the cache is within its limit, and what killed processes left."""
+        limit = limit_bytes()
+        self._sweep()
         entries: list[tuple[float, int, Path]] = []
         for kind in ("packages", "objects"):
             for path in (self.root / kind).glob("*"):
@@ -150,7 +184,7 @@ class Cache:
                     continue  # another process dropped it
         total = sum(size for _, size, _ in entries)
         for used, size, path in sorted(entries):
-            if total <= limit or time.time() - used < _KEEP_SECONDS:
+            if total <= limit or time.time() - used < KEEP_SECONDS:
                 break
             if path.is_dir():
                 # Away at once: who looks now finds the whole package or none, also where this process is killed.
@@ -159,8 +193,44 @@ class Cache:
                     path.rename(dropped)
                     shutil.rmtree(dropped, ignore_errors=True)
             else:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
             total -= size
+
+    def _sweep(self) -> None:
+        """Remove what killed processes left: unfinished builds and copies, and locks."""
+        for _, path in _by_age(self.root / "tmp"):
+            # The builder of a key holds its lock; what was dropped from the cache, anybody may remove.
+            with self._unlocked(path.name.partition("-")[0]) as free:
+                if free:
+                    shutil.rmtree(path, ignore_errors=True)
+        now = time.time()
+        for used, path in _by_age(self.root / "objects"):
+            if path.suffix == ".tmp" and now - used > KEEP_SECONDS:
+                with suppress(OSError):
+                    path.unlink()
+        for used, path in _by_age(self.root / "locks"):
+            if now - used > KEEP_SECONDS:
+                with self._unlocked(path.stem):
+                    pass
+
+    @contextmanager
+    def _unlocked(self, name: str) -> Iterator[bool]:
+        """Holds the lock of that name, if nobody does: whether it is held now."""
+        path = self.root / "locks" / f"{name}.lock"
+        try:
+            handle = path.open("a+")
+        except OSError:
+            yield False
+            return
+        with handle:
+            free = _try(handle.fileno()) and _is_at(handle.fileno(), path)
+            try:
+                yield free
+            finally:
+                if free:
+                    with suppress(OSError):
+                        path.unlink()
 
     def _folder(self, kind: str) -> Path:
         folder = self.root / kind
@@ -185,14 +255,47 @@ def _unwritable(root: Path, error: OSError) -> RnnccError:
 def _wait(descriptor: int, path: Path, progress: Progress | None) -> None:
     started, told = time.monotonic(), False
     while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _try(descriptor):
             return
-        except BlockingIOError:
-            if progress is not None and not told and time.monotonic() - started > 5:
-                told = True
-                progress(f"waiting for process {path.read_text() or '?'}, which builds the same package")
-            time.sleep(0.02)
+        if progress is not None and not told and time.monotonic() - started > 5:
+            told = True
+            holder = ""
+            with suppress(OSError):  # just removed: the lock is free
+                holder = path.read_text()
+            progress(f"waiting for process {holder or '?'}, which builds the same package")
+        time.sleep(0.02)
+
+
+def _try(descriptor: int) -> bool:
+    """Take the OS lock of an open file, if it is free."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file is the one that stands at the path now."""
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    own = os.fstat(descriptor)
+    return (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _by_age(folder: Path) -> list[tuple[float, Path]]:
+    """What lies in a folder, with the time of its last change. Nothing where there is no such folder."""
+    found = []
+    try:
+        paths = list(folder.iterdir())
+    except OSError:
+        return []
+    for path in paths:
+        with suppress(OSError):  # another process removed it
+            found.append((path.stat().st_mtime, path))
+    return found
 
 
 def _touch(path: Path) -> None:

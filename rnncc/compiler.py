@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     from rnncc.ir.kernel import KernelPlan
     from rnncc.ir.problem import Problem
     from rnncc.ir.recurrence import Recurrence
-    from rnncc.ir.schedule import Plan
+    from rnncc.ir.schedule import FusedKernels, FusedSchedule, Plan
     from rnncc.ir.target import Target
     from rnncc.stages.build import Nvcc, Product, Toolchain
 
 Shaping = Mapping[str, float | int | str]
 Progress = Callable[[str], None]
+Problems = Sequence["Problem"]
 
 
 class Analysis(NamedTuple):
@@ -151,13 +152,20 @@ def stage_text(source: Source, stage: str, problem: Problem | None = None, targe
 
 
 def build_package(
-    path: Path, out: Path, *, target: str = "auto", name: str | None = None, progress: Progress | None = None
+    path: Path,
+    out: Path,
+    *,
+    target: str = "auto",
+    name: str | None = None,
+    problems: Problems = (),
+    progress: Progress | None = None,
 ) -> Path:
-    """Build the cells of the file at `path` into the folder `out/<stem>`, and return that folder.
+    """Build the cells of the file at `path` into the folder `out/<stem>`, and return that folder. `problems`: for which
+    (units of a head, dtype) there shall be fused GPU kernels.
 
     Raises:
         RnnccError: mistakes in the text; RNN601 without a compiler, RNN602 where it failed, RNN603 to RNN605 where
-            the folder cannot be written, RNN606 for an unknown target, RNN607 for a GPU without nvcc.
+            the folder cannot be written, RNN606 for an unknown target, RNN608 for a GPU without nvcc.
     """
     from rnncc.stages.build import check_stem, find_nvcc, find_toolchain, install
     from rnncc.targets import architectures
@@ -165,7 +173,7 @@ def build_package(
     nvcc = find_nvcc(architectures(target), required="auto" not in target.split(","))
     stem = name or path.stem
     check_stem(stem, out)
-    package, cache = _build(read_source(path), stem, {}, find_toolchain(), nvcc, progress)
+    package, cache = _build(read_source(path), stem, {}, find_toolchain(), nvcc, progress, problems)
     return install(package, out, cache)
 
 
@@ -214,19 +222,23 @@ def _build(
     toolchain: Toolchain | None,
     nvcc: Nvcc | None,
     progress: Progress | None,
+    problems: Problems = (),
 ) -> tuple[Path, Any]:
     from rnncc.cache import Cache, default_root
     from rnncc.stages.build import build, first_key
 
     cache = Cache(default_root())
-    key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping)
+    key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping, problems)
     package = build(
-        key, stem, lambda: _produce(source, stem, shaping, toolchain, nvcc), toolchain, cache, progress, nvcc
+        key, stem, lambda: _produce(source, stem, shaping, toolchain, nvcc, problems), toolchain, cache, progress, nvcc
     )
     return package, cache
 
 
-def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, nvcc: Nvcc | None) -> Product:
+def _produce(
+    source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, nvcc: Nvcc | None, problems: Problems
+) -> Product:
+    from rnncc.ir.cell import declared_names
     from rnncc.ir.package import CompiledCell
     from rnncc.stages.build import Product
     from rnncc.stages.classify import classify
@@ -241,7 +253,7 @@ def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain |
         masked = mask(cell)
         adjoints, masked_adjoints = (differentiate(cell), differentiate(masked)) if toolchain else ((), ())
         classes = tuple(
-            (", ".join(segment.states), recurrence.kind.value, recurrence.form, recurrence.why)
+            (", ".join(declared_names(cell, segment)), recurrence.kind.value, recurrence.form, recurrence.why)
             for segment, recurrence in zip(cell.segments, classify(cell), strict=True)
         )
         compiled.append(CompiledCell(cell, masked, classes, adjoints, masked_adjoints))
@@ -251,17 +263,34 @@ def _produce(source: Source, stem: str, shaping: Shaping, toolchain: Toolchain |
     files = render_package(plan_package(stem, VERSION, compiled, cuda=cuda), templates_dir())
     return Product(
         files,
-        _render(plans, cuda=cuda) if plans else None,
+        _render(plans, cuda=cuda, problems=problems if cuda else ()) if plans else None,
         tuple(cell.name for cell in cells),
         missing="" if toolchain else "no C++ compiler was found when it was built",
         about={"rnncc": VERSION, "source": source.text},
     )
 
 
-def _render(plans: list[KernelPlan], *, cuda: bool) -> Bundle:
+def _render(plans: list[KernelPlan], *, cuda: bool, problems: Problems = ()) -> Bundle:
     from rnncc.stages.render import render
 
-    return render(plans, cuda=cuda)
+    return render(plans, cuda=cuda, fused=[fused_kernels(plan, problems) for plan in plans])
+
+
+def fused_kernels(plan: KernelPlan, problems: Problems) -> list[FusedKernels]:
+    """The fused kernels of a cell for each of the problems, as `schedule` lays them out on an H200."""
+    from rnncc.ir.kernel import fused_programs
+    from rnncc.ir.schedule import FusedKernels
+    from rnncc.ir.target import GPUS
+    from rnncc.stages.schedule import schedule
+
+    def kernels(problem: Problem) -> Iterator[tuple[str, FusedSchedule]]:
+        for program, loop in fused_programs(plan):
+            # A kernel is named by its most columns: of several with as many, the first stays.
+            named = {kernel.columns: kernel for kernel in reversed(schedule(loop, problem, GPUS["h200"]).kernels)}
+            yield from ((program, named[columns]) for columns in sorted(named))
+
+    names = {"bf16": "bf16", "fp16": "f16"}
+    return [FusedKernels(problem.units, names[problem.dtype], tuple(kernels(problem))) for problem in problems]
 
 
 def _plan(cell: Cell) -> KernelPlan:

@@ -54,7 +54,7 @@ class RnnccError(Exception):
         shown = [render(diagnostic) for diagnostic in self.diagnostics[:_MOST_SHOWN]]
         if len(self.diagnostics) > _MOST_SHOWN:
             shown.append(f"and {len(self.diagnostics) - _MOST_SHOWN} more")
-        return "\n".join(shown)
+        return "\n\n".join(shown)
 
 
 class InternalError(Exception):

@@ -6,10 +6,11 @@ from typing import Any
 
 from rnncc.explain_plan import plan_facts, plan_words
 from rnncc.ir.adjoint import Adjoint
-from rnncc.ir.cell import Cell, Contraction, Segment, value_table
+from rnncc.ir.cell import Cell, Contraction, Segment, declared_names, value_table
 from rnncc.ir.dim import show
 from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.schedule import Plan
+from rnncc.ir.show import show_constraint
 
 
 def explain(
@@ -45,7 +46,7 @@ def explain(
         ],
         "classes": [
             {
-                "states": list(segment.states),
+                "states": list(declared_names(cell, segment)),
                 "class": recurrence.kind.value,
                 "form": recurrence.form,
                 "why": recurrence.why,
@@ -60,6 +61,7 @@ def explain(
         ],
         "saved": saved,
         "outputs": [cell.output],
+        "constraints": [show_constraint(constraint) for constraint in cell.constraints],
     }
     return facts | plan_facts(plan)
 
@@ -71,6 +73,9 @@ def explain_words(
     facts = explain(cell, recurrences, adjoints)
     states = ", ".join(f"{state['name']} [{state['width']}]" for state in facts["states"])
     lines = [f"{cell.name}: states {states}; output {cell.output}"]
+    if cell.constraints:
+        needed = ", ".join(f"{show_constraint(constraint)} ({constraint.why})" for constraint in cell.constraints)
+        lines.append(f"  sizes must fulfil: {needed}")
     if cell.prologue:
         lines.append(f"  once a call, from parameters (torch): {_targets(cell.prologue)}")
     for index, (segment, recurrence, adjoint) in enumerate(zip(cell.segments, recurrences, adjoints, strict=True)):
@@ -89,7 +94,8 @@ def _targets(nodes: tuple[Any, ...]) -> str:
 def _segment_words(index: int, segment: Segment, recurrence: Recurrence, adjoint: Adjoint, cell: Cell) -> list[str]:
     table = value_table(cell)
     form = f", {recurrence.form}" if recurrence.form else ""
-    lines = [f"  segment {index}: {', '.join(segment.states)}: {recurrence.kind.value}{form}: {recurrence.why}"]
+    states = ", ".join(declared_names(cell, segment))
+    lines = [f"  segment {index}: {states}: {recurrence.kind.value}{form}: {recurrence.why}"]
     if segment.batched:
         lines.append(f"    before the loop, over all steps (torch): {_targets(segment.batched)}")
     products = [node for node in segment.nodes if isinstance(node, Contraction)]

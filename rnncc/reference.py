@@ -17,7 +17,19 @@ from torch import Tensor
 
 from rnncc.diagnostics import InternalError
 from rnncc.functions import OPERATORS
-from rnncc.ir.cell import Cell, Contraction, Delay, Node, Pointwise, RowOp, RowOperator, State, Value, value_table
+from rnncc.ir.cell import (
+    Cell,
+    Contraction,
+    Delay,
+    Node,
+    Pointwise,
+    RowOp,
+    RowOperator,
+    State,
+    Value,
+    declared_state,
+    value_table,
+)
 from rnncc.ir.dim import HEADS, ONE, Dim, evaluate, split_multiple
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.runtime import functional
@@ -294,14 +306,8 @@ def fixed_values(
     return fixed
 
 
-def _root(state: State, cell: Cell) -> State:
-    while state.delay_of is not None:
-        state = next(other for other in cell.states if other.name == state.delay_of)
-    return state
-
-
 def _declared(state: State, cell: Cell, machine: Interpreter, fixed: Mapping[str, Tensor]) -> Tensor:
-    root = _root(state, cell)
+    root = declared_state(state, {other.name: other for other in cell.states})
     return fixed[f"{root.name}0"] if root.initial is None else machine.number(root.initial)
 
 

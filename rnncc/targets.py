@@ -55,6 +55,12 @@ def _unknown(name: str, architectures: str) -> RnnccError:
     )
 
 
+def has_clusters(architecture: str) -> bool:
+    """Whether thread blocks form clusters there: since Hopper."""
+    match = _ARCHITECTURE.fullmatch(architecture)
+    return match is not None and int(match[1]) >= 90
+
+
 def present() -> tuple[str, ...]:
     """The architectures of this machine's GPUs, by the CUDA driver; none where there is no driver or no GPU."""
     try:

@@ -72,8 +72,16 @@ def test_new_overwrites_nothing(tmp_path: Path) -> None:
     assert path.read_text() == GOOD
 
 
+def test_new_names_a_folder_that_is_missing(tmp_path: Path) -> None:
+    result = run("new", tmp_path / "sub" / "abc")
+    assert result.exit_code == 1
+    assert f"there is no folder '{tmp_path / 'sub'}'" in result.stderr
+
+
 def test_new_refuses_what_is_no_name(tmp_path: Path) -> None:
-    assert "RNN604" in run("new", tmp_path / "two words").stderr
+    for name in ("two words", "class", "_cell"):
+        assert "RNN604" in run("new", tmp_path / name).stderr
+        assert not (tmp_path / f"{name}.rnn").exists()
     assert not list(tmp_path.iterdir())
 
 
@@ -176,6 +184,12 @@ def test_explain_json_has_the_keys_of_the_plan() -> None:
     assert keys | {"predicted_us_per_step", "solve_ms", "rejected"} <= set(facts)
 
 
+def test_explain_names_the_states_of_the_text_alone(tmp_path: Path) -> None:
+    path = write(tmp_path, "cell Late\nstate h\nh[t] = tanh(W@x + R@h[t-3] + b)\n")
+    assert json.loads(run("explain", "--json", path).stdout)["classes"][0]["states"] == ["h"]
+    assert "segment 0: h: DENSE: R@h[t-3] mixes the units" in run("explain", path).stdout
+
+
 def test_explain_json_is_a_list_for_several_cells(tmp_path: Path) -> None:
     path = write(tmp_path, TWO)
     assert [facts["cell"] for facts in json.loads(run("explain", "--json", path).stdout)] == ["Elman", "Relu"]
@@ -235,6 +249,19 @@ def test_explain_without_a_size_has_no_plan() -> None:
 def test_show_of_a_schedule_is_for_a_size() -> None:
     assert "alternating" in run("show", "elman", "--stage", "schedule").stdout
     assert "gather, scope block" in run("show", "elman", "--stage", "schedule", *SIZES).stdout
+
+
+def test_an_unknown_target_is_refused_alike(tmp_path: Path) -> None:
+    for command in ("explain", "build"):
+        result = run(command, write(tmp_path, GOOD), "--target", "banana")
+        assert result.exit_code == 1
+        assert "RNN606" in result.stderr and "auto, cpu" in result.stderr
+
+
+def test_explain_lists_what_the_sizes_must_fulfil(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace("W@x", "x"))
+    assert "sizes must fulfil: I == H (line 3)" in run("explain", path).stdout
+    assert "I == H" in json.loads(run("explain", "--json", path).stdout)["constraints"]
 
 
 def test_explain_of_a_code() -> None:
@@ -312,12 +339,6 @@ def test_build_refuses_a_name_that_cannot_be_imported(tmp_path: Path, name: str)
     assert result.exit_code == 1
     assert "RNN604" in result.stderr
     assert not (tmp_path / "out").exists()
-
-
-def test_build_refuses_an_unknown_target(tmp_path: Path) -> None:
-    result = run("build", write(tmp_path, GOOD), "-o", tmp_path / "out", "--target", "abacus")
-    assert result.exit_code == 1
-    assert "RNN606" in result.stderr
 
 
 def test_build_makes_a_package_that_needs_no_rnncc(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rnncc import load
 from rnncc.catalogue import catalogue, markdown
 from rnncc.compiler import front
 from rnncc.paths import shipped_cells
@@ -45,6 +46,22 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     names: dict[str, object] = {}
     exec(compile(program, "README.md", "exec"), names)
     assert tuple(names["output"].shape) == (100, 32, 256)  # type: ignore[attr-defined]
+
+
+def test_the_examples_of_the_python_page_run_one_after_the_other() -> None:
+    programs = blocks(ROOT / "docs" / "python.md", "python")
+    assert len(programs) > 5
+    names: dict[str, object] = {}
+    for program in programs:
+        exec(compile(program, "python.md", "exec"), names)
+
+
+def test_the_shape_that_language_md_gives_for_heads() -> None:
+    text = " ".join((ROOT / "docs" / "language.md").read_text(encoding="utf-8").split())
+    assert "`weight_hh_l0` is [gates·H, H/N]" in text
+    layer = load("gru").GRU(3, 8, num_heads=2)
+    assert layer.weight_hh_l0.shape == (3 * 8, 8 // 2)
+    assert layer.gate_parameters()["R_z"].shape == (2, 8 // 2, 8 // 2)
 
 
 @pytest.mark.parametrize("path", [README, ROOT / "docs" / "language.md"], ids=lambda path: path.name)

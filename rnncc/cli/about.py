@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from rnncc.cache import default_root
-from rnncc.cli.output import json_option, print_json, table
+from rnncc.cli.output import ignore_missing_numpy, json_option, print_json, table
 from rnncc.diagnostics import RnnccError
 from rnncc.paths import shipped_cells
 from rnncc.read import read_source
@@ -66,6 +66,7 @@ def env(as_json: bool) -> None:
 
 
 def _torch() -> dict[str, Any] | None:
+    ignore_missing_numpy()
     try:
         import torch
     except ImportError:
@@ -103,9 +104,10 @@ def _instructions() -> str:
     except OSError:
         return "unknown"
     flags = next((set(line.split(":", 1)[1].split()) for line in text.splitlines() if line.startswith("flags")), set())
-    if flags >= {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}:
-        return "x86-64-v4"
-    return "x86-64-v3" if flags >= {"avx2", "fma", "bmi1", "bmi2", "f16c"} else "generic"
+    # The same lists as in dispatch.h; Linux calls lzcnt abm.
+    if not flags >= {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm"}:
+        return "generic"
+    return "x86-64-v4" if flags >= {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"} else "x86-64-v3"
 
 
 def _cache() -> dict[str, Any]:
@@ -128,8 +130,6 @@ def _advice(found: dict[str, Any]) -> list[str]:
             "No C++ compiler: cells run on the slow reference path, build does not work. "
             "Install one (apt install g++), or set CXX to its path"
         )
-    if found["ninja"] is None:
-        lines.append("ninja is missing: nothing can be compiled. Install it: pip install ninja")
     if found["gpu"] and found["nvcc"] is None:
         lines.append(
             "A GPU but no nvcc: cells run on the slow reference path there. Install NVIDIA's CUDA toolkit, or put its "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO, TypeVar
 
@@ -22,7 +23,7 @@ from rnncc.targets import planned
 EXIT_USER = 1
 EXIT_TOOLCHAIN = 3
 # No C++ compiler; compilation failed; no CUDA compiler.
-_TOOLCHAIN_CODES = frozenset({"RNN601", "RNN602", "RNN607"})
+_TOOLCHAIN_CODES = frozenset({"RNN601", "RNN602", "RNN608"})
 
 
 def _mark_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:
@@ -34,6 +35,11 @@ def _mark_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> 
 json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_mark_json, help="Print one JSON value and nothing else."
 )
+
+
+def ignore_missing_numpy() -> None:
+    """Before torch is imported: that NumPy is missing is no concern of who runs a command that needs none."""
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
 
 
 def wants_colour(stream: TextIO) -> bool:
@@ -156,24 +162,41 @@ def gpu_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def problem_of(hidden: int, heads: int | None, dtype: str | None) -> Problem:
+    """What kernels are for, by the options of `gpu_options`: one head and bf16 unless said otherwise."""
+    if hidden % (heads or 1):
+        raise click.BadParameter(f"{hidden} is no multiple of {heads} heads", param_hint="--hidden")
+    return Problem(hidden // (heads or 1), heads or 1, dtype or "bf16")
+
+
 def plan_for(target: str, hidden: int | None, heads: int | None, dtype: str | None) -> tuple[Problem, Target] | None:
-    """What a plan is for, by the options of `gpu_options`: one head and bf16 unless said otherwise. None without a
-    hidden size, or without a GPU, which is said."""
+    """What a plan is for. None without a hidden size, or without a GPU, which is said."""
     gpu = planned(target)
     if hidden is None:
         if (gpu and target != "auto") or heads or dtype:
             click.echo("rnncc: a plan for a GPU needs --hidden", err=True)
         return None
+    problem = problem_of(hidden, heads, dtype)
     if gpu is None:
-        click.echo("rnncc: the CPU op takes all sizes at run time; a plan is for a GPU: --target h200", err=True)
+        click.echo("rnncc: the CPU op takes every size at run time; a plan is for a GPU: --target h200", err=True)
         return None
-    count = heads or 1
-    if hidden % count:
-        raise click.BadParameter(f"{count} does not divide {hidden}", param_hint="--heads")
-    return Problem(hidden // count, count, dtype or "bf16"), gpu
+    return problem, gpu
+
+
+def fused_problems(hidden: int | None, heads: int | None, dtype: str | None) -> tuple[Problem, ...]:
+    """What the options ask fused kernels to be built for."""
+    if hidden is None:
+        if heads is not None or dtype is not None:
+            raise click.UsageError("--heads and --dtype belong to --hidden: kernels are made for one size")
+        return ()
+    if dtype == "fp32":
+        raise click.BadParameter(
+            "kernels for one size are 16-bit; float32 has those for every size", param_hint="--dtype"
+        )
+    return (problem_of(hidden, heads, dtype),)
 
 
 def note_gpu_options(*given: object) -> None:
     """Say that sizes given for GPU kernels change nothing yet."""
     if any(value is not None for value in given):
-        click.echo("rnncc: GPU kernels are not supported yet; the CPU op takes all sizes at run time", err=True)
+        click.echo("rnncc: no kernel is made for one size yet; all take every size at run time", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ from rnncc.read import read_source
 STAGES = ("parse", "check", "classify", "differentiate", "schedule", "lower", "render")
 
 _STARTER = """\
-# {name}: say here what the cell is and where it comes from (this text appears in `rnncc cells` and in generated code).
+# {name}: say here what the cell is and where it comes from (this text is kept in the generated code).
 #
 # x        the input of this step          W@x       a trained matrix times it, one of its own for every equation
 # h[t-1]   the state before this step      R@h[t-1]  a trained recurrent matrix times it
@@ -54,9 +55,9 @@ def new(name: Path) -> None:
     """Write a commented starter cell to NAME.rnn."""
     path = name if name.suffix == SUFFIX else name.with_name(name.name + SUFFIX)
     stem = path.stem
-    if not (stem.isidentifier() and stem.isascii()):
+    if not (stem.isidentifier() and stem.isascii()) or keyword.iskeyword(stem) or stem.startswith("_"):
         message = f"'{stem}' cannot be the name of a package"
-        raise RnnccError(Diagnostic("RNN604", message, help="use letters, digits and underscores"))
+        raise RnnccError(Diagnostic("RNN604", message, help="use letters, digits and underscores, a letter first"))
     # A cell's name has an upper-case letter.
     words = [word for word in stem.split("_") if word]
     cell = stem if stem != stem.lower() else "".join(word[0].upper() + word[1:] for word in words)
@@ -66,6 +67,8 @@ def new(name: Path) -> None:
             file.write(text)
     except FileExistsError:
         raise click.ClickException(f"{path} exists already; nothing was written") from None
+    except FileNotFoundError:
+        raise click.ClickException(f"cannot write {path}: there is no folder '{path.parent}'") from None
     except OSError as error:
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
     click.echo(f"wrote {path}; next: rnncc check {path}")

@@ -50,6 +50,7 @@ CHECK = (
         "`triangular(k)`.",
         _cell("state h", "h[t] = max(W@x + R@h[t-1] + b)"),
         _cell("state h", "h[t] = max(W@x + R@h[t-1] + b, 0)"),
+        label="does not fit the function",
     ),
     Code(
         "RNN205",
@@ -66,6 +67,7 @@ CHECK = (
         "them cannot have the same target. Give the first value a name of its own.",
         _cell("state h", "n = W@x + R@h[t-1] + b", "n = tanh(n)", "h[t] = n"),
         _cell("state h", "a = W@x + R@h[t-1] + b", "n = tanh(a)", "h[t] = n"),
+        label="the second equation",
     ),
     Code(
         "RNN207",
@@ -82,6 +84,7 @@ CHECK = (
         "needs its value, declare it as a state.",
         _cell("state h", "g[t] = sigmoid(W@x + b)", "h[t] = g*tanh(W@x + R@h[t-1] + b)"),
         _cell("state h", "g = sigmoid(W@x + b)", "h[t] = g*tanh(W@x + R@h[t-1] + b)"),
+        label="has no time index",
     ),
     Code(
         "RNN209",
@@ -99,6 +102,7 @@ CHECK = (
         "matrix`), or, to share it, a `param`.",
         _cell("state h, c", "c[t] = tanh(W@x + R@h[t-1] + R@c[t-1] + b)", "h[t] = tanh(c[t])"),
         _cell("state h, c", "weights Q: matrix", "c[t] = tanh(W@x + R@h[t-1] + Q@c[t-1] + b)", "h[t] = tanh(c[t])"),
+        label="a second operand",
     ),
     Code(
         "RNN211",
@@ -123,6 +127,7 @@ CHECK = (
         "scalars scale with `*`. Products of two matrices are allowed where both are parameters.",
         _cell("state h", "h[t] = tanh(W@x + R@0.5 + h[t-1] + b)"),
         _cell("state h", "h[t] = tanh(W@x + 0.5*h[t-1] + b)"),
+        label="not a vector",
     ),
     Code(
         "RNN214",
@@ -141,6 +146,7 @@ CHECK = (
         "the input.",
         _cell("state h", "h[t] = tanh(W@x[t+1] + R@h[t-1] + b)"),
         _cell("state h", _ELMAN),
+        label="not known at t",
     ),
     Code(
         "RNN216",
@@ -150,6 +156,7 @@ CHECK = (
         "`h[2*t]` mean nothing here.",
         _cell("state h", "h[t] = tanh(W@x + R@h[2*t] + b)"),
         _cell("state h", _ELMAN),
+        label="no such index",
     ),
     Code(
         "RNN217",
@@ -170,6 +177,7 @@ CHECK = (
         "names.",
         _cell("input scale: 1", "state h", "const scale = 0.1", "h[t] = scale*tanh(W@x + R@h[t-1] + b)"),
         _cell("input gap: 1", "state h", "const scale = 0.1", "h[t] = scale*gap*tanh(W@x + R@h[t-1] + b)"),
+        label="declared before",
     ),
     Code(
         "RNN219",
@@ -190,6 +198,7 @@ CHECK = (
             "    n[l] = tanh(R@h[t-1] + b)",
             "h[t] = z*n[1] + n[2]",
         ),
+        label="the other spelling",
     ),
     Code(
         "RNN220",
@@ -199,13 +208,16 @@ CHECK = (
         "values at run time, write `where(condition, a, b)`.",
         _cell("state h", "h[t] = tanh((W@x if x > 0 else 0) + R@h[t-1] + b)"),
         _cell("state h", "h[t] = tanh(where(W@x > 0, W@x, 0) + R@h[t-1] + b)"),
+        label="not known when compiling",
     ),
     Code(
         "RNN221",
         "the cell is too large",
-        "An equation may have 4,096 nodes and a cell 1,024 equations after its loops are unrolled. Beyond that "
-        "the generated code would take minutes to compile. Check the loop's bounds.",
+        "An equation may have 4,096 nodes and a cell 1,024 equations after its loops are unrolled; "
+        "`h[t-k]` reaches back 64 steps at most (each is one more value that the kernels carry), `x[t-k]` 1,024. "
+        "Beyond that the generated code would take minutes to compile. Check the loop's bounds.",
         _cell("state h", "s[0] = h[t-1]", "for l in 1..2000:", "    s[l] = tanh(R@s[l-1] + b)", "h[t] = s[2000] + W@x"),
+        label="too many",
     ),
     Code(
         "RNN222",
@@ -215,6 +227,7 @@ CHECK = (
         "Declare the width of v (`local v: 4*H`) or of the targets.",
         _cell("state h", "local v: 3*H", "v = W@x + R@h[t-1] + b", "i, g = split(v)", "h[t] = sigmoid(i)*tanh(g)"),
         _cell("state h", "local v: 2*H", "v = W@x + R@h[t-1] + b", "i, g = split(v)", "h[t] = sigmoid(i)*tanh(g)"),
+        label="cannot be divided so",
     ),
     Code(
         "RNN223",
@@ -223,6 +236,7 @@ CHECK = (
         "or negative, or two uses of it contradict each other.",
         _cell("dim P = 0", "state h: P", _ELMAN),
         _cell("dim P = 64", "state h: P", _ELMAN),
+        label="too small",
     ),
     Code(
         "RNN224",
@@ -232,6 +246,7 @@ CHECK = (
         "last five need a matrix.",
         _cell("state h", _ELMAN, "init b = orthogonal"),
         _cell("state h", _ELMAN, "init R = orthogonal"),
+        label="no initialiser",
     ),
     Code(
         "RNN225",
@@ -240,6 +255,7 @@ CHECK = (
         "of the first input, is passed to the module as `hx`.",
         _cell("state h = tanh(x)", _ELMAN),
         _cell("state h = learned", _ELMAN),
+        label="not known before the run",
     ),
     Code(
         "RNN226",
@@ -249,6 +265,7 @@ CHECK = (
         "the input is an equation.",
         _cell("state h", "const k = x", "h[t] = k*tanh(W@x + R@h[t-1] + b)"),
         _cell("state h", "param k: scalar = 1", "h[t] = k*tanh(W@x + R@h[t-1] + b)"),
+        label="not constant",
     ),
     Code(
         "RNN227",
@@ -256,6 +273,7 @@ CHECK = (
         "The types of parameters are `vector`, `scalar`, `matrix`, `matrix(rows, columns)`, `diag` and `blockdiag(n)`.",
         _cell("state h", "weights p: vectr", "h[t] = tanh(W@x + p*h[t-1] + b)"),
         _cell("state h", "weights p: vector", "h[t] = tanh(W@x + p*h[t-1] + b)"),
+        label="no such type",
     ),
     Code(
         "RNN228",
@@ -264,6 +282,7 @@ CHECK = (
         "them. `blockdiag(n)` and `diag` are the nearest that it does.",
         _cell("state h", "weights R: sparse(density=0.3)", _ELMAN),
         _cell("state h", "weights R: blockdiag(4)", _ELMAN),
+        label="not supported yet",
     ),
     Code(
         "RNN229",
@@ -273,6 +292,7 @@ CHECK = (
         "recurrences and external memories are other kinds of programs. The message names the nearest form that "
         "can be stated.",
         _cell("state C: matrix", "k = W@x", "C[t] = C[t-1] + k"),
+        label="outside the language",
     ),
     Code(
         "RNN230",
@@ -282,6 +302,7 @@ CHECK = (
         "written `max(v, 0.01*v)`, `elu(v)` `where(v > 0, v, exp(min(v, 0)) - 1)`.",
         _cell("state h", "h[t] = leakyrelu(W@x + R@h[t-1] + b)"),
         _cell("state h", "v = W@x + R@h[t-1] + b", "h[t] = max(v, 0.01*v)"),
+        label="reads a state",
     ),
     Code(
         "RNN231",
@@ -290,6 +311,7 @@ CHECK = (
         "ordinary feed-forward layer of torch.nn.",
         _cell("h = tanh(W@x + b)"),
         _cell("state h", _ELMAN),
+        label="has no state",
     ),
     Code(
         "RNN232",
@@ -298,6 +320,7 @@ CHECK = (
         "first state is the output. Other states are returned on request (`return_sequences_of=`).",
         _cell("state h", "output y", _ELMAN, "output h", "y = sigmoid(R@h[t] + b)"),
         _cell("state h", "output y", _ELMAN, "y = sigmoid(R@h[t] + b)"),
+        label="cannot be an output",
     ),
     Code(
         "RNN233",
@@ -307,6 +330,7 @@ CHECK = (
         "the packed tensor.",
         _cell("state h", "f = sigmoid(R@h[t-1] + b)", "h[t] = f*tanh(W_f@x + R@h[t-1] + b)"),
         _cell("state h", "f = sigmoid(W@x + R@h[t-1] + b)", "h[t] = f*tanh(W_f@x + R@h[t-1] + b)"),
+        label="no such parameter",
     ),
     Code(
         "RNN234",
@@ -323,6 +347,7 @@ CHECK = (
         _cell(
             "state h", "const k = 2", "for l in 1..2:", "    n[l] = tanh(R@h[t-1] + b)", "h[t] = k*n[1] + n[2] + W@x"
         ),
+        label="belongs before the loop",
     ),
     Code(
         "RNN235",
@@ -339,6 +364,7 @@ CHECK = (
             "h[t] = s[L] + W@x",
         ),
         shaping=(("L", "tanh"),),
+        label="no such constant",
     ),
     Code(
         "RNN236",
@@ -347,5 +373,6 @@ CHECK = (
         "equation defines a gate (a new name) or a state's `[t]`.",
         _cell("input gap: 1", "state h", "gap = 2", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
         _cell("input gap: 1", "state h", "twice = 2*gap", "h[t] = twice*tanh(W@x + R@h[t-1] + b)"),
+        label="cannot be written",
     ),
 )

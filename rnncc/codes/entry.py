@@ -17,6 +17,7 @@ class Code:
     mended       the same text without the mistake; None where the explanation says enough
     pedantic     reported only on request
     shaping      constants given with the example, as name and value
+    label        what stands under the carets where the finding itself says nothing shorter
     """
 
     code: str
@@ -27,3 +28,4 @@ class Code:
     severity: Severity = Severity.ERROR
     pedantic: bool = False
     shaping: tuple[tuple[str, int | float | str], ...] = ()
+    label: str = ""

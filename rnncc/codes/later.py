@@ -12,18 +12,26 @@ LATER = (
         "The message names the limit that binds, with its numbers, and the nearest size that fits.",
     ),
     Code(
+        "RNN402",
+        "the cell is too large for the kernels",
+        "A kernel reads its loop from tables whose entries are 16-bit numbers, so a cell may have some 32,000 values, "
+        "widths, products, repetitions and so on in a step. The message says which of them are too many. Long `for` "
+        "loops with many products in each round come near; a cell that is divided into layers does not. The reference "
+        "path has no such limit: `rnncc check` and `show --stage check` accept the cell.",
+    ),
+    Code(
         "RNN601",
         "no C++ compiler",
-        "Building needs a C++ compiler (g++ or clang++) and ninja. `check`, `show` and `explain` work without "
-        "one, and `rnncc.load` falls back to the slow reference path and says so.\n\n"
+        "Building needs Linux on x86-64 and a C++ compiler (g++ or clang++). `check`, `show` and `explain` work "
+        "without them, and `rnncc.load` falls back to the slow reference path and says so.\n\n"
         "Install a compiler, or name it in the environment variable `CXX`; `rnncc env` shows what is found.",
     ),
     Code(
         "RNN602",
         "the generated code did not compile",
-        "The C++ compiler refused what rnncc generated, ran out of memory or disk, or was stopped. The message "
-        "shows its last lines. If it reports an error in a generated file, that is a bug in rnncc: please report "
-        "it with the `.rnn` file.",
+        "The C++ compiler refused what rnncc generated, ran out of memory or disk, was stopped or could not be "
+        "started. The message shows its first error and names the log with the rest. If it reports an error in a "
+        "generated file, that is a bug in rnncc: please report it with the `.rnn` file.",
     ),
     Code(
         "RNN603",
@@ -42,15 +50,22 @@ LATER = (
         "RNN605",
         "a folder cannot be written",
         "The folder to build into, or the cache, cannot be created or written: no permission, no space, or a file "
-        "of that name is in the way. `RNNCC_CACHE` sets another place for the cache.",
+        "of that name is in the way. `RNNCC_CACHE_DIR` sets another place for the cache.",
     ),
     Code(
         "RNN606",
         "unknown target",
-        "The device to build for is not one that rnncc knows. The message lists the known names.",
+        "The device to build for is not one that rnncc knows: the message lists the known names. `auto`, the default, "
+        "takes what the machine has.",
     ),
     Code(
         "RNN607",
+        "a setting cannot be read",
+        "An environment variable that rnncc reads has a value that means nothing: `RNNCC_CACHE_LIMIT` is a size "
+        "(`500000000`, `500MB`, `2GiB`), `MAX_JOBS` a whole number above 0.",
+    ),
+    Code(
+        "RNN608",
         "no CUDA compiler",
         "Kernels for a GPU need nvcc, which comes with NVIDIA's CUDA toolkit. Without it a package holds the CPU op "
         "alone: `--target auto` and `rnncc.load` then build that, `--target h200` (or another GPU) refuses.\n\n"
@@ -72,9 +87,11 @@ LATER = (
     ),
     Code(
         "RNN703",
-        "`W` couples the heads",
-        "Heads are independent: a matrix on a state-dependent value is block-diagonal. `W` is always dense, so "
-        "`W` on a state would couple the heads. Use `R` or a declared family there, or `num_heads=1`.",
+        "the cell has one head only",
+        "Heads are independent: each has its share of the units of every state and gate, and a matrix on a "
+        "state-dependent value is block-diagonal. What cannot be divided so keeps a cell to `num_heads=1`; the message "
+        "says which equation it is. `W` is always dense, so `W` on a state would couple the heads: use `R` or a "
+        "declared family there. A state or a product of width 1 (LMU's `local u: 1`) has nothing to divide.",
     ),
     Code(
         "RNN711",

@@ -26,6 +26,7 @@ WARNINGS = (
         _cell("state h", "param k: scalar = 1", "h[t] = tanh(W@x + R@h[t-1] + b)"),
         _cell("state h", "param k: scalar = 1", "h[t] = k*tanh(W@x + R@h[t-1] + b)"),
         _WARNING,
+        label="never used",
     ),
     Code(
         "RNN253",
@@ -34,6 +35,7 @@ WARNINGS = (
         _cell("input x, gap: 1", "state h", "h[t] = tanh(W@x + R@h[t-1] + b)"),
         _cell("input x, gap: 1", "state h", "h[t] = tanh(gap*(W@x) + R@h[t-1] + b)"),
         _WARNING,
+        label="never read",
     ),
     Code(
         "RNN254",
@@ -43,6 +45,7 @@ WARNINGS = (
         _cell("state h, c", "h[t] = tanh(W@x + R@h[t-1] + b)", "c[t] = 0.9*c[t-1] + 0.1*h[t]"),
         _cell("state h, c", "h[t] = tanh(W@x + R@h[t-1] + c[t-1] + b)", "c[t] = 0.9*c[t-1] + 0.1*h[t]"),
         _WARNING,
+        label="not in the output",
     ),
     Code(
         "RNN255",
@@ -52,6 +55,7 @@ WARNINGS = (
         _cell("state h", "output y", "h[t] = tanh(W@x + R@h[t-1] + b)", "y = sigmoid(W@x + b)"),
         _cell("state h", "output y", "h[t] = tanh(W@x + R@h[t-1] + b)", "y = sigmoid(R@h[t] + b)"),
         _WARNING,
+        label="reads no state",
     ),
     Code(
         "RNN256",
@@ -61,6 +65,7 @@ WARNINGS = (
         _cell("state h", "u = tanh(R@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b) + u"),
         _cell("state h", "u = tanh(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b) + u"),
         _WARNING,
+        label="only inputs here",
     ),
     Code(
         "RNN257",
@@ -71,6 +76,7 @@ WARNINGS = (
         _cell("state h", "u = W@x + b", "h[t] = tanh(u + W@h[t-1] + b)"),
         _cell("state h", "u = W@x + b", "h[t] = tanh(u + R@h[t-1] + b)"),
         _WARNING,
+        label="couples the heads",
     ),
     Code(
         "RNN258",
@@ -81,16 +87,19 @@ WARNINGS = (
         _cell("state h", "h[t] = tanh(W@x + R@h[t-1] + b)"),
         _WARNING,
         pedantic=True,
+        label="no bias",
     ),
     Code(
         "RNN259",
         "exp of an unbounded value in the loop",
         "`exp` of a value that can grow without bound overflows float32 at 88, and one `inf` in the loop makes "
         "everything after it NaN. Bound its argument (`min`, `clamp`, `-softplus`), or keep a running maximum as "
-        "sLSTM does (`m`).",
+        "sLSTM does (`m`). Inputs other than `x` are taken to be times or gates, so not negative: "
+        "`exp(-softplus(lam)*gap)` gives no warning, and overflows where a negative `gap` is passed.",
         _cell("state h", "i = W@x + R@h[t-1] + b", "h[t] = exp(i)*tanh(W@x + b)"),
         _cell("state h", "i = W@x + R@h[t-1] + b", "h[t] = exp(min(i, 0))*tanh(W@x + b)"),
         _WARNING,
+        label="may overflow",
     ),
     Code(
         "RNN260",
@@ -100,6 +109,7 @@ WARNINGS = (
         _cell("state h, n", "n[t] = n[t-1] + sigmoid(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b)/n[t-1]"),
         _cell("state h, n = 1", "n[t] = n[t-1] + sigmoid(W@x + b)", "h[t] = tanh(W@x + R@h[t-1] + b)/n[t-1]"),
         _WARNING,
+        label="0 at the first step",
     ),
     Code(
         "RNN261",
@@ -112,6 +122,20 @@ WARNINGS = (
             "state h, v", "v[t] = 0.9*v[t-1] + W@x + R@h[t-1] + b", "h[t] = heaviside(v[t] - 1, grad=fast_sigmoid(10))"
         ),
         _WARNING,
+        label="has derivative 0",
+    ),
+    Code(
+        "RNN262",
+        "the equations fix a size",
+        "Two widths that a user of the layer could choose have to agree: `x + R@h[t-1]` works for "
+        "`input_size == hidden_size` only. That may be meant; often a matrix was forgotten. `rnncc explain FILE` lists "
+        "these constraints, and the layer checks them when it is made (RNN701). Reported on request only "
+        "(`rnncc check --pedantic`).",
+        _cell("state h", "h[t] = tanh(x + R@h[t-1] + b)"),
+        _cell("state h", "h[t] = tanh(W@x + R@h[t-1] + b)"),
+        _WARNING,
+        pedantic=True,
+        label="here they meet",
     ),
     Code(
         "RNN271",
@@ -122,6 +146,7 @@ WARNINGS = (
         _cell("state h", "r = sigmoid(W@x + R@h[t-1] + b)", "h[t] = tanh(W@x + R@(r*h[t-1]) + b)"),
         _cell("state h", "r = sigmoid(W@x + R@h[t-1] + b)", "h[t] = tanh(W@x + r*(R@h[t-1]) + b)"),
         _NOTE,
+        label="waits for another product",
     ),
     Code(
         "RNN272",
@@ -132,6 +157,7 @@ WARNINGS = (
         _cell("state h", "h[t] = tanh(W@x + layernorm(R@h[t-1]) + b)"),
         _cell("state h", "h[t] = tanh(layernorm(W@x) + R@h[t-1] + b)"),
         _NOTE,
+        label="once a step",
     ),
     Code(
         "RNN273",
@@ -141,5 +167,6 @@ WARNINGS = (
         _cell("state h", "weights R: diag", "h[t] = tanh(W@x + R@h[t-1] + b)"),
         _cell("state h", "weights u: vector", "h[t] = tanh(W@x + u*h[t-1] + b)"),
         _NOTE,
+        label="unit by unit",
     ),
 )

@@ -15,6 +15,7 @@ width `num_heads` (what a reduction leaves) is one number a head.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -282,6 +283,19 @@ class Cell:
 def value_table(cell: Cell) -> dict[str, Value]:
     """The cell's values by name."""
     return {value.name: value for value in cell.values}
+
+
+def declared_state(state: State, states: Mapping[str, State]) -> State:
+    """The state of the text that a hidden delay state keeps older values of; of another state, itself."""
+    while state.delay_of is not None:
+        state = states[state.delay_of]
+    return state
+
+
+def declared_names(cell: Cell, segment: Segment) -> tuple[str, ...]:
+    """The segment's states that the text declares: without what delays keep."""
+    hidden = {state.name for state in cell.states if state.delay_of is not None}
+    return tuple(name for name in segment.states if name not in hidden)
 
 
 def operands(node: Node) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """A loop with one product a step, as the fused kernels run it: start, product, finish.
 
-`start` (elementwise) makes the product's operands, `finish` (elementwise) takes its sums. Between the two, and from step
-to step, floats of a (unit, column) live in registers: the carries. See templates/include/rnncc/cuda/fused/step.cuh, which
+`start` (elementwise) makes the product's operands, `finish` (elementwise) takes its sums. Between the two, and from
+step to step, floats of a (unit, column) live in registers: the carries. templates/include/rnncc/cuda/fused/step.cuh
 reads these types name by name.
 """
 
@@ -15,7 +15,7 @@ from rnncc.ir.kernel import Place
 
 @dataclass(frozen=True, slots=True)
 class FusedRead:
-    """A tensor [T, B, H] at t. `edge`: at the next step of the loop's order instead, and beyond the loop this tensor."""
+    """A tensor [T, B, H] at t. With an `edge`: at the next step of the loop's order, and beyond the loop that one."""
 
     name: str
     place: Place

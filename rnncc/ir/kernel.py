@@ -13,6 +13,7 @@ The tables of program.h are these types, name by name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -285,3 +286,20 @@ class KernelPlan:
     source: str
     sizes: tuple[str, ...]
     loops: tuple[LoopPlan, ...]
+
+
+def loop_name(plan: KernelPlan, loop: LoopPlan) -> str:
+    """What the names of a loop's programs begin with."""
+    return f"{plan.cell.lower()}_{loop.segment}{loop.variant}"
+
+
+def fused_programs(plan: KernelPlan) -> Iterator[tuple[str, FusedLoop]]:
+    """The names of the fused programs, with their loops: of those that have the form both ways. The forward loop gives
+    two, since inference writes less."""
+    for loop in plan.loops:
+        if isinstance(loop.fused_forward, str) or isinstance(loop.fused_backward, str):
+            continue
+        name = loop_name(plan, loop)
+        yield f"{name}_forward", loop.fused_forward
+        yield f"{name}_inference", loop.fused_forward
+        yield f"{name}_backward", loop.fused_backward

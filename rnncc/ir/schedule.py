@@ -12,7 +12,7 @@ from rnncc.ir.target import Target
 class FusedSchedule:
     """One kernel of one loop.
 
-    family         gather, scatter (one cluster of thread blocks a head and group of columns), grid (blocks of the grid)
+    family         gather or scatter (a cluster of thread blocks for a head and group of columns), or grid
     blocks         thread blocks of a cluster, or of the grid for a head and group of columns
     shape          the template arguments of the family's shape after the step and the units, in its order
     tiles          these and what follows from them, by name
@@ -98,3 +98,13 @@ class Plan:
     target: Target
     loops: tuple[LoopSchedule, ...]
     solve_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class FusedKernels:
+    """The fused kernels of a cell for heads of `units` units; `dtype` is bf16 or f16. `kernels`: the program's name
+    and how it is laid out; of several of one program, those for few batch columns stand first."""
+
+    units: int
+    dtype: str
+    kernels: tuple[tuple[str, FusedSchedule], ...]

@@ -21,6 +21,17 @@ NOT_YET = {
 }  # fmt: skip
 
 
+def document_delays(cell: CellSpec, when: str) -> list[str]:
+    """Lines of a docstring on what delays add to the states, none for a cell without."""
+    if not cell.delays():
+        return []
+    names = ", ".join(cell.phrase(state) for state in cell.delays())
+    return [
+        f"{when}, hx and the final states end with the older values that the cell",
+        f"reads, {names} (t: the last step).",
+    ]
+
+
 class RecurrentModule(nn.Module):
     """Holds the parameters `<attribute><suffix>` of a cell, one set a suffix: `_l0`, `_l0_reverse`; "" for a cell."""
 
@@ -97,17 +108,6 @@ class RecurrentModule(nn.Module):
                 f"{type(self).__name__} got an unexpected keyword argument {next(iter(keywords))!r}"
                 + (f"; its own are {', '.join(known)}" if known else "")
             )
-
-    @staticmethod
-    def document_delays(cell: CellSpec, when: str) -> list[str]:
-        """Lines of a docstring on what delays add to the states, none for a cell without."""
-        if not cell.delays():
-            return []
-        names = ", ".join(cell.phrase(state) for state in cell.delays())
-        return [
-            f"{when}, hx and the final states end with the older values that the cell",
-            f"reads, {names} (t: the last step).",
-        ]
 
     def _sizes_for(self, input_size: int) -> dict[str, int]:
         return resolve_sizes(self.spec, input_size, self.hidden_size, self.num_heads, self.dims)

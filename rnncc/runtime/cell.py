@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import RecurrentModule
+from .base import RecurrentModule, document_delays
 from .inputs import StatesLike, read_inputs, read_states
 from .run import run_direction
 from .spec import CellSpec
@@ -28,7 +28,7 @@ class RecurrentCell(RecurrentModule):
             f"One step of {cell.name}, used like torch.nn.LSTMCell: forward(input [B, I] or [I], hx=None)",
             f"returns {result}.",
             "Its parameters have the layer's names without `_l0`.",
-            *RecurrentModule.document_delays(cell, "As in a layer with return_delays=True"),
+            *document_delays(cell, "As in a layer with return_delays=True"),
         ]
         return "\n".join(lines)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import package
-from .inputs import active_steps, padded, read_lengths, read_reset
+from .inputs import active_steps, padded, read_lengths, read_reset, under_autocast
 from .parameters import shape_of
 from .run import choose_kernels, run_segment
 from .sizes import check_heads
@@ -159,7 +159,7 @@ def _weight_shape(cell: CellSpec, weight: WeightSpec, sizes: Sizes) -> tuple[int
 
 def _check_dtypes(cell: CellSpec, streams: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
     first = streams[0]
-    if torch.is_autocast_enabled(first.device.type):
+    if under_autocast(first):
         return
     for what, tensors in (("stream", streams), ("weight", weights)):
         for tensor in tensors:

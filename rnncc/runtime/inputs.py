@@ -19,6 +19,11 @@ def active_steps(steps: int, lengths: Tensor) -> Tensor:
     return torch.arange(steps, device=lengths.device).unsqueeze(1) < lengths
 
 
+def under_autocast(x: Tensor) -> bool:
+    """Whether autocast is on for the tensor's device. torch raises for the meta device, which has none."""
+    return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """Inputs [T, B, width] by name (x first), lengths [B] or None, reset [T, B] (bool) or None."""
@@ -74,7 +79,7 @@ def read_inputs(
             return value.unsqueeze(1)
         return value.transpose(0, 1) if batch_first else value
 
-    if weight_dtype is not None and not torch.is_autocast_enabled(x.device.type) and x.dtype != weight_dtype:
+    if weight_dtype is not None and not under_autocast(x) and x.dtype != weight_dtype:
         raise ValueError(
             f"RNN input dtype ({x.dtype}) does not match weight dtype ({weight_dtype}). "
             f"Convert input: input.to({weight_dtype}), or convert model: model.to({x.dtype})"

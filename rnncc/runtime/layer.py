@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from . import torch_names
-from .base import RecurrentModule
+from .base import RecurrentModule, document_delays
 from .inputs import StatesLike, read_inputs, read_states
 from .run import run_direction
 from .spec import CellSpec, InputSpec, StateSpec
@@ -40,7 +40,7 @@ class RecurrentLayer(RecurrentModule):
             f"returns output [T, B, directions * width] and {states},",
             "each [num_layers * directions, B, width]. lengths [B]: steps past a column's length change nothing and",
             "give zeros. reset [T, B]: where it is not 0 the column starts anew before that step.",
-            *RecurrentModule.document_delays(cell, "With return_delays=True"),
+            *document_delays(cell, "With return_delays=True"),
         ]
         return "\n".join(lines)
 

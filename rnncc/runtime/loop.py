@@ -28,7 +28,6 @@ def run_loop(
     """
     dtype = streams[0].dtype
     compute = torch.float64 if dtype == torch.float64 else torch.float32
-    final_dtypes = [state.dtype for state in states]
     streams = [stream.to(compute) for stream in streams]
     weights = [weight.to(compute) for weight in weights]
     current = tuple(state.to(compute) for state in states)
@@ -36,14 +35,15 @@ def run_loop(
     step = segment.make_step(weights, constants, sizes)
     collected: list[list[Tensor]] = [[] for _ in wanted]
     for t in reversed(range(steps)) if reverse else range(steps):
+        started = current
         if reset is not None:
             restart = reset[t].reshape(columns, 1)
-            current = tuple(
+            started = tuple(
                 torch.where(restart, _initial(segment, i, weights, state), state) for i, state in enumerate(current)
             )
-        new, values = step([stream[t] for stream in streams], current)
+        new, values = step([stream[t] for stream in streams], started)
         if lengths is not None:
-            # An inactive column keeps its states, and shows them.
+            # An inactive column keeps its states, also where a reset stands past its length.
             active = (lengths > t).reshape(columns, 1)
             new = tuple(torch.where(active, state, old) for state, old in zip(new, current, strict=True))
         current = new
@@ -57,7 +57,8 @@ def run_loop(
         width = segment.sequences[index].width(sizes)
         ordered = values_so_far[::-1] if reverse else values_so_far
         sequences.append(torch.stack([value.expand(columns, width) for value in ordered]).to(dtype))
-    return sequences, [state.to(dtype) for state, dtype in zip(current, final_dtypes, strict=True)]
+    # A state may have become a number: `h[t] = 1`.
+    return sequences, [new.expand_as(old).to(old.dtype) for new, old in zip(current, states, strict=True)]
 
 
 def _initial(segment: SegmentSpec, index: int, weights: Sequence[Tensor], like: Tensor) -> Tensor:

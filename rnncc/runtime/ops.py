@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .autograd import autograd_of_lists, autograd_of_tensors, unrecorded
 from .loop import run_loop
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
 
@@ -49,9 +50,7 @@ class Kernels:
         return not {f"sm_{major}{minor}a", *older}.isdisjoint(self.architectures)
 
 
-def open_library(
-    path: Path, namespace: str, cells: Sequence[CellSpec], architectures: tuple[str, ...] = ()
-) -> Kernels:
+def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architectures: tuple[str, ...] = ()) -> Kernels:
     """Open the library and register its ops as `namespace`, once a process. Raises RuntimeError, OSError."""
     segments = [(cell, segment) for cell in cells for segment in cell.segments]
     space = getattr(torch.ops, namespace)
@@ -92,7 +91,8 @@ def _named(cell: CellSpec, sizes: Sequence[int], num_heads: int) -> dict[str, in
 def _register_segment(library: torch.library.Library, namespace: str, cell: CellSpec, segment: SegmentSpec) -> None:
     forward_name = f"{namespace}::{segment.name}_forward"
     backward_name = f"{namespace}::{segment.name}_backward"
-    backward_op = getattr(getattr(torch.ops, namespace), f"{segment.name}_backward")
+    forward_op = getattr(getattr(torch.ops, namespace), f"{segment.name}_forward").default
+    backward_op = getattr(getattr(torch.ops, namespace), f"{segment.name}_backward").default
 
     def loop_of(lengths: Tensor | None, reset: Tensor | None) -> LoopSpec:
         return segment.plain if lengths is None and reset is None else segment.masked
@@ -108,6 +108,7 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         constants: Any, sizes: Any, num_heads: Any, reverse: bool, sequences: Any, training: bool,
     ) -> Any:  # fmt: skip
         first = streams[0]
+        _check_devices(first, (*streams, *weights, *states, lengths, reset))
         steps, columns = first.shape[:2]
         n = _named(cell, sizes, num_heads)
         compute = torch.float64 if first.dtype == torch.float64 else torch.float32
@@ -149,30 +150,27 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         ctx.counts = (len(streams), len(weights), len(states), len(saved))
         ctx.rest = (list(constants), list(sizes), num_heads, reverse, list(wanted))
 
-    def backward(ctx: Any, d_sequences: Any, d_final: Any, d_saved: Any) -> Any:
+    def backward(ctx: Any, given_gradients: Any, needs: Any) -> Any:
+        d_sequences, d_final, _ = given_gradients
         tensors = iter(ctx.saved_tensors)
         streams, weights, states, saved = ([next(tensors) for _ in range(count)] for count in ctx.counts)
         lengths, reset = tensors
         constants, sizes, num_heads, reverse, wanted = ctx.rest
-        needs = [list(group) for group in ctx.needs_input_grad[:3]]
         if torch.is_grad_enabled():
-            gradients = _differentiable(
+            return _differentiable(
                 segment, _named(cell, sizes, num_heads), streams, weights, states, lengths, reset,
                 constants, reverse, wanted, d_sequences, d_final, needs,
             )  # fmt: skip
-        else:
-            given = [(i, d) for i, d in zip(wanted, d_sequences, strict=True) if d is not None]
-            given_final = [(i, d) for i, d in enumerate(d_final) if d is not None]
-            made = backward_op(
-                [d for _, d in given], [i for i, _ in given],
-                [d for _, d in given_final], [i for i, _ in given_final],
-                streams, weights, states, saved, None, lengths, reset, None,
-                constants, sizes, num_heads, reverse, [need for group in needs for need in group],
-            )  # fmt: skip
-            gradients = tuple(_spread(group, need) for group, need in zip(made, needs, strict=True))
-        # torch treats an empty list as a list of tensors: its gradient is an empty list.
-        return (*gradients, None, None, None, None, None if constants else [], None, None, None, None if wanted else [],
-                None)  # fmt: skip
+        given = [(i, d) for i, d in zip(wanted, d_sequences, strict=True) if d is not None]
+        given_final = [(i, d) for i, d in enumerate(d_final) if d is not None]
+        made = unrecorded(
+            backward_op,
+            [d for _, d in given], [i for i, _ in given],
+            [d for _, d in given_final], [i for i, _ in given_final],
+            streams, weights, states, saved, None, lengths, reset, None,
+            constants, sizes, num_heads, reverse, [need for group in needs for need in group],
+        )  # fmt: skip
+        return tuple(_spread(group, need) for group, need in zip(made, needs, strict=True))
 
     def refuse(ctx: Any, *gradients: Any) -> Any:
         raise RuntimeError(f"{backward_name} has no derivative of its own; differentiate {forward_name} twice instead")
@@ -181,18 +179,28 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         device = streams[0].device.type
         dtype = torch.get_autocast_dtype(device)
         with torch.autocast(device, enabled=False):
-            op = getattr(getattr(torch.ops, namespace), f"{segment.name}_forward").default
-            return op([_cast(t, dtype) for t in streams], [_cast(t, dtype) for t in weights], *rest)
+            return forward_op([_cast(t, dtype) for t in streams], [_cast(t, dtype) for t in weights], *rest)
 
     torch.library.register_fake(forward_name, fake_forward, lib=library)
     torch.library.register_fake(backward_name, fake_backward, lib=library)
-    torch.library.register_autograd(forward_name, backward, setup_context=setup, lib=library)
+    _implement(library, f"{segment.name}_forward", autograd_of_lists(forward_op, 3, setup, backward), "Autograd")
     torch.library.register_autograd(backward_name, refuse, lib=library)
-    _register_autocast(library, f"{segment.name}_forward", autocast)
+    _implement(library, f"{segment.name}_forward", autocast, "AutocastCPU", "AutocastCUDA")
 
 
-def _register_autocast(library: torch.library.Library, name: str, kernel: Any) -> None:
-    for key in ("AutocastCPU", "AutocastCUDA"):
+def _check_devices(first: Tensor, tensors: Sequence[Tensor | None]) -> None:
+    """One tensor on the meta device sends a call to the fake kernel, whose result on the CPU would hold anything.
+    Raises RuntimeError as torch.nn.LSTM does."""
+    for tensor in tensors:
+        if tensor is not None and tensor.device != first.device:
+            raise RuntimeError(
+                "Input, hidden and parameter tensors are not at the same device, found tensors at "
+                f"{first.device} and {tensor.device}"
+            )
+
+
+def _implement(library: torch.library.Library, name: str, kernel: Any, *keys: str) -> None:
+    for key in keys:
         library.impl(name, kernel, key, with_keyset=True)  # type: ignore[no-untyped-call]
 
 
@@ -246,26 +254,30 @@ def _differentiable(
 
 
 def _register_linear(library: torch.library.Library, namespace: str) -> None:
-    backward_op = getattr(torch.ops, namespace).linear_backward
+    forward_op = getattr(torch.ops, namespace).linear.default
+    backward_op = getattr(torch.ops, namespace).linear_backward.default
 
     def fake_linear(x: Any, weight: Any, bias: Any) -> Any:
+        _check_devices(x, (weight, bias))
         fits = x.shape[-1] == weight.shape[1]
         torch._check(fits, lambda: f"linear: x {x.shape} does not fit weight {weight.shape}")  # type: ignore[no-untyped-call]
+        same = x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)
+        torch._check(same, lambda: "linear: x, weight and bias must have the same dtype")  # type: ignore[no-untyped-call]
         return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
     def fake_backward(d_y: Any, x: Any, weight: Any, needs: Any) -> Any:
         made = (x.new_empty(x.shape), weight.new_empty(weight.shape), weight.new_empty((weight.shape[0],)))
         return [tensor for tensor, need in zip(made, needs, strict=True) if need]
 
-    def setup(ctx: Any, inputs: Any, output: Any) -> None:
-        x, weight, _ = inputs
+    def setup(ctx: Any, tensors: Any) -> None:
+        x, weight, _ = tensors
         ctx.save_for_backward(x, weight)
 
     def backward(ctx: Any, d_y: Tensor) -> Any:
         x, weight = ctx.saved_tensors
-        needs = list(ctx.needs_input_grad)
+        needs = list(ctx.needs_input_grad[1:])
         if not torch.is_grad_enabled():
-            return tuple(_spread(backward_op(d_y, x, weight, needs), needs))
+            return tuple(_spread(unrecorded(backward_op, d_y, x, weight, needs), needs))
         rows = d_y.reshape(-1, d_y.shape[-1])
         return (
             d_y @ weight if needs[0] else None,
@@ -281,10 +293,10 @@ def _register_linear(library: torch.library.Library, namespace: str) -> None:
     def autocast(keyset: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
         dtype = torch.get_autocast_dtype(x.device.type)
         with torch.autocast(x.device.type, enabled=False):
-            return getattr(torch.ops, namespace).linear(_cast(x, dtype), _cast(weight, dtype), _cast(bias, dtype))
+            return forward_op(_cast(x, dtype), _cast(weight, dtype), _cast(bias, dtype))
 
     torch.library.register_fake(f"{namespace}::linear", fake_linear, lib=library)
     torch.library.register_fake(f"{namespace}::linear_backward", fake_backward, lib=library)
-    torch.library.register_autograd(f"{namespace}::linear", backward, setup_context=setup, lib=library)
+    _implement(library, "linear", autograd_of_tensors(forward_op, setup, backward), "Autograd")
     torch.library.register_autograd(f"{namespace}::linear_backward", refuse, lib=library)
-    _register_autocast(library, "linear", autocast)
+    _implement(library, "linear", autocast, "AutocastCPU", "AutocastCUDA")

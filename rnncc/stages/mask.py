@@ -30,6 +30,7 @@ from rnncc.ir.cell import (
     Stream,
     Value,
     Weight,
+    declared_state,
     value_table,
 )
 from rnncc.ir.dim import ONE
@@ -65,7 +66,7 @@ def _mask_segment(segment: Segment, states: Mapping[str, State], renamed: Mappin
     weights = list(segment.weights)
     for name in segment.states:
         initial = _initial(states[name], states)
-        learned = f"{_root(states[name], states).name}0"
+        learned = f"{declared_state(states[name], states).name}0"
         if isinstance(initial, Ref) and all(weight.name != learned for weight in weights):
             weights.append(Weight(learned, (learned,)))
         restarted = apply("where", Ref(RESET), initial, Ref(f"{name}__1"))
@@ -92,14 +93,8 @@ def _mask_segment(segment: Segment, states: Mapping[str, State], renamed: Mappin
     )
 
 
-def _root(state: State, states: Mapping[str, State]) -> State:
-    while state.delay_of is not None:
-        state = states[state.delay_of]
-    return state
-
-
 def _initial(state: State, states: Mapping[str, State]) -> Expr:
-    root = _root(state, states)
+    root = declared_state(state, states)
     return Ref(f"{root.name}0") if root.initial is None else Const(root.initial)
 
 

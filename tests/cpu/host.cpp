@@ -94,6 +94,10 @@ int64_t lanes_float() { return lanes<float>; }
                 int64_t row_end, int64_t panel_begin, int64_t panel_end, const T* bias, bool accumulate) {                 \
     gemm(c, c_row, a, a_row, Packed<T>{data, n, k}, row_begin, row_end, panel_begin, panel_end, bias, accumulate);         \
   }                                                                                                                        \
+  void gemm_direct_##T(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t rows, const T* w, int64_t ld, int64_t n,    \
+                       int64_t k, const T* bias, bool accumulate) {                                                        \
+    gemm_direct(c, c_row, a, a_row, rows, w, ld, n, k, bias, accumulate);                                                  \
+  }                                                                                                                        \
   int64_t gemm_tn_scratch_elements_##T(int64_t n) { return gemm_tn_scratch_elements<T>(n); }                               \
   void gemm_tn_##T(T* c, int64_t c_row, const T* a, int64_t a_row, const T* x, int64_t x_row, int64_t n, int64_t k,        \
                    int64_t row_begin, int64_t row_end, bool accumulate, T* scratch) {                                      \

@@ -71,6 +71,37 @@ def test_gemm(library: ctypes.CDLL, shape: tuple[int, int, int], dtype: Floating
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 300, 70), (2, 6, 129), (3, 17, 5), (4, 203, 512)])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_gemm_direct(library: ctypes.CDLL, shape: tuple[int, int, int], dtype: Floating, accumulate: bool) -> None:
+    m, n, k = shape
+    a, weight, bias = _data(dtype, m, k + 3), _data(dtype, n, k + 2, seed=1), _data(dtype, n, seed=2)
+    a[:, k:] = weight[:, k:] = np.nan
+    c = np.full((m, n + 5), 7 if accumulate else np.nan, dtype)
+    c[:, n:] = 9
+    _call(library, "gemm_direct", a, c, n + 5, a, k + 3, m, weight, k + 2, n, k, bias, accumulate)
+    exact = a[:, :k].astype(np.float64) @ weight[:, :k].T.astype(np.float64) + bias + (7 if accumulate else 0)
+    assert _relative(c[:, :n], exact) <= _bound(dtype)
+    np.testing.assert_array_equal(c[:, n:], 9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [1, 7, 33, 101])
+@pytest.mark.parametrize("k", [1, 13, 31, 257, 521])
+def test_direct_and_packed_products_are_bitwise_equal(library: ctypes.CDLL, n: int, k: int, dtype: Floating) -> None:
+    bias = _data(dtype, n, seed=2)
+    for m in (1, 2, 3, 4):
+        a, weight, before = _data(dtype, m, k), _data(dtype, n, k, seed=1), _data(dtype, m, n, seed=3)
+        packed = _pack(library, weight)
+        panels = _call(library, "panel_count", a, n)
+        for added, accumulate in ((None, False), (bias, False), (None, True)):
+            direct, whole = before.copy(), before.copy()
+            _call(library, "gemm_direct", a, direct, n, a, k, m, weight, k, n, k, added, accumulate)
+            _call(library, "gemm", a, whole, n, a, k, packed, n, k, 0, m, 0, panels, added, accumulate)
+            np.testing.assert_array_equal(direct, whole)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 300, 70), (2, 64, 129), (23, 330, 300), (130, 95, 31)])
 def test_every_division_gives_the_same_bits(library: ctypes.CDLL, shape: tuple[int, int, int], dtype: Floating) -> None:
     m, n, k = shape

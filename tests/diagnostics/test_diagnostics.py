@@ -49,6 +49,7 @@ def test_pair(path: Path, golden: Golden) -> None:
     assert code in {diagnostic.code for diagnostic in shown}
     assert all(diagnostic.severity is CODES[diagnostic.code].severity for diagnostic in shown)
     assert all(not diagnostic.message.endswith(".") for diagnostic in shown)
+    assert [diagnostic.message for diagnostic in found if diagnostic.source is not None and not diagnostic.label] == []
 
 
 def test_every_code_of_a_text_has_a_pair() -> None:

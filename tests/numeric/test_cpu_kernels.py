@@ -80,6 +80,7 @@ def test_every_instruction_set(isa: str) -> None:
     for loop in loops:
         for dtype in BOUNDS:
             compare(loop, library, Problem(9, 5, {"I": 4, "H": 37}, 1, dtype), isa)
+            compare(loop, library, Problem(1, 4, {"I": 4, "H": 37}, 1, dtype), isa)
 
 
 @pytest.mark.parametrize("hidden", [1, 2, 15, 16, 17, 70, 131])
@@ -89,6 +90,7 @@ def test_odd_widths(name: str, hidden: int) -> None:
     # A norm over one or two units cancels.
     for loop in loops if name == "lstm" or hidden > 2 else ():
         compare(loop, library, Problem(6, 3, {"I": 4, "H": hidden}, 1, torch.float64))
+        compare(loop, library, Problem(2, 2, {"I": 4, "H": hidden}, 1, torch.float64))
 
 
 @pytest.mark.parametrize("heads", [2, 4])
@@ -99,6 +101,8 @@ def test_heads_that_fill_tiles(heads: int) -> None:
         for loop in loops:
             if heads_fit(loop, sizes, heads):
                 compare(loop, library, Problem(5, 7, sizes, heads, torch.float64))
+                # So short a call takes products of matrices as they lie.
+                compare(loop, library, Problem(1, 3, sizes, heads, torch.float64))
 
 
 @pytest.mark.parametrize(("steps", "columns"), [(0, 3), (4, 0), (0, 0)])
@@ -116,8 +120,9 @@ def test_threads_do_not_change_results(name: str, dtype: torch.dtype) -> None:
     loops, library = shipped(name)
     for loop in loops:
         sizes = {**sizes_of(loop.cell), "I": 150, "H": 150}
-        # One column: threads divide units. Forty: they divide rows. More blocks of steps than one.
-        for steps, columns in ((600, 1), (20, 40)):
+        # One column: threads divide units. Forty: they divide rows. More blocks of steps than one. Four rows in all:
+        # products of matrices as they lie.
+        for steps, columns in ((600, 1), (20, 40), (2, 2)):
             case = Case(loop, Problem(steps, columns, sizes, 3, dtype))
             results = []
             for count in (1, 2, 3, 5):

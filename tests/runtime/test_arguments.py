@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -55,3 +58,31 @@ def test_constants_may_bear_any_name() -> None:
     text = "cell Named\nconst name = 1\nstate h\nfor k in 1..name:\n    n[k] = tanh(W@x + R@h[t-1])\nh[t] = n[name]\n"
     layer = rnncc.compile(text, "named", name=2).Named(3, 4)
     assert [name for name in layer.gate_parameters() if name.startswith("W")] == ["W_n_2"]
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+def test_a_layer_from_one_of_torch_has_its_shape_and_values(name: str) -> None:
+    theirs = getattr(torch.nn, name)(3, 4, 2, batch_first=True, bidirectional=True, dtype=torch.float64)
+    ours = getattr(rnncc.load(f"nn_{name.lower()}"), f"nn_{name}").from_torch(theirs)
+    x = torch.randn(2, 5, 3, dtype=torch.float64)
+    torch.testing.assert_close(ours(x)[0], theirs(x)[0], rtol=1e-10, atol=1e-10)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+
+
+def test_tensors_of_several_devices_are_refused_and_meta_tensors_give_shapes() -> None:
+    module = rnncc.load("lstm")
+    x, layer = torch.zeros(3, 2, 4), module.LSTM(4, 5)
+    elsewhere: dict[str, Callable[[], Any]] = {
+        "states": lambda: layer(x, [torch.zeros(1, 2, 5, device="meta")] * 2),
+        "reset": lambda: layer(x, reset=torch.zeros(3, 2, device="meta")),
+        "parameters": lambda: module.LSTM(4, 5, device="meta")(x),
+        "input": lambda: layer(x.to("meta")),
+    }
+    for call in elsewhere.values():
+        with pytest.raises(RuntimeError, match="not at the same device"):
+            call()
+    layer.weight_hh_l0 = torch.nn.Parameter(layer.weight_hh_l0.to("meta"))
+    with pytest.raises(RuntimeError, match="not at the same device"):
+        layer(x)
+    output, (h, _) = module.LSTM(4, 5, 2, bidirectional=True, device="meta")(x.to("meta"))
+    assert output.shape == (3, 2, 10) and h.shape == (4, 2, 5) and output.is_meta

@@ -80,6 +80,33 @@ def test_every_cell_with_heads(stem: str, tmp_path: Path) -> None:
             torch.testing.assert_close(output, expected[cell.output], atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.parametrize("stem", CELLS)
+def test_every_cell_step_by_step(stem: str, tmp_path: Path) -> None:
+    """FooCell, which hands on delays too, gives what the layer gives."""
+    module, cells = shipped(stem, tmp_path)
+    for cell in cells:
+        sizes = verify.problem_sizes(cell)
+        options = {size.name: sizes[size.name] for size in cell.sizes if size.solved is None}
+        layer, single = (
+            getattr(module, name)(sizes["I"], sizes["H"], dtype=torch.float64, return_delays=True, **options)
+            for name in (cell.name, f"{cell.name}Cell")
+        )
+        single.load_state_dict({name.removesuffix("_l0"): value for name, value in layer.state_dict().items()})
+        inputs = {i.name: torch.rand(5, 3, evaluate(i.width, sizes), dtype=torch.float64) for i in cell.inputs}
+        x = inputs.pop(cell.inputs[0].name)
+        expected, last = layer(x, **inputs)
+        state, outputs = None, []
+        for t in range(5):
+            made = single(x[t], state, **{name: value[t] for name, value in inputs.items()})
+            if cell.output == cell.states[0].name:
+                made = (made if isinstance(made, torch.Tensor) else made[0]), made
+            output, state = made
+            outputs.append(output)
+        torch.testing.assert_close(torch.stack(outputs), expected, atol=1e-10, rtol=1e-10)
+        for ours, theirs in zip(*((s if isinstance(s, tuple) else (s,)) for s in (state, last)), strict=True):
+            torch.testing.assert_close(ours, theirs[0], atol=1e-10, rtol=1e-10)
+
+
 AWKWARD = """
 # Names that the generated code uses itself, numbers alone, one width on another, a value of every placement.
 cell Awkward

@@ -197,25 +197,6 @@ def test_a_reset_starts_a_column_anew(backend: str, reverse: bool) -> None:
         close(output[at:, :, :H], layer(x[at:])[0][:, :, :H])
 
 
-def test_chunks_equal_one_pass_bitwise() -> None:
-    layer = layer_class("lstm", "LSTM")(IN, H, 2)
-    x = torch.randn(T, B, IN)
-    whole, (h, c) = layer(x)
-    first, state = layer(x[:3])
-    second, (h2, c2) = layer(x[3:], state)
-    assert torch.equal(whole, torch.cat((first, second))) and torch.equal(h, h2) and torch.equal(c, c2)
-
-
-def test_bfloat16_chunks_are_exact_with_a_float32_state() -> None:
-    layer = layer_class("lstm", "LSTM")(IN, H, dtype=torch.bfloat16, state_dtype=torch.float32)
-    x = torch.randn(T, B, IN, dtype=torch.bfloat16)
-    whole, (h, c) = layer(x)
-    first, state = layer(x[:3])
-    second, (h2, c2) = layer(x[3:], state)
-    assert h.dtype == torch.float32 and whole.dtype == torch.bfloat16
-    assert torch.equal(whole, torch.cat((first, second))) and torch.equal(h, h2) and torch.equal(c, c2)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_empty_sequences_unbatched_inputs_and_dropout(backend: str) -> None:
     theirs = nn.LSTM(IN, H, 2, dropout=0.5, bidirectional=True, **DOUBLE)

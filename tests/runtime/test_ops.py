@@ -100,6 +100,17 @@ def test_linear_against_torch() -> None:
         linear(tensors[0], torch.randn(H, IN + 1, dtype=torch.float64), None)
 
 
+def test_linear_takes_one_dtype_as_torch_does() -> None:
+    linear = kernels_of(make("lstm", "LSTM")).linear
+    x, weight, bias = torch.randn(T, B, IN), torch.randn(H, IN), torch.randn(H)
+    for own in (linear, torch.nn.functional.linear):
+        for mixed in ((x.bfloat16(), weight, None), (x, weight.half(), None), (x, weight.double(), None)):
+            assert "the same dtype" in raised(lambda mixed=mixed, own=own: own(*mixed))  # type: ignore[misc]
+    assert "the same dtype" in raised(lambda: linear(x, weight, bias.bfloat16()))
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        assert "the same dtype" in raised(lambda: linear(x.bfloat16(), weight, None))
+
+
 def test_retain_graph_gives_the_same_gradient_twice() -> None:
     layer = make("lstm", "LSTM")
     loss = layer(torch.randn(T, B, IN, dtype=torch.float64))[0].square().sum()
@@ -185,6 +196,17 @@ def test_the_op_refuses_what_does_not_fit() -> None:
     assert "not supported yet" in raised(lambda: op(streams, weights, states, torch.zeros(2), *given[4:12], False))
     assert "no sequence 9" in raised(lambda: op(streams, weights, states, *given[3:11], [9], False))
     assert "wanted twice" in raised(lambda: op(streams, weights, states, *given[3:11], [0, 0], False))
+
+
+def test_a_refused_call_keeps_nothing() -> None:
+    """Neither its arguments nor what it had made."""
+    op, given = arguments(make("lstm", "LSTM"))
+    weights, states = ([t.detach() for t in group] for group in given[1:3])
+    for rest in ((*given[3:11], [9], False), (*given[3:11], [0, 0], False), (torch.zeros(2), *given[4:12], False)):
+        streams = [torch.randn_like(stream) for stream in given[0]]
+        counts = [stream._use_count() for stream in streams]  # type: ignore[attr-defined]
+        raised(lambda streams=streams, rest=rest: op(streams, weights, states, *rest))  # type: ignore[misc]
+        assert [stream._use_count() for stream in streams] == counts  # type: ignore[attr-defined]
 
 
 def test_fake_kernels_agree_on_empty_tensors() -> None:

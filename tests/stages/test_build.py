@@ -5,10 +5,9 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ import pytest
 from rnncc.cache import Cache, digest
 from rnncc.diagnostics import RnnccError
 from rnncc.ir.artifact import Bundle, File, Unit
-from rnncc.stages.build import Product, build, check_stem, find_toolchain, first_key, install
+from rnncc.stages.build import Nvcc, Product, Toolchain, build, check_stem, find_toolchain, first_key, install
 from rnncc.stages.build import ninja as ninja_module
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,76 +127,20 @@ def test_without_a_compiler_the_package_has_no_library(tmp_path: Path) -> None:
 
 def test_first_key_follows_everything_it_stands_for() -> None:
     compiler = find_toolchain()
-    base = first_key(b"text", "stem", "cpu", compiler, {})
-    assert base == first_key(b"text", "stem", "cpu", compiler, {})
+    nvcc = Nvcc("nvcc", "release 13.0", ("sm_90a",))
+    base = first_key(b"text", "stem", None, compiler, {})
+    assert base == first_key(b"text", "stem", None, compiler, {})
     others = [
-        first_key(b"text ", "stem", "cpu", compiler, {}),
-        first_key(b"text", "other", "cpu", compiler, {}),
-        first_key(b"text", "stem", "h200", compiler, {}),
-        first_key(b"text", "stem", "cpu", None, {}),
-        first_key(b"text", "stem", "cpu", compiler, {"L": 3}),
+        first_key(b"text ", "stem", None, compiler, {}),
+        first_key(b"text", "other", None, compiler, {}),
+        first_key(b"text", "stem", nvcc, compiler, {}),
+        first_key(b"text", "stem", replace(nvcc, version="release 12.4"), compiler, {}),
+        first_key(b"text", "stem", replace(nvcc, architectures=("sm_80",)), compiler, {}),
+        first_key(b"text", "stem", None, None, {}),
+        first_key(b"text", "stem", None, compiler, {"L": 3}),
     ]
-    assert len({base, *others}) == 6
+    assert len({base, *others}) == 8
     assert digest("ab", "c") != digest("a", "bc")
-
-
-# One process of a crowd: builds and reports how often it had to produce.
-WORKER = """
-import sys, time
-from pathlib import Path
-sys.path.insert(0, {root!r})
-from tests.stages.test_build import KEY, product
-from rnncc.cache import Cache
-from rnncc.stages.build import build, find_toolchain
-def produce():
-    with open({log!r}, "a") as log:
-        log.write("produced\\n")
-    {delay}
-    return product()
-print(build(KEY, "toy", produce, find_toolchain(), Cache(Path({cache!r}))))
-"""
-
-
-def worker(tmp_path: Path, delay: str = "pass") -> subprocess.Popen[str]:
-    """Start a process that builds into the cache of the test."""
-    text = WORKER.format(root=str(ROOT), log=str(tmp_path / "log"), cache=str(tmp_path / "cache"), delay=delay)
-    return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def test_ten_processes_make_one_build(tmp_path: Path) -> None:
-    crowd = [worker(tmp_path) for _ in range(10)]
-    results = [process.communicate(timeout=120) for process in crowd]
-    package = tmp_path / "cache" / "packages" / KEY / "toy"
-    assert [out.strip() for out, _ in results] == [str(package)] * 10, results
-    assert answer(package) == 42
-    assert (tmp_path / "log").read_text().splitlines() == ["produced"]
-
-
-def test_a_killed_builder_leaves_the_cache_usable(tmp_path: Path) -> None:
-    process = worker(tmp_path, delay="time.sleep(60)")
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "log").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    left = tmp_path / "cache" / "tmp"
-    assert list(left.iterdir()), "the build had not begun"
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
-    assert list(left.iterdir()), "SIGKILL cannot have tidied up"
-    package = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "cache"))
-    assert answer(package) == 42
-    assert not list(left.iterdir())
-
-
-def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache(tmp_path)
-    old = build(KEY, "toy", lambda: Product((File("__init__.py", "# " + "x" * 5000),), None, ("Toy",)), None, cache)
-    long_ago = time.time() - 10 * 86400
-    os.utime(old.parent, (long_ago, long_ago))
-    monkeypatch.setenv("RNNCC_CACHE_LIMIT", "4000")
-    new = build("e" * 32, "toy", lambda: Product((File("__init__.py", ""),), None, ("Toy",)), None, cache)
-    assert new.is_dir() and not old.exists()
-    # What was just used stays, however small the limit.
-    assert cache.package("e" * 32) == new
 
 
 def test_an_unwritable_cache_is_a_diagnostic(tmp_path: Path) -> None:
@@ -239,13 +182,6 @@ def test_a_package_is_dropped_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not package.parent.exists() and cache.package(package.parent.name) is None
 
 
-def test_a_lock_that_cannot_be_opened_is_a_diagnostic(tmp_path: Path) -> None:
-    (tmp_path / "locks" / "name.lock").mkdir(parents=True)
-    with pytest.raises(RnnccError) as caught, Cache(tmp_path).lock("name"):
-        pass
-    assert caught.value.diagnostics[0].code == "RNN605"
-
-
 def test_an_installation_that_fails_leaves_the_old_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package, cache = toy(tmp_path)
     target = install(package, tmp_path / "out", cache)
@@ -279,6 +215,47 @@ def test_a_package_does_not_hide_itself(tmp_path: Path, monkeypatch: pytest.Monk
         check_stem("toy", tmp_path / "elsewhere")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("RNNCC_CACHE_LIMIT", "a lot", "RNN607"),
+        ("RNNCC_CACHE_LIMIT", "-1", "RNN607"),
+        ("RNNCC_CACHE_LIMIT", "1iB", "RNN607"),
+        ("MAX_JOBS", "abc", "RNN607"),
+        ("MAX_JOBS", "0", "RNN607"),
+        ("MAX_JOBS", "-2", "RNN607"),
+        ("CXX", "g++ '-O2", "RNN601"),
+    ],
+)
+def test_settings_that_mean_nothing_are_said_before_the_work(
+    name: str, value: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(RnnccError) as caught:
+        build(KEY, "toy", lambda: pytest.fail("began"), find_toolchain(), Cache(tmp_path))
+    assert caught.value.diagnostics[0].code == code
+    assert repr(value)[1:-1] in caught.value.diagnostics[0].message
+
+
+@pytest.mark.parametrize("with_ninja", [True, False])
+def test_a_program_that_cannot_be_started_is_a_failure_of_the_toolchain(
+    with_ninja: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    compiler = Toolchain((str(gone),), "")
+    monkeypatch.setattr(ninja_module, "find_ninja", lambda: str(gone) if with_ninja else None)
+    with pytest.raises(RnnccError) as caught:
+        build(KEY, "toy", product, compiler, Cache(tmp_path / "cache"))
+    assert caught.value.diagnostics[0].code == "RNN602"
+    assert f"'{gone}' cannot be run: no such file or directory" in caught.value.diagnostics[0].message
+
+
+def test_other_systems_are_told_that_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    with pytest.raises(RnnccError, match="made for Linux on x86-64, and this machine is Darwin on"):
+        find_toolchain()
+
+
 RENDER = """
 import sys
 sys.path.insert(0, {root!r})
@@ -286,10 +263,11 @@ from rnncc.cache import digest
 from rnncc.compiler import _produce
 from rnncc.paths import shipped_cells
 from rnncc.read import read_source
-from rnncc.stages.build import Toolchain
+from rnncc.stages.build import Nvcc, Toolchain
 for path in shipped_cells():
     if path.stem in ("lstm", "slstm", "onlstm", "lmu", "layernormlstm"):
-        product = _produce(read_source(path), path.stem, {{}}, Toolchain(("none",), ""))
+        nvcc = Nvcc("none", "", ("sm_90a",))
+        product = _produce(read_source(path), path.stem, {{}}, Toolchain(("none",), ""), nvcc)
         files = product.files + product.bundle.files
         print(path.stem, digest(*(part for file in files for part in (file.path, file.text))))
 """

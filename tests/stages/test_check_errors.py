@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from rnncc.diagnostics import Diagnostic, render
-from rnncc.stages.check.names import reserved_attribute
+from rnncc.diagnostics import Diagnostic, RnnccError, render
+from rnncc.stages.check.names import reserved, reserved_attribute
 from tests.stages.checking import body, codes, diagnose
 
 ELMAN = "h[t] = tanh(W@x + R@h[t-1] + b)"
@@ -153,7 +153,7 @@ def test_an_error_does_not_drag_others_along() -> None:
 def test_two_spellings_of_a_parameter() -> None:
     assert codes("state h", "param W_h: vector", ELMAN) == ["RNN219"]
     twice = ("weights W_a: vector", "a_b = W@x", "b1 = W_a*x", "h[t] = a_b + b1")
-    assert codes("state h", *twice) == []
+    assert codes("state h", *twice) == ["RNN262"]
     assert codes("state h", "weights W_a: vector", "a_c = W@x", "c = W_a*x", "h[t] = a_c + c") == ["RNN219"]
 
 
@@ -211,6 +211,18 @@ def test_names_that_the_module_has(lines: tuple[str, ...], text: str) -> None:
     assert (found.code, text in marked(found)) == ("RNN217", True)
 
 
+def test_no_dim_hides_an_argument() -> None:
+    from inspect import signature
+
+    from rnncc.runtime.cell import RecurrentCell
+    from rnncc.runtime.function import run_function
+    from rnncc.runtime.layer import RecurrentLayer
+
+    for takes in (RecurrentLayer.__init__, RecurrentCell.__init__, run_function):
+        names = [name for name, each in signature(takes).parameters.items() if each.kind is not each.VAR_KEYWORD]
+        assert not [name for name in names if not reserved(name, "dim")]
+
+
 def test_no_parameter_hides_an_attribute_of_the_module() -> None:
     import torch
 
@@ -219,3 +231,14 @@ def test_no_parameter_hides_an_attribute_of_the_module() -> None:
 
     names = {*dir(RecurrentCell), *dir(torch.nn.Module()), *RecurrentModule.__annotations__}
     assert not {name for name in names if not reserved_attribute(name)}
+
+
+def test_an_unknown_width_has_no_number_of_its_own() -> None:
+    found, *_ = errors("state h", "v = softmax(concat(h[t-1], R@h[t-1]))", "h[t] = v*x")
+    assert found.code == "RNN214" and found.label == "width ? + H"
+
+
+def test_the_text_of_an_error_parts_its_diagnostics_with_an_empty_line() -> None:
+    found = errors("state h", "h[t] = R@h + nothing + b")
+    first, second = str(RnnccError(*found)).split("\n\n")
+    assert first.startswith("error[RNN201]") and second.startswith("error[RNN202]")

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+import rnncc
 from rnncc import reference
-from rnncc.ir.dim import evaluate
+from rnncc.ir.dim import ONE, evaluate
 from tests.stages.checking import checked
 
 INPUTS, HIDDEN, HEADS = 3, 6, 2
@@ -57,3 +58,43 @@ def test_heads_are_cells_side_by_side(lines: tuple[str, ...]) -> None:
         alone, _ = reference.run(cell, own, {"x": x}, sizes={"I": INPUTS, "H": head_dim})
         outputs.append(alone["h"])
     torch.testing.assert_close(together["h"], torch.cat(outputs, -1), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("lines", "because"),
+    [
+        (
+            ("state h", "local u: 1", "weights E: matrix", "u = E@h[t-1]", "h[t] = u*tanh(W@x)"),
+            "'u' is one number, which heads cannot divide (line 5)",
+        ),
+        (
+            ("state h, s: 1", "s[t] = 0.5*s[t-1] + 1", "h[t] = s[t]*tanh(W@x + R@h[t-1])"),
+            "'s' is one number, which heads cannot divide (line 2)",
+        ),
+        (
+            (
+                "state h",
+                "local u: 1",
+                "weights E: matrix",
+                "param B: matrix",
+                "u = W@x",
+                "h[t] = tanh(R@h[t-1] + B@(u*sum(h[t-1])))",
+            ),
+            "",
+        ),
+    ],
+)
+def test_what_is_one_number_has_one_head(lines: tuple[str, ...], because: str) -> None:
+    cell = checked(*lines)
+    assert cell.single_head_because == because
+    assert not [constraint for constraint in cell.constraints if constraint.left == ONE]
+
+
+def test_a_cell_of_one_head_refuses_more() -> None:
+    """With the line that keeps it so, and not by an accident of sizes."""
+    LMU = rnncc.load("lmu").LMU
+    LMU(3, 4)
+    with pytest.raises(
+        ValueError, match=r"LMU takes num_heads=1 only: 'u' is one number, which heads cannot divide \(line 10\); got 2"
+    ):
+        LMU(3, 4, num_heads=2)

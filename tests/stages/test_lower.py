@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rnncc.diagnostics import RnnccError
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, constant, scale
 from rnncc.ir.kernel import (
@@ -25,7 +26,7 @@ from rnncc.paths import cells_dir, shipped_cells
 from rnncc.source import Source
 from rnncc.stages.check import check
 from rnncc.stages.differentiate import differentiate
-from rnncc.stages.lower import lower
+from rnncc.stages.lower import limits, lower
 from rnncc.stages.mask import mask
 from rnncc.stages.parse import parse
 
@@ -183,3 +184,44 @@ def test_every_name_has_a_slot_and_is_written_before_it_is_read(path: object) ->
                     assert not isinstance(slot, StoredSlot) or slot.name in written, (name, stage)
                 written.update(writes)
             assert written == {slot.name for slot in program.slots if isinstance(slot, StoredSlot)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "cell Big\nstate h\nv = sum(R@h[t-1])\nh[t] = W@x + sum(repeat(v, 40000))\n",
+            "needs 40,000 repetitions, and their tables hold 32,767",
+        ),
+        (
+            "cell Big\nstate h\nlocal v: 40000*H\nv = W@x + R@h[t-1]\na, c = split(v)\nh[t] = tanh(h[t-1]) + sum(a)\n",
+            "needs 40,000 parts in a row",
+        ),
+    ],
+)
+def test_what_no_table_can_hold_is_a_diagnostic(text: str, message: str) -> None:
+    with pytest.raises(RnnccError, match=message) as caught:
+        plan_of(text)
+    assert [found.code for found in caught.value.diagnostics] == ["RNN402"]
+
+
+def test_every_count_of_a_table_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the largest number of what ONLSTM needs it is lowered, below that it is not."""
+    loops = shipped("onlstm").loops
+    most = max(count for loop in loops for p in (loop.forward, loop.backward) for count in limits._needs(p).values())
+    monkeypatch.setattr(limits, "MOST", most)
+    limits.check_limits("ONLSTM", loops)
+    monkeypatch.setattr(limits, "MOST", most - 1)
+    with pytest.raises(RnnccError, match=f"needs {most} .*, and their tables hold {most - 1}"):
+        limits.check_limits("ONLSTM", loops)
+    needs = limits._needs(loops[0].forward)
+    assert set(needs) >= {
+        "values",
+        "widths",
+        "stages of a step",
+        "products",
+        "matrices",
+        "parts in a row",
+        "repetitions",
+    }
+    assert needs["repetitions"] == 4 and needs["values"] == len(loops[0].forward.slots)

@@ -102,6 +102,10 @@ def test_numbers(value: float, text: str) -> None:
 
 
 def test_expressions() -> None:
+    assert expression_text(apply("pow", Ref("v"), Const(2.0))) == "rnncc::powi<2>(v)"
+    assert expression_text(apply("pow", Ref("v"), Const(-1.0))) == "rnncc::powi<-1>(v)"
+    assert expression_text(apply("pow", Ref("v"), Const(0.5))).startswith("rnncc::pow(v")
+    assert expression_text(apply("pow", Ref("v"), Const(9.0))).startswith("rnncc::pow(v")
     # Functions are qualified, so that a gate called `max` or `load` hides nothing; numbers in them are vectors.
     expr = apply("max", apply("sub", Const(1.0), Ref("load")), Const(0.5))
     assert expression_text(expr) == "rnncc::max((T(1.0) - load), rnncc::broadcast(T(0.5)))"

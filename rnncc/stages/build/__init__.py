@@ -2,7 +2,8 @@
 
 Input: what the stages before made (a Product), the compilers. Output: the folder of a finished package.
 Fails with RnnccError: RNN601 (no compiler; from `find_toolchain`), RNN602 (compilation failed), RNN605 (cache cannot be
-written), RNN607 (no CUDA compiler; from `find_nvcc`), and from `install` RNN603, RNN604, RNN605.
+written), RNN607 (a setting that cannot be read), RNN608 (no CUDA compiler; from `find_nvcc`), and from `install`
+RNN603, RNN604, RNN605.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 from rnncc.cache import Cache, Progress, digest
 from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.artifact import Bundle, File, Unit
+from rnncc.ir.problem import Problem
 from rnncc.stages.build import ninja, toolchain
 from rnncc.stages.build.install import check_stem, install
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
 from rnncc.stages.build.toolchain import Toolchain, find_toolchain
+from rnncc.targets import has_clusters
 
 # The oldest torch whose C interface the binding needs.
 TORCH_ABI = "2.10"
@@ -57,7 +60,12 @@ class Product:
 
 
 def first_key(
-    source: bytes, stem: str, nvcc: Nvcc | None, compiler: Toolchain | None, shaping: Mapping[str, object]
+    source: bytes,
+    stem: str,
+    nvcc: Nvcc | None,
+    compiler: Toolchain | None,
+    shaping: Mapping[str, object],
+    problems: Sequence[Problem] = (),
 ) -> str:
     """What a package depends on, hashed, before anything of it is made: equal keys mean equal packages.
 
@@ -67,7 +75,7 @@ def first_key(
     own = _own_files()
     text = [f"{path}\0{digest(data)}" for path, data in own]
     compiled_by = "\n".join((*compiler.command, compiler.version)) if compiler is not None else "no compiler"
-    knobs = json.dumps(dict(shaping), sort_keys=True, default=str)
+    knobs = json.dumps([dict(shaping), [astuple(problem) for problem in problems]], sort_keys=True, default=str)
     target = nvcc.key() if nvcc is not None else "cpu"
     return digest(source, stem, target, knobs, toolchain.flags_text(), compiled_by, TORCH_ABI, *text)[:32]
 
@@ -96,6 +104,7 @@ def build(
     and only where the cache has nothing. Without a compiler the package runs the reference alone."""
 
     def make(folder: Path) -> None:
+        ninja.most_jobs()  # what cannot be read is said before the work
         product = produce()
         if progress is not None and product.bundle is not None:
             targets = " for " + ", ".join(nvcc.architectures) if nvcc is not None else ""
@@ -178,9 +187,13 @@ def _compile(
         arguments = (*compiler.command, *flags, *include, "-c", unit.path, "-o", output)
         compiles.append(ninja.Command(output, (unit.path,), arguments))
     if nvcc is not None:
-        (folder / "cuda").mkdir()
+        (folder / "cuda").mkdir(exist_ok=True)
         for device_unit in bundle.device_units:
-            compiles += [nvcc.command(device_unit, a, bundle.include) for a in nvcc.architectures]
+            compiles += [
+                nvcc.command(device_unit, a, bundle.include)
+                for a in nvcc.architectures
+                if has_clusters(a) or not device_unit.clusters
+            ]
     # The slow ones first, so that they do not run alone at the end.
     compiles.sort(key=lambda command: 0 if "core" in command.output or command.output.endswith(".cubin") else 1)
     stub = "../objects/libtorch.so"
@@ -209,7 +222,5 @@ def _failed(text: str, stem: str, key: str, cache: Cache, commands: Sequence[nin
         (line for line in text.splitlines() if "error" in line), text.strip().splitlines()[-1] if text.strip() else ""
     )
     return RnnccError(
-        Diagnostic(
-            "RNN602", f"the compiler failed on {stem}: {first.strip()}", help=f"everything it said is in {log}"
-        )
+        Diagnostic("RNN602", f"the compiler failed on {stem}: {first.strip()}", help=f"everything it said is in {log}")
     )

@@ -7,9 +7,10 @@ import keyword
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
-from rnncc.cache import Cache, digest
+from rnncc.cache import KEEP_SECONDS, Cache, digest
 from rnncc.diagnostics import Diagnostic, RnnccError
 
 DESCRIPTION = "_rnncc.json"
@@ -61,6 +62,10 @@ def install(package: Path, directory: Path, cache: Cache) -> Path:
         with cache.lock(f"install-{digest(str(target.resolve()))[:16]}"):
             beside = directory / f".{package.name}-{os.getpid()}.new"
             old = directory / f".{package.name}-{os.getpid()}.old"
+            for left in (*directory.glob(f".{package.name}-*.new"), *directory.glob(f".{package.name}-*.old")):
+                # Of a process that was killed: an hour is longer than any copy takes, also through another cache.
+                if time.time() - left.stat().st_mtime > KEEP_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
             try:
                 shutil.copytree(package, beside, ignore=shutil.ignore_patterns("__pycache__"))
                 if target.exists():

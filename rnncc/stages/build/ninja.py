@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from rnncc.diagnostics import Diagnostic, RnnccError
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -47,34 +49,46 @@ def ninja_text(compiles: Sequence[Command], link: Command, log_folder: str) -> s
     return "\n".join(lines)
 
 
+def most_jobs() -> int | None:
+    """$MAX_JOBS, the most commands to run at once, or None. Raises RnnccError (RNN607) where it is no such number."""
+    text = os.environ.get("MAX_JOBS", "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        message = f"MAX_JOBS is '{text}', which is no number of jobs"
+        raise RnnccError(Diagnostic("RNN607", message, help="set it to a whole number above 0, or not at all"))
+    return int(text)
+
+
 def run(compiles: Sequence[Command], link: Command, folder: Path, ninja_file: Path) -> Outcome:
-    """Run the commands in `folder`. `ninja_file` is where the ninja file goes."""
-    ninja = find_ninja()
+    """Run the commands in `folder`. `ninja_file` is where the ninja file goes. A program that cannot be started is a
+    failure like any other of its own."""
+    ninja, most = find_ninja(), most_jobs()
     if ninja is None:
-        return _run_by_threads(compiles, link, folder)
+        return _run_by_threads(compiles, link, folder, most or os.cpu_count() or 1)
     logs = os.path.relpath(ninja_file.parent, folder)
     ninja_file.write_text(ninja_text(compiles, link, logs), encoding="utf-8")
-    jobs = ["-j", os.environ["MAX_JOBS"]] if os.environ.get("MAX_JOBS", "").isdigit() else []
-    relative = os.path.relpath(ninja_file, folder)
-    done = subprocess.run(
-        [ninja, "-f", relative, *jobs],
-        cwd=folder,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
+    jobs = ["-j", str(most)] if most is not None else []
+    return _run_one((ninja, "-f", os.path.relpath(ninja_file, folder), *jobs), folder)
+
+
+def _run_one(arguments: Sequence[str], folder: Path) -> Outcome:
+    try:
+        done = subprocess.run(
+            arguments, cwd=folder, text=True, errors="replace",
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+        )  # fmt: skip
+    except OSError as error:
+        return Outcome(False, f"error: '{arguments[0]}' cannot be run: {(error.strerror or str(error)).lower()}\n")
     return Outcome(done.returncode == 0, done.stdout)
 
 
-def _run_by_threads(compiles: Sequence[Command], link: Command, folder: Path) -> Outcome:
+def _run_by_threads(compiles: Sequence[Command], link: Command, folder: Path, most: int) -> Outcome:
     def one(command: Command) -> Outcome:
-        done = subprocess.run(
-            command.arguments, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-        )
-        return Outcome(done.returncode == 0, f"{' '.join(command.arguments)}\n{done.stdout}")
+        outcome = _run_one(command.arguments, folder)
+        return Outcome(outcome.succeeded, f"{' '.join(command.arguments)}\n{outcome.text}")
 
-    with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS", os.cpu_count() or 1))) as pool:
+    with ThreadPoolExecutor(most) as pool:
         outcomes = list(pool.map(one, compiles))
     if all(outcome.succeeded for outcome in outcomes):
         outcomes.append(one(link))

@@ -54,7 +54,7 @@ def nvcc_release() -> tuple[str, str] | None:
 def find_nvcc(architectures: tuple[str, ...], *, required: bool) -> Nvcc | None:
     """The compiler for these architectures; None without any, and without nvcc unless it is `required`.
 
-    Raises RnnccError (RNN607) where it is required and missing.
+    Raises RnnccError (RNN608) where it is required and missing.
     """
     if not architectures:
         return None
@@ -65,9 +65,9 @@ def find_nvcc(architectures: tuple[str, ...], *, required: bool) -> Nvcc | None:
         return None
     raise RnnccError(
         Diagnostic(
-            "RNN607",
+            "RNN608",
             f"kernels for {', '.join(architectures)} need nvcc, which is neither on PATH nor in $CUDA_HOME/bin",
-            help="install NVIDIA's CUDA toolkit 12 or later (developer.nvidia.com/cuda-downloads; Debian and Ubuntu: apt "
-            "install nvidia-cuda-toolkit), or build with --target cpu",
+            help="install NVIDIA's CUDA toolkit 12 or later (developer.nvidia.com/cuda-downloads; Debian and Ubuntu: "
+            "apt install nvidia-cuda-toolkit), or build with --target cpu",
         )
     )

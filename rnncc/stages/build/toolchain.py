@@ -40,11 +40,18 @@ class Toolchain:
 
 def find_toolchain() -> Toolchain:
     """The compiler to use: $CXX if set, else the first of COMPILERS. Raises RnnccError (RNN601) where there is none."""
-    if platform.machine() not in MACHINES:
-        message = f"the CPU kernels are written for x86-64, and this machine is {platform.machine() or 'unknown'}"
+    # Not macOS: the library is linked with the GNU linker's options, and the cache locks as Linux does.
+    here = f"{platform.system() or 'unknown'} on {platform.machine() or 'unknown'}"
+    if platform.machine() not in MACHINES or platform.system() != "Linux":
+        message = f"the CPU kernels are made for Linux on x86-64, and this machine is {here}"
         raise RnnccError(Diagnostic("RNN601", message))
     named = os.environ.get("CXX")
-    for candidate in (shlex.split(named),) if named else ([name] for name in COMPILERS):
+    try:
+        candidates = [shlex.split(named)] if named else [[name] for name in COMPILERS]
+    except ValueError as error:
+        message = f"no C++ compiler found: $CXX is '{named}', which is no command: {str(error).lower()}"
+        raise RnnccError(Diagnostic("RNN601", message, help="set CXX to a compiler, or not at all")) from None
+    for candidate in candidates:
         path = shutil.which(candidate[0]) if candidate else None
         if path is None:
             continue
@@ -59,8 +66,7 @@ def find_toolchain() -> Toolchain:
         Diagnostic(
             "RNN601",
             f"no C++ compiler found: {searched}",
-            help="install one (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: xcode-select "
-            "--install), or set CXX to its path",
+            help="install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or set CXX to its path",
         )
     )
 

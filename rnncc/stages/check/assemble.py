@@ -58,7 +58,10 @@ def assemble(decl: CellDecl, resolved: Resolved, shapes: Shapes, symbols: Symbol
     assembler = Assembler(program, nodes, placed, located, parameters, constants)
     segments = assembler.segments()
     live_part = live_equations(resolved, (*symbols.states, output))
-    lint(Subject(resolved, symbols, program, segments, placed, mentioned_names(decl), live_part), report)
+    prologue = assembler.part(Part.PROLOGUE)
+    mentioned = mentioned_names(decl)
+    found = shapes.constraints
+    lint(Subject(resolved, symbols, program, prologue, segments, placed, mentioned, live_part, found), report)
     return Cell(
         name=decl.name,
         sizes=_sizes(symbols, shapes),
@@ -66,7 +69,7 @@ def assemble(decl: CellDecl, resolved: Resolved, shapes: Shapes, symbols: Symbol
         inputs=tuple(Input(name, flat.shapes[name].width, given.span) for name, given in symbols.inputs.items()),
         states=states,
         parameters=parameters,
-        prologue=assembler.part(Part.PROLOGUE),
+        prologue=prologue,
         segments=segments,
         epilogue=assembler.part(Part.EPILOGUE),
         output=output,

@@ -13,6 +13,7 @@ from rnncc.stages.check.names import reserved_attribute
 from rnncc.stages.check.report import Report, closest
 from rnncc.stages.check.resolve import FamilyMember, Resolved
 from rnncc.stages.check.shape import Shape
+from rnncc.stages.check.suggest import torch_parameter
 
 ATTRIBUTES = {"W": "weight_ih", "R": "weight_hh", "b": "bias_ih"}
 _FOR_VECTORS = "use a number, uniform(a, b) or normal(mean, std)"
@@ -135,8 +136,22 @@ class _Packer:
         elif name in self.symbols.states:
             help = f"write 'state {name} = …'; 'state {name} = learned' makes the parameter {name}0"
             self.report.error("RNN224", f"'{name}' is a state, not a parameter", span, help=help)
+        elif owner := self.owner(name):
+            family, target = owner
+            message = f"'{name}' would be the {family} of '{target}', whose equation uses no {family}"
+            help = f"use {family} in the equation of '{target}', or remove this line"
+            self.report.error("RNN224", message, span, help=help)
         else:
-            self.report.error("RNN224", f"no parameter is called '{name}'", span, help=closest(name, known))
+            help = torch_parameter(name) or closest(name, known)
+            self.report.error("RNN224", f"no parameter is called '{name}'", span, help=help)
+
+    def owner(self, name: str) -> tuple[str, str] | None:
+        """(family, target) where `name` is spelled like a member that no equation has."""
+        for family in sorted(self.symbols.families, key=len, reverse=True):
+            target = name.removeprefix(f"{family}_")
+            if target != name and target in self.order:
+                return family, target
+        return None
 
 
 def pack(

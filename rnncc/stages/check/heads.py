@@ -44,9 +44,9 @@ class _Heads:
 
     def run(self) -> Heads:
         self.declared_blocks()
-        self.divides(HIDDEN_SIZE, NOWHERE)
+        self.divides("", HIDDEN_SIZE, NOWHERE)
         for name, state in self.symbols.states.items():
-            self.divides(self.shapes[name].width, state.span)
+            self.divides(name, self.shapes[name].width, state.span)
         for name, node in self.nodes.items():
             if isinstance(node, Contraction):
                 self.contraction(node)
@@ -56,7 +56,7 @@ class _Heads:
             # A single number takes no part in the layout by heads, unless a product makes it.
             in_layout = width != HEADS and (width != ONE or isinstance(node, Contraction))
             if self.depends_on_state(name) and in_layout:
-                self.divides(width, node.span)
+                self.divides(name, width, node.span)
         return Heads(self.blocks, tuple(self.constraints.values()), self.single)
 
     def depends_on_state(self, name: str) -> bool:
@@ -86,8 +86,8 @@ class _Heads:
                 continue
             if self.blocks.get(name, ONE) == ONE:
                 self.blocks[name] = HEADS
-                self.divides(shape.width, node.span)
-                self.divides(shape.columns or ONE, node.span)
+                self.divides(node.target, shape.width, node.span)
+                self.divides(node.operand, shape.columns or ONE, node.span)
             elif self.blocks[name] != HEADS:
                 self.constrain(self.blocks[name], HEADS, node.span)
 
@@ -124,8 +124,12 @@ class _Heads:
     def couple(self, why: str, span: Span) -> None:
         self.single = self.single or f"{why} (line {self.report.line(span)})"
 
-    def divides(self, width: Dim, span: Span) -> None:
-        if width != HEADS:
+    def divides(self, name: str, width: Dim, span: Span) -> None:
+        """Heads divide the value `name`, of this width."""
+        if width == ONE:
+            # The user's name of the equation that the value was made from.
+            self.couple(f"'{name.partition('__')[0]}' is one number, which heads cannot divide", span)
+        elif width != HEADS:
             self.constrain(dims.split_multiple(width)[1], HEADS, span)
 
     def constrain(self, left: Dim, right: Dim, span: Span) -> None:

@@ -18,7 +18,7 @@ from rnncc.stages.check.locate import Located, Part
 from rnncc.stages.check.place import Placed, Program
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.shape import Shape
-from rnncc.stages.check.sums import Signed, is_linear_in, terms, total
+from rnncc.stages.check.sums import terms, total
 
 _INSTEAD = {"leakyrelu": "write 'max(v, 0.01*v)'", "elu": "write 'where(v > 0, v, exp(min(v, 0)) - 1)'"}
 
@@ -133,7 +133,7 @@ class Hoister:
         signed = terms(expr)
         batched = [each for each in signed if all(self.is_input(name) for name in references(each[1]))]
         rest = [each for each in signed if each not in batched]
-        if not self.is_worth_batching(batched):
+        if not self.located.is_worth_batching(batched):
             arguments = tuple(self.inside(argument) for argument in expr.arguments)
             return Apply(expr.operator, arguments)
         head = self.value(total(batched), Placement.X, Part.BATCHED, "x")
@@ -147,17 +147,3 @@ class Hoister:
         if isinstance(expr, Apply) and expr.operator == "neg":
             return apply("neg", self.inside(expr.arguments[0]))
         return self.inputs(expr)
-
-    def is_worth_batching(self, batched: list[Signed]) -> bool:
-        """Two terms and more, one of them with a product that nothing else reads; or one that holds such a product
-        under a scale: it is computed batched, so that the loop reads it as it is."""
-        if len(batched) < 2:
-            return False
-        return any(self.takes_in(term) for _, term in batched)
-
-    def takes_in(self, term: Expr) -> bool:
-        located = self.located
-        return any(
-            name in located.heavy and located.uses.get(name, 0) == 1 and is_linear_in(term, name)
-            for name in references(term)
-        )

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rnncc.diagnostics import Severity
-from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, RowOperator, Segment, operands
+from rnncc.ir.cell import Constraint, Contraction, Node, Placement, Pointwise, RowOp, RowOperator, Segment, operands
+from rnncc.ir.dim import show
 from rnncc.ir.expr import Apply, Expr, Ref
 from rnncc.source import Span
 from rnncc.stages.check.bounds import Bounds
@@ -22,15 +23,18 @@ from rnncc.stages.check.terms import Equation, Op, Product, Val, names, walk
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A checked cell: `mentioned` are all names in its text, `live` the equations that something depends on."""
+    """A checked cell: `mentioned` are all names in its text, `live` the equations that something depends on,
+    `constraints` what its widths ask of the sizes."""
 
     resolved: Resolved
     symbols: Symbols
     program: Program
+    prologue: tuple[Node, ...]
     segments: tuple[Segment, ...]
     placed: Placed
     mentioned: frozenset[str]
     live: tuple[Equation, ...]
+    constraints: tuple[Constraint, ...]
 
 
 def live_equations(resolved: Resolved, roots: tuple[str, ...]) -> tuple[Equation, ...]:
@@ -133,7 +137,14 @@ def _missing_bias(subject: Subject, report: Report) -> None:
 
 
 def _unbounded_exp(subject: Subject, report: Report) -> None:
-    bounds = Bounds(subject.segments, subject.placed.placement)
+    # What a user passes beside x is a time, a gap or a gate as a rule: it is taken to be non-negative, so that a decay
+    # `exp(-softplus(lam)*gap)` is quiet.
+    bounds = Bounds(
+        subject.segments,
+        subject.placed.placement,
+        subject.prologue,
+        frozenset(name for name in subject.symbols.inputs if name != "x"),
+    )
     for segment in subject.segments:
         for node in segment.nodes:
             for part in _applications(node):
@@ -179,6 +190,15 @@ def _no_gradient(subject: Subject, report: Report) -> None:
                 help = "heaviside(v, grad=fast_sigmoid(10))"
                 message = f"the derivative of '{part.operator}' is 0: nothing before it is trained"
                 report.warn("RNN261", message, part.span, help=f"name a surrogate derivative: {help}")
+
+
+def _fixed_sizes(subject: Subject, report: Report) -> None:
+    for constraint in subject.constraints:
+        if not constraint.divides:
+            left, right = show(constraint.left), show(constraint.right)
+            message = f"the equations need {left} == {right} (I: input_size, H: hidden_size)"
+            help = "apply a matrix where one of the two should be free: 'W@x'"
+            report.warn("RNN262", message, constraint.span, help=help)
 
 
 def _performance(subject: Subject, report: Report) -> None:
@@ -245,6 +265,7 @@ _RULES = (
     _unbounded_exp,
     _division,
     _no_gradient,
+    _fixed_sizes,
     _performance,
 )
 

@@ -5,7 +5,7 @@ A loop reads pre-activations: elementwise values of inputs are computed in it, u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -15,7 +15,7 @@ from rnncc.ir.cell import Node, Placement, Pointwise, RowOp, operands
 from rnncc.ir.expr import Apply, Expr, references
 from rnncc.stages.check import graph
 from rnncc.stages.check.place import Placed, Program
-from rnncc.stages.check.sums import is_linear_in, terms
+from rnncc.stages.check.sums import Signed, is_linear_in, terms
 
 
 class Part(Enum):
@@ -37,6 +37,16 @@ class Located:
     heavy: set[str] = field(default_factory=set)
     uses: dict[str, int] = field(default_factory=dict)
 
+    def is_worth_batching(self, signed: Sequence[Signed]) -> bool:
+        """Whether terms of inputs are worth one batched value: two and more, one of which takes in a product that
+        nothing else reads, or holds such a product under a scale. The loop then reads the sum as it is."""
+        return len(signed) > 1 and any(self._takes_in(term) for _, term in signed)
+
+    def _takes_in(self, term: Expr) -> bool:
+        return any(
+            name in self.heavy and self.uses.get(name, 0) == 1 and is_linear_in(term, name) for name in references(term)
+        )
+
 
 def in_loop(expr: Expr) -> bool:
     """Whether every operator of an expression may stand in a loop."""
@@ -54,19 +64,6 @@ def occurrences(nodes: Mapping[str, Node]) -> dict[str, int]:
         for name in references(node.expr) if isinstance(node, Pointwise) else operands(node):
             uses[name] = uses.get(name, 0) + 1
     return uses
-
-
-def hoistable_sum(expr: Expr, located: Located) -> bool:
-    """Whether a sum of input terms is worth a batched value: it takes in a product that nothing else reads."""
-    found = terms(expr)
-    return len(found) > 1 and any(_takes_in(term, located) for _, term in found)
-
-
-def _takes_in(term: Expr, located: Located) -> bool:
-    return any(
-        name in located.heavy and located.uses.get(name, 0) == 1 and is_linear_in(term, name)
-        for name in references(term)
-    )
 
 
 class _Locator:
@@ -140,7 +137,7 @@ class _Locator:
             and -1 not in loops
             and name not in self.located.heavy
             and in_loop(node.expr)
-            and not hoistable_sum(node.expr, self.located)
+            and not self.located.is_worth_batching(terms(node.expr))
         )
         if sinks:
             self.put(name, Part.LOOP, loops.pop())

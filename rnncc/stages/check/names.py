@@ -27,6 +27,8 @@ _CONSTRUCTOR_WORDS = """
     state_dtype backend zoneout recurrent_dropout weight_dropout return_sequences_of return_delays
 """
 CONSTRUCTOR = frozenset(_CONSTRUCTOR_WORDS.split())
+# Dims are keywords of the functional op too.
+FUNCTION = frozenset({"cell", "streams", "weights", "states", "lengths", "reset", "reverse", "constants"})
 # Inputs are keywords of the call, beside these.
 CALL = frozenset({"self", "input", "hx", "lengths", "reset"})
 # A parameter is an attribute of a torch.nn.Module, which has these (and names with a `_` before them).
@@ -43,7 +45,7 @@ _MODULE_WORDS = """
 MODULE = frozenset(_MODULE_WORDS.split())
 _ARGUMENTS = {
     "constant": (CONSTRUCTOR, "an argument of every layer's constructor"),
-    "dim": (CONSTRUCTOR, "an argument of every layer's constructor"),
+    "dim": (CONSTRUCTOR | FUNCTION, "an argument of every layer's constructor or functional op"),
     "input": (CALL, "an argument of every layer's call"),
 }
 

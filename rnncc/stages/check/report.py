@@ -27,7 +27,8 @@ class Report:
         notes: tuple[Label, ...] = (),
     ) -> None:
         """An error of the user's; the same one at the same place is kept once."""
-        self._errors[Diagnostic(code, message, span, label, help, notes, Severity.ERROR, self.source)] = None
+        found = Diagnostic(code, message, span, label or _usual(code), help, notes, Severity.ERROR, self.source)
+        self._errors[found] = None
 
     def warn(
         self,
@@ -39,7 +40,8 @@ class Report:
         severity: Severity = Severity.WARNING,
     ) -> None:
         """A warning, or a performance note."""
-        self._warnings[Diagnostic(code, message, span, label, help, (), severity, self.source)] = None
+        found = Diagnostic(code, message, span, label or _usual(code), help, (), severity, self.source)
+        self._warnings[found] = None
 
     @property
     def failed(self) -> bool:
@@ -64,6 +66,13 @@ class Report:
     def line(self, span: Span) -> int:
         """The 1-based line of a span."""
         return line_and_column(self.source, span.start)[0]
+
+
+def _usual(code: str) -> str:
+    """What the table of codes puts under the carets. Read where there is a finding, and not before."""
+    from rnncc.codes import CODES
+
+    return CODES[code].label
 
 
 def closest(name: str, known: Iterable[str]) -> str:

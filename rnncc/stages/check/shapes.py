@@ -6,6 +6,7 @@ constraints solve, and the constraints left for construction.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import assert_never
 
@@ -331,7 +332,8 @@ class _Inference:
             self.mismatch(left, right, at, other, left_name, right_name)
 
     def mismatch(self, left: Dim, right: Dim, at: Span, other: Span, left_name: str, right_name: str) -> None:
-        widths = [dims.show(self.solver.resolve(width)) for width in (left, right)]
+        # An unknown has a number of its own, which says nothing to a reader.
+        widths = [re.sub(r"\?\d+", "?", dims.show(self.solver.resolve(width))) for width in (left, right)]
         if any(is_unknown(self.solver.resolve(width)) for width in (left, right)):
             message = "the widths in this equation contradict each other"
         else:

@@ -10,6 +10,23 @@ from rnncc.stages.check.report import closest
 _BEFORE = re.compile(r"_?(tm1|t_1|t1|prev|previous|old|last|minus_1)")
 
 
+# How torch.nn and papers name the matrices: by what they map from and to, or by operand and gate.
+_TORCH = (
+    (re.compile(r"W_?(hh|rec)|W_h[a-wy-z]|weight_hh.*"), "R", "R@h[t-1]"),
+    (re.compile(r"W_?(ih|xh|hx)|W_[xi][a-z]|weight_ih.*"), "W", "W@x"),
+    (re.compile(r"b_hh|bias_hh.*"), "bR", "R@h[t-1] + bR"),
+    (re.compile(r"b_ih|bias_ih.*"), "b", "W@x + b"),
+)
+
+
+def torch_parameter(name: str) -> str:
+    """What the language calls torch.nn's `weight_hh`, a paper's `W_hh`; or nothing."""
+    for pattern, family, use in _TORCH:
+        if pattern.fullmatch(name):
+            return f"it is called '{family}' here, as in '{use}': each equation has its own"
+    return ""
+
+
 def undefined_name(name: str, symbols: Symbols, values: set[str]) -> str:
     """The help for an undefined name. `values`: everything that may stand in an expression."""
     return _notation(name, symbols, values) or closest(name, values) or _declaration(name)
@@ -30,6 +47,14 @@ def _notation(name: str, symbols: Symbols, values: set[str]) -> str:
         if rest != name and rest in values:
             time = "[t-1]" if rest in symbols.states else ""
             return f"write '{family}@{rest}{time}' for the product"
+    for base in sorted(timed):
+        rest = name.removesuffix(base)
+        if rest != name and len(rest) == 1 and rest.isupper():
+            time = "[t-1]" if base in symbols.states else ""
+            return f"write '{rest}@{base}{time}' for the product, and declare 'weights {rest}: matrix'"
+    found = torch_parameter(name)
+    if found:
+        return found
     family = name.split("_")[0]
     if family != name and family in symbols.families:
         return f"write '{family}': each equation has its own; '{family}_g' is the one of the equation of 'g'"

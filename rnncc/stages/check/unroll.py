@@ -121,7 +121,7 @@ class _Unroller:
                 code = "RNN215" if offset > 0 else "RNN216"
                 message = f"an equation gives the value at time t, not at t{offset:+d}"
                 self.report.error(code, message, target.span, help=f"write '{name}[t] = …'")
-                return name, name
+                return name, f"{name}[t]" if is_state else name
             case None:
                 return name, name
             case _:
@@ -131,7 +131,10 @@ class _Unroller:
         written = f"{target.name}[{index}]"
         if is_state:
             message = f"'{target.name}' is a state: its index is the time"
-            self.report.error("RNN216", message, target.span, help=f"write '{target.name}[t] = …'")
+            help = (
+                f"write '{target.name}[t] = …'; its value before the first step is declared: 'state {target.name} = 1'"
+            )
+            self.report.error("RNN216", message, target.span, help=help)
         elif index < 0:
             self.report.error("RNN216", f"the index of '{written}' is negative", target.span)
         return f"{target.name}_{abs(index)}", written
@@ -139,6 +142,8 @@ class _Unroller:
     def spelled_once(self) -> None:
         """`n[1]` and `n_1` both make the value n_1: an error where both are written."""
         for instance in self.instances:
+            if self.report.marks(instance.target_span):
+                continue
             spelling, span = self.spellings.setdefault(instance.target, (instance.written, instance.target_span))
             taken = self.symbols.kinds.get(instance.target)
             if spelling != instance.written:
@@ -165,7 +170,16 @@ def unroll(decl: CellDecl, symbols: Symbols, report: Report) -> tuple[Instance, 
 def _written_once(instances: list[Instance], report: Report) -> None:
     first: dict[str, Instance] = {}
     for instance in instances:
+        if report.marks(instance.target_span):
+            continue
         earlier = first.setdefault(instance.target, instance)
         if earlier is not instance and earlier.written == instance.written:
             note = Label(earlier.target_span, "first written here")
-            report.error("RNN206", f"'{instance.written}' is written twice", instance.target_span, notes=(note,))
+            help = (
+                "one equation gives the new value: join the two, with a name of its own for what stands between"
+                if instance.written.endswith("[t]")
+                else f"names are not overwritten: call this one '{instance.base}2'; what goes from step to step is a "
+                f"state: 'state {instance.base}', '{instance.base}[t] = {instance.base}[t-1] + 1'"
+            )
+            message = f"'{instance.written}' is written twice"
+            report.error("RNN206", message, instance.target_span, help=help, notes=(note,))

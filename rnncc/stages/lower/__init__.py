@@ -2,7 +2,7 @@
 
 Input: a Cell, its adjoints, the masked Cell and its adjoints. Output: one KernelPlan with a loop for every segment and
 variant: slots with addresses, products merged where they have one operand, elementwise equations grouped into stages.
-Fails with: InternalError only.
+Fails with: RnnccError RNN402 where the tables of a kernel are too small for the cell.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, value_table
 from rnncc.ir.kernel import KernelPlan, LoopPlan
 from rnncc.stages.lower.fused import fuse
+from rnncc.stages.lower.limits import check_limits
 from rnncc.stages.lower.programs import backward_program, forward_program
 from rnncc.stages.lower.shape import unified
 
@@ -23,15 +24,14 @@ __all__ = ["lower"]
 def lower(cell: Cell, adjoints: Sequence[Adjoint], masked: Cell, masked_adjoints: Sequence[Adjoint]) -> KernelPlan:
     """All loops of the cell, segment by segment, plain before masked."""
     name = PurePath(cell.source.name).name
+    pairs = zip(_loops(cell, adjoints, ""), _loops(masked, masked_adjoints, "_masked"), strict=True)
+    loops = tuple(loop for pair in pairs for loop in pair)
+    check_limits(cell.name, loops)
     return KernelPlan(
         cell.name,
         name if name.endswith(".rnn") else f"{cell.name.lower()}.rnn",
         ("I", "H", *(size.name for size in cell.sizes)),
-        tuple(
-            loop
-            for pair in zip(_loops(cell, adjoints, ""), _loops(masked, masked_adjoints, "_masked"), strict=True)
-            for loop in pair
-        ),
+        loops,
     )
 
 

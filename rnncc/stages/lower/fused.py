@@ -1,7 +1,7 @@
 """Whether a program fits the fused kernels, and how.
 
-It does if a step has one stage with products, all of whose operands and sums are units of the heads, and everything else
-is elementwise over the same units.
+It does if a step has one stage with products, all of whose operands and sums are units of the heads, and everything
+else is elementwise over the same units.
 """
 
 from __future__ import annotations
@@ -87,9 +87,7 @@ class _Fuser:
             self._writes(made_early, made_late),
         )
 
-    def _products(
-        self, stage: TileStage
-    ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[str, ...], ...], bool]:
+    def _products(self, stage: TileStage) -> tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[str, ...], ...], bool]:
         known = {matrix.name: matrix for matrix in self.program.matrices}
         operands = tuple(dict.fromkeys(product.operand for product in stage.products))
         table: dict[tuple[str, str], str] = {}
@@ -127,9 +125,7 @@ class _Fuser:
             raise _Unfit("a final state is no value of the step")
         return tuple(edges)
 
-    def _reads(
-        self, used: set[str]
-    ) -> tuple[tuple[FusedRead, ...], tuple[FusedRow, ...], tuple[FusedVector, ...]]:
+    def _reads(self, used: set[str]) -> tuple[tuple[FusedRead, ...], tuple[FusedRow, ...], tuple[FusedVector, ...]]:
         reads: list[FusedRead] = []
         rows: list[FusedRow] = []
         vectors: list[FusedVector] = []

@@ -57,7 +57,7 @@ class Reader:
     def cells(self) -> tuple[CellDecl, ...]:
         """All cells; only to be used where `diagnostics` stayed empty."""
         if not self.scanned.statements and not self.diagnostics:
-            self._report("RNN103", "the text holds no cell", NOWHERE, "", "a cell begins with `cell NAME`")
+            self._report("RNN103", "the text holds no cell", NOWHERE, "no cell here", "a cell begins with `cell NAME`")
         for statement in self.scanned.statements:
             if len(self.diagnostics) >= self.most_errors:
                 return ()

@@ -56,6 +56,22 @@ _HELP = {
 }
 
 
+TRANSPOSE_HELP = (
+    "the transpose of a matrix of parameters is `T(M)`, as in `T(M)@v`; a product of two vectors that makes a matrix "
+    "is outside the language"
+)
+
+
+def latex_subscript(text: str) -> tuple[str, str]:
+    """How to show `h_{t-1}`, and what to write instead: a time in square brackets, else a plain name."""
+    base, _, inside = text.rstrip("}").partition("_{")
+    inside = "".join(inside.split())
+    if inside == "t" or inside.startswith(("t-", "t+")):
+        return _shown(text), f"write `{base}[{inside}]`"
+    plain = "".join(character for character in inside if character.isalnum() or character == "_")
+    return _shown(text), f"write `{base}_{plain}`" if plain else ""
+
+
 def foreign_help(operator: str) -> str:
     """How the language says what `operator` says elsewhere."""
     if operator in _FOREIGN_HELP:

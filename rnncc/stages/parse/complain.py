@@ -147,6 +147,9 @@ class _Complaint:
     def _declaration(self) -> Diagnostic:
         form = _FORMS[self.tokens[0].type]
         help = f"the form is `{form}`"
+        if self.tokens[0].type == "OUTPUT" and self.at == 2 and self.tokens[2].type == "COLON":
+            width = self.source.text[span_of(self.tokens[2]).end : self.span.end].strip()
+            help = f"write `local {self.tokens[1]}: {width or 'P'}` for the width, and then `output {self.tokens[1]}`"
         if 1 < self.at < len(self.tokens):
             token, before = self.tokens[self.at], self.tokens[self.at - 1]
             if token.type == "NAME" and before.type in _ENDS_VALUE and "COMMA" in self._expected():

@@ -13,7 +13,7 @@ from lark import Token
 
 from rnncc.diagnostics import Diagnostic, Label
 from rnncc.source import Source, Span
-from rnncc.stages.parse.characters import FOREIGN, foreign_help, unknown_character
+from rnncc.stages.parse.characters import FOREIGN, TRANSPOSE_HELP, foreign_help, latex_subscript, unknown_character
 
 # How deep brackets, operators and loops may be nested (language.md, limits).
 DEEPEST = 100
@@ -54,6 +54,7 @@ _TOKEN = re.compile(
     r"(?P<space>[ \t\ufeff]+)"
     r"|(?P<newline>\r\n|\n|\r)"
     r"|(?P<comment>\#[^\r\n]*)"
+    r"|(?P<subscript>[^\W\d]\w*?_\{[^{}\r\n]*\})"
     r"|(?P<word>[^\W\d]\w*)"
     r"|(?P<number>(?:[0-9]+(?:\.(?!\.)[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     rf"|(?P<foreign>{FOREIGN})"
@@ -62,6 +63,7 @@ _TOKEN = re.compile(
     r"|(?P<other>.)",
     re.DOTALL,
 )
+_TRANSPOSED = re.compile(r"\.T\b")
 # What follows a number's digits without a space and so belongs to the same, malformed, number.
 _NUMBER_TAIL = re.compile(r"(?:\.(?!\.)[\w.]*|_\w*|[xXoObB][0-9a-fA-F]\w*|[eE](?!\w))")
 # A line like this inside an open bracket begins a new statement: the bracket was forgotten.
@@ -159,6 +161,10 @@ class _Scanner:
             self._number(self.source.text[start:end], Span(start, end), tail is not None)
         elif kind == "word":
             self._word(text, Span(start, end))
+        elif kind == "subscript":
+            self._push("OTHER", text, Span(start, end))
+            label, help = latex_subscript(text)
+            self._report("RNN108", f"{label} means nothing here", Span(start, end), "a LaTeX subscript", help)
         elif kind == "symbol":
             self._push(_SYMBOLS[text], _ALIASES.get(text, text), Span(start, end))
             self._bracket(self.tokens[-1])
@@ -168,6 +174,8 @@ class _Scanner:
             self._report("RNN121", message, Span(start, end), "unknown operator", foreign_help(text))
         else:
             label, help = unknown_character(text)
+            if text == "." and _TRANSPOSED.match(self.source.text, start):
+                help = TRANSPOSE_HELP
             self._push("OTHER", text, Span(start, end))
             self._report("RNN108", f"{label} means nothing here", Span(start, end), "unknown character", help)
         return end

@@ -16,7 +16,9 @@ import jinja2
 
 from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
 from rnncc.ir.kernel import KernelPlan
+from rnncc.ir.schedule import FusedKernels
 from rnncc.paths import templates_dir
+from rnncc.stages.render.fused import index_lines, steps_text, unit_name, unit_text
 from rnncc.stages.render.text import CellText, cell_text
 
 __all__ = ["render"]
@@ -35,7 +37,11 @@ class ScalarText:
 
 SCALARS = (ScalarText("float", "f32"), ScalarText("double", "f64"))
 # Of streams and weights on a GPU; arithmetic is float32 throughout.
-DEVICE_SCALARS = (ScalarText("float", "f32"), ScalarText("rnncc::bfloat16", "bf16"), ScalarText("rnncc::float16", "f16"))
+DEVICE_SCALARS = (
+    ScalarText("float", "f32"),
+    ScalarText("rnncc::bfloat16", "bf16"),
+    ScalarText("rnncc::float16", "f16"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +61,8 @@ class KernelsText:
     cell: CellText
 
 
-def render(plans: Sequence[KernelPlan], *, cuda: bool = False) -> Bundle:
-    """The native part of a package, but for its binding."""
+def render(plans: Sequence[KernelPlan], *, cuda: bool = False, fused: Sequence[Sequence[FusedKernels]] = ()) -> Bundle:
+    """The native part of a package, but for its binding. `fused`: of each plan, the fused kernels that are wanted."""
     templates = templates_dir()
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([templates / "cpu", templates / "cuda"]),
@@ -98,6 +104,21 @@ def render(plans: Sequence[KernelPlan], *, cuda: bool = False) -> Bundle:
                 name = f"{cell.name}_{scalar.suffix}"
                 files.append(File(f"src/{name}.cu", text("kernels.cu.j2", KernelsText(scalar, cell))))
                 device_units.append(DeviceUnit(f"src/{name}.cu", name))
+    index: list[str] = []
+    for kernel, wanted in zip(plans, fused, strict=False):
+        steps = f"{kernel.cell.lower()}_steps.cuh"
+        if any(kernels.kernels for kernels in wanted):
+            files.append(File(f"src/{steps}", text("step.cuh.j2", steps_text(kernel))))
+        for kernels in wanted:
+            if not kernels.kernels:
+                continue
+            name = unit_name(kernel, kernels)
+            dtype = next(scalar.name for scalar in DEVICE_SCALARS if scalar.suffix == kernels.dtype)
+            files.append(File(f"src/{name}.cu", text("fused.cu.j2", unit_text(kernel, kernels, dtype, steps))))
+            device_units.append(DeviceUnit(f"src/{name}.cu", name, clusters=True))
+            index += index_lines(kernel, kernels)
+    if index:
+        files.append(File("cuda/fused.txt", "".join(f"{line}\n" for line in index)))
     return Bundle(tuple(files), tuple(units), (INCLUDE,), tuple(device_units))
 
 
@@ -106,4 +127,6 @@ def _headers(templates: Path, *, cuda: bool) -> Sequence[File]:
     found = sorted((include / "rnncc").glob("*.h"))
     if cuda:
         found += sorted((include / "rnncc" / "cuda").rglob("*.*h"))
-    return [File(f"{INCLUDE}/{path.relative_to(include).as_posix()}", path.read_text(encoding="utf-8")) for path in found]
+    return [
+        File(f"{INCLUDE}/{path.relative_to(include).as_posix()}", path.read_text(encoding="utf-8")) for path in found
+    ]

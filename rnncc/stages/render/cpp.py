@@ -19,6 +19,8 @@ from rnncc.ir.expr import Apply, Const, Expr, Ref
 from rnncc.ir.kernel import Access, TileStage
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+# Whole exponents up to this are products: a few roundings, and no call of the C library for every lane.
+_LARGEST_POWER = 8
 
 
 def dim_text(dim: Dim, sizes: Sequence[str]) -> str:
@@ -43,6 +45,8 @@ def expression_text(expr: Expr, others: Mapping[str, str] = MappingProxyType({})
             return f"rnncc::broadcast({number_text(value)})"
         case Ref(name):
             return name
+        case Apply("pow", (base, Const(exponent))) if float(exponent).is_integer() and abs(exponent) <= _LARGEST_POWER:
+            return f"rnncc::powi<{int(exponent)}>({expression_text(base)})"
         case Apply(operator, arguments):
             form = OPERATORS[operator].cpp
             if _NAME.match(form):

@@ -165,9 +165,7 @@ def _stage_text(
         if isinstance(table[load.slot], TileSlot):
             lines.append(f"const float {load.slot} = sums__[{stage.accumulators.index(load.slot)}];")
             continue
-        field = FieldText(
-            load.slot, f"rnncc::load<{numbers[load.slot]}>(run__, at__.column, {_INDEX[load.access]})"
-        )
+        field = FieldText(load.slot, f"rnncc::load<{numbers[load.slot]}>(run__, at__.column, {_INDEX[load.access]})")
         if _is_early(load, stage, table, homes):
             early.append(field)
             lines.append(f"const float {load.slot} = early__.{load.slot};")
@@ -189,9 +187,7 @@ def _stage_text(
     return StageText(name, tuple(early), tuple(late), tuple(lines), tuple(kept))
 
 
-def _is_early(
-    load: Load, stage: TileStage, table: Mapping[str, Slot], homes: Mapping[str, tuple[Dim, Dim]]
-) -> bool:
+def _is_early(load: Load, stage: TileStage, table: Mapping[str, Slot], homes: Mapping[str, tuple[Dim, Dim]]) -> bool:
     """Whether the element is the call's, or was written by the same thread in an earlier step."""
     slot = table[load.slot]
     match slot:

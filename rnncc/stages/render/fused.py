@@ -2,58 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import KernelPlan, Table
-from rnncc.ir.schedule import FusedSchedule
+from rnncc.ir.kernel import KernelPlan, Table, fused_programs
+from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.stages.render.step import StepText, inference_writes, step_text
 
 
 @dataclass(frozen=True, slots=True)
-class FusedKernelText:
-    """A kernel: its program's name, the family's function and shape, and the shape's arguments."""
+class StepsText:
+    """What the template of a cell's steps prints."""
 
-    program: str
+    source: str
+    steps: tuple[StepText, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FusedKernelText:
+    """A kernel: its symbol, the family's function and shape, the shape's arguments, and what was planned of it."""
+
     symbol: str
     function: str
     shape: str
     arguments: str
+    threads: int
+    shared_bytes: int
 
 
-def fused_steps(plan: KernelPlan) -> Iterator[tuple[str, FusedLoop, StepText]]:
-    """(program, loop, step) of every loop that has a fused form both ways."""
-    for loop in plan.loops:
-        if isinstance(loop.fused_forward, str) or isinstance(loop.fused_backward, str):
-            continue
-        prefix = f"{plan.cell.lower()}_{loop.segment}{loop.variant}"
-        for name, fused, writes in (
-            ("forward", loop.fused_forward, loop.fused_forward.writes),
-            ("inference", loop.fused_forward, inference_writes(loop.fused_forward)),
-            ("backward", loop.fused_backward, loop.fused_backward.writes),
-        ):
-            exact = frozenset(
-                place.index
-                for place in (*(read.place for read in fused.reads), *(write.place for write in fused.writes))
-                if place is not None and place.table is Table.SAVED
-            )
-            program = f"{prefix}_{name}"
-            yield program, fused, step_text(f"{program}_step", fused, writes, exact, plan.source)
+@dataclass(frozen=True, slots=True)
+class FusedUnitText:
+    """What the template of a file of fused kernels prints."""
+
+    cell: str
+    units: int
+    scalar: str
+    steps: str
+    kernels: tuple[FusedKernelText, ...]
 
 
-def kernel_text(program: str, schedule: FusedSchedule, units: int, scalar: str) -> FusedKernelText:
-    family = schedule.family
-    arguments = ", ".join(str(number) for number in (units, *schedule.shape))
-    return FusedKernelText(
-        program, f"{program}_{units}_{schedule.columns}", f"fused_{family}", f"{family.capitalize()}Shape", f"{program}_step<{scalar}>, {arguments}"
+def steps_text(plan: KernelPlan) -> StepsText:
+    """The steps of every fused program of a cell."""
+    return StepsText(plan.source, tuple(_step(plan, program, loop) for program, loop in fused_programs(plan)))
+
+
+def _step(plan: KernelPlan, program: str, loop: FusedLoop) -> StepText:
+    writes = inference_writes(loop) if program.endswith("_inference") else loop.writes
+    places = (*(read.place for read in loop.reads), *(write.place for write in loop.writes))
+    exact = frozenset(place.index for place in places if place is not None and place.table is Table.SAVED)
+    return step_text(f"{program}_step", loop, writes, exact, plan.source)
+
+
+def unit_name(plan: KernelPlan, fused: FusedKernels) -> str:
+    """What the file of kernels is called, without its ending."""
+    return f"{plan.cell.lower()}_{fused.dtype}_{fused.units}"
+
+
+def unit_text(plan: KernelPlan, fused: FusedKernels, scalar: str, steps: str) -> FusedUnitText:
+    """A file of kernels; `scalar` is the dtype in C++, `steps` the header of the cell's steps."""
+    kernels = tuple(
+        FusedKernelText(
+            _symbol(program, fused, schedule),
+            f"fused_{schedule.family}",
+            f"{schedule.family.capitalize()}Shape",
+            ", ".join((f"{program}_step<{scalar}>", str(fused.units), *(str(number) for number in schedule.shape))),
+            schedule.threads,
+            schedule.shared_bytes,
+        )
+        for program, schedule in fused.kernels
     )
+    return FusedUnitText(plan.cell, fused.units, fused.dtype, steps, kernels)
 
 
-def index_line(kernel: FusedKernelText, schedule: FusedSchedule, units: int, dtype: str, file: str) -> str:
-    """As templates/include/rnncc/cuda/fused/run.h reads it."""
-    words: Sequence[object] = (
-        kernel.program, dtype, units, schedule.family, schedule.blocks, schedule.threads, schedule.shared_bytes,
-        schedule.columns, file, kernel.symbol,
-    )  # fmt: skip
-    return " ".join(str(word) for word in words)
+def index_lines(plan: KernelPlan, fused: FusedKernels) -> Iterator[str]:
+    """A line a kernel, as templates/include/rnncc/cuda/fused/run.h reads it."""
+    for program, schedule in fused.kernels:
+        words = (
+            program, fused.dtype, fused.units, schedule.family, schedule.blocks, schedule.threads,
+            schedule.shared_bytes, schedule.columns, unit_name(plan, fused), _symbol(program, fused, schedule),
+        )  # fmt: skip
+        yield " ".join(str(word) for word in words)
+
+
+def _symbol(program: str, fused: FusedKernels, schedule: FusedSchedule) -> str:
+    return f"{program}_{fused.units}_{schedule.columns}"

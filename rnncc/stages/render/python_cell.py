@@ -16,6 +16,7 @@ from rnncc.ir.cell import (
     State,
     Stream,
     Value,
+    declared_state,
     operands,
     value_table,
 )
@@ -331,9 +332,7 @@ def _initials(segment: Segment, masked: Segment, states: Mapping[str, State]) ->
     weights = [weight.name for weight in masked.weights]
     initials, learned = [], []
     for name in segment.states:
-        state = states[name]
-        while state.delay_of is not None:
-            state = states[state.delay_of]
+        state = declared_state(states[name], states)
         learned.append(state.initial is None)
         initials.append(str(weights.index(f"{state.name}0")) if state.initial is None else _literal(state.initial))
     return f"({', '.join(initials)},)", repr(tuple(learned))

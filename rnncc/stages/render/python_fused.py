@@ -176,6 +176,8 @@ def _affine(
 ) -> tuple[str, str, tuple[str, ...]] | None:
     """The norm, the scale and the shifts of `weight * norm + bias + …`, all as wide as the norm."""
     width = table[step.target].width
+    # The norm of one number is one number, which a wider scale would stretch.
+    norms = {name: norm for name, norm in norms.items() if table[norm.operand].width == width}
 
     def is_vector(term: Expr) -> bool:
         return isinstance(term, Ref) and _is_vector(table.get(term.name), width)

@@ -9,7 +9,6 @@ from rnncc.ir.fused import FusedLoop, FusedStatement, FusedWrite
 from rnncc.ir.kernel import Place, Table
 from rnncc.stages.render.cpp import expression_text
 
-
 # Operators of fast.cuh.
 _FAST = {"tanh": "fast__", "sigmoid": "fast__"}
 
@@ -112,8 +111,12 @@ def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], exact: f
             NumberText("bool", "TRANSPOSED", "true" if loop.transposed else "false"),
         ),
         (
-            FunctionText("start", f"{common}, {carry}, float (&operand__)[{len(loop.operands)}], {write}", tuple(start)),
-            FunctionText("finish", f"const float (&sum__)[{len(loop.sums)}], {common}, {carry}, {write}", tuple(finish)),
+            FunctionText(
+                "start", f"{common}, {carry}, float (&operand__)[{len(loop.operands)}], {write}", tuple(start)
+            ),
+            FunctionText(
+                "finish", f"const float (&sum__)[{len(loop.sums)}], {common}, {carry}, {write}", tuple(finish)
+            ),
         ),
     )
 

@@ -22,6 +22,7 @@ from rnncc.ir.kernel import (
     TileStage,
     VectorSlot,
     ViewSlot,
+    loop_name,
     row_parts,
 )
 from rnncc.stages.render.cpp import FunctionText, dim_text, function_text
@@ -83,7 +84,7 @@ def cell_text(plan: KernelPlan) -> CellText:
     name = plan.cell.lower()
     programs = []
     for loop in plan.loops:
-        prefix = f"{name}_{loop.segment}{loop.variant}"
+        prefix = loop_name(plan, loop)
         for direction, program, fused in (
             ("forward", loop.forward, loop.fused_forward),
             ("backward", loop.backward, loop.fused_backward),
@@ -159,7 +160,9 @@ class _Tables:
 
         def place_of(write: FusedWrite) -> int:
             slot = slots[write.value]
-            return -1 if write.place is None or not isinstance(slot, StoredSlot) else slot.destinations.index(write.place)
+            return (
+                -1 if write.place is None or not isinstance(slot, StoredSlot) else slot.destinations.index(write.place)
+            )
 
         lists = (
             ("matrices", [matrices.index(name) for row in loop.matrices for name in row]),
@@ -172,7 +175,8 @@ class _Tables:
             ("write_places", [place_of(write) for write in loop.writes]),
         )
         tables = tuple(
-            ListText(f"{self.name}_fused_{name}", ", ".join(str(entry) for entry in entries) or "0") for name, entries in lists
+            ListText(f"{self.name}_fused_{name}", ", ".join(str(entry) for entry in entries) or "0")
+            for name, entries in lists
         )
         counts = (loop.sums, loop.operands, loop.edges, loop.reads, loop.rows, loop.vectors, loop.writes)
         return FusedText(
@@ -190,9 +194,9 @@ class _Tables:
         numbers = self._numbers()
         matrices = {matrix.name: index for index, matrix in enumerate(program.matrices)}
         self.images = product_images(program)
-        read = readers(program)
+        read_slots = readers(program)
         destinations: list[str] = []
-        slots = [self._slot(slot, numbers, destinations, read) for slot in program.slots]
+        slots = [self._slot(slot, numbers, destinations, read_slots) for slot in program.slots]
         products: list[str] = []
         product_matrices: list[str] = []
         stage_slots: list[str] = []

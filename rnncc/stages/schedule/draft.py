@@ -17,6 +17,8 @@ UNIT_BLOCK, TILE_COLUMNS = 8, 8  # of an item
 OPERAND_BYTES = 640
 # A pair of k16 fragments of 16 rows: of a warp in shared memory, of a thread in registers.
 PAIR_BYTES, PAIR_REGISTERS = 1024, 8
+# Of a thread, for a piece of 16 bytes that it brings every step: where from, where to, until when.
+PIECE_REGISTERS = 6
 # Of a thread, for addresses and counters: what nvcc 13 needs for the LSTM and the GRU without a spill.
 BASE_REGISTERS = 30
 # More cost more than they save. (The estimate is high by up to 20: at 768 and 2048 units that many are no harm.)

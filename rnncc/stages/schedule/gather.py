@@ -11,6 +11,7 @@ from rnncc.stages.schedule.draft import (
     OPERAND_BYTES,
     PAIR_BYTES,
     PAIR_REGISTERS,
+    PIECE_REGISTERS,
     TILE_COLUMNS,
     Draft,
     accumulator_registers,
@@ -27,6 +28,7 @@ from rnncc.stages.schedule.rates import rates
 
 _K_WARPS = (1, 2, 4, 8)
 _UNIT_BLOCKS = (1, 2, 4)
+_MOST_ITEMS = MOST_WARPS * max(_UNIT_BLOCKS)
 _SEND_REGISTERS = 8  # for each operand but one
 _PEERS = 4  # that a warp sends to at a time
 # Named barriers of a block are 16, the first is everyone's, and each unit warp takes two.
@@ -47,13 +49,14 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     range_length = model.integer("range_length", 1, most)  # terms of a K warp and operand, in 32s
     register_pairs = model.integer("register_pairs", 0, facts.operands * most)
 
-    items = unit_warps * unit_blocks
+    items = model.integer("items", 1, _MOST_ITEMS)  # of a block: 8 units each
     dim = blocks * items  # in blocks of 8 units
     model.require(dim * 8 >= problem.units, because="units: the blocks cover a head's")
     model.require(
         dim * 8 - problem.units < maximum(8 * blocks * unit_blocks, 32 * k_warps),
         because="padding: no warp could be spared",
     )
+    model.require(items == unit_warps * unit_blocks, because="items: the unit warps share them")
     model.require(dim == 4 * k_warps * range_length, because="terms: the K warps share them in pairs of k16 fragments")
     warps = model.integer("warps", 1, MOST_WARPS)
     model.require(warps == unit_warps * k_warps, because="warps: a thread of a larger block has too few registers")
@@ -78,6 +81,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         + _SEND_REGISTERS * (facts.operands - 1)
         + sums_and_operands
         + facts.item_registers * owned
+        + PIECE_REGISTERS * ceil_div(facts.pieces * unit_blocks, 4 * k_warps)
         + PAIR_REGISTERS * rows * register_pairs,
         registers,
     )
@@ -86,7 +90,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         2 * OPERAND_BYTES * facts.operands * k_warps * range_length
         + PAIR_BYTES * matrix_kilobytes
         + 512 * facts.sums * items * (k_warps - 1)
-        + facts.ring_bytes * items
+        + by(items, range(1, _MOST_ITEMS + 1), lambda i: facts.feed_bytes(i, TILE_COLUMNS))
         + 16 * k_warps
     )
     require_shared(model, shared_bytes, target)

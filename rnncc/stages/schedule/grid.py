@@ -9,6 +9,7 @@ from rnncc.stages.schedule.draft import (
     BASE_REGISTERS,
     PAIR_BYTES,
     PAIR_REGISTERS,
+    PIECE_REGISTERS,
     TILE_COLUMNS,
     Draft,
     by,
@@ -63,6 +64,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         model,
         BASE_REGISTERS
         + facts.item_registers * owned
+        + PIECE_REGISTERS * ceil_div(facts.pieces * items, 4 * _K_WARPS)
         + 4 * rows * tiles
         + by(tiles, _TILES, lambda n: 4 * n * batch_of(n))
         + (_ADDRESS_REGISTERS * chunks * tiles if facts.operands > 1 else 0)
@@ -72,7 +74,10 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     )
     halves = facts.sums * items
     matrix_kilobytes = _K_WARPS * rows * (chunks - register_chunks)
-    shared_bytes = 512 * _K_WARPS * halves + PAIR_BYTES * matrix_kilobytes + facts.ring_bytes * items
+    # One table of both, as the digits of a number in base 8.
+    both = range(8 * max(_UNIT_BLOCKS) + 8)
+    feed_bytes = by(8 * unit_blocks + tiles, both, lambda key: facts.feed_bytes(key // 8, TILE_COLUMNS * (key % 8)))
+    shared_bytes = 512 * _K_WARPS * halves + PAIR_BYTES * matrix_kilobytes + feed_bytes
     require_shared(model, shared_bytes, target)
 
     columns = minimum(TILE_COLUMNS * tiles, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.columns, seats(u))))

@@ -59,11 +59,11 @@ class Rates:
     issue: int = 100
     source: int = 40
     warp: int = 45
-    grid: int = 2300
+    grid: int = 2400
     poll: int = 2700
     grid_column: int = 200
-    half: int = 250
-    reader: int = 25
+    half: int = 320
+    reader: int = 12
     barrier: int = 30_000
 
 

@@ -11,6 +11,7 @@ from rnncc.stages.schedule.draft import (
     OPERAND_BYTES,
     PAIR_BYTES,
     PAIR_REGISTERS,
+    PIECE_REGISTERS,
     TILE_COLUMNS,
     Draft,
     accumulator_registers,
@@ -58,6 +59,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
         model,
         BASE_REGISTERS
         + facts.item_registers * owned
+        + PIECE_REGISTERS * ceil_div(facts.pieces * items, 4 * warps)
         + by(rows, range(1, _MOST_ROWS + 1), lambda r: accumulator_registers(r) + PAIR_REGISTERS * r)
         + PAIR_REGISTERS * rows * register_pairs,
         registers,
@@ -67,7 +69,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
         2 * OPERAND_BYTES * k_warps * pairs
         + 512 * facts.sums * dim * k_warps
         + PAIR_BYTES * matrix_kilobytes
-        + facts.ring_bytes * items
+        + by(items, range(1, most + 1), lambda i: facts.feed_bytes(i, TILE_COLUMNS))
         + 16
     )
     require_shared(model, shared_bytes, target)

@@ -37,21 +37,44 @@ struct rnncc_segment {
 
 namespace rnncc {
 
+// The arguments that forward and backward have in common, taken over from the stack as the schema orders them: streams,
+// weights, states from `tensors` on; offsets, lengths, reset, seed, constants, sizes, num_heads, reverse from `rest` on.
+struct Arguments {
+  Arguments(StableValue* tensors, StableValue* rest)
+      : streams(take_tensors(tensors[0])),
+        weights(take_tensors(tensors[1])),
+        states(take_tensors(tensors[2])),
+        offsets(take_optional(rest[0])),
+        lengths(take_optional(rest[1])),
+        reset(take_optional(rest[2])),
+        seed(take_optional(rest[3])),
+        constants(take_doubles(rest[4])),
+        sizes(take_integers(rest[5])),
+        heads(int64_t(rest[6])),
+        reverse(as_bool(rest[7])) {}
+
+  std::vector<Tensor> streams, weights, states;
+  Tensor offsets, lengths, reset, seed;
+  std::vector<double> constants;
+  std::vector<int64_t> sizes;
+  int64_t heads;
+  bool reverse;
+};
+
 // What forward and backward have in common: the arguments, checked, and their descriptions for the kernel.
 class Run {
  public:
-  Run(const rnncc_segment& segment, std::vector<Tensor> streams, std::vector<Tensor> weights,
-      std::vector<Tensor> states, Tensor offsets, Tensor lengths, Tensor reset, Tensor seed,
-      std::vector<double> constants, std::vector<int64_t> sizes, int64_t heads)
+  Run(const rnncc_segment& segment, Arguments given)
       : segment(segment),
-        loop(lengths || reset ? segment.masked : segment.plain),
-        streams(std::move(streams)),
-        weights(std::move(weights)),
-        states(std::move(states)),
-        constants(std::move(constants)),
-        sizes(std::move(sizes)),
-        heads(heads) {
-    if (offsets || seed) error("offsets and seed are not supported yet");
+        loop(given.lengths || given.reset ? segment.masked : segment.plain),
+        streams(std::move(given.streams)),
+        weights(std::move(given.weights)),
+        states(std::move(given.states)),
+        constants(std::move(given.constants)),
+        sizes(std::move(given.sizes)),
+        heads(given.heads),
+        reverse(given.reverse) {
+    if (given.offsets || given.seed) error("offsets and seed are not supported yet");
     expect("sizes", this->sizes.size(), segment.sizes);
     expect("constants", this->constants.size(), segment.constants);
     // A loop that reads no stream is still given one, which tells T, B and the dtype.
@@ -87,7 +110,7 @@ class Run {
     }
     for (int32_t i = 0; i < segment.states; ++i)
       described_states.push_back(view(this->states[i], {columns, state_widths[i]}, "state"));
-    if (&loop == &segment.masked) make_masks(std::move(lengths), std::move(reset));
+    if (&loop == &segment.masked) make_masks(std::move(given.lengths), std::move(given.reset));
     // What calls the kernel finds the dtype in the first entry, which a masked loop always has.
     if (described_streams.empty()) described_streams.push_back(describe(first));
   }
@@ -138,6 +161,7 @@ class Run {
   std::vector<double> constants;
   std::vector<int64_t> sizes;
   int64_t heads;
+  bool reverse;
   int64_t steps = 0, columns = 0;
   rnncc_dtype type = RNNCC_FLOAT32, compute = RNNCC_FLOAT32;
   Device device = {};
@@ -212,21 +236,10 @@ class Run {
 // The name of what the generated table holds, as a template argument.
 template <const rnncc_segment& S>
 void forward_op(StableValue* stack, uint64_t, uint64_t) {
-  std::vector<Tensor> streams = take_tensors(stack[0]);
-  std::vector<Tensor> weights = take_tensors(stack[1]);
-  std::vector<Tensor> states = take_tensors(stack[2]);
-  Tensor offsets = take_optional(stack[3]);
-  Tensor lengths = take_optional(stack[4]);
-  Tensor reset = take_optional(stack[5]);
-  Tensor seed = take_optional(stack[6]);
-  std::vector<double> constants = take_doubles(stack[7]);
-  std::vector<int64_t> sizes = take_integers(stack[8]);
-  const int64_t heads = int64_t(stack[9]);
-  const bool reverse = as_bool(stack[10]);
+  Arguments given(stack, stack + 3);
   const std::vector<int64_t> wanted = take_integers(stack[11]);
   const bool training = as_bool(stack[12]);
-  Run run(S, std::move(streams), std::move(weights), std::move(states), std::move(offsets), std::move(lengths),
-          std::move(reset), std::move(seed), std::move(constants), std::move(sizes), heads);
+  Run run(S, std::move(given));
 
   std::vector<Tensor> sequences, finals, saved;
   std::vector<rnncc_tensor> out(S.sequences, rnncc_tensor{nullptr, 0, 0, run.type});
@@ -262,7 +275,7 @@ void forward_op(StableValue* stack, uint64_t, uint64_t) {
                                      run.heads,
                                      run.sizes.data(),
                                      run.constants.data(),
-                                     reverse,
+                                     run.reverse,
                                      run.described_streams.data(),
                                      run.described_weights.data(),
                                      run.described_states.data(),
@@ -301,21 +314,10 @@ void backward_op(StableValue* stack, uint64_t, uint64_t) {
   const std::vector<int64_t> d_sequence_index = take_integers(stack[1]);
   std::vector<Tensor> d_final = take_tensors(stack[2]);
   const std::vector<int64_t> d_final_index = take_integers(stack[3]);
-  std::vector<Tensor> streams = take_tensors(stack[4]);
-  std::vector<Tensor> weights = take_tensors(stack[5]);
-  std::vector<Tensor> states = take_tensors(stack[6]);
   std::vector<Tensor> saved = take_tensors(stack[7]);
-  Tensor offsets = take_optional(stack[8]);
-  Tensor lengths = take_optional(stack[9]);
-  Tensor reset = take_optional(stack[10]);
-  Tensor seed = take_optional(stack[11]);
-  std::vector<double> constants = take_doubles(stack[12]);
-  std::vector<int64_t> sizes = take_integers(stack[13]);
-  const int64_t heads = int64_t(stack[14]);
-  const bool reverse = as_bool(stack[15]);
+  Arguments arguments(stack + 4, stack + 8);
   const std::vector<bool> needs = take_bools(stack[16]);
-  Run run(S, std::move(streams), std::move(weights), std::move(states), std::move(offsets), std::move(lengths),
-          std::move(reset), std::move(seed), std::move(constants), std::move(sizes), heads);
+  Run run(S, std::move(arguments));
 
   run.expect("saved tensors", saved.size(), run.loop.saved);
   run.expect("needs", needs.size(), int64_t(run.streams.size() + run.weights.size() + run.states.size()));
@@ -362,7 +364,7 @@ void backward_op(StableValue* stack, uint64_t, uint64_t) {
                                       run.heads,
                                       run.sizes.data(),
                                       run.constants.data(),
-                                      reverse,
+                                      run.reverse,
                                       run.described_streams.data(),
                                       run.described_weights.data(),
                                       run.described_states.data(),

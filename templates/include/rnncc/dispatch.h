@@ -1,16 +1,60 @@
 // Choice of the code for this processor, at run time.
 #pragma once
 
+#include <cpuid.h>
+
 #include "call.h"
 
-// The x86-64 level that the processor has: 4 (AVX-512), 3 (AVX2, FMA) or 1.
-static inline int rnncc_level() {
+// What -march=x86-64-v3 and -v4 let the compiler use beyond what every x86-64 has that knows AVX2.
+enum rnncc_feature {
+  RNNCC_AVX2 = 1 << 0,
+  RNNCC_FMA = 1 << 1,
+  RNNCC_BMI = 1 << 2,
+  RNNCC_BMI2 = 1 << 3,
+  RNNCC_F16C = 1 << 4,
+  RNNCC_MOVBE = 1 << 5,
+  RNNCC_LZCNT = 1 << 6,
+  RNNCC_V3 = (1 << 7) - 1,
+  RNNCC_AVX512F = 1 << 7,
+  RNNCC_AVX512BW = 1 << 8,
+  RNNCC_AVX512CD = 1 << 9,
+  RNNCC_AVX512DQ = 1 << 10,
+  RNNCC_AVX512VL = 1 << 11,
+  RNNCC_V4 = (1 << 12) - 1
+};
+
+// The features of this processor. A virtual machine may hide any of them. The compiler's probe also asks whether the
+// system saves the wide registers; the last three, which it does not know everywhere, are read from the processor.
+static inline int rnncc_features() {
   __builtin_cpu_init();
-  const bool three = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-                     __builtin_cpu_supports("bmi2");
-  const bool four = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return three && four ? 4 : three ? 3 : 1;
+  int found = 0;
+  if (__builtin_cpu_supports("avx2")) found |= RNNCC_AVX2;
+  if (__builtin_cpu_supports("fma")) found |= RNNCC_FMA;
+  if (__builtin_cpu_supports("bmi")) found |= RNNCC_BMI;
+  if (__builtin_cpu_supports("bmi2")) found |= RNNCC_BMI2;
+  if (__builtin_cpu_supports("avx512f")) found |= RNNCC_AVX512F;
+  if (__builtin_cpu_supports("avx512bw")) found |= RNNCC_AVX512BW;
+  if (__builtin_cpu_supports("avx512cd")) found |= RNNCC_AVX512CD;
+  if (__builtin_cpu_supports("avx512dq")) found |= RNNCC_AVX512DQ;
+  if (__builtin_cpu_supports("avx512vl")) found |= RNNCC_AVX512VL;
+  unsigned a, b, c, d;
+  if (__get_cpuid(1, &a, &b, &c, &d)) {
+    if (c & (1u << 29)) found |= RNNCC_F16C;
+    if (c & (1u << 22)) found |= RNNCC_MOVBE;
+  }
+  if (__get_cpuid(0x80000001u, &a, &b, &c, &d) && (c & (1u << 5))) found |= RNNCC_LZCNT;
+  return found;
+}
+
+// The x86-64 level of these features: 4 (AVX-512), 3 (AVX2, FMA) or 1.
+static inline int rnncc_level_of(int features) {
+  if ((features & RNNCC_V3) != RNNCC_V3) return 1;
+  return (features & RNNCC_V4) == RNNCC_V4 ? 4 : 3;
+}
+
+static inline int rnncc_level() {
+  static const int level = rnncc_level_of(rnncc_features());
+  return level;
 }
 
 // int32_t name(const call_type*), which calls name_LEVEL_TYPE; `dtype` is an expression of `call`.

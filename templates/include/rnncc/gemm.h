@@ -284,6 +284,78 @@ static void gemm(T* c, int64_t c_row, const T* a, int64_t a_row, const Packed<T>
   }
 }
 
+// Rows of A up to which a product that is taken once is faster from B as it lies than from a packed B.
+constexpr int64_t direct_rows = 4;
+
+// ROWS rows by one vector of columns of C = A * W^T (+ bias) (+ C); `columns` of the vector exist. Blocks of W are turned in
+// registers into what a panel would hold, so that every element is summed exactly as by the micro kernel.
+template <class T, int ROWS>
+static __attribute__((noinline)) void direct_kernel(T* c, int64_t c_row, const T* a, int64_t a_row, const T* w, int64_t ld, int64_t columns,
+                                                    int64_t k, const T* bias, bool accumulate) {
+  constexpr int L = lanes<T>;
+  const T* row[L];
+  for (int j = 0; j < L; ++j) row[j] = w + (j < columns ? j : columns - 1) * ld;
+  int64_t begin = 0;
+  do {
+    const int64_t end = k - begin < k_block<T> ? k : begin + k_block<T>;
+    Vec<T> sum[ROWS] = {};
+    Vec<T> block[L];
+    int64_t term = begin;
+    for (; term + L <= end; term += L) {
+      RNNCC_UNROLL
+      for (int j = 0; j < L; ++j) block[j] = load(row[j] + term);
+      transpose<T>(block);
+      RNNCC_UNROLL
+      for (int t = 0; t < L; ++t) {
+        RNNCC_UNROLL
+        for (int i = 0; i < ROWS; ++i) sum[i] += broadcast(a[i * a_row + term + t]) * block[t];
+      }
+    }
+    if (term < end) {
+      RNNCC_UNROLL
+      for (int j = 0; j < L; ++j) block[j] = load_partial(row[j] + term, end - term);
+      transpose<T>(block);
+      RNNCC_UNROLL
+      for (int t = 0; t < L; ++t) {
+        if (term + t >= end) break;
+        RNNCC_UNROLL
+        for (int i = 0; i < ROWS; ++i) sum[i] += broadcast(a[i * a_row + term + t]) * block[t];
+      }
+    }
+    const Vec<T> first = bias && begin == 0 ? load_upto(bias, columns) : Vec<T>{};
+    RNNCC_UNROLL
+    for (int i = 0; i < ROWS; ++i) {
+      Vec<T> r = sum[i] + first;
+      if (accumulate || begin > 0) r += load_upto(c + i * c_row, columns);
+      store_upto(c + i * c_row, r, columns);
+    }
+    begin = end;
+  } while (begin < k);
+}
+
+template <class T, int ROWS>
+static void direct_rows_of(T* c, int64_t c_row, const T* a, int64_t a_row, const T* w, int64_t ld, int64_t n, int64_t k, const T* bias,
+                           bool accumulate) {
+  for (int64_t j = 0; j < n; j += lanes<T>) {
+    const int64_t columns = n - j < lanes<T> ? n - j : lanes<T>;
+    direct_kernel<T, ROWS>(c + j, c_row, a, a_row, w + j * ld, ld, columns, k, bias ? bias + j : nullptr, accumulate);
+  }
+}
+
+// C[rows, n] = A[rows, k] * W[n, k]^T (+ bias) (+ C), rows <= direct_rows, from W's rows as they lie, ld elements apart: what a
+// single step wants, which would pack W only to read it once. The bits are those of gemm with W packed.
+template <class T>
+static void gemm_direct(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t rows, const T* w, int64_t ld, int64_t n, int64_t k,
+                        const T* bias, bool accumulate) {
+  switch (rows) {
+    case 1: return direct_rows_of<T, 1>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+    case 2: return direct_rows_of<T, 2>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+    case 3: return direct_rows_of<T, 3>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+    case 4: return direct_rows_of<T, 4>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
+    default: return;
+  }
+}
+
 // Elements of scratch for gemm_tn with n columns.
 template <class T>
 RNNCC_INLINE int64_t gemm_tn_scratch_elements(int64_t n) {

@@ -31,9 +31,9 @@ inline LinearShape linear_shape(const Tensor& x, const Tensor& weight, const Ten
     fail("linear: x " + shape_text(x) + " and weight " + shape_text(weight) + " do not fit");
   if (bias && sizes_of(bias) != std::vector<int64_t>{weight.sizes()[0]})
     fail("linear: bias " + shape_text(bias) + " does not fit weight " + shape_text(weight));
-  const bool is_double = x.dtype() == RNNCC_FLOAT64;
-  if (is_double != (weight.dtype() == RNNCC_FLOAT64) || (bias && is_double != (bias.dtype() == RNNCC_FLOAT64)))
-    fail("linear: x, weight and bias mix float64 with another dtype");
+  // As torch: what mixes dtypes is a mistake of the caller's.
+  if (weight.dtype() != x.dtype() || (bias && bias.dtype() != x.dtype()))
+    fail("linear: x, weight and bias must have the same dtype");
   // Counted, not divided: x may have no columns.
   int64_t rows = 1;
   for (int64_t i = 0; i + 1 < rank; ++i) rows *= x.sizes()[i];
@@ -73,6 +73,7 @@ inline void linear_backward_op(StableValue* stack, uint64_t, uint64_t) {
   const LinearShape shape = linear_shape(x, weight, Tensor());
   std::vector<int64_t> expected = sizes_of(x);
   expected.back() = shape.outputs;
+  if (d_y.dtype() != x.dtype()) fail("linear: x and the gradient must have the same dtype");
   if (sizes_of(d_y) != expected || needs.size() != 3) fail("linear: the gradient " + shape_text(d_y) + " does not fit");
   std::vector<Tensor> made;
   if (needs[0]) made.push_back(empty(sizes_of(x), x.torch_type(), x.device()));

@@ -32,6 +32,9 @@ struct Run {
   int64_t member_bytes = 0;
   int64_t scratch = 0, reduction = 0;  // elements a thread
 
+  // Whether products of matrices as they lie are taken so: a call too short to gain from packed ones.
+  bool direct() const { return call.steps * call.columns <= direct_rows; }
+
   int64_t dim(int16_t index) const { return dims[index]; }
   const rnncc_tensor& tensor(Table table, int16_t index) const { return call.table[table][index]; }
   int64_t time(int64_t n) const { return call.descending ? call.steps - 1 - n : n; }
@@ -196,14 +199,23 @@ struct Run {
       const ProductInfo& product = program.products[stage.first_product + p];
       const int16_t* names = program.product_matrices + product.matrix;
       const ProductShape shape = product_shape(product, program.matrices[names[0]], dims);
+      if (direct() && !product.transposed) {
+        next += shape.parts;
+        continue;
+      }
       for (int64_t part = 0; part < shape.parts; ++part, ++next) {
         for (int16_t g = 0; g < product.count; ++g) {
-          const MatrixInfo& matrix = program.matrices[names[g]];
-          const T* data = matrices[matrix.index] + dim(matrix.row) * shape.row_length;
+          const T* data = matrix_data(names[g], shape.row_length);
           pack_tile(next->b, data, shape, product.transposed, range, tilings[s], part, g * (range.end - range.begin));
         }
       }
     }
+  }
+
+  // Where a matrix's rows begin; row_length elements each.
+  const T* matrix_data(int16_t matrix, int64_t row_length) const {
+    const MatrixInfo& info = program.matrices[matrix];
+    return matrices[info.index] + dim(info.row) * row_length;
   }
 
   int64_t weight_elements(int16_t w) const { return dims[program.weight_rows + w] * dims[program.weight_columns + w]; }

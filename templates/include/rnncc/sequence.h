@@ -48,6 +48,20 @@ static Sharing choose_sharing(const Program<T>& program, const Call& call, const
   return {threads, by_units * 5 < by_rows * 4};
 }
 
+// One part of a product for a tile's units, from the matrices as they lie.
+template <class T>
+static void multiply_direct(const Run<T>& run, const ProductInfo& product, const TileRange& range, int64_t operand, int64_t part,
+                            T* scratch, int64_t columns, const T* a, int64_t a_row, int64_t rows) {
+  const int16_t* names = run.program.product_matrices + product.matrix;
+  const ProductShape shape = product_shape(product, run.program.matrices[names[0]], run.dims);
+  const int64_t units = range.end - range.begin;
+  for (int16_t g = 0; g < product.count; ++g) {
+    const T* matrix = run.matrix_data(names[g], shape.row_length) + range.begin * shape.row_length + part * shape.depth;
+    gemm_direct(scratch + (product.first + g) * units, columns, a + operand, a_row, rows, matrix, shape.row_length, units, shape.depth,
+                static_cast<const T*>(nullptr), product.accumulate || part > 0);
+  }
+}
+
 template <class T>
 static void run_tiles(const Run<T>& run, int16_t s, Frame<T>& frame, T* scratch, const Range& rows, const Range& tiles) {
   const StageInfo& stage = run.program.stages[s];
@@ -65,7 +79,12 @@ static void run_tiles(const Run<T>& run, int16_t s, Frame<T>& frame, T* scratch,
         const int64_t parts = run.dim(matrix.blocks) == 1 ? 1 : product.parts;
         const int64_t a_row = frame.row[product.operand];
         const T* a = frame.p[product.operand] + row * a_row;
+        const bool direct = run.direct() && !product.transposed;
         for (int64_t part = 0; part < parts; ++part, ++pack) {
+          if (direct) {
+            multiply_direct(run, product, range, pack->operand, part, scratch, columns, a, a_row, end - row);
+            continue;
+          }
           gemm(scratch + product.first * units, columns, a + pack->operand, a_row, pack->b, int64_t(0), end - row, int64_t(0),
                panel_count<T>(pack->b.n), static_cast<const T*>(nullptr), product.accumulate || part > 0);
         }

@@ -170,44 +170,53 @@ inline double as_double(StableValue value) {
   return number;
 }
 
+// A list of torch's that this object owns.
+class List {
+ public:
+  explicit List(ListHandle handle) : handle_(handle) {}
+  List(const List&) = delete;
+  List& operator=(const List&) = delete;
+  ~List() {
+    if (handle_) torch_delete_list(handle_);
+  }
+
+  ListHandle get() const { return handle_; }
+  ListHandle release() { return std::exchange(handle_, nullptr); }
+
+ private:
+  ListHandle handle_;
+};
+
 // The arguments of a boxed kernel: each `take_…` takes over what the stack holds.
-inline std::vector<StableValue> take_list(StableValue value) {
-  const ListHandle list = reinterpret_cast<ListHandle>(value);
+template <class T, class F>
+std::vector<T> take_list(StableValue value, const F& from) {
+  const List list(reinterpret_cast<ListHandle>(value));
   size_t size = 0;
-  int32_t code = torch_list_size(list, &size);
-  std::vector<StableValue> items(size);
-  for (size_t i = 0; i < size && code == 0; ++i) code = torch_list_get_item(list, i, &items[i]);
-  torch_delete_list(list);
-  check(code, "reading a list argument");
+  RNNCC_TORCH(torch_list_size(list.get(), &size));
+  std::vector<T> items;
+  items.reserve(size);  // so that nothing can fail between taking an item and owning it
+  for (size_t i = 0; i < size; ++i) {
+    StableValue item;
+    RNNCC_TORCH(torch_list_get_item(list.get(), i, &item));
+    items.push_back(from(item));
+  }
   return items;
 }
 
 inline std::vector<Tensor> take_tensors(StableValue value) {
-  std::vector<Tensor> tensors;
-  for (StableValue item : take_list(value)) tensors.emplace_back(reinterpret_cast<TensorHandle>(item));
-  return tensors;
+  return take_list<Tensor>(value, [](StableValue item) { return Tensor(reinterpret_cast<TensorHandle>(item)); });
 }
 
 inline std::vector<int64_t> take_integers(StableValue value) {
-  std::vector<int64_t> integers;
-  for (StableValue item : take_list(value)) integers.push_back(int64_t(item));
-  return integers;
+  return take_list<int64_t>(value, [](StableValue item) { return int64_t(item); });
 }
 
-inline std::vector<double> take_doubles(StableValue value) {
-  std::vector<double> doubles;
-  for (StableValue item : take_list(value)) doubles.push_back(as_double(item));
-  return doubles;
-}
+inline std::vector<double> take_doubles(StableValue value) { return take_list<double>(value, as_double); }
 
 // A bool fills the low byte of its StableValue.
 inline bool as_bool(StableValue value) { return (value & 0xff) != 0; }
 
-inline std::vector<bool> take_bools(StableValue value) {
-  std::vector<bool> bools;
-  for (StableValue item : take_list(value)) bools.push_back(as_bool(item));
-  return bools;
-}
+inline std::vector<bool> take_bools(StableValue value) { return take_list<bool>(value, as_bool); }
 
 inline Tensor take_optional(StableValue value) {
   auto* pointer = reinterpret_cast<StableValue*>(value);
@@ -220,10 +229,11 @@ inline Tensor take_optional(StableValue value) {
 inline StableValue give(Tensor tensor) { return reinterpret_cast<StableValue>(tensor.release()); }
 
 inline StableValue give(std::vector<Tensor> tensors) {
-  ListHandle list;
-  RNNCC_TORCH(torch_new_list_reserve_size(tensors.size(), &list));
-  for (Tensor& tensor : tensors) RNNCC_TORCH(torch_list_push_back(list, give(std::move(tensor))));
-  return reinterpret_cast<StableValue>(list);
+  ListHandle handle;
+  RNNCC_TORCH(torch_new_list_reserve_size(tensors.size(), &handle));
+  List list(handle);
+  for (Tensor& tensor : tensors) RNNCC_TORCH(torch_list_push_back(list.get(), give(std::move(tensor))));
+  return reinterpret_cast<StableValue>(list.release());
 }
 
 }  // namespace rnncc

@@ -238,6 +238,58 @@ RNNCC_INLINE Vec<double> sqrt(Vec<double> v) {
 #endif
 }
 
+// Which lane of two vectors of L lanes in a row goes to lane i when squares of `step` lanes of them change places: inside each 16
+// bytes, of S lanes, as x86 interleaves; beyond, in place.
+constexpr int turned_lane(int L, int S, int step, bool second, int i) {
+  if (step < S) return i / S * S + (second ? S / 2 : 0) + i % S / (2 * step) * step + i % step + i / step % 2 * L;
+  return second ? (i & step ? L + i : i + step) : (i & step ? L + i - step : i);
+}
+
+template <int STEP, bool SECOND, class V>
+RNNCC_INLINE V turned(V a, V b) {
+  constexpr int L = lanes<element<V>>;
+  constexpr int S = 16 / int(sizeof(element<V>));
+#define RNNCC_LANE(i) turned_lane(L, S, STEP, SECOND, i)
+#define RNNCC_LANES_2(i) RNNCC_LANE(i), RNNCC_LANE(i + 1)
+#define RNNCC_LANES_4(i) RNNCC_LANES_2(i), RNNCC_LANES_2(i + 2)
+#define RNNCC_LANES_8(i) RNNCC_LANES_4(i), RNNCC_LANES_4(i + 4)
+#if defined(__clang__)
+#define RNNCC_SHUFFLE(...) return __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define RNNCC_SHUFFLE(...) return __builtin_shuffle(a, b, Mask<element<V>>{__VA_ARGS__})
+#endif
+  if constexpr (L == 2) RNNCC_SHUFFLE(RNNCC_LANES_2(0));
+  if constexpr (L == 4) RNNCC_SHUFFLE(RNNCC_LANES_4(0));
+  if constexpr (L == 8) RNNCC_SHUFFLE(RNNCC_LANES_8(0));
+  if constexpr (L == 16) RNNCC_SHUFFLE(RNNCC_LANES_8(0), RNNCC_LANES_8(8));
+#undef RNNCC_SHUFFLE
+#undef RNNCC_LANES_8
+#undef RNNCC_LANES_4
+#undef RNNCC_LANES_2
+#undef RNNCC_LANE
+}
+
+// Turns a square of lanes<T> vectors: rows become columns.
+template <class T, int STEP = 1>
+RNNCC_INLINE void transpose(Vec<T>* block) {
+  constexpr int L = lanes<T>;
+  constexpr int S = 16 / int(sizeof(T));
+  if constexpr (STEP < L) {
+    Vec<T> from[L];
+    RNNCC_UNROLL
+    for (int r = 0; r < L; ++r) from[r] = block[r];
+    RNNCC_UNROLL
+    for (int r = 0; r < L; ++r) {
+      if (r & STEP) continue;
+      // Interleaving inside 16 bytes leaves two columns that come next to each other.
+      const int to = STEP > 1 && STEP < S ? r / S * S + r % STEP * STEP : r;
+      block[to] = turned<STEP, false>(from[r], from[r + STEP]);
+      block[to + (STEP < S ? 1 : STEP)] = turned<STEP, true>(from[r], from[r + STEP]);
+    }
+    transpose<T, 2 * STEP>(block);
+  }
+}
+
 // Sum of the lanes, always as the same binary tree: halves are added until one lane is left.
 template <class V>
 RNNCC_INLINE element<V> horizontal_sum(V v) {

@@ -122,7 +122,7 @@ constexpr int staging_bytes(int scalar_bytes, int column_blocks) {
 }
 
 constexpr int OWN_TILE_BYTES = 24;
-constexpr int STREAMED = 2;  // chunks of weights on their way to a warp that are not resident
+constexpr int STREAMED = 2;  // chunks of float weights that are not resident on their way to a warp
 
 constexpr int at_least_one(int count) { return count > 0 ? count : 1; }
 

@@ -18,7 +18,6 @@ struct Share {
   int first, end, resident;
   const unsigned char* shared;  // the warp's first resident chunk
   const unsigned char* packed;  // chunk `first`
-  unsigned char* stream;        // where the others go, STREAMED at a time
   const ChunkPlace* places;
   const char* present;   // the images at this step and the one before, where the lane begins
   const char* previous;
@@ -28,41 +27,6 @@ struct Share {
   RNNCC_DEVICE const char* operand(int chunk) const {
     const ChunkPlace place = places[chunk];
     return (place.head >> 31 ? previous : present) + uint64_t(place.offset + head * (place.head & 0x7fffffffu)) * 16;
-  }
-
-  // Starts to bring a chunk's weights, BYTES of STRIDE a chunk, into the stream; every call is one group of copies.
-  template <int BYTES, int STRIDE>
-  RNNCC_DEVICE void fetch(int chunk) const {
-    if (chunk < end) {
-      const int local = chunk - first, lane = threadIdx.x % 32;
-      const uint32_t to = uint32_t(__cvta_generic_to_shared(stream)) + (local - resident) % STREAMED * BYTES + lane * 16;
-      const unsigned char* from = packed + uint32_t(local * STRIDE) + lane * 16;
-#pragma unroll
-      for (int b = 0; b < BYTES; b += 512) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + b), "l"(from + b) : "memory");
-      }
-    }
-    asm volatile("cp.async.commit_group;" ::: "memory");
-  }
-  template <int BYTES, int STRIDE>
-  RNNCC_DEVICE void fetch_first() const {
-#pragma unroll
-    for (int i = 0; i < STREAMED; ++i) fetch<BYTES, STRIDE>(first + resident + i);
-  }
-  // A chunk's weights in shared memory; after use `release` it.
-  template <int BYTES, int STRIDE>
-  RNNCC_DEVICE const unsigned char* weights(int chunk) const {
-    const int local = chunk - first;
-    if (local < resident) return shared + local * STRIDE;
-    asm volatile("cp.async.wait_group %0;" ::"n"(STREAMED - 1) : "memory");
-    __syncwarp();
-    return stream + (local - resident) % STREAMED * BYTES;
-  }
-  template <int BYTES, int STRIDE>
-  RNNCC_DEVICE void release(int chunk) const {
-    if (chunk - first < resident) return;
-    __syncwarp();
-    fetch<BYTES, STRIDE>(chunk + STREAMED);
   }
 };
 
@@ -81,7 +45,7 @@ struct Contraction {
     return lane / 4 * row + lane % 4 * 16;
   }
 
-  static constexpr int DEPTH = COLUMNS == 1 ? 8 : 4;  // chunks of operands on their way
+  static constexpr int DEPTH = COLUMNS == 1 ? (BLOCKS > 4 ? 6 : 8) : 4;  // chunks of operands on their way
   float c[BLOCKS][COLUMNS][4];
   uint4 operands[DEPTH][COLUMNS][2];
 
@@ -113,9 +77,7 @@ struct Contraction {
 
   // `STRIDE`: bytes of a chunk of all unit blocks.
   template <int STRIDE>
-  RNNCC_DEVICE void run(const Share& share, unsigned char*) {
-    constexpr int BYTES = BLOCKS * BLOCK_BYTES<S>;
-    share.fetch_first<BYTES, STRIDE>();
+  RNNCC_DEVICE void run(const Share& share, unsigned char*, unsigned char*) {
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) {
 #pragma unroll
@@ -135,8 +97,9 @@ struct Contraction {
 #pragma unroll
       for (int i = 0; i < DEPTH; ++i) {
         if (chunk + i >= share.end) break;
-        multiply(i, share.weights<BYTES, STRIDE>(chunk + i));
-        share.release<BYTES, STRIDE>(chunk + i);
+        // Sixteen bytes a lane from L2 come in whole lines: no detour through shared memory.
+        const int local = chunk + i - share.first;
+        multiply(i, (local < share.resident ? share.shared : share.packed) + uint32_t(local * STRIDE));
         if (chunk + i + DEPTH < share.end) load(i, share, chunk + i + DEPTH);
       }
     }

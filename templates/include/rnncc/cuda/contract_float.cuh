@@ -8,19 +8,56 @@
 
 namespace rnncc {
 
+// A warp's weights, BYTES of STRIDE a chunk: resident ones, and others that come through `ring`, STREAMED at a time.
+template <int BYTES, int STRIDE>
+struct FloatWeights {
+  const Share& share;
+  unsigned char* ring;
+
+  // Starts to bring a chunk's weights; every call is one group of copies.
+  RNNCC_DEVICE void fetch(int chunk) const {
+    if (chunk < share.end) {
+      const int local = chunk - share.first, lane = threadIdx.x % 32;
+      const uint32_t to = uint32_t(__cvta_generic_to_shared(ring)) + (local - share.resident) % STREAMED * BYTES + lane * 16;
+      const unsigned char* from = share.packed + uint32_t(local * STRIDE) + lane * 16;
+#pragma unroll
+      for (int b = 0; b < BYTES; b += 512) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + b), "l"(from + b) : "memory");
+      }
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  RNNCC_DEVICE void fetch_first() const {
+#pragma unroll
+    for (int i = 0; i < STREAMED; ++i) fetch(share.first + share.resident + i);
+  }
+  // A chunk's weights in shared memory; after use `release` it.
+  RNNCC_DEVICE const unsigned char* of(int chunk) const {
+    const int local = chunk - share.first;
+    if (local < share.resident) return share.shared + local * STRIDE;
+    asm volatile("cp.async.wait_group %0;" ::"n"(STREAMED - 1) : "memory");
+    __syncwarp();
+    return ring + (local - share.resident) % STREAMED * BYTES;
+  }
+  RNNCC_DEVICE void release(int chunk) const {
+    if (chunk - share.first < share.resident) return;
+    __syncwarp();
+    fetch(chunk + STREAMED);
+  }
+};
+
 template <int BLOCKS, int COLUMNS>
 struct Contraction<float, BLOCKS, COLUMNS> {
   static constexpr int DEPTH = COLUMNS == 1 ? 4 : 2;
   static constexpr int ROWS = 2 * BLOCKS, HELD = 2 * COLUMNS, ALL = COLUMNS * COLUMN_BLOCK;
   float c[HELD][ROWS];
+  float4 operands[DEPTH][4 * COLUMNS];  // columns lane / 8 + 4 i, quad lane % 8
 
   // Where a lane's operands begin: at column `lane / 8`, a quad of terms apart.
   static RNNCC_DEVICE int64_t lane_offset(int64_t row) {
     const int lane = threadIdx.x % 32;
     return lane / 8 * row + lane % 8 * 16;
   }
-
-  float4 operands[DEPTH][4 * COLUMNS];  // columns lane / 8 + 4 i, quad lane % 8
 
   RNNCC_DEVICE void load(int i, const Share& share, int chunk) {
     const char* p = share.operand(chunk);
@@ -66,9 +103,9 @@ struct Contraction<float, BLOCKS, COLUMNS> {
   }
 
   template <int STRIDE>
-  RNNCC_DEVICE void run(const Share& share, unsigned char* scratch) {
-    constexpr int BYTES = BLOCKS * BLOCK_BYTES<float>;
-    share.fetch_first<BYTES, STRIDE>();
+  RNNCC_DEVICE void run(const Share& share, unsigned char* ring, unsigned char* scratch) {
+    const FloatWeights<BLOCKS * BLOCK_BYTES<float>, STRIDE> weights = {share, ring};
+    weights.fetch_first();
     float4* staging = reinterpret_cast<float4*>(scratch);
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
@@ -88,8 +125,8 @@ struct Contraction<float, BLOCKS, COLUMNS> {
         if (chunk + i >= share.end) break;
         stage(i, staging);
         if (chunk + i + DEPTH < share.end) load(i, share, chunk + i + DEPTH);
-        multiply(staging, share.weights<BYTES, STRIDE>(chunk + i));
-        share.release<BYTES, STRIDE>(chunk + i);
+        multiply(staging, weights.of(chunk + i));
+        weights.release(chunk + i);
       }
     }
   }

@@ -55,14 +55,13 @@ RNNCC_DEVICE void contract_blocks(const Pass& pass) {
   share.packed = pass.packed + int64_t(share.first) * stride + FIRST * BLOCK_BYTES<S>;
   share.places = reinterpret_cast<const ChunkPlace*>(pass.shared + joint.table);
   unsigned char* mine = pass.shared + pass.layout.warps + warp * pass.layout.warp_bytes;
-  share.stream = mine;
   const int64_t lane_offset = Contraction<S, BLOCKS, COLUMNS>::lane_offset(pass.row);
   share.present = pass.present + lane_offset;
   share.previous = pass.previous + lane_offset;
   share.row = pass.row;
   share.head = pass.head;
   Contraction<S, BLOCKS, COLUMNS> contraction;
-  contraction.template run<stride>(share, mine + pass.layout.staging);
+  contraction.template run<stride>(share, mine, mine + pass.layout.staging);
 
   constexpr int columns = partial_row(BLOCKS), rows = BLOCKS * UNIT_BLOCK;
   const float* partial = reinterpret_cast<const float*>(pass.shared + pass.layout.warps);

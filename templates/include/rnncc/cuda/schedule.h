@@ -107,7 +107,7 @@ inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_byt
     const int all = joint_blocks(tables, plan, p), blocks = pass_blocks(all, plan.column_blocks, scalar_bytes);
     sums = std::max(sums, columns * stage.accumulators * plan.unit_blocks * UNIT_BLOCK * 4);
     for (int b = 1; b <= blocks; ++b) partial = std::max(partial, columns * partial_row(b) * 4);
-    streamed = std::max<int64_t>(streamed, STREAMED * blocks * block_bytes(scalar_bytes));
+    if (scalar_bytes == 4) streamed = std::max<int64_t>(streamed, STREAMED * blocks * block_bytes(scalar_bytes));
     staging = std::max<int64_t>(staging, staging_bytes(scalar_bytes, plan.column_blocks));
     places += round_up(joint.chunks * int64_t(sizeof(ChunkPlace)), SHARED_PART);
     weights += ceil_divide(plan.tiles, plan.tile_lanes) * WARPS * joint.per_warp * all * block_bytes(scalar_bytes);

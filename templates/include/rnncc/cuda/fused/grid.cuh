@@ -25,9 +25,10 @@ struct GridShape {
   static constexpr int BATCH = CHUNKS * TILES <= 8 ? CHUNKS : at_least_one(8 / TILES);  // chunks polled at a time
   static constexpr int ITEMS = BLOCKS * TILES, OWNED = ceil_div(ITEMS, K_WARPS);
   static constexpr int AHEAD = 4;
+  using Inputs = Feed<Step, H, UNITS, COLUMNS, THREADS>;
   static constexpr int PARTIAL_BYTES = 2 * K_WARPS * TILES * HALVES * 256;
   static constexpr int MATRIX_BYTES = K_WARPS * SHARED_CHUNKS * ROWS * 1024;
-  static constexpr int SHARED_BYTES = PARTIAL_BYTES + MATRIX_BYTES + ITEMS * Item<Step, H>::RING_BYTES;
+  static constexpr int SHARED_BYTES = PARTIAL_BYTES + MATRIX_BYTES + Inputs::BYTES;
   static_assert(H % 8 == 0);
 };
 
@@ -38,7 +39,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
   extern __shared__ __align__(128) char shared[];
   float2* const partial = reinterpret_cast<float2*>(shared);
   uint4* const shared_matrix = reinterpret_cast<uint4*>(shared + S::PARTIAL_BYTES);
-  char* const rings = shared + S::PARTIAL_BYTES + S::MATRIX_BYTES;
+  char* const inputs = shared + S::PARTIAL_BYTES + S::MATRIX_BYTES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
   const int rank = blockIdx.x % S::CTAS, head = blockIdx.x / S::CTAS % call.heads, group = blockIdx.x / S::CTAS / call.heads;
   const int first_column = group * call.group_columns;
@@ -72,28 +73,26 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
     }
   }
 
-  Item<Step, S::H> items[S::OWNED];
+  typename S::Inputs feed;
+  feed.begin(call, head, unit0, first_column, columns, inputs);
+  __syncthreads();
+
+  Item<Step, S::H, typename S::Inputs> items[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     if (item < S::ITEMS) {
-      items[o].begin(call, head, unit0 + u * 8, first_column + n * 8, columns - n * 8, rings + item * Item<Step, S::H>::RING_BYTES);
+items[o].begin(call, feed, head, unit0, u * 8, first_column, n * 8, columns);
     }
   }
-  const auto fetch = [&](uint32_t stage, int t) {
-#pragma unroll
-    for (int o = 0; o < S::OWNED; ++o)
-      if (warp + o * S::K_WARPS < S::ITEMS) items[o].fetch(stage, t);
-    copy_commit();
-  };
-  constexpr int STAGES = Item<Step, S::H>::STAGES;
-  for (int s = 0; s < STAGES - 1; ++s) fetch(s, s);
+  constexpr int STAGES = S::Inputs::STAGES;
+  for (int s = 0; s < STAGES - 1; ++s) feed.fetch(s);
 
   // start(t), and its operands to the others.
-  const auto start = [&](int o, int t, uint32_t stage, float (&write)[2][at_least_one(Step::WRITES)]) {
+  const auto start = [&](int o, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
-    items[o].load(call, t, stage, t + 1 == call.steps, read, rows);
+    items[o].load(call, t, t + 1 == call.steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
 #pragma unroll
@@ -105,17 +104,15 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
                        two);
     }
   };
-  copy_wait<STAGES - 2>();
-  __syncwarp();
+  if (call.steps > 0) feed.wait(0);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
     if (warp + o * S::K_WARPS < S::ITEMS && call.steps > 0) {
       float write[2][at_least_one(Step::WRITES)];
-      start(o, 0, 0, write);
+      start(o, 0, write);
       items[o].template store<true>(call, 0, write);
     }
 
-  uint32_t stage = 0;
   for (int t = 0; t < call.steps; ++t) {
     const int buffer = t & 1;
     float acc[S::TILES][S::ROWS][4] = {};
@@ -190,8 +187,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
       named_wait(1 + buffer, S::THREADS);
     else
       named_arrive(1 + buffer, S::THREADS);
-    copy_wait<STAGES - 3>();
-    __syncwarp();
+    if (t + 1 < call.steps) feed.wait(t + 1);
     float written[S::OWNED][2][2][at_least_one(Step::WRITES)];
 #pragma unroll
     for (int o = 0; o < S::OWNED; ++o) {
@@ -207,11 +203,11 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
           sum[1][i] += p.y;
         }
       float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
-      items[o].load(call, t, stage, t + 1 == call.steps, read, rows);
+      items[o].load(call, t, t + 1 == call.steps, read, rows);
 #pragma unroll
       for (int j = 0; j < 2; ++j)
         Step::finish(sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], written[o][0][j]);
-      if (t + 1 < call.steps) start(o, t + 1, (stage + 1) % STAGES, written[o][1]);
+      if (t + 1 < call.steps) start(o, t + 1, written[o][1]);
     }
 #pragma unroll
     for (int o = 0; o < S::OWNED; ++o)
@@ -219,7 +215,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
         items[o].template store<false>(call, t, written[o][0]);
         if (t + 1 < call.steps) items[o].template store<true>(call, t + 1, written[o][1]);
       }
-    fetch((stage + STAGES - 1) % STAGES, t + STAGES - 1);
+    // All warps have passed the sums of step t, so they are done with what step t - 1 read.
+    if (ALL_OWN || warp < S::ITEMS) feed.fetch(t + STAGES - 1);
     // Nothing can come before this block has put out its own part: polls before that would only stand in its way.
     if (!ALL_OWN) {
       if (warp < S::ITEMS) {
@@ -234,9 +231,9 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
                         min(S::UNITS, S::H - unit0) * 2);
         }
         named_wait(3 + buffer, S::THREADS);
+        feed.fetch(t + STAGES - 1);
       }
     }
-    stage = (stage + 1) % STAGES;
   }
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)

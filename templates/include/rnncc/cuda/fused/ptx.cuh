@@ -85,10 +85,9 @@ RNNCC_DEVICE void named_wait(uint32_t id, uint32_t threads) {
 RNNCC_DEVICE void copy16(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
-RNNCC_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING>
-RNNCC_DEVICE void copy_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+// The thread arrives at the barrier once all its copies so far have landed.
+RNNCC_DEVICE void copy_arrive(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 

@@ -2,8 +2,7 @@
 // launches it. What is left for after the last step is after.h's.
 #pragma once
 
-#include <fstream>
-#include <sstream>
+#include <cstdio>
 
 #include "../after.h"
 
@@ -29,13 +28,22 @@ class FusedKernels {
   void read() {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::vector<FusedKernel> found;
-    std::ifstream file(own_folder() + "/cuda/fused.txt");
-    for (std::string line; std::getline(file, line);) {
-      std::istringstream words(line);
+    // C's functions: the library holds a C++ library of its own, whose streams would need its locales.
+    if (std::FILE* file = std::fopen((own_folder() + "/cuda/fused.txt").c_str(), "r")) {
+      char program[256], dtype[16], family[16], unit[256], kernel[256];
+      long long units;
       FusedKernel k;
-      if (words >> k.program >> k.dtype >> k.units >> k.family >> k.blocks >> k.threads >> k.shared_bytes >> k.columns >>
-          k.file >> k.kernel)
+      while (std::fscanf(file, "%255s %15s %lld %15s %d %d %d %d %255s %255s", program, dtype, &units, family, &k.blocks,
+                         &k.threads, &k.shared_bytes, &k.columns, unit, kernel) == 10) {
+        k.program = program;
+        k.dtype = dtype;
+        k.family = family;
+        k.file = unit;
+        k.kernel = kernel;
+        k.units = units;
         found.push_back(k);
+      }
+      std::fclose(file);
     }
     kernels_ = std::move(found);
   }

@@ -79,43 +79,97 @@ RNNCC_DEVICE void put(const Edge& edge, int64_t column, int64_t unit, float valu
     reinterpret_cast<E*>(at)[unit] = from_float<E>(value);
 }
 
+// What a thread block reads from memory, STAGES steps ahead: of every tensor, the rows of the block's units, brought by all
+// its THREADS, 16 bytes each and next to each other, into a ring in shared memory whose barriers count the threads.
+// (The bulk copy engine needs some 50 ns for each of these short rows.)
+template <class Step, int H, int UNITS, int COLUMNS, int THREADS>
+struct Feed {
+  using E = typename Step::Element;
+  // An odd multiple of 16 bytes: lanes (unit, 2q) of a warp meet no bank twice.
+  __host__ __device__ static constexpr int row_bytes(int bytes) { return UNITS * bytes % 32 ? UNITS * bytes : UNITS * bytes + 16; }
+  static constexpr int E_ROW = row_bytes(2), FLOAT_ROW = row_bytes(4);
+  __host__ __device__ static constexpr int offset(int read) {
+    return COLUMNS * (read * E_ROW + count_below(Step::READ_FLOAT, read) * (FLOAT_ROW - E_ROW));
+  }
+  static constexpr int STAGE_BYTES = offset(Step::READS);
+  static constexpr int STAGES = STAGE_BYTES <= 8192 ? 8 : 4;
+  static constexpr int BARRIERS = STAGES * STAGE_BYTES, BYTES = BARRIERS + STAGES * 8;
+  // Pieces of 16 bytes: of a column of a 16-bit tensor, before a tensor, of all.
+  static constexpr int PIECES = UNITS / 8;
+  __host__ __device__ static constexpr int before(int read) { return COLUMNS * PIECES * (read + count_below(Step::READ_FLOAT, read)); }
+  static constexpr int ALL = before(Step::READS), PER_THREAD = ceil_div(ALL, THREADS);
+
+  char* ring;
+  uint32_t barriers;
+  const char* from[at_least_one(PER_THREAD)];
+  int64_t stride[at_least_one(PER_THREAD)];
+  uint32_t to[at_least_one(PER_THREAD)];
+  int32_t until[at_least_one(PER_THREAD)];  // steps that are copied; zeros after them
+
+  // By all threads; a barrier of the block must follow. `first_unit`: of the head's, the block's first.
+  RNNCC_DEVICE void begin(const FusedCall<Step>& call, int head, int first_unit, int first_column, int columns, char* shared) {
+    ring = shared;
+    barriers = shared_address(shared) + BARRIERS;
+    if (threadIdx.x < STAGES) barrier_init(barriers + 8 * threadIdx.x, THREADS);
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; ++i) {
+      const int piece = threadIdx.x + THREADS * i;
+      int read = 0;
+#pragma unroll
+      for (int r = 1; r < Step::READS; ++r)
+        if (piece >= before(r)) read = r;
+      const bool is_float = has(Step::READ_FLOAT, read);
+      const int of_row = is_float ? 2 * PIECES : PIECES, column = (piece - before(read)) / of_row, part = (piece - before(read)) % of_row;
+      const int unit = first_unit + part * (is_float ? 4 : 8);
+      const Place& place = call.reads[read];
+      const bool copies = piece < ALL && column < columns && unit < H && place.base;
+      until[i] = copies ? call.steps - has(Step::READ_SHIFTED, read) : 0;
+      stride[i] = place.step;
+      from[i] = place.base + (copies ? (first_column + column) * place.column + (int64_t(head) * H + unit) * (is_float ? 4 : 2) : 0);
+      to[i] = shared_address(ring) + offset(read) + column * (is_float ? FLOAT_ROW : E_ROW) + part * 16;
+    }
+  }
+
+  // By all threads, in the order of the steps: step t, whose stage nobody reads any more.
+  RNNCC_DEVICE void fetch(int t) {
+    const uint32_t stage = uint32_t(t) % STAGES;
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; ++i) {
+      if (ALL % THREADS == 0 || threadIdx.x + THREADS * i < ALL) copy16(to[i] + stage * STAGE_BYTES, from[i], t < until[i]);
+      if (t < until[i]) from[i] += stride[i];
+    }
+    copy_arrive(barriers + 8 * stage);
+  }
+  // By those who read step t, before its first reading.
+  RNNCC_DEVICE void wait(int t) const { barrier_wait(barriers + 8 * (uint32_t(t) % STAGES), uint32_t(t) / STAGES & 1); }
+};
+
 // The elementwise part of 8 units × 8 columns, done by one warp: a lane has unit lane / 4 and columns 2 · (lane % 4) and
-// the next, as the accumulators of mma have them. What it reads from memory it copies for itself into a ring in shared
-// memory, STAGES steps ahead, so that no barrier is needed for it.
-template <class Step, int H>
+// the next, as the accumulators of mma have them.
+template <class Step, int H, class Feed>
 struct Item {
   using E = typename Step::Element;
-  static constexpr int STAGES = 8;
-  static constexpr int E_COLUMN = 16, FLOAT_COLUMN = 48;  // bytes of a column in the ring: no bank is met twice
-  __host__ __device__ static constexpr int pieces(int read) { return has(Step::READ_FLOAT, read) ? 16 : 8; }
-  __host__ __device__ static constexpr int pieces_before(int read) { return 8 * (read + count_below(Step::READ_FLOAT, read)); }
-  __host__ __device__ static constexpr int offset(int read) {
-    return 8 * (read * E_COLUMN + count_below(Step::READ_FLOAT, read) * (FLOAT_COLUMN - E_COLUMN));
-  }
-  static constexpr int PIECES = pieces_before(Step::READS), PER_LANE = ceil_div(PIECES, 32);
-  static constexpr int STAGE_BYTES = offset(Step::READS), RING_BYTES = STAGES * STAGE_BYTES;
-
   float carry[2][at_least_one(Step::CARRIES)];
   float vector[at_least_one(Step::VECTORS)];
-  const char* from[at_least_one(PER_LANE)];
-  int64_t stride[at_least_one(PER_LANE)];
-  uint32_t to[at_least_one(PER_LANE)];
-  int32_t until[at_least_one(PER_LANE)];  // steps that are copied
   uint32_t write_offset[at_least_one(Step::WRITES)];  // of the lane in a step of each written tensor; the host sees that it fits
-  char* ring;
+  const char* e_row;      // the lane's places in the ring
+  const char* float_row;
   int unit;            // of the head
   int head_unit;       // of the tensor's row
   int column;          // the first of the lane's two, in the batch
   bool valid[2];
   bool exchanged;      // whether the lane's column and units are there after lanes exchanged theirs
 
-  // `block_unit`: the head's first of the eight; `tile_column`: the batch's first of the eight, `columns` of them valid.
-  RNNCC_DEVICE void begin(const FusedCall<Step>& call, int head, int block_unit, int tile_column, int columns, char* shared) {
-    const int lane = threadIdx.x % 32;
-    ring = shared;
+  // The block's units from `own_unit` on, its columns from `own_column` on.
+  RNNCC_DEVICE void begin(const FusedCall<Step>& call, const Feed& feed, int head, int first_unit, int own_unit, int first_column,
+                          int own_column, int all_columns) {
+    const int lane = threadIdx.x % 32, block_unit = first_unit + own_unit, tile_column = first_column + own_column;
+    const int columns = all_columns - own_column;
     unit = block_unit + lane / 4;
     head_unit = head * H + unit;
     column = tile_column + lane % 4 * 2;
+    e_row = feed.ring + (own_column + lane % 4 * 2) * Feed::E_ROW + (own_unit + lane / 4) * 2;
+    float_row = feed.ring + (own_column + lane % 4 * 2) * Feed::FLOAT_ROW + (own_unit + lane / 4) * 4;
 #pragma unroll
     for (int j = 0; j < 2; ++j) valid[j] = lane % 4 * 2 + j < columns && unit < H;
     exchanged = lane / 4 < columns && block_unit < H;
@@ -124,22 +178,6 @@ struct Item {
       write_offset[w] = has(Step::WRITE_FLOAT, w)
                             ? column * uint32_t(call.writes[w].column) + head_unit * 4
                             : (tile_column + lane / 4) * uint32_t(call.writes[w].column) + (head * H + block_unit + lane % 4 * 2) * 2;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) {
-      const int piece = lane + 32 * i;
-      int read = 0;
-#pragma unroll
-      for (int r = 1; r < Step::READS; ++r)
-        if (piece >= pieces_before(r)) read = r;
-      const int within = piece - pieces_before(read), halves = pieces(read) / 8;
-      const int c = within / halves, part = within % halves;
-      const Place& place = call.reads[read];
-      const bool copies = piece < PIECES && c < columns && block_unit < H && place.base;
-      until[i] = copies ? call.steps - has(Step::READ_SHIFTED, read) : 0;
-      stride[i] = place.step;
-      from[i] = place.base + (copies ? (tile_column + c) * place.column + (int64_t(head) * H + block_unit) * (halves * 2) + part * 16 : 0);
-      to[i] = shared_address(ring) + offset(read) + c * (halves == 2 ? FLOAT_COLUMN : E_COLUMN) + part * 16;
-    }
 #pragma unroll
     for (int v = 0; v < Step::VECTORS; ++v)
       vector[v] = unit < H ? take<E>(call.vectors[v], 0, head_unit * call.vectors[v].column) : 0.0f;
@@ -150,24 +188,17 @@ struct Item {
         carry[j][s] = s < Step::EDGES && valid[j] ? take<E>(call.initial[s < Step::EDGES ? s : 0], column + j, head_unit) : 0.0f;
   }
 
-  RNNCC_DEVICE void fetch(uint32_t stage, int t) {
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) {
-      if (PIECES % 32 == 0 || threadIdx.x % 32 + 32 * i < PIECES) copy16(to[i] + stage * STAGE_BYTES, from[i], t < until[i]);
-      if (t < until[i]) from[i] += stride[i];
-    }
-  }
-
   // The values of step t; `last`: nothing comes after it.
-  RNNCC_DEVICE void load(const FusedCall<Step>& call, int t, uint32_t stage, bool last, float (&read)[2][at_least_one(Step::READS)],
+  RNNCC_DEVICE void load(const FusedCall<Step>& call, int t, bool last, float (&read)[2][at_least_one(Step::READS)],
                          float (&row)[2][at_least_one(Step::ROW_READS)]) const {
-    const int lane = threadIdx.x % 32;
+    const uint32_t stage = uint32_t(t) % Feed::STAGES * Feed::STAGE_BYTES;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
 #pragma unroll
       for (int r = 0; r < Step::READS; ++r) {
-        const char* const at = ring + stage * STAGE_BYTES + offset(r) + (lane % 4 * 2 + j) * (has(Step::READ_FLOAT, r) ? FLOAT_COLUMN : E_COLUMN);
-        read[j][r] = has(Step::READ_FLOAT, r) ? reinterpret_cast<const float*>(at)[lane / 4] : to_float(reinterpret_cast<const E*>(at)[lane / 4]);
+        read[j][r] = has(Step::READ_FLOAT, r)
+                         ? *reinterpret_cast<const float*>(float_row + (stage + Feed::offset(r) + j * Feed::FLOAT_ROW))
+                         : to_float(*reinterpret_cast<const E*>(e_row + (stage + Feed::offset(r) + j * Feed::E_ROW)));
         if (has(Step::READ_SHIFTED, r) && last) read[j][r] = valid[j] ? take<E>(call.read_edges[r], column + j, head_unit) : 0.0f;
       }
 #pragma unroll

@@ -1,0 +1,213 @@
+// A fused loop whose operands go to all blocks of the cluster; see cluster.cuh.
+#pragma once
+
+#include "cluster.cuh"
+
+namespace rnncc {
+
+// UNIT_WARPS × K_WARPS warps; a warp has BLOCKS blocks of 8 units and one of K_WARPS ranges of the terms.
+template <class Step_, int H_, int CTAS_, int UNIT_WARPS_, int K_WARPS_, int BLOCKS_, int TILES_, int REGISTER_TILES_>
+struct GatherShape {
+  using Step = Step_;
+  using E = typename Step::Element;
+  static constexpr int H = H_, CTAS = CTAS_, UNIT_WARPS = UNIT_WARPS_, K_WARPS = K_WARPS_, BLOCKS = BLOCKS_, TILES = TILES_;
+  static constexpr int UNITS = UNIT_WARPS * BLOCKS * 8, DIM = UNITS * CTAS, COLUMNS = TILES * 8;
+  static constexpr int THREADS = UNIT_WARPS * K_WARPS * 32;
+  static constexpr int HALVES = Step::SUMS * BLOCKS;
+  static constexpr int DEPTH = Step::OPERANDS * DIM, RANGE = DEPTH / K_WARPS;  // terms; of a K warp
+  using Matrix = Resident<RANGE / 32, ceil_div(HALVES, 2), REGISTER_TILES_ / 2>;
+  // Block u of a unit warp belongs to K warp u % K_WARPS, which adds its sums up and does its elementwise part.
+  static constexpr int OWNED = ceil_div(BLOCKS, K_WARPS);
+  static constexpr int TILE_BYTES = DEPTH / 8 * OPERAND_BLOCK, BUFFER_BYTES = TILES * TILE_BYTES;
+  static constexpr int PARTIAL_BYTES = 2 * (K_WARPS - 1) * UNIT_WARPS * TILES * HALVES * 256;
+  static constexpr int MATRIX_BYTES = UNIT_WARPS * K_WARPS * Matrix::WARP_BYTES;
+  using Inputs = Feed<Step, H, UNITS, COLUMNS, THREADS>;
+  static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + MATRIX_BYTES + PARTIAL_BYTES + Inputs::BYTES + 16 * K_WARPS;
+  static_assert(H % 8 == 0 && DIM >= H && DIM % (32 * K_WARPS) == 0);
+  static_assert(K_WARPS == 1 || 2 * UNIT_WARPS < 16, "named barriers");
+};
+
+template <class S>
+RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
+  using Step = typename S::Step;
+  using E = typename Step::Element;
+  constexpr int STAGES = S::Inputs::STAGES;
+  extern __shared__ __align__(128) char shared[];
+  char* const operands = shared;
+  char* const matrices = operands + 2 * S::BUFFER_BYTES;
+  float2* const partial = reinterpret_cast<float2*>(matrices + S::MATRIX_BYTES);
+  char* const inputs = matrices + S::MATRIX_BYTES + S::PARTIAL_BYTES;
+  const uint32_t barriers = shared_address(inputs + S::Inputs::BYTES);  // [2][K_WARPS]
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
+  const int unit_warp = warp % S::UNIT_WARPS, k_warp = warp / S::UNIT_WARPS;
+  const Seat seat = seat_of<S::CTAS>(call);
+  const int first_unit = seat.rank * S::UNITS, own_unit = unit_warp * S::BLOCKS * 8, unit0 = first_unit + own_unit;
+
+  typename S::Matrix matrix;
+  matrix.shared = reinterpret_cast<uint4*>(matrices + warp * S::Matrix::WARP_BYTES);
+#pragma unroll
+  for (int pair = 0; pair < S::Matrix::PAIRS; ++pair) {
+    const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::DIM, k = term % S::DIM;
+#pragma unroll
+    for (int m = 0; m < S::Matrix::ROWS; ++m) {
+      uint4 v[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int half = 2 * m + i, sum = half % Step::SUMS, unit = unit0 + half / Step::SUMS * 8 + row;
+        v[i] = half < S::HALVES ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
+                                : make_uint4(0, 0, 0, 0);
+      }
+      matrix.set(pair, m, v[0], v[1]);
+    }
+  }
+  for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
+  typename S::Inputs feed;
+  feed.begin(call, seat.head, first_unit, seat.first_column, seat.columns, inputs);
+  const uint32_t expected = seat.columns * S::RANGE * 2;
+  if constexpr (S::CTAS > 1) {
+    if (threadIdx.x < 2 * S::K_WARPS) barrier_init(barriers + 8 * threadIdx.x, 1);
+    barrier_init_visible();
+    __syncthreads();
+    if (threadIdx.x < 2 * S::K_WARPS) barrier_expect(barriers + 8 * threadIdx.x, expected);
+    cluster_barrier();
+  }
+  __syncthreads();
+
+  // Where this lane sends: peers lane / 8, and every fourth from there.
+  constexpr int SENDS = ceil_div(S::CTAS, 4);
+  uint32_t peer_operands[SENDS], peer_barriers[SENDS];
+  if constexpr (S::CTAS > 1)
+#pragma unroll
+    for (int p = 0; p < SENDS; ++p) {
+      const int peer = min(p * 4 + lane / 8, S::CTAS - 1);
+      peer_operands[p] = peer_address(shared_address(operands), peer);
+      peer_barriers[p] = peer_address(barriers, peer);
+    }
+
+  using Own = Item<Step, S::H, typename S::Inputs>;
+  Own items[S::OWNED][S::TILES];
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o)
+#pragma unroll
+    for (int n = 0; n < S::TILES; ++n) {
+      const int u = k_warp + o * S::K_WARPS;
+      if (u >= S::BLOCKS) continue;
+      items[o][n].begin(call, feed, seat.head, first_unit, own_unit + u * 8, seat.first_column, n * 8, seat.columns);
+    }
+  // start(t), and its operands to all blocks.
+  const auto start = [&](int o, int n, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
+    const int u = k_warp + o * S::K_WARPS, buffer = t & 1;
+    Own& item = items[o][n];
+    float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
+    item.load(call, t, t + 1 == call.steps, read, rows);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], item.vector, call.constants, item.carry[j], operand[j], write[j]);
+#pragma unroll
+    for (int p = 0; p < Step::OPERANDS; ++p) {
+      const int term = p * S::DIM + unit0 + u * 8;
+      const int place = buffer * S::BUFFER_BYTES + n * S::TILE_BYTES + term / 8 * OPERAND_BLOCK;
+      const uint32_t two = transpose8x8(pack<E>(item.valid[0] ? operand[0][p] : 0.0f, item.valid[1] ? operand[1][p] : 0.0f));
+      if constexpr (S::CTAS == 1) {
+        *reinterpret_cast<uint32_t*>(operands + place + lane * 4) = two;
+      } else {
+        // Lanes 8i…8i+7 send the block's eight columns to the i-th of four peers.
+        uint32_t w[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) w[i] = __shfl_sync(~0u, two, lane % 8 * 4 + i);
+        if (n * 8 + lane % 8 < seat.columns)
+#pragma unroll
+          for (int i = 0; i < SENDS; ++i)
+            if (S::CTAS % 4 == 0 || i * 4 + lane / 8 < S::CTAS)
+              send16(peer_operands[i] + place + lane % 8 * 16, peer_barriers[i] + 8 * (buffer * S::K_WARPS + term / S::RANGE), w[0], w[1], w[2], w[3]);
+      }
+    }
+  };
+  for (int s = 0; s < STAGES - 2; ++s) feed.fetch(s);
+  if (call.steps > 0) feed.wait(0);
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o)
+#pragma unroll
+    for (int n = 0; n < S::TILES; ++n)
+      if (k_warp + o * S::K_WARPS < S::BLOCKS && call.steps > 0) {
+        float write[2][at_least_one(Step::WRITES)];
+        start(o, n, 0, write);
+        items[o][n].template store<true>(call, 0, write);
+      }
+  if constexpr (S::CTAS == 1) __syncthreads();
+
+  for (int t = 0; t < call.steps; ++t) {
+    const int buffer = t & 1;
+    if constexpr (S::CTAS > 1) {
+      const uint32_t barrier = barriers + 8 * (buffer * S::K_WARPS + k_warp);
+      barrier_wait(barrier, (t >> 1) & 1);
+      if (unit_warp == 0 && lane == 0) barrier_expect(barrier, expected);  // for the step after next
+    }
+    float acc[S::TILES][S::Matrix::ROWS][4] = {};
+    multiply<E>(matrix, operands + buffer * S::BUFFER_BYTES + (k_warp * S::RANGE / 8 + q) * OPERAND_BLOCK + row * 16, S::TILE_BYTES, acc);
+    if constexpr (S::K_WARPS > 1) {
+      // [buffer][unit warp][half-tile, tile][how many K warps after the owner, less one][lane]
+      float2* const parts = partial + (buffer * S::UNIT_WARPS + unit_warp) * S::HALVES * S::TILES * (S::K_WARPS - 1) * 32 + lane;
+#pragma unroll
+      for (int half = 0; half < S::HALVES; ++half) {
+        const int owner = half / Step::SUMS % S::K_WARPS;
+        if (owner != k_warp)
+#pragma unroll
+          for (int n = 0; n < S::TILES; ++n)
+            parts[((half * S::TILES + n) * (S::K_WARPS - 1) + (k_warp - owner + S::K_WARPS) % S::K_WARPS - 1) * 32] =
+                make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
+      }
+      const uint32_t id = 1 + buffer * S::UNIT_WARPS + unit_warp;
+      if (k_warp < S::BLOCKS)
+        named_wait(id, S::K_WARPS * 32);
+      else
+        named_arrive(id, S::K_WARPS * 32);
+#pragma unroll
+      for (int half = 0; half < S::HALVES; ++half)
+        if (half / Step::SUMS % S::K_WARPS == k_warp)
+#pragma unroll
+          for (int n = 0; n < S::TILES; ++n)
+#pragma unroll
+            for (int w = 0; w < S::K_WARPS - 1; ++w) {
+              const float2 p = parts[((half * S::TILES + n) * (S::K_WARPS - 1) + w) * 32];
+              acc[n][half / 2][half % 2 * 2] += p.x;
+              acc[n][half / 2][half % 2 * 2 + 1] += p.y;
+            }
+    }
+    if (t + 1 < call.steps) feed.wait(t + 1);
+#pragma unroll
+    for (int u = 0; u < S::BLOCKS; ++u) {
+      if (u % S::K_WARPS != k_warp) continue;
+      const int o = u / S::K_WARPS;
+#pragma unroll
+      for (int n = 0; n < S::TILES; ++n) {
+        Own& item = items[o][n];
+        float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
+        float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
+        item.load(call, t, t + 1 == call.steps, read, rows);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          float sum[Step::SUMS];
+#pragma unroll
+          for (int i = 0; i < Step::SUMS; ++i) sum[i] = acc[n][(u * Step::SUMS + i) / 2][(u * Step::SUMS + i) % 2 * 2 + j];
+          Step::finish(sum, read[j], rows[j], item.vector, call.constants, item.carry[j], finished[j]);
+        }
+        if (t + 1 < call.steps) start(o, n, t + 1, started);
+        item.template store<false>(call, t, finished);
+        if (t + 1 < call.steps) item.template store<true>(call, t + 1, started);
+      }
+    }
+    // Operands of step t came: their makers had all those of step t - 1, so all of this block are done with what step t - 2
+    // read.
+    feed.fetch(t + STAGES - 2);
+    if constexpr (S::CTAS == 1) __syncthreads();
+  }
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o)
+#pragma unroll
+    for (int n = 0; n < S::TILES; ++n)
+      if (k_warp + o * S::K_WARPS < S::BLOCKS) items[o][n].end(call);
+  // A block that ended would take its shared memory with it while a peer still writes there.
+  if constexpr (S::CTAS > 1) cluster_barrier();
+}
+
+}  // namespace rnncc

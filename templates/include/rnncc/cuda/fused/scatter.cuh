@@ -1,0 +1,160 @@
+// A fused loop whose sums go to their units' owners in the cluster; see cluster.cuh.
+#pragma once
+
+#include "cluster.cuh"
+
+namespace rnncc {
+
+// ROW_WARPS × K_WARPS warps; a warp has 1/ROW_WARPS of the rows (sums of all units) and one of K_WARPS ranges of the terms
+// (operands of the block's own UNITS units).
+template <class Step_, int H_, int CTAS_, int UNITS_, int ROW_WARPS_, int K_WARPS_, int TILES_, int REGISTER_TILES_>
+struct ScatterShape {
+  using Step = Step_;
+  using E = typename Step::Element;
+  static constexpr int H = H_, CTAS = CTAS_, UNITS = UNITS_, ROW_WARPS = ROW_WARPS_, K_WARPS = K_WARPS_, TILES = TILES_;
+  static constexpr int DIM = UNITS * CTAS, BLOCKS = UNITS / 8, COLUMNS = TILES * 8;
+  static constexpr int WARPS = ROW_WARPS * K_WARPS, THREADS = WARPS * 32;
+  static constexpr int RANGE = ceil_div(Step::OPERANDS * UNITS, 32 * K_WARPS) * 32, DEPTH = RANGE * K_WARPS;
+  using Matrix = Resident<RANGE / 32, Step::SUMS * DIM / 16 / ROW_WARPS, REGISTER_TILES_ / 2>;
+  static constexpr int ITEMS = BLOCKS * TILES, OWNED = ceil_div(ITEMS, WARPS), SOURCES = CTAS * K_WARPS;
+  static constexpr int TILE_BYTES = DEPTH / 8 * OPERAND_BLOCK, BUFFER_BYTES = TILES * TILE_BYTES;
+  static constexpr int PART_BYTES = SOURCES * ITEMS * Step::SUMS * 256;  // float [source][item][sum][8 units][8 columns]
+  static constexpr int MATRIX_BYTES = WARPS * Matrix::WARP_BYTES;
+  using Inputs = Feed<Step, H, UNITS, COLUMNS, THREADS>;
+  static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + 2 * PART_BYTES + MATRIX_BYTES + Inputs::BYTES + 16;
+  static_assert(H % 8 == 0 && DIM >= H && Step::SUMS * DIM % (16 * ROW_WARPS) == 0);
+};
+
+template <class S>
+RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
+  using Step = typename S::Step;
+  using E = typename Step::Element;
+  constexpr int STAGES = S::Inputs::STAGES;
+  extern __shared__ __align__(128) char shared[];
+  char* const operands = shared;
+  char* const parts = operands + 2 * S::BUFFER_BYTES;
+  char* const matrices = parts + 2 * S::PART_BYTES;
+  char* const inputs = matrices + S::MATRIX_BYTES;
+  const uint32_t barriers = shared_address(inputs + S::Inputs::BYTES);  // [2]
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
+  const int row_warp = warp % S::ROW_WARPS, k_warp = warp / S::ROW_WARPS;
+  const Seat seat = seat_of<S::CTAS>(call);
+  const int first_unit = seat.rank * S::UNITS;
+
+  // Half-tiles are blocks of units of one sum; terms are operand by operand of the block's own units.
+  typename S::Matrix matrix;
+  matrix.shared = reinterpret_cast<uint4*>(matrices + warp * S::Matrix::WARP_BYTES);
+#pragma unroll
+  for (int pair = 0; pair < S::Matrix::PAIRS; ++pair) {
+    const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::UNITS, k = first_unit + term % S::UNITS;
+#pragma unroll
+    for (int m = 0; m < S::Matrix::ROWS; ++m) {
+      uint4 v[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int block = (row_warp * S::Matrix::ROWS + m) * 2 + i, sum = block / (S::DIM / 8), unit = block % (S::DIM / 8) * 8 + row;
+        v[i] = operand < Step::OPERANDS ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
+                                        : make_uint4(0, 0, 0, 0);
+      }
+      matrix.set(pair, m, v[0], v[1]);
+    }
+  }
+  for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
+  typename S::Inputs feed;
+  feed.begin(call, seat.head, first_unit, seat.first_column, seat.columns, inputs);
+  const uint32_t expected = S::SOURCES * Step::SUMS * S::UNITS * ((seat.columns + 1) / 2) * 8;  // columns travel in pairs
+  if constexpr (S::CTAS > 1) {
+    if (threadIdx.x < 2) barrier_init(barriers + 8 * threadIdx.x, 1);
+    barrier_init_visible();
+    __syncthreads();
+    if (threadIdx.x < 2) barrier_expect(barriers + 8 * threadIdx.x, expected);
+    cluster_barrier();
+  }
+  __syncthreads();
+
+  Item<Step, S::H, typename S::Inputs> items[S::OWNED];
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o) {
+    const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
+    if (item >= S::ITEMS) continue;
+    items[o].begin(call, feed, seat.head, first_unit, u * 8, seat.first_column, n * 8, seat.columns);
+  }
+  // start(t); operands stay here.
+  const auto start = [&](int o, int t) {
+    const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
+    float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
+    float write[2][at_least_one(Step::WRITES)];
+    items[o].load(call, t, t + 1 == call.steps, read, rows);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
+#pragma unroll
+    for (int p = 0; p < Step::OPERANDS; ++p)
+      *reinterpret_cast<uint32_t*>(operands + (t & 1) * S::BUFFER_BYTES + n * S::TILE_BYTES + (p * S::BLOCKS + u) * OPERAND_BLOCK + lane * 4) =
+          transpose8x8(pack<E>(items[o].valid[0] ? operand[0][p] : 0.0f, items[o].valid[1] ? operand[1][p] : 0.0f));
+    items[o].template store<true>(call, t, write);
+  };
+  for (int s = 0; s < STAGES - 1; ++s) feed.fetch(s);
+  if (call.steps > 0) feed.wait(0);
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o)
+    if (warp + o * S::WARPS < S::ITEMS && call.steps > 0) start(o, 0);
+
+  for (int t = 0; t < call.steps; ++t) {
+    const int buffer = t & 1;
+    __syncthreads();
+    float acc[S::TILES][S::Matrix::ROWS][4] = {};
+    multiply<E>(matrix, operands + buffer * S::BUFFER_BYTES + (k_warp * S::RANGE / 8 + q) * OPERAND_BLOCK + row * 16, S::TILE_BYTES, acc);
+#pragma unroll
+    for (int n = 0; n < S::TILES; ++n)
+#pragma unroll
+      for (int m = 0; m < S::Matrix::ROWS; ++m)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int block = (row_warp * S::Matrix::ROWS + m) * 2 + i, sum = block / (S::DIM / 8), u = block % (S::DIM / 8);
+          const int item = n * S::BLOCKS + u % S::BLOCKS, source = seat.rank * S::K_WARPS + k_warp;
+          char* const to = parts + buffer * S::PART_BYTES + ((source * S::ITEMS + item) * Step::SUMS + sum) * 256 + lane * 8;
+          const float x = acc[n][m][2 * i], y = acc[n][m][2 * i + 1];
+          if constexpr (S::CTAS == 1)
+            *reinterpret_cast<float2*>(to) = make_float2(x, y);
+          else if (n * 8 + 2 * q < seat.columns)
+            send8(peer_address(shared_address(to), u / S::BLOCKS), peer_address(barriers + 8 * buffer, u / S::BLOCKS), x, y);
+        }
+    // At the barrier above all of the block were done with what step t - 1 read.
+    feed.fetch(t + STAGES - 1);
+    if constexpr (S::CTAS == 1) __syncthreads();
+    if (t + 1 < call.steps) feed.wait(t + 1);
+    if (S::CTAS > 1 && warp < S::ITEMS) {
+      barrier_wait(barriers + 8 * buffer, (t >> 1) & 1);
+      if (threadIdx.x == 0) barrier_expect(barriers + 8 * buffer, expected);
+    }
+#pragma unroll
+    for (int o = 0; o < S::OWNED; ++o) {
+      const int item = warp + o * S::WARPS;
+      if (item >= S::ITEMS) continue;
+      float sum[2][Step::SUMS] = {};
+#pragma unroll
+      for (int i = 0; i < Step::SUMS; ++i) {
+        const float2* const from = reinterpret_cast<const float2*>(parts + buffer * S::PART_BYTES + (item * Step::SUMS + i) * 256) + lane;
+#pragma unroll
+        for (int s = 0; s < S::SOURCES; ++s) {
+          const float2 p = from[s * S::ITEMS * Step::SUMS * 32];
+          sum[0][i] += p.x;
+          sum[1][i] += p.y;
+        }
+      }
+      float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], write[2][at_least_one(Step::WRITES)];
+      items[o].load(call, t, t + 1 == call.steps, read, rows);
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+        Step::finish(sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], write[j]);
+      if (t + 1 < call.steps) start(o, t + 1);
+      items[o].template store<false>(call, t, write);
+    }
+  }
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o)
+    if (warp + o * S::WARPS < S::ITEMS) items[o].end(call);
+  if constexpr (S::CTAS > 1) cluster_barrier();
+}
+
+}  // namespace rnncc

@@ -1,0 +1,38 @@
+"""Generated CUDA sources of shipped cells in a folder, for tests that compile them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rnncc.compiler import fused_kernels
+from rnncc.ir.artifact import Bundle
+from rnncc.ir.kernel import KernelPlan
+from rnncc.ir.problem import Problem
+from rnncc.paths import cells_dir
+from rnncc.source import Source
+from rnncc.stages.check import check
+from rnncc.stages.differentiate import differentiate
+from rnncc.stages.lower import lower
+from rnncc.stages.mask import mask
+from rnncc.stages.parse import parse
+from rnncc.stages.render import render
+
+
+def plan_of(name: str) -> KernelPlan:
+    """The kernel plan of a shipped cell."""
+    path = cells_dir() / f"{name}.rnn"
+    cell, _ = check(parse(Source(str(path), path.read_text(encoding="utf-8")))[0])
+    masked = mask(cell)
+    return lower(cell, differentiate(cell), masked, differentiate(masked))
+
+
+def write_sources(name: str, folder: Path, problems: Sequence[Problem] = ()) -> Bundle:
+    """Every native file of a package of the cell, with fused kernels for these problems."""
+    plan = plan_of(name)
+    bundle = render([plan], cuda=True, fused=[fused_kernels(plan, problems)])
+    for file in bundle.files:
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file.text, encoding="utf-8")
+    return bundle

@@ -1,0 +1,101 @@
+"""Which programs take the fused form, what it is, and its text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from rnncc.compiler import _plan, front
+from rnncc.ir.fused import FusedLoop
+from rnncc.ir.kernel import KernelPlan, Table, fused_programs
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import GPUS
+from rnncc.paths import locate
+from rnncc.read import read_source
+from rnncc.source import Source
+from rnncc.stages.render.fused import steps_text
+from rnncc.stages.render.step import inference_writes
+from rnncc.stages.schedule import schedule
+
+
+def plan_of(name_or_text: str) -> KernelPlan:
+    source = Source("cell.rnn", name_or_text) if "\n" in name_or_text else read_source(locate(name_or_text))
+    return _plan(front(source)[0][0])
+
+
+def both_ways(plan: KernelPlan) -> tuple[FusedLoop, FusedLoop]:
+    loop = plan.loops[0]
+    assert not isinstance(loop.fused_forward, str) and not isinstance(loop.fused_backward, str)
+    return loop.fused_forward, loop.fused_backward
+
+
+def test_lstm() -> None:
+    forward, backward = both_ways(plan_of("lstm"))
+    assert forward.sums == ("i__R", "f__R", "g__R", "o__R") and forward.operands == ("h__1",)
+    assert forward.matrices == (("R_i",), ("R_f",), ("R_g",), ("R_o",)) and not forward.transposed
+    assert [read.name for read in forward.reads] == ["i__x", "f__x", "g__x", "o__x"]
+    assert [(edge.name, edge.link) for edge in forward.edges] == [("h__1", "h"), ("c__1", "c")]
+    assert forward.start == () and forward.finish[-1].target == "h"
+    # Backward: the gates' gradients are operands, made before the product; its sum is h's gradient a step earlier.
+    assert sorted(backward.operands) == ["d_f", "d_g", "d_i", "d_o"] and len(backward.sums) == 1 and backward.transposed
+    assert backward.kept == ("d_c__1",) and [edge.link for edge in backward.edges] == ["d_h__1", "d_c__1"]
+    shifted = [read.name for read in backward.reads if read.edge is not None]
+    assert shifted == ["c__1"]
+
+
+def test_resets_and_lengths_come_before_the_product() -> None:
+    plan = plan_of("gru")
+    masked = next(loop for loop in plan.loops if loop.variant)
+    assert isinstance(masked.fused_forward, FusedLoop)
+    assert masked.fused_forward.operands == ("h__restarted",)
+    assert [row.name for row in masked.fused_forward.rows] == ["reset__", "active__"]
+    assert [statement.target for statement in masked.fused_forward.start] == ["h__restarted"]
+
+
+def test_inference_writes_what_the_caller_gets() -> None:
+    forward, _ = both_ways(plan_of("lstm"))
+    kept = inference_writes(forward)
+    assert kept and all(write.place is not None and write.place.table is Table.SEQUENCES for write in kept)
+    assert len(kept) < len(forward.writes)
+
+
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [
+        ("mingru", "a step has 0 products"),
+        ("gruv3", "a step has 2 products that wait for each other"),
+        ("layernormlstm", "a step takes the mean of a row"),
+        ("taugru", "not every sum of a step takes every operand"),
+    ],
+)
+def test_what_does_not_fit(cell: str, why: str) -> None:
+    loop = plan_of(cell).loops[0]
+    assert isinstance(loop.fused_forward, str) and loop.fused_forward.startswith(why)
+
+
+def test_loops_that_fit_one_way_only_have_no_kernels() -> None:
+    plan = plan_of("sgu")
+    assert list(fused_programs(plan)) == []
+
+
+def test_text() -> None:
+    plan = plan_of("cell Tiny\nstate h\nparam p: vector\nh[t] = tanh(p*h[t-1] + R@h[t-1] + W@x)\n")
+    forward = steps_text(plan).steps[0]
+    assert forward.name == "tiny_0_forward_step"
+    numbers = {number.name: number.text for number in forward.numbers}
+    assert (numbers["SUMS"], numbers["OPERANDS"], numbers["READS"], numbers["VECTORS"]) == ("1", "1", "1", "1")
+    finish = "\n".join(forward.functions[1].lines)
+    assert re.search(r"const float h = fast__::tanh\(.*\);  // cell.rnn:4", finish)
+    assert finish.endswith("carry__[0] = h;")
+
+
+@pytest.mark.parametrize("units", [8, 64, 200, 256, 768, 1000, 1024])
+def test_every_kernel_fits_the_gpu(units: int) -> None:
+    for name in ("lstm", "gru", "slstm", "elman"):
+        for program, loop in fused_programs(plan_of(name)):
+            plans = schedule(loop, Problem(units, 1, "bf16"), GPUS["h200"]).kernels
+            assert plans, program
+            for plan in plans:
+                assert plan.threads % 32 == 0 and plan.threads <= 512 and plan.shared_bytes <= 232_448
+                assert plan.blocks <= (16 if plan.family != "grid" else 132)

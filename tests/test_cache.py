@@ -1,0 +1,182 @@
+"""The cache among many processes: one build however many ask, what killed ones leave, bounds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rnncc.cache import Cache, limit_bytes
+from rnncc.diagnostics import RnnccError
+from rnncc.ir.artifact import File
+from rnncc.stages.build import Product, build, find_toolchain
+from tests.stages.test_build import KEY, answer, product
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+# One process of a crowd: builds and reports how often it had to produce.
+WORKER = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.stages.test_build import KEY, product
+from rnncc.cache import Cache
+from rnncc.stages.build import build, find_toolchain
+def produce():
+    with open({log!r}, "a") as log:
+        log.write("produced\\n")
+    {delay}
+    return product()
+print(build(KEY, "toy", produce, find_toolchain(), Cache(Path({cache!r}))))
+"""
+
+
+def worker(tmp_path: Path, delay: str = "pass") -> subprocess.Popen[str]:
+    """Start a process that builds into the cache of the test."""
+    text = WORKER.format(root=str(ROOT), log=str(tmp_path / "log"), cache=str(tmp_path / "cache"), delay=delay)
+    return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_ten_processes_make_one_build(tmp_path: Path) -> None:
+    crowd = [worker(tmp_path) for _ in range(10)]
+    results = [process.communicate(timeout=120) for process in crowd]
+    package = tmp_path / "cache" / "packages" / KEY / "toy"
+    assert [out.strip() for out, _ in results] == [str(package)] * 10, results
+    assert answer(package) == 42
+    assert (tmp_path / "log").read_text().splitlines() == ["produced"]
+
+
+def test_a_killed_builder_leaves_the_cache_usable(tmp_path: Path) -> None:
+    process = worker(tmp_path, delay="time.sleep(60)")
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "log").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    left = tmp_path / "cache" / "tmp"
+    assert list(left.iterdir()), "the build had not begun"
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert list(left.iterdir()), "SIGKILL cannot have tidied up"
+    package = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "cache"))
+    assert answer(package) == 42
+    assert not list(left.iterdir())
+
+
+def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path)
+    old = build(KEY, "toy", lambda: Product((File("__init__.py", "# " + "x" * 5000),), None, ("Toy",)), None, cache)
+    long_ago = time.time() - 10 * 86400
+    os.utime(old.parent, (long_ago, long_ago))
+    monkeypatch.setenv("RNNCC_CACHE_LIMIT", "4000")
+    new = build("e" * 32, "toy", lambda: Product((File("__init__.py", ""),), None, ("Toy",)), None, cache)
+    assert new.is_dir() and not old.exists()
+    # What was just used stays, however small the limit.
+    assert cache.package("e" * 32) == new
+
+
+def command(folder: Path, number: int) -> subprocess.Popen[str]:
+    """`rnncc build lem` as a process of its own, into the cache in `folder`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "rnncc", "build", "lem", "-o", str(folder / str(number))],
+        cwd=ROOT, env={**os.environ, "RNNCC_CACHE_DIR": str(folder / "cache")},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_ten_builders_of_a_real_cell_after_one_that_was_killed(tmp_path: Path) -> None:
+    """Killed among the compiler's runs; the ten then wait for one of them, which compiles alone."""
+    killed = command(tmp_path, 0)
+    tmp = tmp_path / "cache" / "tmp"
+    deadline = time.monotonic() + 60
+    while not list(tmp.glob("*/objects/*.o")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    killed.kill()
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL and list(tmp.iterdir())
+    crowd = [command(tmp_path, number) for number in range(1, 11)]
+    results = [process.communicate(timeout=240) for process in crowd]
+    assert [process.returncode for process in crowd] == [0] * 10, results
+    assert sum("compiling lem (LEM)" in err for _, err in results) == 1
+    assert len(list((tmp_path / "cache" / "packages").iterdir())) == 1
+    libraries = {(tmp_path / str(number) / "lem" / "liblem.so").read_bytes() for number in range(1, 11)}
+    assert len(libraries) == 1
+    assert not list(tmp.iterdir()) and not list((tmp_path / "cache" / "locks").iterdir())
+    code = "import torch, lem; print(tuple(lem.LEM(3, 4)(torch.zeros(2, 1, 3))[0].shape), lem.LEM(3, 4).explain())"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "1", capture_output=True, text=True, check=True
+    ).stdout  # fmt: skip
+    assert "(2, 1, 4)" in shown and "CPU kernels" in shown
+
+
+def test_what_killed_processes_leave_goes_with_the_next_build(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    tmp, locks, objects = (tmp_path / name for name in ("tmp", "locks", "objects"))
+    for folder in (tmp / ("a" * 32 + "-1"), tmp / ("b" * 32 + "-2"), tmp / ("c" * 32 + "-dropped-1-2"), locks, objects):
+        folder.mkdir(parents=True)
+    held = tmp / ("b" * 32 + "-2")
+    (held / "file").write_text("")
+    for path in (locks / "old.lock", objects / "old-1-2.tmp", locks / "new.lock", objects / "new-1-2.tmp"):
+        path.write_text("")
+        if path.name.startswith("old"):
+            os.utime(path, (0, 0))
+    with cache.lock("b" * 32):
+        os.utime(locks / ("b" * 32 + ".lock"), (0, 0))
+        build(KEY, "toy", lambda: Product((File("__init__.py", ""),), None, ("Toy",)), None, cache)
+        # What is being built stays, and so does its lock.
+        assert [path.name for path in tmp.iterdir()] == [held.name] and (held / "file").is_file()
+        assert sorted(path.name for path in locks.iterdir()) == ["b" * 32 + ".lock", "new.lock"]
+        assert [path.name for path in objects.iterdir()] == ["new-1-2.tmp"]
+    assert [path.name for path in locks.iterdir()] == ["new.lock"]
+    cache.trim()
+    assert list(tmp.iterdir()) == []
+
+
+def test_a_lock_is_held_by_one_though_its_file_is_removed_each_time(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    inside: list[int] = []
+    most: list[int] = []
+
+    def enter(number: int) -> None:
+        for _ in range(20):
+            with cache.lock("name"):
+                inside.append(number)
+                most.append(len(inside))
+                time.sleep(0.0005)
+                inside.remove(number)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(enter, range(6)))
+    assert len(most) == 120 and set(most) == {1}
+    assert list((tmp_path / "locks").iterdir()) == []
+
+
+def test_the_latest_logs_stay(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    for number in range(60):
+        log = cache.log(f"log{number}")
+        log.write_text("")
+        os.utime(log, (number, number))
+    kept = {path.name for path in (tmp_path / "logs").iterdir()}
+    assert kept == {f"log{number}.log" for number in range(10, 60)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", 1 << 30), ("0", 0), ("1234", 1234), ("1GB", 10**9), ("1.5 MiB", 3 << 19), ("2g", 2 * 10**9), ("7kb", 7000)],
+)
+def test_the_limit_may_have_a_unit(text: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNNCC_CACHE_LIMIT", text)
+    assert limit_bytes() == expected
+
+
+def test_a_lock_that_cannot_be_opened_is_a_diagnostic(tmp_path: Path) -> None:
+    (tmp_path / "locks" / "name.lock").mkdir(parents=True)
+    with pytest.raises(RnnccError) as caught, Cache(tmp_path).lock("name"):
+        pass
+    assert caught.value.diagnostics[0].code == "RNN605"

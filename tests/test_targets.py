@@ -1,0 +1,50 @@
+"""Targets: names of GPUs and architectures, and what a missing nvcc means."""
+
+from __future__ import annotations
+
+import pytest
+
+from rnncc import targets
+from rnncc.diagnostics import RnnccError
+from rnncc.runtime.ops import Kernels
+from rnncc.stages.build import nvcc
+
+
+def test_names_and_architectures() -> None:
+    assert targets.architectures("cpu") == ()
+    assert targets.architectures("H200") == ("sm_90a",)
+    assert targets.architectures("a100, rtx4090,cpu,a100") == ("sm_80", "sm_89")
+    assert targets.architectures("sm_86,sm_100a") == ("sm_100a", "sm_86")
+    assert targets.architectures("auto") == targets.present()
+
+
+@pytest.mark.parametrize("name", ["abacus", "sm_75", "sm_9", "", "h200;a100"])
+def test_unknown_targets(name: str) -> None:
+    with pytest.raises(RnnccError) as caught:
+        targets.architectures(name)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "RNN606" and diagnostic.help is not None and "h200" in diagnostic.help
+
+
+def test_a_missing_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvcc, "nvcc_release", lambda: None)
+    assert nvcc.find_nvcc((), required=True) is None
+    assert nvcc.find_nvcc(("sm_80",), required=False) is None
+    with pytest.raises(RnnccError, match="need nvcc") as caught:
+        nvcc.find_nvcc(("sm_80",), required=True)
+    assert caught.value.diagnostics[0].code == "RNN608"
+
+
+@pytest.mark.parametrize(
+    ("built", "capability", "runs"),
+    [
+        (("sm_90a",), (9, 0), True),
+        (("sm_90a",), (10, 0), False),
+        (("sm_80",), (8, 6), True),
+        (("sm_86",), (8, 0), False),
+        (("sm_80", "sm_90"), (9, 0), True),
+        ((), (9, 0), False),
+    ],
+)
+def test_which_gpus_a_package_runs_on(built: tuple[str, ...], capability: tuple[int, int], runs: bool) -> None:
+    assert Kernels("space", None, {}, built).run_on(*capability) is runs
