@@ -3,6 +3,7 @@
     text ─parse→ CellDecl ─check→ Cell ─classify→ Recurrence ─┐
                             │                                  ├→ package files
                             └─differentiate→ Adjoint ─lower→ KernelPlan ─render→ Bundle ─build→ folder ─load→ module
+                                                               └schedule→ Schedule (of a loop, a size and a GPU)
 
 `mask` makes the second variant of a cell (resets, lengths); it goes the same way. Stages are imported where they
 run, so that a command pays for the ones it needs: a build found in the cache imports none of them.
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,13 +31,15 @@ if TYPE_CHECKING:
     from rnncc.ir.artifact import Bundle
     from rnncc.ir.cell import Cell
     from rnncc.ir.kernel import KernelPlan
+    from rnncc.ir.problem import Problem
     from rnncc.ir.recurrence import Recurrence
-    from rnncc.ir.schedule import FusedKernels
+    from rnncc.ir.schedule import FusedKernels, FusedSchedule, Plan
+    from rnncc.ir.target import Target
     from rnncc.stages.build import Nvcc, Product, Toolchain
 
 Shaping = Mapping[str, float | int | str]
 Progress = Callable[[str], None]
-Sizes = Sequence[tuple[int, str]]
+Problems = Sequence["Problem"]
 
 
 class Analysis(NamedTuple):
@@ -81,9 +85,35 @@ def analyse(source: Source) -> tuple[Analysis, ...]:
     return tuple(Analysis(cell, classify(cell), differentiate(cell)) for cell, _ in front(source))
 
 
-def stage_text(source: Source, stage: str) -> str:
-    """The value of a stage for every cell of the text, as `rnncc show` prints it."""
+def plan_kernels(cell: Cell, problem: Problem, target: Target) -> Plan:
+    """How every loop of a cell is laid out on a GPU, and what rules out the other ways."""
+    from rnncc.ir.schedule import LoopSchedule, Plan
+    from rnncc.stages.schedule import schedule
+
+    # The masked variant is the same loop with a few more elementwise operations.
+    loops = [loop for loop in _plan(cell).loops if not loop.variant]
+    begin = time.process_time()
+    for loop in loops:
+        schedule(loop.fused_forward, problem, target)
+        schedule(loop.fused_backward, problem, target)
+    solve_ms = round((time.process_time() - begin) * 1e3, 1)
+    # Reasons are worked out for readers alone, and are no part of that time.
+    explained = tuple(
+        LoopSchedule(
+            loop.segment,
+            schedule(loop.fused_forward, problem, target, reasons=True),
+            schedule(loop.fused_backward, problem, target, reasons=True),
+        )
+        for loop in loops
+    )
+    return Plan(cell.name, problem, target, explained, solve_ms)
+
+
+def stage_text(source: Source, stage: str, problem: Problem | None = None, target: Target | None = None) -> str:
+    """The value of a stage for every cell of the text, as `rnncc show` prints it. A schedule is for a problem and a
+    GPU."""
     from rnncc.ir.show import show
+    from rnncc.ir.show_schedule import show_kernels
 
     if stage == "parse":
         from rnncc.stages.parse import parse
@@ -101,6 +131,8 @@ def stage_text(source: Source, stage: str) -> str:
             from rnncc.stages.differentiate import differentiate
 
             return "\n".join(show(adjoint) for cell in cells for adjoint in differentiate(cell))
+        case "schedule" if problem and target:
+            return "\n".join(show_kernels(plan_kernels(cell, problem, target)) for cell in cells)
         case "schedule":
             # One family a device; work is divided when the sizes are known, at run time.
             return "\n".join(
@@ -125,10 +157,10 @@ def build_package(
     *,
     target: str = "auto",
     name: str | None = None,
-    sizes: Sizes = (),
+    problems: Problems = (),
     progress: Progress | None = None,
 ) -> Path:
-    """Build the cells of the file at `path` into the folder `out/<stem>`, and return that folder. `sizes`: for which
+    """Build the cells of the file at `path` into the folder `out/<stem>`, and return that folder. `problems`: for which
     (units of a head, dtype) there shall be fused GPU kernels.
 
     Raises:
@@ -141,7 +173,7 @@ def build_package(
     nvcc = find_nvcc(architectures(target), required="auto" not in target.split(","))
     stem = name or path.stem
     check_stem(stem, out)
-    package, cache = _build(read_source(path), stem, {}, find_toolchain(), nvcc, progress, sizes)
+    package, cache = _build(read_source(path), stem, {}, find_toolchain(), nvcc, progress, problems)
     return install(package, out, cache)
 
 
@@ -190,21 +222,21 @@ def _build(
     toolchain: Toolchain | None,
     nvcc: Nvcc | None,
     progress: Progress | None,
-    sizes: Sizes = (),
+    problems: Problems = (),
 ) -> tuple[Path, Any]:
     from rnncc.cache import Cache, default_root
     from rnncc.stages.build import build, first_key
 
     cache = Cache(default_root())
-    key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping, sizes)
+    key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping, problems)
     package = build(
-        key, stem, lambda: _produce(source, stem, shaping, toolchain, nvcc, sizes), toolchain, cache, progress, nvcc
+        key, stem, lambda: _produce(source, stem, shaping, toolchain, nvcc, problems), toolchain, cache, progress, nvcc
     )
     return package, cache
 
 
 def _produce(
-    source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, nvcc: Nvcc | None, sizes: Sizes
+    source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, nvcc: Nvcc | None, problems: Problems
 ) -> Product:
     from rnncc.ir.cell import declared_names
     from rnncc.ir.package import CompiledCell
@@ -231,32 +263,34 @@ def _produce(
     files = render_package(plan_package(stem, VERSION, compiled, cuda=cuda), templates_dir())
     return Product(
         files,
-        _render(plans, cuda=cuda, sizes=sizes if cuda else ()) if plans else None,
+        _render(plans, cuda=cuda, problems=problems if cuda else ()) if plans else None,
         tuple(cell.name for cell in cells),
         missing="" if toolchain else "no C++ compiler was found when it was built",
         about={"rnncc": VERSION, "source": source.text},
     )
 
 
-def _render(plans: list[KernelPlan], *, cuda: bool, sizes: Sizes = ()) -> Bundle:
+def _render(plans: list[KernelPlan], *, cuda: bool, problems: Problems = ()) -> Bundle:
     from rnncc.stages.render import render
 
-    return render(plans, cuda=cuda, fused=[fused_kernels(plan, sizes) for plan in plans])
+    return render(plans, cuda=cuda, fused=[fused_kernels(plan, problems) for plan in plans])
 
 
-def fused_kernels(plan: KernelPlan, sizes: Sizes) -> list[FusedKernels]:
-    """The fused kernels of a cell for each of the sizes, as `schedule` lays them out."""
+def fused_kernels(plan: KernelPlan, problems: Problems) -> list[FusedKernels]:
+    """The fused kernels of a cell for each of the problems, as `schedule` lays them out on an H200."""
     from rnncc.ir.kernel import fused_programs
     from rnncc.ir.schedule import FusedKernels
+    from rnncc.ir.target import GPUS
     from rnncc.stages.schedule import schedule
 
-    programs = list(fused_programs(plan))
-    return [
-        FusedKernels(
-            units, dtype, tuple((program, found) for program, loop in programs for found in schedule(loop, units))
-        )
-        for units, dtype in sizes
-    ]
+    def kernels(problem: Problem) -> Iterator[tuple[str, FusedSchedule]]:
+        for program, loop in fused_programs(plan):
+            # A kernel is named by its most columns: of several with as many, the first stays.
+            named = {kernel.columns: kernel for kernel in reversed(schedule(loop, problem, GPUS["h200"]).kernels)}
+            yield from ((program, named[columns]) for columns in sorted(named))
+
+    names = {"bf16": "bf16", "fp16": "f16"}
+    return [FusedKernels(problem.units, names[problem.dtype], tuple(kernels(problem))) for problem in problems]
 
 
 def _plan(cell: Cell) -> KernelPlan:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from rnncc.explain_plan import plan_facts, plan_words
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Contraction, Segment, declared_names, value_table
 from rnncc.ir.dim import show
 from rnncc.ir.recurrence import Recurrence
+from rnncc.ir.schedule import Plan
 from rnncc.ir.show import show_constraint
 
-# The plan of a GPU kernel: null until a size is given.
-_PLAN_KEYS = ("family", "scope", "tiles", "registers", "shared_bytes", "predicted_us_per_step", "solve_ms")
 
-
-def explain(cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adjoint, ...]) -> dict[str, Any]:
+def explain(
+    cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adjoint, ...], plan: Plan | None = None
+) -> dict[str, Any]:
     """The facts of a cell by the keys of `rnncc explain --json`; segments in order, widths as text in I, H and dims."""
     table = value_table(cell)
 
@@ -62,11 +63,12 @@ def explain(cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adj
         "outputs": [cell.output],
         "constraints": [show_constraint(constraint) for constraint in cell.constraints],
     }
-    facts |= dict.fromkeys(_PLAN_KEYS)
-    return facts | {"rejected": [], "kernels": None}
+    return facts | plan_facts(plan)
 
 
-def explain_words(cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adjoint, ...]) -> str:
+def explain_words(
+    cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adjoint, ...], plan: Plan | None = None
+) -> str:
     """The same in sentences."""
     facts = explain(cell, recurrences, adjoints)
     states = ", ".join(f"{state['name']} [{state['width']}]" for state in facts["states"])
@@ -80,6 +82,8 @@ def explain_words(cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tup
         lines += _segment_words(index, segment, recurrence, adjoint, cell)
     if cell.epilogue:
         lines.append(f"  after the loops, over all steps (torch): {_targets(cell.epilogue)}")
+    if plan:
+        lines += plan_words(plan)
     return "\n".join(lines)
 
 

@@ -6,16 +6,10 @@ import ctypes
 import re
 
 from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.ir.target import GPUS, Target, gpu
 
-# NVIDIA's architectures by the GPUs' names. An `a` has instructions that no other architecture runs.
-ARCHITECTURES = {
-    "a100": "sm_80",
-    "rtx3090": "sm_86",
-    "rtx4090": "sm_89",
-    "h100": "sm_90a",
-    "h200": "sm_90a",
-    "b200": "sm_100a",
-}
+# By the GPUs' names. An `a` has instructions that no other architecture runs.
+ARCHITECTURES = {name: known.architecture for name, known in GPUS.items()}
 OLDEST = 80
 _ARCHITECTURE = re.compile(r"sm_(\d{2,3})(a?)")
 _MAJOR, _MINOR = 75, 76  # of CUdevice_attribute
@@ -36,15 +30,29 @@ def architectures(target: str) -> tuple[str, ...]:
         elif match and int(match[1]) >= OLDEST:
             found[name] = None
         elif name != "cpu":
-            known = ", ".join(("auto", "cpu", *ARCHITECTURES))
-            raise RnnccError(
-                Diagnostic(
-                    "RNN606",
-                    f"no kernels can be built for '{name}'",
-                    help=f"targets are {known}, and architectures from sm_{OLDEST} on, separated by commas",
-                )
-            )
+            raise _unknown(name, f"architectures from sm_{OLDEST} on, separated by commas")
     return tuple(sorted(found))
+
+
+def planned(target: str) -> Target | None:
+    """The GPU that plans are made for: a name or an architecture; `auto`: the first GPU present, if there is one.
+
+    Raises RnnccError (RNN606) for a GPU whose sizes are not known here.
+    """
+    name = target.strip().lower()
+    if name == "auto":
+        return next((known for architecture in present() if (known := gpu(architecture))), None)
+    found = gpu(name)
+    if found is None and name != "cpu":
+        raise _unknown(name, f"{', '.join(sorted(set(ARCHITECTURES.values())))}; a plan is for one of them")
+    return found
+
+
+def _unknown(name: str, architectures: str) -> RnnccError:
+    known = ", ".join(("auto", "cpu", *ARCHITECTURES))
+    return RnnccError(
+        Diagnostic("RNN606", f"no kernels can be built for '{name}'", help=f"targets are {known}, and {architectures}")
+    )
 
 
 def has_clusters(architecture: str) -> bool:

@@ -15,7 +15,10 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from rnncc.diagnostics import Diagnostic, RnnccError, Severity, render
+from rnncc.ir.problem import DTYPES, Problem
+from rnncc.ir.target import Target
 from rnncc.source import Span, line_and_column
+from rnncc.targets import planned
 
 EXIT_USER = 1
 EXIT_TOOLCHAIN = 3
@@ -147,13 +150,10 @@ def pick(cells: Mapping[str, Item], name: str | None, file: str) -> list[Item]:
     return [cells[name]]
 
 
-_DTYPES = ("fp32", "bf16", "fp16")
-
-
 def gpu_options(command: Callable[..., None]) -> Callable[..., None]:
     """`--target --hidden --heads --dtype`: what GPU kernels are planned and compiled for."""
     for option in (
-        click.option("--dtype", type=click.Choice(_DTYPES), help="Dtype that GPU kernels are for."),
+        click.option("--dtype", type=click.Choice(DTYPES), help="Dtype that GPU kernels are for."),
         click.option("--heads", type=click.IntRange(min=1), help="Number of heads that GPU kernels are for."),
         click.option("--hidden", type=click.IntRange(min=1), help="Hidden size that GPU kernels are for."),
         click.option("--target", default="auto", show_default=True, help="auto, cpu, or GPUs separated by commas."),
@@ -162,19 +162,38 @@ def gpu_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def fused_sizes(hidden: int | None, heads: int | None, dtype: str | None) -> tuple[tuple[int, str], ...]:
-    """(units of a head, dtype) of the fused kernels that the options ask for."""
+def problem_of(hidden: int, heads: int | None, dtype: str | None) -> Problem:
+    """What kernels are for, by the options of `gpu_options`: one head and bf16 unless said otherwise."""
+    if hidden % (heads or 1):
+        raise click.BadParameter(f"{hidden} is no multiple of {heads} heads", param_hint="--hidden")
+    return Problem(hidden // (heads or 1), heads or 1, dtype or "bf16")
+
+
+def plan_for(target: str, hidden: int | None, heads: int | None, dtype: str | None) -> tuple[Problem, Target] | None:
+    """What a plan is for. None without a hidden size, or without a GPU, which is said."""
+    gpu = planned(target)
+    if hidden is None:
+        if (gpu and target != "auto") or heads or dtype:
+            click.echo("rnncc: a plan for a GPU needs --hidden", err=True)
+        return None
+    problem = problem_of(hidden, heads, dtype)
+    if gpu is None:
+        click.echo("rnncc: the CPU op takes every size at run time; a plan is for a GPU: --target h200", err=True)
+        return None
+    return problem, gpu
+
+
+def fused_problems(hidden: int | None, heads: int | None, dtype: str | None) -> tuple[Problem, ...]:
+    """What the options ask fused kernels to be built for."""
     if hidden is None:
         if heads is not None or dtype is not None:
             raise click.UsageError("--heads and --dtype belong to --hidden: kernels are made for one size")
         return ()
-    if hidden % (heads or 1):
-        raise click.BadParameter(f"{hidden} is no multiple of {heads} heads", param_hint="--hidden")
     if dtype == "fp32":
         raise click.BadParameter(
             "kernels for one size are 16-bit; float32 has those for every size", param_hint="--dtype"
         )
-    return ((hidden // (heads or 1), "f16" if dtype == "fp16" else "bf16"),)
+    return (problem_of(hidden, heads, dtype),)
 
 
 def note_gpu_options(*given: object) -> None:

@@ -10,7 +10,7 @@ import click
 
 from rnncc.cli.output import (
     EXIT_USER,
-    fused_sizes,
+    fused_problems,
     gpu_options,
     ignore_missing_numpy,
     json_option,
@@ -55,7 +55,7 @@ def build(
     """
     from rnncc.compiler import build_package
 
-    sizes = fused_sizes(hidden, heads, dtype)
+    problems = fused_problems(hidden, heads, dtype)
     if name is not None and len(files) > 1:
         raise click.UsageError("--name is for one FILE: each of several is a package of its own")
     paths = [locate(file) for file in files]
@@ -66,7 +66,7 @@ def build(
                 f"two of the files would become the package '{stem}': build one under another --name"
             )
     for source in paths:
-        path = build_package(source, out, target=target, name=name, sizes=sizes, progress=progress_printer())
+        path = build_package(source, out, target=target, name=name, problems=problems, progress=progress_printer())
         click.echo(str(path))
         if wheel:
             from rnncc.cli.wheel import write_wheel

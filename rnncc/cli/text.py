@@ -15,9 +15,9 @@ from rnncc.cli.output import (
     as_data,
     gpu_options,
     json_option,
-    note_gpu_options,
     one_or_list,
     pick,
+    plan_for,
     print_diagnostics,
     print_json,
     summary,
@@ -114,11 +114,16 @@ def _diagnose(file: str, pedantic: bool) -> list[Diagnostic]:
 @click.command()
 @click.argument("file", metavar="FILE")
 @click.option("--stage", type=click.Choice(STAGES), required=True, help="The stage whose value to print.")
-def show(file: str, stage: str) -> None:
-    """Print a stage's value for the cells of FILE."""
+@gpu_options
+def show(file: str, stage: str, target: str, hidden: int | None, heads: int | None, dtype: str | None) -> None:
+    """Print a stage's value for the cells of FILE.
+
+    The schedule of a GPU's kernels is for a hidden size.
+    """
     from rnncc.compiler import stage_text
 
-    click.echo(stage_text(read_source(locate(file)), stage).rstrip("\n"))
+    wanted = plan_for(target, hidden, heads, dtype) or (None, None)
+    click.echo(stage_text(read_source(locate(file)), stage, *wanted).rstrip("\n"))
 
 
 @click.command()
@@ -142,20 +147,19 @@ def explain(
     if re.fullmatch(r"(?i)RNN\d+", what) and not Path(what).exists():
         _explain_code(what.upper(), as_json)
         return
-    from rnncc.compiler import analyse
-    from rnncc.targets import architectures
-
-    architectures(target)  # refuses an unknown one
-    note_gpu_options(hidden, heads, dtype)
+    from rnncc.compiler import analyse, plan_kernels
     from rnncc.explain import explain as facts
     from rnncc.explain import explain_words
 
+    wanted = plan_for(target, hidden, heads, dtype)
     found = {analysis.cell.name: analysis for analysis in analyse(read_source(locate(what)))}
-    analyses = pick(found, cell, what)
+    explained = [
+        (*analysis, plan_kernels(analysis.cell, *wanted) if wanted else None) for analysis in pick(found, cell, what)
+    ]
     if as_json:
-        print_json(one_or_list([facts(*analysis) for analysis in analyses]))
+        print_json(one_or_list([facts(*entry) for entry in explained]))
     else:
-        click.echo("\n\n".join(explain_words(*analysis) for analysis in analyses))
+        click.echo("\n\n".join(explain_words(*entry) for entry in explained))
 
 
 def _explain_code(code: str, as_json: bool) -> None:

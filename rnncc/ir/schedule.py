@@ -1,8 +1,11 @@
-"""How the fused kernels of a loop are laid out on a GPU for one size and dtype."""
+"""How a fused loop is laid out on a GPU for one size and dtype, and what was decided against."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,19 +15,89 @@ class FusedSchedule:
     family         gather or scatter (a cluster of thread blocks for a head and group of columns), or grid
     blocks         thread blocks of a cluster, or of the grid for a head and group of columns
     shape          the template arguments of the family's shape after the step and the units, in its order
+    tiles          these and what follows from them, by name
     threads, shared_bytes, registers   of a thread block, and of a thread as planned
     columns        most batch columns of a group
-    step_us        what a step is expected to take
+    capacity       most batch columns of a call; None: any number, group after group
+    step_us        what a step of all columns hinted at is expected to take
     """
 
     family: str
     blocks: int
     shape: tuple[int, ...]
+    tiles: tuple[tuple[str, int], ...]
     threads: int
     shared_bytes: int
     registers: int
     columns: int
+    capacity: int | None
     step_us: float
+
+    @property
+    def scope(self) -> str:
+        """block, cluster or grid: how far the units of a head are spread."""
+        if self.family == "grid":
+            return "grid"
+        return "cluster" if self.blocks > 1 else "block"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A requirement that rules something out, why it must hold, and what the other requirements leave of it (or empty):
+    `768 >= 1024`."""
+
+    name: str
+    reason: str
+    numbers: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A family that was not chosen: it takes longer (`step_us`), or these limits together rule it out."""
+
+    family: str
+    step_us: float | None
+    limits: tuple[Limit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The kernels of one loop, each for more batch columns than the one before; the alternating kernel, which takes all
+    sizes, does the rest.
+
+    step_us    what a step of the columns hinted at is expected to take; None: not known
+    rejected   the families that do not run them
+    nodes      of the searches for them
+    """
+
+    kernels: tuple[FusedSchedule, ...]
+    step_us: float | None
+    rejected: tuple[Rejected, ...]
+    nodes: int
+
+    def kernel_for(self, columns: int) -> FusedSchedule | None:
+        """The fused kernel that runs so many batch columns: the first that takes them. None: the alternating one."""
+        return next((k for k in self.kernels if k.capacity is None or k.capacity >= columns), None)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSchedule:
+    """Both directions of a segment's loop."""
+
+    segment: int
+    forward: Schedule
+    backward: Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The kernels of a cell for a problem on a GPU; `solve_ms`: processor time to find them, the reasons apart."""
+
+    cell: str
+    problem: Problem
+    target: Target
+    loops: tuple[LoopSchedule, ...]
+    solve_ms: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from rnncc.compiler import fused_kernels
 from rnncc.ir.artifact import Bundle
 from rnncc.ir.kernel import KernelPlan
+from rnncc.ir.problem import Problem
 from rnncc.paths import cells_dir
 from rnncc.source import Source
 from rnncc.stages.check import check
@@ -26,10 +27,10 @@ def plan_of(name: str) -> KernelPlan:
     return lower(cell, differentiate(cell), masked, differentiate(masked))
 
 
-def write_sources(name: str, folder: Path, sizes: Sequence[tuple[int, str]] = ()) -> Bundle:
-    """Every native file of a package of the cell, with fused kernels for these (units of a head, dtype)."""
+def write_sources(name: str, folder: Path, problems: Sequence[Problem] = ()) -> Bundle:
+    """Every native file of a package of the cell, with fused kernels for these problems."""
     plan = plan_of(name)
-    bundle = render([plan], cuda=True, fused=[fused_kernels(plan, sizes)])
+    bundle = render([plan], cuda=True, fused=[fused_kernels(plan, problems)])
     for file in bundle.files:
         path = folder / file.path
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rnncc import verify
 from rnncc.compiler import build_package
+from rnncc.ir.problem import Problem
 from rnncc.paths import locate
 from rnncc.stages.build.nvcc import find_nvcc, nvcc_release
 from tests.cuda.sources import write_sources
@@ -27,7 +28,7 @@ from tests.cuda.sources import write_sources
     ("cell", "units", "family"), [("lstm", 64, "gather"), ("gru", 256, "gather"), ("lstm", 768, "grid")]
 )
 def test_compiles_without_spills(cell: str, units: int, family: str, tmp_path: Path) -> None:
-    bundle = write_sources(cell, tmp_path, ((units, "bf16"),))
+    bundle = write_sources(cell, tmp_path, (Problem(units, 1, "bf16"),))
     unit = next(unit for unit in bundle.device_units if unit.clusters)
     nvcc = find_nvcc(("sm_90a",), required=True)
     assert nvcc is not None
@@ -61,7 +62,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def package(folder: Path, cell: str, units: int, dtype: str) -> ModuleType:
     name = f"{cell}_{units}_{dtype}"
     if not (folder / name).exists():
-        build_package(locate(cell), folder, name=name, sizes=((units, dtype),))
+        build_package(locate(cell), folder, name=name, problems=(Problem(units, 1, {"f16": "fp16"}.get(dtype, dtype)),))
     return importlib.import_module(name)
 
 

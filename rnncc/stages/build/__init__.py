@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 from rnncc.cache import Cache, Progress, digest
 from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.artifact import Bundle, File, Unit
+from rnncc.ir.problem import Problem
 from rnncc.stages.build import ninja, toolchain
 from rnncc.stages.build.install import check_stem, install
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
@@ -64,7 +65,7 @@ def first_key(
     nvcc: Nvcc | None,
     compiler: Toolchain | None,
     shaping: Mapping[str, object],
-    sizes: Sequence[tuple[int, str]] = (),
+    problems: Sequence[Problem] = (),
 ) -> str:
     """What a package depends on, hashed, before anything of it is made: equal keys mean equal packages.
 
@@ -74,7 +75,7 @@ def first_key(
     own = _own_files()
     text = [f"{path}\0{digest(data)}" for path, data in own]
     compiled_by = "\n".join((*compiler.command, compiler.version)) if compiler is not None else "no compiler"
-    knobs = json.dumps([dict(shaping), [list(size) for size in sizes]], sort_keys=True, default=str)
+    knobs = json.dumps([dict(shaping), [astuple(problem) for problem in problems]], sort_keys=True, default=str)
     target = nvcc.key() if nvcc is not None else "cpu"
     return digest(source, stem, target, knobs, toolchain.flags_text(), compiled_by, TORCH_ABI, *text)[:32]
 

@@ -1,0 +1,61 @@
+"""What was decided about a cell's kernels on a GPU, in words and as data (`rnncc explain FILE --hidden H`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rnncc.ir.schedule import FusedSchedule, Plan, Rejected, Schedule
+from rnncc.ir.show_schedule import show_kernels
+
+# Of a kernel, in the order of `rnncc explain --json`.
+_KERNEL_KEYS = ("family", "scope", "tiles", "registers", "shared_bytes", "predicted_us_per_step")
+
+
+def plan_facts(plan: Plan | None) -> dict[str, Any]:
+    """The keys of a plan: the forward kernel's of the costliest segment at the top; all null without a plan."""
+    if plan is None:
+        return dict.fromkeys((*_KERNEL_KEYS, "solve_ms")) | {"rejected": [], "kernels": None}
+    costliest = max(plan.loops, key=lambda loop: loop.forward.step_us or 0)
+    forward, backward = (
+        _schedule_facts(schedule, plan.problem.columns) for schedule in (costliest.forward, costliest.backward)
+    )
+    top = {key: forward[key] for key in (*_KERNEL_KEYS, "rejected")}
+    return top | {"solve_ms": plan.solve_ms, "kernels": {"forward": forward, "backward": backward}}
+
+
+def _schedule_facts(schedule: Schedule, columns: int) -> dict[str, Any]:
+    kernel = schedule.kernel_for(columns)
+    if kernel is None:
+        facts: dict[str, Any] = dict.fromkeys(_KERNEL_KEYS) | {"family": "alternating", "scope": "grid"}
+        facts["predicted_us_per_step"] = schedule.step_us
+    else:
+        facts = _kernel_facts(kernel)
+    others = [_kernel_facts(other) for other in schedule.kernels if other is not kernel]
+    return facts | {"other_columns": others, "rejected": [_rejected_facts(entry) for entry in schedule.rejected]}
+
+
+def _kernel_facts(kernel: FusedSchedule) -> dict[str, Any]:
+    return {
+        "family": kernel.family,
+        "scope": kernel.scope,
+        "tiles": dict(kernel.tiles),
+        "registers": kernel.registers,
+        "shared_bytes": kernel.shared_bytes,
+        "predicted_us_per_step": kernel.step_us,
+        "threads": kernel.threads,
+        "most_columns": kernel.capacity,
+    }
+
+
+def _rejected_facts(rejected: Rejected) -> dict[str, Any]:
+    return {
+        "family": rejected.family,
+        "predicted_us_per_step": rejected.step_us,
+        "limits": [{"name": limit.name, "reason": limit.reason, "numbers": limit.numbers} for limit in rejected.limits],
+    }
+
+
+def plan_words(plan: Plan) -> list[str]:
+    """The same as lines."""
+    lines = show_kernels(plan).splitlines()
+    return [f"  {line}" for line in (*lines, f"  found in {plan.solve_ms} ms")]

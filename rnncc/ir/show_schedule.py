@@ -1,0 +1,54 @@
+"""Schedules as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rnncc.ir.schedule import FusedSchedule, Plan, Rejected, Schedule
+
+
+def show_kernels(plan: Plan) -> str:
+    """The kernels of every loop of a cell, the one for the columns hinted at first, and what was rejected."""
+    problem, target = plan.problem, plan.target
+    lines = [
+        f"schedule of {plan.cell} on {target.name} ({target.architecture}): {problem.heads} x {problem.units} units, "
+        f"{problem.dtype}, {problem.columns} columns"
+    ]
+    for loop in plan.loops:
+        for direction, schedule in (("forward", loop.forward), ("backward", loop.backward)):
+            lines.append(f"  segment {loop.segment} {direction}")
+            lines += (f"    {line}" for line in show_schedule(schedule, problem.columns))
+    return "\n".join(lines)
+
+
+def show_schedule(schedule: Schedule, columns: int) -> Iterator[str]:
+    """One loop's."""
+    if schedule.kernel_for(columns) is None:
+        yield f"alternating: {show_time(schedule.step_us)}"
+    for kernel in schedule.kernels:
+        yield from show_kernel(kernel)
+    if schedule.kernels and schedule.kernels[-1].capacity is not None:
+        yield "alternating: more columns"
+    yield from (show_rejected(rejected) for rejected in schedule.rejected)
+
+
+def show_kernel(kernel: FusedSchedule) -> Iterator[str]:
+    """`grid, scope grid: up to 16 columns, 1.624 us a step`, and its sizes."""
+    columns = "any columns" if kernel.capacity is None else f"up to {kernel.capacity} columns"
+    yield f"{kernel.family}, scope {kernel.scope}: {columns}, {show_time(kernel.step_us)}"
+    yield f"  {', '.join(f'{name} {size}' for name, size in kernel.tiles)}"
+    yield f"  {kernel.threads} threads of {kernel.registers} registers, {kernel.shared_bytes} bytes of shared memory"
+
+
+def show_rejected(rejected: Rejected) -> str:
+    """`not scatter: units (768 >= 1024), registers, shared memory`."""
+    if rejected.step_us is not None:
+        return f"not {rejected.family}: {show_time(rejected.step_us)}"
+    limits = (limit.name + (f" ({limit.numbers})" if limit.numbers else "") for limit in rejected.limits)
+    reason = f": {rejected.limits[0].reason}" if len(rejected.limits) == 1 else ""
+    return f"not {rejected.family}: {', '.join(limits)}{reason}"
+
+
+def show_time(step_us: float | None) -> str:
+    """Microseconds a step."""
+    return "time not known" if step_us is None else f"{step_us} us a step"

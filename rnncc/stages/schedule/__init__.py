@@ -1,0 +1,132 @@
+"""`schedule`: how a fused loop is laid out on a GPU.
+
+Input: a FusedLoop (or why there is none), a Problem, a Target. Output: a Schedule: kernels for few and for many batch
+columns, and what was decided against, with the requirements that rule it out. Fails with: InternalError only, since the
+alternating kernel takes what no fused one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from rnncc.constrint import Infeasible, LimitReached, Limits
+from rnncc.diagnostics import InternalError
+from rnncc.ir.fused import FusedLoop
+from rnncc.ir.problem import Problem
+from rnncc.ir.schedule import FusedSchedule, Limit, Rejected, Schedule
+from rnncc.ir.target import Target
+from rnncc.stages.schedule.alternating import alternating_us
+from rnncc.stages.schedule.draft import TILE_COLUMNS, UNIT_BLOCK
+from rnncc.stages.schedule.facts import Facts, facts, memory_us
+from rnncc.stages.schedule.gather import gather
+from rnncc.stages.schedule.grid import grid
+from rnncc.stages.schedule.scatter import scatter
+
+__all__ = ["schedule"]
+
+FAMILIES = {"gather": gather, "scatter": scatter, "grid": grid}
+# A search takes some tens of nodes; far more would be a mistake in a model.
+LIMITS = Limits(nodes=1_000, steps=20_000)
+
+
+def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons: bool = False) -> Schedule:
+    """The quickest kernels of a loop; a text instead of a loop says why it has no fused form. `reasons`: also say what
+    rules out the families that have no kernel, which takes longer than the rest.
+
+    Clusters take any number of columns, group after group. Blocks of the grid must all run at once, so after a kernel
+    of theirs comes the quickest for twice the columns that it takes, or at least for one more.
+    """
+    if isinstance(loop, str):
+        return Schedule((), None, (Rejected("fused", None, (Limit("form", loop, ""),)),), 0)
+    known = facts(loop)
+    alternating = alternating_us(known, problem, target)
+    if unfit := _unfit(problem):
+        return Schedule((), alternating, (Rejected("fused", None, unfit),), 0)
+
+    def solve(columns: int, families: Iterable[str] = FAMILIES) -> _Answer:
+        return _solve(known, replace(problem, columns=columns), target, families)
+
+    answer = solve(problem.columns)
+    best = answer.quickest
+    few = answer if best or problem.columns <= TILE_COLUMNS else solve(TILE_COLUMNS)
+    kernels = tuple(_for_more_and_more(few, solve))
+    rejected = answer.rejected(reasons)
+    if best:
+        rejected += (Rejected("alternating", alternating, ()),)
+    return Schedule(kernels, best.step_us if best else alternating, rejected, answer.nodes)
+
+
+def _for_more_and_more(answer: _Answer, solve: Callable[[int, Iterable[str]], _Answer]) -> Iterator[FusedSchedule]:
+    """The quickest kernel of an answer, and after it those for more columns."""
+    while kernel := answer.quickest:
+        yield kernel
+        if kernel.capacity is None:
+            return
+        wider = solve(2 * kernel.capacity, answer.feasible)
+        answer = wider if wider.quickest else solve(kernel.capacity + 1, answer.feasible)
+
+
+def _unfit(problem: Problem) -> tuple[Limit, ...]:
+    """What all fused kernels ask of a problem, where it does not give that."""
+    limits = []
+    if problem.dtype == "fp32":
+        limits.append(Limit("dtype", "fused kernels multiply 16-bit numbers", problem.dtype))
+    if problem.units % UNIT_BLOCK:
+        limits.append(Limit("units", "a warp has 8 of them at a time", f"{problem.units} % {UNIT_BLOCK} == 0"))
+    return tuple(limits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Of every family the quickest kernel, or why there is none; `quickest` of all, unless the alternating kernel is
+    quicker. `nodes`: of the searches that found something."""
+
+    families: tuple[tuple[str, FusedSchedule | Infeasible], ...]
+    quickest: FusedSchedule | None
+    nodes: int
+
+    @property
+    def feasible(self) -> tuple[str, ...]:
+        """The families that have a kernel; the others have none for more columns either."""
+        return tuple(family for family, found in self.families if not isinstance(found, Infeasible))
+
+    def rejected(self, reasons: bool) -> tuple[Rejected, ...]:
+        """All but the quickest."""
+        return tuple(
+            Rejected(family, None, _limits(found) if reasons else ())
+            if isinstance(found, Infeasible)
+            else Rejected(family, found.step_us, ())
+            for family, found in self.families
+            if found is not self.quickest
+        )
+
+
+def _solve(known: Facts, problem: Problem, target: Target, wanted: Iterable[str]) -> _Answer:
+    least_us = memory_us(known, problem, target)
+    families: list[tuple[str, FusedSchedule | Infeasible]] = []
+    nodes = 0
+    for family in wanted:
+        drawn = FAMILIES[family](known, problem, target)
+        try:
+            solution = drawn.model.minimise(drawn.total, limits=LIMITS)
+        except Infeasible as reason:
+            families.append((family, reason))
+        except LimitReached as reason:
+            raise InternalError(f"the schedule of {family} for {problem} takes too long: {reason}") from reason
+        else:
+            families.append((family, drawn.scheduled(solution, least_us)))
+            nodes += solution.nodes
+    found = [kernel for _, kernel in families if isinstance(kernel, FusedSchedule)]
+    best = min(found, key=lambda kernel: (kernel.step_us, kernel.blocks), default=None)
+    if best and best.step_us > alternating_us(known, problem, target):
+        best = None
+    return _Answer(tuple(families), best, nodes)
+
+
+def _limits(reason: Infeasible) -> tuple[Limit, ...]:
+    """Requirements that cannot hold together. The first is the one for a size: its numbers say how far the others
+    go."""
+    first, *others = reason.conflict.parts
+    numbered = ((first, first.numbers), *((part, "") for part in others))
+    return tuple(Limit(part.requirement.name, part.requirement.reason, numbers) for part, numbers in numbered)

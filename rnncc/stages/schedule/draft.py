@@ -1,0 +1,119 @@
+"""What the models of all families share: the multiprocessor's limits, and how batch columns are shared out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rnncc.constrint import Expression, Model, Solution, Variable, lookup
+from rnncc.constrint.expr import Operand
+from rnncc.ir.problem import Problem
+from rnncc.ir.schedule import FusedSchedule
+from rnncc.ir.target import REGISTERS, Target
+
+MOST_WARPS = 16
+UNIT_BLOCK, TILE_COLUMNS = 8, 8  # of an item
+# Bytes of 32 units × 8 columns of operands in shared memory: four blocks of cluster.cuh's OPERAND_BLOCK.
+OPERAND_BYTES = 640
+# A pair of k16 fragments of 16 rows: of a warp in shared memory, of a thread in registers.
+PAIR_BYTES, PAIR_REGISTERS = 1024, 8
+# Of a thread, for a piece of 16 bytes that it brings every step: where from, where to, until when.
+PIECE_REGISTERS = 6
+# Of a thread, for addresses and counters: what nvcc 13 needs for the LSTM and the GRU without a spill.
+BASE_REGISTERS = 30
+# More cost more than they save. (The estimate is high by up to 20: at 768 and 2048 units that many are no harm.)
+MOST_SPILLED = 32
+TENTHS_OF_NS = 10_000  # in a microsecond
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A family's model for one loop, problem and GPU.
+
+    step     tenths of a nanosecond
+    total    the same for all batch columns: as many passes as it takes
+    shape, tiles, blocks, threads, shared_bytes, registers, columns, capacity
+             as FusedSchedule has them; capacity 0 means any number
+    """
+
+    family: str
+    model: Model
+    step: Expression
+    total: Expression
+    shape: tuple[Operand, ...]
+    tiles: Mapping[str, Operand]
+    blocks: Operand
+    threads: Operand
+    shared_bytes: Expression
+    registers: Operand
+    columns: Operand
+    capacity: Operand
+
+    def scheduled(self, solution: Solution, least_us: float) -> FusedSchedule:
+        """The kernel of a solution; no step takes less than `least_us`."""
+        value = solution.value
+        return FusedSchedule(
+            self.family,
+            value(self.blocks),
+            tuple(map(value, self.shape)),
+            tuple((name, value(size)) for name, size in self.tiles.items()),
+            value(self.threads),
+            value(self.shared_bytes),
+            value(self.registers),
+            value(self.columns),
+            value(self.capacity) or None,
+            round(max(value(self.total) / TENTHS_OF_NS, least_us), 3),
+        )
+
+
+def ceil(a: int, b: int) -> int:
+    """`a / b`, rounded up."""
+    return -(-a // b)
+
+
+def by(key: Expression, domain: range | tuple[int, ...], function: Callable[[int], int]) -> Expression:
+    """A function of one expression, as a table over the values that it may take."""
+    return lookup(key, {value: function(value) for value in domain})
+
+
+def registers_of(warps: int) -> int:
+    """Of a thread: the warps of a quarter of the multiprocessor share its registers."""
+    return min(255, REGISTERS // 4 // (32 * ceil(warps, 4)) // 8 * 8)
+
+
+def accumulator_registers(rows: int, tiles: int = 1) -> int:
+    """Of the sums of `rows` tiles of 16 rows; few of them have a second set (`multiply` in cluster.cuh)."""
+    return rows * tiles * 4 * (2 if rows * tiles < 4 else 1)
+
+
+def share(columns: int, seats: int) -> int:
+    """Batch columns of a group, where `seats` groups of each head run side by side: what makes one pass of it."""
+    return ceil(columns, max(1, seats))
+
+
+def cluster_columns(problem: Problem, places: int) -> int:
+    """Batch columns of a group where `places` clusters run side by side; templates/include/rnncc/cuda/fused/run.h."""
+    return min(TILE_COLUMNS, share(problem.columns, places // problem.heads))
+
+
+def cluster_passes(problem: Problem, places: int) -> int:
+    """How many times `places` clusters must run until all groups of all heads have."""
+    return ceil(problem.heads * ceil(problem.columns, cluster_columns(problem, places)), places)
+
+
+def require_registers(model: Model, needed: Expression, registers: Operand) -> Variable:
+    """Every family's limit on registers of a thread; how many go to memory and back every step."""
+    spilled = model.integer("spilled_registers", 0, MOST_SPILLED)
+    model.require(
+        needed <= registers + spilled,
+        because="registers: of a thread, for its part of the matrix beside sums, operands and items; a few may spill",
+    )
+    return spilled
+
+
+def require_shared(model: Model, shared_bytes: Expression, target: Target) -> None:
+    """Every family's limit on shared memory."""
+    model.require(
+        shared_bytes <= target.shared_bytes,
+        because="shared memory: of a block, for the matrix beyond registers, operands, sums and reads ahead",
+    )

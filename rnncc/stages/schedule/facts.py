@@ -1,0 +1,68 @@
+"""What of a fused loop a layout depends on: the numbers that templates/include/rnncc/cuda/fused/step.cuh derives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rnncc.ir.fused import FusedLoop
+from rnncc.ir.kernel import Place, Table
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import Target
+
+# Of the ring that holds what a block reads ahead: few stages where one is larger than this, many where not.
+_LARGE_STAGE, _FEW_STAGES, _MANY_STAGES = 8192, 4, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """An item is the elementwise part of 8 units × 8 columns, done by one warp.
+
+    reads, float_reads   tensors [T, B, H] read, of 16 bits and of float
+    item_registers       of a thread for an item: carries and values on their way
+    pieces               of 8 units of a column read, in 16 bytes
+    item_traffic         pieces that an item reads, tensors that it writes
+    unit_bytes           read and written in memory for a (unit, column) of a step
+    """
+
+    sums: int
+    operands: int
+    reads: int
+    float_reads: int
+    item_registers: int
+    pieces: int
+    item_traffic: int
+    unit_bytes: int
+
+    def feed_bytes(self, unit_blocks: int, columns: int) -> int:
+        """Shared memory of a block for what it reads ahead, for so many blocks of 8 units. Rows are odd multiples of 16
+        bytes."""
+        stage = columns * (16 * self.reads * (unit_blocks | 1) + 16 * self.float_reads * (2 * unit_blocks + 1))
+        return (_FEW_STAGES if stage > _LARGE_STAGE else _MANY_STAGES) * (stage + 8)
+
+
+def facts(loop: FusedLoop) -> Facts:
+    """Of the loop as training runs it; inference, which writes less, has the same layout."""
+
+    def is_float(place: Place | None) -> bool:
+        return place is not None and place.table is Table.SAVED
+
+    float_reads = sum(is_float(read.place) for read in loop.reads)
+    float_writes = sum(is_float(write.place) for write in loop.writes)
+    reads, writes = len(loop.reads) + float_reads, len(loop.writes)
+    carries = len(loop.edges) + len(loop.kept)
+    return Facts(
+        len(loop.sums),
+        len(loop.operands),
+        len(loop.reads) - float_reads,
+        float_reads,
+        2 * carries + writes + 12,
+        reads,
+        reads + writes,
+        2 * (reads + writes + float_writes),
+    )
+
+
+def memory_us(facts: Facts, problem: Problem, target: Target) -> float:
+    """Microseconds that a step's tensors take through memory, whatever the kernel."""
+    elements = problem.columns * problem.heads * problem.units
+    return elements * facts.unit_bytes / (1000 * target.memory_gb_s)

@@ -1,0 +1,131 @@
+"""The gather family: operands go to all blocks of a cluster (GatherShape in templates/include/rnncc/cuda/fused)."""
+
+from __future__ import annotations
+
+from rnncc.constrint import Model, ceil_div, lookup, maximum
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import Target
+from rnncc.stages.schedule.draft import (
+    BASE_REGISTERS,
+    MOST_WARPS,
+    OPERAND_BYTES,
+    PAIR_BYTES,
+    PAIR_REGISTERS,
+    PIECE_REGISTERS,
+    TILE_COLUMNS,
+    Draft,
+    accumulator_registers,
+    by,
+    ceil,
+    cluster_columns,
+    cluster_passes,
+    registers_of,
+    require_registers,
+    require_shared,
+)
+from rnncc.stages.schedule.facts import Facts
+from rnncc.stages.schedule.rates import rates
+
+_K_WARPS = (1, 2, 4, 8)
+_UNIT_BLOCKS = (1, 2, 4)
+_MOST_ITEMS = MOST_WARPS * max(_UNIT_BLOCKS)
+_SEND_REGISTERS = 8  # for each operand but one
+_PEERS = 4  # that a warp sends to at a time
+# Named barriers of a block are 16, the first is everyone's, and each unit warp takes two.
+_MOST_NAMED = 7
+
+
+def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
+    """The model of the family."""
+    rate, clusters = rates(target), dict(target.clusters)
+    sizes = tuple(clusters)
+    columns = {size: cluster_columns(problem, places) for size, places in clusters.items()}
+    model = Model()
+    blocks = model.choice("blocks", sizes)
+    k_warps = model.choice("k_warps", _K_WARPS)
+    unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # of 8 units, of a warp
+    unit_warps = model.integer("unit_warps", 1, MOST_WARPS)
+    most = ceil(problem.units, 32) + 64
+    range_length = model.integer("range_length", 1, most)  # terms of a K warp and operand, in 32s
+    register_pairs = model.integer("register_pairs", 0, facts.operands * most)
+
+    items = model.integer("items", 1, _MOST_ITEMS)  # of a block: 8 units each
+    dim = blocks * items  # in blocks of 8 units
+    model.require(dim * 8 >= problem.units, because="units: the blocks cover a head's")
+    model.require(
+        dim * 8 - problem.units < maximum(8 * blocks * unit_blocks, 32 * k_warps),
+        because="padding: no warp could be spared",
+    )
+    model.require(items == unit_warps * unit_blocks, because="items: the unit warps share them")
+    model.require(dim == 4 * k_warps * range_length, because="terms: the K warps share them in pairs of k16 fragments")
+    warps = model.integer("warps", 1, MOST_WARPS)
+    model.require(warps == unit_warps * k_warps, because="warps: a thread of a larger block has too few registers")
+    model.require(
+        unit_warps <= by(k_warps, _K_WARPS, lambda k: MOST_WARPS if k == 1 else _MOST_NAMED),
+        because="named barriers: each unit warp with several K warps needs two of 15",
+    )
+
+    rows = by(unit_blocks, _UNIT_BLOCKS, lambda u: ceil(facts.sums * u, 2))
+    pairs = facts.operands * range_length
+    model.require(register_pairs <= pairs, because="matrix: a warp's part of it, in registers or in shared memory")
+    sums_and_operands = by(
+        unit_blocks,
+        _UNIT_BLOCKS,
+        lambda u: accumulator_registers(r := ceil(facts.sums * u, 2)) + PAIR_REGISTERS * r,
+    )
+    owned = ceil_div(unit_blocks, k_warps)
+    registers = by(warps, range(1, MOST_WARPS + 1), registers_of)
+    spilled = require_registers(
+        model,
+        BASE_REGISTERS
+        + _SEND_REGISTERS * (facts.operands - 1)
+        + sums_and_operands
+        + facts.item_registers * owned
+        + PIECE_REGISTERS * ceil_div(facts.pieces * unit_blocks, 4 * k_warps)
+        + PAIR_REGISTERS * rows * register_pairs,
+        registers,
+    )
+    matrix_kilobytes = warps * rows * (pairs - register_pairs)
+    shared_bytes = (
+        2 * OPERAND_BYTES * facts.operands * k_warps * range_length
+        + PAIR_BYTES * matrix_kilobytes
+        + 512 * facts.sums * items * (k_warps - 1)
+        + by(items, range(1, _MOST_ITEMS + 1), lambda i: facts.feed_bytes(i, TILE_COLUMNS))
+        + 16 * k_warps
+    )
+    require_shared(model, shared_bytes, target)
+
+    step = (
+        rate.gather
+        + by(blocks, sizes, lambda c: rate.column * columns[c] + (rate.hop if c > 1 else 0))
+        + facts.operands * owned * by(blocks, sizes, lambda c: rate.post * ceil(c, _PEERS) if c > 1 else 0)
+        + lookup(k_warps, {1: 0, 2: rate.merge_2, 4: rate.merge_4, 8: rate.merge_8})
+        + rate.traffic * facts.item_traffic * owned
+        + 2 * rate.product * ceil_div(warps, 4) * rows * pairs
+        + rate.matrix * matrix_kilobytes
+        + rate.spill * spilled
+        + facts.operands * dim * by(blocks, sizes, lambda c: rate.message * columns[c] if c > 1 else 0)
+    )
+    return Draft(
+        "gather",
+        model,
+        step,
+        step * by(blocks, sizes, lambda c: cluster_passes(problem, clusters[c])),
+        (blocks, unit_warps, k_warps, unit_blocks, 1, 2 * register_pairs),
+        {
+            "blocks": blocks,
+            "unit_warps": unit_warps,
+            "k_warps": k_warps,
+            "unit_tile": 8 * unit_blocks,
+            "column_tile": TILE_COLUMNS,
+            "register_pairs": register_pairs,
+            "shared_pairs": pairs - register_pairs,
+            "spilled_registers": spilled,
+        },
+        blocks,
+        32 * warps,
+        shared_bytes,
+        registers,
+        TILE_COLUMNS,
+        0,
+    )

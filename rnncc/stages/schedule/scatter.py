@@ -1,0 +1,112 @@
+"""The scatter family: parts of sums go to their units' block (ScatterShape in templates/include/rnncc/cuda/fused)."""
+
+from __future__ import annotations
+
+from rnncc.constrint import Model, ceil_div
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import Target
+from rnncc.stages.schedule.draft import (
+    BASE_REGISTERS,
+    MOST_WARPS,
+    OPERAND_BYTES,
+    PAIR_BYTES,
+    PAIR_REGISTERS,
+    PIECE_REGISTERS,
+    TILE_COLUMNS,
+    Draft,
+    accumulator_registers,
+    by,
+    ceil,
+    cluster_columns,
+    cluster_passes,
+    registers_of,
+    require_registers,
+    require_shared,
+)
+from rnncc.stages.schedule.facts import Facts
+from rnncc.stages.schedule.rates import rates
+
+_K_WARPS = (1, 2, 4)
+_MOST_ROWS = 16  # tiles of a warp: more have no room for their sums
+
+
+def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
+    """The model of the family."""
+    rate, clusters = rates(target), dict(target.clusters)
+    sizes = tuple(clusters)
+    columns = {size: cluster_columns(problem, places) for size, places in clusters.items()}
+    model = Model()
+    blocks = model.choice("blocks", sizes)
+    k_warps = model.choice("k_warps", _K_WARPS)
+    row_warps = model.integer("row_warps", 1, MOST_WARPS)
+    most = ceil(problem.units, 8) + 2
+    items = model.integer("items", 1, most)  # of a block: 8 units each
+    rows = model.integer("rows", 1, _MOST_ROWS)  # tiles of 16 sums, of a warp
+    register_pairs = model.integer("register_pairs", 0, ceil(facts.operands * most, 4))
+    warps = model.integer("warps", 1, MOST_WARPS)
+
+    dim = blocks * items  # in blocks of 8 units
+    model.require(dim * 8 >= problem.units, because="units: the blocks cover a head's")
+    model.require(dim * 8 - problem.units < 16 * blocks, because="padding: no block is without work")
+    model.require(warps == row_warps * k_warps, because="warps: a thread of a larger block has too few registers")
+    model.require(2 * rows * row_warps == facts.sums * dim, because="rows: the row warps share them in tiles of 16")
+
+    pairs = ceil_div(facts.operands * items, 4 * k_warps)
+    model.require(register_pairs <= pairs, because="matrix: a warp's part of it, in registers or in shared memory")
+    owned = ceil_div(items, warps)
+    registers = by(warps, range(1, MOST_WARPS + 1), registers_of)
+    spilled = require_registers(
+        model,
+        BASE_REGISTERS
+        + facts.item_registers * owned
+        + PIECE_REGISTERS * ceil_div(facts.pieces * items, 4 * warps)
+        + by(rows, range(1, _MOST_ROWS + 1), lambda r: accumulator_registers(r) + PAIR_REGISTERS * r)
+        + PAIR_REGISTERS * rows * register_pairs,
+        registers,
+    )
+    matrix_kilobytes = warps * rows * (pairs - register_pairs)
+    shared_bytes = (
+        2 * OPERAND_BYTES * k_warps * pairs
+        + 512 * facts.sums * dim * k_warps
+        + PAIR_BYTES * matrix_kilobytes
+        + by(items, range(1, most + 1), lambda i: facts.feed_bytes(i, TILE_COLUMNS))
+        + 16
+    )
+    require_shared(model, shared_bytes, target)
+
+    per_quarter = ceil_div(warps, 4)
+    step = (
+        rate.scatter
+        + by(blocks, sizes, lambda c: rate.column * columns[c] + (rate.hop if c > 1 else 0))
+        + rate.traffic * facts.item_traffic * ceil_div(items, 4)
+        + 2 * rate.product * per_quarter * rows * pairs
+        + rate.matrix * matrix_kilobytes
+        + rate.spill * spilled
+        + 2 * rows * per_quarter * by(blocks, sizes, lambda c: rate.send if c > 1 else rate.local)
+        + 2 * rows * by(blocks, sizes, lambda c: rate.issue if c > 1 else 0)
+        + rate.source * blocks * k_warps
+        + rate.warp * warps
+    )
+    return Draft(
+        "scatter",
+        model,
+        step,
+        step * by(blocks, sizes, lambda c: cluster_passes(problem, clusters[c])),
+        (blocks, 8 * items, row_warps, k_warps, 1, 2 * register_pairs),
+        {
+            "blocks": blocks,
+            "unit_tile": 8 * items,
+            "row_warps": row_warps,
+            "k_warps": k_warps,
+            "column_tile": TILE_COLUMNS,
+            "register_pairs": register_pairs,
+            "shared_pairs": pairs - register_pairs,
+            "spilled_registers": spilled,
+        },
+        blocks,
+        32 * warps,
+        shared_bytes,
+        registers,
+        TILE_COLUMNS,
+        0,
+    )

@@ -1,0 +1,152 @@
+"""`schedule`: which kernels it chooses, what it says against the others, and that every size has a plan, quickly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from rnncc.ir.fused import FusedLoop
+from rnncc.ir.problem import Problem
+from rnncc.ir.show_schedule import show_schedule
+from rnncc.ir.target import GPUS
+from rnncc.stages.schedule import schedule
+from tests.conftest import Golden
+from tests.stages.scheduling import GOLDEN, backward, forward, loop_plan
+
+H200 = GPUS["h200"]
+DIRECTIONS = {"forward": forward, "backward": backward}
+
+
+@pytest.mark.parametrize(
+    ("units", "heads", "direction", "family", "shape"),
+    [
+        (64, 12, "forward", "gather", (1, 8, 1, 1, 1)),
+        (128, 6, "forward", "gather", (4, 4, 1, 1, 1)),
+        (256, 3, "forward", "gather", (8, 4, 1, 1, 1)),
+        (512, 1, "forward", "gather", (16, 4, 2, 1, 1)),
+        (768, 1, "forward", "grid", (2, 8, 1)),
+        (1024, 1, "forward", "grid", (2, 8, 1)),
+        (64, 12, "backward", "scatter", (2, 32)),
+        (128, 6, "backward", "scatter", (4, 32, 8, 1)),
+        (256, 3, "backward", "scatter", (16, 16, 8, 1)),
+        (512, 1, "backward", "scatter", (16, 32, 8, 1)),
+        (768, 1, "backward", "grid", (2, 8, 1)),
+        (1024, 1, "backward", "grid", (2, 8, 1)),
+    ],
+)
+def test_the_quickest_of_the_designs_tried_on_a_gpu(
+    units: int, heads: int, direction: str, family: str, shape: tuple[int, ...]
+) -> None:
+    """The LSTM with 16 columns; of the shape what makes the difference."""
+    kernel = schedule(DIRECTIONS[direction]("lstm"), Problem(units, heads, "bf16"), H200).kernels[0]
+    assert (kernel.family, kernel.shape[: len(shape)]) == (family, shape)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_every_size_has_a_plan(name: str, direction: str) -> None:
+    """No holes, no size that takes less than a much smaller one, and searches of bounded length."""
+    loop, slowest = DIRECTIONS[direction](name), 0.0
+    for units in range(8, 2305, 8):
+        found = schedule(loop, Problem(units, 1, "bf16"), H200)
+        assert found.step_us is not None
+        assert found.step_us > 0.9 * slowest
+        assert found.nodes < 300
+        slowest = max(slowest, found.step_us)
+        if found.kernel_for(16) is None:
+            assert units > 1000
+
+
+def test_kernels_are_for_more_and_more_columns() -> None:
+    for units in (512, 768, 1024, 2048):
+        kernels = schedule(forward("lstm"), Problem(units, 1, "bf16"), H200).kernels
+        for one, next_one in pairwise(kernels):
+            assert one.capacity is not None
+            assert next_one.capacity is None or next_one.capacity > one.capacity
+            assert next_one.family == "grid" or next_one.capacity is None
+
+
+def test_the_first_kernel_that_takes_the_columns_runs_them() -> None:
+    found = schedule(forward("lstm"), Problem(768, 1, "bf16"), H200)
+    assert found.kernel_for(1) is found.kernels[0]
+    assert found.kernel_for(16) is found.kernels[0]
+    assert found.kernel_for(17) is found.kernels[1]
+    assert found.kernel_for(10_000) is found.kernels[-1]
+    large = schedule(forward("lstm"), Problem(2048, 1, "bf16"), H200)
+    assert large.kernel_for(10_000) is None
+
+
+def test_few_columns_are_run_where_those_hinted_at_are_too_many() -> None:
+    many = schedule(backward("lstm"), Problem(768, 1, "bf16", columns=64), H200)
+    assert many.kernel_for(64) is None
+    assert many.kernel_for(8) is not None
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+@pytest.mark.parametrize("units", [64, 512, 1024])
+def test_plans_keep_to_the_gpu(gpu: object, units: int) -> None:
+    target = next(known for known in GPUS.values() if known is gpu)
+    clusters = dict(target.clusters)
+    for loop in (forward("lstm"), backward("lstm")):
+        for kernel in schedule(loop, Problem(units, 2, "bf16"), target).kernels:
+            assert kernel.shared_bytes <= target.shared_bytes
+            assert kernel.threads * kernel.registers <= 65_536
+            assert kernel.blocks in clusters if kernel.family != "grid" else 2 * kernel.blocks <= target.multiprocessors
+
+
+def test_more_heads_take_longer_once_the_gpu_is_full() -> None:
+    times = [schedule(forward("lstm"), Problem(256, heads, "bf16"), H200).step_us for heads in (1, 15, 60, 600)]
+    assert None not in times
+    assert times == sorted(times, key=lambda time: time or 0)
+    assert len(set(times)) == len(times)
+
+
+def test_large_batches_are_bound_by_memory() -> None:
+    problem = Problem(64, 12, "bf16", columns=2048)
+    found = schedule(forward("lstm"), problem, H200)
+    slow_memory = schedule(forward("lstm"), problem, replace(H200, memory_gb_s=100))
+    assert found.step_us is not None
+    assert slow_memory.step_us is not None
+    assert slow_memory.step_us > found.step_us
+
+
+def test_what_has_no_fused_form_alternates_and_says_why() -> None:
+    several_phases = loop_plan("rhn").fused_forward
+    assert isinstance(several_phases, str)
+    cases: list[tuple[FusedLoop | str, Problem, str, str]] = [
+        (several_phases, Problem(768, 1, "bf16"), "form", "products that wait for each other"),
+        (forward("lstm"), Problem(768, 1, "fp32"), "dtype", "16-bit"),
+        (forward("lstm"), Problem(100, 10, "bf16"), "units", "8"),
+    ]
+    for loop, problem, name, reason in cases:
+        found = schedule(loop, problem, H200)
+        assert found.kernels == ()
+        ((limit,),) = (entry.limits for entry in found.rejected)
+        assert limit.name == name
+        assert reason in limit.reason
+
+
+def test_reasons_name_the_limits_and_how_far_the_others_go() -> None:
+    found = schedule(forward("lstm"), Problem(1024, 1, "bf16"), H200, reasons=True)
+    gather, scatter, alternating = found.rejected
+    assert [entry.family for entry in found.rejected] == ["gather", "scatter", "alternating"]
+    assert gather.limits[0].numbers == "768 >= 1024"
+    assert {"units", "registers", "shared memory"} <= {limit.name for limit in gather.limits}
+    assert "registers" in {limit.name for limit in scatter.limits}
+    assert alternating.step_us is not None
+    assert found.step_us is not None
+    assert alternating.step_us > found.step_us
+    assert schedule(forward("lstm"), Problem(1024, 1, "bf16"), H200).rejected[0].limits == ()
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "slstm"])
+def test_schedules_as_text(name: str, golden: Golden) -> None:
+    lines = []
+    for units, heads in ((64, 12), (512, 1), (768, 1), (2048, 1)):
+        for direction, loop in DIRECTIONS.items():
+            lines.append(f"{heads} x {units} {direction}")
+            found = schedule(loop(name), Problem(units, heads, "bf16"), H200, reasons=True)
+            lines += (f"  {line}" for line in show_schedule(found, 16))
+    golden(GOLDEN / name / "schedule.txt", "\n".join(lines) + "\n")

@@ -1,0 +1,110 @@
+"""The cost model against steps measured on an H200: the LSTM in bfloat16, the shape given, T = 1024."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from rnncc.constrint import Infeasible, Variable
+from rnncc.ir.fused import FusedLoop
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import GPUS
+from rnncc.stages.schedule import FAMILIES
+from rnncc.stages.schedule.draft import TENTHS_OF_NS
+from rnncc.stages.schedule.facts import facts
+from tests.stages.scheduling import backward, inference
+
+H200 = GPUS["h200"]
+MOST_APART = 1.3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Microseconds of a step of `columns` a group; `given` are the model's variables. On the grid `groups` run side by
+    side; clusters do not disturb each other."""
+
+    us: float
+    family: str
+    units: int
+    columns: int
+    given: dict[str, int]
+    groups: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.units} [{self.columns}] " + " ".join(f"{k}={v}" for k, v in self.given.items())
+
+
+def cluster(us: float, family: str, units: int, columns: int, **given: int) -> Measured:
+    return Measured(us, family, units, columns, given)
+
+
+def on_grid(us: float, units: int, columns: int, groups: int, tiles: int = 1) -> Measured:
+    return Measured(us, "grid", units, columns, {"unit_blocks": 2, "tiles": tiles}, groups)
+
+
+FORWARD = [
+    cluster(0.46, "gather", 64, 8, blocks=1, unit_warps=8, k_warps=1, unit_blocks=1),
+    cluster(0.405, "gather", 128, 4, blocks=4, unit_warps=4, k_warps=1, unit_blocks=1),
+    cluster(0.548, "gather", 256, 8, blocks=8, unit_warps=4, k_warps=1, unit_blocks=1),
+    cluster(0.762, "gather", 512, 4, blocks=16, unit_warps=4, k_warps=2, unit_blocks=1),
+    cluster(0.91, "gather", 512, 8, blocks=16, unit_warps=4, k_warps=2, unit_blocks=1),
+    cluster(1.18, "gather", 512, 4, blocks=16, unit_warps=2, k_warps=4, unit_blocks=2),
+    cluster(1.52, "gather", 512, 4, blocks=16, unit_warps=1, k_warps=8, unit_blocks=4),
+    cluster(1.65, "gather", 768, 4, blocks=16, unit_warps=6, k_warps=2, unit_blocks=1),
+    cluster(0.567, "gather", 200, 3, blocks=4, unit_warps=7, k_warps=1, unit_blocks=1),
+    on_grid(1.57, 768, 8, 2),
+    on_grid(1.09, 768, 2, 2),
+    on_grid(2.0, 768, 16, 2, tiles=2),
+    on_grid(3.7, 768, 32, 2, tiles=4),
+    on_grid(1.78, 1024, 8, 2),
+    on_grid(4.4, 2048, 16, 1, tiles=2),
+]
+BACKWARD = [
+    cluster(0.74, "scatter", 64, 4, blocks=2, items=4, row_warps=4, k_warps=2),
+    cluster(1.05, "scatter", 64, 8, blocks=1, items=8, row_warps=2, k_warps=4),
+    cluster(0.93, "scatter", 128, 4, blocks=4, items=4, row_warps=8, k_warps=1),
+    cluster(1.09, "scatter", 256, 8, blocks=16, items=2, row_warps=8, k_warps=1),
+    cluster(1.14, "scatter", 256, 4, blocks=8, items=4, row_warps=8, k_warps=1),
+    cluster(1.62, "scatter", 512, 3, blocks=16, items=4, row_warps=8, k_warps=1),
+    on_grid(2.5, 768, 8, 2),
+    on_grid(1.95, 768, 2, 2),
+    on_grid(6.2, 768, 32, 2, tiles=4),
+    on_grid(3.2, 1024, 8, 2),
+]
+
+
+def predicted(loop: FusedLoop, row: Measured) -> float:
+    """Microseconds; what a row leaves open is chosen by the model."""
+    # As many heads as fill the GPU leave one group a head, hence the wanted columns.
+    heads = 1 if row.family == "grid" else dict(H200.clusters)[row.given["blocks"]]
+    draft = FAMILIES[row.family](facts(loop), Problem(row.units, heads, "bf16", row.columns * row.groups), H200)
+    known: dict[str, Variable] = {variable.name: variable for variable in draft.model.variables}
+    solution = draft.model.minimise(draft.total, given={known[name]: value for name, value in row.given.items()})
+    return solution.value(draft.step) / TENTHS_OF_NS
+
+
+@pytest.mark.parametrize("row", FORWARD, ids=str)
+def test_forward_steps(row: Measured) -> None:
+    ratio = predicted(inference("lstm"), row) / row.us
+    assert 1 / MOST_APART < ratio < MOST_APART
+
+
+@pytest.mark.parametrize("row", BACKWARD, ids=str)
+def test_backward_steps(row: Measured) -> None:
+    ratio = predicted(backward("lstm"), row) / row.us
+    assert 1 / MOST_APART < ratio < MOST_APART
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        cluster(5.0, "scatter", 768, 8, blocks=16, items=6, row_warps=8, k_warps=1),
+        on_grid(13.1, 2048, 16, 1, tiles=2),
+    ],
+    ids=str,
+)
+def test_what_was_slow_since_it_spilled_is_ruled_out(row: Measured) -> None:
+    with pytest.raises(Infeasible) as refused:
+        predicted(backward("lstm"), row)
+    assert "registers" in [part.requirement.name for part in refused.value.conflict.parts]
