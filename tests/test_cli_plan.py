@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests.test_cli import run
 
@@ -50,3 +51,11 @@ def test_explain_without_a_size_has_no_plan() -> None:
 def test_show_of_a_schedule_is_for_a_size() -> None:
     assert "alternating" in run("show", "elman", "--stage", "schedule").stdout
     assert "gather, scope block" in run("show", "elman", "--stage", "schedule", *SIZES).stdout
+
+
+def test_the_document_shows_what_is_printed() -> None:
+    text = (Path(__file__).resolve().parents[1] / "docs" / "scheduling.md").read_text(encoding="utf-8")
+    _, command, shown = text.partition("```\n$ rnncc ")
+    line, _, rest = shown.partition("\n")
+    assert command
+    assert rest.startswith(run(*line.split()).stdout)
