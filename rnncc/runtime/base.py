@@ -13,7 +13,7 @@ from . import package
 from .ops import Kernels
 from .parameters import gate_view, initialise, members_of, ordered, shape_of
 from .run import choose_kernels
-from .sizes import resolve_sizes
+from .sizes import check_size, resolve_sizes
 from .spec import CellSpec, ParameterSpec, Sizes
 
 NOT_YET = {
@@ -30,6 +30,13 @@ def document_delays(cell: CellSpec, when: str) -> list[str]:
         f"{when}, hx and the final states end with the older values that the cell",
         f"reads, {names} (t: the last step).",
     ]
+
+
+def check_flags(**flags: object) -> None:
+    """Raises TypeError for what is neither True nor False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} should be of type bool, got: {type(value).__name__}")
 
 
 class RecurrentModule(nn.Module):
@@ -78,10 +85,10 @@ class RecurrentModule(nn.Module):
             if value is not None and value != off and value != []:
                 raise NotImplementedError(f"{name} is not supported yet")
         for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_heads", num_heads)):
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"{name} should be of type int, got: {type(value).__name__}")
-            if value <= 0:
-                raise ValueError(f"{name} must be greater than zero")
+            check_size(name, value)
+        check_flags(bias=bias)
+        if state_dtype is not None and (not isinstance(state_dtype, torch.dtype) or not state_dtype.is_floating_point):
+            raise TypeError(f"state_dtype should be a floating-point torch.dtype or None, got: {state_dtype!r}")
         if backend not in (None, "cpu", "cuda", "reference"):
             raise ValueError(f"backend must be None, 'cpu', 'cuda' or 'reference', got {backend!r}")
         cell = self.spec
@@ -127,8 +134,13 @@ class RecurrentModule(nn.Module):
         for parameter in self.spec.parameters:
             if parameter.is_bias and not self.bias:
                 found[parameter.attribute] = like.new_zeros(shape_of(parameter, sizes))
-            else:
-                found[parameter.attribute] = getattr(self, parameter.attribute + suffix)
+                continue
+            name = parameter.attribute + suffix
+            tensor = getattr(self, name)
+            # Kernels could not tell: a transposed matrix has as many elements as the right one.
+            if tuple(tensor.shape) != (wanted := shape_of(parameter, sizes)):
+                raise RuntimeError(f"{self.spec.name}: {name} must be {list(wanted)}, got {list(tensor.shape)}")
+            found[parameter.attribute] = tensor
         return found
 
     def _initial_states(
@@ -141,6 +153,11 @@ class RecurrentModule(nn.Module):
     ) -> dict[str, Tensor]:
         """Every state's value before the first step, [B, width], delay states' too."""
         dtype = self.state_dtype or x.dtype
+        if (dtype == torch.float64) != (x.dtype == torch.float64):
+            raise TypeError(
+                f"state_dtype={dtype} does not go with an input of {x.dtype}: steps are computed in "
+                f"{'float64' if x.dtype == torch.float64 else 'float32'}"
+            )
         states: dict[str, Tensor] = {}
         for state in self.spec.states:
             if given is not None and state.name in given:

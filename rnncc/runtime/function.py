@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import package
-from .inputs import active_steps, padded, read_lengths, read_reset, under_autocast
+from .inputs import Reset, active_steps, padded, read_lengths, read_reset, under_autocast
 from .parameters import shape_of
 from .run import choose_kernels, run_segment
 from .sizes import check_heads
@@ -28,7 +28,7 @@ def run_function(
     hidden_size: int | None = None,
     input_size: int | None = None,
     lengths: Tensor | Sequence[int] | None = None,
-    reset: Tensor | None = None,
+    reset: Reset = None,
     reverse: bool = False,
     num_heads: int = 1,
     return_delays: bool = False,
@@ -78,7 +78,7 @@ def run_function(
     _check_dtypes(cell, given_streams, given_weights)
 
     per_column = read_lengths(lengths, steps, columns, first.device)
-    per_step = read_reset(reset, steps, columns)
+    per_step = read_reset(reset, steps, columns, first.device)
     if per_column is not None:
         given_streams = [padded(stream, per_column) for stream in given_streams]
     values: dict[str, Tensor] = {}

@@ -12,6 +12,8 @@ from torch.nn.utils.rnn import PackedSequence
 from .spec import CellSpec, Sizes, StateSpec
 
 StatesLike = Tensor | Sequence[Tensor] | None
+# [T, B], or [T] where the input is unbatched; not 0 (True) where a column starts anew.
+Reset = Tensor | Sequence[Sequence[bool]] | Sequence[bool] | None
 
 
 def active_steps(steps: int, lengths: Tensor) -> Tensor:
@@ -40,7 +42,7 @@ def read_inputs(
     x: Tensor,
     extra: Mapping[str, Tensor | None],
     lengths: Tensor | Sequence[int] | None,
-    reset: Tensor | None,
+    reset: Reset,
     *,
     batch_first: bool,
     weight_dtype: torch.dtype | None,
@@ -108,7 +110,7 @@ def read_inputs(
     return Given(
         inputs,
         per_column,
-        read_reset(reset, steps, columns, batched=batched, batch_first=batch_first, time=time),
+        read_reset(reset, steps, columns, first.device, batched=batched, batch_first=batch_first),
         batched,
     )
 
@@ -144,25 +146,25 @@ def read_lengths(
 
 
 def read_reset(
-    reset: Tensor | None,
-    steps: int,
-    columns: int,
-    *,
-    batched: bool = True,
-    batch_first: bool = False,
-    time: bool = True,
+    reset: Reset, steps: int, columns: int, device: torch.device, *, batched: bool = True, batch_first: bool = False
 ) -> Tensor | None:
-    """`reset` as [T, B] of bool. Raises RuntimeError for another shape."""
+    """`reset` as [T, B] of bool. Raises TypeError for what is no tensor or lists, RuntimeError for another shape."""
     if reset is None:
         return None
-    if not time:
-        reset = reset.unsqueeze(0)
+    if not isinstance(reset, Tensor):
+        try:
+            reset = torch.as_tensor(reset, device=device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(
+                f"reset must be a tensor [T, B] or nested lists of bool, got {type(reset).__name__}: {error}"
+            ) from error
+    wanted = ((columns, steps) if batch_first else (steps, columns)) if batched else (steps,)
+    if tuple(reset.shape) != wanted:
+        raise RuntimeError(f"reset must have the input's steps and batch {wanted}, got {tuple(reset.shape)}")
     if not batched:
         reset = reset.unsqueeze(1)
     elif batch_first:
         reset = reset.transpose(0, 1)
-    if tuple(reset.shape) != (steps, columns):
-        raise RuntimeError(f"reset must have the input's steps and batch {(steps, columns)}, got {tuple(reset.shape)}")
     return reset != 0
 
 

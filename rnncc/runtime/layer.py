@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from . import torch_names
-from .base import RecurrentModule, document_delays
-from .inputs import StatesLike, read_inputs, read_states
+from .base import RecurrentModule, check_flags, document_delays
+from .inputs import Reset, StatesLike, read_inputs, read_states
 from .run import run_direction
+from .sizes import check_int, check_size
 from .spec import CellSpec, InputSpec, StateSpec
 
 
@@ -70,8 +71,8 @@ class RecurrentLayer(RecurrentModule):
             raise ValueError(
                 "dropout should be a number in range [0, 1] representing the probability of an element being zeroed"
             )
-        if num_layers <= 0:
-            raise ValueError("num_layers must be greater than zero")
+        check_size("num_layers", num_layers)
+        check_flags(batch_first=batch_first, bidirectional=bidirectional, return_delays=return_delays)
         if dropout > 0 and num_layers == 1:
             warnings.warn(
                 "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects "
@@ -103,6 +104,7 @@ class RecurrentLayer(RecurrentModule):
         self.reset_parameters()
 
     def _set_projection(self, proj_size: int) -> None:
+        check_int("proj_size", proj_size)
         if not proj_size:
             return
         if proj_size < 0:
@@ -124,7 +126,7 @@ class RecurrentLayer(RecurrentModule):
         hx: StatesLike = None,
         *,
         lengths: Tensor | Sequence[int] | None = None,
-        reset: Tensor | None = None,
+        reset: Reset = None,
         **extra: Tensor,
     ) -> tuple[Tensor, Tensor | tuple[Tensor, ...]]:
         """The output and the final states; see the class."""

@@ -57,6 +57,11 @@ def run_loop(
         width = segment.sequences[index].width(sizes)
         ordered = values_so_far[::-1] if reverse else values_so_far
         sequences.append(torch.stack([value.expand(columns, width) for value in ordered]).to(dtype))
+    if not steps:
+        # As kernels do, no steps give gradients of zero, not None: -0 is added, made from no elements of every tensor.
+        nothing = torch.cat([tensor.reshape(-1)[:0] for tensor in (*streams, *weights, *current)]).sum().neg()
+        sequences = [sequence + nothing.to(sequence) for sequence in sequences]
+        current = tuple(state + nothing for state in current)
     # A state may have become a number: `h[t] = 1`.
     return sequences, [new.expand_as(old).to(old.dtype) for new, old in zip(current, states, strict=True)]
 

@@ -156,7 +156,7 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         streams, weights, states, saved = ([next(tensors) for _ in range(count)] for count in ctx.counts)
         lengths, reset = tensors
         constants, sizes, num_heads, reverse, wanted = ctx.rest
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or any(map(_batched, (*d_sequences, *d_final))):
             return _differentiable(
                 segment, _named(cell, sizes, num_heads), streams, weights, states, lengths, reset,
                 constants, reverse, wanted, d_sequences, d_final, needs,
@@ -199,6 +199,14 @@ def _check_devices(first: Tensor, tensors: Sequence[Tensor | None]) -> None:
             )
 
 
+def _batched(gradient: Tensor | None) -> bool:
+    """Whether vmap gives many gradients as one, as autograd.functional.jacobian(vectorize=True) does."""
+    if gradient is None:
+        return False
+    functorch = torch._C._functorch
+    return functorch.is_batchedtensor(gradient) or functorch.is_legacy_batchedtensor(gradient)
+
+
 def _implement(library: torch.library.Library, name: str, kernel: Any, *keys: str) -> None:
     for key in keys:
         library.impl(name, kernel, key, with_keyset=True)  # type: ignore[no-untyped-call]
@@ -231,12 +239,14 @@ def _differentiable(
     d_final: Sequence[Tensor | None],
     needs: list[list[bool]],
 ) -> tuple[list[Tensor | None], ...]:
-    """The gradients through the reference loop, so that they can be differentiated again."""
-    # Aliases: autograd.grad must see each argument as independent of the others.
-    groups = [[tensor.view_as(tensor) for tensor in group] for group in (streams, weights, states)]
-    sequences, finals = run_loop(
-        segment, groups[0], groups[1], groups[2], lengths, reset, constants, sizes, reverse, wanted
-    )
+    """The gradients through the reference loop, so that they can be differentiated again, or batched."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Aliases: autograd.grad must see each argument as independent of the others.
+        groups = [[tensor.view_as(tensor) for tensor in group] for group in (streams, weights, states)]
+        sequences, finals = run_loop(
+            segment, groups[0], groups[1], groups[2], lengths, reset, constants, sizes, reverse, wanted
+        )
     outputs, d_outputs = [], []
     for value, d_value in zip((*sequences, *finals), (*d_sequences, *d_final), strict=True):
         if d_value is not None and value.requires_grad:
@@ -246,7 +256,7 @@ def _differentiable(
         t for group, need in zip(groups, needs, strict=True) for t, wants in zip(group, need, strict=True) if wants
     ]
     if outputs and inputs:
-        made = torch.autograd.grad(outputs, inputs, d_outputs, create_graph=True, allow_unused=True)
+        made = torch.autograd.grad(outputs, inputs, d_outputs, create_graph=again, allow_unused=True)
     else:
         made = (None,) * len(inputs)  # type: ignore[assignment]
     fresh = iter(made)
@@ -276,7 +286,7 @@ def _register_linear(library: torch.library.Library, namespace: str) -> None:
     def backward(ctx: Any, d_y: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         needs = list(ctx.needs_input_grad[1:])
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and not _batched(d_y):
             return tuple(_spread(unrecorded(backward_op, d_y, x, weight, needs), needs))
         rows = d_y.reshape(-1, d_y.shape[-1])
         return (

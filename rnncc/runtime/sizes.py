@@ -16,7 +16,8 @@ def resolve_sizes(
     for size in cell.sizes:
         given = dims.get(size.name)
         if given is not None:
-            sizes[size.name] = _positive(given, size.name)
+            check_size(size.name, given)
+            sizes[size.name] = given
         elif size.solved is None and size.default is not None:
             sizes[size.name] = size.default
         elif size.solved is None:
@@ -44,12 +45,17 @@ def resolve_sizes(
     return sizes
 
 
-def _positive(value: int, name: str) -> int:
+def check_int(name: str, value: object) -> None:
+    """Raises TypeError for what is no int."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} should be of type int, got: {type(value).__name__}")
+
+
+def check_size(name: str, value: int) -> None:
+    """Raises TypeError, ValueError for what is no whole number above 0."""
+    check_int(name, value)
     if value <= 0:
         raise ValueError(f"{name} must be greater than zero")
-    return value
 
 
 def _check(constraint: ConstraintSpec, sizes: Mapping[str, int]) -> None:

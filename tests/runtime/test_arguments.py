@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import rnncc
 
@@ -86,3 +87,87 @@ def test_tensors_of_several_devices_are_refused_and_meta_tensors_give_shapes() -
         layer(x)
     output, (h, _) = module.LSTM(4, 5, 2, bidirectional=True, device="meta")(x.to("meta"))
     assert output.shape == (3, 2, 10) and h.shape == (4, 2, 5) and output.is_meta
+
+
+def test_a_layer_refuses_a_parameter_of_another_shape() -> None:
+    module = rnncc.load("lstm")
+    x = torch.zeros(2, 1, 3)
+    for backend in ("cpu", "reference"):
+        layer = module.LSTM(3, 4, backend=backend)
+        layer.weight_hh_l0 = nn.Parameter(torch.zeros(4, 16))
+        with pytest.raises(RuntimeError, match=r"LSTM: weight_hh_l0 must be \[16, 4\], got \[4, 16\]"):
+            layer(x)
+    cell = module.LSTMCell(3, 4)
+    cell.bias_ih = nn.Parameter(torch.zeros(4, 4))
+    with pytest.raises(RuntimeError, match=r"LSTM: bias.* must be \[16\], got \[4, 4\]"):
+        cell(x[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"num_layers": 1.5}, "num_layers should be of type int, got: float"),
+        ({"num_layers": True}, "num_layers should be of type int, got: bool"),
+        ({"bias": 1}, "bias should be of type bool, got: int"),
+        ({"batch_first": "a"}, "batch_first should be of type bool, got: str"),
+        ({"bidirectional": 2}, "bidirectional should be of type bool, got: int"),
+        ({"return_delays": None}, "return_delays should be of type bool, got: NoneType"),
+        ({"proj_size": 1.0}, "proj_size should be of type int, got: float"),
+        ({"state_dtype": torch.int32}, "state_dtype should be a floating-point torch.dtype or None, got: torch.int32"),
+        ({"state_dtype": "float32"}, "state_dtype should be a floating-point torch.dtype or None, got: 'float32'"),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        rnncc.load("lstm").LSTM(3, 4, **given)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_state_dtype_goes_with_the_inputs(backend: str) -> None:
+    module = rnncc.load("lstm")
+    for dtype, state_dtype in ((torch.float32, torch.float64), (torch.float64, torch.float32)):
+        layer = module.LSTM(3, 4, dtype=dtype, state_dtype=state_dtype, backend=backend)
+        with pytest.raises(TypeError, match=f"state_dtype={state_dtype} does not go with an input of {dtype}"):
+            layer(torch.zeros(2, 1, 3, dtype=dtype))
+
+
+def test_a_reset_may_be_nested_lists() -> None:
+    module = rnncc.load("lstm")
+    layer, x = module.LSTM(3, 4), torch.randn(3, 2, 3)
+    reset = [[False, True], [True, False], [False, False]]
+    expected, _ = layer(x, reset=torch.tensor(reset))
+    assert torch.equal(layer(x, reset=reset)[0], expected) and not torch.equal(layer(x)[0], expected)
+    assert torch.equal(layer(x[:, 0], reset=[False, True, False])[0], expected[:, 0])
+    for wrong in ("no", [[True], [True, False]]):
+        with pytest.raises(TypeError, match="reset must be a tensor \\[T, B\\] or nested lists of bool, got"):
+            layer(x, reset=wrong)
+    turned = module.LSTM(3, 4, batch_first=True)
+    with pytest.raises(RuntimeError, match=r"reset must have the input's steps and batch \(2, 3\), got \(3,\)"):
+        turned(x.transpose(0, 1), reset=[False] * 3)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("picked", [0, 1, 2])
+def test_no_steps_give_gradients_of_zero(backend: str, picked: int) -> None:
+    layer = rnncc.load("lstm").LSTM(3, 4, 2, backend=backend)
+    with torch.no_grad():
+        layer.weight_hh_l0.fill_(torch.nan)
+    states = [torch.full((2, 1, 4), -0.0, requires_grad=True) for _ in range(2)]
+    x = torch.zeros(0, 1, 3, requires_grad=True)
+    output, last = layer(x, states)
+    for before, after in zip(states, last, strict=True):
+        assert torch.equal(before.signbit(), after.signbit())
+    made = torch.autograd.grad((output, *last)[picked].sum(), [x, *layer.parameters()])
+    assert all(not gradient.any() for gradient in made)
+
+
+def test_a_vectorised_jacobian_is_that_of_one_row_at_a_time() -> None:
+    layer = rnncc.load("lstm").LSTM(3, 2, dtype=torch.float64)
+    x = torch.randn(3, 1, 3, dtype=torch.float64)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = layer(x)[0]
+        return output
+
+    jacobian: Any = torch.autograd.functional.jacobian
+    torch.testing.assert_close(jacobian(run, x, vectorize=True), jacobian(run, x), rtol=1e-12, atol=1e-12)
