@@ -128,6 +128,17 @@ def test_what_has_no_fused_form_alternates_and_says_why() -> None:
         assert reason in limit.reason
 
 
+@pytest.mark.parametrize("name", ["elman", "slstm", "peepholelstm", "cornn", "gatedantisymmetricrnn"])
+def test_other_cells_and_odd_sizes_have_plans(name: str) -> None:
+    for loop in (forward(name), backward(name)):
+        for units, heads, columns in ((8, 1, 1), (1000, 1, 16), (96, 500, 3), (65_536, 1, 16), (768, 3, 10_000)):
+            found = schedule(loop, Problem(units, heads, "fp16", columns), H200, reasons=True)
+            assert found.step_us is not None
+            assert all(kernel.shared_bytes <= H200.shared_bytes for kernel in found.kernels)
+            for entry in found.rejected:
+                assert (entry.step_us is None) == bool(entry.limits)
+
+
 def test_reasons_name_the_limits_and_how_far_the_others_go() -> None:
     found = schedule(forward("lstm"), Problem(1024, 1, "bf16"), H200, reasons=True)
     gather, scatter, alternating = found.rejected

@@ -81,9 +81,9 @@ def registers_of(warps: int) -> int:
     return min(255, REGISTERS // 4 // (32 * ceil(warps, 4)) // 8 * 8)
 
 
-def accumulator_registers(rows: int, tiles: int = 1) -> int:
+def accumulator_registers(rows: int) -> int:
     """Of the sums of `rows` tiles of 16 rows; few of them have a second set (`multiply` in cluster.cuh)."""
-    return rows * tiles * 4 * (2 if rows * tiles < 4 else 1)
+    return rows * 4 * (2 if rows < 4 else 1)
 
 
 def share(columns: int, seats: int) -> int:

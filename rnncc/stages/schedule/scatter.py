@@ -28,6 +28,7 @@ from rnncc.stages.schedule.rates import rates
 
 _K_WARPS = (1, 2, 4)
 _MOST_ROWS = 16  # tiles of a warp: more have no room for their sums
+_MOST_ITEMS = 256  # of a block: more have no room for their matrix
 
 
 def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
@@ -39,7 +40,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     blocks = model.choice("blocks", sizes)
     k_warps = model.choice("k_warps", _K_WARPS)
     row_warps = model.integer("row_warps", 1, MOST_WARPS)
-    most = ceil(problem.units, 8) + 2
+    most = min(ceil(problem.units, 8) + 2, _MOST_ITEMS)
     items = model.integer("items", 1, most)  # of a block: 8 units each
     rows = model.integer("rows", 1, _MOST_ROWS)  # tiles of 16 sums, of a warp
     register_pairs = model.integer("register_pairs", 0, ceil(facts.operands * most, 4))

@@ -1,0 +1,61 @@
+"""`rnncc explain` and `rnncc show --stage schedule` for a size: what is planned for a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.test_cli import run
+
+SIZES = ("--target", "h200", "--hidden", "768", "--heads", "12", "--dtype", "bf16")
+
+
+def test_explain_plans_gpu_kernels_for_a_size() -> None:
+    facts = json.loads(run("explain", "elman", "--json", *SIZES).stdout)
+    assert (facts["family"], facts["scope"]) == ("gather", "block")
+    assert facts["tiles"]["blocks"] == 1
+    assert 0 < facts["predicted_us_per_step"] < 1
+    assert 0 < facts["shared_bytes"] <= 232_448
+    assert 0 < facts["registers"] <= 255
+    assert facts["solve_ms"] > 0
+    assert set(facts["kernels"]) == {"forward", "backward"}
+    assert facts["kernels"]["forward"]["tiles"] == facts["tiles"]
+    slower = {entry["family"]: entry["predicted_us_per_step"] for entry in facts["rejected"]}
+    assert set(slower) == {"scatter", "grid", "alternating"}
+    assert min(slower.values()) >= facts["predicted_us_per_step"]
+    words = run("explain", "elman", *SIZES).stdout
+    assert "gather, scope block" in words
+
+
+def test_explain_says_what_rules_a_family_out() -> None:
+    facts = json.loads(run("explain", "lstm", "--json", "--target", "h200", "--hidden", "1024").stdout)
+    assert facts["family"] == "grid"
+    (gather,) = (entry for entry in facts["rejected"] if entry["family"] == "gather")
+    assert gather["limits"][0]["numbers"] == "768 >= 1024"
+    assert {"registers", "shared memory"} <= {limit["name"] for limit in gather["limits"]}
+
+
+def test_explain_without_a_size_has_no_plan() -> None:
+    plain = run("explain", "elman", "--json")
+    assert json.loads(plain.stdout)["family"] is None
+    assert not plain.stderr
+    unsized = run("explain", "elman", "--json", "--target", "h200")
+    assert unsized.stdout == plain.stdout
+    assert "--hidden" in unsized.stderr
+    assert "--target" in run("explain", "elman", "--hidden", "768", "--target", "cpu").stderr
+    assert run("explain", "elman", "--hidden", "0").exit_code == 2
+    assert run("explain", "elman", "--hidden", "768", "--heads", "7", "--target", "h200").exit_code == 2
+    assert "RNN606" in run("explain", "elman", "--hidden", "768", "--target", "abacus").stderr
+
+
+def test_show_of_a_schedule_is_for_a_size() -> None:
+    assert "alternating" in run("show", "elman", "--stage", "schedule").stdout
+    assert "gather, scope block" in run("show", "elman", "--stage", "schedule", *SIZES).stdout
+
+
+def test_the_document_shows_what_is_printed() -> None:
+    text = (Path(__file__).resolve().parents[1] / "docs" / "scheduling.md").read_text(encoding="utf-8")
+    _, command, shown = text.partition("```\n$ rnncc ")
+    line, _, rest = shown.partition("\n")
+    assert command
+    assert rest.startswith(run(*line.split()).stdout)
