@@ -292,7 +292,7 @@ def test_constructor_errors() -> None:
         ({"num_layers": 0}, "num_layers"),
         ({"hidden_size": 0}, "hidden_size"),
         ({"num_heads": 4}, "num_heads must divide"),
-        ({"backend": "cuda"}, "backend"),
+        ({"backend": "tpu"}, "backend"),
     ]
     for keywords, message in cases:
         with pytest.raises(ValueError, match=message):

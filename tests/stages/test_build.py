@@ -261,13 +261,14 @@ import sys
 sys.path.insert(0, {root!r})
 from rnncc.cache import digest
 from rnncc.compiler import _produce
+from rnncc.ir.problem import Problem
 from rnncc.paths import shipped_cells
 from rnncc.read import read_source
 from rnncc.stages.build import Nvcc, Toolchain
 for path in shipped_cells():
     if path.stem in ("lstm", "slstm", "onlstm", "lmu", "layernormlstm"):
-        nvcc = Nvcc("none", "", ("sm_90a",))
-        product = _produce(read_source(path), path.stem, {{}}, Toolchain(("none",), ""), nvcc)
+        nvcc, problems = Nvcc("none", "", ("sm_90a",)), (Problem(64, 1, "bf16"),)
+        product = _produce(read_source(path), path.stem, {{}}, Toolchain(("none",), ""), nvcc, problems)
         files = product.files + product.bundle.files
         print(path.stem, digest(*(part for file in files for part in (file.path, file.text))))
 """
