@@ -194,9 +194,3 @@ def fused_problems(hidden: int | None, heads: int | None, dtype: str | None) -> 
             "kernels for one size are 16-bit; float32 has those for every size", param_hint="--dtype"
         )
     return (problem_of(hidden, heads, dtype),)
-
-
-def note_gpu_options(*given: object) -> None:
-    """Say that sizes given for GPU kernels change nothing yet."""
-    if any(value is not None for value in given):
-        click.echo("rnncc: no kernel is made for one size yet; all take every size at run time", err=True)

@@ -121,7 +121,7 @@ class _Fuser:
                 if slot.width != self.width or slot.ahead:
                     raise _Unfit(f"{slot.name} has another width than the sums")
                 edges.append(FusedEdge(slot.name, slot.link, slot.place, finals.get(slot.name)))
-        if {edge.name for edge in edges} < set(finals):
+        if not set(finals) <= {edge.name for edge in edges}:
             raise _Unfit("a final state is no value of the step")
         return tuple(edges)
 
