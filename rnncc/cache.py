@@ -171,6 +171,10 @@ class Cache:
         except OSError as error:
             raise _unwritable(self.root, error) from None
 
+    def usage(self) -> tuple[int, int]:
+        """How many packages are here, and the bytes of everything. Other processes may build and drop meanwhile."""
+        return len(_by_age(self.root / "packages")), _bytes(self.root)
+
     def trim(self) -> None:
         """Drop what was used longest ago until the cache is within its limit, and what killed processes left."""
         limit = limit_bytes()
@@ -305,9 +309,15 @@ def _touch(path: Path) -> None:
 
 
 def _bytes(path: Path) -> int:
+    """What a file, or a folder with all in it, takes; nothing where there is neither."""
     if path.is_file():
         return path.stat().st_size
-    return sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
+    size = 0
+    for folder, _, names in os.walk(path):  # unlike rglob, passes over a folder that goes meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):  # another process removed it
+                size += os.stat(os.path.join(folder, name)).st_size
+    return size
 
 
 def _sync(folder: Path) -> None:

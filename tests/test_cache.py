@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -164,6 +166,30 @@ def test_the_latest_logs_stay(tmp_path: Path) -> None:
         os.utime(log, (number, number))
     kept = {path.name for path in (tmp_path / "logs").iterdir()}
     assert kept == {f"log{number}.log" for number in range(10, 60)}
+
+
+def test_usage_counts_while_others_build_and_drop(tmp_path: Path) -> None:
+    kept = tmp_path / "packages" / "kept" / "cell"
+    kept.mkdir(parents=True)
+    (kept / "_rnncc.json").write_bytes(b"12345")
+    ended = threading.Event()
+
+    def churn() -> None:
+        while not ended.is_set():
+            work = tmp_path / "tmp" / "work" / "deep"
+            work.mkdir(parents=True)
+            (work / "file").write_bytes(b"1")
+            shutil.rmtree(tmp_path / "tmp")
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(churn)
+        try:
+            counts = [Cache(tmp_path).usage() for _ in range(3000)]
+        finally:
+            ended.set()
+        other.result()
+    assert {packages for packages, _ in counts} == {1}
+    assert {size for _, size in counts} <= {5, 6}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from rnncc.cache import default_root
+from rnncc.cache import Cache, default_root
 from rnncc.cli.output import ignore_missing_numpy, json_option, print_json, table
 from rnncc.diagnostics import RnnccError
 from rnncc.paths import shipped_cells
@@ -111,10 +111,9 @@ def _instructions() -> str:
 
 
 def _cache() -> dict[str, Any]:
-    root = default_root()
-    packages = [folder for folder in (root / "packages").glob("*") if folder.is_dir()]
-    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-    return {"folder": str(root), "packages": len(packages), "bytes": size}
+    cache = Cache(default_root())
+    packages, size = cache.usage()
+    return {"folder": str(cache.root), "packages": packages, "bytes": size}
 
 
 def _advice(found: dict[str, Any]) -> list[str]:
