@@ -40,6 +40,7 @@ class Table(Enum):
     SEQUENCES = "SEQUENCES"
     FINAL = "FINAL"
     SAVED = "SAVED"
+    ROUNDED = "ROUNDED"  # entries of the same list, in the streams' dtype where the backend keeps them so
     D_SEQUENCES = "D_SEQUENCES"
     D_FINAL = "D_FINAL"
     D_STREAMS = "D_STREAMS"

@@ -97,11 +97,12 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
     def loop_of(lengths: Tensor | None, reset: Tensor | None) -> LoopSpec:
         return segment.plain if lengths is None and reset is None else segment.masked
 
-    def shared(loop: LoopSpec, dtype: torch.dtype, wanted: Sequence[int]) -> list[int]:
+    def shared(loop: LoopSpec, first: Tensor, wanted: Sequence[int]) -> list[int]:
         """For each saved tensor the place in `sequences` of the returned one that holds the same, or -1."""
-        if dtype not in (torch.float32, torch.float64):
-            return [-1] * len(loop.saved)
-        return [list(wanted).index(same) if same in wanted else -1 for same in loop.saved_sequence]
+        return [
+            list(wanted).index(same) if same in wanted and dtype == first.dtype else -1
+            for same, dtype in zip(loop.saved_sequence, _saved_dtypes(loop, first), strict=True)
+        ]
 
     def fake_forward(
         streams: Any, weights: Any, states: Any, offsets: Any, lengths: Any, reset: Any, seed: Any,
@@ -111,7 +112,6 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         _check_devices(first, (*streams, *weights, *states, lengths, reset))
         steps, columns = first.shape[:2]
         n = _named(cell, sizes, num_heads)
-        compute = torch.float64 if first.dtype == torch.float64 else torch.float32
 
         def make(what: TensorSpec, dtype: torch.dtype) -> Tensor:
             return first.new_empty((steps, columns, what.width(n)), dtype=dtype)  # type: ignore[no-any-return]
@@ -119,8 +119,8 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         loop = loop_of(lengths, reset)
         saved = []
         if training:
-            where = shared(loop, first.dtype, sequences)
-            saved = [make(what, compute) for what, same in zip(loop.saved, where, strict=True) if same < 0]
+            each = zip(loop.saved, _saved_dtypes(loop, first), shared(loop, first, sequences), strict=True)
+            saved = [make(what, dtype) for what, dtype, same in each if same < 0]
         finals = [state.new_empty((columns, spec.width(n))) for state, spec in zip(states, segment.states, strict=True)]
         return [make(segment.sequences[i], first.dtype) for i in sequences], finals, saved
 
@@ -142,7 +142,7 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
             raise RuntimeError(f"{forward_name} was called with training=False, but a gradient is needed")
         sequences, _, extra = output
         fresh = iter(extra)
-        where = shared(loop_of(lengths, reset), streams[0].dtype, wanted)
+        where = shared(loop_of(lengths, reset), streams[0], wanted)
         saved = [next(fresh) if same < 0 else sequences[same] for same in where]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*extra)
@@ -186,6 +186,12 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
     _implement(library, f"{segment.name}_forward", autograd_of_lists(forward_op, 3, setup, backward), "Autograd")
     torch.library.register_autograd(backward_name, refuse, lib=library)
     _implement(library, f"{segment.name}_forward", autocast, "AutocastCPU", "AutocastCUDA")
+
+
+def _saved_dtypes(loop: LoopSpec, first: Tensor) -> list[torch.dtype]:
+    """Of the tensors that a training forward saves; `first` is the call's first stream."""
+    compute = torch.float64 if first.dtype == torch.float64 else torch.float32
+    return [first.dtype if rounded and first.is_cuda else compute for rounded in loop.saved_rounded]
 
 
 def _check_devices(first: Tensor, tensors: Sequence[Tensor | None]) -> None:

@@ -122,12 +122,14 @@ class WeightSpec:
 class LoopSpec:
     """The plain or the masked loop: its weights and what its training forward saves.
 
-    `saved_sequence`: for each saved tensor the sequence that holds the same values, or -1.
+    For each saved tensor: `saved_sequence`, the sequence that holds the same values, or -1; `saved_rounded`, whether a
+    GPU keeps it in the streams' dtype.
     """
 
     weights: tuple[WeightSpec, ...]
     saved: tuple[TensorSpec, ...] = ()
     saved_sequence: tuple[int, ...] = ()
+    saved_rounded: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

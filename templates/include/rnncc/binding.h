@@ -18,6 +18,7 @@ struct rnncc_loop {
   int32_t weights;  // the masked loop also reads the learned initial states
   int32_t saved;
   const int32_t* saved_sequence;  // for each saved tensor: the sequence that holds the same values, or -1
+  const bool* saved_rounded;      // for each: whether a GPU keeps it in the streams' dtype
   rnncc_size_function weight_elements;
   rnncc_size_function saved_widths;
   rnncc_forward_function forward;
@@ -258,13 +259,14 @@ void forward_op(StableValue* stack, uint64_t, uint64_t) {
   }
   std::vector<rnncc_tensor> kept(run.loop.saved, rnncc_tensor{nullptr, 0, 0, run.compute});
   for (int32_t i = 0; training && i < run.loop.saved; ++i) {
-    // A state's sequence that is returned in the compute dtype is what the backward reads: it is not stored twice.
+    // A state's sequence that is returned in the dtype that the backward reads is not stored twice.
     const int32_t same = run.loop.saved_sequence[i];
-    if (same >= 0 && run.type == run.compute && returned[same]) {
+    const rnncc_dtype dtype = run.loop.saved_rounded[i] && !run.device.is_cpu() ? run.type : run.compute;
+    if (same >= 0 && run.type == dtype && returned[same]) {
       kept[i] = out[same];
       continue;
     }
-    saved.push_back(empty({run.steps, run.columns, run.saved_widths[i]}, torch_dtype(run.compute), run.device));
+    saved.push_back(empty({run.steps, run.columns, run.saved_widths[i]}, torch_dtype(dtype), run.device));
     kept[i] = describe(saved.back());
   }
   if (run.is_empty()) {

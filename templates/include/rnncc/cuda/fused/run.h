@@ -185,9 +185,12 @@ class FusedRun {
         continue;
       }
       const Destination& to = tables_.destinations[slot.first_destination + info_.write_places[w]];
-      if (to.table == SAVED && !training_) continue;
+      if (is_saved(to.table) && !training_) continue;
       const rnncc_tensor& t = tensors_.at(to.table, to.index);
-      writes.push_back(along(t, dim(to.offset)));
+      const FusedPlace place = along(t, dim(to.offset));
+      // A returned sequence that is also what was saved is written once.
+      const bool again = std::any_of(writes.begin(), writes.end(), [&](const FusedPlace& w) { return w.base == place.base; });
+      writes.push_back(again ? FusedPlace{} : place);
       if (writes.back().base && reinterpret_cast<uintptr_t>(writes.back().base) % 4 != 0) return false;
       if (t.data && !records.count(s)) records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.column, t.dtype};
     }
