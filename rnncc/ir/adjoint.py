@@ -54,7 +54,7 @@ class Adjoint:
     segment: Segment
     saved: tuple[str, ...]
     saved_states: tuple[str, ...]
-    rounded: frozenset[str]
+    rounded: tuple[str, ...]
     streams_read: tuple[str, ...]
     recompute: tuple[Node, ...]
     nodes: tuple[Node, ...]

@@ -56,6 +56,11 @@ class Place:
     index: int
     offset: Dim
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether a training forward writes it and a backward reads it."""
+        return self.table in (Table.SAVED, Table.ROUNDED)
+
 
 @dataclass(frozen=True, slots=True)
 class ReadSlot:

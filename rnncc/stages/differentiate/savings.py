@@ -55,7 +55,7 @@ def choose(segment: Segment, needed: Iterable[str]) -> Savings:
     )
 
 
-def rounded(segment: Segment, savings: Savings, bounds: Bounds, elementwise: Container[str]) -> frozenset[str]:
+def rounded(segment: Segment, savings: Savings, bounds: Bounds, elementwise: Container[str]) -> tuple[str, ...]:
     """`rounded` of an Adjoint; `elementwise` are the names that the backward step's own nodes read. What is not bounded
     may overflow in float16, and stands in an exponent too often. A sum of products has operands in the streams' dtype
     already."""
@@ -70,9 +70,9 @@ def rounded(segment: Segment, savings: Savings, bounds: Bounds, elementwise: Con
             case _:
                 return False
 
-    values = {name for name in savings.saved if fits(name)}
-    only_products = {s for s in savings.saved_states if s not in elementwise and f"{s}__1" not in elementwise}
-    return frozenset(values | only_products)
+    values = [name for name in savings.saved if fits(name)]
+    only_products = [s for s in savings.saved_states if s not in elementwise and f"{s}__1" not in elementwise]
+    return (*values, *only_products)
 
 
 def alive(nodes: Iterable[Node], yields: Iterable[str]) -> tuple[Node, ...]:

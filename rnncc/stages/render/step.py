@@ -9,7 +9,6 @@ from rnncc.ir.fused import FusedLoop, FusedStatement, FusedWrite
 from rnncc.ir.kernel import Table
 from rnncc.stages.render.cpp import expression_text
 
-_SAVED = (Table.SAVED, Table.ROUNDED)
 # Operators of fast.cuh.
 _FAST = {"tanh": "fast__", "sigmoid": "fast__"}
 
@@ -43,7 +42,7 @@ class StepText:
 
 def inference_writes(loop: FusedLoop) -> tuple[FusedWrite, ...]:
     """Without what only a backward reads."""
-    return tuple(write for write in loop.writes if write.place is not None and write.place.table not in _SAVED)
+    return tuple(write for write in loop.writes if write.place is not None and not write.place.is_saved)
 
 
 def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], source: str) -> StepText:
