@@ -8,6 +8,8 @@
 namespace rnncc {
 
 constexpr uint32_t NOT_YET = 0xffffffffu;
+// Without branches: && would make four.
+RNNCC_DEVICE bool has_come(const uint4& v) { return (v.x != NOT_YET) & (v.y != NOT_YET) & (v.z != NOT_YET) & (v.w != NOT_YET); }
 
 template <class Step_, int H_, int BLOCKS_, int K_WARPS_, int TILES_, int REGISTER_TILES_>
 struct GridShape {
@@ -16,8 +18,12 @@ struct GridShape {
   static constexpr int H = H_, BLOCKS = BLOCKS_, K_WARPS = K_WARPS_, TILES = TILES_;
   static constexpr int UNITS = BLOCKS * 8, CTAS = ceil_div(H, UNITS), THREADS = K_WARPS * 32, COLUMNS = TILES * 8;
   static constexpr int DEPTH = ceil_div(H, 32) * 32;  // K of one operand
+  // The exchange is [step][column][head][operand][DEPTH]: what a warp reads of it lies in a row.
+  static constexpr int OPERAND_BYTES = DEPTH * 2, HEAD_BYTES = Step::OPERANDS * OPERAND_BYTES;
   static constexpr int HALVES = Step::SUMS * BLOCKS, ROWS = ceil_div(HALVES, 2);
   static constexpr int CHUNKS = ceil_div(Step::OPERANDS * DEPTH / 32, K_WARPS);  // of 32 terms, of a warp
+  // Whether chunks have terms of no operand, whose places are never written.
+  static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > Step::OPERANDS * DEPTH;
   static constexpr int SHARED_CHUNKS = CHUNKS > REGISTER_TILES_ / 2 ? CHUNKS - REGISTER_TILES_ / 2 : 0;
   static constexpr int REGISTER_CHUNKS = CHUNKS - SHARED_CHUNKS;
   __host__ __device__ static constexpr bool in_shared(int c) { return (c + 1) * SHARED_CHUNKS / CHUNKS > c * SHARED_CHUNKS / CHUNKS; }
@@ -82,11 +88,32 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     if (item < S::ITEMS) {
-items[o].begin(call, feed, head, unit0, u * 8, first_column, n * 8, columns);
+      items[o].begin(call, feed, head, unit0, u * 8, first_column, n * 8, columns);
     }
   }
   constexpr int STAGES = S::Inputs::STAGES;
   for (int s = 0; s < STAGES - 1; ++s) feed.fetch(s);
+
+  // A step of the exchange begins at an address that all threads have; a thread's places in it are offsets of 32 bits, of
+  // which the host sees that they fit.
+  const uint32_t exchange_column = uint32_t(call.exchange.column), exchange_head = head * S::HEAD_BYTES;
+  const auto exchange_at = [&](int t) { return call.exchange.base + int64_t(t) * call.exchange.step; };
+  uint32_t mine[S::OWNED];  // the lane's operands of an item
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o) {
+    const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
+    mine[o] = (first_column + n * 8 + row) * exchange_column + exchange_head + (unit0 + u * 8 + 2 * q) * 2;
+  }
+  // Where the lane's terms of chunk 0 lie in its columns. Columns that are not there are those of the last one: their sums
+  // go nowhere.
+  uint32_t terms[S::TILES];
+#pragma unroll
+  for (int n = 0; n < S::TILES; ++n)
+    terms[n] = (first_column + min(n * 8 + row, columns - 1)) * exchange_column + exchange_head + warp * (S::CHUNKS * 64) + q * 16;
+  const auto is_wanted = [&](int c) {
+    const int term = (warp * S::CHUNKS + c) * 32;
+    return !S::PADDED || (term < Step::OPERANDS * S::DEPTH && term % S::DEPTH + q * 8 < S::H);
+  };
 
   // start(t), and its operands to the others.
   const auto start = [&](int o, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
@@ -98,10 +125,7 @@ items[o].begin(call, feed, head, unit0, u * 8, first_column, n * 8, columns);
 #pragma unroll
     for (int p = 0; p < Step::OPERANDS; ++p) {
       const uint32_t two = transpose8x8(pack<E>(operand[0][p], operand[1][p]));
-      if (items[o].exchanged)
-        store4_relaxed(call.exchange.base + t * call.exchange.step + (first_column + n * 8 + row) * call.exchange.column +
-                           p * call.exchange_operand + (int64_t(head) * S::H + unit0 + u * 8 + 2 * q) * 2,
-                       two);
+      if (items[o].exchanged) store4_relaxed(exchange_at(t) + mine[o] + p * S::OPERAND_BYTES, two);
     }
   };
   if (call.steps > 0) feed.wait(0);
@@ -119,37 +143,30 @@ items[o].begin(call, feed, head, unit0, u * 8, first_column, n * 8, columns);
 #pragma unroll
     for (int c0 = 0; c0 < S::CHUNKS; c0 += S::BATCH) {
       uint4 h[S::TILES][S::BATCH];
-      const char* const from = call.exchange.base + t * call.exchange.step + (first_column + row) * call.exchange.column + int64_t(head) * S::H * 2;
-      bool wanted[S::BATCH];
-      int64_t at[S::BATCH];
+      const char* const from = exchange_at(t);
+      const auto ask = [&](int n, int b) { return load16_relaxed(from + terms[n] + (c0 + b) * 64); };
+      bool complete = true;
 #pragma unroll
-      for (int b = 0; b < S::BATCH; ++b) {
-        const int term = (warp * S::CHUNKS + c0 + b) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
-        wanted[b] = c0 + b < S::CHUNKS && operand < Step::OPERANDS && k < S::H;
-        at[b] = operand * call.exchange_operand + k * 2;
+      for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
         for (int n = 0; n < S::TILES; ++n)
-          h[n][b] = wanted[b] && n * 8 + row < columns ? make_uint4(NOT_YET, 0, 0, 0) : make_uint4(0, 0, 0, 0);
-      }
-      bool complete;
-      do {
+          h[n][b] = c0 + b < S::CHUNKS && is_wanted(c0 + b) ? ask(n, b) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+      for (int b = 0; b < S::BATCH; ++b)
+#pragma unroll
+        for (int n = 0; n < S::TILES; ++n) complete &= has_come(h[n][b]);
+      while (!__all_sync(~0u, complete)) {
 #pragma unroll
         for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
-          for (int n = 0; n < S::TILES; ++n) {
-            const uint4 v = h[n][b];
-            if (v.x == NOT_YET || v.y == NOT_YET || v.z == NOT_YET || v.w == NOT_YET)
-              h[n][b] = load16_relaxed(from + at[b] + n * 8 * call.exchange.column);
-          }
+          for (int n = 0; n < S::TILES; ++n)
+            if (!has_come(h[n][b])) h[n][b] = ask(n, b);
         complete = true;
 #pragma unroll
         for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
-          for (int n = 0; n < S::TILES; ++n) {
-            const uint4 v = h[n][b];
-            complete = complete && v.x != NOT_YET && v.y != NOT_YET && v.z != NOT_YET && v.w != NOT_YET;
-          }
-      } while (!__all_sync(~0u, complete));
+          for (int n = 0; n < S::TILES; ++n) complete &= has_come(h[n][b]);
+      }
 #pragma unroll
       for (int b = 0; b < S::BATCH; ++b) {
         const int c = c0 + b;
@@ -226,8 +243,8 @@ items[o].begin(call, feed, head, unit0, u * 8, first_column, n * 8, columns);
           // The lines that will be polled are brought from memory before anyone asks for them.
 #pragma unroll
           for (int p = 0; p < Step::OPERANDS; ++p)
-            prefetch_l2(call.exchange.base + (t + S::AHEAD) * call.exchange.step + (first_column + lane) * call.exchange.column +
-                            p * call.exchange_operand + (int64_t(head) * S::H + unit0) * 2,
+            prefetch_l2(exchange_at(t + S::AHEAD) +
+                            ((first_column + lane) * exchange_column + exchange_head + unit0 * 2 + p * S::OPERAND_BYTES),
                         min(S::UNITS, S::H - unit0) * 2);
         }
         named_wait(3 + buffer, S::THREADS);

@@ -189,6 +189,7 @@ class FusedRun {
       const rnncc_tensor& t = tensors_.at(to.table, to.index);
       writes.push_back(along(t, dim(to.offset)));
       if (writes.back().base && reinterpret_cast<uintptr_t>(writes.back().base) % 4 != 0) return false;
+      if (writes.back().column * call_.columns > UINT32_MAX) return false;
       if (t.data && !records.count(s)) records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.column, t.dtype};
     }
     std::copy(writes.begin(), writes.end(), take<FusedPlace>(int(writes.size())));
@@ -210,14 +211,14 @@ class FusedRun {
     float* constants = take<float>((at_least_one(tables_.constant_count) + 1) / 2 * 2);
     for (int c = 0; c < tables_.constant_count; ++c) constants[c] = float(call_.constants[c]);
     FusedPlace* exchange = take<FusedPlace>(1);
-    int64_t* operand = take<int64_t>(1);
     if (grid) {
-      const int64_t row = call_.heads * kernel_.units * 2, column = row * info_.operands, step = column * call_.columns;
+      // As GridShape has it. A step's part is small: all blocks that have a place in it run at once.
+      const int64_t column = call_.heads * info_.operands * round_up(kernel_.units, 32) * 2, step = column * call_.columns;
+      if (step > UINT32_MAX) return false;
       exchange_ = empty({step * call_.steps}, aoti_torch_dtype_uint8(), tensors_.device);
       check_cuda(driver().cuMemsetD8Async(uint64_t(exchange_.data()), 0xff, size_t(step * call_.steps), current_stream(tensors_.device.index)),
                  "clearing the exchange");
       *exchange = {static_cast<char*>(exchange_.data()), step, column};
-      *operand = row;
     }
     return true;
   }

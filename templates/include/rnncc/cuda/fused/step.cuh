@@ -59,8 +59,7 @@ struct FusedCall {
   Edge last[at_least_one(Step::EDGES)];     // null: not wanted
   Edge vectors[at_least_one(Step::VECTORS)];  // `column`: 1, or 0 where all units have one number
   float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
-  Place exchange;  // operands as messages between CTAs of the grid; operand j at j * exchange_operand bytes
-  int64_t exchange_operand;
+  Place exchange;  // operands as messages between CTAs of the grid (grid.cuh)
 };
 
 template <class E>
