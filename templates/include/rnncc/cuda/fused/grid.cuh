@@ -3,7 +3,7 @@
 // of itself whether it has come. No barrier, no fence.
 #pragma once
 
-#include "step.cuh"
+#include "resident.cuh"
 
 namespace rnncc {
 
@@ -24,16 +24,13 @@ struct GridShape {
   static constexpr int CHUNKS = ceil_div(Step::OPERANDS * DEPTH / 32, K_WARPS);  // of 32 terms, of a warp
   // Whether chunks have terms of no operand, whose places are never written.
   static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > Step::OPERANDS * DEPTH;
-  static constexpr int SHARED_CHUNKS = CHUNKS > REGISTER_TILES_ / 2 ? CHUNKS - REGISTER_TILES_ / 2 : 0;
-  static constexpr int REGISTER_CHUNKS = CHUNKS - SHARED_CHUNKS;
-  __host__ __device__ static constexpr bool in_shared(int c) { return (c + 1) * SHARED_CHUNKS / CHUNKS > c * SHARED_CHUNKS / CHUNKS; }
-  __host__ __device__ static constexpr int shared_before(int c) { return c * SHARED_CHUNKS / CHUNKS; }
+  using Matrix = Resident<CHUNKS, ROWS, REGISTER_TILES_ / 2>;
   static constexpr int BATCH = CHUNKS * TILES <= 8 ? CHUNKS : at_least_one(8 / TILES);  // chunks polled at a time
   static constexpr int ITEMS = BLOCKS * TILES, OWNED = ceil_div(ITEMS, K_WARPS);
   static constexpr int AHEAD = 4;
   using Inputs = Feed<Step, H, UNITS, COLUMNS, THREADS>;
   static constexpr int PARTIAL_BYTES = 2 * K_WARPS * TILES * HALVES * 256;
-  static constexpr int MATRIX_BYTES = K_WARPS * SHARED_CHUNKS * ROWS * 1024;
+  static constexpr int MATRIX_BYTES = K_WARPS * Matrix::WARP_BYTES;
   static constexpr int SHARED_BYTES = PARTIAL_BYTES + MATRIX_BYTES + Inputs::BYTES;
   static_assert(H % 8 == 0);
 };
@@ -44,40 +41,22 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
   using E = typename Step::Element;
   extern __shared__ __align__(128) char shared[];
   float2* const partial = reinterpret_cast<float2*>(shared);
-  uint4* const shared_matrix = reinterpret_cast<uint4*>(shared + S::PARTIAL_BYTES);
-  char* const inputs = shared + S::PARTIAL_BYTES + S::MATRIX_BYTES;
+  char* const matrices = shared + S::PARTIAL_BYTES;
+  char* const inputs = matrices + S::MATRIX_BYTES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
-  const int rank = blockIdx.x % S::CTAS, head = blockIdx.x / S::CTAS % call.heads, group = blockIdx.x / S::CTAS / call.heads;
-  const int first_column = group * call.group_columns;
-  const int columns = min(call.group_columns, call.columns - first_column);
+  const Seat seat = seat_of<S::CTAS>(call);
+  const int rank = seat.rank, head = seat.head, first_column = seat.first_column, columns = seat.columns;
   const int unit0 = rank * S::UNITS;
 
   // Half-tile h is sum h % SUMS of block h / SUMS. Chunk c of this warp covers 32 terms of one operand.
-  uint4 a[at_least_one(S::REGISTER_CHUNKS)][S::ROWS][2];
-#pragma unroll
-  for (int c = 0; c < S::CHUNKS; ++c) {
+  typename S::Matrix matrix;
+  matrix.fill(matrices, warp, [&](int c, int m, int i) {
     const int term = (warp * S::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
-#pragma unroll
-    for (int m = 0; m < S::ROWS; ++m) {
-      uint4 v[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int half = 2 * m + i, sum = half % Step::SUMS, unit = unit0 + half / Step::SUMS * 8 + row;
-        v[i] = half < S::HALVES && operand < Step::OPERANDS
-                   ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], head, unit, k)
-                   : make_uint4(0, 0, 0, 0);
-      }
-      const uint4 even = make_uint4(v[0].x, v[1].x, v[0].y, v[1].y), odd = make_uint4(v[0].z, v[1].z, v[0].w, v[1].w);
-      if (!S::in_shared(c)) {
-        a[c - S::shared_before(c)][m][0] = even;
-        a[c - S::shared_before(c)][m][1] = odd;
-      } else {
-        uint4* const to = shared_matrix + (((warp * S::SHARED_CHUNKS + S::shared_before(c)) * S::ROWS + m) * 2) * 32 + lane;
-        to[0] = even;
-        to[32] = odd;
-      }
-    }
-  }
+    const int half = 2 * m + i, sum = half % Step::SUMS, unit = unit0 + half / Step::SUMS * 8 + row;
+    return half < S::HALVES && operand < Step::OPERANDS
+               ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], head, unit, k)
+               : make_uint4(0, 0, 0, 0);
+  });
 
   typename S::Inputs feed;
   feed.begin(call, head, unit0, first_column, columns, inputs);
@@ -142,7 +121,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
     float acc[S::TILES][S::ROWS][4] = {};
 #pragma unroll
     for (int c0 = 0; c0 < S::CHUNKS; c0 += S::BATCH) {
-      uint4 h[S::TILES][S::BATCH];
+      uint4 h[S::BATCH][S::TILES];
       const char* const from = exchange_at(t);
       const auto ask = [&](int n, int b) { return load16_relaxed(from + terms[n] + (c0 + b) * 64); };
       bool complete = true;
@@ -150,47 +129,26 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
       for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
         for (int n = 0; n < S::TILES; ++n)
-          h[n][b] = c0 + b < S::CHUNKS && is_wanted(c0 + b) ? ask(n, b) : make_uint4(0, 0, 0, 0);
+          h[b][n] = c0 + b < S::CHUNKS && is_wanted(c0 + b) ? ask(n, b) : make_uint4(0, 0, 0, 0);
 #pragma unroll
       for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
-        for (int n = 0; n < S::TILES; ++n) complete &= has_come(h[n][b]);
+        for (int n = 0; n < S::TILES; ++n) complete &= has_come(h[b][n]);
       while (!__all_sync(~0u, complete)) {
 #pragma unroll
         for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
           for (int n = 0; n < S::TILES; ++n)
-            if (!has_come(h[n][b])) h[n][b] = ask(n, b);
+            if (!has_come(h[b][n])) h[b][n] = ask(n, b);
         complete = true;
 #pragma unroll
         for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
-          for (int n = 0; n < S::TILES; ++n) complete &= has_come(h[n][b]);
+          for (int n = 0; n < S::TILES; ++n) complete &= has_come(h[b][n]);
       }
 #pragma unroll
-      for (int b = 0; b < S::BATCH; ++b) {
-        const int c = c0 + b;
-        if (c >= S::CHUNKS) continue;
-        uint4 even[S::ROWS], odd[S::ROWS];
-#pragma unroll
-        for (int m = 0; m < S::ROWS; ++m) {
-          if (!S::in_shared(c)) {
-            even[m] = a[c - S::shared_before(c)][m][0];
-            odd[m] = a[c - S::shared_before(c)][m][1];
-          } else {
-            const uint4* const at = shared_matrix + (((warp * S::SHARED_CHUNKS + S::shared_before(c)) * S::ROWS + m) * 2) * 32 + lane;
-            even[m] = at[0];
-            odd[m] = at[32];
-          }
-        }
-#pragma unroll
-        for (int n = 0; n < S::TILES; ++n) {
-#pragma unroll
-          for (int m = 0; m < S::ROWS; ++m) mma<E>(acc[n][m], even[m], h[n][b].x, h[n][b].y);
-#pragma unroll
-          for (int m = 0; m < S::ROWS; ++m) mma<E>(acc[n][m], odd[m], h[n][b].z, h[n][b].w);
-        }
-      }
+      for (int b = 0; b < S::BATCH; ++b)
+        if (c0 + b < S::CHUNKS) multiply_pair<E>(matrix, c0 + b, h[b], acc, acc);
     }
     // Sums over K: [buffer][half-tile, tile][warp][lane].
     float2* const parts = partial + buffer * S::HALVES * S::TILES * S::K_WARPS * 32 + lane;

@@ -36,11 +36,6 @@ RNNCC_DEVICE uint32_t transpose8x8(uint32_t v) {
   return d;
 }
 
-RNNCC_DEVICE uint32_t cluster_rank() {
-  uint32_t r;
-  asm("mov.u32 %0,%%cluster_ctarank;" : "=r"(r));
-  return r;
-}
 // The address of the same place in the shared memory of CTA `rank` of the cluster.
 RNNCC_DEVICE uint32_t peer_address(uint32_t address, uint32_t rank) {
   uint32_t r;

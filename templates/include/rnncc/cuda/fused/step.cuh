@@ -62,6 +62,21 @@ struct FusedCall {
   Place exchange;  // operands as messages between CTAs of the grid (grid.cuh)
 };
 
+// Where a block works: blocks of a head and group of columns lie next to each other, as those of a cluster do.
+struct Seat {
+  int rank, head, first_column, columns;
+};
+template <int CTAS, class Step>
+RNNCC_DEVICE Seat seat_of(const FusedCall<Step>& call) {
+  const int group = blockIdx.x / CTAS / call.heads;
+  Seat seat;
+  seat.rank = blockIdx.x % CTAS;
+  seat.head = blockIdx.x / CTAS % call.heads;
+  seat.first_column = group * call.group_columns;
+  seat.columns = min(call.group_columns, call.columns - seat.first_column);
+  return seat;
+}
+
 template <class E>
 RNNCC_DEVICE float take(const Edge& edge, int64_t column, int64_t unit) {
   if (!edge.base) return 0.0f;
