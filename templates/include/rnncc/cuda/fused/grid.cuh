@@ -124,28 +124,25 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
       uint4 h[S::BATCH][S::TILES];
       const char* const from = exchange_at(t);
       const auto ask = [&](int n, int b) { return load16_relaxed(from + terms[n] + (c0 + b) * 64); };
-      bool complete = true;
 #pragma unroll
       for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
         for (int n = 0; n < S::TILES; ++n)
           h[b][n] = c0 + b < S::CHUNKS && is_wanted(c0 + b) ? ask(n, b) : make_uint4(0, 0, 0, 0);
+      const auto all_have_come = [&] {
+        bool all = true;
 #pragma unroll
-      for (int b = 0; b < S::BATCH; ++b)
+        for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
-        for (int n = 0; n < S::TILES; ++n) complete &= has_come(h[b][n]);
-      while (!__all_sync(~0u, complete)) {
+          for (int n = 0; n < S::TILES; ++n) all &= has_come(h[b][n]);
+        return __all_sync(~0u, all);
+      };
+      for (Spin spin; !all_have_come(); spin.poll())
 #pragma unroll
         for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
           for (int n = 0; n < S::TILES; ++n)
             if (!has_come(h[b][n])) h[b][n] = ask(n, b);
-        complete = true;
-#pragma unroll
-        for (int b = 0; b < S::BATCH; ++b)
-#pragma unroll
-          for (int n = 0; n < S::TILES; ++n) complete &= has_come(h[b][n]);
-      }
 #pragma unroll
       for (int b = 0; b < S::BATCH; ++b)
         if (c0 + b < S::CHUNKS) multiply_pair<E>(matrix, c0 + b, h[b], acc, acc);

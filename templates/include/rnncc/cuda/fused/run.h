@@ -118,11 +118,14 @@ class FusedRun {
     const CUlaunchConfig launch = config(unsigned(kernel_.blocks), false, attribute);
     int count = 0;
     check_cuda(driver().cuOccupancyMaxActiveClusters(&count, function, &launch), "counting clusters of " + kernel_.kernel);
-    if (count < 1) fail("no cluster of " + std::to_string(kernel_.blocks) + " blocks of " + kernel_.kernel + " fits this GPU");
+    if (count < 1)
+      fail(kernel_.kernel + " needs " + std::to_string(kernel_.blocks) + " thread blocks of " + std::to_string(kernel_.threads) +
+           " threads and " + std::to_string(kernel_.shared_bytes) + " bytes of shared memory in a cluster, this GPU runs none");
     return count;
   }
 
   void launch(CUfunction function, unsigned blocks, bool grid) {
+    if (grid) require_residency(tensors_.device.index, function, kernel_.kernel, blocks, kernel_.threads, kernel_.shared_bytes);
     CUlaunchAttribute attribute;
     const CUlaunchConfig how = config(blocks, grid, attribute);
     void* parameters[] = {bytes_.data()};

@@ -259,11 +259,14 @@ template <class Step, int H>
 RNNCC_DEVICE uint4 matrix8(const void* matrix, int head, int unit, int k) {
   if (unit >= H || k >= H) return make_uint4(0, 0, 0, 0);
   const uint16_t* const from = static_cast<const uint16_t*>(matrix) + int64_t(head) * H * H;
-  if constexpr (!Step::TRANSPOSED) return *reinterpret_cast<const uint4*>(from + int64_t(unit) * H + k);
-  uint32_t w[4];
+  if constexpr (Step::TRANSPOSED) {
+    uint32_t w[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) w[i] = from[int64_t(k + 2 * i) * H + unit] | uint32_t(from[int64_t(k + 2 * i + 1) * H + unit]) << 16;
-  return make_uint4(w[0], w[1], w[2], w[3]);
+    for (int i = 0; i < 4; ++i) w[i] = from[int64_t(k + 2 * i) * H + unit] | uint32_t(from[int64_t(k + 2 * i + 1) * H + unit]) << 16;
+    return make_uint4(w[0], w[1], w[2], w[3]);
+  } else {
+    return *reinterpret_cast<const uint4*>(from + int64_t(unit) * H + k);
+  }
 }
 
 }  // namespace rnncc
