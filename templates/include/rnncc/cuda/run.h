@@ -88,6 +88,7 @@ class DeviceRun {
     const Gpu& on = gpu(device_.index);
     const Schedule schedule = make_schedule(tables_, dims_.data(), call_.columns, int(dtype_bytes(tensors_.scalar())), on);
     fill(schedule);
+    require_residency(device_.index, kernel, name, schedule.ctas, THREADS, schedule.shared_bytes);
     void* parameters[] = {arguments_.data()};
     check_cuda(driver().cuLaunchCooperativeKernel(kernel, unsigned(schedule.ctas), 1, 1, THREADS, 1, 1,
                                                   unsigned(schedule.shared_bytes), current_stream(device_.index), parameters),
