@@ -289,7 +289,7 @@ def fused_kernels(plan: KernelPlan, problems: Problems) -> list[FusedKernels]:
             named = {kernel.columns: kernel for kernel in reversed(schedule(loop, problem, GPUS["h200"]).kernels)}
             yield from ((program, named[columns]) for columns in sorted(named))
 
-    names = {"bf16": "bf16", "fp16": "f16"}
+    names = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
     return [FusedKernels(problem.units, names[problem.dtype], tuple(kernels(problem))) for problem in problems]
 
 

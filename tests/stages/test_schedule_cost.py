@@ -78,7 +78,7 @@ def predicted(loop: FusedLoop, row: Measured) -> float:
     """Microseconds; what a row leaves open is chosen by the model."""
     # As many heads as fill the GPU leave one group a head, hence the wanted columns.
     heads = 1 if row.family == "grid" else dict(H200.clusters)[row.given["blocks"]]
-    draft = FAMILIES[row.family](facts(loop), Problem(row.units, heads, "bf16", row.columns * row.groups), H200)
+    draft = FAMILIES[row.family](facts(loop, "bf16"), Problem(row.units, heads, "bf16", row.columns * row.groups), H200)
     known: dict[str, Variable] = {variable.name: variable for variable in draft.model.variables}
     solution = draft.model.minimise(draft.total, given={known[name]: value for name, value in row.given.items()})
     return solution.value(draft.step) / TENTHS_OF_NS

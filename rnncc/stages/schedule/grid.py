@@ -14,6 +14,7 @@ from rnncc.stages.schedule.draft import (
     Draft,
     by,
     ceil,
+    elements,
     registers_of,
     require_registers,
     require_shared,
@@ -33,7 +34,7 @@ _ADDRESS_REGISTERS, _FAR_REGISTERS, _NEAR_CHUNKS = 2, 6, 16
 
 def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     """The model of the family."""
-    rate = rates(target)
+    rate, of = rates(target), elements(problem)
     model = Model()
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # of 8 units, of a thread block
     tiles = model.choice("tiles", _TILES)  # of 8 columns, of a group
@@ -47,7 +48,8 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         return target.multiprocessors // (problem.heads * blocks_of(unit_block_count))
 
     def batch_of(tile_count: int) -> int:
-        return chunks if chunks * tile_count <= _POLLED else _POLLED // tile_count
+        polls = tile_count * of.size // 2
+        return chunks if chunks * polls <= _POLLED else max(1, _POLLED // polls)
 
     blocks = by(unit_blocks, _UNIT_BLOCKS, blocks_of)
     model.require(
@@ -57,7 +59,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     capacity = TILE_COLUMNS * tiles * by(unit_blocks, _UNIT_BLOCKS, seats)
     model.require(capacity >= problem.columns, because="columns: all groups must run at once")
 
-    rows = by(unit_blocks, _UNIT_BLOCKS, lambda u: ceil(facts.sums * u, 2))
+    fragments = by(unit_blocks, _UNIT_BLOCKS, lambda u: of.fragments(facts.sums * u))
     items = unit_blocks * tiles
     owned = ceil_div(items, _K_WARPS)
     spilled = require_registers(
@@ -65,19 +67,20 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         BASE_REGISTERS
         + facts.item_registers * owned
         + PIECE_REGISTERS * ceil_div(facts.pieces * items, 4 * _K_WARPS)
-        + 4 * rows * tiles
-        + by(tiles, _TILES, lambda n: 4 * n * batch_of(n))
+        + (8 if of.is_float else 4) * fragments * tiles
+        + by(tiles, _TILES, lambda n: 2 * of.size * n * batch_of(n))
         + (_ADDRESS_REGISTERS * chunks * tiles if facts.operands > 1 else 0)
         + _FAR_REGISTERS * max(0, chunks - _NEAR_CHUNKS)
-        + PAIR_REGISTERS * rows * (1 + register_chunks),
+        + PAIR_REGISTERS * fragments * (1 + register_chunks),
         registers_of(_K_WARPS),
     )
     halves = facts.sums * items
-    matrix_kilobytes = _K_WARPS * rows * (chunks - register_chunks)
+    matrix_kilobytes = _K_WARPS * fragments * (chunks - register_chunks)
+    staged = _K_WARPS * of.operand_bytes * tiles if of.is_float else 0
     # One table of both, as the digits of a number in base 8.
     both = range(8 * max(_UNIT_BLOCKS) + 8)
     feed_bytes = by(8 * unit_blocks + tiles, both, lambda key: facts.feed_bytes(key // 8, TILE_COLUMNS * (key % 8)))
-    shared_bytes = 512 * _K_WARPS * halves + PAIR_BYTES * matrix_kilobytes + feed_bytes
+    shared_bytes = 512 * _K_WARPS * halves + PAIR_BYTES * matrix_kilobytes + staged + feed_bytes
     require_shared(model, shared_bytes, target)
 
     columns = minimum(TILE_COLUMNS * tiles, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.columns, seats(u))))
@@ -85,9 +88,9 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     step = (
         rate.grid
         + rate.poll * by(tiles, _TILES, lambda n: ceil(chunks, batch_of(n)))
-        + ceil_div(20 * facts.operands * problem.units * columns * readers, target.l2_gb_s)
+        + ceil_div(10 * of.size * facts.operands * problem.units * columns * readers, target.l2_gb_s)
         + rate.grid_column * columns
-        + 2 * rate.product * ceil(_K_WARPS, 4) * chunks * rows * tiles
+        + of.product(rate) * ceil(_K_WARPS, 4) * chunks * fragments * tiles
         + rate.matrix * matrix_kilobytes
         + rate.half * halves
         + rate.reader * blocks

@@ -101,7 +101,7 @@ class DeviceRun {
  private:
   // By a fused kernel, if the package has one for these sizes.
   bool run_fused(const std::string& name) {
-    if (!fused_.sums || gpu(device_.index).major < 9 || tensors_.scalar() == RNNCC_FLOAT32 || call_.steps > INT32_MAX) return false;
+    if (!fused_.sums || gpu(device_.index).major < 9 || call_.steps > INT32_MAX) return false;
     const bool forward = call_.table[SEQUENCES], training = !forward || saves();
     const std::string program = training ? name : name.substr(0, name.rfind('_')) + "_inference";
     const int64_t units = dim(tables_.slots[fused_.edge_slots[0]].width) / call_.heads;

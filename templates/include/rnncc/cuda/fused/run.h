@@ -219,7 +219,7 @@ class FusedRun {
     FusedPlace* exchange = take<FusedPlace>(1);
     if (grid) {
       // As GridShape has it. A step's part is small: all blocks that have a place in it run at once.
-      const int64_t column = call_.heads * info_.operands * round_up(kernel_.units, 32) * 2, step = column * call_.columns;
+      const int64_t column = call_.heads * info_.operands * round_up(kernel_.units, 32) * dtype_bytes(tensors_.scalar()), step = column * call_.columns;
       if (step > UINT32_MAX) return false;
       exchange_ = empty({step * call_.steps}, aoti_torch_dtype_uint8(), tensors_.device);
       check_cuda(driver().cuMemsetD8Async(uint64_t(exchange_.data()), 0xff, size_t(step * call_.steps), current_stream(tensors_.device.index)),
