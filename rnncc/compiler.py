@@ -285,12 +285,10 @@ def fused_kernels(plan: KernelPlan, problems: Problems) -> list[FusedKernels]:
 
     def kernels(problem: Problem) -> Iterator[tuple[str, FusedSchedule]]:
         for program, loop in fused_programs(plan):
-            # A kernel is named by its most columns: of several with as many, the first stays.
-            named = {kernel.columns: kernel for kernel in reversed(schedule(loop, problem, GPUS["h200"]).kernels)}
-            yield from ((program, named[columns]) for columns in sorted(named))
+            yield from ((program, kernel) for kernel in schedule(loop, problem, GPUS["h200"]).kernels)
 
     names = {"bf16": "bf16", "fp16": "f16"}
-    return [FusedKernels(problem.units, names[problem.dtype], tuple(kernels(problem))) for problem in problems]
+    return [FusedKernels(p.units, p.heads, names[p.dtype], tuple(kernels(p))) for p in problems]
 
 
 def _plan(cell: Cell) -> KernelPlan:

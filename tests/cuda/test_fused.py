@@ -1,10 +1,8 @@
-"""Fused kernels: they compile as planned without spills (needs nvcc), and are right (needs a GPU)."""
+"""Fused kernels are right (needs a GPU)."""
 
 from __future__ import annotations
 
 import importlib
-import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,36 +17,6 @@ from rnncc import verify
 from rnncc.compiler import build_package
 from rnncc.ir.problem import Problem
 from rnncc.paths import locate
-from rnncc.stages.build.nvcc import find_nvcc, nvcc_release
-from tests.cuda.sources import write_sources
-
-
-@pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
-@pytest.mark.parametrize(
-    ("cell", "units", "family"), [("lstm", 64, "gather"), ("gru", 256, "gather"), ("lstm", 768, "grid")]
-)
-def test_compiles_without_spills(cell: str, units: int, family: str, tmp_path: Path) -> None:
-    bundle = write_sources(cell, tmp_path, (Problem(units, 1, "bf16"),))
-    unit = next(unit for unit in bundle.device_units if unit.clusters)
-    nvcc = find_nvcc(("sm_90a",), required=True)
-    assert nvcc is not None
-    (tmp_path / "cuda").mkdir(exist_ok=True)
-    arguments = nvcc.command(unit, "sm_90a", bundle.include).arguments
-    done = subprocess.run(
-        [*arguments, "-Xptxas", "-v", "--keep"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    index = [line.split() for line in (tmp_path / "cuda" / "fused.txt").read_text(encoding="utf-8").splitlines()]
-    assert {line[0] for line in index} >= {f"{cell}_0_forward", f"{cell}_0_inference", f"{cell}_0_backward"}
-    assert family in {line[3] for line in index}
-    kernels = re.findall(
-        r"Function properties for (\w+)\n\s+(\d+) bytes stack frame, (\d+) bytes spill stores", done.stderr
-    )
-    assert sorted(name for name, _, _ in kernels) == sorted(line[9] for line in index)
-    # Kernels for few columns, which is most of the use, keep everything in registers.
-    assert [name for name, _, spills in kernels if name.endswith("_8") and spills != "0"] == []
-    ptx = next(tmp_path.glob(f"{unit.name}*.ptx")).read_text(encoding="utf-8")
-    assert "m16n8k16.row.col.f32.bf16.bf16.f32" in ptx
-    assert ("st.async" in ptx) == any(line[3] != "grid" and line[4] != "1" for line in index)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +74,7 @@ def test_truth(cell: str, name: str, hidden: int, heads: int, dtype: str, packag
         errors = {key: verify.relative_error(ours[key], value) for key, value in expected.items()}
         assert {key: error for key, error in errors.items() if not error <= BOUNDS[dtype]} == {}, (steps, columns)
     used = kernels_of(lambda: results(layer, torch.randn(5, 4, 24, dtype=DTYPES[dtype])))
-    assert any(re.search(rf"_backward_{hidden // heads}_\d+$", kernel) for kernel in used)
+    assert any(f"_backward_{dtype}_{hidden // heads}_" in kernel for kernel in used)
 
 
 def results(layer: Any, x: Tensor, **given: Any) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ Fails with: InternalError only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +18,15 @@ from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
 from rnncc.ir.kernel import KernelPlan
 from rnncc.ir.schedule import FusedKernels
 from rnncc.paths import templates_dir
-from rnncc.stages.render.fused import index_lines, steps_text, unit_name, unit_text
+from rnncc.stages.render.fused import FusedKernelText, index_lines, kernel_texts, steps_text
 from rnncc.stages.render.text import CellText, cell_text
 
 __all__ = ["render"]
 
 ISAS = ("generic", "v3", "v4")
 INCLUDE = "src/include"
+# Of fused kernels: what there is of them, a line each.
+INDEX = "cuda/fused.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +106,35 @@ def render(plans: Sequence[KernelPlan], *, cuda: bool = False, fused: Sequence[S
                 name = f"{cell.name}_{scalar.suffix}"
                 files.append(File(f"src/{name}.cu", text("kernels.cu.j2", KernelsText(scalar, cell))))
                 device_units.append(DeviceUnit(f"src/{name}.cu", name))
-    index: list[str] = []
     for kernel, wanted in zip(plans, fused, strict=False):
-        steps = f"{kernel.cell.lower()}_steps.cuh"
-        if any(kernels.kernels for kernels in wanted):
-            files.append(File(f"src/{steps}", text("step.cuh.j2", steps_text(kernel))))
-        for kernels in wanted:
-            if not kernels.kernels:
-                continue
-            name = unit_name(kernel, kernels)
-            dtype = next(scalar.name for scalar in DEVICE_SCALARS if scalar.suffix == kernels.dtype)
-            files.append(File(f"src/{name}.cu", text("fused.cu.j2", unit_text(kernel, kernels, dtype, steps))))
-            device_units.append(DeviceUnit(f"src/{name}.cu", name, clusters=True))
-            index += index_lines(kernel, kernels)
-    if index:
-        files.append(File("cuda/fused.txt", "".join(f"{line}\n" for line in index)))
+        fused_files = _fused_files(kernel, wanted, text)
+        files += fused_files
+        device_units += [
+            DeviceUnit(file.path, Path(file.path).stem, clusters=True)
+            for file in fused_files
+            if file.path.endswith(".cu")
+        ]
+    lines = [line for wanted in fused for kernels in wanted for line in index_lines(kernels)]
+    if lines:
+        files.append(File(INDEX, "".join(f"{line}\n" for line in lines)))
     return Bundle(tuple(files), tuple(units), (INCLUDE,), tuple(device_units))
+
+
+def _fused_files(
+    plan: KernelPlan, wanted: Sequence[FusedKernels], text: Callable[[str, object], str]
+) -> Sequence[File]:
+    """The steps of a cell, and a file for each of its fused kernels, which several sizes may have in common."""
+    steps = f"{plan.cell.lower()}_steps.cuh"
+    found: dict[str, FusedKernelText] = {}
+    for kernels in wanted:
+        scalar = next(scalar.name for scalar in DEVICE_SCALARS if scalar.suffix == kernels.dtype)
+        found |= {kernel.symbol: kernel for kernel in kernel_texts(plan, kernels, scalar, steps)}
+    if not found:
+        return ()
+    return (
+        File(f"src/{steps}", text("step.cuh.j2", steps_text(plan))),
+        *(File(f"src/{symbol}.cu", text("fused.cu.j2", kernel)) for symbol, kernel in found.items()),
+    )
 
 
 def _headers(templates: Path, *, cuda: bool) -> Sequence[File]:
