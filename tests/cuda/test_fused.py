@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import rnncc
 from rnncc import verify
 from rnncc.compiler import build_package
 from rnncc.ir.problem import Problem
@@ -122,3 +123,28 @@ def test_what_is_not_finite_stays_in_its_column(packages: Path) -> None:
         assert beside[3:, 2].isnan().all()
         kept = [0, 1, 3, 5]
         assert torch.equal(fine[:, kept], beside[:, kept])
+
+
+@pytest.mark.gpu
+def test_a_missing_kernel_is_compiled_at_first_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    layer = rnncc.load("lstm").LSTM(16, 96, num_heads=2, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(6, 3, 16, device="cuda", dtype=torch.bfloat16)
+    reference = layer(x)[0]
+    assert "alternating" in layer.explain() and "RNNCC_COMPILE=0" in layer.explain()
+    monkeypatch.setenv("RNNCC_COMPILE", "1")
+    monkeypatch.setenv("RNNCC_CACHE_DIR", str(tmp_path))
+    sys.modules[f"{type(layer).__module__.rpartition('.')[0]}._runtime.fused"]._STATE.settled.clear()
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        captured = layer(x)[0]
+    graph.replay()
+    assert "compiling" not in capfd.readouterr().err, "a graph is captured with the kernels that there are"
+    used = kernels_of(lambda: results(layer, x.cpu()))
+    assert "compiled LSTM for 2 heads of 48 units, bf16" in capfd.readouterr().err
+    assert {kernel.split("_")[2] for kernel in used if "_bf16_48_" in kernel} == {"forward", "backward"}
+    assert "fused (" in layer.explain()
+    ours = layer(x)[0]
+    for other in (reference, captured):
+        assert verify.relative_error(ours.double(), other.double()) <= BOUNDS["bf16"]
