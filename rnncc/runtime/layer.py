@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import torch_names
+from . import fused, torch_names
 from .base import RecurrentModule, check_flags, document_delays
 from .inputs import Reset, StatesLike, read_inputs, read_states
 from .run import run_direction
@@ -200,6 +200,9 @@ class RecurrentLayer(RecurrentModule):
                 for weight in segment.plain.weights
             )
             lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")
+            if kernels is not None and tensor.is_cuda:
+                kernel = fused.describe(cell, segment, self._sizes[0], tensor.dtype, tensor.get_device())
+                lines.append(f"  {segment.name}: {kernel}")
         lines += [
             f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes
         ]

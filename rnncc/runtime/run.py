@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from . import fused
 from .inputs import active_steps
 from .loop import run_loop
 from .ops import Kernels, op_sizes
@@ -87,7 +88,7 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
     else:
         refuse_forward_mode()
         if x.is_cuda:
-            return kernels, "the alternating family: one launch a sequence, every size at run time"
+            return kernels, "one launch a loop"
         return kernels, "a kernel for the CPU takes every size and dtype here"
     if backend is not None:
         raise RuntimeError(f"backend={backend!r} cannot run: {reason}")
@@ -171,6 +172,8 @@ def run_segment(
     """One loop, by its op or by the reference."""
     if kernels is None:
         return run_loop(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted)
+    if streams[0].is_cuda and not torch.compiler.is_compiling():
+        fused.prepare(cell, segment, streams[0], sizes)
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (*streams, *weights, *states))
     sequences, finals, _ = kernels.forward[segment.name](
         streams, weights, states, None, lengths, reset, None, constants, op_sizes(cell, sizes), sizes["num_heads"],

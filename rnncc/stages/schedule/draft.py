@@ -62,6 +62,7 @@ class Draft:
             value(self.registers),
             value(self.columns),
             value(self.capacity) or None,
+            round(value(self.step) / TENTHS_OF_NS, 3),
             round(max(value(self.total) / TENTHS_OF_NS, least_us), 3),
         )
 

@@ -105,8 +105,8 @@ class DeviceRun {
     const bool forward = call_.table[SEQUENCES], training = !forward || saves();
     const std::string program = training ? name : name.substr(0, name.rfind('_')) + "_inference";
     const int64_t units = dim(tables_.slots[fused_.edge_slots[0]].width) / call_.heads;
-    for (const FusedKernel* kernel : FusedKernels::all().find(program, tensors_.scalar(), units)) {
-      FusedRun fused(tables_, fused_, *kernel, call_, dims_.data(), tensors_, training);  // holds the records
+    for (const FusedChoice& choice : fused_choices(program, tensors_.scalar(), units, call_.heads, call_.columns, device_.index)) {
+      FusedRun fused(tables_, fused_, choice, call_, dims_.data(), tensors_, training);  // holds the records
       if (!fused.run(records_)) continue;
       After(tables_, call_, dims_.data(), tensors_, records_).run();
       tensors_.write_back();
