@@ -104,8 +104,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class FusedKernels:
-    """The fused kernels of a cell, laid out for `heads` heads of `units` units; `dtype` is f32, bf16 or f16. `kernels`: the
-    program's name and how it is laid out; of several of one program, those for few batch columns stand first."""
+    """The fused kernels of a cell, laid out for `heads` heads of `units` units; `dtype` is f32, bf16 or f16. `kernels`:
+    the program's name and how it is laid out; of several of one program, those for few batch columns stand first."""
 
     units: int
     heads: int

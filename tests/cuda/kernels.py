@@ -32,7 +32,9 @@ from rnncc.stages.schedule.facts import facts, memory_us
 from tests.cuda.sources import plan_of, write_files
 
 ARCHITECTURES = ("sm_80", "sm_90a")
-DTYPES = {"alternating": ("f32", "bf16", "f16"), **dict.fromkeys(FAMILIES, ("bf16", "f16"))}
+_DTYPES = ("f32", "bf16", "f16")
+_OF_PROBLEM = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
+_FAMILIES = ("alternating", *FAMILIES)
 # Units of a head: clusters of several thread blocks, and too many for a cluster.
 UNITS = {"gather": 256, "scatter": 256, "grid": 768}
 _MNEMONIC = {"bf16": "m16n8k16.row.col.f32.bf16.bf16.f32", "f16": "m16n8k16.row.col.f32.f16.f16.f32"}
@@ -82,12 +84,12 @@ def is_fused(cell: str) -> bool:
 def cases(cells: Sequence[str]) -> Iterator[Case]:
     """Every family × dtype × architecture that there is."""
     for cell in cells:
-        for family, dtypes in DTYPES.items():
+        for family in _FAMILIES:
             if family != "alternating" and not is_fused(cell):
                 continue
             # Clusters, and with them all of the fused families, begin with sm_90.
             architectures = ARCHITECTURES if family == "alternating" else ARCHITECTURES[-1:]
-            yield from (Case(cell, family, dtype, name) for dtype in dtypes for name in architectures)
+            yield from (Case(cell, family, dtype, name) for dtype in _DTYPES for name in architectures)
 
 
 def once(cell: str) -> Case:
@@ -97,17 +99,18 @@ def once(cell: str) -> Case:
 
 def forced(case: Case) -> FusedKernels:
     """A cell's kernels in a family, whether or not others are quicker. Of a program that has none there, none."""
-    target, problem = GPUS["h200"], Problem(UNITS[case.family], 1, {"f16": "fp16"}.get(case.dtype, case.dtype))
+    target, problem = GPUS["h200"], Problem(UNITS[case.family], 1, _OF_PROBLEM[case.dtype])
     found: list[tuple[str, FusedSchedule]] = []
     for program, loop in fused_programs(plan(case.cell)):
         if not case.masked and ("_masked_" in program or program.endswith("_inference")):
             continue
-        draft = FAMILIES[case.family](facts(loop), problem, target)
+        known = facts(loop, problem.dtype)
+        draft = FAMILIES[case.family](known, problem, target)
         try:
             solution = draft.model.minimise(draft.total)
         except Infeasible:
             continue
-        found.append((program, draft.scheduled(solution, memory_us(facts(loop), problem, target))))
+        found.append((program, draft.scheduled(solution, memory_us(known, problem, target))))
     return FusedKernels(problem.units, problem.heads, case.dtype, tuple(found))
 
 

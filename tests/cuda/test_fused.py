@@ -31,12 +31,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def package(folder: Path, cell: str, units: int, dtype: str) -> ModuleType:
     name = f"{cell}_{units}_{dtype}"
     if not (folder / name).exists():
-        build_package(
-            locate(cell),
-            folder,
-            name=name,
-            problems=(Problem(units, 1, {"f16": "fp16", "f32": "fp32"}.get(dtype, dtype)),),
-        )
+        of_problem = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}[dtype]
+        build_package(locate(cell), folder, name=name, problems=(Problem(units, 1, of_problem),))
     return importlib.import_module(name)
 
 
