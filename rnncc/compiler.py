@@ -171,6 +171,8 @@ def build_package(
     from rnncc.targets import architectures
 
     nvcc = find_nvcc(architectures(target), required="auto" not in target.split(","))
+    if problems and progress is not None and not _takes_fused(nvcc):
+        progress(f"fused kernels need nvcc and a GPU of compute capability 9.0 or more: none for --target {target}")
     stem = name or path.stem
     check_stem(stem, out)
     package, cache = _build(read_source(path), stem, {}, find_toolchain(), nvcc, progress, problems)
@@ -314,11 +316,17 @@ def _produce(
     files = render_package(plan_package(stem, VERSION, compiled, cuda=cuda), templates_dir())
     return Product(
         files,
-        _render(plans, cuda=cuda, problems=problems if cuda else ()) if plans else None,
+        _render(plans, cuda=cuda, problems=problems if _takes_fused(nvcc) else ()) if plans else None,
         tuple(cell.name for cell in cells),
         missing="" if toolchain else "no C++ compiler was found when it was built",
         about={"rnncc": VERSION, "source": source.text, "fused": _unfused(plans) if cuda else {}},
     )
+
+
+def _takes_fused(nvcc: Nvcc | None) -> bool:
+    from rnncc.targets import has_clusters
+
+    return nvcc is not None and any(map(has_clusters, nvcc.architectures))
 
 
 def _unfused(plans: list[KernelPlan]) -> dict[str, str]:

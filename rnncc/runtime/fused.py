@@ -149,6 +149,8 @@ def explain(wanted: Wanted, settled: str | None) -> str:
 
 def _needless(wanted: Wanted) -> str | None:
     """Nothing where there is a kernel; why there can be none; None where one can be compiled."""
+    if wanted.capability < _LOWEST_CAPABILITY:
+        return f"fused kernels need a GPU of compute capability 9.0, not {'.'.join(map(str, wanted.capability))}"
     if _families(wanted, wanted.heads):
         return ""
     if why := _STATE.about["fused"][wanted.segment]:
@@ -157,8 +159,6 @@ def _needless(wanted: Wanted) -> str | None:
         return f"fused kernels are for bfloat16 and float16, not {wanted.dtype}"
     if wanted.units % _UNIT_BLOCK:
         return f"fused kernels are for heads of a multiple of {_UNIT_BLOCK} units, not {wanted.units}"
-    if wanted.capability < _LOWEST_CAPABILITY:
-        return f"fused kernels need a GPU of compute capability 9.0, not {'.'.join(map(str, wanted.capability))}"
     return None
 
 

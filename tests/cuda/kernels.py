@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rnncc.constrint import Infeasible
 from rnncc.ir.artifact import Bundle, DeviceUnit
-from rnncc.ir.kernel import KernelPlan, fused_programs
+from rnncc.ir.kernel import KernelPlan, TileStage, fused_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.ir.target import GPUS, REGISTERS
@@ -79,6 +79,12 @@ def plan(cell: str) -> KernelPlan:
 def is_fused(cell: str) -> bool:
     """Whether a cell has fused kernels."""
     return any(True for _ in fused_programs(plan(cell)))
+
+
+def has_products(cell: str) -> bool:
+    """Whether a step multiplies anything by a matrix."""
+    programs = (program for loop in plan(cell).loops for program in (loop.forward, loop.backward))
+    return any(isinstance(stage, TileStage) and stage.products for program in programs for stage in program.stages)
 
 
 def cases(cells: Sequence[str]) -> Iterator[Case]:
@@ -150,8 +156,8 @@ def check(case: Case, folder: Path) -> tuple[str, ...]:
             problems.append(f"{unit.name}: {log.strip().splitlines()[0]}")
             continue
         seen |= {found[1] for found in _KERNEL.finditer(log)}
-        problems += _excesses(log, allowed)
-        problems += [f"{unit.name}: {text}" for text in _instructions(case, ptx)]
+        problems += excesses(log, allowed)
+        problems += [f"{unit.name}: {text}" for text in instructions(case, ptx)]
     if not problems and seen != set(allowed):
         problems.append(f"kernels {sorted(seen ^ set(allowed))} are missing or too many")
     return tuple(problems)
@@ -168,7 +174,8 @@ def _compile(nvcc: Nvcc, case: Case, unit: DeviceUnit, bundle: Bundle, folder: P
     return done.stderr, (folder / f"{unit.name}.ptx").read_text(encoding="utf-8")
 
 
-def _excesses(log: str, allowed: dict[str, Allowed]) -> Iterator[str]:
+def excesses(log: str, allowed: dict[str, Allowed]) -> Iterator[str]:
+    """Where kernels take more than they may."""
     for found in _KERNEL.finditer(log):
         name, most = found[1], allowed[found[1]]
         stack, stored, loaded, registers, shared = (int(number or 0) for number in found.groups()[1:])
@@ -180,11 +187,11 @@ def _excesses(log: str, allowed: dict[str, Allowed]) -> Iterator[str]:
             yield f"{name}: {shared} bytes of shared memory of its own, {most.shared} allowed"
 
 
-def _instructions(case: Case, ptx: str) -> Iterator[str]:
+def instructions(case: Case, ptx: str) -> Iterator[str]:
     """Of products, and of what the blocks of a cluster send each other."""
-    wanted = _MNEMONIC.get(case.dtype)
+    wanted = _MNEMONIC.get(case.dtype) if has_products(case.cell) else None
     if wanted is None and "mma.sync" in ptx:
-        yield "float32 is multiplied by tensor cores"
+        yield "products by tensor cores, where none are meant"
     if wanted is not None and wanted not in ptx:
         yield f"no mma {wanted}"
     if case.family in ("gather", "scatter") and "st.async" not in ptx:
@@ -208,7 +215,8 @@ def main(arguments: Sequence[str]) -> int:
         for number, (case, problems) in enumerate(pool.map(run, wanted), 1):
             failures += [(str(case), problem) for problem in problems]
             state = f"{len(failures)} failures, {time.monotonic() - begin:.0f} s"
-            print(f"[{number}/{len(wanted)}] {case}: {'FAILED' if problems else 'ok'} ({state})", file=sys.stderr)
+            said = "; ".join(problems) or "ok"
+            print(f"[{number}/{len(wanted)}] {case}: {said} ({state})", file=sys.stderr)
     for name, problem in failures:
         print(f"{name:48}  {problem}")
     print(f"{len(wanted)} cases, {len({name for name, _ in failures})} failed")

@@ -10,16 +10,57 @@ from rnncc.paths import shipped_cells
 from rnncc.stages.build.nvcc import nvcc_release
 from tests.cuda import kernels
 
-pytestmark = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
+needs_nvcc = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 
 MAIN = ("lstm", "gru")
 
 
+@needs_nvcc
 @pytest.mark.parametrize("case", kernels.cases(MAIN), ids=str)
 def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path) -> None:
     assert kernels.check(case, tmp_path) == ()
 
 
+@needs_nvcc
 @pytest.mark.parametrize("cell", [path.stem for path in shipped_cells() if path.stem not in MAIN])
 def test_every_cell_once_each_way(cell: str, tmp_path: Path) -> None:
     assert kernels.check(kernels.once(cell), tmp_path) == ()
+
+
+LOG = """ptxas info    : Compiling entry function 'one' for 'sm_90a'
+ptxas info    : Function properties for one
+    {stack} bytes stack frame, {stored} bytes spill stores, 8 bytes spill loads
+ptxas info    : Used {registers} registers, used 1 barriers{shared}
+ptxas info    : Compiling entry function 'two' for 'sm_90a'
+ptxas info    : Function properties for two
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 32 registers, used 1 barriers, 16 bytes smem
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, []),
+        ({"registers": 129}, ["one: 129 registers, 128 allowed"]),
+        ({"stored": 12}, ["one: 0 bytes of stack, 12 + 8 spilled, 8 allowed"]),
+        ({"stack": 16}, ["one: 16 bytes of stack, 4 + 8 spilled, 8 allowed"]),
+        ({"shared": ", 32 bytes smem"}, ["one: 32 bytes of shared memory of its own, 0 allowed"]),
+    ],
+)
+def test_what_is_too_much_is_found(changed: dict[str, int | str], said: list[str]) -> None:
+    log = LOG.format(**({"stack": 0, "stored": 4, "registers": 128, "shared": ""} | changed))
+    allowed = {"one": kernels.Allowed(128, 8, 0), "two": kernels.Allowed(32, 0, 16)}
+    assert list(kernels.excesses(log, allowed)) == said
+
+
+def test_instructions_are_those_that_are_meant() -> None:
+    ptx = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {} st.async.weak"
+
+    def said(family: str, dtype: str, text: str, cell: str = "lstm") -> list[str]:
+        return list(kernels.instructions(kernels.Case(cell, family, dtype, "sm_90a"), text))
+
+    assert said("gather", "bf16", ptx) == [] == said("alternating", "f32", "fma.rn.f32")
+    assert said("gather", "f16", "") == ["no mma m16n8k16.row.col.f32.f16.f16.f32", "no st.async"]
+    assert said("alternating", "f32", ptx) == ["products by tensor cores, where none are meant"]
+    assert said("alternating", "bf16", "fma.rn.f32", "brc") == []
