@@ -17,7 +17,8 @@ from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
 
 FORWARD = (
     "(Tensor[] streams, Tensor[] weights, Tensor[] states, Tensor? offsets, Tensor? lengths, Tensor? reset, "
-    "Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool reverse, int[] sequences, bool training) "
+    "Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool reverse, int[] sequences, bool training, "
+    "bool recompute) "
     "-> (Tensor[] sequences, Tensor[] final, Tensor[] saved)"
 )
 BACKWARD = (
@@ -105,7 +106,7 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
 
     def fake_forward(
         streams: Any, weights: Any, states: Any, offsets: Any, lengths: Any, reset: Any, seed: Any,
-        constants: Any, sizes: Any, num_heads: Any, reverse: bool, sequences: Any, training: bool,
+        constants: Any, sizes: Any, num_heads: Any, reverse: bool, sequences: Any, training: bool, recompute: bool,
     ) -> Any:  # fmt: skip
         first = streams[0]
         _check_devices(first, (*streams, *weights, *states, lengths, reset))
@@ -120,7 +121,7 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         saved = []
         if training:
             where = shared(loop, first.dtype, sequences)
-            saved = [make(what, compute) for what, same in zip(loop.saved, where, strict=True) if same < 0]
+            saved = [make(loop.saved[i], compute) for i in loop.kept(recompute) if where[i] < 0]
         finals = [state.new_empty((columns, spec.width(n))) for state, spec in zip(states, segment.states, strict=True)]
         return [make(segment.sequences[i], first.dtype) for i in sequences], finals, saved
 
@@ -137,13 +138,14 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         return tuple(result)
 
     def setup(ctx: Any, inputs: Any, output: Any) -> None:
-        streams, weights, states, _, lengths, reset, _, constants, sizes, num_heads, reverse, wanted, training = inputs
+        streams, weights, states, _, lengths, reset, _, constants, sizes, num_heads, reverse, wanted, training, recompute = inputs
         if not training:
             raise RuntimeError(f"{forward_name} was called with training=False, but a gradient is needed")
         sequences, _, extra = output
         fresh = iter(extra)
-        where = shared(loop_of(lengths, reset), streams[0].dtype, wanted)
-        saved = [next(fresh) if same < 0 else sequences[same] for same in where]
+        loop = loop_of(lengths, reset)
+        where = shared(loop, streams[0].dtype, wanted)
+        saved = [next(fresh) if where[i] < 0 else sequences[where[i]] for i in loop.kept(recompute)]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*extra)
         ctx.save_for_backward(*streams, *weights, *states, *saved, lengths, reset)

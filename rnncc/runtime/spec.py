@@ -123,11 +123,17 @@ class LoopSpec:
     """The plain or the masked loop: its weights and what its training forward saves.
 
     `saved_sequence`: for each saved tensor the sequence that holds the same values, or -1.
+    `saved_state`: for each saved tensor the state that it is the sequence of, or -1.
     """
 
     weights: tuple[WeightSpec, ...]
     saved: tuple[TensorSpec, ...] = ()
     saved_sequence: tuple[int, ...] = ()
+    saved_state: tuple[int, ...] = ()
+
+    def kept(self, recompute: bool) -> list[int]:
+        """The saved tensors that last until the backward; of the others, `recompute` makes them again there."""
+        return [i for i, state in enumerate(self.saved_state) if state >= 0 or not recompute]
 
 
 @dataclass(frozen=True, slots=True)
