@@ -79,7 +79,8 @@ void backward_op(StableValue* stack, uint64_t, uint64_t) {
   const std::vector<bool> needs = take_bools(stack[16]);
   Run run(S, std::move(arguments));
 
-  if (saved.size() < size_t(run.loop.saved) && int64_t(saved.size()) == saved_states(run.loop)) saved = recompute(run, std::move(saved));
+  if (saved.size() < size_t(run.loop.saved) && int64_t(saved.size()) == saved_states(run.loop))
+    saved = Recomputation(run, std::move(saved)).make();
   run.expect("saved tensors", saved.size(), run.loop.saved);
   run.expect("needs", needs.size(), int64_t(run.streams.size() + run.weights.size() + run.states.size()));
   run.expect("sequence gradients", d_sequences.size(), int64_t(d_sequence_index.size()));

@@ -1,12 +1,14 @@
-// What a training forward with `recompute` did not save, made again from the sequences of states that it did save: one call
-// of the same loop, for which every step is a batch column with one step of its own. Such a column begins with the states
-// that the loop had there, so every value comes out by the same operations on the same numbers; the products of all steps
-// are one.
+// What a training forward with `recompute` did not save, made again from the sequences of states that it did save: by the
+// same loop, for which a step is a batch column with one step of its own. It begins with the states that the loop had there,
+// so every value comes out by the same operations on the same numbers, and the products of many steps are one.
 #pragma once
 
 #include "op.h"
 
 namespace rnncc {
+
+// Columns of one call, at most: enough for every product to run at full speed, few enough for what lives during a call.
+constexpr int64_t recomputed_columns = 16384;
 
 // Saved tensors that are sequences of states.
 inline int64_t saved_states(const rnncc_loop& loop) {
@@ -15,55 +17,71 @@ inline int64_t saved_states(const rnncc_loop& loop) {
   return count;
 }
 
-// What every step begins with, [T, B, width]: the state after the step before, at the first one the initial state.
-inline Tensor states_before(const Run& run, const Tensor& sequence, const Tensor& initial) {
-  std::vector<Tensor> parts;
-  parts.push_back(call_aten("aten::unsqueeze", "", {share(initial), 0}));
-  parts.push_back(call_aten("aten::narrow", "", {share(sequence), 0, StableValue(run.reverse), StableValue(run.steps - 1)}));
-  if (run.reverse) std::swap(parts[0], parts[1]);
-  return call_aten("aten::cat", "", {give(std::move(parts)), 0});
-}
-
-// [T, B, width] as T*B columns of one step; a copy, kept in `held`, where columns would not lie evenly spaced.
-inline rnncc_tensor as_columns(const Run& run, size_t stream, std::vector<Tensor>& held) {
-  rnncc_tensor t = run.described_streams[stream];
-  if (run.steps > 1 && run.columns > 1 && t.step != run.columns * t.column) {
-    held.push_back(contiguous(alias(run.streams[stream]), 3));
-    t = describe(held.back());
-  }
-  return {t.data, 0, run.columns > 1 ? t.column : t.step, t.dtype};
-}
-
-// All saved tensors, from those that are sequences of states.
-inline std::vector<Tensor> recompute(const Run& run, std::vector<Tensor> sequences) {
-  const rnncc_loop& loop = run.loop;
-  std::vector<Tensor> saved, held;
-  std::vector<rnncc_tensor> streams, kept(loop.saved, {nullptr, 0, 0, run.compute});
-  for (int32_t i = 0, given = 0; i < loop.saved; ++i) {
-    const std::vector<int64_t> shape = {run.steps, run.columns, run.saved_widths[i]};
-    if (loop.saved_state[i] >= 0) {
-      saved.push_back(std::move(sequences[given++]));
-      run.view(saved.back(), shape, "saved tensor");
-      continue;
+class Recomputation {
+ public:
+  // Takes the saved tensors that are sequences of states.
+  Recomputation(const Run& run, std::vector<Tensor> sequences)
+      : run_(run), states_(run.segment.states, {nullptr, 0, 0, run.compute}), values_(run.loop.saved, {nullptr, 0, 0, run.compute}) {
+    for (int32_t i = 0, given = 0; i < run.loop.saved; ++i) {
+      const std::vector<int64_t> shape = {run.steps, run.columns, run.saved_widths[i]};
+      const int32_t state = run.loop.saved_state[i];
+      if (state >= 0) {
+        saved_.push_back(std::move(sequences[given++]));
+        states_[state] = as_columns(run.view(saved_.back(), shape, "saved tensor"), saved_.back());
+      } else {
+        saved_.push_back(empty(shape, torch_dtype(run.compute), run.device));
+        values_[i] = as_columns(describe(saved_.back()), saved_.back());
+      }
     }
-    saved.push_back(empty(shape, torch_dtype(run.compute), run.device));
-    kept[i] = {saved.back().data(), 0, run.saved_widths[i], run.compute};
+    for (size_t i = 0; i < run.described_streams.size(); ++i) {
+      // Behind the streams are masks, which lie evenly.
+      streams_.push_back(as_columns(run.described_streams[i], run.streams[std::min(i, run.streams.size() - 1)]));
+    }
   }
-  if (run.is_empty()) return saved;
-  for (size_t i = 0; i < run.described_streams.size(); ++i) streams.push_back(as_columns(run, i, held));
-  // Zeros where a state was not saved: nothing that is made again follows from it.
-  std::vector<rnncc_tensor> states(run.segment.states, {nullptr, 0, 0, run.compute});
-  for (int32_t i = 0; i < loop.saved; ++i) {
-    const int32_t state = loop.saved_state[i];
-    if (state < 0) continue;
-    held.push_back(states_before(run, saved[i], run.states[state]));
-    states[state] = {held.back().data(), 0, run.state_widths[state], held.back().dtype()};
+
+  // All saved tensors.
+  std::vector<Tensor> make() && {
+    if (run_.is_empty()) return std::move(saved_);
+    const int64_t last = run_.steps - 1, block = std::max<int64_t>(1, recomputed_columns / run_.columns);
+    make_steps(run_.reverse ? last : 0, 1, run_.described_states);
+    for (int64_t done = 0; done < last; done += block) {
+      // Step t begins with the states after step t - 1, or t + 1 in a reversed loop.
+      make_steps(run_.reverse ? done : done + 1, std::min(block, last - done), from(states_, run_.reverse ? done + 1 : done));
+    }
+    return std::move(saved_);
   }
-  std::vector<rnncc_tensor> out(run.segment.sequences, {nullptr, 0, 0, run.type});
-  std::vector<rnncc_tensor> last(run.segment.states, {nullptr, 0, 0, run.compute});
-  run.forward({1, run.steps * run.columns, run.heads, run.sizes.data(), run.constants.data(), false, streams.data(),
-               run.described_weights.data(), states.data(), out.data(), last.data(), kept.data()});
-  return saved;
-}
+
+ private:
+  // A tensor [T, B, width] as T*B columns; a copy where columns do not lie evenly.
+  rnncc_tensor as_columns(rnncc_tensor described, const Tensor& tensor) {
+    if (run_.steps > 1 && run_.columns > 1 && described.step != run_.columns * described.column) {
+      copies_.push_back(contiguous(alias(tensor), 3));
+      described = describe(copies_.back());
+    }
+    return {described.data, 0, run_.columns > 1 ? described.column : described.step, described.dtype};
+  }
+
+  // The columns from step `step` on.
+  std::vector<rnncc_tensor> from(std::vector<rnncc_tensor> tensors, int64_t step) const {
+    for (rnncc_tensor& t : tensors) {
+      if (t.data) t.data = static_cast<char*>(t.data) + step * run_.columns * t.column * dtype_bytes(t.dtype);
+    }
+    return tensors;
+  }
+
+  void make_steps(int64_t first, int64_t steps, const std::vector<rnncc_tensor>& states) const {
+    const std::vector<rnncc_tensor> streams = from(streams_, first);
+    std::vector<rnncc_tensor> values = from(values_, first);
+    std::vector<rnncc_tensor> sequences(run_.segment.sequences, {nullptr, 0, 0, run_.type});
+    std::vector<rnncc_tensor> final_states(run_.segment.states, {nullptr, 0, 0, run_.compute});
+    run_.forward({1, steps * run_.columns, run_.heads, run_.sizes.data(), run_.constants.data(), false, streams.data(),
+                  run_.described_weights.data(), states.data(), sequences.data(), final_states.data(), values.data()});
+  }
+
+  const Run& run_;
+  std::vector<Tensor> saved_, copies_;
+  // As columns. A state that was not saved stays without data, which reads as zeros: no saved value follows from it.
+  std::vector<rnncc_tensor> streams_, states_, values_;
+};
 
 }  // namespace rnncc

@@ -13,8 +13,6 @@ inline bool is_output(Table table) {
          table == SAVED;
 }
 
-inline int64_t dtype_bytes(rnncc_dtype dtype) { return dtype == RNNCC_FLOAT64 ? 8 : dtype == RNNCC_FLOAT32 ? 4 : 2; }
-
 // SAVED is an output of a forward call and an input of a backward call, and float in both.
 class CallTensors {
  public:
