@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from . import torch_names
 from .base import RecurrentModule, check_flags, document_delays
 from .inputs import Reset, StatesLike, read_inputs, read_states
+from .ops import kept_bytes
 from .run import run_direction
 from .sizes import check_int, check_size
 from .spec import CellSpec, InputSpec, StateSpec
@@ -34,7 +35,7 @@ class RecurrentLayer(RecurrentModule):
             "Arguments: input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,",
             "bidirectional=False, proj_size=0, device=None, dtype=None; as keywords num_heads=1, state_dtype=None",
             "(the dtype of final states; default the input's), backend=None ('cpu', 'cuda', 'reference'),",
-            "return_delays=False, recompute=False (keep only states for the backward, and compute the rest again there)"
+            "return_delays=False, recompute=False (for the backward, keep states alone and compute the rest again)"
             + ("," if own else "."),
             *([f"{'; '.join(own)}."] if own else []),
             "",
@@ -197,6 +198,8 @@ class RecurrentLayer(RecurrentModule):
         device = "GPU" if tensor.is_cuda else "CPU"
         path = f"{device} kernels" if kernels is not None else "the reference (eager torch)"
         lines = [f"{cell.name}: {path}: {why}"]
+        if self.recompute and kernels is None:
+            lines.append("  recompute: no effect, eager torch keeps what it wants")
         for segment in cell.segments:
             streams = ", ".join(f"{stream.name} [T, B, {stream.width(self._sizes[0])}]" for stream in segment.streams)
             weights = ", ".join(
@@ -204,6 +207,9 @@ class RecurrentLayer(RecurrentModule):
                 for weight in segment.plain.weights
             )
             lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")
+            if kernels is not None:
+                kept = [kept_bytes(segment, self._sizes[0], tensor.dtype, recompute=mode) for mode in (False, True)]
+                lines.append(f"    a step of a column keeps {kept[0]} bytes for the backward, {kept[1]} with recompute")
         lines += [
             f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes
         ]

@@ -98,12 +98,6 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
     def loop_of(lengths: Tensor | None, reset: Tensor | None) -> LoopSpec:
         return segment.plain if lengths is None and reset is None else segment.masked
 
-    def shared(loop: LoopSpec, dtype: torch.dtype, wanted: Sequence[int]) -> list[int]:
-        """For each saved tensor the place in `sequences` of the returned one that holds the same, or -1."""
-        if dtype not in (torch.float32, torch.float64):
-            return [-1] * len(loop.saved)
-        return [list(wanted).index(same) if same in wanted else -1 for same in loop.saved_sequence]
-
     def fake_forward(
         streams: Any, weights: Any, states: Any, offsets: Any, lengths: Any, reset: Any, seed: Any,
         constants: Any, sizes: Any, num_heads: Any, reverse: bool, sequences: Any, training: bool, recompute: bool,
@@ -120,7 +114,7 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         loop = loop_of(lengths, reset)
         saved = []
         if training:
-            where = shared(loop, first.dtype, sequences)
+            where = _shared(loop, first.dtype, sequences)
             saved = [make(loop.saved[i], compute) for i in loop.kept(recompute) if where[i] < 0]
         finals = [state.new_empty((columns, spec.width(n))) for state, spec in zip(states, segment.states, strict=True)]
         return [make(segment.sequences[i], first.dtype) for i in sequences], finals, saved
@@ -138,13 +132,14 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         return tuple(result)
 
     def setup(ctx: Any, inputs: Any, output: Any) -> None:
-        streams, weights, states, _, lengths, reset, _, constants, sizes, num_heads, reverse, wanted, training, recompute = inputs
+        *given, training, recompute = inputs
+        streams, weights, states, _, lengths, reset, _, constants, sizes, num_heads, reverse, wanted = given
         if not training:
             raise RuntimeError(f"{forward_name} was called with training=False, but a gradient is needed")
         sequences, _, extra = output
         fresh = iter(extra)
         loop = loop_of(lengths, reset)
-        where = shared(loop, streams[0].dtype, wanted)
+        where = _shared(loop, streams[0].dtype, wanted)
         saved = [next(fresh) if where[i] < 0 else sequences[where[i]] for i in loop.kept(recompute)]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*extra)
@@ -188,6 +183,21 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
     _implement(library, f"{segment.name}_forward", autograd_of_lists(forward_op, 3, setup, backward), "Autograd")
     torch.library.register_autograd(backward_name, refuse, lib=library)
     _implement(library, f"{segment.name}_forward", autocast, "AutocastCPU", "AutocastCUDA")
+
+
+def _shared(loop: LoopSpec, dtype: torch.dtype, wanted: Sequence[int]) -> list[int]:
+    """For each saved tensor the place in `sequences` of the returned one that holds the same, or -1."""
+    if dtype not in (torch.float32, torch.float64):
+        return [-1] * len(loop.saved)
+    return [list(wanted).index(same) if same in wanted else -1 for same in loop.saved_sequence]
+
+
+def kept_bytes(segment: SegmentSpec, sizes: Sizes, dtype: torch.dtype, *, recompute: bool) -> int:
+    """Bytes that one step of one column keeps for the backward, beside the loop's streams and what it returns."""
+    loop = segment.plain
+    where = _shared(loop, dtype, segment.needed)
+    size = 8 if dtype == torch.float64 else 4
+    return sum(size * loop.saved[i].width(sizes) for i in loop.kept(recompute) if where[i] < 0)
 
 
 def _check_devices(first: Tensor, tensors: Sequence[Tensor | None]) -> None:

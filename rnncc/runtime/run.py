@@ -142,8 +142,9 @@ def run_direction(
         numbers = [float(constants[name]) for name in segment.constants]
         wanted = list(segment.needed)
         sequences, last = run_segment(
-            cell, segment, kernels, streams, weights, initial, lengths, reset, numbers, sizes, reverse, wanted, recompute
-        )
+            cell, segment, kernels, streams, weights, initial, lengths, reset, numbers, sizes, reverse, wanted,
+            recompute,
+        )  # fmt: skip
         for index, sequence in zip(wanted, sequences, strict=True):
             values[segment.sequences[index].name] = sequence
         for state, final in zip(segment.states, last, strict=True):
