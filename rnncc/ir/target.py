@@ -16,6 +16,7 @@ class Target:
                               larger ones than 1 exist where blocks send into each other's shared memory (sm_90 on)
     clock_mhz                 boost
     product_cycles            of a quarter, from one mma.m16n8k16 (16-bit, float32 sums) to the next
+    l2_mb                     of the L2 cache
     l2_gb_s, memory_gb_s      bandwidths
     """
 
@@ -26,6 +27,7 @@ class Target:
     clusters: tuple[tuple[int, int], ...]
     clock_mhz: int
     product_cycles: float
+    l2_mb: int
     l2_gb_s: int
     memory_gb_s: int
 
@@ -40,12 +42,12 @@ _BLACKWELL = ((1, 148), (2, 74), (4, 34), (8, 16), (16, 7))
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        Target("a100", "sm_80", 108, 166_912, ((1, 108),), 1410, 8, 4000, 2039),
-        Target("rtx3090", "sm_86", 82, 101_376, ((1, 82),), 1695, 32, 2000, 936),
-        Target("rtx4090", "sm_89", 128, 101_376, ((1, 128),), 2520, 16, 5000, 1008),
-        Target("h100", "sm_90a", 132, 232_448, _HOPPER, 1980, 6.3, 5000, 3350),
-        Target("h200", "sm_90a", 132, 232_448, _HOPPER, 1980, 6.3, 5000, 4800),
-        Target("b200", "sm_100a", 148, 232_448, _BLACKWELL, 1965, 6.3, 8000, 8000),
+        Target("a100", "sm_80", 108, 166_912, ((1, 108),), 1410, 8, 40, 4000, 2039),
+        Target("rtx3090", "sm_86", 82, 101_376, ((1, 82),), 1695, 32, 6, 2000, 936),
+        Target("rtx4090", "sm_89", 128, 101_376, ((1, 128),), 2520, 16, 72, 5000, 1008),
+        Target("h100", "sm_90a", 132, 232_448, _HOPPER, 1980, 6.3, 50, 5000, 3350),
+        Target("h200", "sm_90a", 132, 232_448, _HOPPER, 1980, 6.3, 50, 5000, 4800),
+        Target("b200", "sm_100a", 148, 232_448, _BLACKWELL, 1965, 6.3, 126, 8000, 8000),
     )
 }
 

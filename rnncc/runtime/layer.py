@@ -208,7 +208,7 @@ class RecurrentLayer(RecurrentModule):
             )
             lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")
             if kernels is not None:
-                kept = [kept_bytes(segment, self._sizes[0], tensor.dtype, recompute=mode) for mode in (False, True)]
+                kept = [kept_bytes(segment, self._sizes[0], tensor, recompute=mode) for mode in (False, True)]
                 lines.append(f"    a step of a column keeps {kept[0]} bytes for the backward, {kept[1]} with recompute")
         lines += [
             f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes

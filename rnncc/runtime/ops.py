@@ -106,7 +106,6 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         _check_devices(first, (*streams, *weights, *states, lengths, reset))
         steps, columns = first.shape[:2]
         n = _named(cell, sizes, num_heads)
-        compute = torch.float64 if first.dtype == torch.float64 else torch.float32
 
         def make(what: TensorSpec, dtype: torch.dtype) -> Tensor:
             return first.new_empty((steps, columns, what.width(n)), dtype=dtype)  # type: ignore[no-any-return]
@@ -114,8 +113,8 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         loop = loop_of(lengths, reset)
         saved = []
         if training:
-            where = _shared(loop, first.dtype, sequences)
-            saved = [make(loop.saved[i], compute) for i in loop.kept(recompute) if where[i] < 0]
+            dtypes, where = _saved_dtypes(loop, first), _shared(loop, first, sequences)
+            saved = [make(loop.saved[i], dtypes[i]) for i in loop.kept(recompute) if where[i] < 0]
         finals = [state.new_empty((columns, spec.width(n))) for state, spec in zip(states, segment.states, strict=True)]
         return [make(segment.sequences[i], first.dtype) for i in sequences], finals, saved
 
@@ -139,7 +138,7 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         sequences, _, extra = output
         fresh = iter(extra)
         loop = loop_of(lengths, reset)
-        where = _shared(loop, streams[0].dtype, wanted)
+        where = _shared(loop, streams[0], wanted)
         saved = [next(fresh) if where[i] < 0 else sequences[where[i]] for i in loop.kept(recompute)]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*extra)
@@ -185,19 +184,26 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
     _implement(library, f"{segment.name}_forward", autocast, "AutocastCPU", "AutocastCUDA")
 
 
-def _shared(loop: LoopSpec, dtype: torch.dtype, wanted: Sequence[int]) -> list[int]:
+def _saved_dtypes(loop: LoopSpec, first: Tensor) -> list[torch.dtype]:
+    """Of the tensors that a training forward saves; `first` is the call's first stream."""
+    compute = torch.float64 if first.dtype == torch.float64 else torch.float32
+    return [first.dtype if rounded and first.is_cuda else compute for rounded in loop.saved_rounded]
+
+
+def _shared(loop: LoopSpec, first: Tensor, wanted: Sequence[int]) -> list[int]:
     """For each saved tensor the place in `sequences` of the returned one that holds the same, or -1."""
-    if dtype not in (torch.float32, torch.float64):
-        return [-1] * len(loop.saved)
-    return [list(wanted).index(same) if same in wanted else -1 for same in loop.saved_sequence]
+    return [
+        list(wanted).index(same) if same in wanted and dtype == first.dtype else -1
+        for same, dtype in zip(loop.saved_sequence, _saved_dtypes(loop, first), strict=True)
+    ]
 
 
-def kept_bytes(segment: SegmentSpec, sizes: Sizes, dtype: torch.dtype, *, recompute: bool) -> int:
-    """Bytes that one step of one column keeps for the backward, beside the loop's streams and what it returns."""
+def kept_bytes(segment: SegmentSpec, sizes: Sizes, like: Tensor, *, recompute: bool) -> int:
+    """Bytes that one step of one column keeps for the backward, beside the loop's streams and what it returns; `like`
+    has the streams' dtype and device."""
     loop = segment.plain
-    where = _shared(loop, dtype, segment.needed)
-    size = 8 if dtype == torch.float64 else 4
-    return sum(size * loop.saved[i].width(sizes) for i in loop.kept(recompute) if where[i] < 0)
+    dtypes, where = _saved_dtypes(loop, like), _shared(loop, like, segment.needed)
+    return sum(dtypes[i].itemsize * loop.saved[i].width(sizes) for i in loop.kept(recompute) if where[i] < 0)
 
 
 def _check_devices(first: Tensor, tensors: Sequence[Tensor | None]) -> None:

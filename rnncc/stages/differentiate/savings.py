@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
+from rnncc.bounds import Bounds
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, Segment, operands
 
 
@@ -54,6 +55,27 @@ def choose(segment: Segment, needed: Iterable[str]) -> Savings:
         tuple(member for member in members if member in wanted),
         tuple(reversed(recompute)),
     )
+
+
+def rounded(segment: Segment, savings: Savings, bounds: Bounds, elementwise: Container[str]) -> tuple[str, ...]:
+    """`rounded` of an Adjoint; `elementwise` are the names that nodes other than products read, of the backward
+    step and of what makes `saved` again. What is not bounded
+    may overflow in float16, and stands in an exponent too often. A sum of products has operands in the streams' dtype
+    already."""
+    made = {node.target: node for node in segment.nodes}
+
+    def fits(name: str) -> bool:
+        match made[name]:
+            case Contraction():
+                return True
+            case Pointwise(_, expr):
+                return bounds.of(expr).both
+            case _:
+                return False
+
+    values = [name for name in savings.saved if fits(name)]
+    only_products = [s for s in savings.saved_states if s not in elementwise and f"{s}__1" not in elementwise]
+    return (*values, *only_products)
 
 
 def alive(nodes: Iterable[Node], yields: Iterable[str]) -> tuple[Node, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import KernelPlan, Table, fused_programs
+from rnncc.ir.kernel import KernelPlan, fused_programs
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.stages.render.step import StepText, inference_writes, step_text
 
@@ -49,9 +49,7 @@ def steps_text(plan: KernelPlan) -> StepsText:
 
 def _step(plan: KernelPlan, program: str, loop: FusedLoop) -> StepText:
     writes = inference_writes(loop) if program.endswith("_inference") else loop.writes
-    places = (*(read.place for read in loop.reads), *(write.place for write in loop.writes))
-    exact = frozenset(place.index for place in places if place is not None and place.table is Table.SAVED)
-    return step_text(f"{program}_step", loop, writes, exact, plan.source)
+    return step_text(f"{program}_step", loop, writes, plan.source)
 
 
 def unit_name(plan: KernelPlan, fused: FusedKernels) -> str:

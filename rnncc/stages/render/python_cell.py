@@ -351,10 +351,13 @@ def _loop(cell: Cell, segment: Segment, adjoints: Sequence[Adjoint]) -> str:
         return f"_spec.LoopSpec(({weights}))"
     table |= {value.name: value for value in adjoints[0].values}
     saved = "".join(f"_spec.TensorSpec({name!r}, {width(table[name].width)}), " for name in saved_names(adjoints[0]))
-    return (
-        f"_spec.LoopSpec(({weights}), ({saved}), {saved_sequence(segment, adjoints[0])!r}, "
-        f"{saved_state(segment, adjoints[0])!r})"
-    )
+    flags = ", ".join(
+        repr(entries)
+        for entries in (
+            saved_sequence(segment, adjoints[0]), saved_state(segment, adjoints[0]), saved_rounded(adjoints[0])
+        )
+    )  # fmt: skip
+    return f"_spec.LoopSpec(({weights}), ({saved}), {flags})"
 
 
 def _shape(value: Value) -> str:
@@ -366,6 +369,11 @@ def _shape(value: Value) -> str:
 def saved_names(adjoint: Adjoint) -> tuple[str, ...]:
     """What a training forward stores, in the kernels' order."""
     return adjoint.saved + adjoint.saved_states
+
+
+def saved_rounded(adjoint: Adjoint) -> tuple[bool, ...]:
+    """For each saved value whether a GPU keeps it in the streams' dtype."""
+    return tuple(name in adjoint.rounded for name in saved_names(adjoint))
 
 
 def saved_sequence(segment: Segment, adjoint: Adjoint) -> tuple[int, ...]:

@@ -38,7 +38,9 @@ class Rates:
     half           a half-tile of sums for another warp
     reader         a block that waits for the same operands
 
-    barrier        of an alternating step with the latencies around it: an estimate
+    barrier        of all blocks of the grid, of the alternating kernel
+    visit, touch   latencies of a tile and a chunk of columns there; of each tensor that is read or written
+    multiply_add   the same as `product`, of float32 without tensor cores
     """
 
     traffic: int = 200
@@ -64,7 +66,10 @@ class Rates:
     grid_column: int = 200
     half: int = 320
     reader: int = 12
-    barrier: int = 30_000
+    barrier: int = 9_000
+    visit: int = 16_000
+    touch: int = 550
+    multiply_add: int = 690
 
 
 def rates(target: Target) -> Rates:

@@ -32,13 +32,13 @@ void forward_op(StableValue* stack, uint64_t, uint64_t) {
   std::vector<rnncc_tensor> kept(run.loop.saved, rnncc_tensor{nullptr, 0, 0, run.compute});
   for (int32_t i = 0; training && i < run.loop.saved; ++i) {
     if (recomputes && run.loop.saved_state[i] < 0) continue;
-    // A state's sequence that is returned in the compute dtype is what the backward reads: it is not stored twice.
+    // A state's sequence that is returned in the dtype that the backward reads is not stored twice.
     const int32_t same = run.loop.saved_sequence[i];
-    if (same >= 0 && run.type == run.compute && returned[same]) {
+    if (same >= 0 && run.type == run.saved_type(i) && returned[same]) {
       kept[i] = out[same];
       continue;
     }
-    saved.push_back(empty({run.steps, run.columns, run.saved_widths[i]}, torch_dtype(run.compute), run.device));
+    saved.push_back(empty({run.steps, run.columns, run.saved_widths[i]}, torch_dtype(run.saved_type(i)), run.device));
     kept[i] = describe(saved.back());
   }
   if (run.is_empty()) {

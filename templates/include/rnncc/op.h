@@ -17,6 +17,7 @@ struct rnncc_loop {
   int32_t saved;
   const int32_t* saved_sequence;  // for each saved tensor: the sequence that holds the same values, or -1
   const int32_t* saved_state;     // for each saved tensor: the state that it is the sequence of, or -1
+  const bool* saved_rounded;      // for each: whether a GPU keeps it in the streams' dtype
   rnncc_size_function weight_elements;
   rnncc_size_function saved_widths;
   rnncc_forward_function forward;
@@ -141,6 +142,8 @@ class Run {
   }
 
   bool is_empty() const { return steps == 0 || columns == 0; }
+
+  rnncc_dtype saved_type(int32_t i) const { return loop.saved_rounded[i] && !device.is_cpu() ? type : compute; }
 
   void forward(const rnncc_forward_call& call) const {
     if (device.is_cpu()) {

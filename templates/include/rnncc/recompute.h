@@ -29,7 +29,7 @@ class Recomputation {
         saved_.push_back(std::move(sequences[given++]));
         states_[state] = as_columns(run.view(saved_.back(), shape, "saved tensor"), saved_.back());
       } else {
-        saved_.push_back(empty(shape, torch_dtype(run.compute), run.device));
+        saved_.push_back(empty(shape, torch_dtype(run.saved_type(i)), run.device));
         values_[i] = as_columns(describe(saved_.back()), saved_.back());
       }
     }

@@ -1,12 +1,12 @@
 // A barrier of all CTAs of a launch, which are resident at once (the launch is cooperative).
 #pragma once
 
-#include "scalar.cuh"
+#include "spin.cuh"
 
 namespace rnncc {
 
-// In two halves: after `arrive` a thread may do what others do not wait for. `arrived` counts this CTA's barriers times the CTAs, modulo 2^32. Everything written before by any thread of any CTA is
-// seen after by every thread. With RNNCC_SPIN_BUDGET defined, a wait of that many polls is a trap and not a hang.
+// In two halves: after `arrive` a thread may do what others do not wait for. `arrived` counts this CTA's barriers times the
+// CTAs, modulo 2^32. Everything written before by any thread of any CTA is seen after by every thread.
 RNNCC_DEVICE void arrive(uint32_t* counter, uint32_t& arrived) {
   __syncthreads();
   arrived += gridDim.x;
@@ -18,14 +18,10 @@ RNNCC_DEVICE void arrive(uint32_t* counter, uint32_t& arrived) {
 RNNCC_DEVICE void wait(uint32_t* counter, uint32_t arrived) {
   if (threadIdx.x == 0 && gridDim.x > 1) {
     uint32_t seen;
-#ifdef RNNCC_SPIN_BUDGET
-    int64_t polls = 0;
-#endif
+    Spin spin;
     do {
+      spin.poll();
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-#ifdef RNNCC_SPIN_BUDGET
-      if (++polls > RNNCC_SPIN_BUDGET) asm volatile("trap;");
-#endif
     } while (int32_t(seen - arrived) < 0);
   }
   __syncthreads();

@@ -43,6 +43,7 @@ struct Driver {
   int (*cuLaunchCooperativeKernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
                                    void**);
   int (*cuLaunchKernelEx)(const CUlaunchConfig*, CUfunction, void**, void**);
+  int (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int*, CUfunction, int, size_t);
   int (*cuOccupancyMaxActiveClusters)(int*, CUfunction, const CUlaunchConfig*);
   int (*cuMemsetD8Async)(uint64_t, unsigned char, size_t, CUstream);
 };
@@ -68,6 +69,7 @@ inline const Driver& driver() {
     find(d.cuFuncSetAttribute, "cuFuncSetAttribute");
     find(d.cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel");
     find(d.cuLaunchKernelEx, "cuLaunchKernelEx");
+    find(d.cuOccupancyMaxActiveBlocksPerMultiprocessor, "cuOccupancyMaxActiveBlocksPerMultiprocessor");
     find(d.cuOccupancyMaxActiveClusters, "cuOccupancyMaxActiveClusters");
     find(d.cuMemsetD8Async, "cuMemsetD8Async");
     return d;

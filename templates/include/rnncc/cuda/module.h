@@ -82,6 +82,18 @@ inline CUfunction find_kernel(int32_t device, const std::string& file_name, cons
   return kernel = found;
 }
 
+// Fails unless all thread blocks of a kernel run at once: they wait for each other.
+inline void require_residency(int32_t device, CUfunction kernel, const std::string& name, int64_t blocks, int threads, int shared_bytes) {
+  int each = 0;
+  check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, size_t(shared_bytes)),
+             "counting thread blocks of " + name);
+  const int multiprocessors = gpu(device).multiprocessors;
+  if (blocks > int64_t(each) * multiprocessors)
+    fail(name + " needs " + std::to_string(blocks) + " thread blocks of " + std::to_string(threads) + " threads and " +
+         std::to_string(shared_bytes) + " bytes of shared memory at once, this GPU runs " + std::to_string(each) + " on each of its " +
+         std::to_string(multiprocessors) + " multiprocessors");
+}
+
 // Makes the device current for torch and for the driver while it lives: threads of autograd may have no context yet.
 class OnDevice {
  public:

@@ -88,6 +88,7 @@ class DeviceRun {
     const Gpu& on = gpu(device_.index);
     const Schedule schedule = make_schedule(tables_, dims_.data(), call_.columns, int(dtype_bytes(tensors_.scalar())), on);
     fill(schedule);
+    require_residency(device_.index, kernel, name, schedule.ctas, THREADS, schedule.shared_bytes);
     void* parameters[] = {arguments_.data()};
     check_cuda(driver().cuLaunchCooperativeKernel(kernel, unsigned(schedule.ctas), 1, 1, THREADS, 1, 1,
                                                   unsigned(schedule.shared_bytes), current_stream(device_.index), parameters),
@@ -117,7 +118,7 @@ class DeviceRun {
   bool saves() const {
     for (int d = 0; d < tables_.destination_count; ++d) {
       const Destination& to = tables_.destinations[d];
-      if (to.table == SAVED && call_.table[SAVED][to.index].data) return true;
+      if (is_saved(to.table) && call_.table[to.table][to.index].data) return true;
     }
     return false;
   }
@@ -221,6 +222,10 @@ class DeviceRun {
       const rnncc_tensor& t = tensors_.at(to.table, to.index);
       arguments_.outputs[d] = {element(t, dim(to.offset)), t.step, t.column};
       if (!t.data) continue;
+      if (is_written_before(d, info.first_destination)) {
+        arguments_.outputs[d].base = nullptr;
+        continue;
+      }
       if (t.dtype == tensors_.scalar() && !recorded) {
         records_[s] = {element(t, dim(to.offset)), t.step, t.column, t.dtype};
         recorded = true;
@@ -243,6 +248,16 @@ class DeviceRun {
     records_[s] = {nullptr, step, width, tensors_.scalar()};
     workspace_.want(call_.steps * step * dtype_bytes(tensors_.scalar()),
                     [&record, &kept = records_[s]](char* p) { record.base = kept.data = p; });
+  }
+
+  // Whether an earlier destination of the slot is the same memory: a returned sequence that is also what was saved.
+  bool is_written_before(int d, int first) {
+    const auto start = [&](int i) {
+      return element(tensors_.at(tables_.destinations[i].table, tables_.destinations[i].index), dim(tables_.destinations[i].offset));
+    };
+    for (int other = first; other < d; ++other)
+      if (start(other) == start(d)) return true;
+    return false;
   }
 
   const Tables& tables_;

@@ -44,22 +44,12 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
   const int first_unit = seat.rank * S::UNITS, own_unit = unit_warp * S::BLOCKS * 8, unit0 = first_unit + own_unit;
 
   typename S::Matrix matrix;
-  matrix.shared = reinterpret_cast<uint4*>(matrices + warp * S::Matrix::WARP_BYTES);
-#pragma unroll
-  for (int pair = 0; pair < S::Matrix::PAIRS; ++pair) {
+  matrix.fill(matrices, warp, [&](int pair, int m, int i) {
     const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::DIM, k = term % S::DIM;
-#pragma unroll
-    for (int m = 0; m < S::Matrix::ROWS; ++m) {
-      uint4 v[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int half = 2 * m + i, sum = half % Step::SUMS, unit = unit0 + half / Step::SUMS * 8 + row;
-        v[i] = half < S::HALVES ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
-                                : make_uint4(0, 0, 0, 0);
-      }
-      matrix.set(pair, m, v[0], v[1]);
-    }
-  }
+    const int half = 2 * m + i, sum = half % Step::SUMS, unit = unit0 + half / Step::SUMS * 8 + row;
+    return half < S::HALVES ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
+                            : make_uint4(0, 0, 0, 0);
+  });
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Inputs feed;
   feed.begin(call, seat.head, first_unit, seat.first_column, seat.columns, inputs);

@@ -3,11 +3,13 @@
 // of itself whether it has come. No barrier, no fence.
 #pragma once
 
-#include "step.cuh"
+#include "resident.cuh"
 
 namespace rnncc {
 
 constexpr uint32_t NOT_YET = 0xffffffffu;
+// Without branches: && would make four.
+RNNCC_DEVICE bool has_come(const uint4& v) { return (v.x != NOT_YET) & (v.y != NOT_YET) & (v.z != NOT_YET) & (v.w != NOT_YET); }
 
 template <class Step_, int H_, int BLOCKS_, int K_WARPS_, int TILES_, int REGISTER_TILES_>
 struct GridShape {
@@ -16,18 +18,19 @@ struct GridShape {
   static constexpr int H = H_, BLOCKS = BLOCKS_, K_WARPS = K_WARPS_, TILES = TILES_;
   static constexpr int UNITS = BLOCKS * 8, CTAS = ceil_div(H, UNITS), THREADS = K_WARPS * 32, COLUMNS = TILES * 8;
   static constexpr int DEPTH = ceil_div(H, 32) * 32;  // K of one operand
+  // The exchange is [step][column][head][operand][DEPTH]: what a warp reads of it lies in a row.
+  static constexpr int OPERAND_BYTES = DEPTH * 2, HEAD_BYTES = Step::OPERANDS * OPERAND_BYTES;
   static constexpr int HALVES = Step::SUMS * BLOCKS, ROWS = ceil_div(HALVES, 2);
   static constexpr int CHUNKS = ceil_div(Step::OPERANDS * DEPTH / 32, K_WARPS);  // of 32 terms, of a warp
-  static constexpr int SHARED_CHUNKS = CHUNKS > REGISTER_TILES_ / 2 ? CHUNKS - REGISTER_TILES_ / 2 : 0;
-  static constexpr int REGISTER_CHUNKS = CHUNKS - SHARED_CHUNKS;
-  __host__ __device__ static constexpr bool in_shared(int c) { return (c + 1) * SHARED_CHUNKS / CHUNKS > c * SHARED_CHUNKS / CHUNKS; }
-  __host__ __device__ static constexpr int shared_before(int c) { return c * SHARED_CHUNKS / CHUNKS; }
+  // Whether chunks have terms of no operand, whose places are never written.
+  static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > Step::OPERANDS * DEPTH;
+  using Matrix = Resident<CHUNKS, ROWS, REGISTER_TILES_ / 2>;
   static constexpr int BATCH = CHUNKS * TILES <= 8 ? CHUNKS : at_least_one(8 / TILES);  // chunks polled at a time
   static constexpr int ITEMS = BLOCKS * TILES, OWNED = ceil_div(ITEMS, K_WARPS);
   static constexpr int AHEAD = 4;
   using Inputs = Feed<Step, H, UNITS, COLUMNS, THREADS>;
   static constexpr int PARTIAL_BYTES = 2 * K_WARPS * TILES * HALVES * 256;
-  static constexpr int MATRIX_BYTES = K_WARPS * SHARED_CHUNKS * ROWS * 1024;
+  static constexpr int MATRIX_BYTES = K_WARPS * Matrix::WARP_BYTES;
   static constexpr int SHARED_BYTES = PARTIAL_BYTES + MATRIX_BYTES + Inputs::BYTES;
   static_assert(H % 8 == 0);
 };
@@ -38,40 +41,22 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
   using E = typename Step::Element;
   extern __shared__ __align__(128) char shared[];
   float2* const partial = reinterpret_cast<float2*>(shared);
-  uint4* const shared_matrix = reinterpret_cast<uint4*>(shared + S::PARTIAL_BYTES);
-  char* const inputs = shared + S::PARTIAL_BYTES + S::MATRIX_BYTES;
+  char* const matrices = shared + S::PARTIAL_BYTES;
+  char* const inputs = matrices + S::MATRIX_BYTES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
-  const int rank = blockIdx.x % S::CTAS, head = blockIdx.x / S::CTAS % call.heads, group = blockIdx.x / S::CTAS / call.heads;
-  const int first_column = group * call.group_columns;
-  const int columns = min(call.group_columns, call.columns - first_column);
+  const Seat seat = seat_of<S::CTAS>(call);
+  const int rank = seat.rank, head = seat.head, first_column = seat.first_column, columns = seat.columns;
   const int unit0 = rank * S::UNITS;
 
   // Half-tile h is sum h % SUMS of block h / SUMS. Chunk c of this warp covers 32 terms of one operand.
-  uint4 a[at_least_one(S::REGISTER_CHUNKS)][S::ROWS][2];
-#pragma unroll
-  for (int c = 0; c < S::CHUNKS; ++c) {
+  typename S::Matrix matrix;
+  matrix.fill(matrices, warp, [&](int c, int m, int i) {
     const int term = (warp * S::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
-#pragma unroll
-    for (int m = 0; m < S::ROWS; ++m) {
-      uint4 v[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int half = 2 * m + i, sum = half % Step::SUMS, unit = unit0 + half / Step::SUMS * 8 + row;
-        v[i] = half < S::HALVES && operand < Step::OPERANDS
-                   ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], head, unit, k)
-                   : make_uint4(0, 0, 0, 0);
-      }
-      const uint4 even = make_uint4(v[0].x, v[1].x, v[0].y, v[1].y), odd = make_uint4(v[0].z, v[1].z, v[0].w, v[1].w);
-      if (!S::in_shared(c)) {
-        a[c - S::shared_before(c)][m][0] = even;
-        a[c - S::shared_before(c)][m][1] = odd;
-      } else {
-        uint4* const to = shared_matrix + (((warp * S::SHARED_CHUNKS + S::shared_before(c)) * S::ROWS + m) * 2) * 32 + lane;
-        to[0] = even;
-        to[32] = odd;
-      }
-    }
-  }
+    const int half = 2 * m + i, sum = half % Step::SUMS, unit = unit0 + half / Step::SUMS * 8 + row;
+    return half < S::HALVES && operand < Step::OPERANDS
+               ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], head, unit, k)
+               : make_uint4(0, 0, 0, 0);
+  });
 
   typename S::Inputs feed;
   feed.begin(call, head, unit0, first_column, columns, inputs);
@@ -82,11 +67,32 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     if (item < S::ITEMS) {
-items[o].begin(call, feed, head, unit0, u * 8, first_column, n * 8, columns);
+      items[o].begin(call, feed, head, unit0, u * 8, first_column, n * 8, columns);
     }
   }
   constexpr int STAGES = S::Inputs::STAGES;
   for (int s = 0; s < STAGES - 1; ++s) feed.fetch(s);
+
+  // A step of the exchange begins at an address that all threads have; a thread's places in it are offsets of 32 bits, of
+  // which the host sees that they fit.
+  const uint32_t exchange_column = uint32_t(call.exchange.column), exchange_head = head * S::HEAD_BYTES;
+  const auto exchange_at = [&](int t) { return call.exchange.base + int64_t(t) * call.exchange.step; };
+  uint32_t mine[S::OWNED];  // the lane's operands of an item
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o) {
+    const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
+    mine[o] = (first_column + n * 8 + row) * exchange_column + exchange_head + (unit0 + u * 8 + 2 * q) * 2;
+  }
+  // Where the lane's terms of chunk 0 lie in its columns. Columns that are not there are those of the last one: their sums
+  // go nowhere.
+  uint32_t terms[S::TILES];
+#pragma unroll
+  for (int n = 0; n < S::TILES; ++n)
+    terms[n] = (first_column + min(n * 8 + row, columns - 1)) * exchange_column + exchange_head + warp * (S::CHUNKS * 64) + q * 16;
+  const auto is_wanted = [&](int c) {
+    const int term = (warp * S::CHUNKS + c) * 32;
+    return !S::PADDED || (term < Step::OPERANDS * S::DEPTH && term % S::DEPTH + q * 8 < S::H);
+  };
 
   // start(t), and its operands to the others.
   const auto start = [&](int o, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
@@ -98,10 +104,7 @@ items[o].begin(call, feed, head, unit0, u * 8, first_column, n * 8, columns);
 #pragma unroll
     for (int p = 0; p < Step::OPERANDS; ++p) {
       const uint32_t two = transpose8x8(pack<E>(operand[0][p], operand[1][p]));
-      if (items[o].exchanged)
-        store4_relaxed(call.exchange.base + t * call.exchange.step + (first_column + n * 8 + row) * call.exchange.column +
-                           p * call.exchange_operand + (int64_t(head) * S::H + unit0 + u * 8 + 2 * q) * 2,
-                       two);
+      if (items[o].exchanged) store4_relaxed(exchange_at(t) + mine[o] + p * S::OPERAND_BYTES, two);
     }
   };
   if (call.steps > 0) feed.wait(0);
@@ -118,62 +121,31 @@ items[o].begin(call, feed, head, unit0, u * 8, first_column, n * 8, columns);
     float acc[S::TILES][S::ROWS][4] = {};
 #pragma unroll
     for (int c0 = 0; c0 < S::CHUNKS; c0 += S::BATCH) {
-      uint4 h[S::TILES][S::BATCH];
-      const char* const from = call.exchange.base + t * call.exchange.step + (first_column + row) * call.exchange.column + int64_t(head) * S::H * 2;
-      bool wanted[S::BATCH];
-      int64_t at[S::BATCH];
+      uint4 h[S::BATCH][S::TILES];
+      const char* const from = exchange_at(t);
+      const auto ask = [&](int n, int b) { return load16_relaxed(from + terms[n] + (c0 + b) * 64); };
 #pragma unroll
-      for (int b = 0; b < S::BATCH; ++b) {
-        const int term = (warp * S::CHUNKS + c0 + b) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
-        wanted[b] = c0 + b < S::CHUNKS && operand < Step::OPERANDS && k < S::H;
-        at[b] = operand * call.exchange_operand + k * 2;
+      for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
         for (int n = 0; n < S::TILES; ++n)
-          h[n][b] = wanted[b] && n * 8 + row < columns ? make_uint4(NOT_YET, 0, 0, 0) : make_uint4(0, 0, 0, 0);
-      }
-      bool complete;
-      do {
+          h[b][n] = c0 + b < S::CHUNKS && is_wanted(c0 + b) ? ask(n, b) : make_uint4(0, 0, 0, 0);
+      const auto all_have_come = [&] {
+        bool all = true;
 #pragma unroll
         for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
-          for (int n = 0; n < S::TILES; ++n) {
-            const uint4 v = h[n][b];
-            if (v.x == NOT_YET || v.y == NOT_YET || v.z == NOT_YET || v.w == NOT_YET)
-              h[n][b] = load16_relaxed(from + at[b] + n * 8 * call.exchange.column);
-          }
-        complete = true;
+          for (int n = 0; n < S::TILES; ++n) all &= has_come(h[b][n]);
+        return __all_sync(~0u, all);
+      };
+      for (Spin spin; !all_have_come(); spin.poll())
 #pragma unroll
         for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
-          for (int n = 0; n < S::TILES; ++n) {
-            const uint4 v = h[n][b];
-            complete = complete && v.x != NOT_YET && v.y != NOT_YET && v.z != NOT_YET && v.w != NOT_YET;
-          }
-      } while (!__all_sync(~0u, complete));
+          for (int n = 0; n < S::TILES; ++n)
+            if (!has_come(h[b][n])) h[b][n] = ask(n, b);
 #pragma unroll
-      for (int b = 0; b < S::BATCH; ++b) {
-        const int c = c0 + b;
-        if (c >= S::CHUNKS) continue;
-        uint4 even[S::ROWS], odd[S::ROWS];
-#pragma unroll
-        for (int m = 0; m < S::ROWS; ++m) {
-          if (!S::in_shared(c)) {
-            even[m] = a[c - S::shared_before(c)][m][0];
-            odd[m] = a[c - S::shared_before(c)][m][1];
-          } else {
-            const uint4* const at = shared_matrix + (((warp * S::SHARED_CHUNKS + S::shared_before(c)) * S::ROWS + m) * 2) * 32 + lane;
-            even[m] = at[0];
-            odd[m] = at[32];
-          }
-        }
-#pragma unroll
-        for (int n = 0; n < S::TILES; ++n) {
-#pragma unroll
-          for (int m = 0; m < S::ROWS; ++m) mma<E>(acc[n][m], even[m], h[n][b].x, h[n][b].y);
-#pragma unroll
-          for (int m = 0; m < S::ROWS; ++m) mma<E>(acc[n][m], odd[m], h[n][b].z, h[n][b].w);
-        }
-      }
+      for (int b = 0; b < S::BATCH; ++b)
+        if (c0 + b < S::CHUNKS) multiply_pair<E>(matrix, c0 + b, h[b], acc, acc);
     }
     // Sums over K: [buffer][half-tile, tile][warp][lane].
     float2* const parts = partial + buffer * S::HALVES * S::TILES * S::K_WARPS * 32 + lane;
@@ -226,8 +198,8 @@ items[o].begin(call, feed, head, unit0, u * 8, first_column, n * 8, columns);
           // The lines that will be polled are brought from memory before anyone asks for them.
 #pragma unroll
           for (int p = 0; p < Step::OPERANDS; ++p)
-            prefetch_l2(call.exchange.base + (t + S::AHEAD) * call.exchange.step + (first_column + lane) * call.exchange.column +
-                            p * call.exchange_operand + (int64_t(head) * S::H + unit0) * 2,
+            prefetch_l2(exchange_at(t + S::AHEAD) +
+                            ((first_column + lane) * exchange_column + exchange_head + unit0 * 2 + p * S::OPERAND_BYTES),
                         min(S::UNITS, S::H - unit0) * 2);
         }
         named_wait(3 + buffer, S::THREADS);

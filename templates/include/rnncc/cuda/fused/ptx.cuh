@@ -1,7 +1,7 @@
 // The instructions that CUDA C++ does not name. Each is one wrapper; nothing here knows what a cell is.
 #pragma once
 
-#include "../scalar.cuh"
+#include "../spin.cuh"
 
 namespace rnncc {
 
@@ -36,11 +36,6 @@ RNNCC_DEVICE uint32_t transpose8x8(uint32_t v) {
   return d;
 }
 
-RNNCC_DEVICE uint32_t cluster_rank() {
-  uint32_t r;
-  asm("mov.u32 %0,%%cluster_ctarank;" : "=r"(r));
-  return r;
-}
 // The address of the same place in the shared memory of CTA `rank` of the cluster.
 RNNCC_DEVICE uint32_t peer_address(uint32_t address, uint32_t rank) {
   uint32_t r;
@@ -65,10 +60,16 @@ RNNCC_DEVICE void barrier_init_visible() { asm volatile("fence.mbarrier_init.rel
 RNNCC_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
+// try_wait sleeps for a time that the hardware chooses: polls that are counted are test_waits.
+#ifdef RNNCC_SPIN_BUDGET
+#define RNNCC_BARRIER_POLL "test_wait"
+#else
+#define RNNCC_BARRIER_POLL "try_wait"
+#endif
 RNNCC_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
   uint32_t done = 0;
-  while (!done)
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p,[%1],%2;\nselp.u32 %0,1,0,p;\n}"
+  for (Spin spin; !done; spin.poll())
+    asm volatile("{\n.reg .pred p;\nmbarrier." RNNCC_BARRIER_POLL ".parity.shared::cta.b64 p,[%1],%2;\nselp.u32 %0,1,0,p;\n}"
                  : "=r"(done)
                  : "r"(barrier), "r"(parity)
                  : "memory");

@@ -118,11 +118,14 @@ class FusedRun {
     const CUlaunchConfig launch = config(unsigned(kernel_.blocks), false, attribute);
     int count = 0;
     check_cuda(driver().cuOccupancyMaxActiveClusters(&count, function, &launch), "counting clusters of " + kernel_.kernel);
-    if (count < 1) fail("no cluster of " + std::to_string(kernel_.blocks) + " blocks of " + kernel_.kernel + " fits this GPU");
+    if (count < 1)
+      fail(kernel_.kernel + " needs " + std::to_string(kernel_.blocks) + " thread blocks of " + std::to_string(kernel_.threads) +
+           " threads and " + std::to_string(kernel_.shared_bytes) + " bytes of shared memory in a cluster, this GPU runs none");
     return count;
   }
 
   void launch(CUfunction function, unsigned blocks, bool grid) {
+    if (grid) require_residency(tensors_.device.index, function, kernel_.kernel, blocks, kernel_.threads, kernel_.shared_bytes);
     CUlaunchAttribute attribute;
     const CUlaunchConfig how = config(blocks, grid, attribute);
     void* parameters[] = {bytes_.data()};
@@ -185,10 +188,14 @@ class FusedRun {
         continue;
       }
       const Destination& to = tables_.destinations[slot.first_destination + info_.write_places[w]];
-      if (to.table == SAVED && !training_) continue;
+      if (is_saved(to.table) && !training_) continue;
       const rnncc_tensor& t = tensors_.at(to.table, to.index);
-      writes.push_back(along(t, dim(to.offset)));
+      const FusedPlace place = along(t, dim(to.offset));
+      // A returned sequence that is also what was saved is written once.
+      const bool again = std::any_of(writes.begin(), writes.end(), [&](const FusedPlace& w) { return w.base == place.base; });
+      writes.push_back(again ? FusedPlace{} : place);
       if (writes.back().base && reinterpret_cast<uintptr_t>(writes.back().base) % 4 != 0) return false;
+      if (writes.back().column * call_.columns > UINT32_MAX) return false;
       if (t.data && !records.count(s)) records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.column, t.dtype};
     }
     std::copy(writes.begin(), writes.end(), take<FusedPlace>(int(writes.size())));
@@ -210,14 +217,14 @@ class FusedRun {
     float* constants = take<float>((at_least_one(tables_.constant_count) + 1) / 2 * 2);
     for (int c = 0; c < tables_.constant_count; ++c) constants[c] = float(call_.constants[c]);
     FusedPlace* exchange = take<FusedPlace>(1);
-    int64_t* operand = take<int64_t>(1);
     if (grid) {
-      const int64_t row = call_.heads * kernel_.units * 2, column = row * info_.operands, step = column * call_.columns;
+      // As GridShape has it. A step's part is small: all blocks that have a place in it run at once.
+      const int64_t column = call_.heads * info_.operands * round_up(kernel_.units, 32) * 2, step = column * call_.columns;
+      if (step > UINT32_MAX) return false;
       exchange_ = empty({step * call_.steps}, aoti_torch_dtype_uint8(), tensors_.device);
       check_cuda(driver().cuMemsetD8Async(uint64_t(exchange_.data()), 0xff, size_t(step * call_.steps), current_stream(tensors_.device.index)),
                  "clearing the exchange");
       *exchange = {static_cast<char*>(exchange_.data()), step, column};
-      *operand = row;
     }
     return true;
   }

@@ -43,22 +43,12 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
 
   // Half-tiles are blocks of units of one sum; terms are operand by operand of the block's own units.
   typename S::Matrix matrix;
-  matrix.shared = reinterpret_cast<uint4*>(matrices + warp * S::Matrix::WARP_BYTES);
-#pragma unroll
-  for (int pair = 0; pair < S::Matrix::PAIRS; ++pair) {
+  matrix.fill(matrices, warp, [&](int pair, int m, int i) {
     const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::UNITS, k = first_unit + term % S::UNITS;
-#pragma unroll
-    for (int m = 0; m < S::Matrix::ROWS; ++m) {
-      uint4 v[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int block = (row_warp * S::Matrix::ROWS + m) * 2 + i, sum = block / (S::DIM / 8), unit = block % (S::DIM / 8) * 8 + row;
-        v[i] = operand < Step::OPERANDS ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
-                                        : make_uint4(0, 0, 0, 0);
-      }
-      matrix.set(pair, m, v[0], v[1]);
-    }
-  }
+    const int block = (row_warp * S::Matrix::ROWS + m) * 2 + i, sum = block / (S::DIM / 8), unit = block % (S::DIM / 8) * 8 + row;
+    return operand < Step::OPERANDS ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
+                                    : make_uint4(0, 0, 0, 0);
+  });
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Inputs feed;
   feed.begin(call, seat.head, first_unit, seat.first_column, seat.columns, inputs);

@@ -59,9 +59,23 @@ struct FusedCall {
   Edge last[at_least_one(Step::EDGES)];     // null: not wanted
   Edge vectors[at_least_one(Step::VECTORS)];  // `column`: 1, or 0 where all units have one number
   float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
-  Place exchange;  // operands as messages between CTAs of the grid; operand j at j * exchange_operand bytes
-  int64_t exchange_operand;
+  Place exchange;  // operands as messages between CTAs of the grid (grid.cuh)
 };
+
+// Where a block works: blocks of a head and group of columns lie next to each other, as those of a cluster do.
+struct Seat {
+  int rank, head, first_column, columns;
+};
+template <int CTAS, class Step>
+RNNCC_DEVICE Seat seat_of(const FusedCall<Step>& call) {
+  const int group = blockIdx.x / CTAS / call.heads;
+  Seat seat;
+  seat.rank = blockIdx.x % CTAS;
+  seat.head = blockIdx.x / CTAS % call.heads;
+  seat.first_column = group * call.group_columns;
+  seat.columns = min(call.group_columns, call.columns - seat.first_column);
+  return seat;
+}
 
 template <class E>
 RNNCC_DEVICE float take(const Edge& edge, int64_t column, int64_t unit) {
@@ -245,11 +259,14 @@ template <class Step, int H>
 RNNCC_DEVICE uint4 matrix8(const void* matrix, int head, int unit, int k) {
   if (unit >= H || k >= H) return make_uint4(0, 0, 0, 0);
   const uint16_t* const from = static_cast<const uint16_t*>(matrix) + int64_t(head) * H * H;
-  if constexpr (!Step::TRANSPOSED) return *reinterpret_cast<const uint4*>(from + int64_t(unit) * H + k);
-  uint32_t w[4];
+  if constexpr (Step::TRANSPOSED) {
+    uint32_t w[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) w[i] = from[int64_t(k + 2 * i) * H + unit] | uint32_t(from[int64_t(k + 2 * i + 1) * H + unit]) << 16;
-  return make_uint4(w[0], w[1], w[2], w[3]);
+    for (int i = 0; i < 4; ++i) w[i] = from[int64_t(k + 2 * i) * H + unit] | uint32_t(from[int64_t(k + 2 * i + 1) * H + unit]) << 16;
+    return make_uint4(w[0], w[1], w[2], w[3]);
+  } else {
+    return *reinterpret_cast<const uint4*>(from + int64_t(unit) * H + k);
+  }
 }
 
 }  // namespace rnncc
