@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from rnncc.bounds import Bounds
 from rnncc.ir.adjoint import Adjoint
-from rnncc.ir.cell import Cell, Segment, value_table
+from rnncc.ir.cell import Cell, Contraction, Segment, value_table
 from rnncc.stages.differentiate.normalise import Normaliser
 from rnncc.stages.differentiate.savings import alive, choose, reads, rounded
 from rnncc.stages.differentiate.sweep import Sweep
@@ -39,6 +39,7 @@ def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
     read = {**reads(nodes), **dict.fromkeys(sorted(products))}
     made = {value.name for value in sweep.new}
     savings = choose(forward, (name for name in read if name not in made))
+    again = [node for node in alive(forward.nodes, savings.saved) if not isinstance(node, Contraction)]
     placement = {value.name: value.placement for value in cell.values}
     bounds = Bounds((forward,), placement, cell.prologue, frozenset())
     known = {*read, *yields, *(node.target for node in nodes)}
@@ -46,7 +47,7 @@ def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
         forward,
         savings.saved,
         savings.saved_states,
-        rounded(forward, savings, bounds, reads((*savings.recompute, *nodes))),
+        rounded(forward, savings, bounds, reads((*savings.recompute, *again, *nodes))),
         savings.streams_read,
         savings.recompute,
         nodes,

@@ -22,7 +22,8 @@ class Savings:
 
 def choose(segment: Segment, needed: Iterable[str]) -> Savings:
     """Walk the forward nodes in order: a needed value is recomputed where pointwise operations make it from streams,
-    states, weights, constants and what is saved already; else it is saved."""
+    states, weights, constants and what is saved already; else it is saved. So are the states that saved values follow
+    from: these can then be made again."""
     wanted = set(needed)
     within: dict[str, bool] = {}  # of a node's target: whether the backward step has or can recompute it
     saved: list[str] = []
@@ -46,17 +47,19 @@ def choose(segment: Segment, needed: Iterable[str]) -> Savings:
         if node.target in wanted and node.target not in segment.states and node.target not in saved:
             recompute.append(node)
             wanted.update(operands(node))
+    again = reads(alive(segment.nodes, saved))
     members = [member for stream in segment.streams for member in stream.members]
     return Savings(
         tuple(saved),
-        tuple(state for state in segment.states if wanted & {state, f"{state}__1"}),
+        tuple(state for state in segment.states if wanted & {state, f"{state}__1"} or f"{state}__1" in again),
         tuple(member for member in members if member in wanted),
         tuple(reversed(recompute)),
     )
 
 
 def rounded(segment: Segment, savings: Savings, bounds: Bounds, elementwise: Container[str]) -> tuple[str, ...]:
-    """`rounded` of an Adjoint; `elementwise` are the names that the backward step's own nodes read. What is not bounded
+    """`rounded` of an Adjoint; `elementwise` are the names that nodes other than products read, of the backward
+    step and of what makes `saved` again. What is not bounded
     may overflow in float16, and stands in an exponent too often. A sum of products has operands in the streams' dtype
     already."""
     made = {node.target: node for node in segment.nodes}

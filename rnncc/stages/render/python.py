@@ -18,6 +18,7 @@ from rnncc.stages.render.python_cell import (
     saved_names,
     saved_rounded,
     saved_sequence,
+    saved_state,
     segment_name,
     sum_dims,
 )
@@ -73,6 +74,7 @@ def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
             weights=len(part.weights),
             saved=len(saved_names(adjoint)),
             saved_sequence=", ".join(str(i) for i in saved_sequence(part, adjoint)),
+            saved_state=", ".join(str(i) for i in saved_state(part, adjoint)),
             saved_rounded=", ".join(str(rounded).lower() for rounded in saved_rounded(adjoint)),
             weight_elements=widths([_elements(of, weight.members) for weight in part.weights]),
             saved_widths=widths([values[name].width for name in saved_names(adjoint)]),

@@ -351,7 +351,12 @@ def _loop(cell: Cell, segment: Segment, adjoints: Sequence[Adjoint]) -> str:
         return f"_spec.LoopSpec(({weights}))"
     table |= {value.name: value for value in adjoints[0].values}
     saved = "".join(f"_spec.TensorSpec({name!r}, {width(table[name].width)}), " for name in saved_names(adjoints[0]))
-    flags = f"{saved_sequence(segment, adjoints[0])!r}, {saved_rounded(adjoints[0])!r}"
+    flags = ", ".join(
+        repr(entries)
+        for entries in (
+            saved_sequence(segment, adjoints[0]), saved_state(segment, adjoints[0]), saved_rounded(adjoints[0])
+        )
+    )  # fmt: skip
     return f"_spec.LoopSpec(({weights}), ({saved}), {flags})"
 
 
@@ -375,3 +380,9 @@ def saved_sequence(segment: Segment, adjoint: Adjoint) -> tuple[int, ...]:
     """For each saved value the sequence with the same values, or -1."""
     shared = set(adjoint.saved_states) & set(segment.sequences)
     return tuple(segment.sequences.index(name) if name in shared else -1 for name in saved_names(adjoint))
+
+
+def saved_state(segment: Segment, adjoint: Adjoint) -> tuple[int, ...]:
+    """For each saved value the state whose sequence it is, or -1."""
+    states = [segment.states.index(name) for name in adjoint.saved_states]
+    return (*(-1 for _ in adjoint.saved), *states)

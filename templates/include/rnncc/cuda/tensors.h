@@ -14,8 +14,6 @@ inline bool is_output(Table table, const Call& call) {
   return table == SEQUENCES || table == FINAL || table == D_STREAMS || table == D_WEIGHTS || table == D_STATES;
 }
 
-inline int64_t dtype_bytes(rnncc_dtype dtype) { return dtype == RNNCC_FLOAT64 ? 8 : dtype == RNNCC_FLOAT32 ? 4 : 2; }
-
 class CallTensors {
  public:
   CallTensors(const Tables& tables, const Call& call, const int64_t* dims, Device device)
