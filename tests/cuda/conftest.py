@@ -11,14 +11,7 @@ from tests.cuda.harness import Packages
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packages]:
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packages]:
     made = Packages(tmp_path_factory.mktemp("packages"))
     yield made
     sys.path.remove(str(made.folder))
-
-
-@pytest.fixture
-def packages(built: Packages, monkeypatch: pytest.MonkeyPatch) -> Packages:
-    # A size without kernels of its own stays so: the alternating ones are tested there.
-    monkeypatch.setenv("RNNCC_COMPILE", "0")
-    return built
