@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +16,7 @@ from gpu_cases import CLASSES, GATES, Case
 from measure import Function
 from torch import Tensor, nn
 
+import rnncc
 from rnncc.compiler import build_package
 from rnncc.ir.problem import Problem
 from rnncc.paths import locate
@@ -42,26 +43,23 @@ class Packages:
         self.folder = folder
         problems: dict[str, dict[Problem, None]] = {}
         for case in cases:
-            if case.who == "cudnn":
-                continue
-            wanted = problems.setdefault(self.name(case), {})
             if case.who == "rnncc":
-                wanted[Problem(case.units, case.heads, case.dtype)] = None
-        with ThreadPoolExecutor(max(1, len(problems))) as pool:
-            for built in [pool.submit(self._build, name, tuple(wanted)) for name, wanted in problems.items()]:
+                problems.setdefault(case.cell, {})[Problem(case.units, case.heads, case.dtype)] = None
+        others = {case.cell for case in cases if case.who not in ("rnncc", "cudnn")}
+        with ThreadPoolExecutor(max(1, len(problems) + len(others))) as pool:
+            builds: list[Future[object]] = [
+                pool.submit(self._build, cell, tuple(wanted)) for cell, wanted in problems.items()
+            ]
+            builds += [pool.submit(rnncc.load, cell) for cell in others]
+            for built in builds:
                 built.result()
 
-    @staticmethod
-    def name(case: Case) -> str:
-        """The package that runs a case."""
-        return f"{case.cell}_{'sized' if case.who == 'rnncc' else 'any'}"
-
-    def _build(self, name: str, problems: tuple[Problem, ...]) -> None:
-        build_package(locate(name.split("_")[0]), self.folder, name=name, problems=problems)
+    def _build(self, cell: str, problems: tuple[Problem, ...]) -> Path:
+        return build_package(locate(cell), self.folder, name=f"{cell}_sized", problems=problems)
 
     def __call__(self, case: Case) -> ModuleType:
         """The module for a case."""
-        return import_module(self.name(case))
+        return import_module(f"{case.cell}_sized") if case.who == "rnncc" else rnncc.load(case.cell)
 
 
 def work_of(case: Case, packages: Packages, device: str = "cuda") -> Work:

@@ -63,7 +63,8 @@ class Results:
 
 
 def measure(case: Case, packages: Packages, floor: float | None, quick: bool) -> dict[str, Any]:
-    """A case's row. A case that cannot run has `error` instead of times."""
+    """A case's row. A case that cannot run has `error` instead of times. Raises RuntimeError where nothing else can run
+    any more either."""
     is_loop = case.who in LOOPS
     repeats = (3 if is_loop else 5) if quick else 5 if is_loop else 15
     queued = 0 if is_loop else 10
@@ -74,6 +75,7 @@ def measure(case: Case, packages: Packages, floor: float | None, quick: bool) ->
         if work.input_products is not None:
             measured["input_call_ms"], measured["input_queued_ms"] = gpu_ms(work.input_products, repeats, queued)
     except (RuntimeError, ValueError) as error:
+        torch.cuda.synchronize()
         return row_of(case, error=str(error).splitlines()[0])
     return row_of(case, **measured, repeats=repeats, floor_us=floor)
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import rnncc
 from rnncc import verify
 from rnncc.compiler import build_package
 from rnncc.ir.problem import Problem
@@ -25,7 +26,7 @@ CLASSES = {"lstm": "LSTM", "gru": "GRU", "elman": "Elman", "slstm": "sLSTM", "pe
 # The sizes with kernels of their own, one package a cell: every family (gather, scatter, grid) and scope is among them.
 FUSED: Mapping[str, tuple[tuple[int, str], ...]] = {
     "lstm": ((16, "bf16"), (64, "bf16"), (96, "fp16"), (256, "fp16"), (768, "bf16"), (1000, "fp16")),
-    "gru": ((16, "fp16"), (64, "bf16"), (96, "bf16"), (256, "bf16"), (768, "fp16"), (1000, "bf16")),
+    "gru": ((64, "bf16"), (256, "bf16"), (768, "fp16")),
     "elman": ((96, "bf16"),),
     "slstm": ((64, "fp16"),),
     "peepholelstm": ((64, "fp16"),),
@@ -33,17 +34,19 @@ FUSED: Mapping[str, tuple[tuple[int, str], ...]] = {
 
 
 class Packages:
-    """Built packages by cell: with the kernels of FUSED, or with the alternating ones alone. Processes that want the
-    same one at once build it once: the cache sees to that."""
+    """Packages by cell: with the kernels of FUSED, or with the alternating ones alone. Processes that want the same one
+    at once build it once: the cache sees to that."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         sys.path.insert(0, str(folder))
 
     def __call__(self, cell: str, fused: bool = True) -> ModuleType:
-        name = f"{cell}_{'fused' if fused else 'alternating'}"
+        if not fused:
+            return rnncc.load(cell)
+        name = f"{cell}_fused"
         if not (self.folder / name).exists():
-            problems = [Problem(units, 1, dtype) for units, dtype in FUSED[cell]] if fused else []
+            problems = [Problem(units, 1, dtype) for units, dtype in FUSED[cell]]
             build_package(locate(cell), self.folder, name=name, problems=problems)
         return importlib.import_module(name)
 
