@@ -156,7 +156,7 @@ def _needless(wanted: Wanted) -> str | None:
     if why := _STATE.about["fused"][wanted.segment]:
         return f"its loop has no fused form: {why}"
     if wanted.dtype not in _DTYPES:
-        return f"fused kernels are for bfloat16 and float16, not {wanted.dtype}"
+        return f"fused kernels are for float32, bfloat16 and float16, not {wanted.dtype}"
     if wanted.units % _UNIT_BLOCK:
         return f"fused kernels are for heads of a multiple of {_UNIT_BLOCK} units, not {wanted.units}"
     return None

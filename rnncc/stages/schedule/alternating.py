@@ -20,8 +20,8 @@ _HELD_16, _HELD_32 = 8, 4
 # Shared memory that no weight has: partial sums of eight warps and places of operands; of float32 also weights on their
 # way.
 _OTHER_BYTES = 40_960
-# Lines that many multiprocessors ask for, and those of weights, come this many times as fast as the bandwidth that the grid
-# kernels see: it makes 33 measured steps of 64 to 2048 units right within 1.12.
+# Lines that many multiprocessors ask for, and those of weights, come this many times as fast as the bandwidth that the
+# grid kernels see: it makes 33 measured steps of 64 to 2048 units right within 1.12.
 _L2_LOADS = 1.7
 
 

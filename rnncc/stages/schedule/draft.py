@@ -105,10 +105,10 @@ class Elements:
         return halves if self.is_float else ceil(halves, 2)
 
     def accumulator_registers(self, halves: int) -> int:
-        """Of the sums of half-tiles. A lane has all eight columns of float32 while it multiplies; few tensor core tiles
-        have a second set (`multiply` in cluster.cuh)."""
+        """Of the sums of half-tiles. A lane has all eight columns of float32 while it multiplies, then two of them, and
+        eight terms of an operand; few tensor core tiles have a second set (`multiply` in cluster.cuh)."""
         if self.is_float:
-            return 8 * halves
+            return 10 * halves + 8
         rows = ceil(halves, 2)
         return rows * 4 * (2 if rows < 4 else 1)
 

@@ -67,7 +67,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         BASE_REGISTERS
         + facts.item_registers * owned
         + PIECE_REGISTERS * ceil_div(facts.pieces * items, 4 * _K_WARPS)
-        + (8 if of.is_float else 4) * fragments * tiles
+        + (10 * fragments * tiles + (32 if facts.operands > 1 else 16) if of.is_float else 4 * fragments * tiles)
         + by(tiles, _TILES, lambda n: 2 * of.size * n * batch_of(n))
         + (_ADDRESS_REGISTERS * chunks * tiles if facts.operands > 1 else 0)
         + _FAR_REGISTERS * max(0, chunks - _NEAR_CHUNKS)
