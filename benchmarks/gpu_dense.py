@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_calls import Packages, work_of
+from gpu_calls import Packages, predicted_us, work_of
 from gpu_cases import Case, case_of, missing, row_of, select
 from gpu_floor import exchanges, floor_us, measure_exchanges
 from gpu_plot import plot
@@ -74,6 +74,9 @@ def measure(case: Case, packages: Packages, floor: float | None, quick: bool) ->
         measured: dict[str, Any] = {"call_ms": call, "queued_ms": back_to_back}
         if work.input_products is not None:
             measured["input_call_ms"], measured["input_queued_ms"] = gpu_ms(work.input_products, repeats, queued)
+        if case.who == "rnncc":
+            forward, backward = predicted_us(case.cell, case.units, case.heads, case.dtype, case.columns)
+            measured |= {"predicted_forward_us": forward, "predicted_backward_us": backward}
     except (RuntimeError, ValueError) as error:
         torch.cuda.synchronize()
         return row_of(case, error=str(error).splitlines()[0])

@@ -10,7 +10,7 @@ from gpu_cases import PASSES, TARGETS, Case, case_of, target_of
 
 HEADER = (
     f"{'who':12}{'cell':6}{'units':>10}{'B':>5}{'T':>6} {'dtype':5}{'pass':>6}{'call ms':>9}{'queued':>9}{'us/step':>9}"
-    f"{'of floor':>9}{'x cuDNN':>9}{'x eager':>9}{'x comp.':>9}  must"
+    f"{'predicted':>10}{'of floor':>9}{'x cuDNN':>9}{'x eager':>9}{'x comp.':>9}  must"
 )
 # What the GRU is asked for, as parts of the time of cuDNN in fp16.
 GRU_PARTS = {64: 1.0, 256: 0.2, 768: 0.2}
@@ -63,9 +63,18 @@ def line(case: Case, row: dict[str, Any], found: dict[Case, dict[str, Any]]) -> 
     others = [cudnn_ms(case, found), other_ms(case, "eager", found), other_ms(case, "compiled", found)]
     ratios = [None if other is None or case.who == "cudnn" else other / time for other in others]
     return (
-        f"{start}{row['call_ms']:9.3f}{number(row['queued_ms'], 9, 3)}{step:9.3f}{number(floor, 9, 2)}"
+        f"{start}{row['call_ms']:9.3f}{number(row['queued_ms'], 9, 3)}{step:9.3f}{number(predicted(row), 10, 3)}"
+        f"{number(floor, 9, 2)}"
         f"{''.join(number(ratio, 9, 2) for ratio in ratios)}{asked(case, row, others[0])}"
     )
+
+
+def predicted(row: dict[str, Any]) -> float | None:
+    """Microseconds a step as planned; with backward, what comes after the loop is left out."""
+    forward, backward = (row.get(f"predicted_{name}_us") for name in ("forward", "backward"))
+    if row["run"] == "fw" or forward is None or backward is None:
+        return forward if row["run"] == "fw" else None
+    return float(forward + backward)
 
 
 def number(value: float | None, width: int, digits: int) -> str:

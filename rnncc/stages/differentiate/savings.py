@@ -58,10 +58,9 @@ def choose(segment: Segment, needed: Iterable[str]) -> Savings:
 
 
 def rounded(segment: Segment, savings: Savings, bounds: Bounds, elementwise: Container[str]) -> tuple[str, ...]:
-    """`rounded` of an Adjoint; `elementwise` are the names that nodes other than products read, of the backward
-    step and of what makes `saved` again. What is not bounded
-    may overflow in float16, and stands in an exponent too often. A sum of products has operands in the streams' dtype
-    already."""
+    """`rounded` of an Adjoint; `elementwise` are the names that nodes other than products read, of the backward step
+    and of what makes `saved` again. What is not bounded may overflow in float16, and stands in an exponent too often. A
+    sum of products has operands in the streams' dtype already."""
     made = {node.target: node for node in segment.nodes}
 
     def fits(name: str) -> bool:
