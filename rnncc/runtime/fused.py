@@ -77,7 +77,7 @@ def prepare(cell: CellSpec, segment: SegmentSpec, x: Tensor, sizes: Sizes) -> No
     yet, compile it. Raises ValueError for a setting that means nothing."""
     heads, width = sizes["num_heads"], segment.states[0].width(sizes)
     dtype = x.dtype
-    if dtype not in _DTYPES and torch.is_autocast_enabled("cuda"):  # asked last: it costs as much as all the rest
+    if dtype == torch.float32 and torch.is_autocast_enabled("cuda"):
         dtype = torch.get_autocast_dtype("cuda")
     key = (segment.name, width, heads, dtype, x.get_device())
     if key in _STATE.settled:

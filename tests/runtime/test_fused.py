@@ -251,7 +251,7 @@ def test_a_loop_on_a_gpu_is_prepared_but_not_while_torch_compiles(monkeypatch: p
     stream: Any = SimpleNamespace(is_cuda=True, requires_grad=False)
 
     def call() -> None:
-        rest: Any = ([], [], None, None, [], SIZES, False, [])
+        rest: Any = ([], [], None, None, [], SIZES, False, [], False)
         run_segment(CELL, CELL.segments[0], kernels, [stream], *rest)
 
     call()
