@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from rnncc import targets
+from rnncc import compiler, targets
 from rnncc.diagnostics import RnnccError
+from rnncc.ir.problem import Problem
+from rnncc.paths import locate
 from rnncc.runtime.ops import Kernels
 from rnncc.stages.build import nvcc
 
@@ -48,3 +52,23 @@ def test_a_missing_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_which_gpus_a_package_runs_on(built: tuple[str, ...], capability: tuple[int, int], runs: bool) -> None:
     assert Kernels("space", None, {}, built).run_on(*capability) is runs
+
+
+@pytest.mark.parametrize(("target", "said"), [("cpu", 1), ("a100", 1), ("a100,h200", 0)])
+def test_a_build_says_where_no_gpu_takes_fused_kernels(
+    target: str, said: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Enough(Exception):
+        pass
+
+    def stop(*given: object) -> None:
+        raise Enough
+
+    monkeypatch.setattr(compiler, "_build", stop)
+    monkeypatch.setattr("rnncc.stages.build.nvcc.nvcc_release", lambda: ("nvcc", "release 13.0"))
+    lines: list[str] = []
+    with pytest.raises(Enough):
+        compiler.build_package(
+            locate("lstm"), tmp_path, target=target, problems=(Problem(64, 1, "bf16"),), progress=lines.append
+        )
+    assert len(lines) == said and all(f"none for --target {target}" in line for line in lines)

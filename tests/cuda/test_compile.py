@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from tests.cuda import kernels
 needs_nvcc = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 
 MAIN = ("lstm", "gru")
+# Loops with lengths and resets have the same products: one cell's are enough here.
+CASES = [replace(case, masked=case.cell == "lstm") for case in kernels.cases(MAIN)]
 
 
 @needs_nvcc
-@pytest.mark.parametrize("case", kernels.cases(MAIN), ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path) -> None:
     assert kernels.check(case, tmp_path) == ()
 
