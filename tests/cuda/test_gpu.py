@@ -14,6 +14,7 @@ from rnncc import verify
 from rnncc.compiler import front
 from rnncc.paths import locate
 from rnncc.read import read_source
+from rnncc.runtime.ops import kept_bytes
 
 pytestmark = pytest.mark.gpu
 
@@ -73,6 +74,30 @@ def test_masks_directions_layers() -> None:
         x = torch.randn(9, 5, 7)
         masks = {"lengths": torch.tensor([9, 1, 4, 3, 7]), "reset": torch.rand(9, 5) < 0.2}
         assert_close(results(gpu, x, **masks), results(cpu, x, **masks), 1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "sLSTM", "LayerNormLSTM"])
+def test_recompute(name: str, dtype: torch.dtype) -> None:
+    """Gradients to the rounding of sums that another kernel takes in another order; 21,000 columns are two blocks."""
+    plain, again = (
+        pair(name, 24, 64, bidirectional=True, recompute=recompute)[1].to(dtype) for recompute in (False, True)
+    )
+    x = torch.randn(60, 350, 24).to(dtype)
+    masks = {"lengths": torch.randint(1, 61, (350,)), "reset": torch.rand(60, 350) < 0.05}
+    options: tuple[dict[str, Any], ...] = ({}, masks)
+    for given in options:
+        assert_close(results(again, x, **given), results(plain, x, **given), max(1e-4, torch.finfo(dtype).eps))
+    held = []
+    for layer in (plain, again):
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        output, last = layer(x.cuda())
+        held.append(torch.cuda.memory_allocated() - before)
+        del output, last
+    (segment,) = plain.spec.segments
+    kept = [kept_bytes(segment, plain._sizes[0], x.cuda(), recompute=recompute) for recompute in (False, True)]
+    assert kept[1] < kept[0] and held[0] - held[1] == pytest.approx(2 * 60 * 350 * (kept[0] - kept[1]), rel=0.01)
 
 
 def test_no_steps_and_no_columns() -> None:
