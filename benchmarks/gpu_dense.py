@@ -33,6 +33,7 @@ from gpu_plot import plot
 from gpu_table import table
 from measure import environment, gpu_ms, write
 
+from rnncc.diagnostics import RnnccError
 from rnncc.stages.build.nvcc import nvcc_release
 
 # Loops in torch queue thousands of kernels a call: the queue is full anyhow.
@@ -84,11 +85,15 @@ def measure(case: Case, packages: Packages, floor: float | None, quick: bool) ->
 
 
 def run(cases: Sequence[Case], results: Results, quick: bool) -> None:
-    """Measure what the file does not have yet. Raises RnnccError, RuntimeError where something cannot be built."""
+    """Measure what the file does not have yet. Raises RnnccError where something cannot be built."""
     left = missing(cases, results.rows)
     if not left:
         return
-    floors = measure_exchanges(exchanges(left))
+    try:
+        floors = measure_exchanges(exchanges(left))
+    except RuntimeError as error:
+        print(f"gpu_dense: rows have no floor: {error}", file=sys.stderr)
+        floors = {}
     with tempfile.TemporaryDirectory() as folder:
         begin = time.monotonic()
         packages = Packages(Path(folder), left)
@@ -135,7 +140,7 @@ def main(words: Sequence[str] | None = None) -> int:
             results = Results(arguments.out, environment(arguments.commit))
             run(cases, results, arguments.quick)
             rows = [row for row in results.rows if case_of(row) in set(cases)]
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, RnnccError) as error:
         print(f"gpu_dense: {error}", file=sys.stderr)
         return 1
     print("\n".join(table(rows)))

@@ -82,7 +82,11 @@ def read(text: str) -> Iterator[tuple[Exchange, float]]:
 
 
 def _run(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    name = Path(command[0]).name
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{name} did not end within two minutes") from None
     if done.returncode != 0:
-        raise RuntimeError(f"{Path(command[0]).name} failed:\n{done.stderr.strip()}")
+        raise RuntimeError(f"{name} failed:\n{done.stderr.strip()}")
     return done.stdout

@@ -44,9 +44,9 @@ def cudnn_ms(case: Case, found: dict[Case, dict[str, Any]]) -> float | None:
 
 
 def other_ms(case: Case, who: str, found: dict[Case, dict[str, Any]]) -> float | None:
-    """Another one's time on the same work."""
+    """Another one's time on the same work, None for its own."""
     row = found.get(replace(case, who=who))
-    return None if row is None else best_ms(row)
+    return None if row is None or case.who == who else best_ms(row)
 
 
 def line(case: Case, row: dict[str, Any], found: dict[Case, dict[str, Any]]) -> str:

@@ -57,13 +57,13 @@ def gpu_ms(function: Function, repeats: int, queued: int) -> tuple[float, float 
     for _ in range(2):
         function()
     torch.cuda.synchronize()
-    single = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        single.append(_between_events(function, 1))
-        host = time.perf_counter() - begin
+    single = [_between_events(function, 1) for _ in range(repeats)]
     if not queued:
         return statistics.median(single), None
+    begin = time.perf_counter()
+    function()
+    host = time.perf_counter() - begin
+    torch.cuda.synchronize()
     # A kernel that only waits holds the others back until the host has queued all calls.
     cycles = int(2e9 * min(1.0, 1.5 * queued * host))
     several = [_between_events(function, queued, cycles) / queued for _ in range(max(3, repeats // 3))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -142,13 +143,14 @@ def test_the_picture_is_drawn(dense: Any, tmp_path: Path, capsys: pytest.Capture
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     """Also where its modules are found by the script's folder alone."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, str(FOLDER / "gpu_dense.py"), "--quick", "--out", str(tmp_path / "rows.json")]
     done = subprocess.run(
         command,
         capture_output=True,
         text=True,
         check=False,
-        env={"PYTHONPATH": str(FOLDER.parent), "CUDA_VISIBLE_DEVICES": ""},
+        env=environment,
     )
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("gpu_dense: there is no CUDA device; ") and not (tmp_path / "rows.json").exists()
