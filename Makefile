@@ -1,12 +1,13 @@
 # `make demo` trains a language model with a cell of your own on the CPU; `make test` checks everything.
-# Both first set up the virtual environment $(VENV), once: a second run starts at once.
+# `make kernels` compiles every shipped cell's GPU kernels and checks what nvcc made of them: long, and needs nvcc.
+# All first set up the virtual environment $(VENV), once: a second run starts at once.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Used where the environment has no PyTorch yet. To use another build, install it into $(VENV) first.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test lint setup clean
+.PHONY: demo test lint kernels setup clean
 
 demo: setup
 	$(BIN)/python examples/char_lm.py
@@ -18,6 +19,9 @@ lint: setup
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
+
+kernels: setup
+	$(BIN)/python -m tests.cuda.kernels
 
 setup: $(VENV)/.ready
 

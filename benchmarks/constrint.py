@@ -69,7 +69,9 @@ def problems() -> Iterator[Problem]:
 def tasks(every: int) -> Iterator[Task]:
     """Every n-th schedule of the LSTM and the GRU on an H200, forward and backward, in each family of kernels; then the
     general problems."""
-    loops = {f"{cell} {way.__name__}": facts(way(cell)) for cell in ("lstm", "gru") for way in (forward, backward)}
+    loops = {
+        f"{cell} {way.__name__}": facts(way(cell), "bf16") for cell in ("lstm", "gru") for way in (forward, backward)
+    }
     drawn = [(loop, family, problem) for loop in loops for family in FAMILIES for problem in problems()]
     for loop, family, problem in drawn[::every]:
 

@@ -1,4 +1,4 @@
-"""Timing of functions side by side, and the description of the machine that goes with every result."""
+"""Timing of functions, on the CPU side by side, and the description of the machine that goes with every result."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import rnncc
+from rnncc.stages.build.nvcc import nvcc_release
 
 Function = Callable[[], object]
 
@@ -46,28 +47,81 @@ def ratio(numerator: list[float], denominator: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(numerator, denominator, strict=True))
 
 
-def environment() -> dict[str, Any]:
-    """Processor, threads, versions and commit."""
+def gpu_ms(function: Function, repeats: int, queued: int) -> tuple[float, float | None]:
+    """Milliseconds of a call on the GPU, medians, after two calls that warm up.
+
+    One at a time: between two events round a call that the GPU waits for, the host's preparation included. Back to
+    back: a call's share of `queued` calls whose preparation hides behind the GPU's work, which keeps the queue full;
+    None where `queued` is 0.
+    """
+    for _ in range(2):
+        function()
+    torch.cuda.synchronize()
+    single = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        single.append(_between_events(function, 1))
+        host = time.perf_counter() - begin
+    if not queued:
+        return statistics.median(single), None
+    # A kernel that only waits holds the others back until the host has queued all calls.
+    cycles = int(2e9 * min(1.0, 1.5 * queued * host))
+    several = [_between_events(function, queued, cycles) / queued for _ in range(max(3, repeats // 3))]
+    return statistics.median(single), statistics.median(several)
+
+
+def _between_events(function: Function, calls: int, hold_cycles: int = 0) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    if hold_cycles:
+        torch.cuda._sleep(hold_cycles)  # type: ignore[no-untyped-call]
+    start.record()
+    for _ in range(calls):
+        function()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def environment(commit: str = "") -> dict[str, Any]:
+    """Processor, threads, versions, commit, and the GPU if there is one. `commit`: what to say where this is no
+    checkout of git."""
     root = Path(__file__).resolve().parent.parent
-    commit = subprocess.run(
+    described = subprocess.run(
         ["git", "-C", str(root), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     ).stdout.strip()
     model = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.processor(),
     )
-    return {
+    found = {
         "processor": model,
         "threads": torch.get_num_threads(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
         "rnncc": rnncc.__version__,
         "python": platform.python_version(),
-        "commit": commit,
+        "commit": commit or described,
+    }
+    return found | gpu_environment() if torch.cuda.is_available() else found
+
+
+def gpu_environment() -> dict[str, Any]:
+    """The GPU, its driver, and what comes from NVIDIA besides."""
+    about = Path("/proc/driver/nvidia/version")
+    driver = about.read_text().split("Module")[-1].split()[0] if about.is_file() else "unknown"
+    nvcc = nvcc_release()
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "driver": driver,
+        "cuda": torch.version.cuda,
+        "nvcc": nvcc[1] if nvcc else "none",
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
     }
 
 
-def write(path: Path, results: list[dict[str, Any]]) -> None:
-    """The results with their environment as JSON."""
+def write(path: Path, results: list[dict[str, Any]], about: Mapping[str, Any] | None = None) -> None:
+    """The results with their environment (`about`, else as it is now) as JSON: the whole file, or none of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"environment": environment(), "results": results}, indent=1) + "\n")
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(json.dumps({"environment": about or environment(), "results": results}, indent=1) + "\n")
+    beside.replace(path)

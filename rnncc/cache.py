@@ -316,7 +316,7 @@ def _bytes(path: Path) -> int:
     for folder, _, names in os.walk(path):  # unlike rglob, passes over a folder that goes meanwhile
         for name in names:
             with suppress(FileNotFoundError):  # another process removed it
-                size += os.stat(os.path.join(folder, name)).st_size
+                size += Path(folder, name).stat().st_size
     return size
 
 

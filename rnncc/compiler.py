@@ -171,6 +171,8 @@ def build_package(
     from rnncc.targets import architectures
 
     nvcc = find_nvcc(architectures(target), required="auto" not in target.split(","))
+    if problems and progress is not None and not _takes_fused(nvcc):
+        progress(f"fused kernels need nvcc and a GPU of compute capability 9.0 or more: none for --target {target}")
     stem = name or path.stem
     check_stem(stem, out)
     package, cache = _build(read_source(path), stem, {}, find_toolchain(), nvcc, progress, problems)
@@ -208,6 +210,57 @@ def _load(source: Source, stem: str, shaping: Shaping) -> ModuleType:
     nvcc = find_nvcc(present(), required=False) if toolchain is not None else None
     package, _cache = _build(source, stem, shaping, toolchain, nvcc, say)
     return load(package, origin=(unpickle, (source, stem, dict(shaping))))
+
+
+def compile_fused(
+    text: str,
+    stem: str,
+    shaping: Shaping,
+    cell: str,
+    size: tuple[int, int, str],
+    capability: tuple[int, int],
+    code: str,
+) -> tuple[Path | None, str]:
+    """Fused kernels of one cell of a text for `size`, (units of a head, heads, dtype), on a GPU of that compute
+    capability: the folder with `fused.txt` and cubins, or None and why there is none. Found in the cache, or compiled
+    now. A package in use calls it (rnncc/runtime/fused.py); `code` is that of the rnncc which built it, since kernels
+    must take what its library gives.
+
+    Raises:
+        RnnccError: RNN602 where nvcc failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without nvcc.
+    """
+    from rnncc.cache import Cache, default_root
+    from rnncc.ir.problem import Problem
+    from rnncc.stages.build import build_kernels, find_nvcc, first_key, own_code
+    from rnncc.targets import architecture_of
+
+    if code != own_code():
+        return None, f"another rnncc than this one ({VERSION}) built the package: build it again"
+    problem, architecture = Problem(*size), architecture_of(*capability)
+    nvcc = find_nvcc((architecture,), required=True)
+    assert nvcc is not None
+    source = Source(f"<{stem}>", text)
+
+    def produce() -> Bundle:
+        from rnncc.stages.render import render_fused
+
+        plan = next(_plan(checked) for checked, _ in front(source, shaping) if checked.name == cell)
+        return render_fused(plan, fused_kernels(plan, (problem,)))
+
+    heads = f"{problem.heads} head{'s' if problem.heads > 1 else ''} of {problem.units} units"
+    folder = build_kernels(
+        first_key(text.encode(), f"{stem}.{cell}", nvcc, None, shaping, (problem,)),
+        cell.lower(),
+        f"{cell} for {heads}, {problem.dtype}, {architecture}",
+        produce,
+        nvcc,
+        Cache(default_root()),
+        say,
+    )
+    if (folder / "cuda").is_dir():
+        return folder / "cuda", ""
+    options = f"--hidden {problem.units * problem.heads} --heads {problem.heads} --dtype {problem.dtype}"
+    return None, f"no fused kernel for {heads} fits (`rnncc explain {stem} --target {architecture} {options}`)"
 
 
 def say(message: str) -> None:
@@ -263,11 +316,31 @@ def _produce(
     files = render_package(plan_package(stem, VERSION, compiled, cuda=cuda), templates_dir())
     return Product(
         files,
-        _render(plans, cuda=cuda, problems=problems if cuda else ()) if plans else None,
+        _render(plans, cuda=cuda, problems=problems if _takes_fused(nvcc) else ()) if plans else None,
         tuple(cell.name for cell in cells),
         missing="" if toolchain else "no C++ compiler was found when it was built",
-        about={"rnncc": VERSION, "source": source.text},
+        about={"rnncc": VERSION, "source": source.text, "fused": _unfused(plans) if cuda else {}},
     )
+
+
+def _takes_fused(nvcc: Nvcc | None) -> bool:
+    from rnncc.targets import has_clusters
+
+    return nvcc is not None and any(map(has_clusters, nvcc.architectures))
+
+
+def _unfused(plans: list[KernelPlan]) -> dict[str, str]:
+    """Of each loop by its name, why it has no fused form, or nothing."""
+    from rnncc.ir.kernel import loop_name
+
+    return {
+        loop_name(plan, loop): next(
+            (form for form in (loop.fused_forward, loop.fused_backward) if isinstance(form, str)), ""
+        )
+        for plan in plans
+        for loop in plan.loops
+        if not loop.variant
+    }
 
 
 def _render(plans: list[KernelPlan], *, cuda: bool, problems: Problems = ()) -> Bundle:
@@ -285,12 +358,10 @@ def fused_kernels(plan: KernelPlan, problems: Problems) -> list[FusedKernels]:
 
     def kernels(problem: Problem) -> Iterator[tuple[str, FusedSchedule]]:
         for program, loop in fused_programs(plan):
-            # A kernel is named by its most columns: of several with as many, the first stays.
-            named = {kernel.columns: kernel for kernel in reversed(schedule(loop, problem, GPUS["h200"]).kernels)}
-            yield from ((program, named[columns]) for columns in sorted(named))
+            yield from ((program, kernel) for kernel in schedule(loop, problem, GPUS["h200"]).kernels)
 
-    names = {"bf16": "bf16", "fp16": "f16"}
-    return [FusedKernels(problem.units, names[problem.dtype], tuple(kernels(problem))) for problem in problems]
+    names = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
+    return [FusedKernels(p.units, p.heads, names[p.dtype], tuple(kernels(p))) for p in problems]
 
 
 def _plan(cell: Cell) -> KernelPlan:

@@ -29,7 +29,7 @@ def explain(
         for stream in segment.streams
     ]
     saved = [
-        {"name": name, "width": _width(cell, adjoint, name)}
+        {"name": name, "width": _width(cell, adjoint, name), "state": name in adjoint.saved_states}
         for adjoint in adjoints
         for name in (*adjoint.saved, *adjoint.saved_states)
     ]
@@ -105,9 +105,13 @@ def _segment_words(index: int, segment: Segment, recurrence: Recurrence, adjoint
         width = " + ".join(show(table[member].width) for member in stream.members)
         lines.append(f"    reads stream {stream.name} [T, B, {width}]: {', '.join(stream.members)}")
     lines += [f"    reads weight {weight.name}: {', '.join(weight.members)}" for weight in segment.weights]
-    kept = (*adjoint.saved, *adjoint.saved_states)
-    if kept:
-        lines.append(f"    training keeps {', '.join(f'{name} [{_width(cell, adjoint, name)}]' for name in kept)}")
+    values, sequences = (
+        [f"{name} [{_width(cell, adjoint, name)}]" for name in group] for group in (adjoint.saved, adjoint.saved_states)
+    )
+    if values or sequences:
+        lines.append(f"    training keeps {', '.join(values + sequences)}")
+    if values:
+        lines.append(f"    with recompute=True it keeps {', '.join(sequences) or 'nothing'}")
     lines.append(f"    returns {', '.join(segment.sequences)}")
     return lines
 

@@ -61,6 +61,12 @@ def has_clusters(architecture: str) -> bool:
     return match is not None and int(match[1]) >= 90
 
 
+def architecture_of(major: int, minor: int) -> str:
+    """What kernels for a GPU of that compute capability are compiled for: with an `a` where rnncc knows such a GPU."""
+    number = 10 * major + minor
+    return next((a for a in ARCHITECTURES.values() if a == f"sm_{number}a"), f"sm_{number}")
+
+
 def present() -> tuple[str, ...]:
     """The architectures of this machine's GPUs, by the CUDA driver; none where there is no driver or no GPU."""
     try:
@@ -76,7 +82,6 @@ def present() -> tuple[str, ...]:
         driver.cuDeviceGet(ctypes.byref(device), index)
         driver.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device)
         driver.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device)
-        number = 10 * major.value + minor.value
-        if number >= OLDEST:
-            found.add(next((a for a in ARCHITECTURES.values() if a == f"sm_{number}a"), f"sm_{number}"))
+        if 10 * major.value + minor.value >= OLDEST:
+            found.add(architecture_of(major.value, minor.value))
     return tuple(sorted(found))

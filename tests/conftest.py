@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Tests on a GPU use many sizes: those that are about kernels compiled at first use ask for them.
+    os.environ["RNNCC_COMPILE"] = "0"
     config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped, visibly, where there is none")
 
 

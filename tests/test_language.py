@@ -68,6 +68,33 @@ def as_hx(states: tuple[Tensor, ...]) -> Any:
     return states[0] if len(states) == 1 else states
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("module", "case"), CASES, ids=[case.name for _, case in CASES])
+def test_what_is_computed_again_is_the_same(module: Any, case: Case, dtype: torch.dtype) -> None:
+    """With recompute=True every gradient is the same to the last bit: directions, heads, delays, lengths, resets."""
+    torch.manual_seed(7)
+    width = 6 if case.square else 5
+    options: dict[str, Any] = {"dtype": dtype, "num_heads": case.heads, "bidirectional": True, **case.arguments}
+    layer = getattr(built(module), case.name)(width, 6, return_delays=True, **options)
+    inputs = {"input": torch.randn(7, 3, width, dtype=dtype, requires_grad=True)}
+    inputs |= {name: torch.rand(7, 3, w, dtype=dtype, requires_grad=True) for name, w in case.extra.items()}
+    hx = [torch.rand_like(state).requires_grad_() for state in as_tuple(layer(**inputs)[1])]
+    for mask in ({}, {"lengths": [7, 0, 5]}, {"lengths": [6, 7, 1], "reset": torch.rand(7, 3) < 0.3}):
+        found = []
+        for recompute in (False, True):
+            layer.recompute = recompute
+            output, last = layer(**inputs, hx=as_hx(tuple(hx)), **mask)
+            values = [value for value in (output, *as_tuple(last)) if value.requires_grad]
+            ones = [torch.ones_like(value) for value in values]
+            found.append(
+                torch.autograd.grad(values, [*inputs.values(), *hx, *layer.parameters()], ones, allow_unused=True)
+            )
+        for again, kept in zip(found[1], found[0], strict=True):
+            assert (again is None) == (kept is None)
+            if kept is not None:
+                torch.testing.assert_close(again, kept, atol=0, rtol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("given", [False, True], ids=["declared", "given"])
 @pytest.mark.parametrize(("module", "case"), CASES, ids=[case.name for _, case in CASES])
 def test_steps_and_chunks_are_the_whole(module: Any, case: Case, given: bool) -> None:

@@ -40,6 +40,7 @@ class Table(Enum):
     SEQUENCES = "SEQUENCES"
     FINAL = "FINAL"
     SAVED = "SAVED"
+    ROUNDED = "ROUNDED"  # entries of the same list, in the streams' dtype where the backend keeps them so
     D_SEQUENCES = "D_SEQUENCES"
     D_FINAL = "D_FINAL"
     D_STREAMS = "D_STREAMS"
@@ -54,6 +55,11 @@ class Place:
     table: Table
     index: int
     offset: Dim
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether a training forward writes it and a backward reads it."""
+        return self.table in (Table.SAVED, Table.ROUNDED)
 
 
 @dataclass(frozen=True, slots=True)

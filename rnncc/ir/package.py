@@ -77,6 +77,8 @@ class LoopText:
     weights: int
     saved: int
     saved_sequence: str
+    saved_state: str
+    saved_rounded: str
     weight_elements: tuple[str, ...]
     saved_widths: tuple[str, ...]
     device_functions: tuple[str, ...]

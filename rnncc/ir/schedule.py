@@ -19,7 +19,8 @@ class FusedSchedule:
     threads, shared_bytes, registers   of a thread block, and of a thread as planned
     columns        most batch columns of a group
     capacity       most batch columns of a call; None: any number, group after group
-    step_us        what a step of all columns hinted at is expected to take
+    pass_us        what a step of as many groups as run side by side is expected to take
+    step_us        and of all columns hinted at
     """
 
     family: str
@@ -31,6 +32,7 @@ class FusedSchedule:
     registers: int
     columns: int
     capacity: int | None
+    pass_us: float
     step_us: float
 
     @property
@@ -102,9 +104,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class FusedKernels:
-    """The fused kernels of a cell for heads of `units` units; `dtype` is bf16 or f16. `kernels`: the program's name
-    and how it is laid out; of several of one program, those for few batch columns stand first."""
+    """The fused kernels of a cell, laid out for `heads` heads of `units` units; `dtype` is f32, bf16 or f16. `kernels`:
+    the program's name and how it is laid out; of several of one program, those for few batch columns stand first."""
 
     units: int
+    heads: int
     dtype: str
     kernels: tuple[tuple[str, FusedSchedule], ...]

@@ -47,6 +47,7 @@ def show_adjoint(adjoint: Adjoint, node: ShowNode) -> Iterator[str]:
     """One backward step, top to bottom."""
     yield f"backward of states {', '.join(adjoint.segment.states)}"
     yield f"  saved {_names(adjoint.saved)}; state sequences {_names(adjoint.saved_states)}"
+    yield f"  in the streams' dtype {_names(adjoint.rounded)}"
     yield f"  reads of the streams {_names(adjoint.streams_read)}"
     if adjoint.recompute:
         yield "  recompute"

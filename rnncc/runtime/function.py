@@ -32,6 +32,7 @@ def run_function(
     reverse: bool = False,
     num_heads: int = 1,
     return_delays: bool = False,
+    recompute: bool = False,
     backend: str | None = None,
     constants: Mapping[str, float] | None = None,
     **dims: int,
@@ -43,6 +44,7 @@ def run_function(
     weights  what the loops read at every step, packed as the layer's parameters, in the order of `explain()`
     states   one tensor [B, width] a state; the declared initial values where None (a learned one must be given). With
              return_delays, older values of states follow, as in hx
+    recompute: keep only states for the backward, and compute the rest again there
     hidden_size is taken from the first of `states` whose width is H, and input_size (where a width follows it) from
     the streams, where they are not given.
 
@@ -99,7 +101,7 @@ def run_function(
         sequences, last = run_segment(
             cell, segment, chosen, read or given_streams[:1], [by_name[weight.name] for weight in loop.weights],
             [initial[state.name] for state in segment.states], per_column, per_step,
-            [numbers[name] for name in segment.constants], sizes, reverse, wanted,
+            [numbers[name] for name in segment.constants], sizes, reverse, wanted, recompute,
         )  # fmt: skip
         values |= {segment.sequences[i].name: sequence for i, sequence in zip(wanted, sequences, strict=True)}
         finals |= {state.name: final for state, final in zip(segment.states, last, strict=True)}

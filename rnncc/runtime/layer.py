@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import torch_names
+from . import fused, torch_names
 from .base import RecurrentModule, check_flags, document_delays
 from .inputs import Reset, StatesLike, read_inputs, read_states
+from .ops import kept_bytes
 from .run import run_direction
 from .sizes import check_int, check_size
 from .spec import CellSpec, InputSpec, StateSpec
@@ -34,7 +35,8 @@ class RecurrentLayer(RecurrentModule):
             "Arguments: input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,",
             "bidirectional=False, proj_size=0, device=None, dtype=None; as keywords num_heads=1, state_dtype=None",
             "(the dtype of final states; default the input's), backend=None ('cpu', 'cuda', 'reference'),",
-            "return_delays=False" + ("," if own else "."),
+            "return_delays=False, recompute=False (for the backward, keep states alone and compute the rest again)"
+            + ("," if own else "."),
             *([f"{'; '.join(own)}."] if own else []),
             "",
             f"forward(input, hx=None, *, lengths=None, reset=None{''.join(', ' + e for e in extra)})",
@@ -62,17 +64,19 @@ class RecurrentLayer(RecurrentModule):
         state_dtype: torch.dtype | None = None,
         backend: str | None = None,
         return_delays: bool = False,
+        recompute: bool = False,
         **constants_and_dims: Any,
     ) -> None:
         super().__init__()
-        self.return_delays = return_delays
+        self.return_delays, self.recompute = return_delays, recompute
         self._configure(input_size, hidden_size, bias, num_heads, state_dtype, backend, constants_and_dims)
         if not isinstance(dropout, (int, float)) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
             raise ValueError(
                 "dropout should be a number in range [0, 1] representing the probability of an element being zeroed"
             )
         check_size("num_layers", num_layers)
-        check_flags(batch_first=batch_first, bidirectional=bidirectional, return_delays=return_delays)
+        check_flags(batch_first=batch_first, bidirectional=bidirectional)
+        check_flags(return_delays=return_delays, recompute=recompute)
         if dropout > 0 and num_layers == 1:
             warnings.warn(
                 "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects "
@@ -156,6 +160,7 @@ class RecurrentLayer(RecurrentModule):
                 output, last = run_direction(
                     cell, kernels, inputs, parameters, initial, self.constants, sizes,
                     reverse=direction == 1, lengths=given.lengths, reset=given.reset,
+                    recompute=self.recompute,
                 )  # fmt: skip
                 outputs.append(output)
                 for name, final in last.items():
@@ -193,6 +198,8 @@ class RecurrentLayer(RecurrentModule):
         device = "GPU" if tensor.is_cuda else "CPU"
         path = f"{device} kernels" if kernels is not None else "the reference (eager torch)"
         lines = [f"{cell.name}: {path}: {why}"]
+        if self.recompute and kernels is None:
+            lines.append("  recompute: no effect, eager torch keeps what it wants")
         for segment in cell.segments:
             streams = ", ".join(f"{stream.name} [T, B, {stream.width(self._sizes[0])}]" for stream in segment.streams)
             weights = ", ".join(
@@ -200,6 +207,12 @@ class RecurrentLayer(RecurrentModule):
                 for weight in segment.plain.weights
             )
             lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")
+            if kernels is not None and tensor.is_cuda:
+                kernel = fused.describe(cell, segment, self._sizes[0], tensor.dtype, tensor.get_device())
+                lines.append(f"  {segment.name}: {kernel}")
+            if kernels is not None:
+                kept = [kept_bytes(segment, self._sizes[0], tensor, recompute=mode) for mode in (False, True)]
+                lines.append(f"    a step of a column keeps {kept[0]} bytes for the backward, {kept[1]} with recompute")
         lines += [
             f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes
         ]
@@ -222,7 +235,7 @@ class RecurrentLayer(RecurrentModule):
         defaults: Mapping[str, Any] = {
             "proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0,
             "bidirectional": False, "num_heads": 1, "state_dtype": None, "backend": None,
-            "return_delays": False,
+            "return_delays": False, "recompute": False,
         }  # fmt: skip
         for name, default in defaults.items():
             value = getattr(self, name)

@@ -17,7 +17,8 @@ from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
 
 FORWARD = (
     "(Tensor[] streams, Tensor[] weights, Tensor[] states, Tensor? offsets, Tensor? lengths, Tensor? reset, "
-    "Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool reverse, int[] sequences, bool training) "
+    "Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool reverse, int[] sequences, bool training, "
+    "bool recompute) "
     "-> (Tensor[] sequences, Tensor[] final, Tensor[] saved)"
 )
 BACKWARD = (
@@ -97,21 +98,14 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
     def loop_of(lengths: Tensor | None, reset: Tensor | None) -> LoopSpec:
         return segment.plain if lengths is None and reset is None else segment.masked
 
-    def shared(loop: LoopSpec, dtype: torch.dtype, wanted: Sequence[int]) -> list[int]:
-        """For each saved tensor the place in `sequences` of the returned one that holds the same, or -1."""
-        if dtype not in (torch.float32, torch.float64):
-            return [-1] * len(loop.saved)
-        return [list(wanted).index(same) if same in wanted else -1 for same in loop.saved_sequence]
-
     def fake_forward(
         streams: Any, weights: Any, states: Any, offsets: Any, lengths: Any, reset: Any, seed: Any,
-        constants: Any, sizes: Any, num_heads: Any, reverse: bool, sequences: Any, training: bool,
+        constants: Any, sizes: Any, num_heads: Any, reverse: bool, sequences: Any, training: bool, recompute: bool,
     ) -> Any:  # fmt: skip
         first = streams[0]
         _check_devices(first, (*streams, *weights, *states, lengths, reset))
         steps, columns = first.shape[:2]
         n = _named(cell, sizes, num_heads)
-        compute = torch.float64 if first.dtype == torch.float64 else torch.float32
 
         def make(what: TensorSpec, dtype: torch.dtype) -> Tensor:
             return first.new_empty((steps, columns, what.width(n)), dtype=dtype)  # type: ignore[no-any-return]
@@ -119,8 +113,8 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         loop = loop_of(lengths, reset)
         saved = []
         if training:
-            where = shared(loop, first.dtype, sequences)
-            saved = [make(what, compute) for what, same in zip(loop.saved, where, strict=True) if same < 0]
+            dtypes, where = _saved_dtypes(loop, first), _shared(loop, first, sequences)
+            saved = [make(loop.saved[i], dtypes[i]) for i in loop.kept(recompute) if where[i] < 0]
         finals = [state.new_empty((columns, spec.width(n))) for state, spec in zip(states, segment.states, strict=True)]
         return [make(segment.sequences[i], first.dtype) for i in sequences], finals, saved
 
@@ -137,13 +131,15 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         return tuple(result)
 
     def setup(ctx: Any, inputs: Any, output: Any) -> None:
-        streams, weights, states, _, lengths, reset, _, constants, sizes, num_heads, reverse, wanted, training = inputs
+        *given, training, recompute = inputs
+        streams, weights, states, _, lengths, reset, _, constants, sizes, num_heads, reverse, wanted = given
         if not training:
             raise RuntimeError(f"{forward_name} was called with training=False, but a gradient is needed")
         sequences, _, extra = output
         fresh = iter(extra)
-        where = shared(loop_of(lengths, reset), streams[0].dtype, wanted)
-        saved = [next(fresh) if same < 0 else sequences[same] for same in where]
+        loop = loop_of(lengths, reset)
+        where = _shared(loop, streams[0], wanted)
+        saved = [next(fresh) if where[i] < 0 else sequences[where[i]] for i in loop.kept(recompute)]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*extra)
         ctx.save_for_backward(*streams, *weights, *states, *saved, lengths, reset)
@@ -186,6 +182,28 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
     _implement(library, f"{segment.name}_forward", autograd_of_lists(forward_op, 3, setup, backward), "Autograd")
     torch.library.register_autograd(backward_name, refuse, lib=library)
     _implement(library, f"{segment.name}_forward", autocast, "AutocastCPU", "AutocastCUDA")
+
+
+def _saved_dtypes(loop: LoopSpec, first: Tensor) -> list[torch.dtype]:
+    """Of the tensors that a training forward saves; `first` is the call's first stream."""
+    compute = torch.float64 if first.dtype == torch.float64 else torch.float32
+    return [first.dtype if rounded and first.is_cuda else compute for rounded in loop.saved_rounded]
+
+
+def _shared(loop: LoopSpec, first: Tensor, wanted: Sequence[int]) -> list[int]:
+    """For each saved tensor the place in `sequences` of the returned one that holds the same, or -1."""
+    return [
+        list(wanted).index(same) if same in wanted and dtype == first.dtype else -1
+        for same, dtype in zip(loop.saved_sequence, _saved_dtypes(loop, first), strict=True)
+    ]
+
+
+def kept_bytes(segment: SegmentSpec, sizes: Sizes, like: Tensor, *, recompute: bool) -> int:
+    """Bytes that one step of one column keeps for the backward, beside the loop's streams and what it returns; `like`
+    has the streams' dtype and device."""
+    loop = segment.plain
+    dtypes, where = _saved_dtypes(loop, like), _shared(loop, like, segment.needed)
+    return sum(dtypes[i].itemsize * loop.saved[i].width(sizes) for i in loop.kept(recompute) if where[i] < 0)
 
 
 def _check_devices(first: Tensor, tensors: Sequence[Tensor | None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import warnings
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from . import fused
 from .ops import Kernels, open_library
 from .spec import CellSpec
 
@@ -45,9 +47,9 @@ def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
         )
     else:
         try:
-            _PACKAGE.kernels = open_library(
-                directory / about["library"], about["namespace"], cells, tuple(about["architectures"])
-            )
+            path = directory / about["library"]
+            _PACKAGE.kernels = open_library(path, about["namespace"], cells, tuple(about["architectures"]))
+            fused.attach(directory, ctypes.CDLL(str(path)), about)
             return
         except (OSError, RuntimeError) as error:
             _PACKAGE.missing = f"its kernels could not be loaded: {error} [RNN713]"

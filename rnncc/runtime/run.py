@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from . import fused
 from .inputs import active_steps
 from .loop import run_loop
 from .ops import Kernels, op_sizes
@@ -87,7 +88,7 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
     else:
         refuse_forward_mode()
         if x.is_cuda:
-            return kernels, "the alternating family: one launch a sequence, every size at run time"
+            return kernels, "one launch a loop"
         return kernels, "a kernel for the CPU takes every size and dtype here"
     if backend is not None:
         raise RuntimeError(f"backend={backend!r} cannot run: {reason}")
@@ -121,10 +122,12 @@ def run_direction(
     reverse: bool = False,
     lengths: Tensor | None = None,
     reset: Tensor | None = None,
+    recompute: bool = False,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The output [T, B, width] and the final states [B, width] by name.
 
     `inputs` are [T, B, width] and begin with x; `states` holds every state's initial value, and every delay's.
+    `recompute`: kernels keep only states for the backward.
     """
     first = next(iter(inputs.values()))
     finals: dict[str, Tensor] = {}
@@ -140,8 +143,9 @@ def run_direction(
         numbers = [float(constants[name]) for name in segment.constants]
         wanted = list(segment.needed)
         sequences, last = run_segment(
-            cell, segment, kernels, streams, weights, initial, lengths, reset, numbers, sizes, reverse, wanted
-        )
+            cell, segment, kernels, streams, weights, initial, lengths, reset, numbers, sizes, reverse, wanted,
+            recompute,
+        )  # fmt: skip
         for index, sequence in zip(wanted, sequences, strict=True):
             values[segment.sequences[index].name] = sequence
         for state, final in zip(segment.states, last, strict=True):
@@ -167,13 +171,16 @@ def run_segment(
     sizes: Sizes,
     reverse: bool,
     wanted: Sequence[int],
+    recompute: bool,
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """One loop, by its op or by the reference."""
     if kernels is None:
         return run_loop(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted)
+    if streams[0].is_cuda and not torch.compiler.is_compiling():
+        fused.prepare(cell, segment, streams[0], sizes)
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (*streams, *weights, *states))
     sequences, finals, _ = kernels.forward[segment.name](
         streams, weights, states, None, lengths, reset, None, constants, op_sizes(cell, sizes), sizes["num_heads"],
-        reverse, wanted, training,
+        reverse, wanted, training, recompute,
     )  # fmt: skip
     return sequences, finals

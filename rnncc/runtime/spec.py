@@ -122,12 +122,19 @@ class WeightSpec:
 class LoopSpec:
     """The plain or the masked loop: its weights and what its training forward saves.
 
-    `saved_sequence`: for each saved tensor the sequence that holds the same values, or -1.
+    For each saved tensor: `saved_sequence`, the sequence that holds the same values, or -1; `saved_state`, the state
+    that it is the sequence of, or -1; `saved_rounded`, whether a GPU keeps it in the streams' dtype.
     """
 
     weights: tuple[WeightSpec, ...]
     saved: tuple[TensorSpec, ...] = ()
     saved_sequence: tuple[int, ...] = ()
+    saved_state: tuple[int, ...] = ()
+    saved_rounded: tuple[bool, ...] = ()
+
+    def kept(self, recompute: bool) -> list[int]:
+        """The saved tensors that last until the backward; of the others, `recompute` makes them again there."""
+        return [i for i, state in enumerate(self.saved_state) if state >= 0 or not recompute]
 
 
 @dataclass(frozen=True, slots=True)

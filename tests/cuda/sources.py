@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rnncc.compiler import fused_kernels
-from rnncc.ir.artifact import Bundle
+from rnncc.ir.artifact import File
 from rnncc.ir.kernel import KernelPlan
-from rnncc.ir.problem import Problem
 from rnncc.paths import cells_dir
 from rnncc.source import Source
 from rnncc.stages.check import check
@@ -27,12 +25,14 @@ def plan_of(name: str) -> KernelPlan:
     return lower(cell, differentiate(cell), masked, differentiate(masked))
 
 
-def write_sources(name: str, folder: Path, problems: Sequence[Problem] = ()) -> Bundle:
-    """Every native file of a package of the cell, with fused kernels for these problems."""
-    plan = plan_of(name)
-    bundle = render([plan], cuda=True, fused=[fused_kernels(plan, problems)])
-    for file in bundle.files:
+def write_files(files: Sequence[File], folder: Path) -> None:
+    """Files of a bundle in a folder."""
+    for file in files:
         path = folder / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file.text, encoding="utf-8")
-    return bundle
+
+
+def write_sources(name: str, folder: Path) -> None:
+    """Every native file of a package of the cell."""
+    write_files(render([plan_of(name)], cuda=True).files, folder)

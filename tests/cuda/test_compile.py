@@ -1,41 +1,66 @@
-"""The kernels compile, without spills, and use the tensor cores where weights have 16 bits. Needs nvcc, no GPU."""
+"""Kernels compile as planned: registers, spills, instructions. Needs nvcc, no GPU; `make kernels` does all of them."""
 
 from __future__ import annotations
 
-import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from rnncc.stages.build.nvcc import find_nvcc, nvcc_release
-from tests.cuda.sources import write_sources
+from rnncc.paths import shipped_cells
+from rnncc.stages.build.nvcc import nvcc_release
+from tests.cuda import kernels
 
-pytestmark = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
+needs_nvcc = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
+
+MAIN = ("lstm", "gru")
+
+
+@needs_nvcc
+@pytest.mark.parametrize("case", kernels.cases(MAIN), ids=str)
+def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path) -> None:
+    assert kernels.check(case, tmp_path) == ()
+
+
+@needs_nvcc
+@pytest.mark.parametrize("cell", [path.stem for path in shipped_cells() if path.stem not in MAIN])
+def test_every_cell_once_each_way(cell: str, tmp_path: Path) -> None:
+    assert kernels.check(kernels.once(cell), tmp_path) == ()
+
+
+LOG = """ptxas info    : Compiling entry function 'one' for 'sm_90a'
+ptxas info    : Function properties for one
+    {stack} bytes stack frame, {stored} bytes spill stores, 8 bytes spill loads
+ptxas info    : Used {registers} registers, used 1 barriers{shared}
+ptxas info    : Compiling entry function 'two' for 'sm_90a'
+ptxas info    : Function properties for two
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 32 registers, used 1 barriers, 16 bytes smem
+"""
 
 
 @pytest.mark.parametrize(
-    ("cell", "dtype", "architecture"), [("lstm", "bf16", "sm_90a"), ("lstm", "f32", "sm_80"), ("gru", "f16", "sm_80")]
+    ("changed", "said"),
+    [
+        ({}, []),
+        ({"registers": 129}, ["one: 129 registers, 128 allowed"]),
+        ({"stored": 12}, ["one: 0 bytes of stack, 12 + 8 spilled, 8 allowed"]),
+        ({"stack": 16}, ["one: 16 bytes of stack, 4 + 8 spilled, 8 allowed"]),
+        ({"shared": ", 32 bytes smem"}, ["one: 32 bytes of shared memory of its own, 0 allowed"]),
+    ],
 )
-def test_no_spills(cell: str, dtype: str, architecture: str, tmp_path: Path) -> None:
-    bundle = write_sources(cell, tmp_path)
-    nvcc = find_nvcc((architecture,), required=True)
-    assert nvcc is not None
-    unit = next(unit for unit in bundle.device_units if unit.name == f"{cell}_{dtype}")
-    (tmp_path / "cuda").mkdir()
-    command = nvcc.command(unit, architecture, bundle.include)
-    done = subprocess.run(
-        [*command.arguments, "-Xptxas", "-v", "--keep"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    kernels = re.findall(r"Compiling entry function '(\w+)'", done.stderr)
-    assert sorted(kernels) == sorted(
-        f"{cell}_0{variant}_{direction}" for variant in ("", "_masked") for direction in ("forward", "backward")
-    )
-    spills = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr)
-    assert len(spills) >= 4 and set(spills) == {("0", "0", "0")}
-    assert "warning" not in done.stderr
-    assert (tmp_path / command.output).stat().st_size < 1 << 20
-    ptx = next(tmp_path.glob("*.ptx")).read_text(encoding="utf-8")
-    instruction = {"bf16": "m16n8k16.row.col.f32.bf16.bf16.f32", "f16": "m16n8k16.row.col.f32.f16.f16.f32"}.get(dtype)
-    assert instruction is None or instruction in ptx
-    assert instruction is not None or "mma.sync" not in ptx
+def test_what_is_too_much_is_found(changed: dict[str, int | str], said: list[str]) -> None:
+    log = LOG.format(**({"stack": 0, "stored": 4, "registers": 128, "shared": ""} | changed))
+    allowed = {"one": kernels.Allowed(128, 8, 0), "two": kernels.Allowed(32, 0, 16)}
+    assert list(kernels.excesses(log, allowed)) == said
+
+
+def test_instructions_are_those_that_are_meant() -> None:
+    ptx = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {} st.async.weak"
+
+    def said(family: str, dtype: str, text: str, cell: str = "lstm") -> list[str]:
+        return list(kernels.instructions(kernels.Case(cell, family, dtype, "sm_90a"), text))
+
+    assert said("gather", "bf16", ptx) == [] == said("alternating", "f32", "fma.rn.f32")
+    assert said("gather", "f16", "") == ["no mma m16n8k16.row.col.f32.f16.f16.f32", "no st.async"]
+    assert said("alternating", "f32", ptx) == ["products by tensor cores, where none are meant"]
+    assert said("alternating", "bf16", "fma.rn.f32", "brc") == []

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.ir.problem import Problem
 from rnncc.stages.build.nvcc import FLAGS, nvcc_release
-from tests.cuda.sources import write_sources
+from tests.cuda import kernels
+from tests.cuda.sources import write_files, write_sources
 
 RELEASE = nvcc_release()
 pytestmark = pytest.mark.skipif(RELEASE is None, reason="no nvcc")
@@ -33,11 +33,12 @@ ALTERNATING = (
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sources that the kernels include."""
     found = tmp_path_factory.mktemp("spin")
-    write_sources("lstm", found, (Problem(64, 1, "bf16"),))
+    write_sources("lstm", found)
+    write_files(kernels.sources(kernels.Case("lstm", "gather", "bf16", "sm_90a"))[0].files, found)
     return found
 
 
-def kernels(folder: Path, source: str, *flags: str) -> dict[str, str]:
+def compiled(folder: Path, source: str, *flags: str) -> dict[str, str]:
     """The PTX of every kernel of a source, by its family."""
     assert RELEASE is not None
     (folder / "kernels.cu").write_text(source, encoding="utf-8")
@@ -50,7 +51,7 @@ def kernels(folder: Path, source: str, *flags: str) -> dict[str, str]:
 
 
 def test_no_wait_is_counted_unless_asked_for(folder: Path) -> None:
-    found = kernels(folder, FUSED)
+    found = compiled(folder, FUSED)
     assert set(found) == set(SHAPES)
     for text in found.values():
         assert "trap;" not in text
@@ -59,7 +60,7 @@ def test_no_wait_is_counted_unless_asked_for(folder: Path) -> None:
 
 def test_every_wait_has_its_trap(folder: Path) -> None:
     flag = "-DRNNCC_SPIN_BUDGET=1000"
-    found = kernels(folder, FUSED, flag) | kernels(folder, ALTERNATING, flag)
+    found = compiled(folder, FUSED, flag) | compiled(folder, ALTERNATING, flag)
     waits = {family: text.count("mbarrier.test_wait") + text.count("ld.acquire.gpu") for family, text in found.items()}
     assert all(waits.values())
     waits["grid"] += 1  # words of the exchange, one batch of them: asked for, and asked for again

@@ -31,7 +31,9 @@ def kernels_of(layer: Any) -> Any:
     return kernels
 
 
-def arguments(layer: Any, *, lengths: Tensor | None = None, reset: Tensor | None = None) -> tuple[Any, tuple[Any, ...]]:
+def arguments(
+    layer: Any, *, lengths: Tensor | None = None, reset: Tensor | None = None, recompute: bool = False
+) -> tuple[Any, tuple[Any, ...]]:
     """The forward op of a layer's first loop, and arguments for it."""
     segment = layer.spec.segments[0]
     sizes = layer._sizes[0]
@@ -46,7 +48,7 @@ def arguments(layer: Any, *, lengths: Tensor | None = None, reset: Tensor | None
     states = [random(B, state.width(sizes)) for state in segment.states]
     return kernels_of(layer).forward[segment.name], (
         streams, weights, states, None, lengths, reset, None, [], op_sizes(layer.spec, sizes), 1, False,
-        list(range(len(segment.sequences))), True,
+        list(range(len(segment.sequences))), True, recompute,
     )  # fmt: skip
 
 
@@ -58,7 +60,7 @@ def test_opcheck(file: str, name: str) -> None:
     strided = [stream.detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_() for stream in given[0]]
     assert set(torch.library.opcheck(op, (strided, *given[1:])).values()) == {"SUCCESS"}
     detached = [[t.detach() for t in group] for group in given[:3]]
-    assert set(torch.library.opcheck(op, (*detached, *given[3:12], False)).values()) == {"SUCCESS"}
+    assert set(torch.library.opcheck(op, (*detached, *given[3:12], False, False)).values()) == {"SUCCESS"}
 
 
 def test_opcheck_masked_and_linear() -> None:
@@ -187,22 +189,28 @@ def raised(action: Callable[[], Any]) -> str:
 def test_the_op_refuses_what_does_not_fit() -> None:
     op, given = arguments(make("lstm", "LSTM"))
     streams, weights, states = ([t.detach() for t in group] for group in given[:3])
-    rest = (*given[3:12], False)
+    rest = (*given[3:12], False, False)
     assert "weights, got 2" in raised(lambda: op(streams, weights * 2, states, *rest))
     assert "shape" in raised(lambda: op([streams[0][..., :-1]], weights, states, *rest))
     assert "shape" in raised(lambda: op(streams, weights, [states[0][:1], states[1]], *rest))
     assert "elements" in raised(lambda: op(streams, [weights[0][:-1]], states, *rest))
     assert "float64" in raised(lambda: op([streams[0].float()], weights, states, *rest))
-    assert "not supported yet" in raised(lambda: op(streams, weights, states, torch.zeros(2), *given[4:12], False))
-    assert "no sequence 9" in raised(lambda: op(streams, weights, states, *given[3:11], [9], False))
-    assert "wanted twice" in raised(lambda: op(streams, weights, states, *given[3:11], [0, 0], False))
+    assert "not supported yet" in raised(
+        lambda: op(streams, weights, states, torch.zeros(2), *given[4:12], False, False)
+    )
+    assert "no sequence 9" in raised(lambda: op(streams, weights, states, *given[3:11], [9], False, False))
+    assert "wanted twice" in raised(lambda: op(streams, weights, states, *given[3:11], [0, 0], False, False))
 
 
 def test_a_refused_call_keeps_nothing() -> None:
     """Neither its arguments nor what it had made."""
     op, given = arguments(make("lstm", "LSTM"))
     weights, states = ([t.detach() for t in group] for group in given[1:3])
-    for rest in ((*given[3:11], [9], False), (*given[3:11], [0, 0], False), (torch.zeros(2), *given[4:12], False)):
+    for rest in (
+        (*given[3:11], [9], False, False),
+        (*given[3:11], [0, 0], False, False),
+        (torch.zeros(2), *given[4:12], False, False),
+    ):
         streams = [torch.randn_like(stream) for stream in given[0]]
         counts = [stream._use_count() for stream in streams]  # type: ignore[attr-defined]
         raised(lambda streams=streams, rest=rest: op(streams, weights, states, *rest))  # type: ignore[misc]
@@ -222,7 +230,7 @@ def test_fake_kernels_agree_on_empty_tensors() -> None:
 
 def test_a_gradient_needs_a_training_call() -> None:
     op, given = arguments(make("lstm", "LSTM"))
-    assert "training=False" in raised(lambda: op(*given[:12], False))
+    assert "training=False" in raised(lambda: op(*given[:12], False, False))
 
 
 def test_no_memory_grows() -> None:

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import LoopPlan, Table
+from rnncc.ir.kernel import LoopPlan
 from rnncc.paths import cells_dir
 from rnncc.source import Source
 from rnncc.stages.check import check
@@ -45,5 +45,5 @@ def backward(name: str) -> FusedLoop:
 def inference(name: str) -> FusedLoop:
     """Forward without what only a backward reads."""
     loop = forward(name)
-    kept = (write for write in loop.writes if write.place is not None and write.place.table is not Table.SAVED)
+    kept = (write for write in loop.writes if write.place is not None and not write.place.is_saved)
     return replace(loop, writes=tuple(kept))

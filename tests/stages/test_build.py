@@ -14,9 +14,22 @@ import pytest
 
 from rnncc.cache import Cache, digest
 from rnncc.diagnostics import RnnccError
-from rnncc.ir.artifact import Bundle, File, Unit
-from rnncc.stages.build import Nvcc, Product, Toolchain, build, check_stem, find_toolchain, first_key, install
+from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
+from rnncc.stages.build import (
+    Nvcc,
+    Product,
+    Toolchain,
+    build,
+    build_kernels,
+    check_stem,
+    find_nvcc,
+    find_toolchain,
+    first_key,
+    install,
+)
 from rnncc.stages.build import ninja as ninja_module
+from rnncc.stages.build.nvcc import nvcc_release
+from rnncc.targets import architectures
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "0123456789abcdef" * 2
@@ -34,6 +47,13 @@ def product(answer: int = 42, broken: bool = False) -> Product:
         include=("src/include",),
     )
     return Product((File("__init__.py", ""), File("src/binding.cpp", binding)), bundle, ("Toy",))
+
+
+def gpu_bundle() -> Bundle:
+    """Two files of kernels, of which one needs clusters."""
+    text = 'extern "C" __global__ void kernel(int* x) { *x = 1; }\n'
+    units = (DeviceUnit("src/all.cu", "all"), DeviceUnit("src/wide.cu", "wide", clusters=True))
+    return Bundle(tuple(File(unit.path, text) for unit in units), (), (), units)
 
 
 def answer(package: Path) -> int:
@@ -106,6 +126,34 @@ def test_a_compiler_error_keeps_its_log_and_leaves_nothing(tmp_path: Path) -> No
     assert str(log) in diagnostic.help and "binding.cpp" in log.read_text()
     assert cache.package(KEY) is None and not list((tmp_path / "tmp").iterdir())
     assert answer(build(KEY, "toy", product, find_toolchain(), cache)) == 42
+
+
+@pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
+def test_kernels_are_compiled_for_each_architecture_that_can_run_them(tmp_path: Path) -> None:
+    nvcc = find_nvcc(architectures("a100, h200"), required=True)
+    gpu = gpu_bundle()
+    cpu = product().bundle
+    assert nvcc is not None and cpu is not None
+    both = replace(cpu, files=cpu.files + gpu.files, device_units=gpu.device_units)
+    package = build(KEY, "toy", lambda: replace(product(), bundle=both), find_toolchain(), Cache(tmp_path), nvcc=nvcc)
+    cubins = ["all_sm_80.cubin", "all_sm_90a.cubin", "wide_sm_90a.cubin"]
+    assert sorted(path.name for path in (package / "cuda").iterdir()) == cubins
+    assert json.loads((package / "_rnncc.json").read_text())["architectures"] == ["sm_80", "sm_90a"]
+    assert answer(package) == 42
+
+
+@pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
+@pytest.mark.parametrize("by", ["ninja", "threads"])
+def test_kernels_alone(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if by == "threads":
+        monkeypatch.setattr(ninja_module, "find_ninja", lambda: None)
+    nvcc = find_nvcc(("sm_90a",), required=True)
+    assert nvcc is not None
+    said: list[str] = []
+    for _ in range(2):
+        folder = build_kernels(KEY, "toy", "Toy's kernels", gpu_bundle, nvcc, Cache(tmp_path), said.append)
+        assert sorted(path.name for path in (folder / "cuda").iterdir()) == ["all_sm_90a.cubin", "wide_sm_90a.cubin"]
+    assert said[0] == "compiling Toy's kernels" and said[1].startswith("compiled Toy's kernels in") and len(said) == 2
 
 
 def test_no_compiler_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def test_lstm_forward_is_one_product_and_one_pass() -> None:
     # h goes to the returned sequence and, where that is not given, to the saved state.
     new = slots["h"]
     assert isinstance(new, StoredSlot)
-    assert new.destinations == (Place(Table.SEQUENCES, 0, NOTHING), Place(Table.SAVED, 4, NOTHING))
+    assert new.destinations == (Place(Table.SEQUENCES, 0, NOTHING), Place(Table.ROUNDED, 4, NOTHING))
     assert slots["f__x"] == ReadSlot("f__x", HIDDEN_SIZE, Place(Table.STREAMS, 0, HIDDEN_SIZE))
     assert [final.slot for final in program.finals] == ["h__1", "c__1"]
     # Values that only their own pass reads have no address.

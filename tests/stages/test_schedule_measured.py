@@ -23,8 +23,8 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "scheduling.md"
 STEPS = 1024
 MOST_APART = 1.3
 STALE = 0.1
-# What a call takes beside its kernels, in microseconds: to prepare them; with a backward, autograd and the kernels of the
-# gradients. And how many multiplications and additions a microsecond the gradients' products make.
+# What a call takes beside its kernels, in microseconds: to prepare them; with a backward, autograd and the kernels of
+# the gradients. And how many multiplications and additions a microsecond the gradients' products make.
 CALL, BACKWARD_CALL = 200, 600
 PRODUCTS = {"bf16": 500e6, "fp32": 45e6}
 ROW = re.compile(r"^\| ([a-z +]+) \| (\d+) × (\d+), (\d+) \| (bf16|fp32) \| ([\d.]+) \| ([\d.]+) \|$", re.MULTILINE)
@@ -56,7 +56,7 @@ def fused(loop: FusedLoop, problem: Problem) -> float:
     """The quickest fused kernel."""
     found = []
     for family in FAMILIES.values():
-        draft = family(facts(loop), problem, H200)
+        draft = family(facts(loop, problem.dtype), problem, H200)
         try:
             found.append(draft.model.minimise(draft.total).value(draft.total) / TENTHS_OF_NS)
         except Infeasible:
@@ -77,7 +77,7 @@ def gradients(problem: Problem) -> float:
 
 
 def alternating(loop: FusedLoop, problem: Problem) -> float:
-    return alternating_us(facts(loop), problem, H200)
+    return alternating_us(facts(loop, problem.dtype), problem, H200)
 
 
 def both_ways(problem: Problem) -> float:

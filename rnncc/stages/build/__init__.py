@@ -1,4 +1,5 @@
 """`build`: a Bundle and the package's own files become a package in the cache; `install` copies it to the user.
+`build_kernels` compiles GPU kernels alone, which a package that is in use learns of.
 
 Input: what the stages before made (a Product), the compilers. Output: the folder of a finished package.
 Fails with RnnccError: RNN601 (no compiler; from `find_toolchain`), RNN602 (compilation failed), RNN605 (cache cannot be
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -34,11 +36,13 @@ __all__ = [
     "Product",
     "Toolchain",
     "build",
+    "build_kernels",
     "check_stem",
     "find_nvcc",
     "find_toolchain",
     "first_key",
     "install",
+    "own_code",
 ]
 
 
@@ -49,7 +53,8 @@ class Product:
     files    the package's own files (`render_package`)
     bundle   the kernels, or None for a package that runs the reference alone; `missing` then says why
     cells    names of the cells, in order
-    about    further entries of `_rnncc.json`: `rnncc` (the version), `source` (the text)
+    about    further entries of `_rnncc.json`: `rnncc` (the version), `source` (the text), `fused` (of each loop, why it
+             has no fused form, or empty)
     """
 
     files: tuple[File, ...]
@@ -72,12 +77,15 @@ def first_key(
     rnncc stands in the key by the bytes of its own code and templates, which the version alone would not tell apart
     during development. Costs some milliseconds and imports nothing.
     """
-    own = _own_files()
-    text = [f"{path}\0{digest(data)}" for path, data in own]
     compiled_by = "\n".join((*compiler.command, compiler.version)) if compiler is not None else "no compiler"
     knobs = json.dumps([dict(shaping), [astuple(problem) for problem in problems]], sort_keys=True, default=str)
     target = nvcc.key() if nvcc is not None else "cpu"
-    return digest(source, stem, target, knobs, toolchain.flags_text(), compiled_by, TORCH_ABI, *text)[:32]
+    return digest(source, stem, target, knobs, toolchain.flags_text(), compiled_by, TORCH_ABI, own_code())[:32]
+
+
+def own_code() -> str:
+    """The bytes of rnncc's own code and templates, hashed."""
+    return digest(*(part for path, data in _own_files() for part in (path, data)))
 
 
 def _own_files() -> list[tuple[str, bytes]]:
@@ -109,7 +117,8 @@ def build(
         if progress is not None and product.bundle is not None:
             targets = " for " + ", ".join(nvcc.architectures) if nvcc is not None else ""
             progress(f"compiling {stem} ({', '.join(product.cells)}){targets}")
-        _write(product, folder)
+        _write(product.files + (product.bundle.files if product.bundle is not None else ()), folder)
+        _write_runtime(folder)
         library = None
         if product.bundle is not None and compiler is not None:
             _compile(product.bundle, stem, folder, compiler, cache, key, nvcc)
@@ -120,12 +129,38 @@ def build(
     return cache.build(key, stem, make, progress)
 
 
-def _write(product: Product, folder: Path) -> None:
-    files = product.files + (product.bundle.files if product.bundle is not None else ())
+def build_kernels(
+    key: str, stem: str, what: str, produce: Callable[[], Bundle], nvcc: Nvcc, cache: Cache, progress: Progress
+) -> Path:
+    """The folder of `key` in the cache, with the GPU kernels that `produce` makes and nothing else: found there, or
+    produced and compiled. `what` names them in a line before that and a line after it."""
+
+    def make(folder: Path) -> None:
+        ninja.most_jobs()  # what cannot be read is said before the work
+        bundle = produce()
+        _write(bundle.files, folder)
+        if bundle.device_units:
+            progress(f"compiling {what}")
+            begin = time.monotonic()
+            commands = _device_commands(bundle, folder, nvcc)
+            outcome = ninja.run(commands, None, folder, folder.parent / "build.ninja")
+            if not outcome.succeeded:
+                raise _failed(outcome.text, stem, key, cache, commands)
+            progress(f"compiled {what} in {time.monotonic() - begin:.1f} s")
+        about = {"stem": stem, "kernels": [unit.name for unit in bundle.device_units]}
+        (folder / "_rnncc.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+    return cache.build(key, stem, make, progress)
+
+
+def _write(files: Sequence[File], folder: Path) -> None:
     for file in files:
         path = folder / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file.text, encoding="utf-8")
+
+
+def _write_runtime(folder: Path) -> None:
     runtime = folder / "_runtime"
     runtime.mkdir()
     for path in sorted((_PACKAGE / "runtime").glob("*.py")):
@@ -153,6 +188,8 @@ def _describe(
         "compiler": compiler.version if library is not None and compiler is not None else None,
         "architectures": list(nvcc.architectures) if nvcc is not None else [],
         "torch_abi": TORCH_ABI,
+        "code": own_code(),
+        "fused": {},
         "source": "",
         **product.about,
     }
@@ -187,13 +224,7 @@ def _compile(
         arguments = (*compiler.command, *flags, *include, "-c", unit.path, "-o", output)
         compiles.append(ninja.Command(output, (unit.path,), arguments))
     if nvcc is not None:
-        (folder / "cuda").mkdir(exist_ok=True)
-        for device_unit in bundle.device_units:
-            compiles += [
-                nvcc.command(device_unit, a, bundle.include)
-                for a in nvcc.architectures
-                if has_clusters(a) or not device_unit.clusters
-            ]
+        compiles += _device_commands(bundle, folder, nvcc)
     # The slow ones first, so that they do not run alone at the end.
     compiles.sort(key=lambda command: 0 if "core" in command.output or command.output.endswith(".cubin") else 1)
     stub = "../objects/libtorch.so"
@@ -212,6 +243,16 @@ def _compile(
         raise _failed(outcome.text, stem, key, cache, compiles)
     for shared, path in fresh:
         cache.publish_object(shared, path)
+
+
+def _device_commands(bundle: Bundle, folder: Path, nvcc: Nvcc) -> list[ninja.Command]:
+    (folder / "cuda").mkdir(exist_ok=True)
+    return [
+        nvcc.command(unit, architecture, bundle.include)
+        for unit in bundle.device_units
+        for architecture in nvcc.architectures
+        if has_clusters(architecture) or not unit.clusters
+    ]
 
 
 def _failed(text: str, stem: str, key: str, cache: Cache, commands: Sequence[ninja.Command]) -> RnnccError:

@@ -38,13 +38,13 @@ def find_ninja() -> str | None:
     return str(beside) if beside.is_file() else shutil.which("ninja")
 
 
-def ninja_text(compiles: Sequence[Command], link: Command, log_folder: str) -> str:
+def ninja_text(commands: Sequence[Command], log_folder: str) -> str:
     """The build as a ninja file; ninja's own log goes to `log_folder`."""
     lines = [f"builddir = {_escape(log_folder)}", "", "rule run", "  command = $arguments", "  description = $out", ""]
-    for command in (*compiles, link):
+    for command in commands:
         lines.append(f"build {_escape(command.output)}: run {' '.join(_escape(path) for path in command.inputs)}")
         lines.append(f"  arguments = {' '.join(_shell(argument) for argument in command.arguments)}")
-    outputs = " ".join(_escape(command.output) for command in (*compiles, link))
+    outputs = " ".join(_escape(command.output) for command in commands)
     lines += [f"default {outputs}", ""]
     return "\n".join(lines)
 
@@ -60,14 +60,15 @@ def most_jobs() -> int | None:
     return int(text)
 
 
-def run(compiles: Sequence[Command], link: Command, folder: Path, ninja_file: Path) -> Outcome:
-    """Run the commands in `folder`. `ninja_file` is where the ninja file goes. A program that cannot be started is a
-    failure like any other of its own."""
+def run(compiles: Sequence[Command], link: Command | None, folder: Path, ninja_file: Path) -> Outcome:
+    """Run the commands in `folder`, `link` after the others. `ninja_file` is where the ninja file goes. A program that
+    cannot be started is a failure like any other of its own."""
     ninja, most = find_ninja(), most_jobs()
     if ninja is None:
         return _run_by_threads(compiles, link, folder, most or os.cpu_count() or 1)
     logs = os.path.relpath(ninja_file.parent, folder)
-    ninja_file.write_text(ninja_text(compiles, link, logs), encoding="utf-8")
+    commands = (*compiles, link) if link is not None else compiles
+    ninja_file.write_text(ninja_text(commands, logs), encoding="utf-8")
     jobs = ["-j", str(most)] if most is not None else []
     return _run_one((ninja, "-f", os.path.relpath(ninja_file, folder), *jobs), folder)
 
@@ -83,14 +84,14 @@ def _run_one(arguments: Sequence[str], folder: Path) -> Outcome:
     return Outcome(done.returncode == 0, done.stdout)
 
 
-def _run_by_threads(compiles: Sequence[Command], link: Command, folder: Path, most: int) -> Outcome:
+def _run_by_threads(compiles: Sequence[Command], link: Command | None, folder: Path, most: int) -> Outcome:
     def one(command: Command) -> Outcome:
         outcome = _run_one(command.arguments, folder)
         return Outcome(outcome.succeeded, f"{' '.join(command.arguments)}\n{outcome.text}")
 
     with ThreadPoolExecutor(most) as pool:
         outcomes = list(pool.map(one, compiles))
-    if all(outcome.succeeded for outcome in outcomes):
+    if link is not None and all(outcome.succeeded for outcome in outcomes):
         outcomes.append(one(link))
     return Outcome(all(outcome.succeeded for outcome in outcomes), "".join(outcome.text for outcome in outcomes))
 

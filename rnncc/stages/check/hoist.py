@@ -18,7 +18,7 @@ from rnncc.stages.check.locate import Located, Part
 from rnncc.stages.check.place import Placed, Program
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.shape import Shape
-from rnncc.stages.check.sums import terms, total
+from rnncc.sums import terms, total
 
 _INSTEAD = {"leakyrelu": "write 'max(v, 0.01*v)'", "elu": "write 'where(v > 0, v, exp(min(v, 0)) - 1)'"}
 

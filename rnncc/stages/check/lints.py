@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from rnncc.bounds import Bounds
 from rnncc.diagnostics import Severity
 from rnncc.ir.cell import Constraint, Contraction, Node, Placement, Pointwise, RowOp, RowOperator, Segment, operands
 from rnncc.ir.dim import show
 from rnncc.ir.expr import Apply, Expr, Ref
 from rnncc.source import Span
-from rnncc.stages.check.bounds import Bounds
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.place import Placed, Program
 from rnncc.stages.check.report import Report

@@ -15,7 +15,7 @@ from rnncc.ir.cell import Node, Placement, Pointwise, RowOp, operands
 from rnncc.ir.expr import Apply, Expr, references
 from rnncc.stages.check import graph
 from rnncc.stages.check.place import Placed, Program
-from rnncc.stages.check.sums import Signed, is_linear_in, terms
+from rnncc.sums import Signed, is_linear_in, terms
 
 
 class Part(Enum):

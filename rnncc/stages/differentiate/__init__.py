@@ -7,13 +7,13 @@ Fails with: InternalError only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
+from rnncc.bounds import Bounds
 from rnncc.ir.adjoint import Adjoint
-from rnncc.ir.cell import Cell, Segment, Value, value_table
+from rnncc.ir.cell import Cell, Contraction, Segment, value_table
 from rnncc.stages.differentiate.normalise import Normaliser
-from rnncc.stages.differentiate.savings import alive, choose, reads
+from rnncc.stages.differentiate.savings import alive, choose, reads, rounded
 from rnncc.stages.differentiate.sweep import Sweep
 
 __all__ = ["differentiate"]
@@ -21,12 +21,11 @@ __all__ = ["differentiate"]
 
 def differentiate(cell: Cell) -> tuple[Adjoint, ...]:
     """One Adjoint for each segment of the cell, in order."""
-    values = value_table(cell)
-    return tuple(_adjoint(segment, values) for segment in cell.segments)
+    return tuple(_adjoint(cell, segment) for segment in cell.segments)
 
 
-def _adjoint(segment: Segment, values: Mapping[str, Value]) -> Adjoint:
-    normaliser = Normaliser(values)
+def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
+    normaliser = Normaliser(value_table(cell))
     forward = replace(segment, nodes=tuple(new for node in segment.nodes for new in normaliser.nodes(node)))
     sweep = Sweep(forward, normaliser.values)
     sweep.run()
@@ -40,11 +39,15 @@ def _adjoint(segment: Segment, values: Mapping[str, Value]) -> Adjoint:
     read = {**reads(nodes), **dict.fromkeys(sorted(products))}
     made = {value.name for value in sweep.new}
     savings = choose(forward, (name for name in read if name not in made))
+    again = [node for node in alive(forward.nodes, savings.saved) if not isinstance(node, Contraction)]
+    placement = {value.name: value.placement for value in cell.values}
+    bounds = Bounds((forward,), placement, cell.prologue, frozenset())
     known = {*read, *yields, *(node.target for node in nodes)}
     return Adjoint(
         forward,
         savings.saved,
         savings.saved_states,
+        rounded(forward, savings, bounds, reads((*savings.recompute, *again, *nodes))),
         savings.streams_read,
         savings.recompute,
         nodes,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
+from rnncc.bounds import Bounds
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, Segment, operands
 
 
@@ -21,7 +22,8 @@ class Savings:
 
 def choose(segment: Segment, needed: Iterable[str]) -> Savings:
     """Walk the forward nodes in order: a needed value is recomputed where pointwise operations make it from streams,
-    states, weights, constants and what is saved already; else it is saved."""
+    states, weights, constants and what is saved already; else it is saved. So are the states that saved values follow
+    from: these can then be made again."""
     wanted = set(needed)
     within: dict[str, bool] = {}  # of a node's target: whether the backward step has or can recompute it
     saved: list[str] = []
@@ -45,13 +47,34 @@ def choose(segment: Segment, needed: Iterable[str]) -> Savings:
         if node.target in wanted and node.target not in segment.states and node.target not in saved:
             recompute.append(node)
             wanted.update(operands(node))
+    again = reads(alive(segment.nodes, saved))
     members = [member for stream in segment.streams for member in stream.members]
     return Savings(
         tuple(saved),
-        tuple(state for state in segment.states if wanted & {state, f"{state}__1"}),
+        tuple(state for state in segment.states if wanted & {state, f"{state}__1"} or f"{state}__1" in again),
         tuple(member for member in members if member in wanted),
         tuple(reversed(recompute)),
     )
+
+
+def rounded(segment: Segment, savings: Savings, bounds: Bounds, elementwise: Container[str]) -> tuple[str, ...]:
+    """`rounded` of an Adjoint; `elementwise` are the names that nodes other than products read, of the backward step
+    and of what makes `saved` again. What is not bounded may overflow in float16, and stands in an exponent too often. A
+    sum of products has operands in the streams' dtype already."""
+    made = {node.target: node for node in segment.nodes}
+
+    def fits(name: str) -> bool:
+        match made[name]:
+            case Contraction():
+                return True
+            case Pointwise(_, expr):
+                return bounds.of(expr).both
+            case _:
+                return False
+
+    values = [name for name in savings.saved if fits(name)]
+    only_products = [s for s in savings.saved_states if s not in elementwise and f"{s}__1" not in elementwise]
+    return (*values, *only_products)
 
 
 def alive(nodes: Iterable[Node], yields: Iterable[str]) -> tuple[Node, ...]:

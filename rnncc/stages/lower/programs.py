@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rnncc.diagnostics import InternalError
 from rnncc.ir.adjoint import Adjoint
@@ -62,6 +62,11 @@ def _weights(segment: Segment, values: Mapping[str, Value], needs: Needs) -> dic
     return places
 
 
+def _saved(adjoint: Adjoint) -> Iterator[tuple[str, Place]]:
+    for index, name in enumerate((*adjoint.saved, *adjoint.saved_states)):
+        yield name, Place(Table.ROUNDED if name in adjoint.rounded else Table.SAVED, index, NOTHING)
+
+
 def _weight_shapes(segment: Segment, values: Mapping[str, Value]) -> tuple[WeightShape, ...]:
     shapes = []
     for weight in segment.weights:
@@ -92,8 +97,8 @@ def forward_program(cell: Cell, values: Mapping[str, Value], adjoint: Adjoint) -
             raise InternalError(f"the new state {state} is no node's target")
     for index, name in enumerate(segment.sequences):
         needs.destination(name, values[name].width, Place(Table.SEQUENCES, index, NOTHING))
-    for index, name in enumerate((*adjoint.saved, *adjoint.saved_states)):
-        needs.destination(name, values[name].width, Place(Table.SAVED, index, NOTHING))
+    for name, place in _saved(adjoint):
+        needs.destination(name, values[name].width, place)
     slots, matrices, stages = build_stages(needs)
     return Program(
         slots, matrices, stages, tuple(finals), (), (), (), _weight_shapes(segment, values), segment.constants
@@ -108,8 +113,8 @@ def backward_program(cell: Cell, values: Mapping[str, Value], adjoint: Adjoint) 
     streams = _streams(segment, values)
     for name, (index, offset) in streams.items():
         needs.external(ReadSlot(name, values[name].width, Place(Table.STREAMS, index, offset)))
-    for index, name in enumerate((*adjoint.saved, *adjoint.saved_states)):
-        needs.external(ReadSlot(name, values[name].width, Place(Table.SAVED, index, NOTHING)))
+    for name, place in _saved(adjoint):
+        needs.external(ReadSlot(name, values[name].width, place))
     for index, state in enumerate(segment.states):
         if state in adjoint.saved_states:
             edge, place = f"{state}__1", Place(Table.STATES, index, NOTHING)

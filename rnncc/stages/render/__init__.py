@@ -8,7 +8,7 @@ Fails with: InternalError only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +18,17 @@ from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
 from rnncc.ir.kernel import KernelPlan
 from rnncc.ir.schedule import FusedKernels
 from rnncc.paths import templates_dir
-from rnncc.stages.render.fused import index_lines, steps_text, unit_name, unit_text
+from rnncc.stages.render.fused import FusedKernelText, index_lines, kernel_texts, steps_text
 from rnncc.stages.render.text import CellText, cell_text
 
-__all__ = ["render"]
+__all__ = ["render", "render_fused"]
 
 ISAS = ("generic", "v3", "v4")
 INCLUDE = "src/include"
+# Of fused kernels: what there is of them, a line each.
+INDEX = "cuda/fused.txt"
+# text(template, what it prints)
+Text = Callable[[str, object], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +67,8 @@ class KernelsText:
 
 def render(plans: Sequence[KernelPlan], *, cuda: bool = False, fused: Sequence[Sequence[FusedKernels]] = ()) -> Bundle:
     """The native part of a package, but for its binding. `fused`: of each plan, the fused kernels that are wanted."""
-    templates = templates_dir()
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([templates / "cpu", templates / "cuda"]),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-    def text(template: str, plan: object) -> str:
-        return environment.get_template(template).render(plan=plan)
-
-    files = list(_headers(templates, cuda=cuda))
+    text = _texts()
+    files = list(_headers(cuda=cuda))
     units: list[Unit] = []
     device_units: list[DeviceUnit] = []
 
@@ -104,26 +97,57 @@ def render(plans: Sequence[KernelPlan], *, cuda: bool = False, fused: Sequence[S
                 name = f"{cell.name}_{scalar.suffix}"
                 files.append(File(f"src/{name}.cu", text("kernels.cu.j2", KernelsText(scalar, cell))))
                 device_units.append(DeviceUnit(f"src/{name}.cu", name))
-    index: list[str] = []
-    for kernel, wanted in zip(plans, fused, strict=False):
-        steps = f"{kernel.cell.lower()}_steps.cuh"
-        if any(kernels.kernels for kernels in wanted):
-            files.append(File(f"src/{steps}", text("step.cuh.j2", steps_text(kernel))))
+    added = _fused_files(plans, fused, text)
+    files += added
+    return Bundle(tuple(files), tuple(units), (INCLUDE,), (*device_units, *_fused_units(added)))
+
+
+def render_fused(plan: KernelPlan, wanted: Sequence[FusedKernels]) -> Bundle:
+    """Fused kernels of a cell alone, for a package that has the rest; no files where there is none."""
+    files = _fused_files([plan], [wanted], _texts())
+    return Bundle((*_headers(cuda=True), *files) if files else (), (), (INCLUDE,), _fused_units(files))
+
+
+def _texts() -> Text:
+    templates = templates_dir()
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([templates / "cpu", templates / "cuda"]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return lambda template, plan: environment.get_template(template).render(plan=plan)
+
+
+def _fused_files(plans: Sequence[KernelPlan], fused: Sequence[Sequence[FusedKernels]], text: Text) -> tuple[File, ...]:
+    """The steps of each cell, a file for each of its fused kernels, which several sizes may have in common, and the
+    index of them all."""
+    files: list[File] = []
+    lines: list[str] = []
+    for plan, wanted in zip(plans, fused, strict=False):
+        steps = f"{plan.cell.lower()}_steps.cuh"
+        found: dict[str, FusedKernelText] = {}
         for kernels in wanted:
-            if not kernels.kernels:
-                continue
-            name = unit_name(kernel, kernels)
-            dtype = next(scalar.name for scalar in DEVICE_SCALARS if scalar.suffix == kernels.dtype)
-            files.append(File(f"src/{name}.cu", text("fused.cu.j2", unit_text(kernel, kernels, dtype, steps))))
-            device_units.append(DeviceUnit(f"src/{name}.cu", name, clusters=True))
-            index += index_lines(kernel, kernels)
-    if index:
-        files.append(File("cuda/fused.txt", "".join(f"{line}\n" for line in index)))
-    return Bundle(tuple(files), tuple(units), (INCLUDE,), tuple(device_units))
+            scalar = next(scalar.name for scalar in DEVICE_SCALARS if scalar.suffix == kernels.dtype)
+            found |= {kernel.symbol: kernel for kernel in kernel_texts(plan, kernels, scalar, steps)}
+            lines += index_lines(kernels)
+        if found:
+            files.append(File(f"src/{steps}", text("step.cuh.j2", steps_text(plan))))
+            files += (File(f"src/{symbol}.cu", text("fused.cu.j2", kernel)) for symbol, kernel in found.items())
+    if lines:
+        files.append(File(INDEX, "".join(f"{line}\n" for line in lines)))
+    return tuple(files)
 
 
-def _headers(templates: Path, *, cuda: bool) -> Sequence[File]:
-    include = templates / "include"
+def _fused_units(files: Sequence[File]) -> tuple[DeviceUnit, ...]:
+    return tuple(
+        DeviceUnit(file.path, Path(file.path).stem, clusters=True) for file in files if file.path.endswith(".cu")
+    )
+
+
+def _headers(*, cuda: bool) -> Sequence[File]:
+    include = templates_dir() / "include"
     found = sorted((include / "rnncc").glob("*.h"))
     if cuda:
         found += sorted((include / "rnncc" / "cuda").rglob("*.*h"))

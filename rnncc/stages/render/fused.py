@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import KernelPlan, Table, fused_programs
+from rnncc.ir.kernel import KernelPlan, fused_programs
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.stages.render.step import StepText, inference_writes, step_text
 
@@ -21,25 +21,17 @@ class StepsText:
 
 @dataclass(frozen=True, slots=True)
 class FusedKernelText:
-    """A kernel: its symbol, the family's function and shape, the shape's arguments, and what was planned of it."""
+    """What the template of a fused kernel prints: its symbol and family, the function and shape of that family, the
+    shape's arguments, and what was planned of it. `steps`: the header of the cell's steps."""
 
+    cell: str
     symbol: str
-    function: str
+    family: str
     shape: str
     arguments: str
     threads: int
     shared_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class FusedUnitText:
-    """What the template of a file of fused kernels prints."""
-
-    cell: str
-    units: int
-    scalar: str
     steps: str
-    kernels: tuple[FusedKernelText, ...]
 
 
 def steps_text(plan: KernelPlan) -> StepsText:
@@ -49,41 +41,36 @@ def steps_text(plan: KernelPlan) -> StepsText:
 
 def _step(plan: KernelPlan, program: str, loop: FusedLoop) -> StepText:
     writes = inference_writes(loop) if program.endswith("_inference") else loop.writes
-    places = (*(read.place for read in loop.reads), *(write.place for write in loop.writes))
-    exact = frozenset(place.index for place in places if place is not None and place.table is Table.SAVED)
-    return step_text(f"{program}_step", loop, writes, exact, plan.source)
+    return step_text(f"{program}_step", loop, writes, plan.source)
 
 
-def unit_name(plan: KernelPlan, fused: FusedKernels) -> str:
-    """What the file of kernels is called, without its ending."""
-    return f"{plan.cell.lower()}_{fused.dtype}_{fused.units}"
-
-
-def unit_text(plan: KernelPlan, fused: FusedKernels, scalar: str, steps: str) -> FusedUnitText:
-    """A file of kernels; `scalar` is the dtype in C++, `steps` the header of the cell's steps."""
-    kernels = tuple(
-        FusedKernelText(
+def kernel_texts(plan: KernelPlan, fused: FusedKernels, scalar: str, steps: str) -> Iterator[FusedKernelText]:
+    """The kernels, each for a file of its own, so that they are compiled side by side; `scalar` is the dtype in C++,
+    `steps` the header of the cell's steps."""
+    for program, schedule in fused.kernels:
+        yield FusedKernelText(
+            plan.cell,
             _symbol(program, fused, schedule),
-            f"fused_{schedule.family}",
+            schedule.family,
             f"{schedule.family.capitalize()}Shape",
             ", ".join((f"{program}_step<{scalar}>", str(fused.units), *(str(number) for number in schedule.shape))),
             schedule.threads,
             schedule.shared_bytes,
+            steps,
         )
-        for program, schedule in fused.kernels
-    )
-    return FusedUnitText(plan.cell, fused.units, fused.dtype, steps, kernels)
 
 
-def index_lines(plan: KernelPlan, fused: FusedKernels) -> Iterator[str]:
-    """A line a kernel, as templates/include/rnncc/cuda/fused/run.h reads it."""
+def index_lines(fused: FusedKernels) -> Iterator[str]:
+    """A line a kernel, as templates/include/rnncc/cuda/fused/index.h and rnncc/runtime/fused.py read it."""
     for program, schedule in fused.kernels:
         words = (
-            program, fused.dtype, fused.units, schedule.family, schedule.blocks, schedule.threads,
-            schedule.shared_bytes, schedule.columns, unit_name(plan, fused), _symbol(program, fused, schedule),
+            program, fused.dtype, fused.units, fused.heads, schedule.family, schedule.blocks, schedule.threads,
+            schedule.shared_bytes, schedule.columns, schedule.pass_us, _symbol(program, fused, schedule),
         )  # fmt: skip
         yield " ".join(str(word) for word in words)
 
 
 def _symbol(program: str, fused: FusedKernels, schedule: FusedSchedule) -> str:
-    return f"{program}_{fused.units}_{schedule.columns}"
+    """Everything that tells a kernel from others of its package, so that any of them stand side by side."""
+    words = (program, fused.dtype, fused.units, schedule.family, *schedule.shape)
+    return "_".join(str(word) for word in words)

@@ -13,7 +13,15 @@ from rnncc.ir.artifact import File
 from rnncc.ir.cell import Cell, Segment, value_table
 from rnncc.ir.dim import Dim, floor_divide, multiply, show
 from rnncc.ir.package import CompiledCell, LoopText, PackagePlan, SegmentBinding
-from rnncc.stages.render.python_cell import cell_text, saved_names, saved_sequence, segment_name, sum_dims
+from rnncc.stages.render.python_cell import (
+    cell_text,
+    saved_names,
+    saved_rounded,
+    saved_sequence,
+    saved_state,
+    segment_name,
+    sum_dims,
+)
 
 
 def plan_package(stem: str, version: str, cells: Sequence[CompiledCell], *, cuda: bool = False) -> PackagePlan:
@@ -66,6 +74,8 @@ def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
             weights=len(part.weights),
             saved=len(saved_names(adjoint)),
             saved_sequence=", ".join(str(i) for i in saved_sequence(part, adjoint)),
+            saved_state=", ".join(str(i) for i in saved_state(part, adjoint)),
+            saved_rounded=", ".join(str(rounded).lower() for rounded in saved_rounded(adjoint)),
             weight_elements=widths([_elements(of, weight.members) for weight in part.weights]),
             saved_widths=widths([values[name].width for name in saved_names(adjoint)]),
             device_functions=tuple(f"void {prefix}_{d}_cuda(const rnncc_{d}_call*, int32_t);" for d in directions)

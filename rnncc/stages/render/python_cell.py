@@ -351,7 +351,13 @@ def _loop(cell: Cell, segment: Segment, adjoints: Sequence[Adjoint]) -> str:
         return f"_spec.LoopSpec(({weights}))"
     table |= {value.name: value for value in adjoints[0].values}
     saved = "".join(f"_spec.TensorSpec({name!r}, {width(table[name].width)}), " for name in saved_names(adjoints[0]))
-    return f"_spec.LoopSpec(({weights}), ({saved}), {saved_sequence(segment, adjoints[0])!r})"
+    flags = ", ".join(
+        repr(entries)
+        for entries in (
+            saved_sequence(segment, adjoints[0]), saved_state(segment, adjoints[0]), saved_rounded(adjoints[0])
+        )
+    )  # fmt: skip
+    return f"_spec.LoopSpec(({weights}), ({saved}), {flags})"
 
 
 def _shape(value: Value) -> str:
@@ -365,7 +371,18 @@ def saved_names(adjoint: Adjoint) -> tuple[str, ...]:
     return adjoint.saved + adjoint.saved_states
 
 
+def saved_rounded(adjoint: Adjoint) -> tuple[bool, ...]:
+    """For each saved value whether a GPU keeps it in the streams' dtype."""
+    return tuple(name in adjoint.rounded for name in saved_names(adjoint))
+
+
 def saved_sequence(segment: Segment, adjoint: Adjoint) -> tuple[int, ...]:
     """For each saved value the sequence with the same values, or -1."""
     shared = set(adjoint.saved_states) & set(segment.sequences)
     return tuple(segment.sequences.index(name) if name in shared else -1 for name in saved_names(adjoint))
+
+
+def saved_state(segment: Segment, adjoint: Adjoint) -> tuple[int, ...]:
+    """For each saved value the state whose sequence it is, or -1."""
+    states = [segment.states.index(name) for name in adjoint.saved_states]
+    return (*(-1 for _ in adjoint.saved), *states)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rnncc.ir.fused import FusedLoop, FusedStatement, FusedWrite
-from rnncc.ir.kernel import Place, Table
+from rnncc.ir.kernel import Table
 from rnncc.stages.render.cpp import expression_text
 
 # Operators of fast.cuh.
@@ -42,16 +42,12 @@ class StepText:
 
 def inference_writes(loop: FusedLoop) -> tuple[FusedWrite, ...]:
     """Without what only a backward reads."""
-    return tuple(write for write in loop.writes if write.place is not None and write.place.table is not Table.SAVED)
+    return tuple(write for write in loop.writes if write.place is not None and not write.place.is_saved)
 
 
-def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], exact: frozenset[int], source: str) -> StepText:
-    """`exact`: the SAVED tensors that are float."""
+def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], source: str) -> StepText:
+    """The step that writes `writes`."""
     edges = len(loop.edges)
-
-    def is_float(place: Place | None) -> bool:
-        return place is not None and place.table is Table.SAVED and place.index in exact
-
     counts = (
         ("SUMS", len(loop.sums)),
         ("OPERANDS", len(loop.operands)),
@@ -64,9 +60,9 @@ def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], exact: f
         ("WRITES", len(writes)),
     )
     sets = (
-        ("READ_FLOAT", _set(is_float(read.place) for read in loop.reads)),
+        ("READ_FLOAT", _set(read.place.table is Table.SAVED for read in loop.reads)),
         ("READ_SHIFTED", _set(read.edge is not None for read in loop.reads)),
-        ("WRITE_FLOAT", _set(is_float(write.place) for write in writes)),
+        ("WRITE_FLOAT", _set(write.place is not None and write.place.table is Table.SAVED for write in writes)),
         ("WRITE_AT_START", _set(write.at_start for write in writes)),
     )
     given = [

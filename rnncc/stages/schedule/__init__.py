@@ -42,7 +42,7 @@ def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons
     """
     if isinstance(loop, str):
         return Schedule((), None, (Rejected("fused", None, (Limit("form", loop, ""),)),), 0)
-    known = facts(loop)
+    known = facts(loop, problem.dtype)
     alternating = alternating_us(known, problem, target)
     if unfit := _unfit(problem):
         return Schedule((), alternating, (Rejected("fused", None, unfit),), 0)
@@ -73,8 +73,6 @@ def _for_more_and_more(answer: _Answer, solve: Callable[[int, Iterable[str]], _A
 def _unfit(problem: Problem) -> tuple[Limit, ...]:
     """What all fused kernels ask of a problem, where it does not give that."""
     limits = []
-    if problem.dtype == "fp32":
-        limits.append(Limit("dtype", "fused kernels multiply 16-bit numbers", problem.dtype))
     if problem.units % UNIT_BLOCK:
         limits.append(Limit("units", "a warp has 8 of them at a time", f"{problem.units} % {UNIT_BLOCK} == 0"))
     return tuple(limits)

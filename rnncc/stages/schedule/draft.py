@@ -10,12 +10,12 @@ from rnncc.constrint.expr import Operand
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule
 from rnncc.ir.target import REGISTERS, Target
+from rnncc.stages.schedule.rates import Rates
 
 MOST_WARPS = 16
 UNIT_BLOCK, TILE_COLUMNS = 8, 8  # of an item
-# Bytes of 32 units × 8 columns of operands in shared memory: four blocks of cluster.cuh's OPERAND_BLOCK.
-OPERAND_BYTES = 640
-# A pair of k16 fragments of 16 rows: of a warp in shared memory, of a thread in registers.
+# A pair of k16 fragments of 16 rows of 16-bit numbers, or of 8 rows of float32: of a warp in shared memory, of a thread
+# in registers.
 PAIR_BYTES, PAIR_REGISTERS = 1024, 8
 # Of a thread, for a piece of 16 bytes that it brings every step: where from, where to, until when.
 PIECE_REGISTERS = 6
@@ -62,6 +62,7 @@ class Draft:
             value(self.registers),
             value(self.columns),
             value(self.capacity) or None,
+            round(value(self.step) / TENTHS_OF_NS, 3),
             round(max(value(self.total) / TENTHS_OF_NS, least_us), 3),
         )
 
@@ -81,9 +82,44 @@ def registers_of(warps: int) -> int:
     return min(255, REGISTERS // 4 // (32 * ceil(warps, 4)) // 8 * 8)
 
 
-def accumulator_registers(rows: int) -> int:
-    """Of the sums of `rows` tiles of 16 rows; few of them have a second set (`multiply` in cluster.cuh)."""
-    return rows * 4 * (2 if rows < 4 else 1)
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """What operands and matrices of a dtype take (resident.cuh).
+
+    size           bytes
+    operand_bytes  of 32 units × 8 columns of operands in shared memory
+    peers          that a warp sends to at a time
+    """
+
+    size: int
+    operand_bytes: int
+    peers: int
+
+    @property
+    def is_float(self) -> bool:
+        """Multiplied without tensor cores."""
+        return self.size == 4
+
+    def fragments(self, halves: int) -> int:
+        """Of a pair of `halves` half-tiles, 8 rows each."""
+        return halves if self.is_float else ceil(halves, 2)
+
+    def accumulator_registers(self, halves: int) -> int:
+        """Of the sums of half-tiles. A lane has all eight columns of float32 while it multiplies, then two of them, and
+        eight terms of an operand; few tensor core tiles have a second set (`multiply` in cluster.cuh)."""
+        if self.is_float:
+            return 10 * halves + 8
+        rows = ceil(halves, 2)
+        return rows * 4 * (2 if rows < 4 else 1)
+
+    def product(self, rate: Rates) -> int:
+        """Tenths of a nanosecond of a fragment of 32 terms times 8 columns, of a quarter of a multiprocessor."""
+        return rate.float_product if self.is_float else 2 * rate.product
+
+
+def elements(problem: Problem) -> Elements:
+    """Those of the problem's dtype."""
+    return Elements(4, 1088, 2) if problem.dtype == "fp32" else Elements(2, 640, 4)
 
 
 def share(columns: int, seats: int) -> int:

@@ -40,11 +40,11 @@ class Facts:
         return (_FEW_STAGES if stage > _LARGE_STAGE else _MANY_STAGES) * (stage + 8)
 
 
-def facts(loop: FusedLoop) -> Facts:
-    """Of the loop as training runs it; inference, which writes less, has the same layout."""
+def facts(loop: FusedLoop, dtype: str) -> Facts:
+    """Of the loop as training runs it with streams of that dtype; inference, which writes less, has the same layout."""
 
     def is_float(place: Place | None) -> bool:
-        return place is not None and place.table is Table.SAVED
+        return dtype == "fp32" or (place is not None and place.table is Table.SAVED)
 
     float_reads = sum(is_float(read.place) for read in loop.reads)
     float_writes = sum(is_float(write.place) for write in loop.writes)

@@ -8,17 +8,16 @@ from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import (
     BASE_REGISTERS,
     MOST_WARPS,
-    OPERAND_BYTES,
     PAIR_BYTES,
     PAIR_REGISTERS,
     PIECE_REGISTERS,
     TILE_COLUMNS,
     Draft,
-    accumulator_registers,
     by,
     ceil,
     cluster_columns,
     cluster_passes,
+    elements,
     registers_of,
     require_registers,
     require_shared,
@@ -30,14 +29,13 @@ _K_WARPS = (1, 2, 4, 8)
 _UNIT_BLOCKS = (1, 2, 4)
 _MOST_ITEMS = MOST_WARPS * max(_UNIT_BLOCKS)
 _SEND_REGISTERS = 8  # for each operand but one
-_PEERS = 4  # that a warp sends to at a time
 # Named barriers of a block are 16, the first is everyone's, and each unit warp takes two.
 _MOST_NAMED = 7
 
 
 def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     """The model of the family."""
-    rate, clusters = rates(target), dict(target.clusters)
+    rate, clusters, of = rates(target), dict(target.clusters), elements(problem)
     sizes = tuple(clusters)
     columns = {size: cluster_columns(problem, places) for size, places in clusters.items()}
     model = Model()
@@ -65,13 +63,13 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         because="named barriers: each unit warp with several K warps needs two of 15",
     )
 
-    rows = by(unit_blocks, _UNIT_BLOCKS, lambda u: ceil(facts.sums * u, 2))
+    fragments = by(unit_blocks, _UNIT_BLOCKS, lambda u: of.fragments(facts.sums * u))
     pairs = facts.operands * range_length
     model.require(register_pairs <= pairs, because="matrix: a warp's part of it, in registers or in shared memory")
     sums_and_operands = by(
         unit_blocks,
         _UNIT_BLOCKS,
-        lambda u: accumulator_registers(r := ceil(facts.sums * u, 2)) + PAIR_REGISTERS * r,
+        lambda u: of.accumulator_registers(facts.sums * u) + PAIR_REGISTERS * of.fragments(facts.sums * u),
     )
     owned = ceil_div(unit_blocks, k_warps)
     registers = by(warps, range(1, MOST_WARPS + 1), registers_of)
@@ -82,12 +80,12 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         + sums_and_operands
         + facts.item_registers * owned
         + PIECE_REGISTERS * ceil_div(facts.pieces * unit_blocks, 4 * k_warps)
-        + PAIR_REGISTERS * rows * register_pairs,
+        + PAIR_REGISTERS * fragments * register_pairs,
         registers,
     )
-    matrix_kilobytes = warps * rows * (pairs - register_pairs)
+    matrix_kilobytes = warps * fragments * (pairs - register_pairs)
     shared_bytes = (
-        2 * OPERAND_BYTES * facts.operands * k_warps * range_length
+        2 * of.operand_bytes * facts.operands * k_warps * range_length
         + PAIR_BYTES * matrix_kilobytes
         + 512 * facts.sums * items * (k_warps - 1)
         + by(items, range(1, _MOST_ITEMS + 1), lambda i: facts.feed_bytes(i, TILE_COLUMNS))
@@ -98,13 +96,13 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     step = (
         rate.gather
         + by(blocks, sizes, lambda c: rate.column * columns[c] + (rate.hop if c > 1 else 0))
-        + facts.operands * owned * by(blocks, sizes, lambda c: rate.post * ceil(c, _PEERS) if c > 1 else 0)
+        + facts.operands * owned * by(blocks, sizes, lambda c: rate.post * ceil(c, of.peers) if c > 1 else 0)
         + lookup(k_warps, {1: 0, 2: rate.merge_2, 4: rate.merge_4, 8: rate.merge_8})
         + rate.traffic * facts.item_traffic * owned
-        + 2 * rate.product * ceil_div(warps, 4) * rows * pairs
+        + of.product(rate) * ceil_div(warps, 4) * fragments * pairs
         + rate.matrix * matrix_kilobytes
         + rate.spill * spilled
-        + facts.operands * dim * by(blocks, sizes, lambda c: rate.message * columns[c] if c > 1 else 0)
+        + facts.operands * dim * by(blocks, sizes, lambda c: rate.message * of.size // 2 * columns[c] if c > 1 else 0)
     )
     return Draft(
         "gather",

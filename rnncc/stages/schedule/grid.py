@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from rnncc.constrint import Model, ceil_div, minimum
+from rnncc.constrint.expr import Operand
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import (
+    BASE_REGISTERS,
     PAIR_BYTES,
     PAIR_REGISTERS,
+    PIECE_REGISTERS,
     TILE_COLUMNS,
     Draft,
     by,
     ceil,
+    elements,
     registers_of,
+    require_registers,
     require_shared,
     share,
 )
@@ -25,14 +30,18 @@ _TILES = (1, 2, 4)
 _POLLED = 8  # words of 16 bytes asked for at a time
 # Registers of a thread beside its part of the matrix: for what it always has and the words it polls, for a tile of
 # columns, for its sums of 16 rows, for an operand of an item (more where an index is divided by 3). Of what an item
-# takes, half lives while products run. Fitted to 386 kernels that nvcc 13 made (LSTM, GRU, sLSTM, Elman, both ways, 768
-# to 4096 units): none within 255 spills; of those beyond, half do.
+# takes, half lives while products run. Fitted to 386 kernels of 16-bit numbers that nvcc 13 made (LSTM, GRU, sLSTM,
+# Elman, both ways, 768 to 4096 units): none within 255 spills; of those beyond, half do.
 _BASE_REGISTERS, _TILE_REGISTERS, _SUM_REGISTERS, _OPERAND_REGISTERS, _ODD_REGISTERS = 33, 14, 5, 13, 8
+# float32: a lane has all columns of its sums while it multiplies. With several operands nvcc keeps addresses, more of
+# them for each chunk beyond some.
+_FLOAT_SUM_REGISTERS, _FLOAT_REGISTERS, _FLOAT_OPERAND_REGISTERS = 10, 16, 16
+_ADDRESS_REGISTERS, _FAR_REGISTERS, _NEAR_CHUNKS = 2, 6, 16
 
 
 def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     """The model of the family."""
-    rate = rates(target)
+    rate, of = rates(target), elements(problem)
     model = Model()
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # of 8 units, of a thread block
     tiles = model.choice("tiles", _TILES)  # of 8 columns, of a group
@@ -46,7 +55,8 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         return target.multiprocessors // (problem.heads * blocks_of(unit_block_count))
 
     def batch_of(tile_count: int) -> int:
-        return chunks if chunks * tile_count <= _POLLED else _POLLED // tile_count
+        polls = tile_count * of.size // 2
+        return chunks if chunks * polls <= _POLLED else max(1, _POLLED // polls)
 
     blocks = by(unit_blocks, _UNIT_BLOCKS, blocks_of)
     model.require(
@@ -56,25 +66,45 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     capacity = TILE_COLUMNS * tiles * by(unit_blocks, _UNIT_BLOCKS, seats)
     model.require(capacity >= problem.columns, because="columns: all groups must run at once")
 
-    rows = by(unit_blocks, _UNIT_BLOCKS, lambda u: ceil(facts.sums * u, 2))
+    fragments = by(unit_blocks, _UNIT_BLOCKS, lambda u: of.fragments(facts.sums * u))
     items = unit_blocks * tiles
     owned = ceil_div(items, _K_WARPS)
-    model.require(
-        _BASE_REGISTERS
-        + (ceil(facts.item_registers, 2) + _OPERAND_REGISTERS * facts.operands) * owned
-        + by(unit_blocks, _UNIT_BLOCKS, lambda u: _ODD_REGISTERS * facts.operands if u == 3 else 0)
-        + _TILE_REGISTERS * tiles
-        + _SUM_REGISTERS * rows * tiles
-        + PAIR_REGISTERS * rows * register_chunks
-        <= registers_of(_K_WARPS),
-        because="registers: of a thread, for its part of the matrix beside sums, operands and items",
-    )
+    matrix_registers = PAIR_REGISTERS * fragments * register_chunks
+    spilled: Operand = 0
+    if of.is_float:
+        several = facts.operands > 1
+        spilled = require_registers(
+            model,
+            BASE_REGISTERS
+            + facts.item_registers * owned
+            + PIECE_REGISTERS * ceil_div(facts.pieces * items, 4 * _K_WARPS)
+            + _FLOAT_SUM_REGISTERS * fragments * tiles
+            + _FLOAT_REGISTERS
+            + by(tiles, _TILES, lambda n: 2 * of.size * n * batch_of(n))
+            + (_FLOAT_OPERAND_REGISTERS + _ADDRESS_REGISTERS * chunks * tiles if several else 0)
+            + _FAR_REGISTERS * max(0, chunks - _NEAR_CHUNKS)
+            + PAIR_REGISTERS * fragments
+            + matrix_registers,
+            registers_of(_K_WARPS),
+        )
+    else:
+        model.require(
+            _BASE_REGISTERS
+            + (ceil(facts.item_registers, 2) + _OPERAND_REGISTERS * facts.operands) * owned
+            + by(unit_blocks, _UNIT_BLOCKS, lambda u: _ODD_REGISTERS * facts.operands if u == 3 else 0)
+            + _TILE_REGISTERS * tiles
+            + _SUM_REGISTERS * fragments * tiles
+            + matrix_registers
+            <= registers_of(_K_WARPS),
+            because="registers: of a thread, for its part of the matrix beside sums, operands and items",
+        )
     halves = facts.sums * items
-    matrix_kilobytes = _K_WARPS * rows * (chunks - register_chunks)
+    matrix_kilobytes = _K_WARPS * fragments * (chunks - register_chunks)
+    staged = _K_WARPS * of.operand_bytes * tiles if of.is_float else 0
     # One table of both, as the digits of a number in base 8.
     both = range(8 * max(_UNIT_BLOCKS) + 8)
     feed_bytes = by(8 * unit_blocks + tiles, both, lambda key: facts.feed_bytes(key // 8, TILE_COLUMNS * (key % 8)))
-    shared_bytes = 512 * _K_WARPS * halves + PAIR_BYTES * matrix_kilobytes + feed_bytes
+    shared_bytes = 512 * _K_WARPS * halves + PAIR_BYTES * matrix_kilobytes + staged + feed_bytes
     require_shared(model, shared_bytes, target)
 
     columns = minimum(TILE_COLUMNS * tiles, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.columns, seats(u))))
@@ -82,11 +112,12 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     step = (
         rate.grid
         + rate.poll * by(tiles, _TILES, lambda n: ceil(chunks, batch_of(n)))
-        + ceil_div(20 * facts.operands * problem.units * columns * readers, target.l2_gb_s)
+        + ceil_div(10 * of.size * facts.operands * problem.units * columns * readers, target.l2_gb_s)
         + rate.grid_column * columns
-        + 2 * rate.product * ceil(_K_WARPS, 4) * chunks * rows * tiles
+        + of.product(rate) * ceil(_K_WARPS, 4) * chunks * fragments * tiles
         + rate.matrix * matrix_kilobytes
         + rate.half * halves
+        + rate.spill * spilled
         + rate.traffic * facts.item_traffic * owned
     )
     return Draft(
@@ -102,6 +133,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             "column_tile": TILE_COLUMNS * tiles,
             "register_pairs": register_chunks,
             "shared_pairs": chunks - register_chunks,
+            "spilled_registers": spilled,
         },
         blocks,
         32 * _K_WARPS,

@@ -18,6 +18,7 @@ class Rates:
 
     traffic        a tensor that an item reads or writes
     product        an mma.m16n8k16 of a quarter of a multiprocessor
+    float_product  8 rows, 32 terms and 8 columns of float32 there: 64 cycles and what loads the operands (an estimate)
     matrix         1024 bytes of a matrix from shared memory
     spill          a register of all threads that goes to memory and back
     column, hop    of clusters: a batch column of a group; sending at all
@@ -44,6 +45,7 @@ class Rates:
 
     traffic: int = 200
     product: int = 35
+    float_product: int = 420
     matrix: int = 44
     spill: int = 100
     column: int = 40

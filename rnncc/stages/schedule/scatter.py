@@ -8,17 +8,16 @@ from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import (
     BASE_REGISTERS,
     MOST_WARPS,
-    OPERAND_BYTES,
     PAIR_BYTES,
     PAIR_REGISTERS,
     PIECE_REGISTERS,
     TILE_COLUMNS,
     Draft,
-    accumulator_registers,
     by,
     ceil,
     cluster_columns,
     cluster_passes,
+    elements,
     registers_of,
     require_registers,
     require_shared,
@@ -33,7 +32,7 @@ _MOST_ITEMS = 256  # of a block: more have no room for their matrix
 
 def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     """The model of the family."""
-    rate, clusters = rates(target), dict(target.clusters)
+    rate, clusters, of = rates(target), dict(target.clusters), elements(problem)
     sizes = tuple(clusters)
     columns = {size: cluster_columns(problem, places) for size, places in clusters.items()}
     model = Model()
@@ -61,13 +60,17 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
         BASE_REGISTERS
         + facts.item_registers * owned
         + PIECE_REGISTERS * ceil_div(facts.pieces * items, 4 * warps)
-        + by(rows, range(1, _MOST_ROWS + 1), lambda r: accumulator_registers(r) + PAIR_REGISTERS * r)
-        + PAIR_REGISTERS * rows * register_pairs,
+        + by(
+            rows,
+            range(1, _MOST_ROWS + 1),
+            lambda r: of.accumulator_registers(2 * r) + PAIR_REGISTERS * of.fragments(2 * r),
+        )
+        + PAIR_REGISTERS * of.fragments(2) * rows * register_pairs,
         registers,
     )
-    matrix_kilobytes = warps * rows * (pairs - register_pairs)
+    matrix_kilobytes = warps * of.fragments(2) * rows * (pairs - register_pairs)
     shared_bytes = (
-        2 * OPERAND_BYTES * k_warps * pairs
+        2 * of.operand_bytes * k_warps * pairs
         + 512 * facts.sums * dim * k_warps
         + PAIR_BYTES * matrix_kilobytes
         + by(items, range(1, most + 1), lambda i: facts.feed_bytes(i, TILE_COLUMNS))
@@ -80,7 +83,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
         rate.scatter
         + by(blocks, sizes, lambda c: rate.column * columns[c] + (rate.hop if c > 1 else 0))
         + rate.traffic * facts.item_traffic * ceil_div(items, 4)
-        + 2 * rate.product * per_quarter * rows * pairs
+        + of.product(rate) * per_quarter * of.fragments(2) * rows * pairs
         + rate.matrix * matrix_kilobytes
         + rate.spill * spilled
         + 2 * rows * per_quarter * by(blocks, sizes, lambda c: rate.send if c > 1 else rate.local)

@@ -5,11 +5,14 @@
 
 namespace rnncc {
 
-inline StableValue share(const Tensor& tensor) {
+// The same tensor, owned once more.
+inline Tensor alias(const Tensor& tensor) {
   TensorHandle handle;
   RNNCC_TORCH(aoti_torch_new_tensor_handle(tensor.get(), &handle));
-  return reinterpret_cast<StableValue>(handle);
+  return Tensor(handle);
 }
+
+inline StableValue share(const Tensor& tensor) { return give(alias(tensor)); }
 
 // Calls an operation; its one result, a tensor, is returned.
 inline Tensor call_aten(const char* name, const char* overload, std::vector<StableValue> stack) {

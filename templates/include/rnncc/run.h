@@ -79,7 +79,8 @@ struct Run {
 
   Place<T> workspace(Arena& arena, const SlotInfo& info) const {
     const int64_t width = dim(info.width), step = call.columns * width;
-    const int64_t depth = info.kept ? block_steps : ring_mask + 1;
+    const int64_t ring = ring_mask < call.steps ? ring_mask + 1 : call.steps;
+    const int64_t depth = info.kept ? block_steps : ring;
     return {arena.take<T>(depth * step), step, width, info.kept ? Mode::block : Mode::ring};
   }
 

@@ -7,7 +7,7 @@
 
 namespace rnncc {
 
-// Where the tensors of a call stand; the first six are a forward call's, a backward call has all but SEQUENCES and FINAL.
+// Where the tensors of a call stand; the first seven are a forward call's, a backward call has all but SEQUENCES and FINAL.
 enum Table : int8_t {
   STREAMS,
   WEIGHTS,
@@ -15,6 +15,7 @@ enum Table : int8_t {
   SEQUENCES,
   FINAL,
   SAVED,
+  ROUNDED,  // entries of the same list: on a GPU in the streams' dtype
   D_SEQUENCES,
   D_FINAL,
   D_STREAMS,
@@ -22,6 +23,15 @@ enum Table : int8_t {
   D_STATES,
   TABLES
 };
+
+// What a forward call saves and a backward call reads.
+constexpr bool is_saved(Table table) { return table == SAVED || table == ROUNDED; }
+
+// Whether a table's tensors have the streams' type on a GPU; the others are float there.
+constexpr bool is_stream_typed(Table table) {
+  return table == STREAMS || table == WEIGHTS || table == SEQUENCES || table == ROUNDED || table == D_SEQUENCES ||
+         table == D_STREAMS || table == D_WEIGHTS;
+}
 
 enum class Kind : int8_t {
   read,      // table[index] at t, units from offset on; zeros where the tensor is not given
@@ -199,13 +209,13 @@ struct Call {
 };
 
 inline __attribute__((always_inline)) Call forward_call(const rnncc_forward_call& c) {
-  return {{c.streams, c.weights, c.states, c.sequences, c.final_states, c.saved},
+  return {{c.streams, c.weights, c.states, c.sequences, c.final_states, c.saved, c.saved},
           c.steps, c.columns, c.heads, c.sizes, c.constants, c.reverse};
 }
 
 inline __attribute__((always_inline)) Call backward_call(const rnncc_backward_call& c) {
-  return {{c.streams, c.weights, c.states, nullptr, nullptr, c.saved, c.d_sequences, c.d_final, c.d_streams, c.d_weights,
-           c.d_states},
+  return {{c.streams, c.weights, c.states, nullptr, nullptr, c.saved, c.saved, c.d_sequences, c.d_final, c.d_streams,
+           c.d_weights, c.d_states},
           c.steps, c.columns, c.heads, c.sizes, c.constants, !c.reverse};
 }
 

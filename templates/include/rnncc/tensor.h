@@ -2,6 +2,7 @@
 // torch turns into Python's RuntimeError.
 #pragma once
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -33,6 +34,8 @@ inline int32_t torch_dtype(rnncc_dtype dtype) {
   }
   fail("unknown dtype");
 }
+
+inline int64_t dtype_bytes(rnncc_dtype dtype) { return dtype == RNNCC_FLOAT64 ? 8 : dtype == RNNCC_FLOAT32 ? 4 : 2; }
 
 // As torch numbers them.
 struct Device {

@@ -16,6 +16,7 @@ typedef struct CUstream_st* CUstream;
 constexpr int CU_MULTIPROCESSORS = 16, CU_MAJOR = 75, CU_MINOR = 76, CU_COOPERATIVE = 95, CU_SHARED_OPTIN = 97;
 constexpr int CU_FUNC_DYNAMIC_SHARED = 8, CU_FUNC_LARGE_CLUSTER = 14;  // the latter: more than 8 thread blocks
 constexpr int CU_LAUNCH_COOPERATIVE = 2, CU_LAUNCH_CLUSTER = 4;
+constexpr int CU_CAPTURE_RELAXED = 2;
 
 struct CUlaunchAttribute {
   int32_t id;
@@ -40,6 +41,7 @@ struct Driver {
   int (*cuModuleLoad)(CUmodule*, const char*);
   int (*cuModuleGetFunction)(CUfunction*, CUmodule, const char*);
   int (*cuFuncSetAttribute)(CUfunction, int, int);
+  int (*cuThreadExchangeStreamCaptureMode)(int*);
   int (*cuLaunchCooperativeKernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
                                    void**);
   int (*cuLaunchKernelEx)(const CUlaunchConfig*, CUfunction, void**, void**);
@@ -67,6 +69,7 @@ inline const Driver& driver() {
     find(d.cuModuleLoad, "cuModuleLoad");
     find(d.cuModuleGetFunction, "cuModuleGetFunction");
     find(d.cuFuncSetAttribute, "cuFuncSetAttribute");
+    find(d.cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
     find(d.cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel");
     find(d.cuLaunchKernelEx, "cuLaunchKernelEx");
     find(d.cuOccupancyMaxActiveBlocksPerMultiprocessor, "cuOccupancyMaxActiveBlocksPerMultiprocessor");

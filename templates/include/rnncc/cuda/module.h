@@ -51,20 +51,39 @@ inline std::string own_folder() {
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
-// The file of kernels for a GPU: that of its very architecture, or of an older one of its generation.
-inline std::string kernel_file(const std::string& name, const Gpu& gpu) {
-  const std::string start = own_folder() + "/cuda/" + name + "_sm_" + std::to_string(gpu.major);
-  const std::string exact = start + std::to_string(gpu.minor) + "a.cubin";
+// A file of kernels for a GPU, `start` and an architecture: that of its very architecture, or of an older one of its
+// generation; empty where there is none.
+inline std::string find_cubin(const std::string& start, const Gpu& gpu) {
+  const std::string generation = start + "_sm_" + std::to_string(gpu.major);
+  const std::string exact = generation + std::to_string(gpu.minor) + "a.cubin";
   if (access(exact.c_str(), R_OK) == 0) return exact;
   for (int minor = gpu.minor; minor >= 0; --minor) {
-    const std::string path = start + std::to_string(minor) + ".cubin";
+    const std::string path = generation + std::to_string(minor) + ".cubin";
     if (access(path.c_str(), R_OK) == 0) return path;
   }
-  fail("this package has no kernels for this GPU (sm_" + std::to_string(gpu.major) + std::to_string(gpu.minor) +
-       "): build it with --target sm_" + std::to_string(gpu.major) + std::to_string(gpu.minor));
+  return "";
 }
 
-// A kernel of a file, which may use all the shared memory that a CTA can have.
+// Its kernels. A stream of this thread may be captured, which by itself forbids to load anything.
+inline CUmodule load_module(const std::string& path) {
+  int mode = CU_CAPTURE_RELAXED;
+  check_cuda(driver().cuThreadExchangeStreamCaptureMode(&mode), "allowing to load kernels while a graph is captured");
+  CUmodule module = nullptr;
+  const int loaded = driver().cuModuleLoad(&module, path.c_str());
+  check_cuda(driver().cuThreadExchangeStreamCaptureMode(&mode), "ending to load kernels");
+  check_cuda(loaded, "loading " + path);
+  return module;
+}
+
+// One of them, which may use all the shared memory that a CTA can have.
+inline CUfunction get_kernel(CUmodule module, const std::string& name, const Gpu& gpu) {
+  CUfunction found;
+  check_cuda(driver().cuModuleGetFunction(&found, module, name.c_str()), "finding the kernel " + name);
+  check_cuda(driver().cuFuncSetAttribute(found, CU_FUNC_DYNAMIC_SHARED, gpu.shared_bytes), "shared memory of " + name);
+  return found;
+}
+
+// A kernel of the package for every size, by the name of its file.
 inline CUfunction find_kernel(int32_t device, const std::string& file_name, const std::string& kernel_name) {
   static std::mutex mutex;
   static std::map<std::pair<int32_t, std::string>, CUmodule> modules;
@@ -72,14 +91,15 @@ inline CUfunction find_kernel(int32_t device, const std::string& file_name, cons
   const std::lock_guard<std::mutex> lock(mutex);
   CUfunction& kernel = kernels[{device, file_name + "/" + kernel_name}];
   if (kernel) return kernel;
-  const Driver& d = driver();
   const Gpu& on = gpu(device);
   CUmodule& module = modules[{device, file_name}];
-  if (!module) check_cuda(d.cuModuleLoad(&module, kernel_file(file_name, on).c_str()), "loading the kernels of " + file_name);
-  CUfunction found;
-  check_cuda(d.cuModuleGetFunction(&found, module, kernel_name.c_str()), "finding the kernel " + kernel_name);
-  check_cuda(d.cuFuncSetAttribute(found, CU_FUNC_DYNAMIC_SHARED, on.shared_bytes), "shared memory of " + kernel_name);
-  return kernel = found;
+  if (!module) {
+    const std::string path = find_cubin(own_folder() + "/cuda/" + file_name, on);
+    const std::string name = "sm_" + std::to_string(on.major) + std::to_string(on.minor);
+    if (path.empty()) fail("this package has no kernels for this GPU (" + name + "): build it with --target " + name);
+    module = load_module(path);
+  }
+  return kernel = get_kernel(module, kernel_name, on);
 }
 
 // Fails unless all thread blocks of a kernel run at once: they wait for each other.

@@ -26,11 +26,6 @@ struct Element {
   bool valid;
 };
 
-// Whether a table's tensors have the streams' type; the others are float.
-constexpr bool is_stream_typed(Table table) {
-  return table == STREAMS || table == WEIGHTS || table == SEQUENCES || table == D_SEQUENCES || table == D_STREAMS;
-}
-
 template <bool STREAM_TYPED, class S>
 struct TypeOf {
   using type = float;

@@ -101,12 +101,12 @@ class DeviceRun {
  private:
   // By a fused kernel, if the package has one for these sizes.
   bool run_fused(const std::string& name) {
-    if (!fused_.sums || gpu(device_.index).major < 9 || tensors_.scalar() == RNNCC_FLOAT32 || call_.steps > INT32_MAX) return false;
+    if (!fused_.sums || gpu(device_.index).major < 9 || call_.steps > INT32_MAX) return false;
     const bool forward = call_.table[SEQUENCES], training = !forward || saves();
     const std::string program = training ? name : name.substr(0, name.rfind('_')) + "_inference";
     const int64_t units = dim(tables_.slots[fused_.edge_slots[0]].width) / call_.heads;
-    for (const FusedKernel* kernel : FusedKernels::all().find(program, tensors_.scalar(), units)) {
-      FusedRun fused(tables_, fused_, *kernel, call_, dims_.data(), tensors_, training);  // holds the records
+    for (const FusedChoice& choice : fused_choices(program, tensors_.scalar(), units, call_.heads, call_.columns, device_.index)) {
+      FusedRun fused(tables_, fused_, choice, call_, dims_.data(), tensors_, training);  // holds the records
       if (!fused.run(records_)) continue;
       After(tables_, call_, dims_.data(), tensors_, records_).run();
       tensors_.write_back();
@@ -118,7 +118,7 @@ class DeviceRun {
   bool saves() const {
     for (int d = 0; d < tables_.destination_count; ++d) {
       const Destination& to = tables_.destinations[d];
-      if (to.table == SAVED && call_.table[SAVED][to.index].data) return true;
+      if (is_saved(to.table) && call_.table[to.table][to.index].data) return true;
     }
     return false;
   }
@@ -222,6 +222,10 @@ class DeviceRun {
       const rnncc_tensor& t = tensors_.at(to.table, to.index);
       arguments_.outputs[d] = {element(t, dim(to.offset)), t.step, t.column};
       if (!t.data) continue;
+      if (is_written_before(d, info.first_destination)) {
+        arguments_.outputs[d].base = nullptr;
+        continue;
+      }
       if (t.dtype == tensors_.scalar() && !recorded) {
         records_[s] = {element(t, dim(to.offset)), t.step, t.column, t.dtype};
         recorded = true;
@@ -244,6 +248,16 @@ class DeviceRun {
     records_[s] = {nullptr, step, width, tensors_.scalar()};
     workspace_.want(call_.steps * step * dtype_bytes(tensors_.scalar()),
                     [&record, &kept = records_[s]](char* p) { record.base = kept.data = p; });
+  }
+
+  // Whether an earlier destination of the slot is the same memory: a returned sequence that is also what was saved.
+  bool is_written_before(int d, int first) {
+    const auto start = [&](int i) {
+      return element(tensors_.at(tables_.destinations[i].table, tables_.destinations[i].index), dim(tables_.destinations[i].offset));
+    };
+    for (int other = first; other < d; ++other)
+      if (start(other) == start(d)) return true;
+    return false;
   }
 
   const Tables& tables_;

@@ -8,14 +8,12 @@
 
 namespace rnncc {
 
-inline bool is_output(Table table) {
-  return table == SEQUENCES || table == FINAL || table == D_STREAMS || table == D_WEIGHTS || table == D_STATES ||
-         table == SAVED;
+// Whether a call writes the table's tensors.
+inline bool is_output(Table table, const Call& call) {
+  if (is_saved(table)) return call.table[SEQUENCES];
+  return table == SEQUENCES || table == FINAL || table == D_STREAMS || table == D_WEIGHTS || table == D_STATES;
 }
 
-inline int64_t dtype_bytes(rnncc_dtype dtype) { return dtype == RNNCC_FLOAT64 ? 8 : dtype == RNNCC_FLOAT32 ? 4 : 2; }
-
-// SAVED is an output of a forward call and an input of a backward call, and float in both.
 class CallTensors {
  public:
   CallTensors(const Tables& tables, const Call& call, const int64_t* dims, Device device)
@@ -53,11 +51,7 @@ class CallTensors {
     Tensor to, from;
   };
 
-  rnncc_dtype wanted(Table table) const {
-    const bool typed = table == STREAMS || table == WEIGHTS || table == SEQUENCES || table == D_SEQUENCES ||
-                       table == D_STREAMS || table == D_WEIGHTS;
-    return typed ? scalar_ : RNNCC_FLOAT32;
-  }
+  rnncc_dtype wanted(Table table) const { return is_stream_typed(table) ? scalar_ : RNNCC_FLOAT32; }
 
   rnncc_dtype choose_scalar() const {
     const rnncc_dtype first = call_.table[STREAMS][0].dtype;
@@ -104,7 +98,7 @@ class CallTensors {
     Tensor original = view(table, index, given);
     Tensor made = empty(sizes_of(original), torch_dtype(wanted(table)), device);
     const rnncc_tensor result = {made.data(), call_.columns * width, width, wanted(table)};
-    if (is_output(table)) {
+    if (is_output(table, call_)) {
       copies_.push_back({std::move(original), std::move(made)});
     } else {
       RNNCC_TORCH(aoti_torch_copy_(made.get(), original.get(), 0));

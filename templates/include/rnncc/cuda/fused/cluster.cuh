@@ -14,31 +14,36 @@
 
 namespace rnncc {
 
-// Operands in shared memory, in blocks [8 columns][8 terms]: what a warp sends to a peer is 128 bytes in a row, and 160
-// bytes from block to block keep the lanes of a quarter-warp, which read four blocks, off each other's banks.
-constexpr int OPERAND_BLOCK = 160;
-
-// acc[n][m] += matrix @ operands. `operand`: the lane's place in the first block.
+// acc[n][m] += matrix @ operands, of which tile n's blocks begin at operands + n * tile_bytes.
 template <class E, class R, int TILES>
-RNNCC_DEVICE void multiply(const R& matrix, const char* operand, int tile_bytes, float (&acc)[TILES][R::ROWS][4]) {
-  // Few tiles make short chains of dependent products: even and odd terms then have sums of their own.
-  constexpr bool two = R::ROWS * TILES < 4;
-  float odd_acc[TILES][R::ROWS][4] = {};
+RNNCC_DEVICE void multiply(const R& matrix, const char* operands, int tile_bytes, float (&acc)[TILES][R::ROWS][4]) {
+  constexpr int PAIR = 4 * OperandBlock<E>::BYTES;
+  if constexpr (sizeof(E) == 4) {
+    float parts[TILES][R::HALVES][8] = {};
 #pragma unroll
-  for (int pair = 0; pair < R::PAIRS; ++pair) {
-    uint4 operands[TILES];
+    for (int pair = 0; pair < R::PAIRS; ++pair) multiply_pair(matrix, pair, operands + pair * PAIR, tile_bytes, parts);
+    reduce_columns(parts, acc);
+  } else {
+    const char* const own = operands + threadIdx.x % 4 * OperandBlock<E>::BYTES + threadIdx.x % 32 / 4 * 16;
+    // Few tiles make short chains of dependent products: even and odd terms then have sums of their own.
+    constexpr bool two = R::ROWS * TILES < 4;
+    float odd_acc[TILES][R::ROWS][4] = {};
 #pragma unroll
-    for (int n = 0; n < TILES; ++n)
-      operands[n] = *reinterpret_cast<const uint4*>(operand + n * tile_bytes + pair * 4 * OPERAND_BLOCK);
-    multiply_pair<E>(matrix, pair, operands, acc, two ? odd_acc : acc);
+    for (int pair = 0; pair < R::PAIRS; ++pair) {
+      uint4 terms[TILES];
+#pragma unroll
+      for (int n = 0; n < TILES; ++n)
+        terms[n] = *reinterpret_cast<const uint4*>(own + n * tile_bytes + pair * PAIR);
+      multiply_pair<E>(matrix, pair, terms, acc, two ? odd_acc : acc);
+    }
+    if constexpr (two)
+#pragma unroll
+      for (int n = 0; n < TILES; ++n)
+#pragma unroll
+        for (int m = 0; m < R::ROWS; ++m)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) acc[n][m][i] += odd_acc[n][m][i];
   }
-  if constexpr (two)
-#pragma unroll
-    for (int n = 0; n < TILES; ++n)
-#pragma unroll
-      for (int m = 0; m < R::ROWS; ++m)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) acc[n][m][i] += odd_acc[n][m][i];
 }
 
 }  // namespace rnncc

@@ -1,4 +1,4 @@
-// Elementwise functions of the fused kernels, whose tensors are 16-bit: math.cuh's, but sigmoid and what is made of the
+// Elementwise functions of the fused kernels: math.cuh's, but where tensors are 16-bit sigmoid and what is made of the
 // exponential by short instruction sequences. bfloat16 keeps 8 bits, so the hardware's tanh (relative error 2^-11) will
 // do; float16 keeps 11 and gets 2^-20.
 #pragma once
@@ -15,6 +15,12 @@ RNNCC_DEVICE float exp2_fast(float x) {
 
 template <class E>
 struct Fast;
+
+template <>
+struct Fast<float> {
+  RNNCC_DEVICE static float tanh(float x) { return rnncc::tanh(x); }
+  RNNCC_DEVICE static float sigmoid(float x) { return rnncc::sigmoid(x); }
+};
 
 template <>
 struct Fast<bfloat16> {

@@ -15,10 +15,11 @@ struct GatherShape {
   static constexpr int THREADS = UNIT_WARPS * K_WARPS * 32;
   static constexpr int HALVES = Step::SUMS * BLOCKS;
   static constexpr int DEPTH = Step::OPERANDS * DIM, RANGE = DEPTH / K_WARPS;  // terms; of a K warp
-  using Matrix = Resident<RANGE / 32, ceil_div(HALVES, 2), REGISTER_TILES_ / 2>;
+  using Matrix = Resident<E, RANGE / 32, HALVES, REGISTER_TILES_ / 2>;
+  using Block = OperandBlock<E>;
   // Block u of a unit warp belongs to K warp u % K_WARPS, which adds its sums up and does its elementwise part.
   static constexpr int OWNED = ceil_div(BLOCKS, K_WARPS);
-  static constexpr int TILE_BYTES = DEPTH / 8 * OPERAND_BLOCK, BUFFER_BYTES = TILES * TILE_BYTES;
+  static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, BUFFER_BYTES = TILES * TILE_BYTES;
   static constexpr int PARTIAL_BYTES = 2 * (K_WARPS - 1) * UNIT_WARPS * TILES * HALVES * 256;
   static constexpr int MATRIX_BYTES = UNIT_WARPS * K_WARPS * Matrix::WARP_BYTES;
   using Inputs = Feed<Step, H, UNITS, COLUMNS, THREADS>;
@@ -48,12 +49,12 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
     const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::DIM, k = term % S::DIM;
     const int half = 2 * m + i, sum = half % Step::SUMS, unit = unit0 + half / Step::SUMS * 8 + row;
     return half < S::HALVES ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
-                            : make_uint4(0, 0, 0, 0);
+                            : Terms<E>{};
   });
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Inputs feed;
   feed.begin(call, seat.head, first_unit, seat.first_column, seat.columns, inputs);
-  const uint32_t expected = seat.columns * S::RANGE * 2;
+  const uint32_t expected = seat.columns * S::RANGE * sizeof(E);
   if constexpr (S::CTAS > 1) {
     if (threadIdx.x < 2 * S::K_WARPS) barrier_init(barriers + 8 * threadIdx.x, 1);
     barrier_init_visible();
@@ -63,13 +64,15 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
   }
   __syncthreads();
 
-  // Where this lane sends: peers lane / 8, and every fourth from there.
-  constexpr int SENDS = ceil_div(S::CTAS, 4);
+  // Where this lane sends its piece of a block: to every PEERS-th from its first peer on.
+  using Block = typename S::Block;
+  constexpr int PEERS = 32 / Block::PIECES, SENDS = ceil_div(S::CTAS, PEERS);
+  const int piece = lane % Block::PIECES, first_peer = lane / Block::PIECES;
   uint32_t peer_operands[SENDS], peer_barriers[SENDS];
   if constexpr (S::CTAS > 1)
 #pragma unroll
     for (int p = 0; p < SENDS; ++p) {
-      const int peer = min(p * 4 + lane / 8, S::CTAS - 1);
+      const int peer = min(p * PEERS + first_peer, S::CTAS - 1);
       peer_operands[p] = peer_address(shared_address(operands), peer);
       peer_barriers[p] = peer_address(barriers, peer);
     }
@@ -95,20 +98,17 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
 #pragma unroll
     for (int p = 0; p < Step::OPERANDS; ++p) {
       const int term = p * S::DIM + unit0 + u * 8;
-      const int place = buffer * S::BUFFER_BYTES + n * S::TILE_BYTES + term / 8 * OPERAND_BLOCK;
-      const uint32_t two = transpose8x8(pack<E>(item.valid[0] ? operand[0][p] : 0.0f, item.valid[1] ? operand[1][p] : 0.0f));
+      const int place = buffer * S::BUFFER_BYTES + n * S::TILE_BYTES + term / 8 * Block::BYTES;
+      const float x = item.valid[0] ? operand[0][p] : 0.0f, y = item.valid[1] ? operand[1][p] : 0.0f;
       if constexpr (S::CTAS == 1) {
-        *reinterpret_cast<uint32_t*>(operands + place + lane * 4) = two;
+        Block::store(operands + place, x, y);
       } else {
-        // Lanes 8i…8i+7 send the block's eight columns to the i-th of four peers.
-        uint32_t w[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) w[i] = __shfl_sync(~0u, two, lane % 8 * 4 + i);
-        if (n * 8 + lane % 8 < seat.columns)
+        const uint4 w = Block::piece(x, y);
+        if (n * 8 + Block::column(piece) < seat.columns)
 #pragma unroll
           for (int i = 0; i < SENDS; ++i)
-            if (S::CTAS % 4 == 0 || i * 4 + lane / 8 < S::CTAS)
-              send16(peer_operands[i] + place + lane % 8 * 16, peer_barriers[i] + 8 * (buffer * S::K_WARPS + term / S::RANGE), w[0], w[1], w[2], w[3]);
+            if (S::CTAS % PEERS == 0 || i * PEERS + first_peer < S::CTAS)
+              send16(peer_operands[i] + place + piece * 16, peer_barriers[i] + 8 * (buffer * S::K_WARPS + term / S::RANGE), w.x, w.y, w.z, w.w);
       }
     }
   };
@@ -133,7 +133,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
       if (unit_warp == 0 && lane == 0) barrier_expect(barrier, expected);  // for the step after next
     }
     float acc[S::TILES][S::Matrix::ROWS][4] = {};
-    multiply<E>(matrix, operands + buffer * S::BUFFER_BYTES + (k_warp * S::RANGE / 8 + q) * OPERAND_BLOCK + row * 16, S::TILE_BYTES, acc);
+    multiply<E>(matrix, operands + buffer * S::BUFFER_BYTES + k_warp * S::RANGE / 8 * Block::BYTES, S::TILE_BYTES, acc);
     if constexpr (S::K_WARPS > 1) {
       // [buffer][unit warp][half-tile, tile][how many K warps after the owner, less one][lane]
       float2* const parts = partial + (buffer * S::UNIT_WARPS + unit_warp) * S::HALVES * S::TILES * (S::K_WARPS - 1) * 32 + lane;

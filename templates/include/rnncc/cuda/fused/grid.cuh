@@ -8,8 +8,29 @@
 namespace rnncc {
 
 constexpr uint32_t NOT_YET = 0xffffffffu;
-// Without branches: && would make four.
-RNNCC_DEVICE bool has_come(const uint4& v) { return (v.x != NOT_YET) & (v.y != NOT_YET) & (v.z != NOT_YET) & (v.w != NOT_YET); }
+// A float as such a word; what a NaN holds is the caller's.
+RNNCC_DEVICE uint32_t message(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return bits == NOT_YET ? 0x7fffffffu : bits;
+}
+
+// What a lane asks for of a chunk and a tile of columns: terms 8q…8q+7 of one column.
+template <class E>
+struct Message {
+  static constexpr int PARTS = sizeof(E) / 2;  // of 16 bytes
+  uint4 part[PARTS];
+  // Without branches: && would make some.
+  RNNCC_DEVICE bool has_come() const {
+    bool all = true;
+#pragma unroll
+    for (const uint4& v : part) all &= (v.x != NOT_YET) & (v.y != NOT_YET) & (v.z != NOT_YET) & (v.w != NOT_YET);
+    return all;
+  }
+  RNNCC_DEVICE void ask(const char* from) {
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i) part[i] = load16_relaxed(from + i * 16);
+  }
+};
 
 template <class Step_, int H_, int BLOCKS_, int K_WARPS_, int TILES_, int REGISTER_TILES_>
 struct GridShape {
@@ -19,19 +40,22 @@ struct GridShape {
   static constexpr int UNITS = BLOCKS * 8, CTAS = ceil_div(H, UNITS), THREADS = K_WARPS * 32, COLUMNS = TILES * 8;
   static constexpr int DEPTH = ceil_div(H, 32) * 32;  // K of one operand
   // The exchange is [step][column][head][operand][DEPTH]: what a warp reads of it lies in a row.
-  static constexpr int OPERAND_BYTES = DEPTH * 2, HEAD_BYTES = Step::OPERANDS * OPERAND_BYTES;
+  static constexpr int OPERAND_BYTES = DEPTH * int(sizeof(E)), HEAD_BYTES = Step::OPERANDS * OPERAND_BYTES;
   static constexpr int HALVES = Step::SUMS * BLOCKS, ROWS = ceil_div(HALVES, 2);
   static constexpr int CHUNKS = ceil_div(Step::OPERANDS * DEPTH / 32, K_WARPS);  // of 32 terms, of a warp
   // Whether chunks have terms of no operand, whose places are never written.
   static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > Step::OPERANDS * DEPTH;
-  using Matrix = Resident<CHUNKS, ROWS, REGISTER_TILES_ / 2>;
-  static constexpr int BATCH = CHUNKS * TILES <= 8 ? CHUNKS : at_least_one(8 / TILES);  // chunks polled at a time
+  using Matrix = Resident<E, CHUNKS, HALVES, REGISTER_TILES_ / 2>;
+  static constexpr int POLLS = TILES * Message<E>::PARTS;
+  static constexpr int BATCH = CHUNKS * POLLS <= 8 ? CHUNKS : at_least_one(8 / POLLS);  // chunks polled at a time
   static constexpr int ITEMS = BLOCKS * TILES, OWNED = ceil_div(ITEMS, K_WARPS);
   static constexpr int AHEAD = 4;
   using Inputs = Feed<Step, H, UNITS, COLUMNS, THREADS>;
   static constexpr int PARTIAL_BYTES = 2 * K_WARPS * TILES * HALVES * 256;
   static constexpr int MATRIX_BYTES = K_WARPS * Matrix::WARP_BYTES;
-  static constexpr int SHARED_BYTES = PARTIAL_BYTES + MATRIX_BYTES + Inputs::BYTES;
+  // Of a warp: a chunk of float operands, for all lanes to multiply.
+  static constexpr int TILE_BYTES = 4 * OperandBlock<E>::BYTES, STAGE_BYTES = sizeof(E) == 4 ? TILES * TILE_BYTES : 0;
+  static constexpr int SHARED_BYTES = PARTIAL_BYTES + MATRIX_BYTES + K_WARPS * STAGE_BYTES + Inputs::BYTES;
   static_assert(H % 8 == 0);
 };
 
@@ -42,8 +66,9 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
   extern __shared__ __align__(128) char shared[];
   float2* const partial = reinterpret_cast<float2*>(shared);
   char* const matrices = shared + S::PARTIAL_BYTES;
-  char* const inputs = matrices + S::MATRIX_BYTES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
+  char* const stage = matrices + S::MATRIX_BYTES + warp * S::STAGE_BYTES;
+  char* const inputs = matrices + S::MATRIX_BYTES + S::K_WARPS * S::STAGE_BYTES;
   const Seat seat = seat_of<S::CTAS>(call);
   const int rank = seat.rank, head = seat.head, first_column = seat.first_column, columns = seat.columns;
   const int unit0 = rank * S::UNITS;
@@ -55,7 +80,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
     const int half = 2 * m + i, sum = half % Step::SUMS, unit = unit0 + half / Step::SUMS * 8 + row;
     return half < S::HALVES && operand < Step::OPERANDS
                ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], head, unit, k)
-               : make_uint4(0, 0, 0, 0);
+               : Terms<E>{};
   });
 
   typename S::Inputs feed;
@@ -81,14 +106,16 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
-    mine[o] = (first_column + n * 8 + row) * exchange_column + exchange_head + (unit0 + u * 8 + 2 * q) * 2;
+    const int column = sizeof(E) == 4 ? 2 * q : row, unit = sizeof(E) == 4 ? row : 2 * q;
+    mine[o] = (first_column + n * 8 + column) * exchange_column + exchange_head + (unit0 + u * 8 + unit) * sizeof(E);
   }
   // Where the lane's terms of chunk 0 lie in its columns. Columns that are not there are those of the last one: their sums
   // go nowhere.
   uint32_t terms[S::TILES];
 #pragma unroll
   for (int n = 0; n < S::TILES; ++n)
-    terms[n] = (first_column + min(n * 8 + row, columns - 1)) * exchange_column + exchange_head + warp * (S::CHUNKS * 64) + q * 16;
+    terms[n] = (first_column + min(n * 8 + row, columns - 1)) * exchange_column + exchange_head +
+               (warp * S::CHUNKS * 32 + q * 8) * sizeof(E);
   const auto is_wanted = [&](int c) {
     const int term = (warp * S::CHUNKS + c) * 32;
     return !S::PADDED || (term < Step::OPERANDS * S::DEPTH && term % S::DEPTH + q * 8 < S::H);
@@ -103,8 +130,15 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
 #pragma unroll
     for (int p = 0; p < Step::OPERANDS; ++p) {
-      const uint32_t two = transpose8x8(pack<E>(operand[0][p], operand[1][p]));
-      if (items[o].exchanged) store4_relaxed(exchange_at(t) + mine[o] + p * S::OPERAND_BYTES, two);
+      char* const to = exchange_at(t) + mine[o] + p * S::OPERAND_BYTES;
+      if constexpr (sizeof(E) == 4) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          if (items[o].valid[j]) store4_relaxed(to + j * exchange_column, message(operand[j][p]));
+      } else {
+        const uint32_t two = transpose8x8(pack<E>(operand[0][p], operand[1][p]));
+        if (items[o].exchanged) store4_relaxed(to, two);
+      }
     }
   };
   if (call.steps > 0) feed.wait(0);
@@ -119,22 +153,26 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
   for (int t = 0; t < call.steps; ++t) {
     const int buffer = t & 1;
     float acc[S::TILES][S::ROWS][4] = {};
+    [[maybe_unused]] float of_lane[S::TILES][S::HALVES][8] = {};  // where operands are float
 #pragma unroll
     for (int c0 = 0; c0 < S::CHUNKS; c0 += S::BATCH) {
-      uint4 h[S::BATCH][S::TILES];
+      Message<E> h[S::BATCH][S::TILES];
       const char* const from = exchange_at(t);
-      const auto ask = [&](int n, int b) { return load16_relaxed(from + terms[n] + (c0 + b) * 64); };
+      const auto ask = [&](int n, int b) { h[b][n].ask(from + terms[n] + (c0 + b) * 32 * sizeof(E)); };
 #pragma unroll
       for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
         for (int n = 0; n < S::TILES; ++n)
-          h[b][n] = c0 + b < S::CHUNKS && is_wanted(c0 + b) ? ask(n, b) : make_uint4(0, 0, 0, 0);
+          if (c0 + b < S::CHUNKS && is_wanted(c0 + b))
+            ask(n, b);
+          else
+            h[b][n] = {};
       const auto all_have_come = [&] {
         bool all = true;
 #pragma unroll
         for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
-          for (int n = 0; n < S::TILES; ++n) all &= has_come(h[b][n]);
+          for (int n = 0; n < S::TILES; ++n) all &= h[b][n].has_come();
         return __all_sync(~0u, all);
       };
       for (Spin spin; !all_have_come(); spin.poll())
@@ -142,11 +180,28 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
         for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
           for (int n = 0; n < S::TILES; ++n)
-            if (!has_come(h[b][n])) h[b][n] = ask(n, b);
+            if (!h[b][n].has_come()) ask(n, b);
 #pragma unroll
-      for (int b = 0; b < S::BATCH; ++b)
-        if (c0 + b < S::CHUNKS) multiply_pair<E>(matrix, c0 + b, h[b], acc, acc);
+      for (int b = 0; b < S::BATCH; ++b) {
+        if (c0 + b >= S::CHUNKS) continue;
+        if constexpr (sizeof(E) == 4) {
+          __syncwarp();  // all lanes are done with the chunk before
+#pragma unroll
+          for (int n = 0; n < S::TILES; ++n)
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+              *reinterpret_cast<uint4*>(stage + n * S::TILE_BYTES + q * OperandBlock<E>::BYTES + row * 32 + i * 16) = h[b][n].part[i];
+          __syncwarp();
+          multiply_pair(matrix, c0 + b, stage, S::TILE_BYTES, of_lane);
+        } else {
+          uint4 of_chunk[S::TILES];
+#pragma unroll
+          for (int n = 0; n < S::TILES; ++n) of_chunk[n] = h[b][n].part[0];
+          multiply_pair<E>(matrix, c0 + b, of_chunk, acc, acc);
+        }
+      }
     }
+    if constexpr (sizeof(E) == 4) reduce_columns(of_lane, acc);
     // Sums over K: [buffer][half-tile, tile][warp][lane].
     float2* const parts = partial + buffer * S::HALVES * S::TILES * S::K_WARPS * 32 + lane;
 #pragma unroll
@@ -199,8 +254,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
 #pragma unroll
           for (int p = 0; p < Step::OPERANDS; ++p)
             prefetch_l2(exchange_at(t + S::AHEAD) +
-                            ((first_column + lane) * exchange_column + exchange_head + unit0 * 2 + p * S::OPERAND_BYTES),
-                        min(S::UNITS, S::H - unit0) * 2);
+                            ((first_column + lane) * exchange_column + exchange_head + unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
+                        min(S::UNITS, S::H - unit0) * int(sizeof(E)));
         }
         named_wait(3 + buffer, S::THREADS);
         feed.fetch(t + STAGES - 1);

@@ -5,14 +5,22 @@
 
 namespace rnncc {
 
-// Fragments of a matrix: pairs of k16 tiles of 32 terms, some in registers, the others in shared memory; those stand
-// between the former, so that their loads run under the products.
-template <int PAIRS_, int ROWS_, int REGISTER_PAIRS_>
-struct Resident {
-  static constexpr int PAIRS = PAIRS_, ROWS = ROWS_, REGISTER_PAIRS = REGISTER_PAIRS_ < PAIRS_ ? REGISTER_PAIRS_ : PAIRS_;
-  static constexpr int SHARED_PAIRS = PAIRS - REGISTER_PAIRS, WARP_BYTES = SHARED_PAIRS * ROWS * 1024;
+// Pairs of k16 tiles, 32 terms: some in registers, the others in shared memory; those stand between the former, so that
+// their loads run under the products.
+template <int PAIRS_, int REGISTER_PAIRS_>
+struct Pairs {
+  static constexpr int PAIRS = PAIRS_, REGISTER_PAIRS = REGISTER_PAIRS_ < PAIRS_ ? REGISTER_PAIRS_ : PAIRS_;
+  static constexpr int SHARED_PAIRS = PAIRS - REGISTER_PAIRS;
   __host__ __device__ static constexpr bool in_shared(int p) { return (p + 1) * SHARED_PAIRS / PAIRS > p * SHARED_PAIRS / PAIRS; }
   __host__ __device__ static constexpr int shared_before(int p) { return p * SHARED_PAIRS / PAIRS; }
+};
+
+// HALVES half-tiles of 8 rows of a matrix of 16-bit elements: fragments of tensor core products of 16 rows.
+template <class E, int PAIRS_, int HALVES_, int REGISTER_PAIRS_>
+struct Resident : Pairs<PAIRS_, REGISTER_PAIRS_> {
+  using Of = Pairs<PAIRS_, REGISTER_PAIRS_>;
+  using Of::PAIRS, Of::REGISTER_PAIRS, Of::SHARED_PAIRS, Of::in_shared, Of::shared_before;
+  static constexpr int HALVES = HALVES_, ROWS = ceil_div(HALVES, 2), WARP_BYTES = SHARED_PAIRS * ROWS * 1024;
 
   uint4 registers[at_least_one(REGISTER_PAIRS)][ROWS][2];
   uint4* shared;  // of the warp
@@ -53,6 +61,41 @@ struct Resident {
   }
 };
 
+// The same of floats: a lane has row lane / 4 of each half-tile, and terms 8q…8q+7 of each pair.
+template <int PAIRS_, int HALVES_, int REGISTER_PAIRS_>
+struct Resident<float, PAIRS_, HALVES_, REGISTER_PAIRS_> : Pairs<PAIRS_, REGISTER_PAIRS_> {
+  using Of = Pairs<PAIRS_, REGISTER_PAIRS_>;
+  using Of::PAIRS, Of::REGISTER_PAIRS, Of::SHARED_PAIRS, Of::in_shared, Of::shared_before;
+  static constexpr int HALVES = HALVES_, ROWS = ceil_div(HALVES, 2), WARP_BYTES = SHARED_PAIRS * HALVES * 1024;
+
+  Floats registers[at_least_one(REGISTER_PAIRS)][HALVES];
+  float4* shared;  // of the warp
+
+  template <class F>
+  RNNCC_DEVICE void fill(char* matrices, int part, const F& terms) {
+    shared = reinterpret_cast<float4*>(matrices + part * WARP_BYTES) + threadIdx.x % 32;
+#pragma unroll
+    for (int pair = 0; pair < PAIRS; ++pair)
+      if (!in_shared(pair))
+#pragma unroll
+        for (int half = 0; half < HALVES; ++half) registers[pair - shared_before(pair)][half] = terms(pair, half / 2, half % 2);
+#pragma unroll 1
+    for (int pair = 0; pair < PAIRS; ++pair)
+      if (in_shared(pair))
+#pragma unroll
+        for (int half = 0; half < HALVES; ++half) {
+          const Floats v = terms(pair, half / 2, half % 2);
+          float4* const to = shared + (shared_before(pair) * HALVES + half) * 64;
+          to[0] = v.low;
+          to[32] = v.high;
+        }
+  }
+  RNNCC_DEVICE Floats get(int pair, int half) const {
+    const float4* const from = shared + (shared_before(pair) * HALVES + half) * 64;
+    return in_shared(pair) ? Floats{from[0], from[32]} : registers[pair - shared_before(pair)][half];
+  }
+};
+
 // even[n][m], odd[n][m] += a pair of the matrix @ operands[n], the lane's terms 8q…8q+7 of column lane / 4; both may be the
 // same sums.
 template <class E, class R, int TILES, class Sums>
@@ -67,6 +110,96 @@ RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const uint4 (&operand
 #pragma unroll
     for (int m = 0; m < R::ROWS; ++m) mma<E>(odd_sums[n][m], odd[m], operands[n].z, operands[n].w);
   }
+}
+
+// Operands as a warp multiplies them, in blocks of 8 columns × 8 terms; an item's lanes give theirs, x and y, as they have
+// them (unit lane / 4, columns 2q and 2q + 1). A peer gets a block as PIECES of 16 bytes in a row.
+template <class E>
+struct OperandBlock {
+  // What stands between blocks keeps the lanes of a quarter-warp, which read four of them, off each other's banks.
+  static constexpr int BYTES = 160, PIECES = 8;
+  static RNNCC_DEVICE int column(int piece) { return piece; }
+  static RNNCC_DEVICE void store(char* to, float x, float y) {
+    *reinterpret_cast<uint32_t*>(to + threadIdx.x % 32 * 4) = transpose8x8(pack<E>(x, y));
+  }
+  // Piece lane % PIECES.
+  static RNNCC_DEVICE uint4 piece(float x, float y) {
+    const uint32_t two = transpose8x8(pack<E>(x, y));
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) w[i] = __shfl_sync(~0u, two, threadIdx.x % 8 * 4 + i);
+    return make_uint4(w[0], w[1], w[2], w[3]);
+  }
+};
+template <>
+struct OperandBlock<float> {
+  static constexpr int BYTES = 272, PIECES = 16;
+  static RNNCC_DEVICE int column(int piece) { return piece / 2; }
+  static RNNCC_DEVICE void store(char* to, float x, float y) {
+    const int lane = threadIdx.x % 32;
+    float* const at = reinterpret_cast<float*>(to) + lane % 4 * 16 + lane / 4;
+    at[0] = x;
+    at[8] = y;
+  }
+  static RNNCC_DEVICE uint4 piece(float x, float y) {
+    // Of column c units 4s to 4s + 3, which lanes (unit, c / 2) have.
+    const int c = threadIdx.x % 16 / 2, s = threadIdx.x % 2, from = s * 16 + c / 2;
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float even = __shfl_sync(~0u, x, from + i * 4), odd = __shfl_sync(~0u, y, from + i * 4);
+      w[i] = __float_as_uint(c % 2 ? odd : even);
+    }
+    return make_uint4(w[0], w[1], w[2], w[3]);
+  }
+};
+
+// parts[n][half][column] += the lane's terms of a pair of the matrix @ operands, of which tile n's blocks of the pair begin
+// at operands + n * tile_bytes.
+template <class R, int TILES>
+RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const char* operands, int tile_bytes, float (&parts)[TILES][R::HALVES][8]) {
+  Floats w[R::HALVES];
+#pragma unroll
+  for (int half = 0; half < R::HALVES; ++half) w[half] = matrix.get(pair, half);
+#pragma unroll
+  for (int n = 0; n < TILES; ++n)
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      const float4* const at = reinterpret_cast<const float4*>(operands + n * tile_bytes + threadIdx.x % 4 * OperandBlock<float>::BYTES + c * 32);
+      const Floats h = {at[0], at[1]};
+#pragma unroll
+      for (int half = 0; half < R::HALVES; ++half) {
+        float& sum = parts[n][half][c];
+        sum = fmaf(w[half].low.x, h.low.x, sum);
+        sum = fmaf(w[half].low.y, h.low.y, sum);
+        sum = fmaf(w[half].low.z, h.low.z, sum);
+        sum = fmaf(w[half].low.w, h.low.w, sum);
+        sum = fmaf(w[half].high.x, h.high.x, sum);
+        sum = fmaf(w[half].high.y, h.high.y, sum);
+        sum = fmaf(w[half].high.z, h.high.z, sum);
+        sum = fmaf(w[half].high.w, h.high.w, sum);
+      }
+    }
+}
+
+// Adds up what the four lanes of a row have, so that each has the sums of columns 2q and 2q + 1, as tensor core products
+// give them.
+template <int TILES, int HALVES, int ROWS>
+RNNCC_DEVICE void reduce_columns(const float (&parts)[TILES][HALVES][8], float (&acc)[TILES][ROWS][4]) {
+  const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
+#pragma unroll
+  for (int n = 0; n < TILES; ++n)
+#pragma unroll
+    for (int half = 0; half < HALVES; ++half) {
+      const float(&part)[8] = parts[n][half];
+      float four[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        four[i] = (upper ? part[4 + i] : part[i]) + __shfl_xor_sync(~0u, upper ? part[i] : part[4 + i], 2);
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        acc[n][half / 2][half % 2 * 2 + i] = (odd ? four[2 + i] : four[i]) + __shfl_xor_sync(~0u, odd ? four[i] : four[2 + i], 1);
+    }
 }
 
 }  // namespace rnncc

@@ -2,66 +2,75 @@
 // launches it. What is left for after the last step is after.h's.
 #pragma once
 
-#include <cstdio>
-
 #include "../after.h"
+#include "index.h"
 
 namespace rnncc {
 
-enum class FusedFamily { gather, scatter, grid };
+// Those that the package was built with, and those that were added since.
+inline FusedIndex& fused_index() {
+  static FusedIndex index;
+  static const int own = index.add(own_folder() + "/cuda");
+  (void)own;
+  return index;
+}
 
-// A line of the file `cuda/fused.txt` beside the library:
-//   program dtype units family blocks threads shared_bytes columns file kernel
-// `units` of a head; `blocks`: thread blocks of a cluster, or for one head and group of columns; `columns`: most of a group.
-struct FusedKernel {
-  std::string program, dtype, family, file, kernel;
-  int64_t units = 0;
-  int blocks = 0, threads = 0, shared_bytes = 0, columns = 0;
+// On a device. `places` as in fused_share, 0 where the kernel cannot run there.
+struct FusedLoaded {
+  CUfunction function = nullptr;
+  int64_t places = 0;
 };
 
-class FusedKernels {
- public:
-  static FusedKernels& all() {
-    static FusedKernels kernels;
-    return kernels;
-  }
-  void read() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<FusedKernel> found;
-    // C's functions: the library holds a C++ library of its own, whose streams would need its locales.
-    if (std::FILE* file = std::fopen((own_folder() + "/cuda/fused.txt").c_str(), "r")) {
-      char program[256], dtype[16], family[16], unit[256], kernel[256];
-      long long units;
-      FusedKernel k;
-      while (std::fscanf(file, "%255s %15s %lld %15s %d %d %d %d %255s %255s", program, dtype, &units, family, &k.blocks,
-                         &k.threads, &k.shared_bytes, &k.columns, unit, kernel) == 10) {
-        k.program = program;
-        k.dtype = dtype;
-        k.family = family;
-        k.file = unit;
-        k.kernel = kernel;
-        k.units = units;
-        found.push_back(k);
-      }
-      std::fclose(file);
-    }
-    kernels_ = std::move(found);
-  }
-  // The kernels for these sizes, for few batch columns first.
-  std::vector<const FusedKernel*> find(const std::string& program, rnncc_dtype dtype, int64_t units) {
-    const char* name = dtype == RNNCC_BFLOAT16 ? "bf16" : dtype == RNNCC_FLOAT16 ? "f16" : "f32";
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<const FusedKernel*> found;
-    for (const FusedKernel& k : kernels_)
-      if (k.program == program && k.dtype == name && k.units == units) found.push_back(&k);
-    return found;
-  }
+inline CUlaunchConfig fused_config(const FusedKernel& kernel, unsigned blocks, CUstream stream, CUlaunchAttribute& attribute) {
+  attribute = {};
+  attribute.id = kernel.is_grid() ? CU_LAUNCH_COOPERATIVE : CU_LAUNCH_CLUSTER;
+  attribute.value[0] = kernel.is_grid() ? 1 : unsigned(kernel.blocks);
+  attribute.value[1] = attribute.value[2] = 1;
+  return {{blocks, 1, 1}, {unsigned(kernel.threads), 1, 1}, unsigned(kernel.shared_bytes), stream, &attribute, 1};
+}
 
- private:
-  FusedKernels() { read(); }
-  std::mutex mutex_;
-  std::vector<FusedKernel> kernels_;
+inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
+  const Gpu& on = gpu(device);
+  const std::string path = find_cubin(kernel.folder + "/" + kernel.name, on);
+  if (path.empty()) return {};
+  const CUfunction function = get_kernel(load_module(path), kernel.name, on);
+  if (kernel.is_grid()) return {function, on.multiprocessors / kernel.blocks};
+  check_cuda(driver().cuFuncSetAttribute(function, CU_FUNC_LARGE_CLUSTER, 1), "allowing clusters of " + kernel.name);
+  CUlaunchAttribute attribute;
+  const CUlaunchConfig launch = fused_config(kernel, unsigned(kernel.blocks), nullptr, attribute);
+  int count = 0;
+  check_cuda(driver().cuOccupancyMaxActiveClusters(&count, function, &launch), "counting clusters of " + kernel.name);
+  return {function, count};
+}
+
+inline const FusedLoaded& loaded_fused(const FusedKernel& kernel, int32_t device) {
+  static std::mutex mutex;
+  static std::map<std::pair<const FusedKernel*, int32_t>, FusedLoaded> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = known.find({&kernel, device});
+  return found != known.end() ? found->second : known[{&kernel, device}] = load_fused(kernel, device);
+}
+
+struct FusedChoice {
+  const FusedKernel* kernel;
+  CUfunction function;
+  FusedShare share;
+  double step_us() const { return double(share.passes) * kernel->pass_us; }
 };
+
+// The kernels that can run a call, the one that is expected to be quickest first. All are loaded, whatever the batch: a batch of
+// another size then needs nothing new while a graph is captured.
+inline std::vector<FusedChoice> fused_choices(const std::string& program, rnncc_dtype dtype, int64_t units, int64_t heads,
+                                              int64_t columns, int32_t device) {
+  std::vector<FusedChoice> found;
+  for (const FusedKernel* kernel : fused_index().find(program, dtype == RNNCC_BFLOAT16 ? "bf16" : "f16", units)) {
+    const FusedLoaded& loaded = loaded_fused(*kernel, device);
+    const FusedShare share = fused_share(*kernel, heads, columns, loaded.places);
+    if (share.passes > 0) found.push_back({kernel, loaded.function, share});
+  }
+  std::stable_sort(found.begin(), found.end(), [](const FusedChoice& a, const FusedChoice& b) { return a.step_us() < b.step_us(); });
+  return found;
+}
 
 // As step.cuh has them.
 struct FusedPlace {
@@ -79,57 +88,34 @@ struct FusedHeader {
 
 class FusedRun {
  public:
-  FusedRun(const Tables& tables, const FusedInfo& info, const FusedKernel& kernel, const Call& call, const int64_t* dims,
+  FusedRun(const Tables& tables, const FusedInfo& info, const FusedChoice& choice, const Call& call, const int64_t* dims,
            CallTensors& tensors, bool training)
-      : tables_(tables), info_(info), kernel_(kernel), call_(call), dims_(dims), tensors_(tensors), training_(training) {}
+      : tables_(tables),
+        info_(info),
+        choice_(choice),
+        kernel_(*choice.kernel),
+        call_(call),
+        dims_(dims),
+        tensors_(tensors),
+        training_(training) {}
 
-  // False where the columns are too many or a tensor lies in a way that the kernel does not take; nothing was launched then.
+  // False where a tensor lies in a way that the kernel does not take; nothing was launched then.
   bool run(std::map<int, rnncc_tensor>& records) {
-    const int index = tensors_.device.index;
-    const CUfunction function = find_kernel(index, kernel_.file, kernel_.kernel);
-    const bool grid = kernel_.family == "grid";
-    const int64_t heads = call_.heads, most = kernel_.columns;
-    const int64_t seats = std::max<int64_t>(1, (grid ? gpu(index).multiprocessors / kernel_.blocks : clusters(function)) / heads);
-    if (grid && kernel_.blocks * heads > gpu(index).multiprocessors) return false;
-    // As many groups as run side by side; wide enough that one pass is enough, if that can be.
-    const int64_t group = std::min(most, std::max<int64_t>(1, ceil_divide(call_.columns, seats)));
-    const int64_t groups = ceil_divide(call_.columns, group);
-    if (grid && groups > seats) return false;
-    if (!fill(group, grid, records)) return false;
-    launch(function, unsigned(kernel_.blocks * heads * groups), grid);
+    if (!fill(choice_.share.group, kernel_.is_grid(), records)) return false;
+    launch(unsigned(kernel_.blocks * call_.heads * choice_.share.groups));
     return true;
   }
 
  private:
   int64_t dim(int16_t index) const { return dims_[index]; }
 
-  CUlaunchConfig config(unsigned blocks, bool grid, CUlaunchAttribute& attribute) const {
-    attribute = {};
-    attribute.id = grid ? CU_LAUNCH_COOPERATIVE : CU_LAUNCH_CLUSTER;
-    attribute.value[0] = grid ? 1 : unsigned(kernel_.blocks);
-    attribute.value[1] = attribute.value[2] = 1;
-    return {{blocks, 1, 1}, {unsigned(kernel_.threads), 1, 1}, unsigned(kernel_.shared_bytes), current_stream(tensors_.device.index),
-            &attribute, 1};
-  }
-
-  int64_t clusters(CUfunction function) const {
-    check_cuda(driver().cuFuncSetAttribute(function, CU_FUNC_LARGE_CLUSTER, 1), "allowing clusters of " + kernel_.kernel);
+  void launch(unsigned blocks) {
     CUlaunchAttribute attribute;
-    const CUlaunchConfig launch = config(unsigned(kernel_.blocks), false, attribute);
-    int count = 0;
-    check_cuda(driver().cuOccupancyMaxActiveClusters(&count, function, &launch), "counting clusters of " + kernel_.kernel);
-    if (count < 1)
-      fail(kernel_.kernel + " needs " + std::to_string(kernel_.blocks) + " thread blocks of " + std::to_string(kernel_.threads) +
-           " threads and " + std::to_string(kernel_.shared_bytes) + " bytes of shared memory in a cluster, this GPU runs none");
-    return count;
-  }
-
-  void launch(CUfunction function, unsigned blocks, bool grid) {
-    if (grid) require_residency(tensors_.device.index, function, kernel_.kernel, blocks, kernel_.threads, kernel_.shared_bytes);
-    CUlaunchAttribute attribute;
-    const CUlaunchConfig how = config(blocks, grid, attribute);
+    const CUlaunchConfig how = fused_config(kernel_, blocks, current_stream(tensors_.device.index), attribute);
+    if (kernel_.is_grid())
+      require_residency(tensors_.device.index, choice_.function, kernel_.name, blocks, kernel_.threads, kernel_.shared_bytes);
     void* parameters[] = {bytes_.data()};
-    check_cuda(driver().cuLaunchKernelEx(&how, function, parameters, nullptr), "launching " + kernel_.kernel);
+    check_cuda(driver().cuLaunchKernelEx(&how, choice_.function, parameters, nullptr), "launching " + kernel_.name);
   }
 
   template <class U>
@@ -188,9 +174,12 @@ class FusedRun {
         continue;
       }
       const Destination& to = tables_.destinations[slot.first_destination + info_.write_places[w]];
-      if (to.table == SAVED && !training_) continue;
+      if (is_saved(to.table) && !training_) continue;
       const rnncc_tensor& t = tensors_.at(to.table, to.index);
-      writes.push_back(along(t, dim(to.offset)));
+      const FusedPlace place = along(t, dim(to.offset));
+      // A returned sequence that is also what was saved is written once.
+      const bool again = std::any_of(writes.begin(), writes.end(), [&](const FusedPlace& w) { return w.base == place.base; });
+      writes.push_back(again ? FusedPlace{} : place);
       if (writes.back().base && reinterpret_cast<uintptr_t>(writes.back().base) % 4 != 0) return false;
       if (writes.back().column * call_.columns > UINT32_MAX) return false;
       if (t.data && !records.count(s)) records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.column, t.dtype};
@@ -216,7 +205,7 @@ class FusedRun {
     FusedPlace* exchange = take<FusedPlace>(1);
     if (grid) {
       // As GridShape has it. A step's part is small: all blocks that have a place in it run at once.
-      const int64_t column = call_.heads * info_.operands * round_up(kernel_.units, 32) * 2, step = column * call_.columns;
+      const int64_t column = call_.heads * info_.operands * round_up(kernel_.units, 32) * dtype_bytes(tensors_.scalar()), step = column * call_.columns;
       if (step > UINT32_MAX) return false;
       exchange_ = empty({step * call_.steps}, aoti_torch_dtype_uint8(), tensors_.device);
       check_cuda(driver().cuMemsetD8Async(uint64_t(exchange_.data()), 0xff, size_t(step * call_.steps), current_stream(tensors_.device.index)),
@@ -236,6 +225,7 @@ class FusedRun {
 
   const Tables& tables_;
   const FusedInfo& info_;
+  const FusedChoice& choice_;
   const FusedKernel& kernel_;
   const Call& call_;
   const int64_t* dims_;
@@ -247,3 +237,8 @@ class FusedRun {
 };
 
 }  // namespace rnncc
+
+// Adds the kernels of a folder to this package's, for the calls from now on: how many, or -1 where there is no index.
+extern "C" inline __attribute__((used, visibility("default"))) int32_t rnncc_add_kernels(const char* folder) {
+  return rnncc::fused_index().add(folder);
+}

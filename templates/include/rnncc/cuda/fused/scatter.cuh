@@ -15,9 +15,10 @@ struct ScatterShape {
   static constexpr int DIM = UNITS * CTAS, BLOCKS = UNITS / 8, COLUMNS = TILES * 8;
   static constexpr int WARPS = ROW_WARPS * K_WARPS, THREADS = WARPS * 32;
   static constexpr int RANGE = ceil_div(Step::OPERANDS * UNITS, 32 * K_WARPS) * 32, DEPTH = RANGE * K_WARPS;
-  using Matrix = Resident<RANGE / 32, Step::SUMS * DIM / 16 / ROW_WARPS, REGISTER_TILES_ / 2>;
+  using Matrix = Resident<E, RANGE / 32, Step::SUMS * DIM / 8 / ROW_WARPS, REGISTER_TILES_ / 2>;
+  using Block = OperandBlock<E>;
   static constexpr int ITEMS = BLOCKS * TILES, OWNED = ceil_div(ITEMS, WARPS), SOURCES = CTAS * K_WARPS;
-  static constexpr int TILE_BYTES = DEPTH / 8 * OPERAND_BLOCK, BUFFER_BYTES = TILES * TILE_BYTES;
+  static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, BUFFER_BYTES = TILES * TILE_BYTES;
   static constexpr int PART_BYTES = SOURCES * ITEMS * Step::SUMS * 256;  // float [source][item][sum][8 units][8 columns]
   static constexpr int MATRIX_BYTES = WARPS * Matrix::WARP_BYTES;
   using Inputs = Feed<Step, H, UNITS, COLUMNS, THREADS>;
@@ -47,7 +48,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
     const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::UNITS, k = first_unit + term % S::UNITS;
     const int block = (row_warp * S::Matrix::ROWS + m) * 2 + i, sum = block / (S::DIM / 8), unit = block % (S::DIM / 8) * 8 + row;
     return operand < Step::OPERANDS ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
-                                    : make_uint4(0, 0, 0, 0);
+                                    : Terms<E>{};
   });
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Inputs feed;
@@ -79,8 +80,8 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
 #pragma unroll
     for (int p = 0; p < Step::OPERANDS; ++p)
-      *reinterpret_cast<uint32_t*>(operands + (t & 1) * S::BUFFER_BYTES + n * S::TILE_BYTES + (p * S::BLOCKS + u) * OPERAND_BLOCK + lane * 4) =
-          transpose8x8(pack<E>(items[o].valid[0] ? operand[0][p] : 0.0f, items[o].valid[1] ? operand[1][p] : 0.0f));
+      S::Block::store(operands + (t & 1) * S::BUFFER_BYTES + n * S::TILE_BYTES + (p * S::BLOCKS + u) * S::Block::BYTES,
+                      items[o].valid[0] ? operand[0][p] : 0.0f, items[o].valid[1] ? operand[1][p] : 0.0f);
     items[o].template store<true>(call, t, write);
   };
   for (int s = 0; s < STAGES - 1; ++s) feed.fetch(s);
@@ -93,7 +94,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
     const int buffer = t & 1;
     __syncthreads();
     float acc[S::TILES][S::Matrix::ROWS][4] = {};
-    multiply<E>(matrix, operands + buffer * S::BUFFER_BYTES + (k_warp * S::RANGE / 8 + q) * OPERAND_BLOCK + row * 16, S::TILE_BYTES, acc);
+    multiply<E>(matrix, operands + buffer * S::BUFFER_BYTES + k_warp * S::RANGE / 8 * S::Block::BYTES, S::TILE_BYTES, acc);
 #pragma unroll
     for (int n = 0; n < S::TILES; ++n)
 #pragma unroll

@@ -8,7 +8,8 @@
 // `Step`, generated for each loop:
 //   OPERANDS, SUMS             sums[i] += matrix[i][j] @ operand[j]; TRANSPOSED: with the matrices transposed
 //   EDGES, CARRIES             floats of a (unit, column) that live from step to step; the first EDGES have initial values
-//   READS, READ_FLOAT        tensors read at (t, unit, column); the others are 16-bit. READ_SHIFTED: one step further
+//   Element                    of streams, matrices and operands: 16-bit or float
+//   READS, READ_FLOAT          tensors read at (t, unit, column); the others have Elements. READ_SHIFTED: one step further
 //                              in the loop's order, and beyond the loop an edge tensor
 //   ROW_READS                  tensors read at (t, column)
 //   VECTORS                    values of a unit
@@ -20,6 +21,12 @@
 #include "ptx.cuh"
 
 namespace rnncc {
+
+// The sets of a step's tensors that are float: all of them where Elements are.
+template <class Step>
+constexpr uint64_t float_reads = sizeof(typename Step::Element) == 4 ? ~uint64_t(0) : Step::READ_FLOAT;
+template <class Step>
+constexpr uint64_t float_writes = sizeof(typename Step::Element) == 4 ? ~uint64_t(0) : Step::WRITE_FLOAT;
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 // Whether a set, one bit a member, has member i.
@@ -103,14 +110,14 @@ struct Feed {
   __host__ __device__ static constexpr int row_bytes(int bytes) { return UNITS * bytes % 32 ? UNITS * bytes : UNITS * bytes + 16; }
   static constexpr int E_ROW = row_bytes(2), FLOAT_ROW = row_bytes(4);
   __host__ __device__ static constexpr int offset(int read) {
-    return COLUMNS * (read * E_ROW + count_below(Step::READ_FLOAT, read) * (FLOAT_ROW - E_ROW));
+    return COLUMNS * (read * E_ROW + count_below(float_reads<Step>, read) * (FLOAT_ROW - E_ROW));
   }
   static constexpr int STAGE_BYTES = offset(Step::READS);
   static constexpr int STAGES = STAGE_BYTES <= 8192 ? 8 : 4;
   static constexpr int BARRIERS = STAGES * STAGE_BYTES, BYTES = BARRIERS + STAGES * 8;
   // Pieces of 16 bytes: of a column of a 16-bit tensor, before a tensor, of all.
   static constexpr int PIECES = UNITS / 8;
-  __host__ __device__ static constexpr int before(int read) { return COLUMNS * PIECES * (read + count_below(Step::READ_FLOAT, read)); }
+  __host__ __device__ static constexpr int before(int read) { return COLUMNS * PIECES * (read + count_below(float_reads<Step>, read)); }
   static constexpr int ALL = before(Step::READS), PER_THREAD = ceil_div(ALL, THREADS);
 
   char* ring;
@@ -132,7 +139,7 @@ struct Feed {
 #pragma unroll
       for (int r = 1; r < Step::READS; ++r)
         if (piece >= before(r)) read = r;
-      const bool is_float = has(Step::READ_FLOAT, read);
+      const bool is_float = has(float_reads<Step>, read);
       const int of_row = is_float ? 2 * PIECES : PIECES, column = (piece - before(read)) / of_row, part = (piece - before(read)) % of_row;
       const int unit = first_unit + part * (is_float ? 4 : 8);
       const Place& place = call.reads[read];
@@ -189,7 +196,7 @@ struct Item {
     exchanged = lane / 4 < columns && block_unit < H;
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w)
-      write_offset[w] = has(Step::WRITE_FLOAT, w)
+      write_offset[w] = has(float_writes<Step>, w)
                             ? column * uint32_t(call.writes[w].column) + head_unit * 4
                             : (tile_column + lane / 4) * uint32_t(call.writes[w].column) + (head * H + block_unit + lane % 4 * 2) * 2;
 #pragma unroll
@@ -210,7 +217,7 @@ struct Item {
     for (int j = 0; j < 2; ++j) {
 #pragma unroll
       for (int r = 0; r < Step::READS; ++r) {
-        read[j][r] = has(Step::READ_FLOAT, r)
+        read[j][r] = has(float_reads<Step>, r)
                          ? *reinterpret_cast<const float*>(float_row + (stage + Feed::offset(r) + j * Feed::FLOAT_ROW))
                          : to_float(*reinterpret_cast<const E*>(e_row + (stage + Feed::offset(r) + j * Feed::E_ROW)));
         if (has(Step::READ_SHIFTED, r) && last) read[j][r] = valid[j] ? take<E>(call.read_edges[r], column + j, head_unit) : 0.0f;
@@ -233,11 +240,11 @@ struct Item {
       if (!place.base) continue;
       // The same for all threads, so that the address is a uniform one and an offset of 32 bits.
       char* const base = place.base + int64_t(t) * place.step;
-      if (has(Step::WRITE_FLOAT, w)) {
+      if (has(float_writes<Step>, w)) {
 #pragma unroll
         for (int j = 0; j < 2; ++j)
           if (valid[j]) *reinterpret_cast<float*>(base + (write_offset[w] + j * uint32_t(place.column))) = write[j][w];
-      } else {
+      } else if constexpr (sizeof(E) == 2) {
         // Lanes exchange so that each has two units of one column.
         const uint32_t two = transpose8x8(pack<E>(write[0][w], write[1][w]));
         if (exchanged) *reinterpret_cast<uint32_t*>(base + write_offset[w]) = two;
@@ -254,18 +261,37 @@ struct Item {
   }
 };
 
+// Eight elements of a matrix.
+struct Floats {
+  float4 low, high;
+};
+template <class E>
+struct TermsOf {
+  using type = uint4;
+};
+template <>
+struct TermsOf<float> {
+  using type = Floats;
+};
+template <class E>
+using Terms = typename TermsOf<E>::type;
+
 // Eight elements of a row, or of a column, of a matrix of a head.
 template <class Step, int H>
-RNNCC_DEVICE uint4 matrix8(const void* matrix, int head, int unit, int k) {
-  if (unit >= H || k >= H) return make_uint4(0, 0, 0, 0);
-  const uint16_t* const from = static_cast<const uint16_t*>(matrix) + int64_t(head) * H * H;
+RNNCC_DEVICE Terms<typename Step::Element> matrix8(const void* matrix, int head, int unit, int k) {
+  using E = typename Step::Element;
+  if (unit >= H || k >= H) return {};
+  const E* const from = static_cast<const E*>(matrix) + int64_t(head) * H * H;
   if constexpr (Step::TRANSPOSED) {
-    uint32_t w[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) w[i] = from[int64_t(k + 2 * i) * H + unit] | uint32_t(from[int64_t(k + 2 * i + 1) * H + unit]) << 16;
-    return make_uint4(w[0], w[1], w[2], w[3]);
+    const auto element = [&](int i) { return from[int64_t(k + i) * H + unit]; };
+    if constexpr (sizeof(E) == 4) {
+      return {{element(0), element(1), element(2), element(3)}, {element(4), element(5), element(6), element(7)}};
+    } else {
+      const auto two = [&](int i) { return element(i).bits | uint32_t(element(i + 1).bits) << 16; };
+      return {two(0), two(2), two(4), two(6)};
+    }
   } else {
-    return *reinterpret_cast<const uint4*>(from + int64_t(unit) * H + k);
+    return *reinterpret_cast<const Terms<E>*>(from + int64_t(unit) * H + k);
   }
 }
 

@@ -1,4 +1,5 @@
-"""Which values of a loop are bounded whatever the inputs: enough to tell a stabilised `exp` from one that overflows."""
+"""Which values of a loop are bounded whatever the inputs: enough to tell a stabilised `exp` from one that overflows,
+and which saved values 16 bits hold."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, RowOperator, Segment
 from rnncc.ir.expr import Apply, Const, Expr, Ref
-from rnncc.stages.check.sums import Signed, terms
+from rnncc.sums import Signed, terms
 
 
 @dataclass(frozen=True, slots=True)

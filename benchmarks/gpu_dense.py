@@ -1,0 +1,148 @@
+"""Dense recurrences on a GPU, side by side in one run: our kernels for named sizes and those for every size, cuDNN
+through torch.nn, loops over steps in torch (eager and compiled), and the measured floor of the exchange of states.
+
+    python benchmarks/gpu_dense.py [--quick] [--only WORDS] [--out FILE] [--plot PNG]
+    python benchmarks/gpu_dense.py --show FILE [--plot PNG]
+
+Ours get pre-activations; cuDNN multiplies its input itself, which is timed apart and taken off. Times are medians of
+CUDA events: `call` with the GPU waiting for the host, as a user sees a single call, and `queued` back to back, where
+the host's work hides behind the GPU's. Every row is written as soon as it is measured, and a run that is started again
+goes on where it stopped. WORDS, separated by commas, choose axes (targets, cells, dtypes, steps, loops, full), parties
+(rnncc, alternating, cudnn, eager, compiled) and cells (lstm, gru, elman, slstm); --quick leaves out the axis `full`,
+which stands for every size and batch, unless it is named.
+
+Times of FlashRNN stand beside ours as known from elsewhere: they are no part of the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpu_calls import Packages, predicted_us, work_of
+from gpu_cases import Case, case_of, missing, row_of, select
+from gpu_floor import exchanges, floor_us, measure_exchanges
+from gpu_plot import plot
+from gpu_table import table
+from measure import environment, gpu_ms, write
+
+from rnncc.stages.build.nvcc import nvcc_release
+
+# Loops in torch queue thousands of kernels a call: the queue is full anyhow.
+LOOPS = ("eager", "compiled")
+
+
+class Results:
+    """The rows of a file, and what it says of the machine. Written anew with every row."""
+
+    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+        """Goes on with the file if there is one. Raises ValueError where that was measured on something else."""
+        self.path, self.about = path, about
+        self.rows: list[dict[str, Any]] = []
+        if path.exists():
+            known = json.loads(path.read_text())
+            differing = sorted(key for key in about if known["environment"].get(key) != about[key])
+            if differing:
+                changes = ", ".join(f"{key} {known['environment'].get(key)} -> {about[key]}" for key in differing)
+                raise ValueError(
+                    f"{path} was measured on something else ({changes}): choose another --out, or remove it"
+                )
+            self.rows = known["results"]
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Keep a row."""
+        self.rows.append(row)
+        write(self.path, self.rows, self.about)
+
+
+def measure(case: Case, packages: Packages, floor: float | None, quick: bool) -> dict[str, Any]:
+    """A case's row. A case that cannot run has `error` instead of times. Raises RuntimeError where nothing else can run
+    any more either."""
+    is_loop = case.who in LOOPS
+    repeats = (3 if is_loop else 5) if quick else 5 if is_loop else 15
+    queued = 0 if is_loop else 10
+    try:
+        work = work_of(case, packages)
+        call, back_to_back = gpu_ms(work.call, repeats, queued)
+        measured: dict[str, Any] = {"call_ms": call, "queued_ms": back_to_back}
+        if work.input_products is not None:
+            measured["input_call_ms"], measured["input_queued_ms"] = gpu_ms(work.input_products, repeats, queued)
+        if case.who == "rnncc":
+            forward, backward = predicted_us(case.cell, case.units, case.heads, case.dtype, case.columns)
+            measured |= {"predicted_forward_us": forward, "predicted_backward_us": backward}
+    except (RuntimeError, ValueError) as error:
+        torch.cuda.synchronize()
+        return row_of(case, error=str(error).splitlines()[0])
+    return row_of(case, **measured, repeats=repeats, floor_us=floor)
+
+
+def run(cases: Sequence[Case], results: Results, quick: bool) -> None:
+    """Measure what the file does not have yet. Raises RnnccError, RuntimeError where something cannot be built."""
+    left = missing(cases, results.rows)
+    if not left:
+        return
+    floors = measure_exchanges(exchanges(left))
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.monotonic()
+        packages = Packages(Path(folder), left)
+        print(f"packages built in {time.monotonic() - begin:.0f} s; {len(left)} cases", flush=True)
+        for case in left:
+            row = measure(case, packages, floor_us(case, floors), quick)
+            results.add(row)
+            said = row.get("error") or f"{row['call_ms']:.3f} ms"
+            print(
+                f"{case.who} {case.cell} {case.units}x{case.heads} B={case.columns} T={case.steps} {case.dtype} "
+                f"{case.run}: {said}",
+                flush=True,
+            )
+            torch.cuda.empty_cache()
+
+
+def obstacle() -> str:
+    """Why nothing can be measured here, or nothing."""
+    if not torch.cuda.is_available():
+        return "there is no CUDA device; `--show FILE` prints what was measured on another machine"
+    if nvcc_release() is None:
+        return "there is no nvcc, neither on PATH nor in $CUDA_HOME/bin: kernels cannot be built"
+    return ""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure or read, print the table, draw the plot. 1 where nothing can be measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer cases and repeats: some minutes")
+    parser.add_argument("--only", default="", help="axes, parties and cells, separated by commas")
+    parser.add_argument("--out", type=Path, default=Path("gpu_dense.json"), help="where rows go; default %(default)s")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="print the table of a file, and measure nothing")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw it too (needs matplotlib)")
+    parser.add_argument("--commit", default="", help="what to call this version where git does not know")
+    arguments = parser.parse_args(words)
+    try:
+        cases = select([word for word in arguments.only.split(",") if word], arguments.quick)
+        if arguments.show:
+            rows = json.loads(arguments.show.read_text())["results"]
+        else:
+            if why := obstacle():
+                raise ValueError(why)
+            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+            results = Results(arguments.out, environment(arguments.commit))
+            run(cases, results, arguments.quick)
+            rows = [row for row in results.rows if case_of(row) in set(cases)]
+    except (OSError, ValueError, RuntimeError) as error:
+        print(f"gpu_dense: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(table(rows)))
+    if arguments.plot:
+        plot(rows, arguments.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The measured floor of a step: how long the blocks that hold a matrix take to exchange the state, nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from gpu_cases import GATES, Case
+
+from rnncc.stages.build.nvcc import nvcc_release
+
+SOURCE = Path(__file__).with_name("exchange_floor.cu")
+STEPS = 2000
+BLOCKS = {"cluster": (1, 2, 4, 8, 16), "grid": (16, 48, 96, 132)}
+# Registers and shared memory of a multiprocessor that can hold a matrix, in bytes; less for what works on it.
+HOLDS = 380_000
+GROUP = 8  # batch columns that the tensor cores take at once: more of them run side by side
+LARGEST = 32_768  # bytes
+
+
+class Exchange(NamedTuple):
+    """`bytes` among so many blocks, of a cluster or of the whole GPU."""
+
+    scope: str
+    blocks: int
+    bytes: int
+
+
+def bytes_of(case: Case) -> int:
+    """The state of a head in 16 bits, for the columns of a group: what every block needs at every step. In whole pieces
+    for up to 16 blocks."""
+    exact = case.units * min(case.columns, GROUP) * 2
+    return max(256, -(-exact // 256) * 256)
+
+
+def exchanges(cases: Sequence[Case]) -> list[Exchange]:
+    """What has to be measured for the floors of the cases."""
+    sizes = sorted({bytes_of(case) for case in cases})
+    return [
+        Exchange(scope, blocks, size)
+        for size in sizes
+        if size <= LARGEST
+        for scope, counts in BLOCKS.items()
+        for blocks in counts
+    ]
+
+
+def floor_us(case: Case, measured: Mapping[Exchange, float]) -> float | None:
+    """The quickest exchange among blocks that are enough to hold a head's matrix, in microseconds a step; None where
+    none is, or none was measured, or the dtype has no 16 bits."""
+    matrix = 2 * GATES[case.cell] * case.units**2
+    size = bytes_of(case)
+    found = [
+        time for exchange, time in measured.items() if exchange.bytes == size and exchange.blocks * HOLDS >= matrix
+    ]
+    return min(found) if found and case.dtype != "fp32" else None
+
+
+def measure_exchanges(wanted: Sequence[Exchange]) -> dict[Exchange, float]:
+    """Microseconds a step, measured by a program of its own. Raises RuntimeError with what nvcc or the program said."""
+    found = nvcc_release()
+    if found is None:
+        raise RuntimeError("the floor needs nvcc, which is neither on PATH nor in $CUDA_HOME/bin")
+    major, minor = torch.cuda.get_device_capability()
+    with tempfile.TemporaryDirectory() as folder:
+        program = str(Path(folder) / "exchange_floor")
+        architecture = f"-arch=sm_{major}{minor}{'a' if major >= 9 else ''}"
+        _run([found[0], "-std=c++17", "-O3", architecture, str(SOURCE), "-o", program])
+        words = [str(word) for exchange in wanted for word in exchange]
+        return dict(read(_run([program, str(STEPS), *words])))
+
+
+def read(text: str) -> Iterator[tuple[Exchange, float]]:
+    """The program's lines."""
+    for line in text.splitlines():
+        scope, blocks, size, time = line.split()
+        yield Exchange(scope, int(blocks), int(size)), float(time)
+
+
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{Path(command[0]).name} failed:\n{done.stderr.strip()}")
+    return done.stdout

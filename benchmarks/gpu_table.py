@@ -1,0 +1,113 @@
+"""The rows of benchmarks/gpu_dense.py as text, each beside cuDNN, loops in torch, the floor, and what is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpu_cases import PASSES, TARGETS, Case, case_of, target_of
+
+HEADER = (
+    f"{'who':12}{'cell':6}{'units':>10}{'B':>5}{'T':>6} {'dtype':5}{'pass':>6}{'call ms':>9}{'queued':>9}{'us/step':>9}"
+    f"{'predicted':>10}{'of floor':>9}{'x cuDNN':>9}{'x eager':>9}{'x comp.':>9}  must"
+)
+# What the GRU is asked for, as parts of the time of cuDNN in fp16.
+GRU_PARTS = {64: 1.0, 256: 0.2, 768: 0.2}
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The lines: all rows, then our LSTM beside what must be reached."""
+    found = {case_of(row): row for row in rows}
+    yield HEADER
+    yield from (line(case, row, found) for case, row in found.items())
+    asked = [case for case in found if target_of(case) is not None]
+    if asked:
+        yield from ("", *targets(found))
+
+
+def best_ms(row: dict[str, Any]) -> float | None:
+    """A row's time back to back, less cuDNN's input products; of a loop in torch, the time of a call."""
+    if "error" in row:
+        return None
+    kind = "call" if row["queued_ms"] is None else "queued"
+    own: float = row[f"{kind}_ms"]
+    return own - float(row.get(f"input_{kind}_ms", 0.0))
+
+
+def cudnn_ms(case: Case, found: dict[Case, dict[str, Any]]) -> float | None:
+    """The quickest of cuDNN on the same work, in 16 bits if the case has so many."""
+    dtypes = ("fp32",) if case.dtype == "fp32" else ("fp16", "bf16")
+    peers = [found.get(replace(case, who="cudnn", heads=1, dtype=dtype)) for dtype in dtypes]
+    times = [time for row in peers if row is not None and (time := best_ms(row)) is not None]
+    return min(times, default=None)
+
+
+def other_ms(case: Case, who: str, found: dict[Case, dict[str, Any]]) -> float | None:
+    """Another one's time on the same work."""
+    row = found.get(replace(case, who=who))
+    return None if row is None else best_ms(row)
+
+
+def line(case: Case, row: dict[str, Any], found: dict[Case, dict[str, Any]]) -> str:
+    """A row's line."""
+    size = f"{case.units}x{case.heads}"
+    start = f"{case.who:12}{case.cell:6}{size:>10}{case.columns:5}{case.steps:6} {case.dtype:5}{case.run:>6}"
+    if "error" in row:
+        return f"{start}  cannot run: {row['error']}"
+    time = best_ms(row)
+    assert time is not None
+    step = time * 1e3 / case.steps
+    # Two exchanges a step with backward: of states, and of what comes back.
+    floor = row["floor_us"] and row["floor_us"] * (1 + (case.run == "fw+bw")) / step
+    others = [cudnn_ms(case, found), other_ms(case, "eager", found), other_ms(case, "compiled", found)]
+    ratios = [None if other is None or case.who == "cudnn" else other / time for other in others]
+    return (
+        f"{start}{row['call_ms']:9.3f}{number(row['queued_ms'], 9, 3)}{step:9.3f}{number(predicted(row), 10, 3)}"
+        f"{number(floor, 9, 2)}"
+        f"{''.join(number(ratio, 9, 2) for ratio in ratios)}{asked(case, row, others[0])}"
+    )
+
+
+def predicted(row: dict[str, Any]) -> float | None:
+    """Microseconds a step as planned; with backward, what comes after the loop is left out."""
+    forward, backward = (row.get(f"predicted_{name}_us") for name in ("forward", "backward"))
+    if row["run"] == "fw" or forward is None or backward is None:
+        return forward if row["run"] == "fw" else None
+    return float(forward + backward)
+
+
+def number(value: float | None, width: int, digits: int) -> str:
+    """A number, or a dash where there is none."""
+    return f"{value:{width}.{digits}f}" if value is not None else f"{'-':>{width}}"
+
+
+def asked(case: Case, row: dict[str, Any], cudnn: float | None) -> str:
+    """What must be reached, if anything is asked of the case, and whether it is."""
+    target = target_of(case)
+    most: float | None = None
+    if target is not None:
+        most = target.must[PASSES.index(case.run)]
+    elif (case.who, case.cell) == ("rnncc", "gru") and case.units in GRU_PARTS and cudnn is not None:
+        most = GRU_PARTS[case.units] * cudnn
+    if most is None:
+        return ""
+    reached = [kind for kind in ("call", "queued") if row[f"{kind}_ms"] <= most]
+    return f"  {most:.2f} ms: {'yes' if len(reached) == 2 else 'queued only' if reached else 'MISS'}"
+
+
+def targets(found: dict[Case, dict[str, Any]]) -> Iterator[str]:
+    """Our LSTM in bf16 over 1024 steps: times, must and aim, cuDNN in this run, FlashRNN elsewhere."""
+    yield "LSTM bf16, T=1024, ms; call and queued | must | aim | cuDNN here | FlashRNN fused, alternating (elsewhere)"
+    for (units, heads, columns), target in TARGETS.items():
+        for index, run in enumerate(PASSES):
+            case = Case("rnncc", "lstm", units, heads, columns, 1024, "bf16", run)
+            row = found.get(case)
+            if row is None or "error" in row:
+                continue
+            known = [pair and pair[index] for pair in (target.flashrnn, target.flashrnn_alternating)]
+            yield (
+                f"  {f'{units}x{heads}':>8} B={columns:<3} {run:5} {row['call_ms']:8.3f} {row['queued_ms']:8.3f} |"
+                f"{target.must[index]:6.2f} |{target.aim[index]:6.2f} |{number(cudnn_ms(case, found), 7, 2)} |"
+                f"{number(known[0], 7, 2)},{number(known[1], 6, 1)}"
+            )

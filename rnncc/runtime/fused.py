@@ -1,0 +1,201 @@
+"""Fused kernels, each for one size: which this package has, and those compiled when a call first needs them."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .spec import CellSpec, SegmentSpec, Sizes
+
+# dtype -> what the index of kernels calls it, and what rnncc does
+_DTYPES = {torch.float32: ("f32", "fp32"), torch.bfloat16: ("bf16", "bf16"), torch.float16: ("f16", "fp16")}
+_UNIT_BLOCK = 8  # units that a fused kernel has at a time
+_LOWEST_CAPABILITY = (9, 0)  # clusters of thread blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a kernel is made for: a loop by its name, `heads` heads of `units` units, a dtype, a GPU."""
+
+    cell: CellSpec
+    segment: str
+    units: int
+    heads: int
+    dtype: torch.dtype
+    capability: tuple[int, int]
+
+    def __str__(self) -> str:
+        heads = f"{self.heads} head{'s' if self.heads > 1 else ''} of {self.units} units"
+        return f"{heads}, {str(self.dtype).removeprefix('torch.')}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Of the index: a kernel, the size that it is meant for, and for which GPU (None: every one that the package is
+    for)."""
+
+    program: str
+    dtype: str
+    units: int
+    heads: int
+    family: str
+    capability: tuple[int, int] | None
+
+
+@dataclass(slots=True)
+class _State:
+    library: ctypes.CDLL | None
+    about: Mapping[str, Any]
+    lines: list[_Line]
+    # By loop, width of its state, heads, dtype and device: why no fused kernel runs, or nothing.
+    settled: dict[tuple[str, int, int, torch.dtype, int], str]
+
+
+_STATE = _State(None, {}, [], {})
+_LOCK = threading.Lock()
+
+
+def attach(directory: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> None:
+    """What the package in `directory` has, by its `_rnncc.json`."""
+    _STATE.library, _STATE.about = library, about
+    _STATE.lines[:] = _read(directory / "cuda" / "fused.txt", None)
+    _STATE.settled.clear()
+
+
+def prepare(cell: CellSpec, segment: SegmentSpec, x: Tensor, sizes: Sizes) -> None:
+    """Before a loop runs on a GPU, by `x` [T, B, width] among others: where no fused kernel for its size was looked for
+    yet, compile it. Raises ValueError for a setting that means nothing."""
+    heads, width = sizes["num_heads"], segment.states[0].width(sizes)
+    dtype = x.dtype
+    if dtype == torch.float32 and torch.is_autocast_enabled("cuda"):
+        dtype = torch.get_autocast_dtype("cuda")
+    key = (segment.name, width, heads, dtype, x.get_device())
+    if key in _STATE.settled:
+        return
+    # Single steps gain nothing. A fake tensor has no kernel; and nvcc has no place in the capture of a graph.
+    if x.shape[0] < 2 or type(x) not in (Tensor, nn.Parameter) or torch.cuda.is_current_stream_capturing():
+        return
+    wanted = Wanted(cell, segment.name, width // heads, heads, dtype, torch.cuda.get_device_capability(x.device))
+    with _LOCK:
+        if key not in _STATE.settled:
+            _STATE.settled[key] = settle(wanted)
+
+
+def settle(wanted: Wanted) -> str:
+    """Why no fused kernel runs, or nothing: then there is one, which may have been compiled now. What keeps it from
+    being compiled, though it should be, is a warning. Raises ValueError for a setting that means nothing."""
+    reason = _needless(wanted)
+    if reason is not None:
+        return reason
+    reason = _kept_from_compiling()
+    if reason:
+        return reason
+    compiler, rnncc = importlib.import_module("rnncc.compiler"), importlib.import_module("rnncc")
+    cell, about = wanted.cell, _STATE.about
+    shaping = {constant.name: constant.value for constant in cell.constants if constant.shaping}
+    size = (wanted.units, wanted.heads, _DTYPES[wanted.dtype][1])
+    try:
+        folder, reason = compiler.compile_fused(
+            about["source"], about["stem"], shaping, cell.name, size, wanted.capability, about["code"]
+        )
+    except rnncc.RnnccError as error:
+        problem = error.diagnostics[0]
+        text = f"{problem.message} [{problem.code}]" + (f"; {problem.help}" if problem.help else "")
+        warnings.warn(f"no fused kernel for {wanted}: {text}; the alternating kernel runs", stacklevel=5)
+        return str(text)
+    if folder is None:
+        return str(reason)
+    assert _STATE.library is not None
+    if _STATE.library.rnncc_add_kernels(str(folder).encode()) < 1:
+        raise RuntimeError(f"the kernels in {folder} cannot be read")
+    _STATE.lines += _read(folder / "fused.txt", wanted.capability)
+    return ""
+
+
+def describe(cell: CellSpec, segment: SegmentSpec, sizes: Sizes, dtype: torch.dtype, device: int) -> str:
+    """Which kernel runs a loop on a GPU, and why."""
+    heads, width = sizes["num_heads"], segment.states[0].width(sizes)
+    capability = torch.cuda.get_device_capability(device)
+    settled = _STATE.settled.get((segment.name, width, heads, dtype, device))
+    return explain(Wanted(cell, segment.name, width // heads, heads, dtype, capability), settled)
+
+
+def explain(wanted: Wanted, settled: str | None) -> str:
+    """Which kernel runs, and why. `settled`: what `settle` said, None where it was not asked yet."""
+    own, others = _families(wanted, wanted.heads), _families(wanted, None)
+    if own:
+        return f"fused ({own}), made for {wanted}"
+    reason = settled if settled is not None else _needless(wanted)
+    if reason is None:
+        # None: the first call of several steps compiles it.
+        reason = _kept_from_compiling() or (
+            f"the first call of several steps, neither compiled by torch nor captured in a graph, compiles a fused one "
+            f"for {wanted}"
+        )
+    if others:
+        return f"fused ({others}), made for another number of heads: {reason}"
+    return f"alternating, one launch a sequence at every size: {reason}"
+
+
+def _needless(wanted: Wanted) -> str | None:
+    """Nothing where there is a kernel; why there can be none; None where one can be compiled."""
+    if wanted.capability < _LOWEST_CAPABILITY:
+        return f"fused kernels need a GPU of compute capability 9.0, not {'.'.join(map(str, wanted.capability))}"
+    if _families(wanted, wanted.heads):
+        return ""
+    if why := _STATE.about["fused"][wanted.segment]:
+        return f"its loop has no fused form: {why}"
+    if wanted.dtype not in _DTYPES:
+        return f"fused kernels are for float32, bfloat16 and float16, not {wanted.dtype}"
+    if wanted.units % _UNIT_BLOCK:
+        return f"fused kernels are for heads of a multiple of {_UNIT_BLOCK} units, not {wanted.units}"
+    return None
+
+
+def _kept_from_compiling() -> str:
+    """What keeps a kernel from being compiled here, or nothing. Raises ValueError for a setting that means nothing."""
+    setting = os.environ.get("RNNCC_COMPILE", "").strip()
+    if setting not in ("", "0", "1"):
+        raise ValueError(f"RNNCC_COMPILE is '{setting}': set it to 0 or 1, or not at all")
+    stem = _STATE.about["stem"]
+    instead = f"`rnncc build {stem} --hidden … --heads … --dtype …` makes a package with fused ones"
+    if setting == "0":
+        return f"RNNCC_COMPILE=0 keeps a fused one from being compiled; {instead}"
+    if importlib.util.find_spec("rnncc") is None:
+        return f"rnncc, which compiles fused ones at first use, is not installed; {instead}"
+    return ""
+
+
+def _families(wanted: Wanted, heads: int | None) -> str:
+    """`forward gather, backward scatter`: of the kernels for that many heads, or any number; empty without."""
+    name = _DTYPES.get(wanted.dtype, ("", ""))[0]
+    found = []
+    for direction in ("forward", "backward"):
+        families = {
+            line.family: None
+            for line in _STATE.lines
+            if (line.program, line.dtype, line.units) == (f"{wanted.segment}_{direction}", name, wanted.units)
+            and line.capability in (None, wanted.capability)
+            and heads in (None, line.heads)
+        }
+        if families:
+            found.append(f"{direction} {' or '.join(families)}")
+    return ", ".join(found)
+
+
+def _read(path: Path, capability: tuple[int, int] | None) -> Iterator[_Line]:
+    if not path.is_file():
+        return
+    for text in path.read_text(encoding="utf-8").splitlines():
+        program, dtype, units, heads, family, *_ = text.split()
+        yield _Line(program, dtype, int(units), int(heads), family, capability)

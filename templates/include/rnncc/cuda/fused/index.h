@@ -1,0 +1,87 @@
+// The fused kernels that there are, and how one of them shares out a call's batch columns: plain C++, without a GPU.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace rnncc {
+
+// A line of a folder's `fused.txt`:
+//   program dtype units heads family blocks threads shared_bytes columns pass_us name
+// `units` of a head; `heads` that it is meant for; `blocks`: thread blocks of a cluster, or for one head and group of columns;
+// `columns`: most of a group; `pass_us`: what a step of all groups that run side by side is expected to take. `name` is the
+// kernel's, and with an architecture its file's.
+struct FusedKernel {
+  std::string folder, program, dtype, family, name;
+  int64_t units = 0, heads = 0;
+  int blocks = 0, threads = 0, shared_bytes = 0, columns = 0;
+  double pass_us = 0;
+  bool is_grid() const { return family == "grid"; }
+};
+
+// Kernels stay where they are: a call may use one while others are added.
+class FusedIndex {
+ public:
+  // Adds the kernels of a folder: how many, or -1 where there is no index.
+  int add(const std::string& folder) {
+    // C's functions: the library holds a C++ library of its own, whose streams would need its locales.
+    std::FILE* file = std::fopen((folder + "/fused.txt").c_str(), "r");
+    if (!file) return -1;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    char program[256], dtype[16], family[16], name[256];
+    long long units, heads;
+    FusedKernel k;
+    int count = 0;
+    while (std::fscanf(file, "%255s %15s %lld %lld %15s %d %d %d %d %lf %255s", program, dtype, &units, &heads, family, &k.blocks,
+                       &k.threads, &k.shared_bytes, &k.columns, &k.pass_us, name) == 11) {
+      k.folder = folder;
+      k.program = program;
+      k.dtype = dtype;
+      k.family = family;
+      k.name = name;
+      k.units = units;
+      k.heads = heads;
+      kernels_.push_back(k);
+      ++count;
+    }
+    std::fclose(file);
+    return count;
+  }
+  std::vector<const FusedKernel*> find(const std::string& program, const std::string& dtype, int64_t units) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<const FusedKernel*> found;
+    for (const FusedKernel& k : kernels_)
+      if (k.program == program && k.dtype == dtype && k.units == units) found.push_back(&k);
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::deque<FusedKernel> kernels_;
+};
+
+// A call's columns, `groups` times (for the last one at most) `group`. No passes: the kernel cannot run the call.
+struct FusedShare {
+  int64_t group = 0, groups = 0, passes = 0;
+};
+
+// `places`: how many groups of a head run side by side, all heads together. As many groups as there is room for; wide enough
+// that one pass is enough, if that can be. Blocks of a grid wait for each other: all must run at once.
+inline FusedShare fused_share(const FusedKernel& kernel, int64_t heads, int64_t columns, int64_t places) {
+  if (places < 1 || (kernel.is_grid() && heads > places)) return {};
+  const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const int64_t seats = std::max<int64_t>(1, places / heads);
+  FusedShare share;
+  share.group = std::min<int64_t>(kernel.columns, std::max<int64_t>(1, ceil(columns, seats)));
+  share.groups = ceil(columns, share.group);
+  if (kernel.is_grid() && share.groups > seats) return {};
+  share.passes = ceil(heads * share.groups, places);
+  return share;
+}
+
+}  // namespace rnncc

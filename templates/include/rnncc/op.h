@@ -1,0 +1,246 @@
+// What the ops of a loop have in common: the table of segments, and a call's arguments, taken over and checked.
+#pragma once
+
+#include "aten.h"
+#include "tensor.h"
+
+typedef int32_t (*rnncc_forward_function)(const rnncc_forward_call*);
+typedef int32_t (*rnncc_backward_function)(const rnncc_backward_call*);
+// On a GPU, by its index; these throw.
+typedef void (*rnncc_device_forward_function)(const rnncc_forward_call*, int32_t device);
+typedef void (*rnncc_device_backward_function)(const rnncc_backward_call*, int32_t device);
+typedef void (*rnncc_size_function)(const int64_t* sizes, int64_t heads, int64_t* result);
+
+// One loop of a segment: plain, or with the two mask streams (which stand last and are not counted here).
+struct rnncc_loop {
+  int32_t weights;  // the masked loop also reads the learned initial states
+  int32_t saved;
+  const int32_t* saved_sequence;  // for each saved tensor: the sequence that holds the same values, or -1
+  const int32_t* saved_state;     // for each saved tensor: the state that it is the sequence of, or -1
+  const bool* saved_rounded;      // for each: whether a GPU keeps it in the streams' dtype
+  rnncc_size_function weight_elements;
+  rnncc_size_function saved_widths;
+  rnncc_forward_function forward;
+  rnncc_backward_function backward;
+  rnncc_device_forward_function device_forward;  // null without GPU kernels, both
+  rnncc_device_backward_function device_backward;
+};
+
+struct rnncc_segment {
+  const char* name;
+  int32_t sizes, constants, streams, states, sequences;
+  rnncc_size_function stream_widths;
+  rnncc_size_function state_widths;
+  rnncc_size_function sequence_widths;
+  rnncc_loop plain, masked;
+};
+
+namespace rnncc {
+
+// The arguments that forward and backward have in common, taken over from the stack as the schema orders them: streams,
+// weights, states from `tensors` on; offsets, lengths, reset, seed, constants, sizes, num_heads, reverse from `rest` on.
+struct Arguments {
+  Arguments(StableValue* tensors, StableValue* rest)
+      : streams(take_tensors(tensors[0])),
+        weights(take_tensors(tensors[1])),
+        states(take_tensors(tensors[2])),
+        offsets(take_optional(rest[0])),
+        lengths(take_optional(rest[1])),
+        reset(take_optional(rest[2])),
+        seed(take_optional(rest[3])),
+        constants(take_doubles(rest[4])),
+        sizes(take_integers(rest[5])),
+        heads(int64_t(rest[6])),
+        reverse(as_bool(rest[7])) {}
+
+  std::vector<Tensor> streams, weights, states;
+  Tensor offsets, lengths, reset, seed;
+  std::vector<double> constants;
+  std::vector<int64_t> sizes;
+  int64_t heads;
+  bool reverse;
+};
+
+// What forward and backward have in common: the arguments, checked, and their descriptions for the kernel.
+class Run {
+ public:
+  Run(const rnncc_segment& segment, Arguments given)
+      : segment(segment),
+        loop(given.lengths || given.reset ? segment.masked : segment.plain),
+        streams(std::move(given.streams)),
+        weights(std::move(given.weights)),
+        states(std::move(given.states)),
+        constants(std::move(given.constants)),
+        sizes(std::move(given.sizes)),
+        heads(given.heads),
+        reverse(given.reverse) {
+    if (given.offsets || given.seed) error("offsets and seed are not supported yet");
+    expect("sizes", this->sizes.size(), segment.sizes);
+    expect("constants", this->constants.size(), segment.constants);
+    // A loop that reads no stream is still given one, which tells T, B and the dtype.
+    expect("streams", this->streams.size(), segment.streams > 0 ? segment.streams : 1);
+    expect("weights", this->weights.size(), loop.weights);
+    expect("states", this->states.size(), segment.states);
+    const Tensor& first = this->streams[0];
+    if (first.dim() != 3) error("streams must be [T, B, width], got " + shape_text(first));
+    steps = first.sizes()[0];
+    columns = first.sizes()[1];
+    type = first.dtype();
+    device = first.device();
+    if (!device.is_cpu() && (!loop.device_forward || type == RNNCC_FLOAT64))
+      error("this package has no kernels for that device and dtype");
+    compute = type == RNNCC_FLOAT64 ? RNNCC_FLOAT64 : RNNCC_FLOAT32;
+    stream_widths = evaluate(segment.stream_widths, segment.streams);
+    state_widths = evaluate(segment.state_widths, segment.states);
+    sequence_widths = evaluate(segment.sequence_widths, segment.sequences);
+    saved_widths = evaluate(loop.saved_widths, loop.saved);
+    const std::vector<int64_t> weight_elements = evaluate(loop.weight_elements, loop.weights);
+    for (int32_t i = 0; i < segment.streams; ++i)
+      described_streams.push_back(view(this->streams[i], {steps, columns, stream_widths[i]}, "stream"));
+    for (int32_t i = 0; i < loop.weights; ++i) {
+      Tensor& weight = this->weights[i];
+      check_kind(weight, "weight");
+      if (weight.elements() != weight_elements[i])
+        error("a weight of shape " + shape_text(weight) + " must have " + std::to_string(weight_elements[i]) +
+              " elements");
+      // Apart from the call: arguments may be evaluated in any order, and a moved-from tensor has no dimensions.
+      const int64_t rank = weight.dim();
+      weight = contiguous(std::move(weight), rank);
+      described_weights.push_back({weight.data(), 0, 0, weight.dtype()});
+    }
+    for (int32_t i = 0; i < segment.states; ++i)
+      described_states.push_back(view(this->states[i], {columns, state_widths[i]}, "state"));
+    if (&loop == &segment.masked) make_masks(std::move(given.lengths), std::move(given.reset));
+    // What calls the kernel finds the dtype in the first entry, which a masked loop always has.
+    if (described_streams.empty()) described_streams.push_back(describe(first));
+  }
+
+  [[noreturn]] void error(const std::string& message) const { fail(std::string(segment.name) + ": " + message); }
+
+  void expect(const char* what, size_t got, int64_t wanted) const {
+    if (int64_t(got) != wanted)
+      error("expected " + std::to_string(wanted) + " " + what + ", got " + std::to_string(got));
+  }
+
+  // Checks shape, dtype and device; copies where units are not contiguous; describes.
+  rnncc_tensor view(Tensor& tensor, const std::vector<int64_t>& shape, const char* what) const {
+    check_kind(tensor, what);
+    if (sizes_of(tensor) != shape) {
+      std::string wanted;
+      for (int64_t size : shape) wanted += (wanted.empty() ? "" : ", ") + std::to_string(size);
+      error(std::string("a ") + what + " must have the shape [" + wanted + "], got " + shape_text(tensor));
+    }
+    tensor = contiguous(std::move(tensor), 1);
+    return describe(tensor);
+  }
+
+  void check_kind(const Tensor& tensor, const char* what) const {
+    if (!(tensor.device() == device)) error(std::string("a ") + what + " is not on the device of the first stream");
+    const rnncc_dtype dtype = tensor.dtype();
+    if ((dtype == RNNCC_FLOAT64) != (compute == RNNCC_FLOAT64))
+      error(std::string("a ") + what + " mixes float64 with another dtype");
+  }
+
+  bool is_empty() const { return steps == 0 || columns == 0; }
+
+  rnncc_dtype saved_type(int32_t i) const { return loop.saved_rounded[i] && !device.is_cpu() ? type : compute; }
+
+  void forward(const rnncc_forward_call& call) const {
+    if (device.is_cpu()) {
+      finish(loop.forward(&call));
+    } else {
+      loop.device_forward(&call, device.index);
+    }
+  }
+
+  void finish(int32_t code) const {
+    if (code == 1) error("out of memory");
+    if (code == 3) error("torch could not run the threads");
+    if (code != 0) error("the kernel refused its arguments (code " + std::to_string(code) + ")");
+  }
+
+  std::vector<int64_t> evaluate(rnncc_size_function function, int32_t count) const {
+    std::vector<int64_t> result(count);
+    function(sizes.data(), heads, result.data());
+    return result;
+  }
+
+  const rnncc_segment& segment;
+  const rnncc_loop& loop;
+  std::vector<Tensor> streams, weights, states;
+  std::vector<double> constants;
+  std::vector<int64_t> sizes;
+  int64_t heads;
+  bool reverse;
+  int64_t steps = 0, columns = 0;
+  rnncc_dtype type = RNNCC_FLOAT32, compute = RNNCC_FLOAT32;
+  Device device = {};
+  std::vector<int64_t> stream_widths, state_widths, sequence_widths, saved_widths;
+  std::vector<rnncc_tensor> described_streams, described_weights, described_states;
+
+ private:
+  // reset__ and active__ [T, B, 1] in the compute dtype; one number with strides 0 where it is the same everywhere.
+  void make_masks(Tensor lengths, Tensor reset) {
+    check_masks(lengths, reset);
+    if (!device.is_cpu()) return make_masks_on_device(std::move(lengths), std::move(reset));
+    reset_ = empty(reset ? std::vector<int64_t>{steps, columns} : std::vector<int64_t>{1}, torch_dtype(compute), device);
+    active_ = empty(lengths ? std::vector<int64_t>{steps, columns} : std::vector<int64_t>{1}, torch_dtype(compute), device);
+    if (compute == RNNCC_FLOAT64)
+      fill_masks<double>(std::move(lengths), std::move(reset));
+    else
+      fill_masks<float>(std::move(lengths), std::move(reset));
+  }
+
+  void check_masks(const Tensor& lengths, const Tensor& reset) const {
+    if (reset && (sizes_of(reset) != std::vector<int64_t>{steps, columns} ||
+                  reset.torch_type() != aoti_torch_dtype_bool() || !(reset.device() == device)))
+      error("reset must be a bool tensor [T, B] on the streams' device, got the shape " + shape_text(reset));
+    if (lengths && (sizes_of(lengths) != std::vector<int64_t>{columns} ||
+                    lengths.torch_type() != aoti_torch_dtype_int64() || !(lengths.device() == device)))
+      error("lengths must be an int64 tensor [B] on the streams' device, got the shape " + shape_text(lengths));
+  }
+
+  // The same in the streams' dtype, without the host waiting for the device.
+  void make_masks_on_device(Tensor lengths, Tensor reset) {
+    reset_ = empty({steps, columns}, torch_dtype(type), device);
+    if (reset) {
+      RNNCC_TORCH(aoti_torch_copy_(reset_.get(), reset.get(), 1));
+    } else {
+      RNNCC_TORCH(aoti_torch_zero_(reset_.get()));
+    }
+    if (lengths) {
+      active_ = active_steps(contiguous(std::move(lengths), 1), steps, columns, torch_dtype(type), device);
+    } else {
+      active_ = call_aten("aten::ones_like", "", {share(reset_), 0, 0, 0, 0, 0});
+    }
+    described_streams.push_back({reset_.data(), columns, 1, type});
+    described_streams.push_back({active_.data(), columns, 1, type});
+  }
+
+  template <class T>
+  void fill_masks(Tensor lengths, Tensor reset) {
+    T* restart = static_cast<T*>(reset_.data());
+    T* active = static_cast<T*>(active_.data());
+    if (reset) {
+      reset = contiguous(std::move(reset), 2);
+      const uint8_t* given = static_cast<const uint8_t*>(reset.data());
+      for (int64_t i = 0; i < steps * columns; ++i) restart[i] = given[i] ? T(1) : T(0);
+    } else {
+      restart[0] = T(0);
+    }
+    if (lengths) {
+      lengths = contiguous(std::move(lengths), 1);
+      const int64_t* given = static_cast<const int64_t*>(lengths.data());
+      for (int64_t t = 0; t < steps; ++t)
+        for (int64_t b = 0; b < columns; ++b) active[t * columns + b] = t < given[b] ? T(1) : T(0);
+    } else {
+      active[0] = T(1);
+    }
+    described_streams.push_back({restart, reset ? columns : 0, reset ? 1 : 0, compute});
+    described_streams.push_back({active, lengths ? columns : 0, lengths ? 1 : 0, compute});
+  }
+
+  Tensor reset_, active_;
+};
+
+}  // namespace rnncc

@@ -1,0 +1,87 @@
+// What a training forward with `recompute` did not save, made again from the sequences of states that it did save: by the
+// same loop, for which a step is a batch column with one step of its own. It begins with the states that the loop had there,
+// so every value comes out by the same operations on the same numbers, and the products of many steps are one.
+#pragma once
+
+#include "op.h"
+
+namespace rnncc {
+
+// Columns of one call, at most: enough for every product to run at full speed, few enough for what lives during a call.
+constexpr int64_t recomputed_columns = 16384;
+
+// Saved tensors that are sequences of states.
+inline int64_t saved_states(const rnncc_loop& loop) {
+  int64_t count = 0;
+  for (int32_t i = 0; i < loop.saved; ++i) count += loop.saved_state[i] >= 0;
+  return count;
+}
+
+class Recomputation {
+ public:
+  // Takes the saved tensors that are sequences of states.
+  Recomputation(const Run& run, std::vector<Tensor> sequences)
+      : run_(run), states_(run.segment.states, {nullptr, 0, 0, run.compute}), values_(run.loop.saved, {nullptr, 0, 0, run.compute}) {
+    for (int32_t i = 0, given = 0; i < run.loop.saved; ++i) {
+      const std::vector<int64_t> shape = {run.steps, run.columns, run.saved_widths[i]};
+      const int32_t state = run.loop.saved_state[i];
+      if (state >= 0) {
+        saved_.push_back(std::move(sequences[given++]));
+        states_[state] = as_columns(run.view(saved_.back(), shape, "saved tensor"), saved_.back());
+      } else {
+        saved_.push_back(empty(shape, torch_dtype(run.saved_type(i)), run.device));
+        values_[i] = as_columns(describe(saved_.back()), saved_.back());
+      }
+    }
+    for (size_t i = 0; i < run.described_streams.size(); ++i) {
+      // Behind the streams are masks, which lie evenly.
+      streams_.push_back(as_columns(run.described_streams[i], run.streams[std::min(i, run.streams.size() - 1)]));
+    }
+  }
+
+  // All saved tensors.
+  std::vector<Tensor> make() && {
+    if (run_.is_empty()) return std::move(saved_);
+    const int64_t last = run_.steps - 1, block = std::max<int64_t>(1, recomputed_columns / run_.columns);
+    make_steps(run_.reverse ? last : 0, 1, run_.described_states);
+    for (int64_t done = 0; done < last; done += block) {
+      // Step t begins with the states after step t - 1, or t + 1 in a reversed loop.
+      make_steps(run_.reverse ? done : done + 1, std::min(block, last - done), from(states_, run_.reverse ? done + 1 : done));
+    }
+    return std::move(saved_);
+  }
+
+ private:
+  // A tensor [T, B, width] as T*B columns; a copy where columns do not lie evenly.
+  rnncc_tensor as_columns(rnncc_tensor described, const Tensor& tensor) {
+    if (run_.steps > 1 && run_.columns > 1 && described.step != run_.columns * described.column) {
+      copies_.push_back(contiguous(alias(tensor), 3));
+      described = describe(copies_.back());
+    }
+    return {described.data, 0, run_.columns > 1 ? described.column : described.step, described.dtype};
+  }
+
+  // The columns from step `step` on.
+  std::vector<rnncc_tensor> from(std::vector<rnncc_tensor> tensors, int64_t step) const {
+    for (rnncc_tensor& t : tensors) {
+      if (t.data) t.data = static_cast<char*>(t.data) + step * run_.columns * t.column * dtype_bytes(t.dtype);
+    }
+    return tensors;
+  }
+
+  void make_steps(int64_t first, int64_t steps, const std::vector<rnncc_tensor>& states) const {
+    const std::vector<rnncc_tensor> streams = from(streams_, first);
+    std::vector<rnncc_tensor> values = from(values_, first);
+    std::vector<rnncc_tensor> sequences(run_.segment.sequences, {nullptr, 0, 0, run_.type});
+    std::vector<rnncc_tensor> final_states(run_.segment.states, {nullptr, 0, 0, run_.compute});
+    run_.forward({1, steps * run_.columns, run_.heads, run_.sizes.data(), run_.constants.data(), false, streams.data(),
+                  run_.described_weights.data(), states.data(), sequences.data(), final_states.data(), values.data()});
+  }
+
+  const Run& run_;
+  std::vector<Tensor> saved_, copies_;
+  // As columns. A state that was not saved stays without data, which reads as zeros: no saved value follows from it.
+  std::vector<rnncc_tensor> streams_, states_, values_;
+};
+
+}  // namespace rnncc

@@ -1,0 +1,169 @@
+"""What tests on a GPU share: packages with fused kernels, calls of their ops, and the float64 reference."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import rnncc
+from rnncc import verify
+from rnncc.compiler import build_package
+from rnncc.ir.problem import Problem
+from rnncc.paths import locate
+
+DEVICE = "cuda"
+FAMILIES = ("gather", "scatter", "grid")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+CLASSES = {"lstm": "LSTM", "gru": "GRU", "elman": "Elman", "slstm": "sLSTM", "peepholelstm": "PeepholeLSTM"}
+# The sizes with kernels of their own, one package a cell: every family (gather, scatter, grid) and scope is among them.
+FUSED: Mapping[str, tuple[tuple[int, str], ...]] = {
+    "lstm": ((16, "bf16"), (64, "bf16"), (96, "fp16"), (256, "fp16"), (768, "bf16"), (1000, "fp16")),
+    "gru": ((64, "bf16"), (256, "bf16"), (768, "fp16")),
+    "elman": ((96, "bf16"),),
+    "slstm": ((64, "fp16"),),
+    "peepholelstm": ((64, "fp16"),),
+}
+
+
+class Packages:
+    """Packages by cell: with the kernels of FUSED, or with the alternating ones alone. Processes that want the same one
+    at once build it once: the cache sees to that."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        sys.path.insert(0, str(folder))
+
+    def __call__(self, cell: str, fused: bool = True) -> ModuleType:
+        if not fused:
+            return rnncc.load(cell)
+        name = f"{cell}_fused"
+        if not (self.folder / name).exists():
+            problems = [Problem(units, 1, dtype) for units, dtype in FUSED[cell]]
+            build_package(locate(cell), self.folder, name=name, problems=problems)
+        return importlib.import_module(name)
+
+    def families(self, cell: str) -> dict[str, str]:
+        """The family of every fused kernel of a package by the kernel's symbol."""
+        index = self.folder / f"{cell}_fused" / "cuda" / "fused.txt"
+        lines = [line.split() for line in index.read_text(encoding="utf-8").splitlines()]
+        return {words[-1]: next(word for word in words if word in FAMILIES) for words in lines}
+
+
+def kernels_of(run: Callable[[], object]) -> set[str]:
+    """The names of the kernels that a call runs."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run()
+        torch.cuda.synchronize()
+    return {event.name for event in profile.events()}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a cell's functional op, and what flows back into it.
+
+    streams [T, B, Σwidth]; weights as packed; states [B, width]; cotangents: of the output and the final states
+    """
+
+    op: Callable[..., Any]
+    streams: tuple[Tensor, ...]
+    weights: tuple[Tensor, ...]
+    states: tuple[Tensor, ...]
+    cotangents: tuple[Tensor, ...]
+    heads: int = 1
+    keywords: Mapping[str, Any] | None = None
+
+    def leaves(self) -> Call:
+        """The same call on copies that gradients are asked of."""
+        groups = ([t.detach().clone().requires_grad_() for t in g] for g in (self.streams, self.weights, self.states))
+        streams, weights, states = (tuple(group) for group in groups)
+        return replace(self, streams=streams, weights=weights, states=states)
+
+    def exact(self) -> Call:
+        """The same numbers in float64, for the reference."""
+
+        def cast(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            return tuple(tensor.double() for tensor in tensors)
+
+        keywords = {**(self.keywords or {}), "backend": "reference"}
+        return replace(
+            self, streams=cast(self.streams), weights=cast(self.weights), states=cast(self.states),
+            cotangents=cast(self.cotangents), keywords=keywords,
+        )  # fmt: skip
+
+    def values(self) -> dict[str, Tensor]:
+        """The output and the final states."""
+        y, last = self.op(self.streams, self.weights, self.states, num_heads=self.heads, **(self.keywords or {}))
+        finals = last if isinstance(last, tuple) else (last,)
+        return {"y": y} | {f"final {i}": value for i, value in enumerate(finals)}
+
+    def inputs(self) -> dict[str, Tensor]:
+        """Everything that has a gradient, by the gradient's name."""
+        groups = (("d_stream", self.streams), ("d_weight", self.weights), ("d_state", self.states))
+        return {f"{name} {i}": tensor for name, group in groups for i, tensor in enumerate(group)}
+
+    def gradients(self, values: Mapping[str, Tensor], *, retain_graph: bool = False) -> dict[str, Tensor]:
+        """The gradient of every input."""
+        wanted = self.inputs()
+        found = torch.autograd.grad(
+            tuple(values.values()), tuple(wanted.values()), self.cotangents, retain_graph=retain_graph
+        )
+        return dict(zip(wanted, found, strict=True))
+
+    def run(self) -> dict[str, Tensor]:
+        """Output, final states and every gradient, and what the same call gives without gradients."""
+        call = self.leaves()
+        values = call.values()
+        found = {name: value.detach() for name, value in values.items()} | call.gradients(values)
+        with torch.no_grad():
+            return found | {f"{name}, inference": value for name, value in self.values().items()}
+
+
+def draw(
+    module: ModuleType,
+    cell: str,
+    units: int,
+    heads: int,
+    columns: int,
+    steps: int,
+    dtype: torch.dtype,
+    *,
+    seed: int = 0,
+    **keywords: Any,
+) -> Call:
+    """A call with normal pre-activations, small states, and recurrent weights that neither fade nor grow."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float32).to(DEVICE, dtype)
+
+    layer_class = getattr(module, CLASSES[cell])
+    hidden = units * heads
+    sizes = {"I": hidden, "H": hidden, "num_heads": heads}
+    (segment,) = layer_class.spec.segments
+    layer = layer_class(1, hidden, num_heads=heads)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.uniform_(-1, 1, generator=generator).div_(units**0.5)
+    # A masked loop may read weights in another order.
+    loop = segment.masked if keywords else segment.plain
+    weights = tuple(getattr(layer, f"{weight.attribute}_l0").detach().to(DEVICE, dtype) for weight in loop.weights)
+    streams = tuple(normal(steps, columns, stream.width(sizes)) for stream in segment.streams)
+    states = tuple(0.1 * normal(columns, state.width(sizes)) for state in segment.states)
+    cotangents = (normal(steps, columns, hidden), *(normal(*state.shape) for state in states))
+    return Call(getattr(module, cell), streams, weights, states, cotangents, heads, keywords)
+
+
+def assert_true(call: Call, dtype: torch.dtype) -> None:
+    """Everything that a call gives is the float64 reference's, within the bound of the dtype."""
+    expected = call.exact().run()
+    errors = {name: verify.relative_error(value, expected[name]) for name, value in call.run().items()}
+    bound = verify.BOUNDS[dtype]
+    assert {name: f"{error:.1e}" for name, error in errors.items() if not error <= bound} == {}

@@ -1,0 +1,227 @@
+"""Compiles kernels of shipped cells and checks what nvcc made of them; `make kernels` does it for all.
+
+python -m tests.cuda.kernels [--jobs N] [CELL...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from rnncc.constrint import Infeasible
+from rnncc.ir.artifact import Bundle, DeviceUnit
+from rnncc.ir.kernel import KernelPlan, TileStage, fused_programs
+from rnncc.ir.problem import Problem
+from rnncc.ir.schedule import FusedKernels, FusedSchedule
+from rnncc.ir.target import GPUS, REGISTERS
+from rnncc.paths import shipped_cells
+from rnncc.stages.build.nvcc import Nvcc, find_nvcc
+from rnncc.stages.render import render, render_fused
+from rnncc.stages.schedule import FAMILIES
+from rnncc.stages.schedule.facts import facts, memory_us
+from tests.cuda.sources import plan_of, write_files
+
+ARCHITECTURES = ("sm_80", "sm_90a")
+_DTYPES = ("f32", "bf16", "f16")
+_OF_PROBLEM = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
+_FAMILIES = ("alternating", *FAMILIES)
+# Units of a head: clusters of several thread blocks, and too many for a cluster.
+UNITS = {"gather": 256, "scatter": 256, "grid": 768}
+_MNEMONIC = {"bf16": "m16n8k16.row.col.f32.bf16.bf16.f32", "f16": "m16n8k16.row.col.f32.f16.f16.f32"}
+_THREADS = 256  # of a thread block of the alternating kernel: sequence.cuh
+_KERNEL = re.compile(
+    r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+    r".*?Used (\d+) registers(?:[^\n]*?(\d+) bytes smem)?",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The kernels of a cell in one family, for a dtype and an architecture; `masked`: also with lengths and resets."""
+
+    cell: str
+    family: str
+    dtype: str
+    architecture: str
+    masked: bool = True
+
+    def __str__(self) -> str:
+        return "-".join((self.cell, self.family, self.dtype, self.architecture))
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What a kernel may take: registers of a thread, bytes that a thread spills, bytes of shared memory that are not
+    asked for at launch."""
+
+    registers: int
+    spilled: int
+    shared: int
+
+
+@cache
+def plan(cell: str) -> KernelPlan:
+    """The kernel plan of a shipped cell."""
+    return plan_of(cell)
+
+
+def is_fused(cell: str) -> bool:
+    """Whether a cell has fused kernels."""
+    return any(True for _ in fused_programs(plan(cell)))
+
+
+def has_products(cell: str) -> bool:
+    """Whether a step multiplies anything by a matrix."""
+    programs = (program for loop in plan(cell).loops for program in (loop.forward, loop.backward))
+    return any(isinstance(stage, TileStage) and stage.products for program in programs for stage in program.stages)
+
+
+def cases(cells: Sequence[str]) -> Iterator[Case]:
+    """Every family × dtype × architecture that there is."""
+    for cell in cells:
+        for family in _FAMILIES:
+            if family != "alternating" and not is_fused(cell):
+                continue
+            # Clusters, and with them all of the fused families, begin with sm_90.
+            architectures = ARCHITECTURES if family == "alternating" else ARCHITECTURES[-1:]
+            yield from (Case(cell, family, dtype, name) for dtype in _DTYPES for name in architectures)
+
+
+def once(cell: str) -> Case:
+    """A cell's kernels forward and backward, once: fused ones if it has any, which take less long."""
+    return Case(cell, "gather" if is_fused(cell) else "alternating", "bf16", "sm_90a", masked=False)
+
+
+def forced(case: Case) -> FusedKernels:
+    """A cell's kernels in a family, whether or not others are quicker. Of a program that has none there, none."""
+    target, problem = GPUS["h200"], Problem(UNITS[case.family], 1, _OF_PROBLEM[case.dtype])
+    found: list[tuple[str, FusedSchedule]] = []
+    for program, loop in fused_programs(plan(case.cell)):
+        if not case.masked and ("_masked_" in program or program.endswith("_inference")):
+            continue
+        known = facts(loop, problem.dtype)
+        draft = FAMILIES[case.family](known, problem, target)
+        try:
+            solution = draft.model.minimise(draft.total)
+        except Infeasible:
+            continue
+        found.append((program, draft.scheduled(solution, memory_us(known, problem, target))))
+    return FusedKernels(problem.units, problem.heads, case.dtype, tuple(found))
+
+
+def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
+    """The files of a case, and what each of its kernels may take."""
+    whole = plan(case.cell)
+    if case.family != "alternating":
+        kernels = forced(case)
+        bundle = render_fused(whole, [kernels])
+        allowed = {
+            unit.name: Allowed(schedule.registers, 4 * dict(schedule.tiles)["spilled_registers"], 0)
+            for unit, (_, schedule) in zip(bundle.device_units, kernels.kernels, strict=True)
+        }
+        return bundle, allowed
+    loops = tuple(loop for loop in whole.loops if case.masked or not loop.variant)
+    bundle = render([replace(whole, loops=loops)], cuda=True)
+    unit = next(unit for unit in bundle.device_units if unit.name == f"{whole.cell.lower()}_{case.dtype}")
+    text = next(file.text for file in bundle.files if file.path == unit.path)
+    limit = Allowed(min(255, REGISTERS // _THREADS), 0, 0)
+    return replace(bundle, device_units=(unit,)), dict.fromkeys(
+        re.findall(r"^    (\w+)\(const __grid", text, re.M), limit
+    )
+
+
+def check(case: Case, folder: Path) -> tuple[str, ...]:
+    """Compiles a case in an empty folder: what is wrong with its kernels."""
+    nvcc = find_nvcc((case.architecture,), required=True)
+    assert nvcc is not None
+    bundle, allowed = sources(case)
+    write_files(bundle.files, folder)
+    (folder / "cuda").mkdir(exist_ok=True)
+    problems: list[str] = []
+    seen: set[str] = set()
+    for unit in bundle.device_units:
+        log, ptx = _compile(nvcc, case, unit, bundle, folder)
+        if not ptx:
+            problems.append(f"{unit.name}: {log.strip().splitlines()[0]}")
+            continue
+        seen |= {found[1] for found in _KERNEL.finditer(log)}
+        problems += excesses(log, allowed)
+        problems += [f"{unit.name}: {text}" for text in instructions(case, ptx)]
+    if not problems and seen != set(allowed):
+        problems.append(f"kernels {sorted(seen ^ set(allowed))} are missing or too many")
+    return tuple(problems)
+
+
+def _compile(nvcc: Nvcc, case: Case, unit: DeviceUnit, bundle: Bundle, folder: Path) -> tuple[str, str]:
+    """What nvcc said, and the PTX; none where it failed."""
+    command = nvcc.command(unit, case.architecture, bundle.include).arguments
+    done = subprocess.run(
+        [*command, "-Xptxas", "-v", "--keep"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        return done.stderr, ""
+    return done.stderr, (folder / f"{unit.name}.ptx").read_text(encoding="utf-8")
+
+
+def excesses(log: str, allowed: dict[str, Allowed]) -> Iterator[str]:
+    """Where kernels take more than they may."""
+    for found in _KERNEL.finditer(log):
+        name, most = found[1], allowed[found[1]]
+        stack, stored, loaded, registers, shared = (int(number or 0) for number in found.groups()[1:])
+        if registers > most.registers:
+            yield f"{name}: {registers} registers, {most.registers} allowed"
+        if max(stack, stored, loaded) > most.spilled:
+            yield f"{name}: {stack} bytes of stack, {stored} + {loaded} spilled, {most.spilled} allowed"
+        if shared > most.shared:
+            yield f"{name}: {shared} bytes of shared memory of its own, {most.shared} allowed"
+
+
+def instructions(case: Case, ptx: str) -> Iterator[str]:
+    """Of products, and of what the blocks of a cluster send each other."""
+    wanted = _MNEMONIC.get(case.dtype) if has_products(case.cell) else None
+    if wanted is None and "mma.sync" in ptx:
+        yield "products by tensor cores, where none are meant"
+    if wanted is not None and wanted not in ptx:
+        yield f"no mma {wanted}"
+    if case.family in ("gather", "scatter") and "st.async" not in ptx:
+        yield "no st.async"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check all cases of the cells that are named, or of all."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("cells", metavar="CELL", nargs="*", help="shipped cells (default: all)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers at a time")
+    given = parser.parse_args(arguments)
+    wanted = list(cases(given.cells or [path.stem for path in shipped_cells()]))
+    begin, failures = time.monotonic(), []
+    with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(given.jobs) as pool:
+
+        def run(case: Case) -> tuple[Case, tuple[str, ...]]:
+            with tempfile.TemporaryDirectory(dir=root) as folder:
+                return case, check(case, Path(folder))
+
+        for number, (case, problems) in enumerate(pool.map(run, wanted), 1):
+            failures += [(str(case), problem) for problem in problems]
+            state = f"{len(failures)} failures, {time.monotonic() - begin:.0f} s"
+            said = "; ".join(problems) or "ok"
+            print(f"[{number}/{len(wanted)}] {case}: {said} ({state})", file=sys.stderr)
+    for name, problem in failures:
+        print(f"{name:48}  {problem}")
+    print(f"{len(wanted)} cases, {len({name for name, _ in failures})} failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,105 @@
+"""The index of fused kernels as the library reads it, and how a kernel shares out the columns of a call."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from rnncc.compiler import fused_kernels
+from rnncc.ir.problem import Problem
+from rnncc.stages.render import render
+from tests.cpu.host import build
+from tests.cuda.sources import plan_of
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    found = build("../cuda/index.cpp", "generic", tmp_path_factory.mktemp("index"))
+    found.index_new.restype = ctypes.c_void_p
+    found.index_find.restype = ctypes.c_int64
+    return found
+
+
+class Index:
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library, self.pointer = library, ctypes.c_void_p(library.index_new())
+
+    def add(self, folder: Path) -> int:
+        return int(self.library.index_add(self.pointer, str(folder).encode()))
+
+    def find(self, program: str, dtype: str, units: int) -> list[list[str]]:
+        text = ctypes.create_string_buffer(1 << 16)
+        count = self.library.index_find(
+            self.pointer, program.encode(), dtype.encode(), ctypes.c_int64(units), text, ctypes.c_int64(1 << 16)
+        )
+        lines = [line.split() for line in text.value.decode().splitlines()]
+        assert len(lines) == count
+        return lines
+
+
+@pytest.fixture
+def index(library: ctypes.CDLL) -> Index:
+    return Index(library)
+
+
+def write_index(folder: Path, *problems: Problem) -> list[list[str]]:
+    """The index of the LSTM's kernels for these problems, and its lines."""
+    plan = plan_of("lstm")
+    bundle = render([plan], cuda=True, fused=[fused_kernels(plan, problems)])
+    text = next(file.text for file in bundle.files if file.path == "cuda/fused.txt")
+    folder.mkdir()
+    (folder / "fused.txt").write_text(text, encoding="utf-8")
+    units = [unit.name for unit in bundle.device_units if unit.clusters]
+    assert len(set(units)) == len(units) and set(units) == {line.split()[-1] for line in text.splitlines()}
+    return [line.split() for line in text.splitlines()]
+
+
+def test_what_is_rendered_is_what_is_read(tmp_path: Path, index: Index) -> None:
+    lines = write_index(tmp_path / "one", Problem(768, 1, "bf16"))
+    assert index.add(tmp_path / "one") == len(lines)
+    found = index.find("lstm_0_forward", "bf16", 768)
+    wanted = [line for line in lines if line[0] == "lstm_0_forward"]
+    assert [[f[0], *f[2:]] for f in found] == [[line[10], *line[5:10]] for line in wanted]
+    assert {f[1] for f in found} == {str(tmp_path / "one")}
+    # Several kernels of as many columns stand side by side.
+    assert len({f[0] for f in found}) == len(found) > len({f[5] for f in found})
+
+
+def test_kernels_are_added_to_those_that_there_are(tmp_path: Path, index: Index) -> None:
+    one = write_index(tmp_path / "one", Problem(64, 1, "bf16"))
+    both = write_index(tmp_path / "both", Problem(64, 12, "fp16"), Problem(64, 1, "fp16"))
+    assert index.add(tmp_path / "missing") == -1
+    assert index.find("lstm_0_forward", "bf16", 64) == []
+    assert index.add(tmp_path / "one") == len(one)
+    first = index.find("lstm_0_forward", "bf16", 64)
+    assert first and index.find("lstm_0_forward", "f16", 64) == []
+    assert index.add(tmp_path / "both") == len(both)
+    assert index.find("lstm_0_forward", "bf16", 64) == first
+    assert {line[3] for line in both} == {"1", "12"} and index.find("lstm_0_forward", "f16", 64)
+    assert index.find("lstm_0_forward", "bf16", 128) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "most", "heads", "columns", "places", "expected"),
+    [
+        ("gather", 8, 12, 16, 132, (2, 8, 1)),  # 11 groups of a head side by side: narrow ones
+        ("gather", 8, 1, 16, 7, (3, 6, 1)),
+        ("gather", 8, 1, 128, 7, (8, 16, 3)),
+        ("scatter", 8, 12, 16, 7, (8, 2, 4)),  # fewer clusters than heads
+        ("gather", 8, 1, 16, 0, (0, 0, 0)),
+        ("grid", 8, 1, 16, 2, (8, 2, 1)),
+        ("grid", 8, 1, 17, 2, (0, 0, 0)),  # a third group would never start
+        ("grid", 16, 1, 17, 2, (9, 2, 1)),
+        ("grid", 8, 3, 8, 2, (0, 0, 0)),
+        ("grid", 32, 2, 1, 5, (1, 1, 1)),
+    ],
+)
+def test_columns_are_shared_out(
+    family: str, most: int, heads: int, columns: int, places: int, expected: tuple[int, ...], library: ctypes.CDLL
+) -> None:
+    result = (ctypes.c_int64 * 3)()
+    counts = (ctypes.c_int64(heads), ctypes.c_int64(columns), ctypes.c_int64(places))
+    library.share(family.encode(), most, *counts, result)
+    assert tuple(result) == expected

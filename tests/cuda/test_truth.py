@@ -1,0 +1,126 @@
+"""Truth on a GPU, of the functional ops: outputs, final states and the gradient of every stream, weight and initial
+state against the float64 reference, for the fused kernels and the alternating ones."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+import torch
+
+from tests.cuda.harness import DEVICE, DTYPES, FUSED, Packages, assert_true, draw, kernels_of
+
+STEPS, COLUMNS, HEADS, UNITS = (1, 7, 1024), (1, 3, 16, 200), (1, 3, 12), (16, 64, 96, 256, 768, 1000)
+# (steps, columns, heads, units of a head): any two of these values stand together in one of the cases.
+COVERING = (
+    (1, 1, 1, 16), (1, 200, 12, 16), (7, 16, 3, 16), (1024, 3, 12, 16),
+    (1, 3, 3, 64), (7, 1, 12, 64), (7, 16, 3, 64), (1024, 200, 1, 64),
+    (1, 3, 12, 96), (7, 200, 3, 96), (7, 1, 3, 96), (1024, 16, 1, 96),
+    (1, 200, 12, 256), (1, 16, 1, 256), (7, 3, 1, 256), (1024, 1, 3, 256),
+    (1, 3, 3, 768), (1, 200, 3, 768), (7, 16, 12, 768), (1024, 1, 1, 768),
+    (1, 16, 3, 1000), (1, 200, 12, 1000), (7, 3, 1, 1000), (1024, 1, 12, 1000),
+)  # fmt: skip
+# What the issue's sizes leave out: long sequences of the widest kernels, and batches between their limits.
+MORE = ((1024, 16, 1, 768), (1024, 16, 12, 64), (40, 40, 1, 768), (33, 64, 1, 1000), (20, 70, 3, 256))
+OTHERS = (("elman", 96, "bf16"), ("slstm", 64, "fp16"), ("peepholelstm", 64, "fp16"))
+
+
+def test_the_cases_cover_every_pair() -> None:
+    pairs = {(i, j, case[i], case[j]) for case in COVERING for i, j in combinations(range(4), 2)}
+    axes = (STEPS, COLUMNS, HEADS, UNITS)
+    assert pairs == {(i, j, a, b) for i, j in combinations(range(4), 2) for a, b in product(axes[i], axes[j])}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("cell", "steps", "columns", "heads", "units"),
+    [(cell, *case) for cell in ("lstm", "gru") for case in COVERING + MORE if case[3] in dict(FUSED[cell])],
+)
+def test_fused(cell: str, steps: int, columns: int, heads: int, units: int, packages: Packages) -> None:
+    dtype = DTYPES[dict(FUSED[cell])[units]]
+    assert_true(draw(packages(cell), cell, units, heads, columns, steps, dtype), dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("cell", "units", "dtype"), OTHERS)
+def test_fused_loops_of_other_cells(cell: str, units: int, dtype: str, packages: Packages) -> None:
+    for steps, columns, heads in ((1, 1, 1), (7, 3, 12), (33, 16, 3), (9, 200, 1)):
+        assert_true(draw(packages(cell), cell, units, heads, columns, steps, DTYPES[dtype]), DTYPES[dtype])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("number", range(len(COVERING)))
+def test_alternating(number: int, packages: Packages) -> None:
+    steps, columns, heads, units = COVERING[number]
+    cell, dtype = ("lstm", "gru")[number % 2], list(DTYPES.values())[number % 3]
+    assert_true(draw(packages(cell, fused=False), cell, units, heads, columns, steps, dtype), dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_heads_of_1_to_15_units(dtype: str, packages: Packages) -> None:
+    for units in range(1, 16):
+        call = draw(packages("lstm"), "lstm", units, 1 + units % 3, 2 + units, 9, DTYPES[dtype], seed=units)
+        assert_true(call, DTYPES[dtype])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("cell", "units"),
+    [("lstm", 64), ("lstm", 256), ("lstm", 768), ("gru", 256), ("gru", 768), ("slstm", 64), ("lstm", 24), ("gru", 15)],
+)
+def test_lengths_and_resets(cell: str, units: int, reverse: bool, packages: Packages) -> None:
+    dtype = DTYPES[dict(FUSED[cell]).get(units, "fp32")]
+    generator = torch.Generator().manual_seed(units)
+    masks: dict[str, Any] = {
+        "lengths": torch.tensor([9, 1, 4, 0, 7], device=DEVICE),
+        "reset": (torch.rand(9, 5, generator=generator) < 0.2).to(DEVICE),
+    }
+    assert_true(draw(packages(cell), cell, units, 3, 5, 9, dtype, reverse=reverse, **masks), dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("cell", "units", "families"),
+    [
+        ("lstm", 64, {"gather", "scatter"}),
+        ("gru", 256, {"gather"}),
+        ("lstm", 768, {"grid"}),
+        ("lstm", 1000, {"grid"}),
+    ],
+)
+def test_the_kernels_meant_run(cell: str, units: int, families: set[str], packages: Packages) -> None:
+    call = draw(packages(cell), cell, units, 1, 16, 5, DTYPES[dict(FUSED[cell])[units]])
+    known = packages.families(cell)
+    assert {known[kernel] for kernel in kernels_of(call.run) if kernel in known} == families
+    # A size without kernels of its own, and a package without any.
+    for module, other in ((packages(cell), units + 1), (packages(cell, fused=False), units)):
+        call = draw(module, cell, other, 1, 16, 5, torch.bfloat16)
+        used = kernels_of(call.run)
+        assert used.isdisjoint(known) and any(kernel.startswith(f"{cell}_0_") for kernel in used)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("units", [64, 768, 40])
+def test_no_steps_and_no_columns(units: int, packages: Packages) -> None:
+    for steps, columns in ((0, 3), (5, 0), (0, 0)):
+        call = draw(packages("lstm"), "lstm", units, 2, columns, steps, torch.bfloat16)
+        found, hidden = call.run(), 2 * units
+        assert found["y"].shape == (steps, columns, hidden) and found["d_stream 0"].shape == (
+            steps,
+            columns,
+            4 * hidden,
+        )
+        assert torch.equal(found["final 1"], call.states[1]) or steps
+        assert torch.equal(found["d_state 1"], call.cotangents[2]) or steps
+        assert not found["d_weight 0"].any()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("units", [64, 256, 768, 40])
+def test_batches_may_change_between_calls(units: int, packages: Packages) -> None:
+    dtype = DTYPES[dict(FUSED["lstm"]).get(units, "bf16")]
+    for columns in (16, 1, 200, 3, 70, 16):
+        assert_true(draw(packages("lstm"), "lstm", units, 1, columns, 6, dtype, seed=columns), dtype)
