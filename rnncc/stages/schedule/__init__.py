@@ -28,6 +28,9 @@ __all__ = ["schedule"]
 FAMILIES = {"gather": gather, "scatter": scatter, "grid": grid}
 # A search takes some tens of nodes; far more would be a mistake in a model.
 LIMITS = Limits(nodes=1_000, steps=20_000)
+# Of the alternating kernel's time: a fused kernel that is expected to save less is not worth its compilation, and the
+# estimates are no better than that.
+WORTH = 0.9
 
 
 def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons: bool = False) -> Schedule:
@@ -78,7 +81,7 @@ def _unfit(problem: Problem) -> tuple[Limit, ...]:
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """Of every family the quickest kernel, or why there is none; `quickest` of all, unless the alternating kernel is
-    quicker. `nodes`: of the searches that found something."""
+    about as quick. `nodes`: of the searches that found something."""
 
     families: tuple[tuple[str, FusedSchedule | Infeasible], ...]
     quickest: FusedSchedule | None
@@ -117,7 +120,7 @@ def _solve(known: Facts, problem: Problem, target: Target, wanted: Iterable[str]
             nodes += solution.nodes
     found = [kernel for _, kernel in families if isinstance(kernel, FusedSchedule)]
     best = min(found, key=lambda kernel: (kernel.step_us, kernel.blocks), default=None)
-    if best and best.step_us > alternating_us(known, problem, target):
+    if best and best.step_us > WORTH * alternating_us(known, problem, target):
         best = None
     return _Answer(tuple(families), best, nodes)
 

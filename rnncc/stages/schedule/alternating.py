@@ -20,9 +20,8 @@ _HELD_16, _HELD_32 = 8, 4
 # Shared memory that no weight has: partial sums of eight warps and places of operands; of float32 also weights on their
 # way.
 _OTHER_BYTES = 40_960
-# Lines that many multiprocessors ask for, and those of weights, come this many times as fast as the bandwidth that the
-# grid kernels see: it makes 33 measured steps of 64 to 2048 units right within 1.12.
-_L2_LOADS = 1.7
+# Up to sixteen loads of a lane on their way keep L2 busier than the polls by which its bandwidth was measured.
+_DEEP_LOADS = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
 
     visits = own.tiles * own.chunks
     # Tenths of a nanosecond a byte of a multiprocessor; weights that do not fit L2 come from memory.
-    l2 = 10 * target.multiprocessors / (_L2_LOADS * target.l2_gb_s)
+    l2 = 10 * target.multiprocessors / (_DEEP_LOADS * target.l2_gb_s)
     fits_l2 = streamed_bytes * own.tiles * target.multiprocessors < 1e6 * target.l2_mb
     stream = l2 if fits_l2 else 10 * target.multiprocessors / target.memory_gb_s
     visit = (

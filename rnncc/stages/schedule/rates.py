@@ -37,7 +37,6 @@ class Rates:
     poll           a batch of lines asked for until they have come
     grid_column    a batch column of a group
     half           a half-tile of sums for another warp
-    reader         a block that waits for the same operands
 
     barrier        of all blocks of the grid, of the alternating kernel
     visit, touch   latencies of a tile and a chunk of columns there; of each tensor that is read or written
@@ -63,11 +62,10 @@ class Rates:
     issue: int = 100
     source: int = 40
     warp: int = 45
-    grid: int = 2400
-    poll: int = 2700
-    grid_column: int = 200
-    half: int = 320
-    reader: int = 12
+    grid: int = 4100
+    poll: int = 3700
+    grid_column: int = 110
+    half: int = 170
     barrier: int = 9_000
     visit: int = 16_000
     touch: int = 550

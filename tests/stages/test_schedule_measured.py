@@ -1,0 +1,108 @@
+"""The table of docs/scheduling.md: steps measured on an H200 against what the cost model says of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rnncc.constrint import Infeasible
+from rnncc.ir.fused import FusedLoop
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import GPUS
+from rnncc.stages.schedule import FAMILIES, schedule
+from rnncc.stages.schedule.alternating import alternating_us
+from rnncc.stages.schedule.draft import TENTHS_OF_NS
+from rnncc.stages.schedule.facts import facts
+from tests.stages.scheduling import backward, forward, inference
+
+H200 = GPUS["h200"]
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "scheduling.md"
+STEPS = 1024
+MOST_APART = 1.3
+STALE = 0.1
+# What a call takes beside its kernels, in microseconds: to prepare them; with a backward, autograd and the kernels of
+# the gradients. And how many multiplications and additions a microsecond the gradients' products make.
+CALL, BACKWARD_CALL = 200, 600
+PRODUCTS = {"bf16": 500e6, "fp32": 45e6}
+ROW = re.compile(r"^\| ([a-z +]+) \| (\d+) × (\d+), (\d+) \| (bf16|fp32) \| ([\d.]+) \| ([\d.]+) \|$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Microseconds a step of the LSTM, `columns` batch columns; `what` is a key of PREDICTIONS."""
+
+    what: str
+    problem: Problem
+    measured: float
+    written: float
+
+    def __str__(self) -> str:
+        p = self.problem
+        return f"{self.what} {p.units}x{p.heads} {p.columns} {p.dtype}"
+
+
+def rows() -> list[Row]:
+    """Of the document, in its order."""
+    return [
+        Row(what, Problem(int(units), int(heads), dtype, int(columns)), float(measured), float(written))
+        for what, units, heads, columns, dtype, measured, written in ROW.findall(DOCUMENT.read_text(encoding="utf-8"))
+    ]
+
+
+def fused(loop: FusedLoop, problem: Problem) -> float:
+    """The quickest fused kernel."""
+    found = []
+    for family in FAMILIES.values():
+        draft = family(facts(loop, problem.dtype), problem, H200)
+        try:
+            found.append(draft.model.minimise(draft.total).value(draft.total) / TENTHS_OF_NS)
+        except Infeasible:
+            continue
+    return min(found)
+
+
+def planned(loop: FusedLoop, problem: Problem) -> float:
+    """The quickest kernel."""
+    us = schedule(loop, problem, H200).step_us
+    assert us is not None
+    return us
+
+
+def gradients(problem: Problem) -> float:
+    """The products of a step that come after the loop."""
+    return 2 * 4 * problem.heads * problem.units**2 * problem.columns / PRODUCTS[problem.dtype]
+
+
+def alternating(loop: FusedLoop, problem: Problem) -> float:
+    return alternating_us(facts(loop, problem.dtype), problem, H200)
+
+
+def both_ways(problem: Problem) -> float:
+    kernels = planned(forward("lstm"), problem) + planned(backward("lstm"), problem)
+    return kernels + gradients(problem) + (CALL + BACKWARD_CALL) / STEPS
+
+
+PREDICTIONS = {
+    "fused forward": lambda problem: fused(inference("lstm"), problem),
+    "fused backward": lambda problem: fused(backward("lstm"), problem),
+    "alternating forward": lambda problem: alternating(inference("lstm"), problem),
+    "alternating training forward": lambda problem: alternating(forward("lstm"), problem),
+    "alternating backward + gradients": lambda problem: alternating(backward("lstm"), problem) + gradients(problem),
+    "call forward": lambda problem: planned(inference("lstm"), problem) + CALL / STEPS,
+    "call forward + backward": both_ways,
+}
+
+
+def test_the_table_is_read() -> None:
+    assert {row.what for row in rows()} == set(PREDICTIONS)
+    assert len(set(map(str, rows()))) == len(rows()) > 60
+
+
+@pytest.mark.parametrize("row", rows(), ids=str)
+def test_measured_and_written_are_as_predicted(row: Row) -> None:
+    now = PREDICTIONS[row.what](row.problem)
+    assert 1 / MOST_APART < now / row.measured < MOST_APART
+    assert now == pytest.approx(row.written, rel=STALE), "docs/scheduling.md is stale"
