@@ -34,7 +34,15 @@ POISONS = pytest.mark.parametrize("poison", [nan, all_ones, infinity])
 # gather and scatter in one block and in clusters, grid, alternating in all dtypes.
 CASES = pytest.mark.parametrize(
     ("cell", "units", "dtype"),
-    [("lstm", 64, ""), ("lstm", 256, ""), ("lstm", 768, ""), ("gru", 64, ""), ("gru", 768, "")]
+    [
+        ("lstm", 64, ""),
+        ("lstm", 256, ""),
+        ("lstm", 768, ""),
+        ("gru", 64, ""),
+        ("gru", 768, ""),
+        ("lstm", 192, ""),
+        ("lstm", 512, ""),
+    ]
     + [("lstm", 40, dtype) for dtype in DTYPES],
 )
 

@@ -23,7 +23,10 @@ COVERING = (
 )  # fmt: skip
 # What the sizes leave out: long sequences of the widest kernels, and batches between their limits.
 MORE = ((1024, 16, 1, 768), (1024, 16, 12, 64), (40, 40, 1, 768), (33, 64, 1, 1000), (20, 70, 3, 256))
-OTHERS = (("elman", 96, "bf16"), ("slstm", 64, "fp16"), ("peepholelstm", 64, "fp16"))
+OTHERS = (
+    ("elman", 96, "bf16"), ("slstm", 64, "fp16"), ("peepholelstm", 64, "fp16"), ("lstm", 192, "fp32"),
+    ("lstm", 512, "fp32"), ("gru", 384, "fp32"), ("slstm", 128, "fp32"),
+)  # fmt: skip
 
 
 def test_the_cases_cover_every_pair() -> None:
@@ -44,8 +47,8 @@ def test_fused(cell: str, steps: int, columns: int, heads: int, units: int, pack
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("cell", "units", "dtype"), OTHERS)
-def test_fused_loops_of_other_cells(cell: str, units: int, dtype: str, packages: Packages) -> None:
-    for steps, columns, heads in ((1, 1, 1), (7, 3, 12), (33, 16, 3), (9, 200, 1)):
+def test_fused_loops_of_other_cells_and_in_float32(cell: str, units: int, dtype: str, packages: Packages) -> None:
+    for steps, columns, heads in ((1, 1, 1), (7, 3, 12), (33, 16, 3), (9, 200, 1), (200, 16, 1)):
         assert_true(draw(packages(cell), cell, units, heads, columns, steps, DTYPES[dtype]), DTYPES[dtype])
 
 
@@ -69,7 +72,17 @@ def test_heads_of_1_to_15_units(dtype: str, packages: Packages) -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
     ("cell", "units"),
-    [("lstm", 64), ("lstm", 256), ("lstm", 768), ("gru", 256), ("gru", 768), ("slstm", 64), ("lstm", 24), ("gru", 15)],
+    [
+        ("lstm", 64),
+        ("lstm", 256),
+        ("lstm", 768),
+        ("gru", 256),
+        ("gru", 768),
+        ("slstm", 64),
+        ("lstm", 512),
+        ("lstm", 24),
+        ("gru", 15),
+    ],
 )
 def test_lengths_and_resets(cell: str, units: int, reverse: bool, packages: Packages) -> None:
     dtype = DTYPES[dict(FUSED[cell]).get(units, "fp32")]
