@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .spec import CellSpec, SegmentSpec, Sizes
 
 # dtype -> what the index of kernels calls it, and what rnncc does
-_DTYPES = {torch.float32: ("f32", "fp32"), torch.bfloat16: ("bf16", "bf16"), torch.float16: ("f16", "fp16")}
+_DTYPES = {torch.bfloat16: ("bf16", "bf16"), torch.float16: ("f16", "fp16")}
 _UNIT_BLOCK = 8  # units that a fused kernel has at a time
 _LOWEST_CAPABILITY = (9, 0)  # clusters of thread blocks
 
@@ -77,7 +77,7 @@ def prepare(cell: CellSpec, segment: SegmentSpec, x: Tensor, sizes: Sizes) -> No
     yet, compile it. Raises ValueError for a setting that means nothing."""
     heads, width = sizes["num_heads"], segment.states[0].width(sizes)
     dtype = x.dtype
-    if dtype == torch.float32 and torch.is_autocast_enabled("cuda"):
+    if dtype not in _DTYPES and torch.is_autocast_enabled("cuda"):  # asked last: it costs as much as all the rest
         dtype = torch.get_autocast_dtype("cuda")
     key = (segment.name, width, heads, dtype, x.get_device())
     if key in _STATE.settled:
@@ -156,7 +156,7 @@ def _needless(wanted: Wanted) -> str | None:
     if why := _STATE.about["fused"][wanted.segment]:
         return f"its loop has no fused form: {why}"
     if wanted.dtype not in _DTYPES:
-        return f"fused kernels are for float32, bfloat16 and float16, not {wanted.dtype}"
+        return f"fused kernels are for bfloat16 and float16, not {wanted.dtype}"
     if wanted.units % _UNIT_BLOCK:
         return f"fused kernels are for heads of a multiple of {_UNIT_BLOCK} units, not {wanted.units}"
     return None

@@ -39,15 +39,15 @@ def pair(name: str, *sizes: int, **keywords: Any) -> tuple[Any, Any]:
     return cpu, gpu
 
 
-def results(layer: Any, x: Tensor, **keywords: Any) -> dict[str, Tensor]:
-    """Outputs, final states and every gradient, on the CPU."""
+def results(layer: Any, x: Tensor, cotangents: float = 1.0, **keywords: Any) -> dict[str, Tensor]:
+    """Outputs, final states and every gradient, on the CPU. `cotangents`: how large those of the values are."""
     layer.zero_grad()
     x = x.to(next(layer.parameters()).device).requires_grad_()
     on_device = {key: value.to(x.device) for key, value in keywords.items()}
     y, last = layer(x, **on_device)
     values = [y, *(last if isinstance(last, tuple) else (last,))]
     generator = torch.Generator().manual_seed(1)
-    torch.autograd.backward(values, [torch.randn(v.shape, generator=generator).to(v) for v in values])
+    torch.autograd.backward(values, [cotangents * torch.randn(v.shape, generator=generator).to(v) for v in values])
     found = {f"value {i}": v for i, v in enumerate(values)} | {"d_x": x.grad}
     found |= {name: parameter.grad for name, parameter in layer.named_parameters()}
     return {name: value.detach().cpu() for name, value in found.items() if value is not None}
@@ -87,7 +87,9 @@ def test_recompute(name: str, dtype: torch.dtype) -> None:
     masks = {"lengths": torch.randint(1, 61, (350,)), "reset": torch.rand(60, 350) < 0.05}
     options: tuple[dict[str, Any], ...] = ({}, masks)
     for given in options:
-        assert_close(results(again, x, **given), results(plain, x, **given), max(1e-4, torch.finfo(dtype).eps))
+        # Small ones: summed over 21,000 columns and back through layer norms, larger ones leave float16's range.
+        ours, expected = (results(layer, x, 1e-3, **given) for layer in (again, plain))
+        assert_close(ours, expected, max(1e-4, torch.finfo(dtype).eps))
     held = []
     for layer in (plain, again):
         torch.cuda.synchronize()
@@ -97,7 +99,9 @@ def test_recompute(name: str, dtype: torch.dtype) -> None:
         del output, last
     (segment,) = plain.spec.segments
     kept = [kept_bytes(segment, plain._sizes[0], x.cuda(), recompute=recompute) for recompute in (False, True)]
-    assert kept[1] < kept[0] and held[0] - held[1] == pytest.approx(2 * 60 * 350 * (kept[0] - kept[1]), rel=0.01)
+    # torch's allocator rounds each tensor up, to at most 2 MiB more.
+    spared, tensors = 2 * 60 * 350 * (kept[0] - kept[1]), 2 * len(segment.plain.saved)
+    assert kept[1] < kept[0] and abs(held[0] - held[1] - spared) <= tensors * 2**21
 
 
 def test_no_steps_and_no_columns() -> None:

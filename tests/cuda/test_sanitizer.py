@@ -26,6 +26,8 @@ def test_clean(tool: str, packages: Packages) -> None:
     packages("lstm")  # builds it: nvcc is not watched
     assert SANITIZER is not None
     command = [SANITIZER, "--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", "5"]
+    if tool != "memcheck":
+        command += ["--num-cuda-barriers", "65536"]  # more than the default, which kernels in clusters overflow
     # Where torch keeps freed memory for itself, a read past the end of a tensor is none past that of an allocation.
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     done = subprocess.run(
@@ -36,6 +38,6 @@ def test_clean(tool: str, packages: Packages) -> None:
     shown = done.stdout + done.stderr
     if "Device not supported" in shown:
         pytest.skip("compute-sanitizer does not support this device")
-    assert done.returncode == 0, shown[-6000:]
+    assert done.returncode == 0, f"{shown[:3000]}\n…\n{shown[-3000:]}"
     assert "ERROR SUMMARY: 0 errors" in shown or "0 hazards" in shown
     assert done.stdout.count(": ok") == 2 * len(CASES)

@@ -120,7 +120,7 @@ def test_what_fits_nowhere_is_said(spied: Spied, capfd: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"dtype": torch.float64}, "bfloat16 and float16, not torch.float64"),
+        ({"dtype": torch.float32}, "bfloat16 and float16, not torch.float32"),
         ({"units": 60}, "a multiple of 8 units, not 60"),
         ({"capability": (8, 6)}, "compute capability 9.0, not 8.6"),
     ],

@@ -83,8 +83,7 @@ class DeviceRun {
 
   void run(const char* cell, const char* name) {
     if (run_fused(name)) return;
-    const char* suffix = tensors_.scalar() == RNNCC_FLOAT32 ? "_f32" : tensors_.scalar() == RNNCC_BFLOAT16 ? "_bf16" : "_f16";
-    const CUfunction kernel = find_kernel(device_.index, std::string(cell) + suffix, name);
+    const CUfunction kernel = find_kernel(device_.index, std::string(cell) + "_" + dtype_name(tensors_.scalar()), name);
     const Gpu& on = gpu(device_.index);
     const Schedule schedule = make_schedule(tables_, dims_.data(), call_.columns, int(dtype_bytes(tensors_.scalar())), on);
     fill(schedule);

@@ -58,12 +58,17 @@ struct FusedChoice {
   double step_us() const { return double(share.passes) * kernel->pass_us; }
 };
 
+// As the index has it.
+inline const char* dtype_name(rnncc_dtype dtype) {
+  return dtype == RNNCC_FLOAT32 ? "f32" : dtype == RNNCC_BFLOAT16 ? "bf16" : "f16";
+}
+
 // The kernels that can run a call, the one that is expected to be quickest first. All are loaded, whatever the batch: a batch of
 // another size then needs nothing new while a graph is captured.
 inline std::vector<FusedChoice> fused_choices(const std::string& program, rnncc_dtype dtype, int64_t units, int64_t heads,
                                               int64_t columns, int32_t device) {
   std::vector<FusedChoice> found;
-  for (const FusedKernel* kernel : fused_index().find(program, dtype == RNNCC_BFLOAT16 ? "bf16" : "f16", units)) {
+  for (const FusedKernel* kernel : fused_index().find(program, dtype_name(dtype), units)) {
     const FusedLoaded& loaded = loaded_fused(*kernel, device);
     const FusedShare share = fused_share(*kernel, heads, columns, loaded.places);
     if (share.passes > 0) found.push_back({kernel, loaded.function, share});
