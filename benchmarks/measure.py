@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import statistics
 import subprocess
 import time
@@ -108,11 +109,11 @@ def environment(commit: str = "") -> dict[str, Any]:
 def gpu_environment() -> dict[str, Any]:
     """The GPU, its driver, and what comes from NVIDIA besides."""
     about = Path("/proc/driver/nvidia/version")
-    driver = about.read_text().split("Module")[-1].split()[0] if about.is_file() else "unknown"
+    driver = re.search(r"\s(\d+\.[\d.]+)\s", about.read_text()) if about.is_file() else None
     nvcc = nvcc_release()
     return {
         "gpu": torch.cuda.get_device_name(),
-        "driver": driver,
+        "driver": driver[1] if driver else "unknown",
         "cuda": torch.version.cuda,
         "nvcc": nvcc[1] if nvcc else "none",
         "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]

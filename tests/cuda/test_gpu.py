@@ -39,7 +39,7 @@ def pair(name: str, *sizes: int, **keywords: Any) -> tuple[Any, Any]:
     return cpu, gpu
 
 
-def results(layer: Any, x: Tensor, cotangents: float = 1.0, **keywords: Any) -> dict[str, Tensor]:
+def results(layer: Any, x: Tensor, cotangents: float = 1.0, /, **keywords: Any) -> dict[str, Tensor]:
     """Outputs, final states and every gradient, on the CPU. `cotangents`: how large those of the values are."""
     layer.zero_grad()
     x = x.to(next(layer.parameters()).device).requires_grad_()
