@@ -95,7 +95,9 @@ def cases(cells: Sequence[str]) -> Iterator[Case]:
                 continue
             # Clusters, and with them all of the fused families, begin with sm_90.
             architectures = ARCHITECTURES if family == "alternating" else ARCHITECTURES[-1:]
-            yield from (Case(cell, family, dtype, name) for dtype in _DTYPES for name in architectures)
+            # Nobody gets the fused kernels in float32 yet (`schedule` refuses them); those of the grid still spill.
+            dtypes = _DTYPES if family != "grid" else _DTYPES[1:]
+            yield from (Case(cell, family, dtype, name) for dtype in dtypes for name in architectures)
 
 
 def once(cell: str) -> Case:
