@@ -231,12 +231,16 @@ def compile_fused(
     """
     from rnncc.cache import Cache, default_root
     from rnncc.ir.problem import Problem
+    from rnncc.ir.target import gpu
     from rnncc.stages.build import build_kernels, find_nvcc, first_key, own_code
     from rnncc.targets import architecture_of
 
     if code != own_code():
         return None, f"another rnncc than this one ({VERSION}) built the package: build it again"
     problem, architecture = Problem(*size), architecture_of(*capability)
+    target = gpu(architecture)
+    if target is None:
+        return None, f"no kernels are planned for GPUs of {architecture}"
     nvcc = find_nvcc((architecture,), required=True)
     assert nvcc is not None
     source = Source(f"<{stem}>", text)
@@ -245,7 +249,7 @@ def compile_fused(
         from rnncc.stages.render import render_fused
 
         plan = next(_plan(checked) for checked, _ in front(source, shaping) if checked.name == cell)
-        return render_fused(plan, fused_kernels(plan, (problem,)))
+        return render_fused(plan, fused_kernels(plan, (problem,), target))
 
     heads = f"{problem.heads} head{'s' if problem.heads > 1 else ''} of {problem.units} units"
     folder = build_kernels(
@@ -349,8 +353,8 @@ def _render(plans: list[KernelPlan], *, cuda: bool, problems: Problems = ()) -> 
     return render(plans, cuda=cuda, fused=[fused_kernels(plan, problems) for plan in plans])
 
 
-def fused_kernels(plan: KernelPlan, problems: Problems) -> list[FusedKernels]:
-    """The fused kernels of a cell for each of the problems, as `schedule` lays them out on an H200."""
+def fused_kernels(plan: KernelPlan, problems: Problems, target: Target | None = None) -> list[FusedKernels]:
+    """The fused kernels of a cell for each of the problems, as `schedule` lays them out on that GPU (an H200)."""
     from rnncc.ir.kernel import fused_programs
     from rnncc.ir.schedule import FusedKernels
     from rnncc.ir.target import GPUS
@@ -358,7 +362,7 @@ def fused_kernels(plan: KernelPlan, problems: Problems) -> list[FusedKernels]:
 
     def kernels(problem: Problem) -> Iterator[tuple[str, FusedSchedule]]:
         for program, loop in fused_programs(plan):
-            yield from ((program, kernel) for kernel in schedule(loop, problem, GPUS["h200"]).kernels)
+            yield from ((program, kernel) for kernel in schedule(loop, problem, target or GPUS["h200"]).kernels)
 
     names = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
     return [FusedKernels(p.units, p.heads, names[p.dtype], tuple(kernels(p))) for p in problems]

@@ -13,8 +13,8 @@ int64_t index_find(void* index, const char* program, const char* dtype, int64_t 
   int64_t used = 0;
   const auto found = static_cast<FusedIndex*>(index)->find(program, dtype, units);
   for (const FusedKernel* k : found)
-    used += std::snprintf(text + used, size_t(size - used), "%s %s %d %d %d %d %g\n", k->name.c_str(), k->folder.c_str(), k->blocks,
-                          k->threads, k->shared_bytes, k->columns, k->pass_us);
+    used += std::snprintf(text + used, size_t(size - used), "%s %s %d %d %d %d %lld\n", k->name.c_str(), k->folder.c_str(), k->blocks,
+                          k->threads, k->shared_bytes, k->columns, (long long)(k->pass_ns));
   return int64_t(found.size());
 }
 

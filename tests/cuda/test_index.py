@@ -81,6 +81,28 @@ def test_kernels_are_added_to_those_that_there_are(tmp_path: Path, index: Index)
     assert index.find("lstm_0_forward", "bf16", 128) == []
 
 
+GOOD = "lstm_0_forward bf16 64 1 grid 8 256 1024 8 540 lstm_0_forward_bf16_64_grid\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD + "lstm_0_forward bf16 64 1 gri",
+        GOOD.replace(" 8 540", " 0 540") + GOOD,
+        GOOD.replace("540", "0.54"),
+        GOOD.rstrip(),
+        "\n" + GOOD,
+        "x" * 5000,
+    ],
+)
+def test_of_an_index_that_cannot_be_read_nothing_is_taken(text: str, tmp_path: Path, index: Index) -> None:
+    (tmp_path / "fused.txt").write_text(GOOD, encoding="utf-8")
+    assert index.add(tmp_path) == 1
+    (tmp_path / "fused.txt").write_text(text, encoding="utf-8")
+    assert index.add(tmp_path) == -1
+    assert len(index.find("lstm_0_forward", "bf16", 64)) == 1
+
+
 @pytest.mark.parametrize(
     ("family", "most", "heads", "columns", "places", "expected"),
     [

@@ -132,6 +132,16 @@ def test_lstm_saves_gates_and_states_and_takes_few_operations() -> None:
     assert adjoint.nodes[0] == Pointwise("d_h", builders.add(Ref("d_h__carry"), Ref("d_h__sequence")))
 
 
+def test_what_is_kept_in_16_bits_leaves_out_what_compounds() -> None:
+    """A cotangent on its way back through c meets the forget gate at every step, nothing else that is saved; through
+    the GRU's h it meets z."""
+    lstm, gru, peephole = (differentiate(shipped.cells(name)[0])[0] for name in ("lstm", "gru", "peepholelstm"))
+    assert lstm.rounded == ("i__sigmoid", "g__tanh", "o__sigmoid", "h")
+    assert gru.rounded == ("r", "n__R")
+    # c feeds the gates of a peephole LSTM: what brings their cotangents back to it compounds as well.
+    assert peephole.rounded == ("o", "h")
+
+
 def test_gru_recomputes_the_candidate() -> None:
     adjoint = only(builders.gru())
     assert adjoint.saved == ("r", "z", "n__R")

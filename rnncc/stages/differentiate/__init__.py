@@ -13,7 +13,7 @@ from rnncc.bounds import Bounds
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Contraction, Segment, value_table
 from rnncc.stages.differentiate.normalise import Normaliser
-from rnncc.stages.differentiate.savings import alive, choose, reads, rounded
+from rnncc.stages.differentiate.savings import alive, choose, compounding, reads, rounded
 from rnncc.stages.differentiate.sweep import Sweep
 
 __all__ = ["differentiate"]
@@ -47,7 +47,13 @@ def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
         forward,
         savings.saved,
         savings.saved_states,
-        rounded(forward, savings, bounds, reads((*savings.recompute, *again, *nodes))),
+        rounded(
+            forward,
+            savings,
+            bounds,
+            reads((*savings.recompute, *again, *nodes)),
+            compounding(nodes, sweep.state_cotangents, savings.recompute),
+        ),
         savings.streams_read,
         savings.recompute,
         nodes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -57,10 +57,12 @@ def choose(segment: Segment, needed: Iterable[str]) -> Savings:
     )
 
 
-def rounded(segment: Segment, savings: Savings, bounds: Bounds, elementwise: Container[str]) -> tuple[str, ...]:
+def rounded(
+    segment: Segment, savings: Savings, bounds: Bounds, elementwise: Container[str], compounding: Container[str]
+) -> tuple[str, ...]:
     """`rounded` of an Adjoint; `elementwise` are the names that nodes other than products read, of the backward step
-    and of what makes `saved` again. What is not bounded may overflow in float16, and stands in an exponent too often. A
-    sum of products has operands in the streams' dtype already."""
+    and of what makes `saved` again, `compounding` those that must be exact. What is not bounded may overflow in
+    float16, and stands in an exponent too often. A sum of products has operands in the streams' dtype already."""
     made = {node.target: node for node in segment.nodes}
 
     def fits(name: str) -> bool:
@@ -72,9 +74,40 @@ def rounded(segment: Segment, savings: Savings, bounds: Bounds, elementwise: Con
             case _:
                 return False
 
-    values = [name for name in savings.saved if fits(name)]
+    values = [name for name in savings.saved if name not in compounding and fits(name)]
     only_products = [s for s in savings.saved_states if s not in elementwise and f"{s}__1" not in elementwise]
     return (*values, *only_products)
+
+
+def compounding(
+    nodes: Sequence[Node], state_cotangents: Iterable[tuple[str, str]], recompute: Sequence[Node]
+) -> frozenset[str]:
+    """What a cotangent meets at every step on its way back through a state, without a product between: an error there
+    is raised to the power of the steps. A forget gate near 1 in bfloat16 would be 1 itself."""
+    onward: dict[str, set[str]] = {}
+    reads_of: dict[str, tuple[str, ...]] = {}
+    for node in nodes:
+        if not isinstance(node, Contraction):
+            reads_of[node.target] = operands(node)
+            for name in operands(node):
+                onward.setdefault(name, set()).add(node.target)
+    for state, cotangent in state_cotangents:
+        onward.setdefault(cotangent, set()).add(f"d_{state}__carry")
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        waiting = [start]
+        while waiting:
+            for name in onward.get(waiting.pop(), set()) - found:
+                found.add(name)
+                waiting.append(name)
+        return found
+
+    exact = {name for target, names in reads_of.items() if target in reached(target) for name in names}
+    for node in reversed(recompute):
+        if node.target in exact:
+            exact.update(operands(node))
+    return frozenset(exact)
 
 
 def alive(nodes: Iterable[Node], yields: Iterable[str]) -> tuple[Node, ...]:

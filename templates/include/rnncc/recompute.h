@@ -1,6 +1,7 @@
 // What a training forward with `recompute` did not save, made again from the sequences of states that it did save: by the
 // same loop, for which a step is a batch column with one step of its own. It begins with the states that the loop had there,
-// so every value comes out by the same operations on the same numbers, and the products of many steps are one.
+// so every value comes from the same numbers (on a GPU, where so many columns may take another kernel, with its products
+// added up in another order), and the products of many steps are one.
 #pragma once
 
 #include "op.h"

@@ -12,45 +12,42 @@
 namespace rnncc {
 
 // A line of a folder's `fused.txt`:
-//   program dtype units heads family blocks threads shared_bytes columns pass_us name
+//   program dtype units heads family blocks threads shared_bytes columns pass_ns name
 // `units` of a head; `heads` that it is meant for; `blocks`: thread blocks of a cluster, or for one head and group of columns;
-// `columns`: most of a group; `pass_us`: what a step of all groups that run side by side is expected to take. `name` is the
+// `columns`: most of a group; `pass_ns`: what a step of all groups that run side by side is expected to take. `name` is the
 // kernel's, and with an architecture its file's.
 struct FusedKernel {
   std::string folder, program, dtype, family, name;
   int64_t units = 0, heads = 0;
   int blocks = 0, threads = 0, shared_bytes = 0, columns = 0;
-  double pass_us = 0;
+  int64_t pass_ns = 0;
   bool is_grid() const { return family == "grid"; }
 };
 
 // Kernels stay where they are: a call may use one while others are added.
 class FusedIndex {
  public:
-  // Adds the kernels of a folder: how many, or -1 where there is no index.
+  // Adds the kernels of a folder: how many, or -1 where there is no index, or one that cannot be read.
   int add(const std::string& folder) {
-    // C's functions: the library holds a C++ library of its own, whose streams would need its locales.
+    // C's functions: the library holds a C++ library of its own, whose streams would need its locales. Whole numbers only:
+    // how a fraction is written depends on the locale of the process.
     std::FILE* file = std::fopen((folder + "/fused.txt").c_str(), "r");
     if (!file) return -1;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    char program[256], dtype[16], family[16], name[256];
-    long long units, heads;
-    FusedKernel k;
-    int count = 0;
-    while (std::fscanf(file, "%255s %15s %lld %lld %15s %d %d %d %d %lf %255s", program, dtype, &units, &heads, family, &k.blocks,
-                       &k.threads, &k.shared_bytes, &k.columns, &k.pass_us, name) == 11) {
+    std::vector<FusedKernel> added;
+    char line[1024];
+    bool readable = true;
+    while (readable && std::fgets(line, sizeof line, file)) {
+      FusedKernel k;
+      readable = read(line, k);
       k.folder = folder;
-      k.program = program;
-      k.dtype = dtype;
-      k.family = family;
-      k.name = name;
-      k.units = units;
-      k.heads = heads;
-      kernels_.push_back(k);
-      ++count;
+      added.push_back(k);
     }
+    readable = readable && !std::ferror(file);
     std::fclose(file);
-    return count;
+    if (!readable) return -1;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    kernels_.insert(kernels_.end(), added.begin(), added.end());
+    return int(added.size());
   }
   std::vector<const FusedKernel*> find(const std::string& program, const std::string& dtype, int64_t units) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -61,6 +58,23 @@ class FusedIndex {
   }
 
  private:
+  static bool read(const char* line, FusedKernel& k) {
+    char program[256], dtype[16], family[16], name[256];
+    long long units, heads, pass_ns;
+    int end = 0;
+    const int found = std::sscanf(line, "%255s %15s %lld %lld %15s %d %d %d %d %lld %255s%n", program, dtype, &units, &heads, family,
+                                  &k.blocks, &k.threads, &k.shared_bytes, &k.columns, &pass_ns, name, &end);
+    if (found != 11 || line[end] != '\n') return false;
+    k.program = program;
+    k.dtype = dtype;
+    k.family = family;
+    k.name = name;
+    k.units = units;
+    k.heads = heads;
+    k.pass_ns = pass_ns;
+    return units > 0 && heads > 0 && k.blocks > 0 && k.threads > 0 && k.shared_bytes >= 0 && k.columns > 0 && pass_ns > 0;
+  }
+
   std::mutex mutex_;
   std::deque<FusedKernel> kernels_;
 };

@@ -91,7 +91,6 @@ RNNCC_DEVICE void copy_arrive(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-
 // 16 bytes of global memory as other CTAs see it: no cache of this SM, no order with other accesses.
 RNNCC_DEVICE uint4 load16_relaxed(const void* p) {
   uint4 v;
@@ -102,13 +101,6 @@ RNNCC_DEVICE uint4 load16_relaxed(const void* p) {
       : "l"(p)
       : "memory");
   return v;
-}
-RNNCC_DEVICE void store16_relaxed(void* p, uint4 v) {
-  asm volatile(
-      "{\n.reg .b128 x;\n.reg .b64 l,h;\nmov.b64 l,{%1,%2};\nmov.b64 h,{%3,%4};\nmov.b128 x,{l,h};\n"
-      "st.relaxed.gpu.global.b128 [%0],x;\n}" ::"l"(p),
-      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-      : "memory");
 }
 RNNCC_DEVICE void store4_relaxed(void* p, uint32_t v) {
   asm volatile("st.relaxed.gpu.global.u32 [%0],%1;" ::"l"(p), "r"(v) : "memory");

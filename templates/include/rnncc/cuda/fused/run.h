@@ -29,17 +29,25 @@ inline CUlaunchConfig fused_config(const FusedKernel& kernel, unsigned blocks, C
   return {{blocks, 1, 1}, {unsigned(kernel.threads), 1, 1}, unsigned(kernel.shared_bytes), stream, &attribute, 1};
 }
 
+// Without places where the GPU cannot run it: kernels are laid out for one GPU of an architecture, and others have fewer
+// multiprocessors, less shared memory or smaller clusters.
 inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
   const Gpu& on = gpu(device);
   const std::string path = find_cubin(kernel.folder + "/" + kernel.name, on);
-  if (path.empty()) return {};
+  if (path.empty() || kernel.shared_bytes > on.shared_bytes) return {};
   const CUfunction function = get_kernel(load_module(path), kernel.name, on);
-  if (kernel.is_grid()) return {function, on.multiprocessors / kernel.blocks};
-  check_cuda(driver().cuFuncSetAttribute(function, CU_FUNC_LARGE_CLUSTER, 1), "allowing clusters of " + kernel.name);
+  int count = 0;
+  if (kernel.is_grid()) {
+    check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&count, function, kernel.threads, size_t(kernel.shared_bytes)),
+               "counting thread blocks of " + kernel.name);
+    return {function, count > 0 ? on.multiprocessors / kernel.blocks : 0};  // one a multiprocessor, as it was laid out
+  }
   CUlaunchAttribute attribute;
   const CUlaunchConfig launch = fused_config(kernel, unsigned(kernel.blocks), nullptr, attribute);
-  int count = 0;
-  check_cuda(driver().cuOccupancyMaxActiveClusters(&count, function, &launch), "counting clusters of " + kernel.name);
+  // An error says that there are no clusters of that size here.
+  if (driver().cuFuncSetAttribute(function, CU_FUNC_LARGE_CLUSTER, 1) != 0 ||
+      driver().cuOccupancyMaxActiveClusters(&count, function, &launch) != 0)
+    count = 0;
   return {function, count};
 }
 
@@ -55,7 +63,7 @@ struct FusedChoice {
   const FusedKernel* kernel;
   CUfunction function;
   FusedShare share;
-  double step_us() const { return double(share.passes) * kernel->pass_us; }
+  int64_t step_ns() const { return share.passes * kernel->pass_ns; }
 };
 
 // As the index has it.
@@ -73,7 +81,7 @@ inline std::vector<FusedChoice> fused_choices(const std::string& program, rnncc_
     const FusedShare share = fused_share(*kernel, heads, columns, loaded.places);
     if (share.passes > 0) found.push_back({kernel, loaded.function, share});
   }
-  std::stable_sort(found.begin(), found.end(), [](const FusedChoice& a, const FusedChoice& b) { return a.step_us() < b.step_us(); });
+  std::stable_sort(found.begin(), found.end(), [](const FusedChoice& a, const FusedChoice& b) { return a.step_ns() < b.step_ns(); });
   return found;
 }
 
@@ -126,6 +134,7 @@ class FusedRun {
   template <class U>
   U* take(int count) {
     const size_t at = bytes_.size();
+    if (at + at_least_one(count) * sizeof(U) > MOST_BYTES) fail("the loop has too many values for a kernel's parameter");
     bytes_.resize(at + at_least_one(count) * sizeof(U));
     return reinterpret_cast<U*>(bytes_.data() + at);
   }
@@ -141,12 +150,12 @@ class FusedRun {
     const rnncc_tensor& t = tensors_.at(table, index);
     return {static_cast<char*>(t.data), t.column * dtype_bytes(t.dtype), t.dtype == RNNCC_FLOAT32, 0};
   }
-  static bool is_aligned(const FusedPlace& place) {
-    return (reinterpret_cast<uintptr_t>(place.base) | uintptr_t(place.step) | uintptr_t(place.column)) % 16 == 0;
+  static bool is_aligned(const FusedPlace& place, int bytes) {
+    return (reinterpret_cast<uintptr_t>(place.base) | uintptr_t(place.step) | uintptr_t(place.column)) % bytes == 0;
   }
 
   bool fill(int64_t group, bool grid, std::map<int, rnncc_tensor>& records) {
-    bytes_.reserve(32 * 1024);  // addresses of parts stay
+    bytes_.reserve(MOST_BYTES);  // addresses of parts stay
     *take<FusedHeader>(1) = {int32_t(call_.steps), int32_t(call_.columns), int32_t(call_.heads), int32_t(group)};
     const void** matrices = take<const void*>(info_.sums * info_.operands);
     for (int m = 0; m < info_.sums * info_.operands; ++m) {
@@ -163,7 +172,7 @@ class FusedRun {
       const SlotInfo& source = shifted ? tables_.slots[slot.link] : slot;
       reads[r] = along(tensors_.at(source.table, source.index), dim(source.offset), shifted);
       read_edges[r] = shifted ? edge(slot.table, slot.index) : FusedEdge{};
-      if (!is_aligned(reads[r])) return false;
+      if (!is_aligned(reads[r], 16)) return false;
     }
     FusedPlace* rows = take<FusedPlace>(info_.rows);
     for (int r = 0; r < info_.rows; ++r) {
@@ -185,7 +194,7 @@ class FusedRun {
       // A returned sequence that is also what was saved is written once.
       const bool again = std::any_of(writes.begin(), writes.end(), [&](const FusedPlace& w) { return w.base == place.base; });
       writes.push_back(again ? FusedPlace{} : place);
-      if (writes.back().base && reinterpret_cast<uintptr_t>(writes.back().base) % 4 != 0) return false;
+      if (!is_aligned(writes.back(), 4)) return false;
       if (writes.back().column * call_.columns > UINT32_MAX) return false;
       if (t.data && !records.count(s)) records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.column, t.dtype};
     }
@@ -236,6 +245,7 @@ class FusedRun {
   const int64_t* dims_;
   CallTensors& tensors_;
   const bool training_;
+  static constexpr size_t MOST_BYTES = 32 * 1024;
   std::vector<char> bytes_;
   std::vector<Tensor> held_;
   Tensor exchange_;
