@@ -1,6 +1,7 @@
 """The cache of built packages: content-addressed, safe under many processes, bounded, and readable by eye.
 
-    <root>/packages/<key>/<stem>/   a finished package; the folder appears whole, by a rename, or not at all
+    <root>/packages/<key>/<stem>/   a finished package, or GPU kernels alone that a package in use asked for; the folder
+                                    appears whole, by a rename, or not at all
     <root>/objects/<key>.o          objects that every package shares
     <root>/tmp/<key>-<pid>/         a build under way, or what a killed one left: the next builder clears it
     <root>/locks/<key>.lock         an OS lock while a build runs: it ends with the process that holds it
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -173,7 +175,7 @@ class Cache:
 
     def usage(self) -> tuple[int, int]:
         """How many packages are here, and the bytes of everything. Other processes may build and drop meanwhile."""
-        return len(_by_age(self.root / "packages")), _bytes(self.root)
+        return sum(_is_package(folder) for _, folder in _by_age(self.root / "packages")), _bytes(self.root)
 
     def trim(self) -> None:
         """Drop what was used longest ago until the cache is within its limit, and what killed processes left."""
@@ -300,6 +302,14 @@ def _by_age(folder: Path) -> list[tuple[float, Path]]:
         with suppress(OSError):  # another process removed it
             found.append((path.stat().st_mtime, path))
     return found
+
+
+def _is_package(folder: Path) -> bool:
+    """Whether a folder of finished ones holds a package, and not GPU kernels alone: by its description."""
+    try:
+        return any("cells" in json.loads((entry / "_rnncc.json").read_bytes()) for entry in folder.iterdir())
+    except (OSError, ValueError, TypeError):  # another process dropped it, or it is damaged
+        return False
 
 
 def _touch(path: Path) -> None:

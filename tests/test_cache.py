@@ -171,7 +171,7 @@ def test_the_latest_logs_stay(tmp_path: Path) -> None:
 def test_usage_counts_while_others_build_and_drop(tmp_path: Path) -> None:
     kept = tmp_path / "packages" / "kept" / "cell"
     kept.mkdir(parents=True)
-    (kept / "_rnncc.json").write_bytes(b"12345")
+    (kept / "_rnncc.json").write_bytes(b'{"cells": ["Toy"]}')
     ended = threading.Event()
 
     def churn() -> None:
@@ -189,7 +189,17 @@ def test_usage_counts_while_others_build_and_drop(tmp_path: Path) -> None:
             ended.set()
         other.result()
     assert {packages for packages, _ in counts} == {1}
-    assert {size for _, size in counts} <= {5, 6}
+    assert {size for _, size in counts} <= {18, 19}
+
+
+def test_kernels_alone_and_what_is_damaged_are_no_packages(tmp_path: Path) -> None:
+    kernels = '{"kernels": ["forward"], "stem": "lstm"}'
+    for number, text in enumerate(('{"cells": ["Toy"], "stem": "toy"}', kernels, kernels, "12345", '{"cells')):
+        folder = tmp_path / "packages" / str(number) / "toy"
+        folder.mkdir(parents=True)
+        (folder / "_rnncc.json").write_text(text)
+    (tmp_path / "packages" / "empty").mkdir()
+    assert Cache(tmp_path).usage()[0] == 1
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
+import importlib
 import os
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .inputs import autocast_dtype
 from .spec import CellSpec, SegmentSpec, Sizes
 
 # dtype -> what the index of kernels calls it, and what rnncc does
@@ -57,28 +58,36 @@ class _State:
     library: ctypes.CDLL | None
     about: Mapping[str, Any]
     lines: list[_Line]
+    readable: bool  # the package's own index
     # By loop, width of its state, heads, dtype and device: why no fused kernel runs, or nothing.
     settled: dict[tuple[str, int, int, torch.dtype, int], str]
 
 
-_STATE = _State(None, {}, [], {})
-_LOCK = threading.Lock()
+_STATE = _State(None, {}, [], True, {})
+# One for what is compiled at once, so that nothing else waits. A child that was forked meanwhile begins without: there,
+# no thread would ever release them.
+_LOCKS: dict[tuple[str, int, int, torch.dtype, tuple[int, int]], threading.Lock] = {}
+os.register_at_fork(after_in_child=_LOCKS.clear)
 
 
 def attach(directory: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> None:
-    """What the package in `directory` has, by its `_rnncc.json`."""
-    _STATE.library, _STATE.about = library, about
-    _STATE.lines[:] = _read(directory / "cuda" / "fused.txt", None)
+    """What the package in `directory` has, by its `_rnncc.json`. An index that cannot be read is one of no kernels."""
+    index = directory / "cuda" / "fused.txt"
+    _STATE.library, _STATE.about, _STATE.lines, _STATE.readable = library, about, [], True
+    try:
+        if index.is_file():
+            _STATE.lines = _read(index, None)
+    except (OSError, ValueError):
+        _STATE.readable = False
     _STATE.settled.clear()
 
 
 def prepare(cell: CellSpec, segment: SegmentSpec, x: Tensor, sizes: Sizes) -> None:
     """Before a loop runs on a GPU, by `x` [T, B, width] among others: where no fused kernel for its size was looked for
-    yet, compile it. Raises ValueError for a setting that means nothing."""
+    yet, compile it. What keeps it from being compiled, though it should be, is one warning. Raises ValueError for a
+    setting that means nothing."""
     heads, width = sizes["num_heads"], segment.states[0].width(sizes)
-    dtype = x.dtype
-    if dtype not in _DTYPES and torch.is_autocast_enabled("cuda"):  # asked last: it costs as much as all the rest
-        dtype = torch.get_autocast_dtype("cuda")
+    dtype = autocast_dtype(x, "cuda")
     key = (segment.name, width, heads, dtype, x.get_device())
     if key in _STATE.settled:
         return
@@ -86,40 +95,56 @@ def prepare(cell: CellSpec, segment: SegmentSpec, x: Tensor, sizes: Sizes) -> No
     if x.shape[0] < 2 or type(x) not in (Tensor, nn.Parameter) or torch.cuda.is_current_stream_capturing():
         return
     wanted = Wanted(cell, segment.name, width // heads, heads, dtype, torch.cuda.get_device_capability(x.device))
-    with _LOCK:
-        if key not in _STATE.settled:
-            _STATE.settled[key] = settle(wanted)
+    # By the cell: its loops are compiled together.
+    together = (cell.name, wanted.units, heads, dtype, wanted.capability)
+    with _LOCKS.setdefault(together, threading.Lock()):
+        if key in _STATE.settled:
+            return
+        reason, failed = settle(wanted)
+        _STATE.settled[key] = reason
+    if failed:  # after it is settled: a warning may be an error
+        warnings.warn(f"no fused kernel for {wanted}: {reason}; the alternating kernel runs", stacklevel=4)
 
 
-def settle(wanted: Wanted) -> str:
-    """Why no fused kernel runs, or nothing: then there is one, which may have been compiled now. What keeps it from
-    being compiled, though it should be, is a warning. Raises ValueError for a setting that means nothing."""
+def settle(wanted: Wanted) -> tuple[str, bool]:
+    """Why no fused kernel runs, or nothing: then there is one, which may have been compiled now. And whether that is a
+    failure, of which users should hear. Raises ValueError for a setting that means nothing."""
     reason = _needless(wanted)
+    if reason is None:
+        reason = _kept_from_compiling() or None
     if reason is not None:
-        return reason
-    reason = _kept_from_compiling()
-    if reason:
-        return reason
-    compiler, rnncc = importlib.import_module("rnncc.compiler"), importlib.import_module("rnncc")
-    cell, about = wanted.cell, _STATE.about
-    shaping = {constant.name: constant.value for constant in cell.constants if constant.shaping}
-    size = (wanted.units, wanted.heads, _DTYPES[wanted.dtype][1])
+        return reason, False
+    rnncc = importlib.import_module("rnncc")
     try:
-        folder, reason = compiler.compile_fused(
-            about["source"], about["stem"], shaping, cell.name, size, wanted.capability, about["code"]
-        )
+        return _compile(wanted), False
     except rnncc.RnnccError as error:
         problem = error.diagnostics[0]
         text = f"{problem.message} [{problem.code}]" + (f"; {problem.help}" if problem.help else "")
-        warnings.warn(f"no fused kernel for {wanted}: {text}; the alternating kernel runs", stacklevel=5)
-        return str(text)
+        return text, problem.code != "RNN608"  # having no nvcc is no failure
+    # Whatever it was, also a bug in rnncc or half an installation of it: the layer must run, and the alternating kernel
+    # can. The user hears of it, and it is not tried again.
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", True
+
+
+def _compile(wanted: Wanted) -> str:
+    """Why there is no fused kernel, or nothing: then it is compiled, and the library knows it. Raises RnnccError, and
+    RuntimeError, OSError, ValueError for kernels that cannot be read."""
+    compiler, cell, about = importlib.import_module("rnncc.compiler"), wanted.cell, _STATE.about
+    shaping = {constant.name: constant.value for constant in cell.constants if constant.shaping}
+    size = (wanted.units, wanted.heads, _DTYPES[wanted.dtype][1])
+    folder, reason = compiler.compile_fused(
+        about["source"], about["stem"], shaping, cell.name, size, wanted.capability, about["code"]
+    )
     if folder is None:
         return str(reason)
+    lines = _read(folder / "fused.txt", wanted.capability)
     assert _STATE.library is not None
     if _STATE.library.rnncc_add_kernels(str(folder).encode()) < 1:
         raise RuntimeError(f"the kernels in {folder} cannot be read")
-    _STATE.lines += _read(folder / "fused.txt", wanted.capability)
-    return ""
+    _STATE.lines += lines
+    # What was compiled may be another loop's of the cell.
+    return "" if _families(wanted, wanted.heads) else f"no fused kernel for {wanted} fits this loop"
 
 
 def describe(cell: CellSpec, segment: SegmentSpec, sizes: Sizes, dtype: torch.dtype, device: int) -> str:
@@ -142,6 +167,8 @@ def explain(wanted: Wanted, settled: str | None) -> str:
             f"the first call of several steps, neither compiled by torch nor captured in a graph, compiles a fused one "
             f"for {wanted}"
         )
+    if not _STATE.readable:
+        reason = f"the package's own index of fused kernels cannot be read; {reason}"
     if others:
         return f"fused ({others}), made for another number of heads: {reason}"
     return f"alternating, one launch a sequence at every size: {reason}"
@@ -171,8 +198,12 @@ def _kept_from_compiling() -> str:
     instead = f"`rnncc build {stem} --hidden … --heads … --dtype …` makes a package with fused ones"
     if setting == "0":
         return f"RNNCC_COMPILE=0 keeps a fused one from being compiled; {instead}"
-    if importlib.util.find_spec("rnncc") is None:
-        return f"rnncc, which compiles fused ones at first use, is not installed; {instead}"
+    try:
+        compiler = importlib.import_module("rnncc.compiler")
+    except Exception as error:  # whatever it is that is called rnncc here, if anything: the layer runs without it
+        return f"rnncc, which compiles fused ones at first use, cannot be imported ({error}); {instead}"
+    if not hasattr(compiler, "compile_fused"):
+        return f"the rnncc that is installed is older than first use, when it compiles fused ones; {instead}"
     return ""
 
 
@@ -193,9 +224,13 @@ def _families(wanted: Wanted, heads: int | None) -> str:
     return ", ".join(found)
 
 
-def _read(path: Path, capability: tuple[int, int] | None) -> Iterator[_Line]:
-    if not path.is_file():
-        return
-    for text in path.read_text(encoding="utf-8").splitlines():
-        program, dtype, units, heads, family, *_ = text.split()
-        yield _Line(program, dtype, int(units), int(heads), family, capability)
+def _read(path: Path, capability: tuple[int, int] | None) -> list[_Line]:
+    """An index, as the library reads it (index.h). Raises OSError, ValueError where it cannot be read."""
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        program, dtype, units, heads, family, blocks, threads, shared_bytes, columns, pass_ns, _ = text.split()
+        positive = map(int, (units, heads, blocks, threads, columns, pass_ns))
+        if min(positive) < 1 or int(shared_bytes) < 0 or not text.endswith("\n"):
+            raise ValueError(f"{path}: {text}")
+        lines.append(_Line(program, dtype, int(units), int(heads), family, capability))
+    return lines

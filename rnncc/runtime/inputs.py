@@ -26,6 +26,14 @@ def under_autocast(x: Tensor) -> bool:
     return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 
+def autocast_dtype(x: Tensor, device: str) -> torch.dtype:
+    """The dtype in which a loop on that kind of device gets the tensor: autocast casts what is floating, but not
+    float64."""
+    if torch.is_autocast_enabled(device) and x.is_floating_point() and x.dtype != torch.float64:
+        return torch.get_autocast_dtype(device)
+    return x.dtype
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """Inputs [T, B, width] by name (x first), lengths [B] or None, reset [T, B] (bool) or None."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from . import fused, torch_names
 from .base import RecurrentModule, check_flags, document_delays
-from .inputs import Reset, StatesLike, read_inputs, read_states
+from .inputs import Reset, StatesLike, autocast_dtype, read_inputs, read_states
 from .ops import kept_bytes
 from .run import run_direction
 from .sizes import check_int, check_size
@@ -191,10 +191,12 @@ class RecurrentLayer(RecurrentModule):
         return self._gate_parameters(self._sizes[place], self._suffixes[place], grad=grad)
 
     def explain(self) -> str:
-        """Which path runs for inputs of the parameters' dtype and device, and why; the class of each loop."""
+        """Which path runs for inputs of the parameters' dtype (or autocast's, where it is on) and device, and why; the
+        class of each loop."""
         cell = self.spec
         tensor = next(self.parameters(), torch.empty(0))
         kernels, why = self._choose(tensor)
+        like = tensor.new_empty(0, dtype=autocast_dtype(tensor, "cuda" if tensor.is_cuda else "cpu"))
         device = "GPU" if tensor.is_cuda else "CPU"
         path = f"{device} kernels" if kernels is not None else "the reference (eager torch)"
         lines = [f"{cell.name}: {path}: {why}"]
@@ -208,10 +210,10 @@ class RecurrentLayer(RecurrentModule):
             )
             lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")
             if kernels is not None and tensor.is_cuda:
-                kernel = fused.describe(cell, segment, self._sizes[0], tensor.dtype, tensor.get_device())
+                kernel = fused.describe(cell, segment, self._sizes[0], like.dtype, like.get_device())
                 lines.append(f"  {segment.name}: {kernel}")
             if kernels is not None:
-                kept = [kept_bytes(segment, self._sizes[0], tensor, recompute=mode) for mode in (False, True)]
+                kept = [kept_bytes(segment, self._sizes[0], like, recompute=mode) for mode in (False, True)]
                 lines.append(f"    a step of a column keeps {kept[0]} bytes for the backward, {kept[1]} with recompute")
         lines += [
             f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes

@@ -173,7 +173,7 @@ def test_without_a_compiler_the_package_has_no_library(tmp_path: Path) -> None:
     assert json.loads((package / "_rnncc.json").read_text())["library"] is None
 
 
-def test_first_key_follows_everything_it_stands_for() -> None:
+def test_first_key_follows_everything_it_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = find_toolchain()
     nvcc = Nvcc("nvcc", "release 13.0", ("sm_90a",))
     base = first_key(b"text", "stem", None, compiler, {})
@@ -187,7 +187,12 @@ def test_first_key_follows_everything_it_stands_for() -> None:
         first_key(b"text", "stem", None, None, {}),
         first_key(b"text", "stem", None, compiler, {"L": 3}),
     ]
-    assert len({base, *others}) == 8
+    for name in ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS"):
+        with monkeypatch.context() as setting:
+            setting.setenv(name, "-DRNNCC_SPIN_BUDGET=30000000")
+            others.append(first_key(b"text", "stem", nvcc, compiler, {}))
+            assert first_key(b"text", "stem", None, compiler, {}) == base  # nothing that nvcc makes
+    assert len({base, *others}) == 10
     assert digest("ab", "c") != digest("a", "bc")
 
 

@@ -14,6 +14,8 @@ from rnncc.stages.build.ninja import Command
 
 # No fast-math flag.
 FLAGS = ("-cubin", "-std=c++17", "-O3", "--expt-relaxed-constexpr")
+# From which nvcc takes more flags by itself.
+ENVIRONMENT = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,8 @@ class Nvcc:
 
     def key(self) -> str:
         """What of it a build depends on."""
-        return " ".join((self.version, *FLAGS, *self.architectures))
+        settings = (f"{name}={os.environ.get(name, '')}" for name in ENVIRONMENT)
+        return " ".join((self.version, *FLAGS, *self.architectures, *settings))
 
     def command(self, unit: DeviceUnit, architecture: str, include: tuple[str, ...]) -> Command:
         """Compiles a unit for an architecture; paths are relative to the package."""

@@ -1,0 +1,71 @@
+"""A package of the LSTM as first use of fused kernels sees it, without a GPU. The library is the GPU part of a
+package's, whose index grows."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rnncc.paths import cells_dir, templates_dir
+from rnncc.runtime import fused
+from rnncc.stages.build import own_code
+from rnncc.stages.build.toolchain import BINDING
+from tests.cuda.sources import write_sources
+from tests.runtime.first_use import CELL, SIZES
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The GPU part of the LSTM's library, host side."""
+    folder = tmp_path_factory.mktemp("host")
+    write_sources("lstm", folder)
+    torch_lib = Path(torch.__file__).parent / "lib"
+    subprocess.run(
+        ["g++", *BINDING, "-shared", f"-I{templates_dir() / 'include'}", "src/lstm_cuda.cpp", "-o", "lib.so",
+         f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu", "-lc10"],
+        cwd=folder, check=True,
+    )  # fmt: skip
+    return ctypes.CDLL(str(folder / "lib.so"))
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+class Spied:
+    """A library that counts the kernels it was given."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library, self.added = library, 0
+
+    def rnncc_add_kernels(self, folder: bytes) -> int:
+        count = int(self.library.rnncc_add_kernels(folder))
+        self.added += count
+        return count
+
+
+@pytest.fixture
+def spied(library: ctypes.CDLL, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spied]:
+    """A package of the LSTM without fused kernels, just opened."""
+    monkeypatch.setenv("RNNCC_CACHE_DIR", str(cache))
+    monkeypatch.delenv("RNNCC_COMPILE", raising=False)
+    text = (cells_dir() / "lstm.rnn").read_text(encoding="utf-8")
+    found: Any = Spied(library)
+    fused.attach(tmp_path, found, {"source": text, "stem": "lstm", "code": own_code(), "fused": {"lstm_0": ""}})
+    yield found
+    fused.attach(tmp_path, found, {})
+
+
+@pytest.fixture
+def on_gpu(spied: Spied, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`prepare` for the LSTM, as if the CPU's tensors were on a GPU."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    return lambda x: fused.prepare(CELL, CELL.segments[0], x, SIZES)

@@ -1,0 +1,20 @@
+"""The little of a package with the LSTM that first use reads."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from rnncc.runtime import fused
+
+SIZES = {"H": 64, "num_heads": 1, "I": 8}
+# As much of the LSTM's description as is read.
+SEGMENT = SimpleNamespace(name="lstm_0", states=(SimpleNamespace(width=lambda sizes: sizes["H"]),))
+CELL: Any = SimpleNamespace(name="LSTM", constants=(), sizes=(), segments=(SEGMENT,))
+
+
+def wanted(units: int = 64, dtype: torch.dtype = torch.bfloat16, **changed: Any) -> fused.Wanted:
+    given: dict[str, Any] = {"cell": CELL, "segment": "lstm_0", "heads": 1, "capability": (9, 0)}
+    return fused.Wanted(**{**given, "units": units, "dtype": dtype, **changed})
