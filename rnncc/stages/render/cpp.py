@@ -39,19 +39,19 @@ def number_text(value: float) -> str:
 
 
 def expression_text(expr: Expr, others: Mapping[str, str] = MappingProxyType({})) -> str:
-    """An expression of vectors. `others`: operators whose functions are not the library's, and where they stand."""
+    """An expression of vectors. `others`: forms of operators that take the place of the library's."""
     match expr:
         case Const(value):
             return f"rnncc::broadcast({number_text(value)})"
         case Ref(name):
             return name
         case Apply("pow", (base, Const(exponent))) if float(exponent).is_integer() and abs(exponent) <= _LARGEST_POWER:
-            return f"rnncc::powi<{int(exponent)}>({expression_text(base)})"
+            return f"rnncc::powi<{int(exponent)}>({expression_text(base, others)})"
         case Apply(operator, arguments):
             form = OPERATORS[operator].cpp
-            if _NAME.match(form):
-                home = others.get(operator, "rnncc")
-                return f"{home}::" + form.format(*(expression_text(argument, others) for argument in arguments))
+            if operator in others or _NAME.match(form):
+                function = others.get(operator, f"rnncc::{form}")
+                return function.format(*(expression_text(argument, others) for argument in arguments))
             # Infix forms take a number as it is beside a vector.
             plain = any(not isinstance(argument, Const) for argument in arguments)
             return form.format(

@@ -10,7 +10,10 @@ from rnncc.ir.kernel import Table
 from rnncc.stages.render.cpp import expression_text
 
 # Operators of fast.cuh.
-_FAST = {"tanh": "fast__", "sigmoid": "fast__"}
+_FAST = {
+    **{name: f"fast__::{name}({{0}})" for name in ("tanh", "sigmoid", "exp", "logsigmoid", "softplus")},
+    "div": "fast__::divide({0}, {1})",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,26 @@ RNNCC_DEVICE float exp2_fast(float x) {
   return y;
 }
 
+// log(1 + e), 0 <= e <= 1. Near zero 1 + e rounds: there, the series.
+RNNCC_DEVICE float log1p_fast(float e) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + e));
+  return e < 0.01f ? e * fmaf(e, -0.5f, 1.0f) : 0.69314718f * y;
+}
+
+// What serves both 16-bit dtypes.
+struct Fast16 {
+  RNNCC_DEVICE static float exp(float x) { return exp2_fast(1.4426950408889634f * x); }
+  RNNCC_DEVICE static float softplus(float x) { return x > 20.0f ? x : (x > 0.0f ? x : 0.0f) + log1p_fast(exp(-::fabsf(x))); }
+  RNNCC_DEVICE static float logsigmoid(float x) { return (x > 0.0f ? 0.0f : x) - log1p_fast(exp(-::fabsf(x))); }
+  // Within 2 ulp over the whole range.
+  RNNCC_DEVICE static float divide(float a, float b) {
+    float y;
+    asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+  }
+};
+
 template <class E>
 struct Fast;
 
@@ -20,10 +40,14 @@ template <>
 struct Fast<float> {
   RNNCC_DEVICE static float tanh(float x) { return rnncc::tanh(x); }
   RNNCC_DEVICE static float sigmoid(float x) { return rnncc::sigmoid(x); }
+  RNNCC_DEVICE static float exp(float x) { return rnncc::exp(x); }
+  RNNCC_DEVICE static float softplus(float x) { return rnncc::softplus(x); }
+  RNNCC_DEVICE static float logsigmoid(float x) { return rnncc::logsigmoid(x); }
+  RNNCC_DEVICE static float divide(float a, float b) { return a / b; }
 };
 
 template <>
-struct Fast<bfloat16> {
+struct Fast<bfloat16> : Fast16 {
   RNNCC_DEVICE static float tanh(float x) {
     float y;
     asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -33,7 +57,7 @@ struct Fast<bfloat16> {
 };
 
 template <>
-struct Fast<float16> {
+struct Fast<float16> : Fast16 {
   // The exponential of a negative number: no overflow.
   RNNCC_DEVICE static float sigmoid(float x) {
     const float e = exp2_fast(-1.4426950408889634f * ::fabsf(x));
