@@ -189,8 +189,4 @@ def fused_problems(hidden: int | None, heads: int | None, dtype: str | None) -> 
         if heads is not None or dtype is not None:
             raise click.UsageError("--heads and --dtype belong to --hidden: kernels are made for one size")
         return ()
-    if dtype == "fp32":
-        raise click.BadParameter(
-            "kernels for one size are 16-bit; float32 has those for every size", param_hint="--dtype"
-        )
     return (problem_of(hidden, heads, dtype),)

@@ -51,7 +51,7 @@ def build(
     """Compile the cells of each FILE into an importable package.
 
     It holds the CPU op and, for the targets, GPU kernels; both take every size and dtype at run time. With --hidden it
-    also holds kernels that keep the recurrent weights on chip, for that size and 16-bit --dtype (bf16).
+    also holds kernels that keep the recurrent weights on chip, for that size and --dtype (bf16).
     """
     from rnncc.compiler import build_package
 

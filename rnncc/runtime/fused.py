@@ -19,7 +19,7 @@ from .inputs import autocast_dtype
 from .spec import CellSpec, SegmentSpec, Sizes
 
 # dtype -> what the index of kernels calls it, and what rnncc does
-_DTYPES = {torch.bfloat16: ("bf16", "bf16"), torch.float16: ("f16", "fp16")}
+_DTYPES = {torch.float32: ("f32", "fp32"), torch.bfloat16: ("bf16", "bf16"), torch.float16: ("f16", "fp16")}
 _UNIT_BLOCK = 8  # units that a fused kernel has at a time
 _LOWEST_CAPABILITY = (9, 0)  # clusters of thread blocks
 
@@ -183,7 +183,7 @@ def _needless(wanted: Wanted) -> str | None:
     if why := _STATE.about["fused"][wanted.segment]:
         return f"its loop has no fused form: {why}"
     if wanted.dtype not in _DTYPES:
-        return f"fused kernels are for bfloat16 and float16, not {wanted.dtype}"
+        return f"fused kernels are for float32, bfloat16 and float16, not {wanted.dtype}"
     if wanted.units % _UNIT_BLOCK:
         return f"fused kernels are for heads of a multiple of {_UNIT_BLOCK} units, not {wanted.units}"
     return None

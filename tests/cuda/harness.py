@@ -25,12 +25,15 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CLASSES = {"lstm": "LSTM", "gru": "GRU", "elman": "Elman", "slstm": "sLSTM", "peepholelstm": "PeepholeLSTM"}
 # The sizes with kernels of their own, one package a cell: every family (gather, scatter, grid) and scope is among them.
 FUSED: Mapping[str, tuple[tuple[int, str], ...]] = {
-    "lstm": ((16, "bf16"), (64, "bf16"), (96, "fp16"), (256, "fp16"), (768, "bf16"), (1000, "fp16")),
-    "gru": ((64, "bf16"), (256, "bf16"), (768, "fp16")),
+    "lstm": (
+        (16, "bf16"), (64, "bf16"), (96, "fp16"), (256, "fp16"), (768, "bf16"), (1000, "fp16"), (192, "fp32"),
+        (512, "fp32"),
+    ),
+    "gru": ((64, "bf16"), (256, "bf16"), (768, "fp16"), (384, "fp32")),
     "elman": ((96, "bf16"),),
-    "slstm": ((64, "fp16"),),
+    "slstm": ((64, "fp16"), (128, "fp32")),
     "peepholelstm": ((64, "fp16"),),
-}
+}  # fmt: skip
 
 
 class Packages:

@@ -15,8 +15,8 @@ import torch
 
 from tests.cuda.harness import DEVICE, DTYPES, FUSED, Packages, draw
 
-# gather and scatter in one block and in clusters, grid, and alternating in two dtypes.
-CASES = ((64, ""), (256, ""), (768, ""), (40, "bf16"), (40, "fp32"))
+# gather and scatter in one block and in clusters, grid, the same of float32, and alternating in two dtypes.
+CASES = ((64, ""), (256, ""), (768, ""), (192, ""), (512, ""), (40, "bf16"), (40, "fp32"))
 
 
 def main() -> None:

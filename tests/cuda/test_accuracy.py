@@ -38,9 +38,11 @@ def test_both_ways_are_the_same_calls(accuracy: Any, packages: Packages) -> None
         ("lstm", 256, "fp16"),
         ("lstm", 768, "bf16"),
         ("lstm", 256, "fp32"),
+        ("lstm", 512, "fp32"),
         ("gru", 256, "bf16"),
         ("gru", 768, "fp16"),
         ("gru", 256, "fp32"),
+        ("gru", 384, "fp32"),
     ],
 )
 def test_as_true_as_cudnn(cell: str, units: int, dtype: str, part: str, accuracy: Any, packages: Packages) -> None:

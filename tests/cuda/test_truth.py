@@ -21,9 +21,12 @@ COVERING = (
     (1, 3, 3, 768), (1, 200, 3, 768), (7, 16, 12, 768), (1024, 1, 1, 768),
     (1, 16, 3, 1000), (1, 200, 12, 1000), (7, 3, 1, 1000), (1024, 1, 12, 1000),
 )  # fmt: skip
-# What these leave out: long sequences of the widest kernels, and batches between their limits.
+# What the sizes leave out: long sequences of the widest kernels, and batches between their limits.
 MORE = ((1024, 16, 1, 768), (1024, 16, 12, 64), (40, 40, 1, 768), (33, 64, 1, 1000), (20, 70, 3, 256))
-OTHERS = (("elman", 96, "bf16"), ("slstm", 64, "fp16"), ("peepholelstm", 64, "fp16"))
+OTHERS = (
+    ("elman", 96, "bf16"), ("slstm", 64, "fp16"), ("peepholelstm", 64, "fp16"), ("lstm", 192, "fp32"),
+    ("lstm", 512, "fp32"), ("gru", 384, "fp32"), ("slstm", 128, "fp32"),
+)  # fmt: skip
 
 
 def test_the_cases_cover_every_pair() -> None:
@@ -44,7 +47,7 @@ def test_fused(cell: str, steps: int, columns: int, heads: int, units: int, pack
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("cell", "units", "dtype"), OTHERS)
-def test_fused_loops_of_other_cells(cell: str, units: int, dtype: str, packages: Packages) -> None:
+def test_fused_loops_of_other_cells_and_in_float32(cell: str, units: int, dtype: str, packages: Packages) -> None:
     for steps, columns, heads in ((1, 1, 1), (7, 3, 12), (33, 16, 3), (9, 200, 1), (200, 16, 1)):
         assert_true(draw(packages(cell), cell, units, heads, columns, steps, DTYPES[dtype]), DTYPES[dtype])
 

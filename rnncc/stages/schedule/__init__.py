@@ -73,9 +73,6 @@ def _for_more_and_more(answer: _Answer, solve: Callable[[int, Iterable[str]], _A
 def _unfit(problem: Problem) -> tuple[Limit, ...]:
     """What all fused kernels ask of a problem, where it does not give that."""
     limits = []
-    # The kernels are there (resident.cuh) and compile; until a GPU has shown that they are right nobody gets them.
-    if problem.dtype == "fp32":
-        limits.append(Limit("dtype", "fused kernels are released for 16-bit numbers", problem.dtype))
     if problem.units % UNIT_BLOCK:
         limits.append(Limit("units", "a warp has 8 of them at a time", f"{problem.units} % {UNIT_BLOCK} == 0"))
     return tuple(limits)
