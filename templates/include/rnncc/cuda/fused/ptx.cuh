@@ -60,9 +60,6 @@ RNNCC_DEVICE void barrier_init_visible() { asm volatile("fence.mbarrier_init.rel
 RNNCC_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-RNNCC_DEVICE void barrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _,[%0];" ::"r"(barrier) : "memory");
-}
 // try_wait sleeps for a time that the hardware chooses: polls that are counted are test_waits.
 #ifdef RNNCC_SPIN_BUDGET
 #define RNNCC_BARRIER_POLL "test_wait"
