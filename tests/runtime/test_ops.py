@@ -47,7 +47,7 @@ def arguments(
     weights = [getattr(layer, f"{weight.attribute}_l0") for weight in loop.weights]
     states = [random(B, state.width(sizes)) for state in segment.states]
     return kernels_of(layer).forward[segment.name], (
-        streams, weights, states, None, lengths, reset, None, [], op_sizes(layer.spec, sizes), 1, False,
+        streams, weights, states, None, lengths, reset, None, [], op_sizes(layer.spec, sizes), 1, [False],
         list(range(len(segment.sequences))), True, recompute,
     )  # fmt: skip
 
