@@ -77,6 +77,9 @@ struct FusedCall {
   FusedTensors<Step> directions[2];
 };
 
+// Begins one of the two loops: what both compute stays in each, where it holds registers no longer than it must.
+RNNCC_DEVICE void part() { asm volatile("" ::: "memory"); }
+
 // Where a block works: blocks of a head and group of columns lie next to each other, as those of a cluster do.
 struct Seat {
   int rank, head, first_column, columns;
