@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .base import RecurrentModule, document_delays
 from .inputs import StatesLike, read_inputs, read_states
-from .run import run_direction
+from .run import Direction, run_directions
 from .spec import CellSpec
 
 
@@ -79,7 +79,9 @@ class RecurrentCell(RecurrentModule):
         here = {name: state[0] for name, state in states.items()} if states is not None else None
         initial = self._initial_states(here, self._sizes, parameters, x, x.shape[1])
         kernels, _ = self._choose(x)
-        output, finals = run_direction(cell, kernels, given.inputs, parameters, initial, self.constants, self._sizes)
+        ((output, finals),) = run_directions(
+            cell, kernels, given.inputs, [Direction(parameters, initial)], self.constants, self._sizes
+        )
 
         def shaped(value: Tensor) -> Tensor:
             return value if given.batched else value.squeeze(0)

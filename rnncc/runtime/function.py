@@ -101,7 +101,7 @@ def run_function(
         sequences, last = run_segment(
             cell, segment, chosen, read or given_streams[:1], [by_name[weight.name] for weight in loop.weights],
             [initial[state.name] for state in segment.states], per_column, per_step,
-            [numbers[name] for name in segment.constants], sizes, reverse, wanted, recompute,
+            [numbers[name] for name in segment.constants], sizes, [reverse], wanted, recompute,
         )  # fmt: skip
         values |= {segment.sequences[i].name: sequence for i, sequence in zip(wanted, sequences, strict=True)}
         finals |= {state.name: final for state, final in zip(segment.states, last, strict=True)}

@@ -13,7 +13,7 @@ from . import fused, torch_names
 from .base import RecurrentModule, check_flags, document_delays
 from .inputs import Reset, StatesLike, autocast_dtype, read_inputs, read_states
 from .ops import kept_bytes
-from .run import run_direction
+from .run import Direction, run_directions
 from .sizes import check_int, check_size
 from .spec import CellSpec, InputSpec, StateSpec
 
@@ -149,23 +149,23 @@ class RecurrentLayer(RecurrentModule):
         finals: dict[str, list[Tensor]] = {state.name: [] for state in (*cell.states, *cell.input_delays)}
         layer_input = x
         for layer in range(self.num_layers):
-            outputs = []
-            for direction in range(directions):
-                place = layer * directions + direction
-                sizes = self._sizes[place]
+            first = layer * directions
+            sizes = self._sizes[first]
+            both = []
+            for place in range(first, first + directions):
                 parameters = self._parameters_of(sizes, self._suffixes[place], x)
                 here = {name: state[place] for name, state in states.items()} if states is not None else None
                 initial = self._initial_states(here, sizes, parameters, x, columns)
-                inputs = {**given.inputs, cell.inputs[0].name: layer_input}
-                output, last = run_direction(
-                    cell, kernels, inputs, parameters, initial, self.constants, sizes,
-                    reverse=direction == 1, lengths=given.lengths, reset=given.reset,
-                    recompute=self.recompute,
-                )  # fmt: skip
-                outputs.append(output)
+                both.append(Direction(parameters, initial, reverse=place > first))
+            inputs = {**given.inputs, cell.inputs[0].name: layer_input}
+            results = run_directions(
+                cell, kernels, inputs, both, self.constants, sizes,
+                lengths=given.lengths, reset=given.reset, recompute=self.recompute,
+            )  # fmt: skip
+            for _, last in results:
                 for name, final in last.items():
                     finals[name].append(final)
-            layer_input = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+            layer_input = results[0][0] if directions == 1 else torch.cat([output for output, _ in results], -1)
             if self.dropout and layer + 1 < self.num_layers:
                 layer_input = nn.functional.dropout(layer_input, self.dropout, self.training)
         output = layer_input

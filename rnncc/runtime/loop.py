@@ -10,6 +10,35 @@ from torch import Tensor
 from .spec import SegmentSpec, Sizes
 
 
+def shares(tensors: Sequence[Tensor], directions: int) -> list[Sequence[Tensor]]:
+    """The tensors of each direction."""
+    each = len(tensors) // directions
+    return [tensors[k * each : (k + 1) * each] for k in range(directions)]
+
+
+def run_loops(
+    segment: SegmentSpec,
+    streams: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    states: Sequence[Tensor],
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    constants: Sequence[float],
+    sizes: Sizes,
+    reverse: Sequence[bool],
+    wanted: Sequence[int],
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Arguments and results as the op's: those of `run_loop`, one direction after the other."""
+    all_sequences: list[Tensor] = []
+    all_finals: list[Tensor] = []
+    groups = [shares(group, len(reverse)) for group in (streams, weights, states)]
+    for s, w, h, backwards in zip(*groups, reverse, strict=True):
+        sequences, finals = run_loop(segment, s, w, h, lengths, reset, constants, sizes, backwards, wanted)
+        all_sequences += sequences
+        all_finals += finals
+    return all_sequences, all_finals
+
+
 def run_loop(
     segment: SegmentSpec,
     streams: Sequence[Tensor],
@@ -22,7 +51,7 @@ def run_loop(
     reverse: bool,
     wanted: Sequence[int],
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Arguments and results as the op's: the wanted sequences [T, B, width] and the final states [B, width].
+    """One direction: the wanted sequences [T, B, width] and the final states [B, width].
 
     Sequences have the streams' dtype, final states that of the states given. 16-bit tensors are computed in float32.
     """

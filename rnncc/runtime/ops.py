@@ -12,19 +12,21 @@ import torch
 from torch import Tensor
 
 from .autograd import autograd_of_lists, autograd_of_tensors, unrecorded
-from .loop import run_loop
+from .loop import run_loops, shares
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
 
+# `reverse` has an entry for each direction of the layer. Lists of tensors, given or returned, hold those of the first
+# direction first; indices of gradients count through all directions, `sequences` names those wanted of each.
 FORWARD = (
     "(Tensor[] streams, Tensor[] weights, Tensor[] states, Tensor? offsets, Tensor? lengths, Tensor? reset, "
-    "Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool reverse, int[] sequences, bool training, "
-    "bool recompute) "
+    "Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool[] reverse, int[] sequences, "
+    "bool training, bool recompute) "
     "-> (Tensor[] sequences, Tensor[] final, Tensor[] saved)"
 )
 BACKWARD = (
     "(Tensor[] d_sequences, int[] d_sequence_index, Tensor[] d_final, int[] d_final_index, Tensor[] streams, "
     "Tensor[] weights, Tensor[] states, Tensor[] saved, Tensor? offsets, Tensor? lengths, Tensor? reset, "
-    "Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool reverse, bool[] needs) "
+    "Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool[] reverse, bool[] needs) "
     "-> (Tensor[] d_streams, Tensor[] d_weights, Tensor[] d_states)"
 )
 LINEAR = "(Tensor x, Tensor weight, Tensor? bias) -> Tensor"
@@ -100,7 +102,7 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
 
     def fake_forward(
         streams: Any, weights: Any, states: Any, offsets: Any, lengths: Any, reset: Any, seed: Any,
-        constants: Any, sizes: Any, num_heads: Any, reverse: bool, sequences: Any, training: bool, recompute: bool,
+        constants: Any, sizes: Any, num_heads: Any, reverse: Any, sequences: Any, training: bool, recompute: bool,
     ) -> Any:  # fmt: skip
         first = streams[0]
         _check_devices(first, (*streams, *weights, *states, lengths, reset))
@@ -111,17 +113,21 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
             return first.new_empty((steps, columns, what.width(n)), dtype=dtype)  # type: ignore[no-any-return]
 
         loop = loop_of(lengths, reset)
-        saved = []
+        kept = []
         if training:
             dtypes, where = _saved_dtypes(loop, first), _shared(loop, first, sequences)
-            saved = [make(loop.saved[i], dtypes[i]) for i in loop.kept(recompute) if where[i] < 0]
-        finals = [state.new_empty((columns, spec.width(n))) for state, spec in zip(states, segment.states, strict=True)]
-        return [make(segment.sequences[i], first.dtype) for i in sequences], finals, saved
+            kept = [(loop.saved[i], dtypes[i]) for i in loop.kept(recompute) if where[i] < 0]
+        finals = [
+            state.new_empty((columns, spec.width(n)))
+            for state, spec in zip(states, segment.states * len(reverse), strict=True)
+        ]
+        returned = [make(segment.sequences[i], first.dtype) for _ in reverse for i in sequences]
+        return returned, finals, [make(*what) for _ in reverse for what in kept]
 
     def fake_backward(
         d_sequences: Any, d_sequence_index: Any, d_final: Any, d_final_index: Any,
         streams: Any, weights: Any, states: Any, saved: Any, offsets: Any, lengths: Any, reset: Any, seed: Any,
-        constants: Any, sizes: Any, num_heads: Any, reverse: bool, needs: Any,
+        constants: Any, sizes: Any, num_heads: Any, reverse: Any, needs: Any,
     ) -> Any:  # fmt: skip
         result = []
         first = 0
@@ -139,12 +145,16 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         fresh = iter(extra)
         loop = loop_of(lengths, reset)
         where = _shared(loop, streams[0], wanted)
-        saved = [next(fresh) if where[i] < 0 else sequences[where[i]] for i in loop.kept(recompute)]
+        saved = [
+            next(fresh) if where[i] < 0 else returned[where[i]]
+            for returned in shares(sequences, len(reverse))
+            for i in loop.kept(recompute)
+        ]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*extra)
         ctx.save_for_backward(*streams, *weights, *states, *saved, lengths, reset)
         ctx.counts = (len(streams), len(weights), len(states), len(saved))
-        ctx.rest = (list(constants), list(sizes), num_heads, reverse, list(wanted))
+        ctx.rest = (list(constants), list(sizes), num_heads, list(reverse), list(wanted))
 
     def backward(ctx: Any, given_gradients: Any, needs: Any) -> Any:
         d_sequences, d_final, _ = given_gradients
@@ -157,7 +167,8 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
                 segment, _named(cell, sizes, num_heads), streams, weights, states, lengths, reset,
                 constants, reverse, wanted, d_sequences, d_final, needs,
             )  # fmt: skip
-        given = [(i, d) for i, d in zip(wanted, d_sequences, strict=True) if d is not None]
+        places = [k * len(segment.sequences) + i for k in range(len(reverse)) for i in wanted]
+        given = [(i, d) for i, d in zip(places, d_sequences, strict=True) if d is not None]
         given_final = [(i, d) for i, d in enumerate(d_final) if d is not None]
         made = unrecorded(
             backward_op,
@@ -251,7 +262,7 @@ def _differentiable(
     lengths: Tensor | None,
     reset: Tensor | None,
     constants: list[float],
-    reverse: bool,
+    reverse: list[bool],
     wanted: list[int],
     d_sequences: Sequence[Tensor | None],
     d_final: Sequence[Tensor | None],
@@ -262,7 +273,7 @@ def _differentiable(
     with torch.enable_grad():
         # Aliases: autograd.grad must see each argument as independent of the others.
         groups = [[tensor.view_as(tensor) for tensor in group] for group in (streams, weights, states)]
-        sequences, finals = run_loop(
+        sequences, finals = run_loops(
             segment, groups[0], groups[1], groups[2], lengths, reset, constants, sizes, reverse, wanted
         )
     outputs, d_outputs = [], []

@@ -1,4 +1,4 @@
-"""One direction of one layer: prologue, then each segment's batched part and loop, then the epilogue."""
+"""The directions of one layer: prologue, then each segment's batched part and loop, then the epilogue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from . import fused
 from .inputs import active_steps
-from .loop import run_loop
+from .loop import run_loops, shares
 from .ops import Kernels, op_sizes
 from .rows import concat, widen
 from .spec import CellSpec, SegmentSpec, Sizes
@@ -110,52 +110,69 @@ def refuse_forward_mode() -> None:
         )
 
 
-def run_direction(
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """What each direction of a layer has for its own. `states`: every state's initial value, and every delay's."""
+
+    parameters: Mapping[str, Tensor]
+    states: Mapping[str, Tensor]
+    reverse: bool = False
+
+
+def run_directions(
     cell: CellSpec,
     kernels: Kernels | None,
     inputs: Mapping[str, Tensor],
-    parameters: Mapping[str, Tensor],
-    states: Mapping[str, Tensor],
+    directions: Sequence[Direction],
     constants: Mapping[str, float],
     sizes: Sizes,
     *,
-    reverse: bool = False,
     lengths: Tensor | None = None,
     reset: Tensor | None = None,
     recompute: bool = False,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The output [T, B, width] and the final states [B, width] by name.
+) -> list[tuple[Tensor, dict[str, Tensor]]]:
+    """For each direction the output [T, B, width] and the final states [B, width] by name.
 
-    `inputs` are [T, B, width] and begin with x; `states` holds every state's initial value, and every delay's.
-    `recompute`: kernels keep only states for the backward.
+    `inputs` are [T, B, width] and begin with x. `recompute`: kernels keep only states for the backward.
     """
     first = next(iter(inputs.values()))
-    finals: dict[str, Tensor] = {}
-    tools = Tools(kernels, first, lengths, reset, reverse, states, finals)
-    values: dict[str, Tensor] = dict(inputs)
-    cell.prologue(values, parameters, constants, sizes)
+    masked = lengths is not None or reset is not None
+    all_finals: list[dict[str, Tensor]] = [{} for _ in directions]
+    all_values: list[dict[str, Tensor]] = [dict(inputs) for _ in directions]
+    all_tools = [
+        Tools(kernels, first, lengths, reset, own.reverse, own.states, finals)
+        for own, finals in zip(directions, all_finals, strict=True)
+    ]
+    for own, values in zip(directions, all_values, strict=True):
+        cell.prologue(values, own.parameters, constants, sizes)
     for segment in cell.segments:
-        streams = segment.batched(values, parameters, constants, sizes, tools)
-        masked = lengths is not None or reset is not None
         loop = segment.masked if masked else segment.plain
-        weights = [parameters[weight.attribute] if weight.attribute else values[weight.name] for weight in loop.weights]
-        initial = [states[state.name] for state in segment.states]
+        streams: list[Tensor] = []
+        weights: list[Tensor] = []
+        initial: list[Tensor] = []
+        for own, values, tools in zip(directions, all_values, all_tools, strict=True):
+            streams += segment.batched(values, own.parameters, constants, sizes, tools)
+            weights += [own.parameters[w.attribute] if w.attribute else values[w.name] for w in loop.weights]
+            initial += [own.states[state.name] for state in segment.states]
         numbers = [float(constants[name]) for name in segment.constants]
         wanted = list(segment.needed)
         sequences, last = run_segment(
-            cell, segment, kernels, streams, weights, initial, lengths, reset, numbers, sizes, reverse, wanted,
-            recompute,
+            cell, segment, kernels, streams, weights, initial, lengths, reset, numbers, sizes,
+            [own.reverse for own in directions], wanted, recompute,
         )  # fmt: skip
-        for index, sequence in zip(wanted, sequences, strict=True):
-            values[segment.sequences[index].name] = sequence
-        for state, final in zip(segment.states, last, strict=True):
-            finals[state.name] = final
-    cell.epilogue(values, parameters, constants, sizes, tools)
-    output = values[cell.output]
-    if lengths is not None:
-        output = torch.where(active_steps(first.shape[0], lengths).unsqueeze(-1), output, 0)
-    width = cell.output_width(sizes)
-    return output.expand(*first.shape[:2], width), finals
+        for values, made in zip(all_values, shares(sequences, len(directions)), strict=True):
+            values |= {segment.sequences[i].name: sequence for i, sequence in zip(wanted, made, strict=True)}
+        for finals, made in zip(all_finals, shares(last, len(directions)), strict=True):
+            finals |= {state.name: final for state, final in zip(segment.states, made, strict=True)}
+    active = None if lengths is None else active_steps(first.shape[0], lengths).unsqueeze(-1)
+    results = []
+    for own, values, tools in zip(directions, all_values, all_tools, strict=True):
+        cell.epilogue(values, own.parameters, constants, sizes, tools)
+        output = values[cell.output]
+        if active is not None:
+            output = torch.where(active, output, 0)
+        results.append((output.expand(*first.shape[:2], cell.output_width(sizes)), tools.finals))
+    return results
 
 
 def run_segment(
@@ -169,13 +186,13 @@ def run_segment(
     reset: Tensor | None,
     constants: Sequence[float],
     sizes: Sizes,
-    reverse: bool,
+    reverse: Sequence[bool],
     wanted: Sequence[int],
     recompute: bool,
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """One loop, by its op or by the reference."""
+    """One loop, by its op or by the reference; `reverse` and the lists of tensors as the op's."""
     if kernels is None:
-        return run_loop(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted)
+        return run_loops(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted)
     if streams[0].is_cuda and not torch.compiler.is_compiling():
         fused.prepare(cell, segment, streams[0], sizes)
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (*streams, *weights, *states))

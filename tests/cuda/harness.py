@@ -60,12 +60,17 @@ class Packages:
         return {words[-1]: next(word for word in words if word in FAMILIES) for words in lines}
 
 
-def kernels_of(run: Callable[[], object]) -> set[str]:
-    """The names of the kernels that a call runs."""
+def launches_of(run: Callable[[], object]) -> list[str]:
+    """The names of the kernels that a call runs, one a launch."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         run()
         torch.cuda.synchronize()
-    return {event.name for event in profile.events()}
+    return [event.name for event in profile.events()]
+
+
+def kernels_of(run: Callable[[], object]) -> set[str]:
+    """The names of the kernels that a call runs."""
+    return set(launches_of(run))
 
 
 @dataclass(frozen=True)

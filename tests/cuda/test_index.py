@@ -116,6 +116,8 @@ def test_of_an_index_that_cannot_be_read_nothing_is_taken(text: str, tmp_path: P
         ("grid", 16, 1, 17, 2, (9, 2, 1)),
         ("grid", 8, 3, 8, 2, (0, 0, 0)),
         ("grid", 32, 2, 1, 5, (1, 1, 1)),
+        ("gather", 8, 24, 16, 132, (4, 4, 1)),  # two directions of 12 heads
+        ("grid", 8, 2, 16, 2, (0, 0, 0)),  # two directions, each of which would take both places
     ],
 )
 def test_columns_are_shared_out(

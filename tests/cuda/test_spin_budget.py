@@ -19,7 +19,7 @@ FUSED = "".join(
     f'#include "rnncc/cuda/fused/{family}.cuh"\n#include "lstm_steps.cuh"\n'
     f"using {family} = rnncc::{family.capitalize()}Shape<rnncc::lstm_0_inference_step<rnncc::bfloat16>, {arguments}>;\n"
     f"__global__ void {family}_kernel(const __grid_constant__ rnncc::FusedCall<{family}::Step> call) {{\n"
-    f"  rnncc::fused_{family}<{family}>(call);\n}}\n"
+    f"  rnncc::fused_{family}<{family}>(call, call.directions[0]);\n}}\n"
     for family, arguments in SHAPES.items()
 )
 ALTERNATING = (

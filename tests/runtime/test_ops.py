@@ -47,7 +47,7 @@ def arguments(
     weights = [getattr(layer, f"{weight.attribute}_l0") for weight in loop.weights]
     states = [random(B, state.width(sizes)) for state in segment.states]
     return kernels_of(layer).forward[segment.name], (
-        streams, weights, states, None, lengths, reset, None, [], op_sizes(layer.spec, sizes), 1, False,
+        streams, weights, states, None, lengths, reset, None, [], op_sizes(layer.spec, sizes), 1, [False],
         list(range(len(segment.sequences))), True, recompute,
     )  # fmt: skip
 
@@ -247,3 +247,67 @@ def test_no_memory_grows() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     run(1000)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4096
+
+
+def both_directions(masked: bool) -> tuple[Any, list[tuple[Any, ...]], tuple[Any, ...]]:
+    """The LSTM's forward op, tensors of two directions, and its other arguments up to `reverse`."""
+    masks: dict[str, Any] = {"lengths": torch.tensor([4, 2]), "reset": torch.rand(T, B) > 0.5} if masked else {}
+    op, given = arguments(make("lstm", "LSTM"), **masks)
+    other = tuple([torch.randn_like(t).requires_grad_() for t in group] for group in given[:3])
+    return op, [given[:3], other], given[3:10]
+
+
+def one_after_the_other(groups: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The lists of all directions as one list each, the first direction's tensors first."""
+    return tuple([tensor for part in parts for tensor in part] for parts in zip(*groups, strict=True))
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_directions_of_one_call_are_those_of_two(masked: bool, recompute: bool) -> None:
+    op, groups, rest = both_directions(masked)
+    last = ([0], True, recompute)
+    together = op(*one_after_the_other(groups), *rest, [False, True], *last)
+    apart = [op(*group, *rest, [reverse], *last) for group, reverse in zip(groups, (False, True), strict=True)]
+    expected = one_after_the_other(apart)
+    assert all(torch.equal(a, b) for x, y in zip(together, expected, strict=True) for a, b in zip(x, y, strict=True))
+    inputs = [tensor for group in one_after_the_other(groups) for tensor in group]
+    # No gradient comes for what the second direction returns last.
+    values, same_values = ([*made[0], *made[1]][:-1] for made in (together, expected))
+    flowing = [torch.randn_like(value) for value in values]
+    found = torch.autograd.grad(values, inputs, flowing)
+    assert all(torch.equal(a, b) for a, b in zip(found, torch.autograd.grad(same_values, inputs, flowing), strict=True))
+
+
+def test_opcheck_of_two_directions() -> None:
+    for masked, recompute in ((False, False), (True, True)):
+        op, groups, rest = both_directions(masked)
+        given = (*one_after_the_other(groups), *rest, [False, True], [1, 0], True, recompute)
+        assert set(torch.library.opcheck(op, given).values()) == {"SUCCESS"}
+
+
+def test_directions_that_differ_are_refused() -> None:
+    op, groups, rest = both_directions(masked=False)
+    streams, weights, states = ([t.detach() for t in group] for group in one_after_the_other(groups))
+    last = ([0], False, False)
+    assert "no direction" in raised(lambda: op(streams, weights, states, *rest, [], *last))
+    assert "expected 1 streams, got 0" in raised(lambda: op(streams[:1], weights, states, *rest, [False, True], *last))
+    longer = [streams[0], torch.cat([streams[1]] * 2)]
+    assert "the same T" in raised(lambda: op(longer, weights, states, *rest, [False, True], *last))
+    mixed = [streams[0], streams[1].float()]
+    assert "all directions" in raised(
+        lambda: op(mixed, [weights[0], weights[1].float()], [*states[:2], *(s.float() for s in states[2:])], *rest,
+                   [False, True], *last)
+    )  # fmt: skip
+
+
+def test_no_steps_of_two_directions() -> None:
+    op, groups, rest = both_directions(masked=False)
+    streams, weights, states = one_after_the_other(groups)
+    empty = [stream.detach()[:0].requires_grad_() for stream in streams]
+    _, finals, _ = op(empty, weights, states, *rest, [False, True], [0], True, False)
+    assert all(torch.equal(final, state) for final, state in zip(finals, states, strict=True))
+    flowing = [torch.randn_like(final) for final in finals]
+    found = torch.autograd.grad(finals, [*weights, *states], flowing)
+    assert all(not gradient.any() for gradient in found[: len(weights)])
+    assert all(torch.equal(gradient, given) for gradient, given in zip(found[len(weights) :], flowing, strict=True))

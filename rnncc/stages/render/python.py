@@ -78,9 +78,9 @@ def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
             saved_rounded=", ".join(str(rounded).lower() for rounded in saved_rounded(adjoint)),
             weight_elements=widths([_elements(of, weight.members) for weight in part.weights]),
             saved_widths=widths([values[name].width for name in saved_names(adjoint)]),
-            device_functions=tuple(f"void {prefix}_{d}_cuda(const rnncc_{d}_call*, int32_t);" for d in directions)
-            if cuda
-            else (),
+            device_functions=tuple(
+                f"void {prefix}_{d}_cuda(const rnncc_{d}_call*, int32_t, int32_t);" for d in directions if cuda
+            ),
             device_pointers=", ".join(f"{prefix}_{d}_cuda" if cuda else "nullptr" for d in directions),
         )
 

@@ -6,58 +6,75 @@
 
 namespace rnncc {
 
+// What a direction's forward writes.
+struct Outputs {
+  std::vector<rnncc_tensor> sequences, finals, saved;
+};
+
+// Makes a direction's outputs, behind those of the directions before.
+inline Outputs make_outputs(const Run& run, const std::vector<int64_t>& wanted, bool training, bool recomputes,
+                            std::vector<Tensor>& sequences, std::vector<Tensor>& finals, std::vector<Tensor>& saved) {
+  const rnncc_segment& segment = run.segment;
+  Outputs out;
+  out.sequences.resize(segment.sequences, {nullptr, 0, 0, run.type});
+  out.saved.resize(run.loop.saved, {nullptr, 0, 0, run.compute});
+  std::vector<bool> returned(segment.sequences, false);  // data would not tell: an empty tensor has none
+  for (int64_t index : wanted) {
+    if (index < 0 || index >= segment.sequences) run.error("there is no sequence " + std::to_string(index));
+    if (returned[index]) run.error("sequence " + std::to_string(index) + " is wanted twice");
+    returned[index] = true;
+    sequences.push_back(empty({run.steps, run.columns, run.sequence_widths[index]}, torch_dtype(run.type), run.device));
+    out.sequences[index] = describe(sequences.back());
+  }
+  for (int32_t i = 0; i < segment.states; ++i) {
+    finals.push_back(empty({run.columns, run.state_widths[i]}, run.states[i].torch_type(), run.device));
+    out.finals.push_back(describe(finals.back()));
+    if (run.is_empty()) RNNCC_TORCH(aoti_torch_copy_(finals.back().get(), run.states[i].get(), 0));
+  }
+  for (int32_t i = 0; training && i < run.loop.saved; ++i) {
+    if (recomputes && run.loop.saved_state[i] < 0) continue;
+    // A state's sequence that is returned in the dtype that the backward reads is not stored twice.
+    const int32_t same = run.loop.saved_sequence[i];
+    if (same >= 0 && run.type == run.saved_type(i) && returned[same]) {
+      out.saved[i] = out.sequences[same];
+      continue;
+    }
+    saved.push_back(empty({run.steps, run.columns, run.saved_widths[i]}, torch_dtype(run.saved_type(i)), run.device));
+    out.saved[i] = describe(saved.back());
+  }
+  return out;
+}
+
 // The name of what the generated table holds, as a template argument.
 template <const rnncc_segment& S>
 void forward_op(StableValue* stack, uint64_t, uint64_t) {
   Arguments given(stack, stack + 3);
   const std::vector<int64_t> wanted = take_integers(stack[11]);
   const bool training = as_bool(stack[12]), recomputes = as_bool(stack[13]);
-  Run run(S, std::move(given));
-
+  const std::vector<Run> runs = make_runs(S, std::move(given));
   std::vector<Tensor> sequences, finals, saved;
-  std::vector<rnncc_tensor> out(S.sequences, rnncc_tensor{nullptr, 0, 0, run.type});
-  std::vector<bool> returned(S.sequences, false);  // data would not tell: an empty tensor has none
-  for (int64_t index : wanted) {
-    if (index < 0 || index >= S.sequences) run.error("there is no sequence " + std::to_string(index));
-    if (returned[index]) run.error("sequence " + std::to_string(index) + " is wanted twice");
-    returned[index] = true;
-    sequences.push_back(empty({run.steps, run.columns, run.sequence_widths[index]}, torch_dtype(run.type), run.device));
-    out[index] = describe(sequences.back());
+  std::vector<Outputs> outputs;
+  for (const Run& run : runs) outputs.push_back(make_outputs(run, wanted, training, recomputes, sequences, finals, saved));
+  std::vector<rnncc_forward_call> calls;
+  for (size_t d = 0; d < runs.size(); ++d) {
+    const Run& run = runs[d];
+    Outputs& out = outputs[d];
+    calls.push_back({run.steps, run.columns, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
+                     run.described_streams.data(), run.described_weights.data(), run.described_states.data(),
+                     out.sequences.data(), out.finals.data(), out.saved.data()});
   }
-  std::vector<rnncc_tensor> last;
-  for (int32_t i = 0; i < S.states; ++i) {
-    finals.push_back(empty({run.columns, run.state_widths[i]}, run.states[i].torch_type(), run.device));
-    last.push_back(describe(finals.back()));
-  }
-  std::vector<rnncc_tensor> kept(run.loop.saved, rnncc_tensor{nullptr, 0, 0, run.compute});
-  for (int32_t i = 0; training && i < run.loop.saved; ++i) {
-    if (recomputes && run.loop.saved_state[i] < 0) continue;
-    // A state's sequence that is returned in the dtype that the backward reads is not stored twice.
-    const int32_t same = run.loop.saved_sequence[i];
-    if (same >= 0 && run.type == run.saved_type(i) && returned[same]) {
-      kept[i] = out[same];
-      continue;
-    }
-    saved.push_back(empty({run.steps, run.columns, run.saved_widths[i]}, torch_dtype(run.saved_type(i)), run.device));
-    kept[i] = describe(saved.back());
-  }
-  if (run.is_empty()) {
-    for (int32_t i = 0; i < S.states; ++i) RNNCC_TORCH(aoti_torch_copy_(finals[i].get(), run.states[i].get(), 0));
-  } else {
-    run.forward({run.steps, run.columns, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
-                 run.described_streams.data(), run.described_weights.data(), run.described_states.data(), out.data(),
-                 last.data(), kept.data()});
-  }
+  if (!runs[0].is_empty()) runs[0].forward(calls);
   stack[0] = give(std::move(sequences));
   stack[1] = give(std::move(finals));
   stack[2] = give(std::move(saved));
 }
 
-// New tensors like those given, where wanted; `described` gets one entry for each, with null data where not wanted.
-inline std::vector<Tensor> gradients(const std::vector<Tensor>& like, size_t count, const std::vector<bool>& needs,
-                                     size_t first, std::vector<rnncc_tensor>& described) {
-  std::vector<Tensor> made;
-  for (size_t i = 0; i < count; ++i) {
+// New tensors like those given, behind `made`, where `needs` has them from `first` on; a description of each, with null data
+// where not wanted.
+inline std::vector<rnncc_tensor> make_gradients(const std::vector<Tensor>& like, const std::vector<bool>& needs, size_t first,
+                                                std::vector<Tensor>& made) {
+  std::vector<rnncc_tensor> described;
+  for (size_t i = 0; i < like.size(); ++i) {
     if (needs[first + i]) {
       made.push_back(empty(sizes_of(like[i]), like[i].torch_type(), like[i].device()));
       described.push_back(describe(made.back()));
@@ -65,82 +82,105 @@ inline std::vector<Tensor> gradients(const std::vector<Tensor>& like, size_t cou
       described.push_back({nullptr, 0, 0, like[i].dtype()});
     }
   }
-  return made;
+  return described;
+}
+
+// The gradients that came, of some of the tensors that the forward returned; `index` counts through all directions.
+struct Received {
+  std::vector<Tensor> tensors;
+  std::vector<int64_t> index;
+
+  void check(const Run& run, const char* what, size_t all) const {
+    run.expect((std::string(what) + " gradients").c_str(), tensors.size(), int64_t(index.size()));
+    for (int64_t i : index)
+      if (i < 0 || i >= int64_t(all)) run.error(std::string("there is no ") + what + " " + std::to_string(i));
+  }
+
+  // A direction's, each at its place among `count`; `view` checks and describes.
+  template <class F>
+  std::vector<rnncc_tensor> of(const Run& run, size_t direction, int64_t count, const F& view) {
+    std::vector<rnncc_tensor> described(count, rnncc_tensor{nullptr, 0, 0, run.type});
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const int64_t place = index[i] - int64_t(direction) * count;
+      if (place >= 0 && place < count) described[place] = view(tensors[i], place);
+    }
+    return described;
+  }
+};
+
+// What a direction's backward reads and writes beside the forward's arguments.
+struct Adjoint {
+  std::vector<Tensor> all_saved;
+  std::vector<rnncc_tensor> saved, d_sequences, d_final, d_streams, d_weights, d_states;
+};
+
+// What a forward saved, or the part of it that `recompute` leaves, as the kernel reads it.
+inline void take_saved(const Run& run, std::vector<Tensor> given, Adjoint& adjoint) {
+  if (given.size() < size_t(run.loop.saved) && int64_t(given.size()) == saved_states(run.loop))
+    given = Recomputation(run, std::move(given)).make();
+  run.expect("saved tensors", given.size(), run.loop.saved);
+  adjoint.all_saved = std::move(given);
+  for (int32_t i = 0; i < run.loop.saved; ++i)
+    adjoint.saved.push_back(run.view(adjoint.all_saved[i], {run.steps, run.columns, run.saved_widths[i]}, "saved tensor"));
 }
 
 template <const rnncc_segment& S>
 void backward_op(StableValue* stack, uint64_t, uint64_t) {
-  std::vector<Tensor> d_sequences = take_tensors(stack[0]);
-  const std::vector<int64_t> d_sequence_index = take_integers(stack[1]);
-  std::vector<Tensor> d_final = take_tensors(stack[2]);
-  const std::vector<int64_t> d_final_index = take_integers(stack[3]);
+  Received d_sequences = {take_tensors(stack[0]), take_integers(stack[1])};
+  Received d_final = {take_tensors(stack[2]), take_integers(stack[3])};
   std::vector<Tensor> saved = take_tensors(stack[7]);
-  Arguments arguments(stack + 4, stack + 8);
+  Arguments given(stack + 4, stack + 8);
   const std::vector<bool> needs = take_bools(stack[16]);
-  Run run(S, std::move(arguments));
+  const size_t first_weight = given.streams.size(), first_state = first_weight + given.weights.size();
+  const std::vector<Run> runs = make_runs(S, std::move(given));
+  const size_t directions = runs.size(), states = directions * S.states;
+  runs[0].expect("needs", needs.size(), int64_t(first_state + states));
+  d_sequences.check(runs[0], "sequence", directions * S.sequences);
+  d_final.check(runs[0], "state", states);
 
-  if (saved.size() < size_t(run.loop.saved) && int64_t(saved.size()) == saved_states(run.loop))
-    saved = Recomputation(run, std::move(saved)).make();
-  run.expect("saved tensors", saved.size(), run.loop.saved);
-  run.expect("needs", needs.size(), int64_t(run.streams.size() + run.weights.size() + run.states.size()));
-  run.expect("sequence gradients", d_sequences.size(), int64_t(d_sequence_index.size()));
-  run.expect("final gradients", d_final.size(), int64_t(d_final_index.size()));
-  std::vector<rnncc_tensor> kept;
-  for (int32_t i = 0; i < run.loop.saved; ++i)
-    kept.push_back(run.view(saved[i], {run.steps, run.columns, run.saved_widths[i]}, "saved tensor"));
-  std::vector<rnncc_tensor> out(S.sequences, rnncc_tensor{nullptr, 0, 0, run.type});
-  for (size_t i = 0; i < d_sequences.size(); ++i) {
-    const int64_t index = d_sequence_index[i];
-    if (index < 0 || index >= S.sequences) run.error("there is no sequence " + std::to_string(index));
-    out[index] = run.view(d_sequences[i], {run.steps, run.columns, run.sequence_widths[index]}, "gradient");
+  std::vector<Tensor> d_streams, d_weights, d_states;
+  std::vector<Adjoint> adjoints(directions);
+  for (size_t d = 0; d < directions; ++d) {
+    const Run& run = runs[d];
+    Adjoint& adjoint = adjoints[d];
+    take_saved(run, take_share(saved, d, directions), adjoint);
+    adjoint.d_sequences = d_sequences.of(run, d, S.sequences, [&](Tensor& tensor, int64_t i) {
+      return run.view(tensor, {run.steps, run.columns, run.sequence_widths[i]}, "gradient");
+    });
+    adjoint.d_final = d_final.of(run, d, S.states, [&](Tensor& tensor, int64_t i) {
+      return run.view(tensor, {run.columns, run.state_widths[i]}, "gradient");
+    });
+    adjoint.d_streams = make_gradients(run.streams, needs, d * run.streams.size(), d_streams);
+    adjoint.d_weights = make_gradients(run.weights, needs, first_weight + d * run.weights.size(), d_weights);
+    adjoint.d_states = make_gradients(run.states, needs, first_state + d * run.states.size(), d_states);
+    // The mask streams, which stand last, have no gradient; a stream that tells only T, B and the dtype is not the loop's.
+    adjoint.d_streams.resize(S.streams);
+    adjoint.d_streams.resize(run.described_streams.size(), {nullptr, 0, 0, run.type});
   }
-  std::vector<rnncc_tensor> last(S.states, rnncc_tensor{nullptr, 0, 0, run.type});
-  for (size_t i = 0; i < d_final.size(); ++i) {
-    const int64_t index = d_final_index[i];
-    if (index < 0 || index >= S.states) run.error("there is no state " + std::to_string(index));
-    last[index] = run.view(d_final[i], {run.columns, run.state_widths[index]}, "gradient");
-  }
-
-  const size_t given = run.streams.size();
-  std::vector<rnncc_tensor> stream_out, weight_out, state_out;
-  std::vector<Tensor> d_streams = gradients(run.streams, given, needs, 0, stream_out);
-  std::vector<Tensor> d_weights = gradients(run.weights, run.weights.size(), needs, given, weight_out);
-  std::vector<Tensor> d_states =
-      gradients(run.states, run.states.size(), needs, given + run.weights.size(), state_out);
-  if (S.streams == 0 && !d_streams.empty()) RNNCC_TORCH(aoti_torch_zero_(d_streams[0].get()));
-  stream_out.resize(S.streams);
-  // The mask streams, which stand last, have no gradient.
-  for (size_t i = S.streams; i < run.described_streams.size(); ++i) stream_out.push_back({nullptr, 0, 0, run.type});
-  if (run.is_empty()) {
-    for (Tensor& tensor : d_weights) RNNCC_TORCH(aoti_torch_zero_(tensor.get()));
-    for (size_t i = 0, made = 0; i < state_out.size(); ++i) {
-      if (!needs[given + run.weights.size() + i]) continue;
-      Tensor& target = d_states[made++];
-      RNNCC_TORCH(aoti_torch_zero_(target.get()));
-      for (size_t j = 0; j < d_final.size(); ++j)
-        if (d_final_index[j] == int64_t(i)) RNNCC_TORCH(aoti_torch_copy_(target.get(), d_final[j].get(), 0));
+  const auto clear = [](const std::vector<Tensor>& tensors) {
+    for (const Tensor& tensor : tensors) RNNCC_TORCH(aoti_torch_zero_(tensor.get()));
+  };
+  if (S.streams == 0) clear(d_streams);
+  if (runs[0].is_empty()) {
+    clear(d_weights);
+    clear(d_states);
+    for (size_t i = 0, made = 0; i < states; ++i) {
+      if (!needs[first_state + i]) continue;
+      const Tensor& target = d_states[made++];
+      for (size_t j = 0; j < d_final.tensors.size(); ++j)
+        if (d_final.index[j] == int64_t(i)) RNNCC_TORCH(aoti_torch_copy_(target.get(), d_final.tensors[j].get(), 0));
     }
   } else {
-    const rnncc_backward_call call = {run.steps,
-                                      run.columns,
-                                      run.heads,
-                                      run.sizes.data(),
-                                      run.constants.data(),
-                                      run.reverse,
-                                      run.described_streams.data(),
-                                      run.described_weights.data(),
-                                      run.described_states.data(),
-                                      kept.data(),
-                                      out.data(),
-                                      last.data(),
-                                      stream_out.data(),
-                                      weight_out.data(),
-                                      state_out.data()};
-    if (run.device.is_cpu()) {
-      run.finish(run.loop.backward(&call));
-    } else {
-      run.loop.device_backward(&call, run.device.index);
+    std::vector<rnncc_backward_call> calls;
+    for (size_t d = 0; d < directions; ++d) {
+      const Run& run = runs[d];
+      Adjoint& adjoint = adjoints[d];
+      calls.push_back({run.steps, run.columns, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
+                       run.described_streams.data(), run.described_weights.data(), run.described_states.data(),
+                       adjoint.saved.data(), adjoint.d_sequences.data(), adjoint.d_final.data(), adjoint.d_streams.data(),
+                       adjoint.d_weights.data(), adjoint.d_states.data()});
     }
+    runs[0].backward(calls);
   }
   stack[0] = give(std::move(d_streams));
   stack[1] = give(std::move(d_weights));

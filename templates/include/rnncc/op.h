@@ -6,9 +6,9 @@
 
 typedef int32_t (*rnncc_forward_function)(const rnncc_forward_call*);
 typedef int32_t (*rnncc_backward_function)(const rnncc_backward_call*);
-// On a GPU, by its index; these throw.
-typedef void (*rnncc_device_forward_function)(const rnncc_forward_call*, int32_t device);
-typedef void (*rnncc_device_backward_function)(const rnncc_backward_call*, int32_t device);
+// `count` directions of a layer, alike in all but their tensors and `reverse`, on a GPU, by its index; these throw.
+typedef void (*rnncc_device_forward_function)(const rnncc_forward_call*, int32_t count, int32_t device);
+typedef void (*rnncc_device_backward_function)(const rnncc_backward_call*, int32_t count, int32_t device);
 typedef void (*rnncc_size_function)(const int64_t* sizes, int64_t heads, int64_t* result);
 
 // One loop of a segment: plain, or with the two mask streams (which stand last and are not counted here).
@@ -39,6 +39,7 @@ namespace rnncc {
 
 // The arguments that forward and backward have in common, taken over from the stack as the schema orders them: streams,
 // weights, states from `tensors` on; offsets, lengths, reset, seed, constants, sizes, num_heads, reverse from `rest` on.
+// `reverse` has an entry for each direction; the lists of tensors hold those of the first one first.
 struct Arguments {
   Arguments(StableValue* tensors, StableValue* rest)
       : streams(take_tensors(tensors[0])),
@@ -51,29 +52,38 @@ struct Arguments {
         constants(take_doubles(rest[4])),
         sizes(take_integers(rest[5])),
         heads(int64_t(rest[6])),
-        reverse(as_bool(rest[7])) {}
+        reverse(take_bools(rest[7])) {}
 
   std::vector<Tensor> streams, weights, states;
   Tensor offsets, lengths, reset, seed;
   std::vector<double> constants;
   std::vector<int64_t> sizes;
   int64_t heads;
-  bool reverse;
+  std::vector<bool> reverse;
 };
 
-// What forward and backward have in common: the arguments, checked, and their descriptions for the kernel.
+// A direction's share of a list, taken out of it. Lists that are no whole number of shares make unequal ones.
+inline std::vector<Tensor> take_share(std::vector<Tensor>& all, size_t direction, size_t directions) {
+  const auto at = [&](size_t d) { return all.begin() + int64_t(d * all.size() / directions); };
+  return {std::make_move_iterator(at(direction)), std::make_move_iterator(at(direction + 1))};
+}
+
+inline Tensor alias_optional(const Tensor& tensor) { return tensor ? alias(tensor) : Tensor(); }
+
+// What forward and backward have in common, of one direction: the arguments, checked, and their descriptions for the kernel.
 class Run {
  public:
-  Run(const rnncc_segment& segment, Arguments given)
+  // Takes the direction's tensors out of those given.
+  Run(const rnncc_segment& segment, Arguments& given, size_t direction)
       : segment(segment),
         loop(given.lengths || given.reset ? segment.masked : segment.plain),
-        streams(std::move(given.streams)),
-        weights(std::move(given.weights)),
-        states(std::move(given.states)),
-        constants(std::move(given.constants)),
-        sizes(std::move(given.sizes)),
+        streams(take_share(given.streams, direction, given.reverse.size())),
+        weights(take_share(given.weights, direction, given.reverse.size())),
+        states(take_share(given.states, direction, given.reverse.size())),
+        constants(given.constants),
+        sizes(given.sizes),
         heads(given.heads),
-        reverse(given.reverse) {
+        reverse(given.reverse[direction]) {
     if (given.offsets || given.seed) error("offsets and seed are not supported yet");
     expect("sizes", this->sizes.size(), segment.sizes);
     expect("constants", this->constants.size(), segment.constants);
@@ -110,7 +120,7 @@ class Run {
     }
     for (int32_t i = 0; i < segment.states; ++i)
       described_states.push_back(view(this->states[i], {columns, state_widths[i]}, "state"));
-    if (&loop == &segment.masked) make_masks(std::move(given.lengths), std::move(given.reset));
+    if (&loop == &segment.masked) make_masks(alias_optional(given.lengths), alias_optional(given.reset));
     // What calls the kernel finds the dtype in the first entry, which a masked loop always has.
     if (described_streams.empty()) described_streams.push_back(describe(first));
   }
@@ -145,12 +155,14 @@ class Run {
 
   rnncc_dtype saved_type(int32_t i) const { return loop.saved_rounded[i] && !device.is_cpu() ? type : compute; }
 
-  void forward(const rnncc_forward_call& call) const {
-    if (device.is_cpu()) {
-      finish(loop.forward(&call));
-    } else {
-      loop.device_forward(&call, device.index);
-    }
+  // `calls`: this direction's, or those of all that are alike.
+  void forward(const std::vector<rnncc_forward_call>& calls) const {
+    if (!device.is_cpu()) return loop.device_forward(calls.data(), int32_t(calls.size()), device.index);
+    for (const rnncc_forward_call& call : calls) finish(loop.forward(&call));
+  }
+  void backward(const std::vector<rnncc_backward_call>& calls) const {
+    if (!device.is_cpu()) return loop.device_backward(calls.data(), int32_t(calls.size()), device.index);
+    for (const rnncc_backward_call& call : calls) finish(loop.backward(&call));
   }
 
   void finish(int32_t code) const {
@@ -242,5 +254,19 @@ class Run {
 
   Tensor reset_, active_;
 };
+
+// One a direction. Fails where they are not alike.
+inline std::vector<Run> make_runs(const rnncc_segment& segment, Arguments given) {
+  const size_t directions = given.reverse.size();
+  if (directions == 0) fail(std::string(segment.name) + ": no direction to run in");
+  std::vector<Run> runs;
+  for (size_t d = 0; d < directions; ++d) {
+    runs.emplace_back(segment, given, d);
+    const Run &first = runs[0], &run = runs[d];
+    if (run.steps != first.steps || run.columns != first.columns || run.type != first.type || !(run.device == first.device))
+      run.error("the streams of all directions must have the same T, B, dtype and device");
+  }
+  return runs;
+}
 
 }  // namespace rnncc

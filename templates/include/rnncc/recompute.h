@@ -75,8 +75,8 @@ class Recomputation {
     std::vector<rnncc_tensor> values = from(values_, first);
     std::vector<rnncc_tensor> sequences(run_.segment.sequences, {nullptr, 0, 0, run_.type});
     std::vector<rnncc_tensor> final_states(run_.segment.states, {nullptr, 0, 0, run_.compute});
-    run_.forward({1, steps * run_.columns, run_.heads, run_.sizes.data(), run_.constants.data(), false, streams.data(),
-                  run_.described_weights.data(), states.data(), sequences.data(), final_states.data(), values.data()});
+    run_.forward({{1, steps * run_.columns, run_.heads, run_.sizes.data(), run_.constants.data(), false, streams.data(),
+                  run_.described_weights.data(), states.data(), sequences.data(), final_states.data(), values.data()}});
   }
 
   const Run& run_;

@@ -72,56 +72,40 @@ class Workspace {
 
 class DeviceRun {
  public:
-  DeviceRun(const Tables& tables, const FusedInfo& fused, const Call& call, int32_t device)
+  DeviceRun(const Tables& tables, const Call& call, int32_t device)
       : tables_(tables),
-        fused_(fused),
         call_(call),
         device_({aoti_torch_device_type_cuda(), device}),
         dims_(make_dims(tables, call)),
         tensors_(tables, call, dims_.data(), device_),
         arguments_(tables) {}
 
+  // By the alternating kernel.
   void run(const char* cell, const char* name) {
-    if (run_fused(name)) return;
-    const CUfunction kernel = find_kernel(device_.index, std::string(cell) + "_" + dtype_name(tensors_.scalar()), name);
+    const CUfunction kernel = find_kernel(device_.index, std::string(cell) + "_" + dtype_name(scalar()), name);
     const Gpu& on = gpu(device_.index);
-    const Schedule schedule = make_schedule(tables_, dims_.data(), call_.columns, int(dtype_bytes(tensors_.scalar())), on);
+    const Schedule schedule = make_schedule(tables_, dims_.data(), call_.columns, int(dtype_bytes(scalar())), on);
     fill(schedule);
     require_residency(device_.index, kernel, name, schedule.ctas, THREADS, schedule.shared_bytes);
     void* parameters[] = {arguments_.data()};
     check_cuda(driver().cuLaunchCooperativeKernel(kernel, unsigned(schedule.ctas), 1, 1, THREADS, 1, 1,
                                                   unsigned(schedule.shared_bytes), current_stream(device_.index), parameters),
                std::string("launching ") + name);
-    After after(tables_, call_, dims_.data(), tensors_, records_);
-    after.run();
+    finish();
+  }
+
+  // What a fused kernel runs.
+  FusedDirection direction() { return {call_, tensors_, records_}; }
+  const int64_t* dims() const { return dims_.data(); }
+  rnncc_dtype scalar() const { return tensors_.scalar(); }
+
+  // After the kernel.
+  void finish() {
+    After(tables_, call_, dims_.data(), tensors_, records_).run();
     tensors_.write_back();
   }
 
  private:
-  // By a fused kernel, if the package has one for these sizes.
-  bool run_fused(const std::string& name) {
-    if (!fused_.sums || gpu(device_.index).major < 9 || call_.steps > INT32_MAX) return false;
-    const bool forward = call_.table[SEQUENCES], training = !forward || saves();
-    const std::string program = training ? name : name.substr(0, name.rfind('_')) + "_inference";
-    const int64_t units = dim(tables_.slots[fused_.edge_slots[0]].width) / call_.heads;
-    for (const FusedChoice& choice : fused_choices(program, tensors_.scalar(), units, call_.heads, call_.columns, device_.index)) {
-      FusedRun fused(tables_, fused_, choice, call_, dims_.data(), tensors_, training);  // holds the records
-      if (!fused.run(records_)) continue;
-      After(tables_, call_, dims_.data(), tensors_, records_).run();
-      tensors_.write_back();
-      return true;
-    }
-    return false;
-  }
-
-  bool saves() const {
-    for (int d = 0; d < tables_.destination_count; ++d) {
-      const Destination& to = tables_.destinations[d];
-      if (is_saved(to.table) && call_.table[to.table][to.index].data) return true;
-    }
-    return false;
-  }
-
   static std::vector<int64_t> make_dims(const Tables& tables, const Call& call) {
     std::vector<int64_t> dims(tables.dim_count);
     tables.dims(call.sizes, call.heads, dims.data());
@@ -260,7 +244,6 @@ class DeviceRun {
   }
 
   const Tables& tables_;
-  const FusedInfo& fused_;
   const Call& call_;
   const Device device_;
   const std::vector<int64_t> dims_;
@@ -270,9 +253,80 @@ class DeviceRun {
   std::map<int, rnncc_tensor> records_;
 };
 
-inline void run_on_device(const Tables& tables, const FusedInfo& fused, const char* cell, const char* name, const Call& call, int32_t device) {
+// The directions of a layer: side by side in one launch where a fused kernel can and that is not expected to take longer, else
+// one after the other.
+class DeviceRuns {
+ public:
+  DeviceRuns(const Tables& tables, const FusedInfo& fused, const char* cell, const char* name, const std::vector<Call>& calls, int32_t device)
+      : tables_(tables), fused_(fused), cell_(cell), name_(name), calls_(calls), device_(device) {
+    for (const Call& call : calls_) runs_.emplace_back(tables, call, device);
+  }
+
+  void run() {
+    if (runs_.size() == 2 && runs_[0].scalar() == runs_[1].scalar() && run_fused(together(), {&runs_[0], &runs_[1]})) return;
+    for (DeviceRun& run : runs_)
+      if (!run_fused(choices(run, 1), {&run})) run.run(cell_, name_.c_str());
+  }
+
+ private:
+  const Call& first() const { return calls_[0]; }
+
+  // The fused kernels for two directions side by side: those that take no longer than two launches of the best one.
+  std::vector<FusedChoice> together() const {
+    const std::vector<FusedChoice> apart = choices(runs_[0], 1);
+    std::vector<FusedChoice> found = choices(runs_[0], 2);
+    const auto is_slow = [&](const FusedChoice& choice) { return !apart.empty() && choice.step_ns() > 2 * apart[0].step_ns(); };
+    found.erase(std::remove_if(found.begin(), found.end(), is_slow), found.end());
+    return found;
+  }
+
+  // The fused kernels for that many directions like `run` side by side.
+  std::vector<FusedChoice> choices(const DeviceRun& run, int64_t directions) const {
+    if (!fused_.sums || gpu(device_).major < 9 || first().steps > INT32_MAX) return {};
+    const std::string program = is_training() ? name_ : name_.substr(0, name_.rfind('_')) + "_inference";
+    const int64_t units = run.dims()[tables_.slots[fused_.edge_slots[0]].width] / first().heads;
+    return fused_choices(program, run.scalar(), units, directions * first().heads, first().columns, device_);
+  }
+
+  // By the first kernel that takes the tensors as they lie.
+  bool run_fused(const std::vector<FusedChoice>& choices, const std::vector<DeviceRun*>& runs) {
+    std::vector<FusedDirection> directions;
+    for (DeviceRun* run : runs) directions.push_back(run->direction());
+    for (const FusedChoice& choice : choices) {
+      FusedRun fused(tables_, fused_, choice, runs[0]->dims(), is_training());  // holds the records
+      if (!fused.run(directions)) continue;
+      for (DeviceRun* run : runs) run->finish();
+      return true;
+    }
+    return false;
+  }
+
+  // Whether a forward saves anything, or it is a backward.
+  bool is_training() const {
+    if (!first().table[SEQUENCES]) return true;
+    for (int d = 0; d < tables_.destination_count; ++d) {
+      const Destination& to = tables_.destinations[d];
+      if (is_saved(to.table) && first().table[to.table][to.index].data) return true;
+    }
+    return false;
+  }
+
+  const Tables& tables_;
+  const FusedInfo& fused_;
+  const char* const cell_;
+  const std::string name_;
+  const std::vector<Call>& calls_;
+  const int32_t device_;
+  std::deque<DeviceRun> runs_;
+};
+
+template <class C>
+void run_on_device(const Tables& tables, const FusedInfo& fused, const char* cell, const char* name, const C* given, int32_t count,
+                   int32_t device, Call (*call_of)(const C&)) {
   const OnDevice current(device);
-  DeviceRun(tables, fused, call, device).run(cell, name);
+  std::vector<Call> calls;
+  for (int32_t i = 0; i < count; ++i) calls.push_back(call_of(given[i]));
+  DeviceRuns(tables, fused, cell, name, calls, device).run();
 }
 
 }  // namespace rnncc

@@ -29,7 +29,7 @@ struct GatherShape {
 };
 
 template <class S>
-RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
+RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own) {
   using Step = typename S::Step;
   using E = typename Step::Element;
   constexpr int STAGES = S::Inputs::STAGES;
@@ -48,12 +48,12 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
   matrix.fill(matrices, warp, [&](int pair, int m, int i) {
     const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::DIM, k = term % S::DIM;
     const int half = 2 * m + i, sum = half % Step::SUMS, unit = unit0 + half / Step::SUMS * 8 + row;
-    return half < S::HALVES ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
+    return half < S::HALVES ? matrix8<Step, S::H>(own.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
                             : Terms<E>{};
   });
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Inputs feed;
-  feed.begin(call, seat.head, first_unit, seat.first_column, seat.columns, inputs);
+  feed.begin(own, call.steps, seat.head, first_unit, seat.first_column, seat.columns, inputs);
   const uint32_t expected = seat.columns * S::RANGE * sizeof(E);
   if constexpr (S::CTAS > 1) {
     if (threadIdx.x < 2 * S::K_WARPS) barrier_init(barriers + 8 * threadIdx.x, 1);
@@ -85,14 +85,14 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
     for (int n = 0; n < S::TILES; ++n) {
       const int u = k_warp + o * S::K_WARPS;
       if (u >= S::BLOCKS) continue;
-      items[o][n].begin(call, feed, seat.head, first_unit, own_unit + u * 8, seat.first_column, n * 8, seat.columns);
+      items[o][n].begin(own, feed, seat.head, first_unit, own_unit + u * 8, seat.first_column, n * 8, seat.columns);
     }
   // start(t), and its operands to all blocks.
   const auto start = [&](int o, int n, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
     const int u = k_warp + o * S::K_WARPS, buffer = t & 1;
     Own& item = items[o][n];
     float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
-    item.load(call, t, t + 1 == call.steps, read, rows);
+    item.load(own, t, t + 1 == call.steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], item.vector, call.constants, item.carry[j], operand[j], write[j]);
 #pragma unroll
@@ -121,7 +121,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
       if (k_warp + o * S::K_WARPS < S::BLOCKS && call.steps > 0) {
         float write[2][at_least_one(Step::WRITES)];
         start(o, n, 0, write);
-        items[o][n].template store<true>(call, 0, write);
+        items[o][n].template store<true>(own, 0, write);
       }
   if constexpr (S::CTAS == 1) __syncthreads();
 
@@ -178,7 +178,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
         Own& item = items[o][n];
         float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
         float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
-        item.load(call, t, t + 1 == call.steps, read, rows);
+        item.load(own, t, t + 1 == call.steps, read, rows);
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           float sum[Step::SUMS];
@@ -187,8 +187,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
           Step::finish(sum, read[j], rows[j], item.vector, call.constants, item.carry[j], finished[j]);
         }
         if (t + 1 < call.steps) start(o, n, t + 1, started);
-        item.template store<false>(call, t, finished);
-        if (t + 1 < call.steps) item.template store<true>(call, t + 1, started);
+        item.template store<false>(own, t, finished);
+        if (t + 1 < call.steps) item.template store<true>(own, t + 1, started);
       }
     }
     // Operands of step t came: their makers had all those of step t - 1, so all of this block are done with what step t - 2
@@ -200,7 +200,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call) {
   for (int o = 0; o < S::OWNED; ++o)
 #pragma unroll
     for (int n = 0; n < S::TILES; ++n)
-      if (k_warp + o * S::K_WARPS < S::BLOCKS) items[o][n].end(call);
+      if (k_warp + o * S::K_WARPS < S::BLOCKS) items[o][n].end(own);
   // A block that ended would take its shared memory with it while a peer still writes there.
   if constexpr (S::CTAS > 1) cluster_barrier();
 }

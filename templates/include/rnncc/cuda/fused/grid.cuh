@@ -60,7 +60,7 @@ struct GridShape {
 };
 
 template <class S>
-RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
+RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own) {
   using Step = typename S::Step;
   using E = typename Step::Element;
   extern __shared__ __align__(128) char shared[];
@@ -79,12 +79,12 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
     const int term = (warp * S::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
     const int half = 2 * m + i, sum = half % Step::SUMS, unit = unit0 + half / Step::SUMS * 8 + row;
     return half < S::HALVES && operand < Step::OPERANDS
-               ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], head, unit, k)
+               ? matrix8<Step, S::H>(own.matrices[sum * Step::OPERANDS + operand], head, unit, k)
                : Terms<E>{};
   });
 
   typename S::Inputs feed;
-  feed.begin(call, head, unit0, first_column, columns, inputs);
+  feed.begin(own, call.steps, head, unit0, first_column, columns, inputs);
   __syncthreads();
 
   Item<Step, S::H, typename S::Inputs> items[S::OWNED];
@@ -92,7 +92,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     if (item < S::ITEMS) {
-      items[o].begin(call, feed, head, unit0, u * 8, first_column, n * 8, columns);
+      items[o].begin(own, feed, head, unit0, u * 8, first_column, n * 8, columns);
     }
   }
   constexpr int STAGES = S::Inputs::STAGES;
@@ -100,8 +100,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
 
   // A step of the exchange begins at an address that all threads have; a thread's places in it are offsets of 32 bits, of
   // which the host sees that they fit.
-  const uint32_t exchange_column = uint32_t(call.exchange.column), exchange_head = head * S::HEAD_BYTES;
-  const auto exchange_at = [&](int t) { return call.exchange.base + int64_t(t) * call.exchange.step; };
+  const uint32_t exchange_column = uint32_t(own.exchange.column), exchange_head = head * S::HEAD_BYTES;
+  const auto exchange_at = [&](int t) { return own.exchange.base + int64_t(t) * own.exchange.step; };
   uint32_t mine[S::OWNED];  // the lane's operands of an item
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
@@ -125,7 +125,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
   const auto start = [&](int o, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
-    items[o].load(call, t, t + 1 == call.steps, read, rows);
+    items[o].load(own, t, t + 1 == call.steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
 #pragma unroll
@@ -147,7 +147,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
     if (warp + o * S::K_WARPS < S::ITEMS && call.steps > 0) {
       float write[2][at_least_one(Step::WRITES)];
       start(o, 0, write);
-      items[o].template store<true>(call, 0, write);
+      items[o].template store<true>(own, 0, write);
     }
 
   for (int t = 0; t < call.steps; ++t) {
@@ -230,7 +230,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
           sum[1][i] += p.y;
         }
       float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
-      items[o].load(call, t, t + 1 == call.steps, read, rows);
+      items[o].load(own, t, t + 1 == call.steps, read, rows);
 #pragma unroll
       for (int j = 0; j < 2; ++j)
         Step::finish(sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], written[o][0][j]);
@@ -239,8 +239,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
 #pragma unroll
     for (int o = 0; o < S::OWNED; ++o)
       if (warp + o * S::K_WARPS < S::ITEMS) {
-        items[o].template store<false>(call, t, written[o][0]);
-        if (t + 1 < call.steps) items[o].template store<true>(call, t + 1, written[o][1]);
+        items[o].template store<false>(own, t, written[o][0]);
+        if (t + 1 < call.steps) items[o].template store<true>(own, t + 1, written[o][1]);
       }
     // All warps have passed the sums of step t, so they are done with what step t - 1 read.
     if (ALL_OWN || warp < S::ITEMS) feed.fetch(t + STAGES - 1);
@@ -264,7 +264,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call) {
   }
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
-    if (warp + o * S::K_WARPS < S::ITEMS) items[o].end(call);
+    if (warp + o * S::K_WARPS < S::ITEMS) items[o].end(own);
 }
 
 }  // namespace rnncc

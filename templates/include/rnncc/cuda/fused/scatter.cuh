@@ -27,7 +27,7 @@ struct ScatterShape {
 };
 
 template <class S>
-RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
+RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own) {
   using Step = typename S::Step;
   using E = typename Step::Element;
   constexpr int STAGES = S::Inputs::STAGES;
@@ -47,12 +47,12 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
   matrix.fill(matrices, warp, [&](int pair, int m, int i) {
     const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::UNITS, k = first_unit + term % S::UNITS;
     const int block = (row_warp * S::Matrix::ROWS + m) * 2 + i, sum = block / (S::DIM / 8), unit = block % (S::DIM / 8) * 8 + row;
-    return operand < Step::OPERANDS ? matrix8<Step, S::H>(call.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
+    return operand < Step::OPERANDS ? matrix8<Step, S::H>(own.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
                                     : Terms<E>{};
   });
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Inputs feed;
-  feed.begin(call, seat.head, first_unit, seat.first_column, seat.columns, inputs);
+  feed.begin(own, call.steps, seat.head, first_unit, seat.first_column, seat.columns, inputs);
   const uint32_t expected = S::SOURCES * Step::SUMS * S::UNITS * ((seat.columns + 1) / 2) * 8;  // columns travel in pairs
   if constexpr (S::CTAS > 1) {
     if (threadIdx.x < 2) barrier_init(barriers + 8 * threadIdx.x, 1);
@@ -68,21 +68,21 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     if (item >= S::ITEMS) continue;
-    items[o].begin(call, feed, seat.head, first_unit, u * 8, seat.first_column, n * 8, seat.columns);
+    items[o].begin(own, feed, seat.head, first_unit, u * 8, seat.first_column, n * 8, seat.columns);
   }
   // start(t); operands stay here.
   const auto start = [&](int o, int t) {
     const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
     float write[2][at_least_one(Step::WRITES)];
-    items[o].load(call, t, t + 1 == call.steps, read, rows);
+    items[o].load(own, t, t + 1 == call.steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
 #pragma unroll
     for (int p = 0; p < Step::OPERANDS; ++p)
       S::Block::store(operands + (t & 1) * S::BUFFER_BYTES + n * S::TILE_BYTES + (p * S::BLOCKS + u) * S::Block::BYTES,
                       items[o].valid[0] ? operand[0][p] : 0.0f, items[o].valid[1] ? operand[1][p] : 0.0f);
-    items[o].template store<true>(call, t, write);
+    items[o].template store<true>(own, t, write);
   };
   for (int s = 0; s < STAGES - 1; ++s) feed.fetch(s);
   if (call.steps > 0) feed.wait(0);
@@ -134,17 +134,17 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call) {
         }
       }
       float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], write[2][at_least_one(Step::WRITES)];
-      items[o].load(call, t, t + 1 == call.steps, read, rows);
+      items[o].load(own, t, t + 1 == call.steps, read, rows);
 #pragma unroll
       for (int j = 0; j < 2; ++j)
         Step::finish(sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], write[j]);
       if (t + 1 < call.steps) start(o, t + 1);
-      items[o].template store<false>(call, t, write);
+      items[o].template store<false>(own, t, write);
     }
   }
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
-    if (warp + o * S::WARPS < S::ITEMS) items[o].end(call);
+    if (warp + o * S::WARPS < S::ITEMS) items[o].end(own);
   if constexpr (S::CTAS > 1) cluster_barrier();
 }
 

@@ -54,9 +54,9 @@ struct Edge {
   int32_t is_float, unused;
 };
 
+// What one direction of a layer reads and writes.
 template <class Step>
-struct FusedCall {
-  int32_t steps, columns, heads, group_columns;
+struct FusedTensors {
   const void* matrices[Step::SUMS * Step::OPERANDS];  // element (u, k) of head n at ((n * H + u) * H + k)
   Place reads[at_least_one(Step::READS)];
   Edge read_edges[at_least_one(Step::READS)];
@@ -65,9 +65,20 @@ struct FusedCall {
   Edge initial[at_least_one(Step::EDGES)];  // null: zeros
   Edge last[at_least_one(Step::EDGES)];     // null: not wanted
   Edge vectors[at_least_one(Step::VECTORS)];  // `column`: 1, or 0 where all units have one number
-  float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
   Place exchange;  // operands as messages between CTAs of the grid (grid.cuh)
 };
+
+// The directions of a layer run side by side, blockIdx.y is a block's. A kernel has the loop once for each, where all
+// addresses are constants of its parameter: those found by an index would be loaded again at every step.
+template <class Step>
+struct FusedCall {
+  int32_t steps, columns, heads, group_columns;
+  float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
+  FusedTensors<Step> directions[2];
+};
+
+// Begins one of the two loops: what both compute stays in each, where it holds registers no longer than it must.
+RNNCC_DEVICE void part() { asm volatile("" ::: "memory"); }
 
 // Where a block works: blocks of a head and group of columns lie next to each other, as those of a cluster do.
 struct Seat {
@@ -128,7 +139,7 @@ struct Feed {
   int32_t until[at_least_one(PER_THREAD)];  // steps that are copied; zeros after them
 
   // By all threads; a barrier of the block must follow. `first_unit`: of the head's, the block's first.
-  RNNCC_DEVICE void begin(const FusedCall<Step>& call, int head, int first_unit, int first_column, int columns, char* shared) {
+  RNNCC_DEVICE void begin(const FusedTensors<Step>& own, int steps, int head, int first_unit, int first_column, int columns, char* shared) {
     ring = shared;
     barriers = shared_address(shared) + BARRIERS;
     if (threadIdx.x < STAGES) barrier_init(barriers + 8 * threadIdx.x, THREADS);
@@ -142,9 +153,9 @@ struct Feed {
       const bool is_float = has(float_reads<Step>, read);
       const int of_row = is_float ? 2 * PIECES : PIECES, column = (piece - before(read)) / of_row, part = (piece - before(read)) % of_row;
       const int unit = first_unit + part * (is_float ? 4 : 8);
-      const Place& place = call.reads[read];
+      const Place& place = own.reads[read];
       const bool copies = piece < ALL && column < columns && unit < H && place.base;
-      until[i] = copies ? call.steps - has(Step::READ_SHIFTED, read) : 0;
+      until[i] = copies ? steps - has(Step::READ_SHIFTED, read) : 0;
       stride[i] = place.step;
       from[i] = place.base + (copies ? (first_column + column) * place.column + (int64_t(head) * H + unit) * (is_float ? 4 : 2) : 0);
       to[i] = shared_address(ring) + offset(read) + column * (is_float ? FLOAT_ROW : E_ROW) + part * 16;
@@ -182,7 +193,7 @@ struct Item {
   bool exchanged;      // whether the lane's column and units are there after lanes exchanged theirs
 
   // The block's units from `own_unit` on, its columns from `own_column` on.
-  RNNCC_DEVICE void begin(const FusedCall<Step>& call, const Feed& feed, int head, int first_unit, int own_unit, int first_column,
+  RNNCC_DEVICE void begin(const FusedTensors<Step>& own, const Feed& feed, int head, int first_unit, int own_unit, int first_column,
                           int own_column, int all_columns) {
     const int lane = threadIdx.x % 32, block_unit = first_unit + own_unit, tile_column = first_column + own_column;
     const int columns = all_columns - own_column;
@@ -197,20 +208,20 @@ struct Item {
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w)
       write_offset[w] = has(float_writes<Step>, w)
-                            ? column * uint32_t(call.writes[w].column) + head_unit * 4
-                            : (tile_column + lane / 4) * uint32_t(call.writes[w].column) + (head * H + block_unit + lane % 4 * 2) * 2;
+                            ? column * uint32_t(own.writes[w].column) + head_unit * 4
+                            : (tile_column + lane / 4) * uint32_t(own.writes[w].column) + (head * H + block_unit + lane % 4 * 2) * 2;
 #pragma unroll
     for (int v = 0; v < Step::VECTORS; ++v)
-      vector[v] = unit < H ? take<E>(call.vectors[v], 0, head_unit * call.vectors[v].column) : 0.0f;
+      vector[v] = unit < H ? take<E>(own.vectors[v], 0, head_unit * own.vectors[v].column) : 0.0f;
 #pragma unroll
     for (int j = 0; j < 2; ++j)
 #pragma unroll
       for (int s = 0; s < Step::CARRIES; ++s)
-        carry[j][s] = s < Step::EDGES && valid[j] ? take<E>(call.initial[s < Step::EDGES ? s : 0], column + j, head_unit) : 0.0f;
+        carry[j][s] = s < Step::EDGES && valid[j] ? take<E>(own.initial[s < Step::EDGES ? s : 0], column + j, head_unit) : 0.0f;
   }
 
   // The values of step t; `last`: nothing comes after it.
-  RNNCC_DEVICE void load(const FusedCall<Step>& call, int t, bool last, float (&read)[2][at_least_one(Step::READS)],
+  RNNCC_DEVICE void load(const FusedTensors<Step>& own, int t, bool last, float (&read)[2][at_least_one(Step::READS)],
                          float (&row)[2][at_least_one(Step::ROW_READS)]) const {
     const uint32_t stage = uint32_t(t) % Feed::STAGES * Feed::STAGE_BYTES;
 #pragma unroll
@@ -220,11 +231,11 @@ struct Item {
         read[j][r] = has(float_reads<Step>, r)
                          ? *reinterpret_cast<const float*>(float_row + (stage + Feed::offset(r) + j * Feed::FLOAT_ROW))
                          : to_float(*reinterpret_cast<const E*>(e_row + (stage + Feed::offset(r) + j * Feed::E_ROW)));
-        if (has(Step::READ_SHIFTED, r) && last) read[j][r] = valid[j] ? take<E>(call.read_edges[r], column + j, head_unit) : 0.0f;
+        if (has(Step::READ_SHIFTED, r) && last) read[j][r] = valid[j] ? take<E>(own.read_edges[r], column + j, head_unit) : 0.0f;
       }
 #pragma unroll
       for (int r = 0; r < Step::ROW_READS; ++r) {
-        const Place& place = call.row_reads[r];
+        const Place& place = own.row_reads[r];
         row[j][r] = valid[j] ? to_float(*reinterpret_cast<const E*>(place.base + t * place.step + (column + j) * place.column)) : 0.0f;
       }
     }
@@ -232,11 +243,11 @@ struct Item {
 
   // Writes what `start` or `finish` made for step t.
   template <bool AT_START>
-  RNNCC_DEVICE void store(const FusedCall<Step>& call, int t, const float (&write)[2][at_least_one(Step::WRITES)]) const {
+  RNNCC_DEVICE void store(const FusedTensors<Step>& own, int t, const float (&write)[2][at_least_one(Step::WRITES)]) const {
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w) {
       if (has(Step::WRITE_AT_START, w) != AT_START) continue;
-      const Place& place = call.writes[w];
+      const Place& place = own.writes[w];
       if (!place.base) continue;
       // The same for all threads, so that the address is a uniform one and an offset of 32 bits.
       char* const base = place.base + int64_t(t) * place.step;
@@ -252,12 +263,12 @@ struct Item {
     }
   }
 
-  RNNCC_DEVICE void end(const FusedCall<Step>& call) const {
+  RNNCC_DEVICE void end(const FusedTensors<Step>& own) const {
 #pragma unroll
     for (int j = 0; j < 2; ++j)
       if (valid[j])
 #pragma unroll
-        for (int s = 0; s < Step::EDGES; ++s) put<E>(call.last[s], column + j, head_unit, carry[j][s]);
+        for (int s = 0; s < Step::EDGES; ++s) put<E>(own.last[s], column + j, head_unit, carry[j][s]);
   }
 };
 

@@ -1,0 +1,123 @@
+"""The directions of a layer run side by side on a GPU: in one launch of a fused kernel a pass, with the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rnncc.runtime.ops import op_sizes
+from tests.cuda.harness import DTYPES, FUSED, Packages, launches_of
+
+pytestmark = pytest.mark.gpu
+
+STEPS, COLUMNS = 20, 4
+Groups = tuple[list[Tensor], ...]
+
+
+def op_of(packages: Packages, units: int, heads: int, dtype: torch.dtype) -> tuple[Any, Any, dict[str, int]]:
+    """The LSTM's forward op, its loop, and the sizes of a layer."""
+    layer = packages("lstm").LSTM(3, units * heads, num_heads=heads, device="cuda", dtype=dtype)
+    kernels, why = layer._choose(torch.empty(0, device="cuda", dtype=dtype))
+    assert kernels is not None, why
+    (segment,) = layer.spec.segments
+    return kernels.forward[segment.name], layer, layer._sizes[0]
+
+
+def draw(layer: Any, sizes: dict[str, int], dtype: torch.dtype, seed: int) -> Groups:
+    """Streams, weights and states of one direction."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int, scale: float = 1.0) -> Tensor:
+        return (scale * torch.randn(*shape, generator=generator)).to("cuda", dtype)
+
+    (segment,) = layer.spec.segments
+    units = sizes["H"] // sizes["num_heads"]
+    shapes = [getattr(layer, f"{weight.attribute}_l0").shape for weight in segment.plain.weights]
+    return (
+        [normal(STEPS, COLUMNS, stream.width(sizes)) for stream in segment.streams],
+        [normal(*shape, scale=units**-0.5) for shape in shapes],
+        [normal(COLUMNS, state.width(sizes)) for state in segment.states],
+    )
+
+
+# gather and scatter in a thread block and in clusters, grid; both directions at once take the kernel that one takes.
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+@pytest.mark.parametrize(("units", "heads"), [(64, 2), (256, 1), (768, 1)])
+def test_both_directions_are_one_launch_with_the_same_bits(
+    units: int, heads: int, masked: bool, packages: Packages
+) -> None:
+    dtype = DTYPES[dict(FUSED["lstm"])[units]]
+    op, layer, sizes = op_of(packages, units, heads, dtype)
+    lengths = torch.tensor([20, 7, 1, 12], device="cuda") if masked else None
+    reset = torch.rand(STEPS, COLUMNS, device="cuda") < 0.1 if masked else None
+    both = [draw(layer, sizes, dtype, seed) for seed in (1, 2)]
+    cotangents = [draw(layer, sizes, dtype, seed) for seed in (3, 4)]
+
+    def forward(groups: Groups, reverse: list[bool], training: bool) -> list[Tensor]:
+        sequences, finals, _ = op(
+            *groups, None, lengths, reset, None, [], op_sizes(layer.spec, sizes), heads, reverse, [0], training, False
+        )
+        return [*sequences, *finals]
+
+    def joint(directions: list[Groups]) -> Groups:
+        return tuple(list(chain.from_iterable(part)) for part in zip(*directions, strict=True))
+
+    def gradients(values: list[Tensor], groups: Groups, given: list[Groups]) -> list[Tensor]:
+        hidden = sizes["H"]
+        flowing = [*(streams[0][..., :hidden] for streams, _, _ in given), *(h for _, _, s in given for h in s)]
+        return list(torch.autograd.grad(values, [t for group in groups for t in group], flowing, retain_graph=True))
+
+    def leaves(groups: Groups) -> Groups:
+        return tuple([tensor.clone().requires_grad_() for tensor in group] for group in groups)
+
+    def count(run: Callable[[], object], program: str) -> int:
+        name = f"lstm_0{'_masked' if masked else ''}_{program}_"
+        return sum(launch.startswith(name) for launch in launches_of(run))
+
+    together = leaves(joint(both))
+    values = forward(together, [False, True], True)
+    found = gradients(values, together, cotangents)
+    inference = forward(joint(both), [False, True], False)
+    assert count(lambda: forward(together, [False, True], True), "forward") == 1
+    assert count(lambda: forward(joint(both), [False, True], False), "inference") == 1
+    assert count(lambda: gradients(values, together, cotangents), "backward") == 1
+
+    apart = []
+    for groups, given, reverse in zip(both, cotangents, (False, True), strict=True):
+        own = leaves(groups)
+        own_values = forward(own, [reverse], True)
+        apart.append((own_values, gradients(own_values, own, [given]), forward(groups, [reverse], False)))
+    (first, d_first, first_inference), (second, d_second, second_inference) = apart
+    assert same(values, [first[0], second[0], *first[1:], *second[1:]])
+    assert same(inference, [first_inference[0], second_inference[0], *first_inference[1:], *second_inference[1:]])
+    counts = [len(group) for group in both[0]]
+    expected = [
+        tensor
+        for part_first, part_second in zip(split(d_first, counts), split(d_second, counts), strict=True)
+        for tensor in (*part_first, *part_second)
+    ]
+    assert same(found, expected)
+
+
+def split(tensors: list[Tensor], counts: list[int]) -> list[list[Tensor]]:
+    fresh = iter(tensors)
+    return [[next(fresh) for _ in range(count)] for count in counts]
+
+
+def same(found: list[Tensor], expected: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_two_grids_that_do_not_fit_at_once_follow_each_other(packages: Packages) -> None:
+    """1000 units take most multiprocessors: both directions at once would wait for blocks that cannot start."""
+    layer = packages("lstm").LSTM(8, 1000, bidirectional=True, device="cuda", dtype=torch.float16)
+    plain = packages("lstm", fused=False).LSTM(8, 1000, bidirectional=True, device="cuda", dtype=torch.float16)
+    plain.load_state_dict(layer.state_dict())
+    x = torch.randn(12, 16, 8, device="cuda", dtype=torch.float16)
+    ours, others = layer(x)[0], plain(x)[0]
+    torch.testing.assert_close(ours, others, atol=2e-2, rtol=2e-2)
