@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rnncc import verify
 from rnncc.runtime.ops import op_sizes
 from tests.cuda.harness import DTYPES, FUSED, Packages, launches_of
 
@@ -113,11 +114,23 @@ def same(found: list[Tensor], expected: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def test_two_grids_that_do_not_fit_at_once_follow_each_other(packages: Packages) -> None:
-    """1000 units take most multiprocessors: both directions at once would wait for blocks that cannot start."""
-    layer = packages("lstm").LSTM(8, 1000, bidirectional=True, device="cuda", dtype=torch.float16)
-    plain = packages("lstm", fused=False).LSTM(8, 1000, bidirectional=True, device="cuda", dtype=torch.float16)
-    plain.load_state_dict(layer.state_dict())
-    x = torch.randn(12, 16, 8, device="cuda", dtype=torch.float16)
-    ours, others = layer(x)[0], plain(x)[0]
-    torch.testing.assert_close(ours, others, atol=2e-2, rtol=2e-2)
+@pytest.mark.parametrize(("columns", "launches"), [(16, 1), (64, 2)])
+def test_directions_of_a_layer(columns: int, launches: int, packages: Packages) -> None:
+    """Grids that do not fit the GPU at once, those of both directions for 64 columns, follow each other."""
+    layers = [
+        packages("lstm", fused).LSTM(8, 768, bidirectional=True, device="cuda", dtype=torch.bfloat16)
+        for fused in (True, False)
+    ]
+    layers[1].load_state_dict(layers[0].state_dict())
+    x = torch.randn(12, columns, 8, device="cuda", dtype=torch.bfloat16)
+    found, expected = (output_and_gradients(layer, x) for layer in layers)
+    names = launches_of(lambda: layers[0](x)[0].sum().backward())
+    for program in ("lstm_0_forward_", "lstm_0_backward_"):
+        assert sum(name.startswith(program) for name in names) == launches
+    errors = [verify.relative_error(a.double(), b.double()) for a, b in zip(found, expected, strict=True)]
+    assert max(errors) <= verify.BOUNDS[torch.bfloat16]
+
+
+def output_and_gradients(layer: Any, x: Tensor) -> list[Tensor]:
+    y: Tensor = layer(x)[0]
+    return [y.detach(), *torch.autograd.grad(y.float().square().sum(), list(layer.parameters()))]
