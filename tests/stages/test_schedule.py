@@ -138,7 +138,6 @@ def test_what_has_no_fused_form_alternates_and_says_why() -> None:
     assert isinstance(several_phases, str)
     cases: list[tuple[FusedLoop | str, Problem, str, str]] = [
         (several_phases, Problem(768, 1, "bf16"), "form", "products that wait for each other"),
-        (forward("lstm"), Problem(768, 1, "fp32"), "dtype", "16-bit"),
         (forward("lstm"), Problem(100, 10, "bf16"), "units", "8"),
     ]
     for loop, problem, name, reason in cases:
