@@ -31,7 +31,8 @@ inline CUlaunchConfig fused_config(const FusedKernel& kernel, unsigned blocks, u
 }
 
 // Without places where the GPU cannot run it: kernels are laid out for one GPU of an architecture, and others have fewer
-// multiprocessors, less shared memory or smaller clusters.
+// multiprocessors, less shared memory or smaller clusters. A multiprocessor is one block's place, as it was laid out: of two
+// that fit there each would take up to twice as long, for groups that need not be that narrow.
 inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
   const Gpu& on = gpu(device);
   const std::string path = find_cubin(kernel.folder + "/" + kernel.name, on);
@@ -41,7 +42,7 @@ inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
   if (kernel.is_grid()) {
     check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&count, function, kernel.threads, size_t(kernel.shared_bytes)),
                "counting thread blocks of " + kernel.name);
-    return {function, count > 0 ? on.multiprocessors / kernel.blocks : 0};  // one a multiprocessor, as it was laid out
+    return {function, count > 0 ? on.multiprocessors / kernel.blocks : 0};
   }
   CUlaunchAttribute attribute;
   const CUlaunchConfig launch = fused_config(kernel, unsigned(kernel.blocks), 1, nullptr, attribute);
@@ -49,7 +50,7 @@ inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
   if (driver().cuFuncSetAttribute(function, CU_FUNC_LARGE_CLUSTER, 1) != 0 ||
       driver().cuOccupancyMaxActiveClusters(&count, function, &launch) != 0)
     count = 0;
-  return {function, count};
+  return {function, std::min(count, on.multiprocessors / kernel.blocks)};
 }
 
 inline const FusedLoaded& loaded_fused(const FusedKernel& kernel, int32_t device) {
