@@ -60,7 +60,7 @@ def test_what_fits_nowhere_is_said(spied: Any, capfd: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"dtype": torch.float32}, "bfloat16 and float16, not torch.float32"),
+        ({"dtype": torch.float64}, "float32, bfloat16 and float16, not torch.float64"),
         ({"units": 60}, "a multiple of 8 units, not 60"),
         ({"capability": (8, 6)}, "compute capability 9.0, not 8.6"),
     ],
