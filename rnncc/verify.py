@@ -19,11 +19,8 @@ from rnncc.ir.dim import evaluate
 
 # Relative error ‖ours - reference‖/‖reference‖ allowed, by dtype. Inputs and parameters are rounded to the dtype before
 # both run, so that only the arithmetic differs. Below float64, a cell that amplifies rounding may exceed its bound: up
-# to twice the error of its eager loop in that dtype (both errors are samples of one distribution; a relu that rounding
-# turns over is so rare there that one sample says little of it: the largest of SAMPLES).
+# to twice the error of its eager loop in that dtype (both errors are samples of one distribution).
 BOUNDS = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
-
-SAMPLES = 4
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -152,9 +149,8 @@ def verify(
             _keep_worst(worst, problem.ours(), expected)
         allowed: dict[str, float] = {}
         if dtype != torch.float64 and not all(error <= BOUNDS[dtype] for error in worst.values()):
-            drawn = (_Problem(layer_class, cell, case, dtype, device, n) for case in cases for n in range(1, SAMPLES))
-            for problem in (*problems, *drawn):
-                _keep_worst(allowed, problem.reference(dtype), problem.reference(torch.float64))
+            for problem, expected in zip(problems, exact, strict=True):
+                _keep_worst(allowed, problem.reference(dtype), expected)
         # An eager loop this far off follows other trajectories (a spike more or less), and so do all its gradients.
         most = max(allowed.values(), default=0.0)
         name = str(dtype).removeprefix("torch.")
@@ -176,14 +172,11 @@ def _keep_worst(worst: dict[str, float], found: dict[str, Tensor], expected: dic
 
 
 class _Problem:
-    """One case: a layer, what it is given (standard normal inputs, small initial states) and what it is asked for.
-    `sample` counts cases that differ in their numbers alone."""
+    """One case: a layer, what it is given (standard normal inputs, small initial states) and what it is asked for."""
 
-    def __init__(
-        self, layer_class: Any, cell: Cell, case: Case, dtype: torch.dtype, device: str, sample: int = 0
-    ) -> None:
+    def __init__(self, layer_class: Any, cell: Cell, case: Case, dtype: torch.dtype, device: str) -> None:
         steps, columns = case.steps, case.columns
-        generator = torch.Generator().manual_seed(steps * 1000 + columns + sample * 1_000_000)
+        generator = torch.Generator().manual_seed(steps * 1000 + columns)
 
         def draw(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype)
@@ -191,7 +184,7 @@ class _Problem:
         self.cell, self.case = cell, case
         self.sizes = sizes = problem_sizes(cell, case.heads)
         dims = {size.name: sizes[size.name] for size in cell.sizes if size.solved is None}
-        torch.manual_seed(sample)
+        torch.manual_seed(0)
         # Made on the CPU: the same parameters on every device. The reverse direction comes with the forward one; it
         # alone is compared.
         self.layer = layer_class(
