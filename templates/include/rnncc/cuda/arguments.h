@@ -14,13 +14,11 @@ constexpr int COLUMN_BLOCK = 16; // batch columns of the other operand: a CTA wo
 constexpr int CHUNK = 32;        // terms of a product that one load of 16-bit operands brings
 
 // Where slot values lie: element (step index, column, unit) at base + index * step + column * row + unit, of the slot's
-// element type. `edge` [B, width] stands in beyond the loop. `ring`: indexed by the number of the step, else by t.
+// element type. Of an edge: what stands in beyond the loop, [B, width]. `ring`: indexed by the number of the step, else by t.
 struct SlotPlace {
   void* base;
   int64_t step;
   int64_t row;
-  const void* edge;
-  int64_t edge_row;
   int64_t ring;
 };
 
@@ -133,30 +131,51 @@ constexpr int records_before(const Tables& tables, int slot) {
   return count;
 }
 
-// `barrier` is zero at the launch.
 struct Header {
-  int64_t steps, columns, heads, descending;
-  uint32_t* barrier;
-  char* packed;
-  char* images;
+  int64_t steps, columns, heads;
   int64_t image_step, image_row;  // bytes
   Shared shared;
 };
 
-// `records`: tensors [T, B, width] of what the products after the loop read. P::tables are the program's tables.
+// What the directions of a launch have in common: the division of their work, and all sizes. P::tables are the program's
+// tables.
 template <class P>
-struct Arguments : Header {
-  SlotPlace slots[at_least_one(P::tables.slot_count)];
-  OutputPlace outputs[at_least_one(P::tables.destination_count)];
-  OutputPlace records[at_least_one(records_before(P::tables, P::tables.slot_count))];
+struct Common : Header {
   ImagePlace image_places[at_least_one(P::tables.image_count)];
   StagePlan stages[at_least_one(P::tables.stage_count)];
   JointPlan joints[at_least_one(P::tables.product_count)];
   ProductPlan products[at_least_one(P::tables.product_count)];
-  const void* matrices[at_least_one(P::tables.product_matrix_count)];
-  OutputPlace finals[at_least_one(P::tables.final_count)];
   int64_t dims[at_least_one(P::tables.dim_count)];
   float constants[(at_least_one(P::tables.constant_count) + 1) / 2 * 2];
+};
+
+// `barrier` is zero at the launch.
+struct DirectionHeader {
+  int64_t descending;
+  uint32_t* barrier;
+  char* packed;
+  char* images;
+};
+
+// One direction: its order, its tensors and its workspace. `records`: tensors [T, B, width] of what the products after the
+// loop read.
+template <class P>
+struct Direction : DirectionHeader {
+  SlotPlace slots[at_least_one(P::tables.slot_count)];
+  OutputPlace outputs[at_least_one(P::tables.destination_count)];
+  OutputPlace records[at_least_one(records_before(P::tables, P::tables.slot_count))];
+  const void* matrices[at_least_one(P::tables.product_matrix_count)];
+  OutputPlace finals[at_least_one(P::tables.final_count)];
+};
+
+// Directions that a kernel can run side by side: two, where its parameter is not larger then than what every toolkit takes.
+constexpr int64_t PARAMETER_BYTES = 4096;
+constexpr int most_directions(int64_t common, int64_t direction) { return common + 2 * direction <= PARAMETER_BYTES ? 2 : 1; }
+
+template <class P>
+struct Arguments : Common<P> {
+  static constexpr int DIRECTIONS = most_directions(sizeof(Common<P>), sizeof(Direction<P>));
+  Direction<P> directions[DIRECTIONS];
 };
 
 }  // namespace rnncc

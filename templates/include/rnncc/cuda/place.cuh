@@ -6,18 +6,19 @@
 
 namespace rnncc {
 
-// A running program. P: the generated program; S: the type of streams and weights.
+// A running program, in one direction. P: the generated program; S: the type of streams and weights.
 template <class P, class S>
 struct Run {
   using Program = P;
   using Scalar = S;
   const Arguments<P>& plan;
+  const Direction<P>& own;
   unsigned char* shared;
   int64_t n;  // number of the step
   int64_t t;  // its place in the tensors
   uint32_t arrived;
 
-  RNNCC_DEVICE int64_t time(int64_t step) const { return plan.descending ? plan.steps - 1 - step : step; }
+  RNNCC_DEVICE int64_t time(int64_t step) const { return own.descending ? plan.steps - 1 - step : step; }
 };
 
 // An element of a tile stage.
@@ -55,7 +56,7 @@ RNNCC_DEVICE auto address(const R& run, int64_t step, int column, int64_t unit) 
     return address<info.link>(run, step, column, unit + run.plan.dims[info.offset]);
   } else {
     static_assert(info.kind == Kind::read || info.kind == Kind::stored || info.kind == Kind::vector, "an edge of an edge");
-    const SlotPlace& place = run.plan.slots[slot];
+    const SlotPlace& place = run.own.slots[slot];
     int64_t index = 0;
     if constexpr (info.kind == Kind::read) index = run.time(step);
     if constexpr (info.kind == Kind::stored) index = place.ring ? step & (RING - 1) : run.time(step);
@@ -69,10 +70,10 @@ template <int slot, class R>
 RNNCC_DEVICE float load(const R& run, int column, int64_t unit) {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
   if constexpr (info.kind == Kind::previous || info.kind == Kind::next) {
-    const SlotPlace& place = run.plan.slots[slot];
+    const SlotPlace& place = run.own.slots[slot];
     const bool beyond = info.kind == Kind::previous ? run.n == 0 : run.n >= run.plan.steps - 1;
     const float* inside = address<info.link>(run, info.kind == Kind::previous ? run.n - 1 : run.n + 1, column, unit);
-    return *(beyond ? static_cast<const float*>(place.edge) + column * place.edge_row + unit : inside);
+    return *(beyond ? static_cast<const float*>(place.base) + column * place.row + unit : inside);
   } else {
     return to_float(*address<slot>(run, run.n, column, unit));
   }
@@ -91,7 +92,7 @@ RNNCC_DEVICE void put_images(const R& run, int column, int64_t unit, float value
       const ImagePlace& place = run.plan.image_places[image];
       int64_t at = unit;
       if (place.blocks > 1) at = unit / place.depth * place.padded + unit % place.depth;
-      char* row = run.plan.images + place.offset + (run.n & (RING - 1)) * run.plan.image_step + column * run.plan.image_row;
+      char* row = run.own.images + place.offset + (run.n & (RING - 1)) * run.plan.image_step + column * run.plan.image_row;
       reinterpret_cast<S*>(row)[at] = from_float<S>(value);
     }
     put_images<image + 1, slot>(run, column, unit, value);
@@ -103,14 +104,14 @@ RNNCC_DEVICE void put_outputs(const R& run, int column, int64_t unit, float valu
   if constexpr (count > 0) {
     constexpr bool typed = is_stream_typed(R::Program::tables.destinations[first].table);
     using T = typename TypeOf<typed, typename R::Scalar>::type;
-    put<T>(run.plan.outputs[first], run.t, column, unit, value);
+    put<T>(run.own.outputs[first], run.t, column, unit, value);
     put_outputs<first + 1, count - 1>(run, column, unit, value);
   }
 }
 
 template <int slot, class R>
 RNNCC_DEVICE void put_home(const R& run, int column, int64_t unit, float value) {
-  const SlotPlace& place = run.plan.slots[slot];
+  const SlotPlace& place = run.own.slots[slot];
   const int64_t index = place.ring ? run.n & (RING - 1) : run.t;
   static_cast<float*>(place.base)[index * place.step + column * place.row + unit] = value;
 }
@@ -130,7 +131,7 @@ RNNCC_DEVICE void keep(const R& run, int column, int64_t unit, float value) {
   put_outputs<info.first_destination, info.destinations>(run, column, unit, value);
   if constexpr (info.kept) {
     constexpr int record = records_before(R::Program::tables, slot);
-    put<typename R::Scalar>(run.plan.records[record], run.t, column, unit, value);
+    put<typename R::Scalar>(run.own.records[record], run.t, column, unit, value);
   }
 }
 

@@ -9,32 +9,36 @@ namespace rnncc {
 // The kernel's parameter, laid out as Arguments (arguments.h); its size follows from the tables.
 class ArgumentBuffer {
  public:
+  struct OfDirection {
+    DirectionHeader* header;
+    SlotPlace* slots;
+    OutputPlace *outputs, *records;
+    const void** matrices;
+    OutputPlace* finals;
+  };
+
   explicit ArgumentBuffer(const Tables& t) : bytes_(64 * 1024) {
     header = take<Header>(1);
-    slots = take<SlotPlace>(t.slot_count);
-    outputs = take<OutputPlace>(t.destination_count);
-    records = take<OutputPlace>(records_before(t, t.slot_count));
     images = take<ImagePlace>(t.image_count);
     stages = take<StagePlan>(t.stage_count);
     joints = take<JointPlan>(t.product_count);
     products = take<ProductPlan>(t.product_count);
-    matrices = take<const void*>(t.product_matrix_count);
-    finals = take<OutputPlace>(t.final_count);
     dims = take<int64_t>(t.dim_count);
     constants = take<float>((at_least_one(t.constant_count) + 1) / 2 * 2);
+    const size_t common = used_;
+    directions.push_back(take_direction(t));
+    if (most_directions(common, used_ - common) > 1) directions.push_back(take_direction(t));
   }
   void* data() { return bytes_.data(); }
 
   Header* header;
-  SlotPlace* slots;
-  OutputPlace *outputs, *records, *finals;
   ImagePlace* images;
   StagePlan* stages;
   JointPlan* joints;
   ProductPlan* products;
-  const void** matrices;
   int64_t* dims;
   float* constants;
+  std::vector<OfDirection> directions;  // as many as the kernel has
 
  private:
   template <class U>
@@ -43,6 +47,14 @@ class ArgumentBuffer {
     used_ += at_least_one(count) * sizeof(U);
     if (used_ > bytes_.size()) fail("the loop has too many values for a kernel's parameter");
     return part;
+  }
+  OfDirection take_direction(const Tables& t) {
+    return {take<DirectionHeader>(1),
+            take<SlotPlace>(t.slot_count),
+            take<OutputPlace>(t.destination_count),
+            take<OutputPlace>(records_before(t, t.slot_count)),
+            take<const void*>(t.product_matrix_count),
+            take<OutputPlace>(t.final_count)};
   }
   std::vector<char> bytes_;
   size_t used_ = 0;
@@ -70,6 +82,7 @@ class Workspace {
   int64_t used_ = 0;
 };
 
+// One direction of a layer.
 class DeviceRun {
  public:
   DeviceRun(const Tables& tables, const Call& call, int32_t device)
@@ -77,21 +90,46 @@ class DeviceRun {
         call_(call),
         device_({aoti_torch_device_type_cuda(), device}),
         dims_(make_dims(tables, call)),
-        tensors_(tables, call, dims_.data(), device_),
-        arguments_(tables) {}
+        tensors_(tables, call, dims_.data(), device_) {}
 
-  // By the alternating kernel.
-  void run(const char* cell, const char* name) {
-    const CUfunction kernel = find_kernel(device_.index, std::string(cell) + "_" + dtype_name(scalar()), name);
-    const Gpu& on = gpu(device_.index);
-    const Schedule schedule = make_schedule(tables_, dims_.data(), call_.columns, int(dtype_bytes(scalar())), on);
-    fill(schedule);
-    require_residency(device_.index, kernel, name, schedule.ctas, THREADS, schedule.shared_bytes);
-    void* parameters[] = {arguments_.data()};
-    check_cuda(driver().cuLaunchCooperativeKernel(kernel, unsigned(schedule.ctas), 1, 1, THREADS, 1, 1,
-                                                  unsigned(schedule.shared_bytes), current_stream(device_.index), parameters),
-               std::string("launching ") + name);
-    finish();
+  // For the alternating kernel: how one of so many directions like this one, side by side, is divided.
+  Schedule schedule(int directions) const {
+    return make_schedule(tables_, dims_.data(), call_.columns, int(dtype_bytes(scalar())), gpu(device_.index), directions);
+  }
+
+  // What all directions of a launch of it have in common.
+  void fill_common(const Schedule& schedule, ArgumentBuffer& arguments) const {
+    std::copy(schedule.stages.begin(), schedule.stages.end(), arguments.stages);
+    std::copy(schedule.joints.begin(), schedule.joints.end(), arguments.joints);
+    std::copy(schedule.products.begin(), schedule.products.end(), arguments.products);
+    std::copy(dims_.begin(), dims_.end(), arguments.dims);
+    for (int c = 0; c < tables_.constant_count; ++c) arguments.constants[c] = float(call_.constants[c]);
+    const int64_t row = place_images(arguments.images);
+    const int64_t image_step = row * round_up(call_.columns, schedule.column_multiple);
+    *arguments.header = {call_.steps, call_.columns, call_.heads, image_step, row, schedule.shared};
+  }
+
+  // What this one has by itself; `image_step` as Header has it.
+  void fill(const Schedule& schedule, int64_t image_step, const ArgumentBuffer::OfDirection& own) {
+    *own.header = {call_.descending, nullptr, nullptr, nullptr};
+    for (int p = 0; p < tables_.product_count; ++p) {
+      const ProductInfo& product = tables_.products[p];
+      for (int m = product.matrix; m < product.matrix + product.count; ++m) {
+        const MatrixInfo& matrix = tables_.matrices[tables_.product_matrices[m]];
+        own.matrices[m] = element(tensors_.at(WEIGHTS, matrix.index), dim(matrix.row) * schedule.products[p].row_length);
+      }
+    }
+    zeroed_.want(128, [&](char* p) { own.header->barrier = reinterpret_cast<uint32_t*>(p); });
+    zeroed_.want(image_step * RING, [&](char* p) { own.header->images = p; });
+    workspace_.want(schedule.packed_bytes, [&](char* p) { own.header->packed = p; });
+    for (int s = 0; s < tables_.slot_count; ++s) place_slot(s, own);
+    for (int f = 0; f < tables_.final_count; ++f) {
+      const rnncc_tensor& t = tensors_.at(tables_.finals[f].table, tables_.finals[f].index);
+      own.finals[f] = {t.data, 0, t.column};
+    }
+    zeroed_.allocate(device_);
+    RNNCC_TORCH(aoti_torch_zero_(zeroed_.memory.get()));
+    workspace_.allocate(device_);
   }
 
   // What a fused kernel runs.
@@ -114,45 +152,17 @@ class DeviceRun {
 
   int64_t dim(int16_t index) const { return dims_[index]; }
 
-  void fill(const Schedule& schedule) {
-    Header& header = *arguments_.header;
-    header = {call_.steps, call_.columns, call_.heads, call_.descending, nullptr, nullptr, nullptr, 0, 0, schedule.shared};
-    std::copy(schedule.stages.begin(), schedule.stages.end(), arguments_.stages);
-    std::copy(schedule.joints.begin(), schedule.joints.end(), arguments_.joints);
-    std::copy(schedule.products.begin(), schedule.products.end(), arguments_.products);
-    std::copy(dims_.begin(), dims_.end(), arguments_.dims);
-    for (int c = 0; c < tables_.constant_count; ++c) arguments_.constants[c] = float(call_.constants[c]);
-    for (int p = 0; p < tables_.product_count; ++p) {
-      const ProductInfo& product = tables_.products[p];
-      for (int m = product.matrix; m < product.matrix + product.count; ++m) {
-        const MatrixInfo& matrix = tables_.matrices[tables_.product_matrices[m]];
-        arguments_.matrices[m] = element(tensors_.at(WEIGHTS, matrix.index), dim(matrix.row) * schedule.products[p].row_length);
-      }
-    }
-    zeroed_.want(128, [&](char* p) { header.barrier = reinterpret_cast<uint32_t*>(p); });
-    place_images(schedule);
-    workspace_.want(schedule.packed_bytes, [&](char* p) { header.packed = p; });
-    for (int s = 0; s < tables_.slot_count; ++s) place_slot(s);
-    for (int f = 0; f < tables_.final_count; ++f) {
-      const rnncc_tensor& t = tensors_.at(tables_.finals[f].table, tables_.finals[f].index);
-      arguments_.finals[f] = {t.data, 0, t.column};
-    }
-    zeroed_.allocate(device_);
-    RNNCC_TORCH(aoti_torch_zero_(zeroed_.memory.get()));
-    workspace_.allocate(device_);
-  }
-
   static void* element(const rnncc_tensor& t, int64_t offset) {
     return t.data ? static_cast<char*>(t.data) + offset * dtype_bytes(t.dtype) : nullptr;
   }
 
-  // All images have rows of one length: a kernel then finds any operand by one offset.
-  void place_images(const Schedule& schedule) {
+  // All images have rows of one length, in bytes: a kernel then finds any operand by one offset.
+  int64_t place_images(ImagePlace* images) const {
     const int64_t bytes = dtype_bytes(tensors_.scalar());
     int64_t row = 0;
     for (int i = 0; i < tables_.image_count; ++i) {
       const ImageInfo& info = tables_.images[i];
-      ImagePlace& image = arguments_.images[i];
+      ImagePlace& image = images[i];
       const int64_t width = dim(tables_.slots[info.slot].width);
       image.blocks = dim(info.blocks) == 1 ? 1 : info.parts * dim(info.blocks);
       image.depth = width / image.blocks;
@@ -160,20 +170,18 @@ class DeviceRun {
       image.offset = row;
       row += image.blocks * image.padded * bytes;
     }
-    arguments_.header->image_row = row;
-    arguments_.header->image_step = row * round_up(call_.columns, schedule.column_multiple);
-    zeroed_.want(arguments_.header->image_step * RING, [this](char* p) { arguments_.header->images = p; });
+    return row;
   }
 
-  void place_slot(int s) {
+  void place_slot(int s, const ArgumentBuffer::OfDirection& own) {
     const SlotInfo& info = tables_.slots[s];
-    SlotPlace& place = arguments_.slots[s];
+    SlotPlace& place = own.slots[s];
     place = {};
     switch (info.kind) {
       case Kind::read: {
         const rnncc_tensor& t = tensors_.at(info.table, info.index);
         if (t.data) {
-          place = {element(t, dim(info.offset)), t.step, t.column, nullptr, 0, 0};
+          place = {element(t, dim(info.offset)), t.step, t.column, 0};
         } else {
           zeroed_.want(dim(info.width) * 4, [&place](char* p) { place.base = p; });
         }
@@ -182,13 +190,12 @@ class DeviceRun {
       case Kind::previous:
       case Kind::next: {
         const rnncc_tensor& t = tensors_.at(info.table, info.index);
-        place.edge = t.data;
-        place.edge_row = t.column;
-        if (!t.data) zeroed_.want(dim(info.width) * 4, [&place](char* p) { place.edge = p; });
+        place = {t.data, 0, t.column, 0};
+        if (!t.data) zeroed_.want(dim(info.width) * 4, [&place](char* p) { place.base = p; });
         return;
       }
       case Kind::vector: place.base = element(tensors_.at(WEIGHTS, info.index), dim(info.offset)); return;
-      case Kind::stored: place_stored(s); return;
+      case Kind::stored: place_stored(s, own); return;
       case Kind::view:
       case Kind::tile: return;
     }
@@ -196,17 +203,17 @@ class DeviceRun {
 
   // A slot that stages read lies in the first wanted tensor of floats, else in the workspace. Products after the loop read
   // the first wanted tensor of the streams' type, else a record.
-  void place_stored(int s) {
+  void place_stored(int s, const ArgumentBuffer::OfDirection& own) {
     const SlotInfo& info = tables_.slots[s];
-    SlotPlace& place = arguments_.slots[s];
+    SlotPlace& place = own.slots[s];
     bool placed = !info.read, recorded = !info.kept || !After::reads(tables_, call_, s);
     for (int d = info.first_destination; d < info.first_destination + info.destinations; ++d) {
       const Destination& to = tables_.destinations[d];
       const rnncc_tensor& t = tensors_.at(to.table, to.index);
-      arguments_.outputs[d] = {element(t, dim(to.offset)), t.step, t.column};
+      own.outputs[d] = {element(t, dim(to.offset)), t.step, t.column};
       if (!t.data) continue;
       if (is_written_before(d, info.first_destination)) {
-        arguments_.outputs[d].base = nullptr;
+        own.outputs[d].base = nullptr;
         continue;
       }
       if (t.dtype == tensors_.scalar() && !recorded) {
@@ -214,17 +221,17 @@ class DeviceRun {
         recorded = true;
       }
       if (placed || t.dtype != RNNCC_FLOAT32) continue;
-      place = {element(t, dim(to.offset)), t.step, t.column, nullptr, 0, 0};
-      arguments_.outputs[d].base = nullptr;
+      place = {element(t, dim(to.offset)), t.step, t.column, 0};
+      own.outputs[d].base = nullptr;
       placed = true;
     }
     const int64_t width = dim(info.width), step = width * call_.columns;
     if (!placed) {
-      place = {nullptr, step, width, nullptr, 0, 1};
+      place = {nullptr, step, width, 1};
       workspace_.want(RING * step * 4, [&place](char* p) { place.base = p; });
     }
     if (!info.kept) return;
-    OutputPlace& record = arguments_.records[records_before(tables_, s)];
+    OutputPlace& record = own.records[records_before(tables_, s)];
     record = {};
     if (recorded) return;
     record = {nullptr, step, width};
@@ -248,13 +255,12 @@ class DeviceRun {
   const Device device_;
   const std::vector<int64_t> dims_;
   CallTensors tensors_;
-  ArgumentBuffer arguments_;
   Workspace zeroed_, workspace_;
   std::map<int, rnncc_tensor> records_;
 };
 
-// The directions of a layer: side by side in one launch where a fused kernel can and that is not expected to take longer, else
-// one after the other.
+// The directions of a layer: side by side in one launch where a kernel can and that is not expected to take longer, else one
+// after the other. By fused kernels where there are some, else by the alternating one.
 class DeviceRuns {
  public:
   DeviceRuns(const Tables& tables, const FusedInfo& fused, const char* cell, const char* name, const std::vector<Call>& calls, int32_t device)
@@ -263,13 +269,46 @@ class DeviceRuns {
   }
 
   void run() {
-    if (runs_.size() == 2 && runs_[0].scalar() == runs_[1].scalar() && run_fused(together(), {&runs_[0], &runs_[1]})) return;
+    if (are_two_alike() && run_fused(together(), {&runs_[0], &runs_[1]})) return;
+    std::vector<DeviceRun*> others;
     for (DeviceRun& run : runs_)
-      if (!run_fused(choices(run, 1), {&run})) run.run(cell_, name_.c_str());
+      if (!run_fused(choices(run, 1), {&run})) others.push_back(&run);
+    run_alternating(others);
   }
 
  private:
   const Call& first() const { return calls_[0]; }
+  bool are_two_alike() const { return runs_.size() == 2 && runs_[0].scalar() == runs_[1].scalar(); }
+
+  void run_alternating(const std::vector<DeviceRun*>& runs) const {
+    if (runs.empty()) return;
+    ArgumentBuffer arguments(tables_);
+    if (runs.size() == 2 && are_two_alike() && arguments.directions.size() == 2) {
+      const Schedule half = runs[0]->schedule(2);
+      if (2 * half.ctas <= gpu(device_).multiprocessors && is_as_quick(half, runs[0]->schedule(1))) {
+        launch(runs, half, arguments);
+        return;
+      }
+    }
+    for (DeviceRun* run : runs) launch({run}, run->schedule(1), arguments);
+  }
+
+  // The alternating kernel, for directions side by side that are divided by `schedule`.
+  void launch(const std::vector<DeviceRun*>& runs, const Schedule& schedule, ArgumentBuffer& arguments) const {
+    const int available = gpu(device_).shared_bytes;
+    if (schedule.shared_bytes > available)
+      fail("the loop needs " + std::to_string(schedule.shared_bytes) + " bytes of shared memory a multiprocessor, the GPU has " +
+           std::to_string(available));
+    const CUfunction kernel = find_kernel(device_, cell_ + "_" + dtype_name(runs[0]->scalar()), name_);
+    runs[0]->fill_common(schedule, arguments);
+    for (size_t i = 0; i < runs.size(); ++i) runs[i]->fill(schedule, arguments.header->image_step, arguments.directions[i]);
+    require_residency(device_, kernel, name_, int64_t(schedule.ctas) * int64_t(runs.size()), THREADS, schedule.shared_bytes);
+    void* parameters[] = {arguments.data()};
+    check_cuda(driver().cuLaunchCooperativeKernel(kernel, unsigned(schedule.ctas), unsigned(runs.size()), 1, THREADS, 1, 1,
+                                                  unsigned(schedule.shared_bytes), current_stream(device_), parameters),
+               "launching " + name_);
+    for (DeviceRun* run : runs) run->finish();
+  }
 
   // The fused kernels for two directions side by side: those that take no longer than two launches of the best one.
   std::vector<FusedChoice> together() const {
@@ -313,7 +352,7 @@ class DeviceRuns {
 
   const Tables& tables_;
   const FusedInfo& fused_;
-  const char* const cell_;
+  const std::string cell_;
   const std::string name_;
   const std::vector<Call>& calls_;
   const int32_t device_;

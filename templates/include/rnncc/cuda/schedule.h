@@ -37,6 +37,12 @@ inline StagePlan plan_stage(const StageInfo& stage, const int64_t* dims, int64_t
   return plan;
 }
 
+// Blocks of units times blocks of columns of the CTA that has most of them.
+inline int64_t busiest_work(const StagePlan& plan) {
+  return ceil_divide(plan.tiles, plan.tile_lanes) * plan.unit_blocks * ceil_divide(plan.column_chunks, plan.column_lanes) *
+         plan.column_blocks;
+}
+
 struct Schedule {
   std::vector<StagePlan> stages;
   std::vector<JointPlan> joints;
@@ -44,7 +50,10 @@ struct Schedule {
   Shared shared = {};
   int64_t packed_bytes = 0;
   int32_t shared_bytes = 0;
-  int32_t ctas = 1;
+  int32_t ctas = 1;  // of a direction
+  // What the CTA that has most does in a step: in a tile stage blocks of units times blocks of columns, in a row stage rows.
+  std::vector<int64_t> work;
+  bool streams = false;  // weights that shared memory has no room for come from L2 at each step
   int32_t column_multiple = COLUMN_BLOCK;  // images have rows up to a multiple of this
 };
 
@@ -92,7 +101,7 @@ inline void plan_products(Schedule& schedule, const Tables& tables, int s, const
 }
 
 // Lays out shared memory: sums, own tiles, the warps' parts, places of chunks, then weights as far as they fit, the same
-// fraction of every warp's share of every joint.
+// fraction of every warp's share of every joint. What is not weights may be more than is available.
 inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_bytes, int available) {
   int64_t sums = 0, partial = 128, staging = 0, streamed = 0, places = 0, weights = 0, used = 0;
   const auto each_joint = [&](const auto& visit) {
@@ -127,11 +136,8 @@ inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_byt
   shared.warp_bytes = int32_t(round_up(std::max(partial, streamed + staging), SHARED_PART));
   shared.warps = take(WARPS * shared.warp_bytes);
   const int64_t room = available - used - places - SHARED_PART * tables.product_count;
-  if (room < 0) {
-    fail("the loop needs " + std::to_string(available - room) + " bytes of shared memory a multiprocessor, the GPU has " +
-         std::to_string(available));
-  }
-  const double fraction = weights > 0 ? std::min(1.0, double(room) / double(weights)) : 1.0;
+  const double fraction = weights > 0 ? std::clamp(double(room) / double(weights), 0.0, 1.0) : 1.0;
+  schedule.streams = fraction < 1.0;
   each_joint([&](const StagePlan& plan, const StageInfo&, int p, JointPlan& joint) {
     joint.table = take(joint.chunks * int64_t(sizeof(ChunkPlace)));
     joint.resident = int32_t(fraction * joint.per_warp);
@@ -141,21 +147,33 @@ inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_byt
   schedule.shared_bytes = int32_t(used);
 }
 
-inline Schedule make_schedule(const Tables& tables, const int64_t* dims, int64_t columns, int scalar_bytes, const Gpu& gpu) {
+// Of one of so many directions side by side: each has its share of the multiprocessors.
+inline Schedule make_schedule(const Tables& tables, const int64_t* dims, int64_t columns, int scalar_bytes, const Gpu& gpu,
+                              int directions) {
+  const int multiprocessors = std::max(1, gpu.multiprocessors / directions);
   Schedule schedule;
   schedule.stages.resize(tables.stage_count);
   schedule.joints.resize(tables.product_count);
   schedule.products.resize(tables.product_count);
   for (int s = 0; s < tables.stage_count; ++s) {
-    StagePlan& plan = schedule.stages[s] = plan_stage(tables.stages[s], dims, columns, gpu.multiprocessors);
+    StagePlan& plan = schedule.stages[s] = plan_stage(tables.stages[s], dims, columns, multiprocessors);
     const bool rows = tables.stages[s].row != RowOperator::none;
-    const int64_t ctas = rows ? std::min<int64_t>(columns, gpu.multiprocessors) : plan.tile_lanes * plan.column_lanes;
+    const int64_t ctas = rows ? std::min<int64_t>(columns, multiprocessors) : plan.tile_lanes * plan.column_lanes;
     schedule.ctas = std::max(schedule.ctas, int32_t(ctas));
+    schedule.work.push_back(rows ? ceil_divide(columns, multiprocessors) : busiest_work(plan));
     if (!rows) schedule.column_multiple = std::max(schedule.column_multiple, plan.column_blocks * COLUMN_BLOCK);
     plan_products(schedule, tables, s, dims, scalar_bytes);
   }
   plan_shared(schedule, tables, scalar_bytes, gpu.shared_bytes);
   return schedule;
+}
+
+// Whether two directions side by side, each by `half`, take no longer than one after the other, each by `whole`. The waits of
+// both, which are most of a step of a small loop, pass at once: it is enough that no CTA has more than twice the work and that
+// all weights of both stay in shared memory.
+inline bool is_as_quick(const Schedule& half, const Schedule& whole) {
+  const auto at_most_twice = [](int64_t a, int64_t b) { return a <= 2 * b; };
+  return !half.streams && std::equal(half.work.begin(), half.work.end(), whole.work.begin(), at_most_twice);
 }
 
 }  // namespace rnncc

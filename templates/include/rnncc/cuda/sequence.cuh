@@ -64,11 +64,11 @@ RNNCC_DEVICE Sums contract(const R& run, const StagePlan& plan, int tile, int sl
       constexpr ProductInfo product = R::Program::tables.products[p];
       const JointPlan& joint = run.plan.joints[p];
       const int units = plan.unit_blocks * UNIT_BLOCK;
-      const char* images = run.plan.images + column * run.plan.image_row;
+      const char* images = run.own.images + column * run.plan.image_row;
       const Pass pass = {run.plan.shared,
                          joint,
                          run.shared,
-                         reinterpret_cast<const unsigned char*>(run.plan.packed) + joint.packed + tile * joint.tile_bytes,
+                         reinterpret_cast<const unsigned char*>(run.own.packed) + joint.packed + tile * joint.tile_bytes,
                          run.shared + joint.shared + slot * joint.shared_tile,
                          images + (run.n & (RING - 1)) * run.plan.image_step,
                          images + ((run.n - 1) & (RING - 1)) * run.plan.image_step,
@@ -104,7 +104,7 @@ RNNCC_DEVICE void tile_stage(R& run) {
     at = element_of(run, plan, tile, own.column, thread);
     if (at.valid) early = F::early(run, at);
   }
-  if constexpr (info.barrier) wait(run.plan.barrier, run.arrived);
+  if constexpr (info.barrier) wait(run.own.barrier, run.arrived);
   const int units = plan.unit_blocks * UNIT_BLOCK, columns = plan.column_blocks * COLUMN_BLOCK;
   float* scratch = reinterpret_cast<float*>(run.shared + run.plan.shared.sums);
   typename F::Kept kept = {};
@@ -143,7 +143,7 @@ RNNCC_DEVICE void tile_stage(R& run) {
     }
   }
   if constexpr (is_awaited<stage, R>()) {
-    arrive(run.plan.barrier, run.arrived);
+    arrive(run.own.barrier, run.arrived);
   } else {
     __syncthreads();  // shared memory is free again
   }
@@ -154,11 +154,11 @@ RNNCC_DEVICE void tile_stage(R& run) {
 template <int stage, class R>
 RNNCC_DEVICE void row_stage(R& run) {
   constexpr StageInfo info = R::Program::tables.stages[stage];
-  if constexpr (info.barrier) wait(run.plan.barrier, run.arrived);
+  if constexpr (info.barrier) wait(run.own.barrier, run.arrived);
   float* scratch = reinterpret_cast<float*>(run.shared + run.plan.shared.warps);
   for (int column = blockIdx.x; column < run.plan.columns; column += gridDim.x) row_operation<stage>(run, column, scratch);
   if constexpr (is_awaited<stage, R>()) {
-    arrive(run.plan.barrier, run.arrived);
+    arrive(run.own.barrier, run.arrived);
   } else {
     __syncthreads();
   }
@@ -174,8 +174,8 @@ RNNCC_DEVICE void pack(const R& run) {
         using S = typename R::Scalar;
         const JointPlan& joint = run.plan.joints[p];
         for (int tile = blockIdx.x; tile < run.plan.stages[stage].tiles; tile += gridDim.x) {
-          pack_tile(run.plan.products, p, run.plan.stages[stage], run.plan.matrices, tile,
-                    reinterpret_cast<S*>(run.plan.packed + joint.packed + tile * joint.tile_bytes));
+          pack_tile(run.plan.products, p, run.plan.stages[stage], run.own.matrices, tile,
+                    reinterpret_cast<S*>(run.own.packed + joint.packed + tile * joint.tile_bytes));
         }
       }
       pack<stage, p + 1>(run);
@@ -200,7 +200,7 @@ RNNCC_DEVICE void settle(const R& run) {
         const Lane lane = lane_of(plan);
         int slot = 0;
         for (int tile = lane.tile; tile < plan.tiles; tile += plan.tile_lanes, ++slot) {
-          const uint4* from = reinterpret_cast<const uint4*>(run.plan.packed + joint.packed + tile * joint.tile_bytes);
+          const uint4* from = reinterpret_cast<const uint4*>(run.own.packed + joint.packed + tile * joint.tile_bytes);
           uint4* to = reinterpret_cast<uint4*>(run.shared + joint.shared + slot * joint.shared_tile);
           for (int i = threadIdx.x; i < WARPS * joint.resident * chunk; i += THREADS) {
             const int warp = i / (joint.resident * chunk), within = i % (joint.resident * chunk);
@@ -224,14 +224,14 @@ RNNCC_DEVICE void initial_images(const R& run) {
     if constexpr (R::Program::tables.slots[product.operand].kind == Kind::previous) {
       using S = typename R::Scalar;
       const ImagePlace& image = run.plan.image_places[product.image];
-      const SlotPlace& place = run.plan.slots[product.operand];
+      const SlotPlace& place = run.own.slots[product.operand];
       const int64_t width = run.plan.dims[R::Program::tables.slots[product.operand].width], all = width * run.plan.columns;
       for (int64_t i = blockIdx.x * THREADS + threadIdx.x; i < all; i += int64_t(gridDim.x) * THREADS) {
         const int64_t column = i / width, unit = i % width;
         const int64_t at = image.blocks > 1 ? unit / image.depth * image.padded + unit % image.depth : unit;
-        char* row = run.plan.images + image.offset + (RING - 1) * run.plan.image_step + column * run.plan.image_row;
+        char* row = run.own.images + image.offset + (RING - 1) * run.plan.image_step + column * run.plan.image_row;
         reinterpret_cast<S*>(row)[at] =
-            from_float<S>(static_cast<const float*>(place.edge)[column * place.edge_row + unit]);
+            from_float<S>(static_cast<const float*>(place.base)[column * place.row + unit]);
       }
     }
     initial_images<p + 1>(run);
@@ -242,7 +242,7 @@ template <int f, class R>
 RNNCC_DEVICE void finals(const R& run) {
   if constexpr (f < R::Program::tables.final_count) {
     constexpr int slot = R::Program::tables.finals[f].slot;
-    const OutputPlace& place = run.plan.finals[f];
+    const OutputPlace& place = run.own.finals[f];
     const int64_t width = run.plan.dims[R::Program::tables.slots[slot].width], all = place.base ? width * run.plan.columns : 0;
     for (int64_t i = blockIdx.x * THREADS + threadIdx.x; i < all; i += int64_t(gridDim.x) * THREADS) {
       put<float>(place, 0, int(i / width), i % width, load<slot>(run, int(i / width), i % width));
@@ -253,11 +253,12 @@ RNNCC_DEVICE void finals(const R& run) {
 
 template <class P, class S>
 RNNCC_DEVICE void run_sequence(const Arguments<P>& plan) {
+  const Direction<P>& own = plan.directions[Arguments<P>::DIRECTIONS > 1 ? blockIdx.y : 0];
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  Run<P, S> run = {plan, shared_memory, 0, 0, 0};
+  Run<P, S> run = {plan, own, shared_memory, 0, 0, 0};
   pack<0, P::tables.stages[0].first_product>(run);
   initial_images<0>(run);
-  grid_barrier(plan.barrier, run.arrived);
+  grid_barrier(own.barrier, run.arrived);
   settle<0, P::tables.stages[0].first_product>(run);
   if (threadIdx.x < P::tables.stage_count) {
     const StagePlan& stage = plan.stages[threadIdx.x];
@@ -265,7 +266,7 @@ RNNCC_DEVICE void run_sequence(const Arguments<P>& plan) {
     own_tiles(run)[threadIdx.x] = {lane.tile, lane.column, tile_of(stage, lane.tile)};
   }
   if constexpr (P::tables.stages[0].barrier) {
-    arrive(plan.barrier, run.arrived);
+    arrive(own.barrier, run.arrived);
   } else {
     __syncthreads();
   }
@@ -273,8 +274,8 @@ RNNCC_DEVICE void run_sequence(const Arguments<P>& plan) {
     run.t = run.time(run.n);
     P::step(run);
   }
-  if constexpr (P::tables.stages[0].barrier) wait(plan.barrier, run.arrived);
-  grid_barrier(plan.barrier, run.arrived);
+  if constexpr (P::tables.stages[0].barrier) wait(own.barrier, run.arrived);
+  grid_barrier(own.barrier, run.arrived);
   finals<0>(run);
 }
 
