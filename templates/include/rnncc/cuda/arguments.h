@@ -131,6 +131,18 @@ constexpr int records_before(const Tables& tables, int slot) {
   return count;
 }
 
+// Whether a slot's values lie somewhere of their own; those of a stored one may only go to its destinations.
+constexpr bool has_place(const SlotInfo& slot) {
+  return slot.kind == Kind::stored ? slot.read : slot.kind != Kind::view && slot.kind != Kind::tile;
+}
+
+// Such slots below `slot`: its place among them.
+constexpr int places_before(const Tables& tables, int slot) {
+  int count = 0;
+  for (int s = 0; s < slot; ++s) count += has_place(tables.slots[s]);
+  return count;
+}
+
 struct Header {
   int64_t steps, columns, heads;
   int64_t image_step, image_row;  // bytes
@@ -161,7 +173,7 @@ struct DirectionHeader {
 // loop read.
 template <class P>
 struct Direction : DirectionHeader {
-  SlotPlace slots[at_least_one(P::tables.slot_count)];
+  SlotPlace places[at_least_one(places_before(P::tables, P::tables.slot_count))];
   OutputPlace outputs[at_least_one(P::tables.destination_count)];
   OutputPlace records[at_least_one(records_before(P::tables, P::tables.slot_count))];
   const void* matrices[at_least_one(P::tables.product_matrix_count)];

@@ -48,6 +48,14 @@ constexpr auto element_type() {
   }
 }
 
+// Where the values of a slot lie.
+template <int slot, class R>
+RNNCC_DEVICE const SlotPlace& place_of(const R& run) {
+  static_assert(has_place(R::Program::tables.slots[slot]), "nothing of its own");
+  constexpr int place = places_before(R::Program::tables, slot);
+  return run.own.places[place];
+}
+
 // Where element `unit` of a column of a slot that is not an edge is at step `step`.
 template <int slot, class R>
 RNNCC_DEVICE auto address(const R& run, int64_t step, int column, int64_t unit) {
@@ -56,7 +64,7 @@ RNNCC_DEVICE auto address(const R& run, int64_t step, int column, int64_t unit) 
     return address<info.link>(run, step, column, unit + run.plan.dims[info.offset]);
   } else {
     static_assert(info.kind == Kind::read || info.kind == Kind::stored || info.kind == Kind::vector, "an edge of an edge");
-    const SlotPlace& place = run.own.slots[slot];
+    const SlotPlace& place = place_of<slot>(run);
     int64_t index = 0;
     if constexpr (info.kind == Kind::read) index = run.time(step);
     if constexpr (info.kind == Kind::stored) index = place.ring ? step & (RING - 1) : run.time(step);
@@ -70,7 +78,7 @@ template <int slot, class R>
 RNNCC_DEVICE float load(const R& run, int column, int64_t unit) {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
   if constexpr (info.kind == Kind::previous || info.kind == Kind::next) {
-    const SlotPlace& place = run.own.slots[slot];
+    const SlotPlace& place = place_of<slot>(run);
     const bool beyond = info.kind == Kind::previous ? run.n == 0 : run.n >= run.plan.steps - 1;
     const float* inside = address<info.link>(run, info.kind == Kind::previous ? run.n - 1 : run.n + 1, column, unit);
     return *(beyond ? static_cast<const float*>(place.base) + column * place.row + unit : inside);
@@ -111,7 +119,7 @@ RNNCC_DEVICE void put_outputs(const R& run, int column, int64_t unit, float valu
 
 template <int slot, class R>
 RNNCC_DEVICE void put_home(const R& run, int column, int64_t unit, float value) {
-  const SlotPlace& place = run.own.slots[slot];
+  const SlotPlace& place = place_of<slot>(run);
   const int64_t index = place.ring ? run.n & (RING - 1) : run.t;
   static_cast<float*>(place.base)[index * place.step + column * place.row + unit] = value;
 }

@@ -11,7 +11,7 @@ class ArgumentBuffer {
  public:
   struct OfDirection {
     DirectionHeader* header;
-    SlotPlace* slots;
+    SlotPlace* places;
     OutputPlace *outputs, *records;
     const void** matrices;
     OutputPlace* finals;
@@ -50,7 +50,7 @@ class ArgumentBuffer {
   }
   OfDirection take_direction(const Tables& t) {
     return {take<DirectionHeader>(1),
-            take<SlotPlace>(t.slot_count),
+            take<SlotPlace>(places_before(t, t.slot_count)),
             take<OutputPlace>(t.destination_count),
             take<OutputPlace>(records_before(t, t.slot_count)),
             take<const void*>(t.product_matrix_count),
@@ -175,27 +175,26 @@ class DeviceRun {
 
   void place_slot(int s, const ArgumentBuffer::OfDirection& own) {
     const SlotInfo& info = tables_.slots[s];
-    SlotPlace& place = own.slots[s];
-    place = {};
+    SlotPlace* const place = has_place(info) ? own.places + places_before(tables_, s) : nullptr;
     switch (info.kind) {
       case Kind::read: {
         const rnncc_tensor& t = tensors_.at(info.table, info.index);
         if (t.data) {
-          place = {element(t, dim(info.offset)), t.step, t.column, 0};
+          *place = {element(t, dim(info.offset)), t.step, t.column, 0};
         } else {
-          zeroed_.want(dim(info.width) * 4, [&place](char* p) { place.base = p; });
+          zeroed_.want(dim(info.width) * 4, [place](char* p) { *place = {p, 0, 0, 0}; });
         }
         return;
       }
       case Kind::previous:
       case Kind::next: {
         const rnncc_tensor& t = tensors_.at(info.table, info.index);
-        place = {t.data, 0, t.column, 0};
-        if (!t.data) zeroed_.want(dim(info.width) * 4, [&place](char* p) { place.base = p; });
+        *place = {t.data, 0, t.column, 0};
+        if (!t.data) zeroed_.want(dim(info.width) * 4, [place](char* p) { place->base = p; });
         return;
       }
-      case Kind::vector: place.base = element(tensors_.at(WEIGHTS, info.index), dim(info.offset)); return;
-      case Kind::stored: place_stored(s, own); return;
+      case Kind::vector: *place = {element(tensors_.at(WEIGHTS, info.index), dim(info.offset)), 0, 0, 0}; return;
+      case Kind::stored: place_stored(s, place, own); return;
       case Kind::view:
       case Kind::tile: return;
     }
@@ -203,10 +202,9 @@ class DeviceRun {
 
   // A slot that stages read lies in the first wanted tensor of floats, else in the workspace. Products after the loop read
   // the first wanted tensor of the streams' type, else a record.
-  void place_stored(int s, const ArgumentBuffer::OfDirection& own) {
+  void place_stored(int s, SlotPlace* place, const ArgumentBuffer::OfDirection& own) {
     const SlotInfo& info = tables_.slots[s];
-    SlotPlace& place = own.slots[s];
-    bool placed = !info.read, recorded = !info.kept || !After::reads(tables_, call_, s);
+    bool placed = !place, recorded = !info.kept || !After::reads(tables_, call_, s);
     for (int d = info.first_destination; d < info.first_destination + info.destinations; ++d) {
       const Destination& to = tables_.destinations[d];
       const rnncc_tensor& t = tensors_.at(to.table, to.index);
@@ -221,14 +219,14 @@ class DeviceRun {
         recorded = true;
       }
       if (placed || t.dtype != RNNCC_FLOAT32) continue;
-      place = {element(t, dim(to.offset)), t.step, t.column, 0};
+      *place = {element(t, dim(to.offset)), t.step, t.column, 0};
       own.outputs[d].base = nullptr;
       placed = true;
     }
     const int64_t width = dim(info.width), step = width * call_.columns;
     if (!placed) {
-      place = {nullptr, step, width, 1};
-      workspace_.want(RING * step * 4, [&place](char* p) { place.base = p; });
+      *place = {nullptr, step, width, 1};
+      workspace_.want(RING * step * 4, [place](char* p) { place->base = p; });
     }
     if (!info.kept) return;
     OutputPlace& record = own.records[records_before(tables_, s)];

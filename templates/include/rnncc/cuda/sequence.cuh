@@ -224,7 +224,7 @@ RNNCC_DEVICE void initial_images(const R& run) {
     if constexpr (R::Program::tables.slots[product.operand].kind == Kind::previous) {
       using S = typename R::Scalar;
       const ImagePlace& image = run.plan.image_places[product.image];
-      const SlotPlace& place = run.own.slots[product.operand];
+      const SlotPlace& place = place_of<product.operand>(run);
       const int64_t width = run.plan.dims[R::Program::tables.slots[product.operand].width], all = width * run.plan.columns;
       for (int64_t i = blockIdx.x * THREADS + threadIdx.x; i < all; i += int64_t(gridDim.x) * THREADS) {
         const int64_t column = i / width, unit = i % width;
