@@ -22,7 +22,10 @@ from rnncc.paths import locate
 DEVICE = "cuda"
 FAMILIES = ("gather", "scatter", "grid")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-CLASSES = {"lstm": "LSTM", "gru": "GRU", "elman": "Elman", "slstm": "sLSTM", "peepholelstm": "PeepholeLSTM"}
+CLASSES = {
+    "lstm": "LSTM", "gru": "GRU", "elman": "Elman", "slstm": "sLSTM", "peepholelstm": "PeepholeLSTM",
+    "layernormgru": "LayerNormGRU",
+}  # fmt: skip
 # The sizes with kernels of their own, one package a cell: every family (gather, scatter, grid) and scope is among them.
 FUSED: Mapping[str, tuple[tuple[int, str], ...]] = {
     "lstm": (

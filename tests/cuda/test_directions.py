@@ -1,8 +1,9 @@
-"""The directions of a layer run side by side on a GPU: in one launch of a fused kernel a pass, with the same bits."""
+"""The directions of a layer run side by side on a GPU: in one launch of a kernel a pass, with the same bits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -12,52 +13,83 @@ from torch import Tensor
 
 from rnncc import verify
 from rnncc.runtime.ops import op_sizes
-from tests.cuda.harness import DTYPES, FUSED, Packages, launches_of
+from tests.cuda.harness import CLASSES, DTYPES, FUSED, Packages, launches_of
 
 pytestmark = pytest.mark.gpu
 
-STEPS, COLUMNS = 20, 4
+STEPS = 20
 Groups = tuple[list[Tensor], ...]
 
 
-def op_of(packages: Packages, units: int, heads: int, dtype: torch.dtype) -> tuple[Any, Any, dict[str, int]]:
-    """The LSTM's forward op, its loop, and the sizes of a layer."""
-    layer = packages("lstm").LSTM(3, units * heads, num_heads=heads, device="cuda", dtype=dtype)
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A layer's sizes. `alternating`: the dtype, by that kernel; else the dtype of the fused kernel of that size."""
+
+    cell: str
+    units: int
+    heads: int = 1
+    columns: int = 4
+    alternating: str = ""
+    launches: int = 1
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.alternating or dict(FUSED[self.cell])[self.units]]
+
+    def __str__(self) -> str:
+        return f"{self.cell}-{self.units}x{self.heads}-{self.columns}-{self.alternating or 'fused'}"
+
+
+# gather and scatter in a thread block and in clusters, grid; both directions at once take the kernel that one takes.
+FUSED_CASES = (Case("lstm", 64, 2), Case("lstm", 256), Case("lstm", 768))
+# A few thread blocks; many columns; tiles twice as large as those of one direction alone; twice the visits; stages of
+# several kinds; weights of both directions that shared memory has no room for.
+ALTERNATING_CASES = (
+    Case("lstm", 40, 3, 4, "fp32"),
+    Case("lstm", 40, 1, 100, "bf16"),
+    Case("lstm", 768, 1, 4, "bf16"),
+    Case("lstm", 512, 1, 40, "fp16"),
+    Case("layernormgru", 24, 2, 7, "fp16"),
+    Case("lstm", 2048, 1, 4, "bf16", launches=2),
+)
+
+
+def op_of(packages: Packages, case: Case) -> tuple[Any, Any, dict[str, int]]:
+    """The cell's forward op, a layer of it, and the layer's sizes."""
+    layer_class = getattr(packages(case.cell, fused=not case.alternating), CLASSES[case.cell])
+    dtype = case.dtype
+    layer = layer_class(3, case.units * case.heads, num_heads=case.heads, device="cuda", dtype=dtype)
     kernels, why = layer._choose(torch.empty(0, device="cuda", dtype=dtype))
     assert kernels is not None, why
     (segment,) = layer.spec.segments
     return kernels.forward[segment.name], layer, layer._sizes[0]
 
 
-def draw(layer: Any, sizes: dict[str, int], dtype: torch.dtype, seed: int) -> Groups:
+def draw(layer: Any, sizes: dict[str, int], case: Case, seed: int) -> Groups:
     """Streams, weights and states of one direction."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int, scale: float = 1.0) -> Tensor:
-        return (scale * torch.randn(*shape, generator=generator)).to("cuda", dtype)
+        return (scale * torch.randn(*shape, generator=generator)).to("cuda", case.dtype)
 
     (segment,) = layer.spec.segments
-    units = sizes["H"] // sizes["num_heads"]
     shapes = [getattr(layer, f"{weight.attribute}_l0").shape for weight in segment.plain.weights]
     return (
-        [normal(STEPS, COLUMNS, stream.width(sizes)) for stream in segment.streams],
-        [normal(*shape, scale=units**-0.5) for shape in shapes],
-        [normal(COLUMNS, state.width(sizes)) for state in segment.states],
+        [normal(STEPS, case.columns, stream.width(sizes)) for stream in segment.streams],
+        [normal(*shape, scale=case.units**-0.5) for shape in shapes],
+        [normal(case.columns, state.width(sizes)) for state in segment.states],
     )
 
 
-# gather and scatter in a thread block and in clusters, grid; both directions at once take the kernel that one takes.
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
-@pytest.mark.parametrize(("units", "heads"), [(64, 2), (256, 1), (768, 1)])
-def test_both_directions_are_one_launch_with_the_same_bits(
-    units: int, heads: int, masked: bool, packages: Packages
-) -> None:
-    dtype = DTYPES[dict(FUSED["lstm"])[units]]
-    op, layer, sizes = op_of(packages, units, heads, dtype)
-    lengths = torch.tensor([20, 7, 1, 12], device="cuda") if masked else None
-    reset = torch.rand(STEPS, COLUMNS, device="cuda") < 0.1 if masked else None
-    both = [draw(layer, sizes, dtype, seed) for seed in (1, 2)]
-    cotangents = [draw(layer, sizes, dtype, seed) for seed in (3, 4)]
+@pytest.mark.parametrize("case", [*FUSED_CASES, *ALTERNATING_CASES], ids=str)
+def test_both_directions_are_one_launch_with_the_same_bits(case: Case, masked: bool, packages: Packages) -> None:
+    op, layer, sizes = op_of(packages, case)
+    heads, columns = case.heads, case.columns
+    lengths = torch.randint(1, STEPS + 1, (columns,), device="cuda") if masked else None
+    reset = torch.rand(STEPS, columns, device="cuda") < 0.1 if masked else None
+    both = [draw(layer, sizes, case, seed) for seed in (1, 2)]
+    cotangents = [draw(layer, sizes, case, seed) for seed in (3, 4)]
 
     def forward(groups: Groups, reverse: list[bool], training: bool) -> list[Tensor]:
         sequences, finals, _ = op(
@@ -77,16 +109,18 @@ def test_both_directions_are_one_launch_with_the_same_bits(
         return tuple([tensor.clone().requires_grad_() for tensor in group] for group in groups)
 
     def count(run: Callable[[], object], program: str) -> int:
-        name = f"lstm_0{'_masked' if masked else ''}_{program}_"
-        return sum(launch.startswith(name) for launch in launches_of(run))
+        name = f"{case.cell}_0{'_masked' if masked else ''}_{program}"
+        names = launches_of(run)
+        return names.count(name) if case.alternating else sum(launch.startswith(f"{name}_") for launch in names)
 
     together = leaves(joint(both))
     values = forward(together, [False, True], True)
     found = gradients(values, together, cotangents)
     inference = forward(joint(both), [False, True], False)
-    assert count(lambda: forward(together, [False, True], True), "forward") == 1
-    assert count(lambda: forward(joint(both), [False, True], False), "inference") == 1
-    assert count(lambda: gradients(values, together, cotangents), "backward") == 1
+    program = "forward" if case.alternating else "inference"
+    assert count(lambda: forward(together, [False, True], True), "forward") == case.launches
+    assert count(lambda: forward(joint(both), [False, True], False), program) == case.launches
+    assert count(lambda: gradients(values, together, cotangents), "backward") == case.launches
 
     apart = []
     for groups, given, reverse in zip(both, cotangents, (False, True), strict=True):

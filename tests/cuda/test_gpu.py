@@ -104,12 +104,13 @@ def test_recompute(name: str, dtype: torch.dtype) -> None:
     assert kept[1] < kept[0] and abs(held[0] - held[1] - spared) <= tensors * 2**21
 
 
-def test_no_steps_and_no_columns() -> None:
-    _, gpu = pair("LSTM", 4, 8)
-    h = torch.randn(1, 3, 8, device="cuda")
+@pytest.mark.parametrize("directions", [1, 2])
+def test_no_steps_and_no_columns(directions: int) -> None:
+    _, gpu = pair("LSTM", 4, 8, bidirectional=directions == 2)
+    h = torch.randn(directions, 3, 8, device="cuda")
     y, (h_n, c_n) = gpu(torch.zeros(0, 3, 4, device="cuda"), (h, h))
-    assert y.shape == (0, 3, 8) and torch.equal(h_n, h) and torch.equal(c_n, h)
-    assert gpu(torch.zeros(5, 0, 4, device="cuda"))[0].shape == (5, 0, 8)
+    assert y.shape == (0, 3, 8 * directions) and torch.equal(h_n, h) and torch.equal(c_n, h)
+    assert gpu(torch.zeros(5, 0, 4, device="cuda"))[0].shape == (5, 0, 8 * directions)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

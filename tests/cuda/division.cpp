@@ -1,0 +1,57 @@
+// C functions over rnncc/cuda/schedule.h and the kernel's parameter, of the LSTM's backward, for tests.
+#include "rnncc/cuda/run.h"
+
+#include "lstm_tables.h"
+
+using namespace rnncc;
+
+namespace {
+struct Program {
+  static constexpr Tables tables = lstm_0_masked_backward_tables;
+};
+
+Schedule divided(int64_t units, int64_t heads, int64_t columns, int scalar_bytes, int multiprocessors, int directions) {
+  Gpu gpu;
+  gpu.multiprocessors = multiprocessors;
+  gpu.shared_bytes = 227 * 1024;
+  const int64_t sizes[] = {3, units * heads, heads};
+  std::vector<int64_t> dims(Program::tables.dim_count);
+  Program::tables.dims(sizes, heads, dims.data());
+  return make_schedule(Program::tables, dims.data(), columns, scalar_bytes, gpu, directions);
+}
+}  // namespace
+
+extern "C" {
+// How one of two directions is divided, and one alone: thread blocks, bytes of shared memory, and of each joint the chunks of a
+// warp; whether two launches are no quicker.
+int64_t divide(int64_t units, int64_t heads, int64_t columns, int scalar_bytes, int multiprocessors, int64_t* half, int64_t* whole) {
+  const Schedule schedules[] = {divided(units, heads, columns, scalar_bytes, multiprocessors, 2),
+                                divided(units, heads, columns, scalar_bytes, multiprocessors, 1)};
+  for (int i = 0; i < 2; ++i) {
+    int64_t* const result = i == 0 ? half : whole;
+    *result = schedules[i].ctas;
+    result[1] = schedules[i].shared_bytes;
+    for (int p = 0; p < Program::tables.product_count; ++p) result[2 + p] = schedules[i].joints[p].per_warp;
+  }
+  return is_as_quick(schedules[0], schedules[1]);
+}
+
+// Bytes of the parameter up to the second direction and to its end, as the device has it and as the host does.
+void layout(int64_t* device, int64_t* host) {
+  using A = Arguments<Program>;
+  static_assert(A::DIRECTIONS == 2);
+  const A arguments = {};
+  const char* const start = reinterpret_cast<const char*>(&arguments);
+  const Direction<Program>& second = arguments.directions[1];
+  const char* const parts[] = {
+      reinterpret_cast<const char*>(arguments.constants), reinterpret_cast<const char*>(&second),
+      reinterpret_cast<const char*>(second.places),       reinterpret_cast<const char*>(second.outputs),
+      reinterpret_cast<const char*>(second.records),      reinterpret_cast<const char*>(second.matrices),
+      reinterpret_cast<const char*>(second.finals)};
+  for (const char* part : parts) *device++ = part - start;
+  ArgumentBuffer buffer(Program::tables);
+  const ArgumentBuffer::OfDirection& other = buffer.directions.at(1);
+  const void* const filled[] = {buffer.constants, other.header, other.places, other.outputs, other.records, other.matrices, other.finals};
+  for (const void* part : filled) *host++ = static_cast<const char*>(part) - static_cast<const char*>(buffer.data());
+}
+}
