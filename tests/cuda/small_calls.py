@@ -15,12 +15,14 @@ import torch
 
 from tests.cuda.harness import DEVICE, DTYPES, FUSED, Packages, draw
 
+ALTERNATING = ((40, "bf16"), (40, "fp32"))
 # gather and scatter in one block and in clusters, grid, the same of float32, and alternating in two dtypes.
-CASES = ((64, ""), (256, ""), (768, ""), (192, ""), (512, ""), (40, "bf16"), (40, "fp32"))
+CASES = ((64, ""), (256, ""), (768, ""), (192, ""), (512, ""), *ALTERNATING)
 
 
 def main() -> None:
-    """Forward, backward and inference, plain and masked. Every result is finite, or this is no small call."""
+    """Forward, backward and inference, plain and masked; of both directions at once. Every result is finite, or this is
+    no small call."""
     packages = Packages(Path(sys.argv[1]))
     masks: dict[str, Any] = {
         "lengths": torch.tensor([3, 1, 2, 0, 3], device=DEVICE),
@@ -32,6 +34,12 @@ def main() -> None:
             found = draw(packages("lstm"), "lstm", units, 1, 5, 3, chosen, **given).run()
             assert all(value.isfinite().all() for value in found.values())
             print(f"{units} units, {chosen}, {'masked' if given else 'plain'}: ok", flush=True)
+    for units, dtype in ALTERNATING:
+        layer = packages("lstm").LSTM(4, units, bidirectional=True, device=DEVICE, dtype=DTYPES[dtype])
+        y = layer(torch.randn(3, 5, 4, device=DEVICE, dtype=DTYPES[dtype]), lengths=masks["lengths"])[0]
+        gradients = torch.autograd.grad(y.sum(), list(layer.parameters()))
+        assert all(value.isfinite().all() for value in (y, *gradients))
+        print(f"{units} units, {dtype}, both directions: ok", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// A barrier of all CTAs of a launch, which are resident at once (the launch is cooperative).
+// A barrier of all CTAs of a direction, a row of the grid, which are resident at once (the launch is cooperative).
 #pragma once
 
 #include "spin.cuh"

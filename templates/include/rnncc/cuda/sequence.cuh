@@ -1,4 +1,5 @@
-// The driver of every generated loop on a GPU: one launch runs a whole sequence, forward or backward.
+// The driver of every generated loop on a GPU: one launch runs a whole sequence, forward or backward, in one direction or in
+// two side by side. A row of the grid of CTAs is a direction; it shares nothing that is written with the other.
 //
 // CTAs divide the units (and columns) of every stage and wait for each other only where the plan says that a stage reads
 // what others wrote. Packed weights stay in shared memory as far as they fit; the rest streams from L2 at each step.
