@@ -95,7 +95,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       items[o].begin(own, traffic, head, unit0, u * 8, first_column, n * 8, columns);
     }
   }
-  for (int t = 0; t < S::Memory::STAGES; ++t) traffic.fetch(t);
+  for (int t = 0; t < S::Memory::STAGES - 1; ++t) traffic.fetch(t);
 
   // A step of the exchange begins at an address that all threads have; a thread's places in it are offsets of 32 bits, of
   // which the host sees that they fit.
@@ -151,7 +151,6 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       items[o].template put_down<true>(-1, started);
     }
   __syncthreads();
-  traffic.store(-1);
 
   for (int t = 0; t < call.steps; ++t) {
     float acc[S::TILES][S::ROWS][4] = {};
@@ -169,6 +168,11 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
             ask(n, b);
           else
             h[b][n] = {};
+      // While these are on their way.
+      if (c0 == 0) {
+        traffic.store(t - 1);
+        traffic.fetch(t - 1 + S::Memory::STAGES);
+      }
       const auto all_have_come = [&] {
         bool all = true;
 #pragma unroll
@@ -248,9 +252,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
                     min(S::UNITS, S::H - unit0) * int(sizeof(E)));
     // Nothing can come before this block has put out its own part: polls before that would only stand in its way.
     __syncthreads();
-    traffic.store(t);
-    traffic.fetch(t + S::Memory::STAGES);
   }
+  traffic.store(call.steps - 1);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
     if (warp + o * S::K_WARPS < S::ITEMS) items[o].end(own);
