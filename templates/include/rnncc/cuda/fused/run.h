@@ -183,7 +183,7 @@ class FusedRun {
       const bool shifted = slot.kind != Kind::read;
       const SlotInfo& source = shifted ? tables_.slots[slot.link] : slot;
       reads[r] = along(call, tensors.at(source.table, source.index), dim(source.offset), shifted);
-      read_edges[r] = shifted ? edge(tensors.at(slot.table, slot.index)) : FusedEdge{};
+      read_edges[r] = shifted ? edge(tensors.edge(slot.table, slot.index)) : FusedEdge{};
       if (!has_pieces(reads[r])) return false;
     }
     FusedPlace* rows = take<FusedPlace>(info_.rows);
@@ -214,9 +214,9 @@ class FusedRun {
     FusedEdge* last = take<FusedEdge>(info_.edges);
     for (int e = 0; e < info_.edges; ++e) {
       const SlotInfo& slot = tables_.slots[info_.edge_slots[e]];
-      initial[e] = edge(tensors.at(slot.table, slot.index));
+      initial[e] = edge(tensors.edge(slot.table, slot.index));
       const int end = info_.edge_finals[e];
-      last[e] = end < 0 ? FusedEdge{} : edge(tensors.at(tables_.finals[end].table, tables_.finals[end].index));
+      last[e] = end < 0 ? FusedEdge{} : edge(tensors.edge(tables_.finals[end].table, tables_.finals[end].index));
     }
     FusedEdge* vectors = take<FusedEdge>(info_.vectors);
     for (int v = 0; v < info_.vectors; ++v) {
