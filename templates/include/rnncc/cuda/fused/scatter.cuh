@@ -41,12 +41,14 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   const int row_warp = warp % S::ROW_WARPS, k_warp = warp / S::ROW_WARPS;
   const Seat seat = seat_of<S::CTAS>(call);
   const int first_unit = seat.rank * S::UNITS;
+  // Of the warp's half-tiles. Not (row_warp * ROWS + m) * 2 + i: of that nvcc 13.0 takes % 16 / 2 for % 16 where i is 1.
+  const int first_half = row_warp * (2 * S::Matrix::ROWS);
 
   // Half-tiles are blocks of units of one sum; terms are operand by operand of the block's own units.
   typename S::Matrix matrix;
   matrix.fill(matrices, warp, [&](int pair, int m, int i) {
     const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::UNITS, k = first_unit + term % S::UNITS;
-    const int block = (row_warp * S::Matrix::ROWS + m) * 2 + i, sum = block / (S::DIM / 8), unit = block % (S::DIM / 8) * 8 + row;
+    const int block = first_half + (2 * m + i), sum = block / (S::DIM / 8), unit = block % (S::DIM / 8) * 8 + row;
     return operand < Step::OPERANDS ? matrix8<Step, S::H>(own.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
                                     : Terms<E>{};
   });
@@ -101,7 +103,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
       for (int m = 0; m < S::Matrix::ROWS; ++m)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int block = (row_warp * S::Matrix::ROWS + m) * 2 + i, sum = block / (S::DIM / 8), u = block % (S::DIM / 8);
+          const int block = first_half + (2 * m + i), sum = block / (S::DIM / 8), u = block % (S::DIM / 8);
           const int item = n * S::BLOCKS + u % S::BLOCKS, source = seat.rank * S::K_WARPS + k_warp;
           char* const to = parts + buffer * S::PART_BYTES + ((source * S::ITEMS + item) * Step::SUMS + sum) * 256 + lane * 8;
           const float x = acc[n][m][2 * i], y = acc[n][m][2 * i + 1];
