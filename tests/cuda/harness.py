@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -69,6 +71,17 @@ def launches_of(run: Callable[[], object]) -> list[str]:
         run()
         torch.cuda.synchronize()
     return [event.name for event in profile.events()]
+
+
+def blocks_of(run: Callable[[], object], folder: Path) -> dict[str, int]:
+    """The kernels that a call runs, by name, and of how many thread blocks."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run()
+        torch.cuda.synchronize()
+    # Only a trace in a file tells them.
+    profile.export_chrome_trace(str(folder / "trace.json"))
+    events = json.loads((folder / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    return {event["name"]: prod(event["args"]["grid"]) for event in events if event.get("cat") == "kernel"}
 
 
 def kernels_of(run: Callable[[], object]) -> set[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.cuda.harness import DTYPES, FUSED, Call, Packages, draw
+from tests.cuda.harness import DTYPES, FUSED, Call, Packages, blocks_of, draw
 
 pytestmark = pytest.mark.gpu
 
@@ -82,3 +83,17 @@ def test_three_streams_at_once(units: int, packages: Packages) -> None:
     torch.cuda.synchronize()
     for ours, same in zip(found, expected, strict=True):
         assert_same(ours, same)
+
+
+@pytest.mark.parametrize(("units", "heads"), [(64, 6), (256, 3)])
+def test_thread_blocks_have_multiprocessors_for_themselves(
+    units: int, heads: int, packages: Packages, tmp_path: Path
+) -> None:
+    """Groups of columns are as narrow as can run side by side; more blocks would be in each other's way."""
+    dtype = dict(FUSED["lstm"])[units]
+    call = draw(packages("lstm"), "lstm", units, heads, 16, 5, DTYPES[dtype])
+    name = f"_{dtype.replace('fp16', 'f16')}_{units}_"
+    blocks = {kernel: count for kernel, count in blocks_of(call.run, tmp_path).items() if name in kernel}
+    assert {kernel.split("_")[2] for kernel in blocks} == {"forward", "backward"}
+    multiprocessors = torch.cuda.get_device_properties("cuda").multi_processor_count
+    assert all(multiprocessors / 2 < count <= multiprocessors for count in blocks.values())

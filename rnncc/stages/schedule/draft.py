@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rnncc.constrint import Expression, Model, Solution, Variable, lookup
+from rnncc.constrint import Expression, Model, Solution, Variable, ceil_div, lookup
 from rnncc.constrint.expr import Operand
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule
 from rnncc.ir.target import REGISTERS, Target
+from rnncc.stages.schedule.facts import Facts
 from rnncc.stages.schedule.rates import Rates
 
 MOST_WARPS = 16
@@ -17,8 +18,8 @@ UNIT_BLOCK, TILE_COLUMNS = 8, 8  # of an item
 # A pair of k16 fragments of 16 rows of 16-bit numbers, or of 8 rows of float32: of a warp in shared memory, of a thread
 # in registers.
 PAIR_BYTES, PAIR_REGISTERS = 1024, 8
-# Of a thread, for a piece of 16 bytes that it brings every step: where from, where to, until when.
-PIECE_REGISTERS = 6
+# Of a thread, for a piece of 16 bytes that it moves every step: from where, to where, in which steps.
+_PIECE_REGISTERS = 5
 # Of a thread, for addresses and counters: what nvcc 13 needs for the LSTM and the GRU without a spill.
 BASE_REGISTERS = 30
 # More cost more than they save. (The estimate is high by up to 20: at 768 and 2048 units that many are no harm.)
@@ -135,6 +136,13 @@ def cluster_columns(problem: Problem, places: int) -> int:
 def cluster_passes(problem: Problem, places: int) -> int:
     """How many times `places` clusters must run until all groups of all heads have."""
     return ceil(problem.heads * ceil(problem.columns, cluster_columns(problem, places)), places)
+
+
+def piece_registers(facts: Facts, items: Operand, warps: Operand) -> Expression:
+    """Of a thread, for its share of what so many warps read and write for so many items."""
+    return _PIECE_REGISTERS * (
+        ceil_div(facts.read_pieces * items, 4 * warps) + ceil_div(facts.written_pieces * items, 4 * warps)
+    )
 
 
 def require_registers(model: Model, needed: Expression, registers: Operand) -> Variable:

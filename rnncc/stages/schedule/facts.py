@@ -18,8 +18,8 @@ class Facts:
     """An item is the elementwise part of 8 units × 8 columns, done by one warp.
 
     reads, float_reads   tensors [T, B, H] read, of 16 bits and of float
+    writes, float_writes the same, written
     item_registers       of a thread for an item: carries and values on their way
-    pieces               of 8 units of a column read, in 16 bytes
     item_traffic         pieces that an item reads, tensors that it writes
     unit_bytes           read and written in memory for a (unit, column) of a step
     """
@@ -28,16 +28,32 @@ class Facts:
     operands: int
     reads: int
     float_reads: int
+    writes: int
+    float_writes: int
     item_registers: int
-    pieces: int
     item_traffic: int
     unit_bytes: int
 
-    def feed_bytes(self, unit_blocks: int, columns: int) -> int:
-        """Shared memory of a block for what it reads ahead, for so many blocks of 8 units. Rows are odd multiples of 16
-        bytes."""
-        stage = columns * (16 * self.reads * (unit_blocks | 1) + 16 * self.float_reads * (2 * unit_blocks + 1))
-        return (_FEW_STAGES if stage > _LARGE_STAGE else _MANY_STAGES) * (stage + 8)
+    @property
+    def read_pieces(self) -> int:
+        """Of 16 bytes, for 8 units of a column."""
+        return self.reads + 2 * self.float_reads
+
+    @property
+    def written_pieces(self) -> int:
+        """Of 16 bytes, for 8 units of a column."""
+        return self.writes + 2 * self.float_writes
+
+    def traffic_bytes(self, unit_blocks: int, columns: int) -> int:
+        """Shared memory of a block for what it reads ahead and has written, for so many blocks of 8 units. Rows are odd
+        multiples of 16 bytes."""
+
+        def rows(tensors: int, floats: int) -> int:
+            return columns * 16 * (tensors * (unit_blocks | 1) + floats * (2 * unit_blocks + 1))
+
+        stage = rows(self.reads, self.float_reads)
+        stages = _FEW_STAGES if stage > _LARGE_STAGE else _MANY_STAGES
+        return stages * (stage + 8) + 2 * rows(self.writes, self.float_writes)
 
 
 def facts(loop: FusedLoop, dtype: str) -> Facts:
@@ -48,17 +64,18 @@ def facts(loop: FusedLoop, dtype: str) -> Facts:
 
     float_reads = sum(is_float(read.place) for read in loop.reads)
     float_writes = sum(is_float(write.place) for write in loop.writes)
-    reads, writes = len(loop.reads) + float_reads, len(loop.writes)
     carries = len(loop.edges) + len(loop.kept)
+    pieces = len(loop.reads) + float_reads
     return Facts(
         len(loop.sums),
         len(loop.operands),
         len(loop.reads) - float_reads,
         float_reads,
-        2 * carries + writes + 12,
-        reads,
-        reads + writes,
-        2 * (reads + writes + float_writes),
+        len(loop.writes) - float_writes,
+        float_writes,
+        2 * carries + len(loop.writes) + 12,
+        pieces + len(loop.writes),
+        2 * (pieces + len(loop.writes) + float_writes),
     )
 
 

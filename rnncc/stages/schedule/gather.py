@@ -10,7 +10,6 @@ from rnncc.stages.schedule.draft import (
     MOST_WARPS,
     PAIR_BYTES,
     PAIR_REGISTERS,
-    PIECE_REGISTERS,
     TILE_COLUMNS,
     Draft,
     by,
@@ -18,6 +17,7 @@ from rnncc.stages.schedule.draft import (
     cluster_columns,
     cluster_passes,
     elements,
+    piece_registers,
     registers_of,
     require_registers,
     require_shared,
@@ -29,8 +29,8 @@ _K_WARPS = (1, 2, 4, 8)
 _UNIT_BLOCKS = (1, 2, 4)
 _MOST_ITEMS = MOST_WARPS * max(_UNIT_BLOCKS)
 _SEND_REGISTERS = 8  # for each operand but one
-# Named barriers of a block are 16, the first is everyone's, and each unit warp takes two.
-_MOST_NAMED = 7
+# Named barriers of a block are 16, the first is everyone's, and each unit warp takes one.
+_MOST_NAMED = 15
 
 
 def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
@@ -60,7 +60,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     model.require(warps == unit_warps * k_warps, because="warps: a thread of a larger block has too few registers")
     model.require(
         unit_warps <= by(k_warps, _K_WARPS, lambda k: MOST_WARPS if k == 1 else _MOST_NAMED),
-        because="named barriers: each unit warp with several K warps needs two of 15",
+        because="named barriers: each unit warp with several K warps needs one of 15",
     )
 
     fragments = by(unit_blocks, _UNIT_BLOCKS, lambda u: of.fragments(facts.sums * u))
@@ -79,7 +79,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         + _SEND_REGISTERS * (facts.operands - 1)
         + sums_and_operands
         + facts.item_registers * owned
-        + PIECE_REGISTERS * ceil_div(facts.pieces * unit_blocks, 4 * k_warps)
+        + piece_registers(facts, unit_blocks, k_warps)
         + PAIR_REGISTERS * fragments * register_pairs,
         registers,
     )
@@ -87,8 +87,8 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     shared_bytes = (
         2 * of.operand_bytes * facts.operands * k_warps * range_length
         + PAIR_BYTES * matrix_kilobytes
-        + 512 * facts.sums * items * (k_warps - 1)
-        + by(items, range(1, _MOST_ITEMS + 1), lambda i: facts.feed_bytes(i, TILE_COLUMNS))
+        + 256 * facts.sums * items * (k_warps - 1)
+        + by(items, range(1, _MOST_ITEMS + 1), lambda i: facts.traffic_bytes(i, TILE_COLUMNS))
         + 16 * k_warps
     )
     require_shared(model, shared_bytes, target)

@@ -10,12 +10,12 @@ from rnncc.stages.schedule.draft import (
     BASE_REGISTERS,
     PAIR_BYTES,
     PAIR_REGISTERS,
-    PIECE_REGISTERS,
     TILE_COLUMNS,
     Draft,
     by,
     ceil,
     elements,
+    piece_registers,
     registers_of,
     require_registers,
     require_shared,
@@ -77,7 +77,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             model,
             BASE_REGISTERS
             + facts.item_registers * owned
-            + PIECE_REGISTERS * ceil_div(facts.pieces * items, 4 * _K_WARPS)
+            + piece_registers(facts, items, _K_WARPS)
             + _FLOAT_SUM_REGISTERS * fragments * tiles
             + _FLOAT_REGISTERS
             + by(tiles, _TILES, lambda n: 2 * of.size * n * batch_of(n))
@@ -103,8 +103,10 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     staged = _K_WARPS * of.operand_bytes * tiles if of.is_float else 0
     # One table of both, as the digits of a number in base 8.
     both = range(8 * max(_UNIT_BLOCKS) + 8)
-    feed_bytes = by(8 * unit_blocks + tiles, both, lambda key: facts.feed_bytes(key // 8, TILE_COLUMNS * (key % 8)))
-    shared_bytes = 512 * _K_WARPS * halves + PAIR_BYTES * matrix_kilobytes + staged + feed_bytes
+    traffic_bytes = by(
+        8 * unit_blocks + tiles, both, lambda key: facts.traffic_bytes(key // 8, TILE_COLUMNS * (key % 8))
+    )
+    shared_bytes = 256 * _K_WARPS * halves + PAIR_BYTES * matrix_kilobytes + staged + traffic_bytes
     require_shared(model, shared_bytes, target)
 
     columns = minimum(TILE_COLUMNS * tiles, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.columns, seats(u))))

@@ -10,7 +10,6 @@ from rnncc.stages.schedule.draft import (
     MOST_WARPS,
     PAIR_BYTES,
     PAIR_REGISTERS,
-    PIECE_REGISTERS,
     TILE_COLUMNS,
     Draft,
     by,
@@ -18,6 +17,7 @@ from rnncc.stages.schedule.draft import (
     cluster_columns,
     cluster_passes,
     elements,
+    piece_registers,
     registers_of,
     require_registers,
     require_shared,
@@ -59,7 +59,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
         model,
         BASE_REGISTERS
         + facts.item_registers * owned
-        + PIECE_REGISTERS * ceil_div(facts.pieces * items, 4 * warps)
+        + piece_registers(facts, items, warps)
         + by(
             rows,
             range(1, _MOST_ROWS + 1),
@@ -73,7 +73,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
         2 * of.operand_bytes * k_warps * pairs
         + 512 * facts.sums * dim * k_warps
         + PAIR_BYTES * matrix_kilobytes
-        + by(items, range(1, most + 1), lambda i: facts.feed_bytes(i, TILE_COLUMNS))
+        + by(items, range(1, most + 1), lambda i: facts.traffic_bytes(i, TILE_COLUMNS))
         + 16
     )
     require_shared(model, shared_bytes, target)

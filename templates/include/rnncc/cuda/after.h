@@ -107,7 +107,7 @@ class After {
   // An edge: its slot's values one step on, the edge's tensor at the end, in the streams' type.
   rnncc_tensor shifted(int slot) {
     const SlotInfo& info = tables_.slots[slot];
-    const rnncc_tensor from = values_of(info.link), edge = tensors_.at(info.table, info.index);
+    const rnncc_tensor from = values_of(info.link), edge = tensors_.edge(info.table, info.index);
     const int64_t width = dim(info.width), steps = call_.steps, columns = call_.columns;
     const rnncc_dtype dtype = tensors_.scalar();
     Tensor made = empty({steps, columns, width}, torch_dtype(dtype), device());

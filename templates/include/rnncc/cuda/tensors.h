@@ -29,6 +29,13 @@ class CallTensors {
     return found != fitted_.end() ? found->second : fitted_[key] = fit(table, index);
   }
 
+  // An initial or final state or a gradient of one, [B, width], in the streams' type or float: who reads or writes it takes both.
+  rnncc_tensor edge(Table table, int index) {
+    if (!call_.table[table]) return {nullptr, 0, 0, RNNCC_FLOAT32};
+    const rnncc_tensor& given = call_.table[table][index];
+    return given.dtype == scalar_ ? given : at(table, index);
+  }
+
   // After the kernel: what was computed in another type goes to the caller's tensors.
   void write_back() {
     for (const Copy& copy : copies_) RNNCC_TORCH(aoti_torch_copy_(copy.to.get(), copy.from.get(), 0));

@@ -20,25 +20,24 @@ struct GatherShape {
   // Block u of a unit warp belongs to K warp u % K_WARPS, which adds its sums up and does its elementwise part.
   static constexpr int OWNED = ceil_div(BLOCKS, K_WARPS);
   static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, BUFFER_BYTES = TILES * TILE_BYTES;
-  static constexpr int PARTIAL_BYTES = 2 * (K_WARPS - 1) * UNIT_WARPS * TILES * HALVES * 256;
+  static constexpr int PARTIAL_BYTES = (K_WARPS - 1) * UNIT_WARPS * TILES * HALVES * 256;
   static constexpr int MATRIX_BYTES = UNIT_WARPS * K_WARPS * Matrix::WARP_BYTES;
-  using Inputs = Feed<Step, H, UNITS, COLUMNS, THREADS>;
-  static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + MATRIX_BYTES + PARTIAL_BYTES + Inputs::BYTES + 16 * K_WARPS;
+  using Memory = Traffic<Step, H, UNITS, COLUMNS, THREADS>;
+  static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + MATRIX_BYTES + PARTIAL_BYTES + Memory::BYTES + 16 * K_WARPS;
   static_assert(H % 8 == 0 && DIM >= H && DIM % (32 * K_WARPS) == 0);
-  static_assert(K_WARPS == 1 || 2 * UNIT_WARPS < 16, "named barriers");
+  static_assert(K_WARPS == 1 || UNIT_WARPS < 16, "named barriers");
 };
 
 template <class S>
 RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own) {
   using Step = typename S::Step;
   using E = typename Step::Element;
-  constexpr int STAGES = S::Inputs::STAGES;
   extern __shared__ __align__(128) char shared[];
   char* const operands = shared;
   char* const matrices = operands + 2 * S::BUFFER_BYTES;
   float2* const partial = reinterpret_cast<float2*>(matrices + S::MATRIX_BYTES);
-  char* const inputs = matrices + S::MATRIX_BYTES + S::PARTIAL_BYTES;
-  const uint32_t barriers = shared_address(inputs + S::Inputs::BYTES);  // [2][K_WARPS]
+  char* const ring = matrices + S::MATRIX_BYTES + S::PARTIAL_BYTES;
+  const uint32_t barriers = shared_address(ring + S::Memory::BYTES);  // [2][K_WARPS]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
   const int unit_warp = warp % S::UNIT_WARPS, k_warp = warp / S::UNIT_WARPS;
   const Seat seat = seat_of<S::CTAS>(call);
@@ -52,8 +51,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
                             : Terms<E>{};
   });
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
-  typename S::Inputs feed;
-  feed.begin(own, call.steps, seat.head, first_unit, seat.first_column, seat.columns, inputs);
+  typename S::Memory traffic;
+  traffic.begin(own, call.steps, seat.head, first_unit, seat.first_column, seat.columns, ring);
   const uint32_t expected = seat.columns * S::RANGE * sizeof(E);
   if constexpr (S::CTAS > 1) {
     if (threadIdx.x < 2 * S::K_WARPS) barrier_init(barriers + 8 * threadIdx.x, 1);
@@ -77,7 +76,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       peer_barriers[p] = peer_address(barriers, peer);
     }
 
-  using Own = Item<Step, S::H, typename S::Inputs>;
+  using Own = Item<Step, S::H, typename S::Memory>;
   Own items[S::OWNED][S::TILES];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
@@ -85,7 +84,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
     for (int n = 0; n < S::TILES; ++n) {
       const int u = k_warp + o * S::K_WARPS;
       if (u >= S::BLOCKS) continue;
-      items[o][n].begin(own, feed, seat.head, first_unit, own_unit + u * 8, seat.first_column, n * 8, seat.columns);
+      items[o][n].begin(own, traffic, seat.head, first_unit, own_unit + u * 8, seat.first_column, n * 8, seat.columns);
     }
   // start(t), and its operands to all blocks.
   const auto start = [&](int o, int n, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
@@ -112,18 +111,19 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       }
     }
   };
-  for (int s = 0; s < STAGES - 2; ++s) feed.fetch(s);
-  if (call.steps > 0) feed.wait(0);
+  for (int t = 0; t < S::Memory::STAGES; ++t) traffic.fetch(t);
+  if (call.steps > 0) traffic.wait(0);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
 #pragma unroll
     for (int n = 0; n < S::TILES; ++n)
       if (k_warp + o * S::K_WARPS < S::BLOCKS && call.steps > 0) {
-        float write[2][at_least_one(Step::WRITES)];
-        start(o, n, 0, write);
-        items[o][n].template store<true>(own, 0, write);
+        float started[2][at_least_one(Step::WRITES)];
+        start(o, n, 0, started);
+        items[o][n].template put_down<true>(-1, started);
       }
-  if constexpr (S::CTAS == 1) __syncthreads();
+  __syncthreads();
+  traffic.store(-1);
 
   for (int t = 0; t < call.steps; ++t) {
     const int buffer = t & 1;
@@ -134,14 +134,9 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
     }
     float acc[S::TILES][S::Matrix::ROWS][4] = {};
     multiply<E>(matrix, operands + buffer * S::BUFFER_BYTES + k_warp * S::RANGE / 8 * Block::BYTES, S::TILE_BYTES, acc);
-#ifdef RNNCC_RACECHECK
-    // What this warp has read the others' next sends overwrite. Those wait for bytes that this warp sends from here on; the tool
-    // does not see an order in that. (Scatter has barriers of the block in each step.)
-    if constexpr (S::CTAS > 1) __syncthreads();
-#endif
     if constexpr (S::K_WARPS > 1) {
-      // [buffer][unit warp][half-tile, tile][how many K warps after the owner, less one][lane]
-      float2* const parts = partial + (buffer * S::UNIT_WARPS + unit_warp) * S::HALVES * S::TILES * (S::K_WARPS - 1) * 32 + lane;
+      // [unit warp][half-tile, tile][how many K warps after the owner, less one][lane]
+      float2* const parts = partial + unit_warp * S::HALVES * S::TILES * (S::K_WARPS - 1) * 32 + lane;
 #pragma unroll
       for (int half = 0; half < S::HALVES; ++half) {
         const int owner = half / Step::SUMS % S::K_WARPS;
@@ -151,7 +146,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
             parts[((half * S::TILES + n) * (S::K_WARPS - 1) + (k_warp - owner + S::K_WARPS) % S::K_WARPS - 1) * 32] =
                 make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
       }
-      const uint32_t id = 1 + buffer * S::UNIT_WARPS + unit_warp;
+      const uint32_t id = 1 + unit_warp;
       if (k_warp < S::BLOCKS)
         named_wait(id, S::K_WARPS * 32);
       else
@@ -168,7 +163,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
               acc[n][half / 2][half % 2 * 2 + 1] += p.y;
             }
     }
-    if (t + 1 < call.steps) feed.wait(t + 1);
+    if (t + 1 < call.steps) traffic.wait(t + 1);
 #pragma unroll
     for (int u = 0; u < S::BLOCKS; ++u) {
       if (u % S::K_WARPS != k_warp) continue;
@@ -187,14 +182,13 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
           Step::finish(sum, read[j], rows[j], item.vector, call.constants, item.carry[j], finished[j]);
         }
         if (t + 1 < call.steps) start(o, n, t + 1, started);
-        item.template store<false>(own, t, finished);
-        if (t + 1 < call.steps) item.template store<true>(own, t + 1, started);
+        item.template put_down<false>(t, finished);
+        if (t + 1 < call.steps) item.template put_down<true>(t, started);
       }
     }
-    // Operands of step t came: their makers had all those of step t - 1, so all of this block are done with what step t - 2
-    // read.
-    feed.fetch(t + STAGES - 2);
-    if constexpr (S::CTAS == 1) __syncthreads();
+    __syncthreads();
+    traffic.store(t);
+    traffic.fetch(t + S::Memory::STAGES);
   }
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)

@@ -50,12 +50,12 @@ struct GridShape {
   static constexpr int BATCH = CHUNKS * POLLS <= 8 ? CHUNKS : at_least_one(8 / POLLS);  // chunks polled at a time
   static constexpr int ITEMS = BLOCKS * TILES, OWNED = ceil_div(ITEMS, K_WARPS);
   static constexpr int AHEAD = 4;
-  using Inputs = Feed<Step, H, UNITS, COLUMNS, THREADS>;
-  static constexpr int PARTIAL_BYTES = 2 * K_WARPS * TILES * HALVES * 256;
+  using Memory = Traffic<Step, H, UNITS, COLUMNS, THREADS>;
+  static constexpr int PARTIAL_BYTES = K_WARPS * TILES * HALVES * 256;
   static constexpr int MATRIX_BYTES = K_WARPS * Matrix::WARP_BYTES;
   // Of a warp: a chunk of float operands, for all lanes to multiply.
   static constexpr int TILE_BYTES = 4 * OperandBlock<E>::BYTES, STAGE_BYTES = sizeof(E) == 4 ? TILES * TILE_BYTES : 0;
-  static constexpr int SHARED_BYTES = PARTIAL_BYTES + MATRIX_BYTES + K_WARPS * STAGE_BYTES + Inputs::BYTES;
+  static constexpr int SHARED_BYTES = PARTIAL_BYTES + MATRIX_BYTES + K_WARPS * STAGE_BYTES + Memory::BYTES;
   static_assert(H % 8 == 0);
 };
 
@@ -68,7 +68,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   char* const matrices = shared + S::PARTIAL_BYTES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
   char* const stage = matrices + S::MATRIX_BYTES + warp * S::STAGE_BYTES;
-  char* const inputs = matrices + S::MATRIX_BYTES + S::K_WARPS * S::STAGE_BYTES;
+  char* const ring = matrices + S::MATRIX_BYTES + S::K_WARPS * S::STAGE_BYTES;
   const Seat seat = seat_of<S::CTAS>(call);
   const int rank = seat.rank, head = seat.head, first_column = seat.first_column, columns = seat.columns;
   const int unit0 = rank * S::UNITS;
@@ -83,30 +83,31 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
                : Terms<E>{};
   });
 
-  typename S::Inputs feed;
-  feed.begin(own, call.steps, head, unit0, first_column, columns, inputs);
+  typename S::Memory traffic;
+  traffic.begin(own, call.steps, head, unit0, first_column, columns, ring);
   __syncthreads();
 
-  Item<Step, S::H, typename S::Inputs> items[S::OWNED];
+  Item<Step, S::H, typename S::Memory> items[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     if (item < S::ITEMS) {
-      items[o].begin(own, feed, head, unit0, u * 8, first_column, n * 8, columns);
+      items[o].begin(own, traffic, head, unit0, u * 8, first_column, n * 8, columns);
     }
   }
-  constexpr int STAGES = S::Inputs::STAGES;
-  for (int s = 0; s < STAGES - 1; ++s) feed.fetch(s);
+  for (int t = 0; t < S::Memory::STAGES - 1; ++t) traffic.fetch(t);
 
   // A step of the exchange begins at an address that all threads have; a thread's places in it are offsets of 32 bits, of
   // which the host sees that they fit.
   const uint32_t exchange_column = uint32_t(own.exchange.column), exchange_head = head * S::HEAD_BYTES;
   const auto exchange_at = [&](int t) { return own.exchange.base + int64_t(t) * own.exchange.step; };
   uint32_t mine[S::OWNED];  // the lane's operands of an item
+  bool is_there[S::OWNED];  // of 16 bits: whether the lane has units and a column, once lanes exchanged theirs
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     const int column = sizeof(E) == 4 ? 2 * q : row, unit = sizeof(E) == 4 ? row : 2 * q;
+    is_there[o] = n * 8 + row < columns && unit0 + u * 8 < S::H;
     mine[o] = (first_column + n * 8 + column) * exchange_column + exchange_head + (unit0 + u * 8 + unit) * sizeof(E);
   }
   // Where the lane's terms of chunk 0 lie in its columns. Columns that are not there are those of the last one: their sums
@@ -137,21 +138,21 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
           if (items[o].valid[j]) store4_relaxed(to + j * exchange_column, message(operand[j][p]));
       } else {
         const uint32_t two = transpose8x8(pack<E>(operand[0][p], operand[1][p]));
-        if (items[o].exchanged) store4_relaxed(to, two);
+        if (is_there[o]) store4_relaxed(to, two);
       }
     }
   };
-  if (call.steps > 0) feed.wait(0);
+  if (call.steps > 0) traffic.wait(0);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
     if (warp + o * S::K_WARPS < S::ITEMS && call.steps > 0) {
-      float write[2][at_least_one(Step::WRITES)];
-      start(o, 0, write);
-      items[o].template store<true>(own, 0, write);
+      float started[2][at_least_one(Step::WRITES)];
+      start(o, 0, started);
+      items[o].template put_down<true>(-1, started);
     }
+  __syncthreads();
 
   for (int t = 0; t < call.steps; ++t) {
-    const int buffer = t & 1;
     float acc[S::TILES][S::ROWS][4] = {};
     [[maybe_unused]] float of_lane[S::TILES][S::HALVES][8] = {};  // where operands are float
 #pragma unroll
@@ -167,6 +168,11 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
             ask(n, b);
           else
             h[b][n] = {};
+      // While these are on their way.
+      if (c0 == 0) {
+        traffic.store(t - 1);
+        traffic.fetch(t - 1 + S::Memory::STAGES);
+      }
       const auto all_have_come = [&] {
         bool all = true;
 #pragma unroll
@@ -202,20 +208,18 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       }
     }
     if constexpr (sizeof(E) == 4) reduce_columns(of_lane, acc);
-    // Sums over K: [buffer][half-tile, tile][warp][lane].
-    float2* const parts = partial + buffer * S::HALVES * S::TILES * S::K_WARPS * 32 + lane;
+    // Sums over K: [half-tile, tile][warp][lane].
+    float2* const parts = partial + lane;
 #pragma unroll
     for (int half = 0; half < S::HALVES; ++half)
 #pragma unroll
       for (int n = 0; n < S::TILES; ++n)
         parts[((half * S::TILES + n) * S::K_WARPS + warp) * 32] = make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
-    constexpr bool ALL_OWN = S::ITEMS >= S::K_WARPS;
-    if (ALL_OWN || warp < S::ITEMS)
-      named_wait(1 + buffer, S::THREADS);
+    if (warp < S::ITEMS)
+      named_wait(1, S::THREADS);
     else
-      named_arrive(1 + buffer, S::THREADS);
-    if (t + 1 < call.steps) feed.wait(t + 1);
-    float written[S::OWNED][2][2][at_least_one(Step::WRITES)];
+      named_arrive(1, S::THREADS);
+    if (t + 1 < call.steps) traffic.wait(t + 1);
 #pragma unroll
     for (int o = 0; o < S::OWNED; ++o) {
       const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
@@ -230,38 +234,26 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
           sum[1][i] += p.y;
         }
       float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
+      float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
       items[o].load(own, t, t + 1 == call.steps, read, rows);
 #pragma unroll
       for (int j = 0; j < 2; ++j)
-        Step::finish(sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], written[o][0][j]);
-      if (t + 1 < call.steps) start(o, t + 1, written[o][1]);
+        Step::finish(sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], finished[j]);
+      if (t + 1 < call.steps) start(o, t + 1, started);
+      items[o].template put_down<false>(t, finished);
+      if (t + 1 < call.steps) items[o].template put_down<true>(t, started);
     }
+    // The lines that will be polled are brought from memory before anyone asks for them.
+    if (S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < columns && t + S::AHEAD < call.steps)
 #pragma unroll
-    for (int o = 0; o < S::OWNED; ++o)
-      if (warp + o * S::K_WARPS < S::ITEMS) {
-        items[o].template store<false>(own, t, written[o][0]);
-        if (t + 1 < call.steps) items[o].template store<true>(own, t + 1, written[o][1]);
-      }
-    // All warps have passed the sums of step t, so they are done with what step t - 1 read.
-    if (ALL_OWN || warp < S::ITEMS) feed.fetch(t + STAGES - 1);
+      for (int p = 0; p < Step::OPERANDS; ++p)
+        prefetch_l2(exchange_at(t + S::AHEAD) +
+                        ((first_column + lane) * exchange_column + exchange_head + unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
+                    min(S::UNITS, S::H - unit0) * int(sizeof(E)));
     // Nothing can come before this block has put out its own part: polls before that would only stand in its way.
-    if (!ALL_OWN) {
-      if (warp < S::ITEMS) {
-        named_arrive(3 + buffer, S::THREADS);
-      } else {
-        if (warp == S::K_WARPS - 1 && lane < columns && t + S::AHEAD < call.steps) {
-          // The lines that will be polled are brought from memory before anyone asks for them.
-#pragma unroll
-          for (int p = 0; p < Step::OPERANDS; ++p)
-            prefetch_l2(exchange_at(t + S::AHEAD) +
-                            ((first_column + lane) * exchange_column + exchange_head + unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
-                        min(S::UNITS, S::H - unit0) * int(sizeof(E)));
-        }
-        named_wait(3 + buffer, S::THREADS);
-        feed.fetch(t + STAGES - 1);
-      }
-    }
+    __syncthreads();
   }
+  traffic.store(call.steps - 1);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
     if (warp + o * S::K_WARPS < S::ITEMS) items[o].end(own);

@@ -82,9 +82,9 @@ RNNCC_DEVICE void named_wait(uint32_t id, uint32_t threads) {
   asm volatile("barrier.cta.sync %0,%1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// 16 bytes from global to shared memory behind the thread's back; zeros where `valid` is false.
-RNNCC_DEVICE void copy16(uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+// 16 bytes from global to shared memory behind the thread's back.
+RNNCC_DEVICE void copy16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to), "l"(from) : "memory");
 }
 // The thread arrives at the barrier once all its copies so far have landed.
 RNNCC_DEVICE void copy_arrive(uint32_t barrier) {

@@ -158,8 +158,10 @@ class FusedRun {
   static FusedEdge edge(const rnncc_tensor& t) {
     return {static_cast<char*>(t.data), t.column * dtype_bytes(t.dtype), t.dtype == RNNCC_FLOAT32, 0};
   }
-  static bool is_aligned(const FusedPlace& place, int bytes) {
-    return (reinterpret_cast<uintptr_t>(place.base) | uintptr_t(place.step) | uintptr_t(place.column)) % bytes == 0;
+  // Whether kernels can move a tensor's rows in pieces of 16 bytes, from step to step by an offset of 32 bits.
+  static bool has_pieces(const FusedPlace& place) {
+    return (reinterpret_cast<uintptr_t>(place.base) | uintptr_t(place.step) | uintptr_t(place.column)) % 16 == 0 &&
+           std::abs(place.step) <= INT32_MAX;
   }
 
   // As FusedTensors has it.
@@ -181,8 +183,8 @@ class FusedRun {
       const bool shifted = slot.kind != Kind::read;
       const SlotInfo& source = shifted ? tables_.slots[slot.link] : slot;
       reads[r] = along(call, tensors.at(source.table, source.index), dim(source.offset), shifted);
-      read_edges[r] = shifted ? edge(tensors.at(slot.table, slot.index)) : FusedEdge{};
-      if (!is_aligned(reads[r], 16)) return false;
+      read_edges[r] = shifted ? edge(tensors.edge(slot.table, slot.index)) : FusedEdge{};
+      if (!has_pieces(reads[r])) return false;
     }
     FusedPlace* rows = take<FusedPlace>(info_.rows);
     for (int r = 0; r < info_.rows; ++r) {
@@ -204,8 +206,7 @@ class FusedRun {
       // A returned sequence that is also what was saved is written once.
       const bool again = std::any_of(writes.begin(), writes.end(), [&](const FusedPlace& w) { return w.base == place.base; });
       writes.push_back(again ? FusedPlace{} : place);
-      if (!is_aligned(writes.back(), 4)) return false;
-      if (writes.back().column * call.columns > UINT32_MAX) return false;
+      if (!has_pieces(writes.back())) return false;
       if (t.data && !records.count(s)) records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.column, t.dtype};
     }
     std::copy(writes.begin(), writes.end(), take<FusedPlace>(int(writes.size())));
@@ -213,9 +214,9 @@ class FusedRun {
     FusedEdge* last = take<FusedEdge>(info_.edges);
     for (int e = 0; e < info_.edges; ++e) {
       const SlotInfo& slot = tables_.slots[info_.edge_slots[e]];
-      initial[e] = edge(tensors.at(slot.table, slot.index));
+      initial[e] = edge(tensors.edge(slot.table, slot.index));
       const int end = info_.edge_finals[e];
-      last[e] = end < 0 ? FusedEdge{} : edge(tensors.at(tables_.finals[end].table, tables_.finals[end].index));
+      last[e] = end < 0 ? FusedEdge{} : edge(tensors.edge(tables_.finals[end].table, tables_.finals[end].index));
     }
     FusedEdge* vectors = take<FusedEdge>(info_.vectors);
     for (int v = 0; v < info_.vectors; ++v) {

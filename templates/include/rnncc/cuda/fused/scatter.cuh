@@ -21,8 +21,8 @@ struct ScatterShape {
   static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, BUFFER_BYTES = TILES * TILE_BYTES;
   static constexpr int PART_BYTES = SOURCES * ITEMS * Step::SUMS * 256;  // float [source][item][sum][8 units][8 columns]
   static constexpr int MATRIX_BYTES = WARPS * Matrix::WARP_BYTES;
-  using Inputs = Feed<Step, H, UNITS, COLUMNS, THREADS>;
-  static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + 2 * PART_BYTES + MATRIX_BYTES + Inputs::BYTES + 16;
+  using Memory = Traffic<Step, H, UNITS, COLUMNS, THREADS>;
+  static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + 2 * PART_BYTES + MATRIX_BYTES + Memory::BYTES + 16;
   static_assert(H % 8 == 0 && DIM >= H && Step::SUMS * DIM % (16 * ROW_WARPS) == 0);
 };
 
@@ -30,29 +30,31 @@ template <class S>
 RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own) {
   using Step = typename S::Step;
   using E = typename Step::Element;
-  constexpr int STAGES = S::Inputs::STAGES;
+  constexpr int STAGES = S::Memory::STAGES;
   extern __shared__ __align__(128) char shared[];
   char* const operands = shared;
   char* const parts = operands + 2 * S::BUFFER_BYTES;
   char* const matrices = parts + 2 * S::PART_BYTES;
-  char* const inputs = matrices + S::MATRIX_BYTES;
-  const uint32_t barriers = shared_address(inputs + S::Inputs::BYTES);  // [2]
+  char* const ring = matrices + S::MATRIX_BYTES;
+  const uint32_t barriers = shared_address(ring + S::Memory::BYTES);  // [2]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
   const int row_warp = warp % S::ROW_WARPS, k_warp = warp / S::ROW_WARPS;
   const Seat seat = seat_of<S::CTAS>(call);
   const int first_unit = seat.rank * S::UNITS;
+  // Of the warp's half-tiles. Not (row_warp * ROWS + m) * 2 + i: of that nvcc 13.0 takes % 16 / 2 for % 16 where i is 1.
+  const int first_half = row_warp * (2 * S::Matrix::ROWS);
 
   // Half-tiles are blocks of units of one sum; terms are operand by operand of the block's own units.
   typename S::Matrix matrix;
   matrix.fill(matrices, warp, [&](int pair, int m, int i) {
     const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::UNITS, k = first_unit + term % S::UNITS;
-    const int block = (row_warp * S::Matrix::ROWS + m) * 2 + i, sum = block / (S::DIM / 8), unit = block % (S::DIM / 8) * 8 + row;
+    const int block = first_half + (2 * m + i), sum = block / (S::DIM / 8), unit = block % (S::DIM / 8) * 8 + row;
     return operand < Step::OPERANDS ? matrix8<Step, S::H>(own.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
                                     : Terms<E>{};
   });
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
-  typename S::Inputs feed;
-  feed.begin(own, call.steps, seat.head, first_unit, seat.first_column, seat.columns, inputs);
+  typename S::Memory traffic;
+  traffic.begin(own, call.steps, seat.head, first_unit, seat.first_column, seat.columns, ring);
   const uint32_t expected = S::SOURCES * Step::SUMS * S::UNITS * ((seat.columns + 1) / 2) * 8;  // columns travel in pairs
   if constexpr (S::CTAS > 1) {
     if (threadIdx.x < 2) barrier_init(barriers + 8 * threadIdx.x, 1);
@@ -63,12 +65,12 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   }
   __syncthreads();
 
-  Item<Step, S::H, typename S::Inputs> items[S::OWNED];
+  Item<Step, S::H, typename S::Memory> items[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     if (item >= S::ITEMS) continue;
-    items[o].begin(own, feed, seat.head, first_unit, u * 8, seat.first_column, n * 8, seat.columns);
+    items[o].begin(own, traffic, seat.head, first_unit, u * 8, seat.first_column, n * 8, seat.columns);
   }
   // start(t); operands stay here.
   const auto start = [&](int o, int t) {
@@ -82,10 +84,10 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     for (int p = 0; p < Step::OPERANDS; ++p)
       S::Block::store(operands + (t & 1) * S::BUFFER_BYTES + n * S::TILE_BYTES + (p * S::BLOCKS + u) * S::Block::BYTES,
                       items[o].valid[0] ? operand[0][p] : 0.0f, items[o].valid[1] ? operand[1][p] : 0.0f);
-    items[o].template store<true>(own, t, write);
+    items[o].template put_down<true>(t - 1, write);
   };
-  for (int s = 0; s < STAGES - 1; ++s) feed.fetch(s);
-  if (call.steps > 0) feed.wait(0);
+  for (int s = 0; s < STAGES - 1; ++s) traffic.fetch(s);
+  if (call.steps > 0) traffic.wait(0);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
     if (warp + o * S::WARPS < S::ITEMS && call.steps > 0) start(o, 0);
@@ -101,7 +103,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
       for (int m = 0; m < S::Matrix::ROWS; ++m)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int block = (row_warp * S::Matrix::ROWS + m) * 2 + i, sum = block / (S::DIM / 8), u = block % (S::DIM / 8);
+          const int block = first_half + (2 * m + i), sum = block / (S::DIM / 8), u = block % (S::DIM / 8);
           const int item = n * S::BLOCKS + u % S::BLOCKS, source = seat.rank * S::K_WARPS + k_warp;
           char* const to = parts + buffer * S::PART_BYTES + ((source * S::ITEMS + item) * Step::SUMS + sum) * 256 + lane * 8;
           const float x = acc[n][m][2 * i], y = acc[n][m][2 * i + 1];
@@ -110,10 +112,11 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
           else if (n * 8 + 2 * q < seat.columns)
             send8(peer_address(shared_address(to), u / S::BLOCKS), peer_address(barriers + 8 * buffer, u / S::BLOCKS), x, y);
         }
-    // At the barrier above all of the block were done with what step t - 1 read.
-    feed.fetch(t + STAGES - 1);
+    // At the barrier above all of the block were done with what step t - 1 read and wrote.
+    traffic.store(t - 1);
+    traffic.fetch(t + STAGES - 1);
     if constexpr (S::CTAS == 1) __syncthreads();
-    if (t + 1 < call.steps) feed.wait(t + 1);
+    if (t + 1 < call.steps) traffic.wait(t + 1);
     if (S::CTAS > 1 && warp < S::ITEMS) {
       barrier_wait(barriers + 8 * buffer, (t >> 1) & 1);
       if (threadIdx.x == 0) barrier_expect(barriers + 8 * buffer, expected);
@@ -139,9 +142,11 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
       for (int j = 0; j < 2; ++j)
         Step::finish(sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], write[j]);
       if (t + 1 < call.steps) start(o, t + 1);
-      items[o].template store<false>(own, t, write);
+      items[o].template put_down<false>(t, write);
     }
   }
+  __syncthreads();
+  traffic.store(call.steps - 1);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
     if (warp + o * S::WARPS < S::ITEMS) items[o].end(own);

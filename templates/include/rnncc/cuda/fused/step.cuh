@@ -111,54 +111,78 @@ RNNCC_DEVICE void put(const Edge& edge, int64_t column, int64_t unit, float valu
     reinterpret_cast<E*>(at)[unit] = from_float<E>(value);
 }
 
-// What a thread block reads from memory, STAGES steps ahead: of every tensor, the rows of the block's units, brought by all
-// its THREADS, 16 bytes each and next to each other, into a ring in shared memory whose barriers count the threads.
-// (The bulk copy engine needs some 50 ns for each of these short rows.)
-template <class Step, int H, int UNITS, int COLUMNS, int THREADS>
-struct Feed {
-  using E = typename Step::Element;
+// Tensors [T, B, H] in shared memory, for one step: of each tensor and column a row of the block's units. Rows move to and
+// from memory in pieces of 16 bytes, those of a column next to each other.
+template <int UNITS, int COLUMNS, int TENSORS, uint64_t FLOATS>
+struct Rows {
   // An odd multiple of 16 bytes: lanes (unit, 2q) of a warp meet no bank twice.
   __host__ __device__ static constexpr int row_bytes(int bytes) { return UNITS * bytes % 32 ? UNITS * bytes : UNITS * bytes + 16; }
   static constexpr int E_ROW = row_bytes(2), FLOAT_ROW = row_bytes(4);
-  __host__ __device__ static constexpr int offset(int read) {
-    return COLUMNS * (read * E_ROW + count_below(float_reads<Step>, read) * (FLOAT_ROW - E_ROW));
+  __host__ __device__ static constexpr int offset(int tensor) {
+    return COLUMNS * (tensor * E_ROW + count_below(FLOATS, tensor) * (FLOAT_ROW - E_ROW));
   }
-  static constexpr int STAGE_BYTES = offset(Step::READS);
-  static constexpr int STAGES = STAGE_BYTES <= 8192 ? 8 : 4;
-  static constexpr int BARRIERS = STAGES * STAGE_BYTES, BYTES = BARRIERS + STAGES * 8;
-  // Pieces of 16 bytes: of a column of a 16-bit tensor, before a tensor, of all.
+  static constexpr int BYTES = offset(TENSORS);
+  // Of a row of 16-bit elements; of a column before a tensor; of a column, of all.
   static constexpr int PIECES = UNITS / 8;
-  __host__ __device__ static constexpr int before(int read) { return COLUMNS * PIECES * (read + count_below(float_reads<Step>, read)); }
-  static constexpr int ALL = before(Step::READS), PER_THREAD = ceil_div(ALL, THREADS);
+  __host__ __device__ static constexpr int before(int tensor) { return PIECES * (tensor + count_below(FLOATS, tensor)); }
+  static constexpr int OF_COLUMN = before(TENSORS), ALL = COLUMNS * OF_COLUMN;
+};
 
-  char* ring;
-  uint32_t barriers;
-  const char* from[at_least_one(PER_THREAD)];
-  int64_t stride[at_least_one(PER_THREAD)];
-  uint32_t to[at_least_one(PER_THREAD)];
-  int32_t until[at_least_one(PER_THREAD)];  // steps that are copied; zeros after them
+// Where a piece is.
+struct Piece {
+  bool exists;
+  int tensor;
+  uint32_t row_offset;  // in Rows
+  char* at;             // in memory, at the loop's first step
+};
+
+// What a thread block reads from and writes to memory, by all its THREADS through rows in shared memory: reads some STAGES
+// steps ahead into a ring whose barriers count the threads, writes once all of the block have put down theirs. (The bulk
+// copy engine needs some 50 ns for each of these short rows.)
+template <class Step, int H, int UNITS, int COLUMNS, int THREADS>
+struct Traffic {
+  using E = typename Step::Element;
+  using In = Rows<UNITS, COLUMNS, Step::READS, float_reads<Step>>;
+  using Out = Rows<UNITS, COLUMNS, Step::WRITES, float_writes<Step>>;
+  static constexpr int STAGES = In::BYTES <= 8192 ? 8 : 4;
+  // The ring, its barriers, and two steps' writes.
+  static constexpr int BARRIERS = STAGES * In::BYTES, WRITTEN = BARRIERS + STAGES * 8, BYTES = WRITTEN + 2 * Out::BYTES;
+  static constexpr int READS = ceil_div(In::ALL, THREADS), WRITES = ceil_div(Out::ALL, THREADS);  // of a thread
+  static constexpr uint32_t NEVER = uint32_t(1) << 31;
+
+  char* shared;
+  const char* from[at_least_one(READS)];
+  int32_t read_step[at_least_one(READS)];
+  uint32_t read_row[at_least_one(READS)];
+  int32_t until[at_least_one(READS)];
+  char* to[at_least_one(WRITES)];
+  int32_t write_step[at_least_one(WRITES)];
+  uint32_t written_row[at_least_one(WRITES)];
+  uint32_t ahead[at_least_one(WRITES)];  // of the step whose other writes go with it
+  int32_t steps;
 
   // By all threads; a barrier of the block must follow. `first_unit`: of the head's, the block's first.
-  RNNCC_DEVICE void begin(const FusedTensors<Step>& own, int steps, int head, int first_unit, int first_column, int columns, char* shared) {
-    ring = shared;
-    barriers = shared_address(shared) + BARRIERS;
-    if (threadIdx.x < STAGES) barrier_init(barriers + 8 * threadIdx.x, THREADS);
+  RNNCC_DEVICE void begin(const FusedTensors<Step>& own, int all_steps, int head, int first_unit, int first_column, int columns, char* memory) {
+    shared = memory;
+    steps = all_steps;
+    if (threadIdx.x < STAGES) barrier_init(barrier(threadIdx.x), THREADS);
+    // Tensors that are not there are zeros.
+    for (int i = threadIdx.x; i < BARRIERS / 16; i += THREADS) reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
 #pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
-      const int piece = threadIdx.x + THREADS * i;
-      int read = 0;
+    for (int i = 0; i < READS; ++i) {
+      const Piece piece = find<In, Step::READS, float_reads<Step>>(own.reads, i, head, first_unit, first_column, columns);
+      from[i] = piece.at;
+      read_step[i] = int32_t(own.reads[piece.tensor].step);
+      read_row[i] = shared_address(shared) + piece.row_offset;
+      until[i] = piece.exists ? steps - has(Step::READ_SHIFTED, piece.tensor) : 0;
+    }
 #pragma unroll
-      for (int r = 1; r < Step::READS; ++r)
-        if (piece >= before(r)) read = r;
-      const bool is_float = has(float_reads<Step>, read);
-      const int of_row = is_float ? 2 * PIECES : PIECES, column = (piece - before(read)) / of_row, part = (piece - before(read)) % of_row;
-      const int unit = first_unit + part * (is_float ? 4 : 8);
-      const Place& place = own.reads[read];
-      const bool copies = piece < ALL && column < columns && unit < H && place.base;
-      until[i] = copies ? steps - has(Step::READ_SHIFTED, read) : 0;
-      stride[i] = place.step;
-      from[i] = place.base + (copies ? (first_column + column) * place.column + (int64_t(head) * H + unit) * (is_float ? 4 : 2) : 0);
-      to[i] = shared_address(ring) + offset(read) + column * (is_float ? FLOAT_ROW : E_ROW) + part * 16;
+    for (int i = 0; i < WRITES; ++i) {
+      const Piece piece = find<Out, Step::WRITES, float_writes<Step>>(own.writes, i, head, first_unit, first_column, columns);
+      to[i] = piece.at;
+      write_step[i] = int32_t(own.writes[piece.tensor].step);
+      written_row[i] = WRITTEN + piece.row_offset;
+      ahead[i] = piece.exists ? has(Step::WRITE_AT_START, piece.tensor) : NEVER;
     }
   }
 
@@ -166,50 +190,76 @@ struct Feed {
   RNNCC_DEVICE void fetch(int t) {
     const uint32_t stage = uint32_t(t) % STAGES;
 #pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
-      if (ALL % THREADS == 0 || threadIdx.x + THREADS * i < ALL) copy16(to[i] + stage * STAGE_BYTES, from[i], t < until[i]);
-      if (t < until[i]) from[i] += stride[i];
-    }
-    copy_arrive(barriers + 8 * stage);
+    for (int i = 0; i < READS; ++i)
+      if (t < until[i]) {
+        copy16(read_row[i] + stage * In::BYTES, from[i]);
+        from[i] += read_step[i];
+      }
+    copy_arrive(barrier(stage));
   }
   // By those who read step t, before its first reading.
-  RNNCC_DEVICE void wait(int t) const { barrier_wait(barriers + 8 * (uint32_t(t) % STAGES), uint32_t(t) / STAGES & 1); }
+  RNNCC_DEVICE void wait(int t) const { barrier_wait(barrier(uint32_t(t) % STAGES), uint32_t(t) / STAGES & 1); }
+
+  // By all threads, in the order of the steps from -1 on: what `finish` made of step t and `start` of step t + 1, after a
+  // barrier of the block; another one must come before those of step t + 2 are put down.
+  RNNCC_DEVICE void store(int t) {
+#pragma unroll
+    for (int i = 0; i < WRITES; ++i)
+      if (uint32_t(t) + ahead[i] < uint32_t(steps)) {
+        *reinterpret_cast<uint4*>(to[i]) = *reinterpret_cast<const uint4*>(shared + written_row[i] + (t & 1) * Out::BYTES);
+        to[i] += write_step[i];
+      }
+  }
+
+ private:
+  RNNCC_DEVICE uint32_t barrier(uint32_t stage) const { return shared_address(shared) + BARRIERS + 8 * stage; }
+
+  // The thread's i-th piece. The last warps have the first ones: they tend to have less to do.
+  template <class R, int TENSORS, uint64_t FLOATS>
+  static RNNCC_DEVICE Piece find(const Place (&places)[at_least_one(TENSORS)], int i, int head, int first_unit, int first_column, int columns) {
+    const int index = (THREADS - 32 - threadIdx.x / 32 * 32 + threadIdx.x % 32) + THREADS * i;
+    const int column = index / at_least_one(R::OF_COLUMN), of_column = index % at_least_one(R::OF_COLUMN);
+    Piece piece = {};
+#pragma unroll
+    for (int tensor = 1; tensor < TENSORS; ++tensor)
+      if (of_column >= R::before(tensor)) piece.tensor = tensor;
+    const bool is_float = has(FLOATS, piece.tensor);
+    const int part = of_column - R::before(piece.tensor), unit = first_unit + part * (is_float ? 4 : 8);
+    const Place& place = places[piece.tensor];
+    piece.exists = index < R::ALL && column < columns && unit < H && place.base;
+    piece.row_offset = R::offset(piece.tensor) + column * (is_float ? R::FLOAT_ROW : R::E_ROW) + part * 16;
+    piece.at = place.base + (piece.exists ? (first_column + column) * place.column + (int64_t(head) * H + unit) * (is_float ? 4 : 2) : 0);
+    return piece;
+  }
 };
 
 // The elementwise part of 8 units × 8 columns, done by one warp: a lane has unit lane / 4 and columns 2 · (lane % 4) and
 // the next, as the accumulators of mma have them.
-template <class Step, int H, class Feed>
+template <class Step, int H, class Traffic>
 struct Item {
   using E = typename Step::Element;
+  using In = typename Traffic::In;
+  using Out = typename Traffic::Out;
   float carry[2][at_least_one(Step::CARRIES)];
   float vector[at_least_one(Step::VECTORS)];
-  uint32_t write_offset[at_least_one(Step::WRITES)];  // of the lane in a step of each written tensor; the host sees that it fits
-  const char* e_row;      // the lane's places in the ring
-  const char* float_row;
+  char* e_row;         // the lane's places in rows
+  char* float_row;
   int unit;            // of the head
   int head_unit;       // of the tensor's row
   int column;          // the first of the lane's two, in the batch
   bool valid[2];
-  bool exchanged;      // whether the lane's column and units are there after lanes exchanged theirs
 
   // The block's units from `own_unit` on, its columns from `own_column` on.
-  RNNCC_DEVICE void begin(const FusedTensors<Step>& own, const Feed& feed, int head, int first_unit, int own_unit, int first_column,
+  RNNCC_DEVICE void begin(const FusedTensors<Step>& own, const Traffic& traffic, int head, int first_unit, int own_unit, int first_column,
                           int own_column, int all_columns) {
-    const int lane = threadIdx.x % 32, block_unit = first_unit + own_unit, tile_column = first_column + own_column;
-    const int columns = all_columns - own_column;
-    unit = block_unit + lane / 4;
+    const int lane = threadIdx.x % 32, row = own_column + lane % 4 * 2, own_row_unit = own_unit + lane / 4;
+    unit = first_unit + own_row_unit;
     head_unit = head * H + unit;
-    column = tile_column + lane % 4 * 2;
-    e_row = feed.ring + (own_column + lane % 4 * 2) * Feed::E_ROW + (own_unit + lane / 4) * 2;
-    float_row = feed.ring + (own_column + lane % 4 * 2) * Feed::FLOAT_ROW + (own_unit + lane / 4) * 4;
+    column = first_column + row;
+    e_row = traffic.shared + row * In::E_ROW + own_row_unit * 2;
+    float_row = traffic.shared + row * In::FLOAT_ROW + own_row_unit * 4;
 #pragma unroll
-    for (int j = 0; j < 2; ++j) valid[j] = lane % 4 * 2 + j < columns && unit < H;
-    exchanged = lane / 4 < columns && block_unit < H;
-#pragma unroll
-    for (int w = 0; w < Step::WRITES; ++w)
-      write_offset[w] = has(float_writes<Step>, w)
-                            ? column * uint32_t(own.writes[w].column) + head_unit * 4
-                            : (tile_column + lane / 4) * uint32_t(own.writes[w].column) + (head * H + block_unit + lane % 4 * 2) * 2;
+    for (int j = 0; j < 2; ++j) valid[j] = row + j < all_columns && unit < H;
 #pragma unroll
     for (int v = 0; v < Step::VECTORS; ++v)
       vector[v] = unit < H ? take<E>(own.vectors[v], 0, head_unit * own.vectors[v].column) : 0.0f;
@@ -223,14 +273,13 @@ struct Item {
   // The values of step t; `last`: nothing comes after it.
   RNNCC_DEVICE void load(const FusedTensors<Step>& own, int t, bool last, float (&read)[2][at_least_one(Step::READS)],
                          float (&row)[2][at_least_one(Step::ROW_READS)]) const {
-    const uint32_t stage = uint32_t(t) % Feed::STAGES * Feed::STAGE_BYTES;
+    const uint32_t stage = uint32_t(t) % Traffic::STAGES * In::BYTES;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
 #pragma unroll
       for (int r = 0; r < Step::READS; ++r) {
-        read[j][r] = has(float_reads<Step>, r)
-                         ? *reinterpret_cast<const float*>(float_row + (stage + Feed::offset(r) + j * Feed::FLOAT_ROW))
-                         : to_float(*reinterpret_cast<const E*>(e_row + (stage + Feed::offset(r) + j * Feed::E_ROW)));
+        read[j][r] = has(float_reads<Step>, r) ? *reinterpret_cast<const float*>(float_row + (stage + In::offset(r) + j * In::FLOAT_ROW))
+                                               : to_float(*reinterpret_cast<const E*>(e_row + (stage + In::offset(r) + j * In::E_ROW)));
         if (has(Step::READ_SHIFTED, r) && last) read[j][r] = valid[j] ? take<E>(own.read_edges[r], column + j, head_unit) : 0.0f;
       }
 #pragma unroll
@@ -241,26 +290,20 @@ struct Item {
     }
   }
 
-  // Writes what `start` or `finish` made for step t.
+  // Puts down what `finish` made of step t, or `start` of step t + 1, for Traffic::store(t).
   template <bool AT_START>
-  RNNCC_DEVICE void store(const FusedTensors<Step>& own, int t, const float (&write)[2][at_least_one(Step::WRITES)]) const {
+  RNNCC_DEVICE void put_down(int t, const float (&write)[2][at_least_one(Step::WRITES)]) const {
+    const uint32_t written = Traffic::WRITTEN + (t & 1) * Out::BYTES;
 #pragma unroll
-    for (int w = 0; w < Step::WRITES; ++w) {
-      if (has(Step::WRITE_AT_START, w) != AT_START) continue;
-      const Place& place = own.writes[w];
-      if (!place.base) continue;
-      // The same for all threads, so that the address is a uniform one and an offset of 32 bits.
-      char* const base = place.base + int64_t(t) * place.step;
-      if (has(float_writes<Step>, w)) {
+    for (int w = 0; w < Step::WRITES; ++w)
 #pragma unroll
-        for (int j = 0; j < 2; ++j)
-          if (valid[j]) *reinterpret_cast<float*>(base + (write_offset[w] + j * uint32_t(place.column))) = write[j][w];
-      } else if constexpr (sizeof(E) == 2) {
-        // Lanes exchange so that each has two units of one column.
-        const uint32_t two = transpose8x8(pack<E>(write[0][w], write[1][w]));
-        if (exchanged) *reinterpret_cast<uint32_t*>(base + write_offset[w]) = two;
-      }
-    }
+      for (int j = 0; j < 2; ++j)
+        if (has(Step::WRITE_AT_START, w) != AT_START)
+          continue;
+        else if (has(float_writes<Step>, w))
+          *reinterpret_cast<float*>(float_row + (written + Out::offset(w) + j * Out::FLOAT_ROW)) = write[j][w];
+        else
+          *reinterpret_cast<E*>(e_row + (written + Out::offset(w) + j * Out::E_ROW)) = from_float<E>(write[j][w]);
   }
 
   RNNCC_DEVICE void end(const FusedTensors<Step>& own) const {
