@@ -67,7 +67,7 @@ def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
     weight_bytes = blocks * _UNIT_BLOCK * terms * scalar  # of a tile
     resident = min(1.0, (target.shared_bytes - _OTHER_BYTES) / (own.tiles * weight_bytes))
     streamed_bytes = (1 - resident) * weight_bytes
-    product = rate.multiply_add if full else rate.product
+    product = rate.multiply_add if full else rate.mma
     products = blocks * own.column_blocks * ceil(terms, _PRODUCT_TERMS) / _QUARTERS
 
     visits = own.tiles * own.chunks
@@ -80,7 +80,7 @@ def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
         + rate.touch * facts.item_traffic
         + l2 * operand_bytes
         + stream * streamed_bytes
-        + rate.matrix * resident * weight_bytes / 1024
+        + rate.resident * resident * weight_bytes / 1024
         + product * products
     )
     step_us = (rate.barrier + visits * visit) / TENTHS_OF_NS

@@ -20,7 +20,7 @@ class Facts:
     reads, float_reads   tensors [T, B, H] read, of 16 bits and of float
     writes, float_writes the same, written
     item_registers       of a thread for an item: carries and values on their way
-    item_traffic         pieces that an item reads, tensors that it writes
+    item_traffic         pieces that an item of the alternating kernel reads, tensors that it writes
     unit_bytes           read and written in memory for a (unit, column) of a step
     """
 
@@ -43,6 +43,11 @@ class Facts:
     def written_pieces(self) -> int:
         """Of 16 bytes, for 8 units of a column."""
         return self.writes + 2 * self.float_writes
+
+    @property
+    def pieces(self) -> int:
+        """Of 16 bytes, for 8 units of a column."""
+        return self.read_pieces + self.written_pieces
 
     def traffic_bytes(self, unit_blocks: int, columns: int) -> int:
         """Shared memory of a block for what it reads ahead and has written, for so many blocks of 8 units. Rows are odd

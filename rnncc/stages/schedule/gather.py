@@ -14,7 +14,6 @@ from rnncc.stages.schedule.draft import (
     Draft,
     by,
     ceil,
-    cluster_columns,
     cluster_passes,
     elements,
     piece_registers,
@@ -37,7 +36,6 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     """The model of the family."""
     rate, clusters, of = rates(target), dict(target.clusters), elements(problem)
     sizes = tuple(clusters)
-    columns = {size: cluster_columns(problem, places) for size, places in clusters.items()}
     model = Model()
     blocks = model.choice("blocks", sizes)
     k_warps = model.choice("k_warps", _K_WARPS)
@@ -95,14 +93,12 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
 
     step = (
         rate.gather
-        + by(blocks, sizes, lambda c: rate.column * columns[c] + (rate.hop if c > 1 else 0))
         + facts.operands * owned * by(blocks, sizes, lambda c: rate.post * ceil(c, of.peers) if c > 1 else 0)
         + lookup(k_warps, {1: 0, 2: rate.merge_2, 4: rate.merge_4, 8: rate.merge_8})
-        + rate.traffic * facts.item_traffic * owned
+        + rate.gather_piece * facts.pieces * owned
         + of.product(rate) * ceil_div(warps, 4) * fragments * pairs
         + rate.matrix * matrix_kilobytes
         + rate.spill * spilled
-        + facts.operands * dim * by(blocks, sizes, lambda c: rate.message * of.size // 2 * columns[c] if c > 1 else 0)
     )
     return Draft(
         "gather",

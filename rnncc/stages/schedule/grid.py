@@ -120,7 +120,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         + rate.matrix * matrix_kilobytes
         + rate.half * halves
         + rate.spill * spilled
-        + rate.traffic * facts.item_traffic * owned
+        + rate.grid_piece * facts.pieces * owned
     )
     return Draft(
         "grid",

@@ -16,59 +16,59 @@ from rnncc.ir.target import GPUS, Target
 class Rates:
     """Tenths of a nanosecond; after the first lines, those of one family each.
 
-    traffic        a tensor that an item reads or writes
     product        an mma.m16n8k16 of a quarter of a multiprocessor
     float_product  8 rows, 32 terms and 8 columns of float32 there: 64 cycles and what loads the operands (an estimate)
     matrix         1024 bytes of a matrix from shared memory
     spill          a register of all threads that goes to memory and back
-    column, hop    of clusters: a batch column of a group; sending at all
 
     gather         barriers and latencies of a step
+    gather_piece   16 bytes of a column that an item reads or writes, and what is computed of them
     post           an operand sent to four blocks
-    message        16 bytes from another block
     merge_2, …     sums of 2, 4, 8 K warps brought together
 
     scatter        barriers and latencies of a step
+    scatter_piece  as gather_piece
     send, local    8 bytes of each lane of a warp, of a quarter, to other blocks; to the own block
-    issue          the same to other blocks, of a warp
     source, warp   a term of a sum; a warp at the barrier of all
 
     grid           barriers and latencies of a step
+    grid_piece     as gather_piece
     poll           a batch of lines asked for until they have come
     grid_column    a batch column of a group
     half           a half-tile of sums for another warp
 
     barrier        of all blocks of the grid, of the alternating kernel
     visit, touch   latencies of a tile and a chunk of columns there; of each tensor that is read or written
-    multiply_add   the same as `product`, of float32 without tensor cores
+    mma, resident  as `product` and `matrix`, there
+    multiply_add   the same as `mma`, of float32 without tensor cores
     """
 
-    traffic: int = 200
-    product: int = 35
+    product: int = 52
     float_product: int = 420
-    matrix: int = 44
-    spill: int = 100
-    column: int = 40
-    hop: int = 240
-    gather: int = 2400
-    post: int = 160
-    message: int = 3
-    merge_2: int = 1000
-    merge_4: int = 4800
-    merge_8: int = 8500
-    scatter: int = 1700
-    send: int = 325
-    local: int = 50
-    issue: int = 100
-    source: int = 40
-    warp: int = 45
+    matrix: int = 23
+    spill: int = 115
+    gather: int = 2240
+    gather_piece: int = 92
+    post: int = 435
+    merge_2: int = 680
+    merge_4: int = 1840
+    merge_8: int = 2650
+    scatter: int = 270
+    scatter_piece: int = 203
+    send: int = 270
+    local: int = 160
+    source: int = 29
+    warp: int = 78
     grid: int = 4100
+    grid_piece: int = 200
     poll: int = 3700
     grid_column: int = 110
     half: int = 170
     barrier: int = 9_000
     visit: int = 16_000
     touch: int = 550
+    mma: int = 35
+    resident: int = 44
     multiply_add: int = 690
 
 
@@ -77,5 +77,6 @@ def rates(target: Target) -> Rates:
     measured, h200 = Rates(), GPUS["h200"]
     slower = h200.clock_mhz / target.clock_mhz
     scaled = {field.name: round(getattr(measured, field.name) * slower) for field in fields(measured)}
-    scaled["product"] = round(measured.product * slower * target.product_cycles / h200.product_cycles)
+    for name in ("product", "mma"):
+        scaled[name] = round(getattr(measured, name) * slower * target.product_cycles / h200.product_cycles)
     return Rates(**scaled)

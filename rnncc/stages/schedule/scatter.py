@@ -14,7 +14,6 @@ from rnncc.stages.schedule.draft import (
     Draft,
     by,
     ceil,
-    cluster_columns,
     cluster_passes,
     elements,
     piece_registers,
@@ -34,7 +33,6 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     """The model of the family."""
     rate, clusters, of = rates(target), dict(target.clusters), elements(problem)
     sizes = tuple(clusters)
-    columns = {size: cluster_columns(problem, places) for size, places in clusters.items()}
     model = Model()
     blocks = model.choice("blocks", sizes)
     k_warps = model.choice("k_warps", _K_WARPS)
@@ -81,13 +79,11 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     per_quarter = ceil_div(warps, 4)
     step = (
         rate.scatter
-        + by(blocks, sizes, lambda c: rate.column * columns[c] + (rate.hop if c > 1 else 0))
-        + rate.traffic * facts.item_traffic * ceil_div(items, 4)
+        + rate.scatter_piece * facts.pieces * owned
         + of.product(rate) * per_quarter * of.fragments(2) * rows * pairs
         + rate.matrix * matrix_kilobytes
         + rate.spill * spilled
         + 2 * rows * per_quarter * by(blocks, sizes, lambda c: rate.send if c > 1 else rate.local)
-        + 2 * rows * by(blocks, sizes, lambda c: rate.issue if c > 1 else 0)
         + rate.source * blocks * k_warps
         + rate.warp * warps
     )

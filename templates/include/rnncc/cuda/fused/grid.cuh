@@ -7,6 +7,11 @@
 
 namespace rnncc {
 
+#ifndef RNNCC_MORE
+#define RNNCC_MORE 16
+#define RNNCC_LESS 4
+#endif
+constexpr uint32_t PAUSE_MORE = RNNCC_MORE, PAUSE_LESS = RNNCC_LESS, PAUSE_MOST = 4096;
 constexpr uint32_t NOT_YET = 0xffffffffu;
 // A float as such a word; what a NaN holds is the caller's.
 RNNCC_DEVICE uint32_t message(float x) {
@@ -152,9 +157,14 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     }
   __syncthreads();
 
+  // Cycles that a warp lets pass before it asks for the operands of a step: what it asks for in vain stands in the way of
+  // those who put it out. As long as it takes until one question in five is too early.
+  uint32_t pause = 0;
   for (int t = 0; t < call.steps; ++t) {
     float acc[S::TILES][S::ROWS][4] = {};
     [[maybe_unused]] float of_lane[S::TILES][S::HALVES][8] = {};  // where operands are float
+    for (const uint32_t since = clock(); uint32_t(clock()) - since < pause;) {
+    }
 #pragma unroll
     for (int c0 = 0; c0 < S::CHUNKS; c0 += S::BATCH) {
       Message<E> h[S::BATCH][S::TILES];
@@ -181,12 +191,16 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
           for (int n = 0; n < S::TILES; ++n) all &= h[b][n].has_come();
         return __all_sync(~0u, all);
       };
-      for (Spin spin; !all_have_come(); spin.poll())
+      bool in_vain = false;
+      for (Spin spin; !all_have_come(); spin.poll()) {
+        in_vain = true;
 #pragma unroll
         for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
           for (int n = 0; n < S::TILES; ++n)
             if (!h[b][n].has_come()) ask(n, b);
+      }
+      if (c0 == 0) pause = in_vain ? min(pause + PAUSE_MORE, PAUSE_MOST) : pause - min(pause, PAUSE_LESS);
 #pragma unroll
       for (int b = 0; b < S::BATCH; ++b) {
         if (c0 + b >= S::CHUNKS) continue;
