@@ -94,6 +94,6 @@ def test_thread_blocks_have_multiprocessors_for_themselves(
     call = draw(packages("lstm"), "lstm", units, heads, 16, 5, DTYPES[dtype])
     name = f"_{dtype.replace('fp16', 'f16')}_{units}_"
     blocks = {kernel: count for kernel, count in blocks_of(call.run, tmp_path).items() if name in kernel}
-    assert {kernel.split("_")[2] for kernel in blocks} == {"forward", "backward"}
+    assert {kernel.split("_")[2] for kernel in blocks} >= {"forward", "backward"}
     multiprocessors = torch.cuda.get_device_properties("cuda").multi_processor_count
     assert all(multiprocessors / 2 < count <= multiprocessors for count in blocks.values())

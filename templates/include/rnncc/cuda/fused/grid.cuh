@@ -163,6 +163,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   for (int t = 0; t < call.steps; ++t) {
     float acc[S::TILES][S::ROWS][4] = {};
     [[maybe_unused]] float of_lane[S::TILES][S::HALVES][8] = {};  // where operands are float
+    bool in_vain = false;
     for (const uint32_t since = clock(); uint32_t(clock()) - since < pause;) {
     }
 #pragma unroll
@@ -191,7 +192,6 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
           for (int n = 0; n < S::TILES; ++n) all &= h[b][n].has_come();
         return __all_sync(~0u, all);
       };
-      bool in_vain = false;
       for (Spin spin; !all_have_come(); spin.poll()) {
         in_vain = true;
 #pragma unroll
@@ -200,7 +200,6 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
           for (int n = 0; n < S::TILES; ++n)
             if (!h[b][n].has_come()) ask(n, b);
       }
-      if (c0 == 0) pause = in_vain ? min(pause + PAUSE_MORE, PAUSE_MOST) : pause - min(pause, PAUSE_LESS);
 #pragma unroll
       for (int b = 0; b < S::BATCH; ++b) {
         if (c0 + b >= S::CHUNKS) continue;
@@ -221,6 +220,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
         }
       }
     }
+    pause = in_vain ? min(pause + PAUSE_MORE, PAUSE_MOST) : pause - min(pause, PAUSE_LESS);
     if constexpr (sizeof(E) == 4) reduce_columns(of_lane, acc);
     // Sums over K: [half-tile, tile][warp][lane].
     float2* const parts = partial + lane;
