@@ -31,7 +31,8 @@ class Operator:
     cpp         C++ text with `{0}`, `{1}`: an infix form or a function of `rnncc/math.h`
     torch       Python text of the same; `f` is `rnncc.runtime.functional`
     domain      where tests draw each argument from
-    kinks       arguments where the derivative jumps (tests stay away); ties between arguments are kinks of min, max
+    kinks       first arguments where the value or the derivative jumps (tests stay away)
+    ties        whether one of them jumps where the first argument equals another, too
     user        may be written in a `.rnn` file under its name
     in_loop     may stand in a sequential loop
     smooth      False where the derivative is zero or undefined almost everywhere (comparisons, sign, heaviside)
@@ -44,6 +45,7 @@ class Operator:
     torch: str
     domain: tuple[float, float] = (-3.0, 3.0)
     kinks: tuple[float, ...] = ()
+    ties: bool = False
     user: bool = True
     in_loop: bool = True
     smooth: bool = True
@@ -61,6 +63,7 @@ def _comparison(name: str, symbol: str) -> Operator:
         _zero,
         f"{name}({{0}}, {{1}})",
         f"f.{name}({{0}}, {{1}})",
+        ties=True,
         user=False,
         smooth=False,
     )
@@ -169,6 +172,7 @@ _ROWS = (
         ),
         "max({0}, {1})",
         "f.max({0}, {1})",
+        ties=True,
     ),
     Operator(
         "min",
@@ -179,6 +183,7 @@ _ROWS = (
         ),
         "min({0}, {1})",
         "f.min({0}, {1})",
+        ties=True,
     ),
     Operator(
         "logaddexp",
@@ -193,6 +198,7 @@ _ROWS = (
         lambda f, y, a, low, high: (f.ge(a, low) * f.le(a, high), f.lt(a, low), f.gt(a, high)),
         "clamp({0}, {1}, {2})",
         "f.clamp({0}, {1}, {2})",
+        ties=True,
     ),
     Operator(
         "mod",
@@ -212,6 +218,7 @@ _ROWS = (
         lambda f, y, a, k: (1 / ((1 + k * f.abs(a)) * (1 + k * f.abs(a))), 0),
         "heaviside({0})",
         "f.heaviside_fast_sigmoid({0}, {1})",
+        kinks=(0.0,),
         user=False,
     ),
     Operator(
@@ -224,6 +231,7 @@ _ROWS = (
         ),
         "heaviside({0})",
         "f.heaviside_atan({0}, {1})",
+        kinks=(0.0,),
         user=False,
     ),
     Operator(
@@ -233,6 +241,7 @@ _ROWS = (
         lambda f, y, a, k: (k * f.sigmoid(k * a) * (1 - f.sigmoid(k * a)), 0),
         "heaviside({0})",
         "f.heaviside_sigmoid({0}, {1})",
+        kinks=(0.0,),
         user=False,
     ),
     Operator(
@@ -242,7 +251,7 @@ _ROWS = (
         lambda f, y, a, k: (k * f.relu(1 - f.abs(a)), 0),
         "heaviside({0})",
         "f.heaviside_triangular({0}, {1})",
-        kinks=(-1.0, 1.0),
+        kinks=(-1.0, 0.0, 1.0),
         user=False,
     ),
     # The machine epsilon of the compute dtype (rmsnorm's default eps); its argument only gives the dtype.

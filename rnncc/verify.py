@@ -6,6 +6,7 @@ shares neither the derived backward pass nor the generated code with what it ver
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor
 
 from rnncc import reference
-from rnncc.ir.cell import Cell, Constraint
+from rnncc.branches import Branch, branches
+from rnncc.ir.cell import Cell, Constraint, value_table
 from rnncc.ir.dim import evaluate
 
 # Relative error ‖ours - reference‖/‖reference‖ allowed, by dtype. Inputs and parameters are rounded to the dtype before
@@ -24,8 +26,15 @@ BOUNDS = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2e-2, torch
 
 HALF = (torch.bfloat16, torch.float16)
 
+# Of what rounding may turn over, in 16 bits: see `_Problem._decided`.
+MARGIN = 2
+ROUNDS = 40
+
 # A bound above this proves little: the eager loop in that dtype is off by as much.
 WEAK = 0.1
+
+Named = dict[str, Tensor]
+Draw = Callable[..., Tensor]  # of sizes: a tensor of normal numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +54,7 @@ class Case:
 
     @property
     def runs_in_half(self) -> bool:
-        """Whether 16-bit dtypes run it too. Rounding there now and then turns a relu or a spike over, which says
-        nothing of the kernel: what differs by the way of calling is told in 32 and 64 bits."""
+        """Whether 16-bit dtypes run it too: what differs by the way of calling is told in 32 and 64 bits."""
         return self.given and self.heads == 1 and not self.reverse and not self.masked
 
     def __str__(self) -> str:
@@ -172,7 +180,8 @@ def _keep_worst(worst: dict[str, float], found: dict[str, Tensor], expected: dic
 
 
 class _Problem:
-    """One case: a layer, what it is given (standard normal inputs, small initial states) and what it is asked for."""
+    """One case: a layer, what it is given (standard normal inputs, small initial states; in 16 bits such that rounding
+    turns no relu or spike over) and what it is asked for."""
 
     def __init__(self, layer_class: Any, cell: Cell, case: Case, dtype: torch.dtype, device: str) -> None:
         steps, columns = case.steps, case.columns
@@ -191,13 +200,8 @@ class _Problem:
             sizes["I"], sizes["H"], dtype=dtype, num_heads=case.heads, bidirectional=case.reverse, **dims
         ).to(device)
         self.states = [state for state in cell.states if state.delay_of is None]
-        self.inputs = {i.name: draw(steps, columns, evaluate(i.width, sizes)) for i in cell.inputs}
-        # Extra inputs are mostly times and gates: a negative one may leave the domain of a logarithm.
-        self.inputs |= {i.name: self.inputs[i.name].abs() for i in cell.inputs[1:]}
-        self.initial = (
-            {s.name: 0.1 * draw(columns, evaluate(s.width, sizes)) for s in self.states} if case.given else {}
-        )
         self.parameters: dict[str, Tensor] = self.layer.gate_parameters(0, reverse=case.reverse)
+        self.inputs, self.initial = self._decided(draw) if dtype in HALF else self._drawn(draw)
         self.masks: dict[str, Tensor] = {}
         if case.masked:
             # Every length from T down; a restart in every column, at different steps.
@@ -209,6 +213,60 @@ class _Problem:
         with torch.no_grad():
             output, finals = self._run_layer(self.inputs, self.initial)
         self.cotangents = [draw(*value.shape) for value in (output, *finals)]
+
+    def _drawn(self, draw: Draw) -> tuple[Named, Named]:
+        """Inputs, and initial states where they are given."""
+        steps, columns = self.case.steps, self.case.columns
+        inputs = {i.name: draw(steps, columns, evaluate(i.width, self.sizes)) for i in self.cell.inputs}
+        # Extra inputs are mostly times and gates: a negative one may leave the domain of a logarithm.
+        inputs |= {i.name: inputs[i.name].abs() for i in self.cell.inputs[1:]}
+        given = self.states if self.case.given else []
+        return inputs, {s.name: 0.1 * draw(columns, evaluate(s.width, self.sizes)) for s in given}
+
+    def _decided(self, draw: Draw) -> tuple[Named, Named]:
+        """The same in 16 bits, where rounding might turn a relu or a spike over, and with it the gradients: steps at
+        which that could be are drawn again, as long as there are any, at most ROUNDS times. What is verified has no
+        part in the choice."""
+        inputs, initial = self._drawn(draw)
+        found = branches(self.cell)
+        for _ in range(ROUNDS if found else 0):
+            again = self._undecided(inputs, initial, found).to(inputs["x"].device)
+            if not again.any():
+                break
+            others, first = self._drawn(draw)
+            inputs = {name: torch.where(again[..., None], others[name], value) for name, value in inputs.items()}
+            initial = {name: torch.where(again[0][..., None], first[name], value) for name, value in initial.items()}
+        return inputs, initial
+
+    def _undecided(self, inputs: Named, initial: Named, found: tuple[Branch, ...]) -> Tensor:
+        """[T, B]: whether some branch lies nearer to its jump than MARGIN times what the eager loop in the inputs'
+        dtype is off by, until then. Equal values that follow from the equations (a relu of a relu) are no jump."""
+        exact, rounded = (self._compared(inputs, initial, dtype, found) for dtype in (torch.float64, inputs["x"].dtype))
+        result = torch.zeros(inputs["x"].shape[:2], dtype=torch.bool)
+        for branch, values, others in zip(found, exact, rounded, strict=True):
+            off = (others - values).abs().amax(2, keepdim=True).cummax(0).values
+            for point in branch.points:
+                distance = (values - point).abs()
+                # `not >=`: an error that is no number decides nothing.
+                result |= (~(distance >= MARGIN * off) & (distance > 0)).any(2)
+        return result
+
+    @torch.no_grad()
+    def _compared(
+        self, inputs: Named, initial: Named, dtype: torch.dtype, found: tuple[Branch, ...]
+    ) -> Iterator[Tensor]:
+        """What each branch looks at, [T, B, width], by the reference in `dtype`. On the CPU: the same problem on every
+        device."""
+        inputs, initial, parameters = (
+            {name: value.detach().to("cpu", dtype) for name, value in values.items()}
+            for values in (inputs, initial, self.parameters)
+        )
+        sequences, _ = reference.run(self.cell, parameters, inputs, initial=initial, sizes=self.sizes)
+        machine = reference.Interpreter(value_table(self.cell), self.sizes, self.case.heads, inputs["x"])
+        known = {**reference.fixed_values(self.cell, machine, parameters, {}), **inputs, **sequences}
+        for branch in found:
+            value = machine.pointwise(branch.width, branch.value, known).double()
+            yield value.expand(self.case.steps, self.case.columns, value.shape[-1])
 
     def _run_layer(self, inputs: dict[str, Tensor], initial: dict[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
         directions = 2 if self.case.reverse else 1

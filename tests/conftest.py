@@ -1,9 +1,9 @@
-"""Fixtures for all tests: golden files, and the marker for tests that need a GPU."""
+"""Fixtures for all tests: golden files, packages that compile quickly, and the marker for tests that need a GPU."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,3 +46,15 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         assert text == path.read_text(encoding="utf-8")
 
     return compare
+
+
+@pytest.fixture(scope="module")
+def code_for_this_processor() -> Iterator[None]:
+    """What this processor will not run is compiled without optimisation, which takes half of the time."""
+    from rnncc.stages.build import toolchain
+    from tests.numeric.loops import processor_levels
+
+    with pytest.MonkeyPatch.context() as patch:
+        flags = {isa: own if isa == processor_levels()[-1] else ("-O0", *own[1:]) for isa, own in toolchain.ISA.items()}
+        patch.setattr(toolchain, "ISA", flags)
+        yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -12,23 +11,14 @@ import torch
 from torch import Tensor
 
 import rnncc
-from rnncc.stages.build import toolchain
 
 from .language import cells_time, cells_width
 from .language.loop import Case, Setting, compare
-from .numeric.loops import processor_levels
 
 CASES = [(module, case) for module in (cells_time, cells_width) for case in module.CASES]
 TOLERANCE = 1e-10
 
-
-@pytest.fixture(scope="module", autouse=True)
-def code_for_this_processor() -> Iterator[None]:
-    """What this processor will not run is compiled without optimisation, which takes a third of the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        flags = {isa: own if isa == processor_levels()[-1] else ("-O0", *own[1:]) for isa, own in toolchain.ISA.items()}
-        patch.setattr(toolchain, "ISA", flags)
-        yield
+pytestmark = pytest.mark.usefixtures("code_for_this_processor")
 
 
 @cache

@@ -11,7 +11,10 @@ import torch
 
 import rnncc
 from rnncc import verify
+from rnncc.branches import branches
 from rnncc.compiler import front
+from rnncc.paths import locate
+from rnncc.read import read_source
 from rnncc.source import Source
 from tests.test_cli import GOOD, python, run, write
 
@@ -64,6 +67,35 @@ def test_verify_fails_where_only_one_kind_of_call_is_wrong(wrong: str) -> None:
 
     cell = front(Source("elman.rnn", GOOD))[0][0]
     assert not all(row.passed for row in verify.verify(Wrong, cell, dtypes=(torch.float64,)))
+
+
+def test_in_16_bits_rounding_turns_no_relu_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relu turned over in one step of one column is an error of a tenth: a bound that lets it pass proves little."""
+    ((cell, _),) = front(read_source(locate("nn_rnn_relu")))
+    module = rnncc.load("nn_rnn_relu")
+    case = verify.Case(7, 3)
+    monkeypatch.setattr(verify, "CASES", (case,))
+    problem = verify._Problem(module.nn_RNN_relu, cell, case, torch.bfloat16, "cpu")
+    exact, eager = problem.reference(torch.float64), problem.reference(torch.bfloat16)
+    assert {name for name, value in exact.items() if verify.relative_error(eager[name], value) > 1e-2} == set()
+
+    class Wrong(module.nn_RNN_relu):  # type: ignore[name-defined, misc]
+        """A layer that is off by a twentieth."""
+
+        def forward(self, input: Any, hx: Any = None, **options: Any) -> Any:
+            output, final = super().forward(input, hx, **options)
+            return output * 1.05, final
+
+    right, wrong = (verify.verify(made, cell, dtypes=(torch.bfloat16,)) for made in (module.nn_RNN_relu, Wrong))
+    assert [row.quantity for row in right if not row.passed] == []
+    assert {"output", "d_x", "d_W_h", "d_R_h", "d_b_h"} <= {row.quantity for row in wrong if not row.passed}
+
+
+def test_branches_are_what_relus_comparisons_and_spikes_look_at() -> None:
+    text = "cell Branches\nstate h\nz = tanh(W@x)\nh[t] = relu(z + R@h[t-1]) + max(z, 0.5) + heaviside(z, grad=atan(2))"
+    found = branches(front(Source("branches.rnn", text))[0][0])
+    assert [branch.points for branch in found] == [(0.0,)] * 3
+    assert branches(front(Source("elman.rnn", GOOD))[0][0]) == ()
 
 
 def test_verify_calls_weak_what_hardly_proves_anything(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .autograd import autograd_of_lists, autograd_of_tensors, unrecorded
+from .inputs import autocast_dtype
 from .loop import run_loops, shares
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
 
@@ -184,9 +185,9 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
 
     def autocast(keyset: Any, streams: Any, weights: Any, *rest: Any) -> Any:
         device = streams[0].device.type
-        dtype = torch.get_autocast_dtype(device)
+        cast = [[t.to(autocast_dtype(t, device)) for t in tensors] for tensors in (streams, weights)]
         with torch.autocast(device, enabled=False):
-            return forward_op([_cast(t, dtype) for t in streams], [_cast(t, dtype) for t in weights], *rest)
+            return forward_op(*cast, *rest)
 
     torch.library.register_fake(forward_name, fake_forward, lib=library)
     torch.library.register_fake(backward_name, fake_backward, lib=library)
@@ -239,13 +240,6 @@ def _batched(gradient: Tensor | None) -> bool:
 def _implement(library: torch.library.Library, name: str, kernel: Any, *keys: str) -> None:
     for key in keys:
         library.impl(name, kernel, key, with_keyset=True)  # type: ignore[no-untyped-call]
-
-
-def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """As autocast casts: floating-point tensors, but not float64."""
-    if tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64:
-        return tensor
-    return tensor.to(dtype)
 
 
 def _spread(made: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor | None]:
@@ -330,9 +324,10 @@ def _register_linear(library: torch.library.Library, namespace: str) -> None:
         )
 
     def autocast(keyset: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
-        dtype = torch.get_autocast_dtype(x.device.type)
-        with torch.autocast(x.device.type, enabled=False):
-            return forward_op(_cast(x, dtype), _cast(weight, dtype), _cast(bias, dtype))
+        device = x.device.type
+        cast = [t if t is None else t.to(autocast_dtype(t, device)) for t in (x, weight, bias)]
+        with torch.autocast(device, enabled=False):
+            return forward_op(*cast)
 
     torch.library.register_fake(f"{namespace}::linear", fake_linear, lib=library)
     torch.library.register_fake(f"{namespace}::linear_backward", fake_backward, lib=library)

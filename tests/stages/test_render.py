@@ -40,7 +40,8 @@ def test_units_of_a_package() -> None:
             for suffix in ("f32", "f64"):
                 unit = units[f"src/{cell}_{isa}_{suffix}.cpp"]
                 assert (unit.isa, unit.shared) == (isa, cell == "core")
-    assert len(units) == 21
+    assert (units["src/core_binding.cpp"].isa, units["src/core_binding.cpp"].shared) == ("binding", True)
+    assert len(units) == 22
     for header in (templates_dir() / "include" / "rnncc").glob("*.h"):
         assert paths[f"src/include/rnncc/{header.name}"] == header.read_text(encoding="utf-8")
 

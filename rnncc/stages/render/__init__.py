@@ -81,6 +81,9 @@ def render(plans: Sequence[KernelPlan], *, cuda: bool = False, fused: Sequence[S
             plan = UnitText(isa, scalar, ())
             unit(f"src/core_{isa}_{scalar.suffix}.cpp", isa, text("core.cpp.j2", plan), shared=True)
     unit("src/core.cpp", "generic", text("core_dispatch.cpp.j2", UnitText("generic", SCALARS[0], ())), shared=True)
+    unit(
+        "src/core_binding.cpp", "binding", text("core_binding.cpp.j2", UnitText("binding", SCALARS[0], ())), shared=True
+    )
     for kernel in plans:
         cell = cell_text(kernel)
         files.append(File(f"src/{cell.name}_tables.h", text("tables.h.j2", cell)))

@@ -45,13 +45,11 @@ inline Outputs make_outputs(const Run& run, const std::vector<int64_t>& wanted, 
   return out;
 }
 
-// The name of what the generated table holds, as a template argument.
-template <const rnncc_segment& S>
-void forward_op(StableValue* stack, uint64_t, uint64_t) {
+inline void run_forward(const rnncc_segment& segment, StableValue* stack) {
   Arguments given(stack, stack + 3);
   const std::vector<int64_t> wanted = take_integers(stack[11]);
   const bool training = as_bool(stack[12]), recomputes = as_bool(stack[13]);
-  const std::vector<Run> runs = make_runs(S, std::move(given));
+  const std::vector<Run> runs = make_runs(segment, std::move(given));
   std::vector<Tensor> sequences, finals, saved;
   std::vector<Outputs> outputs;
   for (const Run& run : runs) outputs.push_back(make_outputs(run, wanted, training, recomputes, sequences, finals, saved));
@@ -124,18 +122,17 @@ inline void take_saved(const Run& run, std::vector<Tensor> given, Adjoint& adjoi
     adjoint.saved.push_back(run.view(adjoint.all_saved[i], {run.steps, run.columns, run.saved_widths[i]}, "saved tensor"));
 }
 
-template <const rnncc_segment& S>
-void backward_op(StableValue* stack, uint64_t, uint64_t) {
+inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
   Received d_sequences = {take_tensors(stack[0]), take_integers(stack[1])};
   Received d_final = {take_tensors(stack[2]), take_integers(stack[3])};
   std::vector<Tensor> saved = take_tensors(stack[7]);
   Arguments given(stack + 4, stack + 8);
   const std::vector<bool> needs = take_bools(stack[16]);
   const size_t first_weight = given.streams.size(), first_state = first_weight + given.weights.size();
-  const std::vector<Run> runs = make_runs(S, std::move(given));
-  const size_t directions = runs.size(), states = directions * S.states;
+  const std::vector<Run> runs = make_runs(segment, std::move(given));
+  const size_t directions = runs.size(), states = directions * segment.states;
   runs[0].expect("needs", needs.size(), int64_t(first_state + states));
-  d_sequences.check(runs[0], "sequence", directions * S.sequences);
+  d_sequences.check(runs[0], "sequence", directions * segment.sequences);
   d_final.check(runs[0], "state", states);
 
   std::vector<Tensor> d_streams, d_weights, d_states;
@@ -144,23 +141,23 @@ void backward_op(StableValue* stack, uint64_t, uint64_t) {
     const Run& run = runs[d];
     Adjoint& adjoint = adjoints[d];
     take_saved(run, take_share(saved, d, directions), adjoint);
-    adjoint.d_sequences = d_sequences.of(run, d, S.sequences, [&](Tensor& tensor, int64_t i) {
+    adjoint.d_sequences = d_sequences.of(run, d, segment.sequences, [&](Tensor& tensor, int64_t i) {
       return run.view(tensor, {run.steps, run.columns, run.sequence_widths[i]}, "gradient");
     });
-    adjoint.d_final = d_final.of(run, d, S.states, [&](Tensor& tensor, int64_t i) {
+    adjoint.d_final = d_final.of(run, d, segment.states, [&](Tensor& tensor, int64_t i) {
       return run.view(tensor, {run.columns, run.state_widths[i]}, "gradient");
     });
     adjoint.d_streams = make_gradients(run.streams, needs, d * run.streams.size(), d_streams);
     adjoint.d_weights = make_gradients(run.weights, needs, first_weight + d * run.weights.size(), d_weights);
     adjoint.d_states = make_gradients(run.states, needs, first_state + d * run.states.size(), d_states);
     // The mask streams, which stand last, have no gradient; a stream that tells only T, B and the dtype is not the loop's.
-    adjoint.d_streams.resize(S.streams);
+    adjoint.d_streams.resize(segment.streams);
     adjoint.d_streams.resize(run.described_streams.size(), {nullptr, 0, 0, run.type});
   }
   const auto clear = [](const std::vector<Tensor>& tensors) {
     for (const Tensor& tensor : tensors) RNNCC_TORCH(aoti_torch_zero_(tensor.get()));
   };
-  if (S.streams == 0) clear(d_streams);
+  if (segment.streams == 0) clear(d_streams);
   if (runs[0].is_empty()) {
     clear(d_weights);
     clear(d_states);

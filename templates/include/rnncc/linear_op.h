@@ -46,7 +46,7 @@ inline void finish_linear(int32_t code) {
   if (code != 0) fail("linear: the kernel refused its arguments (code " + std::to_string(code) + ")");
 }
 
-inline void linear_forward_op(StableValue* stack, uint64_t, uint64_t) {
+inline void run_linear_forward(StableValue* stack) {
   Tensor x(reinterpret_cast<TensorHandle>(stack[0]));
   Tensor weight(reinterpret_cast<TensorHandle>(stack[1]));
   Tensor bias = take_optional(stack[2]);
@@ -65,7 +65,7 @@ inline void linear_forward_op(StableValue* stack, uint64_t, uint64_t) {
 }
 
 // (Tensor d_y, Tensor x, Tensor weight, bool[] needs) -> Tensor[]: d_x, d_weight, d_bias, those of them that are needed.
-inline void linear_backward_op(StableValue* stack, uint64_t, uint64_t) {
+inline void run_linear_backward(StableValue* stack) {
   Tensor d_y(reinterpret_cast<TensorHandle>(stack[0]));
   Tensor x(reinterpret_cast<TensorHandle>(stack[1]));
   Tensor weight(reinterpret_cast<TensorHandle>(stack[2]));

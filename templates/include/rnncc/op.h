@@ -1,39 +1,9 @@
-// What the ops of a loop have in common: the table of segments, and a call's arguments, taken over and checked.
+// What the ops of a loop have in common: a call's arguments, taken over and checked.
 #pragma once
 
 #include "aten.h"
+#include "ops.h"
 #include "tensor.h"
-
-typedef int32_t (*rnncc_forward_function)(const rnncc_forward_call*);
-typedef int32_t (*rnncc_backward_function)(const rnncc_backward_call*);
-// `count` directions of a layer, alike in all but their tensors and `reverse`, on a GPU, by its index; these throw.
-typedef void (*rnncc_device_forward_function)(const rnncc_forward_call*, int32_t count, int32_t device);
-typedef void (*rnncc_device_backward_function)(const rnncc_backward_call*, int32_t count, int32_t device);
-typedef void (*rnncc_size_function)(const int64_t* sizes, int64_t heads, int64_t* result);
-
-// One loop of a segment: plain, or with the two mask streams (which stand last and are not counted here).
-struct rnncc_loop {
-  int32_t weights;  // the masked loop also reads the learned initial states
-  int32_t saved;
-  const int32_t* saved_sequence;  // for each saved tensor: the sequence that holds the same values, or -1
-  const int32_t* saved_state;     // for each saved tensor: the state that it is the sequence of, or -1
-  const bool* saved_rounded;      // for each: whether a GPU keeps it in the streams' dtype
-  rnncc_size_function weight_elements;
-  rnncc_size_function saved_widths;
-  rnncc_forward_function forward;
-  rnncc_backward_function backward;
-  rnncc_device_forward_function device_forward;  // null without GPU kernels, both
-  rnncc_device_backward_function device_backward;
-};
-
-struct rnncc_segment {
-  const char* name;
-  int32_t sizes, constants, streams, states, sequences;
-  rnncc_size_function stream_widths;
-  rnncc_size_function state_widths;
-  rnncc_size_function sequence_widths;
-  rnncc_loop plain, masked;
-};
 
 namespace rnncc {
 

@@ -4,13 +4,7 @@
 
 #include <string>
 
-#include "shim.h"
-
-struct rnncc_op {
-  const char* name;
-  BoxedKernel kernel;
-  bool on_device;  // the kernel takes CUDA tensors too
-};
+#include "ops.h"
 
 namespace rnncc {
 
