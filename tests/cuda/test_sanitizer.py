@@ -22,10 +22,7 @@ FOUND = 9
 @pytest.mark.gpu
 @pytest.mark.skipif(SANITIZER is None, reason="no compute-sanitizer")
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
-def test_clean(tool: str, packages: Packages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if tool == "racecheck":
-        monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DRNNCC_RACECHECK")
-        packages = Packages(tmp_path)
+def test_clean(tool: str, packages: Packages) -> None:
     packages("lstm")  # builds it: nvcc is not watched
     assert SANITIZER is not None
     command = [SANITIZER, "--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", "5"]
