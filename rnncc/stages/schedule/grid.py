@@ -114,8 +114,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     step = (
         rate.poll * by(tiles, _TILES, lambda n: ceil(chunks, batch_of(n)))
         # Reads of L2 hide each other to a part.
-        + ceil_div(4 * of.size * facts.operands * problem.units * columns * readers, target.l2_gb_s)
-        + rate.reader * readers
+        + ceil_div(7 * of.size * facts.operands * problem.units * columns * readers, target.l2_gb_s)
         + rate.grid_column * columns
         + rate.half * halves
         + of.product(rate) * ceil(_K_WARPS, 4) * chunks * fragments * tiles

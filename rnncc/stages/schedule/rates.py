@@ -33,7 +33,6 @@ class Rates:
 
     grid_piece     as gather_piece
     poll           a batch of lines asked for until they have come
-    reader         a thread block
     grid_column    a batch column of a group
     half           a half-tile of sums for another warp
 
@@ -59,10 +58,9 @@ class Rates:
     local: int = 170
     source: int = 10
     warp: int = 85
-    grid_piece: int = 280
-    poll: int = 2930
-    reader: int = 10
-    grid_column: int = 500
+    grid_piece: int = 480
+    poll: int = 770
+    grid_column: int = 505
     half: int = 60
     barrier: int = 9_000
     visit: int = 16_000
