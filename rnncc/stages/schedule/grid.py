@@ -112,13 +112,13 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     columns = minimum(TILE_COLUMNS * tiles, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.columns, seats(u))))
     readers = problem.heads * blocks * ceil_div(problem.columns, columns)
     step = (
-        rate.grid
-        + rate.poll * by(tiles, _TILES, lambda n: ceil(chunks, batch_of(n)))
-        + ceil_div(10 * of.size * facts.operands * problem.units * columns * readers, target.l2_gb_s)
+        rate.poll * by(tiles, _TILES, lambda n: ceil(chunks, batch_of(n)))
+        # Reads of L2 hide each other to a part.
+        + ceil_div(7 * of.size * facts.operands * problem.units * columns * readers, target.l2_gb_s)
         + rate.grid_column * columns
+        + rate.half * halves
         + of.product(rate) * ceil(_K_WARPS, 4) * chunks * fragments * tiles
         + rate.matrix * matrix_kilobytes
-        + rate.half * halves
         + rate.spill * spilled
         + rate.grid_piece * facts.pieces * owned
     )

@@ -31,7 +31,6 @@ class Rates:
     send, local    8 bytes of each lane of a warp, of a quarter, to other blocks; to the own block
     source, warp   a term of a sum; a warp at the barrier of all
 
-    grid           barriers and latencies of a step
     grid_piece     as gather_piece
     poll           a batch of lines asked for until they have come
     grid_column    a batch column of a group
@@ -43,27 +42,26 @@ class Rates:
     multiply_add   the same as `mma`, of float32 without tensor cores
     """
 
-    product: int = 52
+    product: int = 45
     float_product: int = 420
-    matrix: int = 23
+    matrix: int = 20
     spill: int = 115
-    gather: int = 2240
-    gather_piece: int = 92
-    post: int = 435
-    merge_2: int = 680
-    merge_4: int = 1840
-    merge_8: int = 2650
-    scatter: int = 270
-    scatter_piece: int = 203
-    send: int = 270
-    local: int = 160
-    source: int = 29
-    warp: int = 78
-    grid: int = 4100
-    grid_piece: int = 200
-    poll: int = 3700
-    grid_column: int = 110
-    half: int = 170
+    gather: int = 1280
+    gather_piece: int = 160
+    post: int = 460
+    merge_2: int = 610
+    merge_4: int = 2350
+    merge_8: int = 2630
+    scatter: int = 1350
+    scatter_piece: int = 140
+    send: int = 256
+    local: int = 170
+    source: int = 10
+    warp: int = 85
+    grid_piece: int = 480
+    poll: int = 770
+    grid_column: int = 505
+    half: int = 60
     barrier: int = 9_000
     visit: int = 16_000
     touch: int = 550

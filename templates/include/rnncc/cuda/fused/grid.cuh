@@ -7,11 +7,9 @@
 
 namespace rnncc {
 
-#ifndef RNNCC_MORE
-#define RNNCC_MORE 16
-#define RNNCC_LESS 4
-#endif
-constexpr uint32_t PAUSE_MORE = RNNCC_MORE, PAUSE_LESS = RNNCC_LESS, PAUSE_MOST = 4096;
+// Cycles by which a warp's pause grows after a step in which it asked in vain, and shrinks after another; the longest.
+constexpr uint32_t PAUSE_MORE = 32, PAUSE_LESS = 4, PAUSE_MOST = 4096;
+
 constexpr uint32_t NOT_YET = 0xffffffffu;
 // A float as such a word; what a NaN holds is the caller's.
 RNNCC_DEVICE uint32_t message(float x) {
@@ -157,8 +155,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     }
   __syncthreads();
 
-  // Cycles that a warp lets pass before it asks for the operands of a step: what it asks for in vain stands in the way of
-  // those who put it out. As long as it takes until one question in five is too early.
+  // Cycles that the warp lets pass before it asks for the operands of a step: what it asks for in vain stands in the way of
+  // those who put it out. Learnt so that it asks too early in one step of nine.
   uint32_t pause = 0;
   for (int t = 0; t < call.steps; ++t) {
     float acc[S::TILES][S::ROWS][4] = {};
