@@ -12,6 +12,7 @@ from dataclasses import replace
 from rnncc.bounds import Bounds
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Contraction, Segment, value_table
+from rnncc.recurrent import CLIP, loop_constants, recurrent_reads, without_aliases
 from rnncc.stages.differentiate.normalise import Normaliser
 from rnncc.stages.differentiate.savings import alive, choose, compounding, reads, rounded
 from rnncc.stages.differentiate.sweep import Sweep
@@ -25,17 +26,22 @@ def differentiate(cell: Cell) -> tuple[Adjoint, ...]:
 
 
 def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
-    normaliser = Normaliser(value_table(cell))
-    forward = replace(segment, nodes=tuple(new for node in segment.nodes for new in normaliser.nodes(node)))
-    sweep = Sweep(forward, normaliser.values)
+    reads_of_products = recurrent_reads(segment)
+    aliases = reads_of_products.aliases
+    normaliser = Normaliser(reads_of_products.values(value_table(cell)))
+    aliased = tuple(new for node in reads_of_products.nodes for new in normaliser.nodes(node))
+    sweep = Sweep(replace(segment, nodes=aliased), normaliser.values, aliases)
     sweep.run()
+    # Only the sweep tells the reads apart.
+    forward = replace(segment, nodes=without_aliases(aliased, aliases), constants=loop_constants(segment))
+    outer_products = tuple(replace(p, operand=aliases.get(p.operand, p.operand)) for p in sweep.outer_products)
     yields = [
         name
         for pairs in (sweep.state_cotangents, sweep.stream_cotangents, sweep.vector_cotangents)
         for _, name in pairs
     ]
-    products = {name for product in sweep.outer_products for name in (product.cotangent, product.operand)}
-    nodes = alive(sweep.nodes, {*yields, *products})
+    products = {name for product in outer_products for name in (product.cotangent, product.operand)}
+    nodes = alive(without_aliases(tuple(sweep.nodes), aliases), {*yields, *products})
     read = {**reads(nodes), **dict.fromkeys(sorted(products))}
     made = {value.name for value in sweep.new}
     savings = choose(forward, (name for name in read if name not in made))
@@ -59,7 +65,7 @@ def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
         nodes,
         tuple(sweep.state_cotangents),
         tuple(sweep.stream_cotangents),
-        tuple(sweep.outer_products),
+        outer_products,
         tuple(sweep.vector_cotangents),
-        (*normaliser.new, *(value for value in sweep.new if value.name in known)),
+        (*normaliser.new, *(value for value in sweep.new if value.name in known), *((CLIP,) if aliases else ())),
     )
