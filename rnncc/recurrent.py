@@ -1,7 +1,7 @@
 """Which reads of a state's earlier value serve matrix products: what `recurrent_gradient_clip` bounds.
 
-h[t-1] serves a product where it is the operand (`R@h[t-1]`), or where an equation's value goes into operands and nowhere
-else (`R@(r*h[t-1])`). Such reads are renamed: `h__1__recurrent = h__1`, and products begin there. Forward the two are
+h[t-1] serves a product where it is the operand (`R@h[t-1]`), or where the value of an equation goes into operands alone
+(`R@(r*h[t-1])`). Such reads are renamed: `h__1__recurrent = h__1`, and products begin there. Forward the two are
 one; backward, what comes back to `h__1__recurrent` is clipped before it joins the cotangent of `h__1`, where
 elementwise reads (`z*h[t-1]`) have put theirs. A bound of zero is `.detach()` at these reads.
 """
@@ -38,11 +38,6 @@ class RecurrentReads:
     nodes: tuple[Node, ...]
     aliases: Mapping[str, str]
 
-    def values(self, table: Mapping[str, Value]) -> dict[str, Value]:
-        """The table with the aliases."""
-        added = {alias: replace(table[name], name=alias, role=Role.NODE) for alias, name in self.aliases.items()}
-        return {**table, **added}
-
 
 def recurrent_reads(segment: Segment) -> RecurrentReads:
     """The body of a segment, of a masked cell or not, with aliases for products."""
@@ -63,6 +58,11 @@ def recurrent_reads(segment: Segment) -> RecurrentReads:
 def loop_constants(segment: Segment) -> tuple[str, ...]:
     """The constants that the loops of a segment are given: its own, and the bound where a product reads a state."""
     return (*segment.constants, CLIP.name) if recurrent_reads(segment).aliases else segment.constants
+
+
+def with_aliases(table: Mapping[str, Value], aliases: Mapping[str, str]) -> dict[str, Value]:
+    """The values and those aliases."""
+    return {**table, **{alias: replace(table[name], name=alias, role=Role.NODE) for alias, name in aliases.items()}}
 
 
 def without_aliases(nodes: tuple[Node, ...], aliases: Mapping[str, str]) -> tuple[Node, ...]:

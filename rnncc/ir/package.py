@@ -36,6 +36,7 @@ class SegmentText:
     sequences: tuple[str, ...]
     needed: str
     constants: str
+    clips: bool
     initials: str
     learned: str
     plain: str

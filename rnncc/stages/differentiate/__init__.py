@@ -12,7 +12,7 @@ from dataclasses import replace
 from rnncc.bounds import Bounds
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Contraction, Segment, value_table
-from rnncc.recurrent import CLIP, loop_constants, recurrent_reads, without_aliases
+from rnncc.recurrent import CLIP, loop_constants, recurrent_reads, with_aliases, without_aliases
 from rnncc.stages.differentiate.normalise import Normaliser
 from rnncc.stages.differentiate.savings import alive, choose, compounding, reads, rounded
 from rnncc.stages.differentiate.sweep import Sweep
@@ -26,10 +26,10 @@ def differentiate(cell: Cell) -> tuple[Adjoint, ...]:
 
 
 def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
-    reads_of_products = recurrent_reads(segment)
-    aliases = reads_of_products.aliases
-    normaliser = Normaliser(reads_of_products.values(value_table(cell)))
-    aliased = tuple(new for node in reads_of_products.nodes for new in normaliser.nodes(node))
+    products = recurrent_reads(segment)
+    aliases = products.aliases
+    normaliser = Normaliser(with_aliases(value_table(cell), aliases))
+    aliased = tuple(new for node in products.nodes for new in normaliser.nodes(node))
     sweep = Sweep(replace(segment, nodes=aliased), normaliser.values, aliases)
     sweep.run()
     # Only the sweep tells the reads apart.
@@ -40,9 +40,9 @@ def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
         for pairs in (sweep.state_cotangents, sweep.stream_cotangents, sweep.vector_cotangents)
         for _, name in pairs
     ]
-    products = {name for product in outer_products for name in (product.cotangent, product.operand)}
-    nodes = alive(without_aliases(tuple(sweep.nodes), aliases), {*yields, *products})
-    read = {**reads(nodes), **dict.fromkeys(sorted(products))}
+    factors = {name for product in outer_products for name in (product.cotangent, product.operand)}
+    nodes = alive(without_aliases(tuple(sweep.nodes), aliases), {*yields, *factors})
+    read = {**reads(nodes), **dict.fromkeys(sorted(factors))}
     made = {value.name for value in sweep.new}
     savings = choose(forward, (name for name in read if name not in made))
     again = [node for node in alive(forward.nodes, savings.saved) if not isinstance(node, Contraction)]

@@ -13,6 +13,7 @@ from rnncc.ir.artifact import File
 from rnncc.ir.cell import Cell, Segment, value_table
 from rnncc.ir.dim import Dim, floor_divide, multiply, show
 from rnncc.ir.package import CompiledCell, LoopText, PackagePlan, SegmentBinding
+from rnncc.recurrent import loop_constants
 from rnncc.stages.render.python_cell import (
     cell_text,
     saved_names,
@@ -88,7 +89,7 @@ def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
     return SegmentBinding(
         name=name,
         sizes=2 + len(cell.sizes),
-        constants=len(segment.constants),
+        constants=len(loop_constants(segment)),
         streams=len(segment.streams),
         states=len(segment.states),
         sequences=len(segment.sequences),
