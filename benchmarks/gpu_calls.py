@@ -138,8 +138,7 @@ class Loop:
     def __init__(self, tensors: Tensors, *, compiled: bool) -> None:
         self.tensors = tensors
         spec, segment = tensors.spec, tensors.segment
-        values = {constant.name: float(constant.value) for constant in spec.constants if not constant.shaping}
-        numbers = segment.numbers(values, None)
+        numbers = [float(constant.value) for constant in spec.constants if constant.name in segment.constants]
         step = segment.make_step(tensors.weights, numbers, tensors.sizes)
         self.step = torch.compile(step) if compiled else step
         self.place = [sequence.name for sequence in segment.sequences].index(spec.output)

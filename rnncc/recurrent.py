@@ -26,7 +26,7 @@ from rnncc.ir.cell import (
 from rnncc.ir.dim import ONE
 from rnncc.ir.expr import Ref
 
-# The bound, as a constant of the loop: the last one; infinity where there is none.
+# The bound, as a constant of the loop: the last one, infinity where a call gives none.
 CLIP = Value("recurrent_clip__", Role.CONSTANT, Placement.P, ONE)
 
 

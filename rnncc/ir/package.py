@@ -96,6 +96,7 @@ class SegmentBinding:
     streams: int
     states: int
     sequences: int
+    clips: str
     stream_widths: tuple[str, ...]
     state_widths: tuple[str, ...]
     sequence_widths: tuple[str, ...]

@@ -142,8 +142,8 @@ class LoopSpec:
 class SegmentSpec:
     """One loop.
 
-    `clips`    whether matrix products read earlier values of states: the last number of a call is then a bound on the
-               gradient that they hand back (infinity: none)
+    `clips`    whether matrix products read earlier values of states: a bound on the gradient that they hand back may
+               then follow the constants of a call
     `needed`   indices of the sequences that the output, later segments or the epilogue read
     `initials` what a reset restores, a state: a number, or (where `learned`) an index into `masked.weights`
     `batched`  batched(values, parameters, constants, sizes, tools): adds what is computed over all steps to `values`
@@ -167,7 +167,7 @@ class SegmentSpec:
     def numbers(self, constants: Mapping[str, float], clip: float | None) -> list[float]:
         """What a call is given as its constants."""
         own = [float(constants[name]) for name in self.constants]
-        return [*own, math.inf if clip is None else float(clip)] if self.clips else own
+        return own if clip is None or clip == math.inf or not self.clips else [*own, float(clip)]
 
 
 @dataclass(frozen=True, slots=True)

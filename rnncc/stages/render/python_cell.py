@@ -23,7 +23,7 @@ from rnncc.ir.cell import (
 from rnncc.ir.dim import ONE, Dim, constant, floor_divide, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.package import CellText, CompiledCell, SegmentText
-from rnncc.recurrent import loop_constants, recurrent_reads
+from rnncc.recurrent import CLIP, loop_constants, recurrent_reads
 from rnncc.stages.render.python_code import Emitter, MemberPlace, dim_text, member_places, split_lines, variable
 from rnncc.stages.render.python_fused import fuse, step_reads, step_targets, step_text
 from rnncc.stages.render.python_streams import Packed, loose_names, pack, packed_text, reads, stacked
@@ -319,7 +319,10 @@ def _unpack(segment: Segment, table: Mapping[str, Value]) -> list[str]:
     lines = []
     for i, weight in enumerate(segment.weights):
         lines.append(split_lines(weight.members, [table[m].width for m in weight.members], f"weights[{i}]", 0))
-    lines += [f"{variable(name)} = constants[{i}]" for i, name in enumerate(loop_constants(segment))]
+    given = len(segment.constants)
+    lines += [f"{variable(name)} = constants[{i}]" for i, name in enumerate(segment.constants)]
+    if loop_constants(segment) != segment.constants:
+        lines.append(f"{CLIP.name} = constants[{given}] if len(constants) > {given} else inf")
     return lines
 
 

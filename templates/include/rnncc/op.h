@@ -29,6 +29,7 @@ struct rnncc_loop {
 struct rnncc_segment {
   const char* name;
   int32_t sizes, constants, streams, states, sequences;
+  bool clips;  // whether a bound on what products hand back to earlier values of states may follow the constants
   rnncc_size_function stream_widths;
   rnncc_size_function state_widths;
   rnncc_size_function sequence_widths;
@@ -86,7 +87,9 @@ class Run {
         reverse(given.reverse[direction]) {
     if (given.offsets || given.seed) error("offsets and seed are not supported yet");
     expect("sizes", this->sizes.size(), segment.sizes);
-    expect("constants", this->constants.size(), segment.constants);
+    // No infinity stands in a call: AOTInductor could not hand it over.
+    if (segment.clips && int64_t(this->constants.size()) == segment.constants) this->constants.push_back(__builtin_inf());
+    expect("constants", this->constants.size(), segment.constants + segment.clips);
     // A loop that reads no stream is still given one, which tells T, B and the dtype.
     expect("streams", this->streams.size(), segment.streams > 0 ? segment.streams : 1);
     expect("weights", this->weights.size(), loop.weights);
