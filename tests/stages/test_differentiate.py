@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from rnncc.ir.adjoint import Adjoint, OuterProduct
 from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, RowOp, RowOperator, Stream
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, scale
 from rnncc.ir.expr import Apply, Expr, Ref, apply
+from rnncc.recurrent import CLIP
 from rnncc.reference import fixed_values, run
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.mask import mask
@@ -42,9 +44,17 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm()) / max(float(expected.norm()), 0.01)
 
 
-def check_gradients(cell: Cell, steps: int = 4, columns: int = 3, heads: int = 1, seed: int = 0, **sizes: int) -> None:
+def check_gradients(
+    cell: Cell,
+    steps: int = 4,
+    columns: int = 3,
+    heads: int = 1,
+    seed: int = 0,
+    clip: float = math.inf,
+    **sizes: int,
+) -> None:
     """Each segment's adjoint program against autograd through the same loop, with a random gradient for every
-    sequence and final state."""
+    sequence and final state, and `clip` as the bound of the recurrent gradient."""
     problem = make_problem(cell, steps, columns, {"I": 5, "H": 4, **sizes}, heads, seed)
     found, _ = run(cell, **problem.keywords())  # type: ignore[arg-type]
     found |= problem.inputs
@@ -52,6 +62,7 @@ def check_gradients(cell: Cell, steps: int = 4, columns: int = 3, heads: int = 1
     for segment, adjoint in zip(cell.segments, differentiate(cell), strict=True):
         machine = machine_of(cell, adjoint, problem.sizes, heads, problem.inputs["x"])
         fixed = fixed_values(cell, machine, problem.parameters, problem.constants)
+        fixed[CLIP.name] = machine.number(clip)[None]
         members = [member for stream in segment.streams for member in stream.members]
         weights = [member for weight in segment.weights for member in weight.members]
         leaves = {name: found[name].detach().clone().requires_grad_() for name in members}
@@ -99,6 +110,8 @@ def test_gradients_of_shipped_cells(stem: str) -> None:
         open_dims = {size.name: 4 for size in cell.sizes if size.default is None and size.solved is None}
         check_gradients(cell, H=8, I=8, **open_dims)
         check_gradients(mask(cell), H=8, I=8, **open_dims)
+        check_gradients(cell, H=8, I=8, clip=0.0, **open_dims)
+        check_gradients(mask(cell), H=8, I=8, clip=0.2, **open_dims)
         if not shipped.is_one_head_only(cell):
             check_gradients(cell, heads=2, H=8, I=8, **open_dims)
 
