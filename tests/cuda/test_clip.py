@@ -38,12 +38,13 @@ def test_clipped_and_cut(cell: str, units: int, masked: bool, packages: Packages
             "reset": (torch.rand(STEPS, COLUMNS, generator=generator) < 0.2).to(DEVICE),
         }
     plain = call_of(packages, cell, units, **masks)
-    free = plain.run()
-    for clip in (0.05, 0.0):
+    free, dtype = plain.run(), plain.streams[0].dtype
+    for clip in (0.02, 0.0):
         call = call_of(packages, cell, units, recurrent_gradient_clip=clip, **masks)
-        assert_true(call, call.streams[0].dtype)
+        assert_true(call, dtype)
         found = call.run()
-        assert verify.relative_error(found["d_stream 0"], free["d_stream 0"]) > 0.1
+        # No bound would not pass as one.
+        assert verify.relative_error(found["d_stream 0"], free["d_stream 0"]) > 2 * verify.BOUNDS[dtype]
         again = call_of(packages, cell, units, recurrent_gradient_clip=clip, recompute=True, **masks).run()
         assert all(torch.equal(again[name], value) for name, value in found.items())
     off = call_of(packages, cell, units, recurrent_gradient_clip=math.inf, **masks).run()
