@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rnncc.ir.adjoint import Adjoint, OuterProduct
-from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, RowOp, RowOperator, Stream
+from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, RowOp, RowOperator, Segment, Stream, operands
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, scale
 from rnncc.ir.expr import Apply, Expr, Ref, apply
-from rnncc.recurrent import CLIP
+from rnncc.recurrent import CLIP, recurrent_reads
 from rnncc.reference import fixed_values, run
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.mask import mask
@@ -272,3 +272,37 @@ def test_output_does_not_depend_on_the_hash_seed() -> None:
         )
         outputs.add(done.stdout)
     assert len(outputs) == 1
+
+
+@pytest.mark.parametrize(
+    ("stem", "expected"),
+    [
+        ("lstm", {"h__1": {"i__R", "f__R", "g__R", "o__R"}}),
+        # r*h[t-1] is an operand; z*h[t-1] is none, and keeps the value itself.
+        ("gruv3", {"h__1": {"r__R", "z__R", "n__0"}}),
+        # The projection multiplies a value of this step, made of c[t-1] among others.
+        ("lstmp", {"h__1": {"i__R", "f__R", "g__R", "o__R"}}),
+        # R@z[t] reads no earlier value.
+        ("lem", {"h__1": {"d1__R", "d2__R", "nz__R"}}),
+        # The second round's operand is carried on as well.
+        ("rhn", {"h__1": {"n_1__R", "g_1__R"}}),
+        ("cornn", {"h__1": {"z__R"}, "z__1": {"z__M"}}),
+        ("taugru", {"h__1": {"u__R", "g__R", "a__R"}, "h__delay1__1": {"z__R"}}),
+        ("mingru", {}),
+    ],
+)
+def test_what_reads_earlier_values_for_products(stem: str, expected: dict[str, set[str]]) -> None:
+    (cell,) = shipped.cells(stem)
+    (segment,) = cell.segments
+    assert readers(segment) == expected
+    # In a masked cell it is what a reset leaves.
+    restarted = {name.replace("__1", "__restarted"): targets for name, targets in expected.items()}
+    assert readers(mask(cell).segments[0]) == restarted
+
+
+def readers(segment: Segment) -> dict[str, set[str]]:
+    """The targets of the nodes that read an alias, by the value behind it."""
+    found = recurrent_reads(segment)
+    return {
+        name: {node.target for node in found.nodes if alias in operands(node)} for alias, name in found.aliases.items()
+    }
