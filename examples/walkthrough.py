@@ -76,8 +76,10 @@ saves: f, o and n, because computing them again would take the products once mor
 
 {value}
 
-`d_h__carry` arrives from the step after, `d_h__1` leaves to the step before. The gradients of R are sums over all
-steps: one product after the loop. The gradient of the stream goes on, through torch's autograd, to W, b and x.
+`d_h__carry` arrives from the step after, `d_h__1__recurrent__clipped` leaves to the step before: what the products hand
+back to h[t-1], within the bound of the layer's `recurrent_gradient_clip` (infinity, if there is none). The gradients of
+R are sums over all steps: one product after the loop. The gradient of the stream goes on, through torch's autograd, to
+W, b and x.
 """
 
 LOWER = """\

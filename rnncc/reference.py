@@ -9,6 +9,7 @@ Layout: a value of width k*base under N heads is [..., k, N, base/N], flattened.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
@@ -32,6 +33,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, ONE, Dim, evaluate, split_multiple
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
+from rnncc.recurrent import recurrent_reads, with_aliases
 from rnncc.runtime import functional
 
 
@@ -239,6 +241,7 @@ def run(
     reset: Tensor | None = None,
     lengths: Tensor | None = None,
     reverse: bool = False,
+    recurrent_gradient_clip: float = math.inf,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Run a cell over sequences.
 
@@ -249,20 +252,26 @@ def run(
     reset       [T, B]; where != 0 a column restarts from the declared initial values before that step
     lengths     [B]; from step lengths[b] on, column b keeps its states whatever `reset` says, and its other values
                 mean nothing
+    recurrent_gradient_clip     bound on what products hand back to earlier values, see `rnncc.recurrent`
 
     Returns (every value that a step computes and the previous states s__1, [T, B, width]; final states, [B, width]).
     """
     like = next(iter(inputs.values()))
     steps, columns = like.shape[:2]
     known_sizes = complete_sizes(cell, sizes or {})
-    machine = Interpreter(value_table(cell), known_sizes, num_heads, like)
+    products = [recurrent_reads(segment) for segment in cell.segments]
+    aliases = {alias: name for loop in products for alias, name in loop.aliases.items()}
+    machine = Interpreter(with_aliases(value_table(cell), aliases), known_sizes, num_heads, like)
     fixed = fixed_values(cell, machine, parameters, constants or {})
     declared = {
         state.name: _declared(state, cell, machine, fixed).expand(columns, machine.width(state.name))
         for state in cell.states
     }
     states = {state.name: _first(state, cell, initial or {}, declared) for state in cell.states}
-    nodes = [node for segment in cell.segments for node in (*segment.batched, *segment.nodes)] + list(cell.epilogue)
+    nodes: list[Node] = []
+    for segment, loop in zip(cell.segments, products, strict=True):
+        nodes += (*segment.batched, *loop.nodes)
+    nodes += cell.epilogue
     names = [*(f"{name}__1" for name in states), *(node.target for node in nodes)]
     delayed = {
         node.target: like.new_zeros(columns, machine.width(node.target)) for node in nodes if isinstance(node, Delay)
@@ -277,7 +286,10 @@ def run(
         known = {**fixed, **{name: value[t] for name, value in inputs.items()}}
         known |= {f"{name}__1": value for name, value in states.items()}
         for node in nodes:
-            value = delayed[node.target] if isinstance(node, Delay) else machine.node(node, known)
+            if node.target in aliases:
+                value = functional.clip_gradient(known[aliases[node.target]], recurrent_gradient_clip)
+            else:
+                value = delayed[node.target] if isinstance(node, Delay) else machine.node(node, known)
             known[node.target] = value.expand(columns, machine.width(node.target))
         following = {node.target: known[node.operand] for node in nodes if isinstance(node, Delay)}
         known |= {name: torch.where(active, known[name], old) for name, old in states.items()}

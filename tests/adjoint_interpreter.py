@@ -11,7 +11,9 @@ from torch import Tensor
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Segment, value_table
 from rnncc.ir.dim import ONE
+from rnncc.recurrent import CLIP, recurrent_reads, with_aliases
 from rnncc.reference import Interpreter
+from rnncc.runtime.functional import clip_gradient
 
 Tensors = Mapping[str, Tensor]
 
@@ -19,20 +21,27 @@ Tensors = Mapping[str, Tensor]
 def machine_of(cell: Cell, adjoint: Adjoint, sizes: Mapping[str, int], num_heads: int, like: Tensor) -> Interpreter:
     """An interpreter that knows the adjoint's values too."""
     values = value_table(cell) | {value.name: value for value in adjoint.values}
+    values = with_aliases(values, recurrent_reads(adjoint.segment).aliases)
     return Interpreter(values, sizes, num_heads, like)
 
 
 def forward(
     segment: Segment, machine: Interpreter, fixed: Tensors, streams: Tensors, initial: Tensors
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """(every value of the loop and s__1, [T, B, width]; final states). `streams` by member, [T, B, width]."""
+    """(every value of the loop and s__1, [T, B, width]; final states). `streams` by member, [T, B, width]. `fixed`
+    holds the bound of the recurrent gradient."""
+    products = recurrent_reads(segment)
     steps, columns = next(iter(streams.values())).shape[:2]
     states = {name: initial[name] for name in segment.states}
     found: dict[str, list[Tensor]] = {}
     for t in range(steps):
         known = {**fixed, **{name: value[t] for name, value in streams.items()}}
         known |= {f"{name}__1": value for name, value in states.items()}
-        for node in segment.nodes:
+        for node in products.nodes:
+            if node.target in products.aliases:
+                earlier = known[products.aliases[node.target]]
+                known[node.target] = clip_gradient(earlier, float(fixed[CLIP.name]))
+                continue
             value = machine.node(node, known)
             known[node.target] = value.expand(columns, machine.width(node.target))
         states = {name: known[name] for name in segment.states}

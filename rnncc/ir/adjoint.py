@@ -9,6 +9,16 @@ The cotangent of value v is `d_v`. A backward step runs, for one t from the last
   nodes      the reverse equations, the same kinds of node as forward
   yields     `state_cotangents` (the next `d_s__carry`), `stream_cotangents`, the operands of `outer_products`,
              and `vector_cotangents`
+
+Two places in it are there to be changed:
+
+  published  where the step makes a state known: forward the node `s`, which in a masked cell chooses between
+             `s__stepped` and s__1 (lengths; a reset chooses at `s__restarted`, before the step), backward what
+             becomes of `d_s__carry` and `d_s__sequence`. Whatever acts on a new state (zoneout too) is an equation
+             there: a rewrite of the cell, like `mask`, which this stage differentiates.
+  joined     where what matrix products hand back to an earlier value of a state joins its cotangent:
+             `d_s__1__recurrent__clipped` (in a masked cell `d_s__restarted__…`), a clamp to the loop's last constant
+             (`rnncc.recurrent`: which reads these are). Zero cuts the path, infinity leaves it as it is.
 """
 
 from __future__ import annotations

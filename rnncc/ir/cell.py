@@ -16,11 +16,13 @@ width `num_heads` (what a reduction leaves) is one number a head.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import assert_never
 
+from rnncc.diagnostics import InternalError
 from rnncc.ir.dim import ONE, Dim
-from rnncc.ir.expr import Expr, references
+from rnncc.ir.expr import Expr, Ref, references, substitute
 from rnncc.source import NOWHERE, Source, Span
 
 
@@ -285,6 +287,11 @@ def value_table(cell: Cell) -> dict[str, Value]:
     return {value.name: value for value in cell.values}
 
 
+def restarted(state: str) -> str:
+    """In a masked cell, the value of a state that the step starts from: s__1, or at a reset the initial value."""
+    return f"{state}__restarted"
+
+
 def declared_state(state: State, states: Mapping[str, State]) -> State:
     """The state of the text that a hidden delay state keeps older values of; of another state, itself."""
     while state.delay_of is not None:
@@ -309,3 +316,20 @@ def operands(node: Node) -> tuple[str, ...]:
             return node.operands
         case Delay(_, operand):
             return (operand,)
+
+
+def rename(node: Node, names: Mapping[str, str]) -> Node:
+    """The node with other operands. A delay's is no value of a loop, and has no other name."""
+    match node:
+        case Pointwise(_, expr):
+            return replace(node, expr=substitute(expr, {old: Ref(new) for old, new in names.items()}))
+        case Contraction(_, _, operand):
+            return replace(node, operand=names.get(operand, operand))
+        case RowOp(_, _, read):
+            return replace(node, operands=tuple(names.get(name, name) for name in read))
+        case Delay(_, operand):
+            if operand in names:
+                raise InternalError(f"the delay of a loop's value, {operand}")
+            return node
+        case _:
+            assert_never(node)

@@ -36,6 +36,7 @@ class SegmentText:
     sequences: tuple[str, ...]
     needed: str
     constants: str
+    clips: bool
     initials: str
     learned: str
     plain: str
@@ -95,6 +96,7 @@ class SegmentBinding:
     streams: int
     states: int
     sequences: int
+    clips: str
     stream_widths: tuple[str, ...]
     state_widths: tuple[str, ...]
     sequence_widths: tuple[str, ...]

@@ -13,7 +13,7 @@ from . import package
 from .ops import Kernels
 from .parameters import gate_view, initialise, members_of, ordered, shape_of
 from .run import choose_kernels
-from .sizes import check_size, resolve_sizes
+from .sizes import check_clip, check_size, resolve_sizes
 from .spec import CellSpec, ParameterSpec, Sizes
 
 NOT_YET = {
@@ -52,6 +52,7 @@ class RecurrentModule(nn.Module):
     bias: bool
     state_dtype: torch.dtype | None
     backend: str | None
+    recurrent_gradient_clip: float | None
     constants: dict[str, float]
     dims: dict[str, int | None]
 
@@ -77,6 +78,7 @@ class RecurrentModule(nn.Module):
         num_heads: int,
         state_dtype: torch.dtype | None,
         backend: str | None,
+        recurrent_gradient_clip: float | None,
         keywords: dict[str, Any],
     ) -> None:
         """Sort the keywords into constants and dims. Raises TypeError, ValueError, NotImplementedError."""
@@ -91,6 +93,8 @@ class RecurrentModule(nn.Module):
             raise TypeError(f"state_dtype should be a floating-point torch.dtype or None, got: {state_dtype!r}")
         if backend not in (None, "cpu", "cuda", "reference"):
             raise ValueError(f"backend must be None, 'cpu', 'cuda' or 'reference', got {backend!r}")
+        check_clip(recurrent_gradient_clip)
+        self.recurrent_gradient_clip = recurrent_gradient_clip
         cell = self.spec
         self.input_size, self.hidden_size, self.num_heads, self.bias = input_size, hidden_size, num_heads, bias
         self.state_dtype, self.backend = state_dtype, backend

@@ -44,6 +44,7 @@ class RecurrentCell(RecurrentModule):
         state_dtype: torch.dtype | None = None,
         backend: str | None = None,
         return_delays: bool = True,
+        recurrent_gradient_clip: float | None = None,
         **constants_and_dims: Any,
     ) -> None:
         super().__init__()
@@ -52,7 +53,9 @@ class RecurrentCell(RecurrentModule):
                 f"{self.spec.name} reads values from more than one step ago, which a single step must hand on: "
                 "return_delays=False would lose them"
             )
-        self._configure(input_size, hidden_size, bias, num_heads, state_dtype, backend, constants_and_dims)
+        self._configure(
+            input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, constants_and_dims
+        )
         self._sizes = self._sizes_for(input_size)
         self._make_parameters(self._sizes, "", {"device": device, "dtype": dtype})
         self.reset_parameters()
@@ -80,8 +83,9 @@ class RecurrentCell(RecurrentModule):
         initial = self._initial_states(here, self._sizes, parameters, x, x.shape[1])
         kernels, _ = self._choose(x)
         ((output, finals),) = run_directions(
-            cell, kernels, given.inputs, [Direction(parameters, initial)], self.constants, self._sizes
-        )
+            cell, kernels, given.inputs, [Direction(parameters, initial)], self.constants, self._sizes,
+            recurrent_gradient_clip=self.recurrent_gradient_clip,
+        )  # fmt: skip
 
         def shaped(value: Tensor) -> Tensor:
             return value if given.batched else value.squeeze(0)
@@ -103,4 +107,6 @@ class RecurrentCell(RecurrentModule):
             text += ", bias=False"
         if self.num_heads != 1:
             text += f", num_heads={self.num_heads}"
+        if self.recurrent_gradient_clip is not None:
+            text += f", recurrent_gradient_clip={self.recurrent_gradient_clip!r}"
         return text

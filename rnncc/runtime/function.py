@@ -11,7 +11,7 @@ from . import package
 from .inputs import Reset, active_steps, padded, read_lengths, read_reset, under_autocast
 from .parameters import shape_of
 from .run import choose_kernels, run_segment
-from .sizes import check_heads
+from .sizes import check_clip, check_heads
 from .spec import CellSpec, SegmentSpec, Sizes, StreamSpec, WeightSpec, Width
 
 Tensors = Tensor | Sequence[Tensor]
@@ -33,6 +33,7 @@ def run_function(
     num_heads: int = 1,
     return_delays: bool = False,
     recompute: bool = False,
+    recurrent_gradient_clip: float | None = None,
     backend: str | None = None,
     constants: Mapping[str, float] | None = None,
     **dims: int,
@@ -45,6 +46,8 @@ def run_function(
     states   one tensor [B, width] a state; the declared initial values where None (a learned one must be given). With
              return_delays, older values of states follow, as in hx
     recompute: keep only states for the backward, and compute the rest again there
+    recurrent_gradient_clip: a bound, element by element, on the gradient that matrix products hand back to earlier
+             values of states; 0 cuts it
     hidden_size is taken from the first of `states` whose width is H, and input_size (where a width follows it) from
     the streams, where they are not given.
 
@@ -87,6 +90,7 @@ def run_function(
     by_name = {weight.name: tensor for weight, tensor in zip(weight_specs, given_weights, strict=True)}
     named = {state.name: tensor for state, tensor in zip(carried, given_states or (), strict=False)}
     initial = _initial(cell, named, sizes, given_streams[0], columns)
+    check_clip(recurrent_gradient_clip)
     numbers = {c.name: float(c.value) for c in cell.constants if not c.shaping} | dict(constants or {})
     kernels, missing = package.kernels()
     chosen, _ = choose_kernels(kernels, first, backend, missing)
@@ -101,7 +105,7 @@ def run_function(
         sequences, last = run_segment(
             cell, segment, chosen, read or given_streams[:1], [by_name[weight.name] for weight in loop.weights],
             [initial[state.name] for state in segment.states], per_column, per_step,
-            [numbers[name] for name in segment.constants], sizes, [reverse], wanted, recompute,
+            segment.numbers(numbers, recurrent_gradient_clip), sizes, [reverse], wanted, recompute,
         )  # fmt: skip
         values |= {segment.sequences[i].name: sequence for i, sequence in zip(wanted, sequences, strict=True)}
         finals |= {state.name: final for state, final in zip(segment.states, last, strict=True)}

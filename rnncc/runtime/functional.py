@@ -5,6 +5,7 @@ Arguments are tensors or Python numbers; at least one is a tensor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -114,6 +115,33 @@ def epsilon(a: Tensor) -> float:
 def eye_like(a: Tensor) -> Tensor:
     """The identity of the size of the square matrix (or blocks [n, d, d]) a."""
     return torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+
+
+class _ClipGradient(torch.autograd.Function):
+    """The identity, whose gradient is clipped elementwise."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Tensor, bound: float) -> Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        ctx.bound = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
+        # A zero cuts a NaN, which a clamp would let pass.
+        return d.clamp(-ctx.bound, ctx.bound) if ctx.bound else torch.zeros_like(d), None
+
+
+def clip_gradient(value: Tensor, bound: float) -> Tensor:
+    """The value; its gradient is clipped to [-bound, bound], and zero where bound is zero."""
+    if bound == math.inf:
+        return value
+    apply: Callable[[Tensor, float], Tensor] = _ClipGradient.apply
+    return apply(value, bound)
 
 
 def heaviside(v: Tensor) -> Tensor:

@@ -35,7 +35,8 @@ class RecurrentLayer(RecurrentModule):
             "Arguments: input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0,",
             "bidirectional=False, proj_size=0, device=None, dtype=None; as keywords num_heads=1, state_dtype=None",
             "(the dtype of final states; default the input's), backend=None ('cpu', 'cuda', 'reference'),",
-            "return_delays=False, recompute=False (for the backward, keep states alone and compute the rest again)"
+            "return_delays=False, recompute=False (for the backward, keep states alone and compute the rest again),",
+            "recurrent_gradient_clip=None (a bound on what matrix products hand back to h[t-1]; 0 cuts it)"
             + ("," if own else "."),
             *([f"{'; '.join(own)}."] if own else []),
             "",
@@ -65,11 +66,14 @@ class RecurrentLayer(RecurrentModule):
         backend: str | None = None,
         return_delays: bool = False,
         recompute: bool = False,
+        recurrent_gradient_clip: float | None = None,
         **constants_and_dims: Any,
     ) -> None:
         super().__init__()
         self.return_delays, self.recompute = return_delays, recompute
-        self._configure(input_size, hidden_size, bias, num_heads, state_dtype, backend, constants_and_dims)
+        self._configure(
+            input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, constants_and_dims
+        )
         if not isinstance(dropout, (int, float)) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
             raise ValueError(
                 "dropout should be a number in range [0, 1] representing the probability of an element being zeroed"
@@ -161,6 +165,7 @@ class RecurrentLayer(RecurrentModule):
             results = run_directions(
                 cell, kernels, inputs, both, self.constants, sizes,
                 lengths=given.lengths, reset=given.reset, recompute=self.recompute,
+                recurrent_gradient_clip=self.recurrent_gradient_clip,
             )  # fmt: skip
             for _, last in results:
                 for name, final in last.items():
@@ -202,6 +207,8 @@ class RecurrentLayer(RecurrentModule):
         lines = [f"{cell.name}: {path}: {why}"]
         if self.recompute and kernels is None:
             lines.append("  recompute: no effect, eager torch keeps what it wants")
+        if self.recurrent_gradient_clip is not None and not any(segment.clips for segment in cell.segments):
+            lines.append("  recurrent_gradient_clip: no effect, no matrix product reads an earlier value of a state")
         for segment in cell.segments:
             streams = ", ".join(f"{stream.name} [T, B, {stream.width(self._sizes[0])}]" for stream in segment.streams)
             weights = ", ".join(
@@ -237,7 +244,7 @@ class RecurrentLayer(RecurrentModule):
         defaults: Mapping[str, Any] = {
             "proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0,
             "bidirectional": False, "num_heads": 1, "state_dtype": None, "backend": None,
-            "return_delays": False, "recompute": False,
+            "return_delays": False, "recompute": False, "recurrent_gradient_clip": None,
         }  # fmt: skip
         for name, default in defaults.items():
             value = getattr(self, name)

@@ -18,6 +18,7 @@ from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
 
 # `reverse` has an entry for each direction of the layer. Lists of tensors, given or returned, hold those of the first
 # direction first; indices of gradients count through all directions, `sequences` names those wanted of each.
+# A bound on the recurrent gradient may follow the loop's own `constants` (`SegmentSpec.clips`).
 FORWARD = (
     "(Tensor[] streams, Tensor[] weights, Tensor[] states, Tensor? offsets, Tensor? lengths, Tensor? reset, "
     "Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool[] reverse, int[] sequences, "

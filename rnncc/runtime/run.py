@@ -130,10 +130,12 @@ def run_directions(
     lengths: Tensor | None = None,
     reset: Tensor | None = None,
     recompute: bool = False,
+    recurrent_gradient_clip: float | None = None,
 ) -> list[tuple[Tensor, dict[str, Tensor]]]:
     """For each direction the output [T, B, width] and the final states [B, width] by name.
 
     `inputs` are [T, B, width] and begin with x. `recompute`: kernels keep only states for the backward.
+    `recurrent_gradient_clip`: a bound on what products hand back to earlier values of states.
     """
     first = next(iter(inputs.values()))
     masked = lengths is not None or reset is not None
@@ -154,7 +156,7 @@ def run_directions(
             streams += segment.batched(values, own.parameters, constants, sizes, tools)
             weights += [own.parameters[w.attribute] if w.attribute else values[w.name] for w in loop.weights]
             initial += [own.states[state.name] for state in segment.states]
-        numbers = [float(constants[name]) for name in segment.constants]
+        numbers = segment.numbers(constants, recurrent_gradient_clip)
         wanted = list(segment.needed)
         sequences, last = run_segment(
             cell, segment, kernels, streams, weights, initial, lengths, reset, numbers, sizes,

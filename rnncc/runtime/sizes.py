@@ -45,6 +45,16 @@ def resolve_sizes(
     return sizes
 
 
+def check_clip(value: object) -> None:
+    """Raises TypeError, ValueError for what is no `recurrent_gradient_clip`."""
+    if value is None:
+        return
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"recurrent_gradient_clip should be a number or None, got: {type(value).__name__}")
+    if not value >= 0:
+        raise ValueError(f"recurrent_gradient_clip should not be negative, nor NaN, got: {value}")
+
+
 def check_int(name: str, value: object) -> None:
     """Raises TypeError for what is no int."""
     if not isinstance(value, int) or isinstance(value, bool):

@@ -5,6 +5,7 @@ A width is a function of the cell's sizes `n`: a mapping that holds I, H, num_he
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -141,6 +142,8 @@ class LoopSpec:
 class SegmentSpec:
     """One loop.
 
+    `clips`    whether matrix products read earlier values of states: a bound on the gradient that they hand back may
+               then follow the constants of a call
     `needed`   indices of the sequences that the output, later segments or the epilogue read
     `initials` what a reset restores, a state: a number, or (where `learned`) an index into `masked.weights`
     `batched`  batched(values, parameters, constants, sizes, tools): adds what is computed over all steps to `values`
@@ -153,12 +156,18 @@ class SegmentSpec:
     sequences: tuple[TensorSpec, ...]
     needed: tuple[int, ...]
     constants: tuple[str, ...]
+    clips: bool
     initials: tuple[float | int, ...]
     learned: tuple[bool, ...]
     plain: LoopSpec
     masked: LoopSpec
     batched: Callable[..., list[Tensor]]
     make_step: MakeStep
+
+    def numbers(self, constants: Mapping[str, float], clip: float | None) -> list[float]:
+        """What a call is given as its constants."""
+        own = [float(constants[name]) for name in self.constants]
+        return own if clip is None or clip == math.inf or not self.clips else [*own, float(clip)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,29 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import assert_never
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir.cell import (
     Cell,
-    Contraction,
-    Delay,
     Input,
     Node,
     Placement,
     Pointwise,
     Role,
-    RowOp,
     Segment,
     State,
     Stream,
     Value,
     Weight,
     declared_state,
+    rename,
+    restarted,
     value_table,
 )
 from rnncc.ir.dim import ONE
-from rnncc.ir.expr import Const, Expr, Ref, apply, substitute
+from rnncc.ir.expr import Const, Expr, Ref, apply
 
 RESET = "reset__"
 ACTIVE = "active__"
@@ -46,16 +43,16 @@ def mask(cell: Cell) -> Cell:
     states = {state.name: state for state in cell.states}
     table = value_table(cell)
     # What everything but the two nodes made here reads in place of a previous state.
-    renamed = {f"{name}__1": f"{name}__restarted" for name in states}
+    renamed = {f"{name}__1": restarted(name) for name in states}
     new_values = [Value(stream.name, Role.INPUT, Placement.X, ONE) for stream in MASKS]
     for name in states:
-        for new in (f"{name}__restarted", f"{name}__stepped"):
+        for new in (restarted(name), f"{name}__stepped"):
             new_values.append(replace(table[name], name=new, role=Role.NODE, placement=Placement.S))
     return replace(
         cell,
         inputs=(*cell.inputs, *(Input(stream.name, ONE) for stream in MASKS)),
         segments=tuple(_mask_segment(segment, states, renamed) for segment in cell.segments),
-        epilogue=tuple(_rename(node, renamed) for node in cell.epilogue),
+        epilogue=tuple(rename(node, renamed) for node in cell.epilogue),
         output=renamed.get(cell.output, cell.output),
         values=(*cell.values, *new_values),
     )
@@ -69,13 +66,13 @@ def _mask_segment(segment: Segment, states: Mapping[str, State], renamed: Mappin
         learned = f"{declared_state(states[name], states).name}0"
         if isinstance(initial, Ref) and all(weight.name != learned for weight in weights):
             weights.append(Weight(learned, (learned,)))
-        restarted = apply("where", Ref(RESET), initial, Ref(f"{name}__1"))
-        nodes.append(Pointwise(f"{name}__restarted", restarted, states[name].span))
+        value = apply("where", Ref(RESET), initial, Ref(f"{name}__1"))
+        nodes.append(Pointwise(restarted(name), value, states[name].span))
     # Within the step everything reads what the step made: a held value (m = -inf past a column's length) could give a
     # NaN there, which would be dropped in forward, but spread in backward as 0*NaN.
     inside = {**renamed, **{name: f"{name}__stepped" for name in segment.states}}
     for node in segment.nodes:
-        new = _rename(node, inside)
+        new = rename(node, inside)
         if new.target not in segment.states:
             nodes.append(new)
             continue
@@ -87,7 +84,7 @@ def _mask_segment(segment: Segment, states: Mapping[str, State], renamed: Mappin
         segment,
         streams=(*(_rename_stream(stream, renamed) for stream in segment.streams), *MASKS),
         weights=tuple(weights),
-        batched=tuple(_rename(node, renamed) for node in segment.batched),
+        batched=tuple(rename(node, renamed) for node in segment.batched),
         nodes=tuple(nodes),
         sequences=tuple(renamed.get(name, name) for name in segment.sequences),
     )
@@ -101,19 +98,3 @@ def _initial(state: State, states: Mapping[str, State]) -> Expr:
 def _rename_stream(stream: Stream, renamed: Mapping[str, str]) -> Stream:
     members = tuple(renamed.get(member, member) for member in stream.members)
     return Stream(renamed.get(stream.name, stream.name), members)
-
-
-def _rename(node: Node, renamed: Mapping[str, str]) -> Node:
-    match node:
-        case Pointwise(_, expr):
-            return replace(node, expr=substitute(expr, {old: Ref(new) for old, new in renamed.items()}))
-        case Contraction(_, _, operand):
-            return replace(node, operand=renamed.get(operand, operand))
-        case RowOp(_, _, operands):
-            return replace(node, operands=tuple(renamed.get(operand, operand) for operand in operands))
-        case Delay(_, operand):
-            if operand in renamed:
-                raise InternalError(f"the delay of a previous state, {operand}")
-            return node
-        case _:
-            assert_never(node)

@@ -177,7 +177,7 @@ def draw(
         for parameter in layer.parameters():
             parameter.uniform_(-1, 1, generator=generator).div_(units**0.5)
     # A masked loop may read weights in another order.
-    loop = segment.masked if keywords else segment.plain
+    loop = segment.masked if {"lengths", "reset"} & keywords.keys() else segment.plain
     weights = tuple(getattr(layer, f"{weight.attribute}_l0").detach().to(DEVICE, dtype) for weight in loop.weights)
     streams = tuple(normal(steps, columns, stream.width(sizes)) for stream in segment.streams)
     states = tuple(0.1 * normal(columns, state.width(sizes)) for state in segment.states)

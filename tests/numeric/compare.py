@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,9 @@ from torch import Tensor
 
 from rnncc.ir.cell import Role, Value, operands, value_table
 from rnncc.ir.dim import HEADS, ONE, Dim, evaluate
+from rnncc.recurrent import CLIP, loop_constants, recurrent_reads, with_aliases
 from rnncc.reference import Interpreter, complete_sizes
+from rnncc.runtime.functional import clip_gradient
 from tests.numeric.loops import Library, Loop, Tensors, call
 
 MASKS = ("reset__", "active__")
@@ -19,7 +22,7 @@ MASKS = ("reset__", "active__")
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Sizes and layout of one comparison. `batch_first`: streams and sequences are views of [B, T, …]. `partial`: some
-    sequences, gradients and final states are not given or wanted."""
+    sequences, gradients and final states are not given or wanted. `clip`: of the recurrent gradient."""
 
     steps: int
     columns: int
@@ -29,6 +32,7 @@ class Problem:
     reverse: bool = False
     batch_first: bool = False
     partial: bool = False
+    clip: float = math.inf
 
 
 def heads_fit(loop: Loop, sizes: Mapping[str, int], heads: int) -> bool:
@@ -58,7 +62,7 @@ class Case:
         self.states = [
             self._rounded(0.1 + 0.8 * torch.rand(problem.columns, self.width(name))) for name in segment.states
         ]
-        self.constants = [self._constant(name) for name in segment.constants]
+        self.constants = [self._constant(name) for name in loop_constants(segment)]
         skipped = problem.partial
         self.given = [not (skipped and index % 2) for index in range(len(segment.sequences))]
         self.d_sequences = [
@@ -96,6 +100,8 @@ class Case:
         return self._rounded(0.6 * torch.randn(rows, columns) / columns**0.5)
 
     def _constant(self, name: str) -> float:
+        if name == CLIP.name:
+            return self.problem.clip
         value = next(constant.value for constant in self.loop.cell.constants if constant.name == name)
         return float(value)
 
@@ -105,10 +111,12 @@ class Case:
         leaves = [tensor.clone().requires_grad_() for tensor in (*self.streams, *self.weights, *self.states)]
         streams = leaves[: len(self.streams)]
         weights = leaves[len(self.streams) : len(self.streams) + len(self.weights)]
-        machine = Interpreter(self.values, self.sizes, problem.heads, torch.zeros((), dtype=torch.float64))
+        products = recurrent_reads(segment)
+        values = with_aliases(self.values, products.aliases)
+        machine = Interpreter(values, self.sizes, problem.heads, torch.zeros((), dtype=torch.float64))
         fixed = {
             name: torch.tensor([value], dtype=torch.float64)
-            for name, value in zip(segment.constants, self.constants, strict=True)
+            for name, value in zip(loop_constants(segment), self.constants, strict=True)
         }
         for weight, tensor in zip(segment.weights, weights, strict=True):
             fixed |= self._split(weight.members, tensor, 0)
@@ -120,7 +128,10 @@ class Case:
             for stream, tensor in zip(segment.streams, streams, strict=True):
                 known |= self._split(stream.members, tensor[t], -1)
             known |= {f"{name}__1": value for name, value in states.items()}
-            for node in segment.nodes:
+            for node in products.nodes:
+                if node.target in products.aliases:
+                    known[node.target] = clip_gradient(known[products.aliases[node.target]], problem.clip)
+                    continue
                 known[node.target] = machine.node(node, known).expand(problem.columns, self.width(node.target))
             states = {name: known[name] for name in states}
             for name, found in sequences.items():

@@ -61,6 +61,7 @@ def test_every_shipped_cell(path: Path) -> None:
             compare(loop, library, Problem(7, 3, sizes, 1, dtype, reverse=True, partial=True))
             if heads_fit(loop, sizes, 3):
                 compare(loop, library, Problem(5, 2, sizes, 3, dtype, batch_first=True))
+        compare(loop, library, Problem(5, 3, sizes, 1, torch.float64, clip=0.1))
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "gruv3", "slstm", "layernormlstm", "mogrifierlstm", "taugru"])

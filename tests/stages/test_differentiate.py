@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -16,9 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rnncc.ir.adjoint import Adjoint, OuterProduct
-from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, RowOp, RowOperator, Stream
+from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, RowOp, RowOperator, Segment, Stream, operands
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, scale
 from rnncc.ir.expr import Apply, Expr, Ref, apply
+from rnncc.recurrent import CLIP, recurrent_reads
 from rnncc.reference import fixed_values, run
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.mask import mask
@@ -42,9 +44,17 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm()) / max(float(expected.norm()), 0.01)
 
 
-def check_gradients(cell: Cell, steps: int = 4, columns: int = 3, heads: int = 1, seed: int = 0, **sizes: int) -> None:
+def check_gradients(
+    cell: Cell,
+    steps: int = 4,
+    columns: int = 3,
+    heads: int = 1,
+    seed: int = 0,
+    clip: float = math.inf,
+    **sizes: int,
+) -> None:
     """Each segment's adjoint program against autograd through the same loop, with a random gradient for every
-    sequence and final state."""
+    sequence and final state, and `clip` as the bound of the recurrent gradient."""
     problem = make_problem(cell, steps, columns, {"I": 5, "H": 4, **sizes}, heads, seed)
     found, _ = run(cell, **problem.keywords())  # type: ignore[arg-type]
     found |= problem.inputs
@@ -52,6 +62,7 @@ def check_gradients(cell: Cell, steps: int = 4, columns: int = 3, heads: int = 1
     for segment, adjoint in zip(cell.segments, differentiate(cell), strict=True):
         machine = machine_of(cell, adjoint, problem.sizes, heads, problem.inputs["x"])
         fixed = fixed_values(cell, machine, problem.parameters, problem.constants)
+        fixed[CLIP.name] = machine.number(clip)[None]
         members = [member for stream in segment.streams for member in stream.members]
         weights = [member for weight in segment.weights for member in weight.members]
         leaves = {name: found[name].detach().clone().requires_grad_() for name in members}
@@ -99,6 +110,8 @@ def test_gradients_of_shipped_cells(stem: str) -> None:
         open_dims = {size.name: 4 for size in cell.sizes if size.default is None and size.solved is None}
         check_gradients(cell, H=8, I=8, **open_dims)
         check_gradients(mask(cell), H=8, I=8, **open_dims)
+        check_gradients(cell, H=8, I=8, clip=0.0, **open_dims)
+        check_gradients(mask(cell), H=8, I=8, clip=0.2, **open_dims)
         if not shipped.is_one_head_only(cell):
             check_gradients(cell, heads=2, H=8, I=8, **open_dims)
 
@@ -259,3 +272,37 @@ def test_output_does_not_depend_on_the_hash_seed() -> None:
         )
         outputs.add(done.stdout)
     assert len(outputs) == 1
+
+
+@pytest.mark.parametrize(
+    ("stem", "expected"),
+    [
+        ("lstm", {"h__1": {"i__R", "f__R", "g__R", "o__R"}}),
+        # r*h[t-1] is an operand; z*h[t-1] is none, and keeps the value itself.
+        ("gruv3", {"h__1": {"r__R", "z__R", "n__0"}}),
+        # The projection multiplies a value of this step, made of c[t-1] among others.
+        ("lstmp", {"h__1": {"i__R", "f__R", "g__R", "o__R"}}),
+        # R@z[t] reads no earlier value.
+        ("lem", {"h__1": {"d1__R", "d2__R", "nz__R"}}),
+        # The second round's operand is carried on as well.
+        ("rhn", {"h__1": {"n_1__R", "g_1__R"}}),
+        ("cornn", {"h__1": {"z__R"}, "z__1": {"z__M"}}),
+        ("taugru", {"h__1": {"u__R", "g__R", "a__R"}, "h__delay1__1": {"z__R"}}),
+        ("mingru", {}),
+    ],
+)
+def test_what_reads_earlier_values_for_products(stem: str, expected: dict[str, set[str]]) -> None:
+    (cell,) = shipped.cells(stem)
+    (segment,) = cell.segments
+    assert readers(segment) == expected
+    # In a masked cell it is what a reset leaves.
+    restarted = {name.replace("__1", "__restarted"): targets for name, targets in expected.items()}
+    assert readers(mask(cell).segments[0]) == restarted
+
+
+def readers(segment: Segment) -> dict[str, set[str]]:
+    """The targets of the nodes that read an alias, by the value behind it."""
+    found = recurrent_reads(segment)
+    return {
+        name: {node.target for node in found.nodes if alias in operands(node)} for alias, name in found.aliases.items()
+    }

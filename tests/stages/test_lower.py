@@ -88,7 +88,10 @@ def test_lstm_backward_sums_products_in_one_accumulator() -> None:
     assert cotangent.destinations == (Place(Table.D_STREAMS, 0, scale(HIDDEN_SIZE, 2)),)
     # The operand of the outer products is the saved sequence, one step earlier in time: one later in the loop.
     assert slots["h__1"] == EdgeSlot("h__1", HIDDEN_SIZE, "h", Place(Table.STATES, 0, NOTHING), ahead=True)
-    assert slots["d_h__carry"] == EdgeSlot("d_h__carry", HIDDEN_SIZE, "d_h__1", Place(Table.D_FINAL, 0, NOTHING))
+    # What goes on to the step before is the sum, clipped.
+    clipped = "d_h__1__recurrent__clipped"
+    assert [statement.target for statement in second.statements] == ["d_h__1__recurrent", clipped]
+    assert slots["d_h__carry"] == EdgeSlot("d_h__carry", HIDDEN_SIZE, clipped, Place(Table.D_FINAL, 0, NOTHING))
 
 
 def test_two_phases_are_two_passes_with_a_barrier_each() -> None:

@@ -25,6 +25,7 @@ _WORDS = frozenset({"W", "R", "b", "bR", "x", "t", "H", "I", "inf", "pi"})
 _CONSTRUCTOR_WORDS = """
     self input_size hidden_size num_layers bias batch_first dropout bidirectional proj_size device dtype num_heads
     state_dtype backend zoneout recurrent_dropout weight_dropout return_sequences_of return_delays recompute
+    recurrent_gradient_clip
 """
 CONSTRUCTOR = frozenset(_CONSTRUCTOR_WORDS.split())
 # Dims are keywords of the functional op too.
@@ -39,8 +40,9 @@ _MODULE_WORDS = """
     named_children named_modules named_parameters num_heads parameters register_backward_hook register_buffer
     register_forward_hook register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook
     register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module register_parameter
-    recompute register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ reset_parameters
-    set_extra_state set_submodule share_memory spec state_dict state_dtype to to_empty train training type xpu zero_grad
+    recompute recurrent_gradient_clip register_state_dict_post_hook register_state_dict_pre_hook requires_grad_
+    reset_parameters set_extra_state set_submodule share_memory spec state_dict state_dtype to to_empty train training
+    type xpu zero_grad
 """
 MODULE = frozenset(_MODULE_WORDS.split())
 _ARGUMENTS = {

@@ -12,6 +12,7 @@ from dataclasses import replace
 from rnncc.bounds import Bounds
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Contraction, Segment, value_table
+from rnncc.recurrent import CLIP, loop_constants, recurrent_reads, with_aliases, without_aliases
 from rnncc.stages.differentiate.normalise import Normaliser
 from rnncc.stages.differentiate.savings import alive, choose, compounding, reads, rounded
 from rnncc.stages.differentiate.sweep import Sweep
@@ -25,18 +26,23 @@ def differentiate(cell: Cell) -> tuple[Adjoint, ...]:
 
 
 def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
-    normaliser = Normaliser(value_table(cell))
-    forward = replace(segment, nodes=tuple(new for node in segment.nodes for new in normaliser.nodes(node)))
-    sweep = Sweep(forward, normaliser.values)
+    products = recurrent_reads(segment)
+    aliases = products.aliases
+    normaliser = Normaliser(with_aliases(value_table(cell), aliases))
+    aliased = tuple(new for node in products.nodes for new in normaliser.nodes(node))
+    sweep = Sweep(replace(segment, nodes=aliased), normaliser.values, aliases)
     sweep.run()
+    # Only the sweep tells the reads apart.
+    forward = replace(segment, nodes=without_aliases(aliased, aliases), constants=loop_constants(segment))
+    outer_products = tuple(replace(p, operand=aliases.get(p.operand, p.operand)) for p in sweep.outer_products)
     yields = [
         name
         for pairs in (sweep.state_cotangents, sweep.stream_cotangents, sweep.vector_cotangents)
         for _, name in pairs
     ]
-    products = {name for product in sweep.outer_products for name in (product.cotangent, product.operand)}
-    nodes = alive(sweep.nodes, {*yields, *products})
-    read = {**reads(nodes), **dict.fromkeys(sorted(products))}
+    factors = {name for product in outer_products for name in (product.cotangent, product.operand)}
+    nodes = alive(without_aliases(tuple(sweep.nodes), aliases), {*yields, *factors})
+    read = {**reads(nodes), **dict.fromkeys(sorted(factors))}
     made = {value.name for value in sweep.new}
     savings = choose(forward, (name for name in read if name not in made))
     again = [node for node in alive(forward.nodes, savings.saved) if not isinstance(node, Contraction)]
@@ -59,7 +65,7 @@ def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
         nodes,
         tuple(sweep.state_cotangents),
         tuple(sweep.stream_cotangents),
-        tuple(sweep.outer_products),
+        outer_products,
         tuple(sweep.vector_cotangents),
-        (*normaliser.new, *(value for value in sweep.new if value.name in known)),
+        (*normaliser.new, *(value for value in sweep.new if value.name in known), *((CLIP,) if aliases else ())),
     )

@@ -6,7 +6,7 @@ value's cotangent is complete when its own node is reached.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import assert_never
@@ -27,7 +27,8 @@ from rnncc.ir.cell import (
     operands,
 )
 from rnncc.ir.dim import HEADS, ONE, Dim, add, constant
-from rnncc.ir.expr import Apply, Expr, Ref, apply
+from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
+from rnncc.recurrent import CLIP
 from rnncc.source import NOWHERE, Span
 from rnncc.stages.differentiate.normalise import NARROW
 from rnncc.stages.differentiate.symbolic import contributions
@@ -52,9 +53,10 @@ class _Collected:
 
 
 class Sweep:
-    """The state of the sweep. `nodes` and `new` (their values) grow; the yields are complete after `run`."""
+    """The state of the sweep. `nodes` and `new` (their values) grow; the yields are complete after `run`. `aliases`:
+    of earlier values, `RecurrentReads.aliases`."""
 
-    def __init__(self, segment: Segment, values: Mapping[str, Value]) -> None:
+    def __init__(self, segment: Segment, values: Mapping[str, Value], aliases: Container[str] = ()) -> None:
         self.values = dict(values)
         self.new: list[Value] = []
         self.nodes: list[Node] = []
@@ -63,6 +65,7 @@ class Sweep:
         self.vector_cotangents: list[tuple[str, str]] = []
         self.state_cotangents: list[tuple[str, str]] = []
         self._segment = segment
+        self._aliases = aliases
         self._collected: dict[str, _Collected] = {}
         self._differentiable = _differentiable(segment, self.values)
 
@@ -183,6 +186,9 @@ class Sweep:
 
     def _reverse(self, node: Node, d: str) -> None:
         match node:
+            case Pointwise(alias, Ref(earlier), span) if alias in self._aliases:
+                width = self.values[earlier].width
+                self._give(earlier, Ref(self._pointwise(f"d_{alias}__clipped", width, _clipped(d), span)), width, span)
             case Pointwise():
                 self._reverse_pointwise(node, d)
             case Contraction(target, matrix, operand, transposed, span):
@@ -253,6 +259,12 @@ class Sweep:
                 assert_never(node.operator)
         part = self._row(f"d_{name}__from_{target}", width, reverse, (d,), span, node.offset, node.times)
         self._give(name, Ref(part), width, span)
+
+
+def _clipped(d: str) -> Expr:
+    """A cotangent within the bound. A bound of zero makes a zero of a NaN too, as detaching would."""
+    bound = Ref(CLIP.name)
+    return apply("where", bound, apply("clamp", Ref(d), apply("neg", bound), bound), Const(0.0))
 
 
 def _is_wider(found: Dim, width: Dim) -> bool:

@@ -13,6 +13,7 @@ from rnncc.ir.artifact import File
 from rnncc.ir.cell import Cell, Segment, value_table
 from rnncc.ir.dim import Dim, floor_divide, multiply, show
 from rnncc.ir.package import CompiledCell, LoopText, PackagePlan, SegmentBinding
+from rnncc.recurrent import recurrent_reads
 from rnncc.stages.render.python_cell import (
     cell_text,
     saved_names,
@@ -92,6 +93,7 @@ def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
         streams=len(segment.streams),
         states=len(segment.states),
         sequences=len(segment.sequences),
+        clips=str(bool(recurrent_reads(segment).aliases)).lower(),
         stream_widths=widths([sum_dims([table[m].width for m in stream.members]) for stream in segment.streams]),
         state_widths=widths([table[state].width for state in segment.states]),
         sequence_widths=widths([table[value].width for value in segment.sequences]),

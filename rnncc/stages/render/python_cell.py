@@ -23,6 +23,7 @@ from rnncc.ir.cell import (
 from rnncc.ir.dim import ONE, Dim, constant, floor_divide, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.package import CellText, CompiledCell, SegmentText
+from rnncc.recurrent import CLIP, loop_constants, recurrent_reads
 from rnncc.stages.render.python_code import Emitter, MemberPlace, dim_text, member_places, split_lines, variable
 from rnncc.stages.render.python_fused import fuse, step_reads, step_targets, step_text
 from rnncc.stages.render.python_streams import Packed, loose_names, pack, packed_text, reads, stacked
@@ -274,7 +275,8 @@ def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> 
     cell = compiled.cell
     segment, masked = cell.segments[index], compiled.masked.segments[index]
     states = {state.name: state for state in cell.states}
-    emitter = Emitter(cell, _torch_linear, "streams[0]")
+    products = recurrent_reads(segment)
+    emitter = Emitter(cell, _torch_linear, "streams[0]", products.aliases)
     later = _read_later(cell, index)
     new = ", ".join(variable(name) for name in segment.states)
     values = ", ".join(variable(name) for name in segment.sequences)
@@ -283,13 +285,14 @@ def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> 
         name=segment_name(cell, index),
         batched=_batched(cell, index, table),
         unpack=tuple(_unpack(segment, table)),
-        step=tuple(_step_reads(segment, table)) + tuple(emitter.node(node) for node in segment.nodes),
+        step=tuple(_step_reads(segment, table)) + tuple(emitter.node(node) for node in products.nodes),
         result=f"({new},), ({values},)",
         states=tuple(_state(states[name]) for name in segment.states),
         streams=tuple(_stream_spec(cell, index, stream, table) for stream in segment.streams),
         sequences=tuple(f"_spec.TensorSpec({name!r}, {width(table[name].width)})" for name in segment.sequences),
         needed=repr(tuple(i for i, name in enumerate(segment.sequences) if name in later)),
         constants=repr(tuple(segment.constants)),
+        clips=bool(products.aliases),
         initials=initials,
         learned=learned,
         plain=_loop(cell, segment, compiled.adjoints[index : index + 1]),
@@ -316,7 +319,10 @@ def _unpack(segment: Segment, table: Mapping[str, Value]) -> list[str]:
     lines = []
     for i, weight in enumerate(segment.weights):
         lines.append(split_lines(weight.members, [table[m].width for m in weight.members], f"weights[{i}]", 0))
+    given = len(segment.constants)
     lines += [f"{variable(name)} = constants[{i}]" for i, name in enumerate(segment.constants)]
+    if loop_constants(segment) != segment.constants:
+        lines.append(f"{CLIP.name} = constants[{given}] if len(constants) > {given} else inf")
     return lines
 
 

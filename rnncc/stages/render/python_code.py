@@ -31,6 +31,7 @@ from rnncc.ir.dim import HEADS, ONE, Dim, show, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.dim import constant as constant_dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
+from rnncc.recurrent import CLIP, with_aliases
 
 _OWN_NAMES = frozenset(
     {
@@ -80,10 +81,13 @@ def member_places(cell: Cell) -> dict[str, MemberPlace]:
 
 class Emitter:
     """Turns nodes into lines. `linear` spells a dense product: (operand, matrix) -> text; `like` a tensor whose dtype
-    and device numbers take."""
+    and device numbers take; `aliases` are those that products read, as `RecurrentReads.aliases`."""
 
-    def __init__(self, cell: Cell, linear: Callable[[str, str], str], like: str) -> None:
-        self.table: Mapping[str, Value] = value_table(cell)
+    def __init__(
+        self, cell: Cell, linear: Callable[[str, str], str], like: str, aliases: Mapping[str, str] | None = None
+    ) -> None:
+        self.aliases = aliases or {}
+        self.table: Mapping[str, Value] = with_aliases(value_table(cell), self.aliases)
         self.linear = linear
         self.like = like
 
@@ -94,6 +98,8 @@ class Emitter:
     def text(self, node: Node) -> str:
         """The value of a node as an expression."""
         match node:
+            case Pointwise(target) if target in self.aliases:
+                return f"functional.clip_gradient({variable(self.aliases[target])}, {CLIP.name})"
             case Pointwise(target, expr):
                 return self._pointwise(self.table[target], expr)
             case Contraction(_, matrix, operand, transposed):

@@ -56,7 +56,9 @@ class Run {
         reverse(given.reverse[direction]) {
     if (given.offsets || given.seed) error("offsets and seed are not supported yet");
     expect("sizes", this->sizes.size(), segment.sizes);
-    expect("constants", this->constants.size(), segment.constants);
+    // No infinity stands in a call: AOTInductor could not hand it over.
+    if (segment.clips && int64_t(this->constants.size()) == segment.constants) this->constants.push_back(__builtin_inf());
+    expect("constants", this->constants.size(), segment.constants + segment.clips);
     // A loop that reads no stream is still given one, which tells T, B and the dtype.
     expect("streams", this->streams.size(), segment.streams > 0 ? segment.streams : 1);
     expect("weights", this->weights.size(), loop.weights);

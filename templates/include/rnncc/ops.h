@@ -29,6 +29,7 @@ struct rnncc_loop {
 struct rnncc_segment {
   const char* name;
   int32_t sizes, constants, streams, states, sequences;
+  bool clips;  // whether a bound on what products hand back to earlier values of states may follow the constants
   rnncc_size_function stream_widths;
   rnncc_size_function state_widths;
   rnncc_size_function sequence_widths;
