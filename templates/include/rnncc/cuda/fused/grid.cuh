@@ -227,10 +227,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
 #pragma unroll
       for (int n = 0; n < S::TILES; ++n)
         parts[((half * S::TILES + n) * S::K_WARPS + warp) * 32] = make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
-    if (warp < S::ITEMS)
-      named_wait(1, S::THREADS);
-    else
-      named_arrive(1, S::THREADS);
+    __syncthreads();
     if (t + 1 < call.steps) traffic.wait(t + 1);
 #pragma unroll
     for (int o = 0; o < S::OWNED; ++o) {
