@@ -90,7 +90,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   traffic.begin(own, call.steps, head, unit0, first_column, columns, ring);
   __syncthreads();
 
-  Item<Step, S::H, typename S::Memory> items[S::OWNED];
+  using Own = Item<Step, S::H, typename S::Memory>;
+  Own items[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
@@ -128,10 +129,11 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   // start(t), and its operands to the others.
   const auto start = [&](int o, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
-    float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
-    items[o].load(own, t, t + 1 == call.steps, read, rows);
+    typename Own::Values values;
+    float operand[2][Step::OPERANDS];
+    items[o].load(own, t, t + 1 == call.steps, values);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
+    for (int j = 0; j < 2; ++j) Step::start(values.read[j], values.row[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
 #pragma unroll
     for (int p = 0; p < Step::OPERANDS; ++p) {
       char* const to = exchange_at(t) + mine[o] + p * S::OPERAND_BYTES;
@@ -242,12 +244,12 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
           sum[0][i] += p.x;
           sum[1][i] += p.y;
         }
-      float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
+      typename Own::Values values;
       float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
-      items[o].load(own, t, t + 1 == call.steps, read, rows);
+      items[o].load(own, t, t + 1 == call.steps, values);
 #pragma unroll
       for (int j = 0; j < 2; ++j)
-        Step::finish(sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], finished[j]);
+        Step::finish(sum[j], values.read[j], values.row[j], items[o].vector, call.constants, items[o].carry[j], finished[j]);
       if (t + 1 < call.steps) start(o, t + 1, started);
       items[o].template put_down<false>(t, finished);
       if (t + 1 < call.steps) items[o].template put_down<true>(t, started);
