@@ -19,8 +19,6 @@ struct GatherShape {
   using Block = OperandBlock<E>;
   // Block u of a unit warp belongs to K warp u % K_WARPS, which adds its sums up and does its elementwise part.
   static constexpr int OWNED = ceil_div(BLOCKS, K_WARPS);
-  // What an item reads is loaded before the warp waits for others, where there is room for it in registers.
-  static constexpr bool EARLY = OWNED * TILES == 1 && sizeof(E) == 2;
   static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, BUFFER_BYTES = TILES * TILE_BYTES;
   static constexpr int PARTIAL_BYTES = (K_WARPS - 1) * UNIT_WARPS * TILES * HALVES * 256;
   static constexpr int MATRIX_BYTES = UNIT_WARPS * K_WARPS * Matrix::WARP_BYTES;
@@ -88,15 +86,14 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       if (u >= S::BLOCKS) continue;
       items[o][n].begin(own, traffic, seat.head, first_unit, own_unit + u * 8, seat.first_column, n * 8, seat.columns);
     }
-  using Values = typename Own::Values;
-  const auto load = [&](const Own& item, int t, Values& to) { item.load(own, t, t + 1 == call.steps, to); };
   // start(t), and its operands to all blocks.
-  const auto start = [&](int o, int n, int t, const Values& values, float (&write)[2][at_least_one(Step::WRITES)]) {
+  const auto start = [&](int o, int n, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
     const int u = k_warp + o * S::K_WARPS, buffer = t & 1;
     Own& item = items[o][n];
-    float operand[2][Step::OPERANDS];
+    float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
+    item.load(own, t, t + 1 == call.steps, read, rows);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) Step::start(values.read[j], values.row[j], item.vector, call.constants, item.carry[j], operand[j], write[j]);
+    for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], item.vector, call.constants, item.carry[j], operand[j], write[j]);
 #pragma unroll
     for (int p = 0; p < Step::OPERANDS; ++p) {
       const int term = p * S::DIM + unit0 + u * 8;
@@ -121,10 +118,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
 #pragma unroll
     for (int n = 0; n < S::TILES; ++n)
       if (k_warp + o * S::K_WARPS < S::BLOCKS && call.steps > 0) {
-        Values first;
         float started[2][at_least_one(Step::WRITES)];
-        load(items[o][n], 0, first);
-        start(o, n, 0, first, started);
+        start(o, n, 0, started);
         items[o][n].template put_down<true>(-1, started);
       }
   __syncthreads();
@@ -132,13 +127,6 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
 
   for (int t = 0; t < call.steps; ++t) {
     const int buffer = t & 1;
-    const bool goes_on = t + 1 < call.steps;
-    Values now, next;
-    if (goes_on) traffic.wait(t + 1);
-    if (S::EARLY && k_warp < S::BLOCKS) {
-      load(items[0][0], t, now);
-      if (goes_on) load(items[0][0], t + 1, next);
-    }
     if constexpr (S::CTAS > 1) {
       const uint32_t barrier = barriers + 8 * (buffer * S::K_WARPS + k_warp);
       barrier_wait(barrier, (t >> 1) & 1);
@@ -175,6 +163,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
               acc[n][half / 2][half % 2 * 2 + 1] += p.y;
             }
     }
+    if (t + 1 < call.steps) traffic.wait(t + 1);
 #pragma unroll
     for (int u = 0; u < S::BLOCKS; ++u) {
       if (u % S::K_WARPS != k_warp) continue;
@@ -182,19 +171,19 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
 #pragma unroll
       for (int n = 0; n < S::TILES; ++n) {
         Own& item = items[o][n];
+        float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
         float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
-        if (!S::EARLY) load(item, t, now);
+        item.load(own, t, t + 1 == call.steps, read, rows);
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           float sum[Step::SUMS];
 #pragma unroll
           for (int i = 0; i < Step::SUMS; ++i) sum[i] = acc[n][(u * Step::SUMS + i) / 2][(u * Step::SUMS + i) % 2 * 2 + j];
-          Step::finish(sum, now.read[j], now.row[j], item.vector, call.constants, item.carry[j], finished[j]);
+          Step::finish(sum, read[j], rows[j], item.vector, call.constants, item.carry[j], finished[j]);
         }
-        if (!S::EARLY && goes_on) load(item, t + 1, next);
-        if (goes_on) start(o, n, t + 1, next, started);
+        if (t + 1 < call.steps) start(o, n, t + 1, started);
         item.template put_down<false>(t, finished);
-        if (goes_on) item.template put_down<true>(t, started);
+        if (t + 1 < call.steps) item.template put_down<true>(t, started);
       }
     }
     __syncthreads();

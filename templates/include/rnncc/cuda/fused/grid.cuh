@@ -90,8 +90,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   traffic.begin(own, call.steps, head, unit0, first_column, columns, ring);
   __syncthreads();
 
-  using Own = Item<Step, S::H, typename S::Memory>;
-  Own items[S::OWNED];
+  Item<Step, S::H, typename S::Memory> items[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
@@ -129,11 +128,10 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   // start(t), and its operands to the others.
   const auto start = [&](int o, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
-    typename Own::Values values;
-    float operand[2][Step::OPERANDS];
-    items[o].load(own, t, t + 1 == call.steps, values);
+    float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
+    items[o].load(own, t, t + 1 == call.steps, read, rows);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) Step::start(values.read[j], values.row[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
+    for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
 #pragma unroll
     for (int p = 0; p < Step::OPERANDS; ++p) {
       char* const to = exchange_at(t) + mine[o] + p * S::OPERAND_BYTES;
@@ -244,12 +242,12 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
           sum[0][i] += p.x;
           sum[1][i] += p.y;
         }
-      typename Own::Values values;
+      float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
       float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
-      items[o].load(own, t, t + 1 == call.steps, values);
+      items[o].load(own, t, t + 1 == call.steps, read, rows);
 #pragma unroll
       for (int j = 0; j < 2; ++j)
-        Step::finish(sum[j], values.read[j], values.row[j], items[o].vector, call.constants, items[o].carry[j], finished[j]);
+        Step::finish(sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], finished[j]);
       if (t + 1 < call.steps) start(o, t + 1, started);
       items[o].template put_down<false>(t, finished);
       if (t + 1 < call.steps) items[o].template put_down<true>(t, started);

@@ -18,8 +18,6 @@ struct ScatterShape {
   using Matrix = Resident<E, RANGE / 32, Step::SUMS * DIM / 8 / ROW_WARPS, REGISTER_TILES_ / 2>;
   using Block = OperandBlock<E>;
   static constexpr int ITEMS = BLOCKS * TILES, OWNED = ceil_div(ITEMS, WARPS), SOURCES = CTAS * K_WARPS;
-  // What an item reads is loaded before the warp waits for others, where there is room for it in registers.
-  static constexpr bool EARLY = OWNED == 1 && sizeof(E) == 2;
   static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, BUFFER_BYTES = TILES * TILE_BYTES;
   static constexpr int PART_BYTES = SOURCES * ITEMS * Step::SUMS * 256;  // float [source][item][sum][8 units][8 columns]
   static constexpr int MATRIX_BYTES = WARPS * Matrix::WARP_BYTES;
@@ -67,10 +65,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   }
   __syncthreads();
 
-  using Own = Item<Step, S::H, typename S::Memory>;
-  using Values = typename Own::Values;
-  const auto load = [&](const Own& item, int t, Values& to) { item.load(own, t, t + 1 == call.steps, to); };
-  Own items[S::OWNED];
+  Item<Step, S::H, typename S::Memory> items[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
@@ -78,11 +73,13 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     items[o].begin(own, traffic, seat.head, first_unit, u * 8, seat.first_column, n * 8, seat.columns);
   }
   // start(t); operands stay here.
-  const auto start = [&](int o, int t, const Values& values) {
+  const auto start = [&](int o, int t) {
     const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
-    float operand[2][Step::OPERANDS], write[2][at_least_one(Step::WRITES)];
+    float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
+    float write[2][at_least_one(Step::WRITES)];
+    items[o].load(own, t, t + 1 == call.steps, read, rows);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) Step::start(values.read[j], values.row[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
+    for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
 #pragma unroll
     for (int p = 0; p < Step::OPERANDS; ++p)
       S::Block::store(operands + (t & 1) * S::BUFFER_BYTES + n * S::TILE_BYTES + (p * S::BLOCKS + u) * S::Block::BYTES,
@@ -93,11 +90,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   if (call.steps > 0) traffic.wait(0);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
-    if (warp + o * S::WARPS < S::ITEMS && call.steps > 0) {
-      Values first;
-      load(items[o], 0, first);
-      start(o, 0, first);
-    }
+    if (warp + o * S::WARPS < S::ITEMS && call.steps > 0) start(o, 0);
 
   for (int t = 0; t < call.steps; ++t) {
     const int buffer = t & 1;
@@ -122,14 +115,8 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     // At the barrier above all of the block were done with what step t - 1 read and wrote.
     traffic.store(t - 1);
     traffic.fetch(t + STAGES - 1);
-    const bool goes_on = t + 1 < call.steps;
-    Values now, next;
-    if (goes_on) traffic.wait(t + 1);
-    if (S::EARLY && warp < S::ITEMS) {
-      load(items[0], t, now);
-      if (goes_on) load(items[0], t + 1, next);
-    }
     if constexpr (S::CTAS == 1) __syncthreads();
+    if (t + 1 < call.steps) traffic.wait(t + 1);
     if (S::CTAS > 1 && warp < S::ITEMS) {
       barrier_wait(barriers + 8 * buffer, (t >> 1) & 1);
       if (threadIdx.x == 0) barrier_expect(barriers + 8 * buffer, expected);
@@ -149,13 +136,12 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
           sum[1][i] += p.y;
         }
       }
-      float write[2][at_least_one(Step::WRITES)];
-      if (!S::EARLY) load(items[o], t, now);
+      float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], write[2][at_least_one(Step::WRITES)];
+      items[o].load(own, t, t + 1 == call.steps, read, rows);
 #pragma unroll
       for (int j = 0; j < 2; ++j)
-        Step::finish(sum[j], now.read[j], now.row[j], items[o].vector, call.constants, items[o].carry[j], write[j]);
-      if (!S::EARLY && goes_on) load(items[o], t + 1, next);
-      if (goes_on) start(o, t + 1, next);
+        Step::finish(sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], write[j]);
+      if (t + 1 < call.steps) start(o, t + 1);
       items[o].template put_down<false>(t, write);
     }
   }

@@ -270,25 +270,22 @@ struct Item {
         carry[j][s] = s < Step::EDGES && valid[j] ? take<E>(own.initial[s < Step::EDGES ? s : 0], column + j, head_unit) : 0.0f;
   }
 
-  // What `finish` or `start` takes of memory.
-  struct Values {
-    float read[2][at_least_one(Step::READS)], row[2][at_least_one(Step::ROW_READS)];
-  };
   // The values of step t; `last`: nothing comes after it.
-  RNNCC_DEVICE void load(const FusedTensors<Step>& own, int t, bool last, Values& to) const {
+  RNNCC_DEVICE void load(const FusedTensors<Step>& own, int t, bool last, float (&read)[2][at_least_one(Step::READS)],
+                         float (&row)[2][at_least_one(Step::ROW_READS)]) const {
     const uint32_t stage = uint32_t(t) % Traffic::STAGES * In::BYTES;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
 #pragma unroll
       for (int r = 0; r < Step::READS; ++r) {
-        to.read[j][r] = has(float_reads<Step>, r) ? *reinterpret_cast<const float*>(float_row + (stage + In::offset(r) + j * In::FLOAT_ROW))
-                                                  : to_float(*reinterpret_cast<const E*>(e_row + (stage + In::offset(r) + j * In::E_ROW)));
-        if (has(Step::READ_SHIFTED, r) && last) to.read[j][r] = valid[j] ? take<E>(own.read_edges[r], column + j, head_unit) : 0.0f;
+        read[j][r] = has(float_reads<Step>, r) ? *reinterpret_cast<const float*>(float_row + (stage + In::offset(r) + j * In::FLOAT_ROW))
+                                               : to_float(*reinterpret_cast<const E*>(e_row + (stage + In::offset(r) + j * In::E_ROW)));
+        if (has(Step::READ_SHIFTED, r) && last) read[j][r] = valid[j] ? take<E>(own.read_edges[r], column + j, head_unit) : 0.0f;
       }
 #pragma unroll
       for (int r = 0; r < Step::ROW_READS; ++r) {
         const Place& place = own.row_reads[r];
-        to.row[j][r] = valid[j] ? to_float(*reinterpret_cast<const E*>(place.base + t * place.step + (column + j) * place.column)) : 0.0f;
+        row[j][r] = valid[j] ? to_float(*reinterpret_cast<const E*>(place.base + t * place.step + (column + j) * place.column)) : 0.0f;
       }
     }
   }
