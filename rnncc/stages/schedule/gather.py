@@ -28,8 +28,6 @@ _K_WARPS = (1, 2, 4, 8)
 _UNIT_BLOCKS = (1, 2, 4)
 _MOST_ITEMS = MOST_WARPS * max(_UNIT_BLOCKS)
 _SEND_REGISTERS = 8  # for each operand but one
-# Named barriers of a block are 16, the first is everyone's, and each unit warp takes one.
-_MOST_NAMED = 15
 
 
 def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
@@ -56,10 +54,6 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     model.require(dim == 4 * k_warps * range_length, because="terms: the K warps share them in pairs of k16 fragments")
     warps = model.integer("warps", 1, MOST_WARPS)
     model.require(warps == unit_warps * k_warps, because="warps: a thread of a larger block has too few registers")
-    model.require(
-        unit_warps <= by(k_warps, _K_WARPS, lambda k: MOST_WARPS if k == 1 else _MOST_NAMED),
-        because="named barriers: each unit warp with several K warps needs one of 15",
-    )
 
     fragments = by(unit_blocks, _UNIT_BLOCKS, lambda u: of.fragments(facts.sums * u))
     pairs = facts.operands * range_length

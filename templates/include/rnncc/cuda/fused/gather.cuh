@@ -25,7 +25,6 @@ struct GatherShape {
   using Memory = Traffic<Step, H, UNITS, COLUMNS, THREADS>;
   static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + MATRIX_BYTES + PARTIAL_BYTES + Memory::BYTES + 16 * K_WARPS;
   static_assert(H % 8 == 0 && DIM >= H && DIM % (32 * K_WARPS) == 0);
-  static_assert(K_WARPS == 1 || UNIT_WARPS < 16, "named barriers");
 };
 
 template <class S>
@@ -146,11 +145,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
             parts[((half * S::TILES + n) * (S::K_WARPS - 1) + (k_warp - owner + S::K_WARPS) % S::K_WARPS - 1) * 32] =
                 make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
       }
-      const uint32_t id = 1 + unit_warp;
-      if (k_warp < S::BLOCKS)
-        named_wait(id, S::K_WARPS * 32);
-      else
-        named_arrive(id, S::K_WARPS * 32);
+      __syncthreads();
 #pragma unroll
       for (int half = 0; half < S::HALVES; ++half)
         if (half / Step::SUMS % S::K_WARPS == k_warp)

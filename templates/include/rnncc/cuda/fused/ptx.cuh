@@ -74,13 +74,6 @@ RNNCC_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
                  : "r"(barrier), "r"(parity)
                  : "memory");
 }
-// Named barriers of a CTA: `threads` in all, those that arrive and those that wait.
-RNNCC_DEVICE void named_arrive(uint32_t id, uint32_t threads) {
-  asm volatile("barrier.cta.arrive %0,%1;" ::"r"(id), "r"(threads) : "memory");
-}
-RNNCC_DEVICE void named_wait(uint32_t id, uint32_t threads) {
-  asm volatile("barrier.cta.sync %0,%1;" ::"r"(id), "r"(threads) : "memory");
-}
 
 // 16 bytes from global to shared memory behind the thread's back.
 RNNCC_DEVICE void copy16(uint32_t to, const void* from) {
