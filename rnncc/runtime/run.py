@@ -14,6 +14,7 @@ from .inputs import active_steps
 from .loop import run_loops, shares
 from .ops import Kernels, op_sizes
 from .rows import concat, widen
+from .sizes import check_clip
 from .spec import CellSpec, SegmentSpec, Sizes
 
 KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -137,6 +138,7 @@ def run_directions(
     `inputs` are [T, B, width] and begin with x. `recompute`: kernels keep only states for the backward.
     `recurrent_gradient_clip`: a bound on what products hand back to earlier values of states.
     """
+    check_clip(recurrent_gradient_clip)  # of a layer an attribute, which may have changed since
     first = next(iter(inputs.values()))
     masked = lengths is not None or reset is not None
     all_finals: list[dict[str, Tensor]] = [{} for _ in directions]

@@ -258,6 +258,14 @@ def test_transforms_and_compilation() -> None:
         assert_equal(gradients(flat(*compiled(x, states)), layer, x, states), expected)
 
 
+@pytest.mark.parametrize("backend", [None, "reference"])
+def test_forward_mode_is_refused(backend: str | None) -> None:
+    layer = layer_of("LSTM", backend=backend, recurrent_gradient_clip=0.02)
+    x = problem(layer)[0].detach()
+    with pytest.raises(NotImplementedError, match="forward mode"):
+        torch.func.jvp(lambda x: layer(x)[0], (x,), (x,))
+
+
 def test_opcheck() -> None:
     op, given = arguments(make("lstm", "LSTM"))
     assert set(torch.library.opcheck(op, (*given[:7], [0.1], *given[8:])).values()) == {"SUCCESS"}
@@ -289,5 +297,8 @@ def test_the_option() -> None:
         for wrong in ("1", True, torch.ones(())):
             with pytest.raises(TypeError, match="recurrent_gradient_clip should be a number or None, got: "):
                 given(wrong)
+    layer.recurrent_gradient_clip = -0.5
+    with pytest.raises(ValueError, match="should not be negative"):
+        layer(torch.zeros(T, B, IN))
     assert "no effect" in rnncc.load("mingru").minGRU(IN, H, recurrent_gradient_clip=1.0).explain()
     assert "no effect" not in layer.explain()

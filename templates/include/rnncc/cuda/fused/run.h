@@ -197,6 +197,7 @@ class FusedRun {
       const SlotInfo& slot = tables_.slots[s];
       if (info_.write_places[w] < 0) {
         if (training_) writes.push_back(record(s, direction));
+        if (training_ && !has_pieces(writes.back())) return false;
         continue;
       }
       const Destination& to = tables_.destinations[slot.first_destination + info_.write_places[w]];
