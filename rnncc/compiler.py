@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Shaping = Mapping[str, float | int | str]
 Progress = Callable[[str], None]
 Problems = Sequence["Problem"]
+_INDEX_DTYPES = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}  # as the index of fused kernels has them
 
 
 class Analysis(NamedTuple):
@@ -176,7 +177,19 @@ def build_package(
     stem = name or path.stem
     check_stem(stem, out)
     package, cache = _build(read_source(path), stem, {}, find_toolchain(), nvcc, progress, problems)
+    if progress is not None and _takes_fused(nvcc):
+        for problem in _without_kernels(package, problems):
+            options = f"--hidden {problem.units * problem.heads} --heads {problem.heads} --dtype {problem.dtype}"
+            progress(f"no fused kernel for this size: `rnncc explain {path} --target {target} {options}` says why")
     return install(package, out, cache)
+
+
+def _without_kernels(package: Path, problems: Problems) -> Iterator[Problem]:
+    """Those of the problems for which a built package has no fused kernel."""
+    index = package / "cuda" / "fused.txt"
+    lines = [line.split() for line in index.read_text(encoding="utf-8").splitlines()] if index.is_file() else []
+    made = {(dtype, int(units), int(heads)) for _, dtype, units, heads, *_ in lines}
+    return (problem for problem in problems if (_INDEX_DTYPES[problem.dtype], problem.units, problem.heads) not in made)
 
 
 def load_file(name_or_path: str | os.PathLike[str], shaping: Shaping) -> ModuleType:
@@ -364,8 +377,7 @@ def fused_kernels(plan: KernelPlan, problems: Problems, target: Target | None = 
         for program, loop in fused_programs(plan):
             yield from ((program, kernel) for kernel in schedule(loop, problem, target or GPUS["h200"]).kernels)
 
-    names = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
-    return [FusedKernels(p.units, p.heads, names[p.dtype], tuple(kernels(p))) for p in problems]
+    return [FusedKernels(p.units, p.heads, _INDEX_DTYPES[p.dtype], tuple(kernels(p))) for p in problems]
 
 
 def _plan(cell: Cell) -> KernelPlan:

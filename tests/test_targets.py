@@ -72,3 +72,21 @@ def test_a_build_says_where_no_gpu_takes_fused_kernels(
             locate("lstm"), tmp_path, target=target, problems=(Problem(64, 1, "bf16"),), progress=lines.append
         )
     assert len(lines) == said and all(f"none for --target {target}" in line for line in lines)
+
+
+def test_a_build_says_which_size_has_no_fused_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda" / "fused.txt").write_text("lstm_0_forward bf16 64 1 gather 1 256 1 8 1 name\n", encoding="utf-8")
+    monkeypatch.setattr(compiler, "_build", lambda *given: (tmp_path, None))
+    monkeypatch.setattr("rnncc.stages.build.install", lambda package, out, cache: package)
+    monkeypatch.setattr("rnncc.stages.build.nvcc.nvcc_release", lambda: ("nvcc", "release 13.0"))
+    lines: list[str] = []
+    compiler.build_package(
+        locate("lstm"),
+        tmp_path / "out",
+        target="h200",
+        problems=(Problem(64, 1, "bf16"), Problem(765, 2, "fp16")),
+        progress=lines.append,
+    )
+    (line,) = lines
+    assert "no fused kernel for this size" in line and "--target h200 --hidden 1530 --heads 2 --dtype fp16" in line

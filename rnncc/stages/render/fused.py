@@ -22,7 +22,8 @@ class StepsText:
 @dataclass(frozen=True, slots=True)
 class FusedKernelText:
     """What the template of a fused kernel prints: its symbol and family, the function and shape of that family, the
-    shape's arguments, and what was planned of it. `steps`: the header of the cell's steps."""
+    shape's arguments, and what was planned of it. `shared_relation`: of the shape's shared memory to the planned one;
+    inference has the layout of training and writes less. `steps`: the header of the cell's steps."""
 
     cell: str
     symbol: str
@@ -31,6 +32,7 @@ class FusedKernelText:
     arguments: str
     threads: int
     shared_bytes: int
+    shared_relation: str
     steps: str
 
 
@@ -56,6 +58,7 @@ def kernel_texts(plan: KernelPlan, fused: FusedKernels, scalar: str, steps: str)
             ", ".join((f"{program}_step<{scalar}>", str(fused.units), *(str(number) for number in schedule.shape))),
             schedule.threads,
             schedule.shared_bytes,
+            "<=" if program.endswith("_inference") else "==",
             steps,
         )
 

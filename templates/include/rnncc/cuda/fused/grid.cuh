@@ -8,7 +8,7 @@
 namespace rnncc {
 
 // Cycles by which a warp's pause grows after a step in which it asked in vain, and shrinks after another; the longest.
-constexpr uint32_t PAUSE_MORE = 32, PAUSE_LESS = 4, PAUSE_MOST = 4096;
+constexpr uint32_t PAUSE_MORE = 32, PAUSE_LESS = 4, PAUSE_MOST = 2048;
 
 constexpr uint32_t NOT_YET = 0xffffffffu;
 // A float as such a word; what a NaN holds is the caller's.
@@ -259,7 +259,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
         prefetch_l2(exchange_at(t + S::AHEAD) +
                         ((first_column + lane) * exchange_column + exchange_head + unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
                     min(S::UNITS, S::H - unit0) * int(sizeof(E)));
-    // Nothing can come before this block has put out its own part: polls before that would only stand in its way.
+    // Not all can come before this block has put out its own part: polls before that would only stand in its way.
     __syncthreads();
   }
   traffic.store(call.steps - 1);
