@@ -28,8 +28,8 @@ class Rates:
 
     scatter        barriers and latencies of a step
     scatter_piece  as gather_piece
-    send, local    8 bytes of each lane of a warp, of a quarter, to other blocks; to the own block
-    source, warp   a term of a sum; a warp at the barrier of all
+    send, local    8 bytes of each lane of a warp to other blocks; to the own block
+    warp           a warp at the barrier of all
 
     grid_piece     as gather_piece
     poll           a batch of lines asked for until they have come
@@ -52,12 +52,11 @@ class Rates:
     merge_2: int = 610
     merge_4: int = 2350
     merge_8: int = 2630
-    scatter: int = 1350
+    scatter: int = 1500
     scatter_piece: int = 140
-    send: int = 256
-    local: int = 170
-    source: int = 10
-    warp: int = 85
+    send: int = 59
+    local: int = 39
+    warp: int = 100
     grid_piece: int = 480
     poll: int = 770
     grid_column: int = 505

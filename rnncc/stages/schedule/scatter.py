@@ -76,15 +76,13 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     )
     require_shared(model, shared_bytes, target)
 
-    per_quarter = ceil_div(warps, 4)
     step = (
         rate.scatter
         + rate.scatter_piece * facts.pieces * owned
-        + of.product(rate) * per_quarter * of.fragments(2) * rows * pairs
+        + of.product(rate) * ceil_div(warps, 4) * of.fragments(2) * rows * pairs
         + rate.matrix * matrix_kilobytes
         + rate.spill * spilled
-        + 2 * rows * per_quarter * by(blocks, sizes, lambda c: rate.send if c > 1 else rate.local)
-        + rate.source * blocks * k_warps
+        + facts.sums * dim * k_warps * by(blocks, sizes, lambda c: rate.send if c > 1 else rate.local)
         + rate.warp * warps
     )
     return Draft(

@@ -5,6 +5,40 @@
 
 namespace rnncc {
 
+// The number range * SIZE + within, where range is a warp's and 0 <= within < SIZE is known when compiled. Divided by parts:
+// of (8 * (x & 1) + 1) % 16 / 2 nvcc 13.0 loses the / 2, and a quotient known when compiled costs nothing.
+template <int SIZE>
+struct Ranged {
+  int range, within;
+
+  RNNCC_DEVICE int value() const { return range * SIZE + within; }
+
+  template <int DIVISOR>
+  RNNCC_DEVICE int quotient() const {
+    if constexpr (SIZE % DIVISOR == 0) return range * (SIZE / DIVISOR) + within / DIVISOR;
+    else if constexpr (DIVISOR % SIZE == 0) return range / (DIVISOR / SIZE);
+    else return hidden() / DIVISOR;
+  }
+
+  template <int DIVISOR>
+  RNNCC_DEVICE Ranged remainder() const {
+    if constexpr (SIZE % DIVISOR == 0) return {0, within % DIVISOR};
+    else if constexpr (DIVISOR % SIZE == 0) return {range % (DIVISOR / SIZE), within};
+    else {
+      const int rest = hidden() % DIVISOR;
+      return {rest / SIZE, rest % SIZE};
+    }
+  }
+
+ private:
+  // The value, without what nvcc knows of its bits.
+  RNNCC_DEVICE unsigned hidden() const {
+    unsigned number = value();
+    asm("" : "+r"(number));
+    return number;
+  }
+};
+
 // ROW_WARPS × K_WARPS warps; a warp has 1/ROW_WARPS of the rows (sums of all units) and one of K_WARPS ranges of the terms
 // (operands of the block's own UNITS units).
 template <class Step_, int H_, int CTAS_, int UNITS_, int ROW_WARPS_, int K_WARPS_, int TILES_, int REGISTER_TILES_>
@@ -41,14 +75,15 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   const int row_warp = warp % S::ROW_WARPS, k_warp = warp / S::ROW_WARPS;
   const Seat seat = seat_of<S::CTAS>(call);
   const int first_unit = seat.rank * S::UNITS;
-  // Of the warp's half-tiles. Not (row_warp * ROWS + m) * 2 + i: of that nvcc 13.0 takes % 16 / 2 for % 16 where i is 1.
-  const int first_half = row_warp * (2 * S::Matrix::ROWS);
+  // The warp's half-tile i of tile m: a block of units of a sum.
+  const auto half_tile = [&](int m, int i) { return Ranged<2 * S::Matrix::ROWS>{row_warp, 2 * m + i}; };
 
   // Half-tiles are blocks of units of one sum; terms are operand by operand of the block's own units.
   typename S::Matrix matrix;
   matrix.fill(matrices, warp, [&](int pair, int m, int i) {
     const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::UNITS, k = first_unit + term % S::UNITS;
-    const int block = first_half + (2 * m + i), sum = block / (S::DIM / 8), unit = block % (S::DIM / 8) * 8 + row;
+    const auto half = half_tile(m, i);
+    const int sum = half.template quotient<S::DIM / 8>(), unit = half.template remainder<S::DIM / 8>().value() * 8 + row;
     return operand < Step::OPERANDS ? matrix8<Step, S::H>(own.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
                                     : Terms<E>{};
   });
@@ -103,14 +138,16 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
       for (int m = 0; m < S::Matrix::ROWS; ++m)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int block = first_half + (2 * m + i), sum = block / (S::DIM / 8), u = block % (S::DIM / 8);
-          const int item = n * S::BLOCKS + u % S::BLOCKS, source = seat.rank * S::K_WARPS + k_warp;
+          const int sum = half_tile(m, i).template quotient<S::DIM / 8>();
+          const auto block = half_tile(m, i).template remainder<S::DIM / 8>();
+          const int owner = block.template quotient<S::BLOCKS>();
+          const int item = n * S::BLOCKS + block.template remainder<S::BLOCKS>().value(), source = seat.rank * S::K_WARPS + k_warp;
           char* const to = parts + buffer * S::PART_BYTES + ((source * S::ITEMS + item) * Step::SUMS + sum) * 256 + lane * 8;
           const float x = acc[n][m][2 * i], y = acc[n][m][2 * i + 1];
           if constexpr (S::CTAS == 1)
             *reinterpret_cast<float2*>(to) = make_float2(x, y);
           else if (n * 8 + 2 * q < seat.columns)
-            send8(peer_address(shared_address(to), u / S::BLOCKS), peer_address(barriers + 8 * buffer, u / S::BLOCKS), x, y);
+            send8(peer_address(shared_address(to), owner), peer_address(barriers + 8 * buffer, owner), x, y);
         }
     // At the barrier above all of the block were done with what step t - 1 read and wrote.
     traffic.store(t - 1);
