@@ -131,12 +131,12 @@ inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_byt
   shared.sums = take(sums);
   shared.own = take(tables.stage_count * OWN_TILE_BYTES);
   // Weights that all fit need no room on their way.
-  const int64_t fixed = used + places + SHARED_PART * tables.product_count;
+  const int64_t fixed = used + places;
   if (fixed + WARPS * std::max(partial, round_up(staging, SHARED_PART)) + weights <= available) streamed = 0;
   shared.staging = int32_t(streamed);
   shared.warp_bytes = int32_t(round_up(std::max(partial, streamed + staging), SHARED_PART));
   shared.warps = take(WARPS * shared.warp_bytes);
-  const int64_t room = available - used - places - SHARED_PART * tables.product_count;
+  const int64_t room = available - used - places;  // a chunk of weights is a multiple of SHARED_PART
   const double fraction = weights > 0 ? std::clamp(double(room) / double(weights), 0.0, 1.0) : 1.0;
   schedule.streams = fraction < 1.0;
   each_joint([&](const StagePlan& plan, const StageInfo&, int p, JointPlan& joint) {
