@@ -36,6 +36,12 @@ int64_t divide(int64_t units, int64_t heads, int64_t columns, int scalar_bytes, 
   return is_as_quick(schedules[0], schedules[1]);
 }
 
+// Bytes of a direction on the device, and of shared memory up to what the host puts after it.
+void direction(int64_t* device, int64_t* host) {
+  *device = sizeof(Direction<Program>);
+  *host = divided(64, 1, 16, 2, 132, 1).shared.sums;
+}
+
 // Bytes of the parameter up to the second direction and to its end, as the device has it and as the host does.
 void layout(int64_t* device, int64_t* host) {
   using A = Arguments<Program>;

@@ -70,3 +70,9 @@ def test_the_host_fills_in_what_the_device_reads(library: ctypes.CDLL) -> None:
     device, host = ((ctypes.c_int64 * PARTS)() for _ in range(2))
     library.layout(device, host)
     assert list(device) == list(host) and device[0] > 0
+
+
+def test_shared_memory_begins_with_room_for_a_direction(library: ctypes.CDLL) -> None:
+    device, host = ctypes.c_int64(), ctypes.c_int64()
+    library.direction(ctypes.byref(device), ctypes.byref(host))
+    assert device.value <= host.value < device.value + 128

@@ -80,8 +80,9 @@ struct ProductPlan {
   int32_t transposed, unused;
 };
 
-// Offsets of the parts of shared memory: sums of a tile, a CTA's own tiles, and `warp_bytes` for each warp, which hold first
-// its weights on their way and (from `staging` on) its operands, then its partial sums.
+// Offsets of the parts of shared memory, which begins with the CTA's direction: sums of a tile, a CTA's own tiles, and
+// `warp_bytes` for each warp, which hold first its weights on their way and (from `staging` on) its operands, then its partial
+// sums.
 struct Shared {
   int32_t sums, own;
   int32_t warps, warp_bytes, staging, unused;
@@ -179,6 +180,15 @@ struct Direction : DirectionHeader {
   const void* matrices[at_least_one(P::tables.product_matrix_count)];
   OutputPlace finals[at_least_one(P::tables.final_count)];
 };
+
+// Its size, by the host.
+constexpr int64_t direction_bytes(const Tables& tables) {
+  return sizeof(DirectionHeader) + at_least_one(places_before(tables, tables.slot_count)) * sizeof(SlotPlace) +
+         at_least_one(tables.destination_count) * sizeof(OutputPlace) +
+         at_least_one(records_before(tables, tables.slot_count)) * sizeof(OutputPlace) +
+         at_least_one(tables.final_count) * sizeof(OutputPlace) +
+         at_least_one(tables.product_matrix_count) * sizeof(void*);
+}
 
 // Directions that a kernel can run side by side: two, where its parameter is not larger then than what every toolkit takes.
 constexpr int64_t PARAMETER_BYTES = 4096;

@@ -50,7 +50,7 @@ RNNCC_DEVICE void pack_tile(const ProductPlan* products, int head_product, const
       const int in_block = sizeof(S) == 2 ? place / GROUPS : place % UNIT_BLOCK;
       const int group = sizeof(S) == 2 ? place % GROUPS : place / UNIT_BLOCK;
       const int row = block * UNIT_BLOCK + in_block;
-      const S* matrix = static_cast<const S*>(matrices[product.matrix + row / units]);
+      const S* matrix = global<const S>(matrices[product.matrix + row / units]);
       S terms[TERMS];
 #pragma unroll
       for (int i = 0; i < TERMS; ++i) {

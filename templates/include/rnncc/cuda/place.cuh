@@ -6,18 +6,27 @@
 
 namespace rnncc {
 
+// A pointer that lay in shared memory: of those in a kernel's parameter alone the compiler knows that they are global.
+template <class T, class V>
+RNNCC_DEVICE T* global(V* pointer) {
+  __builtin_assume(__isGlobal(pointer));
+  return static_cast<T*>(pointer);
+}
+
 // A running program, in one direction. P: the generated program; S: the type of streams and weights.
 template <class P, class S>
 struct Run {
   using Program = P;
   using Scalar = S;
   const Arguments<P>& plan;
-  const Direction<P>& own;
+  const Direction<P>& own;  // in shared memory
   unsigned char* shared;
   int64_t n;  // number of the step
   int64_t t;  // its place in the tensors
   uint32_t arrived;
 
+  RNNCC_DEVICE char* images() const { return global<char>(own.images); }
+  RNNCC_DEVICE char* packed() const { return global<char>(own.packed); }
   RNNCC_DEVICE int64_t time(int64_t step) const { return own.descending ? plan.steps - 1 - step : step; }
 };
 
@@ -69,7 +78,7 @@ RNNCC_DEVICE auto address(const R& run, int64_t step, int column, int64_t unit) 
     if constexpr (info.kind == Kind::read) index = run.time(step);
     if constexpr (info.kind == Kind::stored) index = place.ring ? step & (RING - 1) : run.time(step);
     using T = decltype(element_type<slot, R>());
-    return static_cast<const T*>(place.base) + index * place.step + column * place.row + unit;
+    return global<const T>(place.base) + index * place.step + column * place.row + unit;
   }
 }
 
@@ -81,7 +90,7 @@ RNNCC_DEVICE float load(const R& run, int column, int64_t unit) {
     const SlotPlace& place = place_of<slot>(run);
     const bool beyond = info.kind == Kind::previous ? run.n == 0 : run.n >= run.plan.steps - 1;
     const float* inside = address<info.link>(run, info.kind == Kind::previous ? run.n - 1 : run.n + 1, column, unit);
-    return *(beyond ? static_cast<const float*>(place.base) + column * place.row + unit : inside);
+    return *global<const float>(beyond ? static_cast<const float*>(place.base) + column * place.row + unit : inside);
   } else {
     return to_float(*address<slot>(run, run.n, column, unit));
   }
@@ -89,7 +98,7 @@ RNNCC_DEVICE float load(const R& run, int column, int64_t unit) {
 
 template <class T>
 RNNCC_DEVICE void put(const OutputPlace& place, int64_t t, int column, int64_t unit, float value) {
-  if (place.base) static_cast<T*>(place.base)[t * place.step + column * place.row + unit] = from_float<T>(value);
+  if (place.base) global<T>(place.base)[t * place.step + column * place.row + unit] = from_float<T>(value);
 }
 
 template <int image, int slot, class R>
@@ -100,7 +109,7 @@ RNNCC_DEVICE void put_images(const R& run, int column, int64_t unit, float value
       const ImagePlace& place = run.plan.image_places[image];
       int64_t at = unit;
       if (place.blocks > 1) at = unit / place.depth * place.padded + unit % place.depth;
-      char* row = run.own.images + place.offset + (run.n & (RING - 1)) * run.plan.image_step + column * run.plan.image_row;
+      char* row = run.images() + place.offset + (run.n & (RING - 1)) * run.plan.image_step + column * run.plan.image_row;
       reinterpret_cast<S*>(row)[at] = from_float<S>(value);
     }
     put_images<image + 1, slot>(run, column, unit, value);
@@ -121,7 +130,7 @@ template <int slot, class R>
 RNNCC_DEVICE void put_home(const R& run, int column, int64_t unit, float value) {
   const SlotPlace& place = place_of<slot>(run);
   const int64_t index = place.ring ? run.n & (RING - 1) : run.t;
-  static_cast<float*>(place.base)[index * place.step + column * place.row + unit] = value;
+  global<float>(place.base)[index * place.step + column * place.row + unit] = value;
 }
 
 // The value of a stored slot at the present step, to where other threads read it before the loop ends.

@@ -25,9 +25,8 @@ class ArgumentBuffer {
     products = take<ProductPlan>(t.product_count);
     dims = take<int64_t>(t.dim_count);
     constants = take<float>((at_least_one(t.constant_count) + 1) / 2 * 2);
-    const size_t common = used_;
-    directions.push_back(take_direction(t));
-    if (most_directions(common, used_ - common) > 1) directions.push_back(take_direction(t));
+    const int count = most_directions(used_, direction_bytes(t));
+    for (int d = 0; d < count; ++d) directions.push_back(take_direction(t));
   }
   void* data() { return bytes_.data(); }
 

@@ -100,8 +100,8 @@ inline void plan_products(Schedule& schedule, const Tables& tables, int s, const
   }
 }
 
-// Lays out shared memory: sums, own tiles, the warps' parts, places of chunks, then weights as far as they fit, the same
-// fraction of every warp's share of every joint. What is not weights may be more than is available.
+// Lays out shared memory: the CTA's direction, sums, own tiles, the warps' parts, places of chunks, then weights as far as they
+// fit, the same fraction of every warp's share of every joint. What is not weights may be more than is available.
 inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_bytes, int available) {
   int64_t sums = 0, partial = 128, staging = 0, streamed = 0, places = 0, weights = 0, used = 0;
   const auto each_joint = [&](const auto& visit) {
@@ -127,15 +127,16 @@ inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_byt
     return int32_t(at);
   };
   Shared& shared = schedule.shared;
+  take(direction_bytes(tables));
   shared.sums = take(sums);
   shared.own = take(tables.stage_count * OWN_TILE_BYTES);
   // Weights that all fit need no room on their way.
-  const int64_t fixed = used + places + SHARED_PART * tables.product_count;
+  const int64_t fixed = used + places;
   if (fixed + WARPS * std::max(partial, round_up(staging, SHARED_PART)) + weights <= available) streamed = 0;
   shared.staging = int32_t(streamed);
   shared.warp_bytes = int32_t(round_up(std::max(partial, streamed + staging), SHARED_PART));
   shared.warps = take(WARPS * shared.warp_bytes);
-  const int64_t room = available - used - places - SHARED_PART * tables.product_count;
+  const int64_t room = available - used - places;  // a chunk of weights is a multiple of SHARED_PART
   const double fraction = weights > 0 ? std::clamp(double(room) / double(weights), 0.0, 1.0) : 1.0;
   schedule.streams = fraction < 1.0;
   each_joint([&](const StagePlan& plan, const StageInfo&, int p, JointPlan& joint) {
