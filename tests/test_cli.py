@@ -338,8 +338,8 @@ def test_verify_compares_every_gradient() -> None:
 def test_verify_fails_where_the_op_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     from rnncc import verify
 
-    def wrong(*_: Any, **__: Any) -> list[verify.Row]:
-        return [verify.Row("output", "float64", float("nan"), 1e-10)]
+    def wrong(*_: Any, **__: Any) -> verify.Report:
+        return verify.Report((verify.Row("output", "float64", float("nan"), 1e-10),))
 
     monkeypatch.setattr(verify, "verify", wrong)
     result = run("verify", "elman")
