@@ -242,22 +242,6 @@ def test_cells_lists_every_shipped_cell() -> None:
     assert len(lines) == len(rows) + 1
 
 
-def test_env_tells_what_is_here() -> None:
-    import torch
-
-    found = json.loads(run("env", "--json").stdout)
-    assert found["torch"]["version"] == torch.__version__
-    assert set(found) >= {"rnncc", "python", "cxx", "ninja", "nvcc", "cpu", "cache", "advice"}
-    assert run("env").exit_code == 0
-
-
-def test_env_says_how_to_get_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "/no/such/compiler")
-    found = json.loads(run("env", "--json").stdout)
-    assert found["cxx"] is None
-    assert any("CXX" in line for line in found["advice"])
-
-
 def test_an_existing_file_goes_before_a_shipped_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert locate("lstm") == cells_dir() / "lstm.rnn"

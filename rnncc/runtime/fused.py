@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .inputs import autocast_dtype
+from .settings import compiles_at_first_use
 from .spec import CellSpec, SegmentSpec, Sizes
 
 # dtype -> what the index of kernels calls it, and what rnncc does
@@ -71,7 +72,9 @@ os.register_at_fork(after_in_child=_LOCKS.clear)
 
 
 def attach(directory: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> None:
-    """What the package in `directory` has, by its `_rnncc.json`. An index that cannot be read is one of no kernels."""
+    """What the package in `directory` has, by its `_rnncc.json`. An index that cannot be read is one of no kernels.
+    Raises ValueError for a setting that means nothing, on any machine: it would be one on a GPU."""
+    compiles_at_first_use()
     index = directory / "cuda" / "fused.txt"
     _STATE.library, _STATE.about, _STATE.lines, _STATE.readable = library, about, [], True
     try:
@@ -191,12 +194,10 @@ def _needless(wanted: Wanted) -> str | None:
 
 def _kept_from_compiling() -> str:
     """What keeps a kernel from being compiled here, or nothing. Raises ValueError for a setting that means nothing."""
-    setting = os.environ.get("RNNCC_COMPILE", "").strip()
-    if setting not in ("", "0", "1"):
-        raise ValueError(f"RNNCC_COMPILE is '{setting}': set it to 0 or 1, or not at all")
+    compiles = compiles_at_first_use()
     stem = _STATE.about["stem"]
     instead = f"`rnncc build {stem} --hidden … --heads … --dtype …` makes a package with fused ones"
-    if setting == "0":
+    if not compiles:
         return f"RNNCC_COMPILE=0 keeps a fused one from being compiled; {instead}"
     try:
         compiler = importlib.import_module("rnncc.compiler")

@@ -60,6 +60,7 @@ def spied(library: ctypes.CDLL, cache: Path, tmp_path: Path, monkeypatch: pytest
     found: Any = Spied(library)
     fused.attach(tmp_path, found, {"source": text, "stem": "lstm", "code": own_code(), "fused": {"lstm_0": ""}})
     yield found
+    monkeypatch.delenv("RNNCC_COMPILE", raising=False)
     fused.attach(tmp_path, found, {})
 
 

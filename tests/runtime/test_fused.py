@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import rnncc
 from rnncc.runtime import fused
 from rnncc.stages.build.nvcc import nvcc_release
 from tests.runtime.first_use import wanted
@@ -81,6 +82,12 @@ def test_the_setting(spied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RNNCC_COMPILE", "no")
     with pytest.raises(ValueError, match="RNNCC_COMPILE is 'no'"):
         fused.settle(wanted())
+
+
+def test_the_setting_is_read_on_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNNCC_COMPILE", "2")
+    with pytest.raises(ValueError, match="RNNCC_COMPILE is '2': set it to 0 or 1"):
+        rnncc.load("elman")
 
 
 @pytest.mark.parametrize("what", ["nothing", "a bare folder", "another module", "one that fails", "an older rnncc"])
