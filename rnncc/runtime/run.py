@@ -107,7 +107,7 @@ def refuse_forward_mode() -> None:
     if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
         raise NotImplementedError(
             "forward-mode automatic differentiation (torch.func.jvp, dual tensors) is not supported; "
-            "backend='reference' supports it"
+            "backend='reference' supports it, without recurrent_gradient_clip"
         )
 
 
