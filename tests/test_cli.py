@@ -64,6 +64,12 @@ def test_new_writes_a_cell_without_faults(tmp_path: Path, name: str, file: str, 
     assert json.loads(checked.stdout)["files"][0]["diagnostics"] == []
 
 
+def test_new_says_what_a_shipped_name_means(tmp_path: Path) -> None:
+    said = run("new", tmp_path / "LSTM").stderr
+    assert f"'LSTM' alone still means the cell that rnncc ships; this one is '{tmp_path / 'LSTM.rnn'}'" in said
+    assert not run("new", tmp_path / "lstm2").stderr
+
+
 def test_new_overwrites_nothing(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
     result = run("new", path)
