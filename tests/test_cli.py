@@ -241,7 +241,7 @@ def test_infinite_numbers_are_valid_json() -> None:
 
 
 def test_cells_lists_every_shipped_cell() -> None:
-    rows = json.loads(run("cells", "--json").stdout)
+    rows = json.loads(run("cells", "--json").stdout)["cells"]
     assert [row["file"] for row in rows] == [path.stem for path in shipped_cells()]
     assert all(row["citation"] and row["kinds"] for row in rows)
     lines = run("cells").stdout.splitlines()

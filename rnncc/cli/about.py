@@ -41,7 +41,7 @@ def cells(as_json: bool) -> None:
 
     rows = [row for path in shipped_cells() for row in catalogue(read_source(path))]
     if as_json:
-        print_json([asdict(row) for row in rows])
+        print_json({"cells": [asdict(row) for row in rows]})
         return
     lines = [(row.file, row.cell, row.kinds, str(row.phases), row.citation) for row in rows]
     click.echo(table(("name", "cell", "class", "phases", "source"), lines))
