@@ -217,7 +217,8 @@ class RecurrentLayer(RecurrentModule):
             )
             lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")
             if kernels is not None and tensor.is_cuda:
-                kernel = fused.describe(cell, segment, self._sizes[0], like.dtype, like.get_device())
+                directions = 2 if self.bidirectional else 1
+                kernel = fused.describe(cell, segment, self._sizes[0], directions, like.dtype, like.get_device())
                 lines.append(f"  {segment.name}: {kernel}")
             if kernels is not None:
                 kept = [kept_bytes(segment, self._sizes[0], like, recompute=mode) for mode in (False, True)]

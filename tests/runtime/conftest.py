@@ -69,4 +69,4 @@ def on_gpu(spied: Spied, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`prepare` for the LSTM, as if the CPU's tensors were on a GPU."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    return lambda x: fused.prepare(CELL, CELL.segments[0], x, SIZES)
+    return lambda x, directions=1: fused.prepare(CELL, CELL.segments[0], x, SIZES, directions)

@@ -48,6 +48,42 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
     assert fused.explain(wanted(capability=(10, 0)), "no nvcc").startswith("alternating")
 
 
+@pytest.fixture
+def quick_nvcc(spied: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that makes empty files: what is compiled is never run here."""
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo "release 0" && exit 0\n'
+        'while [ $# -gt 0 ]; do [ "$1" = -o ] && : > "$2"; shift; done\n'
+    )
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+def test_both_directions_get_kernels_for_the_heads_of_both(
+    quick_nvcc: None, capfd: pytest.CaptureFixture[str], cache: Path
+) -> None:
+    """Those of 6 heads fill a GPU: of 12 side by side, the same kernels would run half after the other half."""
+    pair = wanted(128, heads=6, directions=2)
+    assert fused.settle(wanted(128, heads=6)) == ("", False)
+    assert fused.explain(pair, None).startswith("fused (forward gather, backward scatter), made for one direction: the")
+    assert fused.settle(pair) == ("", False)
+    assert "compiling LSTM for 6 and 12 heads of 128 units, bf16, sm_90a" in capfd.readouterr().err
+    assert {line.heads for line in fused._STATE.lines} == {6, 12}
+    assert fused.explain(pair, "").endswith("made for 6 heads of 128 units in both directions, bfloat16")
+    lines = [line for path in cache.glob("packages/*/lstm/cuda/fused.txt") for line in path.read_text().splitlines()]
+    blocks = {tuple(line.split()[3:6]) for line in lines if line.startswith("lstm_0_backward bf16 128 ")}
+    assert {("6", "scatter", "8"), ("12", "scatter", "4")} <= blocks
+
+
+def test_where_both_directions_fit_no_launch_there_are_kernels_for_one(quick_nvcc: None) -> None:
+    pair = wanted(2048, heads=1, directions=2)
+    assert fused.settle(pair) == ("", False)
+    assert {line.heads for line in fused._STATE.lines} == {1}
+    families = "forward grid, backward grid"
+    assert fused.explain(pair, "") == f"fused ({families}), made for 1 head of 2048 units in both directions, bfloat16"
+
+
 @needs_nvcc
 def test_what_fits_nowhere_is_said(spied: Any, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):  # planned, then known
