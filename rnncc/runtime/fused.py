@@ -60,6 +60,7 @@ class _Line:
     units: int
     heads: int
     family: str
+    name: str
     capability: tuple[int, int] | None
 
 
@@ -161,13 +162,45 @@ def _compile(wanted: Wanted) -> str:
 
 
 def describe(
-    cell: CellSpec, segment: SegmentSpec, sizes: Sizes, directions: int, dtype: torch.dtype, device: int
-) -> str:
-    """Which kernel runs a loop on a GPU, and why."""
+    cell: CellSpec,
+    segment: SegmentSpec,
+    sizes: Sizes,
+    directions: int,
+    dtype: torch.dtype,
+    device: int,
+    columns: int | None,
+) -> list[str]:
+    """Which kernels there are for a loop on a GPU, and why; which of them a batch of so many columns takes."""
     heads, width = sizes["num_heads"], segment.states[0].width(sizes)
     capability = torch.cuda.get_device_capability(device)
     settled = _STATE.settled.get((segment.name, width, heads, directions, dtype, device))
-    return explain(Wanted(cell, segment.name, width // heads, heads, dtype, capability, directions), settled)
+    wanted = Wanted(cell, segment.name, width // heads, heads, dtype, capability, directions)
+    lines = [explain(wanted, settled)]
+    if _families(wanted, None):
+        lines += [] if columns is None else [f"a batch of {columns}: {chosen(wanted, columns, device)}"]
+        lines.append("tensors whose rows do not all begin at multiples of 16 bytes: alternating")
+    return lines
+
+
+def chosen(wanted: Wanted, columns: int, device: int) -> str:
+    """`forward gather, backward scatter, without gradients gather`: of the kernels that there are now, those that run
+    so many batch columns. Raises RuntimeError where the GPU cannot be asked."""
+    found = []
+    library = _STATE.library
+    assert library is not None
+    for program, words in (("forward", "forward"), ("backward", "backward"), ("inference", "without gradients")):
+        text = ctypes.create_string_buffer(1024)
+        launches = library.rnncc_choose_kernel(
+            f"{wanted.segment}_{program}".encode(), _DTYPES[wanted.dtype][0].encode(), ctypes.c_int64(wanted.units),
+            ctypes.c_int64(wanted.heads), ctypes.c_int64(columns), wanted.directions, device,
+            text, ctypes.c_int64(len(text)),
+        )  # fmt: skip
+        if launches < 0:
+            raise RuntimeError(f"which kernel runs {columns} batch columns: {text.value.decode()}")
+        name = text.value.decode()
+        family = next((line.family for line in _STATE.lines if line.name == name), "alternating")
+        found.append(f"{words} {family}" + (" in two launches" if launches == 2 else ""))
+    return ", ".join(found)
 
 
 def explain(wanted: Wanted, settled: str | None) -> str:
@@ -245,9 +278,9 @@ def _read(path: Path, capability: tuple[int, int] | None) -> list[_Line]:
     """An index, as the library reads it (index.h). Raises OSError, ValueError where it cannot be read."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        program, dtype, units, heads, family, blocks, threads, shared_bytes, columns, pass_ns, _ = text.split()
+        program, dtype, units, heads, family, blocks, threads, shared_bytes, columns, pass_ns, name = text.split()
         positive = map(int, (units, heads, blocks, threads, columns, pass_ns))
         if min(positive) < 1 or int(shared_bytes) < 0 or not text.endswith("\n"):
             raise ValueError(f"{path}: {text}")
-        lines.append(_Line(program, dtype, int(units), int(heads), family, capability))
+        lines.append(_Line(program, dtype, int(units), int(heads), family, name, capability))
     return lines

@@ -10,7 +10,7 @@ import torch
 
 import rnncc
 from rnncc import verify
-from tests.cuda.harness import kernels_of
+from tests.cuda.harness import Packages, kernels_of, launches_of
 
 
 @pytest.mark.gpu
@@ -45,3 +45,23 @@ def test_a_missing_kernel_is_compiled_at_first_use(
     ours = layer(x)[0]
     for other in (reference, captured):
         assert verify.relative_error(ours.double(), other.double()) <= verify.BOUNDS[torch.bfloat16]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["one", "both"])
+@pytest.mark.parametrize(("units", "columns"), [(64, 16), (768, 16), (768, 64), (768, 300)])
+def test_explain_says_which_kernels_a_batch_takes(
+    units: int, columns: int, bidirectional: bool, packages: Packages
+) -> None:
+    layer = packages("lstm").LSTM(8, units, bidirectional=bidirectional, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(5, columns, 8, device="cuda", dtype=torch.bfloat16)
+    names = launches_of(lambda: layer(x)[0].sum().backward())
+    with torch.no_grad():
+        names += launches_of(lambda: layer(x))
+    families, expected = packages.families("lstm"), []
+    for program, words in (("forward", "forward"), ("backward", "backward"), ("inference", "without gradients")):
+        own = [name for name in names if name.startswith(f"lstm_0_{program}_")]
+        family = families[own[0]] if own else "alternating"
+        expected.append(f"{words} {family}" + (" in two launches" if len(own) == 2 else ""))
+    assert f"    a batch of {columns}: {', '.join(expected)}" in layer.explain(batch_size=columns).splitlines()
+    assert "a batch of" not in layer.explain()

@@ -155,10 +155,12 @@ def test_a_layer_explains_what_autocast_runs(autocast: None, monkeypatch: pytest
         weight = torch.empty(256, 8, device="cuda")
     monkeypatch.setattr(layer, "parameters", lambda: iter([weight]))
     monkeypatch.setattr(layer, "_choose", lambda x: (object(), "one launch a loop"))
-    described = SimpleNamespace(describe=lambda *given: f"runs {given[4]} on {given[5]}")
+    described = SimpleNamespace(describe=lambda *given: [f"runs {given[4]} on {given[5]}", f"batch {given[6]}"])
     monkeypatch.setitem(type(layer).explain.__globals__, "fused", described)  # the package has a runtime of its own
-    text = layer.explain()
-    assert "lstm_0: runs torch.float16 on 0" in text
+    text = layer.explain(32)
+    assert "lstm_0: runs torch.float16 on 0\n    batch 32\n" in text
+    with pytest.raises(ValueError, match="batch_size must be greater than zero"):
+        layer.explain(batch_size=0)
     kept = re.compile(r"keeps (\d+) bytes")
     torch.set_autocast_enabled("cuda", False)
     without = layer.explain()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,6 +83,28 @@ def test_where_both_directions_fit_no_launch_there_are_kernels_for_one(quick_nvc
     assert {line.heads for line in fused._STATE.lines} == {1}
     families = "forward grid, backward grid"
     assert fused.explain(pair, "") == f"fused ({families}), made for 1 head of 2048 units in both directions, bfloat16"
+
+
+def test_a_batch_is_run_by_what_the_library_chooses(spied: Any, tmp_path: Path) -> None:
+    text = ctypes.create_string_buffer(1024)
+    given = (b"lstm_0_forward", b"bf16", *map(ctypes.c_int64, (64, 1, 16)), 1, 0, text, ctypes.c_int64(1024))
+    # No kernels of that size, or no GPU to ask about them.
+    assert spied.library.rnncc_choose_kernel(*given) == (0 if torch.cuda.is_available() else -1)
+    assert bool(text.value) is not torch.cuda.is_available()
+
+    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda" / "fused.txt").write_text(GOOD, encoding="utf-8")
+    asked: list[tuple[Any, ...]] = []
+
+    def choose(program: bytes, dtype: bytes, units: Any, heads: Any, columns: Any, directions: int, *rest: Any) -> int:
+        asked.append((program, dtype, units.value, heads.value, columns.value, directions, rest[0]))
+        rest[1].value = b"lstm_0_forward_bf16_64_grid" if program == b"lstm_0_forward" else b""
+        return 2 if program == b"lstm_0_forward" else 0
+
+    fused.attach(tmp_path, SimpleNamespace(rnncc_choose_kernel=choose), fused._STATE.about)  # type: ignore[arg-type]
+    said = fused.chosen(wanted(heads=3, directions=2), 16, 1)
+    assert said == "forward grid in two launches, backward alternating, without gradients alternating"
+    assert asked[0] == (b"lstm_0_forward", b"bf16", 64, 3, 16, 2, 1) and len(asked) == 3
 
 
 @needs_nvcc
