@@ -181,7 +181,7 @@ def page() -> str:
         str({name: tuple(parameter.shape) for name, parameter in layer.named_parameters()}),
     ]
     ((cell, _),) = front(source)
-    rows = verify.verify(package.MyCell, cell, dtypes=(torch.float64,))
+    rows = verify.verify(package.MyCell, cell, dtypes=(torch.float64,)).rows
     lines = [f"{row.quantity:8} {'ok' if row.error < 1e-12 else row.error}" for row in rows]
     return "\n".join(
         [

@@ -133,10 +133,10 @@ class Cache:
 
     def build(self, key: str, stem: str, make: Callable[[Path], None], progress: Progress | None = None) -> Path:
         """The package of that key, made once however many processes ask: `make` fills the folder it is given."""
+        limit_bytes()  # what cannot be read is said before the work, also where there is none
         found = self.package(key)
         if found is not None:
             return found
-        limit_bytes()  # what cannot be read is said before the work
         with self.lock(key, progress):
             found = self.package(key)
             if found is not None:

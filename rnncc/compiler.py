@@ -230,14 +230,14 @@ def compile_fused(
     stem: str,
     shaping: Shaping,
     cell: str,
-    size: tuple[int, int, str],
+    sizes: Sequence[tuple[int, int, str]],
     capability: tuple[int, int],
     code: str,
 ) -> tuple[Path | None, str]:
-    """Fused kernels of one cell of a text for `size`, (units of a head, heads, dtype), on a GPU of that compute
-    capability: the folder with `fused.txt` and cubins, or None and why there is none. Found in the cache, or compiled
-    now. A package in use calls it (rnncc/runtime/fused.py); `code` is that of the rnncc which built it, since kernels
-    must take what its library gives.
+    """Fused kernels of one cell of a text for `sizes`, (units of a head, heads, dtype) and alike but in heads, on a
+    GPU of that compute capability: the folder with `fused.txt` and cubins, or None and why there is none. Found in the
+    cache, or compiled now. A package in use calls it (rnncc/runtime/fused.py); `code` is that of the rnncc which built
+    it, since kernels must take what its library gives.
 
     Raises:
         RnnccError: RNN602 where nvcc failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without nvcc.
@@ -250,7 +250,7 @@ def compile_fused(
 
     if code != own_code():
         return None, f"another rnncc than this one ({VERSION}) built the package: build it again"
-    problem, architecture = Problem(*size), architecture_of(*capability)
+    problems, architecture = tuple(Problem(*size) for size in sizes), architecture_of(*capability)
     target = gpu(architecture)
     if target is None:
         return None, f"no kernels are planned for GPUs of {architecture}"
@@ -262,11 +262,13 @@ def compile_fused(
         from rnncc.stages.render import render_fused
 
         plan = next(_plan(checked) for checked, _ in front(source, shaping) if checked.name == cell)
-        return render_fused(plan, fused_kernels(plan, (problem,), target))
+        return render_fused(plan, fused_kernels(plan, problems, target))
 
-    heads = f"{problem.heads} head{'s' if problem.heads > 1 else ''} of {problem.units} units"
+    problem, most = problems[0], problems[-1].heads
+    numbers = " and ".join(str(problem.heads) for problem in problems)
+    heads = f"{numbers} head{'s' if most > 1 else ''} of {problem.units} units"
     folder = build_kernels(
-        first_key(text.encode(), f"{stem}.{cell}", nvcc, None, shaping, (problem,)),
+        first_key(text.encode(), f"{stem}.{cell}", nvcc, None, shaping, problems),
         cell.lower(),
         f"{cell} for {heads}, {problem.dtype}, {architecture}",
         produce,

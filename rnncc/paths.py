@@ -34,6 +34,12 @@ def shipped_cells() -> tuple[Path, ...]:
     return tuple(sorted(cells_dir().glob("*" + SUFFIX)))
 
 
+def shipped_cell(name: str) -> Path | None:
+    """The file of the shipped cell that a name such as `lstm` or `LSTM` means."""
+    path = cells_dir() / (name.lower() + SUFFIX)
+    return path if name.isidentifier() and path.is_file() else None
+
+
 def locate(name_or_path: str | Path) -> Path:
     """The file meant by a path, or by a shipped cell's name such as `lstm`. An existing file goes before a name, and a
     name before a folder: after `rnncc build lstm` there is a folder lstm, the built package.
@@ -44,10 +50,9 @@ def locate(name_or_path: str | Path) -> Path:
     if path.is_file():
         return path
     text = str(name_or_path)
-    if text.isidentifier():
-        shipped = cells_dir() / (text.lower() + SUFFIX)
-        if shipped.is_file():
-            return shipped
+    shipped = shipped_cell(text)
+    if shipped is not None:
+        return shipped
     if path.exists():
         # Reading it says what is wrong with it.
         return path

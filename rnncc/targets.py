@@ -37,9 +37,12 @@ def architectures(target: str) -> tuple[str, ...]:
 def planned(target: str) -> Target | None:
     """The GPU that plans are made for: a name or an architecture; `auto`: the first GPU present, if there is one.
 
-    Raises RnnccError (RNN606) for a GPU whose sizes are not known here.
+    Raises RnnccError (RNN606) for several, and for a GPU whose sizes are not known here.
     """
     name = target.strip().lower()
+    if "," in name:
+        message = f"a plan is for one GPU, and '{name}' names several"
+        raise RnnccError(Diagnostic("RNN606", message, help="name one: `--target h200`"))
     if name == "auto":
         return next((known for architecture in present() if (known := gpu(architecture))), None)
     found = gpu(name)

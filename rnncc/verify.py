@@ -98,6 +98,29 @@ class Row:
         return self.bound > WEAK
 
 
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """Of the `of` steps of all columns and cases in a 16-bit dtype, those at which rounding may turn a relu, comparison
+    or spike over, because no inputs were found with which it does not."""
+
+    dtype: str
+    steps: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was compared, by dtype and quantity, and the dtypes with steps that hang on rounding."""
+
+    rows: tuple[Row, ...]
+    undecided: tuple[Undecided, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every error is within its bound."""
+        return all(row.passed for row in self.rows)
+
+
 def problem_sizes(cell: Cell, num_heads: int = 1) -> dict[str, int]:
     """I, H and every dim: small sizes that meet the cell's constraints, I different from H where they allow it.
 
@@ -145,9 +168,10 @@ def relative_error(ours: Tensor, expected: Tensor) -> float:
 
 def verify(
     layer_class: Any, cell: Cell, *, device: str = "cpu", dtypes: tuple[torch.dtype, ...] = tuple(BOUNDS)
-) -> list[Row]:
+) -> Report:
     """Compare `layer_class` (a layer of a built package) with the reference of `cell` over its cases and dtypes."""
     rows: list[Row] = []
+    undecided: list[Undecided] = []
     for dtype in dtypes:
         worst: dict[str, float] = {}
         cases = [case for case in cases_of(cell) if case.runs_in_half or dtype not in HALF]
@@ -162,13 +186,15 @@ def verify(
         # An eager loop this far off follows other trajectories (a spike more or less), and so do all its gradients.
         most = max(allowed.values(), default=0.0)
         name = str(dtype).removeprefix("torch.")
+        if steps := sum(problem.undecided for problem in problems):
+            undecided.append(Undecided(name, steps, sum(case.steps * case.columns for case in cases)))
         for quantity, error in worst.items():
             bound, eager = BOUNDS[dtype], most if 2 * most > WEAK else allowed.get(quantity, 0.0)
             # Where the eager loop is off by infinity, or by no number, it excuses nothing.
             if not error <= bound and isfinite(eager):
                 bound = max(bound, 2 * eager)
             rows.append(Row(quantity, name, error, bound))
-    return rows
+    return Report(tuple(rows), tuple(undecided))
 
 
 def _keep_worst(worst: dict[str, float], found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -201,6 +227,7 @@ class _Problem:
         ).to(device)
         self.states = [state for state in cell.states if state.delay_of is None]
         self.parameters: dict[str, Tensor] = self.layer.gate_parameters(0, reverse=case.reverse)
+        self.undecided = 0
         self.inputs, self.initial = self._decided(draw) if dtype in HALF else self._drawn(draw)
         self.masks: dict[str, Tensor] = {}
         if case.masked:
@@ -225,13 +252,14 @@ class _Problem:
 
     def _decided(self, draw: Draw) -> tuple[Named, Named]:
         """The same in 16 bits, where rounding might turn a relu or a spike over, and with it the gradients: steps at
-        which that could be are drawn again, as long as there are any, at most ROUNDS times. What is verified has no
-        part in the choice."""
+        which that could be are drawn again, as long as there are any, at most ROUNDS times; `undecided` counts those
+        that are left. What is verified has no part in the choice."""
         inputs, initial = self._drawn(draw)
         found = branches(self.cell)
-        for _ in range(ROUNDS if found else 0):
+        for drawn in range(ROUNDS + 1 if found else 0):
             again = self._undecided(inputs, initial, found).to(inputs["x"].device)
-            if not again.any():
+            self.undecided = int(again.sum())
+            if not self.undecided or drawn == ROUNDS:
                 break
             others, first = self._drawn(draw)
             inputs = {name: torch.where(again[..., None], others[name], value) for name, value in inputs.items()}

@@ -211,6 +211,16 @@ def test_the_limit_may_have_a_unit(text: str, expected: int, monkeypatch: pytest
     assert limit_bytes() == expected
 
 
+def test_a_limit_that_cannot_be_read_is_said_also_where_nothing_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cache, "package", lambda *_: tmp_path)
+    monkeypatch.setenv("RNNCC_CACHE_LIMIT", "a lot")
+    with pytest.raises(RnnccError) as caught:
+        Cache(tmp_path).build("key", "toy", lambda _: pytest.fail("began"))
+    assert caught.value.diagnostics[0].code == "RNN607"
+
+
 def test_a_lock_that_cannot_be_opened_is_a_diagnostic(tmp_path: Path) -> None:
     (tmp_path / "locks" / "name.lock").mkdir(parents=True)
     with pytest.raises(RnnccError) as caught, Cache(tmp_path).lock("name"):

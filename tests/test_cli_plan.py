@@ -35,6 +35,11 @@ def test_explain_says_what_rules_a_family_out() -> None:
     assert {"registers", "shared memory"} <= {limit["name"] for limit in gather["limits"]}
 
 
+def test_a_family_may_be_for_many_columns_alone() -> None:
+    words = run("explain", "lstm", "--target", "h200", "--hidden", "768").stdout
+    assert "gather, scope cluster: any columns" in words and "not gather for 16 columns: " in words
+
+
 def test_explain_without_a_size_has_no_plan() -> None:
     plain = run("explain", "elman", "--json")
     assert json.loads(plain.stdout)["family"] is None
@@ -46,6 +51,7 @@ def test_explain_without_a_size_has_no_plan() -> None:
     assert run("explain", "elman", "--hidden", "0").exit_code == 2
     assert run("explain", "elman", "--hidden", "768", "--heads", "7", "--target", "h200").exit_code == 2
     assert "RNN606" in run("explain", "elman", "--hidden", "768", "--target", "abacus").stderr
+    assert "a plan is for one GPU" in run("explain", "elman", "--hidden", "768", "--target", "h200,b200").stderr
 
 
 def test_show_of_a_schedule_is_for_a_size() -> None:

@@ -33,7 +33,7 @@ def test_verify_compares_the_gradient_of_a_learned_start_and_of_what_is_passed_i
             found: dict[str, Any] = super().gate_parameters(*arguments, **keywords)
             return found | ({"h0": None} if keywords.get("grad") else {})
 
-    right, wrong = (verify.verify(made, cell, dtypes=(torch.float64,)) for made in (module.Learned, Wrong))
+    right, wrong = (verify.verify(made, cell, dtypes=(torch.float64,)).rows for made in (module.Learned, Wrong))
     assert {"d_h0", "d_hx.h"} <= {row.quantity for row in right}
     assert [row.quantity for row in right if not row.passed] == []
     assert [row.quantity for row in wrong if not row.passed] == ["d_h0"]
@@ -66,7 +66,7 @@ def test_verify_fails_where_only_one_kind_of_call_is_wrong(wrong: str) -> None:
             return output * (2 if found[wrong] else 1), final
 
     cell = front(Source("elman.rnn", GOOD))[0][0]
-    assert not all(row.passed for row in verify.verify(Wrong, cell, dtypes=(torch.float64,)))
+    assert not verify.verify(Wrong, cell, dtypes=(torch.float64,)).passed
 
 
 def test_in_16_bits_rounding_turns_no_relu_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +86,26 @@ def test_in_16_bits_rounding_turns_no_relu_over(monkeypatch: pytest.MonkeyPatch)
             output, final = super().forward(input, hx, **options)
             return output * 1.05, final
 
-    right, wrong = (verify.verify(made, cell, dtypes=(torch.bfloat16,)) for made in (module.nn_RNN_relu, Wrong))
+    right, wrong = (verify.verify(made, cell, dtypes=(torch.bfloat16,)).rows for made in (module.nn_RNN_relu, Wrong))
     assert [row.quantity for row in right if not row.passed] == []
     assert {"output", "d_x", "d_W_h", "d_R_h", "d_b_h"} <= {row.quantity for row in wrong if not row.passed}
+
+
+def test_steps_that_stay_undecided_are_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    ((cell, _),) = front(read_source(locate("nn_rnn_relu")))
+    layer_class, case = rnncc.load("nn_rnn_relu").nn_RNN_relu, verify.Case(7, 3)
+    monkeypatch.setattr(verify, "CASES", (case,))
+    assert verify.verify(layer_class, cell, dtypes=(torch.bfloat16,)).undecided == ()
+    monkeypatch.setattr(verify, "ROUNDS", 0)
+    problem = verify._Problem(layer_class, cell, case, torch.bfloat16, "cpu")
+    left = int(problem._undecided(problem.inputs, problem.initial, branches(cell)).sum())
+    report = verify.verify(layer_class, cell, dtypes=(torch.float32, torch.bfloat16))
+    assert report.undecided == (verify.Undecided("bfloat16", left, 21),) and left > 0
+    monkeypatch.setattr(verify, "verify", lambda *_, **__: report)
+    shown = (run("verify", *options, "nn_rnn_relu").stdout for options in ((), ("-q",)))
+    assert all(f"rounding to bfloat16 may decide {left} of 21 steps" in text for text in shown)
+    said = json.loads(run("verify", "nn_rnn_relu", "--json").stdout)
+    assert said["undecided"] == [{"dtype": "bfloat16", "steps": left, "of": 21}]
 
 
 def test_branches_are_what_relus_comparisons_and_spikes_look_at() -> None:
@@ -99,8 +116,8 @@ def test_branches_are_what_relus_comparisons_and_spikes_look_at() -> None:
 
 
 def test_verify_calls_weak_what_hardly_proves_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [verify.Row("output", "bfloat16", 0.3, 0.5), verify.Row("h_n", "bfloat16", 0.01, 0.02)]
-    monkeypatch.setattr(verify, "verify", lambda *_, **__: rows)
+    rows = (verify.Row("output", "bfloat16", 0.3, 0.5), verify.Row("h_n", "bfloat16", 0.01, 0.02))
+    monkeypatch.setattr(verify, "verify", lambda *_, **__: verify.Report(rows))
     shown = run("verify", "elman").stdout
     assert "weak: the eager bfloat16 loop is off by as much" in shown
     assert "1 of 2 rows prove little" in shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -11,15 +12,25 @@ from typing import Any
 
 import click
 
-from rnncc.cache import Cache, default_root
+from rnncc.cache import Cache, default_root, limit_bytes
 from rnncc.cli.output import ignore_missing_numpy, json_option, print_json, table
 from rnncc.diagnostics import RnnccError
 from rnncc.paths import shipped_cells
 from rnncc.read import read_source
+from rnncc.runtime.settings import compiles_at_first_use
+from rnncc.stages.build.ninja import most_jobs
 from rnncc.stages.build.nvcc import nvcc_release
 from rnncc.stages.build.toolchain import find_toolchain
 from rnncc.targets import present
 from rnncc.version import VERSION
+
+# Environment variables, and what reads each; None: any text will do.
+SETTINGS: dict[str, Callable[[], object] | None] = {
+    "RNNCC_CACHE_DIR": None,
+    "RNNCC_CACHE_LIMIT": limit_bytes,
+    "RNNCC_COMPILE": compiles_at_first_use,
+    "MAX_JOBS": most_jobs,
+}
 
 
 @click.command()
@@ -30,7 +41,7 @@ def cells(as_json: bool) -> None:
 
     rows = [row for path in shipped_cells() for row in catalogue(read_source(path))]
     if as_json:
-        print_json([asdict(row) for row in rows])
+        print_json({"cells": [asdict(row) for row in rows]})
         return
     lines = [(row.file, row.cell, row.kinds, str(row.phases), row.citation) for row in rows]
     click.echo(table(("name", "cell", "class", "phases", "source"), lines))
@@ -41,7 +52,7 @@ def cells(as_json: bool) -> None:
 def env(as_json: bool) -> None:
     """Show what works here and what to install.
 
-    PyTorch, compilers, GPUs, the cache.
+    PyTorch, compilers, GPUs, the cache, rnncc's environment variables.
     """
     found = {
         "rnncc": VERSION,
@@ -54,8 +65,9 @@ def env(as_json: bool) -> None:
         "gpu": list(present()),
         "cpu": {"cores": os.cpu_count(), "instructions": _instructions()},
         "cache": _cache(),
+        "settings": {name: os.environ[name] for name in SETTINGS if os.environ.get(name)},
     }
-    advice = _advice(found)
+    advice = [*_advice(found), *_unreadable()]
     if as_json:
         print_json({**found, "advice": advice})
         return
@@ -137,12 +149,25 @@ def _advice(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _unreadable() -> Iterator[str]:
+    """What is wrong with the settings."""
+    for read in SETTINGS.values():
+        try:
+            if read is not None:
+                read()
+        except RnnccError as error:
+            problem = error.diagnostics[0]
+            yield f"{problem.message}: {problem.help}"
+        except ValueError as error:
+            yield str(error)
+
+
 def _words(value: Any) -> str:
     match value:
         case None:
             return "not found"
         case dict():
-            return ", ".join(f"{key} {_words(item)}" for key, item in value.items())
+            return ", ".join(f"{key} {_words(item)}" for key, item in value.items()) or "none"
         case list():
             return ", ".join(map(str, value)) or "none"
         case _:

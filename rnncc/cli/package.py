@@ -23,7 +23,7 @@ from rnncc.cli.output import (
 from rnncc.paths import locate
 
 if TYPE_CHECKING:
-    from rnncc.verify import Row
+    from rnncc.verify import Report, Row
 
 
 @click.command()
@@ -103,16 +103,16 @@ def verify(file: str, device: str, cell: str | None, quiet: bool, as_json: bool)
     results: list[dict[str, Any]] = []
     for checked in chosen:
         report(f"comparing {checked.name} with its reference")
-        rows = verifier.verify(getattr(module, checked.name), checked, device=device)
-        passed = all(row.passed for row in rows)
+        found = verifier.verify(getattr(module, checked.name), checked, device=device)
         scope = {
             "cases": [{**asdict(case), "text": str(case)} for case in verifier.cases_of(checked)],
             "sizes": verifier.problem_sizes(checked),
         }
-        result = {"cell": checked.name, "device": device, "passed": passed, "rows": [_as_data(row) for row in rows]}
-        results.append({**result, "scope": scope})
+        result = {"cell": checked.name, "device": device, "passed": found.passed}
+        rows, undecided = [_as_data(row) for row in found.rows], [asdict(entry) for entry in found.undecided]
+        results.append({**result, "rows": rows, "undecided": undecided, "scope": scope})
         if not as_json:
-            _print_table(checked.name, device, rows, scope, quiet=quiet)
+            _print_table(checked.name, device, found, scope, quiet=quiet)
     if as_json:
         print_json(one_or_list(results))
     if not all(result["passed"] for result in results):
@@ -130,7 +130,8 @@ def _as_data(row: Row) -> dict[str, Any]:
     }
 
 
-def _print_table(cell: str, device: str, rows: list[Row], scope: dict[str, Any], *, quiet: bool) -> None:
+def _print_table(cell: str, device: str, report: Report, scope: dict[str, Any], *, quiet: bool) -> None:
+    rows = report.rows
     lines = [
         (row.quantity, row.dtype, f"{row.error:.1e}", f"{row.bound:.0e}", _verdict(row))
         for row in rows
@@ -147,6 +148,8 @@ def _print_table(cell: str, device: str, rows: list[Row], scope: dict[str, Any],
     failed, weak = sum(not row.passed for row in rows), sum(row.passed and row.weak for row in rows)
     verdict = f"FAILED in {failed} of {len(rows)} rows" if failed else "all within their bounds"
     verdict += f"; {weak} of {len(rows)} rows prove little (weak)" if weak else ""
+    for entry in report.undecided:
+        verdict += f"; rounding to {entry.dtype} may decide {entry.steps} of {entry.of} steps"
     click.echo(f"{cell}: {verdict}" + ("" if quiet else "\n"))
 
 

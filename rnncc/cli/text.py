@@ -24,7 +24,7 @@ from rnncc.cli.output import (
     wants_colour,
 )
 from rnncc.diagnostics import Diagnostic, RnnccError, Severity
-from rnncc.paths import SUFFIX, locate
+from rnncc.paths import SUFFIX, locate, shipped_cell
 from rnncc.read import read_source
 
 # What `show --stage` takes, in the order of the pipeline.
@@ -71,6 +71,9 @@ def new(name: Path) -> None:
         raise click.ClickException(f"cannot write {path}: there is no folder '{path.parent}'") from None
     except OSError as error:
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
+    if shipped_cell(stem) is not None:
+        message = f"'{stem}' alone still means the cell that rnncc ships; this one is '{path}'"
+        click.echo(f"rnncc: {message}, for commands and for rnncc.load", err=True)
     click.echo(f"wrote {path}; next: rnncc check {path}")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 Number = Tensor | float
 
@@ -137,9 +138,16 @@ class _ClipGradient(torch.autograd.Function):
 
 
 def clip_gradient(value: Tensor, bound: float) -> Tensor:
-    """The value; its gradient is clipped to [-bound, bound], and zero where bound is zero."""
+    """The value; its gradient is clipped to [-bound, bound], and zero where bound is zero. Raises NotImplementedError
+    under forward-mode differentiation."""
     if bound == math.inf:
         return value
+    # A `jvp` of the function's own would say it too, but torch.compile takes no function that has one.
+    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
+        raise NotImplementedError(
+            "forward-mode automatic differentiation (torch.func.jvp, dual tensors) cannot go through "
+            "recurrent_gradient_clip, which bounds what flows back; set it to None"
+        )
     apply: Callable[[Tensor, float], Tensor] = _ClipGradient.apply
     return apply(value, bound)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .inputs import autocast_dtype
+from .settings import compiles_at_first_use
 from .spec import CellSpec, SegmentSpec, Sizes
 
 # dtype -> what the index of kernels calls it, and what rnncc does
@@ -26,7 +27,8 @@ _LOWEST_CAPABILITY = (9, 0)  # clusters of thread blocks
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a kernel is made for: a loop by its name, `heads` heads of `units` units, a dtype, a GPU."""
+    """What kernels are made for: a loop by its name, `heads` heads of `units` units in each direction, a dtype, a
+    GPU."""
 
     cell: CellSpec
     segment: str
@@ -34,10 +36,18 @@ class Wanted:
     heads: int
     dtype: torch.dtype
     capability: tuple[int, int]
+    directions: int = 1
+
+    @property
+    def made_for(self) -> tuple[int, ...]:
+        """Numbers of heads: of all directions, which run side by side, and before it of one, for where a kernel can run
+        them one after the other alone."""
+        return tuple(dict.fromkeys((self.heads, self.heads * self.directions)))
 
     def __str__(self) -> str:
         heads = f"{self.heads} head{'s' if self.heads > 1 else ''} of {self.units} units"
-        return f"{heads}, {str(self.dtype).removeprefix('torch.')}"
+        both = " in both directions" if self.directions > 1 else ""
+        return f"{heads}{both}, {str(self.dtype).removeprefix('torch.')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,7 @@ class _Line:
     units: int
     heads: int
     family: str
+    name: str
     capability: tuple[int, int] | None
 
 
@@ -59,19 +70,21 @@ class _State:
     about: Mapping[str, Any]
     lines: list[_Line]
     readable: bool  # the package's own index
-    # By loop, width of its state, heads, dtype and device: why no fused kernel runs, or nothing.
-    settled: dict[tuple[str, int, int, torch.dtype, int], str]
+    # By loop, width of its state, heads, directions, dtype and device: why no fused kernel runs, or nothing.
+    settled: dict[tuple[str, int, int, int, torch.dtype, int], str]
 
 
 _STATE = _State(None, {}, [], True, {})
 # One for what is compiled at once, so that nothing else waits. A child that was forked meanwhile begins without: there,
 # no thread would ever release them.
-_LOCKS: dict[tuple[str, int, int, torch.dtype, tuple[int, int]], threading.Lock] = {}
+_LOCKS: dict[tuple[str, int, tuple[int, ...], torch.dtype, tuple[int, int]], threading.Lock] = {}
 os.register_at_fork(after_in_child=_LOCKS.clear)
 
 
 def attach(directory: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> None:
-    """What the package in `directory` has, by its `_rnncc.json`. An index that cannot be read is one of no kernels."""
+    """What the package in `directory` has, by its `_rnncc.json`. An index that cannot be read is one of no kernels.
+    Raises ValueError for a setting that means nothing, on any machine: it would be one on a GPU."""
+    compiles_at_first_use()
     index = directory / "cuda" / "fused.txt"
     _STATE.library, _STATE.about, _STATE.lines, _STATE.readable = library, about, [], True
     try:
@@ -82,21 +95,22 @@ def attach(directory: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> N
     _STATE.settled.clear()
 
 
-def prepare(cell: CellSpec, segment: SegmentSpec, x: Tensor, sizes: Sizes) -> None:
-    """Before a loop runs on a GPU, by `x` [T, B, width] among others: where no fused kernel for its size was looked for
-    yet, compile it. What keeps it from being compiled, though it should be, is one warning. Raises ValueError for a
-    setting that means nothing."""
+def prepare(cell: CellSpec, segment: SegmentSpec, x: Tensor, sizes: Sizes, directions: int) -> None:
+    """Before a loop runs on a GPU, by `x` [T, B, width] among others, in so many directions at once: where no fused
+    kernel for its size was looked for yet, compile it. What keeps it from being compiled, though it should be, is one
+    warning. Raises ValueError for a setting that means nothing."""
     heads, width = sizes["num_heads"], segment.states[0].width(sizes)
     dtype = autocast_dtype(x, "cuda")
-    key = (segment.name, width, heads, dtype, x.get_device())
+    key = (segment.name, width, heads, directions, dtype, x.get_device())
     if key in _STATE.settled:
         return
     # Single steps gain nothing. A fake tensor has no kernel; and nvcc has no place in the capture of a graph.
     if x.shape[0] < 2 or type(x) not in (Tensor, nn.Parameter) or torch.cuda.is_current_stream_capturing():
         return
-    wanted = Wanted(cell, segment.name, width // heads, heads, dtype, torch.cuda.get_device_capability(x.device))
+    capability = torch.cuda.get_device_capability(x.device)
+    wanted = Wanted(cell, segment.name, width // heads, heads, dtype, capability, directions)
     # By the cell: its loops are compiled together.
-    together = (cell.name, wanted.units, heads, dtype, wanted.capability)
+    together = (cell.name, wanted.units, wanted.made_for, dtype, capability)
     with _LOCKS.setdefault(together, threading.Lock()):
         if key in _STATE.settled:
             return
@@ -132,9 +146,9 @@ def _compile(wanted: Wanted) -> str:
     RuntimeError, OSError, ValueError for kernels that cannot be read."""
     compiler, cell, about = importlib.import_module("rnncc.compiler"), wanted.cell, _STATE.about
     shaping = {constant.name: constant.value for constant in cell.constants if constant.shaping}
-    size = (wanted.units, wanted.heads, _DTYPES[wanted.dtype][1])
+    needed = tuple((wanted.units, heads, _DTYPES[wanted.dtype][1]) for heads in wanted.made_for)
     folder, reason = compiler.compile_fused(
-        about["source"], about["stem"], shaping, cell.name, size, wanted.capability, about["code"]
+        about["source"], about["stem"], shaping, cell.name, needed, wanted.capability, about["code"]
     )
     if folder is None:
         return str(reason)
@@ -144,20 +158,56 @@ def _compile(wanted: Wanted) -> str:
         raise RuntimeError(f"the kernels in {folder} cannot be read")
     _STATE.lines += lines
     # What was compiled may be another loop's of the cell.
-    return "" if _families(wanted, wanted.heads) else f"no fused kernel for {wanted} fits this loop"
+    return "" if _families(wanted, wanted.made_for) else f"no fused kernel for {wanted} fits this loop"
 
 
-def describe(cell: CellSpec, segment: SegmentSpec, sizes: Sizes, dtype: torch.dtype, device: int) -> str:
-    """Which kernel runs a loop on a GPU, and why."""
+def describe(
+    cell: CellSpec,
+    segment: SegmentSpec,
+    sizes: Sizes,
+    directions: int,
+    dtype: torch.dtype,
+    device: int,
+    columns: int | None,
+) -> list[str]:
+    """Which kernels there are for a loop on a GPU, and why; which of them a batch of so many columns takes."""
     heads, width = sizes["num_heads"], segment.states[0].width(sizes)
     capability = torch.cuda.get_device_capability(device)
-    settled = _STATE.settled.get((segment.name, width, heads, dtype, device))
-    return explain(Wanted(cell, segment.name, width // heads, heads, dtype, capability), settled)
+    settled = _STATE.settled.get((segment.name, width, heads, directions, dtype, device))
+    wanted = Wanted(cell, segment.name, width // heads, heads, dtype, capability, directions)
+    lines = [explain(wanted, settled)]
+    if _families(wanted, None):
+        lines += [] if columns is None else [f"a batch of {columns}: {chosen(wanted, columns, device)}"]
+        lines.append("tensors whose rows do not all begin at multiples of 16 bytes: alternating")
+    return lines
+
+
+def chosen(wanted: Wanted, columns: int, device: int) -> str:
+    """`forward gather, backward scatter, without gradients gather`: of the kernels that there are now, those that run
+    so many batch columns. Raises RuntimeError where the GPU cannot be asked."""
+    found = []
+    library = _STATE.library
+    assert library is not None
+    for program, words in (("forward", "forward"), ("backward", "backward"), ("inference", "without gradients")):
+        text = ctypes.create_string_buffer(1024)
+        launches = library.rnncc_choose_kernel(
+            f"{wanted.segment}_{program}".encode(), _DTYPES[wanted.dtype][0].encode(), ctypes.c_int64(wanted.units),
+            ctypes.c_int64(wanted.heads), ctypes.c_int64(columns), wanted.directions, device,
+            text, ctypes.c_int64(len(text)),
+        )  # fmt: skip
+        if launches < 0:
+            raise RuntimeError(f"which kernel runs {columns} batch columns: {text.value.decode()}")
+        name = text.value.decode()
+        family = next((line.family for line in _STATE.lines if line.name == name), "alternating")
+        found.append(f"{words} {family}" + (" in two launches" if launches == 2 else ""))
+    return ", ".join(found)
 
 
 def explain(wanted: Wanted, settled: str | None) -> str:
     """Which kernel runs, and why. `settled`: what `settle` said, None where it was not asked yet."""
-    own, others = _families(wanted, wanted.heads), _families(wanted, None)
+    one, others = _families(wanted, wanted.made_for[:1]), _families(wanted, None)
+    # Once they were asked for, there are no others than those of one direction where both do not fit a launch.
+    own = _families(wanted, wanted.made_for if settled == "" else wanted.made_for[-1:])
     if own:
         return f"fused ({own}), made for {wanted}"
     reason = settled if settled is not None else _needless(wanted)
@@ -169,6 +219,8 @@ def explain(wanted: Wanted, settled: str | None) -> str:
         )
     if not _STATE.readable:
         reason = f"the package's own index of fused kernels cannot be read; {reason}"
+    if one:
+        return f"fused ({one}), made for one direction: {reason}"
     if others:
         return f"fused ({others}), made for another number of heads: {reason}"
     return f"alternating, one launch a sequence at every size: {reason}"
@@ -178,7 +230,7 @@ def _needless(wanted: Wanted) -> str | None:
     """Nothing where there is a kernel; why there can be none; None where one can be compiled."""
     if wanted.capability < _LOWEST_CAPABILITY:
         return f"fused kernels need a GPU of compute capability 9.0, not {'.'.join(map(str, wanted.capability))}"
-    if _families(wanted, wanted.heads):
+    if _families(wanted, wanted.made_for[-1:]):
         return ""
     if why := _STATE.about["fused"][wanted.segment]:
         return f"its loop has no fused form: {why}"
@@ -191,12 +243,10 @@ def _needless(wanted: Wanted) -> str | None:
 
 def _kept_from_compiling() -> str:
     """What keeps a kernel from being compiled here, or nothing. Raises ValueError for a setting that means nothing."""
-    setting = os.environ.get("RNNCC_COMPILE", "").strip()
-    if setting not in ("", "0", "1"):
-        raise ValueError(f"RNNCC_COMPILE is '{setting}': set it to 0 or 1, or not at all")
+    compiles = compiles_at_first_use()
     stem = _STATE.about["stem"]
     instead = f"`rnncc build {stem} --hidden … --heads … --dtype …` makes a package with fused ones"
-    if setting == "0":
+    if not compiles:
         return f"RNNCC_COMPILE=0 keeps a fused one from being compiled; {instead}"
     try:
         compiler = importlib.import_module("rnncc.compiler")
@@ -207,8 +257,8 @@ def _kept_from_compiling() -> str:
     return ""
 
 
-def _families(wanted: Wanted, heads: int | None) -> str:
-    """`forward gather, backward scatter`: of the kernels for that many heads, or any number; empty without."""
+def _families(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
+    """`forward gather, backward scatter`: of the kernels for these numbers of heads, or any; empty without."""
     name = _DTYPES.get(wanted.dtype, ("", ""))[0]
     found = []
     for direction in ("forward", "backward"):
@@ -217,7 +267,7 @@ def _families(wanted: Wanted, heads: int | None) -> str:
             for line in _STATE.lines
             if (line.program, line.dtype, line.units) == (f"{wanted.segment}_{direction}", name, wanted.units)
             and line.capability in (None, wanted.capability)
-            and heads in (None, line.heads)
+            and (heads is None or line.heads in heads)
         }
         if families:
             found.append(f"{direction} {' or '.join(families)}")
@@ -228,9 +278,9 @@ def _read(path: Path, capability: tuple[int, int] | None) -> list[_Line]:
     """An index, as the library reads it (index.h). Raises OSError, ValueError where it cannot be read."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        program, dtype, units, heads, family, blocks, threads, shared_bytes, columns, pass_ns, _ = text.split()
+        program, dtype, units, heads, family, blocks, threads, shared_bytes, columns, pass_ns, name = text.split()
         positive = map(int, (units, heads, blocks, threads, columns, pass_ns))
         if min(positive) < 1 or int(shared_bytes) < 0 or not text.endswith("\n"):
             raise ValueError(f"{path}: {text}")
-        lines.append(_Line(program, dtype, int(units), int(heads), family, capability))
+        lines.append(_Line(program, dtype, int(units), int(heads), family, name, capability))
     return lines

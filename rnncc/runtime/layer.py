@@ -195,9 +195,11 @@ class RecurrentLayer(RecurrentModule):
         place = layer * (2 if self.bidirectional else 1) + int(reverse)
         return self._gate_parameters(self._sizes[place], self._suffixes[place], grad=grad)
 
-    def explain(self) -> str:
+    def explain(self, batch_size: int | None = None) -> str:
         """Which path runs for inputs of the parameters' dtype (or autocast's, where it is on) and device, and why; the
-        class of each loop."""
+        class of each loop. With a `batch_size`, on a GPU: which of the kernels that there are run such a batch."""
+        if batch_size is not None:
+            check_size("batch_size", batch_size)
         cell = self.spec
         tensor = next(self.parameters(), torch.empty(0))
         kernels, why = self._choose(tensor)
@@ -217,8 +219,11 @@ class RecurrentLayer(RecurrentModule):
             )
             lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")
             if kernels is not None and tensor.is_cuda:
-                kernel = fused.describe(cell, segment, self._sizes[0], like.dtype, like.get_device())
-                lines.append(f"  {segment.name}: {kernel}")
+                directions = 2 if self.bidirectional else 1
+                first, *rest = fused.describe(
+                    cell, segment, self._sizes[0], directions, like.dtype, like.get_device(), batch_size
+                )
+                lines += [f"  {segment.name}: {first}", *(f"    {line}" for line in rest)]
             if kernels is not None:
                 kept = [kept_bytes(segment, self._sizes[0], like, recompute=mode) for mode in (False, True)]
                 lines.append(f"    a step of a column keeps {kept[0]} bytes for the backward, {kept[1]} with recompute")

@@ -34,7 +34,8 @@ _PACKAGE = _Package()
 
 def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
     """Open the library of the package in `directory`. A library that cannot be opened is a warning: the cells then run
-    through the reference. Raises FileNotFoundError where `_rnncc.json` is missing."""
+    through the reference. Raises FileNotFoundError where `_rnncc.json` is missing, ValueError for a setting that means
+    nothing."""
     about = json.loads((directory / "_rnncc.json").read_text(encoding="utf-8"))
     _PACKAGE.source, _PACKAGE.stem = about["source"], about["stem"]
     if not about["library"]:

@@ -107,7 +107,7 @@ def refuse_forward_mode() -> None:
     if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
         raise NotImplementedError(
             "forward-mode automatic differentiation (torch.func.jvp, dual tensors) is not supported; "
-            "backend='reference' supports it"
+            "backend='reference' supports it, without recurrent_gradient_clip"
         )
 
 
@@ -198,7 +198,7 @@ def run_segment(
     if kernels is None:
         return run_loops(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted)
     if streams[0].is_cuda and not torch.compiler.is_compiling():
-        fused.prepare(cell, segment, streams[0], sizes)
+        fused.prepare(cell, segment, streams[0], sizes, len(reverse))
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (*streams, *weights, *states))
     sequences, finals, _ = kernels.forward[segment.name](
         streams, weights, states, None, lengths, reset, None, constants, op_sizes(cell, sizes), sizes["num_heads"],

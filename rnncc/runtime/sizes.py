@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from sys import float_info
 
 from .spec import CellSpec, ConstraintSpec
 
@@ -51,6 +52,8 @@ def check_clip(value: object) -> None:
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise TypeError(f"recurrent_gradient_clip should be a number or None, got: {type(value).__name__}")
+    if isinstance(value, int) and value > float_info.max:
+        raise ValueError("recurrent_gradient_clip is a whole number that is too large for a float; None is off")
     if not value >= 0:
         raise ValueError(f"recurrent_gradient_clip should not be negative, nor NaN, got: {value}")
 

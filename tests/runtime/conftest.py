@@ -60,6 +60,7 @@ def spied(library: ctypes.CDLL, cache: Path, tmp_path: Path, monkeypatch: pytest
     found: Any = Spied(library)
     fused.attach(tmp_path, found, {"source": text, "stem": "lstm", "code": own_code(), "fused": {"lstm_0": ""}})
     yield found
+    monkeypatch.delenv("RNNCC_COMPILE", raising=False)
     fused.attach(tmp_path, found, {})
 
 
@@ -68,4 +69,4 @@ def on_gpu(spied: Spied, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`prepare` for the LSTM, as if the CPU's tensors were on a GPU."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    return lambda x: fused.prepare(CELL, CELL.segments[0], x, SIZES)
+    return lambda x, directions=1: fused.prepare(CELL, CELL.segments[0], x, SIZES, directions)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import rnncc
 from tests.runtime.test_ops import T, arguments, make
@@ -262,8 +263,12 @@ def test_transforms_and_compilation() -> None:
 def test_forward_mode_is_refused(backend: str | None) -> None:
     layer = layer_of("LSTM", backend=backend, recurrent_gradient_clip=0.02)
     x = problem(layer)[0].detach()
-    with pytest.raises(NotImplementedError, match="forward mode"):
+    with pytest.raises(NotImplementedError, match=r"forward-mode .* cannot go through recurrent_gradient_clip"):
         torch.func.jvp(lambda x: layer(x)[0], (x,), (x,))
+    # Kernels refuse all of it, and say what does not.
+    match = "cannot go through" if backend else "backend='reference' supports it, without recurrent_gradient_clip"
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match=match):
+        layer(forward_ad.make_dual(x, x))  # type: ignore[no-untyped-call]
 
 
 def test_opcheck() -> None:
@@ -294,6 +299,8 @@ def test_the_option() -> None:
                 ValueError, match=r"recurrent_gradient_clip should not be negative, nor NaN, got: (-|nan)"
             ):
                 given(clip)
+        with pytest.raises(ValueError, match="too large for a float"):
+            given(10**400)
         for wrong in ("1", True, torch.ones(())):
             with pytest.raises(TypeError, match="recurrent_gradient_clip should be a number or None, got: "):
                 given(wrong)

@@ -125,6 +125,13 @@ def test_nothing_is_compiled_where_nothing_may(
     assert [(w.segment, w.units, w.heads, w.dtype) for w in asked] == [("lstm_0", 64, 1, torch.bfloat16)]
 
 
+def test_both_directions_ask_for_kernels_of_their_own(on_gpu: Any, asked: list[fused.Wanted]) -> None:
+    x = torch.zeros(2, 1, 256, dtype=torch.bfloat16)
+    for directions in (1, 2, 2, 1):
+        on_gpu(x, directions)
+    assert [(w.heads, w.directions, w.made_for) for w in asked] == [(1, 1, (1,)), (1, 2, (1, 2))]
+
+
 @pytest.fixture
 def autocast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Autocast to float16 on GPUs; the context manager does nothing without one."""
@@ -148,10 +155,12 @@ def test_a_layer_explains_what_autocast_runs(autocast: None, monkeypatch: pytest
         weight = torch.empty(256, 8, device="cuda")
     monkeypatch.setattr(layer, "parameters", lambda: iter([weight]))
     monkeypatch.setattr(layer, "_choose", lambda x: (object(), "one launch a loop"))
-    described = SimpleNamespace(describe=lambda *given: f"runs {given[3]} on {given[4]}")
+    described = SimpleNamespace(describe=lambda *given: [f"runs {given[4]} on {given[5]}", f"batch {given[6]}"])
     monkeypatch.setitem(type(layer).explain.__globals__, "fused", described)  # the package has a runtime of its own
-    text = layer.explain()
-    assert "lstm_0: runs torch.float16 on 0" in text
+    text = layer.explain(32)
+    assert "lstm_0: runs torch.float16 on 0\n    batch 32\n" in text
+    with pytest.raises(ValueError, match="batch_size must be greater than zero"):
+        layer.explain(batch_size=0)
     kept = re.compile(r"keeps (\d+) bytes")
     torch.set_autocast_enabled("cuda", False)
     without = layer.explain()
@@ -216,11 +225,11 @@ def test_a_loop_on_a_gpu_is_prepared_but_not_while_torch_compiles(monkeypatch: p
     stream: Any = SimpleNamespace(is_cuda=True, requires_grad=False)
 
     def call() -> None:
-        rest: Any = ([], [], None, None, [], SIZES, False, [], False)
+        rest: Any = ([], [], None, None, [], SIZES, [True, False], [], False)
         run_segment(CELL, CELL.segments[0], kernels, [stream], *rest)
 
     call()
-    assert prepared == [(CELL, SEGMENT, stream, SIZES)]
+    assert prepared == [(CELL, SEGMENT, stream, SIZES, 2)]
     stream.is_cuda = False
     call()
     stream.is_cuda = True

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+import rnncc
 from rnncc.runtime import fused
 from rnncc.stages.build.nvcc import nvcc_release
 from tests.runtime.first_use import wanted
@@ -47,6 +49,64 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
     assert fused.explain(wanted(capability=(10, 0)), "no nvcc").startswith("alternating")
 
 
+@pytest.fixture
+def quick_nvcc(spied: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that makes empty files: what is compiled is never run here."""
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo "release 0" && exit 0\n'
+        'while [ $# -gt 0 ]; do [ "$1" = -o ] && : > "$2"; shift; done\n'
+    )
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+def test_both_directions_get_kernels_for_the_heads_of_both(
+    quick_nvcc: None, capfd: pytest.CaptureFixture[str], cache: Path
+) -> None:
+    """Those of 6 heads fill a GPU: of 12 side by side, the same kernels would run half after the other half."""
+    pair = wanted(128, heads=6, directions=2)
+    assert fused.settle(wanted(128, heads=6)) == ("", False)
+    assert fused.explain(pair, None).startswith("fused (forward gather, backward scatter), made for one direction: the")
+    assert fused.settle(pair) == ("", False)
+    assert "compiling LSTM for 6 and 12 heads of 128 units, bf16, sm_90a" in capfd.readouterr().err
+    assert {line.heads for line in fused._STATE.lines} == {6, 12}
+    assert fused.explain(pair, "").endswith("made for 6 heads of 128 units in both directions, bfloat16")
+    lines = [line for path in cache.glob("packages/*/lstm/cuda/fused.txt") for line in path.read_text().splitlines()]
+    blocks = {tuple(line.split()[3:6]) for line in lines if line.startswith("lstm_0_backward bf16 128 ")}
+    assert {("6", "scatter", "8"), ("12", "scatter", "4")} <= blocks
+
+
+def test_where_both_directions_fit_no_launch_there_are_kernels_for_one(quick_nvcc: None) -> None:
+    pair = wanted(2048, heads=1, directions=2)
+    assert fused.settle(pair) == ("", False)
+    assert {line.heads for line in fused._STATE.lines} == {1}
+    families = "forward grid, backward grid"
+    assert fused.explain(pair, "") == f"fused ({families}), made for 1 head of 2048 units in both directions, bfloat16"
+
+
+def test_a_batch_is_run_by_what_the_library_chooses(spied: Any, tmp_path: Path) -> None:
+    text = ctypes.create_string_buffer(1024)
+    given = (b"lstm_0_forward", b"bf16", *map(ctypes.c_int64, (64, 1, 16)), 1, 0, text, ctypes.c_int64(1024))
+    # No kernels of that size, or no GPU to ask about them.
+    assert spied.library.rnncc_choose_kernel(*given) == (0 if torch.cuda.is_available() else -1)
+    assert bool(text.value) is not torch.cuda.is_available()
+
+    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda" / "fused.txt").write_text(GOOD, encoding="utf-8")
+    asked: list[tuple[Any, ...]] = []
+
+    def choose(program: bytes, dtype: bytes, units: Any, heads: Any, columns: Any, directions: int, *rest: Any) -> int:
+        asked.append((program, dtype, units.value, heads.value, columns.value, directions, rest[0]))
+        rest[1].value = b"lstm_0_forward_bf16_64_grid" if program == b"lstm_0_forward" else b""
+        return 2 if program == b"lstm_0_forward" else 0
+
+    fused.attach(tmp_path, SimpleNamespace(rnncc_choose_kernel=choose), fused._STATE.about)  # type: ignore[arg-type]
+    said = fused.chosen(wanted(heads=3, directions=2), 16, 1)
+    assert said == "forward grid in two launches, backward alternating, without gradients alternating"
+    assert asked[0] == (b"lstm_0_forward", b"bf16", 64, 3, 16, 2, 1) and len(asked) == 3
+
+
 @needs_nvcc
 def test_what_fits_nowhere_is_said(spied: Any, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):  # planned, then known
@@ -81,6 +141,12 @@ def test_the_setting(spied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RNNCC_COMPILE", "no")
     with pytest.raises(ValueError, match="RNNCC_COMPILE is 'no'"):
         fused.settle(wanted())
+
+
+def test_the_setting_is_read_on_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNNCC_COMPILE", "2")
+    with pytest.raises(ValueError, match="RNNCC_COMPILE is '2': set it to 0 or 1"):
+        rnncc.load("elman")
 
 
 @pytest.mark.parametrize("what", ["nothing", "a bare folder", "another module", "one that fails", "an older rnncc"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -98,6 +99,20 @@ def test_threads_build_the_same_library_as_ninja(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(ninja_module, "find_ninja", lambda: None)
     by_threads = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "two"))
     assert contents(by_ninja) == contents(by_threads)
+
+
+@pytest.mark.parametrize("with_ninja", [True, False])
+def test_a_long_build_says_how_far_it_is(with_ninja: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not with_ninja:
+        monkeypatch.setattr(ninja_module, "find_ninja", lambda: None)
+    said: list[str] = []
+    build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "quick"), said.append)
+    assert said == ["compiling toy (Toy)"]
+    monkeypatch.setattr(ninja_module, "TELL_SECONDS", 0.0)
+    build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "slow"), said.append)
+    counts = [re.fullmatch(r"(\d+) of (\d+) files compiled", line) for line in said[2:]]
+    total = int(counts[0][2]) if counts and counts[0] else 0
+    assert [(int(c[1]), int(c[2])) for c in counts if c] == [(done, total) for done in range(1, total)] and total > 1
 
 
 def test_a_shared_object_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

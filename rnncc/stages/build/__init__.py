@@ -121,7 +121,7 @@ def build(
         _write_runtime(folder)
         library = None
         if product.bundle is not None and compiler is not None:
-            _compile(product.bundle, stem, folder, compiler, cache, key, nvcc)
+            _compile(product.bundle, stem, folder, compiler, cache, key, nvcc, progress)
             library = toolchain.library_name(stem)
         # Written last: a package without it is not finished.
         _describe(product, stem, key, library, compiler, folder, nvcc)
@@ -143,7 +143,7 @@ def build_kernels(
             progress(f"compiling {what}")
             begin = time.monotonic()
             commands = _device_commands(bundle, folder, nvcc)
-            outcome = ninja.run(commands, None, folder, folder.parent / "build.ninja")
+            outcome = ninja.run(commands, None, folder, folder.parent / "build.ninja", progress)
             if not outcome.succeeded:
                 raise _failed(outcome.text, stem, key, cache, commands)
             progress(f"compiled {what} in {time.monotonic() - begin:.1f} s")
@@ -197,7 +197,14 @@ def _describe(
 
 
 def _compile(
-    bundle: Bundle, stem: str, folder: Path, compiler: Toolchain, cache: Cache, key: str, nvcc: Nvcc | None
+    bundle: Bundle,
+    stem: str,
+    folder: Path,
+    compiler: Toolchain,
+    cache: Cache,
+    key: str,
+    nvcc: Nvcc | None,
+    progress: Progress | None,
 ) -> None:
     """Compile and link in a folder beside the package; all paths in commands are relative to the package."""
     work = folder.parent / "objects"
@@ -238,7 +245,7 @@ def _compile(
         (*objects, stub),
         (*compiler.command, *toolchain.LINK, *objects, "-Wl,--no-as-needed", stub, "-o", library),
     )
-    outcome = ninja.run(compiles, link, folder, work / "build.ninja")
+    outcome = ninja.run(compiles, link, folder, work / "build.ninja", progress)
     if not outcome.succeeded:
         raise _failed(outcome.text, stem, key, cache, compiles)
     for shared, path in fresh:

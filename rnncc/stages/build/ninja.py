@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from rnncc.diagnostics import Diagnostic, RnnccError
+
+TELL_SECONDS = 15.0
+_STATUS = re.compile(r"\[(\d+)/\d+\] ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,37 +65,77 @@ def most_jobs() -> int | None:
     return int(text)
 
 
-def run(compiles: Sequence[Command], link: Command | None, folder: Path, ninja_file: Path) -> Outcome:
+class _Told:
+    """How many commands are done, said every TELL_SECONDS."""
+
+    def __init__(self, total: int, progress: Callable[[str], None] | None) -> None:
+        self.total, self.progress, self.last = total, progress, time.monotonic()
+
+    def done(self, count: int) -> None:
+        """So many are."""
+        now = time.monotonic()
+        if self.progress is not None and count < self.total and now - self.last >= TELL_SECONDS:
+            self.last = now
+            self.progress(f"{count} of {self.total} files compiled")
+
+    def line(self, text: str) -> None:
+        """What ninja printed."""
+        if found := _STATUS.match(text):
+            self.done(int(found[1]))
+
+
+def run(
+    compiles: Sequence[Command],
+    link: Command | None,
+    folder: Path,
+    ninja_file: Path,
+    progress: Callable[[str], None] | None = None,
+) -> Outcome:
     """Run the commands in `folder`, `link` after the others. `ninja_file` is where the ninja file goes. A program that
     cannot be started is a failure like any other of its own."""
     ninja, most = find_ninja(), most_jobs()
+    told = _Told(len(compiles), progress)
     if ninja is None:
-        return _run_by_threads(compiles, link, folder, most or os.cpu_count() or 1)
+        return _run_by_threads(compiles, link, folder, most or os.cpu_count() or 1, told)
     logs = os.path.relpath(ninja_file.parent, folder)
     commands = (*compiles, link) if link is not None else compiles
     ninja_file.write_text(ninja_text(commands, logs), encoding="utf-8")
     jobs = ["-j", str(most)] if most is not None else []
-    return _run_one((ninja, "-f", os.path.relpath(ninja_file, folder), *jobs), folder)
+    return _run_one((ninja, "-f", os.path.relpath(ninja_file, folder), *jobs), folder, told.line)
 
 
-def _run_one(arguments: Sequence[str], folder: Path) -> Outcome:
+def _run_one(arguments: Sequence[str], folder: Path, each: Callable[[str], None] | None = None) -> Outcome:
     try:
-        done = subprocess.run(
-            arguments, cwd=folder, text=True, errors="replace",
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+        process = subprocess.Popen(
+            arguments, cwd=folder, text=True, errors="replace", env={**os.environ, "NINJA_STATUS": "[%f/%t] "},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
     except OSError as error:
         return Outcome(False, f"error: '{arguments[0]}' cannot be run: {(error.strerror or str(error)).lower()}\n")
-    return Outcome(done.returncode == 0, done.stdout)
+    lines: list[str] = []
+    with process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                if each is not None:
+                    each(line)
+        except BaseException:
+            process.kill()
+            raise
+    return Outcome(process.returncode == 0, "".join(lines))
 
 
-def _run_by_threads(compiles: Sequence[Command], link: Command | None, folder: Path, most: int) -> Outcome:
+def _run_by_threads(compiles: Sequence[Command], link: Command | None, folder: Path, most: int, told: _Told) -> Outcome:
     def one(command: Command) -> Outcome:
         outcome = _run_one(command.arguments, folder)
         return Outcome(outcome.succeeded, f"{' '.join(command.arguments)}\n{outcome.text}")
 
     with ThreadPoolExecutor(most) as pool:
-        outcomes = list(pool.map(one, compiles))
+        outcomes = []
+        for outcome in pool.map(one, compiles):
+            outcomes.append(outcome)
+            told.done(len(outcomes))
     if link is not None and all(outcome.succeeded for outcome in outcomes):
         outcomes.append(one(link))
     return Outcome(all(outcome.succeeded for outcome in outcomes), "".join(outcome.text for outcome in outcomes))

@@ -10,7 +10,12 @@ from rnncc.ir.syntax import Call, CellDecl, Index, Name
 
 def mentioned_names(decl: CellDecl) -> frozenset[str]:
     """The names in expressions and types; the name that a declaration introduces is none of them."""
-    return frozenset(_names(decl.statements))
+    return names_in(decl.statements)
+
+
+def names_in(part: object) -> frozenset[str]:
+    """The names in a part of the text."""
+    return frozenset(_names(part))
 
 
 def _names(part: object) -> Iterator[str]:

@@ -173,12 +173,14 @@ class _Resolver:
             message = f"'{name}' is defined for each turn of a loop and needs an index"
             self.report.error("RNN202", message, span, help=f"write '{name}[…]'")
         else:
-            self.report.error("RNN202", f"'{name}' is not defined", span, "not defined", self.suggestion(name))
+            self.report.error("RNN202", f"'{name}' is not defined", span, "not defined", self.suggestion(name, span))
 
-    def suggestion(self, name: str) -> str:
+    def suggestion(self, name: str, span: Span) -> str:
         symbols = self.symbols
         known = {*symbols.inputs, *symbols.states, *symbols.params, *symbols.constants, *symbols.families}
-        return undefined_name(name, symbols, known | self.targets | {"x"} | set(self.scope))
+        known |= self.targets | {"x"} | set(self.scope)
+        multiplies = self.report.source.text[span.end :].lstrip().startswith("@")
+        return undefined_name(name, symbols, known, multiplies=multiplies)
 
     def member(self, family: str, span: Span) -> Term:
         assert self.instance is not None

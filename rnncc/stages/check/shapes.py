@@ -339,8 +339,11 @@ class _Inference:
         else:
             message = f"width mismatch: {left_name} has width {widths[0]}, {right_name} has width {widths[1]}"
         notes = (Label(at, f"width {widths[0]}"), *self.origins(at))
-        self.report.error("RNN214", message, other, f"width {widths[1]}", "widths default to H; declare others with "
-                          "'local v: 4*H' or 'state h: P'", notes + self.origins(other))  # fmt: skip
+        help = (
+            "widths default to H; declare others with 'local v: 4*H' or 'state h: P', or multiply by a matrix of your "
+            "own: 'weights M: matrix', 'M@v'"
+        )
+        self.report.error("RNN214", message, other, f"width {widths[1]}", help, notes + self.origins(other))
 
     def origins(self, span: Span) -> tuple[Label, ...]:
         """Where the width of a plain name was declared."""

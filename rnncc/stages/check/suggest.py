@@ -27,13 +27,14 @@ def torch_parameter(name: str) -> str:
     return ""
 
 
-def undefined_name(name: str, symbols: Symbols, values: set[str]) -> str:
-    """The help for an undefined name. `values`: everything that may stand in an expression."""
-    return _notation(name, symbols, values) or closest(name, values) or _declaration(name)
+def undefined_name(name: str, symbols: Symbols, values: set[str], *, multiplies: bool) -> str:
+    """The help for an undefined name. `values`: everything that may stand in an expression; `multiplies`: it stands
+    before an `@`."""
+    return _notation(name, symbols, values, multiplies=multiplies) or closest(name, values) or _declaration(name)
 
 
-def _notation(name: str, symbols: Symbols, values: set[str]) -> str:
-    """`h_tm1`, `x_t`, `Wx`, `W_xh`, `bias`: what other notations call what the language writes differently."""
+def _notation(name: str, symbols: Symbols, values: set[str], *, multiplies: bool) -> str:
+    """`h_tm1`, `x_t`, `Wx`, `Wz@x`, `W_xh`, `bias`: what other notations call what the language writes differently."""
     timed = {*symbols.states, *symbols.inputs}
     for base in timed:
         rest = name.removeprefix(base)
@@ -41,12 +42,15 @@ def _notation(name: str, symbols: Symbols, values: set[str]) -> str:
             return f"write '{base}[t-1]' for the value before this step"
         if rest == "_t":
             return f"write '{base}[t]'"
-    matrices = [family for family, kind in symbols.families.items() if kind.is_matrix]
-    for family in matrices:
+    for family, kind in symbols.families.items():
         rest = name.removeprefix(family)
-        if rest != name and rest in values:
-            time = "[t-1]" if rest in symbols.states else ""
-            return f"write '{family}@{rest}{time}' for the product"
+        if rest == name or rest not in values:
+            continue
+        if multiplies or not kind.is_matrix:
+            own = "" if rest in symbols.inputs else f"; '{family}_{rest}' is the one of the equation of '{rest}'"
+            return f"write '{family}': each equation has its own{own}"
+        time = "[t-1]" if rest in symbols.states else ""
+        return f"write '{family}@{rest}{time}' for the product"
     for base in sorted(timed):
         rest = name.removesuffix(base)
         if rest != name and len(rest) == 1 and rest.isupper():

@@ -8,6 +8,7 @@ from rnncc.diagnostics import Label
 from rnncc.ir.syntax import CellDecl, EquationDecl, Expression, ForDecl, Statement, Target
 from rnncc.source import Span
 from rnncc.stages.check.declare import Symbols, article
+from rnncc.stages.check.mentions import names_in
 from rnncc.stages.check.names import reserved
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.static import Time
@@ -175,11 +176,11 @@ def _written_once(instances: list[Instance], report: Report) -> None:
         earlier = first.setdefault(instance.target, instance)
         if earlier is not instance and earlier.written == instance.written:
             note = Label(earlier.target_span, "first written here")
-            help = (
-                "one equation gives the new value: join the two, with a name of its own for what stands between"
-                if instance.written.endswith("[t]")
-                else f"names are not overwritten: call this one '{instance.base}2'; what goes from step to step is a "
-                f"state: 'state {instance.base}', '{instance.base}[t] = {instance.base}[t-1] + 1'"
-            )
+            base = instance.base
+            help = f"names are not overwritten: call this one '{base}2'"
+            if instance.written.endswith("[t]"):
+                help = "one equation gives the new value: join the two, with a name of its own for what stands between"
+            elif base in names_in(instance.expression):
+                help += f"; what goes from step to step is a state: 'state {base}', '{base}[t] = {base}[t-1] + 1'"
             message = f"'{instance.written}' is written twice"
             report.error("RNN206", message, instance.target_span, help=help, notes=(note,))

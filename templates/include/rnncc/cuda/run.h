@@ -307,21 +307,15 @@ class DeviceRuns {
     for (DeviceRun* run : runs) run->finish();
   }
 
-  // The fused kernels for two directions side by side: those that take no longer than two launches of the best one.
-  std::vector<FusedChoice> together() const {
-    const std::vector<FusedChoice> apart = choices(runs_[0], 1);
-    std::vector<FusedChoice> found = choices(runs_[0], 2);
-    const auto is_slow = [&](const FusedChoice& choice) { return !apart.empty() && choice.step_ns() > 2 * apart[0].step_ns(); };
-    found.erase(std::remove_if(found.begin(), found.end(), is_slow), found.end());
-    return found;
-  }
+  // The fused kernels for two directions side by side.
+  std::vector<FusedChoice> together() const { return no_slower(choices(runs_[0], 2), choices(runs_[0], 1)); }
 
   // The fused kernels for that many directions like `run` side by side.
   std::vector<FusedChoice> choices(const DeviceRun& run, int64_t directions) const {
     if (!fused_.sums || gpu(device_).major < 9 || first().steps > INT32_MAX) return {};
     const std::string program = is_training() ? name_ : name_.substr(0, name_.rfind('_')) + "_inference";
     const int64_t units = run.dims()[tables_.slots[fused_.edge_slots[0]].width] / first().heads;
-    return fused_choices(program, run.scalar(), units, directions * first().heads, first().columns, device_);
+    return fused_choices(program, dtype_name(run.scalar()), units, directions * first().heads, first().columns, device_);
   }
 
   // By the first kernel that takes the tensors as they lie.

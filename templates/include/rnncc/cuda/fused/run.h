@@ -75,16 +75,23 @@ inline const char* dtype_name(rnncc_dtype dtype) {
 
 // The kernels that can run a call, the one that is expected to be quickest first; `heads` are those of all directions that run
 // side by side. All are loaded, whatever the batch: a batch of another size then needs nothing new while a graph is captured.
-inline std::vector<FusedChoice> fused_choices(const std::string& program, rnncc_dtype dtype, int64_t units, int64_t heads,
+inline std::vector<FusedChoice> fused_choices(const std::string& program, const std::string& dtype, int64_t units, int64_t heads,
                                               int64_t columns, int32_t device) {
   std::vector<FusedChoice> found;
-  for (const FusedKernel* kernel : fused_index().find(program, dtype_name(dtype), units)) {
+  for (const FusedKernel* kernel : fused_index().find(program, dtype, units)) {
     const FusedLoaded& loaded = loaded_fused(*kernel, device);
     const FusedShare share = fused_share(*kernel, heads, columns, loaded.places);
     if (share.passes > 0) found.push_back({kernel, loaded.function, share});
   }
   std::stable_sort(found.begin(), found.end(), [](const FusedChoice& a, const FusedChoice& b) { return a.step_ns() < b.step_ns(); });
   return found;
+}
+
+// Of the kernels for two directions side by side, those that take no longer than two launches of the best one for one.
+inline std::vector<FusedChoice> no_slower(std::vector<FusedChoice> together, const std::vector<FusedChoice>& apart) {
+  const auto is_slow = [&](const FusedChoice& choice) { return !apart.empty() && choice.step_ns() > 2 * apart[0].step_ns(); };
+  together.erase(std::remove_if(together.begin(), together.end(), is_slow), together.end());
+  return together;
 }
 
 // As step.cuh has them.
@@ -273,4 +280,26 @@ class FusedRun {
 // Adds the kernels of a folder to this package's, for the calls from now on: how many, or -1 where there is no index.
 extern "C" inline __attribute__((used, visibility("default"))) int32_t rnncc_add_kernels(const char* folder) {
   return rnncc::fused_index().add(folder);
+}
+
+// What runs the loop of a program for `columns` batch columns whose rows lie in pieces of 16 bytes: writes the kernel's name to
+// `text` (of `size` bytes) and returns in how many launches it runs that many directions; 0 where no fused kernel runs them, -1
+// and the problem where that cannot be told.
+extern "C" inline __attribute__((used, visibility("default"))) int32_t rnncc_choose_kernel(
+    const char* program, const char* dtype, int64_t units, int64_t heads, int64_t columns, int32_t directions, int32_t device,
+    char* text, int64_t size) {
+  try {
+    const rnncc::OnDevice current(device);
+    const auto choices = [&](int64_t side_by_side) {
+      return rnncc::fused_choices(program, dtype, units, side_by_side * heads, columns, device);
+    };
+    const std::vector<rnncc::FusedChoice> apart = choices(1);
+    const std::vector<rnncc::FusedChoice> together = directions == 1 ? apart : rnncc::no_slower(choices(directions), apart);
+    const std::vector<rnncc::FusedChoice>& chosen = together.empty() ? apart : together;
+    std::snprintf(text, size_t(size), "%s", chosen.empty() ? "" : chosen[0].kernel->name.c_str());
+    return chosen.empty() ? 0 : together.empty() ? directions : 1;
+  } catch (const std::exception& problem) {
+    std::snprintf(text, size_t(size), "%s", problem.what());
+    return -1;
+  }
 }
