@@ -1,0 +1,67 @@
+"""Fused kernels in shapes that `schedule` may not choose: which there are for a size, some of them, and their cubins."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import combinations, product
+from pathlib import Path
+
+from rnncc.constrint import Infeasible
+from rnncc.ir.fused import FusedLoop
+from rnncc.ir.kernel import KernelPlan
+from rnncc.ir.problem import Problem
+from rnncc.ir.schedule import FusedKernels, FusedSchedule
+from rnncc.ir.target import GPUS
+from rnncc.stages.build.nvcc import find_nvcc
+from rnncc.stages.render import render_fused
+from rnncc.stages.schedule import FAMILIES, LIMITS
+from rnncc.stages.schedule.facts import facts
+from tests.cuda.sources import write_files
+
+TARGET = GPUS["h200"]
+TILES = {
+    "gather": {"blocks": (1, 2, 4, 8, 16), "k_warps": (1, 2, 4, 8), "unit_tile": (8, 16, 32)},
+    "scatter": {"blocks": (1, 2, 4, 8, 16), "row_warps": (1, 2, 3, 4, 6, 8, 16), "k_warps": (1, 2, 4)},
+}
+
+
+def shapes(loop: FusedLoop, family: str, units: int) -> Iterator[FusedSchedule]:
+    """In bfloat16, a kernel for all of TILES that can be, the others being the quickest there."""
+    problem, known = Problem(units, 1, "bf16"), facts(loop, "bf16")
+    for sizes in product(*TILES[family].values()):
+        draft = FAMILIES[family](known, problem, TARGET)
+        for name, size in zip(TILES[family], sizes, strict=True):
+            draft.model.require(draft.tiles[name] == size, because="given: by the test")
+        with suppress(Infeasible):
+            yield draft.scheduled(draft.model.minimise(draft.total, limits=LIMITS), 0.0)
+
+
+def varied(found: Iterable[FusedSchedule], count: int, also: tuple[int, ...] = ()) -> list[FusedSchedule]:
+    """Some kernels, each with as many pairs of template arguments as can be that those before it have not; before them
+    those whose shape begins with `also`."""
+
+    def pairs(kernel: FusedSchedule) -> set[tuple[tuple[int, int], ...]]:
+        return set(combinations(enumerate(kernel.shape), 2))
+
+    left = list(found)
+    chosen = [kernel for kernel in left if also and kernel.shape[: len(also)] == also]
+    seen = {pair for kernel in chosen for pair in pairs(kernel)}
+    while len(chosen) < count:
+        chosen.append(max((kernel for kernel in left if kernel not in chosen), key=lambda k: len(pairs(k) - seen)))
+        seen |= pairs(chosen[-1])
+    return chosen
+
+
+def compiled(plan: KernelPlan, kernels: FusedKernels, folder: Path) -> Path:
+    """Compiles kernels in a folder; gives the one with the cubins and their index, as a library adds it. Raises
+    CalledProcessError where nvcc fails."""
+    nvcc = find_nvcc((TARGET.architecture,), required=True)
+    assert nvcc is not None
+    bundle = render_fused(plan, [kernels])
+    write_files(bundle.files, folder)
+    for unit in bundle.device_units:
+        command = nvcc.command(unit, TARGET.architecture, bundle.include)
+        subprocess.run(command.arguments, cwd=folder, check=True)
+    return folder / "cuda"
