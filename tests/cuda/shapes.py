@@ -1,4 +1,4 @@
-"""Fused kernels in shapes that `schedule` may not choose: which there are for a size, some of them, and their cubins."""
+"""Fused kernels in shapes that `schedule` may not choose: those of a size, some of them, their cubins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def shapes(loop: FusedLoop, family: str, units: int) -> Iterator[FusedSchedule]:
     for sizes in product(*TILES[family].values()):
         draft = FAMILIES[family](known, problem, TARGET)
         for name, size in zip(TILES[family], sizes, strict=True):
-            draft.model.require(draft.tiles[name] == size, because="given: by the test")
+            tile = draft.tiles[name]
+            assert not isinstance(tile, int)
+            draft.model.require(tile == size, because="given: by the test")
         with suppress(Infeasible):
             yield draft.scheduled(draft.model.minimise(draft.total, limits=LIMITS), 0.0)
 

@@ -22,7 +22,7 @@ from tests.cuda.shapes import compiled, shapes, varied
 
 UNITS = (64, 96, 128)
 EACH = 9  # shapes of a family
-# By the beginning of its shape: what nvcc 13.0 made of these blocks of 16 units and two row warps wrote past its memory.
+# By the beginning of its shape: what nvcc 13.0 made of blocks of 16 units and two row warps wrote past its memory.
 ONCE_WRONG = {("scatter", 128): (8, 16, 2)}
 # Groups of 8 columns in clusters of every size, the last one of 3; and more steps than are read ahead.
 HEADS, COLUMNS, STEPS = 3, 347, 19
