@@ -60,6 +60,7 @@ FORWARD = [
 ]
 BACKWARD = [
     cluster(0.512, "scatter", 64, 4, blocks=4, items=2, row_warps=4, k_warps=1),
+    cluster(0.475, "scatter", 64, 2, blocks=4, items=2, row_warps=2, k_warps=1),
     cluster(0.498, "scatter", 64, 4, blocks=2, items=4, row_warps=2, k_warps=2),
     cluster(0.604, "scatter", 128, 4, blocks=4, items=4, row_warps=8, k_warps=1),
     cluster(0.524, "scatter", 128, 8, blocks=8, items=2, row_warps=4, k_warps=1),
