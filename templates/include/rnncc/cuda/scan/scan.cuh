@@ -1,0 +1,298 @@
+// A loop without products whose steps are affine maps of the carries: slices of time are worked on side by side.
+//
+// A tile is STEPS steps for each warp of a block, and for each block of a cluster. Each warp joins the maps of its slice,
+// puts the joined map where all can read it, applies those of the slices before to the carries at the tile's beginning, in
+// their order, and runs its steps. So a tile costs one barrier, everything is read and written once, and sums are taken in a
+// fixed order. Meanwhile the next tile's values are on their way.
+//
+// Joined maps are sums in another order than the loop's. Where one is not finite (an infinite input, or products of slopes
+// that overflow) they would tell less than the steps themselves, since 0 · ∞ is not what a step that starts anew makes of
+// it: then the slices of that tile run one after the other.
+#pragma once
+
+#include "lanes.cuh"
+
+namespace rnncc {
+
+// next = slopes · carry + offset. Entries of `slope` that are not in ENTRIES are zero.
+template <int N, uint64_t ENTRIES>
+struct AffineMap {
+  static constexpr int NUMBERS = count_below(ENTRIES, N * N) + N;
+  float slope[N][N], offset[N];
+
+  RNNCC_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      offset[i] = 0.0f;
+#pragma unroll
+      for (int j = 0; j < N; ++j) slope[i][j] = i == j ? 1.0f : 0.0f;
+    }
+  }
+  // Then the map of one step, whose slopes in SLOPES are not zero.
+  template <uint64_t SLOPES>
+  RNNCC_DEVICE void then(const float (&by)[N][N], const float (&and_offset)[N]) {
+    const AffineMap before = *this;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      offset[i] = and_offset[i];
+#pragma unroll
+      for (int k = 0; k < N; ++k)
+        if (has(SLOPES, i * N + k)) offset[i] = fmaf(by[i][k], before.offset[k], offset[i]);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        slope[i][j] = 0.0f;
+#pragma unroll
+        for (int k = 0; k < N; ++k)
+          if (has(SLOPES, i * N + k) && has(ENTRIES, k * N + j)) slope[i][j] = fmaf(by[i][k], before.slope[k][j], slope[i][j]);
+      }
+    }
+  }
+  RNNCC_DEVICE void apply(float (&carry)[N]) const {
+    float next[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      next[i] = offset[i];
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        if (has(ENTRIES, i * N + j)) next[i] = fmaf(slope[i][j], carry[j], next[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) carry[i] = next[i];
+  }
+  // Number n of NUMBERS.
+  RNNCC_DEVICE float* number(int n) {
+    int at = 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        if (has(ENTRIES, i * N + j) && at++ == n) return &slope[i][j];
+      if (at++ == n) return &offset[i];
+    }
+    return nullptr;
+  }
+  RNNCC_DEVICE bool is_finite() {
+    bool finite = true;
+#pragma unroll
+    for (int n = 0; n < NUMBERS; ++n) finite &= fabsf(*number(n)) < INFINITY;
+    return finite;
+  }
+};
+
+template <class Step_, int VEC_, int STEPS_, int WARPS_>
+struct ScanShape {
+  using Step = Step_;
+  static constexpr int VEC = VEC_, STEPS = STEPS_, WARPS = WARPS_, THREADS = WARPS * 32;
+  using Map = AffineMap<Step::EDGES, Step::ENTRIES>;
+  static constexpr int MAP_FLOATS = Map::NUMBERS * VEC * 32, CARRY_FLOATS = Step::EDGES * VEC * 32;
+  // Two tiles' maps, of warps and of blocks, and two turns' carries; what the warps' totals take stands there after the loop.
+  static constexpr int shared_floats(int blocks) {
+    const int of_maps = 2 * (WARPS + (blocks > 1 ? blocks : 0)) * MAP_FLOATS + 2 * CARRY_FLOATS;
+    const int of_totals = WARPS * Step::TOTALS * VEC * 32;
+    return of_maps > of_totals ? of_maps : of_totals;
+  }
+};
+
+#if __CUDA_ARCH__ >= 900
+RNNCC_DEVICE uint32_t cluster_blocks() {
+  uint32_t n;
+  asm("mov.u32 %0, %cluster_nctaid.x;" : "=r"(n));
+  return n;
+}
+RNNCC_DEVICE void send4(uint32_t to, float value) { asm volatile("st.shared::cluster.f32 [%0],%1;" ::"r"(to), "f"(value) : "memory"); }
+#else
+RNNCC_DEVICE uint32_t cluster_blocks() { return 1; }
+#endif
+
+// What the blocks of a cluster share of a tile.
+template <class S>
+struct Exchange {
+  using Map = typename S::Map;
+  static constexpr int N = S::Step::EDGES, VEC = S::VEC;
+  float* shared;
+  int blocks, rank, warp, lane;
+
+  RNNCC_DEVICE float* map_of_warp(int parity, int w) const { return shared + (parity * S::WARPS + w) * S::MAP_FLOATS + lane; }
+  RNNCC_DEVICE float* map_of_block(int parity, int r) const {
+    return shared + (2 * S::WARPS + parity * blocks + r) * S::MAP_FLOATS + lane;
+  }
+  RNNCC_DEVICE float* carry_of(int parity) const {
+    return shared + 2 * (S::WARPS + (blocks > 1 ? blocks : 0)) * S::MAP_FLOATS + parity * S::CARRY_FLOATS + lane;
+  }
+  // To the same place in every block.
+  RNNCC_DEVICE void put(float* to, float value) const {
+#if __CUDA_ARCH__ >= 900
+    if (blocks > 1) {
+      for (int r = 0; r < blocks; ++r) send4(peer_address(shared_address(to), r), value);
+      return;
+    }
+#endif
+    *to = value;
+  }
+  RNNCC_DEVICE void barrier() const {
+#if __CUDA_ARCH__ >= 900
+    if (blocks > 1) {
+      cluster_barrier();
+      return;
+    }
+#endif
+    __syncthreads();
+  }
+  RNNCC_DEVICE static Map load(const float* from, int j) {
+    Map map;
+    map.clear();
+#pragma unroll
+    for (int n = 0; n < Map::NUMBERS; ++n) *map.number(n) = from[(n * VEC + j) * 32];
+    return map;
+  }
+  RNNCC_DEVICE static void store(float* to, int j, Map& map) {
+#pragma unroll
+    for (int n = 0; n < Map::NUMBERS; ++n) to[(n * VEC + j) * 32] = *map.number(n);
+  }
+  // Applies a map to all of a lane's channels: whether it is finite.
+  RNNCC_DEVICE static bool apply(const float* from, float (&carry)[VEC][N]) {
+    bool finite = true;
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) {
+      Map map = load(from, j);
+      finite &= map.is_finite();
+      map.apply(carry[j]);
+    }
+    return finite;
+  }
+  // By one warp: joins the maps of the block's warps, for all blocks. Numbers that are not finite say that it cannot.
+  RNNCC_DEVICE void join_block(int parity, bool cannot) const {
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) {
+      Map joined = load(map_of_warp(parity, 0), j);
+      for (int w = 1; w < S::WARPS; ++w) {
+        const Map of_warp = load(map_of_warp(parity, w), j);
+        joined.template then<S::Step::ENTRIES>(of_warp.slope, of_warp.offset);
+      }
+#pragma unroll
+      for (int n = 0; n < Map::NUMBERS; ++n) put(map_of_block(parity, rank) + (n * VEC + j) * 32, cannot ? NAN : *joined.number(n));
+    }
+  }
+  RNNCC_DEVICE void put_carry(int parity, const float (&carry)[VEC][N]) const {
+#pragma unroll
+    for (int j = 0; j < VEC; ++j)
+#pragma unroll
+      for (int e = 0; e < N; ++e) put(carry_of(parity) + (e * VEC + j) * 32, carry[j][e]);
+  }
+  RNNCC_DEVICE void get_carry(int parity, float (&carry)[VEC][N]) const {
+#pragma unroll
+    for (int j = 0; j < VEC; ++j)
+#pragma unroll
+      for (int e = 0; e < N; ++e) carry[j][e] = carry_of(parity)[(e * VEC + j) * 32];
+  }
+};
+
+template <int VEC, int N>
+RNNCC_DEVICE void copy(const float (&from)[VEC][N], float (&to)[VEC][N]) {
+#pragma unroll
+  for (int j = 0; j < VEC; ++j)
+#pragma unroll
+    for (int e = 0; e < N; ++e) to[j][e] = from[j][e];
+}
+
+template <class S>
+RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors<typename S::Step>& own) {
+  using Step = typename S::Step;
+  using Map = typename S::Map;
+  using L = Lane<Step, S::VEC>;
+  constexpr int N = Step::EDGES;
+  extern __shared__ float shared[];
+  const int blocks = cluster_blocks(), rank = blockIdx.x % blocks, warp = threadIdx.x / 32, slice = rank * S::WARPS + warp;
+  const Exchange<S> exchange{shared, blocks, rank, warp, int(threadIdx.x % 32)};
+  const int tile = blocks * S::WARPS * S::STEPS;
+  L lane;
+  lane.begin(call, own, blockIdx.x / blocks * 32 + threadIdx.x % 32);
+  float carry[S::VEC][N], total[S::VEC][L::TOTALS] = {};
+  lane.initial(own, carry);
+  if (blocks > 1) exchange.barrier();  // all have begun
+  typename L::Raw raw[S::STEPS];
+  lane.fetch(own, slice * S::STEPS, raw);
+
+  for (int base = 0, parity = 0; base < call.steps; base += tile, parity ^= 1) {
+    const int first = base + slice * S::STEPS;
+    Map joined[S::VEC];
+#pragma unroll
+    for (int j = 0; j < S::VEC; ++j) joined[j].clear();
+#pragma unroll
+    for (int s = 0; s < S::STEPS; ++s) {
+      const typename L::Values v = lane.values(raw[s], first + s);
+#pragma unroll
+      for (int j = 0; j < S::VEC; ++j) {
+        float slope[N][N], offset[N];
+        Step::map(v.read[j], v.row, lane.vector[j], call.constants, slope, offset);
+        // Beyond the end nothing changes.
+        if (first + s < call.steps) joined[j].template then<Step::SLOPES>(slope, offset);
+      }
+    }
+    bool plain = true;
+#pragma unroll
+    for (int j = 0; j < S::VEC; ++j) {
+      plain &= joined[j].is_finite();
+#pragma unroll
+      for (int e = 0; e < N; ++e) plain &= fabsf(carry[j][e]) < INFINITY;
+      exchange.store(exchange.map_of_warp(parity, warp), j, joined[j]);
+    }
+    typename L::Raw next[S::STEPS];
+    lane.fetch(own, first + tile, next);
+    bool in_turns = __syncthreads_or(!plain);
+    // The carries where the tile begins, where the warp's slice does, and where the tile ends.
+    float before[S::VEC][N], start[S::VEC][N];
+    copy(carry, before);
+    if (blocks > 1) {
+      if (warp == 0) exchange.join_block(parity, in_turns);
+      exchange.barrier();
+      bool finite = true;
+      for (int r = 0; r < blocks; ++r) {
+        if (r == rank) copy(carry, start);
+        finite &= exchange.apply(exchange.map_of_block(parity, r), carry);
+      }
+      in_turns = __any_sync(~0u, !finite);
+      for (int w = 0; w < warp; ++w) exchange.apply(exchange.map_of_warp(parity, w), start);
+    } else {
+      for (int w = 0; w < S::WARPS; ++w) {
+        if (w == warp) copy(carry, start);
+        exchange.apply(exchange.map_of_warp(parity, w), carry);
+      }
+    }
+    if (in_turns) copy(before, start);
+    for (int turn = in_turns ? 0 : slice; turn < (in_turns ? blocks * S::WARPS : slice + 1); ++turn) {
+      if (turn == slice) {
+#pragma unroll
+        for (int s = 0; s < S::STEPS; ++s)
+          if (first + s < call.steps) lane.step(call, own, lane.values(raw[s], first + s), first + s, start, total);
+        if (in_turns) exchange.put_carry(turn & 1, start);
+      }
+      if (in_turns) {
+        exchange.barrier();
+        exchange.get_carry(turn & 1, start);
+      }
+    }
+    if (in_turns) copy(start, carry);
+#pragma unroll
+    for (int s = 0; s < S::STEPS; ++s) raw[s] = next[s];
+  }
+  if (slice == 0) lane.last(own, carry);
+  if constexpr (Step::TOTALS > 0) {
+    float* const totals = shared + threadIdx.x % 32;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < Step::TOTALS; ++i)
+#pragma unroll
+      for (int j = 0; j < S::VEC; ++j) totals[((warp * Step::TOTALS + i) * S::VEC + j) * 32] = total[j][i];
+    __syncthreads();
+    if (warp > 0) return;
+    for (int w = 1; w < S::WARPS; ++w)
+#pragma unroll
+      for (int i = 0; i < Step::TOTALS; ++i)
+#pragma unroll
+        for (int j = 0; j < S::VEC; ++j) total[j][i] += totals[((w * Step::TOTALS + i) * S::VEC + j) * 32];
+    lane.put_totals(call, own, rank, total);
+  }
+}
+
+}  // namespace rnncc
