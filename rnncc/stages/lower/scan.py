@@ -17,6 +17,12 @@ from rnncc.stages.lower.parts import Parts, Unfit
 
 # A map of n carries has n² + n numbers, and joining two takes n³ + n² products.
 MOST_CARRIES = 3
+# What takes one instruction or two: cheaper to do again than to hold in a register.
+_CHEAP = frozenset(
+    ("add", "sub", "mul", "neg", "where", "min", "max", "relu", "abs", "eq", "ne", "lt", "le", "gt", "ge", "not")
+)
+# Of a step, in registers between its map and its run.
+MOST_KEPT = 4
 
 
 def scan(program: Program) -> ScanLoop | str:
@@ -36,6 +42,8 @@ def _loop(parts: Parts) -> ScanLoop:
     edges = parts.edges(width)
     reads, rows, vectors = parts.reads({name for s in statements for name in references(s.expr)}, width)
     writes = parts.writes(set(), {statement.target for statement in statements})
+    affine = _Mapper(edges).map(statements) if len(edges) <= MOST_CARRIES else None
+    kept = _kept(affine, statements) if affine else ()
     return ScanLoop(
         reads,
         rows,
@@ -45,8 +53,20 @@ def _loop(parts: Parts) -> ScanLoop:
         statements,
         tuple(write for write in writes if write.place is not None),
         tuple(write.value for write in writes if write.place is None),
-        _Mapper(edges).map(statements) if len(edges) <= MOST_CARRIES else None,
+        affine,
+        kept,
     )
+
+
+def _kept(affine: AffineMap, statements: tuple[FusedStatement, ...]) -> tuple[str, ...]:
+    """What both the map of a step and its run need, and takes long."""
+    own = {statement.target for statement in statements}
+    found = [s.target for s in affine.statements if s.target in own and not _is_cheap(s.expr)]
+    return tuple(found) if len(found) <= MOST_KEPT else ()
+
+
+def _is_cheap(expr: Expr) -> bool:
+    return not isinstance(expr, Apply) or (expr.operator in _CHEAP and all(map(_is_cheap, expr.arguments)))
 
 
 class _Mapper:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from rnncc.ir.expr import references
 from rnncc.ir.fused import FusedLoop, FusedStatement, FusedWrite
 from rnncc.ir.kernel import Table
 from rnncc.ir.scan import ScanLoop
@@ -120,6 +121,7 @@ def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
         ("CONSTANTS", len(loop.constants)),
         ("WRITES", len(loop.writes)),
         ("TOTALS", totals),
+        ("KEPT", len(loop.kept)),
     )
     sets = (
         ("READ_FLOAT", _set(read.place.table is Table.SAVED for read in loop.reads)),
@@ -128,15 +130,17 @@ def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
         ("SLOPES", _set(slope is not None for row in slopes for slope in row)),
         ("ENTRIES", _set(_closure([[slope is not None for slope in row] for row in slopes]))),
     )
+    kept = [f"const float {name} = kept__[{i}];" for i, name in enumerate(loop.kept)]
     step = [
         *_carried(loop),
         *_read(loop),
-        *_statements(loop.statements, source),
+        *kept,
+        *_statements((s for s in loop.statements if s.target not in loop.kept), source),
         *_writes(loop.writes, lambda write: True),
         *(f"total__[{i}] += {value};" for i, value in enumerate(loop.totals)),
         *(f"carry__[{i}] = {edge.link};" for i, edge in enumerate(loop.edges)),
     ]
-    common = _common(loop)
+    common = f"{_common(loop)}, [[maybe_unused]] const float (&kept__)[{max(len(loop.kept), 1)}]"
     functions = [
         FunctionText(
             "step",
@@ -148,7 +152,8 @@ def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
     if loop.map:
         lines = [
             *_read(loop),
-            *_statements(loop.map.statements, source),
+            *kept,
+            *_statements((s for s in loop.map.statements if s.target not in loop.kept), source),
             *(
                 f"slope__[{i}][{j}] = {'0.0f' if slope is None else expression_text(slope, _FAST)};"
                 for i, row in enumerate(slopes)
@@ -158,11 +163,28 @@ def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
         ]
         parameters = f"{common}, float (&slope__)[{edges}][{edges}], float (&offset__)[{edges}]"
         functions.append(FunctionText("map", parameters, tuple(lines)))
+        lines = [
+            *_read(loop),
+            *_statements(_needed(loop.map.statements, loop.kept), source),
+            *(f"kept__[{i}] = {name};" for i, name in enumerate(loop.kept)),
+        ]
+        parameters = f"{_common(loop)}, [[maybe_unused]] float (&kept__)[{max(len(loop.kept), 1)}]"
+        functions.append(FunctionText("prepare", parameters, tuple(lines)))
     numbers = (
         *(NumberText("int", key, str(value)) for key, value in counts),
         *(NumberText("uint64_t", key, f"{value}u") for key, value in sets),
     )
     return StepText(name, numbers, tuple(functions))
+
+
+def _needed(statements: Sequence[FusedStatement], names: Iterable[str]) -> list[FusedStatement]:
+    """The statements that the names need, in order."""
+    wanted, found = set(names), []
+    for statement in reversed(statements):
+        if statement.target in wanted:
+            wanted.update(references(statement.expr))
+            found.append(statement)
+    return found[::-1]
 
 
 def _closure(entries: Sequence[Sequence[bool]]) -> Iterator[bool]:

@@ -10,8 +10,11 @@
 //   VECTORS, CONSTANTS         values of a unit; of the layer
 //   WRITES, WRITE_FLOAT        tensors written
 //   TOTALS                     values that are summed over all steps
+//   KEPT                       values that `map` and `step` have in common
 //   step                       carries and what is written, from the carries before
-//   SLOPES, map                scans alone: which of the carries before are in which carry, and the map of a step
+// and scans alone:
+//   prepare, map               what is kept; the map of a step
+//   SLOPES, ENTRIES            which of the carries before are in which carry after one step, after any number (sets)
 #pragma once
 
 #include "../fused/step.cuh"
@@ -38,34 +41,60 @@ struct ScanCall {
   ScanTensors<Step> directions[2];
 };
 
-template <int BYTES>
-struct WordsOf;
-template <>
-struct WordsOf<2> {
-  using type = uint16_t;
-};
-template <>
-struct WordsOf<4> {
-  using type = uint32_t;
-};
-template <>
-struct WordsOf<8> {
-  using type = uint2;
-};
-template <>
-struct WordsOf<16> {
-  using type = uint4;
-};
-
-// VEC values side by side: loaded at once, and turned into floats one by one, when they are needed.
+// VEC values side by side, 2 to 16 bytes: loaded at once, and turned into floats one by one, when they are needed. Under a
+// condition loads and stores are predicated: branches would keep those of several steps apart.
 template <class E, int VEC>
 struct Pack {
-  using Words = typename WordsOf<VEC * sizeof(E)>::type;
-  Words words;
-  RNNCC_DEVICE void load(const void* from) { words = *static_cast<const Words*>(from); }
-  RNNCC_DEVICE void store(void* to) const { *static_cast<Words*>(to) = words; }
-  RNNCC_DEVICE float get(int i) const { return to_float(reinterpret_cast<const E*>(&words)[i]); }
-  RNNCC_DEVICE void set(int i, float value) { reinterpret_cast<E*>(&words)[i] = from_float<E>(value); }
+  static constexpr int BYTES = VEC * sizeof(E);
+  uint32_t words[(BYTES + 3) / 4];
+
+  RNNCC_DEVICE void load(const void* from, bool wanted) {
+#pragma unroll
+    for (uint32_t& word : words) word = 0;
+    if constexpr (BYTES == 2) {
+      uint16_t half = 0;
+      asm("{\n.reg .pred p;\nsetp.ne.u32 p,%2,0;\n@p ld.global.nc.u16 %0,[%1];\n}" : "+h"(half) : "l"(from), "r"(uint32_t(wanted)));
+      words[0] = half;
+    } else if constexpr (BYTES == 4) {
+      asm("{\n.reg .pred p;\nsetp.ne.u32 p,%2,0;\n@p ld.global.nc.u32 %0,[%1];\n}" : "+r"(words[0]) : "l"(from), "r"(uint32_t(wanted)));
+    } else if constexpr (BYTES == 8) {
+      asm("{\n.reg .pred p;\nsetp.ne.u32 p,%3,0;\n@p ld.global.nc.v2.u32 {%0,%1},[%2];\n}"
+          : "+r"(words[0]), "+r"(words[1])
+          : "l"(from), "r"(uint32_t(wanted)));
+    } else {
+      static_assert(BYTES == 16);
+      asm("{\n.reg .pred p;\nsetp.ne.u32 p,%5,0;\n@p ld.global.nc.v4.u32 {%0,%1,%2,%3},[%4];\n}"
+          : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3])
+          : "l"(from), "r"(uint32_t(wanted)));
+    }
+  }
+  RNNCC_DEVICE void store(void* to, bool wanted) const {
+    if constexpr (BYTES == 2)
+      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.u16 [%0],%2;\n}" ::"l"(to), "r"(uint32_t(wanted)), "h"(uint16_t(words[0])) : "memory");
+    else if constexpr (BYTES == 4)
+      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.u32 [%0],%2;\n}" ::"l"(to), "r"(uint32_t(wanted)), "r"(words[0]) : "memory");
+    else if constexpr (BYTES == 8)
+      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.v2.u32 [%0],{%2,%3};\n}" ::"l"(to), "r"(uint32_t(wanted)), "r"(words[0]), "r"(words[1]) : "memory");
+    else
+      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.v4.u32 [%0],{%2,%3,%4,%5};\n}" ::"l"(to), "r"(uint32_t(wanted)), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+  }
+  RNNCC_DEVICE float get(int i) const {
+    if constexpr (sizeof(E) == 4)
+      return __uint_as_float(words[i]);
+    else
+      return to_float(E{uint16_t(words[i / 2] >> 16 * (i % 2))});
+  }
+  RNNCC_DEVICE void set(const float (&values)[VEC]) {
+    if constexpr (sizeof(E) == 4) {
+#pragma unroll
+      for (int i = 0; i < VEC; ++i) words[i] = __float_as_uint(values[i]);
+    } else if constexpr (VEC == 1) {
+      words[0] = from_float<E>(values[0]).bits;
+    } else {
+#pragma unroll
+      for (int i = 0; i < VEC; i += 2) words[i / 2] = pack<E>(values[i], values[i + 1]);
+    }
+  }
 };
 
 // A lane's channels: units `unit` … `unit` + VEC - 1 of `column`.
@@ -80,11 +109,14 @@ struct Lane {
   struct Raw {
     Pack<E, VEC> element[READS];
     Pack<float, VEC> real[READS];
-    E row[ROWS];
+    Pack<E, 1> row[ROWS];
   };
   struct Values {
     float read[VEC][READS];
     float row[ROWS];
+  };
+  struct Kept {
+    float of[VEC][at_least_one(Step::KEPT)];
   };
 
   int steps, column, unit;
@@ -92,6 +124,7 @@ struct Lane {
   const char* read[READS];
   const char* row[ROWS];
   char* write[WRITES];
+  uint32_t written;  // a set of them
   float edge[VEC][READS];  // of shifted reads, at the last step
   float vector[VEC][VECTORS];
 
@@ -113,12 +146,17 @@ struct Lane {
     for (int r = 0; r < Step::ROW_READS; ++r) row[r] = own.row_reads[r].base + column * own.row_reads[r].column;
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w)
-      write[w] = own.writes[w].base ? own.writes[w].base + column * own.writes[w].column + int64_t(unit) * (has(OUT_FLOATS, w) ? 4 : sizeof(E)) : nullptr;
+      write[w] = own.writes[w].base + column * own.writes[w].column + int64_t(unit) * (has(OUT_FLOATS, w) ? 4 : sizeof(E));
+    written = 0;
+#pragma unroll
+    for (int w = 0; w < Step::WRITES; ++w) written |= uint32_t(valid && own.writes[w].base) << w;
 #pragma unroll
     for (int v = 0; v < Step::VECTORS; ++v)
 #pragma unroll
       for (int j = 0; j < VEC; ++j) vector[j][v] = take<E>(own.vectors[v], 0, (unit + j) * own.vectors[v].column);
   }
+
+  RNNCC_DEVICE bool is_written(int w) const { return written >> w & 1; }
 
   RNNCC_DEVICE void initial(const ScanTensors<Step>& own, float (&carry)[VEC][EDGES]) const {
 #pragma unroll
@@ -140,16 +178,13 @@ struct Lane {
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r) {
       const char* from = read[r] + first * own.reads[r].step;
-      const int until = own.reads[r].base ? steps - has(Step::READ_SHIFTED, r) : 0;
+      const int until = own.reads[r].base ? steps - has(Step::READ_SHIFTED, r) - first : 0;
 #pragma unroll
       for (int s = 0; s < STEPS; ++s) {
-        if (has(FLOATS, r)) {
-          raw[s].real[r].words = {};
-          if (first + s < until) raw[s].real[r].load(from);
-        } else {
-          raw[s].element[r].words = {};
-          if (first + s < until) raw[s].element[r].load(from);
-        }
+        if (has(FLOATS, r))
+          raw[s].real[r].load(from, s < until);
+        else
+          raw[s].element[r].load(from, s < until);
         from += own.reads[r].step;
       }
     }
@@ -158,8 +193,7 @@ struct Lane {
       const char* from = row[r] + first * own.row_reads[r].step;
 #pragma unroll
       for (int s = 0; s < STEPS; ++s) {
-        raw[s].row[r] = {};
-        if (first + s < steps) raw[s].row[r] = *reinterpret_cast<const E*>(from);
+        raw[s].row[r].load(from, first + s < steps);
         from += own.row_reads[r].step;
       }
     }
@@ -175,30 +209,41 @@ struct Lane {
         if (has(Step::READ_SHIFTED, r) && t + 1 == steps) v.read[j][r] = edge[j][r];
       }
 #pragma unroll
-    for (int r = 0; r < Step::ROW_READS; ++r) v.row[r] = to_float(raw.row[r]);
+    for (int r = 0; r < Step::ROW_READS; ++r) v.row[r] = raw.row[r].get(0);
     return v;
   }
 
-  // Step t, which there is.
-  RNNCC_DEVICE void step(const ScanCall<Step>& call, const ScanTensors<Step>& own, const Values& v, int t, float (&carry)[VEC][EDGES],
-                         float (&total)[VEC][TOTALS]) const {
-    float written[VEC][WRITES];
+  // Step t, if there is one.
+  RNNCC_DEVICE void step(const ScanCall<Step>& call, const ScanTensors<Step>& own, const Values& v, const Kept& kept, int t,
+                         float (&carry)[VEC][EDGES], float (&total)[VEC][TOTALS]) const {
+    const bool exists = t < steps;
+    float written[WRITES][VEC];
 #pragma unroll
-    for (int j = 0; j < VEC; ++j) Step::step(v.read[j], v.row, vector[j], call.constants, carry[j], written[j], total[j]);
+    for (int j = 0; j < VEC; ++j) {
+      float of_step[WRITES], next[EDGES], sum[TOTALS];
+#pragma unroll
+      for (int e = 0; e < Step::EDGES; ++e) next[e] = carry[j][e];
+#pragma unroll
+      for (int i = 0; i < Step::TOTALS; ++i) sum[i] = total[j][i];
+      Step::step(v.read[j], v.row, vector[j], call.constants, kept.of[j], next, of_step, sum);
+#pragma unroll
+      for (int e = 0; e < Step::EDGES; ++e) carry[j][e] = exists ? next[e] : carry[j][e];
+#pragma unroll
+      for (int i = 0; i < Step::TOTALS; ++i) total[j][i] = exists ? sum[i] : total[j][i];
+#pragma unroll
+      for (int w = 0; w < Step::WRITES; ++w) written[w][j] = of_step[w];
+    }
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w) {
-      if (!write[w] || !valid) continue;
       char* const to = write[w] + t * own.writes[w].step;
       if (has(OUT_FLOATS, w)) {
         Pack<float, VEC> pack;
-#pragma unroll
-        for (int j = 0; j < VEC; ++j) pack.set(j, written[j][w]);
-        pack.store(to);
+        pack.set(written[w]);
+        pack.store(to, exists && is_written(w));
       } else {
         Pack<E, VEC> pack;
-#pragma unroll
-        for (int j = 0; j < VEC; ++j) pack.set(j, written[j][w]);
-        pack.store(to);
+        pack.set(written[w]);
+        pack.store(to, exists && is_written(w));
       }
     }
   }

@@ -85,9 +85,10 @@ struct ScanShape {
   static constexpr int VEC = VEC_, STEPS = STEPS_, WARPS = WARPS_, THREADS = WARPS * 32;
   using Map = AffineMap<Step::EDGES, Step::ENTRIES>;
   static constexpr int MAP_FLOATS = Map::NUMBERS * VEC * 32, CARRY_FLOATS = Step::EDGES * VEC * 32;
-  // Two tiles' maps, of warps and of blocks, and two turns' carries; what the warps' totals take stands there after the loop.
+  // Two tiles' maps, of warps and of blocks, two turns' carries, two barriers; what the warps' totals take stands there after
+  // the loop.
   static constexpr int shared_floats(int blocks) {
-    const int of_maps = 2 * (WARPS + (blocks > 1 ? blocks : 0)) * MAP_FLOATS + 2 * CARRY_FLOATS;
+    const int of_maps = 2 * (WARPS + (blocks > 1 ? blocks : 0)) * MAP_FLOATS + 2 * CARRY_FLOATS + 4;
     const int of_totals = WARPS * Step::TOTALS * VEC * 32;
     return of_maps > of_totals ? of_maps : of_totals;
   }
@@ -99,7 +100,11 @@ RNNCC_DEVICE uint32_t cluster_blocks() {
   asm("mov.u32 %0, %cluster_nctaid.x;" : "=r"(n));
   return n;
 }
-RNNCC_DEVICE void send4(uint32_t to, float value) { asm volatile("st.shared::cluster.f32 [%0],%1;" ::"r"(to), "f"(value) : "memory"); }
+// 4 bytes into a peer's shared memory; the peer's barrier counts them when they have landed.
+RNNCC_DEVICE void send4(uint32_t to, uint32_t barrier, float value) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0],%1,[%2];" ::"r"(to), "f"(value), "r"(barrier) : "memory");
+}
+RNNCC_DEVICE void store4(uint32_t to, float value) { asm volatile("st.shared::cluster.f32 [%0],%1;" ::"r"(to), "f"(value) : "memory"); }
 #else
 RNNCC_DEVICE uint32_t cluster_blocks() { return 1; }
 #endif
@@ -119,16 +124,23 @@ struct Exchange {
   RNNCC_DEVICE float* carry_of(int parity) const {
     return shared + 2 * (S::WARPS + (blocks > 1 ? blocks : 0)) * S::MAP_FLOATS + parity * S::CARRY_FLOATS + lane;
   }
-  // To the same place in every block.
-  RNNCC_DEVICE void put(float* to, float value) const {
-#if __CUDA_ARCH__ >= 900
-    if (blocks > 1) {
-      for (int r = 0; r < blocks; ++r) send4(peer_address(shared_address(to), r), value);
-      return;
-    }
-#endif
-    *to = value;
+  // Two barriers, of tiles in turn: what has come of the blocks' maps.
+  RNNCC_DEVICE uint32_t arrived(int parity) const {
+    return shared_address(shared + 2 * (S::WARPS + blocks) * S::MAP_FLOATS + 2 * S::CARRY_FLOATS) + 8 * parity;
   }
+  // Before the first tile.
+  RNNCC_DEVICE void begin() const {
+#if __CUDA_ARCH__ >= 900
+    if (blocks == 1) return;
+    if (threadIdx.x < 2) {
+      barrier_init(arrived(threadIdx.x), 1);
+      barrier_expect(arrived(threadIdx.x), blocks * S::MAP_FLOATS * 4);
+    }
+    barrier_init_visible();
+    cluster_barrier();
+#endif
+  }
+  // Of all threads of the cluster.
   RNNCC_DEVICE void barrier() const {
 #if __CUDA_ARCH__ >= 900
     if (blocks > 1) {
@@ -160,24 +172,48 @@ struct Exchange {
     }
     return finite;
   }
-  // By one warp: joins the maps of the block's warps, for all blocks. Numbers that are not finite say that it cannot.
-  RNNCC_DEVICE void join_block(int parity, bool cannot) const {
+  // The warps' maps joined, for all blocks: warps share out the receivers. Numbers that are not finite say that it cannot be
+  // done. `before`: those of the warps before this one.
+  RNNCC_DEVICE void send_joined(int parity, bool cannot, Map (&before)[VEC]) const {
 #pragma unroll
     for (int j = 0; j < VEC; ++j) {
-      Map joined = load(map_of_warp(parity, 0), j);
-      for (int w = 1; w < S::WARPS; ++w) {
+      Map joined;
+      joined.clear();
+#pragma unroll
+      for (int w = 0; w < S::WARPS; ++w) {
+        if (w == warp) before[j] = joined;
         const Map of_warp = load(map_of_warp(parity, w), j);
         joined.template then<S::Step::ENTRIES>(of_warp.slope, of_warp.offset);
       }
+#if __CUDA_ARCH__ >= 900
+      for (int r = warp; r < blocks; r += S::WARPS) {
+        const uint32_t to = peer_address(shared_address(map_of_block(parity, rank)), r), barrier = peer_address(arrived(parity), r);
 #pragma unroll
-      for (int n = 0; n < Map::NUMBERS; ++n) put(map_of_block(parity, rank) + (n * VEC + j) * 32, cannot ? NAN : *joined.number(n));
+        for (int n = 0; n < Map::NUMBERS; ++n) send4(to + (n * VEC + j) * 128, barrier, cannot ? NAN : *joined.number(n));
+      }
+#endif
     }
   }
+  // Until those of all blocks have come; `phase`: of the parity's tiles, in turn.
+  RNNCC_DEVICE void wait(int parity, int phase) const {
+#if __CUDA_ARCH__ >= 900
+    barrier_wait(arrived(parity), phase);
+    if (threadIdx.x == 0) barrier_expect(arrived(parity), blocks * S::MAP_FLOATS * 4);
+#endif
+  }
+  // A slice's last carries, for all blocks.
   RNNCC_DEVICE void put_carry(int parity, const float (&carry)[VEC][N]) const {
 #pragma unroll
     for (int j = 0; j < VEC; ++j)
 #pragma unroll
-      for (int e = 0; e < N; ++e) put(carry_of(parity) + (e * VEC + j) * 32, carry[j][e]);
+      for (int e = 0; e < N; ++e) {
+        float* const to = carry_of(parity) + (e * VEC + j) * 32;
+#if __CUDA_ARCH__ >= 900
+        for (int r = 0; r < blocks; ++r) store4(peer_address(shared_address(to), r), carry[j][e]);
+#else
+        *to = carry[j][e];
+#endif
+      }
   }
   RNNCC_DEVICE void get_carry(int parity, float (&carry)[VEC][N]) const {
 #pragma unroll
@@ -209,12 +245,13 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
   lane.begin(call, own, blockIdx.x / blocks * 32 + threadIdx.x % 32);
   float carry[S::VEC][N], total[S::VEC][L::TOTALS] = {};
   lane.initial(own, carry);
-  if (blocks > 1) exchange.barrier();  // all have begun
+  exchange.begin();
   typename L::Raw raw[S::STEPS];
   lane.fetch(own, slice * S::STEPS, raw);
 
-  for (int base = 0, parity = 0; base < call.steps; base += tile, parity ^= 1) {
-    const int first = base + slice * S::STEPS;
+  for (int base = 0, number = 0; base < call.steps; base += tile, ++number) {
+    const int first = base + slice * S::STEPS, parity = number & 1, phase = number >> 1 & 1;
+    typename L::Kept kept[S::STEPS];
     Map joined[S::VEC];
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j) joined[j].clear();
@@ -224,7 +261,8 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
 #pragma unroll
       for (int j = 0; j < S::VEC; ++j) {
         float slope[N][N], offset[N];
-        Step::map(v.read[j], v.row, lane.vector[j], call.constants, slope, offset);
+        Step::prepare(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j]);
+        Step::map(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j], slope, offset);
         // Beyond the end nothing changes.
         if (first + s < call.steps) joined[j].template then<Step::SLOPES>(slope, offset);
       }
@@ -244,16 +282,19 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
     float before[S::VEC][N], start[S::VEC][N];
     copy(carry, before);
     if (blocks > 1) {
-      if (warp == 0) exchange.join_block(parity, in_turns);
-      exchange.barrier();
+      Map own_before[S::VEC];
+      exchange.send_joined(parity, in_turns, own_before);
+      exchange.wait(parity, phase);
       bool finite = true;
       for (int r = 0; r < blocks; ++r) {
         if (r == rank) copy(carry, start);
         finite &= exchange.apply(exchange.map_of_block(parity, r), carry);
       }
       in_turns = __any_sync(~0u, !finite);
-      for (int w = 0; w < warp; ++w) exchange.apply(exchange.map_of_warp(parity, w), start);
+#pragma unroll
+      for (int j = 0; j < S::VEC; ++j) own_before[j].apply(start[j]);
     } else {
+#pragma unroll
       for (int w = 0; w < S::WARPS; ++w) {
         if (w == warp) copy(carry, start);
         exchange.apply(exchange.map_of_warp(parity, w), carry);
@@ -264,7 +305,7 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
       if (turn == slice) {
 #pragma unroll
         for (int s = 0; s < S::STEPS; ++s)
-          if (first + s < call.steps) lane.step(call, own, lane.values(raw[s], first + s), first + s, start, total);
+          lane.step(call, own, lane.values(raw[s], first + s), kept[s], first + s, start, total);
         if (in_turns) exchange.put_carry(turn & 1, start);
       }
       if (in_turns) {

@@ -26,7 +26,7 @@ RNNCC_DEVICE void walk(const ScanCall<typename S::Step>& call, const ScanTensors
     lane.fetch(own, first + S::STEPS, next);
 #pragma unroll
     for (int s = 0; s < S::STEPS; ++s)
-      if (first + s < call.steps) lane.step(call, own, lane.values(raw[s], first + s), first + s, carry, total);
+      lane.step(call, own, lane.values(raw[s], first + s), {}, first + s, carry, total);
 #pragma unroll
     for (int s = 0; s < S::STEPS; ++s) raw[s] = next[s];
   }
