@@ -26,8 +26,8 @@ class AffineMap:
 @dataclass(frozen=True, slots=True)
 class ScanLoop:
     """One direction of a loop. `edges` are the carries; `totals` are values that are only summed over all steps;
-    `map` is None where a step is no affine map of the carries, or one of too many; `kept` are values free of carries that are
-    worked out once for the map of a step and for its run."""
+    `map` is None where a step is no affine map of the carries, or one of too many; `kept` are values free of carries
+    that are worked out once for the map of a step and for its run."""
 
     reads: tuple[FusedRead, ...]
     rows: tuple[FusedRow, ...]
