@@ -87,6 +87,13 @@ inline std::vector<FusedChoice> fused_choices(const std::string& program, const 
   return found;
 }
 
+// Of the kernels for two directions side by side, those that take no longer than two launches of the best one for one.
+inline std::vector<FusedChoice> no_slower(std::vector<FusedChoice> together, const std::vector<FusedChoice>& apart) {
+  const auto is_slow = [&](const FusedChoice& choice) { return !apart.empty() && choice.step_ns() > 2 * apart[0].step_ns(); };
+  together.erase(std::remove_if(together.begin(), together.end(), is_slow), together.end());
+  return together;
+}
+
 struct FusedHeader {
   int32_t steps, columns, heads, group_columns;
 };
