@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rnncc.ir.kernel import KernelPlan
     from rnncc.ir.problem import Problem
     from rnncc.ir.recurrence import Recurrence
-    from rnncc.ir.schedule import FusedKernels, FusedSchedule, Plan
+    from rnncc.ir.schedule import FusedKernels, FusedSchedule, Plan, ScanKernels
     from rnncc.ir.target import Target
     from rnncc.stages.build import Nvcc, Product, Toolchain
 
@@ -365,7 +365,19 @@ def _unfused(plans: list[KernelPlan]) -> dict[str, str]:
 def _render(plans: list[KernelPlan], *, cuda: bool, problems: Problems = ()) -> Bundle:
     from rnncc.stages.render import render
 
-    return render(plans, cuda=cuda, fused=[fused_kernels(plan, problems) for plan in plans])
+    scans = [scan_kernels(plan) for plan in plans] if cuda else None
+    return render(plans, scans, [fused_kernels(plan, problems) for plan in plans])
+
+
+def scan_kernels(plan: KernelPlan) -> tuple[ScanKernels, ...]:
+    """The kernels of a cell's loops without products, which take all sizes."""
+    from rnncc.ir.kernel import scan_programs
+    from rnncc.ir.schedule import ScanKernels
+    from rnncc.stages.schedule.scan import scan_schedule
+
+    return tuple(
+        ScanKernels(program, scan_schedule(loop, 4), scan_schedule(loop, 2)) for program, loop in scan_programs(plan)
+    )
 
 
 def fused_kernels(plan: KernelPlan, problems: Problems, target: Target | None = None) -> list[FusedKernels]:

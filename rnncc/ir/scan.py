@@ -22,6 +22,20 @@ class AffineMap:
     matrix: tuple[tuple[Expr | None, ...], ...]
     offset: tuple[Expr, ...]
 
+    def slopes(self) -> tuple[bool, ...]:
+        """Row by row, which slopes of a step may not be zero."""
+        return tuple(slope is not None for row in self.matrix for slope in row)
+
+    def entries(self) -> tuple[bool, ...]:
+        """The same of any number of steps, none among them."""
+        size = range(len(self.matrix))
+        reached = [[i == j or self.matrix[i][j] is not None for j in size] for i in size]
+        for k in size:
+            for i in size:
+                for j in size:
+                    reached[i][j] = reached[i][j] or (reached[i][k] and reached[k][j])
+        return tuple(entry for row in reached for entry in row)
+
 
 @dataclass(frozen=True, slots=True)
 class ScanLoop:

@@ -103,6 +103,73 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class ScanShape:
+    """How a kernel of a loop without products is laid out, whatever the GPU: ScanShape and WalkShape in
+    templates/include/rnncc/cuda/scan.
+
+    vector     units of a batch column, side by side in a lane
+    steps      of a part: what a warp reads, or has in registers, at a time
+    warps      of a thread block
+    registers  of a thread, as planned
+    resident   thread blocks of a multiprocessor, as planned
+    shared_bytes, peer_bytes, least_shared_bytes
+               of each of n blocks of a cluster: the least, or shared_bytes + (n if n > 1 else 0) * peer_bytes
+    """
+
+    vector: int
+    steps: int
+    warps: int
+    registers: int
+    resident: int
+    shared_bytes: int
+    peer_bytes: int
+    least_shared_bytes: int
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The template arguments after the step."""
+        return self.vector, self.steps, self.warps
+
+    @property
+    def threads(self) -> int:
+        """Of a thread block."""
+        return 32 * self.warps
+
+    def shared_bytes_of(self, blocks: int) -> int:
+        """Of each thread block of a cluster."""
+        return max(self.least_shared_bytes, self.shared_bytes + (blocks if blocks > 1 else 0) * self.peer_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanSchedule:
+    """The kernels of a loop without products, for elements of so many bytes: `wide` for tensors whose rows begin at
+    multiples of 16 bytes, `narrow` for all. A walk (not `is_scan`) works on one step after the other."""
+
+    is_scan: bool
+    wide: ScanShape
+    narrow: ScanShape
+
+    @property
+    def family(self) -> str:
+        """scan or walk."""
+        return "scan" if self.is_scan else "walk"
+
+    @property
+    def forms(self) -> tuple[tuple[str, ScanShape], ...]:
+        """By name; kernels are called so."""
+        return ("wide", self.wide), ("narrow", self.narrow)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanKernels:
+    """Of a program without products: its name, and how its kernels are laid out for float32 and for 16-bit elements."""
+
+    program: str
+    full: ScanSchedule
+    half: ScanSchedule
+
+
+@dataclass(frozen=True, slots=True)
 class FusedKernels:
     """The fused kernels of a cell, laid out for `heads` heads of `units` units; `dtype` is f32, bf16 or f16. `kernels`:
     the program's name and how it is laid out; of several of one program, those for few batch columns stand first."""

@@ -47,7 +47,7 @@ def index(library: ctypes.CDLL) -> Index:
 def write_index(folder: Path, *problems: Problem) -> list[list[str]]:
     """The index of the LSTM's kernels for these problems, and its lines."""
     plan = plan_of("lstm")
-    bundle = render([plan], cuda=True, fused=[fused_kernels(plan, problems)])
+    bundle = render([plan], [scan_kernels(plan)], [fused_kernels(plan, problems)])
     text = next(file.text for file in bundle.files if file.path == "cuda/fused.txt")
     folder.mkdir()
     (folder / "fused.txt").write_text(text, encoding="utf-8")

@@ -37,9 +37,13 @@ def _loop(parts: Parts) -> ScanLoop:
     stages = parts.stages()
     if any(stage.products for stage in stages):
         raise Unfit("a step has products")
+    if parts.program.outers:
+        raise Unfit("products are taken over all steps")
     width = parts.width(stages, stages[0].width)
     statements = parts.statements(stages)
     edges = parts.edges(width)
+    if not edges:
+        raise Unfit("nothing lives from step to step")
     reads, rows, vectors = parts.reads({name for s in statements for name in references(s.expr)}, width)
     writes = parts.writes(set(), {statement.target for statement in statements})
     affine = _Mapper(edges).map(statements) if len(edges) <= MOST_CARRIES else None

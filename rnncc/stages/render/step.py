@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rnncc.ir.expr import references
@@ -112,7 +112,6 @@ def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], source: 
 def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
     """The step of a loop without products."""
     edges, totals = len(loop.edges), len(loop.totals)
-    slopes = loop.map.matrix if loop.map else ()
     counts = (
         ("EDGES", edges),
         ("READS", len(loop.reads)),
@@ -127,8 +126,8 @@ def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
         ("READ_FLOAT", _set(read.place.table is Table.SAVED for read in loop.reads)),
         ("READ_SHIFTED", _set(read.edge is not None for read in loop.reads)),
         ("WRITE_FLOAT", _set(write.place is not None and write.place.table is Table.SAVED for write in loop.writes)),
-        ("SLOPES", _set(slope is not None for row in slopes for slope in row)),
-        ("ENTRIES", _set(_closure([[slope is not None for slope in row] for row in slopes]))),
+        ("SLOPES", _set(loop.map.slopes() if loop.map else ())),
+        ("ENTRIES", _set(loop.map.entries() if loop.map else ())),
     )
     kept = [f"const float {name} = kept__[{i}];" for i, name in enumerate(loop.kept)]
     step = [
@@ -156,7 +155,7 @@ def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
             *_statements((s for s in loop.map.statements if s.target not in loop.kept), source),
             *(
                 f"slope__[{i}][{j}] = {'0.0f' if slope is None else expression_text(slope, _FAST)};"
-                for i, row in enumerate(slopes)
+                for i, row in enumerate(loop.map.matrix)
                 for j, slope in enumerate(row)
             ),
             *(f"offset__[{i}] = {expression_text(offset, _FAST)};" for i, offset in enumerate(loop.map.offset)),
@@ -185,17 +184,6 @@ def _needed(statements: Sequence[FusedStatement], names: Iterable[str]) -> list[
             wanted.update(references(statement.expr))
             found.append(statement)
     return found[::-1]
-
-
-def _closure(entries: Sequence[Sequence[bool]]) -> Iterator[bool]:
-    """Row by row, which entries of the product of any number of such matrices may not be zero: of none, too."""
-    size = range(len(entries))
-    reached = [[i == j or entries[i][j] for j in size] for i in size]
-    for k in size:
-        for i in size:
-            for j in size:
-                reached[i][j] = reached[i][j] or (reached[i][k] and reached[k][j])
-    return (entry for row in reached for entry in row)
 
 
 def _carried(loop: FusedLoop | ScanLoop) -> list[str]:

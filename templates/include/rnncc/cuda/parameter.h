@@ -17,11 +17,12 @@ struct FusedEdge {
   int32_t is_float, unused;
 };
 
-// One direction of a call. `records` as After's: of stored slots that are read there, the tensor that holds them.
-struct FusedDirection {
+// One direction of a call. `records` and `totals` as After's: of slots that are read there, the tensors that hold them.
+struct LoopDirection {
   const Call& call;
   CallTensors& tensors;
   std::map<int, rnncc_tensor>& records;
+  std::map<int, Tensor>& totals;
 };
 
 class LoopParameter {
@@ -29,7 +30,7 @@ class LoopParameter {
   // Whether a kernel takes a tensor as it lies.
   using Fits = bool (*)(const FusedPlace&, int64_t bytes);
 
-  LoopParameter(const Tables& tables, const FusedInfo& info, const int64_t* dims, bool training)
+  LoopParameter(const Tables& tables, const LoopInfo& info, const int64_t* dims, bool training)
       : tables_(tables), info_(info), dims_(dims), training_(training), bytes_(MOST_BYTES) {}
 
   int64_t dim(int16_t index) const { return dims_[index]; }
@@ -49,10 +50,11 @@ class LoopParameter {
   }
 
   // What follows the matrices in FusedTensors, and ScanTensors begins with. False where a tensor does not fit.
-  bool fill_tensors(const FusedDirection& direction, Fits fits) {
+  bool fill_tensors(const LoopDirection& direction, Fits fits) {
     const Call& call = direction.call;
     CallTensors& tensors = direction.tensors;
     std::map<int, rnncc_tensor>& records = direction.records;
+    records.clear();  // those of a kernel that did not take the tensors
     FusedPlace* reads = take<FusedPlace>(info_.reads);
     FusedEdge* read_edges = take<FusedEdge>(info_.reads);
     for (int r = 0; r < info_.reads; ++r) {
@@ -80,7 +82,9 @@ class LoopParameter {
       const Destination& to = tables_.destinations[slot.first_destination + info_.write_places[w]];
       if (is_saved(to.table) && !training_) continue;
       const rnncc_tensor& t = tensors.at(to.table, to.index);
-      const FusedPlace place = along(call, t, dim(to.offset));
+      // What only products and sums after the loop read is no less wanted.
+      const FusedPlace place =
+          t.data || is_saved(to.table) || records.count(s) ? along(call, t, dim(to.offset)) : record(s, direction);
       // A returned sequence that is also what was saved is written once.
       const bool again = std::any_of(writes.begin(), writes.end(), [&](const FusedPlace& w) { return w.base == place.base; });
       writes.push_back(again ? FusedPlace{} : place);
@@ -116,8 +120,8 @@ class LoopParameter {
   static FusedEdge edge(const rnncc_tensor& t) {
     return {static_cast<char*>(t.data), t.column * dtype_bytes(t.dtype), t.dtype == RNNCC_FLOAT32, 0};
   }
-  FusedPlace record(int s, const FusedDirection& direction) {
-    const auto& [call, tensors, records] = direction;
+  FusedPlace record(int s, const LoopDirection& direction) {
+    const auto& [call, tensors, records, totals] = direction;
     if (!After::reads(tables_, call, s)) return {};
     const int64_t width = dim(tables_.slots[s].width);
     held_.push_back(empty({call.steps, call.columns, width}, torch_dtype(tensors.scalar()), tensors.device));
@@ -126,7 +130,7 @@ class LoopParameter {
   }
 
   const Tables& tables_;
-  const FusedInfo& info_;
+  const LoopInfo& info_;
   const int64_t* dims_;
   const bool training_;
   std::vector<Tensor> held_;

@@ -101,17 +101,17 @@ struct FusedHeader {
 // Directions of a layer, side by side: at most as many as step.cuh has, alike in all but their tensors and their order.
 class FusedRun : LoopParameter {
  public:
-  FusedRun(const Tables& tables, const FusedInfo& info, const FusedChoice& choice, const int64_t* dims, bool training)
+  FusedRun(const Tables& tables, const LoopInfo& info, const FusedChoice& choice, const int64_t* dims, bool training)
       : LoopParameter(tables, info, dims, training), choice_(choice), kernel_(*choice.kernel) {}
 
   // False where a tensor lies in a way that the kernel does not take; nothing was launched then.
-  bool run(const std::vector<FusedDirection>& directions) {
+  bool run(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     stream_ = current_stream(directions[0].tensors.device.index);
     if (kernel_.is_grid() && !make_exchange(directions)) return false;
     *take<FusedHeader>(1) = {int32_t(call.steps), int32_t(call.columns), int32_t(call.heads), int32_t(choice_.share.group)};
     take_constants(call);
-    for (const FusedDirection& direction : directions)
+    for (const LoopDirection& direction : directions)
       if (!fill(direction)) return false;
     launch(directions[0].tensors.device.index, unsigned(kernel_.blocks * call.heads * choice_.share.groups), unsigned(directions.size()));
     return true;
@@ -134,7 +134,7 @@ class FusedRun : LoopParameter {
   }
 
   // As FusedTensors has it.
-  bool fill(const FusedDirection& direction) {
+  bool fill(const LoopDirection& direction) {
     CallTensors& tensors = direction.tensors;
     const void** matrices = take<const void*>(info_.sums * info_.operands);
     for (int m = 0; m < info_.sums * info_.operands; ++m) {
@@ -151,7 +151,7 @@ class FusedRun : LoopParameter {
 
   // What blocks of the grid send each other, as GridShape has it. False where a step's part has no offsets of 32 bits; all blocks
   // that have a place in it run at once, so it is small.
-  bool make_exchange(const std::vector<FusedDirection>& directions) {
+  bool make_exchange(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
     const int64_t column = call.heads * info_.operands * round_up(kernel_.units, 32) * dtype_bytes(tensors.scalar());

@@ -87,10 +87,10 @@ struct ScanShape {
   static constexpr int MAP_FLOATS = Map::NUMBERS * VEC * 32, CARRY_FLOATS = Step::EDGES * VEC * 32;
   // Two tiles' maps, of warps and of blocks, two turns' carries, two barriers; what the warps' totals take stands there after
   // the loop.
-  static constexpr int shared_floats(int blocks) {
+  static constexpr int shared_bytes(int blocks) {
     const int of_maps = 2 * (WARPS + (blocks > 1 ? blocks : 0)) * MAP_FLOATS + 2 * CARRY_FLOATS + 4;
     const int of_totals = WARPS * Step::TOTALS * VEC * 32;
-    return of_maps > of_totals ? of_maps : of_totals;
+    return 4 * (of_maps > of_totals ? of_maps : of_totals);
   }
 };
 

@@ -10,6 +10,7 @@ template <class Step_, int VEC_, int STEPS_, int WARPS_>
 struct WalkShape {
   using Step = Step_;
   static constexpr int VEC = VEC_, STEPS = STEPS_, WARPS = WARPS_, THREADS = WARPS * 32;
+  static constexpr int shared_bytes(int) { return 0; }
 };
 
 template <class S>
