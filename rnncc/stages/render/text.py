@@ -179,9 +179,10 @@ class _Tables:
         loop = self.form
         if loop is None:
             return None
-        is_scan = isinstance(loop, ScanLoop)
-        sums, operands, matrix_rows = ((), (), ()) if is_scan else (loop.sums, loop.operands, loop.matrices)
-        totals = loop.totals if is_scan else ()
+        sums, operands, matrix_rows = (
+            (loop.sums, loop.operands, loop.matrices) if isinstance(loop, FusedLoop) else ((), (), ())
+        )
+        totals = loop.totals if isinstance(loop, ScanLoop) else ()
         numbers = self._numbers()
         matrices = [matrix.name for matrix in self.program.matrices]
         finals = [final.slot for final in self.program.finals]
