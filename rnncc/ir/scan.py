@@ -53,3 +53,8 @@ class ScanLoop:
     totals: tuple[str, ...]
     map: AffineMap | None
     kept: tuple[str, ...]
+
+    @property
+    def family(self) -> str:
+        """Which kernel runs it: scan or walk."""
+        return "scan" if self.map else "walk"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rnncc.compiler import scan_kernels
+from rnncc.gpu import scan_kernels
 from rnncc.ir.artifact import File
 from rnncc.ir.kernel import KernelPlan
 from rnncc.paths import cells_dir

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.compiler import fused_kernels, scan_kernels
+from rnncc.gpu import fused_kernels, scan_kernels
 from rnncc.ir.problem import Problem
 from rnncc.stages.render import render
 from tests.cpu.host import build

@@ -2,7 +2,7 @@
 
 Input: the KernelPlans of its cells, and whether GPU kernels are wanted. Output: a Bundle: the headers as they are, a
 header of tables, one of functions and seven translation units for each cell, and the driver's units, which are the same
-for every package; for GPUs a host unit for each cell, and for its loops with products and those without each a header of
+for every package; for GPUs a host unit for each cell, and for its loops with products and for those without a header of
 device code and a file of kernels for each dtype.
 Fails with: InternalError only.
 """

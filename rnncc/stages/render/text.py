@@ -108,7 +108,7 @@ def _forms(kernels: ScanKernels) -> str:
     """A ScanForms."""
 
     def form(schedule: ScanSchedule, shape: ScanShape) -> str:
-        groups, steps = (32, shape.warps * shape.steps) if schedule.is_scan else (shape.threads, 0)
+        groups, steps = (32, shape.warps * shape.steps) if schedule.family == "scan" else (shape.threads, 0)
         shared = (shape.shared_bytes, shape.peer_bytes, shape.least_shared_bytes)
         return _row(shape.vector, shape.threads, groups, steps, *shared)
 
