@@ -21,6 +21,17 @@
 
 namespace rnncc {
 
+// A constant of a lambda's instance.
+template <bool VALUE>
+struct Constant {
+  RNNCC_DEVICE constexpr operator bool() const { return VALUE; }
+};
+
+// 16 bytes from global to shared memory behind the thread's back.
+RNNCC_DEVICE void copy16_or_zeros(uint32_t to, const void* from, bool wanted) {
+  asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+}
+
 // What one direction of a layer reads and writes.
 template <class Step>
 struct ScanTensors {
@@ -46,7 +57,7 @@ struct ScanCall {
 template <class E, int VEC>
 struct Pack {
   static constexpr int BYTES = VEC * sizeof(E);
-  uint32_t words[(BYTES + 3) / 4];
+  alignas(BYTES < 4 ? 4 : BYTES) uint32_t words[(BYTES + 3) / 4];
 
   RNNCC_DEVICE void load(const void* from, bool wanted) {
 #pragma unroll
@@ -84,6 +95,22 @@ struct Pack {
     else
       return to_float(E{uint16_t(words[i / 2] >> 16 * (i % 2))});
   }
+  RNNCC_DEVICE static Pack of_shared(const void* from) {
+    Pack pack;
+    if constexpr (BYTES == 2)
+      pack.words[0] = *static_cast<const uint16_t*>(from);
+    else if constexpr (BYTES == 4)
+      pack.words[0] = *static_cast<const uint32_t*>(from);
+    else if constexpr (BYTES == 8)
+      *reinterpret_cast<uint2*>(pack.words) = *static_cast<const uint2*>(from);
+    else
+      *reinterpret_cast<uint4*>(pack.words) = *static_cast<const uint4*>(from);
+    return pack;
+  }
+  RNNCC_DEVICE void get(float (&values)[VEC]) const {
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) values[i] = get(i);
+  }
   RNNCC_DEVICE void set(const float (&values)[VEC]) {
     if constexpr (sizeof(E) == 4) {
 #pragma unroll
@@ -98,19 +125,16 @@ struct Pack {
 };
 
 // A lane's channels: units `unit` … `unit` + VEC - 1 of `column`.
-template <class Step, int VEC>
+template <class Step_, int VEC_>
 struct Lane {
+  using Step = Step_;
   using E = typename Step::Element;
+  static constexpr int VEC = VEC_;
   static constexpr uint64_t FLOATS = float_reads<Step>, OUT_FLOATS = float_writes<Step>;
   static constexpr int READS = at_least_one(Step::READS), ROWS = at_least_one(Step::ROW_READS), WRITES = at_least_one(Step::WRITES);
   static constexpr int EDGES = at_least_one(Step::EDGES), TOTALS = at_least_one(Step::TOTALS), VECTORS = at_least_one(Step::VECTORS);
 
-  // Of a step: as they were loaded.
-  struct Raw {
-    Pack<E, VEC> element[READS];
-    Pack<float, VEC> real[READS];
-    Pack<E, 1> row[ROWS];
-  };
+  // Of a step.
   struct Values {
     float read[VEC][READS];
     float row[ROWS];
@@ -121,8 +145,6 @@ struct Lane {
 
   int steps, column, unit;
   bool valid;
-  const char* read[READS];
-  const char* row[ROWS];
   char* write[WRITES];
   uint32_t written;  // a set of them
   float edge[VEC][READS];  // of shifted reads, at the last step
@@ -137,26 +159,20 @@ struct Lane {
     unit = int(index % groups) * VEC;
     steps = call.steps;
 #pragma unroll
-    for (int r = 0; r < Step::READS; ++r) {
-      read[r] = own.reads[r].base + column * own.reads[r].column + int64_t(unit) * (has(FLOATS, r) ? 4 : sizeof(E));
+    for (int r = 0; r < Step::READS; ++r)
 #pragma unroll
       for (int j = 0; j < VEC; ++j) edge[j][r] = has(Step::READ_SHIFTED, r) ? take<E>(own.read_edges[r], column, unit + j) : 0.0f;
-    }
-#pragma unroll
-    for (int r = 0; r < Step::ROW_READS; ++r) row[r] = own.row_reads[r].base + column * own.row_reads[r].column;
-#pragma unroll
-    for (int w = 0; w < Step::WRITES; ++w)
-      write[w] = own.writes[w].base + column * own.writes[w].column + int64_t(unit) * (has(OUT_FLOATS, w) ? 4 : sizeof(E));
     written = 0;
 #pragma unroll
-    for (int w = 0; w < Step::WRITES; ++w) written |= uint32_t(valid && own.writes[w].base) << w;
+    for (int w = 0; w < Step::WRITES; ++w) {
+      write[w] = own.writes[w].base + column * own.writes[w].column + int64_t(unit) * (has(OUT_FLOATS, w) ? 4 : sizeof(E));
+      written |= uint32_t(valid && own.writes[w].base) << w;
+    }
 #pragma unroll
     for (int v = 0; v < Step::VECTORS; ++v)
 #pragma unroll
       for (int j = 0; j < VEC; ++j) vector[j][v] = take<E>(own.vectors[v], 0, (unit + j) * own.vectors[v].column);
   }
-
-  RNNCC_DEVICE bool is_written(int w) const { return written >> w & 1; }
 
   RNNCC_DEVICE void initial(const ScanTensors<Step>& own, float (&carry)[VEC][EDGES]) const {
 #pragma unroll
@@ -172,78 +188,68 @@ struct Lane {
       for (int e = 0; e < Step::EDGES; ++e) put<E>(own.last[e], column, unit + j, carry[j][e]);
   }
 
-  // Steps `first` … `first` + STEPS - 1, as far as there are so many. Tensors that are not there are zeros.
-  template <int STEPS>
-  RNNCC_DEVICE void fetch(const ScanTensors<Step>& own, int first, Raw (&raw)[STEPS]) const {
-#pragma unroll
-    for (int r = 0; r < Step::READS; ++r) {
-      const char* from = read[r] + first * own.reads[r].step;
-      const int until = own.reads[r].base ? steps - has(Step::READ_SHIFTED, r) - first : 0;
-#pragma unroll
-      for (int s = 0; s < STEPS; ++s) {
-        if (has(FLOATS, r))
-          raw[s].real[r].load(from, s < until);
-        else
-          raw[s].element[r].load(from, s < until);
-        from += own.reads[r].step;
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < Step::ROW_READS; ++r) {
-      const char* from = row[r] + first * own.row_reads[r].step;
-#pragma unroll
-      for (int s = 0; s < STEPS; ++s) {
-        raw[s].row[r].load(from, first + s < steps);
-        from += own.row_reads[r].step;
-      }
-    }
-  }
-
-  RNNCC_DEVICE Values values(const Raw& raw, int t) const {
+  // Of step t, which is the part's step s. INNER: there are steps after it.
+  template <bool INNER, class Source>
+  RNNCC_DEVICE Values values(const Source& source, int s, int t) const {
     Values v;
 #pragma unroll
-    for (int r = 0; r < Step::READS; ++r)
+    for (int r = 0; r < Step::READS; ++r) {
+      float read[VEC];
+      source.read(s, r, read);
 #pragma unroll
-      for (int j = 0; j < VEC; ++j) {
-        v.read[j][r] = has(FLOATS, r) ? raw.real[r].get(j) : raw.element[r].get(j);
-        if (has(Step::READ_SHIFTED, r) && t + 1 == steps) v.read[j][r] = edge[j][r];
-      }
+      for (int j = 0; j < VEC; ++j)
+        v.read[j][r] = !INNER && has(Step::READ_SHIFTED, r) && t + 1 == steps ? edge[j][r] : read[j];
+    }
 #pragma unroll
-    for (int r = 0; r < Step::ROW_READS; ++r) v.row[r] = raw.row[r].get(0);
+    for (int r = 0; r < Step::ROW_READS; ++r) v.row[r] = source.row(s, r);
     return v;
   }
 
-  // Step t, if there is one.
-  RNNCC_DEVICE void step(const ScanCall<Step>& call, const ScanTensors<Step>& own, const Values& v, const Kept& kept, int t,
+  // Where step t's values go. Places move on by one step: a product for each would cost more than all else.
+  struct Places {
+    char* at[WRITES];
+  };
+  RNNCC_DEVICE Places places(const ScanTensors<Step>& own, int t) const {
+    Places places;
+#pragma unroll
+    for (int w = 0; w < Step::WRITES; ++w) places.at[w] = write[w] + t * own.writes[w].step;
+    return places;
+  }
+
+  // Step t; unless INNER, if there is one.
+  template <bool INNER>
+  RNNCC_DEVICE void step(const ScanCall<Step>& call, const ScanTensors<Step>& own, const Values& v, const Kept& kept, int t, Places& places,
                          float (&carry)[VEC][EDGES], float (&total)[VEC][TOTALS]) const {
-    const bool exists = t < steps;
-    float written[WRITES][VEC];
+    const bool exists = INNER || t < steps;
+    float made[WRITES][VEC];
 #pragma unroll
     for (int j = 0; j < VEC; ++j) {
-      float of_step[WRITES], next[EDGES], sum[TOTALS];
+      float write_of[WRITES], next[EDGES], sum[TOTALS];
 #pragma unroll
       for (int e = 0; e < Step::EDGES; ++e) next[e] = carry[j][e];
 #pragma unroll
       for (int i = 0; i < Step::TOTALS; ++i) sum[i] = total[j][i];
-      Step::step(v.read[j], v.row, vector[j], call.constants, kept.of[j], next, of_step, sum);
+      Step::step(v.read[j], v.row, vector[j], call.constants, kept.of[j], next, write_of, sum);
 #pragma unroll
       for (int e = 0; e < Step::EDGES; ++e) carry[j][e] = exists ? next[e] : carry[j][e];
 #pragma unroll
       for (int i = 0; i < Step::TOTALS; ++i) total[j][i] = exists ? sum[i] : total[j][i];
 #pragma unroll
-      for (int w = 0; w < Step::WRITES; ++w) written[w][j] = of_step[w];
+      for (int w = 0; w < Step::WRITES; ++w) made[w][j] = write_of[w];
     }
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w) {
-      char* const to = write[w] + t * own.writes[w].step;
+      char* const to = places.at[w];
+      places.at[w] += own.writes[w].step;
+      const bool wanted = exists && (written >> w & 1);
       if (has(OUT_FLOATS, w)) {
         Pack<float, VEC> pack;
-        pack.set(written[w]);
-        pack.store(to, exists && is_written(w));
+        pack.set(made[w]);
+        pack.store(to, wanted);
       } else {
         Pack<E, VEC> pack;
-        pack.set(written[w]);
-        pack.store(to, exists && is_written(w));
+        pack.set(made[w]);
+        pack.store(to, wanted);
       }
     }
   }
@@ -258,5 +264,189 @@ struct Lane {
         for (int j = 0; j < VEC; ++j) own.totals[i][(int64_t(rank) * call.columns + column) * call.units + unit + j] = total[j][i];
   }
 };
+
+// Where values come from: of STEPS steps at a time (a part), which the warp asked for one part or more before. Tensors that are
+// not there, and steps beyond the end, are zeros.
+
+// What is read at (t, column): a part ahead, in registers.
+template <class L, int STEPS>
+struct RowSource {
+  using Step = typename L::Step;
+  using E = typename L::E;
+  const char* from[L::ROWS];
+  Pack<E, 1> now[STEPS][L::ROWS], next[STEPS][L::ROWS];
+
+  RNNCC_DEVICE void begin(const ScanTensors<Step>& own, const L& lane) {
+#pragma unroll
+    for (int r = 0; r < Step::ROW_READS; ++r) from[r] = own.row_reads[r].base + lane.column * own.row_reads[r].column;
+  }
+  RNNCC_DEVICE void fetch(const ScanTensors<Step>& own, const L& lane, int first) {
+#pragma unroll
+    for (int r = 0; r < Step::ROW_READS; ++r) {
+      const char* at = from[r] + first * own.row_reads[r].step;
+#pragma unroll
+      for (int s = 0; s < STEPS; ++s) {
+        next[s][r].load(at, first + s < lane.steps);
+        at += own.row_reads[r].step;
+      }
+    }
+  }
+  RNNCC_DEVICE void advance() {
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+      for (int r = 0; r < Step::ROW_READS; ++r) now[s][r] = next[s][r];
+  }
+};
+
+// A part ahead, in registers; tensors may lie in any way.
+template <class L, int STEPS>
+struct RegisterSource {
+  using Step = typename L::Step;
+  using E = typename L::E;
+  static constexpr int WARP_BYTES = 0;
+  struct Raw {
+    Pack<E, L::VEC> element[L::READS];
+    Pack<float, L::VEC> real[L::READS];
+  };
+  const char* from[L::READS];
+  Raw now[STEPS], next[STEPS];
+  RowSource<L, STEPS> rows;
+  int stride;
+
+  // `stride`: from a part's first step to the next part's.
+  RNNCC_DEVICE void begin(const ScanCall<Step>&, const ScanTensors<Step>& own, const L& lane, uint32_t, char*, int first, int part_stride) {
+    stride = part_stride;
+#pragma unroll
+    for (int r = 0; r < Step::READS; ++r)
+      from[r] = own.reads[r].base + lane.column * own.reads[r].column + int64_t(lane.unit) * (has(L::FLOATS, r) ? 4 : sizeof(E));
+    rows.begin(own, lane);
+    fetch(own, lane, first);
+  }
+  // The part from step `first` on, and asks for the next one.
+  RNNCC_DEVICE void advance(const ScanTensors<Step>& own, const L& lane, int first) {
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) now[s] = next[s];
+    rows.advance();
+    fetch(own, lane, first + stride);
+  }
+  RNNCC_DEVICE void read(int s, int r, float (&values)[L::VEC]) const {
+    if (has(L::FLOATS, r))
+      now[s].real[r].get(values);
+    else
+      now[s].element[r].get(values);
+  }
+  RNNCC_DEVICE float row(int s, int r) const { return rows.now[s][r].get(0); }
+
+ private:
+  RNNCC_DEVICE void fetch(const ScanTensors<Step>& own, const L& lane, int first) {
+#pragma unroll
+    for (int r = 0; r < Step::READS; ++r) {
+      const char* at = from[r] + first * own.reads[r].step;
+      const int until = own.reads[r].base ? lane.steps - has(Step::READ_SHIFTED, r) - first : 0;
+#pragma unroll
+      for (int s = 0; s < STEPS; ++s) {
+        if (has(L::FLOATS, r))
+          next[s].real[r].load(at, s < until);
+        else
+          next[s].element[r].load(at, s < until);
+        at += own.reads[r].step;
+      }
+    }
+    rows.fetch(own, lane, first);
+  }
+};
+
+// DEPTH - 1 parts ahead, in shared memory, where the warp's lanes bring rows of 32 · VEC channels in pieces of 16 bytes.
+template <class L, int STEPS, int DEPTH>
+struct RingSource {
+  using Step = typename L::Step;
+  using E = typename L::E;
+  // Bytes of a channel before read r.
+  __host__ __device__ static constexpr int before(int r) {
+    return sizeof(E) == 4 ? 4 * r : 2 * (r + count_below(L::FLOATS, r));
+  }
+  static constexpr int ROW = 32 * L::VEC, PART_BYTES = STEPS * ROW * before(Step::READS), WARP_BYTES = DEPTH * PART_BYTES;
+  static_assert(PART_BYTES % 512 == 0, "the warp brings whole rows");
+  char *ring, *place;  // the warp's; of the part that is read
+  const char* from[L::READS];
+  uint32_t exists;  // a set: whether the lane's piece of a read is in a row
+  RowSource<L, STEPS> rows;
+  int stride, part;
+
+  __host__ __device__ static constexpr int element_bytes(int r) { return has(L::FLOATS, r) ? 4 : int(sizeof(E)); }
+  __host__ __device__ static constexpr int pieces(int r) { return ROW * element_bytes(r) / 16; }  // of a row
+
+  // `index`: the warp's first group of VEC channels.
+  RNNCC_DEVICE void begin(const ScanCall<Step>& call, const ScanTensors<Step>& own, const L& lane, uint32_t index, char* shared, int first,
+                          int part_stride) {
+    stride = part_stride;
+    ring = shared;
+    part = 0;
+    exists = 0;
+    const int l = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < Step::READS; ++r) {
+      const uint32_t channel = index * L::VEC + l % pieces(r) * (16 / element_bytes(r));
+      const uint32_t column = channel / uint32_t(call.units), unit = channel % uint32_t(call.units);
+      exists |= uint32_t(own.reads[r].base && column < uint32_t(call.columns)) << r;
+      from[r] = own.reads[r].base + column * own.reads[r].column + int64_t(unit) * element_bytes(r) + l / pieces(r) * own.reads[r].step;
+    }
+    rows.begin(own, lane);
+#pragma unroll
+    for (int d = 0; d < DEPTH - 1; ++d) fetch(own, lane, first + d * stride, d);
+    rows.fetch(own, lane, first);
+  }
+  RNNCC_DEVICE void advance(const ScanTensors<Step>& own, const L& lane, int first) {
+    rows.advance();
+    rows.fetch(own, lane, first + stride);
+    const int last = part == 0 ? DEPTH - 1 : part - 1;
+    __syncwarp();  // all are done with the part before
+    fetch(own, lane, first + (DEPTH - 1) * stride, last);
+    asm volatile("cp.async.wait_group %0;" ::"n"(DEPTH - 1) : "memory");
+    __syncwarp();
+    place = ring + part * PART_BYTES;
+    part = part + 1 == DEPTH ? 0 : part + 1;
+  }
+  RNNCC_DEVICE void read(int s, int r, float (&values)[L::VEC]) const {
+    const char* const at = place + STEPS * ROW * before(r) + (s * ROW + threadIdx.x % 32 * L::VEC) * element_bytes(r);
+    if (has(L::FLOATS, r))
+      Pack<float, L::VEC>::of_shared(at).get(values);
+    else
+      Pack<E, L::VEC>::of_shared(at).get(values);
+  }
+  RNNCC_DEVICE float row(int s, int r) const { return rows.now[s][r].get(0); }
+
+ private:
+  RNNCC_DEVICE void fetch(const ScanTensors<Step>& own, const L& lane, int first, int slot) {
+    const int l = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < Step::READS; ++r) {
+      constexpr int TOGETHER = 512;  // bytes of the warp's pieces
+      const int rows_together = 32 / pieces(r), until = lane.steps - has(Step::READ_SHIFTED, r) - first - l / pieces(r);
+      const char* at = from[r] + first * own.reads[r].step;
+      const uint32_t to = shared_address(ring) + slot * PART_BYTES + STEPS * ROW * before(r) + l * 16;
+      const int64_t step = rows_together * own.reads[r].step;
+#pragma unroll
+      for (int i = 0; i < STEPS * ROW * element_bytes(r) / TOGETHER; ++i) {
+        copy16_or_zeros(to + i * TOGETHER, at, (exists >> r & 1) && i * rows_together < until);
+        at += step;
+      }
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+};
+
+template <class L, int STEPS, int DEPTH>
+struct SourceChoice {
+  using type = RingSource<L, STEPS, DEPTH>;
+};
+template <class L, int STEPS>
+struct SourceChoice<L, STEPS, 1> {
+  using type = RegisterSource<L, STEPS>;
+};
+// DEPTH parts are held at once; one is a source of registers, which takes tensors that lie in any way.
+template <class L, int STEPS, int DEPTH>
+using SourceOf = typename SourceChoice<L, STEPS, DEPTH>::type;
 
 }  // namespace rnncc

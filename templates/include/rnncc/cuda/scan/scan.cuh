@@ -79,18 +79,21 @@ struct AffineMap {
   }
 };
 
-template <class Step_, int VEC_, int STEPS_, int WARPS_>
+template <class Step_, int VEC_, int STEPS_, int WARPS_, int DEPTH_>
 struct ScanShape {
   using Step = Step_;
-  static constexpr int VEC = VEC_, STEPS = STEPS_, WARPS = WARPS_, THREADS = WARPS * 32;
+  static constexpr int VEC = VEC_, STEPS = STEPS_, WARPS = WARPS_, DEPTH = DEPTH_, THREADS = WARPS * 32;
+  using L = Lane<Step, VEC>;
+  using Source = SourceOf<L, STEPS, DEPTH>;
   using Map = AffineMap<Step::EDGES, Step::ENTRIES>;
   static constexpr int MAP_FLOATS = Map::NUMBERS * VEC * 32, CARRY_FLOATS = Step::EDGES * VEC * 32;
-  // Two tiles' maps, of warps and of blocks, two turns' carries, two barriers; what the warps' totals take stands there after
-  // the loop.
+  // What sources hold; two tiles' maps of warps and, in a cluster, of blocks, two turns' carries, two barriers. Totals of the
+  // warps stand there after the loop.
+  static constexpr int SOURCE_BYTES = WARPS * Source::WARP_BYTES;
   static constexpr int shared_bytes(int blocks) {
-    const int of_maps = 2 * (WARPS + (blocks > 1 ? blocks : 0)) * MAP_FLOATS + 2 * CARRY_FLOATS + 4;
-    const int of_totals = WARPS * Step::TOTALS * VEC * 32;
-    return 4 * (of_maps > of_totals ? of_maps : of_totals);
+    const int in_loop = SOURCE_BYTES + 4 * (2 * WARPS * MAP_FLOATS + 2 * CARRY_FLOATS) + 16 + (blocks > 1 ? blocks * 8 * MAP_FLOATS : 0);
+    const int after = WARPS * Step::TOTALS * VEC * 128;
+    return in_loop > after ? in_loop : after;
   }
 };
 
@@ -118,15 +121,13 @@ struct Exchange {
   int blocks, rank, warp, lane;
 
   RNNCC_DEVICE float* map_of_warp(int parity, int w) const { return shared + (parity * S::WARPS + w) * S::MAP_FLOATS + lane; }
-  RNNCC_DEVICE float* map_of_block(int parity, int r) const {
-    return shared + (2 * S::WARPS + parity * blocks + r) * S::MAP_FLOATS + lane;
-  }
-  RNNCC_DEVICE float* carry_of(int parity) const {
-    return shared + 2 * (S::WARPS + (blocks > 1 ? blocks : 0)) * S::MAP_FLOATS + parity * S::CARRY_FLOATS + lane;
-  }
+  RNNCC_DEVICE float* carry_of(int parity) const { return shared + 2 * S::WARPS * S::MAP_FLOATS + parity * S::CARRY_FLOATS + lane; }
   // Two barriers, of tiles in turn: what has come of the blocks' maps.
   RNNCC_DEVICE uint32_t arrived(int parity) const {
-    return shared_address(shared + 2 * (S::WARPS + blocks) * S::MAP_FLOATS + 2 * S::CARRY_FLOATS) + 8 * parity;
+    return shared_address(shared + 2 * S::WARPS * S::MAP_FLOATS + 2 * S::CARRY_FLOATS) + 8 * parity;
+  }
+  RNNCC_DEVICE float* map_of_block(int parity, int r) const {
+    return shared + 2 * S::WARPS * S::MAP_FLOATS + 2 * S::CARRY_FLOATS + 4 + (parity * blocks + r) * S::MAP_FLOATS + lane;
   }
   // Before the first tile.
   RNNCC_DEVICE void begin() const {
@@ -235,38 +236,48 @@ template <class S>
 RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors<typename S::Step>& own) {
   using Step = typename S::Step;
   using Map = typename S::Map;
-  using L = Lane<Step, S::VEC>;
+  using L = typename S::L;
   constexpr int N = Step::EDGES;
-  extern __shared__ float shared[];
+  extern __shared__ __align__(128) char shared[];
+  float* const floats = reinterpret_cast<float*>(shared + S::SOURCE_BYTES);
   const int blocks = cluster_blocks(), rank = blockIdx.x % blocks, warp = threadIdx.x / 32, slice = rank * S::WARPS + warp;
-  const Exchange<S> exchange{shared, blocks, rank, warp, int(threadIdx.x % 32)};
+  const Exchange<S> exchange{floats, blocks, rank, warp, int(threadIdx.x % 32)};
   const int tile = blocks * S::WARPS * S::STEPS;
+  const uint32_t index = blockIdx.x / blocks * 32;
   L lane;
-  lane.begin(call, own, blockIdx.x / blocks * 32 + threadIdx.x % 32);
+  lane.begin(call, own, index + threadIdx.x % 32);
   float carry[S::VEC][N], total[S::VEC][L::TOTALS] = {};
   lane.initial(own, carry);
+  typename S::Source source;
+  source.begin(call, own, lane, index, shared + warp * S::Source::WARP_BYTES, slice * S::STEPS, tile);
   exchange.begin();
-  typename L::Raw raw[S::STEPS];
-  lane.fetch(own, slice * S::STEPS, raw);
 
   for (int base = 0, number = 0; base < call.steps; base += tile, ++number) {
     const int first = base + slice * S::STEPS, parity = number & 1, phase = number >> 1 & 1;
+    source.advance(own, lane, first);
     typename L::Kept kept[S::STEPS];
     Map joined[S::VEC];
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j) joined[j].clear();
+    const auto join = [&](auto inner) {
 #pragma unroll
-    for (int s = 0; s < S::STEPS; ++s) {
-      const typename L::Values v = lane.values(raw[s], first + s);
+      for (int s = 0; s < S::STEPS; ++s) {
+        const typename L::Values v = lane.template values<inner>(source, s, first + s);
 #pragma unroll
-      for (int j = 0; j < S::VEC; ++j) {
-        float slope[N][N], offset[N];
-        Step::prepare(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j]);
-        Step::map(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j], slope, offset);
-        // Beyond the end nothing changes.
-        if (first + s < call.steps) joined[j].template then<Step::SLOPES>(slope, offset);
+        for (int j = 0; j < S::VEC; ++j) {
+          float slope[N][N], offset[N];
+          Step::prepare(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j]);
+          Step::map(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j], slope, offset);
+          // Beyond the end nothing changes.
+          if (inner || first + s < call.steps) joined[j].template then<Step::SLOPES>(slope, offset);
+        }
       }
-    }
+    };
+    const bool is_inner = first + S::STEPS < call.steps;
+    if (is_inner)
+      join(Constant<true>());
+    else
+      join(Constant<false>());
     bool plain = true;
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j) {
@@ -275,8 +286,6 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
       for (int e = 0; e < N; ++e) plain &= fabsf(carry[j][e]) < INFINITY;
       exchange.store(exchange.map_of_warp(parity, warp), j, joined[j]);
     }
-    typename L::Raw next[S::STEPS];
-    lane.fetch(own, first + tile, next);
     bool in_turns = __syncthreads_or(!plain);
     // The carries where the tile begins, where the warp's slice does, and where the tile ends.
     float before[S::VEC][N], start[S::VEC][N];
@@ -300,26 +309,32 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
         exchange.apply(exchange.map_of_warp(parity, w), carry);
       }
     }
-    if (in_turns) copy(before, start);
-    for (int turn = in_turns ? 0 : slice; turn < (in_turns ? blocks * S::WARPS : slice + 1); ++turn) {
-      if (turn == slice) {
+    typename L::Places places = lane.places(own, first);
+    const auto run = [&](auto inner) {
 #pragma unroll
-        for (int s = 0; s < S::STEPS; ++s)
-          lane.step(call, own, lane.values(raw[s], first + s), kept[s], first + s, start, total);
-        if (in_turns) exchange.put_carry(turn & 1, start);
+      for (int s = 0; s < S::STEPS; ++s)
+        lane.template step<inner>(call, own, lane.template values<inner>(source, s, first + s), kept[s], first + s, places, start, total);
+    };
+    if (is_inner && !in_turns) {
+      run(Constant<true>());
+    } else {
+      if (in_turns) copy(before, start);
+      for (int turn = in_turns ? 0 : slice; turn < (in_turns ? blocks * S::WARPS : slice + 1); ++turn) {
+        if (turn == slice) {
+          run(Constant<false>());
+          if (in_turns) exchange.put_carry(turn & 1, start);
+        }
+        if (in_turns) {
+          exchange.barrier();
+          exchange.get_carry(turn & 1, start);
+        }
       }
-      if (in_turns) {
-        exchange.barrier();
-        exchange.get_carry(turn & 1, start);
-      }
+      if (in_turns) copy(start, carry);
     }
-    if (in_turns) copy(start, carry);
-#pragma unroll
-    for (int s = 0; s < S::STEPS; ++s) raw[s] = next[s];
   }
   if (slice == 0) lane.last(own, carry);
   if constexpr (Step::TOTALS > 0) {
-    float* const totals = shared + threadIdx.x % 32;
+    float* const totals = reinterpret_cast<float*>(shared) + threadIdx.x % 32;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < Step::TOTALS; ++i)
