@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,14 +32,13 @@ if TYPE_CHECKING:
     from rnncc.ir.kernel import KernelPlan
     from rnncc.ir.problem import Problem
     from rnncc.ir.recurrence import Recurrence
-    from rnncc.ir.schedule import FusedKernels, FusedSchedule, Plan
+    from rnncc.ir.schedule import Plan
     from rnncc.ir.target import Target
     from rnncc.stages.build import Nvcc, Product, Toolchain
 
 Shaping = Mapping[str, float | int | str]
 Progress = Callable[[str], None]
 Problems = Sequence["Problem"]
-_INDEX_DTYPES = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}  # as the index of fused kernels has them
 
 
 class Analysis(NamedTuple):
@@ -88,26 +86,9 @@ def analyse(source: Source) -> tuple[Analysis, ...]:
 
 def plan_kernels(cell: Cell, problem: Problem, target: Target) -> Plan:
     """How every loop of a cell is laid out on a GPU, and what rules out the other ways."""
-    from rnncc.ir.schedule import LoopSchedule, Plan
-    from rnncc.stages.schedule import schedule
+    from rnncc.gpu import planned
 
-    # The masked variant is the same loop with a few more elementwise operations.
-    loops = [loop for loop in _plan(cell).loops if not loop.variant]
-    begin = time.process_time()
-    for loop in loops:
-        schedule(loop.fused_forward, problem, target)
-        schedule(loop.fused_backward, problem, target)
-    solve_ms = round((time.process_time() - begin) * 1e3, 1)
-    # Reasons are worked out for readers alone, and are no part of that time.
-    explained = tuple(
-        LoopSchedule(
-            loop.segment,
-            schedule(loop.fused_forward, problem, target, reasons=True),
-            schedule(loop.fused_backward, problem, target, reasons=True),
-        )
-        for loop in loops
-    )
-    return Plan(cell.name, problem, target, explained, solve_ms)
+    return planned(_plan(cell), problem, target)
 
 
 def stage_text(source: Source, stage: str, problem: Problem | None = None, target: Target | None = None) -> str:
@@ -135,12 +116,14 @@ def stage_text(source: Source, stage: str, problem: Problem | None = None, targe
         case "schedule" if problem and target:
             return "\n".join(show_kernels(plan_kernels(cell, problem, target)) for cell in cells)
         case "schedule":
-            # One family a device; work is divided when the sizes are known, at run time.
+            from rnncc.gpu import families
+
+            # Work is divided when the sizes are known, at run time.
             return "\n".join(
-                f"{cell.name}, segment {index}: family {family}, target {target}, every size at run time"
+                f"{cell.name}, segment {loop.segment}: {family}, target {target}, every size at run time"
                 for cell in cells
-                for index in range(len(cell.segments))
-                for family, target in (("sequential", "cpu"), ("alternating", "any GPU"))
+                for loop, on_gpu in families(_plan(cell))
+                for family, target in (("sequential", "cpu"), (on_gpu, "any GPU"))
             )
         case "lower":
             return "\n".join(show(_plan(cell)) for cell in cells)
@@ -186,10 +169,12 @@ def build_package(
 
 def _without_kernels(package: Path, problems: Problems) -> Iterator[Problem]:
     """Those of the problems for which a built package has no fused kernel."""
+    from rnncc.ir.problem import INDEX_DTYPES
+
     index = package / "cuda" / "fused.txt"
     lines = [line.split() for line in index.read_text(encoding="utf-8").splitlines()] if index.is_file() else []
     made = {(dtype, int(units), int(heads)) for _, dtype, units, heads, *_ in lines}
-    return (problem for problem in problems if (_INDEX_DTYPES[problem.dtype], problem.units, problem.heads) not in made)
+    return (problem for problem in problems if (INDEX_DTYPES[problem.dtype], problem.units, problem.heads) not in made)
 
 
 def load_file(name_or_path: str | os.PathLike[str], shaping: Shaping) -> ModuleType:
@@ -259,6 +244,7 @@ def compile_fused(
     source = Source(f"<{stem}>", text)
 
     def produce() -> Bundle:
+        from rnncc.gpu import fused_kernels
         from rnncc.stages.render import render_fused
 
         plan = next(_plan(checked) for checked, _ in front(source, shaping) if checked.name == cell)
@@ -310,6 +296,7 @@ def _build(
 def _produce(
     source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, nvcc: Nvcc | None, problems: Problems
 ) -> Product:
+    from rnncc.gpu import scan_families, unfused
     from rnncc.ir.cell import declared_names
     from rnncc.ir.package import CompiledCell
     from rnncc.stages.build import Product
@@ -338,7 +325,12 @@ def _produce(
         _render(plans, cuda=cuda, problems=problems if _takes_fused(nvcc) else ()) if plans else None,
         tuple(cell.name for cell in cells),
         missing="" if toolchain else "no C++ compiler was found when it was built",
-        about={"rnncc": VERSION, "source": source.text, "fused": _unfused(plans) if cuda else {}},
+        about={
+            "rnncc": VERSION,
+            "source": source.text,
+            "fused": unfused(plans) if cuda else {},
+            "scans": scan_families(plans) if cuda else {},
+        },
     )
 
 
@@ -348,38 +340,12 @@ def _takes_fused(nvcc: Nvcc | None) -> bool:
     return nvcc is not None and any(map(has_clusters, nvcc.architectures))
 
 
-def _unfused(plans: list[KernelPlan]) -> dict[str, str]:
-    """Of each loop by its name, why it has no fused form, or nothing."""
-    from rnncc.ir.kernel import loop_name
-
-    return {
-        loop_name(plan, loop): next(
-            (form for form in (loop.fused_forward, loop.fused_backward) if isinstance(form, str)), ""
-        )
-        for plan in plans
-        for loop in plan.loops
-        if not loop.variant
-    }
-
-
 def _render(plans: list[KernelPlan], *, cuda: bool, problems: Problems = ()) -> Bundle:
+    from rnncc.gpu import fused_kernels, scan_kernels
     from rnncc.stages.render import render
 
-    return render(plans, cuda=cuda, fused=[fused_kernels(plan, problems) for plan in plans])
-
-
-def fused_kernels(plan: KernelPlan, problems: Problems, target: Target | None = None) -> list[FusedKernels]:
-    """The fused kernels of a cell for each of the problems, as `schedule` lays them out on that GPU (an H200)."""
-    from rnncc.ir.kernel import fused_programs
-    from rnncc.ir.schedule import FusedKernels
-    from rnncc.ir.target import GPUS
-    from rnncc.stages.schedule import schedule
-
-    def kernels(problem: Problem) -> Iterator[tuple[str, FusedSchedule]]:
-        for program, loop in fused_programs(plan):
-            yield from ((program, kernel) for kernel in schedule(loop, problem, target or GPUS["h200"]).kernels)
-
-    return [FusedKernels(p.units, p.heads, _INDEX_DTYPES[p.dtype], tuple(kernels(p))) for p in problems]
+    scans = [scan_kernels(plan) for plan in plans] if cuda else None
+    return render(plans, scans, [fused_kernels(plan, problems) for plan in plans])
 
 
 def _plan(cell: Cell) -> KernelPlan:

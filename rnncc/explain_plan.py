@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rnncc.ir.schedule import FusedSchedule, Plan, Rejected, Schedule
+from rnncc.ir.schedule import FusedSchedule, Plan, Rejected, ScanPlan, Schedule
 from rnncc.ir.show_schedule import show_kernels
 
 # Of a kernel, in the order of `rnncc explain --json`.
@@ -17,7 +17,8 @@ def plan_facts(plan: Plan | None) -> dict[str, Any]:
         return dict.fromkeys((*_KERNEL_KEYS, "solve_ms")) | {"rejected": [], "kernels": None}
     costliest = max(plan.loops, key=lambda loop: loop.forward.step_us or 0)
     forward, backward = (
-        _schedule_facts(schedule, plan.problem.columns) for schedule in (costliest.forward, costliest.backward)
+        _scan_facts(schedule) if isinstance(schedule, ScanPlan) else _schedule_facts(schedule, plan.problem.columns)
+        for schedule in (costliest.forward, costliest.backward)
     )
     top = {key: forward[key] for key in (*_KERNEL_KEYS, "rejected")}
     return top | {"solve_ms": plan.solve_ms, "kernels": {"forward": forward, "backward": backward}}
@@ -32,6 +33,27 @@ def _schedule_facts(schedule: Schedule, columns: int) -> dict[str, Any]:
         facts = _kernel_facts(kernel)
     others = [_kernel_facts(other) for other in schedule.kernels if other is not kernel]
     return facts | {"other_columns": others, "rejected": [_rejected_facts(entry) for entry in schedule.rejected]}
+
+
+def _scan_facts(plan: ScanPlan) -> dict[str, Any]:
+    forms = {
+        form: {
+            "tiles": {"blocks": plan.blocks} | dict(shape.tiles),
+            "registers": shape.registers,
+            "shared_bytes": shape.shared_bytes_of(plan.blocks),
+            "threads": shape.threads,
+        }
+        for form, shape in plan.schedule.forms
+    }
+    facts: dict[str, Any] = {
+        "family": plan.schedule.family,
+        "scope": "cluster" if plan.blocks > 1 else "block",
+        "predicted_us_per_step": plan.step_us,
+        "most_columns": None,
+        "other_columns": [],
+        "rejected": [],
+    }
+    return facts | forms["wide"] | {"narrow": forms["narrow"]}
 
 
 def _kernel_facts(kernel: FusedSchedule) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from rnncc.ir.expr import Expr
 
 if TYPE_CHECKING:
     from rnncc.ir.fused import FusedLoop
+    from rnncc.ir.scan import ScanLoop
 
 
 def row_parts(width: Dim) -> int:
@@ -273,7 +274,7 @@ class Program:
 @dataclass(frozen=True, slots=True)
 class LoopPlan:
     """A segment's loop, plain (`variant` "") or with mask streams ("_masked"). `fused_…`: the form that the fused GPU
-    kernels take, or why there is none."""
+    kernels take, `scan_…`: the form of a loop without products; or why there is none."""
 
     segment: int
     variant: str
@@ -281,6 +282,8 @@ class LoopPlan:
     backward: Program
     fused_forward: FusedLoop | str
     fused_backward: FusedLoop | str
+    scan_forward: ScanLoop | str
+    scan_backward: ScanLoop | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,3 +312,16 @@ def fused_programs(plan: KernelPlan) -> Iterator[tuple[str, FusedLoop]]:
         yield f"{name}_forward", loop.fused_forward
         yield f"{name}_inference", loop.fused_forward
         yield f"{name}_backward", loop.fused_backward
+
+
+def own_form(fused: FusedLoop | str, scan: ScanLoop | str) -> FusedLoop | ScanLoop | None:
+    """The form in which a loop has kernels of its own; it has one of the two at most."""
+    return next((form for form in (fused, scan) if not isinstance(form, str)), None)
+
+
+def scan_programs(plan: KernelPlan) -> Iterator[tuple[str, ScanLoop]]:
+    """The names of the programs without products, with their loops."""
+    for loop in plan.loops:
+        for direction, scan in (("forward", loop.scan_forward), ("backward", loop.scan_backward)):
+            if not isinstance(scan, str):
+                yield f"{loop_name(plan, loop)}_{direction}", scan

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DTYPES = ("fp32", "bf16", "fp16")
+INDEX_DTYPES = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}  # as files of kernels and their index have them
 
 
 @dataclass(frozen=True, slots=True)

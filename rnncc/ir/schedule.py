@@ -1,4 +1,5 @@
-"""How a fused loop is laid out on a GPU for one size and dtype, and what was decided against."""
+"""How kernels of a loop are laid out on a GPU: fused ones for one size and dtype, with what was decided against, and
+scans and walks."""
 
 from __future__ import annotations
 
@@ -83,12 +84,91 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
+class ScanShape:
+    """How a kernel of a loop without products is laid out, whatever the GPU: ScanShape and WalkShape in
+    templates/include/rnncc/cuda/scan.
+
+    vector     units of a batch column, side by side in a lane
+    steps      of a part: what a warp works on at a time
+    warps      of a thread block
+    depth      parts that are held at once: the others are on their way; 1: the next one is, in registers
+    registers  of a thread, as planned
+    resident   thread blocks of a multiprocessor, as planned
+    shared_bytes, peer_bytes, least_shared_bytes
+               of each of n blocks of a cluster: the least, or shared_bytes + (n if n > 1 else 0) * peer_bytes
+    """
+
+    vector: int
+    steps: int
+    warps: int
+    depth: int
+    registers: int
+    resident: int
+    shared_bytes: int
+    peer_bytes: int
+    least_shared_bytes: int
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The template arguments after the step."""
+        return tuple(size for _, size in self.tiles)
+
+    @property
+    def tiles(self) -> tuple[tuple[str, int], ...]:
+        """By name."""
+        return ("vector", self.vector), ("steps", self.steps), ("warps", self.warps), ("depth", self.depth)
+
+    @property
+    def threads(self) -> int:
+        """Of a thread block."""
+        return 32 * self.warps
+
+    def shared_bytes_of(self, blocks: int) -> int:
+        """Of each thread block of a cluster."""
+        return max(self.least_shared_bytes, self.shared_bytes + (blocks if blocks > 1 else 0) * self.peer_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanSchedule:
+    """The kernels of a loop without products, for elements of a size. `family`: scan or walk; `wide` for tensors whose
+    rows begin at multiples of 16 bytes, `narrow` for all."""
+
+    family: str
+    wide: ScanShape
+    narrow: ScanShape
+
+    @property
+    def forms(self) -> tuple[tuple[str, ScanShape], ...]:
+        """By name; kernels are called so."""
+        return ("wide", self.wide), ("narrow", self.narrow)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """The same for a problem on a GPU: `blocks` thread blocks share the steps of the same channels, where there are
+    enough steps. step_us: what a step's tensors take through memory; no step takes less."""
+
+    schedule: ScanSchedule
+    blocks: int
+    step_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScanKernels:
+    """Of a program without products: its name, and how its kernels are laid out for float32 and for 16-bit elements."""
+
+    program: str
+    full: ScanSchedule
+    half: ScanSchedule
+
+
+@dataclass(frozen=True, slots=True)
 class LoopSchedule:
     """Both directions of a segment's loop."""
 
     segment: int
-    forward: Schedule
-    backward: Schedule
+    forward: Schedule | ScanPlan
+    backward: Schedule | ScanPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rnncc.ir.schedule import FusedSchedule, Plan, Rejected, Schedule
+from rnncc.ir.schedule import FusedSchedule, Plan, Rejected, ScanPlan, Schedule
 
 
 def show_kernels(plan: Plan) -> str:
@@ -17,7 +17,8 @@ def show_kernels(plan: Plan) -> str:
     for loop in plan.loops:
         for direction, schedule in (("forward", loop.forward), ("backward", loop.backward)):
             lines.append(f"  segment {loop.segment} {direction}")
-            lines += (f"    {line}" for line in show_schedule(schedule, problem.columns))
+            shown = show_scan(schedule) if isinstance(schedule, ScanPlan) else show_schedule(schedule, problem.columns)
+            lines += (f"    {line}" for line in shown)
     return "\n".join(lines)
 
 
@@ -30,6 +31,18 @@ def show_schedule(schedule: Schedule, columns: int) -> Iterator[str]:
     if schedule.kernels and schedule.kernels[-1].capacity is not None:
         yield "alternating: more columns"
     yield from (show_rejected(rejected, columns) for rejected in schedule.rejected)
+
+
+def show_scan(plan: ScanPlan) -> Iterator[str]:
+    """`scan, clusters of 2 blocks: any columns, at least 0.0153 us a step`, and its two kernels."""
+    shared = f"clusters of {plan.blocks} blocks" if plan.blocks > 1 else "blocks by themselves"
+    yield f"{plan.schedule.family}, {shared}: any columns, at least {show_time(plan.step_us)}"
+    for form, shape in plan.schedule.forms:
+        sizes = ", ".join(f"{name} {size}" for name, size in shape.tiles)
+        yield (
+            f"  {form}: {sizes}; {shape.threads} threads of up to {shape.registers} registers, "
+            f"{shape.shared_bytes_of(plan.blocks)} bytes of shared memory"
+        )
 
 
 def show_kernel(kernel: FusedSchedule) -> Iterator[str]:

@@ -176,6 +176,8 @@ def describe(
     settled = _STATE.settled.get((segment.name, width, heads, directions, dtype, device))
     wanted = Wanted(cell, segment.name, width // heads, heads, dtype, capability, directions)
     lines = [explain(wanted, settled)]
+    if wanted.segment in _STATE.about["scans"]:
+        lines.append("wide kernels where all tensors' rows begin at multiples of 16 bytes, else narrow ones")
     if _families(wanted, None):
         lines += [] if columns is None else [f"a batch of {columns}: {chosen(wanted, columns, device)}"]
         lines.append("tensors whose rows do not all begin at multiples of 16 bytes: alternating")
@@ -205,6 +207,8 @@ def chosen(wanted: Wanted, columns: int, device: int) -> str:
 
 def explain(wanted: Wanted, settled: str | None) -> str:
     """Which kernel runs, and why. `settled`: what `settle` said, None where it was not asked yet."""
+    if own := _STATE.about["scans"].get(wanted.segment):
+        return f"{own}, one launch a sequence at every size: a step has no product"
     one, others = _families(wanted, wanted.made_for[:1]), _families(wanted, None)
     # Once they were asked for, there are no others than those of one direction where both do not fit a launch.
     own = _families(wanted, wanted.made_for if settled == "" else wanted.made_for[-1:])
@@ -228,6 +232,8 @@ def explain(wanted: Wanted, settled: str | None) -> str:
 
 def _needless(wanted: Wanted) -> str | None:
     """Nothing where there is a kernel; why there can be none; None where one can be compiled."""
+    if wanted.segment in _STATE.about["scans"]:
+        return "its loop has kernels for every size"
     if wanted.capability < _LOWEST_CAPABILITY:
         return f"fused kernels need a GPU of compute capability 9.0, not {'.'.join(map(str, wanted.capability))}"
     if _families(wanted, wanted.made_for[-1:]):

@@ -8,30 +8,20 @@ Fails with: InternalError only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
+from rnncc.affine import ONE, ZERO, Affine, fold, free, linear
 from rnncc.diagnostics import InternalError
 from rnncc.ir.cell import Cell, Contraction, Delay, Node, Pointwise, RowOp, Segment, operands
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
 from rnncc.ir.recurrence import Recurrence, RecurrenceKind
 from rnncc.source import Span, line_and_column
 
-ZERO, ONE = Const(0.0), Const(1.0)
 # Coefficients are printed as trees. Shared subexpressions can make them exponentially larger than the text; beyond
 # this many operations a scan would not pay anyway.
 LARGEST_COEFFICIENTS = 1_000
 LARGEST_COUPLING = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Affine:
-    """`Σ slopes[s] * s[t-1] + offset`; free of states where `slopes` is empty. `size` counts the operations."""
-
-    slopes: tuple[tuple[str, Expr], ...]
-    offset: Expr
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +34,7 @@ class _Beyond:
 
 
 _CLAMP, _ELEMENTWISE, _DENSE = 1, 2, 3
-_Form = _Affine | _Beyond
+_Form = Affine | _Beyond
 
 
 def classify(cell: Cell) -> tuple[Recurrence, ...]:
@@ -57,7 +47,7 @@ class _Classifier:
         self._cell = cell
         self._segment = segment
         self._span = Span(0, 0)
-        self._forms: dict[str, _Form] = {f"{state}__1": _Affine(((state, ONE),), ZERO, 0) for state in segment.states}
+        self._forms: dict[str, _Form] = {f"{state}__1": Affine(((state, ONE),), ZERO, 0) for state in segment.states}
 
     def recurrence(self) -> Recurrence:
         """The segment's class from the forms of its new states."""
@@ -65,7 +55,7 @@ class _Classifier:
         for node in self._segment.nodes:
             form = self._node(node)
             # A value free of states goes by its name.
-            self._forms[node.target] = _free(node.target) if _is_free(form) else form
+            self._forms[node.target] = free(node.target) if _is_free(form) else form
             if node.target in states:
                 self._forms[node.target] = form
         forms = [self._forms[state] for state in states]
@@ -117,12 +107,12 @@ class _Classifier:
     def _mixing(self, node: Node, what: str) -> _Form:
         forms = [self._of(name) for name in operands(node)]
         if all(_is_free(form) for form in forms):
-            return _free(node.target)
+            return free(node.target)
         dense = [form for form in forms if isinstance(form, _Beyond) and form.rank == _DENSE]
         return dense[0] if dense else _Beyond(_DENSE, what, node.span)
 
     def _of(self, name: str) -> _Form:
-        return self._forms.get(name, _free(name))
+        return self._forms.get(name, free(name))
 
     def _family(self, matrix: str) -> str:
         for parameter in self._cell.parameters:
@@ -150,7 +140,7 @@ class _Classifier:
     def _expression(self, expr: Expr) -> _Form:
         match expr:
             case Const():
-                return _Affine((), expr, 0)
+                return Affine((), expr, 0)
             case Ref(name):
                 return self._of(name)
             case Apply(operator, arguments):
@@ -165,74 +155,32 @@ class _Classifier:
             return worst
         if operator == "epsilon":
             # A number of the dtype, whatever it is asked of.
-            return _Affine((), apply("epsilon", ZERO), 1)
-        free = [_is_free(form) for form in forms]
-        if all(free):
-            return _Affine((), _combine(operator, forms), 1 + sum(form.size for form in _affine(forms)))
+            return Affine((), apply("epsilon", ZERO), 1)
+        freed = [_is_free(form) for form in forms]
+        if all(freed):
+            return Affine(
+                (),
+                fold(operator, *(form.offset for form in _affine(forms))),
+                1 + sum(form.size for form in _affine(forms)),
+            )
         if worst is None:
-            found = _linear(operator, _affine(forms))
+            found = linear(operator, _affine(forms))
             if found is not None:
                 if found.size <= LARGEST_COEFFICIENTS:
                     return found
                 what = f"the coefficients of the states take more than {LARGEST_COEFFICIENTS} operations"
                 return _Beyond(_ELEMENTWISE, what, self._span)
-        if _keeps_clamp(operator, free):
+        if _keeps_clamp(operator, freed):
             return worst or _Beyond(_CLAMP, f"{operator} clamps an affine map of the state", self._span)
-        return _Beyond(_ELEMENTWISE, _why_not_affine(operator, free), self._span)
-
-
-def _free(name: str) -> _Affine:
-    return _Affine((), Ref(name), 0)
+        return _Beyond(_ELEMENTWISE, _why_not_affine(operator, freed), self._span)
 
 
 def _is_free(form: _Form) -> bool:
-    return isinstance(form, _Affine) and not form.slopes
+    return isinstance(form, Affine) and not form.slopes
 
 
-def _affine(forms: list[_Form]) -> list[_Affine]:
-    return [form for form in forms if isinstance(form, _Affine)]
-
-
-def _combine(operator: str, forms: list[_Form]) -> Expr:
-    return _fold(operator, *(form.offset for form in _affine(forms)))
-
-
-def _linear(operator: str, forms: list[_Affine]) -> _Affine | None:
-    """The result where the operator keeps affine values affine; None where it does not."""
-    size = 1 + sum(form.size for form in forms)
-    match operator, forms:
-        case "add" | "sub", [a, b]:
-            return _pairwise(forms, size, lambda x, y: _fold(operator, x, y))
-        case "neg", [a]:
-            return _each(a, size, lambda x: _fold("neg", x))
-        case "mul", [a, b] if not b.slopes:
-            return _each(a, size, lambda x: _fold("mul", x, b.offset))
-        case "mul", [a, b] if not a.slopes:
-            return _each(b, size, lambda x: _fold("mul", a.offset, x))
-        case "div", [a, b] if not b.slopes:
-            return _each(a, size, lambda x: _fold("div", x, b.offset))
-        case "where", [c, a, b] if not c.slopes:
-            return _pairwise([a, b], size, lambda x, y: x if x == y == ZERO else apply("where", c.offset, x, y))
-        case "pow", [a, b] if b.offset == ONE and not b.slopes:
-            return a
-        case _:
-            return None
-
-
-def _pairwise(forms: list[_Affine], size: int, make: Callable[[Expr, Expr], Expr]) -> _Affine:
-    a, b = forms
-    left, right = dict(a.slopes), dict(b.slopes)
-    slopes = {state: make(left.get(state, ZERO), right.get(state, ZERO)) for state in {**left, **right}}
-    return _made(slopes, make(a.offset, b.offset), size)
-
-
-def _each(form: _Affine, size: int, make: Callable[[Expr], Expr]) -> _Affine:
-    return _made({state: make(slope) for state, slope in form.slopes}, make(form.offset), size)
-
-
-def _made(slopes: Mapping[str, Expr], offset: Expr, size: int) -> _Affine:
-    kept = tuple((state, slope) for state, slope in slopes.items() if slope != ZERO)
-    return _Affine(kept, offset, size * (1 + len(kept)))
+def _affine(forms: list[_Form]) -> list[Affine]:
+    return [form for form in forms if isinstance(form, Affine)]
 
 
 def _keeps_clamp(operator: str, free: list[bool]) -> bool:
@@ -269,40 +217,3 @@ def _why_not_affine(operator: str, free: list[bool]) -> str:
             return "a power of a state"
         case _:
             return f"{operator} of a state"
-
-
-def _fold(operator: str, *arguments: Expr) -> Expr:
-    """`Apply`, with 0 and 1 folded where a coefficient of nothing or of the state itself brings them in."""
-    match operator, arguments:
-        case "add", (x, Const(0.0)) | (Const(0.0), x):
-            return x
-        case "sub", (x, Const(0.0)):
-            return x
-        case "sub", (Const(0.0), x):
-            return _fold("neg", x)
-        case "mul", (Const(0.0), _) | (_, Const(0.0)):
-            return ZERO
-        case "mul", (x, Const(1.0)) | (Const(1.0), x):
-            return x
-        case "mul", (x, Const(-1.0)) | (Const(-1.0), x):
-            return _fold("neg", x)
-        case "div", (Const(0.0), _):
-            return ZERO
-        case "div", (x, Const(1.0)):
-            return x
-        case "neg", (Const(value),):
-            return Const(-value) if value else ZERO
-        case "neg", (Apply("neg", (x,)),):
-            return x
-        case "add", (x, Apply("neg", (y,))):
-            return _fold("sub", x, y)
-        case "sub", (x, Apply("neg", (y,))):
-            return _fold("add", x, y)
-        case "add", (Const(a), Const(b)):
-            return Const(a + b)
-        case "sub", (Const(a), Const(b)):
-            return Const(a - b)
-        case "mul", (Const(a), Const(b)):
-            return Const(a * b)
-        case _:
-            return apply(operator, *arguments)

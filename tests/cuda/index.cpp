@@ -1,5 +1,6 @@
-// C functions over rnncc/cuda/fused/index.h for tests.
+// C functions over rnncc/cuda/fused/index.h and rnncc/cuda/scan/share.h for tests.
 #include "rnncc/cuda/fused/index.h"
+#include "rnncc/cuda/scan/share.h"
 
 using namespace rnncc;
 
@@ -26,5 +27,12 @@ void share(const char* family, int columns_of_group, int64_t heads, int64_t colu
   result[0] = share.group;
   result[1] = share.groups;
   result[2] = share.passes;
+}
+
+// Of kernels whose blocks work on `tile` steps at once.
+int64_t blocks(int tile, int64_t clusters, int64_t steps, int64_t most, int64_t multiprocessors) {
+  ScanForm form = {};
+  form.steps = int16_t(tile);
+  return scan_blocks(form, clusters, steps, most, multiprocessors);
 }
 }

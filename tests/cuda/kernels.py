@@ -19,14 +19,16 @@ from functools import cache
 from pathlib import Path
 
 from rnncc.constrint import Infeasible
+from rnncc.gpu import scan_kernels
 from rnncc.ir.artifact import Bundle, DeviceUnit
-from rnncc.ir.kernel import KernelPlan, TileStage, fused_programs
+from rnncc.ir.kernel import KernelPlan, TileStage, fused_programs, scan_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.ir.target import GPUS, REGISTERS
 from rnncc.paths import shipped_cells
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
 from rnncc.stages.render import render, render_fused
+from rnncc.stages.render.text import cell_text
 from rnncc.stages.schedule import FAMILIES
 from rnncc.stages.schedule.facts import facts, memory_us
 from tests.cuda.sources import plan_of, write_files
@@ -34,7 +36,8 @@ from tests.cuda.sources import plan_of, write_files
 ARCHITECTURES = ("sm_80", "sm_90a")
 _DTYPES = ("f32", "bf16", "f16")
 _OF_PROBLEM = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
-_FAMILIES = ("alternating", *FAMILIES)
+_FAMILIES = ("alternating", "scan", *FAMILIES)
+_ALL_GPUS = ("alternating", "scan")  # families that need no clusters
 # Units of a head: clusters of several thread blocks, and too many for a cluster.
 UNITS = {"gather": 256, "scatter": 256, "grid": 768}
 _MNEMONIC = {"bf16": "m16n8k16.row.col.f32.bf16.bf16.f32", "f16": "m16n8k16.row.col.f32.f16.f16.f32"}
@@ -76,9 +79,15 @@ def plan(cell: str) -> KernelPlan:
     return plan_of(cell)
 
 
-def is_fused(cell: str) -> bool:
-    """Whether a cell has fused kernels."""
-    return any(True for _ in fused_programs(plan(cell)))
+def has(cell: str, family: str) -> bool:
+    """Whether a cell has kernels in a family; `scan` stands for walks too."""
+    match family:
+        case "alternating":
+            return bool(cell_text(plan(cell)).alternating)
+        case "scan":
+            return any(True for _ in scan_programs(plan(cell)))
+        case _:
+            return any(True for _ in fused_programs(plan(cell)))
 
 
 def has_products(cell: str) -> bool:
@@ -91,18 +100,20 @@ def cases(cells: Sequence[str]) -> Iterator[Case]:
     """Every family × dtype × architecture that there is."""
     for cell in cells:
         for family in _FAMILIES:
-            if family != "alternating" and not is_fused(cell):
+            if not has(cell, family):
                 continue
             # Clusters, and with them all of the fused families, begin with sm_90.
-            architectures = ARCHITECTURES if family == "alternating" else ARCHITECTURES[-1:]
+            architectures = ARCHITECTURES if family in _ALL_GPUS else ARCHITECTURES[-1:]
             # In float32 those of the grid spill a few registers, which their plan does not say.
             dtypes = _DTYPES if family != "grid" else _DTYPES[1:]
             yield from (Case(cell, family, dtype, name) for dtype in dtypes for name in architectures)
 
 
-def once(cell: str) -> Case:
-    """A cell's kernels forward and backward, once: fused ones if it has any, which take less long."""
-    return Case(cell, "gather" if is_fused(cell) else "alternating", "bf16", "sm_90a", masked=False)
+def once(cell: str) -> Iterator[Case]:
+    """A cell's kernels forward and backward, once: of loops with products fused ones if there are any, which take less
+    long."""
+    families = ("gather" if has(cell, "gather") else "alternating", "scan")
+    yield from (Case(cell, family, "bf16", "sm_90a", masked=False) for family in families if has(cell, family))
 
 
 def forced(case: Case) -> FusedKernels:
@@ -125,7 +136,7 @@ def forced(case: Case) -> FusedKernels:
 def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
     """The files of a case, and what each of its kernels may take."""
     whole = plan(case.cell)
-    if case.family != "alternating":
+    if case.family not in _ALL_GPUS:
         kernels = forced(case)
         bundle = render_fused(whole, [kernels])
         allowed = {
@@ -134,13 +145,21 @@ def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
         }
         return bundle, allowed
     loops = tuple(loop for loop in whole.loops if case.masked or not loop.variant)
-    bundle = render([replace(whole, loops=loops)], cuda=True)
-    unit = next(unit for unit in bundle.device_units if unit.name == f"{whole.cell.lower()}_{case.dtype}")
-    text = next(file.text for file in bundle.files if file.path == unit.path)
-    limit = Allowed(min(255, REGISTERS // _THREADS), 0, 0)
-    return replace(bundle, device_units=(unit,)), dict.fromkeys(
-        re.findall(r"^    (\w+)\(const __grid", text, re.M), limit
-    )
+    shown = replace(whole, loops=loops)
+    scans = scan_kernels(shown)
+    bundle = render([shown], [scans])
+    name = f"{whole.cell.lower()}_{case.dtype}" + ("_scans" if case.family == "scan" else "")
+    unit = next(unit for unit in bundle.device_units if unit.name == name)
+    if case.family == "scan":
+        allowed = {
+            f"{kernels.program}_{form}": Allowed(shape.registers, 0, 0)
+            for kernels in scans
+            for form, shape in (kernels.full if case.dtype == "f32" else kernels.half).forms
+        }
+    else:
+        limit = Allowed(min(255, REGISTERS // _THREADS), 0, 0)
+        allowed = {program.name: limit for program in cell_text(shown).alternating}
+    return replace(bundle, device_units=(unit,)), allowed
 
 
 def check(case: Case, folder: Path) -> tuple[str, ...]:
@@ -191,7 +210,7 @@ def excesses(log: str, allowed: dict[str, Allowed]) -> Iterator[str]:
 
 def instructions(case: Case, ptx: str) -> Iterator[str]:
     """Of products, and of what the blocks of a cluster send each other."""
-    wanted = _MNEMONIC.get(case.dtype) if has_products(case.cell) else None
+    wanted = _MNEMONIC.get(case.dtype) if case.family != "scan" and has_products(case.cell) else None
     if wanted is None and "mma.sync" in ptx:
         yield "products by tensor cores, where none are meant"
     if wanted is not None and wanted not in ptx:

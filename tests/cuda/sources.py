@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rnncc.gpu import scan_kernels
 from rnncc.ir.artifact import File
 from rnncc.ir.kernel import KernelPlan
 from rnncc.paths import cells_dir
@@ -35,4 +36,5 @@ def write_files(files: Sequence[File], folder: Path) -> None:
 
 def write_sources(name: str, folder: Path) -> None:
     """Every native file of a package of the cell."""
-    write_files(render([plan_of(name)], cuda=True).files, folder)
+    plan = plan_of(name)
+    write_files(render([plan], [scan_kernels(plan)]).files, folder)

@@ -1,15 +1,17 @@
-"""The index of fused kernels as the library reads it, and how a kernel shares out the columns of a call."""
+"""The index of fused kernels as the library reads it, and how kernels share out the columns and the steps of a call."""
 
 from __future__ import annotations
 
 import ctypes
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from rnncc.compiler import fused_kernels
+from rnncc.gpu import fused_kernels, scan_kernels
 from rnncc.ir.problem import Problem
 from rnncc.stages.render import render
+from rnncc.stages.schedule.scan import scan_blocks
 from tests.cpu.host import build
 from tests.cuda.sources import plan_of
 
@@ -18,7 +20,7 @@ from tests.cuda.sources import plan_of
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     found = build("../cuda/index.cpp", "generic", tmp_path_factory.mktemp("index"))
     found.index_new.restype = ctypes.c_void_p
-    found.index_find.restype = ctypes.c_int64
+    found.index_find.restype = found.blocks.restype = ctypes.c_int64
     return found
 
 
@@ -47,7 +49,7 @@ def index(library: ctypes.CDLL) -> Index:
 def write_index(folder: Path, *problems: Problem) -> list[list[str]]:
     """The index of the LSTM's kernels for these problems, and its lines."""
     plan = plan_of("lstm")
-    bundle = render([plan], cuda=True, fused=[fused_kernels(plan, problems)])
+    bundle = render([plan], [scan_kernels(plan)], [fused_kernels(plan, problems)])
     text = next(file.text for file in bundle.files if file.path == "cuda/fused.txt")
     folder.mkdir()
     (folder / "fused.txt").write_text(text, encoding="utf-8")
@@ -127,3 +129,9 @@ def test_columns_are_shared_out(
     counts = (ctypes.c_int64(heads), ctypes.c_int64(columns), ctypes.c_int64(places))
     library.share(family.encode(), most, *counts, result)
     assert tuple(result) == expected
+
+
+def test_blocks_share_steps_as_they_were_planned_to(library: ctypes.CDLL) -> None:
+    for tile, clusters, steps, most in product((8, 64, 128), (1, 7, 100, 500), (1, 100, 1024, 10**6), (1, 8, 16)):
+        numbers = (ctypes.c_int64(number) for number in (clusters, steps, most, 132))
+        assert library.blocks(tile, *numbers) == scan_blocks(clusters, most, 132, -(-steps // tile))

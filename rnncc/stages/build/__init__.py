@@ -54,7 +54,7 @@ class Product:
     bundle   the kernels, or None for a package that runs the reference alone; `missing` then says why
     cells    names of the cells, in order
     about    further entries of `_rnncc.json`: `rnncc` (the version), `source` (the text), `fused` (of each loop, why it
-             has no fused form, or empty)
+             has no fused form, or empty), `scans` (of each loop without products, which kernels run it)
     """
 
     files: tuple[File, ...]
@@ -190,6 +190,7 @@ def _describe(
         "torch_abi": TORCH_ABI,
         "code": own_code(),
         "fused": {},
+        "scans": {},
         "source": "",
         **product.about,
     }

@@ -16,6 +16,7 @@ from rnncc.ir.kernel import KernelPlan, LoopPlan
 from rnncc.stages.lower.fused import fuse
 from rnncc.stages.lower.limits import check_limits
 from rnncc.stages.lower.programs import backward_program, forward_program
+from rnncc.stages.lower.scan import scan
 from rnncc.stages.lower.shape import unified
 
 __all__ = ["lower"]
@@ -39,4 +40,4 @@ def _loops(cell: Cell, adjoints: Sequence[Adjoint], variant: str) -> Iterator[Lo
     for index, adjoint in enumerate(adjoints):
         values = unified(cell, value_table(cell) | {value.name: value for value in adjoint.values})
         forward, backward = forward_program(cell, values, adjoint), backward_program(cell, values, adjoint)
-        yield LoopPlan(index, variant, forward, backward, fuse(forward), fuse(backward))
+        yield LoopPlan(index, variant, forward, backward, fuse(forward), fuse(backward), scan(forward), scan(backward))

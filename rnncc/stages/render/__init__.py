@@ -2,13 +2,14 @@
 
 Input: the KernelPlans of its cells, and whether GPU kernels are wanted. Output: a Bundle: the headers as they are, a
 header of tables, one of functions and seven translation units for each cell, and the driver's units, which are the same
-for every package; for GPUs a header of device code, a file of kernels for each dtype and a host unit for each cell.
+for every package; for GPUs a host unit for each cell, and for its loops with products and for those without a header of
+device code and a file of kernels for each dtype.
 Fails with: InternalError only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +17,10 @@ import jinja2
 
 from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
 from rnncc.ir.kernel import KernelPlan
-from rnncc.ir.schedule import FusedKernels
+from rnncc.ir.schedule import FusedKernels, ScanKernels
 from rnncc.paths import templates_dir
 from rnncc.stages.render.fused import FusedKernelText, index_lines, kernel_texts, steps_text
+from rnncc.stages.render.scan import scan_file_text, scan_steps_text
 from rnncc.stages.render.text import CellText, cell_text
 
 __all__ = ["render", "render_fused"]
@@ -33,18 +35,19 @@ Text = Callable[[str, object], str]
 
 @dataclass(frozen=True, slots=True)
 class ScalarText:
-    """A compute type: its C++ name and what symbols call it."""
+    """A compute type: its C++ name, what symbols call it, its bytes."""
 
     name: str
     suffix: str
+    bytes: int
 
 
-SCALARS = (ScalarText("float", "f32"), ScalarText("double", "f64"))
+SCALARS = (ScalarText("float", "f32", 4), ScalarText("double", "f64", 8))
 # Of streams and weights on a GPU; arithmetic is float32 throughout.
 DEVICE_SCALARS = (
-    ScalarText("float", "f32"),
-    ScalarText("rnncc::bfloat16", "bf16"),
-    ScalarText("rnncc::float16", "f16"),
+    ScalarText("float", "f32", 4),
+    ScalarText("rnncc::bfloat16", "bf16", 2),
+    ScalarText("rnncc::float16", "f16", 2),
 )
 
 
@@ -65,8 +68,14 @@ class KernelsText:
     cell: CellText
 
 
-def render(plans: Sequence[KernelPlan], *, cuda: bool = False, fused: Sequence[Sequence[FusedKernels]] = ()) -> Bundle:
-    """The native part of a package, but for its binding. `fused`: of each plan, the fused kernels that are wanted."""
+def render(
+    plans: Sequence[KernelPlan],
+    scans: Sequence[Sequence[ScanKernels]] | None = None,
+    fused: Sequence[Sequence[FusedKernels]] = (),
+) -> Bundle:
+    """The native part of a package, but for its binding. Of each plan, `scans`: the kernels of its loops without
+    products, None where no GPU kernels are wanted; `fused`: the fused kernels that are wanted."""
+    cuda = scans is not None
     text = _texts()
     files = list(_headers(cuda=cuda))
     units: list[Unit] = []
@@ -84,8 +93,8 @@ def render(plans: Sequence[KernelPlan], *, cuda: bool = False, fused: Sequence[S
     unit(
         "src/core_binding.cpp", "binding", text("core_binding.cpp.j2", UnitText("binding", SCALARS[0], ())), shared=True
     )
-    for kernel in plans:
-        cell = cell_text(kernel)
+    for kernel, own_scans in zip(plans, [()] * len(plans) if scans is None else scans, strict=True):
+        cell = cell_text(kernel, own_scans)
         files.append(File(f"src/{cell.name}_tables.h", text("tables.h.j2", cell)))
         files.append(File(f"src/{cell.name}.h", text("cell.h.j2", cell)))
         unit(f"src/{cell.name}.cpp", "generic", text("cell_dispatch.cpp.j2", cell))
@@ -94,12 +103,12 @@ def render(plans: Sequence[KernelPlan], *, cuda: bool = False, fused: Sequence[S
                 plan = UnitText(isa, scalar, (cell,))
                 unit(f"src/{cell.name}_{isa}_{scalar.suffix}.cpp", isa, text("cell.cpp.j2", plan))
         if cuda:
-            files.append(File(f"src/{cell.name}_device.cuh", text("device.cuh.j2", cell)))
             unit(f"src/{cell.name}_cuda.cpp", "binding", text("cell_cuda.cpp.j2", cell))
-            for scalar in DEVICE_SCALARS:
-                name = f"{cell.name}_{scalar.suffix}"
-                files.append(File(f"src/{name}.cu", text("kernels.cu.j2", KernelsText(scalar, cell))))
-                device_units.append(DeviceUnit(f"src/{name}.cu", name))
+            kernel_files = (*_alternating_files(cell, text), *_scan_files(kernel, own_scans, text))
+            files += kernel_files
+            device_units += (
+                DeviceUnit(file.path, Path(file.path).stem) for file in kernel_files if file.path.endswith(".cu")
+            )
     added = _fused_files(plans, fused, text)
     files += added
     return Bundle(tuple(files), tuple(units), (INCLUDE,), (*device_units, *_fused_units(added)))
@@ -121,6 +130,25 @@ def _texts() -> Text:
         keep_trailing_newline=True,
     )
     return lambda template, plan: environment.get_template(template).render(plan=plan)
+
+
+def _alternating_files(cell: CellText, text: Text) -> Iterator[File]:
+    if not cell.alternating:
+        return
+    yield File(f"src/{cell.name}_device.cuh", text("device.cuh.j2", cell))
+    for scalar in DEVICE_SCALARS:
+        yield File(f"src/{cell.name}_{scalar.suffix}.cu", text("kernels.cu.j2", KernelsText(scalar, cell)))
+
+
+def _scan_files(plan: KernelPlan, scans: Sequence[ScanKernels], text: Text) -> Iterator[File]:
+    if not scans:
+        return
+    name = plan.cell.lower()
+    steps = f"{name}_scans.cuh"
+    yield File(f"src/{steps}", text("step.cuh.j2", scan_steps_text(plan)))
+    for scalar in DEVICE_SCALARS:
+        kernels = scan_file_text(plan, scans, scalar.name, scalar.bytes, steps)
+        yield File(f"src/{name}_{scalar.suffix}_scans.cu", text("scans.cu.j2", kernels))
 
 
 def _fused_files(plans: Sequence[KernelPlan], fused: Sequence[Sequence[FusedKernels]], text: Text) -> tuple[File, ...]:

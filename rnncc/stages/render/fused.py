@@ -13,9 +13,12 @@ from rnncc.stages.render.step import StepText, inference_writes, step_text
 
 @dataclass(frozen=True, slots=True)
 class StepsText:
-    """What the template of a cell's steps prints."""
+    """What the template of a cell's steps prints: of its loops that have one product, or none; `base` says what a step
+    is."""
 
     source: str
+    kind: str
+    base: str
     steps: tuple[StepText, ...]
 
 
@@ -38,7 +41,8 @@ class FusedKernelText:
 
 def steps_text(plan: KernelPlan) -> StepsText:
     """The steps of every fused program of a cell."""
-    return StepsText(plan.source, tuple(_step(plan, program, loop) for program, loop in fused_programs(plan)))
+    steps = tuple(_step(plan, program, loop) for program, loop in fused_programs(plan))
+    return StepsText(plan.source, "one product", "fused/step.cuh", steps)
 
 
 def _step(plan: KernelPlan, program: str, loop: FusedLoop) -> StepText:

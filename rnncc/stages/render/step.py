@@ -1,12 +1,15 @@
-"""The `Step` of a fused loop as CUDA text: what templates/include/rnncc/cuda/fused/step.cuh asks of it."""
+"""The `Step` of a loop as CUDA text: what templates/include/rnncc/cuda/fused/step.cuh asks of a fused one, and
+…/scan/lanes.cuh of one without products."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from rnncc.ir.expr import references
 from rnncc.ir.fused import FusedLoop, FusedStatement, FusedWrite
 from rnncc.ir.kernel import Table
+from rnncc.ir.scan import ScanLoop
 from rnncc.stages.render.cpp import expression_text
 
 # Operators of fast.cuh.
@@ -68,13 +71,7 @@ def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], source: 
         ("WRITE_FLOAT", _set(write.place is not None and write.place.table is Table.SAVED for write in writes)),
         ("WRITE_AT_START", _set(write.at_start for write in writes)),
     )
-    given = [
-        *(f"[[maybe_unused]] const float {edge.name} = carry__[{i}];" for i, edge in enumerate(loop.edges)),
-        *(f"[[maybe_unused]] const float {read.name} = read__[{i}];" for i, read in enumerate(loop.reads)),
-        *(f"[[maybe_unused]] const float {row.name} = row__[{i}];" for i, row in enumerate(loop.rows)),
-        *(f"[[maybe_unused]] const float {vector.name} = vector__[{i}];" for i, vector in enumerate(loop.vectors)),
-        *(f"[[maybe_unused]] const float {name} = constant__[{i}];" for i, name in enumerate(loop.constants)),
-    ]
+    given = [*_carried(loop), *_read(loop)]
     carries = [f"carry__[{edges + i}]" for i in range(len(loop.kept))]
     start = [
         *given,
@@ -91,15 +88,7 @@ def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], source: 
         *_writes(writes, lambda write: not write.at_start),
         *(f"carry__[{i}] = {edge.link};" for i, edge in enumerate(loop.edges)),
     ]
-    common = ", ".join(
-        f"[[maybe_unused]] const float (&{array}__)[{max(size, 1)}]"
-        for array, size in (
-            ("read", len(loop.reads)),
-            ("row", len(loop.rows)),
-            ("vector", len(loop.vectors)),
-            ("constant", (max(len(loop.constants), 1) + 1) // 2 * 2),
-        )
-    )
+    common = _common(loop)
     carry = f"[[maybe_unused]] float (&carry__)[{max(edges + len(loop.kept), 1)}]"
     write = f"[[maybe_unused]] float (&write__)[{max(len(writes), 1)}]"
     return StepText(
@@ -117,6 +106,109 @@ def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], source: 
                 "finish", f"const float (&sum__)[{len(loop.sums)}], {common}, {carry}, {write}", tuple(finish)
             ),
         ),
+    )
+
+
+def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
+    """The step of a loop without products."""
+    edges, totals = len(loop.edges), len(loop.totals)
+    counts = (
+        ("EDGES", edges),
+        ("READS", len(loop.reads)),
+        ("ROW_READS", len(loop.rows)),
+        ("VECTORS", len(loop.vectors)),
+        ("CONSTANTS", len(loop.constants)),
+        ("WRITES", len(loop.writes)),
+        ("TOTALS", totals),
+        ("KEPT", len(loop.kept)),
+    )
+    sets = (
+        ("READ_FLOAT", _set(read.place.table is Table.SAVED for read in loop.reads)),
+        ("READ_SHIFTED", _set(read.edge is not None for read in loop.reads)),
+        ("WRITE_FLOAT", _set(write.place is not None and write.place.table is Table.SAVED for write in loop.writes)),
+        ("SLOPES", _set(loop.map.slopes() if loop.map else ())),
+        ("ENTRIES", _set(loop.map.entries() if loop.map else ())),
+    )
+    kept = [f"const float {name} = kept__[{i}];" for i, name in enumerate(loop.kept)]
+    step = [
+        *_carried(loop),
+        *_read(loop),
+        *kept,
+        *_statements((s for s in loop.statements if s.target not in loop.kept), source),
+        *_writes(loop.writes, lambda write: True),
+        *(f"total__[{i}] += {value};" for i, value in enumerate(loop.totals)),
+        *(f"carry__[{i}] = {edge.link};" for i, edge in enumerate(loop.edges)),
+    ]
+    common = f"{_common(loop)}, [[maybe_unused]] const float (&kept__)[{max(len(loop.kept), 1)}]"
+    functions = [
+        FunctionText(
+            "step",
+            f"{common}, float (&carry__)[{edges}], [[maybe_unused]] float (&write__)[{max(len(loop.writes), 1)}], "
+            f"[[maybe_unused]] float (&total__)[{max(totals, 1)}]",
+            tuple(step),
+        )
+    ]
+    if loop.map:
+        lines = [
+            *_read(loop),
+            *kept,
+            *_statements((s for s in loop.map.statements if s.target not in loop.kept), source),
+            *(
+                f"slope__[{i}][{j}] = {'0.0f' if slope is None else expression_text(slope, _FAST)};"
+                for i, row in enumerate(loop.map.matrix)
+                for j, slope in enumerate(row)
+            ),
+            *(f"offset__[{i}] = {expression_text(offset, _FAST)};" for i, offset in enumerate(loop.map.offset)),
+        ]
+        parameters = f"{common}, float (&slope__)[{edges}][{edges}], float (&offset__)[{edges}]"
+        functions.append(FunctionText("map", parameters, tuple(lines)))
+        lines = [
+            *_read(loop),
+            *_statements(_needed(loop.map.statements, loop.kept), source),
+            *(f"kept__[{i}] = {name};" for i, name in enumerate(loop.kept)),
+        ]
+        parameters = f"{_common(loop)}, [[maybe_unused]] float (&kept__)[{max(len(loop.kept), 1)}]"
+        functions.append(FunctionText("prepare", parameters, tuple(lines)))
+    numbers = (
+        *(NumberText("int", key, str(value)) for key, value in counts),
+        *(NumberText("uint64_t", key, f"{value}u") for key, value in sets),
+    )
+    return StepText(name, numbers, tuple(functions))
+
+
+def _needed(statements: Sequence[FusedStatement], names: Iterable[str]) -> list[FusedStatement]:
+    """The statements that the names need, in order."""
+    wanted, found = set(names), []
+    for statement in reversed(statements):
+        if statement.target in wanted:
+            wanted.update(references(statement.expr))
+            found.append(statement)
+    return found[::-1]
+
+
+def _carried(loop: FusedLoop | ScanLoop) -> list[str]:
+    return [f"[[maybe_unused]] const float {edge.name} = carry__[{i}];" for i, edge in enumerate(loop.edges)]
+
+
+def _read(loop: FusedLoop | ScanLoop) -> list[str]:
+    return [
+        *(f"[[maybe_unused]] const float {read.name} = read__[{i}];" for i, read in enumerate(loop.reads)),
+        *(f"[[maybe_unused]] const float {row.name} = row__[{i}];" for i, row in enumerate(loop.rows)),
+        *(f"[[maybe_unused]] const float {vector.name} = vector__[{i}];" for i, vector in enumerate(loop.vectors)),
+        *(f"[[maybe_unused]] const float {name} = constant__[{i}];" for i, name in enumerate(loop.constants)),
+    ]
+
+
+def _common(loop: FusedLoop | ScanLoop) -> str:
+    """The parameters of every function of a step."""
+    return ", ".join(
+        f"[[maybe_unused]] const float (&{array}__)[{max(size, 1)}]"
+        for array, size in (
+            ("read", len(loop.reads)),
+            ("row", len(loop.rows)),
+            ("vector", len(loop.vectors)),
+            ("constant", (max(len(loop.constants), 1) + 1) // 2 * 2),
+        )
     )
 
 

@@ -3,7 +3,7 @@ place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -23,8 +23,11 @@ from rnncc.ir.kernel import (
     VectorSlot,
     ViewSlot,
     loop_name,
+    own_form,
     row_parts,
 )
+from rnncc.ir.scan import ScanLoop
+from rnncc.ir.schedule import ScanKernels, ScanSchedule, ScanShape
 from rnncc.stages.render.cpp import FunctionText, dim_text, function_text
 from rnncc.stages.render.device import DeviceText, Image, device_text, image_of, product_images, readers
 
@@ -47,8 +50,8 @@ class ListText:
 
 
 @dataclass(frozen=True, slots=True)
-class FusedText:
-    """A FusedInfo: its numbers, and the arrays that it points to."""
+class InfoText:
+    """A LoopInfo: its numbers, and the arrays that it points to."""
 
     tables: tuple[ListText, ...]
     counts: str
@@ -65,8 +68,9 @@ class ProgramText:
     tables: tuple[TableText, ...]
     functions: tuple[FunctionText, ...]
     counts: str
-    device: DeviceText
-    fused: FusedText | None
+    device: DeviceText | None  # none of a loop without products
+    info: InfoText | None
+    scans: str  # its ScanForms, or nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +82,39 @@ class CellText:
     source: str
     programs: tuple[ProgramText, ...]
 
+    @property
+    def alternating(self) -> tuple[ProgramText, ...]:
+        """The programs that have an alternating kernel."""
+        return tuple(program for program in self.programs if program.device)
 
-def cell_text(plan: KernelPlan) -> CellText:
-    """Everything that a cell's files hold."""
+
+def cell_text(plan: KernelPlan, scans: Sequence[ScanKernels] = ()) -> CellText:
+    """Everything that a cell's files hold. `scans`: the kernels of its programs without products, for GPUs."""
     name = plan.cell.lower()
+    forms = {kernels.program: _forms(kernels) for kernels in scans}
     programs = []
     for loop in plan.loops:
         prefix = loop_name(plan, loop)
-        for direction, program, fused in (
-            ("forward", loop.forward, loop.fused_forward),
-            ("backward", loop.backward, loop.fused_backward),
+        for direction, program, form in (
+            ("forward", loop.forward, own_form(loop.fused_forward, loop.scan_forward)),
+            ("backward", loop.backward, own_form(loop.fused_backward, loop.scan_backward)),
         ):
-            programs.append(_Tables(plan, f"{prefix}_{direction}", direction, program, fused).text())
+            own = f"{prefix}_{direction}"
+            programs.append(_Tables(plan, own, direction, program, form, forms.get(own, "")).text())
     return CellText(plan.cell, name, plan.source, tuple(programs))
+
+
+def _forms(kernels: ScanKernels) -> str:
+    """A ScanForms."""
+
+    def form(schedule: ScanSchedule, shape: ScanShape) -> str:
+        groups, steps = (32, shape.warps * shape.steps) if schedule.family == "scan" else (shape.threads, 0)
+        shared = (shape.shared_bytes, shape.peer_bytes, shape.least_shared_bytes)
+        return _row(shape.vector, shape.threads, groups, steps, *shared)
+
+    sizes = (kernels.full, kernels.half)
+    wide, narrow = (_row(*forms) for forms in zip(*((form(s, s.wide), form(s, s.narrow)) for s in sizes), strict=True))
+    return _row(wide, narrow)
 
 
 @dataclass(slots=True)
@@ -101,7 +125,8 @@ class _Tables:
     name: str
     direction: str
     program: Program
-    fused: FusedLoop | str
+    form: FusedLoop | ScanLoop | None
+    scans: str
     dims: dict[Dim, int] = field(default_factory=dict)
     images: list[Image] = field(default_factory=list)
     first: int = 0
@@ -145,14 +170,19 @@ class _Tables:
             tables,
             functions,
             ", ".join(str(count) for count in counts),
-            device_text(self.name, program, self.plan.source),
-            self._fused(),
+            None if isinstance(self.form, ScanLoop) else device_text(self.name, program, self.plan.source),
+            self._info(),
+            self.scans,
         )
 
-    def _fused(self) -> FusedText | None:
-        loop = self.fused
-        if isinstance(loop, str):
+    def _info(self) -> InfoText | None:
+        loop = self.form
+        if loop is None:
             return None
+        sums, operands, matrix_rows = (
+            (loop.sums, loop.operands, loop.matrices) if isinstance(loop, FusedLoop) else ((), (), ())
+        )
+        totals = loop.totals if isinstance(loop, ScanLoop) else ()
         numbers = self._numbers()
         matrices = [matrix.name for matrix in self.program.matrices]
         finals = [final.slot for final in self.program.finals]
@@ -165,7 +195,7 @@ class _Tables:
             )
 
         lists = (
-            ("matrices", [matrices.index(name) for row in loop.matrices for name in row]),
+            ("matrices", [matrices.index(name) for row in matrix_rows for name in row]),
             ("edge_slots", [numbers[edge.name] for edge in loop.edges]),
             ("edge_finals", [finals.index(edge.name) if edge.name in finals else -1 for edge in loop.edges]),
             ("read_slots", [numbers[read.name] for read in loop.reads]),
@@ -173,13 +203,14 @@ class _Tables:
             ("vector_slots", [numbers[vector.name] for vector in loop.vectors]),
             ("write_slots", [numbers[write.value] for write in loop.writes]),
             ("write_places", [place_of(write) for write in loop.writes]),
+            ("total_slots", [numbers[name] for name in totals]),
         )
         tables = tuple(
-            ListText(f"{self.name}_fused_{name}", ", ".join(str(entry) for entry in entries) or "0")
+            ListText(f"{self.name}_info_{name}", ", ".join(str(entry) for entry in entries) or "0")
             for name, entries in lists
         )
-        counts = (loop.sums, loop.operands, loop.edges, loop.reads, loop.rows, loop.vectors, loop.writes)
-        return FusedText(
+        counts = (sums, operands, loop.edges, loop.reads, loop.rows, loop.vectors, loop.writes, totals)
+        return InfoText(
             tables, ", ".join(str(len(count)) for count in counts), ", ".join(table.name for table in tables)
         )
 

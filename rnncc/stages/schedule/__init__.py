@@ -1,8 +1,8 @@
-"""`schedule`: how a fused loop is laid out on a GPU.
+"""`schedule`: how a loop is laid out on a GPU.
 
 Input: a FusedLoop (or why there is none), a Problem, a Target. Output: a Schedule: kernels for few and for many batch
 columns, and what was decided against, with the requirements that rule it out. Fails with: InternalError only, since the
-alternating kernel takes what no fused one does.
+alternating kernel takes what no fused one does. Of a ScanLoop: a ScanSchedule, for all problems and GPUs (scan.py).
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from rnncc.stages.schedule.draft import TILE_COLUMNS, UNIT_BLOCK
 from rnncc.stages.schedule.facts import Facts, facts, memory_us
 from rnncc.stages.schedule.gather import gather
 from rnncc.stages.schedule.grid import grid
+from rnncc.stages.schedule.scan import plan_scan, scan_schedule
 from rnncc.stages.schedule.scatter import scatter
 
-__all__ = ["schedule"]
+__all__ = ["plan_scan", "scan_schedule", "schedule"]
 
 FAMILIES = {"gather": gather, "scatter": scatter, "grid": grid}
 # A search takes some tens of nodes; far more would be a mistake in a model.

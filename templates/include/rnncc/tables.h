@@ -164,10 +164,10 @@ struct ZeroInfo {
   int16_t width;
 };
 
-// A loop with one product a step, in the form that fused kernels take (cuda/fused/step.cuh). Entries are slots where no
-// other thing is named. All zero: the loop has no such form.
-struct FusedInfo {
-  int16_t sums, operands, edges, reads, rows, vectors, writes;
+// A loop in the form that kernels of its own take: with one product a step (cuda/fused/step.cuh), or with none
+// (cuda/scan/lanes.cuh). Entries are slots where no other thing is named. All zero: the loop has neither form.
+struct LoopInfo {
+  int16_t sums, operands, edges, reads, rows, vectors, writes, totals;
   const int16_t* matrices;      // [sums][operands], of the program's matrices
   const int16_t* edge_slots;
   const int16_t* edge_finals;   // of the program's finals, or -1
@@ -176,6 +176,23 @@ struct FusedInfo {
   const int16_t* vector_slots;
   const int16_t* write_slots;
   const int16_t* write_places;  // of the slot's destinations, or -1: its record
+  const int16_t* total_slots;   // what is only summed over all steps
+};
+
+// A kernel of a loop without products. A group is `vector` units of a batch column, side by side in a lane.
+struct ScanForm {
+  int16_t vector;
+  int16_t threads;  // of a block
+  int16_t groups;   // of a block, or of a cluster of them
+  int16_t steps;    // that a block works on side by side; 0: one after the other, so a cluster would be of no use
+  // Of a cluster of n blocks, each: the least, or `shared_bytes` + (n > 1 ? n : 0) * `peer_bytes`.
+  int32_t shared_bytes, peer_bytes, least_shared_bytes;
+};
+
+// Of a program without products, for elements of 32 and of 16 bits: `wide` takes tensors whose rows begin at multiples of 16
+// bytes, `narrow` all.
+struct ScanForms {
+  ScanForm wide[2], narrow[2];
 };
 
 // The loop of one segment in one direction.

@@ -10,10 +10,11 @@ namespace rnncc {
 
 class After {
  public:
-  // `records`: of stored slots that are read here, the tensor that holds them.
+  // `records`: of stored slots that are read here, the tensor that holds them. `totals`: of those that a kernel has summed over
+  // steps itself, float [rows, width], whose rows' sum is that over steps and batch columns.
   After(const Tables& tables, const Call& call, const int64_t* dims, CallTensors& tensors,
-        const std::map<int, rnncc_tensor>& records)
-      : tables_(tables), call_(call), dims_(dims), tensors_(tensors), records_(records) {}
+        const std::map<int, rnncc_tensor>& records, const std::map<int, Tensor>& totals)
+      : tables_(tables), call_(call), dims_(dims), tensors_(tensors), records_(records), totals_(totals) {}
 
   // Whether a stored slot is needed here.
   static bool reads(const Tables& tables, const Call& call, int slot) {
@@ -207,17 +208,20 @@ class After {
     const rnncc_tensor gradient = weight_gradient(info.index);
     if (!gradient.data) return;
     const SlotInfo& slot = tables_.slots[info.slot];
-    const rnncc_tensor x = matrix_of(info.slot);
-    char* to = static_cast<char*>(gradient.data) + dim(info.offset) * dtype_bytes(gradient.dtype);
     const int64_t width = dim(slot.width), kept = dim(info.width);
+    const auto total = totals_.find(info.slot);
+    const bool summed = total != totals_.end();
+    const int64_t rows = summed ? sizes_of(total->second)[0] : this->rows();
+    const rnncc_tensor x = summed ? rnncc_tensor{total->second.data(), 0, width, RNNCC_FLOAT32} : matrix_of(info.slot);
+    char* to = static_cast<char*>(gradient.data) + dim(info.offset) * dtype_bytes(gradient.dtype);
     Tensor out = over(to, {kept}, {1}, gradient.dtype, device());
     if (kept == width) {
-      sum_into(out, over(x.data, {rows(), width}, {x.column, 1}, x.dtype, device()), {0});
+      sum_into(out, over(x.data, {rows, width}, {x.column, 1}, x.dtype, device()), {0});
       return;
     }
     // One number a head, or one for all heads: [rows, parts, numbers, the rest].
     const int64_t parts = kept == 1 ? 1 : slot.parts, depth = width / (parts * kept);
-    sum_into(out, over(x.data, {rows(), parts, kept, depth}, {x.column, kept * depth, depth, 1}, x.dtype, device()), {0, 1, 3});
+    sum_into(out, over(x.data, {rows, parts, kept, depth}, {x.column, kept * depth, depth, 1}, x.dtype, device()), {0, 1, 3});
   }
 
   const Tables& tables_;
@@ -225,6 +229,7 @@ class After {
   const int64_t* dims_;
   CallTensors& tensors_;
   const std::map<int, rnncc_tensor>& records_;
+  const std::map<int, Tensor>& totals_;
   std::map<int, rnncc_tensor> matrices_;
   std::vector<Tensor> held_;
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fused/run.h"
+#include "scan/run.h"
 
 namespace rnncc {
 
@@ -131,14 +132,14 @@ class DeviceRun {
     workspace_.allocate(device_);
   }
 
-  // What a fused kernel runs.
-  FusedDirection direction() { return {call_, tensors_, records_}; }
+  // What a kernel that is made for the loop runs.
+  LoopDirection direction() { return {call_, tensors_, records_, totals_}; }
   const int64_t* dims() const { return dims_.data(); }
   rnncc_dtype scalar() const { return tensors_.scalar(); }
 
   // After the kernel.
   void finish() {
-    After(tables_, call_, dims_.data(), tensors_, records_).run();
+    After(tables_, call_, dims_.data(), tensors_, records_, totals_).run();
     tensors_.write_back();
   }
 
@@ -254,18 +255,23 @@ class DeviceRun {
   CallTensors tensors_;
   Workspace zeroed_, workspace_;
   std::map<int, rnncc_tensor> records_;
+  std::map<int, Tensor> totals_;
 };
 
 // The directions of a layer: side by side in one launch where a kernel can and that is not expected to take longer, else one
-// after the other. By fused kernels where there are some, else by the alternating one.
+// after the other. A loop without products by its scans or walks; others by fused kernels where there are some, else by the
+// alternating one.
 class DeviceRuns {
  public:
-  DeviceRuns(const Tables& tables, const FusedInfo& fused, const char* cell, const char* name, const std::vector<Call>& calls, int32_t device)
-      : tables_(tables), fused_(fused), cell_(cell), name_(name), calls_(calls), device_(device) {
+  // `scans`: null where the loop has products.
+  DeviceRuns(const Tables& tables, const LoopInfo& info, const ScanForms* scans, const char* cell, const char* name,
+             const std::vector<Call>& calls, int32_t device)
+      : tables_(tables), info_(info), scans_(scans), cell_(cell), name_(name), calls_(calls), device_(device) {
     for (const Call& call : calls_) runs_.emplace_back(tables, call, device);
   }
 
   void run() {
+    if (scans_) return run_scans();
     if (are_two_alike() && run_fused(together(), {&runs_[0], &runs_[1]})) return;
     std::vector<DeviceRun*> others;
     for (DeviceRun& run : runs_)
@@ -276,6 +282,22 @@ class DeviceRuns {
  private:
   const Call& first() const { return calls_[0]; }
   bool are_two_alike() const { return runs_.size() == 2 && runs_[0].scalar() == runs_[1].scalar(); }
+
+  void run_scans() {
+    if (are_two_alike()) return run_scan({&runs_[0], &runs_[1]});
+    for (DeviceRun& run : runs_) run_scan({&run});
+  }
+
+  void run_scan(const std::vector<DeviceRun*>& runs) const {
+    std::vector<LoopDirection> directions;
+    for (DeviceRun* run : runs) directions.push_back(run->direction());
+    const rnncc_dtype dtype = runs[0]->scalar();
+    const int size = dtype == RNNCC_FLOAT32 ? 0 : 1;
+    const std::string file = cell_ + "_" + dtype_name(dtype) + "_scans";
+    ScanRun wide(tables_, info_, scans_->wide[size], true, runs[0]->dims()), narrow(tables_, info_, scans_->narrow[size], false, runs[0]->dims());
+    if (!wide.run(directions, file, name_ + "_wide")) narrow.run(directions, file, name_ + "_narrow");
+    for (DeviceRun* run : runs) run->finish();
+  }
 
   void run_alternating(const std::vector<DeviceRun*>& runs) const {
     if (runs.empty()) return;
@@ -312,18 +334,18 @@ class DeviceRuns {
 
   // The fused kernels for that many directions like `run` side by side.
   std::vector<FusedChoice> choices(const DeviceRun& run, int64_t directions) const {
-    if (!fused_.sums || gpu(device_).major < 9 || first().steps > INT32_MAX) return {};
+    if (!info_.sums || gpu(device_).major < 9 || first().steps > INT32_MAX) return {};
     const std::string program = is_training() ? name_ : name_.substr(0, name_.rfind('_')) + "_inference";
-    const int64_t units = run.dims()[tables_.slots[fused_.edge_slots[0]].width] / first().heads;
+    const int64_t units = run.dims()[tables_.slots[info_.edge_slots[0]].width] / first().heads;
     return fused_choices(program, dtype_name(run.scalar()), units, directions * first().heads, first().columns, device_);
   }
 
   // By the first kernel that takes the tensors as they lie.
   bool run_fused(const std::vector<FusedChoice>& choices, const std::vector<DeviceRun*>& runs) {
-    std::vector<FusedDirection> directions;
+    std::vector<LoopDirection> directions;
     for (DeviceRun* run : runs) directions.push_back(run->direction());
     for (const FusedChoice& choice : choices) {
-      FusedRun fused(tables_, fused_, choice, runs[0]->dims(), is_training());  // holds the records
+      FusedRun fused(tables_, info_, choice, runs[0]->dims(), is_training());  // holds the records
       if (!fused.run(directions)) continue;
       for (DeviceRun* run : runs) run->finish();
       return true;
@@ -342,7 +364,8 @@ class DeviceRuns {
   }
 
   const Tables& tables_;
-  const FusedInfo& fused_;
+  const LoopInfo& info_;
+  const ScanForms* const scans_;
   const std::string cell_;
   const std::string name_;
   const std::vector<Call>& calls_;
@@ -351,12 +374,12 @@ class DeviceRuns {
 };
 
 template <class C>
-void run_on_device(const Tables& tables, const FusedInfo& fused, const char* cell, const char* name, const C* given, int32_t count,
-                   int32_t device, Call (*call_of)(const C&)) {
+void run_on_device(const Tables& tables, const LoopInfo& info, const ScanForms* scans, const char* cell, const char* name,
+                   const C* given, int32_t count, int32_t device, Call (*call_of)(const C&)) {
   const OnDevice current(device);
   std::vector<Call> calls;
   for (int32_t i = 0; i < count; ++i) calls.push_back(call_of(given[i]));
-  DeviceRuns(tables, fused, cell, name, calls, device).run();
+  DeviceRuns(tables, info, scans, cell, name, calls, device).run();
 }
 
 }  // namespace rnncc

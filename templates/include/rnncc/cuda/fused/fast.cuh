@@ -13,6 +13,12 @@ RNNCC_DEVICE float exp2_fast(float x) {
   return y;
 }
 
+RNNCC_DEVICE float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // log(1 + e), 0 <= e <= 1. Near zero 1 + e rounds: there, the series.
 RNNCC_DEVICE float log1p_fast(float e) {
   float y;
@@ -58,11 +64,8 @@ struct Fast<bfloat16> : Fast16 {
 
 template <>
 struct Fast<float16> : Fast16 {
-  // The exponential of a negative number: no overflow.
-  RNNCC_DEVICE static float sigmoid(float x) {
-    const float e = exp2_fast(-1.4426950408889634f * ::fabsf(x));
-    return __fdividef(x < 0.0f ? e : 1.0f, 1.0f + e);
-  }
+  // Where the exponential overflows, its reciprocal is the 0 that is meant.
+  RNNCC_DEVICE static float sigmoid(float x) { return reciprocal_fast(1.0f + exp2_fast(-1.4426950408889634f * x)); }
   // Near zero the difference cancels: there, the series.
   RNNCC_DEVICE static float tanh(float x) {
     const float a = ::fabsf(x), e = exp2_fast(-2.8853900817779268f * a), square = x * x;
@@ -70,5 +73,12 @@ struct Fast<float16> : Fast16 {
     return ::copysignf(a < 0.15f ? small : __fdividef(1.0f - e, 1.0f + e), x);
   }
 };
+
+// Those of loops without products: over many thousand steps what a gate near 1 lacks is all that counts, so bfloat16 has
+// float16's.
+template <class E>
+struct FastScan : Fast<float16> {};
+template <>
+struct FastScan<float> : Fast<float> {};
 
 }  // namespace rnncc

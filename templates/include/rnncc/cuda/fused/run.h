@@ -2,7 +2,7 @@
 // launches it. What is left for after the last step is after.h's.
 #pragma once
 
-#include "../after.h"
+#include "../parameter.h"
 #include "index.h"
 
 namespace rnncc {
@@ -94,88 +94,48 @@ inline std::vector<FusedChoice> no_slower(std::vector<FusedChoice> together, con
   return together;
 }
 
-// As step.cuh has them.
-struct FusedPlace {
-  char* base;
-  int64_t step, column;
-};
-struct FusedEdge {
-  char* base;
-  int64_t column;
-  int32_t is_float, unused;
-};
 struct FusedHeader {
   int32_t steps, columns, heads, group_columns;
 };
 
-// One direction of a call. `records` as After's: of stored slots that are read there, the tensor that holds them.
-struct FusedDirection {
-  const Call& call;
-  CallTensors& tensors;
-  std::map<int, rnncc_tensor>& records;
-};
-
 // Directions of a layer, side by side: at most as many as step.cuh has, alike in all but their tensors and their order.
-class FusedRun {
+class FusedRun : LoopParameter {
  public:
-  FusedRun(const Tables& tables, const FusedInfo& info, const FusedChoice& choice, const int64_t* dims, bool training)
-      : tables_(tables), info_(info), choice_(choice), kernel_(*choice.kernel), dims_(dims), training_(training), bytes_(MOST_BYTES) {}
+  FusedRun(const Tables& tables, const LoopInfo& info, const FusedChoice& choice, const int64_t* dims, bool training)
+      : LoopParameter(tables, info, dims, training), choice_(choice), kernel_(*choice.kernel) {}
 
   // False where a tensor lies in a way that the kernel does not take; nothing was launched then.
-  bool run(const std::vector<FusedDirection>& directions) {
+  bool run(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     stream_ = current_stream(directions[0].tensors.device.index);
     if (kernel_.is_grid() && !make_exchange(directions)) return false;
     *take<FusedHeader>(1) = {int32_t(call.steps), int32_t(call.columns), int32_t(call.heads), int32_t(choice_.share.group)};
-    float* constants = take<float>((at_least_one(tables_.constant_count) + 1) / 2 * 2);
-    for (int c = 0; c < tables_.constant_count; ++c) constants[c] = float(call.constants[c]);
-    for (const FusedDirection& direction : directions)
+    take_constants(call);
+    for (const LoopDirection& direction : directions)
       if (!fill(direction)) return false;
     launch(directions[0].tensors.device.index, unsigned(kernel_.blocks * call.heads * choice_.share.groups), unsigned(directions.size()));
     return true;
   }
 
  private:
-  int64_t dim(int16_t index) const { return dims_[index]; }
-
   void launch(int32_t device, unsigned blocks, unsigned directions) {
     CUlaunchAttribute attribute;
     const CUlaunchConfig how = fused_config(kernel_, blocks, directions, stream_, attribute);
     if (kernel_.is_grid())
       require_residency(device, choice_.function, kernel_.name, int64_t(blocks) * directions, kernel_.threads, kernel_.shared_bytes);
-    void* parameters[] = {bytes_.data()};
+    void* parameters[] = {data()};
     check_cuda(driver().cuLaunchKernelEx(&how, choice_.function, parameters, nullptr), "launching " + kernel_.name);
   }
 
-  template <class U>
-  U* take(int count) {
-    U* const part = reinterpret_cast<U*>(bytes_.data() + used_);
-    used_ += at_least_one(count) * sizeof(U);
-    if (used_ > bytes_.size()) fail("the loop has too many values for a kernel's parameter");
-    return part;
-  }
-
-  // A tensor [T, B, ...] from `offset` elements on, along the loop's order.
-  static FusedPlace along(const Call& call, const rnncc_tensor& t, int64_t offset, int64_t ahead = 0) {
-    if (!t.data) return {};
-    const int64_t bytes = dtype_bytes(t.dtype), first = call.descending ? call.steps - 1 : 0;
-    const int64_t step = (call.descending ? -t.step : t.step) * bytes;
-    return {static_cast<char*>(t.data) + (first * t.step + offset) * bytes + ahead * step, step, t.column * bytes};
-  }
-  static FusedEdge edge(const rnncc_tensor& t) {
-    return {static_cast<char*>(t.data), t.column * dtype_bytes(t.dtype), t.dtype == RNNCC_FLOAT32, 0};
-  }
   // Whether kernels can move a tensor's rows in pieces of 16 bytes, from step to step by an offset of 32 bits.
-  static bool has_pieces(const FusedPlace& place) {
+  static bool has_pieces(const FusedPlace& place, int64_t) {
     return (reinterpret_cast<uintptr_t>(place.base) | uintptr_t(place.step) | uintptr_t(place.column)) % 16 == 0 &&
            std::abs(place.step) <= INT32_MAX;
   }
 
   // As FusedTensors has it.
-  bool fill(const FusedDirection& direction) {
-    const Call& call = direction.call;
+  bool fill(const LoopDirection& direction) {
     CallTensors& tensors = direction.tensors;
-    std::map<int, rnncc_tensor>& records = direction.records;
     const void** matrices = take<const void*>(info_.sums * info_.operands);
     for (int m = 0; m < info_.sums * info_.operands; ++m) {
       const MatrixInfo& matrix = tables_.matrices[info_.matrices[m]];
@@ -183,64 +143,15 @@ class FusedRun {
       matrices[m] = static_cast<char*>(weight.data) + dim(matrix.row) * (dim(matrix.columns) / dim(matrix.blocks)) * dtype_bytes(weight.dtype);
       if (reinterpret_cast<uintptr_t>(matrices[m]) % 16 != 0) return false;
     }
-    FusedPlace* reads = take<FusedPlace>(info_.reads);
-    FusedEdge* read_edges = take<FusedEdge>(info_.reads);
-    for (int r = 0; r < info_.reads; ++r) {
-      const SlotInfo& slot = tables_.slots[info_.read_slots[r]];
-      const bool shifted = slot.kind != Kind::read;
-      const SlotInfo& source = shifted ? tables_.slots[slot.link] : slot;
-      reads[r] = along(call, tensors.at(source.table, source.index), dim(source.offset), shifted);
-      read_edges[r] = shifted ? edge(tensors.edge(slot.table, slot.index)) : FusedEdge{};
-      if (!has_pieces(reads[r])) return false;
-    }
-    FusedPlace* rows = take<FusedPlace>(info_.rows);
-    for (int r = 0; r < info_.rows; ++r) {
-      const SlotInfo& slot = tables_.slots[info_.row_slots[r]];
-      rows[r] = along(call, tensors.at(slot.table, slot.index), dim(slot.offset));
-    }
-    std::vector<FusedPlace> writes;
-    for (int w = 0; w < info_.writes; ++w) {
-      const int s = info_.write_slots[w];
-      const SlotInfo& slot = tables_.slots[s];
-      if (info_.write_places[w] < 0) {
-        if (training_) writes.push_back(record(s, direction));
-        if (training_ && !has_pieces(writes.back())) return false;
-        continue;
-      }
-      const Destination& to = tables_.destinations[slot.first_destination + info_.write_places[w]];
-      if (is_saved(to.table) && !training_) continue;
-      const rnncc_tensor& t = tensors.at(to.table, to.index);
-      const FusedPlace place = along(call, t, dim(to.offset));
-      // A returned sequence that is also what was saved is written once.
-      const bool again = std::any_of(writes.begin(), writes.end(), [&](const FusedPlace& w) { return w.base == place.base; });
-      writes.push_back(again ? FusedPlace{} : place);
-      if (!has_pieces(writes.back())) return false;
-      if (t.data && !records.count(s)) records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.column, t.dtype};
-    }
-    std::copy(writes.begin(), writes.end(), take<FusedPlace>(int(writes.size())));
-    FusedEdge* initial = take<FusedEdge>(info_.edges);
-    FusedEdge* last = take<FusedEdge>(info_.edges);
-    for (int e = 0; e < info_.edges; ++e) {
-      const SlotInfo& slot = tables_.slots[info_.edge_slots[e]];
-      initial[e] = edge(tensors.edge(slot.table, slot.index));
-      const int end = info_.edge_finals[e];
-      last[e] = end < 0 ? FusedEdge{} : edge(tensors.edge(tables_.finals[end].table, tables_.finals[end].index));
-    }
-    FusedEdge* vectors = take<FusedEdge>(info_.vectors);
-    for (int v = 0; v < info_.vectors; ++v) {
-      const SlotInfo& slot = tables_.slots[info_.vector_slots[v]];
-      const rnncc_tensor& weight = tensors.at(WEIGHTS, slot.index);
-      vectors[v] = {static_cast<char*>(weight.data) + dim(slot.offset) * dtype_bytes(weight.dtype), dim(slot.width) > 1,
-                    weight.dtype == RNNCC_FLOAT32, 0};
-    }
+    if (!fill_tensors(direction, has_pieces)) return false;
     *take<FusedPlace>(1) = exchange_;
-    exchange_.base += exchange_.step * call.steps;
+    exchange_.base += exchange_.step * direction.call.steps;
     return true;
   }
 
   // What blocks of the grid send each other, as GridShape has it. False where a step's part has no offsets of 32 bits; all blocks
   // that have a place in it run at once, so it is small.
-  bool make_exchange(const std::vector<FusedDirection>& directions) {
+  bool make_exchange(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
     const int64_t column = call.heads * info_.operands * round_up(kernel_.units, 32) * dtype_bytes(tensors.scalar());
@@ -252,27 +163,10 @@ class FusedRun {
     return true;
   }
 
-  FusedPlace record(int s, const FusedDirection& direction) {
-    const auto& [call, tensors, records] = direction;
-    if (!After::reads(tables_, call, s)) return {};
-    const int64_t width = dim(tables_.slots[s].width);
-    held_.push_back(empty({call.steps, call.columns, width}, torch_dtype(tensors.scalar()), tensors.device));
-    records[s] = {held_.back().data(), call.columns * width, width, tensors.scalar()};
-    return along(call, records[s], 0);
-  }
-
-  const Tables& tables_;
-  const FusedInfo& info_;
   const FusedChoice& choice_;
   const FusedKernel& kernel_;
-  const int64_t* dims_;
-  const bool training_;
-  static constexpr size_t MOST_BYTES = 32 * 1024;
-  std::vector<char> bytes_;
-  size_t used_ = 0;
   CUstream stream_ = nullptr;
   FusedPlace exchange_ = {};  // of the next direction
-  std::vector<Tensor> held_;
 };
 
 }  // namespace rnncc

@@ -1,0 +1,87 @@
+"""Which kernels a cell has on GPUs: `schedule` for all of its loops."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from rnncc.ir.fused import FusedLoop
+from rnncc.ir.kernel import KernelPlan, LoopPlan, fused_programs, loop_name, scan_programs
+from rnncc.ir.problem import INDEX_DTYPES, Problem
+from rnncc.ir.scan import ScanLoop
+from rnncc.ir.schedule import FusedKernels, FusedSchedule, LoopSchedule, Plan, ScanKernels, ScanPlan, Schedule
+from rnncc.ir.target import GPUS, Target
+from rnncc.stages.schedule import plan_scan, scan_schedule, schedule
+
+
+def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
+    """How every loop of a cell is laid out on a GPU, and what rules out the other ways."""
+    # The masked variant is the same loop with a few more elementwise operations.
+    loops = [loop for loop in plan.loops if not loop.variant]
+
+    def of_loop(fused: FusedLoop | str, scan: ScanLoop | str, *, reasons: bool) -> Schedule | ScanPlan:
+        if isinstance(scan, str):
+            return schedule(fused, problem, target, reasons=reasons)
+        return plan_scan(scan, problem, target)
+
+    def both(loop: LoopPlan, *, reasons: bool) -> LoopSchedule:
+        return LoopSchedule(
+            loop.segment,
+            of_loop(loop.fused_forward, loop.scan_forward, reasons=reasons),
+            of_loop(loop.fused_backward, loop.scan_backward, reasons=reasons),
+        )
+
+    begin = time.process_time()
+    for loop in loops:
+        both(loop, reasons=False)
+    solve_ms = round((time.process_time() - begin) * 1e3, 1)
+    # Reasons are worked out for readers alone, and are no part of that time.
+    return Plan(plan.cell, problem, target, tuple(both(loop, reasons=True) for loop in loops), solve_ms)
+
+
+def unfused(plans: Sequence[KernelPlan]) -> dict[str, str]:
+    """Of each loop by its name, why it has no fused form, or nothing."""
+    return {
+        loop_name(plan, loop): next(
+            (form for form in (loop.fused_forward, loop.fused_backward) if isinstance(form, str)), ""
+        )
+        for plan in plans
+        for loop in plan.loops
+        if not loop.variant
+    }
+
+
+def families(plan: KernelPlan) -> Iterator[tuple[LoopPlan, str]]:
+    """Of each loop, which kernels run it at every size: `alternating`, `scan`, `forward walk, backward scan`."""
+
+    def family(form: ScanLoop | str) -> str:
+        return "alternating" if isinstance(form, str) else form.family
+
+    for loop in plan.loops:
+        if not loop.variant:
+            forward, backward = family(loop.scan_forward), family(loop.scan_backward)
+            yield loop, forward if forward == backward else f"forward {forward}, backward {backward}"
+
+
+def scan_families(plans: Sequence[KernelPlan]) -> dict[str, str]:
+    """The same of each loop without products, by its name."""
+    return {
+        loop_name(plan, loop): family for plan in plans for loop, family in families(plan) if family != "alternating"
+    }
+
+
+def scan_kernels(plan: KernelPlan) -> tuple[ScanKernels, ...]:
+    """The kernels of a cell's loops without products, which take all sizes."""
+    return tuple(
+        ScanKernels(program, scan_schedule(loop, 4), scan_schedule(loop, 2)) for program, loop in scan_programs(plan)
+    )
+
+
+def fused_kernels(plan: KernelPlan, problems: Sequence[Problem], target: Target | None = None) -> list[FusedKernels]:
+    """The fused kernels of a cell for each of the problems, as `schedule` lays them out on that GPU (an H200)."""
+
+    def kernels(problem: Problem) -> Iterator[tuple[str, FusedSchedule]]:
+        for program, loop in fused_programs(plan):
+            yield from ((program, kernel) for kernel in schedule(loop, problem, target or GPUS["h200"]).kernels)
+
+    return [FusedKernels(p.units, p.heads, INDEX_DTYPES[p.dtype], tuple(kernels(p))) for p in problems]

@@ -1,0 +1,132 @@
+"""Whether a program has no products, and what a step of it does to the carries.
+
+Every value of the step is an affine map of the carries or is not; the slopes and offsets of one that is have names and
+statements of their own, so that they do not grow with the text.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from rnncc.affine import ONE, ZERO, Affine, free, linear
+from rnncc.ir.expr import Apply, Const, Expr, Ref, references
+from rnncc.ir.fused import FusedEdge, FusedStatement
+from rnncc.ir.kernel import Program
+from rnncc.ir.scan import AffineMap, ScanLoop
+from rnncc.stages.lower.parts import Parts, Unfit
+
+# A map of n carries has n² + n numbers, and joining two takes n³ + n² products.
+MOST_CARRIES = 3
+# What takes one instruction or two: cheaper to do again than to hold in a register.
+_CHEAP = frozenset(
+    ("add", "sub", "mul", "neg", "where", "min", "max", "relu", "abs", "eq", "ne", "lt", "le", "gt", "ge", "not")
+)
+# Of a step, in registers between its map and its run.
+MOST_KEPT = 4
+
+
+def scan(program: Program) -> ScanLoop | str:
+    """The form without products, or why there is none."""
+    try:
+        return _loop(Parts(program))
+    except Unfit as reason:
+        return str(reason)
+
+
+def _loop(parts: Parts) -> ScanLoop:
+    stages = parts.stages()
+    if any(stage.products for stage in stages):
+        raise Unfit("a step has products")
+    if parts.program.outers:
+        raise Unfit("products are taken over all steps")
+    width = parts.width(stages, stages[0].width)
+    statements = parts.statements(stages)
+    edges = parts.edges(width)
+    if not edges:
+        raise Unfit("nothing lives from step to step")
+    reads, rows, vectors = parts.reads({name for s in statements for name in references(s.expr)}, width)
+    writes = parts.writes(set(), {statement.target for statement in statements})
+    affine = _Mapper(edges).map(statements) if len(edges) <= MOST_CARRIES else None
+    kept = _kept(affine, statements) if affine else ()
+    return ScanLoop(
+        reads,
+        rows,
+        vectors,
+        parts.program.constants,
+        edges,
+        statements,
+        tuple(write for write in writes if write.place is not None),
+        tuple(write.value for write in writes if write.place is None),
+        affine,
+        kept,
+    )
+
+
+def _kept(affine: AffineMap, statements: tuple[FusedStatement, ...]) -> tuple[str, ...]:
+    """What both the map of a step and its run need, and takes long."""
+    own = {statement.target for statement in statements}
+    found = [s.target for s in affine.statements if s.target in own and not _is_cheap(s.expr)]
+    return tuple(found) if len(found) <= MOST_KEPT else ()
+
+
+def _is_cheap(expr: Expr) -> bool:
+    return not isinstance(expr, Apply) or (expr.operator in _CHEAP and all(map(_is_cheap, expr.arguments)))
+
+
+class _Mapper:
+    def __init__(self, edges: tuple[FusedEdge, ...]) -> None:
+        self.edges = edges
+        # None: not affine.
+        self.forms: dict[str, Affine | None] = {edge.name: Affine(((edge.name, ONE),), ZERO, 0) for edge in edges}
+        self.made: list[FusedStatement] = []
+
+    def map(self, statements: tuple[FusedStatement, ...]) -> AffineMap | None:
+        for statement in statements:
+            self.forms[statement.target] = self._named(statement)
+        forms = [self.forms[edge.link] for edge in self.edges]
+        affine = [form for form in forms if form is not None]
+        if len(affine) < len(forms):
+            return None
+        slopes = [dict(form.slopes) for form in affine]
+        return AffineMap(
+            tuple(self.made),
+            tuple(tuple(row.get(edge.name) for edge in self.edges) for row in slopes),
+            tuple(form.offset for form in affine),
+        )
+
+    def _named(self, statement: FusedStatement) -> Affine | None:
+        """The form of a statement's value, in names."""
+        form = self._form(statement.expr)
+        if form is None:
+            return None
+        if not form.slopes:
+            self.made.append(statement)
+            return free(statement.target)
+        slopes = tuple(
+            (edge, self._name(f"{statement.target}__slope_{index}", slope, statement.line))
+            for index, (edge, slope) in enumerate(form.slopes)
+        )
+        return Affine(slopes, self._name(f"{statement.target}__offset", form.offset, statement.line), 0)
+
+    def _name(self, name: str, expr: Expr, line: int) -> Expr:
+        if not isinstance(expr, Apply):
+            return expr
+        self.made.append(FusedStatement(name, expr, line))
+        return Ref(name)
+
+    def _form(self, expr: Expr) -> Affine | None:
+        match expr:
+            case Const():
+                return Affine((), expr, 0)
+            case Ref(name):
+                return self.forms.get(name, free(name))
+            case Apply(operator, arguments):
+                forms = [self._form(argument) for argument in arguments]
+                affine = [form for form in forms if form is not None]
+                if len(affine) < len(forms):
+                    return None
+                if not any(form.slopes for form in affine):
+                    return Affine((), expr, 0)
+                return linear(operator, affine)
+            case _:
+                assert_never(expr)

@@ -1,0 +1,66 @@
+"""The files of kernels of loops without products: the steps, and all kernels of a cell and dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rnncc.ir.kernel import KernelPlan, scan_programs
+from rnncc.ir.schedule import ScanKernels
+from rnncc.stages.render.fused import StepsText
+from rnncc.stages.render.step import scan_text
+
+# Thread blocks of a cluster: one by itself, and the largest cluster.
+_BLOCKS = (1, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanKernelText:
+    """A kernel: its function (scan or walk), its shape and the shape's arguments, and what was planned of it;
+    `shared`: (blocks of a cluster, bytes of each)."""
+
+    symbol: str
+    family: str
+    shape: str
+    arguments: str
+    threads: int
+    resident: int
+    shared: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFileText:
+    """What the template of a file of kernels prints; `steps` is the header of the cell's steps."""
+
+    cell: str
+    scalar: str
+    steps: str
+    kernels: tuple[ScanKernelText, ...]
+
+
+def scan_steps_text(plan: KernelPlan) -> StepsText:
+    """The steps of every program without products of a cell."""
+    steps = tuple(scan_text(f"{program}_step", loop, plan.source) for program, loop in scan_programs(plan))
+    return StepsText(plan.source, "no product", "scan/lanes.cuh", steps)
+
+
+def scan_file_text(
+    plan: KernelPlan, scans: Sequence[ScanKernels], scalar: str, element_bytes: int, steps: str
+) -> ScanFileText:
+    """All kernels of a cell for a dtype, `scalar` in C++."""
+    return ScanFileText(plan.cell, scalar, steps, tuple(_kernels(scans, scalar, element_bytes)))
+
+
+def _kernels(scans: Sequence[ScanKernels], scalar: str, element_bytes: int) -> Iterator[ScanKernelText]:
+    for kernels in scans:
+        schedule = kernels.full if element_bytes == 4 else kernels.half
+        for form, shape in schedule.forms:
+            yield ScanKernelText(
+                f"{kernels.program}_{form}",
+                schedule.family,
+                f"{schedule.family.capitalize()}Shape",
+                ", ".join((f"{kernels.program}_step<{scalar}>", *map(str, shape.arguments))),
+                shape.threads,
+                shape.resident,
+                tuple((blocks, shape.shared_bytes_of(blocks)) for blocks in _BLOCKS),
+            )

@@ -1,0 +1,171 @@
+"""How the kernels of a loop without products are laid out (templates/include/rnncc/cuda/scan): one layout for all sizes
+and GPUs. By these goes the number of thread blocks alone, at run time, so limits are those of the GPU that has least.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rnncc.constrint import Expression, Model, ceil_div, lookup, maximum
+from rnncc.ir.fused import FusedRead, FusedWrite
+from rnncc.ir.kernel import Table
+from rnncc.ir.problem import Problem
+from rnncc.ir.scan import ScanLoop
+from rnncc.ir.schedule import ScanPlan, ScanSchedule, ScanShape
+from rnncc.ir.target import GPUS, REGISTERS, Target
+
+MOST_BLOCKS = 16  # of a cluster
+_PIECE_BYTES = 16
+# Thread blocks of a multiprocessor at once: what run.h sees to where steps can be shared.
+RESIDENT = 2
+# Bytes that a multiprocessor must have asked for to get all of its share of the bandwidth, and that it gets in a cycle.
+_IN_FLIGHT, _BYTES_A_CYCLE = 40_960, 18
+# Instructions of a warp: of a part, of a number of its map in each warp's, of 16 bytes that a lane brings, of a write.
+_OF_PART, _OF_NUMBER, _OF_PIECE, _OF_WRITE = 80, 3, 5, 4
+_QUARTERS = 4
+# Shared memory of a multiprocessor where there are clusters, and what of it each block takes besides.
+_CLUSTERED_BYTES, _BLOCK_BYTES = 233_472, 1024
+# Cycles that a warp waits: at the barrier and for the first values of a part, for a step's, for each warp's map.
+_WAIT, _WAIT_FOR_STEP, _WAIT_FOR_WARP = 400, 30, 30
+_SCALE = 1000
+
+
+def scan_schedule(loop: ScanLoop, element_bytes: int) -> ScanSchedule:
+    """The kernels for streams of elements of so many bytes."""
+    known = _facts(loop, element_bytes)
+    return ScanSchedule(loop.family, _wide(known), _narrow(known))
+
+
+def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> ScanPlan:
+    """The kernels for a problem, whose sequences are long."""
+    element_bytes = 4 if problem.dtype == "fp32" else 2
+    schedule, known = scan_schedule(loop, element_bytes), _facts(loop, element_bytes)
+    units = problem.units * problem.heads
+    shape = schedule.wide if units * element_bytes % _PIECE_BYTES == 0 else schedule.narrow
+    clusters = -(-problem.columns * units // (32 * shape.vector))
+    most = max(size for size, _ in target.clusters) if loop.map else 1
+    step_us = problem.columns * units * (known.read_bytes + known.written_bytes) / (1000 * target.memory_gb_s)
+    return ScanPlan(schedule, scan_blocks(clusters, most, target.multiprocessors), round(step_us, 4))
+
+
+def scan_blocks(clusters: int, most: int, multiprocessors: int, rounds: int = MOST_BLOCKS) -> int:
+    """How many thread blocks share the steps of the same channels, where `clusters` times as many make up a launch;
+    `rounds`: how often one of them by itself would have to begin anew to go through all steps. The same rule as in
+    templates/include/rnncc/cuda/scan/run.h."""
+    blocks = 1
+    while 2 * blocks <= most and blocks * clusters < 2 * multiprocessors and blocks < rounds:
+        blocks *= 2
+    return blocks
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Of a channel: floats that live from step to step (edges), slopes of the map of several steps at most (entries; 0
+    of a walk), values that are summed (totals), kept, of a unit (vectors); of a step: tensors and bytes."""
+
+    element_bytes: int
+    edges: int
+    entries: int
+    totals: int
+    kept: int
+    vectors: int
+    reads: int
+    rows: int
+    writes: int
+    read_bytes: int
+    written_bytes: int
+
+    @property
+    def numbers(self) -> int:
+        """Of a map."""
+        return self.entries + self.edges if self.entries else 0
+
+
+def _facts(loop: ScanLoop, element_bytes: int) -> _Facts:
+    def bytes_of(tensor: FusedRead | FusedWrite) -> int:
+        return 4 if tensor.place is not None and tensor.place.table is Table.SAVED else element_bytes
+
+    return _Facts(
+        element_bytes,
+        len(loop.edges),
+        sum(loop.map.entries()) if loop.map else 0,
+        len(loop.totals),
+        len(loop.kept),
+        len(loop.vectors),
+        len(loop.reads),
+        len(loop.rows),
+        len(loop.writes),
+        sum(map(bytes_of, loop.reads)),
+        sum(map(bytes_of, loop.writes)),
+    )
+
+
+def _wide(facts: _Facts) -> ScanShape:
+    """Parts come in pieces of 16 bytes, through shared memory."""
+    vectors = tuple(n for n in (1, 2, 4, 8) if n * facts.element_bytes <= 8)
+    return _shape(facts, vectors, (2, 3, 4, 6, 8))
+
+
+def _narrow(facts: _Facts) -> ScanShape:
+    """The next part comes element by element, into registers."""
+    return _shape(facts, (1,), (1,))
+
+
+def _shape(facts: _Facts, vectors: tuple[int, ...], depths: tuple[int, ...]) -> ScanShape:
+    model = Model()
+    vector = model.choice("vector", vectors)
+    steps = model.choice("steps", (2, 4, 8, 16))
+    warps = model.choice("warps", (2, 4, 8) if facts.entries else (2,))
+    depth = model.choice("depth", depths)
+    is_ring = depths != (1,)
+
+    part = 32 * vector * steps * facts.read_bytes  # bytes
+    maps = 256 * facts.numbers * vector
+    carries = 256 * facts.edges * vector + 16 if facts.entries else 0
+    in_loop = warps * (maps + part * depth if is_ring else maps) + carries
+    after = warps * (128 * facts.totals * vector if facts.entries else 0)
+    shared = maximum(in_loop, after)
+    if is_ring:
+        whole = vector * steps * facts.element_bytes % _PIECE_BYTES == 0
+        model.require(whole, because="pieces: a warp brings whole rows")
+    least = min(gpu.shared_bytes for gpu in GPUS.values())
+    model.require(shared <= least, because="shared memory: of a block, for parts and maps")
+    model.require(
+        RESIDENT * (in_loop + MOST_BLOCKS * maps + _BLOCK_BYTES) <= _CLUSTERED_BYTES,
+        because="shared memory: of a multiprocessor, for blocks of the largest cluster",
+    )
+    registers = lookup(warps, {n: min(255, REGISTERS // (32 * n * RESIDENT) // 8 * 8) for n in (2, 4, 8)})
+    needed = _registers(facts, vector, steps, is_ring)
+    model.require(needed <= registers, because="registers: of a thread, for a part's values")
+
+    together = RESIDENT * warps
+    in_flight = part * together * (depth - 1 if is_ring else 1)
+    memory = _SCALE * 32 * (facts.read_bytes + facts.written_bytes) // _BYTES_A_CYCLE
+    bandwidth = maximum(memory, ceil_div(memory * _IN_FLIGHT, in_flight))
+    of_part = _OF_PART + _OF_NUMBER * facts.numbers * vector * warps
+    pieces = ceil_div(2 * vector * facts.read_bytes, 32) if is_ring else facts.reads
+    of_step = _OF_PIECE * pieces + _OF_WRITE * facts.writes
+    issued = _SCALE // _QUARTERS * (ceil_div(of_part, steps * vector) + ceil_div(of_step, vector))
+    wait = _WAIT + _WAIT_FOR_STEP * steps + _WAIT_FOR_WARP * warps
+    waiting = ceil_div(_SCALE * wait, steps * vector * together)
+    # The three overlap in part. Of equals the narrowest, so that there are more lanes.
+    solution = model.minimise((bandwidth + issued + waiting, vector, shared))
+    value = solution.value
+    return ScanShape(
+        value(vector),
+        value(steps),
+        value(warps),
+        value(depth),
+        value(registers),
+        RESIDENT,
+        value(in_loop),
+        value(maps) if facts.entries else 0,
+        value(after),
+    )
+
+
+def _registers(facts: _Facts, vector: Expression, steps: Expression, is_ring: bool) -> Expression:
+    """Of a thread, about: fitted to 600 kernels as nvcc 13 makes them for sm_90a where it may take 255."""
+    addresses = 60 + 6 * (facts.reads + facts.writes)
+    of_step = (facts.kept + 1) // 2 + (2 if is_ring else 2 * facts.reads)
+    return addresses + steps * (2 * facts.rows + vector * of_step) + vector * (7 * facts.edges + facts.reads)

@@ -1,0 +1,144 @@
+// The parameter of a kernel that is made for one loop, fused or without products: what it reads and writes, direction by
+// direction.
+#pragma once
+
+#include "after.h"
+
+namespace rnncc {
+
+// As fused/step.cuh has them.
+struct FusedPlace {
+  char* base;
+  int64_t step, column;
+};
+struct FusedEdge {
+  char* base;
+  int64_t column;
+  int32_t is_float, unused;
+};
+
+// One direction of a call. `records` and `totals` as After's: of slots that are read there, the tensors that hold them.
+struct LoopDirection {
+  const Call& call;
+  CallTensors& tensors;
+  std::map<int, rnncc_tensor>& records;
+  std::map<int, Tensor>& totals;
+};
+
+class LoopParameter {
+ protected:
+  // Whether a kernel takes a tensor as it lies.
+  using Fits = bool (*)(const FusedPlace&, int64_t bytes);
+
+  LoopParameter(const Tables& tables, const LoopInfo& info, const int64_t* dims, bool training)
+      : tables_(tables), info_(info), dims_(dims), training_(training), bytes_(MOST_BYTES) {}
+
+  int64_t dim(int16_t index) const { return dims_[index]; }
+  void* data() { return bytes_.data(); }
+
+  template <class U>
+  U* take(int count) {
+    U* const part = reinterpret_cast<U*>(bytes_.data() + used_);
+    used_ += at_least_one(count) * sizeof(U);
+    if (used_ > bytes_.size()) fail("the loop has too many values for a kernel's parameter");
+    return part;
+  }
+
+  void take_constants(const Call& call) {
+    float* constants = take<float>((at_least_one(tables_.constant_count) + 1) / 2 * 2);
+    for (int c = 0; c < tables_.constant_count; ++c) constants[c] = float(call.constants[c]);
+  }
+
+  // What follows the matrices in FusedTensors, and ScanTensors begins with. False where a tensor does not fit.
+  bool fill_tensors(const LoopDirection& direction, Fits fits) {
+    const Call& call = direction.call;
+    CallTensors& tensors = direction.tensors;
+    std::map<int, rnncc_tensor>& records = direction.records;
+    records.clear();  // those of a kernel that did not take the tensors
+    FusedPlace* reads = take<FusedPlace>(info_.reads);
+    FusedEdge* read_edges = take<FusedEdge>(info_.reads);
+    for (int r = 0; r < info_.reads; ++r) {
+      const SlotInfo& slot = tables_.slots[info_.read_slots[r]];
+      const bool shifted = slot.kind != Kind::read;
+      const SlotInfo& source = shifted ? tables_.slots[slot.link] : slot;
+      reads[r] = along(call, tensors.at(source.table, source.index), dim(source.offset), shifted);
+      read_edges[r] = shifted ? edge(tensors.edge(slot.table, slot.index)) : FusedEdge{};
+      if (!fits(reads[r], dtype_bytes(tensors.at(source.table, source.index).dtype))) return false;
+    }
+    FusedPlace* rows = take<FusedPlace>(info_.rows);
+    for (int r = 0; r < info_.rows; ++r) {
+      const SlotInfo& slot = tables_.slots[info_.row_slots[r]];
+      rows[r] = along(call, tensors.at(slot.table, slot.index), dim(slot.offset));
+    }
+    std::vector<FusedPlace> writes;
+    for (int w = 0; w < info_.writes; ++w) {
+      const int s = info_.write_slots[w];
+      const SlotInfo& slot = tables_.slots[s];
+      if (info_.write_places[w] < 0) {
+        if (training_) writes.push_back(record(s, direction));
+        if (training_ && !fits(writes.back(), dtype_bytes(tensors.scalar()))) return false;
+        continue;
+      }
+      const Destination& to = tables_.destinations[slot.first_destination + info_.write_places[w]];
+      if (is_saved(to.table) && !training_) continue;
+      const rnncc_tensor& t = tensors.at(to.table, to.index);
+      // What only products and sums after the loop read is no less wanted.
+      const FusedPlace place =
+          t.data || is_saved(to.table) || records.count(s) ? along(call, t, dim(to.offset)) : record(s, direction);
+      // A returned sequence that is also what was saved is written once.
+      const bool again = std::any_of(writes.begin(), writes.end(), [&](const FusedPlace& w) { return w.base == place.base; });
+      writes.push_back(again ? FusedPlace{} : place);
+      if (!fits(writes.back(), dtype_bytes(t.dtype))) return false;
+      if (t.data && !records.count(s)) records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.column, t.dtype};
+    }
+    std::copy(writes.begin(), writes.end(), take<FusedPlace>(int(writes.size())));
+    FusedEdge* initial = take<FusedEdge>(info_.edges);
+    FusedEdge* last = take<FusedEdge>(info_.edges);
+    for (int e = 0; e < info_.edges; ++e) {
+      const SlotInfo& slot = tables_.slots[info_.edge_slots[e]];
+      initial[e] = edge(tensors.edge(slot.table, slot.index));
+      const int end = info_.edge_finals[e];
+      last[e] = end < 0 ? FusedEdge{} : edge(tensors.edge(tables_.finals[end].table, tables_.finals[end].index));
+    }
+    FusedEdge* vectors = take<FusedEdge>(info_.vectors);
+    for (int v = 0; v < info_.vectors; ++v) {
+      const SlotInfo& slot = tables_.slots[info_.vector_slots[v]];
+      const rnncc_tensor& weight = tensors.at(WEIGHTS, slot.index);
+      vectors[v] = {static_cast<char*>(weight.data) + dim(slot.offset) * dtype_bytes(weight.dtype), dim(slot.width) > 1,
+                    weight.dtype == RNNCC_FLOAT32, 0};
+    }
+    return true;
+  }
+
+  // A tensor [T, B, ...] from `offset` elements on, along the loop's order.
+  static FusedPlace along(const Call& call, const rnncc_tensor& t, int64_t offset, int64_t ahead = 0) {
+    if (!t.data) return {};
+    const int64_t bytes = dtype_bytes(t.dtype), first = call.descending ? call.steps - 1 : 0;
+    const int64_t step = (call.descending ? -t.step : t.step) * bytes;
+    return {static_cast<char*>(t.data) + (first * t.step + offset) * bytes + ahead * step, step, t.column * bytes};
+  }
+  static FusedEdge edge(const rnncc_tensor& t) {
+    return {static_cast<char*>(t.data), t.column * dtype_bytes(t.dtype), t.dtype == RNNCC_FLOAT32, 0};
+  }
+  FusedPlace record(int s, const LoopDirection& direction) {
+    const auto& [call, tensors, records, totals] = direction;
+    if (!After::reads(tables_, call, s)) return {};
+    const int64_t width = dim(tables_.slots[s].width);
+    held_.push_back(empty({call.steps, call.columns, width}, torch_dtype(tensors.scalar()), tensors.device));
+    records[s] = {held_.back().data(), call.columns * width, width, tensors.scalar()};
+    return along(call, records[s], 0);
+  }
+
+  const Tables& tables_;
+  const LoopInfo& info_;
+  const int64_t* dims_;
+  const bool training_;
+  std::vector<Tensor> held_;
+
+ private:
+  static constexpr size_t MOST_BYTES = 32 * 1024;
+  std::vector<char> bytes_;
+  size_t used_ = 0;
+};
+
+}  // namespace rnncc

@@ -1,0 +1,452 @@
+// What scans and walks share: channels (a unit of a batch column), VEC of them side by side in a lane, and how a lane brings
+// and stores their values.
+//
+// `Step`, generated for each loop without products:
+//   Element                    of streams and vectors: 16-bit or float
+//   EDGES                      floats of a channel that live from step to step (carries), with initial values
+//   READS, READ_FLOAT          tensors read at (t, column, unit); the others have Elements. READ_SHIFTED: one step further
+//                              in the loop's order, and beyond the loop an edge tensor
+//   ROW_READS                  tensors read at (t, column)
+//   VECTORS, CONSTANTS         values of a unit; of the layer
+//   WRITES, WRITE_FLOAT        tensors written
+//   TOTALS                     values that are summed over all steps
+//   KEPT                       values that `map` and `step` have in common
+//   step                       carries and what is written, from the carries before
+// and scans alone:
+//   prepare, map               what is kept; the map of a step
+//   SLOPES, ENTRIES            which of the carries before are in which carry after one step, after any number (sets)
+#pragma once
+
+#include "../fused/step.cuh"
+
+namespace rnncc {
+
+// A constant of a lambda's instance.
+template <bool VALUE>
+struct Constant {
+  RNNCC_DEVICE constexpr operator bool() const { return VALUE; }
+};
+
+// 16 bytes from global to shared memory behind the thread's back.
+RNNCC_DEVICE void copy16_or_zeros(uint32_t to, const void* from, bool wanted) {
+  asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+}
+
+// What one direction of a layer reads and writes.
+template <class Step>
+struct ScanTensors {
+  Place reads[at_least_one(Step::READS)];
+  Edge read_edges[at_least_one(Step::READS)];
+  Place row_reads[at_least_one(Step::ROW_READS)];
+  Place writes[at_least_one(Step::WRITES)];
+  Edge initial[at_least_one(Step::EDGES)];  // null: zeros
+  Edge last[at_least_one(Step::EDGES)];     // null: not wanted
+  Edge vectors[at_least_one(Step::VECTORS)];  // `column`: 1, or 0 where all units have one number
+  float* totals[at_least_one(Step::TOTALS)];  // [blocks of a cluster, columns, units]; null: not wanted
+};
+
+template <class Step>
+struct ScanCall {
+  int32_t steps, columns, units, unused;
+  float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
+  ScanTensors<Step> directions[2];
+};
+
+// VEC values side by side, 2 to 16 bytes: loaded at once, and turned into floats one by one, when they are needed. Under a
+// condition loads and stores are predicated: branches would keep those of several steps apart.
+template <class E, int VEC>
+struct Pack {
+  static constexpr int BYTES = VEC * sizeof(E);
+  alignas(BYTES < 4 ? 4 : BYTES) uint32_t words[(BYTES + 3) / 4];
+
+  RNNCC_DEVICE void load(const void* from, bool wanted) {
+#pragma unroll
+    for (uint32_t& word : words) word = 0;
+    if constexpr (BYTES == 2) {
+      uint16_t half = 0;
+      asm("{\n.reg .pred p;\nsetp.ne.u32 p,%2,0;\n@p ld.global.nc.u16 %0,[%1];\n}" : "+h"(half) : "l"(from), "r"(uint32_t(wanted)));
+      words[0] = half;
+    } else if constexpr (BYTES == 4) {
+      asm("{\n.reg .pred p;\nsetp.ne.u32 p,%2,0;\n@p ld.global.nc.u32 %0,[%1];\n}" : "+r"(words[0]) : "l"(from), "r"(uint32_t(wanted)));
+    } else if constexpr (BYTES == 8) {
+      asm("{\n.reg .pred p;\nsetp.ne.u32 p,%3,0;\n@p ld.global.nc.v2.u32 {%0,%1},[%2];\n}"
+          : "+r"(words[0]), "+r"(words[1])
+          : "l"(from), "r"(uint32_t(wanted)));
+    } else {
+      static_assert(BYTES == 16);
+      asm("{\n.reg .pred p;\nsetp.ne.u32 p,%5,0;\n@p ld.global.nc.v4.u32 {%0,%1,%2,%3},[%4];\n}"
+          : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3])
+          : "l"(from), "r"(uint32_t(wanted)));
+    }
+  }
+  RNNCC_DEVICE void store(void* to, bool wanted) const {
+    if constexpr (BYTES == 2)
+      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.u16 [%0],%2;\n}" ::"l"(to), "r"(uint32_t(wanted)), "h"(uint16_t(words[0])) : "memory");
+    else if constexpr (BYTES == 4)
+      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.u32 [%0],%2;\n}" ::"l"(to), "r"(uint32_t(wanted)), "r"(words[0]) : "memory");
+    else if constexpr (BYTES == 8)
+      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.v2.u32 [%0],{%2,%3};\n}" ::"l"(to), "r"(uint32_t(wanted)), "r"(words[0]), "r"(words[1]) : "memory");
+    else
+      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.v4.u32 [%0],{%2,%3,%4,%5};\n}" ::"l"(to), "r"(uint32_t(wanted)), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+  }
+  RNNCC_DEVICE float get(int i) const {
+    if constexpr (sizeof(E) == 4)
+      return __uint_as_float(words[i]);
+    else
+      return to_float(E{uint16_t(words[i / 2] >> 16 * (i % 2))});
+  }
+  RNNCC_DEVICE static Pack of_shared(const void* from) {
+    Pack pack;
+    if constexpr (BYTES == 2)
+      pack.words[0] = *static_cast<const uint16_t*>(from);
+    else if constexpr (BYTES == 4)
+      pack.words[0] = *static_cast<const uint32_t*>(from);
+    else if constexpr (BYTES == 8)
+      *reinterpret_cast<uint2*>(pack.words) = *static_cast<const uint2*>(from);
+    else
+      *reinterpret_cast<uint4*>(pack.words) = *static_cast<const uint4*>(from);
+    return pack;
+  }
+  RNNCC_DEVICE void get(float (&values)[VEC]) const {
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) values[i] = get(i);
+  }
+  RNNCC_DEVICE void set(const float (&values)[VEC]) {
+    if constexpr (sizeof(E) == 4) {
+#pragma unroll
+      for (int i = 0; i < VEC; ++i) words[i] = __float_as_uint(values[i]);
+    } else if constexpr (VEC == 1) {
+      words[0] = from_float<E>(values[0]).bits;
+    } else {
+#pragma unroll
+      for (int i = 0; i < VEC; i += 2) words[i / 2] = pack<E>(values[i], values[i + 1]);
+    }
+  }
+};
+
+// A lane's channels: units `unit` … `unit` + VEC - 1 of `column`.
+template <class Step_, int VEC_>
+struct Lane {
+  using Step = Step_;
+  using E = typename Step::Element;
+  static constexpr int VEC = VEC_;
+  static constexpr uint64_t FLOATS = float_reads<Step>, OUT_FLOATS = float_writes<Step>;
+  static constexpr int READS = at_least_one(Step::READS), ROWS = at_least_one(Step::ROW_READS), WRITES = at_least_one(Step::WRITES);
+  static constexpr int EDGES = at_least_one(Step::EDGES), TOTALS = at_least_one(Step::TOTALS), VECTORS = at_least_one(Step::VECTORS);
+
+  // Of a step.
+  struct Values {
+    float read[VEC][READS];
+    float row[ROWS];
+  };
+  struct Kept {
+    float of[VEC][at_least_one(Step::KEPT)];
+  };
+
+  int steps, column, unit;
+  bool valid;
+  char* write[WRITES];
+  uint32_t written;  // a set of them
+  float edge[VEC][READS];  // of shifted reads, at the last step
+  float vector[VEC][VECTORS];
+
+  // `index` counts groups of VEC channels, column by column.
+  RNNCC_DEVICE void begin(const ScanCall<Step>& call, const ScanTensors<Step>& own, uint32_t index) {
+    const uint32_t groups = uint32_t(call.units) / VEC;
+    column = int(index / groups);
+    valid = column < call.columns;
+    if (!valid) column = 0;
+    unit = int(index % groups) * VEC;
+    steps = call.steps;
+#pragma unroll
+    for (int r = 0; r < Step::READS; ++r)
+#pragma unroll
+      for (int j = 0; j < VEC; ++j) edge[j][r] = has(Step::READ_SHIFTED, r) ? take<E>(own.read_edges[r], column, unit + j) : 0.0f;
+    written = 0;
+#pragma unroll
+    for (int w = 0; w < Step::WRITES; ++w) {
+      write[w] = own.writes[w].base + column * own.writes[w].column + int64_t(unit) * (has(OUT_FLOATS, w) ? 4 : sizeof(E));
+      written |= uint32_t(valid && own.writes[w].base) << w;
+    }
+#pragma unroll
+    for (int v = 0; v < Step::VECTORS; ++v)
+#pragma unroll
+      for (int j = 0; j < VEC; ++j) vector[j][v] = take<E>(own.vectors[v], 0, (unit + j) * own.vectors[v].column);
+  }
+
+  RNNCC_DEVICE void initial(const ScanTensors<Step>& own, float (&carry)[VEC][EDGES]) const {
+#pragma unroll
+    for (int j = 0; j < VEC; ++j)
+#pragma unroll
+      for (int e = 0; e < Step::EDGES; ++e) carry[j][e] = take<E>(own.initial[e], column, unit + j);
+  }
+  RNNCC_DEVICE void last(const ScanTensors<Step>& own, const float (&carry)[VEC][EDGES]) const {
+    if (!valid) return;
+#pragma unroll
+    for (int j = 0; j < VEC; ++j)
+#pragma unroll
+      for (int e = 0; e < Step::EDGES; ++e) put<E>(own.last[e], column, unit + j, carry[j][e]);
+  }
+
+  // Of step t, which is the part's step s. INNER: there are steps after it.
+  template <bool INNER, class Source>
+  RNNCC_DEVICE Values values(const Source& source, int s, int t) const {
+    Values v;
+#pragma unroll
+    for (int r = 0; r < Step::READS; ++r) {
+      float read[VEC];
+      source.read(s, r, read);
+#pragma unroll
+      for (int j = 0; j < VEC; ++j)
+        v.read[j][r] = !INNER && has(Step::READ_SHIFTED, r) && t + 1 == steps ? edge[j][r] : read[j];
+    }
+#pragma unroll
+    for (int r = 0; r < Step::ROW_READS; ++r) v.row[r] = source.row(s, r);
+    return v;
+  }
+
+  // Where step t's values go. Places move on by one step: a product for each would cost more than all else.
+  struct Places {
+    char* at[WRITES];
+  };
+  RNNCC_DEVICE Places places(const ScanTensors<Step>& own, int t) const {
+    Places places;
+#pragma unroll
+    for (int w = 0; w < Step::WRITES; ++w) places.at[w] = write[w] + t * own.writes[w].step;
+    return places;
+  }
+
+  // Step t; unless INNER, if there is one.
+  template <bool INNER>
+  RNNCC_DEVICE void step(const ScanCall<Step>& call, const ScanTensors<Step>& own, const Values& v, const Kept& kept, int t, Places& places,
+                         float (&carry)[VEC][EDGES], float (&total)[VEC][TOTALS]) const {
+    const bool exists = INNER || t < steps;
+    float made[WRITES][VEC];
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) {
+      float write_of[WRITES], next[EDGES], sum[TOTALS];
+#pragma unroll
+      for (int e = 0; e < Step::EDGES; ++e) next[e] = carry[j][e];
+#pragma unroll
+      for (int i = 0; i < Step::TOTALS; ++i) sum[i] = total[j][i];
+      Step::step(v.read[j], v.row, vector[j], call.constants, kept.of[j], next, write_of, sum);
+#pragma unroll
+      for (int e = 0; e < Step::EDGES; ++e) carry[j][e] = exists ? next[e] : carry[j][e];
+#pragma unroll
+      for (int i = 0; i < Step::TOTALS; ++i) total[j][i] = exists ? sum[i] : total[j][i];
+#pragma unroll
+      for (int w = 0; w < Step::WRITES; ++w) made[w][j] = write_of[w];
+    }
+#pragma unroll
+    for (int w = 0; w < Step::WRITES; ++w) {
+      char* const to = places.at[w];
+      places.at[w] += own.writes[w].step;
+      const bool wanted = exists && (written >> w & 1);
+      if (has(OUT_FLOATS, w)) {
+        Pack<float, VEC> pack;
+        pack.set(made[w]);
+        pack.store(to, wanted);
+      } else {
+        Pack<E, VEC> pack;
+        pack.set(made[w]);
+        pack.store(to, wanted);
+      }
+    }
+  }
+
+  // The lane's totals, of block `rank` of those that share its channels.
+  RNNCC_DEVICE void put_totals(const ScanCall<Step>& call, const ScanTensors<Step>& own, int rank, const float (&total)[VEC][TOTALS]) const {
+    if (!valid) return;
+#pragma unroll
+    for (int i = 0; i < Step::TOTALS; ++i)
+      if (own.totals[i])
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) own.totals[i][(int64_t(rank) * call.columns + column) * call.units + unit + j] = total[j][i];
+  }
+};
+
+// Where values come from: of STEPS steps at a time (a part), which the warp asked for one part or more before. Tensors that are
+// not there, and steps beyond the end, are zeros.
+
+// What is read at (t, column): a part ahead, in registers.
+template <class L, int STEPS>
+struct RowSource {
+  using Step = typename L::Step;
+  using E = typename L::E;
+  const char* from[L::ROWS];
+  Pack<E, 1> now[STEPS][L::ROWS], next[STEPS][L::ROWS];
+
+  RNNCC_DEVICE void begin(const ScanTensors<Step>& own, const L& lane) {
+#pragma unroll
+    for (int r = 0; r < Step::ROW_READS; ++r) from[r] = own.row_reads[r].base + lane.column * own.row_reads[r].column;
+  }
+  RNNCC_DEVICE void fetch(const ScanTensors<Step>& own, const L& lane, int first) {
+#pragma unroll
+    for (int r = 0; r < Step::ROW_READS; ++r) {
+      const char* at = from[r] + first * own.row_reads[r].step;
+#pragma unroll
+      for (int s = 0; s < STEPS; ++s) {
+        next[s][r].load(at, first + s < lane.steps);
+        at += own.row_reads[r].step;
+      }
+    }
+  }
+  RNNCC_DEVICE void advance() {
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+      for (int r = 0; r < Step::ROW_READS; ++r) now[s][r] = next[s][r];
+  }
+};
+
+// A part ahead, in registers; tensors may lie in any way.
+template <class L, int STEPS>
+struct RegisterSource {
+  using Step = typename L::Step;
+  using E = typename L::E;
+  static constexpr int WARP_BYTES = 0;
+  struct Raw {
+    Pack<E, L::VEC> element[L::READS];
+    Pack<float, L::VEC> real[L::READS];
+  };
+  const char* from[L::READS];
+  Raw now[STEPS], next[STEPS];
+  RowSource<L, STEPS> rows;
+  int stride;
+
+  // `stride`: from a part's first step to the next part's.
+  RNNCC_DEVICE void begin(const ScanCall<Step>&, const ScanTensors<Step>& own, const L& lane, uint32_t, char*, int first, int part_stride) {
+    stride = part_stride;
+#pragma unroll
+    for (int r = 0; r < Step::READS; ++r)
+      from[r] = own.reads[r].base + lane.column * own.reads[r].column + int64_t(lane.unit) * (has(L::FLOATS, r) ? 4 : sizeof(E));
+    rows.begin(own, lane);
+    fetch(own, lane, first);
+  }
+  // The part from step `first` on, and asks for the next one.
+  RNNCC_DEVICE void advance(const ScanTensors<Step>& own, const L& lane, int first) {
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) now[s] = next[s];
+    rows.advance();
+    fetch(own, lane, first + stride);
+  }
+  RNNCC_DEVICE void read(int s, int r, float (&values)[L::VEC]) const {
+    if (has(L::FLOATS, r))
+      now[s].real[r].get(values);
+    else
+      now[s].element[r].get(values);
+  }
+  RNNCC_DEVICE float row(int s, int r) const { return rows.now[s][r].get(0); }
+
+ private:
+  RNNCC_DEVICE void fetch(const ScanTensors<Step>& own, const L& lane, int first) {
+#pragma unroll
+    for (int r = 0; r < Step::READS; ++r) {
+      const char* at = from[r] + first * own.reads[r].step;
+      const int until = own.reads[r].base ? lane.steps - has(Step::READ_SHIFTED, r) - first : 0;
+#pragma unroll
+      for (int s = 0; s < STEPS; ++s) {
+        if (has(L::FLOATS, r))
+          next[s].real[r].load(at, s < until);
+        else
+          next[s].element[r].load(at, s < until);
+        at += own.reads[r].step;
+      }
+    }
+    rows.fetch(own, lane, first);
+  }
+};
+
+// DEPTH - 1 parts ahead, in shared memory, where the warp's lanes bring rows of 32 · VEC channels in pieces of 16 bytes.
+template <class L, int STEPS, int DEPTH>
+struct RingSource {
+  using Step = typename L::Step;
+  using E = typename L::E;
+  // Bytes of a channel before read r.
+  __host__ __device__ static constexpr int before(int r) {
+    return sizeof(E) == 4 ? 4 * r : 2 * (r + count_below(L::FLOATS, r));
+  }
+  static constexpr int ROW = 32 * L::VEC, PART_BYTES = STEPS * ROW * before(Step::READS), WARP_BYTES = DEPTH * PART_BYTES;
+  static_assert(PART_BYTES % 512 == 0, "the warp brings whole rows");
+  char *ring, *place;  // the warp's; of the part that is read
+  const char* from[L::READS];
+  uint32_t exists;  // a set: whether the lane's piece of a read is in a row
+  RowSource<L, STEPS> rows;
+  int stride, part;
+
+  __host__ __device__ static constexpr int element_bytes(int r) { return has(L::FLOATS, r) ? 4 : int(sizeof(E)); }
+  __host__ __device__ static constexpr int pieces(int r) { return ROW * element_bytes(r) / 16; }  // of a row
+
+  // `index`: the warp's first group of VEC channels.
+  RNNCC_DEVICE void begin(const ScanCall<Step>& call, const ScanTensors<Step>& own, const L& lane, uint32_t index, char* shared, int first,
+                          int part_stride) {
+    stride = part_stride;
+    ring = shared;
+    part = 0;
+    exists = 0;
+    const int l = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < Step::READS; ++r) {
+      const uint32_t channel = index * L::VEC + l % pieces(r) * (16 / element_bytes(r));
+      const uint32_t column = channel / uint32_t(call.units), unit = channel % uint32_t(call.units);
+      exists |= uint32_t(own.reads[r].base && column < uint32_t(call.columns)) << r;
+      from[r] = own.reads[r].base + column * own.reads[r].column + int64_t(unit) * element_bytes(r) + l / pieces(r) * own.reads[r].step;
+    }
+    rows.begin(own, lane);
+#pragma unroll
+    for (int d = 0; d < DEPTH - 1; ++d) fetch(own, lane, first + d * stride, d);
+    rows.fetch(own, lane, first);
+  }
+  RNNCC_DEVICE void advance(const ScanTensors<Step>& own, const L& lane, int first) {
+    rows.advance();
+    rows.fetch(own, lane, first + stride);
+    const int last = part == 0 ? DEPTH - 1 : part - 1;
+    __syncwarp();  // all are done with the part before
+    fetch(own, lane, first + (DEPTH - 1) * stride, last);
+    asm volatile("cp.async.wait_group %0;" ::"n"(DEPTH - 1) : "memory");
+    __syncwarp();
+    place = ring + part * PART_BYTES;
+    part = part + 1 == DEPTH ? 0 : part + 1;
+  }
+  RNNCC_DEVICE void read(int s, int r, float (&values)[L::VEC]) const {
+    const char* const at = place + STEPS * ROW * before(r) + (s * ROW + threadIdx.x % 32 * L::VEC) * element_bytes(r);
+    if (has(L::FLOATS, r))
+      Pack<float, L::VEC>::of_shared(at).get(values);
+    else
+      Pack<E, L::VEC>::of_shared(at).get(values);
+  }
+  RNNCC_DEVICE float row(int s, int r) const { return rows.now[s][r].get(0); }
+
+ private:
+  RNNCC_DEVICE void fetch(const ScanTensors<Step>& own, const L& lane, int first, int slot) {
+    const int l = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < Step::READS; ++r) {
+      constexpr int TOGETHER = 512;  // bytes of the warp's pieces
+      const int rows_together = 32 / pieces(r), until = lane.steps - has(Step::READ_SHIFTED, r) - first - l / pieces(r);
+      const char* at = from[r] + first * own.reads[r].step;
+      const uint32_t to = shared_address(ring) + slot * PART_BYTES + STEPS * ROW * before(r) + l * 16;
+      const int64_t step = rows_together * own.reads[r].step;
+#pragma unroll
+      for (int i = 0; i < STEPS * ROW * element_bytes(r) / TOGETHER; ++i) {
+        copy16_or_zeros(to + i * TOGETHER, at, (exists >> r & 1) && i * rows_together < until);
+        at += step;
+      }
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+};
+
+template <class L, int STEPS, int DEPTH>
+struct SourceChoice {
+  using type = RingSource<L, STEPS, DEPTH>;
+};
+template <class L, int STEPS>
+struct SourceChoice<L, STEPS, 1> {
+  using type = RegisterSource<L, STEPS>;
+};
+// DEPTH parts are held at once; one is a source of registers, which takes tensors that lie in any way.
+template <class L, int STEPS, int DEPTH>
+using SourceOf = typename SourceChoice<L, STEPS, DEPTH>::type;
+
+}  // namespace rnncc

@@ -1,0 +1,112 @@
+// Runs a loop without products by its scan or walk: chooses how many thread blocks share the steps of the same channels, places
+// what the kernel reads and writes, and launches it. What is left for after the last step is after.h's.
+#pragma once
+
+#include "../fused/run.h"
+#include "share.h"
+
+namespace rnncc {
+
+inline CUlaunchConfig scan_config(const ScanForm& form, int64_t clusters, int64_t blocks, unsigned directions, CUstream stream,
+                                  CUlaunchAttribute& attribute) {
+  attribute = {};
+  attribute.id = CU_LAUNCH_CLUSTER;
+  attribute.value[0] = unsigned(blocks);
+  attribute.value[1] = attribute.value[2] = 1;
+  return {{unsigned(clusters * blocks), directions, 1}, {unsigned(form.threads), 1, 1}, unsigned(scan_shared_bytes(form, blocks)),
+          stream, &attribute, blocks > 1 ? 1u : 0u};
+}
+
+// On a device. `most_blocks`: of a cluster that runs there.
+struct ScanLoaded {
+  CUfunction function = nullptr;
+  int64_t most_blocks = 1;
+};
+
+inline ScanLoaded load_scan(const ScanForm& form, const std::string& file, const std::string& name, int32_t device) {
+  ScanLoaded loaded = {find_kernel(device, file, name), 1};
+  if (form.steps == 0 || gpu(device).major < 9) return loaded;
+  // An error says that there are no clusters of that size here.
+  int64_t most = driver().cuFuncSetAttribute(loaded.function, CU_FUNC_LARGE_CLUSTER, 1) == 0 ? MOST_SCAN_BLOCKS : 8;
+  for (; most > 1; most /= 2) {
+    CUlaunchAttribute attribute;
+    const CUlaunchConfig launch = scan_config(form, 1, most, 1, nullptr, attribute);
+    int count = 0;
+    if (scan_shared_bytes(form, most) <= gpu(device).shared_bytes &&
+        driver().cuOccupancyMaxActiveClusters(&count, loaded.function, &launch) == 0 && count > 0)
+      break;
+  }
+  loaded.most_blocks = most;
+  return loaded;
+}
+
+inline const ScanLoaded& loaded_scan(const ScanForm& form, const std::string& file, const std::string& name, int32_t device) {
+  static std::mutex mutex;
+  static std::map<std::tuple<int32_t, std::string, std::string>, ScanLoaded> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto key = std::make_tuple(device, file, name);
+  const auto found = known.find(key);
+  return found != known.end() ? found->second : known[key] = load_scan(form, file, name, device);
+}
+
+struct ScanHeader {
+  int32_t steps, columns, units, unused;
+};
+
+// Directions of a layer, side by side: at most as many as lanes.cuh has, alike in all but their tensors and their order.
+class ScanRun : LoopParameter {
+ public:
+  // `wide`: the form takes tensors whose rows begin at multiples of 16 bytes.
+  ScanRun(const Tables& tables, const LoopInfo& info, const ScanForm& form, bool wide, const int64_t* dims)
+      : LoopParameter(tables, info, dims, true), form_(form), wide_(wide) {}
+
+  // By kernel `name` of `file`. False where a tensor lies in a way that it does not take; nothing was launched then.
+  bool run(const std::vector<LoopDirection>& directions, const std::string& file, const std::string& name) {
+    const Call& call = directions[0].call;
+    const CallTensors& tensors = directions[0].tensors;
+    const int32_t device = tensors.device.index;
+    const int64_t units = dim(tables_.slots[info_.edge_slots[0]].width), bytes = dtype_bytes(tensors.scalar());
+    if (wide_ && units * bytes % 16 != 0) return false;
+    const int64_t groups = call.columns * (units / form_.vector), clusters = ceil_divide(groups, int64_t(form_.groups));
+    if (call.steps > INT32_MAX || call.columns > INT32_MAX || groups > UINT32_MAX)
+      fail(name + " takes at most 2147483647 steps and batch columns");
+    *take<ScanHeader>(1) = {int32_t(call.steps), int32_t(call.columns), int32_t(units), 0};
+    take_constants(call);
+    const ScanLoaded& loaded = loaded_scan(form_, file, name, device);
+    const int64_t blocks = scan_blocks(form_, clusters * int64_t(directions.size()), call.steps, loaded.most_blocks, gpu(device).multiprocessors);
+    for (const LoopDirection& direction : directions) {
+      if (!fill_tensors(direction, wide_ ? begins_at_pieces : takes_all)) return false;
+      fill_totals(direction, blocks * call.columns);
+    }
+    if (clusters * blocks > INT32_MAX) fail(name + " takes fewer units and batch columns");
+    CUlaunchAttribute attribute;
+    const CUlaunchConfig how = scan_config(form_, clusters, blocks, unsigned(directions.size()), current_stream(device), attribute);
+    void* parameters[] = {data()};
+    check_cuda(driver().cuLaunchKernelEx(&how, loaded.function, parameters, nullptr), "launching " + name);
+    return true;
+  }
+
+ private:
+  // Whether all rows of a tensor begin at multiples of 16 bytes.
+  static bool begins_at_pieces(const FusedPlace& place, int64_t) {
+    return (reinterpret_cast<uintptr_t>(place.base) | uintptr_t(place.step) | uintptr_t(place.column)) % 16 == 0;
+  }
+  static bool takes_all(const FusedPlace&, int64_t) { return true; }
+
+  // What ScanTensors ends with.
+  void fill_totals(const LoopDirection& direction, int64_t rows) {
+    float** const totals = take<float*>(info_.totals);
+    for (int i = 0; i < info_.totals; ++i) {
+      const int slot = info_.total_slots[i];
+      if (!After::reads(tables_, direction.call, slot)) continue;
+      Tensor made = empty({rows, dim(tables_.slots[slot].width)}, aoti_torch_dtype_float32(), direction.tensors.device);
+      totals[i] = static_cast<float*>(made.data());
+      direction.totals.insert_or_assign(slot, std::move(made));
+    }
+  }
+
+  const ScanForm& form_;
+  const bool wide_;
+};
+
+}  // namespace rnncc

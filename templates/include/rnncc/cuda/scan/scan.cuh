@@ -1,0 +1,354 @@
+// A loop without products whose steps are affine maps of the carries: slices of time are worked on side by side.
+//
+// A tile is STEPS steps for each warp of a block, and for each block of a cluster. Each warp joins the maps of its slice,
+// puts the joined map where all can read it, applies those of the slices before to the carries at the tile's beginning, in
+// their order, and runs its steps. So a tile costs one barrier, everything is read and written once, and sums are taken in a
+// fixed order. Meanwhile the next tile's values are on their way.
+//
+// Joined maps are sums in another order than the loop's. Where one is not finite (an infinite input, or products of slopes
+// that overflow) they would tell less than the steps themselves, since 0 · ∞ is not what a step that starts anew makes of
+// it: then the slices of that tile run one after the other.
+#pragma once
+
+#include "lanes.cuh"
+
+namespace rnncc {
+
+// next = slopes · carry + offset. Entries of `slope` that are not in ENTRIES are zero.
+template <int N, uint64_t ENTRIES>
+struct AffineMap {
+  static constexpr int NUMBERS = count_below(ENTRIES, N * N) + N;
+  float slope[N][N], offset[N];
+
+  RNNCC_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      offset[i] = 0.0f;
+#pragma unroll
+      for (int j = 0; j < N; ++j) slope[i][j] = i == j ? 1.0f : 0.0f;
+    }
+  }
+  // Then the map of one step, whose slopes in SLOPES are not zero.
+  template <uint64_t SLOPES>
+  RNNCC_DEVICE void then(const float (&by)[N][N], const float (&and_offset)[N]) {
+    const AffineMap before = *this;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      offset[i] = and_offset[i];
+#pragma unroll
+      for (int k = 0; k < N; ++k)
+        if (has(SLOPES, i * N + k)) offset[i] = fmaf(by[i][k], before.offset[k], offset[i]);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        slope[i][j] = 0.0f;
+#pragma unroll
+        for (int k = 0; k < N; ++k)
+          if (has(SLOPES, i * N + k) && has(ENTRIES, k * N + j)) slope[i][j] = fmaf(by[i][k], before.slope[k][j], slope[i][j]);
+      }
+    }
+  }
+  RNNCC_DEVICE void apply(float (&carry)[N]) const {
+    float next[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      next[i] = offset[i];
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        if (has(ENTRIES, i * N + j)) next[i] = fmaf(slope[i][j], carry[j], next[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) carry[i] = next[i];
+  }
+  // Number n of NUMBERS.
+  RNNCC_DEVICE float* number(int n) {
+    int at = 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        if (has(ENTRIES, i * N + j) && at++ == n) return &slope[i][j];
+      if (at++ == n) return &offset[i];
+    }
+    return nullptr;
+  }
+  RNNCC_DEVICE bool is_finite() {
+    bool finite = true;
+#pragma unroll
+    for (int n = 0; n < NUMBERS; ++n) finite &= fabsf(*number(n)) < INFINITY;
+    return finite;
+  }
+};
+
+template <class Step_, int VEC_, int STEPS_, int WARPS_, int DEPTH_>
+struct ScanShape {
+  using Step = Step_;
+  static constexpr int VEC = VEC_, STEPS = STEPS_, WARPS = WARPS_, DEPTH = DEPTH_, THREADS = WARPS * 32;
+  using L = Lane<Step, VEC>;
+  using Source = SourceOf<L, STEPS, DEPTH>;
+  using Map = AffineMap<Step::EDGES, Step::ENTRIES>;
+  static constexpr int MAP_FLOATS = Map::NUMBERS * VEC * 32, CARRY_FLOATS = Step::EDGES * VEC * 32;
+  // What sources hold; two tiles' maps of warps and, in a cluster, of blocks, two turns' carries, two barriers. Totals of the
+  // warps stand there after the loop.
+  static constexpr int SOURCE_BYTES = WARPS * Source::WARP_BYTES;
+  static constexpr int shared_bytes(int blocks) {
+    const int in_loop = SOURCE_BYTES + 4 * (2 * WARPS * MAP_FLOATS + 2 * CARRY_FLOATS) + 16 + (blocks > 1 ? blocks * 8 * MAP_FLOATS : 0);
+    const int after = WARPS * Step::TOTALS * VEC * 128;
+    return in_loop > after ? in_loop : after;
+  }
+};
+
+#if __CUDA_ARCH__ >= 900
+RNNCC_DEVICE uint32_t cluster_blocks() {
+  uint32_t n;
+  asm("mov.u32 %0, %cluster_nctaid.x;" : "=r"(n));
+  return n;
+}
+// 4 bytes into a peer's shared memory; the peer's barrier counts them when they have landed.
+RNNCC_DEVICE void send4(uint32_t to, uint32_t barrier, float value) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0],%1,[%2];" ::"r"(to), "f"(value), "r"(barrier) : "memory");
+}
+RNNCC_DEVICE void store4(uint32_t to, float value) { asm volatile("st.shared::cluster.f32 [%0],%1;" ::"r"(to), "f"(value) : "memory"); }
+#else
+RNNCC_DEVICE uint32_t cluster_blocks() { return 1; }
+#endif
+
+// What the blocks of a cluster share of a tile.
+template <class S>
+struct Exchange {
+  using Map = typename S::Map;
+  static constexpr int N = S::Step::EDGES, VEC = S::VEC;
+  float* shared;
+  int blocks, rank, warp, lane;
+
+  RNNCC_DEVICE float* map_of_warp(int parity, int w) const { return shared + (parity * S::WARPS + w) * S::MAP_FLOATS + lane; }
+  RNNCC_DEVICE float* carry_of(int parity) const { return shared + 2 * S::WARPS * S::MAP_FLOATS + parity * S::CARRY_FLOATS + lane; }
+  // Two barriers, of tiles in turn: what has come of the blocks' maps.
+  RNNCC_DEVICE uint32_t arrived(int parity) const {
+    return shared_address(shared + 2 * S::WARPS * S::MAP_FLOATS + 2 * S::CARRY_FLOATS) + 8 * parity;
+  }
+  RNNCC_DEVICE float* map_of_block(int parity, int r) const {
+    return shared + 2 * S::WARPS * S::MAP_FLOATS + 2 * S::CARRY_FLOATS + 4 + (parity * blocks + r) * S::MAP_FLOATS + lane;
+  }
+  // Before the first tile.
+  RNNCC_DEVICE void begin() const {
+#if __CUDA_ARCH__ >= 900
+    if (blocks == 1) return;
+    if (threadIdx.x < 2) {
+      barrier_init(arrived(threadIdx.x), 1);
+      barrier_expect(arrived(threadIdx.x), blocks * S::MAP_FLOATS * 4);
+    }
+    barrier_init_visible();
+    cluster_barrier();
+#endif
+  }
+  // Of all threads of the cluster.
+  RNNCC_DEVICE void barrier() const {
+#if __CUDA_ARCH__ >= 900
+    if (blocks > 1) {
+      cluster_barrier();
+      return;
+    }
+#endif
+    __syncthreads();
+  }
+  RNNCC_DEVICE static Map load(const float* from, int j) {
+    Map map;
+    map.clear();
+#pragma unroll
+    for (int n = 0; n < Map::NUMBERS; ++n) *map.number(n) = from[(n * VEC + j) * 32];
+    return map;
+  }
+  RNNCC_DEVICE static void store(float* to, int j, Map& map) {
+#pragma unroll
+    for (int n = 0; n < Map::NUMBERS; ++n) to[(n * VEC + j) * 32] = *map.number(n);
+  }
+  // Applies a map to all of a lane's channels: whether it is finite.
+  RNNCC_DEVICE static bool apply(const float* from, float (&carry)[VEC][N]) {
+    bool finite = true;
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) {
+      Map map = load(from, j);
+      finite &= map.is_finite();
+      map.apply(carry[j]);
+    }
+    return finite;
+  }
+  // The warps' maps joined, for all blocks: warps share out the receivers. Numbers that are not finite say that it cannot be
+  // done. `before`: those of the warps before this one.
+  RNNCC_DEVICE void send_joined(int parity, bool cannot, Map (&before)[VEC]) const {
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) {
+      Map joined;
+      joined.clear();
+#pragma unroll
+      for (int w = 0; w < S::WARPS; ++w) {
+        if (w == warp) before[j] = joined;
+        const Map of_warp = load(map_of_warp(parity, w), j);
+        joined.template then<S::Step::ENTRIES>(of_warp.slope, of_warp.offset);
+      }
+#if __CUDA_ARCH__ >= 900
+      for (int r = warp; r < blocks; r += S::WARPS) {
+        const uint32_t to = peer_address(shared_address(map_of_block(parity, rank)), r), barrier = peer_address(arrived(parity), r);
+#pragma unroll
+        for (int n = 0; n < Map::NUMBERS; ++n) send4(to + (n * VEC + j) * 128, barrier, cannot ? NAN : *joined.number(n));
+      }
+#endif
+    }
+  }
+  // Until those of all blocks have come; `phase`: of the parity's tiles, in turn.
+  RNNCC_DEVICE void wait(int parity, int phase) const {
+#if __CUDA_ARCH__ >= 900
+    barrier_wait(arrived(parity), phase);
+    if (threadIdx.x == 0) barrier_expect(arrived(parity), blocks * S::MAP_FLOATS * 4);
+#endif
+  }
+  // A slice's last carries, for all blocks.
+  RNNCC_DEVICE void put_carry(int parity, const float (&carry)[VEC][N]) const {
+#pragma unroll
+    for (int j = 0; j < VEC; ++j)
+#pragma unroll
+      for (int e = 0; e < N; ++e) {
+        float* const to = carry_of(parity) + (e * VEC + j) * 32;
+#if __CUDA_ARCH__ >= 900
+        for (int r = 0; r < blocks; ++r) store4(peer_address(shared_address(to), r), carry[j][e]);
+#else
+        *to = carry[j][e];
+#endif
+      }
+  }
+  RNNCC_DEVICE void get_carry(int parity, float (&carry)[VEC][N]) const {
+#pragma unroll
+    for (int j = 0; j < VEC; ++j)
+#pragma unroll
+      for (int e = 0; e < N; ++e) carry[j][e] = carry_of(parity)[(e * VEC + j) * 32];
+  }
+};
+
+template <int VEC, int N>
+RNNCC_DEVICE void copy(const float (&from)[VEC][N], float (&to)[VEC][N]) {
+#pragma unroll
+  for (int j = 0; j < VEC; ++j)
+#pragma unroll
+    for (int e = 0; e < N; ++e) to[j][e] = from[j][e];
+}
+
+template <class S>
+RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors<typename S::Step>& own) {
+  using Step = typename S::Step;
+  using Map = typename S::Map;
+  using L = typename S::L;
+  constexpr int N = Step::EDGES;
+  extern __shared__ __align__(128) char shared[];
+  float* const floats = reinterpret_cast<float*>(shared + S::SOURCE_BYTES);
+  const int blocks = cluster_blocks(), rank = blockIdx.x % blocks, warp = threadIdx.x / 32, slice = rank * S::WARPS + warp;
+  const Exchange<S> exchange{floats, blocks, rank, warp, int(threadIdx.x % 32)};
+  const int tile = blocks * S::WARPS * S::STEPS;
+  const uint32_t index = blockIdx.x / blocks * 32;
+  L lane;
+  lane.begin(call, own, index + threadIdx.x % 32);
+  float carry[S::VEC][N], total[S::VEC][L::TOTALS] = {};
+  lane.initial(own, carry);
+  typename S::Source source;
+  source.begin(call, own, lane, index, shared + warp * S::Source::WARP_BYTES, slice * S::STEPS, tile);
+  exchange.begin();
+
+  for (int base = 0, number = 0; base < call.steps; base += tile, ++number) {
+    const int first = base + slice * S::STEPS, parity = number & 1, phase = number >> 1 & 1;
+    source.advance(own, lane, first);
+    typename L::Kept kept[S::STEPS];
+    Map joined[S::VEC];
+#pragma unroll
+    for (int j = 0; j < S::VEC; ++j) joined[j].clear();
+    const auto join = [&](auto inner) {
+#pragma unroll
+      for (int s = 0; s < S::STEPS; ++s) {
+        const typename L::Values v = lane.template values<inner>(source, s, first + s);
+#pragma unroll
+        for (int j = 0; j < S::VEC; ++j) {
+          float slope[N][N], offset[N];
+          Step::prepare(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j]);
+          Step::map(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j], slope, offset);
+          // Beyond the end nothing changes.
+          if (inner || first + s < call.steps) joined[j].template then<Step::SLOPES>(slope, offset);
+        }
+      }
+    };
+    const bool is_inner = first + S::STEPS < call.steps;
+    if (is_inner)
+      join(Constant<true>());
+    else
+      join(Constant<false>());
+    bool plain = true;
+#pragma unroll
+    for (int j = 0; j < S::VEC; ++j) {
+      plain &= joined[j].is_finite();
+#pragma unroll
+      for (int e = 0; e < N; ++e) plain &= fabsf(carry[j][e]) < INFINITY;
+      exchange.store(exchange.map_of_warp(parity, warp), j, joined[j]);
+    }
+    bool in_turns = __syncthreads_or(!plain);
+    // The carries where the tile begins, where the warp's slice does, and where the tile ends.
+    float before[S::VEC][N], start[S::VEC][N];
+    copy(carry, before);
+    if (blocks > 1) {
+      Map own_before[S::VEC];
+      exchange.send_joined(parity, in_turns, own_before);
+      exchange.wait(parity, phase);
+      bool finite = true;
+      for (int r = 0; r < blocks; ++r) {
+        if (r == rank) copy(carry, start);
+        finite &= exchange.apply(exchange.map_of_block(parity, r), carry);
+      }
+      in_turns = __any_sync(~0u, !finite);
+#pragma unroll
+      for (int j = 0; j < S::VEC; ++j) own_before[j].apply(start[j]);
+    } else {
+#pragma unroll
+      for (int w = 0; w < S::WARPS; ++w) {
+        if (w == warp) copy(carry, start);
+        exchange.apply(exchange.map_of_warp(parity, w), carry);
+      }
+    }
+    typename L::Places places = lane.places(own, first);
+    const auto run = [&](auto inner) {
+#pragma unroll
+      for (int s = 0; s < S::STEPS; ++s)
+        lane.template step<inner>(call, own, lane.template values<inner>(source, s, first + s), kept[s], first + s, places, start, total);
+    };
+    if (is_inner && !in_turns) {
+      run(Constant<true>());
+    } else {
+      if (in_turns) copy(before, start);
+      for (int turn = in_turns ? 0 : slice; turn < (in_turns ? blocks * S::WARPS : slice + 1); ++turn) {
+        if (turn == slice) {
+          run(Constant<false>());
+          if (in_turns) exchange.put_carry(turn & 1, start);
+        }
+        if (in_turns) {
+          exchange.barrier();
+          exchange.get_carry(turn & 1, start);
+        }
+      }
+      if (in_turns) copy(start, carry);
+    }
+  }
+  if (slice == 0) lane.last(own, carry);
+  if constexpr (Step::TOTALS > 0) {
+    float* const totals = reinterpret_cast<float*>(shared) + threadIdx.x % 32;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < Step::TOTALS; ++i)
+#pragma unroll
+      for (int j = 0; j < S::VEC; ++j) totals[((warp * Step::TOTALS + i) * S::VEC + j) * 32] = total[j][i];
+    __syncthreads();
+    if (warp > 0) return;
+    for (int w = 1; w < S::WARPS; ++w)
+#pragma unroll
+      for (int i = 0; i < Step::TOTALS; ++i)
+#pragma unroll
+        for (int j = 0; j < S::VEC; ++j) total[j][i] += totals[((w * Step::TOTALS + i) * S::VEC + j) * 32];
+    lane.put_totals(call, own, rank, total);
+  }
+}
+
+}  // namespace rnncc

@@ -1,0 +1,25 @@
+// How thread blocks share the work of a loop without products.
+#pragma once
+
+#include <algorithm>
+
+#include "../../tables.h"
+
+namespace rnncc {
+
+constexpr int MOST_SCAN_BLOCKS = 16;
+
+inline int64_t scan_shared_bytes(const ScanForm& form, int64_t blocks) {
+  return std::max<int64_t>(form.least_shared_bytes, form.shared_bytes + (blocks > 1 ? blocks : 0) * form.peer_bytes);
+}
+
+// How many blocks share the steps of a cluster's channels, where `clusters` of them make up a launch: doubled until each
+// multiprocessor has two blocks, as long as half of them would have to go through all steps more than once.
+// rnncc/stages/schedule/scan.py has the same rule.
+inline int64_t scan_blocks(const ScanForm& form, int64_t clusters, int64_t steps, int64_t most, int64_t multiprocessors) {
+  int64_t blocks = 1;
+  while (2 * blocks <= most && blocks * clusters < 2 * multiprocessors && blocks * form.steps < steps) blocks *= 2;
+  return blocks;
+}
+
+}  // namespace rnncc

@@ -1,0 +1,169 @@
+"""Loops without products: which they are, what a step does to its carries, and how their kernels are laid out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from rnncc.compiler import front
+from rnncc.gpu import families, scan_kernels
+from rnncc.ir.kernel import KernelPlan, scan_programs
+from rnncc.ir.problem import Problem
+from rnncc.ir.recurrence import RecurrenceKind
+from rnncc.ir.scan import ScanLoop
+from rnncc.ir.schedule import ScanShape
+from rnncc.ir.target import GPUS
+from rnncc.paths import shipped_cells
+from rnncc.read import read_source
+from rnncc.reference import Interpreter
+from rnncc.stages.classify import classify
+from rnncc.stages.render import render
+from rnncc.stages.schedule import plan_scan
+from rnncc.stages.schedule.scan import scan_blocks
+from tests.cuda.sources import plan_of
+
+# Forward; every backward of them is a scan.
+SCANS = ("hgrn", "lru", "mingru", "mingru_log", "minlstm", "minlstm_log", "qrnn", "rglru", "tgru", "tlstm", "trnn")
+WALKS = ("brc", "indrnn", "layernormindrnn", "paragru", "paralstm", "sru", "unicornn")
+MIXED = {
+    "rwkv4": ["forward walk, backward scan", "scan", "scan"],
+    "scrn": ["scan", "alternating"],
+}
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[str, KernelPlan]:
+    return {cell: plan_of(cell) for cell in (*SCANS, *WALKS, *MIXED)}
+
+
+def test_what_is_a_scan_and_what_a_walk(plans: dict[str, KernelPlan]) -> None:
+    expected = {cell: ["scan"] for cell in SCANS} | {cell: ["forward walk, backward scan"] for cell in WALKS} | MIXED
+    assert {cell: [family for _, family in families(plan)] for cell, plan in plans.items()} == expected
+    for plan in plans.values():
+        for loop in plan.loops:
+            masked = next(other for other in plan.loops if other.segment == loop.segment and other.variant)
+            for own, other in ((loop.scan_forward, masked.scan_forward), (loop.scan_backward, masked.scan_backward)):
+                assert isinstance(own, str) == isinstance(other, str)
+                assert isinstance(own, str) or isinstance(other, str) or own.family == other.family
+
+
+def test_these_are_all_shipped_cells_that_are_not_dense() -> None:
+    found = set()
+    for path in shipped_cells():
+        cell = front(read_source(path))[0][0]
+        if any(recurrence.kind is not RecurrenceKind.DENSE for recurrence in classify(cell)):
+            found.add(path.stem)
+    assert found == {*SCANS, *WALKS, *MIXED}
+
+
+def evaluate(loop: ScanLoop, carries: dict[str, Tensor], given: dict[str, Tensor], mapped: bool) -> list[Tensor]:
+    """The carries after a step: by its statements, or by its map."""
+    machine = Interpreter({}, {}, 1, next(iter(carries.values())))
+    if not mapped:
+        known = given | carries
+        for statement in loop.statements:
+            known[statement.target] = machine.expression(statement.expr, known.__getitem__)
+        return [known[edge.link] for edge in loop.edges]
+    assert loop.map
+    known = dict(given)  # no carry: the map reads none
+    for statement in loop.map.statements:
+        known[statement.target] = machine.expression(statement.expr, known.__getitem__)
+    found = []
+    for row, offset in zip(loop.map.matrix, loop.map.offset, strict=True):
+        total = machine.expression(offset, known.__getitem__)
+        for edge, slope in zip(loop.edges, row, strict=True):
+            if slope is not None:
+                total = total + machine.expression(slope, known.__getitem__) * carries[edge.name]
+        found.append(total)
+    return found
+
+
+@pytest.mark.parametrize("cell", [*SCANS, *WALKS, *MIXED])
+def test_the_map_of_a_step_is_the_step(cell: str, plans: dict[str, KernelPlan]) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw() -> Tensor:
+        return torch.randn(64, generator=generator, dtype=torch.float64)
+
+    for program, loop in scan_programs(plans[cell]):
+        if loop.map is None:
+            continue
+        given = {item.name: draw() for group in (loop.reads, loop.vectors) for item in group}
+        given |= {row.name: (draw() > 0).double() for row in loop.rows} | {
+            name: draw().abs() for name in loop.constants
+        }
+        carries = {edge.name: draw() for edge in loop.edges}
+        own, expected = (evaluate(loop, carries, given, mapped) for mapped in (True, False))
+        for value, wanted in zip(own, expected, strict=True):
+            finite = wanted.isfinite()
+            assert finite.sum() > 16, program
+            torch.testing.assert_close(value.expand(64)[finite], wanted.expand(64)[finite], atol=1e-12, rtol=1e-12)
+        # What is kept is worked out by the map and left alone by it.
+        assert set(loop.kept) <= {statement.target for statement in loop.map.statements}
+
+
+def shapes(plan: KernelPlan) -> list[tuple[int, str, ScanShape]]:
+    return [
+        (element_bytes, form, shape)
+        for kernels in scan_kernels(plan)
+        for element_bytes, schedule in ((4, kernels.full), (2, kernels.half))
+        for form, shape in schedule.forms
+    ]
+
+
+def test_layouts_keep_to_their_limits(plans: dict[str, KernelPlan]) -> None:
+    for plan in plans.values():
+        for element_bytes, form, shape in shapes(plan):
+            assert shape.resident * shape.threads * shape.registers <= 65_536 and shape.registers <= 255
+            assert all(shape.shared_bytes_of(1) <= gpu.shared_bytes for gpu in GPUS.values())
+            assert 2 * (shape.shared_bytes_of(16) + 1024) <= 233_472
+            if form == "wide":
+                assert shape.depth > 1 and shape.vector * element_bytes <= 16
+                assert shape.vector * shape.steps * element_bytes % 16 == 0
+            else:
+                assert (shape.vector, shape.depth) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("clusters", "most", "rounds", "blocks"),
+    [
+        (1, 16, 1, 1),  # one block goes through all steps at once
+        (1, 16, 5, 8),
+        (1, 16, 10**6, 16),
+        (1, 1, 10**6, 1),  # no clusters
+        (132, 16, 10**6, 2),
+        (133, 16, 10**6, 2),
+        (264, 16, 10**6, 1),
+    ],
+)
+def test_blocks_that_share_steps(clusters: int, most: int, rounds: int, blocks: int) -> None:
+    assert scan_blocks(clusters, most, 132, rounds) == blocks
+
+
+def test_a_plan_for_a_gpu(plans: dict[str, KernelPlan]) -> None:
+    loop = plans["mingru"].loops[0].scan_forward
+    assert isinstance(loop, ScanLoop)
+    h200 = plan_scan(loop, Problem(1024, 1, "bf16", 4), GPUS["h200"])
+    assert h200.blocks > 1 and plan_scan(loop, Problem(1024, 1, "bf16", 4), GPUS["a100"]).blocks == 1
+    # Two streams of 2 bytes in; out 2 bytes, and 4 of what a backward reads.
+    assert math.isclose(h200.step_us, 4096 * 10 / 4_800_000, rel_tol=0.01)
+    walk = plans["indrnn"].loops[0].scan_forward
+    assert isinstance(walk, ScanLoop)
+    assert plan_scan(walk, Problem(64, 1, "fp32", 1), GPUS["h200"]).blocks == 1
+
+
+def test_files_of_a_package(plans: dict[str, KernelPlan]) -> None:
+    def names(cell: str) -> set[str]:
+        return {unit.name for unit in render([plans[cell]], [scan_kernels(plans[cell])]).device_units}
+
+    assert names("mingru") == {f"mingru_{dtype}_scans" for dtype in ("f32", "bf16", "f16")}
+    assert names("scrn") == {f"scrn_{dtype}{kind}" for dtype in ("f32", "bf16", "f16") for kind in ("", "_scans")}
+    texts = {file.path: file.text for file in render([plans["scrn"]], [scan_kernels(plans["scrn"])]).files}
+    # Each program has its kernels in one of the two files.
+    assert "scrn_0_forward" not in texts["src/scrn_f32.cu"] and "scrn_1_forward" in texts["src/scrn_f32.cu"]
+    assert "scrn_0_forward_wide" in texts["src/scrn_f32_scans.cu"] and "scrn_1" not in texts["src/scrn_f32_scans.cu"]
+    host = texts["src/scrn_cuda.cpp"]
+    assert "ScanForms* scrn_0_forward_scans = &" in host and "ScanForms* scrn_1_forward_scans = nullptr" in host
