@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,17 @@ from tests.cuda import kernels
 needs_nvcc = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 
 MAIN = ("lstm", "gru")
-# Loops with lengths and resets have the same products: one cell's are enough here.
-CASES = [replace(case, masked=case.cell == "lstm") for case in kernels.cases(MAIN)]
+# Loops with lengths and resets have the same products: one cell's are enough here, of each family in one dtype.
+MASKED = {"alternating": "bf16", "gather": "f32", "scatter": "f16", "grid": "bf16"}
+CASES = [
+    replace(
+        case,
+        masked=(case.cell, case.dtype, case.architecture) == ("lstm", MASKED[case.family], kernels.ARCHITECTURES[-1]),
+    )
+    for case in kernels.cases(MAIN)
+]
+# Cells with the kernels of another one, letter by letter: those are compiled once.
+TWINS = {"nn_lstm": "lstm", "nn_gru": "gru", "nn_rnn": "elman", "nn_rnn_relu": "irnn"}
 
 
 @needs_nvcc
@@ -25,10 +35,23 @@ def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path)
 
 
 @needs_nvcc
-@pytest.mark.parametrize("cell", [path.stem for path in shipped_cells() if path.stem not in MAIN])
+@pytest.mark.parametrize("cell", [path.stem for path in shipped_cells() if path.stem not in (*MAIN, *TWINS)])
 def test_every_cell_once_each_way(cell: str, tmp_path: Path) -> None:
     for case in kernels.once(cell):
         assert kernels.check(case, tmp_path / case.family) == ()
+
+
+def texts(cell: str) -> list[str]:
+    """The sources that are a cell's own, of its kernels once each way; but for its name and comments."""
+    name, (bundle, _) = kernels.plan(cell).cell, kernels.sources(kernels.once(cell))
+    own = (file for file in bundle.files if not file.path.startswith(bundle.include))
+    texts = (re.sub("//.*", "", file.path + file.text) for file in own)
+    return [text.replace(name, "CELL").replace(name.lower(), "CELL") for text in texts]
+
+
+@pytest.mark.parametrize(("cell", "twin"), TWINS.items())
+def test_the_kernels_of_twins_are_the_same(cell: str, twin: str) -> None:
+    assert texts(cell) == texts(twin)
 
 
 LOG = """ptxas info    : Compiling entry function 'one' for 'sm_90a'
