@@ -81,7 +81,7 @@ def test_steps_and_columns(cell: str, steps: int, columns: int) -> None:
 @pytest.mark.parametrize("cell", MAIN)
 def test_masks_and_directions(cell: str) -> None:
     masks = {"lengths": torch.tensor([70, 1, 64, 33, 7]), "reset": torch.rand(70, 5) < 0.1}
-    assert_true(cell, torch.float32, 70, 5, 48, bidirectional=True, num_layers=2, **masks)
+    assert_true(cell, torch.float32, 70, 5, 48, bidirectional=True, **masks)
 
 
 @pytest.mark.parametrize("cell", CLASSES)
