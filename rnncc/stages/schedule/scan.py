@@ -25,6 +25,7 @@ _OF_PART, _OF_NUMBER, _OF_PIECE, _OF_WRITE = 80, 3, 5, 4
 _QUARTERS = 4
 # Shared memory of a multiprocessor where there are clusters, and what of it each block takes besides.
 _CLUSTERED_BYTES, _BLOCK_BYTES = 233_472, 1024
+_FOUND = 8  # values that nvcc keeps by itself, at most
 # Cycles that a warp waits: at the barrier and for the first values of a part, for a step's, for each warp's map.
 _WAIT, _WAIT_FOR_STEP, _WAIT_FOR_WARP = 400, 30, 30
 _SCALE = 1000
@@ -94,7 +95,7 @@ def _facts(loop: ScanLoop, element_bytes: int) -> _Facts:
         len(loop.edges),
         sum(loop.map.entries()) if loop.map else 0,
         len(loop.totals),
-        len(loop.kept),
+        _kept(loop),
         len(loop.vectors),
         len(loop.reads),
         len(loop.rows),
@@ -102,6 +103,15 @@ def _facts(loop: ScanLoop, element_bytes: int) -> _Facts:
         sum(map(bytes_of, loop.reads)),
         sum(map(bytes_of, loop.writes)),
     )
+
+
+def _kept(loop: ScanLoop) -> int:
+    """Values that the map of a step and its run have in common. Where they are too many to be named, nvcc finds some of
+    them."""
+    if loop.kept or loop.map is None:
+        return len(loop.kept)
+    own = {statement.target for statement in loop.statements}
+    return min(_FOUND, sum(statement.target in own for statement in loop.map.statements))
 
 
 def _wide(facts: _Facts) -> ScanShape:
