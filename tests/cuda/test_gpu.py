@@ -18,7 +18,10 @@ from rnncc.runtime.ops import kept_bytes
 
 pytestmark = pytest.mark.gpu
 
-CELLS = ("lstm", "gru", "elman", "slstm", "layernormlstm", "onlstm", "lmu", "mogrifierlstm", "scrn", "rhn")
+CELLS = (
+    "lstm", "gru", "elman", "slstm", "layernormlstm", "onlstm", "lmu", "mogrifierlstm", "scrn", "rhn",
+    "mingru", "minlstm_log", "lru", "sru", "rwkv4",
+)  # fmt: skip
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -17,6 +17,8 @@ from rnncc.stages.lower.parts import Parts, Unfit
 
 # A map of n carries has n² + n numbers, and joining two takes n³ + n² products.
 MOST_CARRIES = 3
+# Read, or written: as many as the bits of a word (lanes.cuh).
+MOST_TENSORS = 32
 # What takes one instruction or two: cheaper to do again than to hold in a register.
 _CHEAP = frozenset(
     ("add", "sub", "mul", "neg", "where", "min", "max", "relu", "abs", "eq", "ne", "lt", "le", "gt", "ge", "not")
@@ -46,6 +48,8 @@ def _loop(parts: Parts) -> ScanLoop:
         raise Unfit("nothing lives from step to step")
     reads, rows, vectors = parts.reads({name for s in statements for name in references(s.expr)}, width)
     writes = parts.writes(set(), {statement.target for statement in statements})
+    if max(len(reads), len(writes)) > MOST_TENSORS:
+        raise Unfit(f"a step reads or writes more than {MOST_TENSORS} tensors")
     affine = _Mapper(edges).map(statements) if len(edges) <= MOST_CARRIES else None
     kept = _kept(affine, statements) if affine else ()
     return ScanLoop(

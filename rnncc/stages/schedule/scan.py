@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rnncc.constrint import Expression, Model, ceil_div, lookup, maximum
+from rnncc.constrint import Expression, Infeasible, Model, ceil_div, lookup, maximum
 from rnncc.ir.fused import FusedRead, FusedWrite
 from rnncc.ir.kernel import Table
 from rnncc.ir.problem import Problem
@@ -25,6 +25,7 @@ _OF_PART, _OF_NUMBER, _OF_PIECE, _OF_WRITE = 80, 3, 5, 4
 _QUARTERS = 4
 # Shared memory of a multiprocessor where there are clusters, and what of it each block takes besides.
 _CLUSTERED_BYTES, _BLOCK_BYTES = 233_472, 1024
+_FOUND = 8  # values that nvcc keeps by itself, at most
 # Cycles that a warp waits: at the barrier and for the first values of a part, for a step's, for each warp's map.
 _WAIT, _WAIT_FOR_STEP, _WAIT_FOR_WARP = 400, 30, 30
 _SCALE = 1000
@@ -33,7 +34,11 @@ _SCALE = 1000
 def scan_schedule(loop: ScanLoop, element_bytes: int) -> ScanSchedule:
     """The kernels for streams of elements of so many bytes."""
     known = _facts(loop, element_bytes)
-    return ScanSchedule(loop.family, _wide(known), _narrow(known))
+    narrow = _narrow(known)
+    try:
+        return ScanSchedule(loop.family, _wide(known), narrow)
+    except Infeasible:  # so many tensors that no part of them fits shared memory
+        return ScanSchedule(loop.family, narrow, narrow)
 
 
 def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> ScanPlan:
@@ -90,7 +95,7 @@ def _facts(loop: ScanLoop, element_bytes: int) -> _Facts:
         len(loop.edges),
         sum(loop.map.entries()) if loop.map else 0,
         len(loop.totals),
-        len(loop.kept),
+        _kept(loop),
         len(loop.vectors),
         len(loop.reads),
         len(loop.rows),
@@ -98,6 +103,15 @@ def _facts(loop: ScanLoop, element_bytes: int) -> _Facts:
         sum(map(bytes_of, loop.reads)),
         sum(map(bytes_of, loop.writes)),
     )
+
+
+def _kept(loop: ScanLoop) -> int:
+    """Values that the map of a step and its run have in common. Where they are too many to be named, nvcc finds some of
+    them."""
+    if loop.kept or loop.map is None:
+        return len(loop.kept)
+    own = {statement.target for statement in loop.statements}
+    return min(_FOUND, sum(statement.target in own for statement in loop.map.statements))
 
 
 def _wide(facts: _Facts) -> ScanShape:
@@ -135,8 +149,8 @@ def _shape(facts: _Facts, vectors: tuple[int, ...], depths: tuple[int, ...]) -> 
         because="shared memory: of a multiprocessor, for blocks of the largest cluster",
     )
     registers = lookup(warps, {n: min(255, REGISTERS // (32 * n * RESIDENT) // 8 * 8) for n in (2, 4, 8)})
-    needed = _registers(facts, vector, steps, is_ring)
-    model.require(needed <= registers, because="registers: of a thread, for a part's values")
+    # More go to memory and back in every part: worse than anything else, but no reason to have no kernel.
+    spilled = maximum(0, _registers(facts, vector, steps, is_ring) - registers)
 
     together = RESIDENT * warps
     in_flight = part * together * (depth - 1 if is_ring else 1)
@@ -149,7 +163,7 @@ def _shape(facts: _Facts, vectors: tuple[int, ...], depths: tuple[int, ...]) -> 
     wait = _WAIT + _WAIT_FOR_STEP * steps + _WAIT_FOR_WARP * warps
     waiting = ceil_div(_SCALE * wait, steps * vector * together)
     # The three overlap in part. Of equals the narrowest, so that there are more lanes.
-    solution = model.minimise((bandwidth + issued + waiting, vector, shared))
+    solution = model.minimise((spilled, bandwidth + issued + waiting, vector, shared))
     value = solution.value
     return ScanShape(
         value(vector),
@@ -165,7 +179,12 @@ def _shape(facts: _Facts, vectors: tuple[int, ...], depths: tuple[int, ...]) -> 
 
 
 def _registers(facts: _Facts, vector: Expression, steps: Expression, is_ring: bool) -> Expression:
-    """Of a thread, about: fitted to 600 kernels as nvcc 13 makes them for sm_90a where it may take 255."""
-    addresses = 60 + 6 * (facts.reads + facts.writes)
+    """Of a thread, at most or little less: fitted to 600 kernels as nvcc 13 makes them for sm_90a where it may take
+    255."""
+    addresses = 80 + 6 * (facts.reads + facts.writes)
     of_step = (facts.kept + 1) // 2 + (2 if is_ring else 2 * facts.reads)
-    return addresses + steps * (2 * facts.rows + vector * of_step) + vector * (7 * facts.edges + facts.reads)
+    return (
+        addresses
+        + steps * (2 * facts.rows + vector * of_step)
+        + vector * (7 * facts.edges + 2 * facts.numbers + facts.reads)
+    )

@@ -7,7 +7,8 @@
 //
 // Joined maps are sums in another order than the loop's. Where one is not finite (an infinite input, or products of slopes
 // that overflow) they would tell less than the steps themselves, since 0 · ∞ is not what a step that starts anew makes of
-// it: then the slices of that tile run one after the other.
+// it: then the slices of that tile run one after the other, where every channel for which maps do tell begins as it always
+// does.
 #pragma once
 
 #include "lanes.cuh"
@@ -162,20 +163,18 @@ struct Exchange {
 #pragma unroll
     for (int n = 0; n < Map::NUMBERS; ++n) to[(n * VEC + j) * 32] = *map.number(n);
   }
-  // Applies a map to all of a lane's channels: whether it is finite.
-  RNNCC_DEVICE static bool apply(const float* from, float (&carry)[VEC][N]) {
-    bool finite = true;
+  // Applies maps to all of a lane's channels, `told`: where all so far were finite.
+  RNNCC_DEVICE static void apply(const float* from, float (&carry)[VEC][N], bool (&told)[VEC]) {
 #pragma unroll
     for (int j = 0; j < VEC; ++j) {
       Map map = load(from, j);
-      finite &= map.is_finite();
+      told[j] &= map.is_finite();
       map.apply(carry[j]);
     }
-    return finite;
   }
-  // The warps' maps joined, for all blocks: warps share out the receivers. Numbers that are not finite say that it cannot be
-  // done. `before`: those of the warps before this one.
-  RNNCC_DEVICE void send_joined(int parity, bool cannot, Map (&before)[VEC]) const {
+  // The warps' maps joined, for all blocks: warps share out the receivers. What is not finite stays so. `before`: those of the
+  // warps before this one.
+  RNNCC_DEVICE void send_joined(int parity, Map (&before)[VEC]) const {
 #pragma unroll
     for (int j = 0; j < VEC; ++j) {
       Map joined;
@@ -190,7 +189,7 @@ struct Exchange {
       for (int r = warp; r < blocks; r += S::WARPS) {
         const uint32_t to = peer_address(shared_address(map_of_block(parity, rank)), r), barrier = peer_address(arrived(parity), r);
 #pragma unroll
-        for (int n = 0; n < Map::NUMBERS; ++n) send4(to + (n * VEC + j) * 128, barrier, cannot ? NAN : *joined.number(n));
+        for (int n = 0; n < Map::NUMBERS; ++n) send4(to + (n * VEC + j) * 128, barrier, *joined.number(n));
       }
 #endif
     }
@@ -278,37 +277,41 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
       join(Constant<true>());
     else
       join(Constant<false>());
-    bool plain = true;
+#pragma unroll
+    for (int j = 0; j < S::VEC; ++j) exchange.store(exchange.map_of_warp(parity, warp), j, joined[j]);
+    __syncthreads();
+    // The carries where the tile begins, where the warp's slice does, and where the tile ends; whether maps tell the latter two.
+    float before[S::VEC][N], start[S::VEC][N];
+    bool told[S::VEC];
+    copy(carry, before);
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j) {
-      plain &= joined[j].is_finite();
+      told[j] = true;
 #pragma unroll
-      for (int e = 0; e < N; ++e) plain &= fabsf(carry[j][e]) < INFINITY;
-      exchange.store(exchange.map_of_warp(parity, warp), j, joined[j]);
+      for (int e = 0; e < N; ++e) told[j] &= fabsf(carry[j][e]) < INFINITY;
     }
-    bool in_turns = __syncthreads_or(!plain);
-    // The carries where the tile begins, where the warp's slice does, and where the tile ends.
-    float before[S::VEC][N], start[S::VEC][N];
-    copy(carry, before);
     if (blocks > 1) {
       Map own_before[S::VEC];
-      exchange.send_joined(parity, in_turns, own_before);
+      exchange.send_joined(parity, own_before);
       exchange.wait(parity, phase);
-      bool finite = true;
       for (int r = 0; r < blocks; ++r) {
         if (r == rank) copy(carry, start);
-        finite &= exchange.apply(exchange.map_of_block(parity, r), carry);
+        exchange.apply(exchange.map_of_block(parity, r), carry, told);
       }
-      in_turns = __any_sync(~0u, !finite);
 #pragma unroll
       for (int j = 0; j < S::VEC; ++j) own_before[j].apply(start[j]);
     } else {
 #pragma unroll
       for (int w = 0; w < S::WARPS; ++w) {
         if (w == warp) copy(carry, start);
-        exchange.apply(exchange.map_of_warp(parity, w), carry);
+        exchange.apply(exchange.map_of_warp(parity, w), carry, told);
       }
     }
+    bool all_told = true;
+#pragma unroll
+    for (int j = 0; j < S::VEC; ++j) all_told &= told[j];
+    // All warps of the cluster have read the same maps: they agree.
+    const bool in_turns = __any_sync(~0u, !all_told);
     typename L::Places places = lane.places(own, first);
     const auto run = [&](auto inner) {
 #pragma unroll
@@ -317,19 +320,25 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
     };
     if (is_inner && !in_turns) {
       run(Constant<true>());
+    } else if (!in_turns) {
+      run(Constant<false>());
     } else {
-      if (in_turns) copy(before, start);
-      for (int turn = in_turns ? 0 : slice; turn < (in_turns ? blocks * S::WARPS : slice + 1); ++turn) {
+      for (int turn = 0; turn < blocks * S::WARPS; ++turn) {
         if (turn == slice) {
+#pragma unroll
+          for (int j = 0; j < S::VEC; ++j)
+#pragma unroll
+            for (int e = 0; e < N; ++e) start[j][e] = told[j] ? start[j][e] : before[j][e];
           run(Constant<false>());
-          if (in_turns) exchange.put_carry(turn & 1, start);
+          exchange.put_carry(turn & 1, start);
         }
-        if (in_turns) {
-          exchange.barrier();
-          exchange.get_carry(turn & 1, start);
-        }
+        exchange.barrier();
+        exchange.get_carry(turn & 1, before);
       }
-      if (in_turns) copy(start, carry);
+#pragma unroll
+      for (int j = 0; j < S::VEC; ++j)
+#pragma unroll
+        for (int e = 0; e < N; ++e) carry[j][e] = told[j] ? carry[j][e] : before[j][e];
     }
   }
   if (slice == 0) lane.last(own, carry);
