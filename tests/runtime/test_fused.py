@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-import rnncc
 from rnncc.runtime import fused
 from rnncc.stages.build.nvcc import nvcc_release
 from tests.runtime.first_use import wanted
@@ -151,10 +152,12 @@ def test_the_setting(spied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         fused.settle(wanted())
 
 
-def test_the_setting_is_read_on_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RNNCC_COMPILE", "2")
-    with pytest.raises(ValueError, match="RNNCC_COMPILE is '2': set it to 0 or 1"):
-        rnncc.load("elman")
+def test_the_setting_is_read_on_every_machine() -> None:
+    # In a process of its own: a package that is loaded stays so.
+    command = [sys.executable, "-c", "import rnncc; rnncc.load('elman')"]
+    done = subprocess.run(command, env=os.environ | {"RNNCC_COMPILE": "2"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "ValueError: RNNCC_COMPILE is '2': set it to 0 or 1" in done.stderr
 
 
 @pytest.mark.parametrize("what", ["nothing", "a bare folder", "another module", "one that fails", "an older rnncc"])
