@@ -54,7 +54,20 @@ def test_explain_without_a_size_has_no_plan() -> None:
     assert "a plan is for one GPU" in run("explain", "elman", "--hidden", "768", "--target", "h200,b200").stderr
 
 
+def test_explain_plans_scans_and_walks() -> None:
+    facts = json.loads(run("explain", "indrnn", "--json", *SIZES).stdout)
+    forward, backward = facts["kernels"]["forward"], facts["kernels"]["backward"]
+    assert (facts["family"], forward["family"], backward["family"]) == ("walk", "walk", "scan")
+    assert (forward["scope"], backward["scope"]) == ("block", "cluster")
+    assert forward["tiles"]["blocks"] == 1 < backward["tiles"]["blocks"]
+    assert facts["tiles"]["depth"] > 1 == forward["narrow"]["tiles"]["depth"]
+    assert 0 < facts["predicted_us_per_step"] < backward["predicted_us_per_step"] < 1
+    words = run("explain", "indrnn", *SIZES).stdout
+    assert "walk, blocks by themselves: any columns, at least" in words and "scan, clusters of" in words
+
+
 def test_show_of_a_schedule_is_for_a_size() -> None:
+    assert "forward walk, backward scan, target any GPU" in run("show", "indrnn", "--stage", "schedule").stdout
     assert "alternating" in run("show", "elman", "--stage", "schedule").stdout
     assert "gather, scope block" in run("show", "elman", "--stage", "schedule", *SIZES).stdout
 

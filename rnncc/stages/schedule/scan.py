@@ -181,10 +181,6 @@ def _shape(facts: _Facts, vectors: tuple[int, ...], depths: tuple[int, ...]) -> 
 def _registers(facts: _Facts, vector: Expression, steps: Expression, is_ring: bool) -> Expression:
     """Of a thread, at most or little less: fitted to 600 kernels as nvcc 13 makes them for sm_90a where it may take
     255."""
-    addresses = 80 + 6 * (facts.reads + facts.writes)
-    of_step = (facts.kept + 1) // 2 + (2 if is_ring else 2 * facts.reads)
-    return (
-        addresses
-        + steps * (2 * facts.rows + vector * of_step)
-        + vector * (7 * facts.edges + 2 * facts.numbers + facts.reads)
-    )
+    addresses = 100 + 6 * (facts.reads + facts.writes)
+    of_step = (facts.kept + 1) // 2 + (1 if is_ring else 2 * facts.reads)
+    return addresses + steps * (2 + 2 * facts.rows + vector * of_step) + vector * (5 * facts.edges + facts.numbers)

@@ -68,8 +68,8 @@ class ScanRun : LoopParameter {
     const int64_t units = dim(tables_.slots[info_.edge_slots[0]].width), bytes = dtype_bytes(tensors.scalar());
     if (wide_ && units * bytes % 16 != 0) return false;
     const int64_t groups = call.columns * (units / form_.vector), clusters = ceil_divide(groups, int64_t(form_.groups));
-    if (call.steps > INT32_MAX || call.columns > INT32_MAX || groups > UINT32_MAX)
-      fail(name + " takes at most 2147483647 steps and batch columns");
+    if (call.steps > INT32_MAX || call.columns * units > UINT32_MAX)
+      fail(name + " takes at most 2147483647 steps, and 4294967295 units of all batch columns together");
     *take<ScanHeader>(1) = {int32_t(call.steps), int32_t(call.columns), int32_t(units), 0};
     take_constants(call);
     const ScanLoaded& loaded = loaded_scan(form_, file, name, device);
@@ -78,7 +78,6 @@ class ScanRun : LoopParameter {
       if (!fill_tensors(direction, wide_ ? begins_at_pieces : takes_all)) return false;
       fill_totals(direction, blocks * call.columns);
     }
-    if (clusters * blocks > INT32_MAX) fail(name + " takes fewer units and batch columns");
     CUlaunchAttribute attribute;
     const CUlaunchConfig how = scan_config(form_, clusters, blocks, unsigned(directions.size()), current_stream(device), attribute);
     void* parameters[] = {data()};
