@@ -108,7 +108,9 @@ class Loop:
             outputs.append(values[self.tensors.spec.output])
         return torch.stack(outputs), states
 
-    def _step(self, rows: Sequence[Tensor], states: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _step(
+        self, rows: Sequence[Tensor], states: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         fresh = iter(rows)
         after: dict[str, Tensor] = {}
         values: dict[str, Tensor] = {}

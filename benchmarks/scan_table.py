@@ -59,9 +59,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def line(case: ScanCase, row: dict[str, Any], found: Found) -> str:
     """A row's line."""
-    start = (
-        f"{case.who:19}{case.cell:16}{case.columns:4}{case.steps:8}{case.channels:6} {case.dtype:5}{case.run:>6}"
-    )
+    start = f"{case.who:19}{case.cell:16}{case.columns:4}{case.steps:8}{case.channels:6} {case.dtype:5}{case.run:>6}"
     if "error" in row:
         return f"{start}  cannot run: {row['error']}"
     time, peer, must = best_ms(row), quickest_peer(case, found), must_of(case)
@@ -122,7 +120,12 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         for (who, cell, dtype, own), points in over_steps(found).items():
             if own == run:
                 style = "o-" if who in OURS else "v:"
-                place.plot([case.steps for case, _ in points], [time for _, time in points], style, label=f"{who} {cell} {dtype}")
+                place.plot(
+                    [case.steps for case, _ in points],
+                    [time for _, time in points],
+                    style,
+                    label=f"{who} {cell} {dtype}",
+                )
         place.set(title=f"{run}, one column of {CHANNELS} channels", xscale="log", yscale="log", xlabel="steps")
         place.grid(visible=True, which="both", alpha=0.3)
         if place.get_lines():
