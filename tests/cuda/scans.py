@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from dataclasses import replace
+from functools import cache
 from math import inf, isfinite
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""Cells without a recurrent matrix on a GPU: outputs, final states and every gradient against the float64 reference, for
-all sizes, layouts, masks and values; ways of calling."""
+"""Cells without a recurrent matrix on a GPU: outputs, final states and every gradient against the float64 reference,
+for all sizes, layouts, masks and values; ways of calling."""
 
 from __future__ import annotations
 
@@ -115,7 +115,10 @@ def test_resets_and_lengths(cell: str, reverse: bool) -> None:
     steps, columns = 131, 7
     reset = edges(steps, columns)
     lengths = torch.tensor([131, 64, 65, 0, 1, 130, 127], device=harness.DEVICE)
-    for masks in ({"reset": reset}, {"lengths": lengths}, {"reset": reset, "lengths": lengths}):
+    every: tuple[dict[str, Any], ...] = (
+        {"reset": reset}, {"lengths": lengths}, {"reset": reset, "lengths": lengths}
+    )  # fmt: skip
+    for masks in every:
         assert_true(draw_scan(cell, steps, columns, 40, torch.float32, reverse=reverse, **masks), torch.float32)
 
 
@@ -132,9 +135,9 @@ def in_chunks(call: Call, *ends: int) -> dict[str, Tensor]:
     states, outputs, begin = whole.states, [], 0
     for end in ends:
         part = replace(whole, op=_some_steps(whole.op, begin, end), states=states)
-        values = list(part.values().values())
-        outputs.append(values[0])
-        states, begin = tuple(values[1:]), end
+        output, *finals = part.values().values()
+        outputs.append(output)
+        states, begin = tuple(finals), end
     values = {"y": torch.cat(outputs)} | {f"final {i}": state for i, state in enumerate(states)}
     return {name: value.detach() for name, value in values.items()} | whole.gradients(values)
 
@@ -230,29 +233,30 @@ def test_one_launch_and_no_copies(cell: str, layout: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES.values())
 @pytest.mark.parametrize("cell", ["mingru", "qrnn", "lru", "sru", "rwkv4"])
 def test_both_directions_of_a_layer(cell: str, dtype: torch.dtype, batch_first: bool) -> None:
-    checked = shipped.cells(cell)[0]
-    layer_class = getattr(rnncc.load(cell), checked.name)
+    layer_class = getattr(rnncc.load(cell), shipped.cells(cell)[0].name)
     torch.manual_seed(1)
     # Drawn on the CPU: the same on every device.
-    layer = layer_class(24, 24, bidirectional=True, batch_first=batch_first).to(harness.DEVICE, dtype)
-    exact = layer_class(24, 24, bidirectional=True, batch_first=batch_first, backend="reference")
-    exact = exact.to(harness.DEVICE, torch.float64)
-    exact.load_state_dict(layer.state_dict())
+    parameters = layer_class(24, 24, bidirectional=True).to(dtype).state_dict()
     x = torch.randn(*((5, 67) if batch_first else (67, 5)), 24).to(harness.DEVICE, dtype)
-    results = []
-    for module in (layer, exact):
-        own = x.detach().to(next(module.parameters()).dtype, copy=True).requires_grad_()
-        output, _ = module(own)
+
+    def results(dtype: torch.dtype, backend: str | None) -> dict[str, Tensor]:
+        layer = layer_class(24, 24, bidirectional=True, batch_first=batch_first, backend=backend)
+        layer.load_state_dict(parameters)
+        layer.to(harness.DEVICE, dtype)
+        own = x.detach().to(dtype, copy=True).requires_grad_()
+        output, _ = layer(own)
         # Weighted, so that no gradient is a sum that cancels.
         weights = torch.linspace(0.5, 1.5, output.numel(), device=output.device, dtype=output.dtype)
         output.backward(weights.view_as(output))
-        gradients = {f"d_{name}": p.grad for name, p in module.named_parameters() if p.grad is not None}
-        results.append({"y": output.detach(), "d_x": own.grad, **gradients})
-    assert_as(*results, BOUNDS[dtype])
+        gradients = {f"d_{name}": p.grad for name, p in layer.named_parameters() if p.grad is not None}
+        return {"y": output.detach(), "d_x": own.grad, **gradients}
+
+    exact = results(torch.float64, "reference")
+    assert_as(results(dtype, None), exact, BOUNDS[dtype], lambda: results(dtype, "reference"))
 
 
 def scanned(a: Tensor, b: Tensor) -> Tensor:
-    """h[t] = a[t] h[t-1] + b[t] from 0 over the first dimension in log2 T passes: the oracle where loops take too long."""
+    """h[t] = a[t] h[t-1] + b[t] from 0 over time in log2 T passes: the oracle where loops take too long."""
     reach = 1
     while reach < a.shape[0]:
         b = torch.cat((b[:reach], a[reach:] * b[:-reach] + b[reach:]))
