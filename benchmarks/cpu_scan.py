@@ -3,10 +3,11 @@
     python benchmarks/cpu_scan.py [--quick] [--cells mingru,sru,...] [--threads N] [--json FILE]
 
 From gate pre-activations on: the cell's functional op, the eager loop over the reference's step, and the same loop
-compiled by torch.compile, 16 steps a function (all 1024 in one take minutes to compile). The loop splits its streams in
-one operation: the op's reference backend indexes them step by step, which makes its backward quadratic in T. Every figure
-is a median over interleaved calls, every ratio the median of ratios round by round. fw+bw is to the gradients of
-pre-activations, weights and initial states. Where others use the machine, --threads 1 gives steadier figures: two threads wait for the slower.
+compiled by torch.compile, 16 steps a function (all 1024 in one take minutes to compile). The loop splits its streams
+in one operation: the op's reference backend indexes them step by step, which makes its backward quadratic in T. Every
+figure is a median over interleaved calls, every ratio the median of ratios round by round. fw+bw is to the gradients of
+pre-activations, weights and initial states. Where others use the machine, --threads 1 gives steadier figures: threads
+wait for the slowest.
 
 `affine` is h = a*h + b with both given; `lru` is that cell's loop without its output's products, which are torch's.
 """
@@ -14,6 +15,7 @@ pre-activations, weights and initial states. Where others use the machine, --thr
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import torch
 from measure import interleaved, median_ms, ratio, write
 from scan_calls import Loop, Tensors
 from scan_cells import classes, shipped
+from torch import Tensor
 
 STEPS = 1024
 SIZES = ((16, 128), (1, 256))
@@ -32,7 +35,7 @@ def compare(cell: str, columns: int, channels: int, run: str, seconds: float) ->
     """One row: ours, the eager loop and the compiled one in turn."""
     tensors = Tensors(cell, columns, STEPS, channels, dtype=torch.float32, device="cpu", trained=run == "fw+bw")
     torch.compiler.reset()
-    parties = {
+    parties: dict[str, Callable[[], Tensor]] = {
         "rnncc": tensors.by_op,
         "eager": Loop(tensors, compiled=False),
         "compiled": Loop(tensors, compiled=True),

@@ -1,6 +1,6 @@
 """Recurrences without a recurrent matrix on a GPU, side by side in one run: our ops on gate pre-activations in both
-layouts, accelerated-scan (warp, scalar), flash-linear-attention's hgrn (recurrent, chunk), torch's associative_scan, the
-log-space minGRU (eager, compiled), and the eager loop.
+layouts, accelerated-scan (warp, scalar), flash-linear-attention's hgrn (recurrent, chunk), torch's associative_scan,
+the log-space minGRU (eager, compiled), and the eager loop.
 
     python benchmarks/gpu_scan.py [--quick] [--only WORDS] [--out FILE] [--plot PNG]
     python benchmarks/gpu_scan.py --show FILE [--plot PNG]
@@ -35,7 +35,7 @@ from gpu_calls import DTYPES
 from gpu_cases import missing, read_case, row_of
 from gpu_dense import Results, obstacle
 from measure import Function, environment, gpu_ms
-from scan_calls import Loop, Tensors, peer, peer_call
+from scan_calls import INSTALLED, Loop, Tensors, peer, peer_call
 from scan_cases import LOG_SPACE, OURS, PEERS, ScanCase, select
 from scan_cells import module_of, traffic
 from scan_table import plot, table
@@ -71,7 +71,7 @@ def function_of(case: ScanCase, device: str = "cuda") -> Function:
 
 def absent(who: str) -> str:
     """Why a peer cannot be called at all, or nothing."""
-    if who not in PEERS or who == "torch scan":
+    if who not in INSTALLED:
         return ""
     try:
         peer(who)
@@ -81,8 +81,8 @@ def absent(who: str) -> str:
 
 
 def measure(case: ScanCase, copy: float, quick: bool) -> dict[str, Any]:
-    """A case's row; `missing` instead of times where the peer is, `error` where the case cannot run. Raises RuntimeError
-    where nothing else can run any more either."""
+    """A case's row; `missing` instead of times where the peer is, `error` where the case cannot run. Raises
+    RuntimeError where nothing else can run any more either."""
     if why := absent(case.who):
         return row_of(case, missing=why)
     slow = case.who in SLOW

@@ -1,8 +1,8 @@
 """The calls that the scan benchmarks time: our ops on pre-activations, loops over steps in torch, and the peers of
 affine recurrences, each in its own layout.
 
-Nothing here is anyone else's code: the log-space minGRU is written after the equations of Feng et al., "Were RNNs All We
-Needed?", 2024, arXiv:2410.01201, appendix B, and of Heinsen, "Efficient Parallelization of a Ubiquitous Sequential
+Nothing here is anyone else's code: the log-space minGRU is written after the equations of Feng et al., "Were RNNs All
+We Needed?", 2024, arXiv:2410.01201, appendix B, and of Heinsen, "Efficient Parallelization of a Ubiquitous Sequential
 Computation", 2023, arXiv:2311.06281.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -22,6 +23,13 @@ from torch.nn.functional import softplus
 # Steps that one compiled function of `Loop` takes: torch.compile unrolls loops, and takes minutes for 1024 steps.
 UNROLLED = 16
 Pair = tuple[Tensor, Tensor]
+# Peers that are packages: the module and the function.
+INSTALLED = {
+    "accelerated warp": ("accelerated_scan.warp", "scan"),
+    "accelerated scalar": ("accelerated_scan.scalar", "scan"),
+    "fla recurrent": ("fla.ops.hgrn", "fused_recurrent_hgrn"),
+    "fla chunk": ("fla.ops.hgrn", "chunk_hgrn"),
+}
 
 
 class Tensors:
@@ -108,7 +116,9 @@ class Loop:
             outputs.append(values[self.tensors.spec.output])
         return torch.stack(outputs), states
 
-    def _step(self, rows: Sequence[Tensor], states: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _step(
+        self, rows: Sequence[Tensor], states: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         fresh = iter(rows)
         after: dict[str, Tensor] = {}
         values: dict[str, Tensor] = {}
@@ -120,7 +130,7 @@ class Loop:
         return after, values
 
     def __call__(self) -> Tensor:
-        pieces = zip(*(stream.split(UNROLLED) for stream in self.tensors.streams), strict=True)
+        pieces = zip(*(torch.split(stream, UNROLLED) for stream in self.tensors.streams), strict=True)
         outputs: list[Tensor] = []
         states: Mapping[str, Tensor] = dict(zip(self.tensors.carried, self.tensors.states, strict=True))
         for piece in pieces:
@@ -152,25 +162,16 @@ def generic_scan(a: Tensor, b: Tensor, dim: int) -> Tensor:
     silently zero, torch issue 172568), and that of either mode keeps T x T numbers."""
     from torch._higher_order_ops.associative_scan import associative_scan
 
-    result: Pair = associative_scan(compose, (a, b), dim=dim, combine_mode="generic")
-    return result[1]
+    composed: Any = associative_scan(compose, (a, b), dim=dim, combine_mode="generic")
+    result: Tensor = composed[1]
+    return result
 
 
 @cache
 def peer(who: str) -> Callable[..., Any]:
     """The function of a package that may not be installed. Raises ImportError, or what else its import raises."""
-    match who:
-        case "accelerated warp":
-            from accelerated_scan.warp import scan
-        case "accelerated scalar":
-            from accelerated_scan.scalar import scan
-        case "fla recurrent":
-            from fla.ops.hgrn import fused_recurrent_hgrn as scan
-        case "fla chunk":
-            from fla.ops.hgrn import chunk_hgrn as scan
-        case _:
-            raise ValueError(f"nobody is called {who}")
-    found: Callable[..., Any] = scan
+    module, name = INSTALLED[who]
+    found: Callable[..., Any] = getattr(import_module(module), name)
     return found
 
 

@@ -14,8 +14,8 @@ from rnncc.paths import locate, shipped_cells
 from rnncc.read import read_source
 from rnncc.source import Source
 
-# What is no shipped cell: the recurrence that peers offer, with both coefficients given; and the LRU without its output's
-# products, which its functional op leaves to the layer.
+# What is no shipped cell: the recurrence that peers offer, with both coefficients given; and the LRU without its
+# output's products, which its functional op leaves to the layer.
 TEXTS = {
     "affine": """cell Affine
 input x: H, a: H

@@ -1,9 +1,9 @@
 """The comparison of a Caltech CS179 project on "Were RNNs All We Needed?" (D. Sheth, cuRNN; dhruvmsheth.github.io,
-"Parallelizable GRUs and LSTMs in CUDA", 2025) with our kernels: minGRU and minLSTM, one sequence of T = 256 to 65536 steps
-in float32 from gate pre-activations on, forward alone as there.
+"Parallelizable GRUs and LSTMs in CUDA", 2025) with our kernels: minGRU and minLSTM, one sequence of T = 256 to 65536
+steps in float32 from gate pre-activations on, forward alone as there.
 
 `sequential CPU` is our CPU kernel, `scan CPU` a plain parallel scan in torch (it exists here alone: a scan on a CPU is
-more work for the same result), `scan GPU` our kernel on a GPU, its time between CUDA events with the data on the device.
+more work for the same result), `scan GPU` our kernel on a GPU, between CUDA events, the data on the device.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ THEIRS = {4096: (300, 340), 65536: (10989, 5330)}
 
 
 def coefficients(cell: str, gates: Tensor) -> Pair:
-    """minGRU's or minLSTM's a and b of h[t] = a[t] h[t-1] + b[t] from its pre-activations [T, B, gates D]; after Feng et
-    al., arXiv:2410.01201, sections 3.1 and 3.2."""
+    """minGRU's or minLSTM's a and b of h[t] = a[t] h[t-1] + b[t] from its pre-activations [T, B, gates D]; after Feng
+    et al., arXiv:2410.01201, sections 3.1 and 3.2."""
     if cell == "mingru":
         z, n = gates.chunk(2, -1)
         z = torch.sigmoid(z)
@@ -71,10 +71,13 @@ def compare(cell: str, steps: int, quick: bool) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     """The rows, and the project's own figures where they are known (of the whole network, on its machines)."""
-    yield f"{'cell':9}{'T':>7}{'sequential CPU ms':>19}{'scan CPU':>12}{'scan GPU':>10}{'queued':>9}  CS179's scan CPU, GPU"
+    yield (
+        f"{'cell':9}{'T':>7}{'sequential CPU ms':>19}{'scan CPU':>12}{'scan GPU':>10}{'queued':>9}"
+        "  CS179's scan CPU, GPU"
+    )
     for row in rows:
         gpu = [row["scan_gpu_ms"], row["scan_gpu_queued_ms"]]
-        shown = [f"{'no GPU' if time is None else f'{time:.4f}'}" for time in gpu]
+        shown = ["no GPU" if time is None else f"{time:.4f}" for time in gpu]
         theirs = THEIRS.get(row["T"]) if row["cell"] == "mingru" else None
         known = f"  {theirs[0]}, {theirs[1]}" if theirs else ""
         yield (

@@ -1,4 +1,4 @@
-"""The rows of benchmarks/gpu_scan.py as text and as a picture, each beside the bandwidth of a copy and what is asked."""
+"""The rows of benchmarks/gpu_scan.py as text and as a picture, beside the bandwidth of a copy and what is asked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def moved_bytes(case: ScanCase, numbers: int) -> int:
 
 
 def of_copy(case: ScanCase, row: dict[str, Any]) -> float | None:
-    """The rate at which a row moved what it must, over that of the copy measured with it; None where it is no number."""
+    """The rate at which a row moved what it must, over that of the copy measured with it; None without a time."""
     time = best_ms(row)
     return moved_bytes(case, row["numbers"]) / time / 1e6 / row["copy_gb_s"] if time else None
 
@@ -59,9 +59,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def line(case: ScanCase, row: dict[str, Any], found: Found) -> str:
     """A row's line."""
-    start = (
-        f"{case.who:19}{case.cell:16}{case.columns:4}{case.steps:8}{case.channels:6} {case.dtype:5}{case.run:>6}"
-    )
+    start = f"{case.who:19}{case.cell:16}{case.columns:4}{case.steps:8}{case.channels:6} {case.dtype:5}{case.run:>6}"
     if "error" in row:
         return f"{start}  cannot run: {row['error']}"
     time, peer, must = best_ms(row), quickest_peer(case, found), must_of(case)
@@ -106,7 +104,8 @@ def bandwidth(found: Found) -> Iterator[str]:
         case = ScanCase(who, "mingru", columns, steps, channels, dtype, "fw")
         part = of_copy(case, found[case]) if case in found else None
         if part is not None:
-            yield f"{who}, minGRU forward: {part:.0%} of the copy's bandwidth, must {least:.0%}: {'yes' if part >= least else 'MISS'}"
+            verdict = "yes" if part >= least else "MISS"
+            yield f"{who}, minGRU forward: {part:.0%} of the copy's bandwidth, must {least:.0%}: {verdict}"
 
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
@@ -122,7 +121,12 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         for (who, cell, dtype, own), points in over_steps(found).items():
             if own == run:
                 style = "o-" if who in OURS else "v:"
-                place.plot([case.steps for case, _ in points], [time for _, time in points], style, label=f"{who} {cell} {dtype}")
+                place.plot(
+                    [case.steps for case, _ in points],
+                    [time for _, time in points],
+                    style,
+                    label=f"{who} {cell} {dtype}",
+                )
         place.set(title=f"{run}, one column of {CHANNELS} channels", xscale="log", yscale="log", xlabel="steps")
         place.grid(visible=True, which="both", alpha=0.3)
         if place.get_lines():

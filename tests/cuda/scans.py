@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import rnncc
 from rnncc.compiler import front
 from rnncc.paths import locate
 from rnncc.read import read_source
+from rnncc.verify import BOUNDS, relative_error
 from tests.cuda import harness
 from tests.cuda.harness import Call
 
@@ -31,6 +33,7 @@ AFFINE = (
 ELEMENTWISE = ("brc", "indrnn", "layernormindrnn", "paragru", "paralstm", "sru", "unicornn")
 CELLS = (*AFFINE, *ELEMENTWISE, "rwkv4")  # rwkv4: a clamp, and two affine loops stacked on it
 
+Values = dict[str, Tensor]
 Fill = Callable[[Tensor], Tensor]
 Layout = tuple[Callable[[int, int, int], Sequence[int]], Callable[[Tensor, int, int, int], Tensor]]
 # By name: the shape of a stream's memory for (steps, columns, width), and the stream [T, B, width] as a view of it.
@@ -115,15 +118,33 @@ def _weights(layer_class: Any, units: int, masked: bool, seed: int) -> list[Tens
     return [parameters[w.attribute] if w.attribute else values[w.name] for w in weights.values()]
 
 
-def assert_as(found: dict[str, Tensor], expected: dict[str, Tensor], bound: float) -> None:
-    """Each within a relative error; what is not finite is so in both, and of outputs the same."""
-    errors: dict[str, float] = {}
+def assert_as(found: Values, expected: Values, bound: float, eager: Callable[[], Values] | None = None) -> None:
+    """Each within a relative error: the bound, or where that does not do twice the error of the eager loop in the same
+    dtype, as `rnncc verify` has it. What is not finite is so in both, and of outputs the same."""
+    errors = _errors(found, expected)
+    missed = [name for name, error in errors.items() if not error <= bound]
+    excuses = _errors(eager(), expected) if eager and missed else {}
+    allowed = {name: max(bound, 2 * excuses.get(name, 0.0)) for name in missed}
+    assert {name: f"{errors[name]:.1e}" for name in missed if not errors[name] <= allowed[name]} == {}
     for name, value in expected.items():
         ours, exact = found[name].double(), value.double()
-        finite = exact.isfinite()
-        assert torch.equal(ours.isfinite(), finite), f"{name}: other values are finite"
+        assert torch.equal(ours.isfinite(), exact.isfinite()), f"{name}: other values are finite"
         if not name.startswith("d_"):
-            rest = ~finite
+            rest = ~exact.isfinite()
             assert torch.equal(ours[rest].nan_to_num(7), exact[rest].nan_to_num(7)), f"{name}: other infinities"
-        errors[name] = rnncc.verify.relative_error(ours[finite], exact[finite])
-    assert {name: f"{e:.1e}" for name, e in errors.items() if not (isfinite(e) and e <= bound)} == {}
+
+
+def _errors(found: Values, expected: Values) -> dict[str, float]:
+    """By name, of what is finite in `expected`. Infinite where there is no number."""
+    errors = {}
+    for name, exact in expected.items():
+        finite = exact.isfinite()
+        error = relative_error(found[name][finite], exact[finite])
+        errors[name] = error if isfinite(error) else inf
+    return errors
+
+
+def assert_true(call: Call, dtype: torch.dtype) -> None:
+    """Everything that a call gives is the float64 reference's, within the bound of `rnncc verify`."""
+    eager = replace(call, keywords={**(call.keywords or {}), "backend": "reference"})
+    assert_as(call.run(), call.exact().run(), BOUNDS[dtype], eager.run)
