@@ -183,4 +183,4 @@ def _registers(facts: _Facts, vector: Expression, steps: Expression, is_ring: bo
     255."""
     addresses = 100 + 6 * (facts.reads + facts.writes)
     of_step = (facts.kept + 1) // 2 + (1 if is_ring else 2 * facts.reads)
-    return addresses + steps * (2 + 2 * facts.rows + vector * of_step) + vector * (5 * facts.edges + facts.numbers)
+    return addresses + steps * (2 + 3 * facts.rows + vector * of_step) + vector * (5 * facts.edges + facts.numbers)
