@@ -53,7 +53,7 @@ def _scan_facts(plan: ScanPlan) -> dict[str, Any]:
         "other_columns": [],
         "rejected": [],
     }
-    return facts | forms["wide"] | {"narrow": forms["narrow"]}
+    return facts | {"form": plan.form} | forms.pop(plan.form) | forms
 
 
 def _kernel_facts(kernel: FusedSchedule) -> dict[str, Any]:

@@ -131,24 +131,27 @@ class ScanShape:
 @dataclass(frozen=True, slots=True)
 class ScanSchedule:
     """The kernels of a loop without products, for elements of a size. `family`: scan or walk; `wide` for tensors whose
-    rows begin at multiples of 16 bytes, `narrow` for all."""
+    rows begin at multiples of 16 bytes, `tall` for the same where there are few channels, `narrow` for all."""
 
     family: str
     wide: ScanShape
+    tall: ScanShape
     narrow: ScanShape
 
     @property
     def forms(self) -> tuple[tuple[str, ScanShape], ...]:
         """By name; kernels are called so."""
-        return ("wide", self.wide), ("narrow", self.narrow)
+        return ("wide", self.wide), ("tall", self.tall), ("narrow", self.narrow)
 
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """The same for a problem on a GPU: `blocks` thread blocks share the steps of the same channels, where there are
-    enough steps. step_us: what a step's tensors take through memory; no step takes less."""
+    """The same for a problem on a GPU: the `form` that runs it, and that `blocks` thread blocks share the steps of the
+    same channels, where there are enough steps. step_us: what a step's tensors take through memory; no step takes
+    less."""
 
     schedule: ScanSchedule
+    form: str
     blocks: int
     step_us: float
 

@@ -177,7 +177,10 @@ def describe(
     wanted = Wanted(cell, segment.name, width // heads, heads, dtype, capability, directions)
     lines = [explain(wanted, settled)]
     if wanted.segment in _STATE.about["scans"]:
-        lines.append("wide kernels where all tensors' rows begin at multiples of 16 bytes, else narrow ones")
+        lines.append(
+            "wide kernels (tall ones for few channels) where all tensors' rows begin at multiples of 16 bytes, "
+            "else narrow ones"
+        )
     if _families(wanted, None):
         lines += [] if columns is None else [f"a batch of {columns}: {chosen(wanted, columns, device)}"]
         lines.append("tensors whose rows do not all begin at multiples of 16 bytes: alternating")

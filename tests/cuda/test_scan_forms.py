@@ -112,7 +112,12 @@ class Form:
 
 @pytest.mark.parametrize(
     "form",
-    [Form("mingru", 64, "wide", "wide"), Form("mingru", 60, "narrow", "narrow"), Form("indrnn", 64, "wide", "wide")],
+    [
+        Form("mingru", 64, "tall", "tall"),
+        Form("mingru", 60, "narrow", "narrow"),
+        Form("indrnn", 64, "tall", "tall"),
+        Form("mingru", 8192, "wide", "wide"),
+    ],
     ids=lambda form: f"{form.cell}-{form.units}",
 )
 @pytest.mark.parametrize("bidirectional", [False, True])
@@ -138,8 +143,8 @@ def test_rows_that_are_no_pieces_of_16_bytes_take_the_narrow_form() -> None:
         y: Tensor = module.mingru((given,), (), (state,))[0]
         return y
 
-    assert not any(name.endswith("_wide") for name in kernels_of(lambda: run(stream)))
-    assert any(name.endswith("_wide") for name in kernels_of(lambda: run(stream.contiguous())))
+    assert not any(name.endswith("_tall") for name in kernels_of(lambda: run(stream)))
+    assert any(name.endswith("_tall") for name in kernels_of(lambda: run(stream.contiguous())))
     torch.testing.assert_close(run(stream), run(stream.contiguous()), atol=1e-2, rtol=1e-2)
 
 

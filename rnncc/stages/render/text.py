@@ -113,8 +113,8 @@ def _forms(kernels: ScanKernels) -> str:
         return _row(shape.vector, shape.threads, groups, steps, *shared)
 
     sizes = (kernels.full, kernels.half)
-    wide, narrow = (_row(*forms) for forms in zip(*((form(s, s.wide), form(s, s.narrow)) for s in sizes), strict=True))
-    return _row(wide, narrow)
+    rows = zip(*((form(schedule, shape) for _, shape in schedule.forms) for schedule in sizes), strict=True)
+    return _row(*(_row(*row) for row in rows))
 
 
 @dataclass(slots=True)

@@ -16,8 +16,6 @@ from rnncc.ir.target import GPUS, REGISTERS, Target
 
 MOST_BLOCKS = 16  # of a cluster
 _PIECE_BYTES = 16
-# Thread blocks of a multiprocessor at once: what run.h sees to where steps can be shared.
-RESIDENT = 2
 # Bytes that a multiprocessor must have asked for to get all of its share of the bandwidth, and that it gets in a cycle.
 _IN_FLIGHT, _BYTES_A_CYCLE = 40_960, 18
 # Instructions of a warp: of a part, of a number of its map in each warp's, of 16 bytes that a lane brings, of a write.
@@ -36,9 +34,9 @@ def scan_schedule(loop: ScanLoop, element_bytes: int) -> ScanSchedule:
     known = _facts(loop, element_bytes)
     narrow = _narrow(known)
     try:
-        return ScanSchedule(loop.family, _wide(known), narrow)
+        return ScanSchedule(loop.family, _wide(known), _tall(known), narrow)
     except Infeasible:  # so many tensors that no part of them fits shared memory
-        return ScanSchedule(loop.family, narrow, narrow)
+        return ScanSchedule(loop.family, narrow, narrow, narrow)
 
 
 def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> ScanPlan:
@@ -46,11 +44,19 @@ def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> ScanPlan:
     element_bytes = 4 if problem.dtype == "fp32" else 2
     schedule, known = scan_schedule(loop, element_bytes), _facts(loop, element_bytes)
     units = problem.units * problem.heads
-    shape = schedule.wide if units * element_bytes % _PIECE_BYTES == 0 else schedule.narrow
-    clusters = -(-problem.columns * units // (32 * shape.vector))
+    channels = problem.columns * units
+    form = "narrow"
+    if units * element_bytes % _PIECE_BYTES == 0:
+        form = "tall" if is_tall(schedule.wide, channels, target.multiprocessors) else "wide"
+    clusters = -(-channels // (32 * dict(schedule.forms)[form].vector))
     most = max(size for size, _ in target.clusters) if loop.map else 1
     step_us = problem.columns * units * (known.read_bytes + known.written_bytes) / (1000 * target.memory_gb_s)
-    return ScanPlan(schedule, scan_blocks(clusters, most, target.multiprocessors), round(step_us, 4))
+    return ScanPlan(schedule, form, scan_blocks(clusters, most, target.multiprocessors), round(step_us, 4))
+
+
+def is_tall(wide: ScanShape, channels: int, multiprocessors: int) -> bool:
+    """Whether the wide form has too few lanes for a GPU. The same rule as in scan/share.h."""
+    return channels < 32 * wide.vector * multiprocessors
 
 
 def scan_blocks(clusters: int, most: int, multiprocessors: int, rounds: int = MOST_BLOCKS) -> int:
@@ -117,21 +123,39 @@ def _kept(loop: ScanLoop) -> int:
 def _wide(facts: _Facts) -> ScanShape:
     """Parts come in pieces of 16 bytes, through shared memory."""
     vectors = tuple(n for n in (1, 2, 4, 8) if n * facts.element_bytes <= 8)
-    return _shape(facts, vectors, (2, 3, 4, 6, 8))
+    return _shape(facts, _Choice(vectors, (2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 6, 8), 2))
+
+
+def _tall(facts: _Facts) -> ScanShape:
+    """The same for few channels: a lane has one, and longer parts, which are shared out less often."""
+    return _shape(facts, _Choice((1,), (4, 8, 16, 32), (4,), (2,), 3))
 
 
 def _narrow(facts: _Facts) -> ScanShape:
     """The next part comes element by element, into registers."""
-    return _shape(facts, (1,), (1,))
+    return _shape(facts, _Choice((1,), (2, 4, 8, 16), (2, 4, 8), (1,), 2))
 
 
-def _shape(facts: _Facts, vectors: tuple[int, ...], depths: tuple[int, ...]) -> ScanShape:
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What a form may be; `resident`: thread blocks of a multiprocessor at once."""
+
+    vectors: tuple[int, ...]
+    steps: tuple[int, ...]
+    warps: tuple[int, ...]
+    depths: tuple[int, ...]
+    resident: int
+
+
+def _shape(facts: _Facts, choice: _Choice) -> ScanShape:
+    """The quickest of them."""
+    resident = choice.resident
     model = Model()
-    vector = model.choice("vector", vectors)
-    steps = model.choice("steps", (2, 4, 8, 16))
-    warps = model.choice("warps", (2, 4, 8) if facts.entries else (2,))
-    depth = model.choice("depth", depths)
-    is_ring = depths != (1,)
+    vector = model.choice("vector", choice.vectors)
+    steps = model.choice("steps", choice.steps)
+    warps = model.choice("warps", choice.warps if facts.entries else (2,))
+    depth = model.choice("depth", choice.depths)
+    is_ring = choice.depths != (1,)
 
     part = 32 * vector * steps * facts.read_bytes  # bytes
     maps = 256 * facts.numbers * vector
@@ -145,14 +169,14 @@ def _shape(facts: _Facts, vectors: tuple[int, ...], depths: tuple[int, ...]) -> 
     least = min(gpu.shared_bytes for gpu in GPUS.values())
     model.require(shared <= least, because="shared memory: of a block, for parts and maps")
     model.require(
-        RESIDENT * (in_loop + MOST_BLOCKS * maps + _BLOCK_BYTES) <= _CLUSTERED_BYTES,
+        resident * (in_loop + MOST_BLOCKS * maps + _BLOCK_BYTES) <= _CLUSTERED_BYTES,
         because="shared memory: of a multiprocessor, for blocks of the largest cluster",
     )
-    registers = lookup(warps, {n: min(255, REGISTERS // (32 * n * RESIDENT) // 8 * 8) for n in (2, 4, 8)})
+    registers = lookup(warps, {n: min(255, REGISTERS // (32 * n * resident) // 8 * 8) for n in (2, 4, 8)})
     # More go to memory and back in every part: worse than anything else, but no reason to have no kernel.
-    spilled = maximum(0, _registers(facts, vector, steps, is_ring) - registers)
+    spilled = maximum(0, _registers(facts, vector, steps, is_ring, resident) - registers)
 
-    together = RESIDENT * warps
+    together = resident * warps
     in_flight = part * together * (depth - 1 if is_ring else 1)
     memory = _SCALE * 32 * (facts.read_bytes + facts.written_bytes) // _BYTES_A_CYCLE
     bandwidth = maximum(memory, ceil_div(memory * _IN_FLIGHT, in_flight))
@@ -171,16 +195,19 @@ def _shape(facts: _Facts, vectors: tuple[int, ...], depths: tuple[int, ...]) -> 
         value(warps),
         value(depth),
         value(registers),
-        RESIDENT,
+        resident,
         value(in_loop),
         value(maps) if facts.entries else 0,
         value(after),
     )
 
 
-def _registers(facts: _Facts, vector: Expression, steps: Expression, is_ring: bool) -> Expression:
+def _registers(facts: _Facts, vector: Expression, steps: Expression, is_ring: bool, resident: int) -> Expression:
     """Of a thread, at most or little less: fitted to 600 kernels as nvcc 13 makes them for sm_90a where it may take
-    255."""
-    addresses = 100 + 6 * (facts.reads + facts.writes)
+    255. Where it may take fewer it holds little but what is kept."""
+    tensors = 6 * (facts.reads + facts.writes)
+    carried = vector * (5 * facts.edges + facts.numbers)
+    if resident > 2:
+        return 70 + tensors + steps * (2 * facts.rows + vector * facts.kept) + carried
     of_step = (facts.kept + 1) // 2 + (1 if is_ring else 2 * facts.reads)
-    return addresses + steps * (2 + 3 * facts.rows + vector * of_step) + vector * (5 * facts.edges + facts.numbers)
+    return 100 + tensors + steps * (2 + 3 * facts.rows + vector * of_step) + carried

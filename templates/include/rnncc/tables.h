@@ -190,9 +190,9 @@ struct ScanForm {
 };
 
 // Of a program without products, for elements of 32 and of 16 bits: `wide` takes tensors whose rows begin at multiples of 16
-// bytes, `narrow` all.
+// bytes, `tall` the same where there are few channels, `narrow` all.
 struct ScanForms {
-  ScanForm wide[2], narrow[2];
+  ScanForm wide[2], tall[2], narrow[2];
 };
 
 // The loop of one segment in one direction.

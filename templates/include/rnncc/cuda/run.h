@@ -294,8 +294,11 @@ class DeviceRuns {
     const rnncc_dtype dtype = runs[0]->scalar();
     const int size = dtype == RNNCC_FLOAT32 ? 0 : 1;
     const std::string file = cell_ + "_" + dtype_name(dtype) + "_scans";
-    ScanRun wide(tables_, info_, scans_->wide[size], true, runs[0]->dims()), narrow(tables_, info_, scans_->narrow[size], false, runs[0]->dims());
-    if (!wide.run(directions, file, name_ + "_wide")) narrow.run(directions, file, name_ + "_narrow");
+    const int64_t channels = int64_t(runs.size()) * first().columns * runs[0]->dims()[tables_.slots[info_.edge_slots[0]].width];
+    const bool tall = is_tall(scans_->wide[size], channels, gpu(device_).multiprocessors);
+    ScanRun pieces(tables_, info_, (tall ? scans_->tall : scans_->wide)[size], true, runs[0]->dims());
+    ScanRun any(tables_, info_, scans_->narrow[size], false, runs[0]->dims());
+    if (!pieces.run(directions, file, name_ + (tall ? "_tall" : "_wide"))) any.run(directions, file, name_ + "_narrow");
     for (DeviceRun* run : runs) run->finish();
   }
 

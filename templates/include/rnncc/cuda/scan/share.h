@@ -13,6 +13,11 @@ inline int64_t scan_shared_bytes(const ScanForm& form, int64_t blocks) {
   return std::max<int64_t>(form.least_shared_bytes, form.shared_bytes + (blocks > 1 ? blocks : 0) * form.peer_bytes);
 }
 
+// Whether the wide form has too few lanes for a GPU. rnncc/stages/schedule/scan.py has the same rule.
+inline bool is_tall(const ScanForm& wide, int64_t channels, int64_t multiprocessors) {
+  return channels < 32 * wide.vector * multiprocessors;
+}
+
 // How many blocks share the steps of a cluster's channels, where `clusters` of them make up a launch: doubled until each
 // multiprocessor has two blocks, as long as half of them would have to go through all steps more than once.
 // rnncc/stages/schedule/scan.py has the same rule.
