@@ -128,7 +128,9 @@ def _wide(facts: _Facts) -> ScanShape:
 
 def _tall(facts: _Facts) -> ScanShape:
     """The same for few channels: a lane has one, and longer parts, which are shared out less often."""
-    return _shape(facts, _Choice((1,), (4, 8, 16, 32), (4,), (2,), 3))
+    # Of what reads and writes much, two thread blocks hold what there is of registers.
+    resident = 3 if facts.reads + facts.writes <= 6 else 2
+    return _shape(facts, _Choice((1,), (4, 8, 16, 32) if facts.entries else (4, 8, 16), (4,), (2,), resident))
 
 
 def _narrow(facts: _Facts) -> ScanShape:
@@ -208,6 +210,6 @@ def _registers(facts: _Facts, vector: Expression, steps: Expression, is_ring: bo
     tensors = 6 * (facts.reads + facts.writes)
     carried = vector * (5 * facts.edges + facts.numbers)
     if resident > 2:
-        return 70 + tensors + steps * (2 * facts.rows + vector * facts.kept) + carried
+        return 96 + tensors + steps * (2 * facts.rows + vector * facts.kept) + carried
     of_step = (facts.kept + 1) // 2 + (1 if is_ring else 2 * facts.reads)
     return 100 + tensors + steps * (2 + 3 * facts.rows + vector * of_step) + carried

@@ -11,7 +11,7 @@
 // does.
 #pragma once
 
-#include "lanes.cuh"
+#include "source.cuh"
 
 namespace rnncc {
 

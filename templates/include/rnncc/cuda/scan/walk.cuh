@@ -2,7 +2,7 @@
 // comes STEPS steps ahead.
 #pragma once
 
-#include "lanes.cuh"
+#include "source.cuh"
 
 namespace rnncc {
 
