@@ -130,7 +130,7 @@ def _tall(facts: _Facts) -> ScanShape:
     """The same for few channels: a lane has one, and longer parts, which are shared out less often."""
     # What reads and writes much holds what there is of registers.
     if facts.reads + facts.writes > 6:
-        return _shape(facts, _Choice((1,), (2, 4, 8), (4,), (2,), 2))
+        return _shape(facts, _Choice((1,), (2, 4), (4,), (2,), 2))
     return _shape(facts, _Choice((1,), (4, 8, 16, 32) if facts.entries else (4, 8, 16), (4,), (2,), 3))
 
 
