@@ -21,7 +21,12 @@ from rnncc.stages.render import render
 def plan_of(name: str) -> KernelPlan:
     """The kernel plan of a shipped cell."""
     path = cells_dir() / f"{name}.rnn"
-    cell, _ = check(parse(Source(str(path), path.read_text(encoding="utf-8")))[0])
+    return lowered(Source(str(path), path.read_text(encoding="utf-8")))
+
+
+def lowered(source: Source) -> KernelPlan:
+    """The kernel plan of a text's first cell."""
+    cell, _ = check(parse(source)[0])
     masked = mask(cell)
     return lower(cell, differentiate(cell), masked, differentiate(masked))
 

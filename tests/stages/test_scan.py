@@ -19,11 +19,12 @@ from rnncc.ir.target import GPUS
 from rnncc.paths import shipped_cells
 from rnncc.read import read_source
 from rnncc.reference import Interpreter
+from rnncc.source import Source
 from rnncc.stages.classify import classify
 from rnncc.stages.render import render
 from rnncc.stages.schedule import plan_scan
 from rnncc.stages.schedule.scan import scan_blocks
-from tests.cuda.sources import plan_of
+from tests.cuda.sources import lowered, plan_of
 
 # Forward; every backward of them is a scan.
 SCANS = ("hgrn", "lru", "mingru", "mingru_log", "minlstm", "minlstm_log", "qrnn", "rglru", "tgru", "tlstm", "trnn")
@@ -105,6 +106,16 @@ def test_the_map_of_a_step_is_the_step(cell: str, plans: dict[str, KernelPlan]) 
         assert set(loop.kept) <= {statement.target for statement in loop.map.statements}
 
 
+@pytest.mark.parametrize("new", ["h[t-1] + (u - h[t-1])", "0*h[t-1] + u", "u*tanh(h[t-1] - h[t-1]) + u"])
+def test_a_map_reads_no_carry_that_cancels(new: str) -> None:
+    plan = lowered(Source("<cancels>", f"cell Cancels\nstate h\nu = W@x\nh[t] = {new}\n"))
+    loop = plan.loops[0].scan_forward
+    assert isinstance(loop, ScanLoop)
+    carries, u = {"h__1": torch.full((8,), 5.0)}, torch.linspace(-1, 1, 8)
+    (own,), (expected,) = (evaluate(loop, carries, {loop.reads[0].name: u}, mapped) for mapped in (True, False))
+    torch.testing.assert_close(own, expected)
+
+
 def shapes(plan: KernelPlan) -> list[tuple[int, str, ScanShape]]:
     return [
         (element_bytes, form, shape)
@@ -112,6 +123,14 @@ def shapes(plan: KernelPlan) -> list[tuple[int, str, ScanShape]]:
         for element_bytes, schedule in ((4, kernels.full), (2, kernels.half))
         for form, shape in schedule.forms
     ]
+
+
+def test_a_loop_that_reads_nothing_has_layouts() -> None:
+    text = "cell Alone\nstate h\nparam v: vector = uniform(-1, 1)\nu = W@x\nh[t] = v*h[t-1] + v\ny = h[t]*u\n"
+    plan = lowered(Source("<alone>", text))
+    loop = plan.loops[0].scan_forward
+    assert isinstance(loop, ScanLoop) and loop.reads == ()
+    assert {shape.shared_bytes for _, form, shape in shapes(plan) if form == "wide"} != {0}
 
 
 def test_layouts_keep_to_their_limits(plans: dict[str, KernelPlan]) -> None:

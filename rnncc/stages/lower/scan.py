@@ -68,8 +68,8 @@ def _loop(parts: Parts) -> ScanLoop:
 
 def _kept(affine: AffineMap, statements: tuple[FusedStatement, ...]) -> tuple[str, ...]:
     """What both the map of a step and its run need, and takes long."""
-    own = {statement.target for statement in statements}
-    found = [s.target for s in affine.statements if s.target in own and not _is_cheap(s.expr)]
+    own = set(statements)
+    found = [s.target for s in affine.statements if s in own and not _is_cheap(s.expr)]
     return tuple(found) if len(found) <= MOST_KEPT else ()
 
 
@@ -104,7 +104,8 @@ class _Mapper:
         if form is None:
             return None
         if not form.slopes:
-            self.made.append(statement)
+            # Not the statement's own text: carries may be in it that cancel.
+            self.made.append(FusedStatement(statement.target, form.offset, statement.line))
             return free(statement.target)
         slopes = tuple(
             (edge, self._name(f"{statement.target}__slope_{index}", slope, statement.line))
@@ -130,7 +131,7 @@ class _Mapper:
                 if len(affine) < len(forms):
                     return None
                 if not any(form.slopes for form in affine):
-                    return Affine((), expr, 0)
+                    return Affine((), Apply(operator, tuple(form.offset for form in affine)), 0)
                 return linear(operator, affine)
             case _:
                 assert_never(expr)

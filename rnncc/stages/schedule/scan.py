@@ -4,6 +4,7 @@ and GPUs. By these goes the number of thread blocks alone, at run time, so limit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rnncc.constrint import Expression, Infeasible, Model, ceil_div, lookup, maximum
@@ -33,10 +34,14 @@ def scan_schedule(loop: ScanLoop, element_bytes: int) -> ScanSchedule:
     """The kernels for streams of elements of so many bytes."""
     known = _facts(loop, element_bytes)
     narrow = _narrow(known)
-    try:
-        return ScanSchedule(loop.family, _wide(known), _tall(known), narrow)
-    except Infeasible:  # so many tensors that no part of them fits shared memory
-        return ScanSchedule(loop.family, narrow, narrow, narrow)
+
+    def in_pieces(form: Callable[[_Facts], ScanShape]) -> ScanShape:
+        try:
+            return form(known)
+        except Infeasible:  # so many tensors that no part of them fits shared memory
+            return narrow
+
+    return ScanSchedule(loop.family, in_pieces(_wide), in_pieces(_tall), narrow)
 
 
 def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> ScanPlan:
@@ -128,9 +133,9 @@ def _wide(facts: _Facts) -> ScanShape:
 
 def _tall(facts: _Facts) -> ScanShape:
     """The same for few channels: a lane has one, and longer parts, which are shared out less often."""
-    # What reads and writes much holds what there is of registers.
+    # What reads and writes much holds what there is of registers: the shortest parts that are whole rows.
     if facts.reads + facts.writes > 6:
-        return _shape(facts, _Choice((1,), (2, 4), (4,), (2,), 2))
+        return _shape(facts, _Choice((1,), (_PIECE_BYTES // facts.element_bytes,), (4,), (2,), 2))
     return _shape(facts, _Choice((1,), (4, 8, 16, 32) if facts.entries else (4, 8, 16), (4,), (2,), 3))
 
 
@@ -180,7 +185,8 @@ def _shape(facts: _Facts, choice: _Choice) -> ScanShape:
     spilled = maximum(0, _registers(facts, vector, steps, is_ring, resident) - registers)
 
     together = resident * warps
-    in_flight = part * together * (depth - 1 if is_ring else 1)
+    # A loop may read nothing.
+    in_flight = 32 * vector * steps * max(facts.read_bytes, 1) * together * (depth - 1 if is_ring else 1)
     memory = _SCALE * 32 * (facts.read_bytes + facts.written_bytes) // _BYTES_A_CYCLE
     bandwidth = maximum(memory, ceil_div(memory * _IN_FLIGHT, in_flight))
     of_part = _OF_PART + _OF_NUMBER * facts.numbers * vector * warps
