@@ -285,11 +285,7 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
     bool told[S::VEC];
     copy(carry, before);
 #pragma unroll
-    for (int j = 0; j < S::VEC; ++j) {
-      told[j] = true;
-#pragma unroll
-      for (int e = 0; e < N; ++e) told[j] &= fabsf(carry[j][e]) < INFINITY;
-    }
+    for (int j = 0; j < S::VEC; ++j) told[j] = true;
     if (blocks > 1) {
       Map own_before[S::VEC];
       exchange.send_joined(parity, own_before);
@@ -309,9 +305,15 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
     }
     bool all_told = true;
 #pragma unroll
-    for (int j = 0; j < S::VEC; ++j) all_told &= told[j];
-    // All warps of the cluster have read the same maps: they agree.
-    const bool in_turns = __any_sync(~0u, !all_told);
+    for (int j = 0; j < S::VEC; ++j) {
+      // Every map has slopes on the diagonal, so a carry that was not finite between slices is not so here.
+#pragma unroll
+      for (int e = 0; e < N; ++e) told[j] &= fabsf(carry[j][e]) < INFINITY;
+      all_told &= told[j];
+    }
+    // All warps of the cluster have read the same maps: they agree. Lanes beyond the last channel read zeros, of which steps
+    // may make anything.
+    const bool in_turns = __any_sync(~0u, lane.valid && !all_told);
     typename L::Places places = lane.places(own, first);
     const auto run = [&](auto inner) {
 #pragma unroll
@@ -341,6 +343,7 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
         for (int e = 0; e < N; ++e) carry[j][e] = told[j] ? carry[j][e] : before[j][e];
     }
   }
+  source.end();
   if (slice == 0) lane.last(own, carry);
   if constexpr (Step::TOTALS > 0) {
     float* const totals = reinterpret_cast<float*>(shared) + threadIdx.x % 32;

@@ -75,6 +75,7 @@ struct RegisterSource {
     rows.advance();
     fetch(own, lane, first + stride);
   }
+  RNNCC_DEVICE void end() const {}
   RNNCC_DEVICE void read(int s, int r, float (&values)[L::VEC]) const {
     if (has(L::FLOATS, r))
       now[s].real[r].get(values);
@@ -153,6 +154,8 @@ struct RingSource {
     place = ring + part * PART_BYTES;
     part = part + 1 == DEPTH ? 0 : part + 1;
   }
+  // After the last part: nothing is on its way to memory that others may use now.
+  RNNCC_DEVICE void end() const { asm volatile("cp.async.wait_all;" ::: "memory"); }
   RNNCC_DEVICE void read(int s, int r, float (&values)[L::VEC]) const {
     const char* const at = place + STEPS * ROW * before(r) + (s * ROW + threadIdx.x % 32 * L::VEC) * element_bytes(r);
     if (has(L::FLOATS, r))

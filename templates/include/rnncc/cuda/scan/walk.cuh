@@ -39,6 +39,7 @@ RNNCC_DEVICE void walk(const ScanCall<typename S::Step>& call, const ScanTensors
     else
       part(Constant<false>());
   }
+  source.end();
   lane.last(own, carry);
   lane.put_totals(call, own, 0, total);
 }
