@@ -14,11 +14,12 @@ from rnncc.stages.render.step import StepText, inference_writes, step_text
 @dataclass(frozen=True, slots=True)
 class StepsText:
     """What the template of a cell's steps prints: of its loops that have one product, or none; `base` says what a step
-    is."""
+    is, `fast` which elementwise functions it takes (fused/fast.cuh)."""
 
     source: str
     kind: str
     base: str
+    fast: str
     steps: tuple[StepText, ...]
 
 
@@ -42,7 +43,7 @@ class FusedKernelText:
 def steps_text(plan: KernelPlan) -> StepsText:
     """The steps of every fused program of a cell."""
     steps = tuple(_step(plan, program, loop) for program, loop in fused_programs(plan))
-    return StepsText(plan.source, "one product", "fused/step.cuh", steps)
+    return StepsText(plan.source, "one product", "fused/step.cuh", "Fast", steps)
 
 
 def _step(plan: KernelPlan, program: str, loop: FusedLoop) -> StepText:

@@ -41,7 +41,7 @@ class ScanFileText:
 def scan_steps_text(plan: KernelPlan) -> StepsText:
     """The steps of every program without products of a cell."""
     steps = tuple(scan_text(f"{program}_step", loop, plan.source) for program, loop in scan_programs(plan))
-    return StepsText(plan.source, "no product", "scan/lanes.cuh", steps)
+    return StepsText(plan.source, "no product", "scan/lanes.cuh", "FastScan", steps)
 
 
 def scan_file_text(
