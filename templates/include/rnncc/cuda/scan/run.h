@@ -68,9 +68,9 @@ class ScanRun : LoopParameter {
     const int64_t units = dim(tables_.slots[info_.edge_slots[0]].width), bytes = dtype_bytes(tensors.scalar());
     if (wide_ && units * bytes % 16 != 0) return false;
     const int64_t groups = call.columns * (units / form_.vector), clusters = ceil_divide(groups, int64_t(form_.groups));
-    // A kernel counts steps with an int, and its last tile may reach beyond them.
-    if (call.steps > INT32_MAX / 2 || call.columns * units > UINT32_MAX)
-      fail(name + " takes at most 1073741823 steps, and 4294967295 units of all batch columns together");
+    // A kernel counts steps with an int, and its last tile may reach beyond them; and columns, which may have one unit.
+    if (call.steps > INT32_MAX / 2 || call.columns * units > INT32_MAX)
+      fail(name + " takes at most 1073741823 steps, and 2147483647 units of all batch columns together");
     *take<ScanHeader>(1) = {int32_t(call.steps), int32_t(call.columns), int32_t(units), 0};
     take_constants(call);
     const ScanLoaded& loaded = loaded_scan(form_, file, name, device);
