@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+AnyCase = TypeVar("AnyCase", bound="DataclassInstance")
 
 PASSES = ("fw", "fw+bw")
 # Who runs a case: our kernels for the size, our kernels for every size, and what users have otherwise.
@@ -133,15 +138,20 @@ def both(who: str, cell: str, units: int, heads: int, columns: int, steps: int, 
 
 def case_of(row: dict[str, Any]) -> Case:
     """The case of a row as it was written."""
-    return Case(**{name: row[name] for name in Case.__dataclass_fields__})
+    return read_case(Case, row)
 
 
-def missing(cases: Sequence[Case], rows: Sequence[dict[str, Any]]) -> list[Case]:
+def read_case(kind: type[AnyCase], row: dict[str, Any]) -> AnyCase:
+    """The case of a row, of another benchmark's kind."""
+    return kind(**{field.name: row[field.name] for field in fields(kind)})
+
+
+def missing(cases: Sequence[AnyCase], rows: Sequence[dict[str, Any]]) -> list[AnyCase]:
     """The cases that no row is of yet."""
-    done = {case_of(row) for row in rows}
+    done = {read_case(type(case), row) for case in cases[:1] for row in rows}
     return [case for case in cases if case not in done]
 
 
-def row_of(case: Case, **measured: Any) -> dict[str, Any]:
+def row_of(case: DataclassInstance, **measured: Any) -> dict[str, Any]:
     """A row: the case, and what was measured of it."""
     return asdict(case) | measured

@@ -1,0 +1,151 @@
+"""Recurrences without a recurrent matrix on a GPU, side by side in one run: our ops on gate pre-activations in both
+layouts, accelerated-scan (warp, scalar), flash-linear-attention's hgrn (recurrent, chunk), torch's associative_scan,
+the log-space minGRU (eager, compiled), and the eager loop.
+
+    python benchmarks/gpu_scan.py [--quick] [--only WORDS] [--out FILE] [--plot PNG]
+    python benchmarks/gpu_scan.py --show FILE [--plot PNG]
+    python benchmarks/gpu_scan.py --cs179 [--out FILE]
+
+WORDS, separated by commas, choose axes (targets, steps, cells), parties (`rnncc tbd`, `fla chunk`, fla, ...) and cells.
+Times are medians of CUDA events: `call` with the GPU waiting for the host, `queued` back to back. `of copy` is what the
+pass must read and write (every pre-activation and gradient once, states once as the output) over the time, as a part of
+what a copy of 1 GiB on the same device reaches in the same run. Everyone has its own layout: ours [T, B, D] or
+[B, T, D], accelerated-scan [B, D, T], the others [B, T, D]; no transposes are counted. accelerated-scan starts at 0 and
+FLA's chunk gives no gradient of a start; ours has both. torch's scan runs forward alone: gradients through pairs are
+silently wrong or take T x T numbers. A peer that is not installed is a row that says so.
+
+Rows are written as soon as they are measured, and a run that is started again goes on where it stopped. --cs179 is
+another comparison: see scan_cs179.py; it also runs without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import scan_cs179
+import torch
+from gpu_calls import DTYPES
+from gpu_cases import missing, read_case, row_of
+from gpu_dense import Results, obstacle
+from measure import Function, environment, gpu_ms
+from scan_calls import INSTALLED, Loop, Tensors, peer, peer_call
+from scan_cases import LOG_SPACE, OURS, PEERS, ScanCase, select
+from scan_cells import module_of, traffic
+from scan_table import plot, table
+
+from rnncc.diagnostics import RnnccError
+
+COPY_BYTES = 2**30
+# One call queues thousands of kernels, or many that each take long: the queue is full anyhow.
+SLOW = ("eager loop", "log eager", "torch scan")
+
+
+def copy_gb_s() -> float:
+    """What a copy on the device reads and writes, GB/s."""
+    source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    _, time = gpu_ms(lambda: target.copy_(source), 15, 10)
+    assert time is not None
+    return 2 * COPY_BYTES / time / 1e6
+
+
+def function_of(case: ScanCase, device: str = "cuda") -> Function:
+    """What runs a case."""
+    dtype = DTYPES[case.dtype]
+    if case.who in (*PEERS, *LOG_SPACE):
+        return peer_call(case.who, case.columns, case.steps, case.channels, dtype, device, case.run)
+    tensors = Tensors(
+        case.cell, case.columns, case.steps, case.channels, dtype=dtype, device=device,
+        trained=case.run == "fw+bw", batch_first=case.who == "rnncc btd",
+    )  # fmt: skip
+    forward = tensors.by_op if case.who in OURS else Loop(tensors, compiled=False)
+    return tensors.timed(forward, case.run)
+
+
+def absent(who: str) -> str:
+    """Why a peer cannot be called at all, or nothing."""
+    if who not in INSTALLED:
+        return ""
+    try:
+        peer(who)
+    except Exception as error:  # importing builds or loads kernels, and may raise anything: the row says what
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return ""
+
+
+def measure(case: ScanCase, copy: float, quick: bool) -> dict[str, Any]:
+    """A case's row; `missing` instead of times where the peer is, `error` where the case cannot run. Raises
+    RuntimeError where nothing else can run any more either."""
+    if why := absent(case.who):
+        return row_of(case, missing=why)
+    slow = case.who in SLOW
+    repeats = 3 if slow or quick else 15
+    try:
+        call, queued = gpu_ms(function_of(case), repeats, 0 if slow else 10)
+    except Exception as error:  # a peer's own or torch's, of whatever kind: the row says which
+        torch.cuda.synchronize()
+        return row_of(case, error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    numbers = traffic(case.cell).of(case.run)
+    return row_of(case, call_ms=call, queued_ms=queued, repeats=repeats, numbers=numbers, copy_gb_s=copy)
+
+
+def run(cases: Sequence[ScanCase], results: Results, quick: bool) -> None:
+    """Measure what the file does not have yet. Raises RnnccError where something cannot be built."""
+    left = missing(cases, results.rows)
+    if not left:
+        return
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(module_of, dict.fromkeys(case.cell for case in left)))
+    copy = copy_gb_s()
+    print(f"a copy: {copy:.0f} GB/s; {len(left)} cases", flush=True)
+    for case in left:
+        row = measure(case, copy, quick)
+        results.add(row)
+        said = row.get("missing") or row.get("error") or f"{row['call_ms']:.4f} ms"
+        size = f"B={case.columns} T={case.steps} D={case.channels}"
+        print(f"{case.who} {case.cell} {size} {case.dtype} {case.run}: {said}", flush=True)
+        torch.cuda.empty_cache()
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure or read, print the table, draw the plot. 1 where nothing can be measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer cases and repeats: some minutes")
+    parser.add_argument("--only", default="", help="axes, parties and cells, separated by commas")
+    parser.add_argument("--out", type=Path, help="where rows go; default gpu_scan.json, with --cs179 nowhere")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="print the table of a file, and measure nothing")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw it too (needs matplotlib)")
+    parser.add_argument("--commit", default="", help="what to call this version where git does not know")
+    parser.add_argument("--cs179", action="store_true", help="the CS179 comparison instead")
+    arguments = parser.parse_args(words)
+    try:
+        if arguments.cs179:
+            return scan_cs179.run(arguments.out, arguments.quick, arguments.commit)
+        cases = select([word for word in arguments.only.split(",") if word], arguments.quick)
+        if arguments.show:
+            rows = json.loads(arguments.show.read_text())["results"]
+        else:
+            if why := obstacle():
+                raise ValueError(why)
+            torch.backends.cuda.matmul.allow_tf32 = False
+            results = Results(arguments.out or Path("gpu_scan.json"), environment(arguments.commit))
+            run(cases, results, arguments.quick)
+            rows = [row for row in results.rows if read_case(ScanCase, row) in set(cases)]
+    except (OSError, ValueError, RuntimeError, RnnccError) as error:
+        print(f"gpu_scan: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(table(rows)))
+    if arguments.plot:
+        plot(rows, arguments.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Calls of the ops of cells without a recurrent matrix: whatever sizes, layouts of the streams, and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from math import inf, isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import rnncc
+from rnncc.compiler import front
+from rnncc.paths import locate
+from rnncc.read import read_source
+from rnncc.verify import BOUNDS, relative_error
+from tests.cuda import harness
+from tests.cuda.harness import Call
+
+# LRU's output is a product of its states, which its op leaves to the layer: its loop alone.
+LRU = """cell LRULoop
+state p, q
+param nu: vector = uniform(-6.9, -2.3), th: vector = uniform(-3, 1.8), gam: vector = uniform(-3, -0.8)
+u, w = W@x
+p[t] = exp(-exp(nu))*(cos(exp(th))*p[t-1] - sin(exp(th))*q[t-1]) + exp(gam)*u
+q[t] = exp(-exp(nu))*(sin(exp(th))*p[t-1] + cos(exp(th))*q[t-1]) + exp(gam)*w
+"""
+AFFINE = (
+    "hgrn", "lru", "mingru", "mingru_log", "minlstm", "minlstm_log", "qrnn", "rglru", "tgru", "tlstm", "trnn",
+)  # fmt: skip
+ELEMENTWISE = ("brc", "indrnn", "layernormindrnn", "paragru", "paralstm", "sru", "unicornn")
+CELLS = (*AFFINE, *ELEMENTWISE, "rwkv4")  # rwkv4: a clamp, and two affine loops stacked on it
+
+Values = dict[str, Tensor]
+Fill = Callable[[Tensor], Tensor]
+Layout = tuple[Callable[[int, int, int], Sequence[int]], Callable[[Tensor, int, int, int], Tensor]]
+# By name: the shape of a stream's memory for (steps, columns, width), and the stream [T, B, width] as a view of it.
+LAYOUTS: dict[str, Layout] = {
+    "steps first": (lambda t, b, w: (t, b, w), lambda base, t, b, w: base),
+    "batch first": (lambda t, b, w: (b, t, w), lambda base, t, b, w: base.transpose(0, 1)),
+    "wider rows": (lambda t, b, w: (t, b, w + 5), lambda base, t, b, w: base[..., 3 : w + 3]),
+    "misaligned": (lambda t, b, w: (t * b * w + 1,), lambda base, t, b, w: base[1:].view(t, b, w)),
+    "misaligned, batch first": (
+        lambda t, b, w: (t * b * w + 1,), lambda base, t, b, w: base[1:].view(b, t, w).transpose(0, 1)
+    ),
+    "every third step": (lambda t, b, w: (3 * t, b, w), lambda base, t, b, w: base[1::3]),
+    "one column for all": (lambda t, b, w: (t, 1, w), lambda base, t, b, w: base.expand(t, b, w)),
+}  # fmt: skip
+
+
+@cache
+def package(name: str) -> tuple[Any, Any]:
+    """A cell's layer and op."""
+    if name == "lru":
+        module, cell = rnncc.compile(LRU), "LRULoop"
+    else:
+        ((found, _), *_) = front(read_source(locate(name)))
+        module, cell = rnncc.load(name), found.name
+    return getattr(module, cell), getattr(module, cell.lower())
+
+
+def draw_scan(
+    name: str,
+    steps: int,
+    columns: int,
+    units: int,
+    dtype: torch.dtype,
+    *,
+    layout: str = "steps first",
+    fill: Fill = lambda values: values,
+    state_dtype: torch.dtype | None = None,
+    seed: int = 0,
+    **keywords: Any,
+) -> Call:
+    """A call with normal pre-activations, passed through `fill`, and normal states of either sign; parameters as they
+    are initialised. `streams` of the call are the memory that its op views."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int, of: torch.dtype = dtype) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float32).to(harness.DEVICE, of)
+
+    layer_class, op = package(name)
+    spec, sizes = layer_class.spec, {"I": units, "H": units, "num_heads": 1}
+    memory, view = LAYOUTS[layout]
+    given = [stream for loop in spec.segments for stream in loop.streams if not stream.is_sequence]
+    widths = [stream.width(sizes) for stream in given]
+    streams = tuple(fill(normal(*memory(steps, columns, width))) for width in widths)
+    states = tuple(normal(columns, s.width(sizes), of=state_dtype or dtype) for s in spec.visible_states())
+    if name == "rwkv4":
+        # The sum of weights that divides its output.
+        states = (states[0], states[1].abs(), states[2])
+    masked = bool({"lengths", "reset"} & keywords.keys())
+    # Where streams are not wide they do not say how many inputs there are.
+    keywords |= {"hidden_size": units, "input_size": units}
+
+    def viewed(memories: Sequence[Tensor], *rest: Any, **options: Any) -> Any:
+        own = [view(base, steps, columns, width) for base, width in zip(memories, widths, strict=True)]
+        return op(own, *rest, **options)
+
+    cotangents = (normal(steps, columns, units), *(normal(*state.shape, of=state.dtype) for state in states))
+    weights = tuple(weight.to(harness.DEVICE, dtype) for weight in _weights(layer_class, units, masked, seed))
+    return Call(viewed, streams, weights, states, cotangents, 1, keywords)
+
+
+def _weights(layer_class: Any, units: int, masked: bool, seed: int) -> list[Tensor]:
+    """What the loops read at every step, each once: parameters, and what the layer makes of parameters alone."""
+    spec, sizes = layer_class.spec, {"I": units, "H": units, "num_heads": 1}
+    torch.manual_seed(seed)
+    layer = layer_class(units, units)
+    parameters = {p.attribute: getattr(layer, f"{p.attribute}_l0").detach() for p in spec.parameters}
+    values: dict[str, Tensor] = {}
+    constants = {c.name: float(c.value) for c in spec.constants if not c.shaping}
+    spec.prologue(values, parameters, constants, sizes)
+    loops = [loop.masked if masked else loop.plain for loop in spec.segments]
+    weights = {weight.name: weight for loop in loops for weight in loop.weights}
+    return [parameters[w.attribute] if w.attribute else values[w.name] for w in weights.values()]
+
+
+def assert_as(found: Values, expected: Values, bound: float, eager: Callable[[], Values] | None = None) -> None:
+    """Each within a relative error: the bound, or where that does not do twice the error of the eager loop in the same
+    dtype, as `rnncc verify` has it. What is not finite is so in both, and of outputs the same."""
+    errors = _errors(found, expected)
+    missed = [name for name, error in errors.items() if not error <= bound]
+    excuses = _errors(eager(), expected) if eager and missed else {}
+    allowed = {name: max(bound, 2 * excuses.get(name, 0.0)) for name in missed}
+    assert {name: f"{errors[name]:.1e}" for name in missed if not errors[name] <= allowed[name]} == {}
+    for name, value in expected.items():
+        ours, exact = found[name].double(), value.double()
+        assert torch.equal(ours.isfinite(), exact.isfinite()), f"{name}: other values are finite"
+        if not name.startswith("d_"):
+            rest = ~exact.isfinite()
+            assert torch.equal(ours[rest].nan_to_num(7), exact[rest].nan_to_num(7)), f"{name}: other infinities"
+
+
+def _errors(found: Values, expected: Values) -> dict[str, float]:
+    """By name, of what is finite in `expected`. Infinite where there is no number."""
+    errors = {}
+    for name, exact in expected.items():
+        finite = exact.isfinite()
+        error = relative_error(found[name][finite], exact[finite])
+        errors[name] = error if isfinite(error) else inf
+    return errors
+
+
+def assert_true(call: Call, dtype: torch.dtype) -> None:
+    """Everything that a call gives is the float64 reference's, within the bound of `rnncc verify`."""
+    eager = replace(call, keywords={**(call.keywords or {}), "backend": "reference"})
+    assert_as(call.run(), call.exact().run(), BOUNDS[dtype], eager.run)
