@@ -215,6 +215,20 @@ def test_ways_of_calling(cell: str, dtype: torch.dtype, steps: int, columns: int
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["steps first", "batch first"])
+@pytest.mark.parametrize("cell", ["mingru", "minlstm", "hgrn"])
+def test_one_launch_and_no_copies(cell: str, layout: str) -> None:
+    call = draw_scan(cell, 64, 4, 128, torch.bfloat16, layout=layout)
+    with torch.no_grad():
+        call.values()
+        (forward,) = launches_of(call.values)
+    assert forward.startswith(f"{cell}_0_")
+    leaves = call.leaves()
+    gradients = [name for name in launches_of(lambda: leaves.gradients(leaves.values())) if cell in name]
+    assert len(gradients) == 2
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES.values())
 @pytest.mark.parametrize("cell", ["mingru", "qrnn", "lru", "sru", "rwkv4"])
