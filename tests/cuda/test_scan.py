@@ -18,7 +18,7 @@ from rnncc.stages.classify import classify
 from rnncc.verify import BOUNDS, relative_error, verify
 from tests import shipped
 from tests.cuda import harness
-from tests.cuda.harness import DTYPES, Call
+from tests.cuda.harness import DTYPES, Call, launches_of
 from tests.cuda.scans import AFFINE, CELLS, ELEMENTWISE, LAYOUTS, assert_as, assert_true, draw_scan, package
 from tests.cuda.test_calls import assert_same, in_a_graph, on_side_stream
 
