@@ -80,6 +80,23 @@ def test_everyone_computes_the_same(scan: Any) -> None:
         assert torch.allclose(calls.Loop(given, compiled=False)(), given.by_op(), rtol=1e-9), cell
 
 
+def test_a_peer_that_was_installed_since_is_measured(
+    scan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = scan.select(["targets", "accelerated"], quick=True)[0]
+    results = scan.Results(tmp_path / "rows.json", {"gpu": "none"})
+    results.rows = [scan.row_of(case, missing="no such module")]
+    monkeypatch.setattr(scan, "module_of", lambda cell: None)
+    monkeypatch.setattr(scan, "copy_gb_s", lambda: 1.0)
+    monkeypatch.setattr(scan, "measure", lambda case, *_: scan.row_of(case, call_ms=1.0))
+    monkeypatch.setattr(scan, "absent", lambda who: "still none")
+    scan.run([case], results, quick=True)
+    assert results.rows[0]["missing"] == "no such module"
+    monkeypatch.setattr(scan, "absent", lambda who: "")
+    scan.run([case], results, quick=True)
+    assert results.rows == [scan.row_of(case, call_ms=1.0)]
+
+
 def test_the_table_compares(scan: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = scan.Results(tmp_path / "rows.json", {"gpu": "none"})
     cases = scan.select(["targets", "steps", "mingru", "affine", "mingru_log"], quick=False)

@@ -38,10 +38,19 @@ class AffineMap:
 
 
 @dataclass(frozen=True, slots=True)
+class Tangent:
+    """How the new carries of a walk change with those before: `matrix[i][j]` is d next[i] / d carry[j], over the step's
+    own statements and these. None: they do not."""
+
+    statements: tuple[FusedStatement, ...]
+    matrix: tuple[tuple[Expr | None, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ScanLoop:
     """One direction of a loop. `edges` are the carries; `totals` are values that are only summed over all steps;
     `map` is None where a step is no affine map of the carries, or one of too many; `kept` are values free of carries
-    that are worked out once for the map of a step and for its run."""
+    that are worked out once for the map of a step and for its run; `tangent` is a walk's, where it is known."""
 
     reads: tuple[FusedRead, ...]
     rows: tuple[FusedRow, ...]
@@ -53,6 +62,7 @@ class ScanLoop:
     totals: tuple[str, ...]
     map: AffineMap | None
     kept: tuple[str, ...]
+    tangent: Tangent | None = None
 
     @property
     def family(self) -> str:

@@ -116,6 +116,32 @@ def test_a_map_reads_no_carry_that_cancels(new: str) -> None:
     torch.testing.assert_close(own, expected)
 
 
+@pytest.mark.parametrize("cell", [*WALKS, "rwkv4"])
+def test_the_tangent_of_a_walk_is_the_derivative_of_its_step(cell: str, plans: dict[str, KernelPlan]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    walks = [(program, loop) for program, loop in scan_programs(plans[cell]) if loop.map is None]
+    assert walks
+    for program, loop in walks:
+        assert loop.tangent, program
+        named = [item.name for group in (loop.reads, loop.vectors) for item in group]
+        given = {name: torch.randn(64, generator=generator, dtype=torch.float64) for name in named}
+        given |= {row.name: (torch.randn(64, generator=generator) > 0).double() for row in loop.rows}
+        given |= {name: torch.rand(64, generator=generator, dtype=torch.float64) for name in loop.constants}
+        carries = {e.name: torch.randn(64, generator=generator, dtype=torch.float64) for e in loop.edges}
+        leaves = {name: value.requires_grad_() for name, value in carries.items()}
+        following = evaluate(loop, leaves, given, mapped=False)
+        machine = Interpreter({}, {}, 1, following[0])
+        known = given | leaves
+        for statement in (*loop.statements, *loop.tangent.statements):
+            known[statement.target] = machine.expression(statement.expr, known.__getitem__)
+        for new, row in zip(following, loop.tangent.matrix, strict=True):
+            exact = torch.autograd.grad(new.sum(), list(leaves.values()), allow_unused=True, retain_graph=True)
+            for derivative, entry in zip(exact, row, strict=True):
+                own = machine.expression(entry, known.__getitem__) if entry else torch.zeros(64)
+                wanted = torch.zeros(64) if derivative is None else derivative
+                torch.testing.assert_close(own.detach().expand(64).double(), wanted.double(), atol=1e-12, rtol=1e-12)
+
+
 def shapes(plan: KernelPlan) -> list[tuple[int, str, ScanShape]]:
     return [
         (element_bytes, form, shape)

@@ -47,7 +47,9 @@ def _notation(name: str, symbols: Symbols, values: set[str], *, multiplies: bool
         if rest == name or rest not in values:
             continue
         if multiplies or not kind.is_matrix:
-            own = "" if rest in symbols.inputs else f"; '{family}_{rest}' is the one of the equation of '{rest}'"
+            given = (symbols.inputs, symbols.params, symbols.constants, symbols.families)
+            has_equation = rest != "x" and not any(rest in names for names in given)
+            own = f"; '{family}_{rest}' is the one of the equation of '{rest}'" if has_equation else ""
             return f"write '{family}': each equation has its own{own}"
         time = "[t-1]" if rest in symbols.states else ""
         return f"write '{family}@{rest}{time}' for the product"

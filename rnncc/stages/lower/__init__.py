@@ -16,7 +16,7 @@ from rnncc.ir.kernel import KernelPlan, LoopPlan
 from rnncc.stages.lower.fused import fuse
 from rnncc.stages.lower.limits import check_limits
 from rnncc.stages.lower.programs import backward_program, forward_program
-from rnncc.stages.lower.scan import scan
+from rnncc.stages.lower.scan import scan, with_tangent
 from rnncc.stages.lower.shape import unified
 
 __all__ = ["lower"]
@@ -40,4 +40,6 @@ def _loops(cell: Cell, adjoints: Sequence[Adjoint], variant: str) -> Iterator[Lo
     for index, adjoint in enumerate(adjoints):
         values = unified(cell, value_table(cell) | {value.name: value for value in adjoint.values})
         forward, backward = forward_program(cell, values, adjoint), backward_program(cell, values, adjoint)
-        yield LoopPlan(index, variant, forward, backward, fuse(forward), fuse(backward), scan(forward), scan(backward))
+        scan_backward = scan(backward)
+        scan_forward = with_tangent(scan(forward), scan_backward)
+        yield LoopPlan(index, variant, forward, backward, fuse(forward), fuse(backward), scan_forward, scan_backward)

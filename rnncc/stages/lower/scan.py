@@ -6,13 +6,14 @@ statements of their own, so that they do not grow with the text.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import assert_never
 
 from rnncc.affine import ONE, ZERO, Affine, free, linear
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.ir.fused import FusedEdge, FusedStatement
 from rnncc.ir.kernel import Program
-from rnncc.ir.scan import AffineMap, ScanLoop
+from rnncc.ir.scan import AffineMap, ScanLoop, Tangent
 from rnncc.stages.lower.parts import Parts, Unfit
 
 # A map of n carries has n² + n numbers, and joining two takes n³ + n² products.
@@ -64,6 +65,33 @@ def _loop(parts: Parts) -> ScanLoop:
         affine,
         kept,
     )
+
+
+def with_tangent(forward: ScanLoop | str, backward: ScanLoop | str) -> ScanLoop | str:
+    """A forward walk with its tangent: what the backward scan multiplies carries by, transposed. It reads saved states
+    where the walk has just made them."""
+    if isinstance(forward, str) or isinstance(backward, str) or forward.map or not backward.map:
+        return forward
+    places = {edge.name: index for index, edge in enumerate(backward.edges)}
+    names = [f"d_{edge.link}__carry" for edge in forward.edges]
+    if places.keys() != set(names):
+        return forward
+    order = [places[name] for name in names]
+    rows = [backward.map.matrix[j] for j in order]
+    matrix = tuple(tuple(row[i] for row in rows) for i in order)
+    made = {statement.target for statement in forward.statements}
+    wanted = {name for row in matrix for entry in row if entry for name in references(entry)}
+    extra: list[FusedStatement] = []
+    for statement in reversed(backward.map.statements):
+        if statement.target in wanted and statement.target not in made:
+            wanted.update(references(statement.expr))
+            extra.append(statement)
+    groups = (forward.reads, forward.rows, forward.vectors, forward.edges)
+    known = made | {item.name for group in groups for item in group} | {*forward.constants}
+    known |= {statement.target for statement in extra}
+    if not wanted <= known:
+        return forward
+    return replace(forward, tangent=Tangent(tuple(reversed(extra)), matrix))
 
 
 def _kept(affine: AffineMap, statements: tuple[FusedStatement, ...]) -> tuple[str, ...]:

@@ -5,8 +5,9 @@
 
 namespace rnncc {
 
-// The number range * SIZE + within, where range is a warp's and 0 <= within < SIZE is known when compiled. Divided by parts:
-// of (8 * (x & 1) + 1) % 16 / 2 nvcc 13.0 loses the / 2, and a quotient known when compiled costs nothing.
+// The number range * SIZE + within, where range is a warp's and 0 <= within < SIZE, which is known when compiled (but for a
+// remainder by what neither divides SIZE nor is divided by it). Divided by parts: of (8 * (x & 1) + 1) % 16 / 2 nvcc 13.0 loses
+// the / 2, and a quotient known when compiled costs nothing.
 template <int SIZE>
 struct Ranged {
   int range, within;
