@@ -16,7 +16,6 @@ Times of FlashRNN stand beside ours as known from elsewhere: they are no part of
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -30,37 +29,14 @@ from gpu_calls import Packages, predicted_us, work_of
 from gpu_cases import Case, case_of, missing, row_of, select
 from gpu_floor import exchanges, floor_us, measure_exchanges
 from gpu_plot import plot
+from gpu_run import Results, obstacle, parser_of
 from gpu_table import table
-from measure import environment, gpu_ms, write
+from measure import environment, gpu_ms
 
 from rnncc.diagnostics import RnnccError
-from rnncc.stages.build.nvcc import nvcc_release
 
 # Loops in torch queue thousands of kernels a call: the queue is full anyhow.
 LOOPS = ("eager", "compiled")
-
-
-class Results:
-    """The rows of a file, and what it says of the machine. Written anew with every row."""
-
-    def __init__(self, path: Path, about: dict[str, Any]) -> None:
-        """Goes on with the file if there is one. Raises ValueError where that was measured on something else."""
-        self.path, self.about = path, about
-        self.rows: list[dict[str, Any]] = []
-        if path.exists():
-            known = json.loads(path.read_text())
-            differing = sorted(key for key in about if known["environment"].get(key) != about[key])
-            if differing:
-                changes = ", ".join(f"{key} {known['environment'].get(key)} -> {about[key]}" for key in differing)
-                raise ValueError(
-                    f"{path} was measured on something else ({changes}): choose another --out, or remove it"
-                )
-            self.rows = known["results"]
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Keep a row."""
-        self.rows.append(row)
-        write(self.path, self.rows, self.about)
 
 
 def measure(case: Case, packages: Packages, floor: float | None, quick: bool) -> dict[str, Any]:
@@ -110,25 +86,9 @@ def run(cases: Sequence[Case], results: Results, quick: bool) -> None:
             torch.cuda.empty_cache()
 
 
-def obstacle() -> str:
-    """Why nothing can be measured here, or nothing."""
-    if not torch.cuda.is_available():
-        return "there is no CUDA device; `--show FILE` prints what was measured on another machine"
-    if nvcc_release() is None:
-        return "there is no nvcc, neither on PATH nor in $CUDA_HOME/bin: kernels cannot be built"
-    return ""
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Measure or read, print the table, draw the plot. 1 where nothing can be measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer cases and repeats: some minutes")
-    parser.add_argument("--only", default="", help="axes, parties and cells, separated by commas")
-    parser.add_argument("--out", type=Path, default=Path("gpu_dense.json"), help="where rows go; default %(default)s")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="print the table of a file, and measure nothing")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw it too (needs matplotlib)")
-    parser.add_argument("--commit", default="", help="what to call this version where git does not know")
-    arguments = parser.parse_args(words)
+    arguments = parser_of(__doc__, Path("gpu_dense.json")).parse_args(words)
     try:
         cases = select([word for word in arguments.only.split(",") if word], arguments.quick)
         if arguments.show:

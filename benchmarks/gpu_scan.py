@@ -14,13 +14,13 @@ what a copy of 1 GiB on the same device reaches in the same run. Everyone has it
 FLA's chunk gives no gradient of a start; ours has both. torch's scan runs forward alone: gradients through pairs are
 silently wrong or take T x T numbers. A peer that is not installed is a row that says so.
 
-Rows are written as soon as they are measured, and a run that is started again goes on where it stopped. --cs179 is
-another comparison: see scan_cs179.py; it also runs without a GPU.
+Rows are written as soon as they are measured, by default to gpu_scan.json, and a run that is started again goes on
+where it stopped. --cs179 is another comparison: see scan_cs179.py; it also runs without a GPU, and writes a file only
+where --out says so.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -33,7 +33,7 @@ import scan_cs179
 import torch
 from gpu_calls import DTYPES
 from gpu_cases import missing, read_case, row_of
-from gpu_dense import Results, obstacle
+from gpu_run import Results, obstacle, parser_of
 from measure import Function, environment, gpu_ms
 from scan_calls import INSTALLED, Loop, Tensors, peer, peer_call
 from scan_cases import LOG_SPACE, OURS, PEERS, ScanCase, select
@@ -118,13 +118,8 @@ def run(cases: Sequence[ScanCase], results: Results, quick: bool) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure or read, print the table, draw the plot. 1 where nothing can be measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer cases and repeats: some minutes")
-    parser.add_argument("--only", default="", help="axes, parties and cells, separated by commas")
-    parser.add_argument("--out", type=Path, help="where rows go; default gpu_scan.json, with --cs179 nowhere")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="print the table of a file, and measure nothing")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw it too (needs matplotlib)")
-    parser.add_argument("--commit", default="", help="what to call this version where git does not know")
+    # The other comparison writes no file unless it is told to.
+    parser = parser_of(__doc__, None)
     parser.add_argument("--cs179", action="store_true", help="the CS179 comparison instead")
     arguments = parser.parse_args(words)
     try:

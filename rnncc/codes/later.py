@@ -56,7 +56,8 @@ LATER = (
         "RNN606",
         "unknown target",
         "The device to build for is not one that rnncc knows: the message lists the known names. `auto`, the default, "
-        "takes what the machine has.",
+        "takes what the machine has. A plan (`rnncc explain`, `rnncc show --stage schedule`) is for one GPU, not for "
+        "several.",
     ),
     Code(
         "RNN607",

@@ -137,13 +137,18 @@ class _ClipGradient(torch.autograd.Function):
         return d.clamp(-ctx.bound, ctx.bound) if ctx.bound else torch.zeros_like(d), None
 
 
+def in_forward_mode() -> bool:
+    """Whether dual tensors may be under way (torch.func.jvp, torch.autograd.forward_ad); not known while compiling."""
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+
+
 def clip_gradient(value: Tensor, bound: float) -> Tensor:
     """The value; its gradient is clipped to [-bound, bound], and zero where bound is zero. Raises NotImplementedError
     under forward-mode differentiation."""
     if bound == math.inf:
         return value
     # A `jvp` of the function's own would say it too, but torch.compile takes no function that has one.
-    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
+    if in_forward_mode():
         raise NotImplementedError(
             "forward-mode automatic differentiation (torch.func.jvp, dual tensors) cannot go through "
             "recurrent_gradient_clip, which bounds what flows back; set it to None"

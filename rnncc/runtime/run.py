@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from . import fused
+from .functional import in_forward_mode
 from .inputs import active_steps
 from .loop import run_loops, shares
 from .ops import Kernels, op_sizes
@@ -104,7 +104,7 @@ def _no_architecture(kernels: Kernels, x: Tensor) -> str:
 
 def refuse_forward_mode() -> None:
     """Forward-mode AD through a custom op would give zeros without a word."""
-    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
+    if in_forward_mode():
         raise NotImplementedError(
             "forward-mode automatic differentiation (torch.func.jvp, dual tensors) is not supported; "
             "backend='reference' supports it, without recurrent_gradient_clip"
