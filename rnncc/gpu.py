@@ -70,10 +70,11 @@ def scan_families(plans: Sequence[KernelPlan]) -> dict[str, str]:
     }
 
 
-def scan_kernels(plan: KernelPlan) -> tuple[ScanKernels, ...]:
-    """The kernels of a cell's loops without products, which take all sizes."""
+def scan_kernels(plan: KernelPlan, *, newton: bool = False) -> tuple[ScanKernels, ...]:
+    """The kernels of a cell's loops without products, which take all sizes; `newton`: of walks those that iterate, too."""
     return tuple(
-        ScanKernels(program, scan_schedule(loop, 4), scan_schedule(loop, 2)) for program, loop in scan_programs(plan)
+        ScanKernels(program, scan_schedule(loop, 4, newton), scan_schedule(loop, 2, newton))
+        for program, loop in scan_programs(plan)
     )
 
 

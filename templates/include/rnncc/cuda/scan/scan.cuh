@@ -32,13 +32,24 @@ struct AffineMap {
   // Then the map of one step, whose slopes in SLOPES are not zero.
   template <uint64_t SLOPES>
   RNNCC_DEVICE void then(const float (&by)[N][N], const float (&and_offset)[N]) {
-    const AffineMap before = *this;
+    float next[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      offset[i] = and_offset[i];
+      next[i] = and_offset[i];
 #pragma unroll
       for (int k = 0; k < N; ++k)
-        if (has(SLOPES, i * N + k)) offset[i] = fmaf(by[i][k], before.offset[k], offset[i]);
+        if (has(SLOPES, i * N + k)) next[i] = fmaf(by[i][k], offset[k], next[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) offset[i] = next[i];
+    turn<SLOPES>(by);
+  }
+  // The same of slopes alone.
+  template <uint64_t SLOPES>
+  RNNCC_DEVICE void turn(const float (&by)[N][N]) {
+    const AffineMap before = *this;
+#pragma unroll
+    for (int i = 0; i < N; ++i)
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         slope[i][j] = 0.0f;
@@ -46,7 +57,6 @@ struct AffineMap {
         for (int k = 0; k < N; ++k)
           if (has(SLOPES, i * N + k) && has(ENTRIES, k * N + j)) slope[i][j] = fmaf(by[i][k], before.slope[k][j], slope[i][j]);
       }
-    }
   }
   RNNCC_DEVICE void apply(float (&carry)[N]) const {
     float next[N];
