@@ -70,6 +70,18 @@ def scan_families(plans: Sequence[KernelPlan]) -> dict[str, str]:
     }
 
 
+def newton_loops(plans: Sequence[KernelPlan]) -> list[str]:
+    """The loops without products whose forward has a kernel that iterates, by their names."""
+    return [
+        loop_name(plan, loop)
+        for plan in plans
+        for loop in plan.loops
+        if not loop.variant
+        and not isinstance(loop.scan_forward, str)
+        and scan_schedule(loop.scan_forward, 2, newton=True).newton
+    ]
+
+
 def scan_kernels(plan: KernelPlan, *, newton: bool = False) -> tuple[ScanKernels, ...]:
     """The kernels of a cell's loops without products, which take all sizes; `newton`: of walks those that iterate, too."""
     return tuple(

@@ -158,13 +158,24 @@ class ScanSchedule:
 class ScanPlan:
     """The same for a problem on a GPU: the `form` that runs it, and that `blocks` thread blocks share the steps of the
     same channels, where there are enough steps. step_us: what a step's tensors take through memory; no step takes
-    less. newton_blocks: how many would share them in Newton's iterations; 0: there are none."""
+    less. newton_blocks: how many would share them in Newton's iterations; 0: their kernel does not take the problem, or
+    there is none."""
 
     schedule: ScanSchedule
     form: str
     blocks: int
     step_us: float
     newton_blocks: int
+
+    @property
+    def takes_newton(self) -> bool:
+        """Whether Newton's iterations run it, in a package that has them."""
+        newton = self.schedule.newton
+        return newton is not None and self.newton_blocks >= newton.least_blocks
+
+    def blocks_of(self, form: str) -> int:
+        """How many blocks share steps in a form."""
+        return max(self.newton_blocks, 1) if form == "newton" else self.blocks
 
 
 @dataclass(frozen=True, slots=True)

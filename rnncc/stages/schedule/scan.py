@@ -68,8 +68,7 @@ def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> ScanPlan:
     most = max(size for size, _ in target.clusters)
     newton_blocks = 0
     if schedule.newton and form != "narrow":
-        shared = scan_blocks(-(-channels // 32), most, target.multiprocessors)
-        newton_blocks = shared if shared >= schedule.newton.least_blocks else 0
+        newton_blocks = scan_blocks(-(-channels // 32), most, target.multiprocessors)
     step_us = problem.columns * units * (known.read_bytes + known.written_bytes) / (1000 * target.memory_gb_s)
     blocks = scan_blocks(clusters, most, target.multiprocessors) if loop.map else 1
     return ScanPlan(schedule, form, blocks, round(step_us, 4), newton_blocks)
@@ -156,8 +155,9 @@ def _tall(facts: _Facts) -> ScanShape:
 
 
 def _newton(facts: _Facts) -> ScanShape | None:
-    """A lane has one channel, for there are few. The longer the slices the fewer the beginnings to be found."""
-    for steps in (16, 8):
+    """A lane has one channel, for there are few. The longer the slices the fewer the beginnings to be found; rows stand
+    in registers, of two parts."""
+    for steps in (8,) if facts.rows else (16, 8):
         try:
             shape = _shape(facts, _Choice((1,), (steps,), (8,), (2,), 2))
         except Infeasible:
