@@ -155,11 +155,12 @@ def _tall(facts: _Facts) -> ScanShape:
 
 
 def _newton(facts: _Facts) -> ScanShape | None:
-    """A lane has one channel, for there are few. The longer the slices the fewer the beginnings to be found; rows stand
+    """A lane has one channel, for there are few. The longer the slices the fewer the beginnings to be found. Rows stand
     in registers, of two parts."""
-    for steps in (8,) if facts.rows else (16, 8):
+    resident, lengths = (1, (8,)) if facts.rows else (2, (16, 8))
+    for steps in lengths:
         try:
-            shape = _shape(facts, _Choice((1,), (steps,), (8,), (2,), 2))
+            shape = _shape(facts, _Choice((1,), (steps,), (8,), (2,), resident))
         except Infeasible:
             continue
         return replace(shape, peer_bytes=shape.peer_bytes + _ANSWER_BYTES, least_blocks=_LEAST_NEWTON_BLOCKS)

@@ -22,8 +22,8 @@
 namespace rnncc {
 
 constexpr int MOST_ITERATIONS = 16, LONGEST_PAUSE = 63;
-// Of |offset| + |slope · carry|, whose sum the carry is: 64 times what rounding such a sum may amount to. What is left of a
-// movement after one more iteration is of the order of its square.
+// Of the carry's size (Trace): 64 times what rounding a carry amounts to. What is left of a movement after one more iteration
+// is of the order of its square.
 constexpr float TOLERANCE = 1.0f / (1 << 18);
 
 template <class Step_, int VEC_, int STEPS_, int WARPS_, int DEPTH_>
@@ -36,7 +36,8 @@ struct NewtonShape : ScanShape<Step_, VEC_, STEPS_, WARPS_, DEPTH_> {
   }
 };
 
-// What slices make of the carries at a tile's beginning, map by map; `size`: of the terms of the last map's sums.
+// What slices make of the carries at a tile's beginning, map by map. `size`: of a carry, and of those before the last map as
+// far as it passes them on; not where it amplifies them, or slices that amplify rounding could begin anywhere.
 template <class S>
 struct Trace {
   static constexpr int N = S::Step::EDGES;
@@ -49,10 +50,10 @@ struct Trace {
     map.apply(carry[j]);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      size[j][i] = fabsf(map.offset[i]);
+      size[j][i] = fabsf(carry[j][i]);
 #pragma unroll
       for (int k = 0; k < N; ++k)
-        if (has(S::Step::ENTRIES, i * N + k)) size[j][i] += fabsf(map.slope[i][k] * before[k]);
+        if (has(S::Step::ENTRIES, i * N + k)) size[j][i] += fminf(fabsf(map.slope[i][k]), 1.0f) * fabsf(before[k]);
     }
   }
   RNNCC_DEVICE void apply(const float* from) {
@@ -69,7 +70,7 @@ struct Trace {
     for (int j = 0; j < S::VEC; ++j)
 #pragma unroll
       for (int e = 0; e < N; ++e) {
-        const bool finite = fabsf(carry[j][e]) < INFINITY && size[j][e] < INFINITY;
+        const bool finite = fabsf(carry[j][e]) < INFINITY;
         settled &= finite && fabsf(carry[j][e] - start[j][e]) <= fmaf(TOLERANCE, size[j][e], FLT_MIN);
         start[j][e] = finite ? carry[j][e] : start[j][e];
       }
