@@ -161,7 +161,7 @@ def build_package(
     if problems and progress is not None and not _takes_fused(nvcc):
         progress(f"fused kernels need nvcc and a GPU of compute capability 9.0 or more: none for --target {target}")
     if parallel_newton and progress is not None and not _takes_fused(nvcc):
-        progress(f"--parallel-newton needs nvcc and a GPU of compute capability 9.0 or more: no use for --target {target}")
+        progress(f"--parallel-newton is for GPUs of compute capability 9.0 or more: of no use for --target {target}")
     stem = name or path.stem
     check_stem(stem, out)
     package, cache = _build(read_source(path), stem, {}, find_toolchain(), nvcc, progress, problems, parallel_newton)
@@ -299,11 +299,13 @@ def _build(
     from rnncc.cache import Cache, default_root
     from rnncc.stages.build import build, first_key
 
+    newton = parallel_newton and _takes_fused(nvcc)
+
     def produce() -> Product:
-        return _produce(source, stem, shaping, toolchain, nvcc, problems, parallel_newton)
+        return _produce(source, stem, shaping, toolchain, nvcc, problems, newton)
 
     cache = Cache(default_root())
-    key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping, problems, parallel_newton)
+    key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping, problems, newton)
     return build(key, stem, produce, toolchain, cache, progress, nvcc), cache
 
 
@@ -314,7 +316,7 @@ def _produce(
     toolchain: Toolchain | None,
     nvcc: Nvcc | None,
     problems: Problems,
-    parallel_newton: bool = False,
+    newton: bool = False,
 ) -> Product:
     from rnncc.gpu import newton_loops, scan_families, unfused
     from rnncc.ir.cell import declared_names
@@ -339,7 +341,6 @@ def _produce(
         if toolchain:
             plans.append(_plan(cell))
     cuda = nvcc is not None
-    newton = parallel_newton and _takes_fused(nvcc)
     files = render_package(plan_package(stem, VERSION, compiled, cuda=cuda), templates_dir())
     return Product(
         files,
@@ -351,7 +352,6 @@ def _produce(
             "source": source.text,
             "fused": unfused(plans) if cuda else {},
             "scans": scan_families(plans) if cuda else {},
-            "parallel_newton": parallel_newton,
             "newton": newton_loops(plans) if newton else [],
         },
     )

@@ -83,7 +83,7 @@ def newton_loops(plans: Sequence[KernelPlan]) -> list[str]:
 
 
 def scan_kernels(plan: KernelPlan, *, newton: bool = False) -> tuple[ScanKernels, ...]:
-    """The kernels of a cell's loops without products, which take all sizes; `newton`: of walks those that iterate, too."""
+    """The kernels of a cell's loops without products, which take all sizes; `newton`: also those that iterate."""
     return tuple(
         ScanKernels(program, scan_schedule(loop, 4, newton), scan_schedule(loop, 2, newton))
         for program, loop in scan_programs(plan)

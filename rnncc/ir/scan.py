@@ -2,7 +2,8 @@
 
 Where the carries of a step are an affine map of those before, slices of time are worked on side by side: each sums up
 what it does to the carries, and runs its steps once they are known (a scan). Otherwise a thread walks through all
-steps, or slices are worked on side by side by Newton's method, which takes the derivatives of a step. templates/include/rnncc/cuda/scan reads these types name by name.
+steps, or slices are worked on side by side by Newton's method, which takes the derivatives of a step.
+templates/include/rnncc/cuda/scan reads these types name by name.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from rnncc.ir.expr import Expr
 from rnncc.ir.fused import FusedEdge, FusedRead, FusedRow, FusedStatement, FusedVector, FusedWrite
 
-
+# None: no such term.
 Matrix = tuple[tuple[Expr | None, ...], ...]
 
 

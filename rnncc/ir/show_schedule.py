@@ -46,10 +46,8 @@ def show_scan(plan: ScanPlan) -> Iterator[str]:
     if newton := plan.schedule.newton:
         if plan.takes_newton:
             each = newton.warps * newton.steps
-            takes = (
-                f"newton for sequences of more than {newton.least_blocks * each // 2} steps, {plan.newton_blocks * each} "
-                f"at a time by clusters of {plan.newton_blocks} blocks; else the walk"
-            )
+            least, tile = newton.least_blocks * each // 2, plan.newton_blocks * each
+            takes = f"newton for more than {least} steps, {tile} at a time by clusters of {plan.newton_blocks} blocks"
         elif plan.newton_blocks:
             takes = f"the walk, since fewer than {newton.least_blocks} blocks would share steps"
         else:

@@ -137,7 +137,9 @@ def test_a_loop_without_a_fused_form_says_so(spied: Any, tmp_path: Path) -> None
 
 
 def test_a_loop_without_products_has_its_kernels(spied: Any, tmp_path: Path) -> None:
-    fused.attach(tmp_path, spied, {"fused": {"lstm_0": "none"}, "scans": {"lstm_0": "forward walk, backward scan"}, "newton": []})
+    fused.attach(
+        tmp_path, spied, {"fused": {"lstm_0": "none"}, "scans": {"lstm_0": "forward walk, backward scan"}, "newton": []}
+    )
     for changed in ({}, {"units": 7}, {"capability": (8, 0)}):
         assert fused.settle(wanted(**changed)) == ("its loop has kernels for every size", False)
         said = fused.explain(wanted(**changed), "its loop has kernels for every size")

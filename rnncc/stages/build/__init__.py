@@ -54,8 +54,8 @@ class Product:
     bundle   the kernels, or None for a package that runs the reference alone; `missing` then says why
     cells    names of the cells, in order
     about    further entries of `_rnncc.json`: `rnncc` (the version), `source` (the text), `fused` (of each loop, why it
-             has no fused form, or empty), `scans` (of each loop without products, which kernels run it), `newton` (the loops whose
-             walks have kernels that iterate), `parallel_newton` (whether they were asked for)
+             has no fused form, or empty), `scans` (of each loop without products, which kernels run it), `newton` (the
+             loops that also have kernels which iterate)
     """
 
     files: tuple[File, ...]
@@ -72,7 +72,7 @@ def first_key(
     compiler: Toolchain | None,
     shaping: Mapping[str, object],
     problems: Sequence[Problem] = (),
-    parallel_newton: bool = False,
+    newton: bool = False,
 ) -> str:
     """What a package depends on, hashed, before anything of it is made: equal keys mean equal packages.
 
@@ -80,7 +80,7 @@ def first_key(
     during development. Costs some milliseconds and imports nothing.
     """
     compiled_by = "\n".join((*compiler.command, compiler.version)) if compiler is not None else "no compiler"
-    wanted = [dict(shaping), [astuple(problem) for problem in problems], parallel_newton]
+    wanted = [dict(shaping), [astuple(problem) for problem in problems], newton]
     knobs = json.dumps(wanted, sort_keys=True, default=str)
     target = nvcc.key() if nvcc is not None else "cpu"
     return digest(source, stem, target, knobs, toolchain.flags_text(), compiled_by, TORCH_ABI, own_code())[:32]
@@ -194,7 +194,6 @@ def _describe(
         "code": own_code(),
         "fused": {},
         "scans": {},
-        "parallel_newton": False,
         "newton": [],
         "source": "",
         **product.about,

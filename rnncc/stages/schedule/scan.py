@@ -16,8 +16,8 @@ from rnncc.ir.schedule import ScanPlan, ScanSchedule, ScanShape
 from rnncc.ir.target import GPUS, REGISTERS, Target
 
 MOST_BLOCKS = 16  # of a cluster
-# Newton's iterations are some four to seven runs of a slice of a tile and as many exchanges: a walk goes through so many
-# slices one after the other in less time, unless a tile has some 32 of them.
+# Newton's iterations take some four to seven runs of a slice, and as many exchanges, for all slices of a tile: less
+# than a walk, slice after slice, where there are some 32 of them. Estimated, not measured.
 _LEAST_NEWTON_BLOCKS = 4
 _ANSWER_BYTES = 8  # of each block, whether its slices have settled
 _PIECE_BYTES = 16
@@ -51,7 +51,10 @@ def scan_schedule(loop: ScanLoop, element_bytes: int, newton: bool = False) -> S
         except Infeasible:  # no part of them fits shared memory
             return narrow
 
-    iterating = _newton(replace(known, entries=sum(entries(loop.tangent.matrix)))) if newton and loop.tangent else None
+    iterating = None
+    if newton and loop.tangent:
+        # A slice's map also has the carries near which it is one.
+        iterating = _newton(replace(known, entries=sum(entries(loop.tangent.matrix)) + known.edges))
     return ScanSchedule(loop.family, in_pieces(_wide), in_pieces(_tall), narrow, iterating)
 
 

@@ -22,18 +22,54 @@
 namespace rnncc {
 
 constexpr int MOST_ITERATIONS = 16, LONGEST_PAUSE = 63;
-// Of the carry's size (Trace): 64 times what rounding a carry amounts to. What is left of a movement after one more iteration
+// Of the carry's size (Trace): 64 times what rounding a carry may amount to. What is left of a movement after one more iteration
 // is of the order of its square.
 constexpr float TOLERANCE = 1.0f / (1 << 18);
 
+// next = offset + slopes · (carry - centre). Where a carry is the centre the offset is what comes of it, to the last bit: with
+// slopes · centre taken off beforehand, large ones would cost it its digits.
+template <int N, uint64_t ENTRIES>
+struct CentredMap : AffineMap<N, ENTRIES> {
+  using Base = AffineMap<N, ENTRIES>;
+  static constexpr int NUMBERS = Base::NUMBERS + N;
+  float centre[N];
+
+  RNNCC_DEVICE void clear() {
+    Base::clear();
+#pragma unroll
+    for (int i = 0; i < N; ++i) centre[i] = 0.0f;
+  }
+  RNNCC_DEVICE void begin(const CentredMap& first) {
+    Base::clear();
+#pragma unroll
+    for (int i = 0; i < N; ++i) this->offset[i] = centre[i] = first.centre[i];
+  }
+  RNNCC_DEVICE void apply(float (&carry)[N]) const {
+    float next[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      next[i] = this->offset[i];
+#pragma unroll
+      for (int k = 0; k < N; ++k)
+        if (has(ENTRIES, i * N + k)) next[i] = fmaf(this->slope[i][k], carry[k] - centre[k], next[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) carry[i] = next[i];
+  }
+  RNNCC_DEVICE void then(const CentredMap& next) {
+    next.apply(this->offset);
+    this->template turn<ENTRIES>(next.slope);
+  }
+  RNNCC_DEVICE float* number(int n) { return n < Base::NUMBERS ? Base::number(n) : &centre[n - Base::NUMBERS]; }
+};
+
 template <class Step_, int VEC_, int STEPS_, int WARPS_, int DEPTH_>
-struct NewtonShape : ScanShape<Step_, VEC_, STEPS_, WARPS_, DEPTH_> {
+struct NewtonShape : ScanShape<Step_, VEC_, STEPS_, WARPS_, DEPTH_, CentredMap<Step_::EDGES, Step_::ENTRIES>> {
+  using Base = ScanShape<Step_, VEC_, STEPS_, WARPS_, DEPTH_, CentredMap<Step_::EDGES, Step_::ENTRIES>>;
   static_assert(Step_::TOTALS == 0, "steps run several times");
   static_assert(DEPTH_ > 1, "steps read several times");
   // Besides a scan's: each block's answers of two iterations.
-  static constexpr int shared_bytes(int blocks) {
-    return ScanShape<Step_, VEC_, STEPS_, WARPS_, DEPTH_>::shared_bytes(blocks) + (blocks > 1 ? blocks * 8 : 0);
-  }
+  static constexpr int shared_bytes(int blocks) { return Base::shared_bytes(blocks) + (blocks > 1 ? blocks * 8 : 0); }
 };
 
 // What slices make of the carries at a tile's beginning, map by map. `size`: of a carry, and of those before the last map as
@@ -43,7 +79,7 @@ struct Trace {
   static constexpr int N = S::Step::EDGES;
   float carry[S::VEC][N], size[S::VEC][N];
 
-  RNNCC_DEVICE void apply(int j, typename S::Map& map) {
+  RNNCC_DEVICE void apply(int j, const typename S::Map& map) {
     float before[N];
 #pragma unroll
     for (int e = 0; e < N; ++e) before[e] = carry[j][e];
@@ -58,10 +94,7 @@ struct Trace {
   }
   RNNCC_DEVICE void apply(const float* from) {
 #pragma unroll
-    for (int j = 0; j < S::VEC; ++j) {
-      typename S::Map map = Exchange<S>::load(from, j);
-      apply(j, map);
-    }
+    for (int j = 0; j < S::VEC; ++j) apply(j, Exchange<S>::load(from, j));
   }
   // Sets `start` to the carries here, where they are finite: whether they were there already.
   RNNCC_DEVICE bool settle(float (&start)[S::VEC][N]) const {
@@ -190,9 +223,7 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
 #pragma unroll
         for (int i = 0; i < N; ++i) {
           near[j].offset[i] = now[j][i];
-#pragma unroll
-          for (int k = 0; k < N; ++k)
-            if (has(Step::ENTRIES, i * N + k)) near[j].offset[i] = fmaf(-near[j].slope[i][k], start[j][k], near[j].offset[i]);
+          near[j].centre[i] = start[j][i];
         }
     };
     bool settled = false;

@@ -44,6 +44,10 @@ struct AffineMap {
     for (int i = 0; i < N; ++i) offset[i] = next[i];
     turn<SLOPES>(by);
   }
+  // Then the map of several.
+  RNNCC_DEVICE void then(const AffineMap& next) { then<ENTRIES>(next.slope, next.offset); }
+  // Where maps are joined, the first of them being `first`.
+  RNNCC_DEVICE void begin(const AffineMap&) { clear(); }
   // The same of slopes alone.
   template <uint64_t SLOPES>
   RNNCC_DEVICE void turn(const float (&by)[N][N]) {
@@ -84,13 +88,13 @@ struct AffineMap {
   }
 };
 
-template <class Step_, int VEC_, int STEPS_, int WARPS_, int DEPTH_>
+template <class Step_, int VEC_, int STEPS_, int WARPS_, int DEPTH_, class Map_ = AffineMap<Step_::EDGES, Step_::ENTRIES>>
 struct ScanShape {
   using Step = Step_;
   static constexpr int VEC = VEC_, STEPS = STEPS_, WARPS = WARPS_, DEPTH = DEPTH_, THREADS = WARPS * 32;
   using L = Lane<Step, VEC>;
   using Source = SourceOf<L, STEPS, DEPTH>;
-  using Map = AffineMap<Step::EDGES, Step::ENTRIES>;
+  using Map = Map_;
   static constexpr int MAP_FLOATS = Map::NUMBERS * VEC * 32, CARRY_FLOATS = Step::EDGES * VEC * 32;
   // What sources hold; two tiles' maps of warps and, in a cluster, of blocks, two turns' carries, two barriers. Totals of the
   // warps stand there after the loop.
@@ -178,12 +182,11 @@ struct Exchange {
 #pragma unroll
     for (int j = 0; j < VEC; ++j) {
       Map joined;
-      joined.clear();
+      joined.begin(load(map_of_warp(parity, 0), j));
 #pragma unroll
       for (int w = 0; w < S::WARPS; ++w) {
         if (w == warp) before[j] = joined;
-        const Map of_warp = load(map_of_warp(parity, w), j);
-        joined.template then<S::Step::ENTRIES>(of_warp.slope, of_warp.offset);
+        joined.then(load(map_of_warp(parity, w), j));
       }
 #if __CUDA_ARCH__ >= 900
       for (int r = warp; r < blocks; r += S::WARPS) {
