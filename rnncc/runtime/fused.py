@@ -183,8 +183,8 @@ def describe(
         )
     if wanted.segment in _STATE.about["newton"]:
         lines.append(
-            "forward Newton's iterations in place of a walk where all tensors' rows begin at multiples of 16 bytes and "
-            "the steps are shared by at least 4 thread blocks (few channels, many steps)"
+            "forward Newton's iterations in place of the walk for few channels and many steps, where all tensors' rows "
+            "begin at multiples of 16 bytes"
         )
     if _families(wanted, None):
         lines += [] if columns is None else [f"a batch of {columns}: {chosen(wanted, columns, device)}"]
