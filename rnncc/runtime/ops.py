@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .autograd import autograd_of_lists, autograd_of_tensors, unrecorded
+from .fork import release_threads
 from .inputs import autocast_dtype
 from .loop import run_loops, shares
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
@@ -73,6 +75,7 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
         for cell, segment in segments:
             _register_segment(library, namespace, cell, segment)
         _register_linear(library, namespace)
+        os.register_at_fork(before=release_threads)
     forward = {segment.name: getattr(space, f"{segment.name}_forward") for _, segment in segments}
     return Kernels(namespace, space.linear, forward, architectures)
 
