@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def test_a_forked_child_has_threads_of_its_own(two_threads: None) -> None:
         if child == 0:
             signal.alarm(SECONDS)
             same = all(map(torch.equal, train(layer, x), expected))
-            os._exit(0 if same and len(os.listdir("/proc/self/task")) > 1 else 1)
+            os._exit(0 if same and len(list(Path("/proc/self/task").iterdir())) > 1 else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert all(map(torch.equal, train(layer, x), expected))
 
