@@ -175,7 +175,9 @@ def run_directions(
         output = values[cell.output]
         if active is not None:
             output = torch.where(active, output, 0)
-        results.append((output.expand(*first.shape[:2], cell.output_width(sizes)), tools.finals))
+        shape = (*first.shape[:2], cell.output_width(sizes))
+        # No view of itself, of which FSDP2 would warn.
+        results.append((output if output.shape == shape else output.expand(shape), tools.finals))
     return results
 
 
