@@ -55,11 +55,11 @@ def test_checkpointing_computes_the_same_again(reentrant: bool) -> None:
     assert equal(*found)
 
 
-class Calls(TorchDispatchMode):
+class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the calls of an op that reach a kernel."""
 
     def __init__(self, op: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.op, self.count = op, 0
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
