@@ -47,7 +47,7 @@ def test_from_python_and_from_a_program_without_it(tmp_path: Path) -> None:
     program = tmp_path / "program"
     subprocess.run(
         ["g++", "-std=c++20", "-w", str(Path(__file__).with_name("aoti.cpp")), f"-I{TORCH / 'include'}",
-         f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}", "-ltorch_cpu", "-ltorch", "-lc10", "-o", str(program)],
+         f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-o", str(program)],
         check=True,
     )  # fmt: skip
     module = sys.modules[type(layer).__module__].__file__
