@@ -45,11 +45,19 @@ def test_from_python_and_from_a_program_without_it(tmp_path: Path) -> None:
     torch.testing.assert_close([output, *states], wanted)
 
     program = tmp_path / "program"
+    # The package's library needs libtorch.so itself, which the linker would leave out as unused.
+    torch_libraries = [
+        f"-L{TORCH / 'lib'}",
+        f"-Wl,-rpath,{TORCH / 'lib'}",
+        "-Wl,--no-as-needed",
+        "-ltorch",
+        "-ltorch_cpu",
+    ]
+    source = Path(__file__).with_name("aoti.cpp")
     subprocess.run(
-        ["g++", "-std=c++20", "-w", str(Path(__file__).with_name("aoti.cpp")), f"-I{TORCH / 'include'}",
-         f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-o", str(program)],
+        ["g++", "-std=c++20", "-w", source, f"-I{TORCH / 'include'}", *torch_libraries, "-lc10", "-o", program],
         check=True,
-    )  # fmt: skip
+    )
     module = sys.modules[type(layer).__module__].__file__
     assert module is not None
     about = json.loads((Path(module).parent / "_rnncc.json").read_text(encoding="utf-8"))
