@@ -176,3 +176,25 @@ def test_a_single_step_is_a_handful_of_launches(file: str, name: str, most: int)
         run()
         launches = launches_of(run)
     assert len(launches) <= most, launches
+
+
+def test_decoding_is_a_graph() -> None:
+    """Steps that each take the states of the one before, captured as one."""
+    step = rnncc.load("lstm").LSTMCell(IN, H, device="cuda")
+    x = torch.randn(4, B, IN, device="cuda")
+
+    def decode() -> Tensor:
+        with torch.no_grad():
+            states = None
+            for value in x:
+                states = step(value, states)
+            assert states is not None
+            return torch.stack(states)
+
+    expected = decode()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = decode()
+    found.fill_(float("nan"))
+    graph.replay()
+    assert torch.equal(found, expected)
