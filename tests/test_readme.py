@@ -48,12 +48,13 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert tuple(names["output"].shape) == (100, 32, 256)  # type: ignore[attr-defined]
 
 
-def test_the_examples_of_the_python_page_run_one_after_the_other() -> None:
-    programs = blocks(ROOT / "docs" / "python.md", "python")
-    assert len(programs) > 5
+@pytest.mark.parametrize(("page", "count"), [("python.md", 10), ("torch.md", 4)])
+def test_the_examples_of_a_page_run_one_after_the_other(page: str, count: int) -> None:
+    programs = blocks(ROOT / "docs" / page, "python")
+    assert len(programs) >= count
     names: dict[str, object] = {}
     for program in programs:
-        exec(compile(program, "python.md", "exec"), names)
+        exec(compile(program, page, "exec"), names)
 
 
 def test_the_shape_that_language_md_gives_for_heads() -> None:

@@ -84,7 +84,7 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
         reason = f"the kernels do not take {x.dtype} on {x.device.type}"
     elif backend in ("cpu", "cuda") and x.device.type not in (backend, "meta"):
         reason = f"the input is on {x.device.type}"
-    elif not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+    elif torch._C._are_functorch_transforms_active():
         reason = "torch.func transforms run through the reference"
     else:
         refuse_forward_mode()
@@ -175,7 +175,9 @@ def run_directions(
         output = values[cell.output]
         if active is not None:
             output = torch.where(active, output, 0)
-        results.append((output.expand(*first.shape[:2], cell.output_width(sizes)), tools.finals))
+        shape = (*first.shape[:2], cell.output_width(sizes))
+        # No view of itself, of which FSDP2 would warn.
+        results.append((output if output.shape == shape else output.expand(shape), tools.finals))
     return results
 
 
