@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from . import fused, torch_names
 from .base import RecurrentModule, check_flags, document_delays
 from .inputs import Reset, StatesLike, autocast_dtype, read_inputs, read_states
 from .ops import kept_bytes
+from .packing import read_packed
 from .run import Direction, run_directions
 from .sizes import check_int, check_size
 from .spec import CellSpec, InputSpec, StateSpec
@@ -40,10 +42,13 @@ class RecurrentLayer(RecurrentModule):
             + ("," if own else "."),
             *([f"{'; '.join(own)}."] if own else []),
             "",
-            f"forward(input, hx=None, *, lengths=None, reset=None{''.join(', ' + e for e in extra)})",
+            f"forward(input, hx=None, *, lengths=None, reset=None, offsets=None, max_length=None"
+            f"{''.join(', ' + e for e in extra)})",
             f"returns output [T, B, directions * width] and {states},",
             "each [num_layers * directions, B, width]. lengths [B]: steps past a column's length change nothing and",
-            "give zeros. reset [T, B]: where it is not 0 the column starts anew before that step.",
+            "give zeros. reset [T, B]: where it is not 0 the column starts anew before that step. A PackedSequence",
+            "gives one; input [total, width] with offsets [B + 1] has the sequences one after the other, none longer",
+            "than max_length.",
             *document_delays(cell, "With return_delays=True"),
         ]
         return "\n".join(lines)
@@ -130,24 +135,33 @@ class RecurrentLayer(RecurrentModule):
 
     def forward(
         self,
-        input: Tensor,
+        input: Tensor | PackedSequence,
         hx: StatesLike = None,
         *,
         lengths: Tensor | Sequence[int] | None = None,
         reset: Reset = None,
+        offsets: Tensor | None = None,
+        max_length: int | None = None,
         **extra: Tensor,
-    ) -> tuple[Tensor, Tensor | tuple[Tensor, ...]]:
+    ) -> tuple[Any, Tensor | tuple[Tensor, ...]]:
         """The output and the final states; see the class."""
         cell = self.spec
+        packed = None
+        if isinstance(input, PackedSequence) or offsets is not None:
+            packed, input, extra, reset = read_packed(cell, input, extra, lengths, reset, offsets, max_length)
+        elif max_length is not None:
+            raise ValueError("max_length goes with offsets")
         given = read_inputs(
             cell, self._sizes[0], input, extra, lengths, reset,
-            batch_first=self.batch_first, weight_dtype=self._weight_dtype(),
+            batch_first=self.batch_first and packed is None, weight_dtype=self._weight_dtype(),
         )  # fmt: skip
         x = next(iter(given.inputs.values()))
-        columns = x.shape[1]
+        columns = x.shape[1] if packed is None else packed.columns
         states = read_states(
             cell, self._sizes, hx, columns, batched=given.batched, return_delays=self.return_delays
         )  # fmt: skip
+        if packed is not None and states is not None:
+            states = {name: packed.sort(state) for name, state in states.items()}
         kernels, _ = self._choose(x)
         directions = 2 if self.bidirectional else 1
         finals: dict[str, list[Tensor]] = {state.name: [] for state in (*cell.states, *cell.input_delays)}
@@ -166,6 +180,7 @@ class RecurrentLayer(RecurrentModule):
                 cell, kernels, inputs, both, self.constants, sizes,
                 lengths=given.lengths, reset=given.reset, recompute=self.recompute,
                 recurrent_gradient_clip=self.recurrent_gradient_clip,
+                packing=None if packed is None else packed.packing,
             )  # fmt: skip
             for _, last in results:
                 for name, final in last.items():
@@ -173,13 +188,17 @@ class RecurrentLayer(RecurrentModule):
             layer_input = results[0][0] if directions == 1 else torch.cat([output for output, _ in results], -1)
             if self.dropout and layer + 1 < self.num_layers:
                 layer_input = nn.functional.dropout(layer_input, self.dropout, self.training)
-        output = layer_input
-        if not given.batched:
+        output: Any = layer_input
+        if packed is not None:
+            output = packed.give(output)
+        elif not given.batched:
             output = output.squeeze(1)
         elif self.batch_first:
             output = output.transpose(0, 1)
         carried = cell.carried(self.return_delays)
         stacked = tuple(self._stack(finals[state.name], batched=given.batched) for state in carried)
+        if packed is not None:
+            stacked = tuple(packed.unsort(state) for state in stacked)
         return output, stacked[0] if len(stacked) == 1 else stacked
 
     def _stack(self, finals: list[Tensor], *, batched: bool) -> Tensor:

@@ -281,8 +281,6 @@ def test_errors_read_like_nn_s() -> None:
         ours(x, gap=x)
     with pytest.raises(ValueError, match="lengths"):
         ours(x, lengths=[T + 1] * B)
-    with pytest.raises(NotImplementedError, match="PackedSequence"):
-        ours(nn.utils.rnn.pack_padded_sequence(x, torch.tensor([T] * B)))
 
 
 def test_constructor_errors() -> None:
