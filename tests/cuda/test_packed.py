@@ -27,7 +27,7 @@ def no_waiting() -> Iterator[None]:
 def found(layer: Any, output: Tensor, last: Any, rows: Tensor) -> dict[str, Any]:
     """Values and gradients, on their device."""
     finals = last if isinstance(last, tuple) else (last,)
-    torch.stack([(value * value).sum() for value in (output, *finals)]).sum().backward()
+    torch.stack([(value * value).sum() for value in (output, *finals)]).sum().backward()  # type: ignore[no-untyped-call]
     gradients = {name: parameter.grad for name, parameter in layer.named_parameters()}
     return {"y": output, "d_x": rows.grad, **{f"final {i}": v for i, v in enumerate(finals)}, **gradients}
 
@@ -85,6 +85,6 @@ def test_masks_do_not_wait(no_waiting: None) -> None:
     _, layer = pair("LSTM", 16, 32, bidirectional=True)
     x = torch.randn(9, 3, 16, device="cuda", requires_grad=True)
     lengths, reset = torch.tensor([9, 2, 5], device="cuda"), torch.zeros(9, 3, dtype=torch.bool, device="cuda")
-    layer(x, lengths=lengths, reset=reset)[0].sum().backward()
+    layer(x, lengths=lengths, reset=reset)[0].sum().backward()  # type: ignore[no-untyped-call]
     torch.cuda.set_sync_debug_mode("error")
-    layer(x, lengths=lengths, reset=reset)[0].sum().backward()
+    layer(x, lengths=lengths, reset=reset)[0].sum().backward()  # type: ignore[no-untyped-call]
