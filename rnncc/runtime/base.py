@@ -17,7 +17,7 @@ from .sizes import check_clip, check_size, resolve_sizes
 from .spec import CellSpec, ParameterSpec, Sizes
 
 NOT_YET = {
-    "zoneout": None, "recurrent_dropout": 0.0, "weight_dropout": 0.0, "return_sequences_of": (),
+    "zoneout": None, "recurrent_dropout": 0.0,
 }  # fmt: skip
 
 

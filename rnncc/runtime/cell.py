@@ -82,7 +82,7 @@ class RecurrentCell(RecurrentModule):
         here = {name: state[0] for name, state in states.items()} if states is not None else None
         initial = self._initial_states(here, self._sizes, parameters, x, x.shape[1])
         kernels, _ = self._choose(x)
-        ((output, finals),) = run_directions(
+        (result,) = run_directions(
             cell, kernels, given.inputs, [Direction(parameters, initial)], self.constants, self._sizes,
             recurrent_gradient_clip=self.recurrent_gradient_clip,
         )  # fmt: skip
@@ -90,11 +90,11 @@ class RecurrentCell(RecurrentModule):
         def shaped(value: Tensor) -> Tensor:
             return value if given.batched else value.squeeze(0)
 
-        new: Sequence[Tensor] = tuple(shaped(finals[state.name]) for state in cell.carried(True))
-        result = new[0] if len(new) == 1 else new
+        new: Sequence[Tensor] = tuple(shaped(result.finals[state.name]) for state in cell.carried(True))
+        states_now = new[0] if len(new) == 1 else new
         if cell.output == cell.visible_states()[0].name:
-            return result
-        return shaped(output[0]), result
+            return states_now
+        return shaped(result.output[0]), states_now
 
     def gate_parameters(self, *, grad: bool = False) -> dict[str, Tensor]:
         """Views of the parameters by their names in the language, as the layer's `gate_parameters`."""

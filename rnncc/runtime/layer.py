@@ -16,8 +16,13 @@ from .inputs import Reset, StatesLike, autocast_dtype, read_inputs, read_states
 from .ops import kept_bytes
 from .packing import read_packed
 from .run import Direction, run_directions
-from .sizes import check_int, check_size
+from .sizes import check_int, check_probability, check_size
 from .spec import CellSpec, InputSpec, StateSpec
+
+
+def beside(values: Sequence[Tensor]) -> Tensor:
+    """The directions' values side by side."""
+    return values[0] if len(values) == 1 else torch.cat(list(values), -1)
 
 
 class RecurrentLayer(RecurrentModule):
@@ -38,7 +43,9 @@ class RecurrentLayer(RecurrentModule):
             "bidirectional=False, proj_size=0, device=None, dtype=None; as keywords num_heads=1, state_dtype=None",
             "(the dtype of final states; default the input's), backend=None ('cpu', 'cuda', 'reference'),",
             "return_delays=False, recompute=False (for the backward, keep states alone and compute the rest again),",
-            "recurrent_gradient_clip=None (a bound on what matrix products hand back to h[t-1]; 0 cuts it)"
+            "recurrent_gradient_clip=None (a bound on what matrix products hand back to h[t-1]; 0 cuts it),",
+            "weight_dropout=0.0 (of the matrices that steps multiply by, in training, once a call),",
+            f"return_sequences_of=() (of {', '.join(cell.returnables())}: a dict of them is a third result)"
             + ("," if own else "."),
             *([f"{'; '.join(own)}."] if own else []),
             "",
@@ -72,6 +79,8 @@ class RecurrentLayer(RecurrentModule):
         return_delays: bool = False,
         recompute: bool = False,
         recurrent_gradient_clip: float | None = None,
+        return_sequences_of: Sequence[str] = (),
+        weight_dropout: float = 0.0,
         **constants_and_dims: Any,
     ) -> None:
         super().__init__()
@@ -79,10 +88,12 @@ class RecurrentLayer(RecurrentModule):
         self._configure(
             input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, constants_and_dims
         )
-        if not isinstance(dropout, (int, float)) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
-            raise ValueError(
-                "dropout should be a number in range [0, 1] representing the probability of an element being zeroed"
-            )
+        check_probability("dropout", dropout)
+        check_probability("weight_dropout", weight_dropout)
+        if weight_dropout and not any(map(self.spec.is_matrix, self.spec.loop_weights())):
+            raise ValueError(f"weight_dropout: the steps of {self.spec.name} multiply by no matrix")
+        self.weight_dropout = float(weight_dropout)
+        self.return_sequences_of = self.spec.returnable(return_sequences_of)
         check_size("num_layers", num_layers)
         check_flags(batch_first=batch_first, bidirectional=bidirectional)
         check_flags(return_delays=return_delays, recompute=recompute)
@@ -143,8 +154,8 @@ class RecurrentLayer(RecurrentModule):
         offsets: Tensor | None = None,
         max_length: int | None = None,
         **extra: Tensor,
-    ) -> tuple[Any, Tensor | tuple[Tensor, ...]]:
-        """The output and the final states; see the class."""
+    ) -> Any:
+        """The output and the final states, and the sequences of `return_sequences_of`; see the class."""
         cell = self.spec
         packed = None
         if isinstance(input, PackedSequence) or offsets is not None:
@@ -181,25 +192,34 @@ class RecurrentLayer(RecurrentModule):
                 lengths=given.lengths, reset=given.reset, recompute=self.recompute,
                 recurrent_gradient_clip=self.recurrent_gradient_clip,
                 packing=None if packed is None else packed.packing,
+                sequences_of=self.return_sequences_of if layer + 1 == self.num_layers else (),
+                weight_dropout=self.weight_dropout if self.training else 0.0,
             )  # fmt: skip
-            for _, last in results:
-                for name, final in last.items():
+            for result in results:
+                for name, final in result.finals.items():
                     finals[name].append(final)
-            layer_input = results[0][0] if directions == 1 else torch.cat([output for output, _ in results], -1)
+            layer_input = beside([result.output for result in results])
             if self.dropout and layer + 1 < self.num_layers:
                 layer_input = nn.functional.dropout(layer_input, self.dropout, self.training)
-        output: Any = layer_input
-        if packed is not None:
-            output = packed.give(output)
-        elif not given.batched:
-            output = output.squeeze(1)
-        elif self.batch_first:
-            output = output.transpose(0, 1)
+
+        def give(value: Tensor) -> Any:
+            if packed is not None:
+                return packed.give(value)
+            if not given.batched:
+                return value.squeeze(1)
+            return value.transpose(0, 1) if self.batch_first else value
+
         carried = cell.carried(self.return_delays)
         stacked = tuple(self._stack(finals[state.name], batched=given.batched) for state in carried)
         if packed is not None:
             stacked = tuple(packed.unsort(state) for state in stacked)
-        return output, stacked[0] if len(stacked) == 1 else stacked
+        last = stacked[0] if len(stacked) == 1 else stacked
+        if not self.return_sequences_of:
+            return give(layer_input), last
+        sequences = {
+            name: give(beside([result.sequences[name] for result in results])) for name in self.return_sequences_of
+        }
+        return give(layer_input), last, sequences
 
     def _stack(self, finals: list[Tensor], *, batched: bool) -> Tensor:
         state = torch.stack(finals)
@@ -269,6 +289,7 @@ class RecurrentLayer(RecurrentModule):
             "proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0,
             "bidirectional": False, "num_heads": 1, "state_dtype": None, "backend": None,
             "return_delays": False, "recompute": False, "recurrent_gradient_clip": None,
+            "return_sequences_of": (), "weight_dropout": 0.0,
         }  # fmt: skip
         for name, default in defaults.items():
             value = getattr(self, name)

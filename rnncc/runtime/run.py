@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import dropout
 
 from . import fused
 from .functional import in_forward_mode
@@ -126,6 +127,16 @@ class Direction:
     reverse: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of one direction: the output [T, B, width], final states [B, width] and the sequences asked for [T, B, width] by
+    name."""
+
+    output: Tensor
+    finals: dict[str, Tensor]
+    sequences: dict[str, Tensor]
+
+
 def run_directions(
     cell: CellSpec,
     kernels: Kernels | None,
@@ -139,12 +150,15 @@ def run_directions(
     recompute: bool = False,
     recurrent_gradient_clip: float | None = None,
     packing: Packing | None = None,
-) -> list[tuple[Tensor, dict[str, Tensor]]]:
-    """For each direction the output [T, B, width] and the final states [B, width] by name.
+    sequences_of: Sequence[str] = (),
+    weight_dropout: float = 0.0,
+) -> list[Result]:
+    """What each direction gives.
 
     `inputs` are [T, B, width] and begin with x; where there is a `packing`, they and the output are [total, 1, width],
     and `reset` [total, 1]. `recompute`: kernels keep only states for the backward.
-    `recurrent_gradient_clip`: a bound on what products hand back to earlier values of states.
+    `recurrent_gradient_clip`: a bound on what products hand back to earlier values of states. `weight_dropout`: the
+    probability with which elements of the loops' matrices are zeroed, once for all steps.
     """
     check_clip(recurrent_gradient_clip)  # of a layer an attribute, which may have changed since
     first = next(iter(inputs.values()))
@@ -166,10 +180,11 @@ def run_directions(
         initial: list[Tensor] = []
         for own, values, tools in zip(directions, all_values, all_tools, strict=True):
             streams += segment.batched(values, own.parameters, constants, sizes, tools)
-            weights += [own.parameters[w.attribute] if w.attribute else values[w.name] for w in loop.weights]
+            given = [own.parameters[w.attribute] if w.attribute else values[w.name] for w in loop.weights]
+            weights += [w if w.dim() < 2 else dropout(w, weight_dropout) for w in given]
             initial += [own.states[state.name] for state in segment.states]
         numbers = segment.numbers(constants, recurrent_gradient_clip)
-        wanted = list(segment.needed)
+        wanted = segment.wanted(sequences_of)
         reverse = [own.reverse for own in directions]
         sequences, last = run_segment(
             cell, segment, kernels, streams, weights, initial, lengths, reset, numbers, sizes, reverse, wanted,
@@ -183,10 +198,11 @@ def run_directions(
     results = []
     for own, values, tools in zip(directions, all_values, all_tools, strict=True):
         cell.epilogue(values, own.parameters, constants, sizes, tools)
-        output = values[cell.output]
+        asked = {name: values[name] for name in (cell.output, *sequences_of)}
         if active is not None:
-            output = torch.where(active, output, 0)
-        results.append((output.expand(*first.shape[:2], cell.output_width(sizes)), tools.finals))
+            asked = {name: torch.where(active, value, 0) for name, value in asked.items()}
+        output = asked[cell.output].expand(*first.shape[:2], cell.output_width(sizes))
+        results.append(Result(output, tools.finals, {name: asked[name] for name in sequences_of}))
     return results
 
 

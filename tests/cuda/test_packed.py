@@ -85,6 +85,6 @@ def test_masks_do_not_wait(no_waiting: None) -> None:
     _, layer = pair("LSTM", 16, 32, bidirectional=True)
     x = torch.randn(9, 3, 16, device="cuda", requires_grad=True)
     lengths, reset = torch.tensor([9, 2, 5], device="cuda"), torch.zeros(9, 3, dtype=torch.bool, device="cuda")
-    layer(x, lengths=lengths, reset=reset)[0].sum().backward()  # type: ignore[no-untyped-call]
+    layer(x, lengths=lengths, reset=reset)[0].sum().backward()
     torch.cuda.set_sync_debug_mode("error")
-    layer(x, lengths=lengths, reset=reset)[0].sum().backward()  # type: ignore[no-untyped-call]
+    layer(x, lengths=lengths, reset=reset)[0].sum().backward()
