@@ -15,6 +15,7 @@ from .base import RecurrentModule, check_flags, document_delays
 from .inputs import Reset, StatesLike, autocast_dtype, read_inputs, read_states
 from .ops import kept_bytes
 from .packing import read_packed
+from .regularisation import Zoneout, draw_masks
 from .run import Direction, run_directions
 from .sizes import check_int, check_probability, check_size
 from .spec import CellSpec, InputSpec, StateSpec
@@ -32,7 +33,7 @@ class RecurrentLayer(RecurrentModule):
     def document(cell: CellSpec) -> str:
         """The docstring of a cell's layer."""
         own = [f"{size.name}: a size" for size in cell.sizes]
-        own += [f"{constant.name}: default {constant.value!r}" for constant in cell.constants]
+        own += [f"{constant.name}: default {constant.value!r}" for constant in cell.own_constants()]
         extra = [f"{item.name}= [T, B, width]" for item in cell.inputs[1:]]
         names = [f"{state.name}_n" for state in cell.visible_states()]
         states = names[0] if len(names) == 1 else f"({', '.join(names)})"
@@ -44,6 +45,8 @@ class RecurrentLayer(RecurrentModule):
             "(the dtype of final states; default the input's), backend=None ('cpu', 'cuda', 'reference'),",
             "return_delays=False, recompute=False (for the backward, keep states alone and compute the rest again),",
             "recurrent_gradient_clip=None (a bound on what matrix products hand back to h[t-1]; 0 cuts it),",
+            "zoneout=None ({'h': 0.1}: with which probability a unit of a state keeps its value; the mean in eval),",
+            "recurrent_dropout=0.0 (of earlier values of states that products read: one mask a sequence),",
             "weight_dropout=0.0 (of the matrices that steps multiply by, in training, once a call),",
             f"return_sequences_of=() (of {', '.join(cell.returnables())}: a dict of them is a third result)"
             + ("," if own else "."),
@@ -81,13 +84,16 @@ class RecurrentLayer(RecurrentModule):
         recurrent_gradient_clip: float | None = None,
         return_sequences_of: Sequence[str] = (),
         weight_dropout: float = 0.0,
+        zoneout: Zoneout = None,
+        recurrent_dropout: float = 0.0,
         **constants_and_dims: Any,
     ) -> None:
         super().__init__()
         self.return_delays, self.recompute = return_delays, recompute
         self._configure(
-            input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, constants_and_dims
-        )
+            input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, zoneout,
+            recurrent_dropout, constants_and_dims,
+        )  # fmt: skip
         check_probability("dropout", dropout)
         check_probability("weight_dropout", weight_dropout)
         if weight_dropout and not any(map(self.spec.is_matrix, self.spec.loop_weights())):
@@ -185,7 +191,11 @@ class RecurrentLayer(RecurrentModule):
                 parameters = self._parameters_of(sizes, self._suffixes[place], x)
                 here = {name: state[place] for name, state in states.items()} if states is not None else None
                 initial = self._initial_states(here, sizes, parameters, x, columns)
-                both.append(Direction(parameters, initial, reverse=place > first))
+                masks = draw_masks(
+                    cell, sizes, x, columns, self.zoneout, self.recurrent_dropout, training=self.training,
+                    packing=packed.packing if packed is not None else None,
+                )  # fmt: skip
+                both.append(Direction(parameters, initial, place > first, masks))
             inputs = {**given.inputs, cell.inputs[0].name: layer_input}
             results = run_directions(
                 cell, kernels, inputs, both, self.constants, sizes,
@@ -289,7 +299,7 @@ class RecurrentLayer(RecurrentModule):
             "proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0,
             "bidirectional": False, "num_heads": 1, "state_dtype": None, "backend": None,
             "return_delays": False, "recompute": False, "recurrent_gradient_clip": None,
-            "return_sequences_of": (), "weight_dropout": 0.0,
+            "return_sequences_of": (), "weight_dropout": 0.0, "zoneout": {}, "recurrent_dropout": 0.0,
         }  # fmt: skip
         for name, default in defaults.items():
             value = getattr(self, name)

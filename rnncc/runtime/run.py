@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -120,11 +120,13 @@ def refuse_forward_mode() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """What each direction of a layer has for its own. `states`: every state's initial value, and every delay's."""
+    """What each direction of a layer has for its own. `states`: every state's initial value, and every delay's.
+    `masks`: those drawn for zoneout and recurrent dropout."""
 
     parameters: Mapping[str, Tensor]
     states: Mapping[str, Tensor]
     reverse: bool = False
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ def run_directions(
     pads = packing is not None and kernels is not None and first.is_cuda
     masked = lengths is not None or reset is not None or pads
     all_finals: list[dict[str, Tensor]] = [{} for _ in directions]
-    all_values: list[dict[str, Tensor]] = [dict(inputs) for _ in directions]
+    all_values: list[dict[str, Tensor]] = [{**inputs, **own.masks} for own in directions]
     all_tools = [
         Tools(kernels, first, lengths, reset, own.reverse, own.states, finals, packing)
         for own, finals in zip(directions, all_finals, strict=True)

@@ -79,6 +79,16 @@ class InputSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class MaskSpec:
+    """An input that the layer draws: for `zoneout` or `recurrent_dropout` (`drawn`) of the state `of`."""
+
+    name: str
+    width: Width
+    drawn: str
+    of: str
+
+
+@dataclass(frozen=True, slots=True)
 class StateSpec:
     """`initial` is None where it is learned (parameter `<name>0`). A hidden delay state has `delay_of`: what it
     keeps one step longer, a state or (in `CellSpec.input_delays`) an input."""
@@ -194,6 +204,7 @@ class CellSpec:
     epilogue: Callable[..., None]
     classes: tuple[tuple[str, str, str, str], ...] = ()
     input_delays: tuple[StateSpec, ...] = ()
+    masks: tuple[MaskSpec, ...] = ()
     single_head_because: str = ""
 
     def visible_states(self) -> tuple[StateSpec, ...]:
@@ -203,6 +214,10 @@ class CellSpec:
     def delays(self) -> tuple[StateSpec, ...]:
         """What `return_delays` adds to hx and h_n: older values of states, newest first, then of inputs."""
         return tuple(state for state in self.states if state.delay_of is not None) + self.input_delays
+
+    def own_constants(self) -> tuple[ConstantSpec, ...]:
+        """The constants of the text."""
+        return tuple(constant for constant in self.constants if not constant.name.endswith("__"))
 
     def returnables(self) -> tuple[str, ...]:
         """What `return_sequences_of` may name: states, and what is computed after or handed on by a loop."""

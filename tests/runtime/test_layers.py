@@ -297,8 +297,6 @@ def test_constructor_errors() -> None:
             LSTM(**({"input_size": IN, "hidden_size": H} | keywords))
     with pytest.raises(TypeError, match="unexpected keyword argument 'foo'"):
         LSTM(IN, H, foo=1)
-    with pytest.raises(NotImplementedError, match="zoneout is not supported yet"):
-        LSTM(IN, H, zoneout={"h": 0.1})
     with pytest.warns(UserWarning, match="dropout"):
         LSTM(IN, H, dropout=0.5)
 
