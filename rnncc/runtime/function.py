@@ -97,9 +97,7 @@ def run_function(
     finals: dict[str, Tensor] = {}
     fresh = iter(given_streams)
     for segment in cell.segments:
-        wanted = [
-            i for i, sequence in enumerate(segment.sequences) if i in segment.needed or sequence.name == cell.output
-        ]
+        wanted = segment.wanted((cell.output,))
         read = [values[stream.name] if stream.is_sequence else next(fresh) for stream in segment.streams]
         loop = segment.masked if masked else segment.plain
         sequences, last = run_segment(
