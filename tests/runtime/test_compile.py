@@ -164,7 +164,7 @@ def test_transforms_within_what_is_compiled(name: str) -> None:
 
 def test_dual_tensors_are_refused_by_what_was_compiled_without_them() -> None:
     layer, x = make(), random(3, 2, IN)
-    compiled = torch.compile(layer, backend="aot_eager")
+    compiled: Any = torch.compile(layer, backend="aot_eager")
     compiled(x)
     with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="dual tensors"):
         compiled(forward_ad.make_dual(x, x.cos()))  # type: ignore[no-untyped-call]
