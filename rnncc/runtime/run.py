@@ -113,8 +113,8 @@ def refuse_forward_mode() -> None:
     """Forward-mode AD through a custom op would give zeros without a word."""
     if in_forward_mode():
         raise NotImplementedError(
-            "forward-mode automatic differentiation (torch.func.jvp, dual tensors) is not supported; "
-            "backend='reference' supports it, without recurrent_gradient_clip"
+            "forward-mode automatic differentiation with dual tensors is not supported: use torch.func.jvp, or "
+            "backend='reference', without recurrent_gradient_clip"
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vmap
 
 import rnncc
@@ -159,6 +160,14 @@ def test_transforms_within_what_is_compiled(name: str) -> None:
     layer, x = make(), random(2, 2, IN)
     run = transforms(layer)[name]
     close(whole(run)(x), run(x))
+
+
+def test_dual_tensors_are_refused_by_what_was_compiled_without_them() -> None:
+    layer, x = make(), random(3, 2, IN)
+    compiled: Any = torch.compile(layer, backend="aot_eager")
+    compiled(x)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="dual tensors"):
+        compiled(forward_ad.make_dual(x, x.cos()))  # type: ignore[no-untyped-call]
 
 
 def test_an_ensemble() -> None:
