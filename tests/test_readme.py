@@ -48,12 +48,14 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert tuple(names["output"].shape) == (100, 32, 256)  # type: ignore[attr-defined]
 
 
-def test_the_examples_of_the_python_page_run_one_after_the_other() -> None:
-    programs = blocks(ROOT / "docs" / "python.md", "python")
-    assert len(programs) > 5
-    names: dict[str, object] = {}
+@pytest.mark.parametrize("page", ["python", "from_torch", "from_flashrnn", "from_haste"])
+def test_the_examples_of_a_page_run_one_after_the_other(page: str) -> None:
+    programs = blocks(ROOT / "docs" / f"{page}.md", "python")
+    assert len(programs) >= 2
+    # A class that an example defines pickles by the module of its name.
+    names: dict[str, object] = {"__name__": page}
     for program in programs:
-        exec(compile(program, "python.md", "exec"), names)
+        exec(compile(program, f"{page}.md", "exec"), names)
 
 
 def test_the_shape_that_language_md_gives_for_heads() -> None:

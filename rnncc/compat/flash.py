@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-import rnncc
+from rnncc.compat import cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,7 @@ def flashrnn(
     if config is None:
         config = FlashRNNConfig(function=function, backend=backend, dtype=dtype)
     chosen = _FUNCTIONS[config.function]
-    name = chosen.cell.lower()
-    cells = rnncc.load(name)
-    names = [state.name for state in getattr(cells, chosen.cell).spec.visible_states()]
+    op = cells.op(chosen.cell)
     kind = Wx.dtype if config.dtype is None else _DTYPES[config.dtype]
     inputs = _ordered("Wx", Wx, config.input_shape, "TBGHD").to(kind)
     recurrent = _ordered("R", R, config.recurrent_shape, "GHDP").to(kind)
@@ -136,14 +134,14 @@ def flashrnn(
             raise ValueError(f"flashrnn: {option}={getattr(config, option)}, but that of Wx is {size}")
 
     if states is None:
-        values = torch.as_tensor(config.initial_val, dtype=kind, device=Wx.device).expand(len(names))
+        values = torch.as_tensor(config.initial_val, dtype=kind, device=Wx.device).expand(len(op.states))
         initial = values.reshape(-1, 1, 1, 1, 1).expand(-1, 1, columns, heads, units)
     else:
         initial = _ordered("states", states, config.output_shape, "STBHD")
-        _check("states", initial, (len(names), 1, columns, heads, units), "states, 1, B, heads, units")
+        _check("states", initial, (len(op.states), 1, columns, heads, units), "states, 1, B, heads, units")
     if torch.float64 in (kind, initial.dtype):
         initial = initial.to(kind)
-    start = list(initial.reshape(len(names), columns, heads * units))
+    start = list(initial.reshape(len(op.states), columns, heads * units))
     if chosen.fresh is not None:
         n, m = chosen.fresh
         start[m] = start[m].masked_fill(start[n] == 0, -torch.inf)
@@ -151,11 +149,11 @@ def flashrnn(
     weights = [_picked(recurrent, chosen.recurrent).reshape(-1, units)]
     weights += [_picked(bias, chosen.inner).reshape(-1)] if chosen.inner else []
     clip = 0.0 if config.gradient_recurrent_cut else config.gradient_recurrent_clipval
-    _, last, sequences = getattr(cells, name)(
-        stream, weights, start, hidden_size=heads * units, num_heads=heads, return_sequences_of=names,
+    _, last, sequences = op.run(
+        stream, weights, start, hidden_size=heads * units, num_heads=heads, return_sequences_of=op.states,
         recurrent_gradient_clip=clip, backend=_BACKENDS[config.backend],
     )  # fmt: skip
-    final = torch.stack(list(last) if len(names) > 1 else [last])
+    final = torch.stack(list(last) if len(op.states) > 1 else [last])
 
     def returned(values: Tensor) -> Tensor:
         """[S, T, B, H] in the order of axes that is asked for."""

@@ -6,33 +6,16 @@ and gates stand side by side: i, g, f, o (LSTM), z, r, g (GRU).
 
 from __future__ import annotations
 
-import functools
-import re
-from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import rnncc
-from rnncc.paths import locate
-from rnncc.read import read_source
+from rnncc.compat import cells
 
 States = Tensor | tuple[Tensor, ...]
 NativeWeights = tuple[nn.Parameter, nn.Parameter, nn.Parameter, nn.Parameter]
-
-
-@functools.cache
-def _zoned(cell: str, **shaping: str) -> ModuleType:
-    """The shipped cell with one input more, `keep`: h goes that part of the way to its new value."""
-    text = read_source(locate(cell.lower())).text
-    text, states = re.subn(r"^state ", "input x, keep: H\nstate ", text, flags=re.MULTILINE)
-    text, updates = re.subn(
-        r"^h\[t\] = (.*)$", r"proposed = \1\nh[t] = h[t-1] + keep*(proposed - h[t-1])", text, flags=re.MULTILINE
-    )
-    assert states == updates == 1, cell
-    return rnncc.compile(text, f"zoneout_{cell.lower()}", **shaping)
 
 
 class _Layer(nn.Module):
@@ -45,7 +28,7 @@ class _Layer(nn.Module):
     """
 
     cell: ClassVar[str]
-    shaping: ClassVar[dict[str, str]] = {}
+    act: ClassVar[str] = ""
     # Where each gate of the cell stands in Haste's matrices.
     gates: ClassVar[tuple[int, ...]]
     # Parameters beside the kernels: the shape, the last axis in multiples of H, and the initial value.
@@ -95,12 +78,11 @@ class _Layer(nn.Module):
         x = input.transpose(0, 1) if self.batch_first else input
         # Drawn before the mask of the matrix, as Haste does: the same seed gives the same masks.
         keep = self._keep(x)
-        cells = rnncc.load(self.cell.lower(), **self.shaping) if keep is None else _zoned(self.cell, **self.shaping)
-        names = [item.name for item in getattr(cells, self.cell).spec.visible_states()]
+        op = cells.op(self.cell, self.act, keep is not None)
         streams, weights = self._operands(x)
-        output, last, sequences = getattr(cells, self.cell.lower())(
-            streams if keep is None else [*streams, keep], weights, self._states(state, len(names), x.shape[1]),
-            hidden_size=self.hidden_size, lengths=lengths, return_sequences_of=names,
+        output, last, sequences = op.run(
+            streams if keep is None else [*streams, keep], weights, self._states(state, len(op.states), x.shape[1]),
+            hidden_size=self.hidden_size, lengths=lengths, return_sequences_of=op.states,
         )  # fmt: skip
         finals = (last,) if isinstance(last, Tensor) else last
         if self.return_state_sequence:
@@ -291,7 +273,7 @@ class LayerNormGRU(_Gru):
 class IndRNN(_Layer):
     """haste_pytorch.IndRNN, with tanh: kernel [I, H], recurrent_scale [H], bias [H]. Call: see `_Layer`."""
 
-    cell, gates, shaping, constants = "IndRNN", (0,), {"act": "tanh"}, (("bias", (1,), 0.0),)
+    cell, gates, act, constants = "IndRNN", (0,), "tanh", (("bias", (1,), 0.0),)
     recurrent_scale: nn.Parameter
 
     def __init__(

@@ -168,6 +168,37 @@ def test_dtypes(dtype: str) -> None:
     assert (got.double() - expected).abs().max() <= 8 * torch.finfo(kind).eps
 
 
+def test_torch_compile_takes_it_whole() -> None:
+    arguments = tensors("gru")
+    config = FlashRNNConfig(function="gru")
+    compiled = torch.compile(flashrnn, fullgraph=True, backend="aot_eager")
+    expected = flashrnn(*arguments, config=config)[0]
+    got = compiled(*arguments, config=config)[0]
+    same(got, expected)
+    pairs = zip(torch.autograd.grad(got.sum(), arguments), torch.autograd.grad(expected.sum(), arguments), strict=True)
+    for own, other in pairs:
+        same(own, other)
+
+
+def test_second_derivatives() -> None:
+    wx, recurrent, bias, states = tensors("slstm")
+    found = []
+    for states_of in (flashrnn, lambda *given: loop("slstm", *given[:4])):
+        output = states_of(wx, recurrent, bias, states, "slstm")[0]
+        (first,) = torch.autograd.grad(output.square().sum(), wx, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), recurrent)[0])
+    same(*found)
+
+
+def test_autocast() -> None:
+    wx, recurrent, bias, states = (tensor.detach().float() for tensor in tensors("lstm", scale=0.5))
+    with torch.autocast("cpu", torch.bfloat16):
+        got, last = flashrnn(wx, recurrent, bias, states)
+    assert got.dtype == torch.bfloat16 and last.dtype == torch.float32
+    expected = flashrnn(wx, recurrent, bias, states)[0]
+    assert (got - expected).abs().max() <= 8 * torch.finfo(torch.bfloat16).eps
+
+
 MISTAKES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"function": "mlstm"}, "function must be one of .*'slstm'.*, got 'mlstm'"),
     ({"backend": "tpu"}, "backend must be one of"),
