@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
 
@@ -25,6 +26,25 @@ class Affine:
 def free(name: str) -> Affine:
     """A value that no state is in, by its name."""
     return Affine((), Ref(name), 0)
+
+
+def form_of(expr: Expr, forms: Mapping[str, Affine | None]) -> Affine | None:
+    """The form of an expression over those of names; names without one are free. None where it is not affine."""
+    match expr:
+        case Const():
+            return Affine((), expr, 0)
+        case Ref(name):
+            return forms.get(name, free(name))
+        case Apply(operator, arguments):
+            found = [form_of(argument, forms) for argument in arguments]
+            affine = [form for form in found if form is not None]
+            if len(affine) < len(found):
+                return None
+            if not any(form.slopes for form in affine):
+                return Affine((), Apply(operator, tuple(form.offset for form in affine)), 0)
+            return linear(operator, affine)
+        case _:
+            assert_never(expr)
 
 
 def linear(operator: str, forms: Sequence[Affine]) -> Affine | None:

@@ -49,8 +49,8 @@ class Adjoint:
                       reads (as s or as s__1), or that `saved` follows from, are in `saved_states` instead: their
                       sequences are stored, and with streams and weights they are enough to make `saved` again.
     rounded           those of both that lose little in the streams' dtype, where that has 16 bits: bounded values, sums
-                      of products, and states that only products read; not what a cotangent is multiplied by at every
-                      step on its way back through a state
+                      of products, states that only products read, and the output where only sums of its multiples
+                      are made; not what a cotangent is multiplied by at every step on its way back through a state
     streams_read      members of streams that recompute, nodes or outer products read
     state_cotangents  (state, value): the gradient that flows into s__1, i.e. out of the step to t-1; without a pair: 0
     stream_cotangents (stream member, value); a member without a pair has gradient zero

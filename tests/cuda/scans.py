@@ -127,7 +127,10 @@ def assert_as(found: Values, expected: Values, bound: float, eager: Callable[[],
     eager_errors = _errors(eager(), expected) if eager and missed else {}
     excuses = {name: error for name, error in eager_errors.items() if isfinite(error)}
     allowed = {name: max(bound, 2 * excuses.get(name, 0.0)) for name in missed}
-    assert {name: f"{errors[name]:.1e}" for name in missed if not errors[name] <= allowed[name]} == {}
+    wrong = [
+        f"{name}: {errors[name]:.1e} of {allowed[name]:.1e}" for name in missed if not errors[name] <= allowed[name]
+    ]
+    assert not wrong, ", ".join(wrong)
     for name, value in expected.items():
         ours, exact = found[name].double(), value.double()
         assert torch.equal(ours.isfinite(), exact.isfinite()), f"{name}: other values are finite"

@@ -197,6 +197,39 @@ def test_what_is_not_finite_stays_in_its_channel(cell: str, poison: str) -> None
     assert_contained(replace(call, cotangents=(output, *finals)))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", HALF)
+def test_slow_gates_in_16_bits(dtype: torch.dtype) -> None:
+    """Over ten thousand steps what a gate of sigmoid(-8) lets in is all that counts."""
+
+    def slow(values: Tensor) -> Tensor:
+        return torch.cat((torch.full_like(values[..., :64], -8), values[..., 64:]), -1)
+
+    assert_true(draw_scan("mingru", 10_000, 2, 64, dtype, fill=slow), dtype)
+
+
+GROWING = "cell Growing\nstate h\na, n = W@x\nh[t] = a*h[t-1] + n"
+
+
+@pytest.mark.gpu
+def test_a_reset_ends_what_overflows() -> None:
+    """In float32, as eager PyTorch has it: infinite from where the product of slopes is, finite after the reset."""
+    steps, columns, units = 200, 2, 40
+    generator = torch.Generator().manual_seed(3)
+    stream = torch.rand(steps, columns, 2 * units, generator=generator).to(harness.DEVICE)
+    stream[10:80, :, :units] = 10.0
+    state = torch.ones(columns, units, device=harness.DEVICE)
+    for at in (70, 79, 80, 90, 128, 131):
+        reset = torch.zeros(steps, columns, dtype=torch.bool, device=harness.DEVICE)
+        reset[at, 1] = True
+        op = rnncc.compile(GROWING).growing
+        found, expected = (op((stream,), (), (state,), reset=reset, backend=which)[0] for which in (None, "reference"))
+        finite = expected.isfinite()
+        assert not finite[at - 1].any() and finite[at:, 1].all()
+        assert torch.equal(found.isfinite(), finite)
+        torch.testing.assert_close(found[finite], expected[finite], atol=0, rtol=1e-5)
+
+
 # Channel-serial, tiles, and steps split over thread blocks, whatever the schedule makes of them.
 WAYS = pytest.mark.parametrize(("steps", "columns", "units"), [(200, 3, 40), (50, 16, 4096), (5000, 1, 64)])
 

@@ -168,4 +168,6 @@ def test_one_column_of_many_blocks_is_poisoned_alone() -> None:
         x[1000, 1] = float("nan")
         poisoned = layer(x)[0]
     assert torch.equal(poisoned[:, [0, 2]], clean[:, [0, 2]])
-    assert torch.equal(poisoned[:1000], clean[:1000]) and poisoned[1000:, 1].isnan().any()
+    # The tile of the NaN is run in another order: what came before is the same but for rounding.
+    torch.testing.assert_close(poisoned[:1000], clean[:1000], atol=1e-6, rtol=1e-5)
+    assert poisoned[1000:, 1].isnan().any()

@@ -23,7 +23,7 @@ from rnncc.source import Source
 from rnncc.stages.classify import classify
 from rnncc.stages.render import render
 from rnncc.stages.schedule import plan_scan
-from rnncc.stages.schedule.scan import scan_blocks
+from rnncc.stages.schedule.scan import scan_blocks, scan_schedule
 from tests.cuda.sources import lowered, plan_of
 
 # Forward; every backward of them is a scan.
@@ -165,11 +165,23 @@ def test_layouts_keep_to_their_limits(plans: dict[str, KernelPlan]) -> None:
             assert shape.resident * shape.threads * shape.registers <= 65_536 and shape.registers <= 255
             assert all(shape.shared_bytes_of(1) <= gpu.shared_bytes for gpu in GPUS.values())
             assert 2 * (shape.shared_bytes_of(16) + 1024) <= 233_472
-            if form != "narrow":
-                assert shape.depth > 1 and shape.vector * element_bytes <= 16
-                assert shape.vector * shape.steps * element_bytes % 16 == 0
-            else:
+            # A loop of very many tensors has its narrow layout in every form.
+            if form == "narrow" or shape.depth == 1:
                 assert (shape.vector, shape.depth) == (1, 1)
+            else:
+                assert shape.vector * element_bytes <= 16
+                assert shape.vector * shape.steps * element_bytes % 16 == 0
+
+
+def test_forms_differ(plans: dict[str, KernelPlan]) -> None:
+    """But for loops of very many tensors, which have no registers for parts in pieces: one of RWKV-4's."""
+    alike = {
+        program
+        for plan in plans.values()
+        for program, loop in scan_programs(plan)
+        if (schedule := scan_schedule(loop, 2)).wide == schedule.narrow
+    }
+    assert alike == {"rwkv4_2_backward", "rwkv4_2_masked_backward"}
 
 
 @pytest.mark.parametrize(
@@ -193,8 +205,8 @@ def test_a_plan_for_a_gpu(plans: dict[str, KernelPlan]) -> None:
     assert isinstance(loop, ScanLoop)
     h200 = plan_scan(loop, Problem(1024, 1, "bf16", 4), GPUS["h200"])
     assert h200.blocks > 1 and plan_scan(loop, Problem(1024, 1, "bf16", 4), GPUS["a100"]).blocks == 1
-    # Two streams of 2 bytes in; out 2 bytes, and 4 of what a backward reads.
-    assert math.isclose(h200.step_us, 4096 * 10 / 4_800_000, rel_tol=0.01)
+    # Two streams of 2 bytes in; out 2 bytes, which a backward reads as well.
+    assert math.isclose(h200.step_us, 4096 * 6 / 4_800_000, rel_tol=0.01)
     walk = plans["indrnn"].loops[0].scan_forward
     assert isinstance(walk, ScanLoop)
     assert plan_scan(walk, Problem(64, 1, "fp32", 1), GPUS["h200"]).blocks == 1

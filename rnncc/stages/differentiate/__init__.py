@@ -55,9 +55,10 @@ def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
         savings.saved_states,
         rounded(
             forward,
+            cell.output,
             savings,
             bounds,
-            reads((*savings.recompute, *again, *nodes)),
+            (*again, *savings.recompute, *nodes),
             compounding(nodes, sweep.state_cotangents, savings.recompute),
         ),
         savings.streams_read,

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from rnncc.affine import ONE, ZERO, Affine, form_of
 from rnncc.bounds import Bounds
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, Segment, operands
 
@@ -58,11 +59,16 @@ def choose(segment: Segment, needed: Iterable[str]) -> Savings:
 
 
 def rounded(
-    segment: Segment, savings: Savings, bounds: Bounds, elementwise: Container[str], compounding: Container[str]
+    segment: Segment,
+    output: str,
+    savings: Savings,
+    bounds: Bounds,
+    elementwise: Sequence[Node],
+    compounding: Container[str],
 ) -> tuple[str, ...]:
-    """`rounded` of an Adjoint; `elementwise` are the names that nodes other than products read, of the backward step
-    and of what makes `saved` again, `compounding` those that must be exact. What is not bounded may overflow in
-    float16, and stands in an exponent too often. A sum of products has operands in the streams' dtype already."""
+    """`rounded` of an Adjoint; `output` is what the layer returns, `elementwise` are the nodes of the backward step and
+    of what makes `saved` again, in order, `compounding` the names that must be exact. What is not bounded may overflow
+    in float16, and stands in an exponent too often. A sum of products has operands in the streams' dtype already."""
     made = {node.target: node for node in segment.nodes}
 
     def fits(name: str) -> bool:
@@ -74,9 +80,38 @@ def rounded(
             case _:
                 return False
 
+    def is_kept_as_returned(state: str) -> bool:
+        """The output is rounded, and overflows in float16, as it is: where the backward step makes only sums of its
+        multiples, none of which compounds, that is as good as any other rounding of a cotangent."""
+        names = (state, f"{state}__1")
+        exact = any(name in compounding for name in names)
+        return state == output and not exact and _is_affine(elementwise, names)
+
+    read = reads(node for node in elementwise if not isinstance(node, Contraction))
     values = [name for name in savings.saved if name not in compounding and fits(name)]
-    only_products = [s for s in savings.saved_states if s not in elementwise and f"{s}__1" not in elementwise]
-    return (*values, *only_products)
+    states = [s for s in savings.saved_states if not {s, f"{s}__1"} & read.keys() or is_kept_as_returned(s)]
+    return (*values, *states)
+
+
+def _is_affine(nodes: Iterable[Node], names: Iterable[str]) -> bool:
+    """Whether all that the nodes make is an affine map of the named values; products take them as they are."""
+    forms: dict[str, Affine | None] = {name: Affine(((name, ONE),), ZERO, 0) for name in names}
+    for node in nodes:
+        match node:
+            case Pointwise(target, expr):
+                form = form_of(expr, forms)
+                if form is None:
+                    return False
+                if form.slopes:
+                    forms[target] = form
+            case RowOp():
+                if any(name in forms for name in operands(node)):
+                    return False
+            case Contraction() | Delay():
+                pass
+            case _:
+                assert_never(node)
+    return True
 
 
 def compounding(

@@ -7,12 +7,11 @@ statements of their own, so that they do not grow with the text.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import assert_never
 
-from rnncc.affine import ONE, ZERO, Affine, free, linear
-from rnncc.ir.expr import Apply, Const, Expr, Ref, references
-from rnncc.ir.fused import FusedEdge, FusedStatement
-from rnncc.ir.kernel import Program
+from rnncc.affine import ONE, ZERO, Affine, form_of, free
+from rnncc.ir.expr import Apply, Expr, Ref, references
+from rnncc.ir.fused import FusedEdge, FusedStatement, FusedWrite
+from rnncc.ir.kernel import Program, Table
 from rnncc.ir.scan import AffineMap, ScanLoop, Tangent
 from rnncc.stages.lower.parts import Parts, Unfit
 
@@ -48,7 +47,7 @@ def _loop(parts: Parts) -> ScanLoop:
     if not edges:
         raise Unfit("nothing lives from step to step")
     reads, rows, vectors = parts.reads({name for s in statements for name in references(s.expr)}, width)
-    writes = parts.writes(set(), {statement.target for statement in statements})
+    writes = _once(parts.writes(set(), {statement.target for statement in statements}))
     if max(len(reads), len(writes)) > MOST_TENSORS:
         raise Unfit(f"a step reads or writes more than {MOST_TENSORS} tensors")
     affine = _Mapper(edges).map(statements) if len(edges) <= MOST_CARRIES else None
@@ -64,6 +63,16 @@ def _loop(parts: Parts) -> ScanLoop:
         tuple(write.value for write in writes if write.place is None),
         affine,
         kept,
+    )
+
+
+def _once(writes: tuple[FusedWrite, ...]) -> tuple[FusedWrite, ...]:
+    """Without what is kept as it is returned: one tensor is both, or there is but one of them (parameter.h)."""
+    returned = {write.value for write in writes if write.place and write.place.table is Table.SEQUENCES}
+    return tuple(
+        write
+        for write in writes
+        if not (write.value in returned and write.place and write.place.table is Table.ROUNDED)
     )
 
 
@@ -128,7 +137,7 @@ class _Mapper:
 
     def _named(self, statement: FusedStatement) -> Affine | None:
         """The form of a statement's value, in names."""
-        form = self._form(statement.expr)
+        form = form_of(statement.expr, self.forms)
         if form is None:
             return None
         if not form.slopes:
@@ -146,20 +155,3 @@ class _Mapper:
             return expr
         self.made.append(FusedStatement(name, expr, line))
         return Ref(name)
-
-    def _form(self, expr: Expr) -> Affine | None:
-        match expr:
-            case Const():
-                return Affine((), expr, 0)
-            case Ref(name):
-                return self.forms.get(name, free(name))
-            case Apply(operator, arguments):
-                forms = [self._form(argument) for argument in arguments]
-                affine = [form for form in forms if form is not None]
-                if len(affine) < len(forms):
-                    return None
-                if not any(form.slopes for form in affine):
-                    return Affine((), Apply(operator, tuple(form.offset for form in affine)), 0)
-                return linear(operator, affine)
-            case _:
-                assert_never(expr)

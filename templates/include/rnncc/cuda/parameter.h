@@ -79,7 +79,7 @@ class LoopParameter {
         if (training_ && !fits(writes.back(), dtype_bytes(tensors.scalar()))) return false;
         continue;
       }
-      const Destination& to = tables_.destinations[slot.first_destination + info_.write_places[w]];
+      const Destination& to = destination(slot, info_.write_places[w], tensors);
       if (is_saved(to.table) && !training_) continue;
       const rnncc_tensor& t = tensors.at(to.table, to.index);
       // What only products and sums after the loop read is no less wanted.
@@ -108,6 +108,16 @@ class LoopParameter {
                     weight.dtype == RNNCC_FLOAT32, 0};
     }
     return true;
+  }
+
+  // Where a value goes: the slot's destination, or where no tensor is wanted there, another one of its dtype. So a step writes
+  // once what is returned, kept, or both.
+  const Destination& destination(const SlotInfo& slot, int place, CallTensors& tensors) const {
+    const Destination* const all = &tables_.destinations[slot.first_destination];
+    const auto is_wanted = [&](const Destination& to) { return tensors.at(to.table, to.index).data && (training_ || !is_saved(to.table)); };
+    for (int d = 0; d < slot.destinations && !is_wanted(all[place]); ++d)
+      if (is_wanted(all[d]) && is_stream_typed(all[d].table) == is_stream_typed(all[place].table)) return all[d];
+    return all[place];
   }
 
   // A tensor [T, B, ...] from `offset` elements on, along the loop's order.

@@ -72,12 +72,6 @@ struct AffineMap {
     }
     return nullptr;
   }
-  RNNCC_DEVICE bool is_finite() {
-    bool finite = true;
-#pragma unroll
-    for (int n = 0; n < NUMBERS; ++n) finite &= fabsf(*number(n)) < INFINITY;
-    return finite;
-  }
 };
 
 template <class Step_, int VEC_, int STEPS_, int WARPS_, int DEPTH_>
@@ -163,14 +157,10 @@ struct Exchange {
 #pragma unroll
     for (int n = 0; n < Map::NUMBERS; ++n) to[(n * VEC + j) * 32] = *map.number(n);
   }
-  // Applies maps to all of a lane's channels, `told`: where all so far were finite.
-  RNNCC_DEVICE static void apply(const float* from, float (&carry)[VEC][N], bool (&told)[VEC]) {
+  // Applies maps to all of a lane's channels.
+  RNNCC_DEVICE static void apply(const float* from, float (&carry)[VEC][N]) {
 #pragma unroll
-    for (int j = 0; j < VEC; ++j) {
-      Map map = load(from, j);
-      told[j] &= map.is_finite();
-      map.apply(carry[j]);
-    }
+    for (int j = 0; j < VEC; ++j) load(from, j).apply(carry[j]);
   }
   // The warps' maps joined, for all blocks: warps share out the receivers. What is not finite stays so. `before`: those of the
   // warps before this one.
@@ -280,19 +270,16 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j) exchange.store(exchange.map_of_warp(parity, warp), j, joined[j]);
     __syncthreads();
-    // The carries where the tile begins, where the warp's slice does, and where the tile ends; whether maps tell the latter two.
+    // The carries where the tile begins, where the warp's slice does, and where the tile ends.
     float before[S::VEC][N], start[S::VEC][N];
-    bool told[S::VEC];
     copy(carry, before);
-#pragma unroll
-    for (int j = 0; j < S::VEC; ++j) told[j] = true;
     if (blocks > 1) {
       Map own_before[S::VEC];
       exchange.send_joined(parity, own_before);
       exchange.wait(parity, phase);
       for (int r = 0; r < blocks; ++r) {
         if (r == rank) copy(carry, start);
-        exchange.apply(exchange.map_of_block(parity, r), carry, told);
+        exchange.apply(exchange.map_of_block(parity, r), carry);
       }
 #pragma unroll
       for (int j = 0; j < S::VEC; ++j) own_before[j].apply(start[j]);
@@ -300,13 +287,15 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
 #pragma unroll
       for (int w = 0; w < S::WARPS; ++w) {
         if (w == warp) copy(carry, start);
-        exchange.apply(exchange.map_of_warp(parity, w), carry, told);
+        exchange.apply(exchange.map_of_warp(parity, w), carry);
       }
     }
-    bool all_told = true;
+    // Whether maps tell these. Every map has slopes on the diagonal, so that a carry, once it is not finite, stays so; and a
+    // number of a map that is not finite makes such a carry.
+    bool told[S::VEC], all_told = true;
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j) {
-      // Every map has slopes on the diagonal, so a carry that was not finite between slices is not so here.
+      told[j] = true;
 #pragma unroll
       for (int e = 0; e < N; ++e) told[j] &= fabsf(carry[j][e]) < INFINITY;
       all_told &= told[j];
