@@ -58,6 +58,21 @@ def test_the_examples_of_a_page_run_one_after_the_other(page: str) -> None:
         exec(compile(program, f"{page}.md", "exec"), names)
 
 
+def test_every_row_of_features_names_tests_that_exist() -> None:
+    rows = [
+        line for line in (ROOT / "docs" / "features.md").read_text(encoding="utf-8").splitlines() if line[0:2] == "| "
+    ]
+    body = [row for row in rows if not row.endswith("| tests |")]
+    assert len(body) > 40
+    for row in body:
+        _, what, here, tests, _ = row.split("|")
+        names = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", tests)
+        assert names or here.strip().startswith("no"), what
+        for file, name in names:
+            text = (ROOT / "tests" / file).read_text(encoding="utf-8")
+            assert f"\ndef {name}(" in text if name else "\ndef test_" in text, f"{file}::{name}"
+
+
 def test_the_shape_that_language_md_gives_for_heads() -> None:
     text = " ".join((ROOT / "docs" / "language.md").read_text(encoding="utf-8").split())
     assert "`weight_hh_l0` is [gates·H, H/N]" in text
