@@ -1,12 +1,13 @@
 """Recurrences without a recurrent matrix on a GPU, side by side in one run: our ops on gate pre-activations in both
-layouts, accelerated-scan (warp, scalar), flash-linear-attention's hgrn (recurrent, chunk), torch's associative_scan,
-the log-space minGRU (eager, compiled), and the eager loop.
+layouts, and with Newton's iterations; accelerated-scan (warp, scalar), flash-linear-attention's hgrn (recurrent,
+chunk), torch's associative_scan, the log-space minGRU (eager, compiled), and the eager loop.
 
     python benchmarks/gpu_scan.py [--quick] [--only WORDS] [--out FILE] [--plot PNG]
     python benchmarks/gpu_scan.py --show FILE [--plot PNG]
     python benchmarks/gpu_scan.py --cs179 [--out FILE]
 
-WORDS, separated by commas, choose axes (targets, steps, cells), parties (`rnncc tbd`, `fla chunk`, fla, ...) and cells.
+WORDS, separated by commas, choose axes (targets, steps, cells, newton), parties (`rnncc tbd`, `fla chunk`, fla, ...)
+and cells.
 Times are medians of CUDA events: `call` with the GPU waiting for the host, `queued` back to back. `of copy` is what the
 pass must read and write (every pre-activation and gradient once, states once as the output) over the time, as a part of
 what a copy of 1 GiB on the same device reaches in the same run. Everyone has its own layout: ours [T, B, D] or
@@ -36,7 +37,7 @@ from gpu_cases import missing, read_case, row_of
 from gpu_run import Results, obstacle, parser_of
 from measure import Function, environment, gpu_ms
 from scan_calls import INSTALLED, Loop, Tensors, peer, peer_call
-from scan_cases import LOG_SPACE, OURS, PEERS, ScanCase, select
+from scan_cases import LOG_SPACE, NEWTON, OURS, PEERS, ScanCase, select
 from scan_cells import module_of, traffic
 from scan_table import plot, table
 
@@ -63,9 +64,9 @@ def function_of(case: ScanCase, device: str = "cuda") -> Function:
         return peer_call(case.who, case.columns, case.steps, case.channels, dtype, device, case.run)
     tensors = Tensors(
         case.cell, case.columns, case.steps, case.channels, dtype=dtype, device=device,
-        trained=case.run == "fw+bw", batch_first=case.who == "rnncc btd",
+        trained=case.run == "fw+bw", batch_first=case.who == "rnncc btd", newton=case.who == NEWTON,
     )  # fmt: skip
-    forward = tensors.by_op if case.who in OURS else Loop(tensors, compiled=False)
+    forward = tensors.by_op if case.who in (*OURS, NEWTON) else Loop(tensors, compiled=False)
     return tensors.timed(forward, case.run)
 
 
@@ -104,7 +105,8 @@ def run(cases: Sequence[ScanCase], results: Results, quick: bool) -> None:
     if not left:
         return
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(module_of, dict.fromkeys(case.cell for case in left)))
+        builds = dict.fromkeys(key for case in left for key in ((case.cell, False), (case.cell, case.who == NEWTON)))
+        list(pool.map(module_of, *zip(*builds, strict=True)))
     copy = copy_gb_s()
     print(f"a copy: {copy:.0f} GB/s; {len(left)} cases", flush=True)
     for case in left:

@@ -40,10 +40,10 @@ class Tensors:
 
     def __init__(
         self, cell: str, columns: int, steps: int, channels: int, *, dtype: torch.dtype, device: str,
-        trained: bool, batch_first: bool = False,
+        trained: bool, batch_first: bool = False, newton: bool = False,
     ) -> None:  # fmt: skip
         torch.manual_seed(0)
-        self.cell, self.op, self.spec = cell, op_of(cell), layer_class(cell).spec
+        self.cell, self.op, self.spec = cell, op_of(cell, newton), layer_class(cell).spec
         self.sizes = {"I": channels, "H": channels, "num_heads": 1}
         self.loops = self.spec.segments
         self.constants = {c.name: float(c.value) for c in self.spec.constants if not c.shaping}

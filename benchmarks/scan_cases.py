@@ -10,10 +10,12 @@ from scan_cells import shipped
 
 # Our kernels by layout of the gates, [T, B, D] and [B, T, D]; what users have otherwise.
 OURS = ("rnncc tbd", "rnncc btd")
+# Ours with the kernels that iterate, [T, B, D].
+NEWTON = "rnncc newton"
 PEERS = ("accelerated warp", "accelerated scalar", "fla recurrent", "fla chunk", "torch scan")
 LOG_SPACE = ("log eager", "log compiled")
-WHO = (*OURS, *PEERS, *LOG_SPACE, "eager loop")
-AXES = ("targets", "steps", "cells")
+WHO = (*OURS, NEWTON, *PEERS, *LOG_SPACE, "eager loop")
+AXES = ("targets", "steps", "cells", "newton")
 STEPS = (1, 16, 256, 1024, 4096, 16384, 65536, 262144, 1_000_000)
 CHANNELS = 1024
 
@@ -98,6 +100,13 @@ def cases_of(axis: str, quick: bool) -> Iterator[ScanCase]:
                     yield from both(OURS, cell, columns, 1024, channels, "bf16")
                 if not quick:
                     yield from both(("eager loop",), cell, 16, 1024, 1024, "bf16")
+        case "newton":
+            # Backward they are the same kernels.
+            for cell in ("indrnn", "paralstm") if quick else ("indrnn", "brc", "paragru", "paralstm", "sru"):
+                for steps in (1024, 65536) if quick else (1024, 4096, 16384, 65536):
+                    for channels in (64, 1024) if quick else (64, 256, 1024, 2048):
+                        for who in (OURS[0], NEWTON):
+                            yield ScanCase(who, cell, 1, steps, channels, "fp32", PASSES[0])
 
 
 def both(who: Sequence[str], cell: str, columns: int, steps: int, channels: int, dtype: str) -> Iterator[ScanCase]:

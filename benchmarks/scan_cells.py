@@ -55,9 +55,11 @@ def analysed(name: str) -> Analysis:
 
 
 @cache
-def module_of(name: str) -> ModuleType:
-    """The cell's package, built. Raises RnnccError."""
-    return rnncc.compile(TEXTS[name]) if name in TEXTS else rnncc.load(name)
+def module_of(name: str, newton: bool = False) -> ModuleType:
+    """The cell's package, built; `newton`: with the kernels that iterate. Raises RnnccError."""
+    if name in TEXTS:
+        return rnncc.compile(TEXTS[name], parallel_newton=newton)
+    return rnncc.load(name, parallel_newton=newton)
 
 
 def layer_class(name: str) -> Any:
@@ -65,9 +67,9 @@ def layer_class(name: str) -> Any:
     return getattr(module_of(name), analysed(name).cell.name)
 
 
-def op_of(name: str) -> Any:
+def op_of(name: str, newton: bool = False) -> Any:
     """The cell's functional op."""
-    return getattr(module_of(name), analysed(name).cell.name.lower())
+    return getattr(module_of(name, newton), analysed(name).cell.name.lower())
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_cases import PASSES, read_case
 from gpu_table import best_ms, number
-from scan_cases import BANDWIDTH_MUST, CHANNELS, LOG_SPACE, OURS, PEERS, ScanCase, must_of
+from scan_cases import BANDWIDTH_MUST, CHANNELS, LOG_SPACE, NEWTON, OURS, PEERS, ScanCase, must_of
 
 HEADER = (
     f"{'who':19}{'cell':16}{'B':>4}{'T':>8}{'D':>6} {'dtype':5}{'pass':>6}{'call ms':>10}{'queued':>10}{'ns/step':>10}"
@@ -31,7 +31,11 @@ def of_copy(case: ScanCase, row: dict[str, Any]) -> float | None:
 
 
 def quickest_peer(case: ScanCase, found: Found) -> float | None:
-    """The least time of anyone else on the same work; of minGRU in log space also in float32, as users run it."""
+    """The least time of anyone else on the same work; of minGRU in log space also in float32, as users run it. Of what
+    iterates, the walk's."""
+    if case.who == NEWTON:
+        walk = replace(case, who=OURS[0])
+        return best_ms(found[walk]) if walk in found else None
     if case.who not in OURS:
         return None
     others = [replace(case, who=who) for who in (*PEERS, "eager loop")]

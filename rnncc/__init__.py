@@ -22,7 +22,9 @@ __version__ = VERSION
 __all__ = ["Diagnostic", "InternalError", "RnnccError", "__version__", "compile", "load"]
 
 
-def load(name_or_path: str | os.PathLike[str], /, **shaping: float | int | str) -> ModuleType:
+def load(
+    name_or_path: str | os.PathLike[str], /, *, parallel_newton: bool = False, **shaping: float | int | str
+) -> ModuleType:
     """The module with a file's cells: layers (`LSTM`), single steps (`LSTMCell`) and functional ops (`lstm`).
 
     Built into the cache on the first call for a text, loaded from there afterwards. Without a C++ compiler the
@@ -30,6 +32,8 @@ def load(name_or_path: str | os.PathLike[str], /, **shaping: float | int | str) 
 
     Args:
         name_or_path: a shipped cell's name (`lstm`) or the path of a `.rnn` file; an existing path goes first.
+        parallel_newton: also compile GPU kernels that work on many steps of a loop without recurrent matrices at a
+            time where its steps are not affine, by Newton's method; they run calls of few channels and many steps.
         shaping: constants of the text that shape the program (loop bounds, delays, functions), by name.
 
     Raises:
@@ -38,10 +42,12 @@ def load(name_or_path: str | os.PathLike[str], /, **shaping: float | int | str) 
     """
     from rnncc.compiler import load_file
 
-    return load_file(name_or_path, shaping)
+    return load_file(name_or_path, shaping, parallel_newton)
 
 
-def compile(text: str, name: str = "cell", /, **shaping: float | int | str) -> ModuleType:
+def compile(
+    text: str, name: str = "cell", /, *, parallel_newton: bool = False, **shaping: float | int | str
+) -> ModuleType:
     """The same as `load` for a text; `name` names it in diagnostics and is the stem of the package.
 
     Raises:
@@ -49,4 +55,4 @@ def compile(text: str, name: str = "cell", /, **shaping: float | int | str) -> M
     """
     from rnncc.compiler import load_text
 
-    return load_text(text, name, shaping)
+    return load_text(text, name, shaping, parallel_newton)

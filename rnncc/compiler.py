@@ -11,6 +11,7 @@ run, so that a command pays for the ones it needs: a build found in the cache im
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -142,10 +143,12 @@ def build_package(
     target: str = "auto",
     name: str | None = None,
     problems: Problems = (),
+    parallel_newton: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """Build the cells of the file at `path` into the folder `out/<stem>`, and return that folder. `problems`: for which
-    (units of a head, dtype) there shall be fused GPU kernels.
+    (units of a head, dtype) there shall be fused GPU kernels; `parallel_newton`: whether loops that are walked through
+    shall have kernels that iterate, too.
 
     Raises:
         RnnccError: mistakes in the text; RNN601 without a compiler, RNN602 where it failed, RNN603 to RNN605 where
@@ -157,13 +160,17 @@ def build_package(
     nvcc = find_nvcc(architectures(target), required="auto" not in target.split(","))
     if problems and progress is not None and not _takes_fused(nvcc):
         progress(f"fused kernels need nvcc and a GPU of compute capability 9.0 or more: none for --target {target}")
+    if parallel_newton and progress is not None and not _takes_fused(nvcc):
+        progress(f"--parallel-newton is for GPUs of compute capability 9.0 or more: of no use for --target {target}")
     stem = name or path.stem
     check_stem(stem, out)
-    package, cache = _build(read_source(path), stem, {}, find_toolchain(), nvcc, progress, problems)
+    package, cache = _build(read_source(path), stem, {}, find_toolchain(), nvcc, progress, problems, parallel_newton)
     if progress is not None and _takes_fused(nvcc):
         for problem in _without_kernels(package, problems):
             options = f"--hidden {problem.units * problem.heads} --heads {problem.heads} --dtype {problem.dtype}"
             progress(f"no fused kernel for this size: `rnncc explain {path} --target {target} {options}` says why")
+        if parallel_newton and not _about(package)["newton"]:
+            progress(f"--parallel-newton changes nothing: {path} has no loop that it is for")
     return install(package, out, cache)
 
 
@@ -177,24 +184,30 @@ def _without_kernels(package: Path, problems: Problems) -> Iterator[Problem]:
     return (problem for problem in problems if (INDEX_DTYPES[problem.dtype], problem.units, problem.heads) not in made)
 
 
-def load_file(name_or_path: str | os.PathLike[str], shaping: Shaping) -> ModuleType:
+def _about(package: Path) -> dict[str, Any]:
+    """What a built package says of itself."""
+    about: dict[str, Any] = json.loads((package / "_rnncc.json").read_text(encoding="utf-8"))
+    return about
+
+
+def load_file(name_or_path: str | os.PathLike[str], shaping: Shaping, parallel_newton: bool = False) -> ModuleType:
     """`rnncc.load`."""
     path = locate(os.fspath(name_or_path))
-    return _load(read_source(path), path.stem, shaping)
+    return _load(read_source(path), path.stem, shaping, parallel_newton)
 
 
-def load_text(text: str, name: str, shaping: Shaping) -> ModuleType:
+def load_text(text: str, name: str, shaping: Shaping, parallel_newton: bool = False) -> ModuleType:
     """`rnncc.compile`."""
-    return _load(Source(f"<{name}>", text), name, shaping)
+    return _load(Source(f"<{name}>", text), name, shaping, parallel_newton)
 
 
-def unpickle(source: Source, stem: str, shaping: Shaping, class_name: str) -> Any:
+def unpickle(source: Source, stem: str, shaping: Shaping, parallel_newton: bool, class_name: str) -> Any:
     """An empty instance of a layer's class, loaded again from its text: how layers are pickled."""
-    layer_class = getattr(_load(source, stem, shaping), class_name)
+    layer_class = getattr(_load(source, stem, shaping, parallel_newton), class_name)
     return layer_class.__new__(layer_class)
 
 
-def _load(source: Source, stem: str, shaping: Shaping) -> ModuleType:
+def _load(source: Source, stem: str, shaping: Shaping, parallel_newton: bool) -> ModuleType:
     from rnncc.stages.build import find_nvcc, find_toolchain
     from rnncc.stages.load import load
     from rnncc.targets import present
@@ -206,8 +219,8 @@ def _load(source: Source, stem: str, shaping: Shaping) -> ModuleType:
         toolchain = None
         say(f"{error.diagnostics[0].message}: {stem} runs its eager reference, which is many times slower")
     nvcc = find_nvcc(present(), required=False) if toolchain is not None else None
-    package, _cache = _build(source, stem, shaping, toolchain, nvcc, say)
-    return load(package, origin=(unpickle, (source, stem, dict(shaping))))
+    package, _cache = _build(source, stem, shaping, toolchain, nvcc, say, parallel_newton=parallel_newton)
+    return load(package, origin=(unpickle, (source, stem, dict(shaping), parallel_newton)))
 
 
 def compile_fused(
@@ -281,22 +294,31 @@ def _build(
     nvcc: Nvcc | None,
     progress: Progress | None,
     problems: Problems = (),
+    parallel_newton: bool = False,
 ) -> tuple[Path, Any]:
     from rnncc.cache import Cache, default_root
     from rnncc.stages.build import build, first_key
 
+    newton = parallel_newton and _takes_fused(nvcc)
+
+    def produce() -> Product:
+        return _produce(source, stem, shaping, toolchain, nvcc, problems, newton)
+
     cache = Cache(default_root())
-    key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping, problems)
-    package = build(
-        key, stem, lambda: _produce(source, stem, shaping, toolchain, nvcc, problems), toolchain, cache, progress, nvcc
-    )
-    return package, cache
+    key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping, problems, newton)
+    return build(key, stem, produce, toolchain, cache, progress, nvcc), cache
 
 
 def _produce(
-    source: Source, stem: str, shaping: Shaping, toolchain: Toolchain | None, nvcc: Nvcc | None, problems: Problems
+    source: Source,
+    stem: str,
+    shaping: Shaping,
+    toolchain: Toolchain | None,
+    nvcc: Nvcc | None,
+    problems: Problems,
+    newton: bool = False,
 ) -> Product:
-    from rnncc.gpu import scan_families, unfused
+    from rnncc.gpu import newton_loops, scan_families, unfused
     from rnncc.ir.cell import declared_names
     from rnncc.ir.package import CompiledCell
     from rnncc.stages.build import Product
@@ -322,7 +344,7 @@ def _produce(
     files = render_package(plan_package(stem, VERSION, compiled, cuda=cuda), templates_dir())
     return Product(
         files,
-        _render(plans, cuda=cuda, problems=problems if _takes_fused(nvcc) else ()) if plans else None,
+        _render(plans, cuda=cuda, problems=problems if _takes_fused(nvcc) else (), newton=newton) if plans else None,
         tuple(cell.name for cell in cells),
         missing="" if toolchain else "no C++ compiler was found when it was built",
         about={
@@ -330,6 +352,7 @@ def _produce(
             "source": source.text,
             "fused": unfused(plans) if cuda else {},
             "scans": scan_families(plans) if cuda else {},
+            "newton": newton_loops(plans) if newton else [],
         },
     )
 
@@ -340,11 +363,11 @@ def _takes_fused(nvcc: Nvcc | None) -> bool:
     return nvcc is not None and any(map(has_clusters, nvcc.architectures))
 
 
-def _render(plans: list[KernelPlan], *, cuda: bool, problems: Problems = ()) -> Bundle:
+def _render(plans: list[KernelPlan], *, cuda: bool, problems: Problems = (), newton: bool = False) -> Bundle:
     from rnncc.gpu import fused_kernels, scan_kernels
     from rnncc.stages.render import render
 
-    scans = [scan_kernels(plan) for plan in plans] if cuda else None
+    scans = [scan_kernels(plan, newton=newton) for plan in plans] if cuda else None
     return render(plans, scans, [fused_kernels(plan, problems) for plan in plans])
 
 

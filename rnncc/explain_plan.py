@@ -38,9 +38,9 @@ def _schedule_facts(schedule: Schedule, columns: int) -> dict[str, Any]:
 def _scan_facts(plan: ScanPlan) -> dict[str, Any]:
     forms = {
         form: {
-            "tiles": {"blocks": plan.blocks} | dict(shape.tiles),
+            "tiles": {"blocks": plan.blocks_of(form)} | dict(shape.tiles),
             "registers": shape.registers,
-            "shared_bytes": shape.shared_bytes_of(plan.blocks),
+            "shared_bytes": shape.shared_bytes_of(plan.blocks_of(form)),
             "threads": shape.threads,
         }
         for form, shape in plan.schedule.forms
@@ -53,7 +53,7 @@ def _scan_facts(plan: ScanPlan) -> dict[str, Any]:
         "other_columns": [],
         "rejected": [],
     }
-    return facts | {"form": plan.form} | forms.pop(plan.form) | forms
+    return facts | {"form": plan.form, "takes_newton": plan.takes_newton} | forms.pop(plan.form) | forms
 
 
 def _kernel_facts(kernel: FusedSchedule) -> dict[str, Any]:

@@ -70,10 +70,23 @@ def scan_families(plans: Sequence[KernelPlan]) -> dict[str, str]:
     }
 
 
-def scan_kernels(plan: KernelPlan) -> tuple[ScanKernels, ...]:
-    """The kernels of a cell's loops without products, which take all sizes."""
+def newton_loops(plans: Sequence[KernelPlan]) -> list[str]:
+    """The loops without products whose forward has a kernel that iterates, by their names."""
+    return [
+        loop_name(plan, loop)
+        for plan in plans
+        for loop in plan.loops
+        if not loop.variant
+        and not isinstance(loop.scan_forward, str)
+        and scan_schedule(loop.scan_forward, 2, newton=True).newton
+    ]
+
+
+def scan_kernels(plan: KernelPlan, *, newton: bool = False) -> tuple[ScanKernels, ...]:
+    """The kernels of a cell's loops without products, which take all sizes; `newton`: also those that iterate."""
     return tuple(
-        ScanKernels(program, scan_schedule(loop, 4), scan_schedule(loop, 2)) for program, loop in scan_programs(plan)
+        ScanKernels(program, scan_schedule(loop, 4, newton), scan_schedule(loop, 2, newton))
+        for program, loop in scan_programs(plan)
     )
 
 

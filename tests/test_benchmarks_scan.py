@@ -51,6 +51,8 @@ def test_words_choose_cases(scan: Any) -> None:
     assert set(quick) < set(full) and len(full) == len(set(full))
     assert {case.steps for case in full if case.who == "rnncc tbd"} >= {1, 1_000_000}
     assert {case.run for case in full if case.who == "torch scan"} == {"fw"}
+    newton = scan.select(["newton"], quick=True)
+    assert {(case.who, case.run) for case in newton} == {("rnncc tbd", "fw"), ("rnncc newton", "fw")}
     with pytest.raises(ValueError, match="nix"):
         scan.select(["nix"], quick=True)
 
@@ -86,7 +88,7 @@ def test_a_peer_that_was_installed_since_is_measured(
     case = scan.select(["targets", "accelerated"], quick=True)[0]
     results = scan.Results(tmp_path / "rows.json", {"gpu": "none"})
     results.rows = [scan.row_of(case, missing="no such module")]
-    monkeypatch.setattr(scan, "module_of", lambda cell: None)
+    monkeypatch.setattr(scan, "module_of", lambda cell, newton: None)
     monkeypatch.setattr(scan, "copy_gb_s", lambda: 1.0)
     monkeypatch.setattr(scan, "measure", lambda case, *_: scan.row_of(case, call_ms=1.0))
     monkeypatch.setattr(scan, "absent", lambda who: "still none")

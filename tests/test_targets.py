@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from rnncc.diagnostics import RnnccError
 from rnncc.ir.problem import Problem
 from rnncc.paths import locate
 from rnncc.runtime.ops import Kernels
+from rnncc.source import Source
 from rnncc.stages.build import nvcc
 
 
@@ -72,6 +75,35 @@ def test_a_build_says_where_no_gpu_takes_fused_kernels(
             locate("lstm"), tmp_path, target=target, problems=(Problem(64, 1, "bf16"),), progress=lines.append
         )
     assert len(lines) == said and all(f"none for --target {target}" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("cell", "target", "said"),
+    [
+        ("indrnn", "cpu", "for GPUs of compute capability 9.0 or more: of no use for --target cpu"),
+        ("indrnn", "a100", "for GPUs of compute capability 9.0 or more: of no use for --target a100"),
+        ("indrnn", "a100,h200", None),
+        ("mingru", "h200", "changes nothing"),  # a scan
+        ("lstm", "h200", "changes nothing"),
+    ],
+)
+def test_a_build_says_where_newton_is_of_no_use(
+    cell: str, target: str, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def described(source: Source, stem: str, shaping: Any, toolchain: Any, nvcc: Any, *rest: Any) -> tuple[Path, None]:
+        """What a package says of itself, without one."""
+        product = compiler._produce(source, stem, shaping, toolchain, nvcc, (), newton=compiler._takes_fused(nvcc))
+        (tmp_path / "_rnncc.json").write_text(json.dumps(product.about), encoding="utf-8")
+        assert rest[-1] is True
+        return tmp_path, None
+
+    monkeypatch.setattr(compiler, "_build", described)
+    monkeypatch.setattr("rnncc.stages.build.install", lambda package, out, cache: package)
+    monkeypatch.setattr("rnncc.stages.build.nvcc.nvcc_release", lambda: ("nvcc", "release 13.0"))
+    lines: list[str] = []
+    compiler.build_package(locate(cell), tmp_path / "out", target=target, parallel_newton=True, progress=lines.append)
+    assert len(lines) == (said is not None)
+    assert said is None or said in lines[0]
 
 
 def test_a_build_says_which_size_has_no_fused_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

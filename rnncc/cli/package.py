@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     help="Folder that gets the package's folder (default: the current one).",
 )
 @gpu_options
+@click.option(
+    "--parallel-newton",
+    is_flag=True,
+    help="Also GPU kernels that work on many steps at a time where they are neither affine nor have a product.",
+)
 @click.option("--name", help="The package's name (default: that of the file).")
 @click.option("--wheel", is_flag=True, help="Also write the package as a wheel beside its folder.")
 def build(
@@ -45,6 +50,7 @@ def build(
     hidden: int | None,
     heads: int | None,
     dtype: str | None,
+    parallel_newton: bool,
     name: str | None,
     wheel: bool,
 ) -> None:
@@ -66,7 +72,15 @@ def build(
                 f"two of the files would become the package '{stem}': build one under another --name"
             )
     for source in paths:
-        path = build_package(source, out, target=target, name=name, problems=problems, progress=progress_printer())
+        path = build_package(
+            source,
+            out,
+            target=target,
+            name=name,
+            problems=problems,
+            parallel_newton=parallel_newton,
+            progress=progress_printer(),
+        )
         click.echo(str(path))
         if wheel:
             from rnncc.cli.wheel import write_wheel

@@ -2,7 +2,8 @@
 
 Where the carries of a step are an affine map of those before, slices of time are worked on side by side: each sums up
 what it does to the carries, and runs its steps once they are known (a scan). Otherwise a thread walks through all
-steps. templates/include/rnncc/cuda/scan reads these types name by name.
+steps, or slices are worked on side by side by Newton's method, which takes the derivatives of a step.
+templates/include/rnncc/cuda/scan reads these types name by name.
 """
 
 from __future__ import annotations
@@ -12,6 +13,25 @@ from dataclasses import dataclass
 from rnncc.ir.expr import Expr
 from rnncc.ir.fused import FusedEdge, FusedRead, FusedRow, FusedStatement, FusedVector, FusedWrite
 
+# None: no such term.
+Matrix = tuple[tuple[Expr | None, ...], ...]
+
+
+def slopes(matrix: Matrix) -> tuple[bool, ...]:
+    """Row by row, which slopes of a step may not be zero."""
+    return tuple(slope is not None for row in matrix for slope in row)
+
+
+def entries(matrix: Matrix) -> tuple[bool, ...]:
+    """The same of any number of steps, none among them."""
+    size = range(len(matrix))
+    reached = [[i == j or matrix[i][j] is not None for j in size] for i in size]
+    for k in size:
+        for i in size:
+            for j in size:
+                reached[i][j] = reached[i][j] or (reached[i][k] and reached[k][j])
+    return tuple(entry for row in reached for entry in row)
+
 
 @dataclass(frozen=True, slots=True)
 class AffineMap:
@@ -19,22 +39,8 @@ class AffineMap:
     no carry. None: no such term."""
 
     statements: tuple[FusedStatement, ...]
-    matrix: tuple[tuple[Expr | None, ...], ...]
+    matrix: Matrix
     offset: tuple[Expr, ...]
-
-    def slopes(self) -> tuple[bool, ...]:
-        """Row by row, which slopes of a step may not be zero."""
-        return tuple(slope is not None for row in self.matrix for slope in row)
-
-    def entries(self) -> tuple[bool, ...]:
-        """The same of any number of steps, none among them."""
-        size = range(len(self.matrix))
-        reached = [[i == j or self.matrix[i][j] is not None for j in size] for i in size]
-        for k in size:
-            for i in size:
-                for j in size:
-                    reached[i][j] = reached[i][j] or (reached[i][k] and reached[k][j])
-        return tuple(entry for row in reached for entry in row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class Tangent:
     own statements and these. None: they do not."""
 
     statements: tuple[FusedStatement, ...]
-    matrix: tuple[tuple[Expr | None, ...], ...]
+    matrix: Matrix
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,8 @@ class ScanShape:
     resident   thread blocks of a multiprocessor, as planned
     shared_bytes, peer_bytes, least_shared_bytes
                of each of n blocks of a cluster: the least, or shared_bytes + (n if n > 1 else 0) * peer_bytes
+    least_blocks
+               that share steps, where the kernel is of use
     """
 
     vector: int
@@ -107,6 +109,7 @@ class ScanShape:
     shared_bytes: int
     peer_bytes: int
     least_shared_bytes: int
+    least_blocks: int = 1
 
     @property
     def arguments(self) -> tuple[int, ...]:
@@ -131,29 +134,48 @@ class ScanShape:
 @dataclass(frozen=True, slots=True)
 class ScanSchedule:
     """The kernels of a loop without products, for elements of a size. `family`: scan or walk; `wide` for tensors whose
-    rows begin at multiples of 16 bytes, `tall` for the same where there are few channels, `narrow` for all."""
+    rows begin at multiples of 16 bytes, `tall` for the same where there are few channels, `narrow` for all. `newton`:
+    of a walk, where it was asked for, for tensors as of `wide`, where that many thread blocks share steps."""
 
     family: str
     wide: ScanShape
     tall: ScanShape
     narrow: ScanShape
+    newton: ScanShape | None = None
 
     @property
     def forms(self) -> tuple[tuple[str, ScanShape], ...]:
         """By name; kernels are called so."""
-        return ("wide", self.wide), ("tall", self.tall), ("narrow", self.narrow)
+        newton = () if self.newton is None else (("newton", self.newton),)
+        return ("wide", self.wide), ("tall", self.tall), ("narrow", self.narrow), *newton
+
+    def family_of(self, form: str) -> str:
+        """Which function of templates/include/rnncc/cuda/scan a form's kernel is."""
+        return "newton" if form == "newton" else self.family
 
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
     """The same for a problem on a GPU: the `form` that runs it, and that `blocks` thread blocks share the steps of the
     same channels, where there are enough steps. step_us: what a step's tensors take through memory; no step takes
-    less."""
+    less. newton_blocks: how many would share them in Newton's iterations; 0: their kernel does not take the problem, or
+    there is none."""
 
     schedule: ScanSchedule
     form: str
     blocks: int
     step_us: float
+    newton_blocks: int
+
+    @property
+    def takes_newton(self) -> bool:
+        """Whether Newton's iterations run it, in a package that has them."""
+        newton = self.schedule.newton
+        return newton is not None and self.newton_blocks >= newton.least_blocks
+
+    def blocks_of(self, form: str) -> int:
+        """How many blocks share steps in a form."""
+        return max(self.newton_blocks, 1) if form == "newton" else self.blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,15 +34,25 @@ def show_schedule(schedule: Schedule, columns: int) -> Iterator[str]:
 
 
 def show_scan(plan: ScanPlan) -> Iterator[str]:
-    """`scan, clusters of 2 blocks: any columns, at least 0.0153 us a step`, and its two kernels."""
+    """`scan, clusters of 2 blocks: any columns, at least 0.0153 us a step`, and its kernels."""
     shared = f"clusters of {plan.blocks} blocks" if plan.blocks > 1 else "blocks by themselves"
     yield f"{plan.schedule.family}, {shared}: any columns, at least {show_time(plan.step_us)}"
     for form, shape in plan.schedule.forms:
         sizes = ", ".join(f"{name} {size}" for name, size in shape.tiles)
         yield (
             f"  {form}: {sizes}; {shape.threads} threads of up to {shape.registers} registers, "
-            f"{shape.shared_bytes_of(plan.blocks)} bytes of shared memory"
+            f"{shape.shared_bytes_of(plan.blocks_of(form))} bytes of shared memory"
         )
+    if newton := plan.schedule.newton:
+        if plan.takes_newton:
+            each = newton.warps * newton.steps
+            least, tile = newton.least_blocks * each // 2, plan.newton_blocks * each
+            takes = f"newton for more than {least} steps, {tile} at a time by clusters of {plan.newton_blocks} blocks"
+        elif plan.newton_blocks:
+            takes = f"the walk, since fewer than {newton.least_blocks} blocks would share steps"
+        else:
+            takes = "the walk, since rows do not begin at multiples of 16 bytes"
+        yield f"  built with --parallel-newton: {takes}"
 
 
 def show_kernel(kernel: FusedSchedule) -> Iterator[str]:

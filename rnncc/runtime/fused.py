@@ -181,6 +181,11 @@ def describe(
             "wide kernels (tall ones for few channels) where all tensors' rows begin at multiples of 16 bytes, "
             "else narrow ones"
         )
+    if wanted.segment in _STATE.about["newton"]:
+        lines.append(
+            "forward Newton's iterations in place of the walk for few channels and many steps, where all tensors' rows "
+            "begin at multiples of 16 bytes"
+        )
     if _families(wanted, None):
         lines += [] if columns is None else [f"a batch of {columns}: {chosen(wanted, columns, device)}"]
         lines.append("tensors whose rows do not all begin at multiples of 16 bytes: alternating")

@@ -27,6 +27,7 @@ class _Package:
     missing: str = "this package was made without kernels"
     source: str = ""
     stem: str = ""
+    newton: bool = False
 
 
 _PACKAGE = _Package()
@@ -38,6 +39,7 @@ def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
     nothing."""
     about = json.loads((directory / "_rnncc.json").read_text(encoding="utf-8"))
     _PACKAGE.source, _PACKAGE.stem = about["source"], about["stem"]
+    _PACKAGE.newton = bool(about["newton"])
     if not about["library"]:
         _PACKAGE.missing = about["missing"]
         return
@@ -70,7 +72,7 @@ def specialise(cell: CellSpec, shaping: Mapping[str, Any]) -> ModuleType:
             "installed"
         ) from None
     constants = {c.name: c.value for c in cell.constants if c.shaping} | dict(shaping)
-    module: ModuleType = compiler.compile(_PACKAGE.source, _PACKAGE.stem, **constants)
+    module: ModuleType = compiler.compile(_PACKAGE.source, _PACKAGE.stem, parallel_newton=_PACKAGE.newton, **constants)
     return module
 
 

@@ -146,7 +146,7 @@ def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
         return bundle, allowed
     loops = tuple(loop for loop in whole.loops if case.masked or not loop.variant)
     shown = replace(whole, loops=loops)
-    scans = scan_kernels(shown)
+    scans = scan_kernels(shown, newton=True)
     bundle = render([shown], [scans])
     name = f"{whole.cell.lower()}_{case.dtype}" + ("_scans" if case.family == "scan" else "")
     unit = next(unit for unit in bundle.device_units if unit.name == name)

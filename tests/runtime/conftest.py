@@ -58,7 +58,7 @@ def spied(library: ctypes.CDLL, cache: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.delenv("RNNCC_COMPILE", raising=False)
     text = (cells_dir() / "lstm.rnn").read_text(encoding="utf-8")
     found: Any = Spied(library)
-    about = {"source": text, "stem": "lstm", "code": own_code(), "fused": {"lstm_0": ""}, "scans": {}}
+    about = {"source": text, "stem": "lstm", "code": own_code(), "fused": {"lstm_0": ""}, "scans": {}, "newton": []}
     fused.attach(tmp_path, found, about)
     yield found
     monkeypatch.delenv("RNNCC_COMPILE", raising=False)

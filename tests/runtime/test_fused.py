@@ -132,12 +132,14 @@ def test_what_has_no_fused_kernel_is_not_compiled(changed: dict[str, Any], reaso
 
 
 def test_a_loop_without_a_fused_form_says_so(spied: Any, tmp_path: Path) -> None:
-    fused.attach(tmp_path, spied, {"fused": {"lstm_0": "a step takes the mean of a row"}, "scans": {}})
+    fused.attach(tmp_path, spied, {"fused": {"lstm_0": "a step takes the mean of a row"}, "scans": {}, "newton": []})
     assert fused.settle(wanted()) == ("its loop has no fused form: a step takes the mean of a row", False)
 
 
 def test_a_loop_without_products_has_its_kernels(spied: Any, tmp_path: Path) -> None:
-    fused.attach(tmp_path, spied, {"fused": {"lstm_0": "none"}, "scans": {"lstm_0": "forward walk, backward scan"}})
+    fused.attach(
+        tmp_path, spied, {"fused": {"lstm_0": "none"}, "scans": {"lstm_0": "forward walk, backward scan"}, "newton": []}
+    )
     for changed in ({}, {"units": 7}, {"capability": (8, 0)}):
         assert fused.settle(wanted(**changed)) == ("its loop has kernels for every size", False)
         said = fused.explain(wanted(**changed), "its loop has kernels for every size")

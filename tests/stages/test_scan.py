@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from rnncc.compiler import front
-from rnncc.gpu import families, scan_kernels
+from rnncc.gpu import families, newton_loops, scan_kernels
 from rnncc.ir.kernel import KernelPlan, scan_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.recurrence import RecurrenceKind
 from rnncc.ir.scan import ScanLoop
 from rnncc.ir.schedule import ScanShape
+from rnncc.ir.show_schedule import show_scan
 from rnncc.ir.target import GPUS
 from rnncc.paths import shipped_cells
 from rnncc.read import read_source
@@ -145,7 +146,7 @@ def test_the_tangent_of_a_walk_is_the_derivative_of_its_step(cell: str, plans: d
 def shapes(plan: KernelPlan) -> list[tuple[int, str, ScanShape]]:
     return [
         (element_bytes, form, shape)
-        for kernels in scan_kernels(plan)
+        for kernels in scan_kernels(plan, newton=True)
         for element_bytes, schedule in ((4, kernels.full), (2, kernels.half))
         for form, shape in schedule.forms
     ]
@@ -164,7 +165,9 @@ def test_layouts_keep_to_their_limits(plans: dict[str, KernelPlan]) -> None:
         for element_bytes, form, shape in shapes(plan):
             assert shape.resident * shape.threads * shape.registers <= 65_536 and shape.registers <= 255
             assert all(shape.shared_bytes_of(1) <= gpu.shared_bytes for gpu in GPUS.values())
-            assert 2 * (shape.shared_bytes_of(16) + 1024) <= 233_472
+            resident = shape.resident if form == "newton" else 2
+            assert resident * (shape.shared_bytes_of(16) + 1024) <= 233_472
+            assert (shape.least_blocks > 1) == (form == "newton")
             # A loop of very many tensors has its narrow layout in every form.
             if form == "narrow" or shape.depth == 1:
                 assert (shape.vector, shape.depth) == (1, 1)
@@ -210,6 +213,48 @@ def test_a_plan_for_a_gpu(plans: dict[str, KernelPlan]) -> None:
     walk = plans["indrnn"].loops[0].scan_forward
     assert isinstance(walk, ScanLoop)
     assert plan_scan(walk, Problem(64, 1, "fp32", 1), GPUS["h200"]).blocks == 1
+
+
+@pytest.mark.parametrize(
+    ("units", "columns", "dtype", "gpu", "blocks", "takes"),
+    [
+        (64, 1, "fp32", "h200", 16, True),
+        (1024, 2, "fp32", "h200", 8, True),
+        (1024, 4, "fp32", "h200", 4, True),
+        (1024, 8, "fp32", "h200", 2, False),  # the walk keeps all multiprocessors busy
+        (60, 1, "bf16", "h200", 0, False),  # rows that are no pieces of 16 bytes
+        (64, 1, "fp32", "a100", 1, False),  # no clusters
+    ],
+)
+def test_where_newton_iterates(
+    units: int, columns: int, dtype: str, gpu: str, blocks: int, takes: bool, plans: dict[str, KernelPlan]
+) -> None:
+    walk, scan = plans["indrnn"].loops[0].scan_forward, plans["mingru"].loops[0].scan_forward
+    assert isinstance(walk, ScanLoop) and isinstance(scan, ScanLoop)
+    plan = plan_scan(walk, Problem(units, 1, dtype, columns), GPUS[gpu])
+    assert (plan.newton_blocks, plan.takes_newton) == (blocks, takes)
+    _, said = list(show_scan(plan))[-1].split(": ")
+    assert said.startswith("newton for more than 256 steps" if takes else "the walk")
+    affine = plan_scan(scan, Problem(units, 1, dtype, columns), GPUS[gpu])
+    assert not affine.takes_newton and "newton" not in dict(affine.schedule.forms)
+
+
+def test_kernels_that_iterate_are_made_where_they_are_asked_for(plans: dict[str, KernelPlan]) -> None:
+    def texts(cell: str, newton: bool) -> list[str]:
+        files = {f.path: f.text for f in render([plans[cell]], [scan_kernels(plans[cell], newton=newton)]).files}
+        return [files[f"src/{cell}_{name}"] for name in ("f32_scans.cu", "scans.cuh", "cuda.cpp")]
+
+    none = "{0, 0, 0, 0, 0, 0, 0, 0}"
+    for cell in (*WALKS, "rwkv4"):
+        for newton in (True, False):
+            kernels, steps, host = texts(cell, newton)
+            assert (f"rnncc::newton<rnncc::{cell}_0_masked_forward_newton_shape>" in kernels) == newton
+            assert steps.count("static void tangent(") == 2 * newton and "_backward_newton" not in kernels
+            (forms,) = (line for line in host.splitlines() if f"ScanForms {cell}_0_forward_forms = " in line)
+            assert (none in forms) == (not newton)
+    assert newton_loops([plans["rwkv4"]]) == ["rwkv4_0"] and newton_loops([plans["mingru"], plans["scrn"]]) == []
+    # Of an affine loop there is nothing else.
+    assert texts("mingru", True) == texts("mingru", False)
 
 
 def test_files_of_a_package(plans: dict[str, KernelPlan]) -> None:

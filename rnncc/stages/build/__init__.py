@@ -55,7 +55,8 @@ class Product:
     bundle   the kernels, or None for a package that runs the reference alone; `missing` then says why
     cells    names of the cells, in order
     about    further entries of `_rnncc.json`: `rnncc` (the version), `source` (the text), `fused` (of each loop, why it
-             has no fused form, or empty), `scans` (of each loop without products, which kernels run it)
+             has no fused form, or empty), `scans` (of each loop without products, which kernels run it), `newton` (the
+             loops that also have kernels which iterate)
     """
 
     files: tuple[File, ...]
@@ -72,6 +73,7 @@ def first_key(
     compiler: Toolchain | None,
     shaping: Mapping[str, object],
     problems: Sequence[Problem] = (),
+    newton: bool = False,
 ) -> str:
     """What a package depends on, hashed, before anything of it is made: equal keys mean equal packages.
 
@@ -79,7 +81,8 @@ def first_key(
     during development. Costs some milliseconds and imports nothing.
     """
     compiled_by = "\n".join((*compiler.command, compiler.version)) if compiler is not None else "no compiler"
-    knobs = json.dumps([dict(shaping), [astuple(problem) for problem in problems]], sort_keys=True, default=str)
+    wanted = [dict(shaping), [astuple(problem) for problem in problems], newton]
+    knobs = json.dumps(wanted, sort_keys=True, default=str)
     target = nvcc.key() if nvcc is not None else "cpu"
     return digest(source, stem, target, knobs, toolchain.flags_text(), compiled_by, TORCH_ABI, own_code())[:32]
 
@@ -193,6 +196,7 @@ def _describe(
         "code": own_code(),
         "fused": {},
         "scans": {},
+        "newton": [],
         "source": "",
         **product.about,
     }

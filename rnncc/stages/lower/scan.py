@@ -79,7 +79,7 @@ def _once(writes: tuple[FusedWrite, ...]) -> tuple[FusedWrite, ...]:
 def with_tangent(forward: ScanLoop | str, backward: ScanLoop | str) -> ScanLoop | str:
     """A forward walk with its tangent: what the backward scan multiplies carries by, transposed. It reads saved states
     where the walk has just made them."""
-    if isinstance(forward, str) or isinstance(backward, str) or forward.map or not backward.map:
+    if isinstance(forward, str) or isinstance(backward, str) or forward.map or forward.totals or not backward.map:
         return forward
     places = {edge.name: index for index, edge in enumerate(backward.edges)}
     names = [f"d_{edge.link}__carry" for edge in forward.edges]

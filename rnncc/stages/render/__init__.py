@@ -145,7 +145,7 @@ def _scan_files(plan: KernelPlan, scans: Sequence[ScanKernels], text: Text) -> I
         return
     name = plan.cell.lower()
     steps = f"{name}_scans.cuh"
-    yield File(f"src/{steps}", text("step.cuh.j2", scan_steps_text(plan)))
+    yield File(f"src/{steps}", text("step.cuh.j2", scan_steps_text(plan, scans)))
     for scalar in DEVICE_SCALARS:
         kernels = scan_file_text(plan, scans, scalar.name, scalar.bytes, steps)
         yield File(f"src/{name}_{scalar.suffix}_scans.cu", text("scans.cu.j2", kernels))

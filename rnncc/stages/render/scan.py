@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rnncc.ir.kernel import KernelPlan, scan_programs
 from rnncc.ir.schedule import ScanKernels
@@ -16,7 +16,7 @@ _BLOCKS = (1, 16)
 
 @dataclass(frozen=True, slots=True)
 class ScanKernelText:
-    """A kernel: its function (scan or walk), its shape and the shape's arguments, and what was planned of it;
+    """A kernel: its function (scan, walk or newton), its shape and the shape's arguments, and what was planned of it;
     `shared`: (blocks of a cluster, bytes of each)."""
 
     symbol: str
@@ -38,9 +38,13 @@ class ScanFileText:
     kernels: tuple[ScanKernelText, ...]
 
 
-def scan_steps_text(plan: KernelPlan) -> StepsText:
-    """The steps of every program without products of a cell."""
-    steps = tuple(scan_text(f"{program}_step", loop, plan.source) for program, loop in scan_programs(plan))
+def scan_steps_text(plan: KernelPlan, scans: Sequence[ScanKernels]) -> StepsText:
+    """The steps of every program without products of a cell; with tangents where kernels need them."""
+    iterating = {kernels.program for kernels in scans if kernels.full.newton or kernels.half.newton}
+    steps = tuple(
+        scan_text(f"{program}_step", loop if program in iterating else replace(loop, tangent=None), plan.source)
+        for program, loop in scan_programs(plan)
+    )
     return StepsText(plan.source, "no product", "scan/lanes.cuh", "FastScan", steps)
 
 
@@ -55,10 +59,11 @@ def _kernels(scans: Sequence[ScanKernels], scalar: str, element_bytes: int) -> I
     for kernels in scans:
         schedule = kernels.full if element_bytes == 4 else kernels.half
         for form, shape in schedule.forms:
+            family = schedule.family_of(form)
             yield ScanKernelText(
                 f"{kernels.program}_{form}",
-                schedule.family,
-                f"{schedule.family.capitalize()}Shape",
+                family,
+                f"{family.capitalize()}Shape",
                 ", ".join((f"{kernels.program}_step<{scalar}>", *map(str, shape.arguments))),
                 shape.threads,
                 shape.resident,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rnncc.ir.expr import references
 from rnncc.ir.fused import FusedLoop, FusedStatement, FusedWrite
 from rnncc.ir.kernel import Table
-from rnncc.ir.scan import ScanLoop
+from rnncc.ir.scan import ScanLoop, entries, slopes
 from rnncc.stages.render.cpp import expression_text
 
 # Operators of fast.cuh.
@@ -110,8 +110,10 @@ def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], source: 
 
 
 def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
-    """The step of a loop without products."""
+    """The step of a loop without products; of a walk also its tangent, if it has one."""
     edges, totals = len(loop.edges), len(loop.totals)
+    derived = loop.map or loop.tangent
+    matrix = derived.matrix if derived else ()
     counts = (
         ("EDGES", edges),
         ("READS", len(loop.reads)),
@@ -126,8 +128,8 @@ def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
         ("READ_FLOAT", _set(read.place.table is Table.SAVED for read in loop.reads)),
         ("READ_SHIFTED", _set(read.edge is not None for read in loop.reads)),
         ("WRITE_FLOAT", _set(write.place is not None and write.place.table is Table.SAVED for write in loop.writes)),
-        ("SLOPES", _set(loop.map.slopes() if loop.map else ())),
-        ("ENTRIES", _set(loop.map.entries() if loop.map else ())),
+        ("SLOPES", _set(slopes(matrix))),
+        ("ENTRIES", _set(entries(matrix))),
     )
     kept = [f"const float {name} = kept__[{i}];" for i, name in enumerate(loop.kept)]
     step = [
@@ -148,16 +150,27 @@ def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
             tuple(step),
         )
     ]
+    slope = [
+        f"slope__[{i}][{j}] = {'0.0f' if slope is None else expression_text(slope, _FAST)};"
+        for i, row in enumerate(matrix)
+        for j, slope in enumerate(row)
+    ]
+    if loop.tangent:
+        lines = [
+            *_carried(loop),
+            *_read(loop),
+            *_statements((*loop.statements, *loop.tangent.statements), source),
+            *slope,
+            *(f"carry__[{i}] = {edge.link};" for i, edge in enumerate(loop.edges)),
+        ]
+        parameters = f"{_common(loop)}, float (&carry__)[{edges}], float (&slope__)[{edges}][{edges}]"
+        functions.append(FunctionText("tangent", parameters, tuple(lines)))
     if loop.map:
         lines = [
             *_read(loop),
             *kept,
             *_statements((s for s in loop.map.statements if s.target not in loop.kept), source),
-            *(
-                f"slope__[{i}][{j}] = {'0.0f' if slope is None else expression_text(slope, _FAST)};"
-                for i, row in enumerate(loop.map.matrix)
-                for j, slope in enumerate(row)
-            ),
+            *slope,
             *(f"offset__[{i}] = {expression_text(offset, _FAST)};" for i, offset in enumerate(loop.map.offset)),
         ]
         parameters = f"{common}, float (&slope__)[{edges}][{edges}], float (&offset__)[{edges}]"

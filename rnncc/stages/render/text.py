@@ -27,7 +27,7 @@ from rnncc.ir.kernel import (
     row_parts,
 )
 from rnncc.ir.scan import ScanLoop
-from rnncc.ir.schedule import ScanKernels, ScanSchedule, ScanShape
+from rnncc.ir.schedule import ScanKernels, ScanSchedule
 from rnncc.stages.render.cpp import FunctionText, dim_text, function_text
 from rnncc.stages.render.device import DeviceText, Image, device_text, image_of, product_images, readers
 
@@ -107,14 +107,16 @@ def cell_text(plan: KernelPlan, scans: Sequence[ScanKernels] = ()) -> CellText:
 def _forms(kernels: ScanKernels) -> str:
     """A ScanForms."""
 
-    def form(schedule: ScanSchedule, shape: ScanShape) -> str:
-        groups, steps = (32, shape.warps * shape.steps) if schedule.family == "scan" else (shape.threads, 0)
+    def form(schedule: ScanSchedule, name: str) -> str:
+        shape = dict(schedule.forms).get(name)
+        if shape is None:
+            return _row(*([0] * 8))
+        groups, steps = (shape.threads, 0) if schedule.family_of(name) == "walk" else (32, shape.warps * shape.steps)
         shared = (shape.shared_bytes, shape.peer_bytes, shape.least_shared_bytes)
-        return _row(shape.vector, shape.threads, groups, steps, *shared)
+        return _row(shape.vector, shape.threads, groups, steps, *shared, shape.least_blocks)
 
-    sizes = (kernels.full, kernels.half)
-    rows = zip(*((form(schedule, shape) for _, shape in schedule.forms) for schedule in sizes), strict=True)
-    return _row(*(_row(*row) for row in rows))
+    sizes, names = (kernels.full, kernels.half), ("wide", "tall", "narrow", "newton")
+    return _row(*(_row(*(form(schedule, name) for schedule in sizes)) for name in names))
 
 
 @dataclass(slots=True)

@@ -5,17 +5,21 @@ and GPUs. By these goes the number of thread blocks alone, at run time, so limit
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rnncc.constrint import Expression, Infeasible, Model, ceil_div, lookup, maximum
 from rnncc.ir.fused import FusedRead, FusedWrite
 from rnncc.ir.kernel import Table
 from rnncc.ir.problem import Problem
-from rnncc.ir.scan import ScanLoop
+from rnncc.ir.scan import ScanLoop, entries
 from rnncc.ir.schedule import ScanPlan, ScanSchedule, ScanShape
 from rnncc.ir.target import GPUS, REGISTERS, Target
 
 MOST_BLOCKS = 16  # of a cluster
+# Newton's iterations take some four to seven runs of a slice, and as many exchanges, for all slices of a tile: less
+# than a walk, slice after slice, where there are some 32 of them. Estimated, not measured.
+_LEAST_NEWTON_BLOCKS = 4
+_ANSWER_BYTES = 8  # of each block, whether its slices have settled
 _PIECE_BYTES = 16
 # Bytes that a multiprocessor must have asked for to get all of its share of the bandwidth, and that it gets in a cycle.
 _IN_FLIGHT, _BYTES_A_CYCLE = 40_960, 18
@@ -34,8 +38,8 @@ _CROWDED = 128
 _SCALE = 1000
 
 
-def scan_schedule(loop: ScanLoop, element_bytes: int) -> ScanSchedule:
-    """The kernels for streams of elements of so many bytes."""
+def scan_schedule(loop: ScanLoop, element_bytes: int, newton: bool = False) -> ScanSchedule:
+    """The kernels for streams of elements of so many bytes; `newton`: also the one that iterates, of a walk."""
     known = _facts(loop, element_bytes)
     narrow = _narrow(known)
 
@@ -47,22 +51,30 @@ def scan_schedule(loop: ScanLoop, element_bytes: int) -> ScanSchedule:
         except Infeasible:  # no part of them fits shared memory
             return narrow
 
-    return ScanSchedule(loop.family, in_pieces(_wide), in_pieces(_tall), narrow)
+    iterating = None
+    if newton and loop.tangent:
+        # A slice's map also has the carries near which it is one.
+        iterating = _newton(replace(known, entries=sum(entries(loop.tangent.matrix)) + known.edges))
+    return ScanSchedule(loop.family, in_pieces(_wide), in_pieces(_tall), narrow, iterating)
 
 
 def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> ScanPlan:
     """The kernels for a problem, whose sequences are long."""
     element_bytes = 4 if problem.dtype == "fp32" else 2
-    schedule, known = scan_schedule(loop, element_bytes), _facts(loop, element_bytes)
+    schedule, known = scan_schedule(loop, element_bytes, newton=True), _facts(loop, element_bytes)
     units = problem.units * problem.heads
     channels = problem.columns * units
     form = "narrow"
     if units * element_bytes % _PIECE_BYTES == 0:
         form = "tall" if is_tall(schedule.wide, channels, target.multiprocessors) else "wide"
     clusters = -(-channels // (32 * dict(schedule.forms)[form].vector))
-    most = max(size for size, _ in target.clusters) if loop.map else 1
+    most = max(size for size, _ in target.clusters)
+    newton_blocks = 0
+    if schedule.newton and form != "narrow":
+        newton_blocks = scan_blocks(-(-channels // 32), most, target.multiprocessors)
     step_us = problem.columns * units * (known.read_bytes + known.written_bytes) / (1000 * target.memory_gb_s)
-    return ScanPlan(schedule, form, scan_blocks(clusters, most, target.multiprocessors), round(step_us, 4))
+    blocks = scan_blocks(clusters, most, target.multiprocessors) if loop.map else 1
+    return ScanPlan(schedule, form, blocks, round(step_us, 4), newton_blocks)
 
 
 def is_tall(wide: ScanShape, channels: int, multiprocessors: int) -> bool:
@@ -110,7 +122,7 @@ def _facts(loop: ScanLoop, element_bytes: int) -> _Facts:
     return _Facts(
         element_bytes,
         len(loop.edges),
-        sum(loop.map.entries()) if loop.map else 0,
+        sum(entries(loop.map.matrix)) if loop.map else 0,
         len(loop.totals),
         _kept(loop),
         len(loop.vectors),
@@ -143,6 +155,19 @@ def _tall(facts: _Facts) -> ScanShape:
     if facts.reads + facts.writes > 6:
         return _shape(facts, _Choice((1,), (_PIECE_BYTES // facts.element_bytes,), (4,), (2,), 2))
     return _shape(facts, _Choice((1,), (4, 8, 16, 32) if facts.entries else (4, 8, 16), (4,), (2,), 3))
+
+
+def _newton(facts: _Facts) -> ScanShape | None:
+    """A lane has one channel, for there are few. The longer the slices the fewer the beginnings to be found. Rows stand
+    in registers, of two parts."""
+    resident, lengths = (1, (8,)) if facts.rows else (2, (16, 8))
+    for steps in lengths:
+        try:
+            shape = _shape(facts, _Choice((1,), (steps,), (8,), (2,), resident))
+        except Infeasible:
+            continue
+        return replace(shape, peer_bytes=shape.peer_bytes + _ANSWER_BYTES, least_blocks=_LEAST_NEWTON_BLOCKS)
+    return None
 
 
 def _narrow(facts: _Facts) -> ScanShape:

@@ -187,12 +187,14 @@ struct ScanForm {
   int16_t steps;    // that a block works on side by side; 0: one after the other, so a cluster would be of no use
   // Of a cluster of n blocks, each: the least, or `shared_bytes` + (n > 1 ? n : 0) * `peer_bytes`.
   int32_t shared_bytes, peer_bytes, least_shared_bytes;
+  int32_t least_blocks;  // that share steps, where the kernel is of use; 0: there is none
 };
 
 // Of a program without products, for elements of 32 and of 16 bits: `wide` takes tensors whose rows begin at multiples of 16
-// bytes, `tall` the same where there are few channels, `narrow` all.
+// bytes, `tall` the same where there are few channels, `narrow` all; `newton` takes what `wide` does of a loop that the others
+// walk through.
 struct ScanForms {
-  ScanForm wide[2], tall[2], narrow[2];
+  ScanForm wide[2], tall[2], narrow[2], newton[2];
 };
 
 // The loop of one segment in one direction.

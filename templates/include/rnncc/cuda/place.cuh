@@ -89,8 +89,12 @@ RNNCC_DEVICE float load(const R& run, int column, int64_t unit) {
   if constexpr (info.kind == Kind::previous || info.kind == Kind::next) {
     const SlotPlace& place = place_of<slot>(run);
     const bool beyond = info.kind == Kind::previous ? run.n == 0 : run.n >= run.plan.steps - 1;
-    const float* inside = address<info.link>(run, info.kind == Kind::previous ? run.n - 1 : run.n + 1, column, unit);
-    return *global<const float>(beyond ? static_cast<const float*>(place.base) + column * place.row + unit : inside);
+    const float* start = global<const float>(place.base) + column * place.row + unit;
+    const auto* inside = address<info.link>(run, info.kind == Kind::previous ? run.n - 1 : run.n + 1, column, unit);
+    if constexpr (sizeof(*inside) == sizeof(float))
+      return *(beyond ? start : inside);  // one load
+    else
+      return beyond ? *start : to_float(*inside);
   } else {
     return to_float(*address<slot>(run, run.n, column, unit));
   }

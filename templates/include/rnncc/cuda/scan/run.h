@@ -1,4 +1,4 @@
-// Runs a loop without products by its scan or walk: chooses how many thread blocks share the steps of the same channels, places
+// Runs a loop without products by its scan, walk or Newton's iterations: chooses how many thread blocks share the steps of the same channels, places
 // what the kernel reads and writes, and launches it. What is left for after the last step is after.h's.
 #pragma once
 
@@ -60,7 +60,8 @@ class ScanRun : LoopParameter {
   ScanRun(const Tables& tables, const LoopInfo& info, const ScanForm& form, bool wide, const int64_t* dims)
       : LoopParameter(tables, info, dims, true), form_(form), wide_(wide) {}
 
-  // By kernel `name` of `file`. False where a tensor lies in a way that it does not take; nothing was launched then.
+  // By kernel `name` of `file`. False where a tensor lies in a way that it does not take, or where it would be of no use;
+  // nothing was launched then.
   bool run(const std::vector<LoopDirection>& directions, const std::string& file, const std::string& name) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
@@ -75,6 +76,7 @@ class ScanRun : LoopParameter {
     take_constants(call);
     const ScanLoaded& loaded = loaded_scan(form_, file, name, device);
     const int64_t blocks = scan_blocks(form_, clusters * int64_t(directions.size()), call.steps, loaded.most_blocks, gpu(device).multiprocessors);
+    if (blocks < form_.least_blocks) return false;
     for (const LoopDirection& direction : directions) {
       if (!fill_tensors(direction, wide_ ? begins_at_pieces : takes_all)) return false;
       fill_totals(direction, blocks * call.columns);

@@ -32,13 +32,28 @@ struct AffineMap {
   // Then the map of one step, whose slopes in SLOPES are not zero.
   template <uint64_t SLOPES>
   RNNCC_DEVICE void then(const float (&by)[N][N], const float (&and_offset)[N]) {
-    const AffineMap before = *this;
+    float next[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      offset[i] = and_offset[i];
+      next[i] = and_offset[i];
 #pragma unroll
       for (int k = 0; k < N; ++k)
-        if (has(SLOPES, i * N + k)) offset[i] = fmaf(by[i][k], before.offset[k], offset[i]);
+        if (has(SLOPES, i * N + k)) next[i] = fmaf(by[i][k], offset[k], next[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) offset[i] = next[i];
+    turn<SLOPES>(by);
+  }
+  // Then the map of several.
+  RNNCC_DEVICE void then(const AffineMap& next) { then<ENTRIES>(next.slope, next.offset); }
+  // Where maps are joined, the first of them being `first`.
+  RNNCC_DEVICE void begin(const AffineMap&) { clear(); }
+  // The same of slopes alone.
+  template <uint64_t SLOPES>
+  RNNCC_DEVICE void turn(const float (&by)[N][N]) {
+    const AffineMap before = *this;
+#pragma unroll
+    for (int i = 0; i < N; ++i)
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         slope[i][j] = 0.0f;
@@ -46,7 +61,6 @@ struct AffineMap {
         for (int k = 0; k < N; ++k)
           if (has(SLOPES, i * N + k) && has(ENTRIES, k * N + j)) slope[i][j] = fmaf(by[i][k], before.slope[k][j], slope[i][j]);
       }
-    }
   }
   RNNCC_DEVICE void apply(float (&carry)[N]) const {
     float next[N];
@@ -74,13 +88,13 @@ struct AffineMap {
   }
 };
 
-template <class Step_, int VEC_, int STEPS_, int WARPS_, int DEPTH_>
+template <class Step_, int VEC_, int STEPS_, int WARPS_, int DEPTH_, class Map_ = AffineMap<Step_::EDGES, Step_::ENTRIES>>
 struct ScanShape {
   using Step = Step_;
   static constexpr int VEC = VEC_, STEPS = STEPS_, WARPS = WARPS_, DEPTH = DEPTH_, THREADS = WARPS * 32;
   using L = Lane<Step, VEC>;
   using Source = SourceOf<L, STEPS, DEPTH>;
-  using Map = AffineMap<Step::EDGES, Step::ENTRIES>;
+  using Map = Map_;
   static constexpr int MAP_FLOATS = Map::NUMBERS * VEC * 32, CARRY_FLOATS = Step::EDGES * VEC * 32;
   // What sources hold; two tiles' maps of warps and, in a cluster, of blocks, two turns' carries, two barriers. Totals of the
   // warps stand there after the loop.
@@ -168,12 +182,11 @@ struct Exchange {
 #pragma unroll
     for (int j = 0; j < VEC; ++j) {
       Map joined;
-      joined.clear();
+      joined.begin(load(map_of_warp(parity, 0), j));
 #pragma unroll
       for (int w = 0; w < S::WARPS; ++w) {
         if (w == warp) before[j] = joined;
-        const Map of_warp = load(map_of_warp(parity, w), j);
-        joined.template then<S::Step::ENTRIES>(of_warp.slope, of_warp.offset);
+        joined.then(load(map_of_warp(parity, w), j));
       }
 #if __CUDA_ARCH__ >= 900
       for (int r = warp; r < blocks; r += S::WARPS) {

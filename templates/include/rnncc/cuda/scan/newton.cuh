@@ -1,0 +1,269 @@
+// A loop without products whose steps are no affine maps of the carries, with slices of time worked on side by side all the
+// same: Newton's method for the carries at which the slices begin (multiple shooting; DEER, arXiv:2309.12252, and ParaRNN,
+// arXiv:2510.21450, have slices of one step).
+//
+// Tiles and slices are a scan's. An iteration: each warp runs its slice from where it is thought to begin, and with each step
+// multiplies the step's Jacobian on. That makes an affine map, the slice near that beginning; maps are joined as a scan joins
+// them, and tell the next beginnings. The first slice's is exact, so after n iterations n slices are. Where no beginning has
+// moved by more than TOLERANCE the steps run once more, from the last ones, and are written.
+//
+// A tile that has not settled after MOST_ITERATIONS (steps that amplify, or carries that are not finite) is run slice after
+// slice, which is the loop itself; then some tiles are so without being tried.
+//
+// `Step` has, besides what walks ask:
+//   tangent                    carries, from those before, and slopes: the derivatives by those before
+//   SLOPES, ENTRIES            which slopes may not be zero, of one step, of any number (sets)
+#pragma once
+
+#include <cfloat>
+
+#include "scan.cuh"
+
+namespace rnncc {
+
+constexpr int MOST_ITERATIONS = 16, LONGEST_PAUSE = 63;
+// Of the carry's size (Trace): 64 times what rounding a carry may amount to. What is left of a movement after one more iteration
+// is of the order of its square.
+constexpr float TOLERANCE = 1.0f / (1 << 18);
+
+// next = offset + slopes · (carry - centre). Where a carry is the centre the offset is what comes of it, to the last bit: with
+// slopes · centre taken off beforehand, large ones would cost it its digits.
+template <int N, uint64_t ENTRIES>
+struct CentredMap : AffineMap<N, ENTRIES> {
+  using Base = AffineMap<N, ENTRIES>;
+  static constexpr int NUMBERS = Base::NUMBERS + N;
+  float centre[N];
+
+  RNNCC_DEVICE void clear() {
+    Base::clear();
+#pragma unroll
+    for (int i = 0; i < N; ++i) centre[i] = 0.0f;
+  }
+  RNNCC_DEVICE void begin(const CentredMap& first) {
+    Base::clear();
+#pragma unroll
+    for (int i = 0; i < N; ++i) this->offset[i] = centre[i] = first.centre[i];
+  }
+  RNNCC_DEVICE void apply(float (&carry)[N]) const {
+    float next[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      next[i] = this->offset[i];
+#pragma unroll
+      for (int k = 0; k < N; ++k)
+        if (has(ENTRIES, i * N + k)) next[i] = fmaf(this->slope[i][k], carry[k] - centre[k], next[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) carry[i] = next[i];
+  }
+  RNNCC_DEVICE void then(const CentredMap& next) {
+    next.apply(this->offset);
+    this->template turn<ENTRIES>(next.slope);
+  }
+  RNNCC_DEVICE float* number(int n) { return n < Base::NUMBERS ? Base::number(n) : &centre[n - Base::NUMBERS]; }
+};
+
+template <class Step_, int VEC_, int STEPS_, int WARPS_, int DEPTH_>
+struct NewtonShape : ScanShape<Step_, VEC_, STEPS_, WARPS_, DEPTH_, CentredMap<Step_::EDGES, Step_::ENTRIES>> {
+  using Base = ScanShape<Step_, VEC_, STEPS_, WARPS_, DEPTH_, CentredMap<Step_::EDGES, Step_::ENTRIES>>;
+  static_assert(Step_::TOTALS == 0, "steps run several times");
+  static_assert(DEPTH_ > 1, "steps read several times");
+  // Besides a scan's: each block's answers of two iterations.
+  static constexpr int shared_bytes(int blocks) { return Base::shared_bytes(blocks) + (blocks > 1 ? blocks * 8 : 0); }
+};
+
+// What slices make of the carries at a tile's beginning, map by map. `size`: of a carry, and of those before the last map as
+// far as it passes them on; not where it amplifies them, or slices that amplify rounding could begin anywhere.
+template <class S>
+struct Trace {
+  static constexpr int N = S::Step::EDGES;
+  float carry[S::VEC][N], size[S::VEC][N];
+
+  RNNCC_DEVICE void apply(int j, const typename S::Map& map) {
+    float before[N];
+#pragma unroll
+    for (int e = 0; e < N; ++e) before[e] = carry[j][e];
+    map.apply(carry[j]);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      size[j][i] = fabsf(carry[j][i]);
+#pragma unroll
+      for (int k = 0; k < N; ++k)
+        if (has(S::Step::ENTRIES, i * N + k)) size[j][i] += fminf(fabsf(map.slope[i][k]), 1.0f) * fabsf(before[k]);
+    }
+  }
+  RNNCC_DEVICE void apply(const float* from) {
+#pragma unroll
+    for (int j = 0; j < S::VEC; ++j) apply(j, Exchange<S>::load(from, j));
+  }
+  // Sets `start` to the carries here, where they are finite: whether they were there already.
+  RNNCC_DEVICE bool settle(float (&start)[S::VEC][N]) const {
+    bool settled = true;
+#pragma unroll
+    for (int j = 0; j < S::VEC; ++j)
+#pragma unroll
+      for (int e = 0; e < N; ++e) {
+        const bool finite = fabsf(carry[j][e]) < INFINITY;
+        settled &= finite && fabsf(carry[j][e] - start[j][e]) <= fmaf(TOLERANCE, size[j][e], FLT_MIN);
+        start[j][e] = finite ? carry[j][e] : start[j][e];
+      }
+    return settled;
+  }
+  RNNCC_DEVICE bool is_finite() const {
+    bool finite = true;
+#pragma unroll
+    for (int j = 0; j < S::VEC; ++j)
+#pragma unroll
+      for (int e = 0; e < N; ++e) finite &= fabsf(carry[j][e]) < INFINITY;
+    return finite;
+  }
+};
+
+// Whether it is so in any thread of the cluster. Behind what the maps of blocks take: each block's answer.
+template <class S>
+RNNCC_DEVICE bool in_any(const Exchange<S>& exchange, int parity, bool here) {
+  bool found = __syncthreads_or(here);
+#if __CUDA_ARCH__ >= 900
+  if (exchange.blocks > 1) {
+    float* const answers = exchange.map_of_block(2, 0) - exchange.lane + parity * exchange.blocks;
+    if (threadIdx.x < exchange.blocks) store4(peer_address(shared_address(answers + exchange.rank), threadIdx.x), found ? 1.0f : 0.0f);
+    __syncwarp();
+    cluster_barrier();
+    for (int r = 0; r < exchange.blocks; ++r) found |= answers[r] != 0.0f;
+  }
+#endif
+  return found;
+}
+
+// The maps of all slices are joined: `start`, where the warp's slice begins, moves on, and `carry`, at the tile's beginning, to
+// its end. Whether all have settled; `number`: of the iteration, from the first tile on.
+template <class S>
+RNNCC_DEVICE bool iterate(const Exchange<S>& exchange, int number, bool valid, typename S::Map (&own)[S::VEC],
+                          float (&start)[S::VEC][S::Step::EDGES], float (&carry)[S::VEC][S::Step::EDGES]) {
+  const int parity = number & 1, phase = number >> 1 & 1;
+#pragma unroll
+  for (int j = 0; j < S::VEC; ++j) exchange.store(exchange.map_of_warp(parity, exchange.warp), j, own[j]);
+  __syncthreads();
+  Trace<S> trace = {}, begin;
+  copy(carry, trace.carry);
+  if (exchange.blocks > 1) {
+    typename S::Map before[S::VEC];
+    exchange.send_joined(parity, before);
+    exchange.wait(parity, phase);
+    for (int r = 0; r < exchange.blocks; ++r) {
+      if (r == exchange.rank) begin = trace;
+      trace.apply(exchange.map_of_block(parity, r));
+    }
+#pragma unroll
+    for (int j = 0; j < S::VEC; ++j)
+      if (exchange.warp > 0) begin.apply(j, before[j]);
+  } else {
+#pragma unroll
+    for (int w = 0; w < S::WARPS; ++w) {
+      if (w == exchange.warp) begin = trace;
+      trace.apply(exchange.map_of_warp(parity, w));
+    }
+  }
+  const bool settled = begin.settle(start) && trace.is_finite();
+  copy(trace.carry, carry);
+  return !in_any(exchange, parity, valid && !settled);
+}
+
+template <class S>
+RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTensors<typename S::Step>& own) {
+  using Step = typename S::Step;
+  using Map = typename S::Map;
+  using L = typename S::L;
+  constexpr int N = Step::EDGES;
+  extern __shared__ __align__(128) char shared[];
+  float* const floats = reinterpret_cast<float*>(shared + S::SOURCE_BYTES);
+  const int blocks = cluster_blocks(), rank = blockIdx.x % blocks, warp = threadIdx.x / 32, slice = rank * S::WARPS + warp;
+  const Exchange<S> exchange{floats, blocks, rank, warp, int(threadIdx.x % 32)};
+  const int tile = blocks * S::WARPS * S::STEPS;
+  const uint32_t index = blockIdx.x / blocks * 32;
+  L lane;
+  lane.begin(call, own, index + threadIdx.x % 32);
+  float carry[S::VEC][N];
+  lane.initial(own, carry);
+  typename S::Source source;
+  source.begin(call, own, lane, index, shared + warp * S::Source::WARP_BYTES, slice * S::STEPS, tile);
+  exchange.begin();
+
+  // Tiles that are not tried any more for now, and the last number of them.
+  int pause = 0, paused = 0;
+  for (int base = 0, number = 0; base < call.steps; base += tile) {
+    const int first = base + slice * S::STEPS;
+    source.advance(own, lane, first);
+    float start[S::VEC][N], end[S::VEC][N];
+    copy(carry, start);
+    // The map of the slice near `start`.
+    const auto shoot = [&](auto inner, Map(&near)[S::VEC]) {
+      float now[S::VEC][N];
+      copy(start, now);
+#pragma unroll
+      for (int j = 0; j < S::VEC; ++j) near[j].clear();
+#pragma unroll
+      for (int s = 0; s < S::STEPS; ++s) {
+        const typename L::Values v = lane.template values<inner>(source, s, first + s);
+#pragma unroll
+        for (int j = 0; j < S::VEC; ++j) {
+          float slope[N][N], next[N];
+#pragma unroll
+          for (int e = 0; e < N; ++e) next[e] = now[j][e];
+          Step::tangent(v.read[j], v.row, lane.vector[j], call.constants, next, slope);
+          // Beyond the end nothing changes.
+          if (!inner && first + s >= call.steps) continue;
+          near[j].template turn<Step::SLOPES>(slope);
+#pragma unroll
+          for (int e = 0; e < N; ++e) now[j][e] = next[e];
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < S::VEC; ++j)
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          near[j].offset[i] = now[j][i];
+          near[j].centre[i] = start[j][i];
+        }
+    };
+    bool settled = false;
+    const int most = pause > 0 ? 0 : MOST_ITERATIONS;
+    for (int i = 0; i < most && !settled; ++i, ++number) {
+      Map near[S::VEC];
+      if (first + S::STEPS < call.steps)
+        shoot(Constant<true>(), near);
+      else
+        shoot(Constant<false>(), near);
+      copy(carry, end);
+      settled = iterate(exchange, number, lane.valid, near, start, end);
+    }
+    if (settled) {
+      paused = 0;
+    } else if (pause > 0) {
+      --pause;
+    } else {
+      pause = paused = min(2 * paused + 1, LONGEST_PAUSE);
+    }
+    const int turns = settled ? 1 : blocks * S::WARPS;
+    for (int turn = 0; turn < turns; ++turn) {
+      if (settled || turn == slice) {
+        if (!settled) copy(carry, start);
+        typename L::Places places = lane.places(own, first);
+        float nothing[S::VEC][L::TOTALS] = {};
+#pragma unroll
+        for (int s = 0; s < S::STEPS; ++s)
+          lane.template step<false>(call, own, lane.template values<false>(source, s, first + s), {}, first + s, places, start, nothing);
+        if (!settled) exchange.put_carry(turn & 1, start);
+      }
+      if (!settled) {
+        exchange.barrier();
+        exchange.get_carry(turn & 1, carry);
+      }
+    }
+    if (settled) copy(end, carry);
+  }
+  source.end();
+  if (slice == 0) lane.last(own, carry);
+}
+
+}  // namespace rnncc
