@@ -37,7 +37,7 @@ def op(cell: str, act: str = "", zoneout: bool = False) -> Op:
 def _load(cell: str, act: str, zoneout: bool) -> None:
     if (cell, act, zoneout) in _LOADED:
         return
-    shaping = {"act": act} if act else {}
+    shaping: dict[str, Any] = {"act": act} if act else {}
     name = cell.lower()
     cells = rnncc.compile(_zoned(name), f"zoneout_{name}", **shaping) if zoneout else rnncc.load(name, **shaping)
     states = getattr(cells, cell).spec.visible_states()

@@ -159,7 +159,7 @@ def flashrnn(
         """[S, T, B, H] in the order of axes that is asked for."""
         return _ordered("", values.reshape(*values.shape[:-1], heads, units), "STBHD", config.output_shape)
 
-    return returned(torch.stack(sequences)), returned(final.unsqueeze(1))
+    return returned(torch.stack([sequences[name] for name in op.states])), returned(final.unsqueeze(1))
 
 
 def _ordered(name: str, tensor: Tensor, axes: str, wanted: str) -> Tensor:

@@ -86,7 +86,7 @@ class _Layer(nn.Module):
         )  # fmt: skip
         finals = (last,) if isinstance(last, Tensor) else last
         if self.return_state_sequence:
-            finals = tuple(self._permuted(sequence) for sequence in sequences)
+            finals = tuple(self._permuted(sequences[name]) for name in op.states)
         found = tuple(final.unsqueeze(0) for final in finals)
         return self._permuted(output), found[0] if len(found) == 1 else found
 

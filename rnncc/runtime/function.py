@@ -38,7 +38,7 @@ def run_function(
     backend: str | None = None,
     constants: Mapping[str, float] | None = None,
     **dims: int,
-) -> tuple[Tensor, Tensor | tuple[Tensor, ...]] | tuple[Tensor, Tensor | tuple[Tensor, ...], tuple[Tensor, ...]]:
+) -> tuple[Tensor, Tensor | tuple[Tensor, ...]] | tuple[Tensor, Tensor | tuple[Tensor, ...], dict[str, Tensor]]:
     """The cell's loops without what surrounds them: y, last = f(streams, weights, states).
 
     streams  one tensor [T, B, Σwidth] a stream, in the order of the layer's `explain()`; gates lie in text order. What
@@ -46,7 +46,7 @@ def run_function(
     weights  what the loops read at every step, packed as the layer's parameters, in the order of `explain()`
     states   one tensor [B, width] a state; the declared initial values where None (a learned one must be given). With
              return_delays, older values of states follow, as in hx
-    return_sequences_of: names of states; their values at all steps, [T, B, width] each, are returned as a third item
+    return_sequences_of: names of states; a dict of their values at all steps, [T, B, width] each, is a third result
     recompute: keep only states for the backward, and compute the rest again there
     recurrent_gradient_clip: a bound, element by element, on the gradient that matrix products hand back to earlier
              values of states; 0 cuts it
@@ -119,7 +119,7 @@ def run_function(
     result = tuple(finals[state.name] for state in carried)
     final = result[0] if len(result) == 1 else result
     if return_sequences_of:
-        return values[cell.output], final, tuple(values[name] for name in return_sequences_of)
+        return values[cell.output], final, {name: values[name] for name in return_sequences_of}
     return values[cell.output], final
 
 

@@ -180,8 +180,9 @@ def test_the_functional_op_returns_sequences_of_states() -> None:
     weight = torch.randn((20, 5), generator=generator, dtype=torch.float64)
     lengths = torch.tensor([4, 0, 2])
     for options in ({}, {"lengths": lengths}, {"lengths": lengths, "backend": "reference"}):
-        output, last, (c, h) = module.lstm(streams, weight, hidden_size=5, return_sequences_of=("c", "h"), **options)
-        assert torch.equal(h, output)
+        output, last, sequences = module.lstm(streams, weight, hidden_size=5, return_sequences_of=("c", "h"), **options)
+        c = sequences["c"]
+        assert list(sequences) == ["c", "h"] and torch.equal(sequences["h"], output)
         # The states after t steps are the final ones of the first t.
         for t in range(1, 5):
             expected = module.lstm(streams[:t], weight, hidden_size=5)[1][1]
