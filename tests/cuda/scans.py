@@ -24,8 +24,10 @@ LRU = """cell LRULoop
 state p, q
 param nu: vector = uniform(-6.9, -2.3), th: vector = uniform(-3, 1.8), gam: vector = uniform(-3, -0.8)
 u, w = W@x
-p[t] = exp(-exp(nu))*(cos(exp(th))*p[t-1] - sin(exp(th))*q[t-1]) + exp(gam)*u
-q[t] = exp(-exp(nu))*(sin(exp(th))*p[t-1] + cos(exp(th))*q[t-1]) + exp(gam)*w
+re = exp(-exp(nu))*cos(exp(th))
+im = exp(-exp(nu))*sin(exp(th))
+p[t] = re*p[t-1] - im*q[t-1] + exp(gam)*u
+q[t] = im*p[t-1] + re*q[t-1] + exp(gam)*w
 """
 AFFINE = (
     "hgrn", "lru", "mingru", "mingru_log", "minlstm", "minlstm_log", "qrnn", "rglru", "tgru", "tlstm", "trnn",

@@ -25,7 +25,8 @@ from tests.cuda.test_calls import assert_same, in_a_graph, on_side_stream
 HALF = tuple(dtype for dtype in DTYPES.values() if dtype.itemsize == 2)
 # (steps, columns, units): odd, prime and none; rows that are no pieces of 16 bytes.
 SIZES = (
-    (0, 3, 8), (5, 0, 8), (1, 1, 1), (1, 3, 1000), (2, 3, 33), (31, 1, 1000), (127, 3, 96), (257, 1, 1), (1021, 3, 8),
+    (0, 3, 8), (5, 0, 8), (1, 1, 1), (1, 3, 1000), (2, 3, 33), (31, 1, 1000), (127, 3, 96), (61, 1, 1), (257, 1, 5),
+    (1021, 3, 8),
 )  # fmt: skip
 
 
