@@ -5,8 +5,9 @@
                             └─differentiate→ Adjoint ─lower→ KernelPlan ─render→ Bundle ─build→ folder ─load→ module
                                                                └schedule→ Schedule (of a loop, a size and a GPU)
 
-`mask` makes the second variant of a cell (resets, lengths); it goes the same way. Stages are imported where they
-run, so that a command pays for the ones it needs: a build found in the cache imports none of them.
+`mask` makes the second variant of a cell (resets, lengths), `regularise` what layers with zoneout or recurrent dropout
+run; both go the same way. Stages are imported where they run, so that a command pays for the ones it needs: a build
+found in the cache imports none of them.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Analysis(NamedTuple):
 
 
 def front(source: Source, shaping: Shaping | None = None) -> tuple[tuple[Cell, tuple[Diagnostic, ...]], ...]:
-    """The checked cells of a text, each with its warnings. A constant's value goes to the cells that have it.
+    """The checked cells of a text, each with its warnings. A constant's value goes to the cells that have it;
+    `zoneout__` (states, separated by spaces) and `recurrent_dropout__` (0, 1) are what `regularise` is told.
 
     Raises:
         RnnccError: every RNN1xx found or, where there are none, every RNN2xx of every cell.
@@ -59,17 +61,23 @@ def front(source: Source, shaping: Shaping | None = None) -> tuple[tuple[Cell, t
     from rnncc.ir.syntax import ConstDecl
     from rnncc.stages.check import check
     from rnncc.stages.parse import parse
+    from rnncc.stages.regularise import regularise
 
     checked = []
     errors: list[Diagnostic] = []
     declarations = parse(source)
+    constants_of = dict(shaping or {})
+    zoneout, dropout = str(constants_of.pop("zoneout__", "")), constants_of.pop("recurrent_dropout__", 0)
     constants = [{item.name for item in cell.statements if isinstance(item, ConstDecl)} for cell in declarations]
     known = frozenset[str]().union(*constants)
     for declaration, own in zip(declarations, constants, strict=True):
         # A name that no cell has is every cell's mistake.
-        given = {name: value for name, value in (shaping or {}).items() if name in own or name not in known}
+        given = {name: value for name, value in constants_of.items() if name in own or name not in known}
         try:
-            checked.append(check(declaration, given))
+            cell, warnings = check(declaration, given)
+            if zoneout or dropout:
+                cell = regularise(cell, tuple(zoneout.split()), bool(dropout))
+            checked.append((cell, warnings))
         except RnnccError as error:
             errors += error.diagnostics
     if errors:

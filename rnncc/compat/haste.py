@@ -77,11 +77,11 @@ class _Layer(nn.Module):
             raise ValueError(f"{type(self).__name__}: input must be [.., .., {self.input_size}], got {[*input.shape]}")
         x = input.transpose(0, 1) if self.batch_first else input
         # Drawn before the mask of the matrix, as Haste does: the same seed gives the same masks.
-        keep = self._keep(x)
-        op = cells.op(self.cell, self.act, keep is not None)
+        kept = self._kept(x)
+        op = cells.op(self.cell, self.act, kept is not None)
         streams, weights = self._operands(x)
         output, last, sequences = op.run(
-            streams if keep is None else [*streams, keep], weights, self._states(state, len(op.states), x.shape[1]),
+            streams if kept is None else [*streams, kept], weights, self._states(state, len(op.states), x.shape[1]),
             hidden_size=self.hidden_size, lengths=lengths, return_sequences_of=op.states,
         )  # fmt: skip
         finals = (last,) if isinstance(last, Tensor) else last
@@ -93,12 +93,13 @@ class _Layer(nn.Module):
     def _permuted(self, sequence: Tensor) -> Tensor:
         return sequence.transpose(0, 1) if self.batch_first else sequence
 
-    def _keep(self, x: Tensor) -> Tensor | None:
-        """How far h goes to its new value, [T, B, H]: 0 or 1 in training, the expectation else."""
+    def _kept(self, x: Tensor) -> Tensor | None:
+        """Which part of its old value h keeps, [T, B, H]: 0 or 1 in training, the expectation else."""
         if not self.zoneout:
             return None
-        mask = x.new_empty(x.shape[0], x.shape[1], self.hidden_size)
-        return mask.bernoulli_(1 - self.zoneout) if self.training else mask.fill_(1 - self.zoneout)
+        renewed = x.new_empty(x.shape[0], x.shape[1], self.hidden_size)
+        # Haste draws what is not kept.
+        return 1 - (renewed.bernoulli_(1 - self.zoneout) if self.training else renewed.fill_(1 - self.zoneout))
 
     def _states(self, state: States | None, count: int, columns: int) -> list[Tensor] | None:
         if state is None:

@@ -194,9 +194,13 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Input:
+    """`drawn`: `zoneout` or `recurrent_dropout`, a mask for the state `of` that a layer draws; else the caller's."""
+
     name: str
     width: Dim
     span: Span = _span()
+    drawn: str = ""
+    of: str = ""
 
 
 @dataclass(frozen=True, slots=True)

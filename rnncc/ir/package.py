@@ -55,6 +55,7 @@ class CellText:
     sizes: tuple[str, ...]
     constants: tuple[str, ...]
     inputs: tuple[str, ...]
+    masks: tuple[str, ...]
     states: tuple[str, ...]
     parameters: tuple[str, ...]
     constraints: tuple[str, ...]

@@ -12,13 +12,10 @@ from torch import Tensor, nn
 from . import package
 from .ops import Kernels
 from .parameters import gate_view, initialise, members_of, ordered, shape_of
+from .regularisation import check_zoneout, variant
 from .run import choose_kernels
 from .sizes import check_clip, check_size, resolve_sizes
 from .spec import CellSpec, ParameterSpec, Sizes
-
-NOT_YET = {
-    "zoneout": None, "recurrent_dropout": 0.0, "weight_dropout": 0.0, "return_sequences_of": (),
-}  # fmt: skip
 
 
 def document_delays(cell: CellSpec, when: str) -> list[str]:
@@ -53,13 +50,18 @@ class RecurrentModule(nn.Module):
     state_dtype: torch.dtype | None
     backend: str | None
     recurrent_gradient_clip: float | None
+    zoneout: dict[str, float]
+    recurrent_dropout: float
     constants: dict[str, float]
     dims: dict[str, int | None]
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> RecurrentModule:
-        """A constant that shapes the program, given another value than this class was built with, means another
-        program: the result is then an instance of the class of that program."""
-        shaping = {
+        """A constant that shapes the program, given another value than this class was built with, and regularisation
+        within the steps mean another program: the result is then an instance of the class of that program."""
+        if not arguments and not keywords:  # a copy, whose state comes later
+            return super().__new__(cls)
+        shaping = variant(cls.spec, keywords.get("zoneout"), keywords.get("recurrent_dropout", 0.0))
+        shaping |= {
             constant.name: keywords[constant.name]
             for constant in cls.spec.constants
             if constant.shaping and keywords.get(constant.name, constant.value) != constant.value
@@ -79,13 +81,11 @@ class RecurrentModule(nn.Module):
         state_dtype: torch.dtype | None,
         backend: str | None,
         recurrent_gradient_clip: float | None,
+        zoneout: Any,
+        recurrent_dropout: float,
         keywords: dict[str, Any],
     ) -> None:
         """Sort the keywords into constants and dims. Raises TypeError, ValueError, NotImplementedError."""
-        for name, off in NOT_YET.items():
-            value = keywords.pop(name, off)
-            if value is not None and value != off and value != []:
-                raise NotImplementedError(f"{name} is not supported yet")
         for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_heads", num_heads)):
             check_size(name, value)
         check_flags(bias=bias)
@@ -96,6 +96,16 @@ class RecurrentModule(nn.Module):
         check_clip(recurrent_gradient_clip)
         self.recurrent_gradient_clip = recurrent_gradient_clip
         cell = self.spec
+        self.zoneout = check_zoneout(cell, zoneout)
+        self.recurrent_dropout = float(recurrent_dropout)
+        if variant(cell, zoneout, recurrent_dropout):
+            # `__new__` never saw it: a subclass of the user's passed it on to __init__.
+            raise ValueError(
+                "zoneout and recurrent_dropout mean another program than this class was built with: a class derived "
+                f"from {cell.name} cannot add them"
+            )
+        if recurrent_dropout and not any(mask.drawn == "recurrent_dropout" for mask in cell.masks):
+            raise ValueError(f"recurrent_dropout: no matrix product of {cell.name} reads an earlier value of a state")
         self.input_size, self.hidden_size, self.num_heads, self.bias = input_size, hidden_size, num_heads, bias
         self.state_dtype, self.backend = state_dtype, backend
         self.constants, self.dims = {}, {}
@@ -114,7 +124,7 @@ class RecurrentModule(nn.Module):
         for size in cell.sizes:
             self.dims[size.name] = keywords.pop(size.name, None)
         if keywords:
-            known = [constant.name for constant in cell.constants] + [size.name for size in cell.sizes]
+            known = [constant.name for constant in cell.own_constants()] + [size.name for size in cell.sizes]
             raise TypeError(
                 f"{type(self).__name__} got an unexpected keyword argument {next(iter(keywords))!r}"
                 + (f"; its own are {', '.join(known)}" if known else "")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .base import RecurrentModule, document_delays
 from .inputs import StatesLike, read_inputs, read_states
+from .regularisation import Zoneout, draw_masks
 from .run import Direction, run_directions
 from .spec import CellSpec
 
@@ -45,6 +46,7 @@ class RecurrentCell(RecurrentModule):
         backend: str | None = None,
         return_delays: bool = True,
         recurrent_gradient_clip: float | None = None,
+        zoneout: Zoneout = None,
         **constants_and_dims: Any,
     ) -> None:
         super().__init__()
@@ -54,8 +56,9 @@ class RecurrentCell(RecurrentModule):
                 "return_delays=False would lose them"
             )
         self._configure(
-            input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, constants_and_dims
-        )
+            input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, zoneout, 0.0,
+            constants_and_dims,
+        )  # fmt: skip
         self._sizes = self._sizes_for(input_size)
         self._make_parameters(self._sizes, "", {"device": device, "dtype": dtype})
         self.reset_parameters()
@@ -82,19 +85,20 @@ class RecurrentCell(RecurrentModule):
         here = {name: state[0] for name, state in states.items()} if states is not None else None
         initial = self._initial_states(here, self._sizes, parameters, x, x.shape[1])
         kernels, _ = self._choose(x)
-        ((output, finals),) = run_directions(
-            cell, kernels, given.inputs, [Direction(parameters, initial)], self.constants, self._sizes,
+        masks = draw_masks(cell, self._sizes, x, x.shape[1], self.zoneout, 0.0, training=self.training)
+        (result,) = run_directions(
+            cell, kernels, given.inputs, [Direction(parameters, initial, masks=masks)], self.constants, self._sizes,
             recurrent_gradient_clip=self.recurrent_gradient_clip,
         )  # fmt: skip
 
         def shaped(value: Tensor) -> Tensor:
             return value if given.batched else value.squeeze(0)
 
-        new: Sequence[Tensor] = tuple(shaped(finals[state.name]) for state in cell.carried(True))
-        result = new[0] if len(new) == 1 else new
+        new: Sequence[Tensor] = tuple(shaped(result.finals[state.name]) for state in cell.carried(True))
+        states_now = new[0] if len(new) == 1 else new
         if cell.output == cell.visible_states()[0].name:
-            return result
-        return shaped(output[0]), result
+            return states_now
+        return shaped(result.output[0]), states_now
 
     def gate_parameters(self, *, grad: bool = False) -> dict[str, Tensor]:
         """Views of the parameters by their names in the language, as the layer's `gate_parameters`."""
@@ -109,4 +113,6 @@ class RecurrentCell(RecurrentModule):
             text += f", num_heads={self.num_heads}"
         if self.recurrent_gradient_clip is not None:
             text += f", recurrent_gradient_clip={self.recurrent_gradient_clip!r}"
+        if self.zoneout:
+            text += f", zoneout={self.zoneout!r}"
         return text

@@ -58,10 +58,7 @@ def run_function(
     and heads; TypeError for an unknown keyword or mixed dtypes.
     """
     _refuse_work_outside(cell)
-    returned = {cell.output, *return_sequences_of}
-    for name in return_sequences_of:
-        if name not in [state.name for state in cell.visible_states()]:
-            raise ValueError(f"{cell.name} has no state {name!r}")
+    returned = cell.returnable(return_sequences_of)
     known = {size.name for size in cell.sizes}
     for name in dims:
         if name not in known:
@@ -103,7 +100,7 @@ def run_function(
     finals: dict[str, Tensor] = {}
     fresh = iter(given_streams)
     for segment in cell.segments:
-        wanted = [i for i, sequence in enumerate(segment.sequences) if i in segment.needed or sequence.name in returned]
+        wanted = segment.wanted((cell.output, *returned))
         read = [values[stream.name] if stream.is_sequence else next(fresh) for stream in segment.streams]
         loop = segment.masked if masked else segment.plain
         sequences, last = run_segment(
@@ -115,11 +112,11 @@ def run_function(
         finals |= {state.name: final for state, final in zip(segment.states, last, strict=True)}
     if per_column is not None:
         active = active_steps(steps, per_column).unsqueeze(-1)
-        values |= {name: torch.where(active, values[name], 0) for name in returned}
+        values |= {name: torch.where(active, values[name], 0) for name in (cell.output, *returned)}
     result = tuple(finals[state.name] for state in carried)
     final = result[0] if len(result) == 1 else result
-    if return_sequences_of:
-        return values[cell.output], final, {name: values[name] for name in return_sequences_of}
+    if returned:
+        return values[cell.output], final, {name: values[name] for name in returned}
     return values[cell.output], final
 
 

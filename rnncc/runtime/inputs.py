@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence
 
 from .spec import CellSpec, Sizes, StateSpec
 
@@ -58,11 +57,8 @@ def read_inputs(
 ) -> Given:
     """Everything as [T, B, width]. With `time` False, x is [B, width] or [width]: one step.
 
-    Raises ValueError and RuntimeError as torch.nn.LSTM does, TypeError for missing or unknown inputs, and
-    NotImplementedError for a PackedSequence.
+    Raises ValueError and RuntimeError as torch.nn.LSTM does, TypeError for missing or unknown inputs.
     """
-    if isinstance(x, PackedSequence):
-        raise NotImplementedError("a PackedSequence is not supported yet: pad it and pass lengths=")
     most = 3 if time else 2
     if x.dim() not in (most - 1, most):
         raise ValueError(f"{cell.name}: Expected input to be {most - 1}D or {most}D, got {x.dim()}D instead")
@@ -150,7 +146,7 @@ def read_lengths(
     looked_at = not torch.compiler.is_compiling() and not tensor.is_cuda and columns
     if looked_at and (int(tensor.min()) < 0 or int(tensor.max()) > steps):
         raise ValueError(f"lengths must lie between 0 and the number of steps, {steps}")
-    return tensor.to(device=device)
+    return tensor.to(device=device, non_blocking=True)
 
 
 def read_reset(

@@ -8,14 +8,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from . import fused, torch_names
 from .base import RecurrentModule, check_flags, document_delays
 from .inputs import Reset, StatesLike, autocast_dtype, read_inputs, read_states
 from .ops import kept_bytes
+from .packing import read_packed
+from .regularisation import Zoneout, draw_masks
 from .run import Direction, run_directions
-from .sizes import check_int, check_size
+from .sizes import check_int, check_probability, check_size
 from .spec import CellSpec, InputSpec, StateSpec
+
+
+def beside(values: Sequence[Tensor]) -> Tensor:
+    """The directions' values side by side."""
+    return values[0] if len(values) == 1 else torch.cat(list(values), -1)
 
 
 class RecurrentLayer(RecurrentModule):
@@ -25,7 +33,7 @@ class RecurrentLayer(RecurrentModule):
     def document(cell: CellSpec) -> str:
         """The docstring of a cell's layer."""
         own = [f"{size.name}: a size" for size in cell.sizes]
-        own += [f"{constant.name}: default {constant.value!r}" for constant in cell.constants]
+        own += [f"{constant.name}: default {constant.value!r}" for constant in cell.own_constants()]
         extra = [f"{item.name}= [T, B, width]" for item in cell.inputs[1:]]
         names = [f"{state.name}_n" for state in cell.visible_states()]
         states = names[0] if len(names) == 1 else f"({', '.join(names)})"
@@ -36,14 +44,21 @@ class RecurrentLayer(RecurrentModule):
             "bidirectional=False, proj_size=0, device=None, dtype=None; as keywords num_heads=1, state_dtype=None",
             "(the dtype of final states; default the input's), backend=None ('cpu', 'cuda', 'reference'),",
             "return_delays=False, recompute=False (for the backward, keep states alone and compute the rest again),",
-            "recurrent_gradient_clip=None (a bound on what matrix products hand back to h[t-1]; 0 cuts it)"
+            "recurrent_gradient_clip=None (a bound on what matrix products hand back to h[t-1]; 0 cuts it),",
+            "zoneout=None ({'h': 0.1}: with which probability a unit of a state keeps its value; the mean in eval),",
+            "recurrent_dropout=0.0 (of earlier values of states that products read: one mask a sequence),",
+            "weight_dropout=0.0 (of the matrices that steps multiply by, in training, once a call),",
+            f"return_sequences_of=() (of {', '.join(cell.returnables())}: a dict of them is a third result)"
             + ("," if own else "."),
             *([f"{'; '.join(own)}."] if own else []),
             "",
-            f"forward(input, hx=None, *, lengths=None, reset=None{''.join(', ' + e for e in extra)})",
+            f"forward(input, hx=None, *, lengths=None, reset=None, offsets=None, max_length=None"
+            f"{''.join(', ' + e for e in extra)})",
             f"returns output [T, B, directions * width] and {states},",
             "each [num_layers * directions, B, width]. lengths [B]: steps past a column's length change nothing and",
-            "give zeros. reset [T, B]: where it is not 0 the column starts anew before that step.",
+            "give zeros. reset [T, B]: where it is not 0 the column starts anew before that step. A PackedSequence",
+            "gives one; input [total, width] with offsets [B + 1] has the sequences one after the other, none longer",
+            "than max_length.",
             *document_delays(cell, "With return_delays=True"),
         ]
         return "\n".join(lines)
@@ -67,17 +82,24 @@ class RecurrentLayer(RecurrentModule):
         return_delays: bool = False,
         recompute: bool = False,
         recurrent_gradient_clip: float | None = None,
+        return_sequences_of: Sequence[str] = (),
+        weight_dropout: float = 0.0,
+        zoneout: Zoneout = None,
+        recurrent_dropout: float = 0.0,
         **constants_and_dims: Any,
     ) -> None:
         super().__init__()
         self.return_delays, self.recompute = return_delays, recompute
         self._configure(
-            input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, constants_and_dims
-        )
-        if not isinstance(dropout, (int, float)) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
-            raise ValueError(
-                "dropout should be a number in range [0, 1] representing the probability of an element being zeroed"
-            )
+            input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, zoneout,
+            recurrent_dropout, constants_and_dims,
+        )  # fmt: skip
+        check_probability("dropout", dropout)
+        check_probability("weight_dropout", weight_dropout)
+        if weight_dropout and not any(map(self.spec.is_matrix, self.spec.loop_weights())):
+            raise ValueError(f"weight_dropout: the steps of {self.spec.name} multiply by no matrix")
+        self.weight_dropout = float(weight_dropout)
+        self.return_sequences_of = self.spec.returnable(return_sequences_of)
         check_size("num_layers", num_layers)
         check_flags(batch_first=batch_first, bidirectional=bidirectional)
         check_flags(return_delays=return_delays, recompute=recompute)
@@ -130,24 +152,33 @@ class RecurrentLayer(RecurrentModule):
 
     def forward(
         self,
-        input: Tensor,
+        input: Tensor | PackedSequence,
         hx: StatesLike = None,
         *,
         lengths: Tensor | Sequence[int] | None = None,
         reset: Reset = None,
+        offsets: Tensor | None = None,
+        max_length: int | None = None,
         **extra: Tensor,
-    ) -> tuple[Tensor, Tensor | tuple[Tensor, ...]]:
-        """The output and the final states; see the class."""
+    ) -> Any:
+        """The output and the final states, and the sequences of `return_sequences_of`; see the class."""
         cell = self.spec
+        packed = None
+        if isinstance(input, PackedSequence) or offsets is not None:
+            packed, input, extra, reset = read_packed(cell, input, extra, lengths, reset, offsets, max_length)
+        elif max_length is not None:
+            raise ValueError("max_length goes with offsets")
         given = read_inputs(
             cell, self._sizes[0], input, extra, lengths, reset,
-            batch_first=self.batch_first, weight_dtype=self._weight_dtype(),
+            batch_first=self.batch_first and packed is None, weight_dtype=self._weight_dtype(),
         )  # fmt: skip
         x = next(iter(given.inputs.values()))
-        columns = x.shape[1]
+        columns = x.shape[1] if packed is None else packed.columns
         states = read_states(
             cell, self._sizes, hx, columns, batched=given.batched, return_delays=self.return_delays
         )  # fmt: skip
+        if packed is not None and states is not None:
+            states = {name: packed.sort(state) for name, state in states.items()}
         kernels, _ = self._choose(x)
         directions = 2 if self.bidirectional else 1
         finals: dict[str, list[Tensor]] = {state.name: [] for state in (*cell.states, *cell.input_delays)}
@@ -160,27 +191,45 @@ class RecurrentLayer(RecurrentModule):
                 parameters = self._parameters_of(sizes, self._suffixes[place], x)
                 here = {name: state[place] for name, state in states.items()} if states is not None else None
                 initial = self._initial_states(here, sizes, parameters, x, columns)
-                both.append(Direction(parameters, initial, reverse=place > first))
+                masks = draw_masks(
+                    cell, sizes, x, columns, self.zoneout, self.recurrent_dropout, training=self.training,
+                    packing=packed.packing if packed is not None else None,
+                )  # fmt: skip
+                both.append(Direction(parameters, initial, place > first, masks))
             inputs = {**given.inputs, cell.inputs[0].name: layer_input}
             results = run_directions(
                 cell, kernels, inputs, both, self.constants, sizes,
                 lengths=given.lengths, reset=given.reset, recompute=self.recompute,
                 recurrent_gradient_clip=self.recurrent_gradient_clip,
+                packing=None if packed is None else packed.packing,
+                sequences_of=self.return_sequences_of if layer + 1 == self.num_layers else (),
+                weight_dropout=self.weight_dropout if self.training else 0.0,
             )  # fmt: skip
-            for _, last in results:
-                for name, final in last.items():
+            for result in results:
+                for name, final in result.finals.items():
                     finals[name].append(final)
-            layer_input = results[0][0] if directions == 1 else torch.cat([output for output, _ in results], -1)
+            layer_input = beside([result.output for result in results])
             if self.dropout and layer + 1 < self.num_layers:
                 layer_input = nn.functional.dropout(layer_input, self.dropout, self.training)
-        output = layer_input
-        if not given.batched:
-            output = output.squeeze(1)
-        elif self.batch_first:
-            output = output.transpose(0, 1)
+
+        def give(value: Tensor) -> Any:
+            if packed is not None:
+                return packed.give(value)
+            if not given.batched:
+                return value.squeeze(1)
+            return value.transpose(0, 1) if self.batch_first else value
+
         carried = cell.carried(self.return_delays)
         stacked = tuple(self._stack(finals[state.name], batched=given.batched) for state in carried)
-        return output, stacked[0] if len(stacked) == 1 else stacked
+        if packed is not None:
+            stacked = tuple(packed.unsort(state) for state in stacked)
+        last = stacked[0] if len(stacked) == 1 else stacked
+        if not self.return_sequences_of:
+            return give(layer_input), last
+        sequences = {
+            name: give(beside([result.sequences[name] for result in results])) for name in self.return_sequences_of
+        }
+        return give(layer_input), last, sequences
 
     def _stack(self, finals: list[Tensor], *, batched: bool) -> Tensor:
         state = torch.stack(finals)
@@ -250,6 +299,7 @@ class RecurrentLayer(RecurrentModule):
             "proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0,
             "bidirectional": False, "num_heads": 1, "state_dtype": None, "backend": None,
             "return_delays": False, "recompute": False, "recurrent_gradient_clip": None,
+            "return_sequences_of": (), "weight_dropout": 0.0, "zoneout": {}, "recurrent_dropout": 0.0,
         }  # fmt: skip
         for name, default in defaults.items():
             value = getattr(self, name)

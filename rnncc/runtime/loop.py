@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .packing import Packing
 from .spec import SegmentSpec, Sizes
 
 
@@ -27,8 +28,12 @@ def run_loops(
     sizes: Sizes,
     reverse: Sequence[bool],
     wanted: Sequence[int],
+    packing: Packing | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Arguments and results as the op's: those of `run_loop`, one direction after the other."""
+    """Arguments and results as the op's: those of `run_loop`, one direction after the other. With a `packing`, streams
+    and sequences are [total, 1, width]."""
+    if packing is not None:
+        streams, lengths, reset = [packing.pad(s) for s in streams], packing.lengths, packing.pad_reset(reset)
     all_sequences: list[Tensor] = []
     all_finals: list[Tensor] = []
     groups = [shares(group, len(reverse)) for group in (streams, weights, states)]
@@ -36,6 +41,8 @@ def run_loops(
         sequences, finals = run_loop(segment, s, w, h, lengths, reset, constants, sizes, backwards, wanted)
         all_sequences += sequences
         all_finals += finals
+    if packing is not None:
+        all_sequences = [packing.pack(sequence) for sequence in all_sequences]
     return all_sequences, all_finals
 
 

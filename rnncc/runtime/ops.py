@@ -14,6 +14,7 @@ from torch import Tensor
 from .autograd import autograd_of_lists, autograd_of_tensors, unrecorded
 from .inputs import autocast_dtype
 from .loop import run_loops, shares
+from .packing import Packing
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
 
 # `reverse` has an entry for each direction of the layer. Lists of tensors, given or returned, hold those of the first
@@ -107,12 +108,11 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         constants: Any, sizes: Any, num_heads: Any, reverse: Any, sequences: Any, training: bool, recompute: bool,
     ) -> Any:  # fmt: skip
         first = streams[0]
-        _check_devices(first, (*streams, *weights, *states, lengths, reset))
-        steps, columns = first.shape[:2]
+        _check_devices(first, (*streams, *weights, *states, offsets, lengths, reset))
         n = _named(cell, sizes, num_heads)
 
         def make(what: TensorSpec, dtype: torch.dtype) -> Tensor:
-            return first.new_empty((steps, columns, what.width(n)), dtype=dtype)  # type: ignore[no-any-return]
+            return first.new_empty((*first.shape[:2], what.width(n)), dtype=dtype)  # type: ignore[no-any-return]
 
         loop = loop_of(lengths, reset)
         kept = []
@@ -120,7 +120,7 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
             dtypes, where = _saved_dtypes(loop, first), _shared(loop, first, sequences)
             kept = [(loop.saved[i], dtypes[i]) for i in loop.kept(recompute) if where[i] < 0]
         finals = [
-            state.new_empty((columns, spec.width(n)))
+            state.new_empty((state.shape[0], spec.width(n)))
             for state, spec in zip(states, segment.states * len(reverse), strict=True)
         ]
         returned = [make(segment.sequences[i], first.dtype) for _ in reverse for i in sequences]
@@ -140,7 +140,7 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
 
     def setup(ctx: Any, inputs: Any, output: Any) -> None:
         *given, training, recompute = inputs
-        streams, weights, states, _, lengths, reset, _, constants, sizes, num_heads, reverse, wanted = given
+        streams, weights, states, offsets, lengths, reset, _, constants, sizes, num_heads, reverse, wanted = given
         if not training:
             raise RuntimeError(f"{forward_name} was called with training=False, but a gradient is needed")
         sequences, _, extra = output
@@ -154,7 +154,7 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         ]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*extra)
-        ctx.save_for_backward(*streams, *weights, *states, *saved, lengths, reset)
+        ctx.save_for_backward(*streams, *weights, *states, *saved, offsets, lengths, reset)
         ctx.counts = (len(streams), len(weights), len(states), len(saved))
         ctx.rest = (list(constants), list(sizes), num_heads, list(reverse), list(wanted))
 
@@ -162,11 +162,11 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         d_sequences, d_final, _ = given_gradients
         tensors = iter(ctx.saved_tensors)
         streams, weights, states, saved = ([next(tensors) for _ in range(count)] for count in ctx.counts)
-        lengths, reset = tensors
+        offsets, lengths, reset = tensors
         constants, sizes, num_heads, reverse, wanted = ctx.rest
         if torch.is_grad_enabled() or any(map(_batched, (*d_sequences, *d_final))):
             return _differentiable(
-                segment, _named(cell, sizes, num_heads), streams, weights, states, lengths, reset,
+                segment, _named(cell, sizes, num_heads), streams, weights, states, offsets, lengths, reset,
                 constants, reverse, wanted, d_sequences, d_final, needs,
             )  # fmt: skip
         places = [k * len(segment.sequences) + i for k in range(len(reverse)) for i in wanted]
@@ -176,7 +176,7 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
             backward_op,
             [d for _, d in given], [i for i, _ in given],
             [d for _, d in given_final], [i for i, _ in given_final],
-            streams, weights, states, saved, None, lengths, reset, None,
+            streams, weights, states, saved, offsets, lengths, reset, None,
             constants, sizes, num_heads, reverse, [need for group in needs for need in group],
         )  # fmt: skip
         return tuple(_spread(group, need) for group, need in zip(made, needs, strict=True))
@@ -254,6 +254,7 @@ def _differentiable(
     streams: list[Tensor],
     weights: list[Tensor],
     states: list[Tensor],
+    offsets: Tensor | None,
     lengths: Tensor | None,
     reset: Tensor | None,
     constants: list[float],
@@ -268,8 +269,9 @@ def _differentiable(
     with torch.enable_grad():
         # Aliases: autograd.grad must see each argument as independent of the others.
         groups = [[tensor.view_as(tensor) for tensor in group] for group in (streams, weights, states)]
+        packing = None if offsets is None else Packing.of(offsets, states[0].shape[0], streams[0].shape[0])
         sequences, finals = run_loops(
-            segment, groups[0], groups[1], groups[2], lengths, reset, constants, sizes, reverse, wanted
+            segment, groups[0], groups[1], groups[2], lengths, reset, constants, sizes, reverse, wanted, packing
         )
     outputs, d_outputs = [], []
     for value, d_value in zip((*sequences, *finals), (*d_sequences, *d_final), strict=True):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn.functional import dropout
 
 from . import fused
 from .functional import in_forward_mode
 from .inputs import active_steps
 from .loop import run_loops, shares
 from .ops import Kernels, op_sizes
+from .packing import Packing
 from .rows import concat, widen
 from .sizes import check_clip
 from .spec import CellSpec, SegmentSpec, Sizes
@@ -32,6 +34,7 @@ class Tools:
     reverse: bool
     delayed: Mapping[str, Tensor]
     finals: dict[str, Tensor]
+    packing: Packing | None = None
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """x weightᵀ + bias over the last dimension."""
@@ -45,6 +48,10 @@ class Tools:
         """[T, B, width] one step later in processing order; zero at a reset, and before the start where no value was
         given."""
         start = self.delayed[name]
+        if self.packing is not None:
+            delayed, final = self.packing.delay(value, start.to(value), reverse=self.reverse)
+            self.finals[name] = final.to(start)
+            return delayed if self.reset is None else torch.where(self.reset.unsqueeze(-1), 0, delayed)
         before = start.to(value).unsqueeze(0)
         if self.lengths is not None and self.reverse:
             # A reversed column starts at its last step: what lies behind it is not its past.
@@ -113,11 +120,23 @@ def refuse_forward_mode() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """What each direction of a layer has for its own. `states`: every state's initial value, and every delay's."""
+    """What each direction of a layer has for its own. `states`: every state's initial value, and every delay's.
+    `masks`: those drawn for zoneout and recurrent dropout."""
 
     parameters: Mapping[str, Tensor]
     states: Mapping[str, Tensor]
     reverse: bool = False
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of one direction: the output [T, B, width], final states [B, width] and the sequences asked for [T, B, width] by
+    name."""
+
+    output: Tensor
+    finals: dict[str, Tensor]
+    sequences: dict[str, Tensor]
 
 
 def run_directions(
@@ -132,19 +151,26 @@ def run_directions(
     reset: Tensor | None = None,
     recompute: bool = False,
     recurrent_gradient_clip: float | None = None,
-) -> list[tuple[Tensor, dict[str, Tensor]]]:
-    """For each direction the output [T, B, width] and the final states [B, width] by name.
+    packing: Packing | None = None,
+    sequences_of: Sequence[str] = (),
+    weight_dropout: float = 0.0,
+) -> list[Result]:
+    """What each direction gives.
 
-    `inputs` are [T, B, width] and begin with x. `recompute`: kernels keep only states for the backward.
-    `recurrent_gradient_clip`: a bound on what products hand back to earlier values of states.
+    `inputs` are [T, B, width] and begin with x; where there is a `packing`, they and the output are [total, 1, width],
+    and `reset` [total, 1]. `recompute`: kernels keep only states for the backward.
+    `recurrent_gradient_clip`: a bound on what products hand back to earlier values of states. `weight_dropout`: the
+    probability with which elements of the loops' matrices are zeroed, once for all steps.
     """
     check_clip(recurrent_gradient_clip)  # of a layer an attribute, which may have changed since
     first = next(iter(inputs.values()))
-    masked = lengths is not None or reset is not None
+    # A GPU's kernels run packed rows padded (`run_segment`).
+    pads = packing is not None and kernels is not None and first.is_cuda
+    masked = lengths is not None or reset is not None or pads
     all_finals: list[dict[str, Tensor]] = [{} for _ in directions]
-    all_values: list[dict[str, Tensor]] = [dict(inputs) for _ in directions]
+    all_values: list[dict[str, Tensor]] = [{**inputs, **own.masks} for own in directions]
     all_tools = [
-        Tools(kernels, first, lengths, reset, own.reverse, own.states, finals)
+        Tools(kernels, first, lengths, reset, own.reverse, own.states, finals, packing)
         for own, finals in zip(directions, all_finals, strict=True)
     ]
     for own, values in zip(directions, all_values, strict=True):
@@ -156,13 +182,15 @@ def run_directions(
         initial: list[Tensor] = []
         for own, values, tools in zip(directions, all_values, all_tools, strict=True):
             streams += segment.batched(values, own.parameters, constants, sizes, tools)
-            weights += [own.parameters[w.attribute] if w.attribute else values[w.name] for w in loop.weights]
+            given = [own.parameters[w.attribute] if w.attribute else values[w.name] for w in loop.weights]
+            weights += [w if w.dim() < 2 else dropout(w, weight_dropout) for w in given]
             initial += [own.states[state.name] for state in segment.states]
         numbers = segment.numbers(constants, recurrent_gradient_clip)
-        wanted = list(segment.needed)
+        wanted = segment.wanted(sequences_of)
+        reverse = [own.reverse for own in directions]
         sequences, last = run_segment(
-            cell, segment, kernels, streams, weights, initial, lengths, reset, numbers, sizes,
-            [own.reverse for own in directions], wanted, recompute,
+            cell, segment, kernels, streams, weights, initial, lengths, reset, numbers, sizes, reverse, wanted,
+            recompute, packing,
         )  # fmt: skip
         for values, made in zip(all_values, shares(sequences, len(directions)), strict=True):
             values |= {segment.sequences[i].name: sequence for i, sequence in zip(wanted, made, strict=True)}
@@ -172,10 +200,11 @@ def run_directions(
     results = []
     for own, values, tools in zip(directions, all_values, all_tools, strict=True):
         cell.epilogue(values, own.parameters, constants, sizes, tools)
-        output = values[cell.output]
+        asked = {name: values[name] for name in (cell.output, *sequences_of)}
         if active is not None:
-            output = torch.where(active, output, 0)
-        results.append((output.expand(*first.shape[:2], cell.output_width(sizes)), tools.finals))
+            asked = {name: torch.where(active, value, 0) for name, value in asked.items()}
+        output = asked[cell.output].expand(*first.shape[:2], cell.output_width(sizes))
+        results.append(Result(output, tools.finals, {name: asked[name] for name in sequences_of}))
     return results
 
 
@@ -193,15 +222,23 @@ def run_segment(
     reverse: Sequence[bool],
     wanted: Sequence[int],
     recompute: bool,
+    packing: Packing | None = None,
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """One loop, by its op or by the reference; `reverse` and the lists of tensors as the op's."""
+    """One loop, by its op or by the reference; `reverse` and the lists of tensors as the op's. With a `packing`,
+    streams and sequences are [total, 1, width]."""
     if kernels is None:
-        return run_loops(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted)
+        return run_loops(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted, packing)
+    if packing is not None and streams[0].is_cuda:
+        sequences, finals = run_segment(
+            cell, segment, kernels, [packing.pad(stream) for stream in streams], weights, states, packing.lengths,
+            packing.pad_reset(reset), constants, sizes, reverse, wanted, recompute,
+        )  # fmt: skip
+        return [packing.pack(sequence) for sequence in sequences], finals
     if streams[0].is_cuda and not torch.compiler.is_compiling():
         fused.prepare(cell, segment, streams[0], sizes, len(reverse))
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (*streams, *weights, *states))
     sequences, finals, _ = kernels.forward[segment.name](
-        streams, weights, states, None, lengths, reset, None, constants, op_sizes(cell, sizes), sizes["num_heads"],
-        reverse, wanted, training, recompute,
+        streams, weights, states, None if packing is None else packing.offsets, lengths, reset, None, constants,
+        op_sizes(cell, sizes), sizes["num_heads"], reverse, wanted, training, recompute,
     )  # fmt: skip
     return sequences, finals

@@ -58,6 +58,14 @@ def check_clip(value: object) -> None:
         raise ValueError(f"recurrent_gradient_clip should not be negative, nor NaN, got: {value}")
 
 
+def check_probability(name: str, value: object) -> None:
+    """Raises ValueError for what is no number from 0 to 1."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise ValueError(
+            f"{name} should be a number in range [0, 1] representing the probability of an element being zeroed"
+        )
+
+
 def check_int(name: str, value: object) -> None:
     """Raises TypeError for what is no int."""
     if not isinstance(value, int) or isinstance(value, bool):

@@ -79,6 +79,16 @@ class InputSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class MaskSpec:
+    """An input that the layer draws: for `zoneout` or `recurrent_dropout` (`drawn`) of the state `of`."""
+
+    name: str
+    width: Width
+    drawn: str
+    of: str
+
+
+@dataclass(frozen=True, slots=True)
 class StateSpec:
     """`initial` is None where it is learned (parameter `<name>0`). A hidden delay state has `delay_of`: what it
     keeps one step longer, a state or (in `CellSpec.input_delays`) an input."""
@@ -164,6 +174,10 @@ class SegmentSpec:
     batched: Callable[..., list[Tensor]]
     make_step: MakeStep
 
+    def wanted(self, names: Sequence[str]) -> list[int]:
+        """Indices of the sequences that are needed anyway, and of those named."""
+        return [i for i, sequence in enumerate(self.sequences) if i in self.needed or sequence.name in names]
+
     def numbers(self, constants: Mapping[str, float], clip: float | None) -> list[float]:
         """What a call is given as its constants."""
         own = [float(constants[name]) for name in self.constants]
@@ -190,6 +204,7 @@ class CellSpec:
     epilogue: Callable[..., None]
     classes: tuple[tuple[str, str, str, str], ...] = ()
     input_delays: tuple[StateSpec, ...] = ()
+    masks: tuple[MaskSpec, ...] = ()
     single_head_because: str = ""
 
     def visible_states(self) -> tuple[StateSpec, ...]:
@@ -199,6 +214,35 @@ class CellSpec:
     def delays(self) -> tuple[StateSpec, ...]:
         """What `return_delays` adds to hx and h_n: older values of states, newest first, then of inputs."""
         return tuple(state for state in self.states if state.delay_of is not None) + self.input_delays
+
+    def own_constants(self) -> tuple[ConstantSpec, ...]:
+        """The constants of the text."""
+        return tuple(constant for constant in self.constants if not constant.name.endswith("__"))
+
+    def returnables(self) -> tuple[str, ...]:
+        """What `return_sequences_of` may name: states, and what is computed after or handed on by a loop."""
+        names = [sequence.name for segment in self.segments for sequence in segment.sequences]
+        return tuple(name for name in names if "__" not in name)
+
+    def returnable(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The names, checked. Raises TypeError, ValueError."""
+        if isinstance(names, str) or not isinstance(names, (tuple, list)):
+            raise TypeError(f"return_sequences_of should be a tuple of names, got: {names!r}")
+        known = self.returnables()
+        for name in names:
+            if name not in known:
+                raise ValueError(f"{self.name} can return the sequences of {', '.join(known)}, not of {name!r}")
+        return tuple(dict.fromkeys(names))
+
+    def loop_weights(self) -> tuple[WeightSpec, ...]:
+        """What steps read, of all loops."""
+        return tuple(weight for segment in self.segments for weight in segment.plain.weights)
+
+    def is_matrix(self, weight: WeightSpec) -> bool:
+        """Whether steps multiply by it."""
+        if not weight.attribute:
+            return weight.columns is not None
+        return any(p.attribute == weight.attribute and p.columns is not None for p in self.parameters)
 
     def carried(self, return_delays: bool) -> tuple[StateSpec, ...]:
         """What stands in hx and h_n."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from rnncc.compat.nn import Found, replace, survey
 
@@ -103,6 +104,27 @@ def test_a_module_and_what_replaces_it(cell: str, make: Callable[[], nn.RNNBase]
     fresh = replace(make().double())
     fresh.load_state_dict(again.state_dict())
     assert torch.equal(fresh.eval()(x)[0], got)
+
+
+@pytest.mark.parametrize("enforce_sorted", [True, False])
+@pytest.mark.parametrize(("cell", "make"), KINDS, ids=[cell for cell, _ in KINDS])
+def test_packed_sequences(cell: str, make: Callable[[], nn.RNNBase], enforce_sorted: bool) -> None:
+    theirs = make().double().eval()
+    ours = replace(theirs)
+    lengths = [5, 4, 2, 1] if enforce_sorted else [2, 5, 1, 4]
+    x = torch.randn(4, 5, 6, dtype=torch.float64, requires_grad=True)
+    found = []
+    for layer in (ours, theirs):
+        packed = pack_padded_sequence(x, torch.tensor(lengths), batch_first=True, enforce_sorted=enforce_sorted)
+        output, states = layer(packed)
+        assert isinstance(output, PackedSequence)
+        padded, again = pad_packed_sequence(output)
+        assert again.tolist() == lengths
+        values = [padded, *([states] if isinstance(states, Tensor) else states)]
+        wanted = [x, *theirs.parameters()]
+        found.append([*values, *torch.autograd.grad(sum(value.square().sum() for value in values), wanted)])
+    for got, expected in zip(*found, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_shared_modules_and_shared_weights_stay_shared() -> None:

@@ -190,5 +190,5 @@ def test_the_functional_op_returns_sequences_of_states() -> None:
             torch.testing.assert_close(c[t - 1], torch.where(active, expected, 0))
         (gradient,) = torch.autograd.grad(c.sum() + last[1].sum(), streams)
         assert gradient.isfinite().all() and gradient.abs().max() > 0
-    with pytest.raises(ValueError, match="LSTM has no state 'z'"):
+    with pytest.raises(ValueError, match="can return the sequences of h, c, not of 'z'"):
         module.lstm(streams, weight, hidden_size=5, return_sequences_of=("z",))

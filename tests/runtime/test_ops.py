@@ -196,7 +196,7 @@ def test_the_op_refuses_what_does_not_fit() -> None:
     assert "elements" in raised(lambda: op(streams, [weights[0][:-1]], states, *rest))
     assert "float64" in raised(lambda: op([streams[0].float()], weights, states, *rest))
     assert "not supported yet" in raised(
-        lambda: op(streams, weights, states, torch.zeros(2), *given[4:12], False, False)
+        lambda: op(streams, weights, states, None, None, None, torch.zeros(2), *given[7:12], False, False)
     )
     assert "no sequence 9" in raised(lambda: op(streams, weights, states, *given[3:11], [9], False, False))
     assert "wanted twice" in raised(lambda: op(streams, weights, states, *given[3:11], [0, 0], False, False))

@@ -63,7 +63,10 @@ def cell_text(compiled: CompiledCell) -> CellText:
             f"_spec.ConstantSpec({constant.name!r}, {_literal(constant.value)}, {constant.shaping})"
             for constant in cell.constants
         ),
-        inputs=tuple(f"_spec.InputSpec({item.name!r}, {width(item.width)})" for item in cell.inputs),
+        inputs=tuple(f"_spec.InputSpec({i.name!r}, {width(i.width)})" for i in cell.inputs if not i.drawn),
+        masks=tuple(
+            f"_spec.MaskSpec({i.name!r}, {width(i.width)}, {i.drawn!r}, {i.of!r})" for i in cell.inputs if i.drawn
+        ),
         states=tuple(_state(state) for state in cell.states),
         parameters=tuple(_parameter(parameter) for parameter in cell.parameters),
         constraints=tuple(

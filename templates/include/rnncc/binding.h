@@ -23,13 +23,13 @@ inline Outputs make_outputs(const Run& run, const std::vector<int64_t>& wanted, 
     if (index < 0 || index >= segment.sequences) run.error("there is no sequence " + std::to_string(index));
     if (returned[index]) run.error("sequence " + std::to_string(index) + " is wanted twice");
     returned[index] = true;
-    sequences.push_back(empty({run.steps, run.columns, run.sequence_widths[index]}, torch_dtype(run.type), run.device));
-    out.sequences[index] = describe(sequences.back());
+    sequences.push_back(empty(run.of_rows(run.sequence_widths[index]), torch_dtype(run.type), run.device));
+    out.sequences[index] = run.described(sequences.back());
   }
   for (int32_t i = 0; i < segment.states; ++i) {
     finals.push_back(empty({run.columns, run.state_widths[i]}, run.states[i].torch_type(), run.device));
     out.finals.push_back(describe(finals.back()));
-    if (run.is_empty()) RNNCC_TORCH(aoti_torch_copy_(finals.back().get(), run.states[i].get(), 0));
+    if (run.has_empty_columns()) RNNCC_TORCH(aoti_torch_copy_(finals.back().get(), run.states[i].get(), 0));
   }
   for (int32_t i = 0; training && i < run.loop.saved; ++i) {
     if (recomputes && run.loop.saved_state[i] < 0) continue;
@@ -39,8 +39,8 @@ inline Outputs make_outputs(const Run& run, const std::vector<int64_t>& wanted, 
       out.saved[i] = out.sequences[same];
       continue;
     }
-    saved.push_back(empty({run.steps, run.columns, run.saved_widths[i]}, torch_dtype(run.saved_type(i)), run.device));
-    out.saved[i] = describe(saved.back());
+    saved.push_back(empty(run.of_rows(run.saved_widths[i]), torch_dtype(run.saved_type(i)), run.device));
+    out.saved[i] = run.described(saved.back());
   }
   return out;
 }
@@ -59,7 +59,7 @@ inline void run_forward(const rnncc_segment& segment, StableValue* stack) {
     Outputs& out = outputs[d];
     calls.push_back({run.steps, run.columns, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
                      run.described_streams.data(), run.described_weights.data(), run.described_states.data(),
-                     out.sequences.data(), out.finals.data(), out.saved.data()});
+                     out.sequences.data(), out.finals.data(), out.saved.data(), run.starts});
   }
   if (!runs[0].is_empty()) runs[0].forward(calls);
   stack[0] = give(std::move(sequences));
@@ -69,13 +69,13 @@ inline void run_forward(const rnncc_segment& segment, StableValue* stack) {
 
 // New tensors like those given, behind `made`, where `needs` has them from `first` on; a description of each, with null data
 // where not wanted.
-inline std::vector<rnncc_tensor> make_gradients(const std::vector<Tensor>& like, const std::vector<bool>& needs, size_t first,
+inline std::vector<rnncc_tensor> make_gradients(const Run& run, const std::vector<Tensor>& like, const std::vector<bool>& needs, size_t first,
                                                 std::vector<Tensor>& made) {
   std::vector<rnncc_tensor> described;
   for (size_t i = 0; i < like.size(); ++i) {
     if (needs[first + i]) {
       made.push_back(empty(sizes_of(like[i]), like[i].torch_type(), like[i].device()));
-      described.push_back(describe(made.back()));
+      described.push_back(run.described(made.back()));
     } else {
       described.push_back({nullptr, 0, 0, like[i].dtype()});
     }
@@ -119,7 +119,7 @@ inline void take_saved(const Run& run, std::vector<Tensor> given, Adjoint& adjoi
   run.expect("saved tensors", given.size(), run.loop.saved);
   adjoint.all_saved = std::move(given);
   for (int32_t i = 0; i < run.loop.saved; ++i)
-    adjoint.saved.push_back(run.view(adjoint.all_saved[i], {run.steps, run.columns, run.saved_widths[i]}, "saved tensor"));
+    adjoint.saved.push_back(run.view(adjoint.all_saved[i], run.of_rows(run.saved_widths[i]), "saved tensor"));
 }
 
 inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
@@ -142,14 +142,14 @@ inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
     Adjoint& adjoint = adjoints[d];
     take_saved(run, take_share(saved, d, directions), adjoint);
     adjoint.d_sequences = d_sequences.of(run, d, segment.sequences, [&](Tensor& tensor, int64_t i) {
-      return run.view(tensor, {run.steps, run.columns, run.sequence_widths[i]}, "gradient");
+      return run.view(tensor, run.of_rows(run.sequence_widths[i]), "gradient");
     });
     adjoint.d_final = d_final.of(run, d, segment.states, [&](Tensor& tensor, int64_t i) {
       return run.view(tensor, {run.columns, run.state_widths[i]}, "gradient");
     });
-    adjoint.d_streams = make_gradients(run.streams, needs, d * run.streams.size(), d_streams);
-    adjoint.d_weights = make_gradients(run.weights, needs, first_weight + d * run.weights.size(), d_weights);
-    adjoint.d_states = make_gradients(run.states, needs, first_state + d * run.states.size(), d_states);
+    adjoint.d_streams = make_gradients(run, run.streams, needs, d * run.streams.size(), d_streams);
+    adjoint.d_weights = make_gradients(run, run.weights, needs, first_weight + d * run.weights.size(), d_weights);
+    adjoint.d_states = make_gradients(run, run.states, needs, first_state + d * run.states.size(), d_states);
     // The mask streams, which stand last, have no gradient; a stream that tells only T, B and the dtype is not the loop's.
     adjoint.d_streams.resize(segment.streams);
     adjoint.d_streams.resize(run.described_streams.size(), {nullptr, 0, 0, run.type});
@@ -158,8 +158,8 @@ inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
     for (const Tensor& tensor : tensors) RNNCC_TORCH(aoti_torch_zero_(tensor.get()));
   };
   if (segment.streams == 0) clear(d_streams);
-  if (runs[0].is_empty()) {
-    clear(d_weights);
+  if (runs[0].is_empty()) clear(d_weights);
+  if (runs[0].has_empty_columns()) {
     clear(d_states);
     for (size_t i = 0, made = 0; i < states; ++i) {
       if (!needs[first_state + i]) continue;
@@ -167,7 +167,8 @@ inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
       for (size_t j = 0; j < d_final.tensors.size(); ++j)
         if (d_final.index[j] == int64_t(i)) RNNCC_TORCH(aoti_torch_copy_(target.get(), d_final.tensors[j].get(), 0));
     }
-  } else {
+  }
+  if (!runs[0].is_empty()) {
     std::vector<rnncc_backward_call> calls;
     for (size_t d = 0; d < directions; ++d) {
       const Run& run = runs[d];
@@ -175,7 +176,7 @@ inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
       calls.push_back({run.steps, run.columns, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
                        run.described_streams.data(), run.described_weights.data(), run.described_states.data(),
                        adjoint.saved.data(), adjoint.d_sequences.data(), adjoint.d_final.data(), adjoint.d_streams.data(),
-                       adjoint.d_weights.data(), adjoint.d_states.data()});
+                       adjoint.d_weights.data(), adjoint.d_states.data(), run.starts});
     }
     runs[0].backward(calls);
   }

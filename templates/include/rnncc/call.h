@@ -14,6 +14,9 @@ struct rnncc_tensor {
   rnncc_dtype dtype;
 };
 
+// `starts` [T+1] is of packed tensors, [Σn, width] in place of [T, B, width]: the rows of step t begin at starts[t], n of them,
+// those of the first n columns; n never grows from a step to the next. Null where all columns have all steps.
+
 // One run of a segment's loop. Arrays are in the order of the segment's streams, weights, states, sequences and of the
 // adjoint's saved values followed by its saved states.
 struct rnncc_forward_call {
@@ -29,6 +32,7 @@ struct rnncc_forward_call {
   rnncc_tensor* sequences;     // data null where not returned
   rnncc_tensor* final_states;
   rnncc_tensor* saved;  // data null in inference
+  const int64_t* starts;
 };
 
 struct rnncc_backward_call {
@@ -47,4 +51,5 @@ struct rnncc_backward_call {
   rnncc_tensor* d_streams;          // data null where no gradient is needed
   rnncc_tensor* d_weights;          // the same
   rnncc_tensor* d_states;           // the same
+  const int64_t* starts;
 };

@@ -61,7 +61,7 @@ RNNCC_INLINE void write_row(const rnncc_tensor& tensor, int64_t first, const T* 
 }
 
 // fixed: the same at every step. time: indexed by t. ring: by the number of the step, a few steps deep. block: by the
-// step's place in its block of steps, ascending in t.
+// step's place in its block of steps, ascending in t. Of a packed call, time and block: by the rows before the step's.
 enum class Mode : int8_t { fixed, time, ring, block };
 
 // Row r at step index i starts at base + i * step + r * row.

@@ -54,7 +54,7 @@ class Run {
         sizes(given.sizes),
         heads(given.heads),
         reverse(given.reverse[direction]) {
-    if (given.offsets || given.seed) error("offsets and seed are not supported yet");
+    if (given.seed) error("seed is not supported yet");
     expect("sizes", this->sizes.size(), segment.sizes);
     // No infinity stands in a call: AOTInductor could not hand it over.
     if (segment.clips && int64_t(this->constants.size()) == segment.constants) this->constants.push_back(__builtin_inf());
@@ -65,10 +65,12 @@ class Run {
     expect("states", this->states.size(), segment.states);
     const Tensor& first = this->streams[0];
     if (first.dim() != 3) error("streams must be [T, B, width], got " + shape_text(first));
-    steps = first.sizes()[0];
-    columns = first.sizes()[1];
+    rows = {first.sizes()[0], first.sizes()[1]};
     type = first.dtype();
     device = first.device();
+    steps = rows[0];
+    columns = rows[1];
+    if (given.offsets) take_offsets(given.offsets, bool(given.lengths));
     if (!device.is_cpu() && (!loop.device_forward || type == RNNCC_FLOAT64))
       error("this package has no kernels for that device and dtype");
     compute = type == RNNCC_FLOAT64 ? RNNCC_FLOAT64 : RNNCC_FLOAT32;
@@ -78,7 +80,7 @@ class Run {
     saved_widths = evaluate(loop.saved_widths, loop.saved);
     const std::vector<int64_t> weight_elements = evaluate(loop.weight_elements, loop.weights);
     for (int32_t i = 0; i < segment.streams; ++i)
-      described_streams.push_back(view(this->streams[i], {steps, columns, stream_widths[i]}, "stream"));
+      described_streams.push_back(view(this->streams[i], of_rows(stream_widths[i]), "stream"));
     for (int32_t i = 0; i < loop.weights; ++i) {
       Tensor& weight = this->weights[i];
       check_kind(weight, "weight");
@@ -94,7 +96,7 @@ class Run {
       described_states.push_back(view(this->states[i], {columns, state_widths[i]}, "state"));
     if (&loop == &segment.masked) make_masks(alias_optional(given.lengths), alias_optional(given.reset));
     // What calls the kernel finds the dtype in the first entry, which a masked loop always has.
-    if (described_streams.empty()) described_streams.push_back(describe(first));
+    if (described_streams.empty()) described_streams.push_back(described(first));
   }
 
   [[noreturn]] void error(const std::string& message) const { fail(std::string(segment.name) + ": " + message); }
@@ -113,7 +115,17 @@ class Run {
       error(std::string("a ") + what + " must have the shape [" + wanted + "], got " + shape_text(tensor));
     }
     tensor = contiguous(std::move(tensor), 1);
-    return describe(tensor);
+    return described(tensor);
+  }
+
+  // The shape of a tensor of all rows: [T, B, width], or [total, 1, width] where they are packed.
+  std::vector<int64_t> of_rows(int64_t width) const { return {rows[0], rows[1], width}; }
+
+  // As the kernel reads it: a row of a packed tensor stands where a column would.
+  rnncc_tensor described(const Tensor& tensor) const {
+    rnncc_tensor result = describe(tensor);
+    if (starts && tensor.dim() == 3) result.column = result.step;
+    return result;
   }
 
   void check_kind(const Tensor& tensor, const char* what) const {
@@ -123,7 +135,9 @@ class Run {
       error(std::string("a ") + what + " mixes float64 with another dtype");
   }
 
-  bool is_empty() const { return steps == 0 || columns == 0; }
+  bool is_empty() const { return rows[0] * rows[1] == 0; }
+  // Whether there are columns without a step, whose final states are their initial ones.
+  bool has_empty_columns() const { return is_empty() || (starts && starts[1] < columns); }
 
   rnncc_dtype saved_type(int32_t i) const { return loop.saved_rounded[i] && !device.is_cpu() ? type : compute; }
 
@@ -157,18 +171,41 @@ class Run {
   int64_t heads;
   bool reverse;
   int64_t steps = 0, columns = 0;
+  std::vector<int64_t> rows;  // T, B; total, 1 where they are packed
+  const int64_t* starts = nullptr;
   rnncc_dtype type = RNNCC_FLOAT32, compute = RNNCC_FLOAT32;
   Device device = {};
   std::vector<int64_t> stream_widths, state_widths, sequence_widths, saved_widths;
   std::vector<rnncc_tensor> described_streams, described_weights, described_states;
 
  private:
+  // Where each step's rows begin, [T+1]; the loop reads it while it runs.
+  void take_offsets(const Tensor& given, bool lengths) {
+    if (lengths) error("offsets and lengths exclude each other");
+    if (!device.is_cpu()) error("packed tensors are for the CPU's kernels alone");
+    if (given.dim() != 1 || given.sizes()[0] < 1 || given.torch_type() != aoti_torch_dtype_int64() || !(given.device() == device))
+      error("offsets must be an int64 tensor [T + 1] on the streams' device, got the shape " + shape_text(given));
+    offsets_ = contiguous(alias(given), 1);
+    starts = static_cast<const int64_t*>(offsets_.data());
+    steps = given.sizes()[0] - 1;
+    columns = states[0].dim() > 0 ? states[0].sizes()[0] : 0;
+    bool falls = starts[0] == 0;
+    for (int64_t t = 0, before = columns; falls && t < steps; ++t) {
+      const int64_t here = starts[t + 1] - starts[t];
+      falls = here >= 0 && here <= before;
+      before = here;
+    }
+    if (!falls) error("offsets must begin at 0, and no step may have more rows than the one before, nor than the states");
+    if (rows[0] != starts[steps] || rows[1] != 1)
+      error("packed streams must be [" + std::to_string(starts[steps]) + ", 1, width], got " + shape_text(streams[0]));
+  }
+
   // reset__ and active__ [T, B, 1] in the compute dtype; one number with strides 0 where it is the same everywhere.
   void make_masks(Tensor lengths, Tensor reset) {
     check_masks(lengths, reset);
     if (!device.is_cpu()) return make_masks_on_device(std::move(lengths), std::move(reset));
-    reset_ = empty(reset ? std::vector<int64_t>{steps, columns} : std::vector<int64_t>{1}, torch_dtype(compute), device);
-    active_ = empty(lengths ? std::vector<int64_t>{steps, columns} : std::vector<int64_t>{1}, torch_dtype(compute), device);
+    reset_ = empty(reset ? rows : std::vector<int64_t>{1}, torch_dtype(compute), device);
+    active_ = empty(lengths ? rows : std::vector<int64_t>{1}, torch_dtype(compute), device);
     if (compute == RNNCC_FLOAT64)
       fill_masks<double>(std::move(lengths), std::move(reset));
     else
@@ -176,7 +213,7 @@ class Run {
   }
 
   void check_masks(const Tensor& lengths, const Tensor& reset) const {
-    if (reset && (sizes_of(reset) != std::vector<int64_t>{steps, columns} ||
+    if (reset && (sizes_of(reset) != rows ||
                   reset.torch_type() != aoti_torch_dtype_bool() || !(reset.device() == device)))
       error("reset must be a bool tensor [T, B] on the streams' device, got the shape " + shape_text(reset));
     if (lengths && (sizes_of(lengths) != std::vector<int64_t>{columns} ||
@@ -208,7 +245,7 @@ class Run {
     if (reset) {
       reset = contiguous(std::move(reset), 2);
       const uint8_t* given = static_cast<const uint8_t*>(reset.data());
-      for (int64_t i = 0; i < steps * columns; ++i) restart[i] = given[i] ? T(1) : T(0);
+      for (int64_t i = 0; i < rows[0] * rows[1]; ++i) restart[i] = given[i] ? T(1) : T(0);
     } else {
       restart[0] = T(0);
     }
@@ -220,11 +257,11 @@ class Run {
     } else {
       active[0] = T(1);
     }
-    described_streams.push_back({restart, reset ? columns : 0, reset ? 1 : 0, compute});
-    described_streams.push_back({active, lengths ? columns : 0, lengths ? 1 : 0, compute});
+    described_streams.push_back({restart, reset ? rows[1] : 0, reset ? 1 : 0, compute});
+    described_streams.push_back({active, lengths ? rows[1] : 0, lengths ? 1 : 0, compute});
   }
 
-  Tensor reset_, active_;
+  Tensor reset_, active_, offsets_;
 };
 
 // One a direction. Fails where they are not alike.
@@ -235,7 +272,7 @@ inline std::vector<Run> make_runs(const rnncc_segment& segment, Arguments given)
   for (size_t d = 0; d < directions; ++d) {
     runs.emplace_back(segment, given, d);
     const Run &first = runs[0], &run = runs[d];
-    if (run.steps != first.steps || run.columns != first.columns || run.type != first.type || !(run.device == first.device))
+    if (run.rows != first.rows || run.type != first.type || !(run.device == first.device))
       run.error("the streams of all directions must have the same T, B, dtype and device");
   }
   return runs;

@@ -8,8 +8,8 @@
 
 namespace rnncc {
 
-// Columns of one call, at most: enough for every product to run at full speed, few enough for what lives during a call.
-constexpr int64_t recomputed_columns = 16384;
+// Rows of one call, at most: enough for every product to run at full speed, few enough for what lives during a call.
+constexpr int64_t recomputed_rows = 16384;
 
 // Saved tensors that are sequences of states.
 inline int64_t saved_states(const rnncc_loop& loop) {
@@ -24,14 +24,14 @@ class Recomputation {
   Recomputation(const Run& run, std::vector<Tensor> sequences)
       : run_(run), states_(run.segment.states, {nullptr, 0, 0, run.compute}), values_(run.loop.saved, {nullptr, 0, 0, run.compute}) {
     for (int32_t i = 0, given = 0; i < run.loop.saved; ++i) {
-      const std::vector<int64_t> shape = {run.steps, run.columns, run.saved_widths[i]};
+      const std::vector<int64_t> shape = run.of_rows(run.saved_widths[i]);
       const int32_t state = run.loop.saved_state[i];
       if (state >= 0) {
         saved_.push_back(std::move(sequences[given++]));
         states_[state] = as_columns(run.view(saved_.back(), shape, "saved tensor"), saved_.back());
       } else {
         saved_.push_back(empty(shape, torch_dtype(run.saved_type(i)), run.device));
-        values_[i] = as_columns(describe(saved_.back()), saved_.back());
+        values_[i] = as_columns(run.described(saved_.back()), saved_.back());
       }
     }
     for (size_t i = 0; i < run.described_streams.size(); ++i) {
@@ -43,18 +43,29 @@ class Recomputation {
   // All saved tensors.
   std::vector<Tensor> make() && {
     if (run_.is_empty()) return std::move(saved_);
-    const int64_t last = run_.steps - 1, block = std::max<int64_t>(1, recomputed_columns / run_.columns);
-    make_steps(run_.reverse ? last : 0, 1, run_.described_states);
-    for (int64_t done = 0; done < last; done += block) {
-      // Step t begins with the states after step t - 1, or t + 1 in a reversed loop.
-      make_steps(run_.reverse ? done : done + 1, std::min(block, last - done), from(states_, run_.reverse ? done + 1 : done));
+    // Step t begins with the states after step t - 1, or t + 1 in a reversed loop; a row with what lies `ahead` of it.
+    int64_t first = 0, count = 0, ahead = 0;
+    for (int64_t t = 0; t < run_.steps; ++t) {
+      const int64_t begin = start(t), end = start(t + 1), other = run_.reverse ? t + 1 : t - 1;
+      const int64_t following = other < 0 || other >= run_.steps ? 0 : std::min(end - begin, start(other + 1) - start(other));
+      if (following < end - begin) make_rows(begin + following, end - begin - following, from(run_.described_states, following));
+      if (following == 0) continue;
+      if (first + count != begin || ahead != start(other) - begin || count + following > recomputed_rows) {
+        if (count) make_rows(first, count, from(states_, first + ahead));
+        first = begin, count = 0, ahead = start(other) - begin;
+      }
+      count += following;
     }
+    if (count) make_rows(first, count, from(states_, first + ahead));
     return std::move(saved_);
   }
 
  private:
+  int64_t start(int64_t t) const { return run_.starts ? run_.starts[t] : t * run_.columns; }
+
   // A tensor [T, B, width] as T*B columns; a copy where columns do not lie evenly.
   rnncc_tensor as_columns(rnncc_tensor described, const Tensor& tensor) {
+    if (run_.starts) return {described.data, 0, described.column, described.dtype};
     if (run_.steps > 1 && run_.columns > 1 && described.step != run_.columns * described.column) {
       copies_.push_back(contiguous(alias(tensor), 3));
       described = describe(copies_.back());
@@ -62,21 +73,21 @@ class Recomputation {
     return {described.data, 0, run_.columns > 1 ? described.column : described.step, described.dtype};
   }
 
-  // The columns from step `step` on.
-  std::vector<rnncc_tensor> from(std::vector<rnncc_tensor> tensors, int64_t step) const {
+  // The rows from `row` on.
+  static std::vector<rnncc_tensor> from(std::vector<rnncc_tensor> tensors, int64_t row) {
     for (rnncc_tensor& t : tensors) {
-      if (t.data) t.data = static_cast<char*>(t.data) + step * run_.columns * t.column * dtype_bytes(t.dtype);
+      if (t.data) t.data = static_cast<char*>(t.data) + row * t.column * dtype_bytes(t.dtype);
     }
     return tensors;
   }
 
-  void make_steps(int64_t first, int64_t steps, const std::vector<rnncc_tensor>& states) const {
+  void make_rows(int64_t first, int64_t count, const std::vector<rnncc_tensor>& states) const {
     const std::vector<rnncc_tensor> streams = from(streams_, first);
     std::vector<rnncc_tensor> values = from(values_, first);
     std::vector<rnncc_tensor> sequences(run_.segment.sequences, {nullptr, 0, 0, run_.type});
     std::vector<rnncc_tensor> final_states(run_.segment.states, {nullptr, 0, 0, run_.compute});
-    run_.forward({{1, steps * run_.columns, run_.heads, run_.sizes.data(), run_.constants.data(), false, streams.data(),
-                  run_.described_weights.data(), states.data(), sequences.data(), final_states.data(), values.data()}});
+    run_.forward({{1, count, run_.heads, run_.sizes.data(), run_.constants.data(), false, streams.data(),
+                  run_.described_weights.data(), states.data(), sequences.data(), final_states.data(), values.data(), nullptr}});
   }
 
   const Run& run_;

@@ -33,11 +33,36 @@ static bool at_edge(const Run<T>& run, int16_t slot, int64_t n) {
   return run.program.slots[slot].kind == Kind::next && n == run.call.steps - 1;
 }
 
+// `for_rows` of a packed call: steps are joined where their rows lie behind each other.
+template <class T, class F>
+static void for_packed_rows(const Steps<T>& steps, int16_t slot_a, int16_t slot_b, const F& f) {
+  const Run<T>& run = steps.run;
+  const T *a = nullptr, *b = nullptr;
+  int64_t a_row = 0, b_row = 0, count = 0;
+  for (int64_t i = 0; i < 2 * steps.count(); ++i) {
+    const int64_t n = steps.number(i / 2);
+    const Part part = run.part(n, int(i % 2));
+    const int64_t rows = part.rows.end - part.rows.begin;
+    if (rows == 0) continue;
+    int64_t next_a_row, next_b_row;
+    const T* next_a = run.at(slot_a, n, part.first, part.last, &next_a_row) + part.rows.begin * next_a_row;
+    const T* next_b = run.at(slot_b, n, part.first, part.last, &next_b_row) + part.rows.begin * next_b_row;
+    if (count && a_row == next_a_row && b_row == next_b_row && next_a == a + count * a_row && next_b == b + count * b_row) {
+      count += rows;
+      continue;
+    }
+    if (count) f(a, a_row, b, b_row, count);
+    a = next_a, a_row = next_a_row, b = next_b, b_row = next_b_row, count = rows;
+  }
+  if (count) f(a, a_row, b, b_row, count);
+}
+
 // f(a, a_row, b, b_row, k): k rows each of two slots' values, evenly spaced, together all rows of all the steps.
 template <class T, class F>
 static void for_rows(const Steps<T>& steps, int16_t slot_a, int16_t slot_b, const F& f) {
   const Run<T>& run = steps.run;
   const int64_t columns = run.call.columns;
+  if (run.call.starts) return for_packed_rows(steps, slot_a, slot_b, f);
   for (int64_t i = 0; i < steps.count();) {
     int64_t last = i + 1;
     const bool edge = at_edge(run, slot_a, steps.number(i)) || at_edge(run, slot_b, steps.number(i));

@@ -10,6 +10,12 @@ inline namespace RNNCC_ISA_NAMESPACE {
 // Steps of a block: the products over steps and rows are taken after each, while its values are in cache.
 constexpr int64_t rows_of_block = 512;
 
+// Rows of one step to which this is the first or the last step of their loop, or is not.
+struct Part {
+  Range rows;
+  bool first, last;
+};
+
 template <class T>
 struct Run {
   const Program<T>& program;
@@ -18,6 +24,7 @@ struct Run {
   Sharing sharing = {1, false};
   int64_t block_steps = 1;
   int64_t ring_mask = 1;
+  int64_t* block_rows = nullptr;   // of each step of a packed call: where its rows are in its block of steps
   Place<T>* places = nullptr;      // of each slot; of `previous` and `next` ones: of the tensor at the edge
   int16_t* primary = nullptr;      // of each stored slot: the destination that is its place, or -1
   const T** matrices = nullptr;    // weights in the compute type
@@ -33,31 +40,76 @@ struct Run {
   int64_t scratch = 0, reduction = 0;  // elements a thread
 
   // Whether products of matrices as they lie are taken so: a call too short to gain from packed ones.
-  bool direct() const { return call.steps * call.columns <= direct_rows; }
+  bool direct() const { return rows() <= direct_rows; }
 
   int64_t dim(int16_t index) const { return dims[index]; }
   const rnncc_tensor& tensor(Table table, int16_t index) const { return call.table[table][index]; }
   int64_t time(int64_t n) const { return call.descending ? call.steps - 1 - n : n; }
 
-  int64_t index(Mode mode, int64_t n) const {
-    switch (mode) {
-      case Mode::time: return time(n);
-      case Mode::ring: return n & ring_mask;
-      case Mode::block: return call.descending ? block_steps - 1 - n % block_steps : n % block_steps;
+  // Rows of all steps, of one, and of the steps of a block at most.
+  int64_t rows() const { return call.starts ? call.starts[call.steps] : call.steps * call.columns; }
+  int64_t rows(int64_t t) const { return call.starts ? call.starts[t + 1] - call.starts[t] : call.columns; }
+  int64_t block_capacity() const { return block_steps * call.columns; }
+
+  // Where step t begins in a tensor of all steps.
+  int64_t begin(int64_t t, int64_t step, int64_t row) const { return call.starts ? call.starts[t] * row : t * step; }
+
+  // The rows of step n in two parts, of which one may be empty. Of a packed call the second part are those whose sequence ends
+  // at this t: the loop ends with it there, or begins where it runs backwards.
+  Part part(int64_t n, int second) const {
+    const bool first = n == 0, last = n == call.steps - 1;
+    if (!call.starts) return {{0, second ? 0 : call.columns}, first, last};
+    const int64_t t = time(n), going_on = t + 1 < call.steps ? rows(t + 1) : 0;
+    if (!second) return {{0, going_on}, first, last};
+    return {{going_on, rows(t)}, first || call.descending, last || !call.descending};
+  }
+
+  // The step that ends the block of steps which begins at n.
+  int64_t block_end(int64_t n) const {
+    if (!call.starts) return n + block_steps < call.steps ? n + block_steps : call.steps;
+    for (int64_t taken = 0; n < call.steps; ++n) {
+      taken += rows(time(n));
+      if (taken > block_capacity()) break;
+    }
+    return n;
+  }
+
+  // As in the dense case, a block lies at the upper end of its place where t falls: ascending in t, and not where the last
+  // step of the block before is.
+  void place_blocks() {
+    for (int64_t n = 0; call.starts && n < call.steps;) {
+      int64_t taken = 0;
+      for (const int64_t end = block_end(n); n < end; ++n) {
+        taken += rows(time(n));
+        block_rows[n] = call.descending ? block_capacity() - taken : taken - rows(time(n));
+      }
+    }
+  }
+
+  int64_t offset(const Place<T>& place, int64_t n) const {
+    switch (place.mode) {
+      case Mode::time: return begin(time(n), place.step, place.row);
+      case Mode::ring: return (n & ring_mask) * place.step;
+      case Mode::block:
+        if (call.starts) return block_rows[n] * place.row;
+        return (call.descending ? block_steps - 1 - n % block_steps : n % block_steps) * place.step;
       default: return 0;
     }
   }
 
   // Where row 0 of a slot is at step n, and the distance of its rows.
-  T* at(int16_t slot, int64_t n, int64_t* row) const {
+  T* at(int16_t slot, int64_t n, int64_t* row) const { return at(slot, n, n == 0, n == call.steps - 1, row); }
+
+  // For rows to which this is the first or the last step, or is not.
+  T* at(int16_t slot, int64_t n, bool first, bool last, int64_t* row) const {
     const SlotInfo* info = &program.slots[slot];
     int64_t offset = 0;
     for (;;) {
       if (info->kind == Kind::view) {
         offset += dim(info->offset);
-      } else if (info->kind == Kind::previous && n > 0) {
+      } else if (info->kind == Kind::previous && !first) {
         --n;
-      } else if (info->kind == Kind::next && n < call.steps - 1) {
+      } else if (info->kind == Kind::next && !last) {
         ++n;
       } else {
         break;
@@ -67,7 +119,7 @@ struct Run {
     }
     const Place<T>& place = places[slot];
     *row = place.row;
-    return place.base + index(place.mode, n) * place.step + offset;
+    return place.base + this->offset(place, n) + offset;
   }
 
   // Whether a slot is a tensor of another dtype that is converted step by step.

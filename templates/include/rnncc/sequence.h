@@ -39,11 +39,14 @@ static Sharing choose_sharing(const Program<T>& program, const Call& call, const
   constexpr int64_t least_work = 1 << 16, barrier_work = 20000;
   const int64_t work = row_work(program, dims);
   const int64_t threads = thread_count();
-  if (threads <= 1 || work * call.columns * call.steps < least_work) return {1, false};
-  if (program.product_count == 0) return {threads, call.columns < threads};
-  const int64_t by_rows = row_cost((call.columns + threads - 1) / threads) * work;
-  const int64_t by_units = row_cost(call.columns) * work / threads + barrier_work * program.stage_count;
-  const int64_t alone = row_cost(call.columns) * work;
+  const int64_t rows = call.starts ? call.starts[call.steps] : call.steps * call.columns;
+  if (threads <= 1 || work * rows < least_work) return {1, false};
+  // Of a packed call, at a step as the mean is.
+  const int64_t columns = (rows + call.steps - 1) / call.steps;
+  if (program.product_count == 0) return {threads, columns < threads};
+  const int64_t by_rows = row_cost((columns + threads - 1) / threads) * work;
+  const int64_t by_units = row_cost(columns) * work / threads + barrier_work * program.stage_count;
+  const int64_t alone = row_cost(columns) * work;
   if (alone <= by_rows && alone <= by_units) return {1, false};
   return {threads, by_units * 5 < by_rows * 4};
 }
@@ -129,7 +132,7 @@ static void copy_out(const Run<T>& run, const StageInfo& stage, const Frame<T>& 
       if (d == run.primary[slot]) continue;
       const Destination& to = run.program.destinations[info.first_destination + d];
       const rnncc_tensor& tensor = run.tensor(to.table, to.index);
-      const int64_t first = run.time(n) * tensor.step + run.dim(to.offset);
+      const int64_t first = run.begin(run.time(n), tensor.step, tensor.column) + run.dim(to.offset);
       if (!tensor.data) continue;
       if (tensor.dtype == compute_dtype<T> && static_cast<T*>(tensor.data) + first == frame.p[slot]) continue;
       for (int64_t r = rows.begin; r < rows.end; ++r) {
@@ -149,7 +152,7 @@ static bool stage_inputs(const Run<T>& run, const Frame<T>& frame, int64_t n, co
     any = true;
     const rnncc_tensor& tensor = run.tensor(info.table, info.index);
     const Range units = share(run.dim(info.width), lanes<T>, index, members);
-    const int64_t first = run.time(n) * tensor.step + run.dim(info.offset) + units.begin;
+    const int64_t first = run.begin(run.time(n), tensor.step, tensor.column) + run.dim(info.offset) + units.begin;
     for (int64_t r = rows.begin; r < rows.end; ++r) {
       read_row(frame.p[s] + r * frame.row[s] + units.begin, tensor, first + r * tensor.column, units.end - units.begin);
     }
@@ -157,16 +160,39 @@ static bool stage_inputs(const Run<T>& run, const Frame<T>& frame, int64_t n, co
   return any;
 }
 
+// A thread's columns, the same at every step. Of a packed call about as many rows as the others', over all steps.
 template <class T>
-static void run_step(const Run<T>& run, Team& team, int64_t index, int64_t members, Frame<T>& frame, T* scratch, int64_t n) {
+static Range share_columns(const Run<T>& run, int64_t index, int64_t members) {
+  const Call& call = run.call;
+  if (!call.starts || members == 1) return share(call.columns, 1, index, members);
+  Range own = {0, call.columns};
+  int64_t before = 0, length = call.steps;
+  for (int64_t column = 0; column < call.columns; ++column) {
+    while (length > 0 && run.rows(length - 1) <= column) --length;
+    const int64_t owner = (before + length / 2) * members / (run.rows() + 1);
+    if (owner < index) own.begin = column + 1;
+    if (owner <= index) own.end = column + 1;
+    before += length;
+  }
+  return own.begin < own.end ? own : Range{0, 0};
+}
+
+RNNCC_INLINE Range both(const Range& a, const Range& b) {
+  const Range common = {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
+  return common.begin < common.end ? common : Range{0, 0};
+}
+
+// One part of a step. `own`: the thread's columns.
+template <class T>
+static void run_part(const Run<T>& run, Team& team, int64_t index, int64_t members, Frame<T>& frame, T* scratch, int64_t n,
+                     const Part& part, const Range& own) {
   const Program<T>& program = run.program;
   const bool by_units = run.sharing.by_units;
-  const int64_t columns = run.call.columns;
   for (int16_t s = 0; s < program.slot_count; ++s) {
-    if (program.slots[s].kind != Kind::tile) frame.p[s] = run.at(s, n, &frame.row[s]);
+    if (program.slots[s].kind != Kind::tile) frame.p[s] = run.at(s, n, part.first, part.last, &frame.row[s]);
   }
-  const Range own_rows = share(columns, 1, index, members);
-  const Range rows = by_units ? Range{0, columns} : own_rows;
+  const Range own_rows = both(part.rows, own);
+  const Range rows = by_units ? part.rows : own_rows;
   const bool staged = stage_inputs(run, frame, n, rows, by_units ? index : 0, by_units ? members : 1);
   if (staged && by_units) team.barrier();
   for (int16_t s = 0; s < program.stage_count; ++s) {
@@ -185,6 +211,34 @@ static void run_step(const Run<T>& run, Team& team, int64_t index, int64_t membe
   }
 }
 
+// Columns `rows`, which have run step n as their last one.
+template <class T>
+static void write_finals(const Run<T>& run, int64_t n, const Range& rows) {
+  for (int16_t f = 0; f < run.program.final_count; ++f) {
+    const FinalInfo& final_state = run.program.finals[f];
+    const rnncc_tensor& tensor = run.tensor(final_state.table, final_state.index);
+    if (!tensor.data) continue;
+    int64_t row;
+    const T* p = run.at(final_state.slot, n + 1, false, true, &row);
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      write_row(tensor, r * tensor.column, p + r * row, run.dim(run.program.slots[final_state.slot].width));
+    }
+  }
+}
+
+template <class T>
+static void run_step(const Run<T>& run, Team& team, int64_t index, int64_t members, Frame<T>& frame, T* scratch, int64_t n,
+                     const Range& own) {
+  for (int second = 0; second < 2; ++second) {
+    const Part part = run.part(n, second);
+    if (part.rows.begin == part.rows.end) continue;
+    run_part(run, team, index, members, frame, scratch, n, part, own);
+    if (!part.last) continue;
+    if (run.sharing.by_units) team.barrier();
+    write_finals(run, n, both(part.rows, own));
+  }
+}
+
 // Zeros where no gradient flows, and before sums begin; steps and weights are divided among threads.
 template <class T>
 static void clear(const Run<T>& run, int64_t index, int64_t members) {
@@ -196,8 +250,9 @@ static void clear(const Run<T>& run, int64_t index, int64_t members) {
     if (!tensor.data) continue;
     const int64_t bytes = element_bytes(dtype_of[tensor.dtype]);
     for (int64_t t = steps.begin; t < steps.end; ++t) {
-      for (int64_t r = 0; r < run.call.columns; ++r) {
-        char* row = static_cast<char*>(tensor.data) + (t * tensor.step + r * tensor.column + run.dim(zero.offset)) * bytes;
+      const int64_t first = run.begin(t, tensor.step, tensor.column) + run.dim(zero.offset);
+      for (int64_t r = 0; r < run.rows(t); ++r) {
+        char* row = static_cast<char*>(tensor.data) + (first + r * tensor.column) * bytes;
         __builtin_memset(row, 0, size_t(run.dim(zero.width) * bytes));
       }
     }
@@ -224,26 +279,16 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
   }
   team.barrier();
   const bool reduces = program.outer_count + program.sum_count > 0;
-  for (int64_t n = 0; n < call.steps; n += run.block_steps) {
-    const int64_t end = n + run.block_steps < call.steps ? n + run.block_steps : call.steps;
-    for (int64_t step = n; step < end; ++step) run_step(run, team, index, members, frame, scratch, step);
+  const Range own = share_columns(run, index, members);
+  for (int64_t n = 0, end; n < call.steps; n = end) {
+    end = run.block_end(n);
+    for (int64_t step = n; step < end; ++step) run_step(run, team, index, members, frame, scratch, step, own);
     if (!reduces) continue;
     team.barrier();
     reduce_block(run, n, end, run.reduction_scratch(index), index, members);
     team.barrier();
   }
   team.barrier();
-  const Range rows = share(call.columns, 1, index, members);
-  for (int16_t f = 0; f < program.final_count; ++f) {
-    const FinalInfo& final_state = program.finals[f];
-    const rnncc_tensor& tensor = run.tensor(final_state.table, final_state.index);
-    if (!tensor.data) continue;
-    int64_t row;
-    const T* p = run.at(final_state.slot, call.steps, &row);
-    for (int64_t r = rows.begin; r < rows.end; ++r) {
-      write_row(tensor, r * tensor.column, p + r * row, run.dim(program.slots[final_state.slot].width));
-    }
-  }
   if (index == 0) finish_gradients(run);
 }
 
@@ -290,6 +335,7 @@ int32_t run(const Program<T>& program, const Call& call) {
     run.matrices = arena.take<const T*>(program.weight_count + 1);
     run.gradients = arena.take<T*>(program.weight_count + 1);
     run.sums = arena.take<T*>(program.sum_count + 1);
+    run.block_rows = arena.take<int64_t>(call.starts ? call.steps : 0);
     run.tilings = arena.take<Tiling>(program.stage_count);
     run.first_pack = arena.take<int64_t>(program.stage_count);
     run.packs_per_tile = arena.take<int64_t>(program.stage_count);
@@ -312,6 +358,7 @@ int32_t run(const Program<T>& program, const Call& call) {
     run.packs = arena.take<Pack<T>>(packs + 1);
     if (!placing && !tables.allocate(arena.used)) return OUT_OF_MEMORY;
   }
+  run.place_blocks();
   Arena count;
   run.lay_out(count);
   if (!workspace.allocate(count.used)) return OUT_OF_MEMORY;

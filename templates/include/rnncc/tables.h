@@ -225,17 +225,18 @@ struct Call {
   const int64_t* sizes;
   const double* constants;
   bool descending;
+  const int64_t* starts;
 };
 
 inline __attribute__((always_inline)) Call forward_call(const rnncc_forward_call& c) {
   return {{c.streams, c.weights, c.states, c.sequences, c.final_states, c.saved, c.saved},
-          c.steps, c.columns, c.heads, c.sizes, c.constants, c.reverse};
+          c.steps, c.columns, c.heads, c.sizes, c.constants, c.reverse, c.starts};
 }
 
 inline __attribute__((always_inline)) Call backward_call(const rnncc_backward_call& c) {
   return {{c.streams, c.weights, c.states, nullptr, nullptr, c.saved, c.saved, c.d_sequences, c.d_final, c.d_streams,
            c.d_weights, c.d_states},
-          c.steps, c.columns, c.heads, c.sizes, c.constants, !c.reverse};
+          c.steps, c.columns, c.heads, c.sizes, c.constants, !c.reverse, c.starts};
 }
 
 }  // namespace rnncc

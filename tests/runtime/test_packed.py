@@ -1,0 +1,213 @@
+"""Packed sequences: nn.LSTM's and nn.GRU's own results, and for every kind of loop those of each sequence alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
+
+import rnncc
+from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, H, close, gradients, layer_class, tuple_of
+from tests.runtime.test_ops import arguments, make
+
+LENGTHS = (4, 9, 1, 9, 2)
+Sequences = list[Tensor]
+
+
+def sequences(lengths: tuple[int, ...] = LENGTHS, width: int = IN) -> Sequences:
+    """One tensor [length, width] a sequence."""
+    torch.manual_seed(2)
+    return [torch.randn(length, width, **DOUBLE) for length in lengths]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize(("file", "name", "twin"), [("nn_lstm", "nn_LSTM", nn.LSTM), ("nn_gru", "nn_GRU", nn.GRU)])
+def test_as_torch(file: str, name: str, twin: Any, is_sorted: bool, bidirectional: bool, backend: str) -> None:
+    torch.manual_seed(0)
+    theirs = twin(IN, H, 2, bidirectional=bidirectional, batch_first=True, **DOUBLE)
+    ours = layer_class(file, name).from_torch(theirs, backend=backend)
+    x = sequences(tuple(sorted(LENGTHS, reverse=True)) if is_sorted else LENGTHS)
+    leaves = [value.requires_grad_() for value in x]
+    states = [torch.randn(4 if bidirectional else 2, len(x), H, **DOUBLE).requires_grad_() for _ in range(2)]
+    hx = tuple(states) if twin is nn.LSTM else states[0]
+    found = []
+    for layer in (theirs, ours):
+        output, last = layer(pack_sequence(leaves, enforce_sorted=is_sorted), hx)
+        assert isinstance(output, PackedSequence)
+        used = [*leaves, *states[: len(tuple_of(last))]]
+        wanted = [*used, *(layer.get_parameter(key) for key, _ in theirs.named_parameters())]
+        found.append((output, tuple_of(last), gradients(output.data, tuple_of(last), wanted)))
+    (expected, last, d_expected), (output, own_last, d_own) = found
+    for index in ("batch_sizes", "sorted_indices", "unsorted_indices"):
+        first, second = getattr(expected, index), getattr(output, index)
+        assert first is second or torch.equal(first, second)
+    for own, value in zip((output.data, *own_last, *d_own), (expected.data, *last, *d_expected), strict=True):
+        close(own, value)
+
+
+def test_dropout_between_layers() -> None:
+    theirs = nn.LSTM(IN, H, 2, dropout=0.5, **DOUBLE)
+    ours = layer_class("lstm", "LSTM").from_torch(theirs)
+    packed = pack_sequence(sequences(), enforce_sorted=False)
+    torch.manual_seed(3)
+    expected = theirs(packed)[0].data
+    torch.manual_seed(3)
+    close(ours(packed)[0].data, expected)
+
+
+LATE = "cell Late\nweights V: matrix\nstate h = learned\nh[t] = tanh(W@x + V@x[t-1] + R@h[t-2] + b) + 0.1*h[t-3]"
+KINDS: list[tuple[str, str, dict[str, Any]]] = [
+    ("lstm", "LSTM", {}),
+    ("gruv3", "GRUv3", {"num_heads": 3}),
+    ("slstm", "sLSTM", {"recompute": True}),
+    ("layernormlstm", "LayerNormLSTM", {}),
+    ("mingru", "minGRU", {}),
+    ("indrnn", "IndRNN", {}),
+    ("tgru", "TGRU", {"return_delays": True}),
+    ("scrn", "SCRN", {}),
+    ("rwkv4", "RWKV4", {}),
+    (LATE, "Late", {"return_delays": True}),
+]
+
+
+def layer_of(text: str, name: str, *sizes: int, **options: Any) -> Any:
+    """A layer of a shipped cell or of a text."""
+    module = rnncc.compile(text) if "\n" in text else rnncc.load(text)
+    torch.manual_seed(0)
+    return getattr(module, name)(*sizes, **options)
+
+
+def split(rows: Tensor, like: Sequences) -> Sequences:
+    """The rows of each sequence."""
+    return list(torch.split(rows, [len(value) for value in like]))
+
+
+def one_by_one(layer: Any, x: Sequences, states: list[Tensor], **keywords: Sequences) -> tuple[Tensor, list[Tensor]]:
+    """Outputs one after the other, and the final states, of each sequence in a call of its own."""
+    outputs, finals = [], []
+    for b, value in enumerate(x):
+        hx = [state[:, b : b + 1] for state in states]
+        own = {name: values[b].unsqueeze(1) for name, values in keywords.items()}
+        output, last = layer(value.unsqueeze(1), hx[0] if len(hx) == 1 else tuple(hx), **own)
+        outputs.append(output.squeeze(1))
+        finals.append(tuple_of(last))
+    return torch.cat(outputs), [torch.cat(group, 1) for group in zip(*finals, strict=True)]
+
+
+@pytest.mark.parametrize("with_reset", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("text", "name", "options"), KINDS, ids=[name for _, name, _ in KINDS])
+def test_offsets(text: str, name: str, options: dict[str, Any], backend: str, with_reset: bool) -> None:
+    """Empty sequences among them, in both directions, and every gradient."""
+    layer = layer_of(text, name, H, H, bidirectional=True, backend=backend, **options, **DOUBLE)
+    x = sequences((4, 0, 9, 1, 9, 0, 2), H)
+    rows = torch.cat(x).requires_grad_()
+    offsets = torch.tensor([0, 4, 4, 13, 14, 23, 23, 25])
+    _, last = layer(torch.randn(1, 7, H, **DOUBLE))
+    states = [torch.randn_like(state).requires_grad_() for state in tuple_of(last)]
+    reset = torch.rand(25) < 0.3
+    keywords = {"reset": reset} if with_reset else {}
+    output, last = layer(rows, states[0] if len(states) == 1 else tuple(states), offsets=offsets, **keywords)
+    apart = {name: split(value, x) for name, value in keywords.items()}
+    expected, expected_last = one_by_one(layer, split(rows, x), states, **apart)
+    # A reset alone reads a learned initial state where hx is given.
+    read = [value for key, value in layer.named_parameters() if with_reset or not key.startswith("h0")]
+    wanted = [rows, *states, *read]
+    ours = [output, *tuple_of(last), *gradients(output, tuple_of(last), wanted)]
+    theirs = [expected, *expected_last, *gradients(expected, tuple(expected_last), wanted)]
+    for own, value in zip(ours, theirs, strict=True):
+        close(own, value)
+
+
+def test_extra_inputs() -> None:
+    layer = layer_of("timeawarelstm", "TimeAwareLSTM", IN, H, **DOUBLE)
+    x, gap = sequences(), [value[:, :1].exp() for value in sequences()]
+    packed, packed_gap = (pack_sequence(values, enforce_sorted=False) for values in (x, gap))
+    output, _ = layer(packed, gap=packed_gap)
+    states = [torch.zeros(1, len(x), H, **DOUBLE)] * 2
+    expected, _ = one_by_one(layer, x, states, gap=gap)
+    back = pack_sequence(split(expected, x), enforce_sorted=False)
+    close(output.data, back.data)
+    with pytest.raises(ValueError, match="other lengths"):
+        layer(packed, gap=pack_sequence(gap[:-1], enforce_sorted=False))
+
+
+@pytest.mark.parametrize("columns", [1, 3, 40])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_large(columns: int, reverse: bool) -> None:
+    """Several blocks of steps, tiles and threads; the same numbers as with `lengths`, in float32."""
+    torch.manual_seed(4)
+    layer = layer_of("gru", "GRU", 40, 96, bidirectional=reverse)
+    lengths = torch.randint(1, 120, (columns,))
+    x = torch.randn(int(lengths.max()), columns, 40, requires_grad=True)
+    found = []
+    for given, keywords in ((pack_padded_sequence(x, lengths, enforce_sorted=False), {}), (x, {"lengths": lengths})):
+        output, last = layer(given, **keywords)
+        if isinstance(output, PackedSequence):
+            output = nn.utils.rnn.pad_packed_sequence(output)[0]
+        found.append([output, last, *gradients(output, (last,), [x, *layer.parameters()])])
+    for own, value in zip(*found, strict=True):
+        assert (own - value).abs().max() <= 2e-5 * max(1.0, value.abs().max().item())
+
+
+def test_opcheck() -> None:
+    op, given = arguments(make("lstm", "LSTM"))
+    streams = [torch.randn(6, 1, stream.shape[-1], **DOUBLE).requires_grad_() for stream in given[0]]
+    offsets = torch.tensor([0, 2, 4, 5, 6])
+    assert set(torch.library.opcheck(op, (streams, *given[1:3], offsets, *given[4:])).values()) == {"SUCCESS"}
+    for wrong in ([0, 1, 3, 4, 6], [1, 2, 4, 5, 6], [0, 2, 4, 5], [0, 3, 4, 5, 6]):
+        with pytest.raises(RuntimeError, match=r"offsets|packed"):
+            op(streams, *given[1:3], torch.tensor(wrong), *given[4:])
+
+
+def test_twice_differentiable() -> None:
+    layer = make("lstm", "LSTM")
+    rows = torch.randn(6, 3, **DOUBLE).requires_grad_()
+
+    def run(rows: Tensor) -> Tensor:
+        output: Tensor = layer(rows, offsets=torch.tensor([0, 1, 4, 6]))[0]
+        return output
+
+    assert torch.autograd.gradgradcheck(run, (rows,))
+
+
+def test_compiles_whole() -> None:
+    layer = layer_of("lstm", "LSTM", IN, H)
+    rows, offsets = torch.randn(14, IN), torch.tensor([0, 4, 13, 14])
+
+    def run(rows: Tensor, offsets: Tensor) -> Tensor:
+        output: Tensor = layer(rows, offsets=offsets, max_length=9)[0]
+        return output
+
+    compiled: Callable[..., Tensor] = torch.compile(run, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(rows, offsets), run(rows, offsets))
+
+
+def test_errors() -> None:
+    layer = layer_of("lstm", "LSTM", IN, H)
+    rows, offsets = torch.randn(14, IN), torch.tensor([0, 4, 13, 14])
+    packed = pack_sequence([rows])
+    cases: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        ((packed,), {"lengths": [14]}, "lengths= is for padded"),
+        ((packed,), {"offsets": offsets}, "own offsets"),
+        ((rows,), {"offsets": offsets[:-1]}, "end with the number of rows, 14"),
+        ((rows,), {"offsets": offsets.flip(0)}, "not fall"),
+        ((rows,), {"offsets": offsets.reshape(2, 2)}, r"\[B \+ 1\]"),
+        ((rows,), {"offsets": offsets, "max_length": 8}, "a sequence has 9 steps"),
+        ((rows,), {"max_length": 8}, "goes with offsets"),
+        ((rows.unsqueeze(0),), {"offsets": offsets}, r"\[total, width\]"),
+        ((rows,), {"offsets": offsets, "reset": torch.zeros(13)}, "rows of the input"),
+    ]
+    for given, keywords, message in cases:
+        with pytest.raises(ValueError, match=message):
+            layer(*given, **keywords)
+    with pytest.raises(TypeError, match="int32 or int64"):
+        layer(rows, offsets=offsets.float())
+    with pytest.raises(RuntimeError, match=r"Expected hidden\[0\] size \(1, 3, 6\)"):
+        layer(rows, (torch.zeros(1, 2, H), torch.zeros(1, 2, H)), offsets=offsets)
