@@ -16,12 +16,12 @@ ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 120.0
 
 
-def run(name: str) -> str:
+def run(name: str, *options: str, launcher: tuple[str, ...] = ()) -> str:
     """What an example prints. One thread: its time then does not depend on what else the machine does."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     result = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name)],
+        [sys.executable, *launcher, str(ROOT / "examples" / name), *options],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -64,6 +64,19 @@ def test_cells_with_a_recurrent_matrix_track_state() -> None:
     # Chance is 1/2 and 1/60.
     assert max(rows["parity", "minGRU"]) < 0.6
     assert max(rows["A5", "minGRU"]) < 0.1
+
+
+def test_heads_on_two_processes_train_as_on_one() -> None:
+    curves = []
+    for ranks in (1, 2):
+        launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
+        output = run("tensor_parallel.py", "--steps=40", launcher=launcher)
+        assert f"4 heads on {ranks} processes" in output
+        curves.append([float(value) for value in re.findall(r"loss ([\d.]+)", output)])
+    assert len(curves[0]) == 10
+    assert curves[0][-1] < 2.8 < 4 < curves[0][0]
+    # The same training: the sums over heads are taken in another order.
+    assert max(abs(a - b) for a, b in zip(*curves, strict=True)) < 1e-3
 
 
 def test_the_walkthrough_is_the_document(golden: Golden) -> None:

@@ -138,8 +138,8 @@ class _ClipGradient(torch.autograd.Function):
 
 
 def in_forward_mode() -> bool:
-    """Whether dual tensors may be under way (torch.func.jvp, torch.autograd.forward_ad); not known while compiling."""
-    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+    """Whether dual tensors may be under way (torch.func.jvp, torch.autograd.forward_ad)."""
+    return forward_ad._current_level >= 0
 
 
 def clip_gradient(value: Tensor, bound: float) -> Tensor:

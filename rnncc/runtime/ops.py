@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,28 +13,11 @@ import torch
 from torch import Tensor
 
 from .autograd import autograd_of_lists, autograd_of_tensors, unrecorded
+from .fork import release_threads
 from .inputs import autocast_dtype
 from .loop import run_loops, shares
 from .packing import Packing
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
-
-# `reverse` has an entry for each direction of the layer. Lists of tensors, given or returned, hold those of the first
-# direction first; indices of gradients count through all directions, `sequences` names those wanted of each.
-# A bound on the recurrent gradient may follow the loop's own `constants` (`SegmentSpec.clips`).
-FORWARD = (
-    "(Tensor[] streams, Tensor[] weights, Tensor[] states, Tensor? offsets, Tensor? lengths, Tensor? reset, "
-    "Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool[] reverse, int[] sequences, "
-    "bool training, bool recompute) "
-    "-> (Tensor[] sequences, Tensor[] final, Tensor[] saved)"
-)
-BACKWARD = (
-    "(Tensor[] d_sequences, int[] d_sequence_index, Tensor[] d_final, int[] d_final_index, Tensor[] streams, "
-    "Tensor[] weights, Tensor[] states, Tensor[] saved, Tensor? offsets, Tensor? lengths, Tensor? reset, "
-    "Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool[] reverse, bool[] needs) "
-    "-> (Tensor[] d_streams, Tensor[] d_weights, Tensor[] d_states)"
-)
-LINEAR = "(Tensor x, Tensor weight, Tensor? bias) -> Tensor"
-LINEAR_BACKWARD = "(Tensor d_y, Tensor x, Tensor weight, bool[] needs) -> Tensor[]"
 
 # torch forgets a registration when its Library object dies.
 _LIBRARIES: list[torch.library.Library] = []
@@ -61,27 +45,20 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
     segments = [(cell, segment) for cell in cells for segment in cell.segments]
     space = getattr(torch.ops, namespace)
     if not hasattr(space, "linear"):
+        # The schemas stand in templates/include/rnncc/schema.h.
         register = ctypes.CDLL(str(path)).rnncc_register
         register.restype = ctypes.c_char_p
-        register.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p)
-        for _, segment in segments:
-            _define(register, namespace, f"{segment.name}_forward", FORWARD)
-            _define(register, namespace, f"{segment.name}_backward", BACKWARD)
-        _define(register, namespace, "linear_backward", LINEAR_BACKWARD)
-        _define(register, namespace, "linear", LINEAR)
+        register.argtypes = (ctypes.c_char_p,)
+        if (problem := register(namespace.encode())) is not None:
+            raise RuntimeError(f"torch refused an op: {problem.decode()}")
         library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
         _LIBRARIES.append(library)
         for cell, segment in segments:
             _register_segment(library, namespace, cell, segment)
         _register_linear(library, namespace)
+        os.register_at_fork(before=release_threads)
     forward = {segment.name: getattr(space, f"{segment.name}_forward") for _, segment in segments}
     return Kernels(namespace, space.linear, forward, architectures)
-
-
-def _define(register: Any, namespace: str, name: str, schema: str) -> None:
-    problem = register(namespace.encode(), (name + schema).encode(), name.encode())
-    if problem is not None:
-        raise RuntimeError(f"torch refused the op {namespace}::{name}: {problem.decode()}")
 
 
 def op_sizes(cell: CellSpec, sizes: Sizes) -> list[int]:

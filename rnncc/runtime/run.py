@@ -91,7 +91,7 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
         reason = f"the kernels do not take {x.dtype} on {x.device.type}"
     elif backend in ("cpu", "cuda") and x.device.type not in (backend, "meta"):
         reason = f"the input is on {x.device.type}"
-    elif not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+    elif torch._C._are_functorch_transforms_active():
         reason = "torch.func transforms run through the reference"
     else:
         refuse_forward_mode()
@@ -203,7 +203,9 @@ def run_directions(
         asked = {name: values[name] for name in (cell.output, *sequences_of)}
         if active is not None:
             asked = {name: torch.where(active, value, 0) for name, value in asked.items()}
-        output = asked[cell.output].expand(*first.shape[:2], cell.output_width(sizes))
+        output, shape = asked[cell.output], (*first.shape[:2], cell.output_width(sizes))
+        # No view of itself, of which FSDP2 would warn.
+        output = output if output.shape == shape else output.expand(shape)
         results.append(Result(output, tools.finals, {name: asked[name] for name in sequences_of}))
     return results
 

@@ -19,6 +19,7 @@ MOST_BLOCKS = 16  # of a cluster
 # Newton's iterations take some four to seven runs of a slice, and as many exchanges, for all slices of a tile: less
 # than a walk, slice after slice, where there are some 32 of them. Estimated, not measured.
 _LEAST_NEWTON_BLOCKS = 4
+_MOST_READS = 3  # of slices of 16 steps; more spill
 _ANSWER_BYTES = 8  # of each block, whether its slices have settled
 _PIECE_BYTES = 16
 # Bytes that a multiprocessor must have asked for to get all of its share of the bandwidth, and that it gets in a cycle.
@@ -158,10 +159,10 @@ def _tall(facts: _Facts) -> ScanShape:
 
 
 def _newton(facts: _Facts) -> ScanShape | None:
-    """A lane has one channel, for there are few. The longer the slices the fewer the beginnings to be found. Rows stand
-    in registers, of two parts."""
-    resident, lengths = (1, (8,)) if facts.rows else (2, (16, 8))
-    for steps in lengths:
+    """A lane has one channel, for there are few. The longer the slices the fewer the beginnings to be found, but the
+    more registers for what is read; and rows stand there all along, of two parts."""
+    resident = 1 if facts.rows else 2
+    for steps in (16, 8) if facts.reads <= _MOST_READS and not facts.rows else (8,):
         try:
             shape = _shape(facts, _Choice((1,), (steps,), (8,), (2,), resident))
         except Infeasible:

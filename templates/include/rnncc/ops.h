@@ -2,6 +2,7 @@
 #pragma once
 
 #include "call.h"
+#include "schema.h"
 #include "shim.h"
 
 typedef int32_t (*rnncc_forward_function)(const rnncc_forward_call*);
@@ -38,6 +39,7 @@ struct rnncc_segment {
 
 struct rnncc_op {
   const char* name;
+  const char* schema;  // without the name
   BoxedKernel kernel;
   bool on_device;  // the kernel takes CUDA tensors too
 };
@@ -47,7 +49,7 @@ void rnncc_forward_op(const rnncc_segment* segment, StableValue* stack);
 void rnncc_backward_op(const rnncc_segment* segment, StableValue* stack);
 void rnncc_linear_forward_op(StableValue* stack, uint64_t arguments, uint64_t results);
 void rnncc_linear_backward_op(StableValue* stack, uint64_t arguments, uint64_t results);
-const char* rnncc_register_op(const rnncc_op* table, int64_t count, const char* space, const char* schema, const char* name);
+const char* rnncc_register_ops(const rnncc_op* table, int64_t count, const char* space);
 }
 
 namespace rnncc {

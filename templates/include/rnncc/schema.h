@@ -1,0 +1,25 @@
+// The schemas of a package's ops, after their names; the same for every cell.
+//
+// `reverse` has an entry for each direction of the layer. Lists of tensors, given or returned, hold those of the first
+// direction first; indices of gradients count through all directions, `sequences` names those wanted of each. A bound on
+// the recurrent gradient may follow the loop's own `constants` (rnncc_segment::clips).
+#pragma once
+
+namespace rnncc {
+
+inline constexpr const char* forward_schema =
+    "(Tensor[] streams, Tensor[] weights, Tensor[] states, Tensor? offsets, Tensor? lengths, Tensor? reset, "
+    "Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool[] reverse, int[] sequences, "
+    "bool training, bool recompute) "
+    "-> (Tensor[] sequences, Tensor[] final, Tensor[] saved)";
+
+inline constexpr const char* backward_schema =
+    "(Tensor[] d_sequences, int[] d_sequence_index, Tensor[] d_final, int[] d_final_index, Tensor[] streams, "
+    "Tensor[] weights, Tensor[] states, Tensor[] saved, Tensor? offsets, Tensor? lengths, Tensor? reset, "
+    "Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool[] reverse, bool[] needs) "
+    "-> (Tensor[] d_streams, Tensor[] d_weights, Tensor[] d_states)";
+
+inline constexpr const char* linear_schema = "(Tensor x, Tensor weight, Tensor? bias) -> Tensor";
+inline constexpr const char* linear_backward_schema = "(Tensor d_y, Tensor x, Tensor weight, bool[] needs) -> Tensor[]";
+
+}  // namespace rnncc

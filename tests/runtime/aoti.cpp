@@ -1,0 +1,24 @@
+// Runs a layer that AOTInductor compiled, in a program without Python: LIBRARY NAMESPACE MODEL.pt2 STEPS COLUMNS INPUTS.
+// The input counts from -1 to 1; what the model returns is printed, a number a line.
+#include <ATen/ops/linspace.h>
+#include <dlfcn.h>
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+
+#include <cstdio>
+#include <string>
+
+int main(int count, char** given) {
+  if (count != 7) return 2;
+  void* library = dlopen(given[1], RTLD_NOW);
+  if (!library) return std::fprintf(stderr, "%s\n", dlerror()), 1;
+  auto enrol = reinterpret_cast<const char* (*)(const char*)>(dlsym(library, "rnncc_register"));
+  if (const char* problem = enrol(given[2])) return std::fprintf(stderr, "%s\n", problem), 1;
+
+  torch::inductor::AOTIModelPackageLoader model(given[3]);
+  const int64_t steps = std::stoll(given[4]), columns = std::stoll(given[5]), inputs = std::stoll(given[6]);
+  const at::Tensor x = at::linspace(-1, 1, steps * columns * inputs).view({steps, columns, inputs});
+  for (const at::Tensor& result : model.run({x})) {
+    const at::Tensor flat = result.contiguous();
+    for (int64_t i = 0; i < flat.numel(); ++i) std::printf("%.9g\n", flat.const_data_ptr<float>()[i]);
+  }
+}

@@ -1,0 +1,78 @@
+"""AOTInductor: a layer compiled ahead of time, run from Python and by a C++ program without Python."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._inductor import aoti_compile_and_package, aoti_load_package
+
+import rnncc
+
+IN, H = 3, 8
+TORCH = Path(torch.__file__).parent
+
+
+def compiled(layer: Any, path: Path) -> str:
+    """The layer as a .pt2 for any number of steps and columns."""
+    x = next(layer.parameters()).new_zeros(5, 4, IN)
+    sizes = {0: torch.export.Dim("steps", max=4096), 1: torch.export.Dim("columns", max=4096)}
+    with torch.no_grad():
+        program = torch.export.export(layer, (x,), dynamic_shapes=(sizes,))
+        made: str = aoti_compile_and_package(program, package_path=str(path))
+    return made
+
+
+def expected(layer: Any, x: Tensor) -> list[Tensor]:
+    with torch.no_grad():
+        output, (h, c) = layer(x)
+    return [output, h, c]
+
+
+def test_from_python_and_from_a_program_without_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer = rnncc.load("lstm").LSTM(IN, H, bidirectional=True)
+    model = compiled(layer, tmp_path / "model.pt2")
+    x = torch.linspace(-1, 1, 9 * 2 * IN).view(9, 2, IN)
+    wanted = expected(layer, x)
+    output, states = aoti_load_package(model)(x)
+    torch.testing.assert_close([output, *states], wanted)
+
+    program = tmp_path / "program"
+    # The package's library needs libtorch.so itself, which the linker would leave out as unused.
+    torch_libraries = [
+        f"-L{TORCH / 'lib'}",
+        f"-Wl,-rpath,{TORCH / 'lib'}",
+        "-Wl,--no-as-needed",
+        "-ltorch",
+        "-ltorch_cpu",
+    ]
+    source = Path(__file__).with_name("aoti.cpp")
+    subprocess.run(
+        ["g++", "-std=c++20", "-w", source, f"-I{TORCH / 'include'}", *torch_libraries, "-lc10", "-o", program],
+        check=True,
+    )
+    module = sys.modules[type(layer).__module__].__file__
+    assert module is not None
+    about = json.loads((Path(module).parent / "_rnncc.json").read_text(encoding="utf-8"))
+    library = Path(module).parent / about["library"]
+    arguments = [str(library), about["namespace"], model, "9", "2", str(IN)]
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = torch.tensor([float(line) for line in done.stdout.split()])
+    torch.testing.assert_close(found, torch.cat([tensor.flatten() for tensor in wanted]))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer = rnncc.load("lstm").LSTM(IN, H, bidirectional=True, device="cuda")
+    x = torch.randn(9, 2, IN, device="cuda")
+    output, states = aoti_load_package(compiled(layer, tmp_path / "model.pt2"))(x)
+    torch.testing.assert_close([output, *states], expected(layer, x))

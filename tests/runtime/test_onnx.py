@@ -1,0 +1,34 @@
+"""ONNX through the eager loop: torch's exporter writes it out step by step, and ONNX Runtime runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+import rnncc
+
+T, IN, H = 3, 8, 8
+
+
+@pytest.mark.parametrize(("file", "name"), [("lstm", "LSTM"), ("onlstm", "ONLSTM")])
+def test_against_onnx_runtime(file: str, name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer = getattr(rnncc.load(file), name)(IN, H, backend="reference", bidirectional=file == "lstm").eval()
+    with torch.no_grad():
+        program = torch.onnx.export(
+            layer, (torch.randn(T, 3, IN),), dynamo=True, verbose=False,
+            dynamic_shapes=({1: torch.export.Dim("columns")},),
+        )  # fmt: skip
+        assert program is not None
+        program.save(str(tmp_path / "model.onnx"))
+        x = torch.randn(T, 7, IN)
+        output, states = layer(x)
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    expected = [output, *(states if isinstance(states, tuple) else (states,))]
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b.numpy(), atol=2e-6, rtol=2e-6)

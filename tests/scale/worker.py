@@ -1,0 +1,244 @@
+"""What every rank of a torchrun does: each case against one process with the batch of all ranks.
+
+python -m torch.distributed.run --nproc-per-node 2 -m tests.scale.worker FOLDER cpu|cuda
+Rank 0 writes FOLDER/results.json: a case's name and its complaint, empty where there is none.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+import rnncc
+
+T, COLUMNS, IN, H = 9, 6, 5, 24
+# Float32 rounding: sums over columns are taken in another order.
+CLOSE = 2e-6
+CHECKPOINT = "checkpoint"
+# A rank that failed leaves the others waiting.
+PATIENCE = timedelta(minutes=1)
+
+
+class Model(nn.Module):
+    """Layers of two kinds, both directions, learned initial states among the parameters, and a readout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        text = "cell Decay\nstate h = learned\nh[t] = tanh(W@x + R@h[t-1] + b)"
+        self.first = rnncc.load("lstm").LSTM(IN, H, num_layers=2, bidirectional=True)
+        self.second = rnncc.compile(text).Decay(2 * H, H, num_heads=2)
+        self.readout = nn.Linear(H, 3)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        first, _ = self.first(x, lengths=lengths)
+        second, _ = self.second(first, lengths=lengths)
+        result: Tensor = self.readout(second)
+        return result
+
+
+def batch(device: str, step: int) -> tuple[Tensor, Tensor]:
+    """The batch of all ranks together at a step of training: x [T, ranks*COLUMNS, IN], lengths."""
+    torch.manual_seed(100 + step)
+    columns = COLUMNS * dist.get_world_size()
+    return torch.randn(T, columns, IN).to(device), torch.randint(1, T + 1, (columns,)).to(device)
+
+
+def own(tensor: Tensor, dim: int) -> Tensor:
+    """This rank's columns."""
+    return tensor.chunk(dist.get_world_size(), dim)[dist.get_rank()]
+
+
+def loss_of(model: nn.Module, x: Tensor, lengths: Tensor) -> Any:
+    output: Tensor = model(x, lengths)
+    return output.float().square().sum((0, 2)).mean()
+
+
+def make(device: str) -> Model:
+    torch.manual_seed(0)
+    return Model().to(device)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def compare(found: dict[str, Tensor], expected: dict[str, Tensor], bound: float) -> None:
+    """Raises AssertionError where the largest difference, relative to the largest expected value, is over the bound."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        error = float((found[name] - value).abs().max() / value.abs().max())
+        assert error <= bound, f"{name} is off by {error}"
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {
+        name.removeprefix("module."): whole(tensor.grad)
+        for name, tensor in model.named_parameters()
+        if tensor.grad is not None
+    }
+
+
+def parameters(model: nn.Module) -> dict[str, Tensor]:
+    return {name.removeprefix("module."): whole(tensor.detach()) for name, tensor in model.named_parameters()}
+
+
+def shard(model: Model, policy: MixedPrecisionPolicy | None = None) -> Model:
+    mesh = init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),))
+    for part in (model.first, model.second, model):
+        fully_shard(part, mesh=mesh, mp_policy=policy or MixedPrecisionPolicy())
+    return model
+
+
+def backward(model: nn.Module, alone: nn.Module, device: str, step: int = 0, autocast: bool = False) -> None:
+    """Gradients of `model` for this rank's columns, of `alone` for all."""
+    x, lengths = batch(device, step)
+    for m, given in ((model, (own(x, 1), own(lengths, 0))), (alone, (x, lengths))):
+        with torch.autocast(device, torch.bfloat16, enabled=autocast):
+            loss = loss_of(m, *given)
+        loss.backward()
+
+
+def train(model: nn.Module, alone: nn.Module, device: str) -> None:
+    """Three steps with momentum of both; gradients and parameters are the same after each."""
+    both = [torch.optim.SGD(m.parameters(), 0.1, momentum=0.9) for m in (model, alone)]
+    for step in range(3):
+        backward(model, alone, device, step)
+        compare(gradients(model), gradients(alone), CLOSE)
+        for optimizer in both:
+            optimizer.step()
+            optimizer.zero_grad()
+        compare(parameters(model), parameters(alone), CLOSE)
+
+
+def accumulate(model: nn.Module, device: str, unsynchronised: Callable[[], AbstractContextManager[None]]) -> None:
+    """Two batches before one exchange of gradients."""
+    alone = make(device)
+    for step in range(2):
+        x, lengths = batch(device, step)
+        with unsynchronised() if step == 0 else nullcontext():
+            loss_of(model, own(x, 1), own(lengths, 0)).backward()
+        loss_of(alone, x, lengths).backward()
+    compare(gradients(model), gradients(alone), CLOSE)
+
+
+def ddp(device: str, folder: Path) -> None:
+    train(DistributedDataParallel(make(device)), make(device), device)
+
+
+def ddp_compiled(device: str, folder: Path) -> None:
+    compiled: Any = torch.compile(DistributedDataParallel(make(device)), backend="aot_eager")
+    alone = make(device)
+    backward(compiled, alone, device)
+    found = {name.removeprefix("_orig_mod.module."): value for name, value in gradients(compiled).items()}
+    compare(found, gradients(alone), CLOSE)
+
+
+def ddp_accumulates(device: str, folder: Path) -> None:
+    model = DistributedDataParallel(make(device))
+    accumulate(model, device, model.no_sync)
+
+
+def ddp_autocast(device: str, folder: Path) -> None:
+    # Each rank rounds its gradients of weights to bfloat16 before they are added.
+    model, alone = DistributedDataParallel(make(device)), make(device)
+    backward(model, alone, device, autocast=True)
+    compare(gradients(model), gradients(alone), 2**-7)
+
+
+def fsdp(device: str, folder: Path) -> None:
+    train(shard(make(device)), make(device), device)
+
+
+def fsdp_accumulates(device: str, folder: Path) -> None:
+    model: Any = shard(make(device))
+
+    class Unsynchronised:
+        def __enter__(self) -> None:
+            model.set_requires_gradient_sync(False)
+
+        def __exit__(self, *_: object) -> None:
+            model.set_requires_gradient_sync(True)
+
+    accumulate(model, device, Unsynchronised)
+
+
+def fsdp_mixed_precision(device: str, folder: Path) -> None:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model, alone = shard(make(device), policy), make(device)
+    x, lengths = batch(device, 0)
+    loss_of(model, own(x, 1), own(lengths, 0)).backward()
+    rounded = copy.deepcopy(alone).bfloat16()
+    loss_of(rounded, x.bfloat16(), lengths).backward()
+    found = gradients(model)
+    assert {value.dtype for value in found.values()} == {torch.float32}
+    compare(found, {name: value.float() for name, value in gradients(rounded).items()}, 2**-6)
+
+
+def fsdp_clips_the_norm(device: str, folder: Path) -> None:
+    model, alone = shard(make(device)), make(device)
+    backward(model, alone, device)
+    norms = [nn.utils.clip_grad_norm_(m.parameters(), 0.01) for m in (model, alone)]
+    compare({"norm": whole(norms[0])}, {"norm": norms[1]}, CLOSE)
+    compare(gradients(model), gradients(alone), CLOSE)
+
+
+def checkpoint(device: str, folder: Path) -> None:
+    """Saved in shards, loaded in shards; the test loads the same in one process."""
+    model = shard(make(device))
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.add_(1)
+    state_dict_saver.save(get_model_state_dict(model), checkpoint_id=folder / CHECKPOINT)
+    again = shard(make(device))
+    state = get_model_state_dict(again)
+    state_dict_loader.load(state, checkpoint_id=folder / CHECKPOINT)
+    set_model_state_dict(again, state)
+    compare(parameters(again), parameters(model), 0.0)
+
+
+CASES = (
+    ddp, ddp_compiled, ddp_accumulates, ddp_autocast, fsdp, fsdp_accumulates, fsdp_mixed_precision,
+    fsdp_clips_the_norm, checkpoint,
+)  # fmt: skip
+
+
+def main(folder: Path, device: str) -> None:
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.set_num_threads(1)
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
+    results = {}
+    for case in CASES:
+        complaint = ""
+        try:
+            case(device, folder)
+        except Exception:  # every rank goes on to the next case, and the test reads what was wrong
+            complaint = traceback.format_exc()
+        complaints: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(complaints, complaint)
+        results[case.__name__] = "\n".join(filter(None, complaints))
+    if dist.get_rank() == 0:
+        (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
