@@ -1,6 +1,6 @@
-"""Where the templates and the shipped cells are, and which file a name or path means.
+"""Where the templates, the shipped cells and the licence are, and which file a name or path means.
 
-In a checkout both folders stand beside the package; a wheel carries them inside it, as `rnncc/_data`.
+In a checkout they stand beside the package; a wheel carries them inside it, as `rnncc/_data`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 def _data(name: str) -> Path:
     carried = _PACKAGE / "_data" / name
-    return carried if carried.is_dir() else _PACKAGE.parent / name
+    return carried if carried.exists() else _PACKAGE.parent / name
 
 
 def templates_dir() -> Path:
@@ -27,6 +27,11 @@ def templates_dir() -> Path:
 def cells_dir() -> Path:
     """The folder with the shipped cells."""
     return _data("cells")
+
+
+def license_file() -> Path:
+    """rnncc's licence, which goes along with the code of rnncc's that built packages carry."""
+    return _data("LICENSE")
 
 
 def shipped_cells() -> tuple[Path, ...]:

@@ -23,9 +23,9 @@ OWNERS = {
     "lark": ("rnncc.stages.parse",),
     "sympy": ("rnncc.stages.differentiate",),
     "jinja2": ("rnncc.stages.render",),
-    # The interpreter of cells and what compares with it; what a package carries; loading. `env` and `verify` of the
-    # command line import it inside their functions.
-    "torch": ("rnncc.stages.load", "rnncc.reference", "rnncc.runtime", "rnncc.verify", "rnncc.cli"),
+    # The interpreter of cells and what compares with it; what a package carries; loading; ways in from libraries that
+    # work on tensors. `env` and `verify` of the command line import it inside their functions.
+    "torch": ("rnncc.stages.load", "rnncc.reference", "rnncc.runtime", "rnncc.verify", "rnncc.compat", "rnncc.cli"),
     "click": ("rnncc.cli",),
 }
 

@@ -1,29 +1,94 @@
-"""The wheel holds what rnncc needs where there is no checkout: templates and cells."""
+"""rnncc's own wheel and source distribution, and the wheels that it makes of cells."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import zipfile
+from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from packaging.utils import parse_wheel_filename
+
+from rnncc import __version__
+from rnncc.cli.wheel import write_wheel
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the wheel holds, as an installation would lay it."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+def run(*arguments: str, **options: Any) -> str:
+    """What a Python program prints; it must succeed."""
+    command = [sys.executable, *arguments]
+    result: subprocess.CompletedProcess[str] = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, **options
+    )
     assert result.returncode == 0, result.stderr
-    (wheel,) = folder.glob("*.whl")
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the source distribution."""
+    folder = tmp_path_factory.mktemp("built")
+    run("-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", str(folder), cwd=ROOT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path) -> Path:
+    """A folder with what the wheel holds, as an installation would lay it."""
+    (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / "site")
-    return folder / "site"
+        archive.extractall(built / "site")
+    return built / "site"
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """The files of a wheel, without the list of their hashes."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/RECORD")}
+
+
+def metadata(wheel: Path) -> Message:
+    """A wheel's METADATA."""
+    (text,) = (data for name, data in contents(wheel).items() if name.endswith(".dist-info/METADATA"))
+    return message_from_bytes(text)
+
+
+def test_the_source_distribution_builds_the_same_wheel(built: Path) -> None:
+    (source,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
+    # hatchling is installed: nothing is fetched.
+    run(
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-w",
+        "again",
+        str(source),
+        cwd=built,
+    )
+    (again,) = (built / "again").glob("*.whl")
+    assert again.name == wheel.name and contents(again) == contents(wheel)
+
+
+def test_what_the_wheel_says_of_itself(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    about = metadata(wheel)
+    assert (about["Name"], about["Version"], about["License-Expression"]) == ("rnncc", __version__, "Apache-2.0")
+    assert about["Requires-Python"] == ">=3.11" and "torch>=2.10" in about.get_all("Requires-Dist", [])
+    licence = (ROOT / "LICENSE").read_bytes()
+    texts = [data for name, data in contents(wheel).items() if name.endswith("LICENSE")]
+    assert about["License-File"] == "LICENSE" and texts == [licence, licence]
 
 
 def test_templates_and_cells_travel_inside_the_package(installed: Path) -> None:
@@ -56,24 +121,38 @@ def test_the_installed_package_works(installed: Path, tmp_path: Path, command: t
     assert result.stderr.startswith(str(installed))
 
 
-def test_a_built_package_as_a_wheel_can_be_installed(tmp_path: Path) -> None:
+def test_a_built_package_as_a_wheel_runs_without_rnncc_or_a_compiler(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PYTHONPATH": path}
 
-    def run(*arguments: str) -> str:
-        command = [sys.executable, *arguments]
-        result = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
-        assert result.returncode == 0, result.stderr
-        return result.stdout
-
-    folder, wheel = run("-m", "rnncc", "build", "elman", "--wheel").splitlines()
-    assert folder == "elman"
+    options = {"cwd": tmp_path, "env": environment}
+    folder, wheel = run("-m", "rnncc", "build", "lstm", "--wheel", **options).splitlines()
+    assert folder == "lstm"
     first = (tmp_path / wheel).read_bytes()
-    assert run("-m", "rnncc", "build", "elman", "--wheel").splitlines()[1] == wheel
+    assert run("-m", "rnncc", "build", "lstm", "--wheel", **options).splitlines()[1] == wheel
     assert (tmp_path / wheel).read_bytes() == first
     # pip checks the wheel's name, its metadata and every hash.
-    run("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", "site", wheel)
-    use = "import sys; sys.path.insert(0, 'site'); import elman; print(elman.__path__[0], elman.Elman(2, 3))"
-    assert run("-P", "-c", use).split(maxsplit=1) == [str(tmp_path / "site" / "elman"), "Elman(2, 3)\n"]
+    run("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", "site", wheel, **options)
+    # No rnncc there, no compiler, nothing but torch.
+    bare = {"cwd": tmp_path, "env": {"HOME": str(tmp_path), "PATH": ""}}
+    assert run("-P", str(ROOT / "tests" / "wheel_use.py"), "site", **bare) == f"torch {torch.__version__}: all right\n"
+    about = metadata(tmp_path / wheel)
+    fingerprint = json.loads((tmp_path / "lstm" / "_rnncc.json").read_text(encoding="utf-8"))["fingerprint"]
+    assert about["Version"] == f"{__version__}+{fingerprint[:8]}" and about.get_all("Requires-Dist") == ["torch>=2.10"]
+    # rnncc's code goes along, and so does its licence.
+    licence = (ROOT / "LICENSE").read_bytes()
+    texts = [data for name, data in contents(tmp_path / wheel).items() if name.endswith("LICENSE")]
+    assert about["License-File"] == "LICENSE" and texts == [licence, licence]
+
+
+def test_a_wheel_bears_its_package_s_name_as_file_names_do(tmp_path: Path) -> None:
+    package = tmp_path / "My__Cell"
+    (package / "_runtime").mkdir(parents=True)
+    (package / "_runtime" / "LICENSE").write_text("…", encoding="utf-8")
+    about = {"cells": ["A"], "fingerprint": "0123456789", "torch_abi": "2.10"}
+    (package / "_rnncc.json").write_text(json.dumps(about), encoding="utf-8")
+    wheel = write_wheel(package)
+    name, version, build, tags = parse_wheel_filename(wheel.name)
+    assert (name, str(version), build) == ("my-cell", f"{__version__}+1234567", ())
+    assert {(tag.interpreter, tag.abi) for tag in tags} == {("py3", "none")}
+    assert "My__Cell/_rnncc.json" in contents(wheel) and metadata(wheel)["Name"] == "my_cell"

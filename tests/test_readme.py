@@ -48,13 +48,32 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert tuple(names["output"].shape) == (100, 32, 256)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("page", "count"), [("python.md", 10), ("torch.md", 4)])
+@pytest.mark.parametrize(
+    ("page", "count"),
+    [("python.md", 10), ("torch.md", 4), ("from_torch.md", 2), ("from_flashrnn.md", 2), ("from_haste.md", 2)],
+)
 def test_the_examples_of_a_page_run_one_after_the_other(page: str, count: int) -> None:
     programs = blocks(ROOT / "docs" / page, "python")
     assert len(programs) >= count
-    names: dict[str, object] = {}
+    # Classes that examples define want to know their module.
+    names: dict[str, object] = {"__name__": page}
     for program in programs:
         exec(compile(program, page, "exec"), names)
+
+
+def test_every_row_of_features_names_tests_that_exist() -> None:
+    rows = [
+        line for line in (ROOT / "docs" / "features.md").read_text(encoding="utf-8").splitlines() if line[0:2] == "| "
+    ]
+    body = [row for row in rows if not row.endswith("| tests |")]
+    assert len(body) > 40
+    for row in body:
+        _, what, here, tests, _ = row.split("|")
+        names = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", tests)
+        assert names or here.strip().startswith("no"), what
+        for file, name in names:
+            text = (ROOT / "tests" / file).read_text(encoding="utf-8")
+            assert f"\ndef {name}(" in text if name else "\ndef test_" in text, f"{file}::{name}"
 
 
 def test_the_shape_that_language_md_gives_for_heads() -> None:

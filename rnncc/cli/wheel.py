@@ -1,10 +1,11 @@
-"""A built package as a wheel (`rnncc build --wheel`): the format is PyPA's binary distribution format, version 1.0."""
+"""A built package as a wheel (`rnncc build --wheel`): PyPA's binary distribution format 1.0, core metadata 2.4."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import re
 import sysconfig
 import zipfile
 from pathlib import Path
@@ -19,12 +20,15 @@ def write_wheel(package: Path) -> Path:
     """Write the wheel beside the package's folder and return its path.
 
     The version is rnncc's, with the package's fingerprint as local part, so that other content has another version.
-    The tag names no Python version and no torch version: the library uses torch's stable C interface alone.
+    The tag names no Python version and no torch version: the library uses torch's stable C interface alone. The
+    licence is that of rnncc's code in the package; whose the cell is, its author knows.
     """
     about = json.loads((package / "_rnncc.json").read_text(encoding="utf-8"))
     stem, version = package.name, f"{VERSION}+{about['fingerprint'][:8]}"
+    # A distribution's name as PyPA normalises it, with the underscores that file names have.
+    name = re.sub(r"[-_.]+", "_", stem).lower()
     tag = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
-    info = f"{stem}-{version}.dist-info"
+    info = f"{name}-{version}.dist-info"
     files = {
         f"{stem}/{path.relative_to(package).as_posix()}": path.read_bytes()
         for path in sorted(package.rglob("*"))
@@ -32,21 +36,22 @@ def write_wheel(package: Path) -> Path:
     }
     cells = ", ".join(about["cells"])
     files[f"{info}/METADATA"] = (
-        f"Metadata-Version: 2.1\nName: {stem}\nVersion: {version}\nSummary: Recurrent cells built by rnncc: {cells}\n"
-        f"Requires-Python: >=3.11\nRequires-Dist: torch>={about['torch_abi']}\n"
+        f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\nSummary: Recurrent cells built by rnncc: {cells}\n"
+        f"License-File: LICENSE\nRequires-Python: >=3.11\nRequires-Dist: torch>={about['torch_abi']}\n"
     ).encode()
+    files[f"{info}/licenses/LICENSE"] = files[f"{stem}/_runtime/LICENSE"]
     files[f"{info}/WHEEL"] = (
         f"Wheel-Version: 1.0\nGenerator: rnncc {VERSION}\nRoot-Is-Purelib: false\nTag: {tag}\n"
     ).encode()
     record = f"{info}/RECORD"
-    lines = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in files.items()]
+    lines = [f"{path},sha256={_digest(data)},{len(data)}" for path, data in files.items()]
     files[record] = "\n".join([*lines, f"{record},,", ""]).encode()
 
-    target = package.parent / f"{stem}-{version}-{tag}.whl"
+    target = package.parent / f"{name}-{version}-{tag}.whl"
     beside = target.with_suffix(".tmp")
     with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in files.items():
-            entry = zipfile.ZipInfo(name, _DATE)
+        for path, data in files.items():
+            entry = zipfile.ZipInfo(path, _DATE)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, data)

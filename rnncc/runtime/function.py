@@ -32,12 +32,13 @@ def run_function(
     reverse: bool = False,
     num_heads: int = 1,
     return_delays: bool = False,
+    return_sequences_of: Sequence[str] = (),
     recompute: bool = False,
     recurrent_gradient_clip: float | None = None,
     backend: str | None = None,
     constants: Mapping[str, float] | None = None,
     **dims: int,
-) -> tuple[Tensor, Tensor | tuple[Tensor, ...]]:
+) -> tuple[Tensor, Tensor | tuple[Tensor, ...]] | tuple[Tensor, Tensor | tuple[Tensor, ...], dict[str, Tensor]]:
     """The cell's loops without what surrounds them: y, last = f(streams, weights, states).
 
     streams  one tensor [T, B, Σwidth] a stream, in the order of the layer's `explain()`; gates lie in text order. What
@@ -45,6 +46,7 @@ def run_function(
     weights  what the loops read at every step, packed as the layer's parameters, in the order of `explain()`
     states   one tensor [B, width] a state; the declared initial values where None (a learned one must be given). With
              return_delays, older values of states follow, as in hx
+    return_sequences_of: names of states; a dict of their values at all steps, [T, B, width] each, is a third result
     recompute: keep only states for the backward, and compute the rest again there
     recurrent_gradient_clip: a bound, element by element, on the gradient that matrix products hand back to earlier
              values of states; 0 cuts it
@@ -56,6 +58,7 @@ def run_function(
     and heads; TypeError for an unknown keyword or mixed dtypes.
     """
     _refuse_work_outside(cell)
+    returned = cell.returnable(return_sequences_of)
     known = {size.name for size in cell.sizes}
     for name in dims:
         if name not in known:
@@ -97,7 +100,7 @@ def run_function(
     finals: dict[str, Tensor] = {}
     fresh = iter(given_streams)
     for segment in cell.segments:
-        wanted = segment.wanted((cell.output,))
+        wanted = segment.wanted((cell.output, *returned))
         read = [values[stream.name] if stream.is_sequence else next(fresh) for stream in segment.streams]
         loop = segment.masked if masked else segment.plain
         sequences, last = run_segment(
@@ -107,11 +110,14 @@ def run_function(
         )  # fmt: skip
         values |= {segment.sequences[i].name: sequence for i, sequence in zip(wanted, sequences, strict=True)}
         finals |= {state.name: final for state, final in zip(segment.states, last, strict=True)}
-    output = values[cell.output]
     if per_column is not None:
-        output = torch.where(active_steps(steps, per_column).unsqueeze(-1), output, 0)
+        active = active_steps(steps, per_column).unsqueeze(-1)
+        values |= {name: torch.where(active, values[name], 0) for name in (cell.output, *returned)}
     result = tuple(finals[state.name] for state in carried)
-    return output, result[0] if len(result) == 1 else result
+    final = result[0] if len(result) == 1 else result
+    if returned:
+        return values[cell.output], final, {name: values[name] for name in returned}
+    return values[cell.output], final
 
 
 def _refuse_work_outside(cell: CellSpec) -> None:

@@ -99,6 +99,15 @@ ORACLES = (
         dims=("P",),
     ),
     Oracle(
+        "nn_lstmp",
+        "torch.nn.LSTM(proj_size)",
+        _layer(nn.LSTM, _LSTM, two_biases=True, projection=True, states=("h", "c")),
+        "W:i,f,g,o R[H,P]:i,f,g,o b:i,f,g,o bR:i,f,g,o weight_hr[P,H]",
+        {"h": "P", "c": "H"},
+        sizes={"I": 4, "H": 6, "P": 3},
+        dims=("P",),
+    ),
+    Oracle(
         "gru",
         "torch.nn.GRU",
         _layer(nn.GRU, _GRU, recurrent_bias=("n",)),

@@ -171,3 +171,24 @@ def test_a_vectorised_jacobian_is_that_of_one_row_at_a_time() -> None:
 
     jacobian: Any = torch.autograd.functional.jacobian
     torch.testing.assert_close(jacobian(run, x, vectorize=True), jacobian(run, x), rtol=1e-12, atol=1e-12)
+
+
+def test_the_functional_op_returns_sequences_of_states() -> None:
+    module = rnncc.load("lstm")
+    generator = torch.Generator().manual_seed(0)
+    streams = torch.randn((4, 3, 20), generator=generator, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn((20, 5), generator=generator, dtype=torch.float64)
+    lengths = torch.tensor([4, 0, 2])
+    for options in ({}, {"lengths": lengths}, {"lengths": lengths, "backend": "reference"}):
+        output, last, sequences = module.lstm(streams, weight, hidden_size=5, return_sequences_of=("c", "h"), **options)
+        c = sequences["c"]
+        assert list(sequences) == ["c", "h"] and torch.equal(sequences["h"], output)
+        # The states after t steps are the final ones of the first t.
+        for t in range(1, 5):
+            expected = module.lstm(streams[:t], weight, hidden_size=5)[1][1]
+            active = (lengths >= t if options else torch.ones(3, dtype=torch.bool)).unsqueeze(1)
+            torch.testing.assert_close(c[t - 1], torch.where(active, expected, 0))
+        (gradient,) = torch.autograd.grad(c.sum() + last[1].sum(), streams)
+        assert gradient.isfinite().all() and gradient.abs().max() > 0
+    with pytest.raises(ValueError, match="can return the sequences of h, c, not of 'z'"):
+        module.lstm(streams, weight, hidden_size=5, return_sequences_of=("z",))

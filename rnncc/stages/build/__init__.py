@@ -20,6 +20,7 @@ from rnncc.cache import Cache, Progress, digest
 from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.artifact import Bundle, File, Unit
 from rnncc.ir.problem import Problem
+from rnncc.paths import license_file
 from rnncc.stages.build import ninja, toolchain
 from rnncc.stages.build.install import check_stem, install
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
@@ -168,6 +169,7 @@ def _write_runtime(folder: Path) -> None:
     runtime.mkdir()
     for path in sorted((_PACKAGE / "runtime").glob("*.py")):
         shutil.copyfile(path, runtime / path.name)
+    shutil.copyfile(license_file(), runtime / "LICENSE")
 
 
 def _describe(

@@ -1,0 +1,43 @@
+"""Shipped cells for the other modules here: loaded once a process, and constants to torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import rnncc
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A cell's functional op, and the names of its states."""
+
+    run: Callable[..., Any]
+    states: tuple[str, ...]
+
+
+_LOADED: dict[tuple[str, str, bool], Op] = {}
+
+
+def op(cell: str, act: str = "", zoneout: bool = False) -> Op:
+    """The op of a shipped cell, with the function `act` where it has that constant. With `zoneout` its last stream,
+    [T, B, H], says which part of its old value h keeps."""
+    _load(cell, act, zoneout)
+    return _LOADED[cell, act, zoneout]
+
+
+# Loading reads files: torch.compile runs it while it traces, and finds in the dictionary what became of it.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _load(cell: str, act: str, zoneout: bool) -> None:
+    if (cell, act, zoneout) in _LOADED:
+        return
+    shaping: dict[str, Any] = {"act": act} if act else {}
+    if zoneout:
+        shaping |= {"zoneout__": "h", "recurrent_dropout__": 0}
+    name = cell.lower()
+    cells = rnncc.load(name, **shaping)
+    states = getattr(cells, cell).spec.visible_states()
+    _LOADED[cell, act, zoneout] = Op(getattr(cells, name), tuple(state.name for state in states))

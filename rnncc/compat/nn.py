@@ -1,0 +1,138 @@
+"""torch.nn's recurrent modules within an existing model, replaced by rnncc's.
+
+model = rnncc.compat.nn.replace(model)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+import rnncc
+
+_KINDS: tuple[type[nn.RNNBase], ...] = (nn.LSTM, nn.GRU, nn.RNN)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A recurrent module of a model: `names`, all of them where it is shared; `kind`, its class; `cell`, the shipped
+    cell that replaces it, or "" and `why_not`."""
+
+    names: tuple[str, ...]
+    kind: str
+    cell: str
+    why_not: str = ""
+
+    def __str__(self) -> str:
+        names = ", ".join(repr(name) for name in self.names)
+        return f"{names}: {self.kind} -> {self.cell}" if self.cell else f"{names}: {self.kind} stays: {self.why_not}"
+
+
+def survey(model: nn.Module, *, subclasses: tuple[type[nn.RNNBase], ...] = ()) -> tuple[Found, ...]:
+    """Every nn.LSTM, nn.GRU and nn.RNN of a model (the model itself has the name ""), in the order of its modules, and
+    what `replace` would do with it. Nothing changes."""
+    return tuple(_found(module, names, subclasses) for module, names in _recurrent(model))
+
+
+def replace(
+    model: nn.Module, *, keep: Iterable[str] = (), subclasses: tuple[type[nn.RNNBase], ...] = (), **options: Any
+) -> nn.Module:
+    """Put rnncc's layer in the place of every nn.LSTM, nn.GRU and nn.RNN, in place, and return the model; a model that
+    is itself such a module is returned anew.
+
+    A layer takes over the Parameter objects under their names, so that optimisers, shared weights and state dicts of
+    the model stay what they are; with them hooks, the training flag and attributes that were set on the module.
+
+    Args:
+        keep: names of modules that stay as they are.
+        subclasses: classes derived from torch.nn's whose instances are to be replaced like their base; what such a
+            class overrides is lost.
+        options: keywords of rnncc's layers (`recompute=True`, `state_dtype=…`, `recurrent_gradient_clip=…`).
+
+    Raises:
+        ValueError: for modules that cannot be replaced, all of them, and for unknown names in `keep`; nothing has
+            changed then.
+    """
+    modules = list(_recurrent(model))
+    kept = set(keep)
+    unknown = kept - {name for _, names in modules for name in names}
+    if unknown:
+        raise ValueError(f"keep: the model has no recurrent module {', '.join(map(repr, sorted(unknown)))}")
+    wanted = [(module, _found(module, names, subclasses)) for module, names in modules if not kept.intersection(names)]
+    problems = [str(found) for _, found in wanted if not found.cell]
+    if problems:
+        raise ValueError(
+            "these modules cannot be replaced; name them in keep= to leave them as they are:\n  "
+            + "\n  ".join(problems)
+        )
+    made = [(found, _layer(module, found.cell, options)) for module, found in wanted]
+    for found, layer in made:
+        for name in found.names:
+            if not name:
+                return layer
+            parent, _, own = name.rpartition(".")
+            model.get_submodule(parent)._modules[own] = layer
+    return model
+
+
+def _recurrent(model: nn.Module) -> Iterator[tuple[nn.RNNBase, tuple[str, ...]]]:
+    """Each recurrent module once, with all its names."""
+    names: dict[nn.RNNBase, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, _KINDS):
+            names.setdefault(module, []).append(name)
+    yield from ((module, tuple(all_names)) for module, all_names in names.items())
+
+
+def _found(module: nn.RNNBase, names: tuple[str, ...], subclasses: tuple[type[nn.RNNBase], ...]) -> Found:
+    kind = next(kind for kind in _KINDS if isinstance(module, kind))
+    own = type(module)
+    called = f"nn.{own.__name__}" if own is kind else own.__name__
+    why_not = _why_not(module, kind, subclasses)
+    return Found(names, called, "" if why_not else _cell(module, kind), why_not)
+
+
+def _cell(module: nn.RNNBase, kind: type[nn.RNNBase]) -> str:
+    """The cell with nn's gates, two biases and all."""
+    if kind is nn.LSTM:
+        return "nn_LSTMP" if module.proj_size else "nn_LSTM"
+    if kind is nn.GRU:
+        return "nn_GRU"
+    return "nn_RNN" if module.mode == "RNN_TANH" else "nn_RNN_relu"
+
+
+def _why_not(module: nn.RNNBase, kind: type[nn.RNNBase], subclasses: tuple[type[nn.RNNBase], ...]) -> str:
+    if parametrize.is_parametrized(module):
+        return "its parameters are parametrized; replace first, and parametrize the layer"
+    if type(module) is not kind and not isinstance(module, subclasses):
+        return f"it derives from nn.{kind.__name__}, and what it changes would be lost (subclasses= accepts that)"
+    if "forward" in vars(module):
+        return "its forward is another than its class's"
+    extra = [*module._buffers, *module._modules]
+    extra += sorted(set(module._parameters) ^ {name for names in module._all_weights for name in names})
+    if extra:
+        return f"its parameters, buffers and submodules are not its class's: {', '.join(extra)}"
+    return ""
+
+
+def _layer(module: nn.RNNBase, cell: str, options: dict[str, Any]) -> nn.Module:
+    weight = module.get_parameter("weight_ih_l0")
+    # On the meta device nothing is drawn for values that are replaced at once. The dropout is set afterwards: for one
+    # layer the constructor warns, as the module's own did.
+    layer = getattr(rnncc.load(cell.lower()), cell)(
+        module.input_size, module.hidden_size, module.num_layers, bool(module.bias), bool(module.batch_first),
+        bidirectional=bool(module.bidirectional), proj_size=module.proj_size, device="meta", dtype=weight.dtype,
+        **options,
+    )  # fmt: skip
+    layer.dropout = float(module.dropout)
+    for name, parameter in module._parameters.items():
+        setattr(layer, name, parameter)
+    for name, value in vars(module).items():
+        # The dictionaries themselves, so that the handles of hooks go on to remove them.
+        if "_hooks" in name or name == "_is_full_backward_hook" or (name[0] != "_" and name not in vars(layer)):
+            vars(layer)[name] = value
+    return layer.train(module.training)  # type: ignore[no-any-return]
