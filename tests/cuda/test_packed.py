@@ -19,7 +19,7 @@ LENGTHS = (4, 9, 1, 30, 2, 30)
 
 @pytest.fixture
 def no_waiting() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
+    """For tests that ask torch to raise where the host waits: not any longer than they do."""
     yield
     torch.cuda.set_sync_debug_mode("default")
 
@@ -41,8 +41,6 @@ def test_as_on_the_cpu(name: str, no_waiting: None) -> None:
     for layer in layers:
         packed = pack_sequence(values, enforce_sorted=False)
         if layer is layers[1]:
-            # Copies of the host's memory, before the check of what waits.
-            torch.cuda.set_sync_debug_mode("default")
             packed = packed.cuda()
             layer(packed)  # what is compiled or loaded at first use may wait
             torch.cuda.set_sync_debug_mode("error")
@@ -63,13 +61,12 @@ def test_offsets(no_waiting: None) -> None:
     results = []
     for layer in pair("GRU", 16, 32, num_layers=2):
         device = next(layer.parameters()).device
-        torch.cuda.set_sync_debug_mode("default")
         rows, own = x.to(device).requires_grad_(), offsets.to(device)
         layer(rows, offsets=own, max_length=30)
         torch.cuda.set_sync_debug_mode("error")
         output, last = layer(rows, offsets=own, max_length=30)
         results.append(found(layer, output, last, rows))
-    torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.set_sync_debug_mode("default")
     cpu, gpu = ({key: value.detach().cpu() for key, value in result.items()} for result in results)
     assert_close(gpu, cpu, 1e-4)
 
@@ -81,7 +78,6 @@ def test_offsets_need_a_length() -> None:
 
 
 def test_masks_do_not_wait(no_waiting: None) -> None:
-    torch.cuda.set_sync_debug_mode("default")
     _, layer = pair("LSTM", 16, 32, bidirectional=True)
     x = torch.randn(9, 3, 16, device="cuda", requires_grad=True)
     lengths, reset = torch.tensor([9, 2, 5], device="cuda"), torch.zeros(9, 3, dtype=torch.bool, device="cuda")

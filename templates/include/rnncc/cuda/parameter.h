@@ -79,8 +79,9 @@ class LoopParameter {
         if (training_ && !fits(writes.back(), dtype_bytes(tensors.scalar()))) return false;
         continue;
       }
+      // The inference's kernel writes nothing that is kept.
+      if (is_saved(tables_.destinations[slot.first_destination + info_.write_places[w]].table) && !training_) continue;
       const Destination& to = destination(slot, info_.write_places[w], tensors);
-      if (is_saved(to.table) && !training_) continue;
       const rnncc_tensor& t = tensors.at(to.table, to.index);
       // What only products and sums after the loop read is no less wanted.
       const FusedPlace place =
