@@ -31,7 +31,7 @@ CONSTRUCTOR = frozenset(_CONSTRUCTOR_WORDS.split())
 # Dims are keywords of the functional op too.
 FUNCTION = frozenset({"cell", "streams", "weights", "states", "lengths", "reset", "reverse", "constants"})
 # Inputs are keywords of the call, beside these.
-CALL = frozenset({"self", "input", "hx", "lengths", "reset"})
+CALL = frozenset({"self", "input", "hx", "lengths", "reset", "offsets", "max_length"})
 # A parameter is an attribute of a torch.nn.Module, which has these (and names with a `_` before them).
 _MODULE_WORDS = """
     T_destination add_module apply backend bfloat16 bias buffers call_super_init children compile constants cpu cuda
@@ -40,9 +40,9 @@ _MODULE_WORDS = """
     named_children named_modules named_parameters num_heads parameters register_backward_hook register_buffer
     register_forward_hook register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook
     register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module register_parameter
-    recompute recurrent_gradient_clip register_state_dict_post_hook register_state_dict_pre_hook requires_grad_
-    reset_parameters set_extra_state set_submodule share_memory spec state_dict state_dtype to to_empty train training
-    type xpu zero_grad
+    recompute recurrent_dropout recurrent_gradient_clip register_state_dict_post_hook register_state_dict_pre_hook
+    requires_grad_ reset_parameters return_sequences_of set_extra_state set_submodule share_memory spec state_dict
+    state_dtype to to_empty train training type weight_dropout xpu zero_grad zoneout
 """
 MODULE = frozenset(_MODULE_WORDS.split())
 _ARGUMENTS = {
