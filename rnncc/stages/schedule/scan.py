@@ -155,9 +155,10 @@ def _tall(facts: _Facts) -> ScanShape:
     # What reads and writes much holds what there is of registers: the shortest parts that are whole rows.
     if facts.reads + facts.writes > 6:
         return _shape(facts, _Choice((1,), (_PIECE_BYTES // facts.element_bytes,), (4,), (2,), 2))
-    # Maps of several carries spill where a thread has a third of a multiprocessor's registers.
-    resident = 2 if facts.edges > 1 else 3
-    return _shape(facts, _Choice((1,), (4, 8, 16, 32) if facts.entries else (4, 8, 16), (4,), (2,), resident))
+    # Maps of several carries spill in longer parts, and where a thread has a third of a multiprocessor's registers.
+    if facts.edges > 1:
+        return _shape(facts, _Choice((1,), (4, 8, 16), (4,), (2,), 2))
+    return _shape(facts, _Choice((1,), (4, 8, 16, 32) if facts.entries else (4, 8, 16), (4,), (2,), 3))
 
 
 def _newton(facts: _Facts) -> ScanShape | None:
