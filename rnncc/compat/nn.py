@@ -5,6 +5,7 @@ model = rnncc.compat.nn.replace(model)
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +72,10 @@ def replace(
         )
     made = [(found, _layer(module, found.cell, options)) for module, found in wanted]
     for found, layer in made:
+        hooks: Iterable[Any] = layer._load_state_dict_pre_hooks.values()
+        for hook in hooks:
+            if hook.with_module:
+                hook.module = weakref.ref(layer)
         for name in found.names:
             if not name:
                 return layer

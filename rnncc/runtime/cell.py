@@ -33,6 +33,12 @@ class RecurrentCell(RecurrentModule):
         ]
         return "\n".join(lines)
 
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Any:
+        """As for layers. Raises TypeError for recurrent_dropout."""
+        if "recurrent_dropout" in keywords:
+            raise TypeError(f"{cls.__name__} takes no recurrent_dropout, whose mask is that of a whole sequence")
+        return super().__new__(cls, *arguments, **keywords)
+
     def __init__(
         self,
         input_size: int,

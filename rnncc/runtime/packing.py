@@ -110,13 +110,28 @@ class Packed:
         if isinstance(value, PackedSequence):
             if self.like is None or not torch.equal(value.batch_sizes, self.like.batch_sizes):
                 raise ValueError(f"{name} is a PackedSequence of other lengths than the input's")
-            value = value.data
+            value = self._in_order_of_input(value, name)
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be packed as the input is, got: {type(value).__name__}")
         if value.dim() != dim or value.shape[0] != self.packing.places.shape[0]:
             wanted = "[total, width]" if dim == 2 else "[total]"
             raise ValueError(f"packed, {name} must be {wanted} with the rows of the input, got {list(value.shape)}")
         return (value if self.source is None else value.index_select(0, self.source)).unsqueeze(1)
+
+    def _in_order_of_input(self, value: PackedSequence, name: str) -> Tensor:
+        """The rows of a PackedSequence of the same lengths whose columns may be sorted in another order. Raises
+        ValueError where lengths differ, on the CPU: elsewhere the host would have to wait."""
+        assert self.like is not None
+        if value.sorted_indices is self.like.sorted_indices:
+            return value.data
+        packing, numbers = self.packing, torch.arange(self.columns, device=value.data.device)
+        ours = numbers if self.like.sorted_indices is None else self.like.sorted_indices
+        theirs = numbers if value.unsorted_indices is None else value.unsorted_indices
+        places = theirs.index_select(0, ours)
+        if value.data.device.type == "cpu" and not torch.equal(packing.lengths[places], packing.lengths):
+            raise ValueError(f"{name} is a PackedSequence of other lengths than the input's")
+        rows = packing.offsets[packing.steps] + places[packing.columns]
+        return value.data.index_select(0, rows.clamp(max=value.data.shape[0] - 1))
 
     def sort(self, states: Tensor) -> Tensor:
         """hx [layers, B, width] in our order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -154,6 +155,17 @@ def test_what_was_set_on_a_module_goes_along() -> None:
     layer(x)
     assert seen == ["before", "after", "backward", "after"]
     assert layer.weight_ih_l0.grad is not None and layer.weight_hh_l0.grad is None
+
+
+def test_hooks_of_loading_get_the_layer() -> None:
+    model = nn.Sequential(nn.LSTM(4, 4))
+    seen: list[nn.Module] = []
+    model[0].register_load_state_dict_pre_hook(lambda module, *_: seen.append(module))  # type: ignore[no-untyped-call]
+    given = model.state_dict()
+    replace(model)
+    gc.collect()
+    model.load_state_dict(given)
+    assert seen == [model[0]]
 
 
 def test_a_replaced_model_pickles_and_copies() -> None:

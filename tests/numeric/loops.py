@@ -141,7 +141,10 @@ _HEAD = (
 class _Forward(ctypes.Structure):
     _fields_ = (
         *_HEAD,
-        *((name, ctypes.c_void_p) for name in ("streams", "weights", "states", "sequences", "final", "saved")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("streams", "weights", "states", "sequences", "final", "saved", "starts")
+        ),
     )
 
 
@@ -160,6 +163,7 @@ class _Backward(ctypes.Structure):
                 "d_streams",
                 "d_weights",
                 "d_states",
+                "starts",
             )
         ),
     )

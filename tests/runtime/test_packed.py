@@ -156,6 +156,56 @@ def test_large(columns: int, reverse: bool) -> None:
         assert (own - value).abs().max() <= 2e-5 * max(1.0, value.abs().max().item())
 
 
+RACE = """cell Race
+state h
+h[t] = tanh(W@x + relu(h[t-1] + p))
+param p: vector
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "lengths"),
+    [
+        ("lstm", "LSTM", [100, 100, 100, 50]),
+        ("lstm", "LSTM", [400, 400, 400, 350]),
+        (RACE, "Race", list(range(399, 0, -5))),
+    ],
+)
+def test_threads_have_columns_of_their_own(text: str, name: str, lengths: list[int]) -> None:
+    """More threads than there are columns; and a loop whose blocks of steps read each other's last step."""
+    layer = layer_of(text, name, IN, 32, **DOUBLE)
+    rows, offsets = torch.randn(sum(lengths), IN, **DOUBLE), torch.tensor([0, *lengths]).cumsum(0)
+
+    def found() -> list[Tensor]:
+        output, _ = layer(rows, offsets=offsets)
+        return [output, *torch.autograd.grad(output.square().sum(), list(layer.parameters()))]
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        expected = found()
+        for count in (2, 8):
+            torch.set_num_threads(count)
+            for _ in range(5):
+                torch.testing.assert_close(found(), expected, rtol=1e-9, atol=1e-9)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_inputs_that_are_sorted_otherwise() -> None:
+    layer = layer_of("cell Gated\ninput x, g: 1\nstate h\nh[t] = g*h[t-1] + W@x", "Gated", IN, H, **DOUBLE)
+    x, g = sequences((2, 5, 2)), sequences((2, 5, 2), 1)
+    given = pack_sequence(x, enforce_sorted=False)
+    # The two of equal lengths the other way round.
+    order, back = torch.tensor([1, 2, 0]), torch.tensor([2, 0, 1])
+    other = PackedSequence(pack_sequence([g[i] for i in order]).data, given.batch_sizes, order, back)
+    expected, _ = layer(given, g=pack_sequence(g, enforce_sorted=False))
+    torch.testing.assert_close(layer(given, g=other)[0].data, expected.data)
+    swapped = pack_sequence([g[1], g[0], g[2]], enforce_sorted=False)
+    with pytest.raises(ValueError, match="g is a PackedSequence of other lengths"):
+        layer(given, g=swapped)
+
+
 def test_opcheck() -> None:
     op, given = arguments(make("lstm", "LSTM"))
     streams = [torch.randn(6, 1, stream.shape[-1], **DOUBLE).requires_grad_() for stream in given[0]]

@@ -251,3 +251,8 @@ def states_at(layer: Any, x: Tensor, lengths: Tensor, steps: int) -> Tensor:
     hidden, _ = first(x, lengths=lengths)
     c: Tensor = last(hidden[:, :steps], lengths=lengths.clamp(max=steps))[1][1]
     return c[0]
+
+
+def test_a_single_step_has_no_mask_of_a_sequence() -> None:
+    with pytest.raises(TypeError, match="LSTMCell takes no recurrent_dropout"):
+        layer_class("lstm", "LSTMCell")(IN, H, recurrent_dropout=0.3)

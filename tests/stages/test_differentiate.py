@@ -22,8 +22,11 @@ from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, scale
 from rnncc.ir.expr import Apply, Expr, Ref, apply
 from rnncc.recurrent import CLIP, recurrent_reads
 from rnncc.reference import fixed_values, run
+from rnncc.source import Source
+from rnncc.stages.check import check
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.mask import mask
+from rnncc.stages.parse import parse
 from tests import builders, shipped
 from tests.adjoint_interpreter import backward, forward, machine_of
 from tests.problems import make_problem
@@ -153,6 +156,15 @@ def test_what_is_kept_in_16_bits_leaves_out_what_compounds() -> None:
     assert gru.rounded == ("r", "n__R", "h")
     # c feeds the gates of a peephole LSTM: what brings their cotangents back to it compounds as well.
     assert peephole.rounded == ("o", "h")
+
+
+def test_an_output_within_what_compounds_is_exact() -> None:
+    """Also by way of what several equations share, and of a saved value that recompute=True makes again from it."""
+    shared = "p, q = W@x + b\nv = h[t-1] - p\nh[t] = q*v*0.1 + h[t-1] + 0.05*v*v"
+    again = "p, q = W@x + b\ng = R@h[t-1] + u*h[t-1] + p\nc[t] = c[t-1]*g*0.1 + p\nh[t] = 0.5*h[t-1] + q*c[t]"
+    for head, text in (("state h", shared), ("state h, c\nparam u: vector", again)):
+        cell, _ = check(parse(Source("cell.rnn", f"cell Cell\n{head}\n{text}\n"))[0])
+        assert differentiate(cell)[0].rounded == ()
 
 
 def test_gru_recomputes_the_candidate() -> None:

@@ -60,6 +60,7 @@ def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
             bounds,
             (*again, *savings.recompute, *nodes),
             compounding(nodes, sweep.state_cotangents, savings.recompute),
+            compounding(nodes, sweep.state_cotangents, (*again, *savings.recompute)),
         ),
         savings.streams_read,
         savings.recompute,

@@ -65,10 +65,12 @@ def rounded(
     bounds: Bounds,
     elementwise: Sequence[Node],
     compounding: Container[str],
+    compounding_again: Container[str],
 ) -> tuple[str, ...]:
     """`rounded` of an Adjoint; `output` is what the layer returns, `elementwise` are the nodes of the backward step and
-    of what makes `saved` again, in order, `compounding` the names that must be exact. What is not bounded may overflow
-    in float16, and stands in an exponent too often. A sum of products has operands in the streams' dtype already."""
+    of what makes `saved` again, in order, `compounding` the names that must be exact, `compounding_again` those where
+    `saved` is made again from states. What is not bounded may overflow in float16, and stands in an exponent too often.
+    A sum of products has operands in the streams' dtype already."""
     made = {node.target: node for node in segment.nodes}
 
     def fits(name: str) -> bool:
@@ -84,7 +86,7 @@ def rounded(
         """The output is rounded, and overflows in float16, as it is: where the backward step makes only sums of its
         multiples, none of which compounds, that is as good as any other rounding of a cotangent."""
         names = (state, f"{state}__1")
-        exact = any(name in compounding for name in names)
+        exact = any(name in compounding_again for name in names)
         return state == output and not exact and _is_affine(elementwise, names)
 
     read = reads(node for node in elementwise if not isinstance(node, Contraction))
@@ -117,7 +119,8 @@ def _is_affine(nodes: Iterable[Node], names: Iterable[str]) -> bool:
 def compounding(
     nodes: Sequence[Node], state_cotangents: Iterable[tuple[str, str]], recompute: Sequence[Node]
 ) -> frozenset[str]:
-    """What a cotangent meets at every step on its way back through a state, without a product between: an error there
+    """What a cotangent meets at every step on its way back through a state, without a product between; `recompute` are
+    the forward nodes that are run again, in order. An error there
     is raised to the power of the steps. A forget gate near 1 in bfloat16 would be 1 itself."""
     onward: dict[str, set[str]] = {}
     reads_of: dict[str, tuple[str, ...]] = {}
@@ -139,8 +142,12 @@ def compounding(
         return found
 
     exact = {name for target, names in reads_of.items() if target in reached(target) for name in names}
-    for node in reversed(recompute):
-        if node.target in exact:
+    # What a factor is made of counts as well; what a cotangent is made of does not.
+    products = {node.target for node in nodes if isinstance(node, Contraction)}
+    seeds = {name for name in onward if name in products or name.endswith(("__carry", "__sequence"))}
+    driven = seeds.union(*map(reached, seeds))
+    for node in reversed((*recompute, *nodes)):
+        if node.target in exact and node.target not in driven:
             exact.update(operands(node))
     return frozenset(exact)
 

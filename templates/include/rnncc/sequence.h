@@ -1,7 +1,7 @@
 // The driver of every generated kernel: one time loop, forward or backward, for any program (program.h).
 //
-// Threads either divide the rows of the batch, and then never wait for each other inside a block of steps, or the units of
-// every stage, with a barrier where a stage reads what others wrote. Every element is computed by the same operations in the same order
+// Threads either divide the rows of the batch, and then never wait for each other inside a block of steps (of packed rows once,
+// after the first), or the units of every stage, with a barrier where a stage reads what others wrote. Every element is computed by the same operations in the same order
 // either way, so results do not depend on the number of threads.
 #pragma once
 
@@ -165,7 +165,7 @@ template <class T>
 static Range share_columns(const Run<T>& run, int64_t index, int64_t members) {
   const Call& call = run.call;
   if (!call.starts || members == 1) return share(call.columns, 1, index, members);
-  Range own = {0, call.columns};
+  Range own = {0, 0};
   int64_t before = 0, length = call.steps;
   for (int64_t column = 0; column < call.columns; ++column) {
     while (length > 0 && run.rows(length - 1) <= column) --length;
@@ -282,7 +282,11 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
   const Range own = share_columns(run, index, members);
   for (int64_t n = 0, end; n < call.steps; n = end) {
     end = run.block_end(n);
-    for (int64_t step = n; step < end; ++step) run_step(run, team, index, members, frame, scratch, step, own);
+    for (int64_t step = n; step < end; ++step) {
+      run_step(run, team, index, members, frame, scratch, step, own);
+      // A block's first step reads the last one of the block before. Columns of packed rows lie where others' were then.
+      if (call.starts && reduces && step == n) team.barrier();
+    }
     if (!reduces) continue;
     team.barrier();
     reduce_block(run, n, end, run.reduction_scratch(index), index, members);
