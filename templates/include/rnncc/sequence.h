@@ -211,7 +211,7 @@ static void run_part(const Run<T>& run, Team& team, int64_t index, int64_t membe
   }
 }
 
-// Columns `rows`, which have run step n as their last one.
+// Columns `rows`, which have run step n as their last one; -1: none.
 template <class T>
 static void write_finals(const Run<T>& run, int64_t n, const Range& rows) {
   for (int16_t f = 0; f < run.program.final_count; ++f) {
@@ -219,7 +219,7 @@ static void write_finals(const Run<T>& run, int64_t n, const Range& rows) {
     const rnncc_tensor& tensor = run.tensor(final_state.table, final_state.index);
     if (!tensor.data) continue;
     int64_t row;
-    const T* p = run.at(final_state.slot, n + 1, false, true, &row);
+    const T* p = run.at(final_state.slot, n + 1, n < 0, true, &row);
     for (int64_t r = rows.begin; r < rows.end; ++r) {
       write_row(tensor, r * tensor.column, p + r * row, run.dim(run.program.slots[final_state.slot].width));
     }
@@ -280,6 +280,7 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
   team.barrier();
   const bool reduces = program.outer_count + program.sum_count > 0;
   const Range own = share_columns(run, index, members);
+  if (call.steps == 0) write_finals(run, -1, own);
   for (int64_t n = 0, end; n < call.steps; n = end) {
     end = run.block_end(n);
     for (int64_t step = n; step < end; ++step) {
