@@ -6,6 +6,7 @@ and gates stand side by side: i, g, f, o (LSTM), z, r, g (GRU).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +19,7 @@ States = Tensor | tuple[Tensor, ...]
 NativeWeights = tuple[nn.Parameter, nn.Parameter, nn.Parameter, nn.Parameter]
 
 
-class _Layer(nn.Module):
+class _Layer(nn.Module, ABC):
     """One layer, one direction.
 
     forward(input, state=None, lengths=None): input [T, B, input_size] ([B, T, input_size] with batch_first), state
@@ -119,9 +120,9 @@ class _Layer(nn.Module):
         parts = packed.chunk(len(self.gates), -1)
         return torch.cat([parts[gate] for gate in self.gates], -1)
 
+    @abstractmethod
     def _operands(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The op's streams and weights for x [T, B, input_size]."""
-        raise NotImplementedError
 
 
 class _Dense(_Layer):
