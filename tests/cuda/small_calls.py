@@ -1,8 +1,9 @@
-"""Small calls of the LSTM by every family of kernels, for a tool that watches them:
+"""Small calls of every family of kernels, for a tool that watches them:
 
-    python -m tests.cuda.small_calls FOLDER
+    python -m tests.cuda.small_calls dense FOLDER
+    python -m tests.cuda.small_calls scan
 
-FOLDER holds (or gets) the package with fused kernels. Prints a line for every call that was right.
+FOLDER holds (or gets) the LSTM's package with fused kernels. Prints a line for every call that was right.
 """
 
 from __future__ import annotations
@@ -14,20 +15,33 @@ from typing import Any
 import torch
 
 from tests.cuda.harness import DEVICE, DTYPES, FUSED, Packages, draw
+from tests.cuda.scans import draw_scan
+from tests.cuda.test_newton import iterating
 
 ALTERNATING = ((40, "bf16"), (40, "fp32"))
 # gather and scatter in one block and in clusters, grid, the same of float32, and alternating in two dtypes.
 CASES = ((64, ""), (256, ""), (768, ""), (192, ""), (512, ""), *ALTERNATING)
 
 
-def main() -> None:
-    """Forward, backward and inference, plain and masked; of both directions at once. Every result is finite, or this is
-    no small call."""
-    packages = Packages(Path(sys.argv[1]))
-    masks: dict[str, Any] = {
-        "lengths": torch.tensor([3, 1, 2, 0, 3], device=DEVICE),
-        "reset": torch.tensor([[0, 1, 0, 1, 0]] * 3, dtype=torch.bool, device=DEVICE),
-    }
+# Steps, columns and units: wide, tall and narrow forms of a scan, coupled states, a walk, and Newton's iterations, of
+# more than one tile where tiles are shared.
+SCANS = (
+    ("mingru", 40, 3, 8192, False), ("mingru", 700, 1, 64, False), ("mingru", 70, 2, 61, False),
+    ("lru", 300, 1, 64, False), ("indrnn", 300, 1, 64, False), ("indrnn", 700, 1, 64, True),
+)  # fmt: skip
+
+
+def masks_of(steps: int, columns: int) -> dict[str, Any]:
+    """A column of no steps (the fourth), full ones, and others; resets in every second column."""
+    lengths = torch.tensor([3, 1, 2, 0, 3])[:columns] * steps // 3
+    reset = torch.tensor([[0, 1, 0, 1, 0][:columns]] * steps, dtype=torch.bool)
+    return {"lengths": lengths.to(DEVICE), "reset": reset.to(DEVICE)}
+
+
+def dense(folder: Path) -> None:
+    """Forward, backward and inference, plain and masked; of both directions at once."""
+    packages = Packages(folder)
+    masks = masks_of(3, 5)
     for units, dtype in CASES:
         chosen = DTYPES[dtype or dict(FUSED["lstm"])[units]]
         for given in ({}, masks):
@@ -40,6 +54,28 @@ def main() -> None:
         gradients = torch.autograd.grad(y.sum(), list(layer.parameters()))
         assert all(value.isfinite().all() for value in (y, *gradients))
         print(f"{units} units, {dtype}, both directions: ok", flush=True)
+
+
+def scan() -> None:
+    """The same of loops without products."""
+    for name, steps, columns, units, newton in SCANS:
+        for given in ({}, masks_of(steps, columns)):
+            call = draw_scan(name, steps, columns, units, torch.float32, **given)
+            found = (iterating(call, name) if newton else call).run()
+            assert all(value.isfinite().all() for value in found.values())
+            kind = f"{'newton' if newton else 'scan'}, {'masked' if given else 'plain'}"
+            print(f"{name} of {steps}x{columns}x{units}, {kind}: ok", flush=True)
+
+
+def main() -> None:
+    """Every result is finite, or this is no small call."""
+    match sys.argv[1:]:
+        case ["dense", folder]:
+            dense(Path(folder))
+        case ["scan"]:
+            scan()
+        case given:
+            raise SystemExit(f"dense FOLDER, or scan, not {given}")
 
 
 if __name__ == "__main__":

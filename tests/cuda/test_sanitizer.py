@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.cuda.harness import Packages
-from tests.cuda.small_calls import ALTERNATING, CASES
+from tests.cuda.scans import package
+from tests.cuda.small_calls import ALTERNATING, CASES, SCANS
+from tests.cuda.test_newton import newton
 
 TOOLKIT = Path(os.environ.get("CUDA_HOME") or "/usr/local/cuda") / "bin"
 SANITIZER = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=str(TOOLKIT))
@@ -19,11 +21,12 @@ SANITIZER = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer
 FOUND = 9
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(SANITIZER is None, reason="no compute-sanitizer")
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
-def test_clean(tool: str, packages: Packages) -> None:
-    packages("lstm")  # builds it: nvcc is not watched
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(SANITIZER is None, reason="no compute-sanitizer")]
+every_tool = pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
+
+
+def watch(tool: str, *calls: str) -> str:
+    """What small calls print under a tool, which finds nothing."""
     assert SANITIZER is not None
     command = [SANITIZER, "--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", "5"]
     if tool != "memcheck":
@@ -31,7 +34,7 @@ def test_clean(tool: str, packages: Packages) -> None:
     # Where torch keeps freed memory for itself, a read past the end of a tensor is none past that of an allocation.
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     done = subprocess.run(
-        [*command, sys.executable, "-m", "tests.cuda.small_calls", str(packages.folder)],
+        [*command, sys.executable, "-m", "tests.cuda.small_calls", *calls],
         capture_output=True, text=True, check=False, timeout=200, env=environment,
         cwd=Path(__file__).parents[2],
     )  # fmt: skip
@@ -40,4 +43,17 @@ def test_clean(tool: str, packages: Packages) -> None:
         pytest.skip("compute-sanitizer does not support this device")
     assert done.returncode == 0, f"{shown[:3000]}\n…\n{shown[-3000:]}"
     assert "ERROR SUMMARY: 0 errors" in shown or "0 hazards" in shown
-    assert done.stdout.count(": ok") == 2 * len(CASES) + len(ALTERNATING)
+    return done.stdout
+
+
+@every_tool
+def test_loops_with_products(tool: str, packages: Packages) -> None:
+    packages("lstm")  # builds it: nvcc is not watched
+    assert watch(tool, "dense", str(packages.folder)).count(": ok") == 2 * len(CASES) + len(ALTERNATING)
+
+
+@every_tool
+def test_loops_without_products(tool: str) -> None:
+    for name, *_, iterates in SCANS:
+        (newton if iterates else package)(name)  # builds it
+    assert watch(tool, "scan").count(": ok") == 2 * len(SCANS)
