@@ -53,13 +53,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   typename S::Memory traffic;
   traffic.begin(own, call.steps, seat.head, first_unit, seat.first_column, seat.columns, ring);
   const uint32_t expected = seat.columns * S::RANGE * sizeof(E);
-  if constexpr (S::CTAS > 1) {
-    if (threadIdx.x < 2 * S::K_WARPS) barrier_init(barriers + 8 * threadIdx.x, 1);
-    barrier_init_visible();
-    __syncthreads();
-    if (threadIdx.x < 2 * S::K_WARPS) barrier_expect(barriers + 8 * threadIdx.x, expected);
-    cluster_barrier();
-  }
+  if constexpr (S::CTAS > 1) begin_barriers(barriers, 2 * S::K_WARPS, expected);
   __syncthreads();
 
   // Where this lane sends its piece of a block: to every PEERS-th from its first peer on.

@@ -60,6 +60,15 @@ RNNCC_DEVICE void barrier_init_visible() { asm volatile("fence.mbarrier_init.rel
 RNNCC_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
+// `count` barriers side by side of the block's shared memory, for `bytes` that blocks of the cluster send. Of all of its
+// threads, before anything is sent.
+RNNCC_DEVICE void begin_barriers(uint32_t first, int count, uint32_t bytes) {
+  if (threadIdx.x < count) barrier_init(first + 8 * threadIdx.x, 1);
+  barrier_init_visible();
+  __syncthreads();
+  if (threadIdx.x < count) barrier_expect(first + 8 * threadIdx.x, bytes);
+  cluster_barrier();
+}
 // try_wait sleeps for a time that the hardware chooses: polls that are counted are test_waits.
 #ifdef RNNCC_SPIN_BUDGET
 #define RNNCC_BARRIER_POLL "test_wait"

@@ -92,13 +92,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   typename S::Memory traffic;
   traffic.begin(own, call.steps, seat.head, first_unit, seat.first_column, seat.columns, ring);
   const uint32_t expected = S::SOURCES * Step::SUMS * S::UNITS * ((seat.columns + 1) / 2) * 8;  // columns travel in pairs
-  if constexpr (S::CTAS > 1) {
-    if (threadIdx.x < 2) barrier_init(barriers + 8 * threadIdx.x, 1);
-    barrier_init_visible();
-    __syncthreads();
-    if (threadIdx.x < 2) barrier_expect(barriers + 8 * threadIdx.x, expected);
-    cluster_barrier();
-  }
+  if constexpr (S::CTAS > 1) begin_barriers(barriers, 2, expected);
   __syncthreads();
 
   Item<Step, S::H, typename S::Memory> items[S::OWNED];

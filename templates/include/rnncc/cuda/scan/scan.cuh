@@ -141,13 +141,7 @@ struct Exchange {
   // Before the first tile.
   RNNCC_DEVICE void begin() const {
 #if __CUDA_ARCH__ >= 900
-    if (blocks == 1) return;
-    if (threadIdx.x < 2) {
-      barrier_init(arrived(threadIdx.x), 1);
-      barrier_expect(arrived(threadIdx.x), blocks * S::MAP_FLOATS * 4);
-    }
-    barrier_init_visible();
-    cluster_barrier();
+    if (blocks > 1) begin_barriers(arrived(0), 2, blocks * S::MAP_FLOATS * 4);
 #endif
   }
   // Of all threads of the cluster.
