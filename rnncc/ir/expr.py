@@ -51,6 +51,14 @@ def references(expr: Expr) -> Iterator[str]:
             assert_never(expr)
 
 
+def operators(expr: Expr) -> Iterator[str]:
+    """The operators an expression applies, outermost first, with repetitions."""
+    if isinstance(expr, Apply):
+        yield expr.operator
+        for argument in expr.arguments:
+            yield from operators(argument)
+
+
 def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
     """Replace names by expressions; the same object comes back where nothing changed."""
     match expr:

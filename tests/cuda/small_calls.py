@@ -27,7 +27,7 @@ CASES = ((64, ""), (256, ""), (768, ""), (192, ""), (512, ""), *ALTERNATING)
 # more than one tile where tiles are shared.
 SCANS = (
     ("mingru", 40, 3, 8192, False), ("mingru", 700, 1, 64, False), ("mingru", 70, 2, 61, False),
-    ("lru", 300, 1, 64, False), ("indrnn", 300, 1, 64, False), ("indrnn", 700, 1, 64, True),
+    ("lru", 300, 1, 64, False), ("indrnn", 300, 1, 64, False), ("paragru", 700, 1, 64, True),
 )  # fmt: skip
 
 

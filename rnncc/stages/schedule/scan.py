@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rnncc.constrint import Expression, Infeasible, Model, ceil_div, lookup, maximum
+from rnncc.ir.expr import operators
 from rnncc.ir.fused import FusedRead, FusedWrite
 from rnncc.ir.kernel import Table
 from rnncc.ir.problem import Problem
@@ -16,9 +17,13 @@ from rnncc.ir.schedule import ScanPlan, ScanSchedule, ScanShape
 from rnncc.ir.target import GPUS, REGISTERS, Target
 
 MOST_BLOCKS = 16  # of a cluster
-# Newton's iterations take some four to seven runs of a slice, and as many exchanges, for all slices of a tile: less
-# than a walk, slice after slice, where there are some 32 of them. Estimated, not measured.
-_LEAST_NEWTON_BLOCKS = 4
+# Newton's iterations take some four to seven runs of a slice, and as many exchanges, for all slices of a tile. Measured
+# on an H200 they are less than a walk, slice after slice, from four blocks on, which have 32 slices; of steps of a few
+# cycles, which have none but these operators, from 16 on (benchmarks/results/gpu_scan_newton.json).
+_LEAST_NEWTON_BLOCKS, _LEAST_OF_QUICK_STEPS = 4, 16
+_QUICK = frozenset(
+    ("add", "sub", "mul", "neg", "max", "min", "abs", "relu", "where", "lt", "le", "gt", "ge", "eq", "ne")
+)
 _MOST_READS = 3  # of slices of 16 steps; more spill
 _ANSWER_BYTES = 8  # of each block, whether its slices have settled
 _PIECE_BYTES = 16
@@ -55,7 +60,8 @@ def scan_schedule(loop: ScanLoop, element_bytes: int, newton: bool = False) -> S
     iterating = None
     if newton and loop.tangent:
         # A slice's map also has the carries near which it is one.
-        iterating = _newton(replace(known, entries=sum(entries(loop.tangent.matrix)) + known.edges))
+        tangent = replace(known, entries=sum(entries(loop.tangent.matrix)) + known.edges)
+        iterating = _newton(tangent, _LEAST_OF_QUICK_STEPS if _is_quick(loop) else _LEAST_NEWTON_BLOCKS)
     return ScanSchedule(loop.family, in_pieces(_wide), in_pieces(_tall), narrow, iterating)
 
 
@@ -135,6 +141,10 @@ def _facts(loop: ScanLoop, element_bytes: int) -> _Facts:
     )
 
 
+def _is_quick(loop: ScanLoop) -> bool:
+    return all(name in _QUICK for statement in loop.statements for name in operators(statement.expr))
+
+
 def _kept(loop: ScanLoop) -> int:
     """Values that the map of a step and its run have in common. Where they are too many to be named, nvcc finds some of
     them."""
@@ -161,7 +171,7 @@ def _tall(facts: _Facts) -> ScanShape:
     return _shape(facts, _Choice((1,), (4, 8, 16, 32) if facts.entries else (4, 8, 16), (4,), (2,), 3))
 
 
-def _newton(facts: _Facts) -> ScanShape | None:
+def _newton(facts: _Facts, least_blocks: int) -> ScanShape | None:
     """A lane has one channel, for there are few. The longer the slices the fewer the beginnings to be found, but the
     more registers for what is read; and rows stand there all along, of two parts."""
     resident = 1 if facts.rows else 2
@@ -170,7 +180,7 @@ def _newton(facts: _Facts) -> ScanShape | None:
             shape = _shape(facts, _Choice((1,), (steps,), (8,), (2,), resident))
         except Infeasible:
             continue
-        return replace(shape, peer_bytes=shape.peer_bytes + _ANSWER_BYTES, least_blocks=_LEAST_NEWTON_BLOCKS)
+        return replace(shape, peer_bytes=shape.peer_bytes + _ANSWER_BYTES, least_blocks=least_blocks)
     return None
 
 
