@@ -120,6 +120,10 @@ class _Layer(nn.Module, ABC):
         parts = packed.chunk(len(self.gates), -1)
         return torch.cat([parts[gate] for gate in self.gates], -1)
 
+    def _norm(self, product: Tensor, gain: Tensor) -> Tensor:
+        """The layer norm over all gates of the input's product."""
+        return F.layer_norm(product, product.shape[-1:], weight=gain)
+
     @abstractmethod
     def _operands(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The op's streams and weights for x [T, B, input_size]."""
@@ -152,10 +156,6 @@ class _Dense(_Layer):
     def _recurrent(self) -> Tensor:
         """[gates * H, H]."""
         return self._ordered(F.dropout(self.recurrent_kernel, self.dropout, self.training)).t()
-
-    def _norm(self, product: Tensor, gain: Tensor) -> Tensor:
-        """The layer norm over all gates of the input's product."""
-        return F.layer_norm(product, product.shape[-1:], weight=gain)
 
 
 class _Lstm(_Dense):
@@ -299,6 +299,17 @@ class IndRNN(_Layer):
 
     def _operands(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         return [x @ self.kernel + self.bias], [self.recurrent_scale]
+
+
+class LayerNormIndRNN(IndRNN):
+    """haste_pytorch.LayerNormIndRNN, of Haste's unreleased sources: IndRNN's parameters; gamma [2, H], the gain of the
+    norm of the input's product, and one that Haste has and does not use. Call: see `_Layer`."""
+
+    constants = (("bias", (1,), 0.0), ("gamma", (2, 1), 1.0))
+    gamma: nn.Parameter
+
+    def _operands(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        return [self._norm(x @ self.kernel, self.gamma[0]) + self.bias], [self.recurrent_scale]
 
 
 def _native(weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor, bias_hh: Tensor) -> NativeWeights:

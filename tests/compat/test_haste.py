@@ -54,12 +54,17 @@ def indrnn(m: Any, x: Tensor, recurrent: Tensor, states: list[Tensor]) -> list[T
     return [(x @ m.kernel + states[0] * recurrent + m.bias).tanh()]
 
 
+def layer_norm_indrnn(m: Any, x: Tensor, recurrent: Tensor, states: list[Tensor]) -> list[Tensor]:
+    return [(layer_norm(x @ m.kernel, (H,), m.gamma[0]) + m.bias + states[0] * recurrent).tanh()]
+
+
 LAYERS: dict[str, tuple[type[nn.Module], Step, int]] = {
     "LSTM": (haste.LSTM, lstm, 2),
     "GRU": (haste.GRU, gru, 1),
     "LayerNormLSTM": (haste.LayerNormLSTM, layer_norm_lstm, 2),
     "LayerNormGRU": (haste.LayerNormGRU, layer_norm_gru, 1),
     "IndRNN": (haste.IndRNN, indrnn, 1),
+    "LayerNormIndRNN": (haste.LayerNormIndRNN, layer_norm_indrnn, 1),
 }
 
 
@@ -68,8 +73,8 @@ def loop(name: str, layer: Any, x: Tensor, states: list[Tensor]) -> list[Tensor]
     mask = torch.empty(T, B, H, dtype=x.dtype)
     if layer.zoneout:
         mask = mask.bernoulli_(1 - layer.zoneout) if layer.training else mask.fill_(1 - layer.zoneout)
-    if name == "IndRNN":
-        recurrent = layer.recurrent_scale
+    if isinstance(layer, haste.IndRNN):
+        recurrent: Tensor = layer.recurrent_scale
     else:
         recurrent = dropout(layer.recurrent_kernel, layer.dropout, layer.training)
     found = []
@@ -205,7 +210,7 @@ def test_mistakes() -> None:
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_zoneout(name: str, training: bool, code_for_this_processor: None) -> None:
-    options = {"zoneout": 0.3} if name == "IndRNN" else {"zoneout": 0.3, "dropout": 0.4}
+    options = {"zoneout": 0.3} if "IndRNN" in name else {"zoneout": 0.3, "dropout": 0.4}
     compare(name, make(name, **options).train(training))
 
 
