@@ -16,6 +16,8 @@ from torch.nn import functional as F
 from rnncc.compat import cells
 
 States = Tensor | tuple[Tensor, ...]
+# Parameters beside the kernels: the shape, the last axis in multiples of H, and the initial value.
+Constants = tuple[tuple[str, tuple[int, ...], float], ...]
 NativeWeights = tuple[nn.Parameter, nn.Parameter, nn.Parameter, nn.Parameter]
 
 
@@ -32,8 +34,7 @@ class _Layer(nn.Module, ABC):
     act: ClassVar[str] = ""
     # Where each gate of the cell stands in Haste's matrices.
     gates: ClassVar[tuple[int, ...]]
-    # Parameters beside the kernels: the shape, the last axis in multiples of H, and the initial value.
-    constants: ClassVar[tuple[tuple[str, tuple[int, ...], float], ...]]
+    constants: ClassVar[Constants]
 
     kernel: nn.Parameter
     bias: nn.Parameter
@@ -275,7 +276,8 @@ class LayerNormGRU(_Gru):
 class IndRNN(_Layer):
     """haste_pytorch.IndRNN, with tanh: kernel [I, H], recurrent_scale [H], bias [H]. Call: see `_Layer`."""
 
-    cell, gates, act, constants = "IndRNN", (0,), "tanh", (("bias", (1,), 0.0),)
+    cell, gates, act = "IndRNN", (0,), "tanh"
+    constants: ClassVar[Constants] = (("bias", (1,), 0.0),)
     recurrent_scale: nn.Parameter
 
     def __init__(
