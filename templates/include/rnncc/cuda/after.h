@@ -171,10 +171,6 @@ class After {
     const int64_t blocks = dim(matrix.blocks), length = row_length(matrix), bytes = dtype_bytes(x.dtype);
     const int64_t parts = blocks == 1 ? 1 : matrix.parts, terms = blocks == 1 ? 1 : info.parts;
     const int64_t units = height / (parts * blocks), depth = length / terms;
-    if (blocks > 1 && terms == 1 && x.dtype == RNNCC_FLOAT32 && x.column == height) {
-      outer_in_float(x, y, parts, blocks, units, depth, out);
-      return;
-    }
     for (int64_t p = 0; p < parts; ++p) {
       for (int64_t q = 0; q < terms; ++q) {
         const char* a = static_cast<const char*>(x.data) + p * blocks * units * bytes;
@@ -191,34 +187,6 @@ class After {
         }
       }
     }
-  }
-
-  // The same in float32, of which cuBLAS has a thread block for a tile of the result alone, however many rows are summed (on an
-  // H200, 12 blocks of 64 x 256 over 16384 rows: 2.5 ms, this way 0.3). So SPLIT sums of every SPLIT-th row are taken at once,
-  // of all parts: blocks (sum, part, block) of the cotangents lie side by side, and the operand is repeated for every part.
-  void outer_in_float(const rnncc_tensor& x, const rnncc_tensor& y, int64_t parts, int64_t blocks, int64_t units, int64_t depth,
-                      void* out) {
-    constexpr int64_t SPLIT = 16, LEAST_ROWS = 64 * SPLIT;
-    const int64_t width = blocks * depth, all = parts * blocks, each = rows() < LEAST_ROWS ? 0 : rows() / SPLIT;
-    Tensor wide = empty({rows(), parts, width}, torch_dtype(RNNCC_FLOAT32), device());
-    RNNCC_TORCH(aoti_torch_copy_(
-        wide.get(), over(y.data, {rows(), parts, width}, {y.column, 0, 1}, RNNCC_FLOAT32, device()).get(), 0));
-    const auto multiply = [&](float* to, int64_t first, int64_t count, int64_t sums) {
-      const float* a = static_cast<const float*>(x.data) + first * x.column;
-      const float* b = static_cast<const float*>(wide.data()) + first * parts * width;
-      multiply_into(over(to, {sums * all, units, depth}, {units * depth, depth, 1}, RNNCC_FLOAT32, device()),
-                    over(a, {sums * all, units, count}, {units, 1, sums * x.column}, RNNCC_FLOAT32, device()),
-                    over(b, {sums * all, count, depth}, {depth, sums * parts * width, 1}, RNNCC_FLOAT32, device()));
-    };
-    if (!each) {
-      multiply(static_cast<float*>(out), 0, rows(), 1);
-      return;
-    }
-    const int64_t rest = rows() - SPLIT * each, sums = SPLIT + (rest > 0), size = all * units * depth;
-    Tensor made = empty({sums, size}, torch_dtype(RNNCC_FLOAT32), device());
-    multiply(static_cast<float*>(made.data()), 0, each, SPLIT);
-    if (rest) multiply(static_cast<float*>(made.data()) + SPLIT * size, SPLIT * each, rest, 1);
-    sum_into(over(out, {size}, {1}, RNNCC_FLOAT32, device()), made, {0});
   }
 
   // Several products for one matrix: each apart, then their sum.
