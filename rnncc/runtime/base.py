@@ -196,7 +196,8 @@ class RecurrentModule(nn.Module):
         states: dict[str, Tensor] = {}
         for state in (*self.spec.states, *self.spec.input_delays):
             if given is not None and state.name in given:
-                states[state.name] = given[state.name].to(dtype)
+                value = given[state.name]
+                states[state.name] = value if value.dtype == dtype else value.to(dtype)
             elif state.delay_of in states:
                 # Before the start, a state has its initial value for all time.
                 states[state.name] = states[state.delay_of]

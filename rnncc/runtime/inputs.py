@@ -22,7 +22,9 @@ def active_steps(steps: int, lengths: Tensor) -> Tensor:
 
 def under_autocast(x: Tensor) -> bool:
     """Whether autocast is on for the tensor's device. torch raises for the meta device, which has none."""
-    return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
+    # To ask for a device's type takes long.
+    kind = "cpu" if x.is_cpu else "cuda" if x.is_cuda else x.device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
 def autocast_dtype(x: Tensor, device: str) -> torch.dtype:
@@ -64,54 +66,50 @@ def read_inputs(
     if dims not in (most - 1, most):
         raise ValueError(f"{cell.name}: Expected input to be {most - 1}D or {most}D, got {dims}D instead")
     batched = dims == most
+    first, *others = cell.inputs
     if extra:
         _check_names(cell, extra)
+
+    def shaped(value: Tensor, name: str, width: int) -> Tensor:
+        if value.dim() != dims:
+            raise ValueError(f"{cell.name}: Expected {name} to be {dims}D like the input, got {value.dim()}D instead")
+        if value.shape[-1] != width:
+            if name == "input":
+                raise RuntimeError(
+                    f"input.size(-1) must be equal to input_size. Expected {width}, got {value.shape[-1]}"
+                )
+            raise RuntimeError(f"{name}.size(-1) must be {width}, got {value.shape[-1]}")
+        if not time:
+            value = value.unsqueeze(0)
+        if not batched:
+            return value.unsqueeze(1)
+        return value.transpose(0, 1) if batch_first else value
+
     if weight_dtype is not None and x.dtype != weight_dtype and not under_autocast(x):
         raise ValueError(
             f"RNN input dtype ({x.dtype}) does not match weight dtype ({weight_dtype}). "
             f"Convert input: input.to({weight_dtype}), or convert model: model.to({x.dtype})"
         )
-    inputs: dict[str, Tensor] = {}
-    for i, item in enumerate(cell.inputs):
-        width = item.width(sizes)
-        value = x if i == 0 else extra.get(item.name)
-        if value is None:
+    inputs = {first.name: shaped(x, "input", first.width(sizes))}
+    leading = inputs[first.name].shape[:2]
+    for item in others:
+        width, given = item.width(sizes), extra.get(item.name)
+        if given is None:
             raise TypeError(f"{cell.name} needs the input {item.name}=, a tensor like the first input [.., {width}]")
-        if value.dim() != dims:
-            raise ValueError(
-                f"{cell.name}: Expected {item.name} to be {dims}D like the input, got {value.dim()}D instead"
-            )
-        if value.shape[-1] != width:
-            if i == 0:
-                raise RuntimeError(
-                    f"input.size(-1) must be equal to input_size. Expected {width}, got {value.shape[-1]}"
-                )
-            raise RuntimeError(f"{item.name}.size(-1) must be {width}, got {value.shape[-1]}")
-        if not time:
-            value = value.unsqueeze(0)
-        if not batched:
-            value = value.unsqueeze(1)
-        elif batch_first:
-            value = value.transpose(0, 1)
-        inputs[item.name] = value.to(x.dtype)
-    first = next(iter(inputs.values()))
-    steps, columns = first.shape[:2]
-    for name, value in inputs.items():
-        if value is not first and value.shape[:2] != first.shape[:2]:
+        value = shaped(given, item.name, width).to(x.dtype)
+        if value.shape[:2] != leading:
             raise RuntimeError(
-                f"{name} must have the input's steps and batch {(steps, columns)}, got {tuple(value.shape[:2])}"
+                f"{item.name} must have the input's steps and batch {tuple(leading)}, got {tuple(value.shape[:2])}"
             )
+        inputs[item.name] = value
     if lengths is None and reset is None:
         return Given(inputs, None, None, batched)
-    per_column = read_lengths(lengths, steps, columns, first.device)
+    steps, columns = leading
+    per_column = read_lengths(lengths, steps, columns, x.device)
     if per_column is not None:
         inputs = {name: padded(value, per_column) for name, value in inputs.items()}
-    return Given(
-        inputs,
-        per_column,
-        read_reset(reset, steps, columns, first.device, batched=batched, batch_first=batch_first),
-        batched,
-    )
+    per_step = read_reset(reset, steps, columns, x.device, batched=batched, batch_first=batch_first)
+    return Given(inputs, per_column, per_step, batched)
 
 
 def _check_names(cell: CellSpec, extra: Mapping[str, object]) -> None:

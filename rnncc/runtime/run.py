@@ -83,13 +83,13 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
         return None, "backend='reference' was asked for"
     if kernels is None:
         reason = missing
-    elif x.device.type not in ("cpu", "meta", "cuda"):
+    elif not (x.is_cpu or x.is_cuda or x.is_meta):
         reason = f"this package has no kernels for the device {x.device.type}"
     elif x.is_cuda and not kernels.run_on(*torch.cuda.get_device_capability(x.device)):
         reason = _no_architecture(kernels, x)
     elif x.dtype not in KERNEL_DTYPES or (x.is_cuda and x.dtype == torch.float64):
         reason = f"the kernels do not take {x.dtype} on {x.device.type}"
-    elif backend in ("cpu", "cuda") and x.device.type not in (backend, "meta"):
+    elif backend is not None and x.device.type not in (backend, "meta"):
         reason = f"the input is on {x.device.type}"
     elif torch._C._are_functorch_transforms_active():
         reason = "torch.func transforms run through the reference"
