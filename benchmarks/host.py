@@ -12,24 +12,36 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Function, ratio, write
+from measure import Function, median_ms, ratio, write
 from torch import Tensor, nn
 
 import rnncc
 
-COLUMNS, UNITS = 1, 32
-# What, ours, torch.nn's, steps (None: a single step)
+COLUMNS, UNITS, WARM = 1, 32, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Ours, by the shipped cell's file and the class, and torch.nn's; `steps`: None for a single step."""
+
+    file: str
+    name: str
+    theirs: type[nn.Module]
+    steps: int | None
+
+
 CASES = (
-    ("lstm", "LSTMCell", nn.LSTMCell, None),
-    ("nn_gru", "nn_GRUCell", nn.GRUCell, None),
-    ("nn_rnn", "nn_RNNCell", nn.RNNCell, None),
-    ("lstm", "LSTM", nn.LSTM, 1),
-    ("lstm", "LSTM", nn.LSTM, 8),
-    ("nn_gru", "nn_GRU", nn.GRU, 1),
+    Case("lstm", "LSTMCell", nn.LSTMCell, None),
+    Case("nn_gru", "nn_GRUCell", nn.GRUCell, None),
+    Case("nn_rnn", "nn_RNNCell", nn.RNNCell, None),
+    Case("lstm", "LSTM", nn.LSTM, 1),
+    Case("lstm", "LSTM", nn.LSTM, 8),
+    Case("nn_gru", "nn_GRU", nn.GRU, 1),
 )
 
 
@@ -54,52 +66,35 @@ def runner(module: nn.Module, given: tuple[Any, ...], backward: bool) -> Functio
 def kept(functions: Mapping[str, Function], seconds: float, device: str) -> dict[str, list[float]]:
     """Seconds that each call of each function keeps the caller, called in turn for so many seconds a function."""
     times: dict[str, list[float]] = {name: [] for name in functions}
-    begin, warm = time.perf_counter(), 20
-    while warm or time.perf_counter() - begin < seconds * len(functions):
+    rounds, begin = 0, time.perf_counter()
+    while rounds <= WARM or time.perf_counter() - begin < seconds * len(functions):
         for name, function in functions.items():
             if device == "cuda":
                 torch.cuda.synchronize()
             start = time.perf_counter()
             function()
             times[name].append(time.perf_counter() - start)
-        if warm:
-            warm -= 1
-            times = {name: [] for name in functions}
-    return times
+        rounds += 1
+    return {name: values[WARM:] for name, values in times.items()}
 
 
-def compare(
-    cell: str, name: str, theirs: type[nn.Module], steps: int | None, device: str, seconds: float
-) -> list[dict[str, Any]]:
-    """Of one case, a row each pass."""
+def compare(case: Case, device: str, seconds: float) -> list[dict[str, Any]]:
+    """A row each pass."""
     modules = {
-        "rnncc": getattr(rnncc.load(cell), name)(UNITS, UNITS, device=device),
-        "nn": theirs(UNITS, UNITS, device=device),
+        "rnncc": getattr(rnncc.load(case.file), case.name)(UNITS, UNITS, device=device),
+        "nn": case.theirs(UNITS, UNITS, device=device),
     }
-    states = 2 if "LSTM" in name else 1
-    shape = (COLUMNS, UNITS) if steps is None else (1, COLUMNS, UNITS)
-    hx: Any = tuple(torch.zeros(shape, device=device) for _ in range(states))
-    given = (
-        torch.randn(*(() if steps is None else (steps,)), COLUMNS, UNITS, device=device),
-        hx if states > 1 else hx[0],
-    )
+    one = case.steps is None
+    x = torch.randn(*(() if one else (case.steps,)), COLUMNS, UNITS, device=device)
+    zeros = torch.zeros(*(() if one else (1,)), COLUMNS, UNITS, device=device)
+    given = (x, (zeros, zeros.clone()) if "LSTM" in case.name else zeros)
+    about = {"cell": case.file, "module": case.name, "T": case.steps, "B": COLUMNS, "H": UNITS, "device": device}
     rows = []
     for backward in (False, True):
         times = kept({key: runner(module, given, backward) for key, module in modules.items()}, seconds, device)
-        us = {
-            key: {"median": round(1e6 * sorted(t)[len(t) // 2], 1), "least": round(1e6 * min(t), 1)}
-            for key, t in times.items()
-        }
-        what = {
-            "cell": cell,
-            "module": name,
-            "T": steps,
-            "B": COLUMNS,
-            "H": UNITS,
-            "backward": backward,
-            "device": device,
-        }
-        rows.append(what | {"us": us, "times_as_long": round(ratio(times["rnncc"], times["nn"]), 2)})
+        us = {key: (round(1e3 * median_ms(t), 1), round(1e6 * min(t), 1)) for key, t in times.items()}
+        found = {"median_us": {key: t[0] for key, t in us.items()}, "least_us": {key: t[1] for key, t in us.items()}}
+        rows.append(about | {"backward": backward} | found | {"ratio": round(ratio(times["rnncc"], times["nn"]), 2)})
     return rows
 
 
@@ -116,12 +111,12 @@ def main() -> None:
     rows = []
     print(f"{'us':12}{'T':>5}{'pass':>8}{'ours':>9}{'least':>9}{'torch.nn':>10}{'least':>9}{'ratio':>8}")
     for case in CASES:
-        for row in compare(*case, arguments.device, 0.25 if arguments.quick else 1.0):
+        for row in compare(case, arguments.device, 0.25 if arguments.quick else 1.0):
             rows.append(row)
-            ours, theirs = row["us"]["rnncc"], row["us"]["nn"]
+            median, least = row["median_us"], row["least_us"]
             print(
-                f"{row['module']:12}{row['T'] or '':>5}{'fw+bw' if row['backward'] else 'fw':>8}{ours['median']:9.1f}"
-                f"{ours['least']:9.1f}{theirs['median']:10.1f}{theirs['least']:9.1f}{row['times_as_long']:8.2f}",
+                f"{row['module']:12}{row['T'] or '':>5}{'fw+bw' if row['backward'] else 'fw':>8}{median['rnncc']:9.1f}"
+                f"{least['rnncc']:9.1f}{median['nn']:10.1f}{least['nn']:9.1f}{row['ratio']:8.2f}",
                 flush=True,
             )
     if arguments.json:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,23 @@ class Kernels:
     namespace: str
     linear: Any
     forward: dict[str, Any]
-    calls: dict[str, Callable[..., Any]]
     architectures: tuple[str, ...] = ()
+    calls: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    _known: dict[int, bool] = field(default_factory=dict)
 
     def run_on(self, major: int, minor: int) -> bool:
         """Whether there are kernels for a GPU of that compute capability: its own, or an older one's of its
         generation."""
         older = {f"sm_{major}{number}" for number in range(minor + 1)}
         return not {f"sm_{major}{minor}a", *older}.isdisjoint(self.architectures)
+
+    def run_on_gpu(self, index: int) -> bool:
+        """The same of this machine's GPU of that number, which eager calls ask again and again."""
+        if torch.compiler.is_compiling():
+            return self.run_on(*torch.cuda.get_device_capability(index))
+        if index not in self._known:
+            self._known[index] = self.run_on(*torch.cuda.get_device_capability(index))
+        return self._known[index]
 
     def run(self, name: str, x: Tensor, *arguments: Any) -> Any:
         """`linear`, or a segment's forward, of `x` among others."""
@@ -65,7 +74,7 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
     calls = {segment.name: _make_segment(library, namespace, cell, segment) for cell, segment in segments}
     calls["linear"] = _make_linear(library, namespace)
     forward = {segment.name: getattr(space, f"{segment.name}_forward") for _, segment in segments}
-    return Kernels(namespace, space.linear, forward, calls, architectures)
+    return Kernels(namespace, space.linear, forward, architectures, calls)
 
 
 def op_sizes(cell: CellSpec, sizes: Sizes) -> list[int]:

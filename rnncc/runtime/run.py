@@ -85,7 +85,7 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
         reason = missing
     elif not (x.is_cpu or x.is_cuda or x.is_meta):
         reason = f"this package has no kernels for the device {x.device.type}"
-    elif x.is_cuda and not kernels.run_on(*torch.cuda.get_device_capability(x.device)):
+    elif x.is_cuda and not kernels.run_on_gpu(x.get_device()):
         reason = _no_architecture(kernels, x)
     elif x.dtype not in KERNEL_DTYPES or (x.is_cuda and x.dtype == torch.float64):
         reason = f"the kernels do not take {x.dtype} on {x.device.type}"
