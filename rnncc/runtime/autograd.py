@@ -86,8 +86,10 @@ def autograd_of_lists(
             return (None, *(gradient for group in made for gradient in group))
 
     def run(below: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        if not torch.is_grad_enabled():
+            return below(*arguments)
         tensors = [tensor for group in arguments[:lists] for tensor in group]
-        if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
+        if not any(tensor.requires_grad for tensor in tensors):
             return below(*arguments)
         call = _Call(below, arguments)
         flat = Loop.apply(call, *tensors)  # type: ignore[no-untyped-call]
