@@ -2,12 +2,16 @@
 
 torch.library.register_autograd does the same for any op, but walks through nested lists of arguments, results and
 gradients on every call; for a loop that is some 0.1 ms, as long as a small loop takes.
+
+Each is there twice. `kernel` is the dispatcher's, for whoever calls the op by its name: compiled code, autocast, tools.
+`call` is for our own eager code, which need not go through the dispatcher to come back to Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,14 +20,20 @@ from torch import Tensor
 Groups = tuple[list[Any], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An op with autograd: see the module."""
+
+    kernel: Callable[..., Any]
+    call: Callable[..., Any]
+
+
 @dataclass(slots=True)
 class _Call:
-    """What goes past autograd: the dispatcher's keys and the arguments that have no gradient; `given` and `made` are
-    the lengths of the lists of arguments and results."""
+    """What goes past autograd: the op below it, its arguments, and then the lengths of the lists of its results."""
 
-    keyset: Any
-    rest: tuple[Any, ...]
-    given: tuple[int, ...]
+    below: Callable[..., Any]
+    arguments: tuple[Any, ...]
     made: tuple[int, ...] = ()
 
 
@@ -35,14 +45,14 @@ def _regroup(flat: Sequence[Any], counts: Sequence[int]) -> Groups:
     return tuple(groups)
 
 
-def below_autograd(op: Any, keyset: Any, arguments: Sequence[Any]) -> Any:
+def below_autograd(op: Any, keyset: Any, *arguments: Any) -> Any:
     """The op's kernel under autograd, whatever that is: the CPU's, a fake one, one that traces."""
     with torch._C._AutoDispatchBelowAutograd():
         return op.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
 
 
 def unrecorded(op: Any, *arguments: Any) -> Any:
-    """A call of an op that has no derivative of its own, from a backward that records nothing."""
+    """A call of an op that autograd does not record, or that has no derivative of its own."""
     with torch._C._AutoDispatchBelowAutograd():
         return op(*arguments)
 
@@ -52,9 +62,9 @@ def autograd_of_lists(
     lists: int,
     setup: Callable[[Any, tuple[Any, ...], Groups], None],
     backward: Callable[[Any, Groups, Groups], Sequence[Sequence[Tensor | None]]],
-) -> Callable[..., Groups]:
-    """The autograd kernel of an op whose first arguments, `lists` of them, are lists of tensors and whose results are
-    lists of tensors; no other argument has a gradient.
+) -> Recorded:
+    """Of an op whose first arguments, `lists` of them, are lists of tensors and whose results are lists of tensors; no
+    other argument has a gradient.
 
     setup(ctx, arguments, results) saves; backward(ctx, gradients of results, needs) returns the gradients of the lists,
     where `needs` says which of their tensors want one.
@@ -63,11 +73,10 @@ def autograd_of_lists(
     class Loop(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, call: _Call, *tensors: Tensor) -> tuple[Tensor, ...]:
-            arguments = (*_regroup(tensors, call.given), *call.rest)
-            results = below_autograd(op, call.keyset, arguments)
+            results = call.below(*call.arguments)
             call.made = tuple(len(group) for group in results)
-            ctx.given, ctx.made = call.given, call.made
-            setup(ctx, arguments, results)
+            ctx.given, ctx.made = tuple(len(group) for group in call.arguments[:lists]), call.made
+            setup(ctx, call.arguments, results)
             return tuple(tensor for group in results for tensor in group)
 
         @staticmethod
@@ -76,35 +85,45 @@ def autograd_of_lists(
             made = backward(ctx, _regroup(gradients, ctx.made), needs)
             return (None, *(gradient for group in made for gradient in group))
 
-    def kernel(keyset: Any, *arguments: Any) -> Any:
-        groups = arguments[:lists]
-        if not torch.is_grad_enabled() or not any(t.requires_grad for group in groups for t in group):
-            return below_autograd(op, keyset, arguments)
-        call = _Call(keyset, arguments[lists:], tuple(len(group) for group in groups))
-        flat = Loop.apply(call, *(tensor for group in groups for tensor in group))  # type: ignore[no-untyped-call]
+    def run(below: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        if not torch.is_grad_enabled():
+            return below(*arguments)
+        tensors = [tensor for group in arguments[:lists] for tensor in group]
+        if not any(tensor.requires_grad for tensor in tensors):
+            return below(*arguments)
+        call = _Call(below, arguments)
+        flat = Loop.apply(call, *tensors)  # type: ignore[no-untyped-call]
         return _regroup(flat, call.made)
 
-    return kernel
+    return _recorded(op, run)
 
 
 def autograd_of_tensors(
     op: Any, setup: Callable[[Any, tuple[Any, ...]], None], backward: Callable[[Any, Tensor], Any]
-) -> Callable[..., Tensor]:
-    """The autograd kernel of an op of tensors (or None) with one result."""
+) -> Recorded:
+    """Of an op of tensors (or None) with one result."""
 
     class Product(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, keyset: Any, *tensors: Any) -> Any:
+        def forward(ctx: Any, below: Callable[..., Any], *tensors: Any) -> Any:
             setup(ctx, tensors)
-            return below_autograd(op, keyset, tensors)
+            return below(*tensors)
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
             return (None, *backward(ctx, gradient))
 
-    def kernel(keyset: Any, *tensors: Any) -> Any:
+    def run(below: Callable[..., Any], tensors: tuple[Any, ...]) -> Any:
         if not torch.is_grad_enabled() or not any(t is not None and t.requires_grad for t in tensors):
-            return below_autograd(op, keyset, tensors)
-        return Product.apply(keyset, *tensors)  # type: ignore[no-untyped-call]
+            return below(*tensors)
+        return Product.apply(below, *tensors)  # type: ignore[no-untyped-call]
 
-    return kernel
+    return _recorded(op, run)
+
+
+def _recorded(op: Any, run: Callable[[Callable[..., Any], tuple[Any, ...]], Any]) -> Recorded:
+    below = partial(unrecorded, op)
+    return Recorded(
+        lambda keyset, *arguments: run(partial(below_autograd, op, keyset), arguments),
+        lambda *arguments: run(below, arguments),
+    )

@@ -36,6 +36,11 @@ def check_flags(**flags: object) -> None:
             raise TypeError(f"{name} should be of type bool, got: {type(value).__name__}")
 
 
+def dtype_of(parameters: Mapping[str, Tensor]) -> torch.dtype | None:
+    """The parameters' dtype; None for a cell without parameters, which takes its inputs' dtype."""
+    return next((tensor.dtype for tensor in parameters.values()), None)
+
+
 class RecurrentModule(nn.Module):
     """Holds the parameters `<attribute><suffix>` of a cell, one set a suffix: `_l0`, `_l0_reverse`; "" for a cell."""
 
@@ -54,6 +59,10 @@ class RecurrentModule(nn.Module):
     recurrent_dropout: float
     constants: dict[str, float]
     dims: dict[str, int | None]
+    # One entry a layer and direction, direction-major as in torch.nn: l0, l0_reverse, l1, …; shapes by attribute.
+    _suffixes: list[str]
+    _sizes: list[dict[str, int]]
+    _shapes: list[dict[str, tuple[int, ...]]]
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> RecurrentModule:
         """A constant that shapes the program, given another value than this class was built with, and regularisation
@@ -109,6 +118,7 @@ class RecurrentModule(nn.Module):
         self.input_size, self.hidden_size, self.num_heads, self.bias = input_size, hidden_size, num_heads, bias
         self.state_dtype, self.backend = state_dtype, backend
         self.constants, self.dims = {}, {}
+        self._suffixes, self._sizes, self._shapes = [], [], []
         for constant in cell.constants:
             value = keywords.pop(constant.name, constant.value)
             if not constant.shaping:
@@ -133,28 +143,37 @@ class RecurrentModule(nn.Module):
     def _sizes_for(self, input_size: int) -> dict[str, int]:
         return resolve_sizes(self.spec, input_size, self.hidden_size, self.num_heads, self.dims)
 
-    def _make_parameters(self, sizes: Sizes, suffix: str, factory: Mapping[str, Any]) -> None:
+    def _make_parameters(self, sizes: dict[str, int], suffix: str, factory: Mapping[str, Any]) -> None:
+        """Those of one more layer and direction."""
         for parameter in ordered(self.spec, bias=self.bias):
             tensor = nn.Parameter(torch.empty(shape_of(parameter, sizes), **factory))
             self.register_parameter(parameter.attribute + suffix, tensor)
+        self._suffixes.append(suffix)
+        self._sizes.append(sizes)
+        self._shapes.append({parameter.attribute: shape_of(parameter, sizes) for parameter in self.spec.parameters})
 
-    def _initialise(self, sizes: Sizes, suffix: str) -> None:
-        for parameter in ordered(self.spec, bias=self.bias):
-            initialise(parameter, getattr(self, parameter.attribute + suffix), sizes)
+    def reset_parameters(self) -> None:
+        """Give every parameter a new initial value."""
+        for sizes, suffix in zip(self._sizes, self._suffixes, strict=True):
+            for parameter in ordered(self.spec, bias=self.bias):
+                initialise(parameter, getattr(self, parameter.attribute + suffix), sizes)
 
-    def _parameters_of(self, sizes: Sizes, suffix: str, like: Tensor) -> dict[str, Tensor]:
+    def _parameters_of(self, place: int, like: Tensor) -> dict[str, Tensor]:
         """The cell's parameters by attribute. Biases that bias=False removed are zeros."""
         found: dict[str, Tensor] = {}
+        suffix, shapes = self._suffixes[place], self._shapes[place]
         for parameter in self.spec.parameters:
+            attribute = parameter.attribute
             if parameter.is_bias and not self.bias:
-                found[parameter.attribute] = like.new_zeros(shape_of(parameter, sizes))
+                found[attribute] = like.new_zeros(shapes[attribute])
                 continue
-            name = parameter.attribute + suffix
-            tensor = getattr(self, name)
+            tensor = getattr(self, attribute + suffix)
             # Kernels could not tell: a transposed matrix has as many elements as the right one.
-            if tuple(tensor.shape) != (wanted := shape_of(parameter, sizes)):
-                raise RuntimeError(f"{self.spec.name}: {name} must be {list(wanted)}, got {list(tensor.shape)}")
-            found[parameter.attribute] = tensor
+            if tensor.shape != (wanted := shapes[attribute]):
+                raise RuntimeError(
+                    f"{self.spec.name}: {attribute + suffix} must be {list(wanted)}, got {list(tensor.shape)}"
+                )
+            found[attribute] = tensor
         return found
 
     def _initial_states(
@@ -164,8 +183,10 @@ class RecurrentModule(nn.Module):
         parameters: Mapping[str, Tensor],
         x: Tensor,
         columns: int,
+        made: dict[tuple[int, float], Tensor],
     ) -> dict[str, Tensor]:
-        """Every state's value before the first step, [B, width], delay states' too."""
+        """Every state's value before the first step, [B, width], delay states' too. `made`: constants by width and
+        value, one for all states, layers and directions of a call."""
         dtype = self.state_dtype or x.dtype
         if (dtype == torch.float64) != (x.dtype == torch.float64):
             raise TypeError(
@@ -173,26 +194,26 @@ class RecurrentModule(nn.Module):
                 f"{'float64' if x.dtype == torch.float64 else 'float32'}"
             )
         states: dict[str, Tensor] = {}
-        for state in self.spec.states:
+        for state in (*self.spec.states, *self.spec.input_delays):
             if given is not None and state.name in given:
-                states[state.name] = given[state.name].to(dtype)
-            elif state.delay_of is not None:
+                value = given[state.name]
+                states[state.name] = value if value.dtype == dtype else value.to(dtype)
+            elif state.delay_of in states:
                 # Before the start, a state has its initial value for all time.
                 states[state.name] = states[state.delay_of]
             elif state.initial is None:
                 start = parameters[f"{state.name}0"]
                 states[state.name] = start.to(dtype).expand(columns, state.width(sizes))
             else:
-                states[state.name] = x.new_full((columns, state.width(sizes)), state.initial, dtype=dtype)
-        for state in self.spec.input_delays:
-            if given is not None and state.name in given:
-                states[state.name] = given[state.name].to(dtype)
-            else:
-                states[state.name] = x.new_zeros((columns, state.width(sizes)), dtype=dtype)
+                key = (state.width(sizes), state.initial)
+                if key not in made:
+                    made[key] = x.new_full((columns, key[0]), state.initial, dtype=dtype)
+                states[state.name] = made[key]
         return states
 
-    def _gate_parameters(self, sizes: Sizes, suffix: str, *, grad: bool) -> dict[str, Tensor]:
+    def _gate_parameters(self, place: int, *, grad: bool) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
+        sizes, suffix = self._sizes[place], self._suffixes[place]
         for parameter in ordered(self.spec, bias=self.bias):
             tensor = getattr(self, parameter.attribute + suffix)
             if grad:
@@ -212,10 +233,6 @@ class RecurrentModule(nn.Module):
     def _choose(self, x: Tensor) -> tuple[Kernels | None, str]:
         kernels, missing = package.kernels()
         return choose_kernels(kernels, x, self.backend, missing)
-
-    def _weight_dtype(self) -> torch.dtype | None:
-        """The parameters' dtype; None for a cell without parameters, which takes its inputs' dtype."""
-        return next((tensor.dtype for tensor in self.parameters()), None)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A class that the user derived stands in a module of the user's, and pickles by its name there.

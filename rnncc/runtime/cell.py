@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import RecurrentModule, document_delays
+from .base import RecurrentModule, document_delays, dtype_of
 from .inputs import StatesLike, read_inputs, read_states
 from .regularisation import Zoneout, draw_masks
 from .run import Direction, run_directions
@@ -65,50 +65,42 @@ class RecurrentCell(RecurrentModule):
             input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, zoneout, 0.0,
             constants_and_dims,
         )  # fmt: skip
-        self._sizes = self._sizes_for(input_size)
-        self._make_parameters(self._sizes, "", {"device": device, "dtype": dtype})
+        self._make_parameters(self._sizes_for(input_size), "", {"device": device, "dtype": dtype})
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Give every parameter a new initial value."""
-        self._initialise(self._sizes, "")
 
     def forward(self, input: Tensor, hx: StatesLike = None, **extra: Tensor) -> Any:
         """The new state, or a tuple of them; before them the output where it is not the first state."""
-        cell = self.spec
+        cell, (sizes,) = self.spec, self._sizes
+        parameters = self._parameters_of(0, input)
         given = read_inputs(
-            cell, self._sizes, input, extra, None, None,
-            batch_first=False, weight_dtype=self._weight_dtype(), time=False,
+            cell, sizes, input, extra, None, None,
+            batch_first=False, weight_dtype=dtype_of(parameters), time=False,
         )  # fmt: skip
         x = next(iter(given.inputs.values()))
-        layered: StatesLike = None
-        if hx is not None:
-            layered = [state.unsqueeze(0) for state in ((hx,) if isinstance(hx, Tensor) else hx)]
+        columns = x.shape[1]
         states = read_states(
-            cell, [self._sizes], layered, x.shape[1], batched=given.batched, return_delays=True
+            cell, self._sizes, hx, columns, batched=given.batched, return_delays=True, single=True
         )  # fmt: skip
-        parameters = self._parameters_of(self._sizes, "", x)
-        here = {name: state[0] for name, state in states.items()} if states is not None else None
-        initial = self._initial_states(here, self._sizes, parameters, x, x.shape[1])
+        initial = self._initial_states(states[0] if states else None, sizes, parameters, x, columns, {})
+        masks = draw_masks(cell, sizes, x, columns, self.zoneout, 0.0, training=self.training)
         kernels, _ = self._choose(x)
-        masks = draw_masks(cell, self._sizes, x, x.shape[1], self.zoneout, 0.0, training=self.training)
         (result,) = run_directions(
-            cell, kernels, given.inputs, [Direction(parameters, initial, masks=masks)], self.constants, self._sizes,
+            cell, kernels, given.inputs, [Direction(parameters, initial, masks=masks)], self.constants, sizes,
             recurrent_gradient_clip=self.recurrent_gradient_clip,
         )  # fmt: skip
-
-        def shaped(value: Tensor) -> Tensor:
-            return value if given.batched else value.squeeze(0)
-
-        new: Sequence[Tensor] = tuple(shaped(result.finals[state.name]) for state in cell.carried(True))
+        carried, finals = cell.carried(True), result.finals
+        new: Sequence[Tensor] = tuple(finals[state.name] for state in carried)
+        if not given.batched:
+            new = tuple(value.squeeze(0) for value in new)
         states_now = new[0] if len(new) == 1 else new
-        if cell.output == cell.visible_states()[0].name:
+        if cell.output == carried[0].name:
             return states_now
-        return shaped(result.output[0]), states_now
+        output = result.output[0]
+        return output if given.batched else output.squeeze(0), states_now
 
     def gate_parameters(self, *, grad: bool = False) -> dict[str, Tensor]:
         """Views of the parameters by their names in the language, as the layer's `gate_parameters`."""
-        return self._gate_parameters(self._sizes, "", grad=grad)
+        return self._gate_parameters(0, grad=grad)
 
     def extra_repr(self) -> str:
         """The arguments that are not their defaults."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .spec import CellSpec, Sizes, StateSpec
+from .spec import CellSpec, Sizes
 
 StatesLike = Tensor | Sequence[Tensor] | None
 # [T, B], or [T] where the input is unbatched; not 0 (True) where a column starts anew.
@@ -22,7 +22,9 @@ def active_steps(steps: int, lengths: Tensor) -> Tensor:
 
 def under_autocast(x: Tensor) -> bool:
     """Whether autocast is on for the tensor's device. torch raises for the meta device, which has none."""
-    return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
+    # To ask for a device's type takes long.
+    kind = "cpu" if x.is_cpu else "cuda" if x.is_cuda else x.device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
 def autocast_dtype(x: Tensor, device: str) -> torch.dtype:
@@ -60,63 +62,61 @@ def read_inputs(
     Raises ValueError and RuntimeError as torch.nn.LSTM does, TypeError for missing or unknown inputs.
     """
     most = 3 if time else 2
-    if x.dim() not in (most - 1, most):
-        raise ValueError(f"{cell.name}: Expected input to be {most - 1}D or {most}D, got {x.dim()}D instead")
-    batched = x.dim() == most
-    names = [item.name for item in cell.inputs[1:]]
-    for name in extra:
-        if name not in names:
-            raise TypeError(f"{cell.name} has no input {name!r}" + (f"; it has {', '.join(names)}" if names else ""))
+    dims = x.dim()
+    if dims not in (most - 1, most):
+        raise ValueError(f"{cell.name}: Expected input to be {most - 1}D or {most}D, got {dims}D instead")
+    batched = dims == most
+    first, *others = cell.inputs
+    if extra:
+        _check_names(cell, extra)
 
     def shaped(value: Tensor, name: str, width: int) -> Tensor:
-        if value.dim() != x.dim():
-            raise ValueError(
-                f"{cell.name}: Expected {name} to be {x.dim()}D like the input, got {value.dim()}D instead"
-            )
-        if value.size(-1) != width:
+        if value.dim() != dims:
+            raise ValueError(f"{cell.name}: Expected {name} to be {dims}D like the input, got {value.dim()}D instead")
+        if value.shape[-1] != width:
             if name == "input":
                 raise RuntimeError(
-                    f"input.size(-1) must be equal to input_size. Expected {width}, got {value.size(-1)}"
+                    f"input.size(-1) must be equal to input_size. Expected {width}, got {value.shape[-1]}"
                 )
-            raise RuntimeError(f"{name}.size(-1) must be {width}, got {value.size(-1)}")
+            raise RuntimeError(f"{name}.size(-1) must be {width}, got {value.shape[-1]}")
         if not time:
             value = value.unsqueeze(0)
         if not batched:
             return value.unsqueeze(1)
         return value.transpose(0, 1) if batch_first else value
 
-    if weight_dtype is not None and not under_autocast(x) and x.dtype != weight_dtype:
+    if weight_dtype is not None and x.dtype != weight_dtype and not under_autocast(x):
         raise ValueError(
             f"RNN input dtype ({x.dtype}) does not match weight dtype ({weight_dtype}). "
             f"Convert input: input.to({weight_dtype}), or convert model: model.to({x.dtype})"
         )
-    inputs = {}
-    for i, item in enumerate(cell.inputs):
-        if i == 0:
-            inputs[item.name] = shaped(x, "input", item.width(sizes))
-            continue
-        value = extra.get(item.name)
-        if value is None:
-            raise TypeError(
-                f"{cell.name} needs the input {item.name}=, a tensor like the first input [.., {item.width(sizes)}]"
-            )
-        inputs[item.name] = shaped(value, item.name, item.width(sizes)).to(x.dtype)
-    first = next(iter(inputs.values()))
-    for name, value in inputs.items():
-        if value.shape[:2] != first.shape[:2]:
+    inputs = {first.name: shaped(x, "input", first.width(sizes))}
+    leading = inputs[first.name].shape[:2]
+    for item in others:
+        width, given = item.width(sizes), extra.get(item.name)
+        if given is None:
+            raise TypeError(f"{cell.name} needs the input {item.name}=, a tensor like the first input [.., {width}]")
+        value = shaped(given, item.name, width).to(x.dtype)
+        if value.shape[:2] != leading:
             raise RuntimeError(
-                f"{name} must have the input's steps and batch {tuple(first.shape[:2])}, got {tuple(value.shape[:2])}"
+                f"{item.name} must have the input's steps and batch {tuple(leading)}, got {tuple(value.shape[:2])}"
             )
-    steps, columns = first.shape[:2]
-    per_column = read_lengths(lengths, steps, columns, first.device)
+        inputs[item.name] = value
+    if lengths is None and reset is None:
+        return Given(inputs, None, None, batched)
+    steps, columns = leading
+    per_column = read_lengths(lengths, steps, columns, x.device)
     if per_column is not None:
         inputs = {name: padded(value, per_column) for name, value in inputs.items()}
-    return Given(
-        inputs,
-        per_column,
-        read_reset(reset, steps, columns, first.device, batched=batched, batch_first=batch_first),
-        batched,
-    )
+    per_step = read_reset(reset, steps, columns, x.device, batched=batched, batch_first=batch_first)
+    return Given(inputs, per_column, per_step, batched)
+
+
+def _check_names(cell: CellSpec, extra: Mapping[str, object]) -> None:
+    names = [item.name for item in cell.inputs[1:]]
+    for name in extra:
+        if name not in names:
+            raise TypeError(f"{cell.name} has no input {name!r}" + (f"; it has {', '.join(names)}" if names else ""))
 
 
 def padded(value: Tensor, lengths: Tensor) -> Tensor:
@@ -173,9 +173,17 @@ def read_reset(
 
 
 def read_states(
-    cell: CellSpec, sizes: Sequence[Sizes], hx: StatesLike, columns: int, *, batched: bool, return_delays: bool
-) -> dict[str, Tensor] | None:
-    """hx by state, each [num_layers * directions, B, width]; None where it was not given.
+    cell: CellSpec,
+    sizes: Sequence[Sizes],
+    hx: StatesLike,
+    columns: int,
+    *,
+    batched: bool,
+    return_delays: bool,
+    single: bool = False,
+) -> list[dict[str, Tensor]] | None:
+    """hx by layer and direction, and by state, each [B, width]; None where it was not given. It is
+    [num_layers * directions, B, width], or where `single` [B, width].
 
     Raises TypeError for a wrong number of states, RuntimeError for a wrong shape.
     """
@@ -186,23 +194,20 @@ def read_states(
     if len(given) != len(wanted) or not all(isinstance(state, Tensor) for state in given):
         names = ", ".join(cell.phrase(state) for state in wanted)
         raise TypeError(f"{cell.name}: hx must be {len(wanted)} tensor(s), for {names}; got {len(given)}")
-    return {
-        state.name: _state(state, i, len(wanted), tensor, sizes, columns, batched=batched)
-        for i, (state, tensor) in enumerate(zip(wanted, given, strict=True))
-    }
-
-
-def _state(
-    state: StateSpec, index: int, count: int, tensor: Tensor, sizes: Sequence[Sizes], columns: int, *, batched: bool
-) -> Tensor:
-    wanted = 3 if batched else 2
-    if tensor.dim() != wanted:
-        kind = "batched 3-D" if batched else "unbatched 2-D"
-        raise RuntimeError(f"For {kind} input, hx should also be {wanted}-D but got {tensor.dim()}-D tensor")
-    if not batched:
-        tensor = tensor.unsqueeze(1)
-    expected = (len(sizes), columns, state.width(sizes[0]))
-    if tuple(tensor.shape) != expected:
-        what = "hidden" if count == 1 else f"hidden[{index}]"
-        raise RuntimeError(f"Expected {what} size {expected}, got {list(tensor.shape)}")
-    return tensor
+    found: list[dict[str, Tensor]] = [{} for _ in sizes]
+    dims = 1 + batched + (not single)
+    for i, (state, tensor) in enumerate(zip(wanted, given, strict=True)):
+        if tensor.dim() != dims:
+            kind = f"{'batched' if batched else 'unbatched'} {2 + batched - single}-D"
+            raise RuntimeError(f"For {kind} input, hx should also be {dims}-D but got {tensor.dim()}-D tensor")
+        if not batched:
+            tensor = tensor.unsqueeze(-2)
+        expected = (columns, state.width(sizes[0])) if single else (len(sizes), columns, state.width(sizes[0]))
+        if tensor.shape != expected:
+            what = "hidden" if len(wanted) == 1 else f"hidden[{i}]"
+            raise RuntimeError(f"Expected {what} size {expected}, got {list(tensor.shape)}")
+        # Where there is one, a view whose gradient is a view as well.
+        each = (tensor,) if single else (tensor.squeeze(0),) if len(sizes) == 1 else tensor.unbind()
+        for own, value in zip(found, each, strict=True):
+            own[state.name] = value
+    return found

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from . import fused, torch_names
-from .base import RecurrentModule, check_flags, document_delays
+from .base import RecurrentModule, check_flags, document_delays, dtype_of
 from .inputs import Reset, StatesLike, autocast_dtype, read_inputs, read_states
 from .ops import kept_bytes
 from .packing import read_packed
@@ -113,15 +113,10 @@ class RecurrentLayer(RecurrentModule):
         self.num_layers, self.batch_first, self.dropout = num_layers, batch_first, float(dropout)
         self.bidirectional, self.proj_size = bidirectional, proj_size
         directions = 2 if bidirectional else 1
-        # One entry a layer and direction, direction-major as in torch.nn: l0, l0_reverse, l1, …
-        self._suffixes: list[str] = []
-        self._sizes: list[dict[str, int]] = []
         width = input_size
         for layer in range(num_layers):
             sizes = self._sizes_for(width)
             for suffix in (f"_l{layer}", f"_l{layer}_reverse")[:directions]:
-                self._suffixes.append(suffix)
-                self._sizes.append(sizes)
                 self._make_parameters(sizes, suffix, {"device": device, "dtype": dtype})
             width = self.spec.output_width(sizes) * directions
         carried: dict[str, StateSpec | InputSpec] = {
@@ -145,11 +140,6 @@ class RecurrentLayer(RecurrentModule):
             raise ValueError("proj_size has to be smaller than hidden_size")
         self.dims["P"] = proj_size
 
-    def reset_parameters(self) -> None:
-        """Give every parameter a new initial value."""
-        for sizes, suffix in zip(self._sizes, self._suffixes, strict=True):
-            self._initialise(sizes, suffix)
-
     def forward(
         self,
         input: Tensor | PackedSequence,
@@ -168,9 +158,10 @@ class RecurrentLayer(RecurrentModule):
             packed, input, extra, reset = read_packed(cell, input, extra, lengths, reset, offsets, max_length)
         elif max_length is not None:
             raise ValueError("max_length goes with offsets")
+        parameters = [self._parameters_of(place, input) for place in range(len(self._sizes))]
         given = read_inputs(
             cell, self._sizes[0], input, extra, lengths, reset,
-            batch_first=self.batch_first and packed is None, weight_dtype=self._weight_dtype(),
+            batch_first=self.batch_first and packed is None, weight_dtype=dtype_of(parameters[0]),
         )  # fmt: skip
         x = next(iter(given.inputs.values()))
         columns = x.shape[1] if packed is None else packed.columns
@@ -178,24 +169,25 @@ class RecurrentLayer(RecurrentModule):
             cell, self._sizes, hx, columns, batched=given.batched, return_delays=self.return_delays
         )  # fmt: skip
         if packed is not None and states is not None:
-            states = {name: packed.sort(state) for name, state in states.items()}
+            states = [{name: packed.sort(state) for name, state in own.items()} for own in states]
         kernels, _ = self._choose(x)
         directions = 2 if self.bidirectional else 1
-        finals: dict[str, list[Tensor]] = {state.name: [] for state in (*cell.states, *cell.input_delays)}
+        finals: dict[str, list[Tensor]] = {state.name: [] for state in cell.carried(True)}
+        constant: dict[tuple[int, float], Tensor] = {}
         layer_input = x
         for layer in range(self.num_layers):
             first = layer * directions
             sizes = self._sizes[first]
             both = []
             for place in range(first, first + directions):
-                parameters = self._parameters_of(sizes, self._suffixes[place], x)
-                here = {name: state[place] for name, state in states.items()} if states is not None else None
-                initial = self._initial_states(here, sizes, parameters, x, columns)
+                initial = self._initial_states(
+                    None if states is None else states[place], sizes, parameters[place], x, columns, constant
+                )
                 masks = draw_masks(
                     cell, sizes, x, columns, self.zoneout, self.recurrent_dropout, training=self.training,
                     packing=packed.packing if packed is not None else None,
                 )  # fmt: skip
-                both.append(Direction(parameters, initial, place > first, masks))
+                both.append(Direction(parameters[place], initial, place > first, masks))
             inputs = {**given.inputs, cell.inputs[0].name: layer_input}
             results = run_directions(
                 cell, kernels, inputs, both, self.constants, sizes,
@@ -219,8 +211,13 @@ class RecurrentLayer(RecurrentModule):
                 return value.squeeze(1)
             return value.transpose(0, 1) if self.batch_first else value
 
-        carried = cell.carried(self.return_delays)
-        stacked = tuple(self._stack(finals[state.name], batched=given.batched) for state in carried)
+        stacked: tuple[Tensor, ...] = ()
+        for state in cell.carried(self.return_delays):
+            values = finals[state.name]
+            # A loop's op gives states of their own, eager code perhaps views of something else.
+            own = len(values) == 1 and kernels is not None and state not in cell.input_delays
+            value = values[0].unsqueeze(0) if own else torch.stack(values)
+            stacked += (value if given.batched else value.squeeze(1),)
         if packed is not None:
             stacked = tuple(packed.unsort(state) for state in stacked)
         last = stacked[0] if len(stacked) == 1 else stacked
@@ -231,10 +228,6 @@ class RecurrentLayer(RecurrentModule):
         }
         return give(layer_input), last, sequences
 
-    def _stack(self, finals: list[Tensor], *, batched: bool) -> Tensor:
-        state = torch.stack(finals)
-        return state if batched else state.squeeze(1)
-
     def gate_parameters(self, layer: int = 0, *, reverse: bool = False, grad: bool = False) -> dict[str, Tensor]:
         """Views of one layer's parameters by their names in the language: matrices [out, in], block-diagonal ones
         [N, out, in], vectors [width], scalars [1]. With `grad`, the same views of the gradients, None where absent.
@@ -242,7 +235,7 @@ class RecurrentLayer(RecurrentModule):
         if not 0 <= layer < self.num_layers or (reverse and not self.bidirectional):
             raise ValueError(f"there is no layer {layer}{' in the reverse direction' if reverse else ''}")
         place = layer * (2 if self.bidirectional else 1) + int(reverse)
-        return self._gate_parameters(self._sizes[place], self._suffixes[place], grad=grad)
+        return self._gate_parameters(place, grad=grad)
 
     def explain(self, batch_size: int | None = None) -> str:
         """Which path runs for inputs of the parameters' dtype (or autocast's, where it is on) and device, and why; the

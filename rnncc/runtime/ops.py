@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .autograd import autograd_of_lists, autograd_of_tensors, unrecorded
 from .fork import release_threads
-from .inputs import autocast_dtype
+from .inputs import autocast_dtype, under_autocast
 from .loop import run_loops, shares
 from .packing import Packing
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
@@ -25,13 +25,15 @@ _LIBRARIES: list[torch.library.Library] = []
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The ops of a package: `linear`, and each segment's forward by the segment's name. `architectures`: of the GPUs
-    that it has kernels for, as `sm_90a`."""
+    """The ops of a package: `linear`, and each segment's forward by the segment's name; by the same names their `calls`
+    (autograd.py). `architectures`: of the GPUs that it has kernels for, as `sm_90a`."""
 
     namespace: str
     linear: Any
     forward: dict[str, Any]
     architectures: tuple[str, ...] = ()
+    calls: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    _known: dict[int, bool] = field(default_factory=dict)
 
     def run_on(self, major: int, minor: int) -> bool:
         """Whether there are kernels for a GPU of that compute capability: its own, or an older one's of its
@@ -39,11 +41,26 @@ class Kernels:
         older = {f"sm_{major}{number}" for number in range(minor + 1)}
         return not {f"sm_{major}{minor}a", *older}.isdisjoint(self.architectures)
 
+    def run_on_gpu(self, index: int) -> bool:
+        """The same of this machine's GPU of that number, which eager calls ask again and again."""
+        if torch.compiler.is_compiling():
+            return self.run_on(*torch.cuda.get_device_capability(index))
+        if index not in self._known:
+            self._known[index] = self.run_on(*torch.cuda.get_device_capability(index))
+        return self._known[index]
+
+    def run(self, name: str, x: Tensor, *arguments: Any) -> Any:
+        """`linear`, or a segment's forward, of `x` among others."""
+        if not torch.compiler.is_compiling() and not under_autocast(x):
+            return self.calls[name](*arguments)
+        return (self.linear if name == "linear" else self.forward[name])(*arguments)
+
 
 def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architectures: tuple[str, ...] = ()) -> Kernels:
     """Open the library and register its ops as `namespace`, once a process. Raises RuntimeError, OSError."""
     segments = [(cell, segment) for cell in cells for segment in cell.segments]
     space = getattr(torch.ops, namespace)
+    library = None
     if not hasattr(space, "linear"):
         # The schemas stand in templates/include/rnncc/schema.h.
         register = ctypes.CDLL(str(path)).rnncc_register
@@ -53,12 +70,11 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
             raise RuntimeError(f"torch refused an op: {problem.decode()}")
         library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
         _LIBRARIES.append(library)
-        for cell, segment in segments:
-            _register_segment(library, namespace, cell, segment)
-        _register_linear(library, namespace)
         os.register_at_fork(before=release_threads)
+    calls = {segment.name: _make_segment(library, namespace, cell, segment) for cell, segment in segments}
+    calls["linear"] = _make_linear(library, namespace)
     forward = {segment.name: getattr(space, f"{segment.name}_forward") for _, segment in segments}
-    return Kernels(namespace, space.linear, forward, architectures)
+    return Kernels(namespace, space.linear, forward, architectures, calls)
 
 
 def op_sizes(cell: CellSpec, sizes: Sizes) -> list[int]:
@@ -71,7 +87,10 @@ def _named(cell: CellSpec, sizes: Sequence[int], num_heads: int) -> dict[str, in
     return dict(zip(names, sizes, strict=True)) | {"num_heads": num_heads}
 
 
-def _register_segment(library: torch.library.Library, namespace: str, cell: CellSpec, segment: SegmentSpec) -> None:
+def _make_segment(
+    library: torch.library.Library | None, namespace: str, cell: CellSpec, segment: SegmentSpec
+) -> Callable[..., Any]:
+    """The forward of a segment, as eager code calls it; registered with a library that is new."""
     forward_name = f"{namespace}::{segment.name}_forward"
     backward_name = f"{namespace}::{segment.name}_backward"
     forward_op = getattr(getattr(torch.ops, namespace), f"{segment.name}_forward").default
@@ -167,11 +186,14 @@ def _register_segment(library: torch.library.Library, namespace: str, cell: Cell
         with torch.autocast(device, enabled=False):
             return forward_op(*cast, *rest)
 
-    torch.library.register_fake(forward_name, fake_forward, lib=library)
-    torch.library.register_fake(backward_name, fake_backward, lib=library)
-    _implement(library, f"{segment.name}_forward", autograd_of_lists(forward_op, 3, setup, backward), "Autograd")
-    torch.library.register_autograd(backward_name, refuse, lib=library)
-    _implement(library, f"{segment.name}_forward", autocast, "AutocastCPU", "AutocastCUDA")
+    recorded = autograd_of_lists(forward_op, 3, setup, backward)
+    if library is not None:
+        torch.library.register_fake(forward_name, fake_forward, lib=library)
+        torch.library.register_fake(backward_name, fake_backward, lib=library)
+        _implement(library, f"{segment.name}_forward", recorded.kernel, "Autograd")
+        torch.library.register_autograd(backward_name, refuse, lib=library)
+        _implement(library, f"{segment.name}_forward", autocast, "AutocastCPU", "AutocastCUDA")
+    return recorded.call
 
 
 def _saved_dtypes(loop: LoopSpec, first: Tensor) -> list[torch.dtype]:
@@ -266,7 +288,8 @@ def _differentiable(
     return tuple([next(fresh) if wants else None for wants in need] for need in needs)
 
 
-def _register_linear(library: torch.library.Library, namespace: str) -> None:
+def _make_linear(library: torch.library.Library | None, namespace: str) -> Callable[..., Any]:
+    """As `_make_segment`."""
     forward_op = getattr(torch.ops, namespace).linear.default
     backward_op = getattr(torch.ops, namespace).linear_backward.default
 
@@ -309,8 +332,11 @@ def _register_linear(library: torch.library.Library, namespace: str) -> None:
         with torch.autocast(device, enabled=False):
             return forward_op(*cast)
 
-    torch.library.register_fake(f"{namespace}::linear", fake_linear, lib=library)
-    torch.library.register_fake(f"{namespace}::linear_backward", fake_backward, lib=library)
-    _implement(library, "linear", autograd_of_tensors(forward_op, setup, backward), "Autograd")
-    torch.library.register_autograd(f"{namespace}::linear_backward", refuse, lib=library)
-    _implement(library, "linear", autocast, "AutocastCPU", "AutocastCUDA")
+    recorded = autograd_of_tensors(forward_op, setup, backward)
+    if library is not None:
+        torch.library.register_fake(f"{namespace}::linear", fake_linear, lib=library)
+        torch.library.register_fake(f"{namespace}::linear_backward", fake_backward, lib=library)
+        _implement(library, "linear", recorded.kernel, "Autograd")
+        torch.library.register_autograd(f"{namespace}::linear_backward", refuse, lib=library)
+        _implement(library, "linear", autocast, "AutocastCPU", "AutocastCUDA")
+    return recorded.call

@@ -134,8 +134,8 @@ class Packed:
         return value.data.index_select(0, rows.clamp(max=value.data.shape[0] - 1))
 
     def sort(self, states: Tensor) -> Tensor:
-        """hx [layers, B, width] in our order."""
-        return states if self.order is None else states.index_select(1, self.order)
+        """Initial states [B, width] in our order."""
+        return states if self.order is None else states.index_select(0, self.order)
 
     def unsort(self, states: Tensor) -> Tensor:
         """Final states in the caller's order."""

@@ -12,7 +12,7 @@ from torch.nn.functional import dropout
 from . import fused
 from .functional import in_forward_mode
 from .inputs import active_steps
-from .loop import run_loops, shares
+from .loop import run_loops
 from .ops import Kernels, op_sizes
 from .packing import Packing
 from .rows import concat, widen
@@ -41,7 +41,7 @@ class Tools:
         if self.kernels is None or x.is_cuda:
             # On a GPU torch's own product is as good as any.
             return torch.nn.functional.linear(x, weight, bias)
-        result: Tensor = self.kernels.linear(x, weight, bias)
+        result: Tensor = self.kernels.run("linear", x, x, weight, bias)
         return result
 
     def delay(self, name: str, value: Tensor) -> Tensor:
@@ -83,13 +83,13 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
         return None, "backend='reference' was asked for"
     if kernels is None:
         reason = missing
-    elif x.device.type not in ("cpu", "meta", "cuda"):
+    elif not (x.is_cpu or x.is_cuda or x.is_meta):
         reason = f"this package has no kernels for the device {x.device.type}"
-    elif x.is_cuda and not kernels.run_on(*torch.cuda.get_device_capability(x.device)):
+    elif x.is_cuda and not kernels.run_on_gpu(x.get_device()):
         reason = _no_architecture(kernels, x)
     elif x.dtype not in KERNEL_DTYPES or (x.is_cuda and x.dtype == torch.float64):
         reason = f"the kernels do not take {x.dtype} on {x.device.type}"
-    elif backend in ("cpu", "cuda") and x.device.type not in (backend, "meta"):
+    elif backend is not None and x.device.type not in (backend, "meta"):
         reason = f"the input is on {x.device.type}"
     elif torch._C._are_functorch_transforms_active():
         reason = "torch.func transforms run through the reference"
@@ -167,6 +167,7 @@ def run_directions(
     # A GPU's kernels run packed rows padded (`run_segment`).
     pads = packing is not None and kernels is not None and first.is_cuda
     masked = lengths is not None or reset is not None or pads
+    reverse = [own.reverse for own in directions]
     all_finals: list[dict[str, Tensor]] = [{} for _ in directions]
     all_values: list[dict[str, Tensor]] = [{**inputs, **own.masks} for own in directions]
     all_tools = [
@@ -182,29 +183,32 @@ def run_directions(
         initial: list[Tensor] = []
         for own, values, tools in zip(directions, all_values, all_tools, strict=True):
             streams += segment.batched(values, own.parameters, constants, sizes, tools)
-            given = [own.parameters[w.attribute] if w.attribute else values[w.name] for w in loop.weights]
-            weights += [w if w.dim() < 2 else dropout(w, weight_dropout) for w in given]
+            weights += [own.parameters[w.attribute] if w.attribute else values[w.name] for w in loop.weights]
             initial += [own.states[state.name] for state in segment.states]
+        if weight_dropout:
+            weights = [w if w.dim() < 2 else dropout(w, weight_dropout) for w in weights]
         numbers = segment.numbers(constants, recurrent_gradient_clip)
         wanted = segment.wanted(sequences_of)
-        reverse = [own.reverse for own in directions]
         sequences, last = run_segment(
             cell, segment, kernels, streams, weights, initial, lengths, reset, numbers, sizes, reverse, wanted,
             recompute, packing,
         )  # fmt: skip
-        for values, made in zip(all_values, shares(sequences, len(directions)), strict=True):
-            values |= {segment.sequences[i].name: sequence for i, sequence in zip(wanted, made, strict=True)}
-        for finals, made in zip(all_finals, shares(last, len(directions)), strict=True):
-            finals |= {state.name: final for state, final in zip(segment.states, made, strict=True)}
+        made, ended = iter(sequences), iter(last)
+        for values, finals in zip(all_values, all_finals, strict=True):
+            for i in wanted:
+                values[segment.sequences[i].name] = next(made)
+            for state in segment.states:
+                finals[state.name] = next(ended)
     active = None if lengths is None else active_steps(first.shape[0], lengths).unsqueeze(-1)
+    shape = (first.shape[0], first.shape[1], cell.output_width(sizes))
     results = []
     for own, values, tools in zip(directions, all_values, all_tools, strict=True):
         cell.epilogue(values, own.parameters, constants, sizes, tools)
         asked = {name: values[name] for name in (cell.output, *sequences_of)}
         if active is not None:
             asked = {name: torch.where(active, value, 0) for name, value in asked.items()}
-        output, shape = asked[cell.output], (*first.shape[:2], cell.output_width(sizes))
         # No view of itself, of which FSDP2 would warn.
+        output = asked[cell.output]
         output = output if output.shape == shape else output.expand(shape)
         results.append(Result(output, tools.finals, {name: asked[name] for name in sequences_of}))
     return results
@@ -239,8 +243,8 @@ def run_segment(
     if streams[0].is_cuda and not torch.compiler.is_compiling():
         fused.prepare(cell, segment, streams[0], sizes, len(reverse))
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (*streams, *weights, *states))
-    sequences, finals, _ = kernels.forward[segment.name](
-        streams, weights, states, None if packing is None else packing.offsets, lengths, reset, None, constants,
-        op_sizes(cell, sizes), sizes["num_heads"], reverse, wanted, training, recompute,
+    sequences, finals, _ = kernels.run(
+        segment.name, streams[0], streams, weights, states, None if packing is None else packing.offsets, lengths,
+        reset, None, constants, op_sizes(cell, sizes), sizes["num_heads"], reverse, wanted, training, recompute,
     )  # fmt: skip
     return sequences, finals

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -176,6 +176,8 @@ class SegmentSpec:
 
     def wanted(self, names: Sequence[str]) -> list[int]:
         """Indices of the sequences that are needed anyway, and of those named."""
+        if not names:
+            return list(self.needed)
         return [i for i, sequence in enumerate(self.sequences) if i in self.needed or sequence.name in names]
 
     def numbers(self, constants: Mapping[str, float], clip: float | None) -> list[float]:
@@ -206,14 +208,21 @@ class CellSpec:
     input_delays: tuple[StateSpec, ...] = ()
     masks: tuple[MaskSpec, ...] = ()
     single_head_because: str = ""
+    # Without delays, and with them: calls ask for these again and again.
+    _carried: tuple[tuple[StateSpec, ...], tuple[StateSpec, ...]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        visible = tuple(state for state in self.states if state.delay_of is None)
+        delays = tuple(state for state in self.states if state.delay_of is not None) + self.input_delays
+        object.__setattr__(self, "_carried", (visible, visible + delays))
 
     def visible_states(self) -> tuple[StateSpec, ...]:
         """The states that the cell declares: what stands in hx and h_n."""
-        return tuple(state for state in self.states if state.delay_of is None)
+        return self._carried[False]
 
     def delays(self) -> tuple[StateSpec, ...]:
         """What `return_delays` adds to hx and h_n: older values of states, newest first, then of inputs."""
-        return tuple(state for state in self.states if state.delay_of is not None) + self.input_delays
+        return self._carried[True][len(self._carried[False]) :]
 
     def own_constants(self) -> tuple[ConstantSpec, ...]:
         """The constants of the text."""
@@ -246,7 +255,7 @@ class CellSpec:
 
     def carried(self, return_delays: bool) -> tuple[StateSpec, ...]:
         """What stands in hx and h_n."""
-        return self.visible_states() + (self.delays() if return_delays else ())
+        return self._carried[return_delays]
 
     def phrase(self, state: StateSpec) -> str:
         """A carried value as the language writes it when the last step is t: `h`; `h[t-1]` and `x[t]` for delays."""

@@ -31,9 +31,9 @@ class After {
   }
 
   void run() {
-    clear();
     std::map<int, std::vector<int>> by_matrix;
     for (int o = 0; o < tables_.outer_count; ++o) by_matrix[tables_.outers[o].matrix].push_back(o);
+    clear(by_matrix);
     for (int o = 0; o < tables_.outer_count;) {
       const int matrix = tables_.outers[o].matrix;
       const std::vector<int>& same = by_matrix[matrix];
@@ -74,7 +74,19 @@ class After {
     return total;
   }
 
-  void clear() {
+  // Elements of a weight's gradient that products and sums write.
+  int64_t written(int16_t weight, const std::map<int, std::vector<int>>& by_matrix) const {
+    int64_t count = 0;
+    for (const auto& entry : by_matrix) {
+      const MatrixInfo& matrix = tables_.matrices[entry.first];
+      if (matrix.index == weight) count += dim(matrix.rows) * row_length(matrix);
+    }
+    for (int i = 0; i < tables_.sum_count; ++i)
+      if (tables_.sums[i].index == weight) count += dim(tables_.sums[i].width);
+    return count;
+  }
+
+  void clear(const std::map<int, std::vector<int>>& by_matrix) {
     for (int z = 0; z < tables_.zero_count; ++z) {
       const ZeroInfo& zero = tables_.zeros[z];
       const rnncc_tensor& t = tensors_.at(zero.table, zero.index);
@@ -85,7 +97,8 @@ class After {
     }
     for (int16_t w = 0; call_.table[D_WEIGHTS] && w < tables_.weight_count; ++w) {
       const rnncc_tensor t = weight_gradient(w);
-      if (t.data) RNNCC_TORCH(aoti_torch_zero_(tensors_.view(D_WEIGHTS, w, t).get()));
+      if (!t.data || written(w, by_matrix) == dims_[tables_.weight_rows + w] * dims_[tables_.weight_columns + w]) continue;
+      RNNCC_TORCH(aoti_torch_zero_(tensors_.view(D_WEIGHTS, w, t).get()));
     }
   }
 
@@ -111,6 +124,8 @@ class After {
     const rnncc_tensor from = values_of(info.link), edge = tensors_.edge(info.table, info.index);
     const int64_t width = dim(info.width), steps = call_.steps, columns = call_.columns;
     const rnncc_dtype dtype = tensors_.scalar();
+    // A single step reads the edge alone.
+    if (steps == 1 && edge.data && edge.dtype == dtype) return {edge.data, 0, edge.column, dtype};
     Tensor made = empty({steps, columns, width}, torch_dtype(dtype), device());
     char* data = static_cast<char*>(made.data());
     // Whether the value at t is that of t - 1 (else of t + 1).
