@@ -29,8 +29,8 @@ from rnncc.paths import shipped_cells
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
 from rnncc.stages.render import render, render_fused
 from rnncc.stages.render.text import cell_text
-from rnncc.stages.schedule import FAMILIES
 from rnncc.stages.schedule.facts import facts
+from rnncc.stages.schedule.families import FAMILIES
 from tests.cuda.sources import plan_of, write_files
 
 ARCHITECTURES = ("sm_80", "sm_90a")

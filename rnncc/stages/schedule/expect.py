@@ -1,5 +1,5 @@
-"""What a call is expected to take by kernels that are there, whatever its batch columns: its steps (`Draft.expected_us`),
-and what comes before and after them."""
+"""What a call is expected to take by kernels that are there, whatever its batch columns: its steps, and what comes
+before and after them. (`Draft.expected_us` has the step.)"""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rnncc.stages.schedule.rates import slower
 _LAUNCH_US, _FILL_US, _TRANSPOSED_FILL_US = 3.5, 0.05, 0.09
 # Of a copy, and of a product's launch; of what autograd and the gradients' tensors take besides, a backward.
 _COPY_US, _PRODUCT_US, _BACKWARD_US = 2.0, 3.0, 3.0
-# Measured of cuBLAS on an H200: beside the rate by `product_cycles` in 16 bits, and beside the fused multiply-adds of 128
-# lanes in float32.
+# Measured of cuBLAS on an H200: beside the rate by `product_cycles` in 16 bits, and beside the fused multiply-adds of
+# 128 lanes in float32.
 _PRODUCT_RATE, _FLOAT_PRODUCT_RATE = 1.13, 0.76
 _MULTIPLY_ADDS = 4 * 16 * 8 * 16  # of a multiprocessor and `product_cycles`: an mma a quarter
 # Products of heads: thread blocks, fewer than multiprocessors, each go through all rows, nanoseconds a row. In 16 bits
@@ -43,8 +43,8 @@ class Expected:
 
 
 def expected(loop: FusedLoop, schedule: Schedule, problem: Problem, target: Target) -> Expected:
-    """Of the kernel that takes `problem.columns` columns, of a schedule for the same units, heads and dtype; the loop may
-    be that of inference, which has the layouts of training."""
+    """Of the kernel that takes `problem.columns` columns, of a schedule for the same units, heads and dtype; the loop
+    may be that of inference, which has the layouts of training."""
     taken = min(_share(schedule, problem, target), key=lambda choice: choice[0], default=None)
     if taken is None:
         return Expected(_LAUNCH_US, alternating_us(facts(loop, problem.dtype), problem, target))
