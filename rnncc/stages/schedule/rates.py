@@ -1,8 +1,8 @@
 """The cost model: what the parts of a step take, in tenths of a nanosecond.
 
-Measured on an H200 with the LSTM in bfloat16; tests/stages/test_schedule_cost.py holds the measured steps that the
-parts add up to within a factor of 1.3. On other GPUs what happens on the chip goes by the clock, products by their own
-rate.
+Fitted to what benchmarks/gpu_dense.py measured on an H200 (tests/test_gpu_predicted.py) and to single kernels of the LSTM
+in bfloat16 (tests/stages/test_schedule_cost.py), which the parts add up to within a factor of 1.3. On other GPUs what
+happens on the chip goes by the clock, products by their own rate.
 """
 
 from __future__ import annotations
