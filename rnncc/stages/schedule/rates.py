@@ -1,8 +1,8 @@
 """The cost model: what the parts of a step take, in tenths of a nanosecond.
 
-Fitted to what benchmarks/gpu_dense.py measured on an H200 (tests/test_gpu_predicted.py) and to single kernels of the LSTM
-in bfloat16 (tests/stages/test_schedule_cost.py), which the parts add up to within a factor of 1.3. On other GPUs what
-happens on the chip goes by the clock, products by their own rate.
+Fitted to what benchmarks/gpu_dense.py measured on an H200 (tests/test_gpu_predicted.py) and to single kernels of the
+LSTM in bfloat16 (tests/stages/test_schedule_cost.py), which the parts add up to within a factor of 1.3. On other GPUs
+what happens on the chip goes by the clock, products by their own rate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Rates:
     issue          of a step of a warp, besides its items and products
 
     gather         barriers and latencies of a step
-    gather_piece   16 bytes of a column that an item reads or writes, and what is computed of them
+    gather_piece   16 bytes of a column that an item reads or writes
     post           an operand sent to four blocks
     merge_2, …     sums of 2, 4, 8 K warps brought together
 
