@@ -26,6 +26,8 @@ MOST_APART = 1.3
 # One row in a hundred may be further apart, none much: why the LSTM of 512 units with 32 columns takes a third longer
 # trained than with 16 or 64 is not known (docs/gpu.md).
 REST, MOST_OF_REST = 0.01, 1.4
+# Rows of these trees were measured before float32 products of heads were dealt out (rnncc/cuda/heads.h): 2.4 ms more.
+BEFORE_HEADS = ("ea76673", "f77ed41")
 # Of all rows, the root of the mean square of the logarithms.
 TYPICAL = 0.12
 
@@ -41,9 +43,11 @@ def test_rows_are_as_predicted(predicted: Any, name: str) -> None:
     case_of = import_module("gpu_cases").case_of
     known = json.loads((FOLDER / "results" / name).read_text(encoding="utf-8"))
     target = predicted.target_named(known["environment"]["gpu"])
+    before = known["environment"]["commit"] in BEFORE_HEADS
     ratios = {}
     for row in known["results"]:
-        if row["who"] == "rnncc" and "error" not in row:
+        is_stale = before and (row["dtype"], row["heads"] > 1, row["run"]) == ("fp32", True, "fw+bw")
+        if row["who"] == "rnncc" and "error" not in row and not is_stale:
             us = predicted.predicted_us(case_of(row), target)
             ratios[case_of(row)] = us * row["steps"] / (1000 * row["queued_ms"])
     assert len(ratios) > 50

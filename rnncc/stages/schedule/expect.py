@@ -26,8 +26,9 @@ _COPY_US, _PRODUCT_US, _BACKWARD_US = 2.0, 3.0, 3.0
 _PRODUCT_RATE, _FLOAT_PRODUCT_RATE = 1.13, 0.76
 _MULTIPLY_ADDS = 4 * 16 * 8 * 16  # of a multiprocessor and `product_cycles`: an mma a quarter
 # Products of heads: thread blocks, fewer than multiprocessors, each go through all rows, nanoseconds a row. In 16 bits
-# narrow heads take longer: a row of theirs is less than what memory hands over at a time.
-_ROW_NS, _NARROW_ROW_NS, _FLOAT_ROW_NS = 1.4, (1.0, 20.0), 39.0
+# narrow heads take longer: a row of theirs is less than what memory hands over at a time. Of float32 so many rows are
+# dealt out instead, for which a gate's cotangents are copied (rnncc/cuda/heads.h).
+_ROW_NS, _NARROW_ROW_NS, _FLOAT_ROW_NS, _DEALT_ROWS = 1.4, (1.0, 20.0), 39.0, 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +96,17 @@ def after_us(loop: FusedLoop, problem: Problem, steps: int, target: Target) -> f
         row_ns = max(_ROW_NS, base + narrow / problem.units)
     # `rate`: multiplications and additions of 1e-6 s, as one.
     product_us = rows * problem.heads * problem.units**2 / rate
+    # To read a gate's cotangents or the states and write them, or to read both.
+    copy_us = 2 * rows * problem.heads * problem.units * size / (1000 * reached_gb_s(target))
     if problem.heads == 1:
         # Gates that lie side by side are one product.
         products = _PRODUCT_US + count * product_us
+    elif is_float and rows >= _DEALT_ROWS:
+        products = count * (_PRODUCT_US + _COPY_US + copy_us + product_us + copy_us)
     else:
         products = count * (_PRODUCT_US + max(product_us, slower(target) * row_ns * rows / 1000))
     # The state of the step before, as a tensor of its own.
-    copied = 2 * rows * problem.heads * problem.units * size
-    return _BACKWARD_US + products + _COPY_US + copied / (1000 * reached_gb_s(target))
+    return _BACKWARD_US + products + _COPY_US + copy_us
 
 
 def inference(loop: FusedLoop) -> FusedLoop:
