@@ -30,8 +30,8 @@ from measure import write  # noqa: E402
 from rnncc.constrint import Expression, Infeasible, LimitReached, Limits, Model, Variable  # noqa: E402
 from rnncc.ir.problem import Problem  # noqa: E402
 from rnncc.ir.target import GPUS  # noqa: E402
-from rnncc.stages.schedule import FAMILIES  # noqa: E402
 from rnncc.stages.schedule.facts import Facts, facts  # noqa: E402
+from rnncc.stages.schedule.families import FAMILIES  # noqa: E402
 from tests.constrint import classics  # noqa: E402
 from tests.stages.scheduling import backward, forward  # noqa: E402
 

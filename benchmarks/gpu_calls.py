@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -18,11 +17,9 @@ from measure import Function
 from torch import Tensor, nn
 
 import rnncc
-from rnncc.compiler import build_package, front, plan_kernels
+from rnncc.compiler import build_package
 from rnncc.ir.problem import Problem
 from rnncc.paths import locate
-from rnncc.read import read_source
-from rnncc.targets import planned
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PEERS = {"lstm": nn.LSTM, "gru": nn.GRU, "elman": nn.RNN}
@@ -63,18 +60,6 @@ class Packages:
     def __call__(self, case: Case) -> ModuleType:
         """The module for a case."""
         return import_module(f"{case.cell}_sized") if case.who == "rnncc" else rnncc.load(case.cell)
-
-
-@cache
-def predicted_us(cell: str, units: int, heads: int, dtype: str, columns: int) -> tuple[float | None, float | None]:
-    """What `rnncc explain` expects a step of a cell's loop to take on this GPU, forward and backward, in microseconds;
-    None where that is not known."""
-    target = planned("auto")
-    if target is None:
-        return None, None
-    (parsed, _), *_ = front(read_source(locate(cell)))
-    (loop,) = plan_kernels(parsed, Problem(units, heads, dtype, columns), target).loops
-    return loop.forward.step_us, loop.backward.step_us
 
 
 def work_of(case: Case, packages: Packages, device: str = "cuda") -> Work:

@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_calls import Packages, predicted_us, work_of
+from gpu_calls import Packages, work_of
 from gpu_cases import Case, case_of, missing, row_of, select
 from gpu_floor import exchanges, floor_us, measure_exchanges
 from gpu_plot import plot
+from gpu_predicted import target_named
 from gpu_run import Results, obstacle, parser_of
 from gpu_table import table
 from measure import environment, gpu_ms
@@ -51,9 +52,6 @@ def measure(case: Case, packages: Packages, floor: float | None, quick: bool) ->
         measured: dict[str, Any] = {"call_ms": call, "queued_ms": back_to_back}
         if work.input_products is not None:
             measured["input_call_ms"], measured["input_queued_ms"] = gpu_ms(work.input_products, repeats, queued)
-        if case.who == "rnncc":
-            forward, backward = predicted_us(case.cell, case.units, case.heads, case.dtype, case.columns)
-            measured |= {"predicted_forward_us": forward, "predicted_backward_us": backward}
     except (RuntimeError, ValueError) as error:
         torch.cuda.synchronize()
         return row_of(case, error=str(error).splitlines()[0])
@@ -92,18 +90,20 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         cases = select([word for word in arguments.only.split(",") if word], arguments.quick)
         if arguments.show:
-            rows = json.loads(arguments.show.read_text())["results"]
+            known = json.loads(arguments.show.read_text())
+            rows, about = known["results"], known["environment"]
         else:
             if why := obstacle():
                 raise ValueError(why)
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-            results = Results(arguments.out, environment(arguments.commit))
+            about = environment(arguments.commit)
+            results = Results(arguments.out, about)
             run(cases, results, arguments.quick)
             rows = [row for row in results.rows if case_of(row) in set(cases)]
     except (OSError, ValueError, RuntimeError, RnnccError) as error:
         print(f"gpu_dense: {error}", file=sys.stderr)
         return 1
-    print("\n".join(table(rows)))
+    print("\n".join(table(rows, target_named(about["gpu"]))))
     if arguments.plot:
         plot(rows, arguments.plot)
     return 0

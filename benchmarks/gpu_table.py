@@ -7,6 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_cases import PASSES, TARGETS, Case, case_of, target_of
+from gpu_predicted import predicted_us
+
+from rnncc.ir.target import Target as GpuTarget
 
 HEADER = (
     f"{'who':12}{'cell':6}{'units':>10}{'B':>5}{'T':>6} {'dtype':5}{'pass':>6}{'call ms':>9}{'queued':>9}{'us/step':>9}"
@@ -16,11 +19,11 @@ HEADER = (
 GRU_PARTS = {64: 1.0, 256: 0.2, 768: 0.2}
 
 
-def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The lines: all rows, then our LSTM beside what must be reached."""
+def table(rows: Sequence[dict[str, Any]], target: GpuTarget | None) -> Iterator[str]:
+    """The lines: all rows, then our LSTM beside what must be reached. `target`: the GPU, if it is known."""
     found = {case_of(row): row for row in rows}
     yield HEADER
-    yield from (line(case, row, found) for case, row in found.items())
+    yield from (line(case, row, found, target) for case, row in found.items())
     asked = [case for case in found if target_of(case) is not None]
     if asked:
         yield from ("", *targets(found))
@@ -49,7 +52,7 @@ def other_ms(case: Case, who: str, found: dict[Case, dict[str, Any]]) -> float |
     return None if row is None or case.who == who else best_ms(row)
 
 
-def line(case: Case, row: dict[str, Any], found: dict[Case, dict[str, Any]]) -> str:
+def line(case: Case, row: dict[str, Any], found: dict[Case, dict[str, Any]], target: GpuTarget | None) -> str:
     """A row's line."""
     size = f"{case.units}x{case.heads}"
     start = f"{case.who:12}{case.cell:6}{size:>10}{case.columns:5}{case.steps:6} {case.dtype:5}{case.run:>6}"
@@ -58,23 +61,16 @@ def line(case: Case, row: dict[str, Any], found: dict[Case, dict[str, Any]]) -> 
     time = best_ms(row)
     assert time is not None
     step = time * 1e3 / case.steps
+    expected = predicted_us(case, target) if case.who == "rnncc" and target else None
     # Two exchanges a step with backward: of states, and of what comes back.
     floor = row["floor_us"] and row["floor_us"] * (1 + (case.run == "fw+bw")) / step
     others = [cudnn_ms(case, found), other_ms(case, "eager", found), other_ms(case, "compiled", found)]
     ratios = [None if other is None or case.who == "cudnn" else other / time for other in others]
     return (
-        f"{start}{row['call_ms']:9.3f}{number(row['queued_ms'], 9, 3)}{step:9.3f}{number(predicted(row), 10, 3)}"
+        f"{start}{row['call_ms']:9.3f}{number(row['queued_ms'], 9, 3)}{step:9.3f}{number(expected, 10, 3)}"
         f"{number(floor, 9, 2)}"
         f"{''.join(number(ratio, 9, 2) for ratio in ratios)}{asked(case, row, others[0])}"
     )
-
-
-def predicted(row: dict[str, Any]) -> float | None:
-    """Microseconds a step as planned; with backward, what comes after the loop is left out."""
-    forward, backward = (row.get(f"predicted_{name}_us") for name in ("forward", "backward"))
-    if row["run"] == "fw" or forward is None or backward is None:
-        return forward if row["run"] == "fw" else None
-    return float(forward + backward)
 
 
 def number(value: float | None, width: int, digits: int) -> str:

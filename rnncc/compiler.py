@@ -97,7 +97,7 @@ def plan_kernels(cell: Cell, problem: Problem, target: Target) -> Plan:
     """How every loop of a cell is laid out on a GPU, and what rules out the other ways."""
     from rnncc.gpu import planned
 
-    return planned(_plan(cell), problem, target)
+    return planned(kernel_plan(cell), problem, target)
 
 
 def stage_text(source: Source, stage: str, problem: Problem | None = None, target: Target | None = None) -> str:
@@ -131,13 +131,13 @@ def stage_text(source: Source, stage: str, problem: Problem | None = None, targe
             return "\n".join(
                 f"{cell.name}, segment {loop.segment}: {family}, target {target}, every size at run time"
                 for cell in cells
-                for loop, on_gpu in families(_plan(cell))
+                for loop, on_gpu in families(kernel_plan(cell))
                 for family, target in (("sequential", "cpu"), (on_gpu, "any GPU"))
             )
         case "lower":
-            return "\n".join(show(_plan(cell)) for cell in cells)
+            return "\n".join(show(kernel_plan(cell)) for cell in cells)
         case "render":
-            bundle = _render([_plan(cell) for cell in cells], cuda=True)
+            bundle = _render([kernel_plan(cell) for cell in cells], cuda=True)
             return "\n".join(
                 f"// {file.path}\n{file.text}" for file in bundle.files if not file.path.startswith("src/include/")
             )
@@ -268,7 +268,7 @@ def compile_fused(
         from rnncc.gpu import fused_kernels
         from rnncc.stages.render import render_fused
 
-        plan = next(_plan(checked) for checked, _ in front(source, shaping) if checked.name == cell)
+        plan = next(kernel_plan(checked) for checked, _ in front(source, shaping) if checked.name == cell)
         return render_fused(plan, fused_kernels(plan, problems, target))
 
     problem, most = problems[0], problems[-1].heads
@@ -347,7 +347,7 @@ def _produce(
         )
         compiled.append(CompiledCell(cell, masked, classes, adjoints, masked_adjoints))
         if toolchain:
-            plans.append(_plan(cell))
+            plans.append(kernel_plan(cell))
     cuda = nvcc is not None
     files = render_package(plan_package(stem, VERSION, compiled, cuda=cuda), templates_dir())
     return Product(
@@ -379,7 +379,8 @@ def _render(plans: list[KernelPlan], *, cuda: bool, problems: Problems = (), new
     return render(plans, scans, [fused_kernels(plan, problems) for plan in plans])
 
 
-def _plan(cell: Cell) -> KernelPlan:
+def kernel_plan(cell: Cell) -> KernelPlan:
+    """All loops of a cell, as kernels run them."""
     from rnncc.stages.differentiate import differentiate
     from rnncc.stages.lower import lower
     from rnncc.stages.mask import mask

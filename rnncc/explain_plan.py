@@ -20,6 +20,7 @@ def plan_facts(plan: Plan | None) -> dict[str, Any]:
         _scan_facts(schedule) if isinstance(schedule, ScanPlan) else _schedule_facts(schedule, plan.problem.columns)
         for schedule in (costliest.forward, costliest.backward)
     )
+    backward["after_us_per_step"] = costliest.after_us
     top = {key: forward[key] for key in (*_KERNEL_KEYS, "rejected")}
     return top | {"solve_ms": plan.solve_ms, "kernels": {"forward": forward, "backward": backward}}
 

@@ -263,6 +263,10 @@ _ROWS = (
 )
 
 OPERATORS: dict[str, Operator] = {row.name: row for row in _ROWS}
+# What takes one instruction or two: cheaper to do again than to hold in a register.
+CHEAP = frozenset(
+    ("add", "sub", "mul", "neg", "where", "min", "max", "relu", "abs", "eq", "ne", "lt", "le", "gt", "ge", "not")
+)
 
 # heaviside(v, grad=NAME(k)) -> the operator with that surrogate.
 SURROGATES: dict[str, str] = {

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import KernelPlan, LoopPlan, fused_programs, loop_name, scan_programs
 from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.scan import ScanLoop
-from rnncc.ir.schedule import FusedKernels, FusedSchedule, LoopSchedule, Plan, ScanKernels, ScanPlan, Schedule
+from rnncc.ir.schedule import (
+    AFTER_STEPS,
+    FusedKernels,
+    FusedSchedule,
+    LoopSchedule,
+    Plan,
+    ScanKernels,
+    ScanPlan,
+    Schedule,
+)
 from rnncc.ir.target import GPUS, Target
-from rnncc.stages.schedule import plan_scan, scan_schedule, schedule
+from rnncc.stages.schedule import after_us, expected, inference, plan_scan, scan_schedule, schedule
 
 
 def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
@@ -25,10 +36,14 @@ def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
         return plan_scan(scan, problem, target)
 
     def both(loop: LoopPlan, *, reasons: bool) -> LoopSchedule:
+        after = None
+        if not isinstance(loop.fused_backward, str):
+            after = round(after_us(loop.fused_backward, problem, AFTER_STEPS, target) / AFTER_STEPS, 3)
         return LoopSchedule(
             loop.segment,
             of_loop(loop.fused_forward, loop.scan_forward, reasons=reasons),
             of_loop(loop.fused_backward, loop.scan_backward, reasons=reasons),
+            after,
         )
 
     begin = time.process_time()
@@ -37,6 +52,50 @@ def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
     solve_ms = round((time.process_time() - begin) * 1e3, 1)
     # Reasons are worked out for readers alone, and are no part of that time.
     return Plan(plan.cell, problem, target, tuple(both(loop, reasons=True) for loop in loops), solve_ms)
+
+
+_schedule = cache(schedule)
+
+
+@dataclass(frozen=True, slots=True)
+class CallTime:
+    """Microseconds of a call's GPU work, of all loops.
+
+    start     from launches to first steps
+    forward, backward
+              of the steps; 0 backward in inference
+    after     from the last step backward to the gradients of the recurrent matrices
+    """
+
+    start: float
+    forward: float
+    backward: float
+    after: float
+
+    @property
+    def total(self) -> float:
+        """Of the call."""
+        return self.start + self.forward + self.backward + self.after
+
+
+def call_time(
+    plan: KernelPlan, problem: Problem, target: Target, *, columns: int, steps: int, training: bool
+) -> CallTime | None:
+    """What a call of so many batch columns and steps is expected to take, pre-activations given, by the kernels that a
+    package has for a problem. None where a loop has no fused form."""
+    start = forward = backward = after = 0.0
+    given = replace(problem, columns=columns)
+    for loop in (loop for loop in plan.loops if not loop.variant):
+        ahead, back = loop.fused_forward, loop.fused_backward
+        if isinstance(ahead, str) or isinstance(back, str):
+            return None
+        found = expected(ahead if training else inference(ahead), _schedule(ahead, problem, target), given, target)
+        start, forward = start + found.start, forward + steps * found.step
+        if training:
+            found = expected(back, _schedule(back, problem, target), given, target)
+            start, backward = start + found.start, backward + steps * found.step
+            after += after_us(back, given, steps, target)
+    return CallTime(start, forward, backward, after)
 
 
 def unfused(plans: Sequence[KernelPlan]) -> dict[str, str]:

@@ -187,13 +187,19 @@ class ScanKernels:
     half: ScanSchedule
 
 
+# A sequence's length where there is none.
+AFTER_STEPS = 1024
+
+
 @dataclass(frozen=True, slots=True)
 class LoopSchedule:
-    """Both directions of a segment's loop."""
+    """Both directions of a segment's loop. `after_us`: what comes after the backward loop, to the gradients of the
+    recurrent matrices: a step's share of AFTER_STEPS; None: not known."""
 
     segment: int
     forward: Schedule | ScanPlan
     backward: Schedule | ScanPlan
+    after_us: float | None
 
 
 @dataclass(frozen=True, slots=True)

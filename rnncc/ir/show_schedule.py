@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rnncc.ir.schedule import FusedSchedule, Plan, Rejected, ScanPlan, Schedule
+from rnncc.ir.schedule import AFTER_STEPS, FusedSchedule, Plan, Rejected, ScanPlan, Schedule
 
 
 def show_kernels(plan: Plan) -> str:
@@ -19,6 +19,9 @@ def show_kernels(plan: Plan) -> str:
             lines.append(f"  segment {loop.segment} {direction}")
             shown = show_scan(schedule) if isinstance(schedule, ScanPlan) else show_schedule(schedule, problem.columns)
             lines += (f"    {line}" for line in shown)
+        if loop.after_us is not None:
+            after = f"gradients of recurrent matrices: {show_time(loop.after_us)} of {AFTER_STEPS}"
+            lines.append(f"  segment {loop.segment} after the backward loop, {after}")
     return "\n".join(lines)
 
 

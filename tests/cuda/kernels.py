@@ -29,8 +29,8 @@ from rnncc.paths import shipped_cells
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
 from rnncc.stages.render import render, render_fused
 from rnncc.stages.render.text import cell_text
-from rnncc.stages.schedule import FAMILIES
-from rnncc.stages.schedule.facts import facts, memory_us
+from rnncc.stages.schedule.facts import facts
+from rnncc.stages.schedule.families import FAMILIES
 from tests.cuda.sources import plan_of, write_files
 
 ARCHITECTURES = ("sm_80", "sm_90a")
@@ -129,7 +129,7 @@ def forced(case: Case) -> FusedKernels:
             solution = draft.model.minimise(draft.total)
         except Infeasible:
             continue
-        found.append((program, draft.scheduled(solution, memory_us(known, problem, target))))
+        found.append((program, draft.scheduled(solution, problem, target)))
     return FusedKernels(problem.units, problem.heads, case.dtype, tuple(found))
 
 

@@ -16,8 +16,9 @@ from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.ir.target import GPUS
 from rnncc.stages.build.nvcc import find_nvcc
 from rnncc.stages.render import render_fused
-from rnncc.stages.schedule import FAMILIES, LIMITS
+from rnncc.stages.schedule import LIMITS
 from rnncc.stages.schedule.facts import facts
+from rnncc.stages.schedule.families import FAMILIES
 from tests.cuda.sources import write_files
 
 TARGET = GPUS["h200"]
@@ -37,7 +38,7 @@ def shapes(loop: FusedLoop, family: str, units: int) -> Iterator[FusedSchedule]:
             assert not isinstance(tile, int)
             draft.model.require(tile == size, because="given: by the test")
         with suppress(Infeasible):
-            yield draft.scheduled(draft.model.minimise(draft.total, limits=LIMITS), 0.0)
+            yield draft.scheduled(draft.model.minimise(draft.total, limits=LIMITS), problem, TARGET)
 
 
 def varied(found: Iterable[FusedSchedule], count: int, also: tuple[int, ...] = ()) -> list[FusedSchedule]:

@@ -48,7 +48,7 @@ def test_fused(cell: str, steps: int, columns: int, heads: int, units: int, pack
 @pytest.mark.gpu
 @pytest.mark.parametrize(("cell", "units", "dtype"), OTHERS)
 def test_fused_loops_of_other_cells_and_in_float32(cell: str, units: int, dtype: str, packages: Packages) -> None:
-    for steps, columns, heads in ((1, 1, 1), (7, 3, 12), (33, 16, 3), (9, 200, 1), (200, 16, 1)):
+    for steps, columns, heads in ((1, 1, 1), (7, 3, 12), (33, 16, 3), (9, 200, 1), (200, 16, 1), (67, 17, 3)):
         assert_true(draw(packages(cell), cell, units, heads, columns, steps, DTYPES[dtype]), DTYPES[dtype])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import LoopPlan
 from rnncc.paths import cells_dir
 from rnncc.source import Source
+from rnncc.stages import schedule
 from rnncc.stages.check import check
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import lower
@@ -44,6 +44,4 @@ def backward(name: str) -> FusedLoop:
 
 def inference(name: str) -> FusedLoop:
     """Forward without what only a backward reads."""
-    loop = forward(name)
-    kept = (write for write in loop.writes if write.place is not None and not write.place.is_saved)
-    return replace(loop, writes=tuple(kept))
+    return schedule.inference(forward(name))

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rnncc.compiler import _plan, front
+from rnncc.compiler import front, kernel_plan
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import KernelPlan, Table, fused_programs
 from rnncc.ir.problem import Problem
@@ -21,7 +21,7 @@ from rnncc.stages.schedule import schedule
 
 def plan_of(name_or_text: str) -> KernelPlan:
     source = Source("cell.rnn", name_or_text) if "\n" in name_or_text else read_source(locate(name_or_text))
-    return _plan(front(source)[0][0])
+    return kernel_plan(front(source)[0][0])
 
 
 def both_ways(plan: KernelPlan) -> tuple[FusedLoop, FusedLoop]:

@@ -10,9 +10,9 @@ from rnncc.constrint import Infeasible, Variable
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
-from rnncc.stages.schedule import FAMILIES
 from rnncc.stages.schedule.draft import TENTHS_OF_NS
 from rnncc.stages.schedule.facts import facts
+from rnncc.stages.schedule.families import FAMILIES
 from tests.stages.scheduling import backward, forward
 
 H200 = GPUS["h200"]

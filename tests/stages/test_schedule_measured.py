@@ -12,10 +12,10 @@ from rnncc.constrint import Infeasible
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
-from rnncc.stages.schedule import FAMILIES, schedule
+from rnncc.stages.schedule import after_us, schedule
 from rnncc.stages.schedule.alternating import alternating_us
-from rnncc.stages.schedule.draft import TENTHS_OF_NS
 from rnncc.stages.schedule.facts import facts
+from rnncc.stages.schedule.families import FAMILIES
 from tests.stages.scheduling import backward, forward, inference
 
 H200 = GPUS["h200"]
@@ -23,10 +23,8 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "scheduling.md"
 STEPS = 1024
 MOST_APART = 1.3
 STALE = 0.1
-# What a call takes beside its kernels, in microseconds: to prepare them; with a backward, autograd and the kernels of
-# the gradients. And how many multiplications and additions a microsecond the gradients' products make.
+# What a call takes beside its kernels, in microseconds: to prepare them; with a backward, autograd.
 CALL, BACKWARD_CALL = 200, 400
-PRODUCTS = {"bf16": 500e6, "fp32": 45e6}
 ROW = re.compile(r"^\| ([a-z +]+) \| (\d+) × (\d+), (\d+) \| (bf16|fp32) \| ([\d.]+) \| ([\d.]+) \|$", re.MULTILINE)
 
 
@@ -58,7 +56,7 @@ def fused(loop: FusedLoop, problem: Problem) -> float:
     for family in FAMILIES.values():
         draft = family(facts(loop, problem.dtype), problem, H200)
         try:
-            found.append(draft.model.minimise(draft.total).value(draft.total) / TENTHS_OF_NS)
+            found.append(draft.expected_us(draft.model.minimise(draft.total), problem, H200))
         except Infeasible:
             continue
     return min(found)
@@ -72,8 +70,8 @@ def planned(loop: FusedLoop, problem: Problem) -> float:
 
 
 def gradients(problem: Problem) -> float:
-    """The products of a step that come after the loop."""
-    return 2 * 4 * problem.heads * problem.units**2 * problem.columns / PRODUCTS[problem.dtype]
+    """What comes after the loop, of a step."""
+    return after_us(backward("lstm"), problem, STEPS, H200) / STEPS
 
 
 def alternating(loop: FusedLoop, problem: Problem) -> float:
@@ -86,7 +84,7 @@ def both_ways(problem: Problem) -> float:
 
 
 PREDICTIONS = {
-    "fused forward": lambda problem: fused(forward("lstm"), problem),
+    "fused forward": lambda problem: fused(inference("lstm"), problem),
     "fused backward": lambda problem: fused(backward("lstm"), problem),
     "alternating forward": lambda problem: alternating(inference("lstm"), problem),
     "alternating training forward": lambda problem: alternating(forward("lstm"), problem),

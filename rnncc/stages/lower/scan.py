@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rnncc.affine import ONE, ZERO, Affine, form_of, free
+from rnncc.functions import CHEAP
 from rnncc.ir.expr import Apply, Expr, Ref, references
 from rnncc.ir.fused import FusedEdge, FusedStatement, FusedWrite
 from rnncc.ir.kernel import Program, Table
@@ -19,10 +20,6 @@ from rnncc.stages.lower.parts import Parts, Unfit
 MOST_CARRIES = 3
 # Read, or written: as many as the bits of a word (lanes.cuh).
 MOST_TENSORS = 32
-# What takes one instruction or two: cheaper to do again than to hold in a register.
-_CHEAP = frozenset(
-    ("add", "sub", "mul", "neg", "where", "min", "max", "relu", "abs", "eq", "ne", "lt", "le", "gt", "ge", "not")
-)
 # Of a step, in registers between its map and its run.
 MOST_KEPT = 4
 
@@ -111,7 +108,7 @@ def _kept(affine: AffineMap, statements: tuple[FusedStatement, ...]) -> tuple[st
 
 
 def _is_cheap(expr: Expr) -> bool:
-    return not isinstance(expr, Apply) or (expr.operator in _CHEAP and all(map(_is_cheap, expr.arguments)))
+    return not isinstance(expr, Apply) or (expr.operator in CHEAP and all(map(_is_cheap, expr.arguments)))
 
 
 class _Mapper:

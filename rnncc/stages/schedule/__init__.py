@@ -18,15 +18,13 @@ from rnncc.ir.schedule import FusedSchedule, Limit, Rejected, Schedule
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.draft import TILE_COLUMNS, UNIT_BLOCK
-from rnncc.stages.schedule.facts import Facts, facts, memory_us
-from rnncc.stages.schedule.gather import gather
-from rnncc.stages.schedule.grid import grid
+from rnncc.stages.schedule.expect import after_us, expected, inference
+from rnncc.stages.schedule.facts import Facts, facts
+from rnncc.stages.schedule.families import FAMILIES
 from rnncc.stages.schedule.scan import plan_scan, scan_schedule
-from rnncc.stages.schedule.scatter import scatter
 
-__all__ = ["plan_scan", "scan_schedule", "schedule"]
+__all__ = ["after_us", "expected", "inference", "plan_scan", "scan_schedule", "schedule"]
 
-FAMILIES = {"gather": gather, "scatter": scatter, "grid": grid}
 # A search takes some tens of nodes; far more would be a mistake in a model.
 LIMITS = Limits(nodes=1_000, steps=20_000)
 # Of the alternating kernel's time: a fused kernel that is expected to save less is not worth its compilation, and the
@@ -105,7 +103,6 @@ class _Answer:
 
 
 def _solve(known: Facts, problem: Problem, target: Target, wanted: Iterable[str]) -> _Answer:
-    least_us = memory_us(known, problem, target)
     families: list[tuple[str, FusedSchedule | Infeasible]] = []
     nodes = 0
     for family in wanted:
@@ -117,7 +114,7 @@ def _solve(known: Facts, problem: Problem, target: Target, wanted: Iterable[str]
         except LimitReached as reason:
             raise InternalError(f"the schedule of {family} for {problem} takes too long: {reason}") from reason
         else:
-            families.append((family, drawn.scheduled(solution, least_us)))
+            families.append((family, drawn.scheduled(solution, problem, target)))
             nodes += solution.nodes
     found = [kernel for _, kernel in families if isinstance(kernel, FusedSchedule)]
     best = min(found, key=lambda kernel: (kernel.step_us, kernel.blocks), default=None)

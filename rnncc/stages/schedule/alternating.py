@@ -21,7 +21,7 @@ _HELD_16, _HELD_32 = 8, 4
 # way.
 _OTHER_BYTES = 40_960
 # Up to sixteen loads of a lane on their way keep L2 busier than the polls by which its bandwidth was measured.
-_DEEP_LOADS = 1.2
+_DEEP_LOADS = 1.1
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from rnncc.constrint.expr import Operand
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule
 from rnncc.ir.target import REGISTERS, Target
-from rnncc.stages.schedule.facts import Facts
+from rnncc.stages.schedule.facts import Facts, memory_us, reached_gb_s
 from rnncc.stages.schedule.rates import Rates
 
 MOST_WARPS = 16
+MOST_THREADS = 2048  # of a multiprocessor
 UNIT_BLOCK, TILE_COLUMNS = 8, 8  # of an item
 # A pair of k16 fragments of 16 rows of 16-bit numbers, or of 8 rows of float32: of a warp in shared memory, of a thread
 # in registers.
@@ -33,14 +34,20 @@ class Draft:
 
     step     tenths of a nanosecond
     total    the same for all batch columns: as many passes as it takes
+    busy     of `step`, what a thread block keeps its multiprocessor from others: those that are there as well wait
+    needed   registers of a thread, as counted; nvcc takes about `overcount` fewer
     shape, tiles, blocks, threads, shared_bytes, registers, columns, capacity
              as FusedSchedule has them; capacity 0 means any number
     """
 
     family: str
+    facts: Facts
     model: Model
     step: Expression
     total: Expression
+    busy: Expression
+    needed: Operand
+    overcount: int
     shape: tuple[Operand, ...]
     tiles: Mapping[str, Operand]
     blocks: Operand
@@ -50,8 +57,39 @@ class Draft:
     columns: Operand
     capacity: Operand
 
-    def scheduled(self, solution: Solution, least_us: float) -> FusedSchedule:
-        """The kernel of a solution; no step takes less than `least_us`."""
+    def expected_us(
+        self, solution: Solution, problem: Problem, target: Target, shared_bytes: int | None = None
+    ) -> float:
+        """Microseconds of a step of all batch columns; none takes less than its tensors do through memory.
+        `shared_bytes`: of a block, where a layout for other columns is used.
+
+        All blocks of the grid run at once. Of clusters as many do as registers and shared memory allow, several on a
+        multiprocessor, the others after them. Those of a multiprocessor hide each other's latencies, but not what they
+        are busy with: together they take as long as one alone, or as that of all."""
+        value, memory = solution.value, memory_us(self.facts, problem, target)
+        step_us = value(self.step) / TENTHS_OF_NS
+        if value(self.capacity):
+            operands = problem.heads * self.facts.operands * ceil(problem.units, 32) * 32
+            exchanged = problem.columns * operands * element_bytes(problem.dtype)
+            return max(step_us, memory) + exchanged / (1000 * reached_gb_s(target))  # which is cleared first
+        blocks, threads = value(self.blocks), value(self.threads)
+        registers = round_up(value(self.needed) - self.overcount, 8)
+        resident = min(
+            REGISTERS // (threads * registers),
+            (target.shared_bytes + 1024) // ((shared_bytes or value(self.shared_bytes)) + 1024),
+            MOST_THREADS // threads,
+        )
+        places = dict(target.clusters)[blocks] * max(1, resident)
+        left = problem.heads * ceil(problem.columns, cluster_columns(problem, dict(target.clusters)[blocks]))
+        busy_us = value(self.busy) / TENTHS_OF_NS * blocks / target.multiprocessors  # of a cluster, shared by all
+        total_us = 0.0
+        while left > 0:
+            total_us += max(step_us, min(left, places) * busy_us)
+            left -= places
+        return max(total_us, memory)
+
+    def scheduled(self, solution: Solution, problem: Problem, target: Target) -> FusedSchedule:
+        """The kernel of a solution."""
         value = solution.value
         return FusedSchedule(
             self.family,
@@ -64,13 +102,18 @@ class Draft:
             value(self.columns),
             value(self.capacity) or None,
             round(value(self.step) / TENTHS_OF_NS, 3),
-            round(max(value(self.total) / TENTHS_OF_NS, least_us), 3),
+            round(self.expected_us(solution, problem, target), 3),
         )
 
 
 def ceil(a: int, b: int) -> int:
     """`a / b`, rounded up."""
     return -(-a // b)
+
+
+def round_up(a: int, b: int) -> int:
+    """The next multiple of `b`."""
+    return ceil(a, b) * b
 
 
 def by(key: Expression, domain: range | tuple[int, ...], function: Callable[[int], int]) -> Expression:
@@ -118,9 +161,15 @@ class Elements:
         return rate.float_product if self.is_float else 2 * rate.product
 
 
+def element_bytes(dtype: str) -> int:
+    """Of a number of the problem's dtype."""
+    return 4 if dtype == "fp32" else 2
+
+
 def elements(problem: Problem) -> Elements:
     """Those of the problem's dtype."""
-    return Elements(4, 1088, 2) if problem.dtype == "fp32" else Elements(2, 640, 4)
+    size = element_bytes(problem.dtype)
+    return Elements(size, 1088, 2) if size == 4 else Elements(size, 640, 4)
 
 
 def share(columns: int, seats: int) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
+from rnncc.functions import CHEAP
+from rnncc.ir.expr import Apply, Const, Expr, Ref
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import Place, Table
 from rnncc.ir.problem import Problem
@@ -11,6 +14,9 @@ from rnncc.ir.target import Target
 
 # Of the ring that holds what a block reads ahead: few stages where one is larger than this, many where not.
 _LARGE_STAGE, _FEW_STAGES, _MANY_STAGES = 8192, 4, 8
+
+# Instructions of a function, about: tanh, a sigmoid, a quotient. bfloat16 has the hardware's own (fused/fast.cuh).
+_FUNCTION_OPERATIONS = {"bf16": 8, "fp16": 27, "fp32": 27}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,7 @@ class Facts:
     writes, float_writes the same, written
     item_registers       of a thread for an item: carries and values on their way
     item_traffic         pieces that an item of the alternating kernel reads, tensors that it writes
+    operations           instructions of an element's elementwise part, about
     unit_bytes           read and written in memory for a (unit, column) of a step
     """
 
@@ -32,6 +39,7 @@ class Facts:
     float_writes: int
     item_registers: int
     item_traffic: int
+    operations: int
     unit_bytes: int
 
     @property
@@ -80,11 +88,28 @@ def facts(loop: FusedLoop, dtype: str) -> Facts:
         float_writes,
         2 * carries + len(loop.writes) + 12,
         pieces + len(loop.writes),
+        sum(_operations(statement.expr, _FUNCTION_OPERATIONS[dtype]) for statement in (*loop.start, *loop.finish)),
         2 * (pieces + len(loop.writes) + float_writes),
     )
+
+
+def _operations(expr: Expr, of_function: int) -> int:
+    match expr:
+        case Const() | Ref():
+            return 0
+        case Apply(operator, arguments):
+            own = 1 if operator in CHEAP else of_function
+            return own + sum(_operations(argument, of_function) for argument in arguments)
+        case _:
+            assert_never(expr)
+
+
+def reached_gb_s(target: Target) -> float:
+    """What copies reach of the memory's bandwidth, as measured on an H200."""
+    return 0.86 * target.memory_gb_s
 
 
 def memory_us(facts: Facts, problem: Problem, target: Target) -> float:
     """Microseconds that a step's tensors take through memory, whatever the kernel."""
     elements = problem.columns * problem.heads * problem.units
-    return elements * facts.unit_bytes / (1000 * target.memory_gb_s)
+    return elements * facts.unit_bytes / (1000 * reached_gb_s(target))

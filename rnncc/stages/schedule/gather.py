@@ -14,6 +14,7 @@ from rnncc.stages.schedule.draft import (
     Draft,
     by,
     ceil,
+    cluster_columns,
     cluster_passes,
     elements,
     piece_registers,
@@ -28,6 +29,8 @@ _K_WARPS = (1, 2, 4, 8)
 _UNIT_BLOCKS = (1, 2, 4)
 _MOST_ITEMS = MOST_WARPS * max(_UNIT_BLOCKS)
 _SEND_REGISTERS = 8  # for each operand but one
+# Of `needed`, what nvcc 13 does without for the LSTM: 18 to 46.
+_OVERCOUNT = 44
 
 
 def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
@@ -65,16 +68,15 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     )
     owned = ceil_div(unit_blocks, k_warps)
     registers = by(warps, range(1, MOST_WARPS + 1), registers_of)
-    spilled = require_registers(
-        model,
+    needed = (
         BASE_REGISTERS
         + _SEND_REGISTERS * (facts.operands - 1)
         + sums_and_operands
         + facts.item_registers * owned
         + piece_registers(facts, unit_blocks, k_warps)
-        + PAIR_REGISTERS * fragments * register_pairs,
-        registers,
+        + PAIR_REGISTERS * fragments * register_pairs
     )
+    spilled = require_registers(model, needed, registers)
     matrix_kilobytes = warps * fragments * (pairs - register_pairs)
     shared_bytes = (
         2 * of.operand_bytes * facts.operands * k_warps * range_length
@@ -85,20 +87,32 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     )
     require_shared(model, shared_bytes, target)
 
+    item = rate.gather_piece * facts.pieces + rate.operation * facts.operations
+    multiplied = of.product(rate) * ceil_div(warps, 4) * fragments * pairs + rate.matrix * matrix_kilobytes
+    posts = facts.operands * owned * by(blocks, sizes, lambda c: rate.post * ceil(c, of.peers) if c > 1 else 0)
+    messages = ceil(facts.operands * problem.units * of.size, 16)  # of a column
     step = (
         rate.gather
-        + facts.operands * owned * by(blocks, sizes, lambda c: rate.post * ceil(c, of.peers) if c > 1 else 0)
+        + posts
         + lookup(k_warps, {1: 0, 2: rate.merge_2, 4: rate.merge_4, 8: rate.merge_8})
-        + rate.gather_piece * facts.pieces * owned
-        + of.product(rate) * ceil_div(warps, 4) * fragments * pairs
-        + rate.matrix * matrix_kilobytes
+        + by(
+            blocks,
+            sizes,
+            lambda c: rate.message * messages * cluster_columns(problem, clusters[c]) if c > 1 else 0,
+        )
+        + item * owned
+        + multiplied
         + rate.spill * spilled
     )
     return Draft(
         "gather",
+        facts,
         model,
         step,
         step * by(blocks, sizes, lambda c: cluster_passes(problem, clusters[c])),
+        ceil_div(warps * (rate.issue + posts + item * owned), 4) + multiplied,
+        needed,
+        _OVERCOUNT,
         (blocks, unit_warps, k_warps, unit_blocks, 1, 2 * register_pairs),
         {
             "blocks": blocks,

@@ -111,22 +111,27 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
 
     columns = minimum(TILE_COLUMNS * tiles, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.columns, seats(u))))
     readers = problem.heads * blocks * ceil_div(problem.columns, columns)
+    item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
     step = (
         rate.poll * by(tiles, _TILES, lambda n: ceil(chunks, batch_of(n)))
         # Reads of L2 hide each other to a part.
-        + ceil_div(7 * of.size * facts.operands * problem.units * columns * readers, target.l2_gb_s)
+        + ceil_div(6 * of.size * facts.operands * problem.units * columns * readers, target.l2_gb_s)
         + rate.grid_column * columns
         + rate.half * halves
         + of.product(rate) * ceil(_K_WARPS, 4) * chunks * fragments * tiles
         + rate.matrix * matrix_kilobytes
         + rate.spill * spilled
-        + rate.grid_piece * facts.pieces * owned
+        + item * owned
     )
     return Draft(
         "grid",
+        facts,
         model,
         step,
         step,
+        step,
+        registers_of(_K_WARPS),
+        0,
         (unit_blocks, _K_WARPS, tiles, 2 * register_chunks),
         {
             "blocks": blocks,

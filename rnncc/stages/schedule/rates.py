@@ -1,8 +1,8 @@
 """The cost model: what the parts of a step take, in tenths of a nanosecond.
 
-Measured on an H200 with the LSTM in bfloat16; tests/stages/test_schedule_cost.py holds the measured steps that the
-parts add up to within a factor of 1.3. On other GPUs what happens on the chip goes by the clock, products by their own
-rate.
+Fitted to what benchmarks/gpu_dense.py measured on an H200 (tests/test_gpu_predicted.py) and to single kernels of the
+LSTM in bfloat16 (tests/stages/test_schedule_cost.py), which the parts add up to within a factor of 1.3. On other GPUs
+what happens on the chip goes by the clock, products by their own rate.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ class Rates:
     float_product  8 rows, 32 terms and 8 columns of float32 there: 64 cycles and what loads the operands (an estimate)
     matrix         1024 bytes of a matrix from shared memory
     spill          a register of all threads that goes to memory and back
+    operation      of an item's elementwise part: an instruction for each of a lane's two columns
+    message        16 bytes of an operand that a block of a cluster receives
+    issue          of a step of a warp, besides its items and products
 
     gather         barriers and latencies of a step
-    gather_piece   16 bytes of a column that an item reads or writes, and what is computed of them
+    gather_piece   16 bytes of a column that an item reads or writes
     post           an operand sent to four blocks
     merge_2, …     sums of 2, 4, 8 K warps brought together
 
@@ -46,20 +49,23 @@ class Rates:
     float_product: int = 420
     matrix: int = 20
     spill: int = 115
-    gather: int = 1280
-    gather_piece: int = 160
+    operation: int = 10
+    message: int = 1
+    issue: int = 180
+    gather: int = 1920
+    gather_piece: int = 70
     post: int = 460
     merge_2: int = 610
     merge_4: int = 2350
     merge_8: int = 2630
-    scatter: int = 1500
-    scatter_piece: int = 140
-    send: int = 59
+    scatter: int = 1850
+    scatter_piece: int = 75
+    send: int = 62
     local: int = 39
     warp: int = 100
-    grid_piece: int = 480
-    poll: int = 770
-    grid_column: int = 505
+    grid_piece: int = 240
+    poll: int = 2800
+    grid_column: int = 690
     half: int = 60
     barrier: int = 9_000
     visit: int = 16_000
@@ -72,8 +78,12 @@ class Rates:
 def rates(target: Target) -> Rates:
     """The rates of a GPU, by those of the H200."""
     measured, h200 = Rates(), GPUS["h200"]
-    slower = h200.clock_mhz / target.clock_mhz
-    scaled = {field.name: round(getattr(measured, field.name) * slower) for field in fields(measured)}
+    scaled = {field.name: round(getattr(measured, field.name) * slower(target)) for field in fields(measured)}
     for name in ("product", "mma"):
-        scaled[name] = round(getattr(measured, name) * slower * target.product_cycles / h200.product_cycles)
+        scaled[name] = round(getattr(measured, name) * slower(target) * target.product_cycles / h200.product_cycles)
     return Rates(**scaled)
+
+
+def slower(target: Target) -> float:
+    """By how much the H200's clock is quicker."""
+    return GPUS["h200"].clock_mhz / target.clock_mhz

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "heads.h"
 #include "tensors.h"
 
 namespace rnncc {
@@ -188,17 +189,16 @@ class After {
     const int64_t units = height / (parts * blocks), depth = length / terms;
     for (int64_t p = 0; p < parts; ++p) {
       for (int64_t q = 0; q < terms; ++q) {
-        const char* a = static_cast<const char*>(x.data) + p * blocks * units * bytes;
-        const char* b = static_cast<const char*>(y.data) + q * blocks * depth * bytes;
+        char* a = static_cast<char*>(x.data) + p * blocks * units * bytes;
+        char* b = static_cast<char*>(y.data) + q * blocks * depth * bytes;
         char* c = static_cast<char*>(out) + (p * blocks * units * length + q * depth) * bytes;
         if (blocks == 1) {
           multiply_into(over(c, {units, depth}, {length, 1}, x.dtype, device()),
                         over(a, {units, rows()}, {1, x.column}, x.dtype, device()),
                         over(b, {rows(), depth}, {y.column, 1}, x.dtype, device()));
         } else {
-          multiply_into(over(c, {blocks, units, depth}, {units * length, length, 1}, x.dtype, device()),
-                        over(a, {blocks, units, rows()}, {units, 1, x.column}, x.dtype, device()),
-                        over(b, {blocks, rows(), depth}, {depth, y.column, 1}, x.dtype, device()));
+          multiply_heads(over(c, {blocks, units, depth}, {units * length, length, 1}, x.dtype, device()), {a, 0, x.column, x.dtype},
+                         {b, 0, y.column, y.dtype}, blocks, units, depth, rows(), device());
         }
       }
     }

@@ -1,0 +1,42 @@
+"""What the cost model expects of a row of benchmarks/gpu_dense.py: pure computation, the same on every machine."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from gpu_cases import Case
+
+from rnncc.compiler import front, kernel_plan
+from rnncc.gpu import call_time
+from rnncc.ir.kernel import KernelPlan
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import GPUS, Target
+from rnncc.paths import locate
+from rnncc.read import read_source
+
+
+def target_named(gpu: str) -> Target | None:
+    """The GPU that the driver calls so ("NVIDIA H200"), if plans are known for it."""
+    return next((target for name, target in GPUS.items() if name in gpu.lower().split()), None)
+
+
+@cache
+def predicted_us(case: Case, target: Target) -> float | None:
+    """Microseconds a step of a case of ours, called back to back: launches and what comes after the loops included, by
+    the kernels that packages have, laid out for 16 columns. None where the model does not know the loop."""
+    problem = Problem(case.units, case.heads, case.dtype)
+    found = call_time(
+        _plan(case.cell),
+        problem,
+        target,
+        columns=case.columns,
+        steps=case.steps,
+        training=case.run == "fw+bw",
+    )
+    return None if found is None else found.total / case.steps
+
+
+@cache
+def _plan(cell: str) -> KernelPlan:
+    (parsed, _), *_ = front(read_source(locate(cell)))
+    return kernel_plan(parsed)

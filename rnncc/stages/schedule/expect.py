@@ -1,0 +1,115 @@
+"""What a call is expected to take by kernels that are there, whatever its batch columns: its steps, and what comes
+before and after them. (`Draft.expected_us` has the step.)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from rnncc.ir.fused import FusedLoop
+from rnncc.ir.problem import Problem
+from rnncc.ir.schedule import FusedSchedule, Schedule
+from rnncc.ir.target import Target
+from rnncc.stages.schedule.alternating import alternating_us
+from rnncc.stages.schedule.draft import Draft, ceil, element_bytes, share
+from rnncc.stages.schedule.facts import facts, reached_gb_s
+from rnncc.stages.schedule.families import FAMILIES
+from rnncc.stages.schedule.rates import slower
+
+# Microseconds of a launch until its first step, besides the matrix of a thread block: by KB, as it lies in memory and
+# transposed (element by element).
+_LAUNCH_US, _FILL_US, _TRANSPOSED_FILL_US = 3.5, 0.05, 0.09
+# Of a copy, and of a product's launch; of what autograd and the gradients' tensors take besides, a backward.
+_COPY_US, _PRODUCT_US, _BACKWARD_US = 2.0, 3.0, 3.0
+# Measured of cuBLAS on an H200: beside the rate by `product_cycles` in 16 bits, and beside the fused multiply-adds of
+# 128 lanes in float32.
+_PRODUCT_RATE, _FLOAT_PRODUCT_RATE = 1.13, 0.76
+_MULTIPLY_ADDS = 4 * 16 * 8 * 16  # of a multiprocessor and `product_cycles`: an mma a quarter
+# Products of heads: thread blocks, fewer than multiprocessors, each go through all rows, nanoseconds a row. In 16 bits
+# narrow heads take longer: a row of theirs is less than what memory hands over at a time. Of float32 so many rows are
+# dealt out instead, for which a gate's cotangents are copied (rnncc/cuda/heads.h).
+_ROW_NS, _NARROW_ROW_NS, _FLOAT_ROW_NS, _DEALT_ROWS = 1.4, (1.0, 20.0), 39.0, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Microseconds of a call.
+
+    start     from its launch to its first step
+    step      of the loop's kernel
+    """
+
+    start: float
+    step: float
+
+
+def expected(loop: FusedLoop, schedule: Schedule, problem: Problem, target: Target) -> Expected:
+    """Of the kernel that takes `problem.columns` columns, of a schedule for the same units, heads and dtype; the loop
+    may be that of inference, which has the layouts of training."""
+    taken = min(_share(schedule, problem, target), key=lambda choice: choice[0], default=None)
+    if taken is None:
+        return Expected(_LAUNCH_US, alternating_us(facts(loop, problem.dtype), problem, target))
+    kernel = taken[1]
+    draft = FAMILIES[kernel.family](facts(loop, problem.dtype), problem, target)
+    matrix_kb = _matrices(loop) * problem.units**2 * element_bytes(problem.dtype) / (1024 * kernel.blocks)
+    fill = _TRANSPOSED_FILL_US if loop.transposed else _FILL_US
+    return Expected(_LAUNCH_US + fill * matrix_kb, _step_us(draft, kernel, problem, target))
+
+
+def _share(schedule: Schedule, problem: Problem, target: Target) -> Iterator[tuple[float, FusedSchedule]]:
+    """The kernels that can run a call, each with what it is planned to take, as fused_share in
+    templates/include/rnncc/cuda/fused/index.h has it."""
+    for kernel in schedule.kernels:
+        is_grid = kernel.family == "grid"
+        places = target.multiprocessors // kernel.blocks if is_grid else dict(target.clusters)[kernel.blocks]
+        if is_grid and problem.heads > places:
+            continue
+        seats = max(1, places // problem.heads)
+        groups = ceil(problem.columns, min(kernel.columns, share(problem.columns, seats)))
+        if not is_grid or groups <= seats:
+            yield ceil(problem.heads * groups, places) * kernel.pass_us, kernel
+
+
+def _step_us(draft: Draft, kernel: FusedSchedule, problem: Problem, target: Target) -> float:
+    for size, known in zip(draft.shape, kernel.shape, strict=True):
+        if not isinstance(size, int):
+            draft.model.require(size == known)
+    solution = draft.model.minimise(draft.step)
+    return draft.expected_us(solution, problem, target, kernel.shared_bytes)
+
+
+def _matrices(loop: FusedLoop) -> int:
+    """Recurrent matrices [units, units] of a head."""
+    return len(loop.sums) * len(loop.operands)
+
+
+def after_us(loop: FusedLoop, problem: Problem, steps: int, target: Target) -> float:
+    """Microseconds from a backward loop's last step to the gradients of its recurrent matrices: after.h's part."""
+    rows, count, size = steps * problem.columns, _matrices(loop), element_bytes(problem.dtype)
+    is_float = size == 4
+    if is_float:
+        rate = _FLOAT_PRODUCT_RATE * 128 * target.clock_mhz * target.multiprocessors
+        row_ns = _FLOAT_ROW_NS
+    else:
+        rate = _PRODUCT_RATE * _MULTIPLY_ADDS / target.product_cycles * target.clock_mhz * target.multiprocessors
+        base, narrow = _NARROW_ROW_NS
+        row_ns = max(_ROW_NS, base + narrow / problem.units)
+    # `rate`: multiplications and additions of 1e-6 s, as one.
+    product_us = rows * problem.heads * problem.units**2 / rate
+    # To read a gate's cotangents or the states and write them, or to read both.
+    copy_us = 2 * rows * problem.heads * problem.units * size / (1000 * reached_gb_s(target))
+    if problem.heads == 1:
+        # Gates that lie side by side are one product.
+        products = _PRODUCT_US + count * product_us
+    elif is_float and rows >= _DEALT_ROWS:
+        products = count * (_PRODUCT_US + _COPY_US + copy_us + product_us + copy_us)
+    else:
+        products = count * (_PRODUCT_US + max(product_us, slower(target) * row_ns * rows / 1000))
+    # The state of the step before, as a tensor of its own.
+    return _BACKWARD_US + products + _COPY_US + copy_us
+
+
+def inference(loop: FusedLoop) -> FusedLoop:
+    """A forward loop without what only a backward reads."""
+    kept = (write for write in loop.writes if write.place is not None and not write.place.is_saved)
+    return replace(loop, writes=tuple(kept))
