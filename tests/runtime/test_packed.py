@@ -210,10 +210,10 @@ def test_opcheck() -> None:
     op, given = arguments(make("lstm", "LSTM"))
     streams = [torch.randn(6, 1, stream.shape[-1], **DOUBLE).requires_grad_() for stream in given[0]]
     offsets = torch.tensor([0, 2, 4, 5, 6])
-    assert set(torch.library.opcheck(op, (streams, *given[1:3], offsets, *given[4:])).values()) == {"SUCCESS"}
+    assert set(torch.library.opcheck(op, (streams, *given[1:3], offsets, 4, *given[5:])).values()) == {"SUCCESS"}
     for wrong in ([0, 1, 3, 4, 6], [1, 2, 4, 5, 6], [0, 2, 4, 5], [0, 3, 4, 5, 6]):
         with pytest.raises(RuntimeError, match=r"offsets|packed"):
-            op(streams, *given[1:3], torch.tensor(wrong), *given[4:])
+            op(streams, *given[1:3], torch.tensor(wrong), 4, *given[5:])
 
 
 def test_twice_differentiable() -> None:
