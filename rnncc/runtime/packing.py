@@ -182,7 +182,8 @@ def read_sequence(given: PackedSequence) -> Packed:
         in_steps = replace(in_steps, offsets=firsts.to(data.device))
         return Packed(in_steps, given.sorted_indices, given.unsorted_indices, like=given, firsts=in_steps.offsets)
     starts = torch.cat((counts.new_zeros(1), in_steps.lengths().cumsum(0)))
-    firsts, starts = torch.split(torch.cat((firsts, starts)).to(data.device, non_blocking=True), [steps + 1, columns + 1])
+    both = torch.cat((firsts, starts)).to(data.device, non_blocking=True)
+    firsts, starts = torch.split(both, [steps + 1, columns + 1])
     packing = Packing(starts, steps, columns, total, by_step=False)
     step_of, column_of = packing.places()
     source = firsts[step_of] + column_of
