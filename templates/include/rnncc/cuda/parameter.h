@@ -6,7 +6,7 @@
 
 namespace rnncc {
 
-// As fused/step.cuh has them.
+// As fused/tensors.cuh has them.
 struct FusedPlace {
   char* base;
   int64_t step, column;
@@ -49,7 +49,7 @@ class LoopParameter {
     for (int c = 0; c < tables_.constant_count; ++c) constants[c] = float(call.constants[c]);
   }
 
-  // As PackedRows in fused/step.cuh.
+  // As PackedRows in packed.cuh.
   void take_rows(const Call& call) {
     *take<const int64_t*>(1) = call.starts;
     *take<int64_t>(1) = call.rows;

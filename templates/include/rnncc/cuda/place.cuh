@@ -2,7 +2,7 @@
 #pragma once
 
 #include "arguments.h"
-#include "scalar.cuh"
+#include "packed.cuh"
 
 namespace rnncc {
 
@@ -31,20 +31,17 @@ struct Run {
 
   // Whether tensors are packed: then each column begins at its own first step, and is left alone after its last one.
   RNNCC_DEVICE bool is_packed() const { return P::tables.masked && plan.starts; }
-  // Of a column: the first of its rows, and steps. Within the rows that there are, whatever the caller's numbers are.
-  RNNCC_DEVICE int64_t packed_begin(int column) const { return ::max(int64_t(0), ::min(__ldg(plan.starts + column), plan.rows)); }
-  RNNCC_DEVICE int64_t steps_of(int column) const {
-    if (!is_packed()) return plan.steps;
-    const int64_t end = ::min(__ldg(plan.starts + column + 1), plan.rows);
-    return ::max(int64_t(0), ::min(end - packed_begin(column), plan.steps));
+  RNNCC_DEVICE OwnRows rows_of(int column) const {
+    return packed_rows({plan.starts, plan.rows}, plan.steps, own.descending, column);
   }
+  RNNCC_DEVICE int64_t steps_of(int column) const { return is_packed() ? rows_of(column).steps : plan.steps; }
   RNNCC_DEVICE bool is_active(int column) const { return !is_packed() || n < steps_of(column); }
 
   // Where a column's row of a tensor of all steps is at the loop's step `step`, whose place is t.
   template <class Place>
   RNNCC_DEVICE int64_t row_of(const Place& place, int64_t step, int64_t t, int column) const {
     if (!is_packed()) return t * place.step + column * place.row;
-    return (packed_begin(column) + (own.descending ? steps_of(column) - 1 - step : step)) * place.row;
+    return (rows_of(column).first + (own.descending ? -step : step)) * place.row;
   }
 };
 
