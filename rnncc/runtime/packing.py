@@ -93,10 +93,12 @@ class Packing:
         return chain.index_select(0, source).unsqueeze(1), chain.index_select(0, final)
 
 
-def permuted(rows: Tensor, target: Tensor) -> Tensor:
-    """Row i at target[i], a permutation. Written so, and not as index_select of its inverse, since what flows back is
-    then gathered, and not added up in a tensor of zeros."""
-    return torch.empty_like(rows).index_copy(0, target, rows)
+def permuted(rows: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """rows[source], of which `target` is the inverse: row i goes to target[i]."""
+    if torch.is_grad_enabled() and rows.requires_grad:
+        # What flows back is then gathered, and not added up in a tensor of zeros.
+        return torch.empty_like(rows).index_copy(0, target, rows)
+    return rows.index_select(0, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,10 @@ class Packed:
         if value.dim() != dim or value.shape[0] != self.packing.total:
             wanted = "[total, width]" if dim == 2 else "[total]"
             raise ValueError(f"packed, {name} must be {wanted} with the rows of the input, got {list(value.shape)}")
-        return (value if in_order or self.target is None else permuted(value, self.target)).unsqueeze(1)
+        rows: Tensor = value
+        if not in_order and self.source is not None and self.target is not None:
+            rows = permuted(rows, self.source, self.target)
+        return rows.unsqueeze(1)
 
     def _in_order_of_input(self, value: PackedSequence, name: str) -> Tensor:
         """Our rows of a PackedSequence of the same lengths whose columns may be sorted in another order. Raises
@@ -165,8 +170,8 @@ class Packed:
     def give(self, output: Tensor) -> Tensor | PackedSequence:
         """The output [total, 1, width] in the form of the input."""
         output = output.squeeze(1)
-        if self.source is not None:
-            output = permuted(output, self.source)
+        if self.source is not None and self.target is not None:
+            output = permuted(output, self.target, self.source)
         if self.like is not None:
             return PackedSequence(output, self.like.batch_sizes, self.like.sorted_indices, self.like.unsorted_indices)
         return output
