@@ -70,7 +70,7 @@ class FusedStatement:
 @dataclass(frozen=True, slots=True)
 class FusedLoop:
     """One direction of a loop. `matrices[sum][operand]` are names of the program's matrices; `kept` are values that
-    `start` leaves for `finish` and for the next step."""
+    `start` leaves for `finish` and for the next step. `masked`: with the mask streams."""
 
     sums: tuple[str, ...]
     operands: tuple[str, ...]
@@ -85,3 +85,4 @@ class FusedLoop:
     start: tuple[FusedStatement, ...]
     finish: tuple[FusedStatement, ...]
     writes: tuple[FusedWrite, ...]
+    masked: bool

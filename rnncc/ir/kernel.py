@@ -258,7 +258,7 @@ class WeightShape:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One direction of a loop."""
+    """One direction of a loop; `masked`: with the mask streams."""
 
     slots: tuple[Slot, ...]
     matrices: tuple[Matrix, ...]
@@ -269,6 +269,7 @@ class Program:
     zeros: tuple[Zero, ...]
     weights: tuple[WeightShape, ...]
     constants: tuple[str, ...]
+    masked: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,8 @@ class Tangent:
 class ScanLoop:
     """One direction of a loop. `edges` are the carries; `totals` are values that are only summed over all steps;
     `map` is None where a step is no affine map of the carries, or one of too many; `kept` are values free of carries
-    that are worked out once for the map of a step and for its run; `tangent` is a walk's, where it is known."""
+    that are worked out once for the map of a step and for its run; `masked`: with the mask streams; `tangent` is a
+    walk's, where it is known."""
 
     reads: tuple[FusedRead, ...]
     rows: tuple[FusedRow, ...]
@@ -68,6 +69,7 @@ class ScanLoop:
     totals: tuple[str, ...]
     map: AffineMap | None
     kept: tuple[str, ...]
+    masked: bool
     tangent: Tangent | None = None
 
     @property

@@ -33,7 +33,7 @@ def run_loops(
     """Arguments and results as the op's: those of `run_loop`, one direction after the other. With a `packing`, streams
     and sequences are [total, 1, width]."""
     if packing is not None:
-        streams, lengths, reset = [packing.pad(s) for s in streams], packing.lengths, packing.pad_reset(reset)
+        streams, lengths, reset = [packing.pad(s) for s in streams], packing.lengths(), packing.pad_reset(reset)
     all_sequences: list[Tensor] = []
     all_finals: list[Tensor] = []
     groups = [shares(group, len(reverse)) for group in (streams, weights, states)]

@@ -96,11 +96,13 @@ def _make_segment(
     forward_op = getattr(getattr(torch.ops, namespace), f"{segment.name}_forward").default
     backward_op = getattr(getattr(torch.ops, namespace), f"{segment.name}_backward").default
 
-    def loop_of(lengths: Tensor | None, reset: Tensor | None) -> LoopSpec:
-        return segment.plain if lengths is None and reset is None else segment.masked
+    def loop_of(offsets: Tensor | None, lengths: Tensor | None, reset: Tensor | None) -> LoopSpec:
+        # A GPU runs packed tensors by the masked loop.
+        packed = offsets is not None and offsets.device.type != "cpu"
+        return segment.masked if packed or lengths is not None or reset is not None else segment.plain
 
     def fake_forward(
-        streams: Any, weights: Any, states: Any, offsets: Any, lengths: Any, reset: Any, seed: Any,
+        streams: Any, weights: Any, states: Any, offsets: Any, steps: Any, lengths: Any, reset: Any, seed: Any,
         constants: Any, sizes: Any, num_heads: Any, reverse: Any, sequences: Any, training: bool, recompute: bool,
     ) -> Any:  # fmt: skip
         first = streams[0]
@@ -110,7 +112,7 @@ def _make_segment(
         def make(what: TensorSpec, dtype: torch.dtype) -> Tensor:
             return first.new_empty((*first.shape[:2], what.width(n)), dtype=dtype)  # type: ignore[no-any-return]
 
-        loop = loop_of(lengths, reset)
+        loop = loop_of(offsets, lengths, reset)
         kept = []
         if training:
             dtypes, where = _saved_dtypes(loop, first), _shared(loop, first, sequences)
@@ -124,8 +126,8 @@ def _make_segment(
 
     def fake_backward(
         d_sequences: Any, d_sequence_index: Any, d_final: Any, d_final_index: Any,
-        streams: Any, weights: Any, states: Any, saved: Any, offsets: Any, lengths: Any, reset: Any, seed: Any,
-        constants: Any, sizes: Any, num_heads: Any, reverse: Any, needs: Any,
+        streams: Any, weights: Any, states: Any, saved: Any, offsets: Any, steps: Any, lengths: Any, reset: Any,
+        seed: Any, constants: Any, sizes: Any, num_heads: Any, reverse: Any, needs: Any,
     ) -> Any:  # fmt: skip
         result = []
         first = 0
@@ -136,12 +138,14 @@ def _make_segment(
 
     def setup(ctx: Any, inputs: Any, output: Any) -> None:
         *given, training, recompute = inputs
-        streams, weights, states, offsets, lengths, reset, _, constants, sizes, num_heads, reverse, wanted = given
+        streams, weights, states, offsets, steps, lengths, reset, _, constants, sizes, num_heads, reverse, wanted = (
+            given
+        )
         if not training:
             raise RuntimeError(f"{forward_name} was called with training=False, but a gradient is needed")
         sequences, _, extra = output
         fresh = iter(extra)
-        loop = loop_of(lengths, reset)
+        loop = loop_of(offsets, lengths, reset)
         where = _shared(loop, streams[0], wanted)
         saved = [
             next(fresh) if where[i] < 0 else returned[where[i]]
@@ -152,17 +156,17 @@ def _make_segment(
         ctx.mark_non_differentiable(*extra)
         ctx.save_for_backward(*streams, *weights, *states, *saved, offsets, lengths, reset)
         ctx.counts = (len(streams), len(weights), len(states), len(saved))
-        ctx.rest = (list(constants), list(sizes), num_heads, list(reverse), list(wanted))
+        ctx.rest = (steps, list(constants), list(sizes), num_heads, list(reverse), list(wanted))
 
     def backward(ctx: Any, given_gradients: Any, needs: Any) -> Any:
         d_sequences, d_final, _ = given_gradients
         tensors = iter(ctx.saved_tensors)
         streams, weights, states, saved = ([next(tensors) for _ in range(count)] for count in ctx.counts)
         offsets, lengths, reset = tensors
-        constants, sizes, num_heads, reverse, wanted = ctx.rest
+        steps, constants, sizes, num_heads, reverse, wanted = ctx.rest
         if torch.is_grad_enabled() or any(map(_batched, (*d_sequences, *d_final))):
             return _differentiable(
-                segment, _named(cell, sizes, num_heads), streams, weights, states, offsets, lengths, reset,
+                segment, _named(cell, sizes, num_heads), streams, weights, states, offsets, steps, lengths, reset,
                 constants, reverse, wanted, d_sequences, d_final, needs,
             )  # fmt: skip
         places = [k * len(segment.sequences) + i for k in range(len(reverse)) for i in wanted]
@@ -172,7 +176,7 @@ def _make_segment(
             backward_op,
             [d for _, d in given], [i for i, _ in given],
             [d for _, d in given_final], [i for i, _ in given_final],
-            streams, weights, states, saved, offsets, lengths, reset, None,
+            streams, weights, states, saved, offsets, steps, lengths, reset, None,
             constants, sizes, num_heads, reverse, [need for group in needs for need in group],
         )  # fmt: skip
         return tuple(_spread(group, need) for group, need in zip(made, needs, strict=True))
@@ -254,6 +258,7 @@ def _differentiable(
     weights: list[Tensor],
     states: list[Tensor],
     offsets: Tensor | None,
+    steps: int,
     lengths: Tensor | None,
     reset: Tensor | None,
     constants: list[float],
@@ -268,7 +273,10 @@ def _differentiable(
     with torch.enable_grad():
         # Aliases: autograd.grad must see each argument as independent of the others.
         groups = [[tensor.view_as(tensor) for tensor in group] for group in (streams, weights, states)]
-        packing = None if offsets is None else Packing.of(offsets, states[0].shape[0], streams[0].shape[0])
+        packing = None
+        if offsets is not None:
+            by_step = offsets.device.type == "cpu"
+            packing = Packing(offsets, steps, states[0].shape[0], streams[0].shape[0], by_step)
         sequences, finals = run_loops(
             segment, groups[0], groups[1], groups[2], lengths, reset, constants, sizes, reverse, wanted, packing
         )

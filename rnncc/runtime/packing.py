@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,72 +15,90 @@ from .spec import CellSpec
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Which step and which column the rows of packed tensors [total, 1, width] belong to. They lie step by step, as in
-    a PackedSequence: columns stand in the order of falling lengths, so that those of a step are the first ones.
+    """Which step and which column the rows of packed tensors [total, 1, width] belong to.
 
-    offsets  [T + 1] of int64: where the rows of each step begin
-    lengths  [B] of int64, falling
-    steps, places  [total]: each row's step; its place among T*B
+    offsets  of int64, as the ops take them: where the rows of each step begin, [T + 1], or of each column, [B + 1]
+    steps, columns, total  T (on a GPU what the caller says it is at most), B, the number of rows
+    by_step  on the CPU rows lie step by step, as in a PackedSequence: columns stand in the order of falling lengths, so
+             that those of a step are the first ones. On a GPU they lie column by column.
     """
 
     offsets: Tensor
-    lengths: Tensor
-    steps: Tensor
-    places: Tensor
+    steps: int
+    columns: int
+    total: int
+    by_step: bool
 
-    @staticmethod
-    def of(offsets: Tensor, columns: int, total: int) -> Packing:
-        """What follows from `offsets`, on their device and without the host waiting for it."""
-        counts = offsets.diff()
-        numbers = torch.arange(max(columns, total), device=offsets.device)
-        lengths = (counts.unsqueeze(1) > numbers[:columns]).sum(0)
-        steps = torch.searchsorted(offsets, numbers[:total], right=True) - 1
-        return Packing(offsets, lengths, steps, steps * columns + numbers[:total] - offsets[steps])
+    def lengths(self) -> Tensor:
+        """[B] of int64."""
+        if not self.by_step:
+            return self.offsets.diff()
+        return torch.searchsorted(-self.offsets.diff(), -torch.arange(self.columns, device=self.offsets.device))
 
-    @property
-    def columns(self) -> Tensor:
-        """[total]: each row's column."""
-        return self.places - self.steps * self.lengths.shape[0]
+    def places(self) -> tuple[Tensor, Tensor]:
+        """Each row's step and column, [total] both."""
+        rows = torch.arange(self.total, device=self.offsets.device)
+        outer = torch.searchsorted(self.offsets, rows, right=True) - 1
+        inner = rows - self.offsets[outer]
+        return (outer, inner) if self.by_step else (inner, outer)
+
+    def rows(self, steps: Tensor, columns: Tensor) -> Tensor:
+        """Which row a step of a column has."""
+        return self.offsets[steps] + columns if self.by_step else self.offsets[columns] + steps
+
+    def _padded_places(self) -> Tensor:
+        """Each row's place among T*B."""
+        steps, columns = self.places()
+        return steps * self.columns + columns
 
     def pad(self, rows: Tensor) -> Tensor:
         """[T, B, width]. A column is filled with its last row, or with another's: zeros might make an infinity of it
         (log(0)), and 0*inf is NaN in the backward."""
-        count, columns = self.offsets.shape[0] - 1, self.lengths.shape[0]
         rows = rows.squeeze(1)
         if not rows.shape[0]:
-            return rows.new_ones(count, columns, rows.shape[-1])
-        numbers = torch.arange(columns, device=rows.device)
-        last = torch.minimum(torch.arange(count, device=rows.device).unsqueeze(1), (self.lengths - 1).clamp(min=0))
-        filler = (self.offsets[last] + numbers).clamp(max=rows.shape[0] - 1)
-        filled = rows.detach().index_select(0, filler.reshape(-1)).index_copy(0, self.places, rows)
-        return filled.view(count, columns, -1)
+            return rows.new_ones(self.steps, self.columns, rows.shape[-1])
+        numbers, lengths = torch.arange(self.columns, device=rows.device), self.lengths()
+        last = torch.minimum(torch.arange(self.steps, device=rows.device).unsqueeze(1), (lengths - 1).clamp(min=0))
+        filler = self.rows(last, numbers.expand_as(last)).clamp(max=rows.shape[0] - 1)
+        filled = rows.detach().index_select(0, filler.reshape(-1)).index_copy(0, self._padded_places(), rows)
+        return filled.view(self.steps, self.columns, -1)
 
     def pack(self, padded: Tensor) -> Tensor:
         """[total, 1, width] of what is [T, B, width]."""
-        return padded.flatten(0, 1).index_select(0, self.places).unsqueeze(1)
+        return padded.flatten(0, 1).index_select(0, self._padded_places()).unsqueeze(1)
 
     def pad_reset(self, reset: Tensor | None) -> Tensor | None:
         """[T, B] of what is [total, 1], False past a column's end."""
         if reset is None:
             return None
-        count, columns = self.offsets.shape[0] - 1, self.lengths.shape[0]
-        return reset.new_zeros(count * columns).index_copy(0, self.places, reset.squeeze(1)).view(count, columns)
+        flat = reset.new_zeros(self.steps * self.columns).index_copy(0, self._padded_places(), reset.squeeze(1))
+        return flat.view(self.steps, self.columns)
 
     def delay(self, rows: Tensor, before: Tensor, *, reverse: bool) -> tuple[Tensor, Tensor]:
         """Rows one step later in the order of the loop, `before` [B, width] at each column's first one; and what comes
         out at its last, [B, width]."""
-        first = self.lengths.shape[0]
+        first, lengths = self.columns, self.lengths()
         chain = torch.cat((before, rows.squeeze(1)))
-        columns, numbers = self.columns, torch.arange(first, device=rows.device)
+        steps, columns = self.places()
+        numbers = torch.arange(first, device=rows.device)
         if reverse:
-            inside, other = self.steps + 1 < self.lengths[columns], self.steps + 1
-            end = torch.zeros_like(self.lengths)
+            inside = steps + 1 < lengths[columns]
+            other = torch.where(inside, steps + 1, steps)
+            end = torch.zeros_like(lengths)
         else:
-            inside, other = self.steps > 0, (self.steps - 1).clamp(min=0)
-            end = (self.lengths - 1).clamp(min=0)
-        source = torch.where(inside, first + self.offsets[other] + columns, columns)
-        final = torch.where(self.lengths > 0, first + self.offsets[end] + numbers, numbers)
+            inside, other = steps > 0, (steps - 1).clamp(min=0)
+            end = (lengths - 1).clamp(min=0)
+        source = torch.where(inside, first + self.rows(other, columns), columns)
+        final = torch.where(lengths > 0, first + self.rows(end, numbers), numbers)
         return chain.index_select(0, source).unsqueeze(1), chain.index_select(0, final)
+
+
+def permuted(rows: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """rows[source], of which `target` is the inverse: row i goes to target[i]."""
+    if torch.is_grad_enabled() and rows.requires_grad:
+        # What flows back is then gathered, and not added up in a tensor of zeros.
+        return torch.empty_like(rows).index_copy(0, target, rows)
+    return rows.index_select(0, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,49 +106,57 @@ class Packed:
     """What a layer's call was given as packed sequences.
 
     order, back    [B]: the caller's column of each of ours, and the other way round; None where they are the same
-    source, back_rows  [total]: the same for rows
+    source, target  [total]: the caller's row of each of ours, and the other way round; None where they are the same
     like           the PackedSequence that was given, or None
+    firsts         its rows lie step by step: where those of each step begin, [T + 1]
     """
 
     packing: Packing
-    order: Tensor | None
-    back: Tensor | None
-    source: Tensor | None
-    back_rows: Tensor | None
-    like: PackedSequence | None
+    order: Tensor | None = None
+    back: Tensor | None = None
+    source: Tensor | None = None
+    target: Tensor | None = None
+    like: PackedSequence | None = None
+    firsts: Tensor | None = None
 
     @property
     def columns(self) -> int:
         """B."""
-        return self.packing.lengths.shape[0]
+        return self.packing.columns
 
     def take(self, value: Any, name: str, dim: int) -> Tensor:
         """One of the call's inputs (`dim` 2), or its `reset` (`dim` 1), as [total, 1, …] in our order. Raises
         TypeError, ValueError where it is not packed as the input is."""
+        in_order = False
         if isinstance(value, PackedSequence):
             if self.like is None or not torch.equal(value.batch_sizes, self.like.batch_sizes):
                 raise ValueError(f"{name} is a PackedSequence of other lengths than the input's")
-            value = self._in_order_of_input(value, name)
+            in_order = value.sorted_indices is not self.like.sorted_indices
+            value = self._in_order_of_input(value, name) if in_order else value.data
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be packed as the input is, got: {type(value).__name__}")
-        if value.dim() != dim or value.shape[0] != self.packing.places.shape[0]:
+        if value.dim() != dim or value.shape[0] != self.packing.total:
             wanted = "[total, width]" if dim == 2 else "[total]"
             raise ValueError(f"packed, {name} must be {wanted} with the rows of the input, got {list(value.shape)}")
-        return (value if self.source is None else value.index_select(0, self.source)).unsqueeze(1)
+        rows: Tensor = value
+        if not in_order and self.source is not None and self.target is not None:
+            rows = permuted(rows, self.source, self.target)
+        return rows.unsqueeze(1)
 
     def _in_order_of_input(self, value: PackedSequence, name: str) -> Tensor:
-        """The rows of a PackedSequence of the same lengths whose columns may be sorted in another order. Raises
+        """Our rows of a PackedSequence of the same lengths whose columns may be sorted in another order. Raises
         ValueError where lengths differ, on the CPU: elsewhere the host would have to wait."""
-        assert self.like is not None
-        if value.sorted_indices is self.like.sorted_indices:
-            return value.data
+        assert self.like is not None and self.firsts is not None
         packing, numbers = self.packing, torch.arange(self.columns, device=value.data.device)
         ours = numbers if self.like.sorted_indices is None else self.like.sorted_indices
         theirs = numbers if value.unsorted_indices is None else value.unsorted_indices
-        places = theirs.index_select(0, ours)
-        if value.data.device.type == "cpu" and not torch.equal(packing.lengths[places], packing.lengths):
-            raise ValueError(f"{name} is a PackedSequence of other lengths than the input's")
-        rows = packing.offsets[packing.steps] + places[packing.columns]
+        others = theirs.index_select(0, ours)
+        if value.data.device.type == "cpu":
+            lengths = packing.lengths()
+            if not torch.equal(lengths[others], lengths):
+                raise ValueError(f"{name} is a PackedSequence of other lengths than the input's")
+        steps, columns = packing.places()
+        rows = self.firsts[steps] + others[columns]
         return value.data.index_select(0, rows.clamp(max=value.data.shape[0] - 1))
 
     def sort(self, states: Tensor) -> Tensor:
@@ -144,17 +170,30 @@ class Packed:
     def give(self, output: Tensor) -> Tensor | PackedSequence:
         """The output [total, 1, width] in the form of the input."""
         output = output.squeeze(1)
+        if self.source is not None and self.target is not None:
+            output = permuted(output, self.target, self.source)
         if self.like is not None:
             return PackedSequence(output, self.like.batch_sizes, self.like.sorted_indices, self.like.unsorted_indices)
-        return output if self.back_rows is None else output.index_select(0, self.back_rows)
+        return output
 
 
 def read_sequence(given: PackedSequence) -> Packed:
     """A PackedSequence's lengths, which stand on the host."""
-    data, sizes = given.data, given.batch_sizes
-    offsets = torch.cat((sizes.new_zeros(1), sizes.cumsum(0))).to(data.device, non_blocking=True)
-    packing = Packing.of(offsets, int(sizes[0]), data.shape[0])
-    return Packed(packing, given.sorted_indices, given.unsorted_indices, None, None, given)
+    data, counts = given.data, given.batch_sizes
+    steps, columns, total = counts.shape[0], int(counts[0]), data.shape[0]
+    firsts = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
+    in_steps = Packing(firsts, steps, columns, total, by_step=True)
+    if not data.is_cuda:
+        in_steps = replace(in_steps, offsets=firsts.to(data.device))
+        return Packed(in_steps, given.sorted_indices, given.unsorted_indices, like=given, firsts=in_steps.offsets)
+    starts = torch.cat((counts.new_zeros(1), in_steps.lengths().cumsum(0)))
+    both = torch.cat((firsts, starts)).to(data.device, non_blocking=True)
+    firsts, starts = torch.split(both, [steps + 1, columns + 1])
+    packing = Packing(starts, steps, columns, total, by_step=False)
+    step_of, column_of = packing.places()
+    source = firsts[step_of] + column_of
+    target = torch.empty_like(source).index_copy(0, source, torch.arange(total, device=data.device))
+    return Packed(packing, given.sorted_indices, given.unsorted_indices, source, target, given, firsts)
 
 
 def read_offsets(cell: CellSpec, rows: Tensor, offsets: Tensor, max_length: int | None) -> Packed:
@@ -170,23 +209,28 @@ def read_offsets(cell: CellSpec, rows: Tensor, offsets: Tensor, max_length: int 
         raise ValueError(f"{cell.name}: with offsets the input must be [total, width], got {list(rows.shape)}")
     if offsets.device != rows.device:
         raise ValueError(f"offsets must be on the input's device, {rows.device}, not {offsets.device}")
-    offsets, total = offsets.to(torch.int64), rows.shape[0]
+    offsets, columns, total = offsets.to(torch.int64), offsets.shape[0] - 1, rows.shape[0]
     lengths = offsets.diff()
     on_host = offsets.device.type == "cpu" and not torch.compiler.is_compiling()
     if on_host and (int(offsets[0]) != 0 or int(offsets[-1]) != total or bool((lengths < 0).any())):
         raise ValueError(f"offsets must begin with 0, not fall, and end with the number of rows, {total}")
-    longest = int(lengths.max()) if on_host and lengths.shape[0] else 0
+    longest = int(lengths.max()) if on_host and columns else 0
     if max_length is None:
         if not on_host:
             raise ValueError("on a GPU, or compiled, offsets need max_length=, which is not asked of the device")
         max_length = longest
     elif on_host and max_length < longest:
         raise ValueError(f"max_length is {max_length}, but a sequence has {longest} steps")
+    if offsets.is_cuda:
+        if total and max_length < 1:
+            raise ValueError(f"max_length is {max_length}, but there are {total} rows")
+        return Packed(Packing(offsets, max_length, columns, total, by_step=False))
     falling, order = lengths.sort(descending=True, stable=True)
     counts = (falling > torch.arange(max_length, device=rows.device).unsqueeze(1)).sum(1)
-    packing = Packing.of(torch.cat((counts.new_zeros(1), counts.cumsum(0))), lengths.shape[0], total)
-    source = offsets[order[packing.columns]] + packing.steps
-    return Packed(packing, order, order.argsort(), source, source.argsort(), None)
+    packing = Packing(torch.cat((counts.new_zeros(1), counts.cumsum(0))), max_length, columns, total, by_step=True)
+    step_of, column_of = packing.places()
+    source = offsets[order[column_of]] + step_of
+    return Packed(packing, order, order.argsort(), source, source.argsort())
 
 
 def read_packed(

@@ -69,6 +69,6 @@ def draw_masks(
             keep = 1 - recurrent_dropout
             value = x.new_empty((1, columns, width)).bernoulli_(keep).mul_(1 / keep if keep else 0.0)
             if packing is not None:
-                value = value[0].index_select(0, packing.columns).unsqueeze(1)
+                value = value[0].index_select(0, packing.places()[1]).unsqueeze(1)
         masks[mask.name] = value
     return masks

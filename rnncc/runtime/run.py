@@ -164,9 +164,9 @@ def run_directions(
     """
     check_clip(recurrent_gradient_clip)  # of a layer an attribute, which may have changed since
     first = next(iter(inputs.values()))
-    # A GPU's kernels run packed rows padded (`run_segment`).
-    pads = packing is not None and kernels is not None and first.is_cuda
-    masked = lengths is not None or reset is not None or pads
+    # A GPU runs packed tensors by the masked loops.
+    packed = packing is not None and kernels is not None and first.is_cuda
+    masked = lengths is not None or reset is not None or packed
     reverse = [own.reverse for own in directions]
     all_finals: list[dict[str, Tensor]] = [{} for _ in directions]
     all_values: list[dict[str, Tensor]] = [{**inputs, **own.masks} for own in directions]
@@ -234,17 +234,12 @@ def run_segment(
     streams and sequences are [total, 1, width]."""
     if kernels is None:
         return run_loops(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted, packing)
-    if packing is not None and streams[0].is_cuda:
-        sequences, finals = run_segment(
-            cell, segment, kernels, [packing.pad(stream) for stream in streams], weights, states, packing.lengths,
-            packing.pad_reset(reset), constants, sizes, reverse, wanted, recompute,
-        )  # fmt: skip
-        return [packing.pack(sequence) for sequence in sequences], finals
     if streams[0].is_cuda and not torch.compiler.is_compiling():
         fused.prepare(cell, segment, streams[0], sizes, len(reverse))
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (*streams, *weights, *states))
+    offsets, steps = (None, 0) if packing is None else (packing.offsets, packing.steps)
     sequences, finals, _ = kernels.run(
-        segment.name, streams[0], streams, weights, states, None if packing is None else packing.offsets, lengths,
-        reset, None, constants, op_sizes(cell, sizes), sizes["num_heads"], reverse, wanted, training, recompute,
+        segment.name, streams[0], streams, weights, states, offsets, steps, lengths, reset, None, constants,
+        op_sizes(cell, sizes), sizes["num_heads"], reverse, wanted, training, recompute,
     )  # fmt: skip
     return sequences, finals

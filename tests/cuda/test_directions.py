@@ -93,8 +93,9 @@ def test_both_directions_are_one_launch_with_the_same_bits(case: Case, masked: b
 
     def forward(groups: Groups, reverse: list[bool], training: bool) -> list[Tensor]:
         sequences, finals, _ = op(
-            *groups, None, lengths, reset, None, [], op_sizes(layer.spec, sizes), heads, reverse, [0], training, False
-        )
+            *groups, None, 0, lengths, reset, None, [], op_sizes(layer.spec, sizes), heads, reverse, [0],
+            training, False,
+        )  # fmt: skip
         return [*sequences, *finals]
 
     def joint(directions: list[Groups]) -> Groups:

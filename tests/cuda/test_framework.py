@@ -133,7 +133,7 @@ def test_opcheck(file: str, name: str) -> None:
     weights = [getattr(layer, f"{weight.attribute}_l0") for weight in segment.plain.weights]
     states = [random(B, state.width(sizes)) for state in segment.states]
     given: tuple[Any, ...] = (
-        streams, weights, states, None, None, None, None, [], op_sizes(layer.spec, sizes), 1, [False],
+        streams, weights, states, None, 0, None, None, None, [], op_sizes(layer.spec, sizes), 1, [False],
         list(range(len(segment.sequences))), True, False,
     )  # fmt: skip
     assert set(torch.library.opcheck(kernels.forward[segment.name], given).values()) == {"SUCCESS"}

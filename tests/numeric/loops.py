@@ -145,6 +145,7 @@ class _Forward(ctypes.Structure):
             (name, ctypes.c_void_p)
             for name in ("streams", "weights", "states", "sequences", "final", "saved", "starts")
         ),
+        ("rows", ctypes.c_int64),
     )
 
 
@@ -166,6 +167,7 @@ class _Backward(ctypes.Structure):
                 "starts",
             )
         ),
+        ("rows", ctypes.c_int64),
     )
 
 
@@ -203,5 +205,7 @@ def call(
         ctypes.cast(constant_array, ctypes.c_void_p),
         reverse,
         *(ctypes.cast(table, ctypes.c_void_p) for table in described),
+        None,
+        shape[0] * shape[1],
     )
     return int(function(ctypes.byref(arguments)))

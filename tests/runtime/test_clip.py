@@ -273,9 +273,9 @@ def test_forward_mode_is_refused(backend: str | None) -> None:
 
 def test_opcheck() -> None:
     op, given = arguments(make("lstm", "LSTM"))
-    assert set(torch.library.opcheck(op, (*given[:7], [0.1], *given[8:])).values()) == {"SUCCESS"}
+    assert set(torch.library.opcheck(op, (*given[:8], [0.1], *given[9:])).values()) == {"SUCCESS"}
     with pytest.raises(RuntimeError, match="expected 1 constants, got 2"):
-        op(*given[:7], [0.1, 0.2], *given[8:])
+        op(*given[:8], [0.1, 0.2], *given[9:])
 
 
 def test_the_option() -> None:

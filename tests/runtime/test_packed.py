@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 
 import rnncc
+from rnncc.runtime.packing import Packing, permuted
 from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, H, close, gradients, layer_class, tuple_of
 from tests.runtime.test_ops import arguments, make
 
@@ -206,14 +207,65 @@ def test_inputs_that_are_sorted_otherwise() -> None:
         layer(given, g=swapped)
 
 
+@pytest.mark.parametrize("by_step", [False, True])
+def test_rows_in_either_order(by_step: bool) -> None:
+    """Step by step as on the CPU, column by column as on a GPU."""
+    lengths = (5, 3, 3, 1, 0) if by_step else (3, 0, 5, 1, 3)
+    places = [(t, b) for b, length in enumerate(lengths) for t in range(length)]
+    places = sorted(places) if by_step else places
+    counts = [sum(length > t for length in lengths) for t in range(6)] if by_step else lengths
+    packing = Packing(torch.tensor((0, *counts)).cumsum(0), 6, 5, len(places), by_step)
+    rows = torch.randn(len(places), 1, 2)
+    assert packing.lengths().tolist() == list(lengths)
+    assert list(zip(*(place.tolist() for place in packing.places()), strict=True)) == places
+    padded = packing.pad(rows)
+    assert padded.shape == (6, 5, 2) and torch.equal(packing.pack(padded), rows)
+    assert all(torch.equal(padded[place], row[0]) for place, row in zip(places, rows, strict=True))
+    reset = torch.rand(len(places), 1) < 0.5
+    wanted = torch.zeros(6, 5, dtype=torch.bool)
+    for place, value in zip(places, reset, strict=True):
+        wanted[place] = value[0]
+    assert torch.equal(packing.pad_reset(reset), wanted)  # type: ignore[arg-type]
+    before = torch.randn(5, 2)
+    for reverse in (False, True):
+        delayed, final = packing.delay(rows, before, reverse=reverse)
+        for (t, b), row in zip(places, delayed, strict=True):
+            other = t + 1 if reverse else t - 1
+            assert torch.equal(row[0], padded[other, b] if 0 <= other < lengths[b] else before[b])
+        ends = [padded[0 if reverse else n - 1, b] if n else before[b] for b, n in enumerate(lengths)]
+        assert torch.equal(final, torch.stack(ends))
+
+
+def test_a_permutation_and_its_gradient() -> None:
+    rows, source = torch.randn(5, 2, **DOUBLE).requires_grad_(), torch.tensor([3, 0, 4, 2, 1])
+    target = source.argsort()
+    for given in (rows, rows.detach()):
+        assert torch.equal(permuted(given, source, target), given[source])
+    assert torch.autograd.gradcheck(lambda rows: permuted(rows, source, target), (rows,))
+    assert torch.autograd.gradgradcheck(lambda rows: permuted(rows, source, target), (rows,))
+
+
 def test_opcheck() -> None:
     op, given = arguments(make("lstm", "LSTM"))
     streams = [torch.randn(6, 1, stream.shape[-1], **DOUBLE).requires_grad_() for stream in given[0]]
     offsets = torch.tensor([0, 2, 4, 5, 6])
-    assert set(torch.library.opcheck(op, (streams, *given[1:3], offsets, *given[4:])).values()) == {"SUCCESS"}
+    assert set(torch.library.opcheck(op, (streams, *given[1:3], offsets, 4, *given[5:])).values()) == {"SUCCESS"}
     for wrong in ([0, 1, 3, 4, 6], [1, 2, 4, 5, 6], [0, 2, 4, 5], [0, 3, 4, 5, 6]):
         with pytest.raises(RuntimeError, match=r"offsets|packed"):
-            op(streams, *given[1:3], torch.tensor(wrong), *given[4:])
+            op(streams, *given[1:3], torch.tensor(wrong), 4, *given[5:])
+
+
+def test_what_a_gpu_is_said_to_return() -> None:
+    """Rows column by column, in the masked loop; the meta device stands for one."""
+    op, given = arguments(make("lstm", "LSTM"), lengths=torch.tensor([4, 2]))
+    streams, weights, states = ([tensor.detach().to("meta") for tensor in group] for group in given[:3])
+    streams = [stream.new_empty(6, 1, stream.shape[-1]) for stream in streams]
+    units = states[0].shape[-1]
+    states = [state.new_empty(3, units) for state in states]
+    offsets = torch.empty(4, dtype=torch.int64, device="meta")
+    sequences, finals, saved = op(streams, weights, states, offsets, 4, None, None, *given[7:])
+    assert {tuple(tensor.shape) for tensor in (*sequences, *saved)} == {(6, 1, units)} and saved
+    assert [tuple(final.shape) for final in finals] == [(3, units)] * 2
 
 
 def test_twice_differentiable() -> None:

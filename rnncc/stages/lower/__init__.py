@@ -39,7 +39,9 @@ def lower(cell: Cell, adjoints: Sequence[Adjoint], masked: Cell, masked_adjoints
 def _loops(cell: Cell, adjoints: Sequence[Adjoint], variant: str) -> Iterator[LoopPlan]:
     for index, adjoint in enumerate(adjoints):
         values = unified(cell, value_table(cell) | {value.name: value for value in adjoint.values})
-        forward, backward = forward_program(cell, values, adjoint), backward_program(cell, values, adjoint)
+        forward, backward = (
+            make(cell, values, adjoint, masked=bool(variant)) for make in (forward_program, backward_program)
+        )
         scan_backward = scan(backward)
         scan_forward = with_tangent(scan(forward), scan_backward)
         yield LoopPlan(index, variant, forward, backward, fuse(forward), fuse(backward), scan_forward, scan_backward)

@@ -58,6 +58,7 @@ def _loop(parts: Parts) -> FusedLoop:
         start,
         finish,
         parts.writes(made_early, made_late),
+        parts.program.masked,
     )
 
 

@@ -79,7 +79,7 @@ def _weight_shapes(segment: Segment, values: Mapping[str, Value]) -> tuple[Weigh
     return tuple(shapes)
 
 
-def forward_program(cell: Cell, values: Mapping[str, Value], adjoint: Adjoint) -> Program:
+def forward_program(cell: Cell, values: Mapping[str, Value], adjoint: Adjoint, *, masked: bool) -> Program:
     """Streams and states in; sequences, final states and saved values out."""
     segment = adjoint.segment
     needs = Needs(cell.source, values)
@@ -101,11 +101,11 @@ def forward_program(cell: Cell, values: Mapping[str, Value], adjoint: Adjoint) -
         needs.destination(name, values[name].width, place)
     slots, matrices, stages = build_stages(needs)
     return Program(
-        slots, matrices, stages, tuple(finals), (), (), (), _weight_shapes(segment, values), segment.constants
+        slots, matrices, stages, tuple(finals), (), (), (), _weight_shapes(segment, values), segment.constants, masked
     )
 
 
-def backward_program(cell: Cell, values: Mapping[str, Value], adjoint: Adjoint) -> Program:
+def backward_program(cell: Cell, values: Mapping[str, Value], adjoint: Adjoint, *, masked: bool) -> Program:
     """Streams, states, saved values and gradients of sequences and final states in; gradients of streams, weights and
     initial states out."""
     segment = adjoint.segment
@@ -171,4 +171,5 @@ def backward_program(cell: Cell, values: Mapping[str, Value], adjoint: Adjoint) 
         tuple(zeros),
         _weight_shapes(segment, values),
         segment.constants,
+        masked,
     )

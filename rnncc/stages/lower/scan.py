@@ -60,6 +60,7 @@ def _loop(parts: Parts) -> ScanLoop:
         tuple(write.value for write in writes if write.place is None),
         affine,
         kept,
+        parts.program.masked,
     )
 
 

@@ -96,7 +96,8 @@ def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], source: 
         (
             *(NumberText("int", key, str(value)) for key, value in counts),
             *(NumberText("uint64_t", key, f"{value}u") for key, value in sets),
-            NumberText("bool", "TRANSPOSED", "true" if loop.transposed else "false"),
+            _flag("TRANSPOSED", loop.transposed),
+            _flag("MASKED", loop.masked),
         ),
         (
             FunctionText(
@@ -185,6 +186,7 @@ def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
     numbers = (
         *(NumberText("int", key, str(value)) for key, value in counts),
         *(NumberText("uint64_t", key, f"{value}u") for key, value in sets),
+        _flag("MASKED", loop.masked),
     )
     return StepText(name, numbers, tuple(functions))
 
@@ -235,6 +237,10 @@ def _statements(statements: Iterable[FusedStatement], source: str) -> list[str]:
 
 def _writes(writes: Sequence[FusedWrite], wanted: Callable[[FusedWrite], bool]) -> list[str]:
     return [f"write__[{i}] = {write.value};" for i, write in enumerate(writes) if wanted(write)]
+
+
+def _flag(name: str, value: bool) -> NumberText:
+    return NumberText("bool", name, str(value).lower())
 
 
 def _set(members: Iterable[bool]) -> int:

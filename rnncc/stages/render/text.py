@@ -164,6 +164,7 @@ class _Tables:
             len(program.weights),
             0,
             len(program.weights),
+            str(program.masked).lower(),
         )
         return ProgramText(
             self.name,

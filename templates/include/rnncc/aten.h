@@ -58,4 +58,35 @@ inline Tensor active_steps(const Tensor& lengths, int64_t steps, int64_t columns
   return result;
 }
 
+// Rows of packed tensors of a GPU one step on: row r is row r - 1 of `from` (`earlier`) or r + 1, and where a column begins (or
+// ends) its row of `edge` [B, width], zeros where that has no data. `starts` as a call's.
+struct ShiftedRows {
+  ShiftedRows(const rnncc_tensor& from, const rnncc_tensor& edge, const int64_t* starts, int64_t columns, int64_t rows, int64_t width,
+              bool earlier, rnncc_dtype dtype, Device device)
+      : memory(empty({rows + 1, width}, torch_dtype(dtype), device)) {
+    const auto from_row = [](const rnncc_tensor& t, int64_t row) { return static_cast<char*>(t.data) + row * t.column * dtype_bytes(t.dtype); };
+    const rnncc_tensor whole = {memory.data(), 0, width, dtype};
+    // One row more than there are: what columns without rows would set.
+    described = {from_row(whole, !earlier), width, width, dtype};
+    if (rows > 1) {
+      RNNCC_TORCH(aoti_torch_copy_(over(from_row(described, earlier), {rows - 1, width}, {width, 1}, dtype, device).get(),
+                                   over(from_row(from, !earlier), {rows - 1, width}, {from.column, 1}, from.dtype, device).get(), 0));
+    }
+    Tensor edges = empty({columns, width}, torch_dtype(dtype), device);
+    if (edge.data) {
+      RNNCC_TORCH(aoti_torch_copy_(edges.get(), over(edge.data, {columns, width}, {edge.column, 1}, edge.dtype, device).get(), 0));
+    } else {
+      RNNCC_TORCH(aoti_torch_zero_(edges.get()));
+    }
+    const auto entries = [&](int64_t first, int64_t count) { return over(starts + first, {count}, {1}, aoti_torch_dtype_int64(), device); };
+    const Tensor begins = entries(0, columns), ends = entries(1, columns);
+    const Tensor has_rows = call_aten("aten::gt", "Tensor", {share(ends), share(begins)});
+    const Tensor places = call_aten("aten::where", "self", {share(has_rows), share(earlier ? begins : ends), share(entries(earlier ? columns : 0, 1))});
+    call_aten("aten::index_copy_", "", {share(memory), 0, share(places), share(edges)});
+  }
+
+  Tensor memory;
+  rnncc_tensor described;  // of the rows
+};
+
 }  // namespace rnncc

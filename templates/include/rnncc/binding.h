@@ -47,8 +47,8 @@ inline Outputs make_outputs(const Run& run, const std::vector<int64_t>& wanted, 
 
 inline void run_forward(const rnncc_segment& segment, StableValue* stack) {
   Arguments given(stack, stack + 3);
-  const std::vector<int64_t> wanted = take_integers(stack[11]);
-  const bool training = as_bool(stack[12]), recomputes = as_bool(stack[13]);
+  const std::vector<int64_t> wanted = take_integers(stack[12]);
+  const bool training = as_bool(stack[13]), recomputes = as_bool(stack[14]);
   const std::vector<Run> runs = make_runs(segment, std::move(given));
   std::vector<Tensor> sequences, finals, saved;
   std::vector<Outputs> outputs;
@@ -59,7 +59,7 @@ inline void run_forward(const rnncc_segment& segment, StableValue* stack) {
     Outputs& out = outputs[d];
     calls.push_back({run.steps, run.columns, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
                      run.described_streams.data(), run.described_weights.data(), run.described_states.data(),
-                     out.sequences.data(), out.finals.data(), out.saved.data(), run.starts});
+                     out.sequences.data(), out.finals.data(), out.saved.data(), run.starts, run.row_count()});
   }
   if (!runs[0].is_empty()) runs[0].forward(calls);
   stack[0] = give(std::move(sequences));
@@ -127,7 +127,7 @@ inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
   Received d_final = {take_tensors(stack[2]), take_integers(stack[3])};
   std::vector<Tensor> saved = take_tensors(stack[7]);
   Arguments given(stack + 4, stack + 8);
-  const std::vector<bool> needs = take_bools(stack[16]);
+  const std::vector<bool> needs = take_bools(stack[17]);
   const size_t first_weight = given.streams.size(), first_state = first_weight + given.weights.size();
   const std::vector<Run> runs = make_runs(segment, std::move(given));
   const size_t directions = runs.size(), states = directions * segment.states;
@@ -176,7 +176,7 @@ inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
       calls.push_back({run.steps, run.columns, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
                        run.described_streams.data(), run.described_weights.data(), run.described_states.data(),
                        adjoint.saved.data(), adjoint.d_sequences.data(), adjoint.d_final.data(), adjoint.d_streams.data(),
-                       adjoint.d_weights.data(), adjoint.d_states.data(), run.starts});
+                       adjoint.d_weights.data(), adjoint.d_states.data(), run.starts, run.row_count()});
     }
     runs[0].backward(calls);
   }

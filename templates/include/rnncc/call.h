@@ -14,8 +14,10 @@ struct rnncc_tensor {
   rnncc_dtype dtype;
 };
 
-// `starts` [T+1] is of packed tensors, [Σn, width] in place of [T, B, width]: the rows of step t begin at starts[t], n of them,
-// those of the first n columns; n never grows from a step to the next. Null where all columns have all steps.
+// `starts` is of packed tensors, [rows, width] in place of [T, B, width]; null where all columns have all steps.
+// On the CPU, [T + 1]: rows lie step by step. Those of step t begin at starts[t], n of them, of the first n columns; n never
+// grows from a step to the next.
+// On a GPU, [B + 1], in its memory: rows lie column by column. Those of column b begin at starts[b], one a step, T at most.
 
 // One run of a segment's loop. Arrays are in the order of the segment's streams, weights, states, sequences and of the
 // adjoint's saved values followed by its saved states.
@@ -33,6 +35,7 @@ struct rnncc_forward_call {
   rnncc_tensor* final_states;
   rnncc_tensor* saved;  // data null in inference
   const int64_t* starts;
+  int64_t rows;  // T * B, or those of packed tensors
 };
 
 struct rnncc_backward_call {
@@ -52,4 +55,5 @@ struct rnncc_backward_call {
   rnncc_tensor* d_weights;          // the same
   rnncc_tensor* d_states;           // the same
   const int64_t* starts;
+  int64_t rows;  // T * B, or those of packed tensors
 };

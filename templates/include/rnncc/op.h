@@ -8,7 +8,7 @@
 namespace rnncc {
 
 // The arguments that forward and backward have in common, taken over from the stack as the schema orders them: streams,
-// weights, states from `tensors` on; offsets, lengths, reset, seed, constants, sizes, num_heads, reverse from `rest` on.
+// weights, states from `tensors` on; offsets, steps, lengths, reset, seed, constants, sizes, num_heads, reverse from `rest` on.
 // `reverse` has an entry for each direction; the lists of tensors hold those of the first one first.
 struct Arguments {
   Arguments(StableValue* tensors, StableValue* rest)
@@ -16,16 +16,22 @@ struct Arguments {
         weights(take_tensors(tensors[1])),
         states(take_tensors(tensors[2])),
         offsets(take_optional(rest[0])),
-        lengths(take_optional(rest[1])),
-        reset(take_optional(rest[2])),
-        seed(take_optional(rest[3])),
-        constants(take_doubles(rest[4])),
-        sizes(take_integers(rest[5])),
-        heads(int64_t(rest[6])),
-        reverse(take_bools(rest[7])) {}
+        steps(int64_t(rest[1])),
+        lengths(take_optional(rest[2])),
+        reset(take_optional(rest[3])),
+        seed(take_optional(rest[4])),
+        constants(take_doubles(rest[5])),
+        sizes(take_integers(rest[6])),
+        heads(int64_t(rest[7])),
+        reverse(take_bools(rest[8])) {}
+
+  // Whether the loop is the masked one: that of a GPU runs packed tensors.
+  bool are_masked() const { return lengths || reset || (offsets && !offsets.on_cpu()); }
 
   std::vector<Tensor> streams, weights, states;
-  Tensor offsets, lengths, reset, seed;
+  Tensor offsets;
+  int64_t steps;
+  Tensor lengths, reset, seed;
   std::vector<double> constants;
   std::vector<int64_t> sizes;
   int64_t heads;
@@ -46,7 +52,7 @@ class Run {
   // Takes the direction's tensors out of those given.
   Run(const rnncc_segment& segment, Arguments& given, size_t direction)
       : segment(segment),
-        loop(given.lengths || given.reset ? segment.masked : segment.plain),
+        loop(given.are_masked() ? segment.masked : segment.plain),
         streams(take_share(given.streams, direction, given.reverse.size())),
         weights(take_share(given.weights, direction, given.reverse.size())),
         states(take_share(given.states, direction, given.reverse.size())),
@@ -70,7 +76,8 @@ class Run {
     device = first.device();
     steps = rows[0];
     columns = rows[1];
-    if (given.offsets) take_offsets(given.offsets, bool(given.lengths));
+    if (given.offsets) take_offsets(given);
+    if (!given.offsets && given.steps != 0) error("steps goes with offsets");
     if (!device.is_cpu() && (!loop.device_forward || type == RNNCC_FLOAT64))
       error("this package has no kernels for that device and dtype");
     compute = type == RNNCC_FLOAT64 ? RNNCC_FLOAT64 : RNNCC_FLOAT32;
@@ -135,9 +142,10 @@ class Run {
       error(std::string("a ") + what + " mixes float64 with another dtype");
   }
 
-  bool is_empty() const { return rows[0] * rows[1] == 0; }
-  // Whether there are columns without a step, whose final states are their initial ones.
-  bool has_empty_columns() const { return is_empty() || (starts && starts[1] < columns); }
+  int64_t row_count() const { return rows[0] * rows[1]; }
+  bool is_empty() const { return row_count() == 0; }
+  // Whether there are columns without a step, whose final states are their initial ones; a GPU's kernels see to those.
+  bool has_empty_columns() const { return is_empty() || (starts && device.is_cpu() && starts[1] < columns); }
 
   rnncc_dtype saved_type(int32_t i) const { return loop.saved_rounded[i] && !device.is_cpu() ? type : compute; }
 
@@ -179,16 +187,27 @@ class Run {
   std::vector<rnncc_tensor> described_streams, described_weights, described_states;
 
  private:
-  // Where each step's rows begin, [T+1]; the loop reads it while it runs.
-  void take_offsets(const Tensor& given, bool lengths) {
-    if (lengths) error("offsets and lengths exclude each other");
-    if (!device.is_cpu()) error("packed tensors are for the CPU's kernels alone");
-    if (given.dim() != 1 || given.sizes()[0] < 1 || given.torch_type() != aoti_torch_dtype_int64() || !(given.device() == device))
-      error("offsets must be an int64 tensor [T + 1] on the streams' device, got the shape " + shape_text(given));
-    offsets_ = contiguous(alias(given), 1);
+  // Where each step's rows begin, or each column's; the loop reads it while it runs.
+  void take_offsets(const Arguments& given) {
+    const Tensor& offsets = given.offsets;
+    if (given.lengths) error("offsets and lengths exclude each other");
+    if (offsets.dim() != 1 || offsets.sizes()[0] < 1 || offsets.torch_type() != aoti_torch_dtype_int64() || !(offsets.device() == device))
+      error("offsets must be an int64 tensor [T + 1], of a GPU [B + 1], on the streams' device, got the shape " + shape_text(offsets));
+    offsets_ = contiguous(alias(offsets), 1);
     starts = static_cast<const int64_t*>(offsets_.data());
-    steps = given.sizes()[0] - 1;
+    steps = given.steps;
+    if (device.is_cpu()) return check_offsets(offsets.sizes()[0] - 1);
+    columns = offsets.sizes()[0] - 1;
+    if (rows[1] != 1) error("packed streams must be [rows, 1, width], got " + shape_text(streams[0]));
+    // What they hold is the device's: kernels keep to the rows that there are.
+    if (rows[0] > INT32_MAX) error("a GPU takes at most 2147483647 packed rows");
+    if (rows[0] > 0 && (steps < 1 || columns < 1)) error("rows without steps or columns");
+    steps = std::min(steps, rows[0]);
+  }
+
+  void check_offsets(int64_t entries) {
     columns = states[0].dim() > 0 ? states[0].sizes()[0] : 0;
+    if (steps != entries) error("offsets must have an entry more than there are steps, " + std::to_string(steps));
     bool falls = starts[0] == 0;
     for (int64_t t = 0, before = columns; falls && t < steps; ++t) {
       const int64_t here = starts[t + 1] - starts[t];
@@ -221,8 +240,9 @@ class Run {
       error("lengths must be an int64 tensor [B] on the streams' device, got the shape " + shape_text(lengths));
   }
 
-  // The same in the streams' dtype, without the host waiting for the device.
+  // The same in the streams' dtype, without the host waiting for the device. Of packed tensors kernels know what is active.
   void make_masks_on_device(Tensor lengths, Tensor reset) {
+    if (starts) return make_packed_masks(std::move(reset));
     reset_ = empty({steps, columns}, torch_dtype(type), device);
     if (reset) {
       RNNCC_TORCH(aoti_torch_copy_(reset_.get(), reset.get(), 1));
@@ -236,6 +256,19 @@ class Run {
     }
     described_streams.push_back({reset_.data(), columns, 1, type});
     described_streams.push_back({active_.data(), columns, 1, type});
+  }
+
+  void make_packed_masks(Tensor reset) {
+    active_ = empty({1}, torch_dtype(type), device);
+    active_ = call_aten("aten::ones_like", "", {share(active_), 0, 0, 0, 0, 0});
+    reset_ = empty(reset ? rows : std::vector<int64_t>{1}, torch_dtype(type), device);
+    if (reset) {
+      RNNCC_TORCH(aoti_torch_copy_(reset_.get(), reset.get(), 1));
+    } else {
+      RNNCC_TORCH(aoti_torch_zero_(reset_.get()));
+    }
+    described_streams.push_back({reset_.data(), bool(reset), bool(reset), type});
+    described_streams.push_back({active_.data(), 0, 0, type});
   }
 
   template <class T>

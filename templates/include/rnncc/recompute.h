@@ -43,6 +43,10 @@ class Recomputation {
   // All saved tensors.
   std::vector<Tensor> make() && {
     if (run_.is_empty()) return std::move(saved_);
+    if (run_.starts && !run_.device.is_cpu()) {
+      make_packed_rows();
+      return std::move(saved_);
+    }
     // Step t begins with the states after step t - 1, or t + 1 in a reversed loop; a row with what lies `ahead` of it.
     int64_t first = 0, count = 0, ahead = 0;
     for (int64_t t = 0; t < run_.steps; ++t) {
@@ -61,6 +65,20 @@ class Recomputation {
   }
 
  private:
+  // A GPU's: the states that each row begins with, side by side.
+  void make_packed_rows() {
+    std::vector<ShiftedRows> shifted;
+    std::vector<rnncc_tensor> states = states_;
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (!states[i].data) continue;
+      shifted.emplace_back(states[i], run_.described_states[i], run_.starts, run_.columns, run_.row_count(), run_.state_widths[i],
+                           !run_.reverse, run_.compute, run_.device);
+      states[i] = as_columns(shifted.back().described, shifted.back().memory);
+    }
+    for (int64_t first = 0; first < run_.row_count(); first += recomputed_rows)
+      make_rows(first, std::min(recomputed_rows, run_.row_count() - first), from(states, first));
+  }
+
   int64_t start(int64_t t) const { return run_.starts ? run_.starts[t] : t * run_.columns; }
 
   // A tensor [T, B, width] as T*B columns; a copy where columns do not lie evenly.
@@ -87,7 +105,7 @@ class Recomputation {
     std::vector<rnncc_tensor> sequences(run_.segment.sequences, {nullptr, 0, 0, run_.type});
     std::vector<rnncc_tensor> final_states(run_.segment.states, {nullptr, 0, 0, run_.compute});
     run_.forward({{1, count, run_.heads, run_.sizes.data(), run_.constants.data(), false, streams.data(),
-                  run_.described_weights.data(), states.data(), sequences.data(), final_states.data(), values.data(), nullptr}});
+                  run_.described_weights.data(), states.data(), sequences.data(), final_states.data(), values.data(), nullptr, count}});
   }
 
   const Run& run_;

@@ -216,6 +216,7 @@ struct Tables {
       image_count, stage_count;
   int16_t final_count, outer_count, sum_count, zero_count;
   int16_t constant_count, weight_count, weight_rows, weight_columns;  // the last two: dims, one per weight, consecutive
+  bool masked;  // the loop reads the two mask streams: it takes lengths, resets, and on a GPU packed tensors
 };
 
 // The tensors and sizes of a call of either direction. `descending`: t runs from T-1 down to 0.
@@ -226,17 +227,18 @@ struct Call {
   const double* constants;
   bool descending;
   const int64_t* starts;
+  int64_t rows;
 };
 
 inline __attribute__((always_inline)) Call forward_call(const rnncc_forward_call& c) {
   return {{c.streams, c.weights, c.states, c.sequences, c.final_states, c.saved, c.saved},
-          c.steps, c.columns, c.heads, c.sizes, c.constants, c.reverse, c.starts};
+          c.steps, c.columns, c.heads, c.sizes, c.constants, c.reverse, c.starts, c.rows};
 }
 
 inline __attribute__((always_inline)) Call backward_call(const rnncc_backward_call& c) {
   return {{c.streams, c.weights, c.states, nullptr, nullptr, c.saved, c.saved, c.d_sequences, c.d_final, c.d_streams,
            c.d_weights, c.d_states},
-          c.steps, c.columns, c.heads, c.sizes, c.constants, !c.reverse, c.starts};
+          c.steps, c.columns, c.heads, c.sizes, c.constants, !c.reverse, c.starts, c.rows};
 }
 
 }  // namespace rnncc

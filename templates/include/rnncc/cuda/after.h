@@ -56,7 +56,7 @@ class After {
     return tables.slots[s].kind == Kind::previous || tables.slots[s].kind == Kind::next;
   }
   int64_t dim(int16_t index) const { return dims_[index]; }
-  int64_t rows() const { return call_.steps * call_.columns; }
+  int64_t rows() const { return call_.rows; }
   Device device() const { return tensors_.device; }
 
   rnncc_tensor weight_gradient(int16_t index) {
@@ -93,7 +93,7 @@ class After {
       const rnncc_tensor& t = tensors_.at(zero.table, zero.index);
       if (!t.data) continue;
       char* start = static_cast<char*>(t.data) + dim(zero.offset) * dtype_bytes(t.dtype);
-      Tensor part = over(start, {call_.steps, call_.columns, dim(zero.width)}, {t.step, t.column, 1}, t.dtype, device());
+      Tensor part = over(start, sizes_of_all_steps(call_, dim(zero.width)), {t.step, t.column, 1}, t.dtype, device());
       RNNCC_TORCH(aoti_torch_zero_(part.get()));
     }
     for (int16_t w = 0; call_.table[D_WEIGHTS] && w < tables_.weight_count; ++w) {
@@ -125,20 +125,25 @@ class After {
     const rnncc_tensor from = values_of(info.link), edge = tensors_.edge(info.table, info.index);
     const int64_t width = dim(info.width), steps = call_.steps, columns = call_.columns;
     const rnncc_dtype dtype = tensors_.scalar();
+    // Whether the value at t is that of t - 1 (else of t + 1).
+    const bool earlier = (info.kind == Kind::previous) != call_.descending;
+    if (call_.starts) {
+      ShiftedRows made(from, edge, call_.starts, columns, rows(), width, earlier, dtype, device());
+      held_.push_back(std::move(made.memory));
+      return made.described;
+    }
     // A single step reads the edge alone.
     if (steps == 1 && edge.data && edge.dtype == dtype) return {edge.data, 0, edge.column, dtype};
     Tensor made = empty({steps, columns, width}, torch_dtype(dtype), device());
     char* data = static_cast<char*>(made.data());
-    // Whether the value at t is that of t - 1 (else of t + 1).
-    const bool earlier = (info.kind == Kind::previous) != call_.descending;
     const int64_t bytes = dtype_bytes(dtype), at = columns * width * bytes;
     if (steps > 1) {
       const char* source = static_cast<const char*>(from.data) + (earlier ? 0 : from.step * dtype_bytes(from.dtype));
-      copy(data + (earlier ? at : 0), source, steps - 1, width, from, dtype);
+      copy(data + (earlier ? at : 0), source, {steps - 1, columns, width}, from, dtype);
     }
     char* end = data + (earlier ? 0 : (steps - 1) * at);
     if (edge.data) {
-      copy(end, edge.data, 1, width, edge, dtype);
+      copy(end, edge.data, {1, columns, width}, edge, dtype);
     } else {
       RNNCC_TORCH(aoti_torch_zero_(over(end, {columns, width}, {width, 1}, dtype, device()).get()));
     }
@@ -146,10 +151,10 @@ class After {
     return {data, columns * width, width, dtype};
   }
 
-  void copy(void* to, const void* from, int64_t steps, int64_t width, const rnncc_tensor& strides, rnncc_dtype dtype) {
-    const int64_t columns = call_.columns;
-    Tensor target = over(to, {steps, columns, width}, {columns * width, width, 1}, dtype, device());
-    Tensor source = over(from, {steps, columns, width}, {strides.step, strides.column, 1}, strides.dtype, device());
+  // To rows side by side.
+  void copy(void* to, const void* from, const std::vector<int64_t>& sizes, const rnncc_tensor& strides, rnncc_dtype dtype) {
+    Tensor target = over(to, sizes, {sizes[1] * sizes[2], sizes[2], 1}, dtype, device());
+    Tensor source = over(from, sizes, {strides.step, strides.column, 1}, strides.dtype, device());
     RNNCC_TORCH(aoti_torch_copy_(target.get(), source.get(), 0));
   }
 
@@ -158,11 +163,13 @@ class After {
     const auto known = matrices_.find(slot);
     if (known != matrices_.end()) return known->second;
     rnncc_tensor t = values_of(slot);
-    if (t.dtype != tensors_.scalar() || (call_.steps > 1 && t.step != call_.columns * t.column)) {
+    const bool even = call_.starts || call_.steps == 1 || t.step == call_.columns * t.column;
+    if (t.dtype != tensors_.scalar() || !even) {
       const int64_t width = dim(tables_.slots[slot].width);
-      Tensor made = empty({call_.steps, call_.columns, width}, torch_dtype(tensors_.scalar()), device());
-      copy(made.data(), t.data, call_.steps, width, t, tensors_.scalar());
-      t = {made.data(), call_.columns * width, width, tensors_.scalar()};
+      const std::vector<int64_t> sizes = sizes_of_all_steps(call_, width);
+      Tensor made = empty(sizes, torch_dtype(tensors_.scalar()), device());
+      copy(made.data(), t.data, sizes, t, tensors_.scalar());
+      t = side_by_side(call_, made.data(), width, tensors_.scalar());
       held_.push_back(std::move(made));
     }
     return matrices_[slot] = t;

@@ -15,6 +15,7 @@ constexpr int CHUNK = 32;        // terms of a product that one load of 16-bit o
 
 // Where slot values lie: element (step index, column, unit) at base + index * step + column * row + unit, of the slot's
 // element type. Of an edge: what stands in beyond the loop, [B, width]. `ring`: indexed by the number of the step, else by t.
+// In packed tensors, which are no ring, a column has rows of its own (place.cuh).
 struct SlotPlace {
   void* base;
   int64_t step;
@@ -144,8 +145,11 @@ constexpr int places_before(const Tables& tables, int slot) {
   return count;
 }
 
+// `starts` [columns + 1]: where each column's rows begin in packed tensors, which have `rows`; else null.
 struct Header {
   int64_t steps, columns, heads;
+  const int64_t* starts;
+  int64_t rows;
   int64_t image_step, image_row;  // bytes
   Shared shared;
 };

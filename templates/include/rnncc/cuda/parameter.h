@@ -6,7 +6,7 @@
 
 namespace rnncc {
 
-// As fused/step.cuh has them.
+// As fused/tensors.cuh has them.
 struct FusedPlace {
   char* base;
   int64_t step, column;
@@ -49,12 +49,19 @@ class LoopParameter {
     for (int c = 0; c < tables_.constant_count; ++c) constants[c] = float(call.constants[c]);
   }
 
+  // As PackedRows in packed.cuh.
+  void take_rows(const Call& call) {
+    *take<const int64_t*>(1) = call.starts;
+    *take<int64_t>(1) = call.rows;
+  }
+
   // What follows the matrices in FusedTensors, and ScanTensors begins with. False where a tensor does not fit.
   bool fill_tensors(const LoopDirection& direction, Fits fits) {
     const Call& call = direction.call;
     CallTensors& tensors = direction.tensors;
     std::map<int, rnncc_tensor>& records = direction.records;
     records.clear();  // those of a kernel that did not take the tensors
+    *take<int64_t>(1) = call.descending;
     FusedPlace* reads = take<FusedPlace>(info_.reads);
     FusedEdge* read_edges = take<FusedEdge>(info_.reads);
     for (int r = 0; r < info_.reads; ++r) {
@@ -121,10 +128,10 @@ class LoopParameter {
     return all[place];
   }
 
-  // A tensor [T, B, ...] from `offset` elements on, along the loop's order.
+  // A tensor [T, B, ...] from `offset` elements on, along the loop's order; a packed one from its first row on.
   static FusedPlace along(const Call& call, const rnncc_tensor& t, int64_t offset, int64_t ahead = 0) {
     if (!t.data) return {};
-    const int64_t bytes = dtype_bytes(t.dtype), first = call.descending ? call.steps - 1 : 0;
+    const int64_t bytes = dtype_bytes(t.dtype), first = call.descending && !call.starts ? call.steps - 1 : 0;
     const int64_t step = (call.descending ? -t.step : t.step) * bytes;
     return {static_cast<char*>(t.data) + (first * t.step + offset) * bytes + ahead * step, step, t.column * bytes};
   }
@@ -135,8 +142,8 @@ class LoopParameter {
     const auto& [call, tensors, records, totals] = direction;
     if (!After::reads(tables_, call, s)) return {};
     const int64_t width = dim(tables_.slots[s].width);
-    held_.push_back(empty({call.steps, call.columns, width}, torch_dtype(tensors.scalar()), tensors.device));
-    records[s] = {held_.back().data(), call.columns * width, width, tensors.scalar()};
+    held_.push_back(empty(sizes_of_all_steps(call, width), torch_dtype(tensors.scalar()), tensors.device));
+    records[s] = side_by_side(call, held_.back().data(), width, tensors.scalar());
     return along(call, records[s], 0);
   }
 

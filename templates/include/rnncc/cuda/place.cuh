@@ -2,7 +2,7 @@
 #pragma once
 
 #include "arguments.h"
-#include "scalar.cuh"
+#include "packed.cuh"
 
 namespace rnncc {
 
@@ -28,6 +28,21 @@ struct Run {
   RNNCC_DEVICE char* images() const { return global<char>(own.images); }
   RNNCC_DEVICE char* packed() const { return global<char>(own.packed); }
   RNNCC_DEVICE int64_t time(int64_t step) const { return own.descending ? plan.steps - 1 - step : step; }
+
+  // Whether tensors are packed: then each column begins at its own first step, and is left alone after its last one.
+  RNNCC_DEVICE bool is_packed() const { return P::tables.masked && plan.starts; }
+  RNNCC_DEVICE OwnRows rows_of(int column) const {
+    return packed_rows({plan.starts, plan.rows}, plan.steps, own.descending, column);
+  }
+  RNNCC_DEVICE int64_t steps_of(int column) const { return is_packed() ? rows_of(column).steps : plan.steps; }
+  RNNCC_DEVICE bool is_active(int column) const { return !is_packed() || n < steps_of(column); }
+
+  // Where a column's row of a tensor of all steps is at the loop's step `step`, whose place is t.
+  template <class Place>
+  RNNCC_DEVICE int64_t row_of(const Place& place, int64_t step, int64_t t, int column) const {
+    if (!is_packed()) return t * place.step + column * place.row;
+    return (rows_of(column).first + (own.descending ? -step : step)) * place.row;
+  }
 };
 
 // An element of a tile stage.
@@ -74,11 +89,11 @@ RNNCC_DEVICE auto address(const R& run, int64_t step, int column, int64_t unit) 
   } else {
     static_assert(info.kind == Kind::read || info.kind == Kind::stored || info.kind == Kind::vector, "an edge of an edge");
     const SlotPlace& place = place_of<slot>(run);
-    int64_t index = 0;
-    if constexpr (info.kind == Kind::read) index = run.time(step);
-    if constexpr (info.kind == Kind::stored) index = place.ring ? step & (RING - 1) : run.time(step);
     using T = decltype(element_type<slot, R>());
-    return global<const T>(place.base) + index * place.step + column * place.row + unit;
+    const T* const base = global<const T>(place.base) + unit;
+    if constexpr (info.kind == Kind::vector) return base;
+    if (info.kind == Kind::stored && place.ring) return base + (step & (RING - 1)) * place.step + column * place.row;
+    return base + run.row_of(place, step, run.time(step), column);
   }
 }
 
@@ -88,7 +103,7 @@ RNNCC_DEVICE float load(const R& run, int column, int64_t unit) {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
   if constexpr (info.kind == Kind::previous || info.kind == Kind::next) {
     const SlotPlace& place = place_of<slot>(run);
-    const bool beyond = info.kind == Kind::previous ? run.n == 0 : run.n >= run.plan.steps - 1;
+    const bool beyond = info.kind == Kind::previous ? run.n == 0 : run.n >= run.steps_of(column) - 1;
     const float* start = global<const float>(place.base) + column * place.row + unit;
     const auto* inside = address<info.link>(run, info.kind == Kind::previous ? run.n - 1 : run.n + 1, column, unit);
     if constexpr (sizeof(*inside) == sizeof(float))
@@ -100,9 +115,9 @@ RNNCC_DEVICE float load(const R& run, int column, int64_t unit) {
   }
 }
 
-template <class T>
-RNNCC_DEVICE void put(const OutputPlace& place, int64_t t, int column, int64_t unit, float value) {
-  if (place.base) global<T>(place.base)[t * place.step + column * place.row + unit] = from_float<T>(value);
+template <class T, class R>
+RNNCC_DEVICE void put(const R& run, const OutputPlace& place, int column, int64_t unit, float value) {
+  if (place.base) global<T>(place.base)[run.row_of(place, run.n, run.t, column) + unit] = from_float<T>(value);
 }
 
 template <int image, int slot, class R>
@@ -125,7 +140,7 @@ RNNCC_DEVICE void put_outputs(const R& run, int column, int64_t unit, float valu
   if constexpr (count > 0) {
     constexpr bool typed = is_stream_typed(R::Program::tables.destinations[first].table);
     using T = typename TypeOf<typed, typename R::Scalar>::type;
-    put<T>(run.own.outputs[first], run.t, column, unit, value);
+    put<T>(run, run.own.outputs[first], column, unit, value);
     put_outputs<first + 1, count - 1>(run, column, unit, value);
   }
 }
@@ -133,8 +148,8 @@ RNNCC_DEVICE void put_outputs(const R& run, int column, int64_t unit, float valu
 template <int slot, class R>
 RNNCC_DEVICE void put_home(const R& run, int column, int64_t unit, float value) {
   const SlotPlace& place = place_of<slot>(run);
-  const int64_t index = place.ring ? run.n & (RING - 1) : run.t;
-  global<float>(place.base)[index * place.step + column * place.row + unit] = value;
+  const int64_t row = place.ring ? (run.n & (RING - 1)) * place.step + column * place.row : run.row_of(place, run.n, run.t, column);
+  global<float>(place.base)[row + unit] = value;
 }
 
 // The value of a stored slot at the present step, to where other threads read it before the loop ends.
@@ -152,7 +167,7 @@ RNNCC_DEVICE void keep(const R& run, int column, int64_t unit, float value) {
   put_outputs<info.first_destination, info.destinations>(run, column, unit, value);
   if constexpr (info.kept) {
     constexpr int record = records_before(R::Program::tables, slot);
-    put<typename R::Scalar>(run.own.records[record], run.t, column, unit, value);
+    put<typename R::Scalar>(run, run.own.records[record], column, unit, value);
   }
 }
 

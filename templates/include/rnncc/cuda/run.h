@@ -106,7 +106,7 @@ class DeviceRun {
     for (int c = 0; c < tables_.constant_count; ++c) arguments.constants[c] = float(call_.constants[c]);
     const int64_t row = place_images(arguments.images);
     const int64_t image_step = row * round_up(call_.columns, schedule.column_multiple);
-    *arguments.header = {call_.steps, call_.columns, call_.heads, image_step, row, schedule.shared};
+    *arguments.header = {call_.steps, call_.columns, call_.heads, call_.starts, call_.rows, image_step, row, schedule.shared};
   }
 
   // What this one has by itself; `image_step` as Header has it.
@@ -232,9 +232,9 @@ class DeviceRun {
     OutputPlace& record = own.records[records_before(tables_, s)];
     record = {};
     if (recorded) return;
-    record = {nullptr, step, width};
-    records_[s] = {nullptr, step, width, tensors_.scalar()};
-    workspace_.want(call_.steps * step * dtype_bytes(tensors_.scalar()),
+    records_[s] = side_by_side(call_, nullptr, width, tensors_.scalar());
+    record = {nullptr, records_[s].step, width};
+    workspace_.want(call_.rows * width * dtype_bytes(tensors_.scalar()),
                     [&record, &kept = records_[s]](char* p) { record.base = kept.data = p; });
   }
 

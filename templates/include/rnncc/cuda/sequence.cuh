@@ -48,7 +48,7 @@ RNNCC_DEVICE Element element_of(const R& run, const StagePlan& plan, const Tile&
   at.unit = tile.begin + (e & (units - 1));
   at.column = chunk * columns + column_in_chunk(plan, e);
   at.head = tile.head;
-  at.valid = at.unit < tile.end && at.column < run.plan.columns && e < units * columns;
+  at.valid = at.unit < tile.end && at.column < run.plan.columns && e < units * columns && run.is_active(at.column);
   // The compiler must not know these to be the same at each step: it would keep an address for every slot in registers.
   asm volatile("" : "+r"(at.unit), "+r"(at.column));
   return at;
@@ -157,7 +157,8 @@ RNNCC_DEVICE void row_stage(R& run) {
   constexpr StageInfo info = R::Program::tables.stages[stage];
   if constexpr (info.barrier) wait(run.own.barrier, run.arrived);
   float* scratch = reinterpret_cast<float*>(run.shared + run.plan.shared.warps);
-  for (int column = blockIdx.x; column < run.plan.columns; column += gridDim.x) row_operation<stage>(run, column, scratch);
+  for (int column = blockIdx.x; column < run.plan.columns; column += gridDim.x)
+    if (run.is_active(column)) row_operation<stage>(run, column, scratch);
   if constexpr (is_awaited<stage, R>()) {
     arrive(run.own.barrier, run.arrived);
   } else {
@@ -246,7 +247,10 @@ RNNCC_DEVICE void finals(const R& run) {
     const OutputPlace& place = run.own.finals[f];
     const int64_t width = run.plan.dims[R::Program::tables.slots[slot].width], all = place.base ? width * run.plan.columns : 0;
     for (int64_t i = blockIdx.x * THREADS + threadIdx.x; i < all; i += int64_t(gridDim.x) * THREADS) {
-      put<float>(place, 0, int(i / width), i % width, load<slot>(run, int(i / width), i % width));
+      const int column = int(i / width);
+      R end = run;
+      end.n = run.steps_of(column);
+      global<float>(place.base)[column * place.row + i % width] = load<slot>(end, column, i % width);
     }
     finals<f + 1>(run);
   }

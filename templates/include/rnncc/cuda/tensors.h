@@ -14,6 +14,16 @@ inline bool is_output(Table table, const Call& call) {
   return table == SEQUENCES || table == FINAL || table == D_STREAMS || table == D_WEIGHTS || table == D_STATES;
 }
 
+// What a GPU's packed tensors have in place of [T, B, width]: [rows, 1, width].
+inline std::vector<int64_t> sizes_of_all_steps(const Call& call, int64_t width) {
+  return call.starts ? std::vector<int64_t>{call.rows, 1, width} : std::vector<int64_t>{call.steps, call.columns, width};
+}
+
+// A tensor of all steps whose rows lie side by side.
+inline rnncc_tensor side_by_side(const Call& call, void* data, int64_t width, rnncc_dtype dtype) {
+  return {data, call.starts ? width : call.columns * width, width, dtype};
+}
+
 class CallTensors {
  public:
   CallTensors(const Tables& tables, const Call& call, const int64_t* dims, Device device)
@@ -46,7 +56,7 @@ class CallTensors {
     const int64_t width = width_of(table, index);
     if (table == WEIGHTS || table == D_WEIGHTS) return over(t.data, {width}, {1}, t.dtype, device);
     if (!has_time(table)) return over(t.data, {call_.columns, width}, {t.column, 1}, t.dtype, device);
-    return over(t.data, {call_.steps, call_.columns, width}, {t.step, t.column, 1}, t.dtype, device);
+    return over(t.data, sizes_of_all_steps(call_, width), {t.step, t.column, 1}, t.dtype, device);
   }
 
   static bool has_time(Table table) { return table != STATES && table != FINAL && table != D_FINAL && table != D_STATES; }
@@ -104,7 +114,7 @@ class CallTensors {
     const int64_t width = width_of(table, index);
     Tensor original = view(table, index, given);
     Tensor made = empty(sizes_of(original), torch_dtype(wanted(table)), device);
-    const rnncc_tensor result = {made.data(), call_.columns * width, width, wanted(table)};
+    const rnncc_tensor result = side_by_side(call_, made.data(), width, wanted(table));
     if (is_output(table, call_)) {
       copies_.push_back({std::move(original), std::move(made)});
     } else {

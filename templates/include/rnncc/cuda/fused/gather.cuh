@@ -40,7 +40,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
   const int unit_warp = warp % S::UNIT_WARPS, k_warp = warp / S::UNIT_WARPS;
   const Seat seat = seat_of<S::CTAS>(call);
-  const int first_unit = seat.rank * S::UNITS, own_unit = unit_warp * S::BLOCKS * 8, unit0 = first_unit + own_unit;
+  const int first_unit = seat.rank * S::UNITS, own_unit = unit_warp * S::BLOCKS * 8, unit0 = first_unit + own_unit, steps = seat.steps;
 
   typename S::Matrix matrix;
   matrix.fill(matrices, warp, [&](int pair, int m, int i) {
@@ -51,7 +51,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   });
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Memory traffic;
-  traffic.begin(own, call.steps, seat.head, first_unit, seat.first_column, seat.columns, ring);
+  traffic.begin(call, own, seat, first_unit, ring);
   const uint32_t expected = seat.columns * S::RANGE * sizeof(E);
   if constexpr (S::CTAS > 1) begin_barriers(barriers, 2 * S::K_WARPS, expected);
   __syncthreads();
@@ -77,14 +77,14 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
     for (int n = 0; n < S::TILES; ++n) {
       const int u = k_warp + o * S::K_WARPS;
       if (u >= S::BLOCKS) continue;
-      items[o][n].begin(own, traffic, seat.head, first_unit, own_unit + u * 8, seat.first_column, n * 8, seat.columns);
+      items[o][n].begin(call, own, traffic, seat, first_unit, own_unit + u * 8, n * 8);
     }
   // start(t), and its operands to all blocks.
   const auto start = [&](int o, int n, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
     const int u = k_warp + o * S::K_WARPS, buffer = t & 1;
     Own& item = items[o][n];
     float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
-    item.load(own, t, t + 1 == call.steps, read, rows);
+    item.load(own, t, t + 1 == steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], item.vector, call.constants, item.carry[j], operand[j], write[j]);
 #pragma unroll
@@ -105,12 +105,12 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
     }
   };
   for (int t = 0; t < S::Memory::STAGES; ++t) traffic.fetch(t);
-  if (call.steps > 0) traffic.wait(0);
+  if (steps > 0) traffic.wait(0);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
 #pragma unroll
     for (int n = 0; n < S::TILES; ++n)
-      if (k_warp + o * S::K_WARPS < S::BLOCKS && call.steps > 0) {
+      if (k_warp + o * S::K_WARPS < S::BLOCKS && steps > 0) {
         float started[2][at_least_one(Step::WRITES)];
         start(o, n, 0, started);
         items[o][n].template put_down<true>(-1, started);
@@ -118,7 +118,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   __syncthreads();
   traffic.store(-1);
 
-  for (int t = 0; t < call.steps; ++t) {
+  for (int t = 0; t < steps; ++t) {
     const int buffer = t & 1;
     if constexpr (S::CTAS > 1) {
       const uint32_t barrier = barriers + 8 * (buffer * S::K_WARPS + k_warp);
@@ -152,7 +152,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
               acc[n][half / 2][half % 2 * 2 + 1] += p.y;
             }
     }
-    if (t + 1 < call.steps) traffic.wait(t + 1);
+    if (t + 1 < steps) traffic.wait(t + 1);
 #pragma unroll
     for (int u = 0; u < S::BLOCKS; ++u) {
       if (u % S::K_WARPS != k_warp) continue;
@@ -162,17 +162,17 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
         Own& item = items[o][n];
         float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
         float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
-        item.load(own, t, t + 1 == call.steps, read, rows);
+        item.load(own, t, t + 1 == steps, read, rows);
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           float sum[Step::SUMS];
 #pragma unroll
           for (int i = 0; i < Step::SUMS; ++i) sum[i] = acc[n][(u * Step::SUMS + i) / 2][(u * Step::SUMS + i) % 2 * 2 + j];
-          Step::finish(sum, read[j], rows[j], item.vector, call.constants, item.carry[j], finished[j]);
+          item.finish(call, j, t, sum, read[j], rows[j], finished[j]);
         }
-        if (t + 1 < call.steps) start(o, n, t + 1, started);
+        if (t + 1 < steps) start(o, n, t + 1, started);
         item.template put_down<false>(t, finished);
-        if (t + 1 < call.steps) item.template put_down<true>(t, started);
+        if (t + 1 < steps) item.template put_down<true>(t, started);
       }
     }
     __syncthreads();

@@ -74,7 +74,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   char* const ring = matrices + S::MATRIX_BYTES + S::K_WARPS * S::STAGE_BYTES;
   const Seat seat = seat_of<S::CTAS>(call);
   const int rank = seat.rank, head = seat.head, first_column = seat.first_column, columns = seat.columns;
-  const int unit0 = rank * S::UNITS;
+  const int unit0 = rank * S::UNITS, steps = seat.steps;
 
   // Half-tile h is sum h % SUMS of block h / SUMS. Chunk c of this warp covers 32 terms of one operand.
   typename S::Matrix matrix;
@@ -87,7 +87,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   });
 
   typename S::Memory traffic;
-  traffic.begin(own, call.steps, head, unit0, first_column, columns, ring);
+  traffic.begin(call, own, seat, unit0, ring);
   __syncthreads();
 
   Item<Step, S::H, typename S::Memory> items[S::OWNED];
@@ -95,7 +95,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     if (item < S::ITEMS) {
-      items[o].begin(own, traffic, head, unit0, u * 8, first_column, n * 8, columns);
+      items[o].begin(call, own, traffic, seat, unit0, u * 8, n * 8);
     }
   }
   for (int t = 0; t < S::Memory::STAGES - 1; ++t) traffic.fetch(t);
@@ -104,22 +104,31 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   // which the host sees that they fit.
   const uint32_t exchange_column = uint32_t(own.exchange.column), exchange_head = head * S::HEAD_BYTES;
   const auto exchange_at = [&](int t) { return own.exchange.base + int64_t(t) * own.exchange.step; };
+  // A column's rows there follow each other in the loop's order. One that is not there has those of the last one.
+  const auto rows_of = [&](int column) { return own_rows<Step>(call, false, first_column + min(column, columns - 1)); };
+  const auto exchange_row = [&](int column) { return uint32_t(rows_of(column).first) * exchange_column + exchange_head; };
   uint32_t mine[S::OWNED];  // the lane's operands of an item
-  bool is_there[S::OWNED];  // of 16 bits: whether the lane has units and a column, once lanes exchanged theirs
+  [[maybe_unused]] uint32_t next[S::OWNED];  // of float, masked: those of its second column
+  // Of 16 bits, whether the lane has units and a column, once lanes exchanged theirs; masked, for how many steps.
+  int is_there[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     const int column = sizeof(E) == 4 ? 2 * q : row, unit = sizeof(E) == 4 ? row : 2 * q;
     is_there[o] = n * 8 + row < columns && unit0 + u * 8 < S::H;
-    mine[o] = (first_column + n * 8 + column) * exchange_column + exchange_head + (unit0 + u * 8 + unit) * sizeof(E);
+    if constexpr (Step::MASKED) is_there[o] *= rows_of(n * 8 + row).steps;
+    mine[o] = exchange_row(n * 8 + column) + (unit0 + u * 8 + unit) * sizeof(E);
+    if constexpr (sizeof(E) == 4 && Step::MASKED) next[o] = exchange_row(n * 8 + column + 1) + (unit0 + u * 8 + unit) * sizeof(E);
   }
   // Where the lane's terms of chunk 0 lie in its columns. Columns that are not there are those of the last one: their sums
   // go nowhere.
   uint32_t terms[S::TILES];
+  [[maybe_unused]] int terms_until[S::TILES];  // masked
 #pragma unroll
-  for (int n = 0; n < S::TILES; ++n)
-    terms[n] = (first_column + min(n * 8 + row, columns - 1)) * exchange_column + exchange_head +
-               (warp * S::CHUNKS * 32 + q * 8) * sizeof(E);
+  for (int n = 0; n < S::TILES; ++n) {
+    terms[n] = exchange_row(n * 8 + row) + (warp * S::CHUNKS * 32 + q * 8) * sizeof(E);
+    if constexpr (Step::MASKED) terms_until[n] = rows_of(n * 8 + row).steps;
+  }
   const auto is_wanted = [&](int c) {
     const int term = (warp * S::CHUNKS + c) * 32;
     return !S::PADDED || (term < Step::OPERANDS * S::DEPTH && term % S::DEPTH + q * 8 < S::H);
@@ -129,26 +138,26 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   const auto start = [&](int o, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
-    items[o].load(own, t, t + 1 == call.steps, read, rows);
+    items[o].load(own, t, t + 1 == steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
 #pragma unroll
     for (int p = 0; p < Step::OPERANDS; ++p) {
-      char* const to = exchange_at(t) + mine[o] + p * S::OPERAND_BYTES;
+      char* const to = exchange_at(t) + p * S::OPERAND_BYTES;
       if constexpr (sizeof(E) == 4) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j)
-          if (items[o].valid[j]) store4_relaxed(to + j * exchange_column, message(operand[j][p]));
+        if (items[o].is_active(0, t)) store4_relaxed(to + mine[o], message(operand[0][p]));
+        if (items[o].is_active(1, t)) store4_relaxed(to + (Step::MASKED ? next[o] : mine[o] + exchange_column), message(operand[1][p]));
       } else {
         const uint32_t two = transpose8x8(pack<E>(operand[0][p], operand[1][p]));
-        if (is_there[o]) store4_relaxed(to, two);
+        if (Step::MASKED ? t < is_there[o] : is_there[o]) store4_relaxed(to + mine[o], two);
       }
     }
   };
-  if (call.steps > 0) traffic.wait(0);
+  [[maybe_unused]] const OwnRows of_lane_column = Step::MASKED ? rows_of(lane) : OwnRows{};
+  if (steps > 0) traffic.wait(0);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
-    if (warp + o * S::K_WARPS < S::ITEMS && call.steps > 0) {
+    if (warp + o * S::K_WARPS < S::ITEMS && steps > 0) {
       float started[2][at_least_one(Step::WRITES)];
       start(o, 0, started);
       items[o].template put_down<true>(-1, started);
@@ -158,7 +167,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   // Cycles that the warp lets pass before it asks for the operands of a step: what it asks for in vain stands in the way of
   // those who put it out. Learnt so that it asks too early in one step of nine.
   uint32_t pause = 0;
-  for (int t = 0; t < call.steps; ++t) {
+  for (int t = 0; t < steps; ++t) {
     float acc[S::TILES][S::ROWS][4] = {};
     [[maybe_unused]] float of_lane[S::TILES][S::HALVES][8] = {};  // where operands are float
     bool in_vain = false;
@@ -173,7 +182,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
         for (int n = 0; n < S::TILES; ++n)
-          if (c0 + b < S::CHUNKS && is_wanted(c0 + b))
+          if (c0 + b < S::CHUNKS && is_wanted(c0 + b) && (!Step::MASKED || t < terms_until[n]))
             ask(n, b);
           else
             h[b][n] = {};
@@ -228,7 +237,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       for (int n = 0; n < S::TILES; ++n)
         parts[((half * S::TILES + n) * S::K_WARPS + warp) * 32] = make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
     __syncthreads();
-    if (t + 1 < call.steps) traffic.wait(t + 1);
+    if (t + 1 < steps) traffic.wait(t + 1);
 #pragma unroll
     for (int o = 0; o < S::OWNED; ++o) {
       const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
@@ -244,25 +253,24 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
         }
       float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
       float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
-      items[o].load(own, t, t + 1 == call.steps, read, rows);
+      items[o].load(own, t, t + 1 == steps, read, rows);
 #pragma unroll
-      for (int j = 0; j < 2; ++j)
-        Step::finish(sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], finished[j]);
-      if (t + 1 < call.steps) start(o, t + 1, started);
+      for (int j = 0; j < 2; ++j) items[o].finish(call, j, t, sum[j], read[j], rows[j], finished[j]);
+      if (t + 1 < steps) start(o, t + 1, started);
       items[o].template put_down<false>(t, finished);
-      if (t + 1 < call.steps) items[o].template put_down<true>(t, started);
+      if (t + 1 < steps) items[o].template put_down<true>(t, started);
     }
     // The lines that will be polled are brought from memory before anyone asks for them.
-    if (S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < columns && t + S::AHEAD < call.steps)
+    const OwnRows polled = Step::MASKED ? of_lane_column : rows_of(lane);
+    if (S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < columns && t + S::AHEAD < polled.steps)
 #pragma unroll
       for (int p = 0; p < Step::OPERANDS; ++p)
-        prefetch_l2(exchange_at(t + S::AHEAD) +
-                        ((first_column + lane) * exchange_column + exchange_head + unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
+        prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_column + exchange_head + unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
                     min(S::UNITS, S::H - unit0) * int(sizeof(E)));
     // Not all can come before this block has put out its own part: polls before that would only stand in its way.
     __syncthreads();
   }
-  traffic.store(call.steps - 1);
+  traffic.store(steps - 1);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
     if (warp + o * S::K_WARPS < S::ITEMS) items[o].end(own);

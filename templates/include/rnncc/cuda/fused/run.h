@@ -110,6 +110,7 @@ class FusedRun : LoopParameter {
     stream_ = current_stream(directions[0].tensors.device.index);
     if (kernel_.is_grid() && !make_exchange(directions)) return false;
     *take<FusedHeader>(1) = {int32_t(call.steps), int32_t(call.columns), int32_t(call.heads), int32_t(choice_.share.group)};
+    take_rows(call);
     take_constants(call);
     for (const LoopDirection& direction : directions)
       if (!fill(direction)) return false;
@@ -145,20 +146,20 @@ class FusedRun : LoopParameter {
     }
     if (!fill_tensors(direction, has_pieces)) return false;
     *take<FusedPlace>(1) = exchange_;
-    exchange_.base += exchange_.step * direction.call.steps;
+    exchange_.base += exchange_.column * direction.call.rows;
     return true;
   }
 
-  // What blocks of the grid send each other, as GridShape has it. False where a step's part has no offsets of 32 bits; all blocks
-  // that have a place in it run at once, so it is small.
+  // What blocks of the grid send each other, as GridShape has it. False where a step's part, of packed tensors all of it, has no
+  // offsets of 32 bits; all blocks that have a place in it run at once, so it is small.
   bool make_exchange(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
     const int64_t column = call.heads * info_.operands * round_up(kernel_.units, 32) * dtype_bytes(tensors.scalar());
-    const int64_t step = column * call.columns, bytes = step * call.steps * int64_t(directions.size());
-    if (step > UINT32_MAX) return false;
+    const int64_t all = column * call.rows, bytes = all * int64_t(directions.size());
+    if ((call.starts ? all : column * call.columns) > UINT32_MAX) return false;
     held_.push_back(empty({bytes}, aoti_torch_dtype_uint8(), tensors.device));
-    exchange_ = {static_cast<char*>(held_.back().data()), step, column};
+    exchange_ = {static_cast<char*>(held_.back().data()), call.starts ? column : column * call.columns, column};
     check_cuda(driver().cuMemsetD8Async(uint64_t(exchange_.base), 0xff, size_t(bytes), stream_), "clearing the exchange");
     return true;
   }

@@ -75,7 +75,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
   const int row_warp = warp % S::ROW_WARPS, k_warp = warp / S::ROW_WARPS;
   const Seat seat = seat_of<S::CTAS>(call);
-  const int first_unit = seat.rank * S::UNITS;
+  const int first_unit = seat.rank * S::UNITS, steps = seat.steps;
   // The warp's half-tile i of tile m: a block of units of a sum.
   const auto half_tile = [&](int m, int i) { return Ranged<2 * S::Matrix::ROWS>{row_warp, 2 * m + i}; };
 
@@ -90,7 +90,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   });
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Memory traffic;
-  traffic.begin(own, call.steps, seat.head, first_unit, seat.first_column, seat.columns, ring);
+  traffic.begin(call, own, seat, first_unit, ring);
   const uint32_t expected = S::SOURCES * Step::SUMS * S::UNITS * ((seat.columns + 1) / 2) * 8;  // columns travel in pairs
   if constexpr (S::CTAS > 1) begin_barriers(barriers, 2, expected);
   __syncthreads();
@@ -100,14 +100,14 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     if (item >= S::ITEMS) continue;
-    items[o].begin(own, traffic, seat.head, first_unit, u * 8, seat.first_column, n * 8, seat.columns);
+    items[o].begin(call, own, traffic, seat, first_unit, u * 8, n * 8);
   }
   // start(t); operands stay here.
   const auto start = [&](int o, int t) {
     const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
     float write[2][at_least_one(Step::WRITES)];
-    items[o].load(own, t, t + 1 == call.steps, read, rows);
+    items[o].load(own, t, t + 1 == steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
 #pragma unroll
@@ -117,12 +117,12 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     items[o].template put_down<true>(t - 1, write);
   };
   for (int s = 0; s < STAGES - 1; ++s) traffic.fetch(s);
-  if (call.steps > 0) traffic.wait(0);
+  if (steps > 0) traffic.wait(0);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
-    if (warp + o * S::WARPS < S::ITEMS && call.steps > 0) start(o, 0);
+    if (warp + o * S::WARPS < S::ITEMS && steps > 0) start(o, 0);
 
-  for (int t = 0; t < call.steps; ++t) {
+  for (int t = 0; t < steps; ++t) {
     const int buffer = t & 1;
     __syncthreads();
     float acc[S::TILES][S::Matrix::ROWS][4] = {};
@@ -148,7 +148,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     traffic.store(t - 1);
     traffic.fetch(t + STAGES - 1);
     if constexpr (S::CTAS == 1) __syncthreads();
-    if (t + 1 < call.steps) traffic.wait(t + 1);
+    if (t + 1 < steps) traffic.wait(t + 1);
     if (S::CTAS > 1 && warp < S::ITEMS) {
       barrier_wait(barriers + 8 * buffer, (t >> 1) & 1);
       if (threadIdx.x == 0) barrier_expect(barriers + 8 * buffer, expected);
@@ -169,16 +169,15 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
         }
       }
       float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], write[2][at_least_one(Step::WRITES)];
-      items[o].load(own, t, t + 1 == call.steps, read, rows);
+      items[o].load(own, t, t + 1 == steps, read, rows);
 #pragma unroll
-      for (int j = 0; j < 2; ++j)
-        Step::finish(sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], write[j]);
-      if (t + 1 < call.steps) start(o, t + 1);
+      for (int j = 0; j < 2; ++j) items[o].finish(call, j, t, sum[j], read[j], rows[j], write[j]);
+      if (t + 1 < steps) start(o, t + 1);
       items[o].template put_down<false>(t, write);
     }
   }
   __syncthreads();
-  traffic.store(call.steps - 1);
+  traffic.store(steps - 1);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
     if (warp + o * S::WARPS < S::ITEMS) items[o].end(own);

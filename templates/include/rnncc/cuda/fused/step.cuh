@@ -14,50 +14,21 @@
 //   ROW_READS                  tensors read at (t, column)
 //   VECTORS                    values of a unit
 //   WRITES, WRITE_FLOAT, WRITE_AT_START (sets)
+//   MASKED                     whether the loop reads the mask streams: then it takes packed tensors too
 //   start, finish
 #pragma once
 
 #include "fast.cuh"
 #include "ptx.cuh"
+#include "tensors.cuh"
 
 namespace rnncc {
-
-// The sets of a step's tensors that are float: all of them where Elements are.
-template <class Step>
-constexpr uint64_t float_reads = sizeof(typename Step::Element) == 4 ? ~uint64_t(0) : Step::READ_FLOAT;
-template <class Step>
-constexpr uint64_t float_writes = sizeof(typename Step::Element) == 4 ? ~uint64_t(0) : Step::WRITE_FLOAT;
-
-__host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
-// Whether a set, one bit a member, has member i.
-__host__ __device__ constexpr bool has(uint64_t set, int i) { return set >> i & 1; }
-// How many members below i a set has. No loop: the compiler must fold it where i is an unrolled loop's.
-__host__ __device__ constexpr int count_below(uint64_t set, int i) {
-  uint64_t v = set & ((uint64_t(1) << i) - 1);
-  v -= v >> 1 & 0x5555555555555555ull;
-  v = (v & 0x3333333333333333ull) + (v >> 2 & 0x3333333333333333ull);
-  return int((v + (v >> 4) & 0x0f0f0f0f0f0f0f0full) * 0x0101010101010101ull >> 56);
-}
-__host__ __device__ constexpr int at_least_one(int n) { return n > 0 ? n : 1; }
-
-// Element (step, column, unit) of a tensor stands at base + step * `step` + column * `column` + unit elements; strides in
-// bytes, along the loop's order. A null base: not wanted, or zeros.
-struct Place {
-  char* base;
-  int64_t step, column;
-};
-
-// A tensor [B, H] or [H]; 16-bit elements unless `is_float`.
-struct Edge {
-  char* base;
-  int64_t column;
-  int32_t is_float, unused;
-};
 
 // What one direction of a layer reads and writes.
 template <class Step>
 struct FusedTensors {
   const void* matrices[Step::SUMS * Step::OPERANDS];  // element (u, k) of head n at ((n * H + u) * H + k)
+  int64_t descending;
   Place reads[at_least_one(Step::READS)];
   Edge read_edges[at_least_one(Step::READS)];
   Place row_reads[at_least_one(Step::ROW_READS)];
@@ -73,6 +44,7 @@ struct FusedTensors {
 template <class Step>
 struct FusedCall {
   int32_t steps, columns, heads, group_columns;
+  PackedRows rows;
   float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
   FusedTensors<Step> directions[2];
 };
@@ -80,9 +52,10 @@ struct FusedCall {
 // Begins one of the two loops: what both compute stays in each, where it holds registers no longer than it must.
 RNNCC_DEVICE void part() { asm volatile("" ::: "memory"); }
 
-// Where a block works: blocks of a head and group of columns lie next to each other, as those of a cluster do.
+// Where a block works: blocks of a head and group of columns lie next to each other, as those of a cluster do. `steps`: of the
+// column that has most.
 struct Seat {
-  int rank, head, first_column, columns;
+  int rank, head, first_column, columns, steps;
 };
 template <int CTAS, class Step>
 RNNCC_DEVICE Seat seat_of(const FusedCall<Step>& call) {
@@ -92,23 +65,14 @@ RNNCC_DEVICE Seat seat_of(const FusedCall<Step>& call) {
   seat.head = blockIdx.x / CTAS % call.heads;
   seat.first_column = group * call.group_columns;
   seat.columns = min(call.group_columns, call.columns - seat.first_column);
+  seat.steps = call.steps;
+  if constexpr (Step::MASKED)
+    if (call.rows.starts) {
+      seat.steps = 0;
+      for (int c = 0; c < seat.columns; ++c)
+        seat.steps = max(seat.steps, own_rows<Step>(call, false, seat.first_column + c).steps);
+    }
   return seat;
-}
-
-template <class E>
-RNNCC_DEVICE float take(const Edge& edge, int64_t column, int64_t unit) {
-  if (!edge.base) return 0.0f;
-  const char* const at = edge.base + column * edge.column;
-  return edge.is_float ? reinterpret_cast<const float*>(at)[unit] : to_float(reinterpret_cast<const E*>(at)[unit]);
-}
-template <class E>
-RNNCC_DEVICE void put(const Edge& edge, int64_t column, int64_t unit, float value) {
-  if (!edge.base) return;
-  char* const at = edge.base + column * edge.column;
-  if (edge.is_float)
-    reinterpret_cast<float*>(at)[unit] = value;
-  else
-    reinterpret_cast<E*>(at)[unit] = from_float<E>(value);
 }
 
 // Tensors [T, B, H] in shared memory, for one step: of each tensor and column a row of the block's units. Rows move to and
@@ -132,6 +96,7 @@ struct Rows {
 struct Piece {
   bool exists;
   int tensor;
+  int steps;            // of its column
   uint32_t row_offset;  // in Rows
   char* at;             // in memory, at the loop's first step
 };
@@ -159,30 +124,32 @@ struct Traffic {
   int32_t write_step[at_least_one(WRITES)];
   uint32_t written_row[at_least_one(WRITES)];
   uint32_t ahead[at_least_one(WRITES)];  // of the step whose other writes go with it
+  int32_t write_until[Step::MASKED ? at_least_one(WRITES) : 1];
   int32_t steps;
 
   // By all threads; a barrier of the block must follow. `first_unit`: of the head's, the block's first.
-  RNNCC_DEVICE void begin(const FusedTensors<Step>& own, int all_steps, int head, int first_unit, int first_column, int columns, char* memory) {
+  RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Seat& seat, int first_unit, char* memory) {
     shared = memory;
-    steps = all_steps;
+    steps = seat.steps;
     if (threadIdx.x < STAGES) barrier_init(barrier(threadIdx.x), THREADS);
     // Tensors that are not there are zeros.
     for (int i = threadIdx.x; i < BARRIERS / 16; i += THREADS) reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
 #pragma unroll
     for (int i = 0; i < READS; ++i) {
-      const Piece piece = find<In, Step::READS, float_reads<Step>>(own.reads, i, head, first_unit, first_column, columns);
+      const Piece piece = find<In, Step::READS, float_reads<Step>>(call, own, own.reads, i, first_unit, seat);
       from[i] = piece.at;
       read_step[i] = int32_t(own.reads[piece.tensor].step);
       read_row[i] = shared_address(shared) + piece.row_offset;
-      until[i] = piece.exists ? steps - has(Step::READ_SHIFTED, piece.tensor) : 0;
+      until[i] = piece.exists ? piece.steps - has(Step::READ_SHIFTED, piece.tensor) : 0;
     }
 #pragma unroll
     for (int i = 0; i < WRITES; ++i) {
-      const Piece piece = find<Out, Step::WRITES, float_writes<Step>>(own.writes, i, head, first_unit, first_column, columns);
+      const Piece piece = find<Out, Step::WRITES, float_writes<Step>>(call, own, own.writes, i, first_unit, seat);
       to[i] = piece.at;
       write_step[i] = int32_t(own.writes[piece.tensor].step);
       written_row[i] = WRITTEN + piece.row_offset;
       ahead[i] = piece.exists ? has(Step::WRITE_AT_START, piece.tensor) : NEVER;
+      if constexpr (Step::MASKED) write_until[i] = piece.steps;
     }
   }
 
@@ -205,7 +172,7 @@ struct Traffic {
   RNNCC_DEVICE void store(int t) {
 #pragma unroll
     for (int i = 0; i < WRITES; ++i)
-      if (uint32_t(t) + ahead[i] < uint32_t(steps)) {
+      if (uint32_t(t) + ahead[i] < uint32_t(Step::MASKED ? write_until[Step::MASKED ? i : 0] : steps)) {
         *reinterpret_cast<uint4*>(to[i]) = *reinterpret_cast<const uint4*>(shared + written_row[i] + (t & 1) * Out::BYTES);
         to[i] += write_step[i];
       }
@@ -216,7 +183,8 @@ struct Traffic {
 
   // The thread's i-th piece. The last warps have the first ones: they tend to have less to do.
   template <class R, int TENSORS, uint64_t FLOATS>
-  static RNNCC_DEVICE Piece find(const Place (&places)[at_least_one(TENSORS)], int i, int head, int first_unit, int first_column, int columns) {
+  static RNNCC_DEVICE Piece find(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Place (&places)[at_least_one(TENSORS)], int i,
+                                 int first_unit, const Seat& seat) {
     const int index = (THREADS - 32 - threadIdx.x / 32 * 32 + threadIdx.x % 32) + THREADS * i;
     const int column = index / at_least_one(R::OF_COLUMN), of_column = index % at_least_one(R::OF_COLUMN);
     Piece piece = {};
@@ -226,9 +194,11 @@ struct Traffic {
     const bool is_float = has(FLOATS, piece.tensor);
     const int part = of_column - R::before(piece.tensor), unit = first_unit + part * (is_float ? 4 : 8);
     const Place& place = places[piece.tensor];
-    piece.exists = index < R::ALL && column < columns && unit < H && place.base;
+    piece.exists = index < R::ALL && column < seat.columns && unit < H && place.base;
+    const OwnRows rows = own_rows<Step>(call, own.descending, seat.first_column + (piece.exists ? column : 0));
+    piece.steps = rows.steps;
     piece.row_offset = R::offset(piece.tensor) + column * (is_float ? R::FLOAT_ROW : R::E_ROW) + part * 16;
-    piece.at = place.base + (piece.exists ? (first_column + column) * place.column + (int64_t(head) * H + unit) * (is_float ? 4 : 2) : 0);
+    piece.at = place.base + (piece.exists ? rows.first * place.column + (int64_t(seat.head) * H + unit) * (is_float ? 4 : 2) : 0);
     return piece;
   }
 };
@@ -248,18 +218,22 @@ struct Item {
   int head_unit;       // of the tensor's row
   int column;          // the first of the lane's two, in the batch
   bool valid[2];
+  OwnRows rows[Step::MASKED ? 2 : 1];
 
   // The block's units from `own_unit` on, its columns from `own_column` on.
-  RNNCC_DEVICE void begin(const FusedTensors<Step>& own, const Traffic& traffic, int head, int first_unit, int own_unit, int first_column,
-                          int own_column, int all_columns) {
+  RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Traffic& traffic, const Seat& seat, int first_unit,
+                          int own_unit, int own_column) {
     const int lane = threadIdx.x % 32, row = own_column + lane % 4 * 2, own_row_unit = own_unit + lane / 4;
     unit = first_unit + own_row_unit;
-    head_unit = head * H + unit;
-    column = first_column + row;
+    head_unit = seat.head * H + unit;
+    column = seat.first_column + row;
     e_row = traffic.shared + row * In::E_ROW + own_row_unit * 2;
     float_row = traffic.shared + row * In::FLOAT_ROW + own_row_unit * 4;
 #pragma unroll
-    for (int j = 0; j < 2; ++j) valid[j] = row + j < all_columns && unit < H;
+    for (int j = 0; j < 2; ++j) {
+      valid[j] = row + j < seat.columns && unit < H;
+      if constexpr (Step::MASKED) rows[j] = valid[j] ? own_rows<Step>(call, own.descending, column + j) : OwnRows{};
+    }
 #pragma unroll
     for (int v = 0; v < Step::VECTORS; ++v)
       vector[v] = unit < H ? take<E>(own.vectors[v], 0, head_unit * own.vectors[v].column) : 0.0f;
@@ -268,6 +242,12 @@ struct Item {
 #pragma unroll
       for (int s = 0; s < Step::CARRIES; ++s)
         carry[j][s] = s < Step::EDGES && valid[j] ? take<E>(own.initial[s < Step::EDGES ? s : 0], column + j, head_unit) : 0.0f;
+  }
+
+  // Whether step t is one of the column's.
+  RNNCC_DEVICE bool is_active(int j, int t) const {
+    if constexpr (Step::MASKED) return t < rows[j].steps;
+    return valid[j];
   }
 
   // The values of step t; `last`: nothing comes after it.
@@ -280,14 +260,29 @@ struct Item {
       for (int r = 0; r < Step::READS; ++r) {
         read[j][r] = has(float_reads<Step>, r) ? *reinterpret_cast<const float*>(float_row + (stage + In::offset(r) + j * In::FLOAT_ROW))
                                                : to_float(*reinterpret_cast<const E*>(e_row + (stage + In::offset(r) + j * In::E_ROW)));
-        if (has(Step::READ_SHIFTED, r) && last) read[j][r] = valid[j] ? take<E>(own.read_edges[r], column + j, head_unit) : 0.0f;
+        const bool is_last = Step::MASKED ? t + 1 == rows[Step::MASKED ? j : 0].steps : last;
+        if (has(Step::READ_SHIFTED, r) && is_last) read[j][r] = valid[j] ? take<E>(own.read_edges[r], column + j, head_unit) : 0.0f;
       }
 #pragma unroll
       for (int r = 0; r < Step::ROW_READS; ++r) {
         const Place& place = own.row_reads[r];
-        row[j][r] = valid[j] ? to_float(*reinterpret_cast<const E*>(place.base + t * place.step + (column + j) * place.column)) : 0.0f;
+        const int64_t at = t * place.step + (Step::MASKED ? rows[Step::MASKED ? j : 0].first : column + j) * place.column;
+        row[j][r] = is_active(j, t) ? to_float(*reinterpret_cast<const E*>(place.base + at)) : 0.0f;
       }
     }
+  }
+
+  // `finish` of step t. What comes past a column's end leaves its carries as they are: in them it would be multiplied by zeros,
+  // and may be infinite.
+  RNNCC_DEVICE void finish(const FusedCall<Step>& call, int j, int t, const float (&sum)[Step::SUMS], const float (&read)[at_least_one(Step::READS)],
+                           const float (&row)[at_least_one(Step::ROW_READS)], float (&write)[at_least_one(Step::WRITES)]) {
+    float before[at_least_one(Step::CARRIES)];
+#pragma unroll
+    for (int s = 0; s < Step::EDGES; ++s) before[s] = carry[j][s];
+    Step::finish(sum, read, row, vector, call.constants, carry[j], write);
+    if constexpr (Step::MASKED)
+#pragma unroll
+      for (int s = 0; s < Step::EDGES; ++s) carry[j][s] = is_active(j, t) ? carry[j][s] : before[s];
   }
 
   // Puts down what `finish` made of step t, or `start` of step t + 1, for Traffic::store(t).

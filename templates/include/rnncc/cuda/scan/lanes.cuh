@@ -11,11 +11,14 @@
 //   WRITES, WRITE_FLOAT        tensors written
 //   TOTALS                     values that are summed over all steps
 //   KEPT                       values that `map` and `step` have in common
+//   MASKED                     whether the loop reads the mask streams: then it takes packed tensors too
 //   step                       carries and what is written, from the carries before
 // and scans alone:
 //   prepare, map               what is kept; the map of a step
 //   SLOPES, ENTRIES            which of the carries before are in which carry after one step, after any number (sets)
 #pragma once
+
+#include <climits>
 
 #include "../fused/step.cuh"
 
@@ -30,6 +33,7 @@ struct Constant {
 // What one direction of a layer reads and writes.
 template <class Step>
 struct ScanTensors {
+  int64_t descending;
   Place reads[at_least_one(Step::READS)];
   Edge read_edges[at_least_one(Step::READS)];
   Place row_reads[at_least_one(Step::ROW_READS)];
@@ -43,6 +47,7 @@ struct ScanTensors {
 template <class Step>
 struct ScanCall {
   int32_t steps, columns, units, unused;
+  PackedRows rows;
   float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
   ScanTensors<Step> directions[2];
 };
@@ -139,6 +144,7 @@ struct Lane {
   };
 
   int steps, column, unit;
+  int row;  // of the column (OwnRows)
   bool valid;
   char* write[WRITES];
   uint32_t written;  // a set of them
@@ -152,7 +158,9 @@ struct Lane {
     valid = column < call.columns;
     if (!valid) column = 0;
     unit = int(index % groups) * VEC;
-    steps = call.steps;
+    const OwnRows rows = own_rows<Step>(call, own.descending, column);
+    row = rows.first;
+    steps = rows.steps;
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r)
 #pragma unroll
@@ -160,7 +168,7 @@ struct Lane {
     written = 0;
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w) {
-      write[w] = own.writes[w].base + column * own.writes[w].column + int64_t(unit) * (has(OUT_FLOATS, w) ? 4 : sizeof(E));
+      write[w] = own.writes[w].base + row * own.writes[w].column + int64_t(unit) * (has(OUT_FLOATS, w) ? 4 : sizeof(E));
       written |= uint32_t(valid && own.writes[w].base) << w;
     }
 #pragma unroll
@@ -247,6 +255,16 @@ struct Lane {
         pack.store(to, wanted);
       }
     }
+  }
+
+  // For how many steps all lanes of the warp that have channels have values, and any.
+  RNNCC_DEVICE int least_steps() const {
+    if constexpr (Step::MASKED) return __reduce_min_sync(~0u, valid ? steps : INT_MAX);
+    return steps;
+  }
+  RNNCC_DEVICE int most_steps() const {
+    if constexpr (Step::MASKED) return __reduce_max_sync(~0u, valid ? steps : 0);
+    return steps;
   }
 
   // The lane's totals, of block `rank` of those that share its channels.

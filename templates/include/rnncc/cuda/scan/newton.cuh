@@ -191,7 +191,8 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
 
   // Tiles that are not tried any more for now, and the last number of them.
   int pause = 0, paused = 0;
-  for (int base = 0, number = 0; base < call.steps; base += tile) {
+  const int least = lane.least_steps(), most = lane.most_steps();
+  for (int base = 0, number = 0; base < most; base += tile) {
     const int first = base + slice * S::STEPS;
     source.advance(own, lane, first);
     float start[S::VEC][N], end[S::VEC][N];
@@ -212,7 +213,7 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
           for (int e = 0; e < N; ++e) next[e] = now[j][e];
           Step::tangent(v.read[j], v.row, lane.vector[j], call.constants, next, slope);
           // Beyond the end nothing changes.
-          if (!inner && first + s >= call.steps) continue;
+          if (!inner && first + s >= lane.steps) continue;
           near[j].template turn<Step::SLOPES>(slope);
 #pragma unroll
           for (int e = 0; e < N; ++e) now[j][e] = next[e];
@@ -230,7 +231,7 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
     const int most = pause > 0 ? 0 : MOST_ITERATIONS;
     for (int i = 0; i < most && !settled; ++i, ++number) {
       Map near[S::VEC];
-      if (first + S::STEPS < call.steps)
+      if (first + S::STEPS < least)
         shoot(Constant<true>(), near);
       else
         shoot(Constant<false>(), near);

@@ -248,7 +248,9 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
   source.begin(call, own, lane, index, shared + warp * S::Source::WARP_BYTES, slice * S::STEPS, tile);
   exchange.begin();
 
-  for (int base = 0, number = 0; base < call.steps; base += tile, ++number) {
+  // All warps of the cluster have the same channels.
+  const int least = lane.least_steps(), most = lane.most_steps();
+  for (int base = 0, number = 0; base < most; base += tile, ++number) {
     const int first = base + slice * S::STEPS, parity = number & 1, phase = number >> 1 & 1;
     source.advance(own, lane, first);
     typename L::Kept kept[S::STEPS];
@@ -265,11 +267,11 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
           Step::prepare(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j]);
           Step::map(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j], slope, offset);
           // Beyond the end nothing changes.
-          if (inner || first + s < call.steps) joined[j].template then<Step::SLOPES>(slope, offset);
+          if (inner || first + s < lane.steps) joined[j].template then<Step::SLOPES>(slope, offset);
         }
       }
     };
-    const bool is_inner = first + S::STEPS < call.steps;
+    const bool is_inner = first + S::STEPS < least;
     if (is_inner)
       join(Constant<true>());
     else

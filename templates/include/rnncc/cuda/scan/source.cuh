@@ -23,7 +23,7 @@ struct RowSource {
 
   RNNCC_DEVICE void begin(const ScanTensors<Step>& own, const L& lane) {
 #pragma unroll
-    for (int r = 0; r < Step::ROW_READS; ++r) from[r] = own.row_reads[r].base + lane.column * own.row_reads[r].column;
+    for (int r = 0; r < Step::ROW_READS; ++r) from[r] = own.row_reads[r].base + lane.row * own.row_reads[r].column;
   }
   RNNCC_DEVICE void fetch(const ScanTensors<Step>& own, const L& lane, int first) {
 #pragma unroll
@@ -64,7 +64,7 @@ struct RegisterSource {
     stride = part_stride;
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r)
-      from[r] = own.reads[r].base + lane.column * own.reads[r].column + int64_t(lane.unit) * (has(L::FLOATS, r) ? 4 : sizeof(E));
+      from[r] = own.reads[r].base + lane.row * own.reads[r].column + int64_t(lane.unit) * (has(L::FLOATS, r) ? 4 : sizeof(E));
     rows.begin(own, lane);
     fetch(own, lane, first);
   }
@@ -117,6 +117,7 @@ struct RingSource {
   char *ring, *place;  // the warp's; of the part that is read
   const char* from[L::READS];
   uint32_t exists;  // a set: whether the lane's piece of a read is in a row
+  int until[2];  // masked: steps of that row's column, where elements are 16-bit and where they are float
   RowSource<L, STEPS> rows;
   int stride, part;
 
@@ -135,8 +136,11 @@ struct RingSource {
     for (int r = 0; r < Step::READS; ++r) {
       const uint32_t channel = index * L::VEC + l % pieces(r) * (16 / element_bytes(r));
       const uint32_t column = channel / uint32_t(call.units), unit = channel % uint32_t(call.units);
-      exists |= uint32_t(own.reads[r].base && column < uint32_t(call.columns)) << r;
-      from[r] = own.reads[r].base + column * own.reads[r].column + int64_t(unit) * element_bytes(r) + l / pieces(r) * own.reads[r].step;
+      const bool is_there = column < uint32_t(call.columns);
+      exists |= uint32_t(own.reads[r].base && is_there) << r;
+      const OwnRows rows = own_rows<Step>(call, own.descending, is_there ? column : 0);
+      if constexpr (Step::MASKED) until[has(L::FLOATS, r)] = rows.steps;
+      from[r] = own.reads[r].base + rows.first * own.reads[r].column + int64_t(unit) * element_bytes(r) + l / pieces(r) * own.reads[r].step;
     }
     rows.begin(own, lane);
 #pragma unroll
@@ -171,13 +175,14 @@ struct RingSource {
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r) {
       constexpr int TOGETHER = 512;  // bytes of the warp's pieces
-      const int rows_together = 32 / pieces(r), until = lane.steps - has(Step::READ_SHIFTED, r) - first - l / pieces(r);
+      const int rows_together = 32 / pieces(r), of_column = Step::MASKED ? until[has(L::FLOATS, r)] : lane.steps;
+      const int end = of_column - has(Step::READ_SHIFTED, r) - first - l / pieces(r);
       const char* at = from[r] + first * own.reads[r].step;
       const uint32_t to = shared_address(ring) + slot * PART_BYTES + STEPS * ROW * before(r) + l * 16;
       const int64_t step = rows_together * own.reads[r].step;
 #pragma unroll
       for (int i = 0; i < STEPS * ROW * element_bytes(r) / TOGETHER; ++i) {
-        copy16_or_zeros(to + i * TOGETHER, at, (exists >> r & 1) && i * rows_together < until);
+        copy16_or_zeros(to + i * TOGETHER, at, (exists >> r & 1) && i * rows_together < end);
         at += step;
       }
     }

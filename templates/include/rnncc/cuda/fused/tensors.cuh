@@ -1,0 +1,64 @@
+// Where the tensors of a loop lie, for kernels that are made for one loop; and the sets that say which of them are what.
+#pragma once
+
+#include "../packed.cuh"
+
+namespace rnncc {
+
+// The sets of a step's tensors that are float: all of them where Elements are.
+template <class Step>
+constexpr uint64_t float_reads = sizeof(typename Step::Element) == 4 ? ~uint64_t(0) : Step::READ_FLOAT;
+template <class Step>
+constexpr uint64_t float_writes = sizeof(typename Step::Element) == 4 ? ~uint64_t(0) : Step::WRITE_FLOAT;
+
+__host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+// Whether a set, one bit a member, has member i.
+__host__ __device__ constexpr bool has(uint64_t set, int i) { return set >> i & 1; }
+// How many members below i a set has. No loop: the compiler must fold it where i is an unrolled loop's.
+__host__ __device__ constexpr int count_below(uint64_t set, int i) {
+  uint64_t v = set & ((uint64_t(1) << i) - 1);
+  v -= v >> 1 & 0x5555555555555555ull;
+  v = (v & 0x3333333333333333ull) + (v >> 2 & 0x3333333333333333ull);
+  return int((v + (v >> 4) & 0x0f0f0f0f0f0f0f0full) * 0x0101010101010101ull >> 56);
+}
+__host__ __device__ constexpr int at_least_one(int n) { return n > 0 ? n : 1; }
+
+// Element (step, column, unit) of a tensor stands at base + step * `step` + row * `column` + unit elements, where `row` is the
+// column's (OwnRows); strides in bytes, along the loop's order. A null base: not wanted, or zeros.
+struct Place {
+  char* base;
+  int64_t step, column;
+};
+
+// Call is a FusedCall or a ScanCall; the column is one of it.
+template <class Step, class Call>
+RNNCC_DEVICE OwnRows own_rows(const Call& call, bool descending, int column) {
+  if constexpr (Step::MASKED)
+    if (call.rows.starts) return packed_rows(call.rows, call.steps, descending, column);
+  return {column, call.steps};
+}
+
+// A tensor [B, H] or [H]; 16-bit elements unless `is_float`.
+struct Edge {
+  char* base;
+  int64_t column;
+  int32_t is_float, unused;
+};
+
+template <class E>
+RNNCC_DEVICE float take(const Edge& edge, int64_t column, int64_t unit) {
+  if (!edge.base) return 0.0f;
+  const char* const at = edge.base + column * edge.column;
+  return edge.is_float ? reinterpret_cast<const float*>(at)[unit] : to_float(reinterpret_cast<const E*>(at)[unit]);
+}
+template <class E>
+RNNCC_DEVICE void put(const Edge& edge, int64_t column, int64_t unit, float value) {
+  if (!edge.base) return;
+  char* const at = edge.base + column * edge.column;
+  if (edge.is_float)
+    reinterpret_cast<float*>(at)[unit] = value;
+  else
+    reinterpret_cast<E*>(at)[unit] = from_float<E>(value);
+}
+
+}  // namespace rnncc
