@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rnncc.constrint import Expression, Infeasible, Model, ceil_div, lookup, maximum
+from rnncc.functions import CHEAP
 from rnncc.ir.expr import operators
 from rnncc.ir.fused import FusedRead, FusedWrite
 from rnncc.ir.kernel import Table
@@ -19,11 +20,8 @@ from rnncc.ir.target import GPUS, REGISTERS, Target
 MOST_BLOCKS = 16  # of a cluster
 # Newton's iterations take some four to seven runs of a slice, and as many exchanges, for all slices of a tile. Measured
 # on an H200 they are less than a walk, slice after slice, from four blocks on, which have 32 slices; of steps of a few
-# cycles, which have none but these operators, from 16 on (benchmarks/results/gpu_scan_newton.json).
+# cycles, whose operators are all cheap, from 16 on (benchmarks/results/gpu_scan_newton.json).
 _LEAST_NEWTON_BLOCKS, _LEAST_OF_QUICK_STEPS = 4, 16
-_QUICK = frozenset(
-    ("add", "sub", "mul", "neg", "max", "min", "abs", "relu", "where", "lt", "le", "gt", "ge", "eq", "ne")
-)
 _MOST_READS = 3  # of slices of 16 steps; more spill
 _ANSWER_BYTES = 8  # of each block, whether its slices have settled
 _PIECE_BYTES = 16
@@ -142,7 +140,7 @@ def _facts(loop: ScanLoop, element_bytes: int) -> _Facts:
 
 
 def _is_quick(loop: ScanLoop) -> bool:
-    return all(name in _QUICK for statement in loop.statements for name in operators(statement.expr))
+    return all(name in CHEAP for statement in loop.statements for name in operators(statement.expr))
 
 
 def _kept(loop: ScanLoop) -> int:
