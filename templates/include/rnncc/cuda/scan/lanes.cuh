@@ -258,13 +258,13 @@ struct Lane {
   }
 
   // For how many steps all lanes of the warp that have channels have values, and any.
-  RNNCC_DEVICE int least_steps() const {
+  RNNCC_DEVICE int shortest(const ScanCall<Step>& call) const {
     if constexpr (Step::MASKED) return __reduce_min_sync(~0u, valid ? steps : INT_MAX);
-    return steps;
+    return call.steps;
   }
-  RNNCC_DEVICE int most_steps() const {
+  RNNCC_DEVICE int longest(const ScanCall<Step>& call) const {
     if constexpr (Step::MASKED) return __reduce_max_sync(~0u, valid ? steps : 0);
-    return steps;
+    return call.steps;
   }
 
   // The lane's totals, of block `rank` of those that share its channels.

@@ -191,8 +191,8 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
 
   // Tiles that are not tried any more for now, and the last number of them.
   int pause = 0, paused = 0;
-  const int least = lane.least_steps(), most = lane.most_steps();
-  for (int base = 0, number = 0; base < most; base += tile) {
+  const int shortest = lane.shortest(call), longest = lane.longest(call);
+  for (int base = 0, number = 0; base < longest; base += tile) {
     const int first = base + slice * S::STEPS;
     source.advance(own, lane, first);
     float start[S::VEC][N], end[S::VEC][N];
@@ -231,7 +231,7 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
     const int most = pause > 0 ? 0 : MOST_ITERATIONS;
     for (int i = 0; i < most && !settled; ++i, ++number) {
       Map near[S::VEC];
-      if (first + S::STEPS < least)
+      if (first + S::STEPS < shortest)
         shoot(Constant<true>(), near);
       else
         shoot(Constant<false>(), near);

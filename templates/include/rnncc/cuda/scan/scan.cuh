@@ -249,8 +249,8 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
   exchange.begin();
 
   // All warps of the cluster have the same channels.
-  const int least = lane.least_steps(), most = lane.most_steps();
-  for (int base = 0, number = 0; base < most; base += tile, ++number) {
+  const int shortest = lane.shortest(call), longest = lane.longest(call);
+  for (int base = 0, number = 0; base < longest; base += tile, ++number) {
     const int first = base + slice * S::STEPS, parity = number & 1, phase = number >> 1 & 1;
     source.advance(own, lane, first);
     typename L::Kept kept[S::STEPS];
@@ -271,7 +271,7 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
         }
       }
     };
-    const bool is_inner = first + S::STEPS < least;
+    const bool is_inner = first + S::STEPS < shortest;
     if (is_inner)
       join(Constant<true>());
     else

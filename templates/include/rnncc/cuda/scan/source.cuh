@@ -136,11 +136,14 @@ struct RingSource {
     for (int r = 0; r < Step::READS; ++r) {
       const uint32_t channel = index * L::VEC + l % pieces(r) * (16 / element_bytes(r));
       const uint32_t column = channel / uint32_t(call.units), unit = channel % uint32_t(call.units);
-      const bool is_there = column < uint32_t(call.columns);
-      exists |= uint32_t(own.reads[r].base && is_there) << r;
-      const OwnRows rows = own_rows<Step>(call, own.descending, is_there ? column : 0);
-      if constexpr (Step::MASKED) until[has(L::FLOATS, r)] = rows.steps;
-      from[r] = own.reads[r].base + rows.first * own.reads[r].column + int64_t(unit) * element_bytes(r) + l / pieces(r) * own.reads[r].step;
+      exists |= uint32_t(own.reads[r].base && column < uint32_t(call.columns)) << r;
+      uint32_t row = column;
+      if constexpr (Step::MASKED) {
+        const OwnRows rows = own_rows<Step>(call, own.descending, column < uint32_t(call.columns) ? column : 0);
+        row = rows.first;
+        until[has(L::FLOATS, r)] = rows.steps;
+      }
+      from[r] = own.reads[r].base + row * own.reads[r].column + int64_t(unit) * element_bytes(r) + l / pieces(r) * own.reads[r].step;
     }
     rows.begin(own, lane);
 #pragma unroll

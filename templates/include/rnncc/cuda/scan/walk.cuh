@@ -26,8 +26,8 @@ RNNCC_DEVICE void walk(const ScanCall<typename S::Step>& call, const ScanTensors
   lane.initial(own, carry);
   typename S::Source source;
   source.begin(call, own, lane, index / 32 * 32, shared + threadIdx.x / 32 * S::Source::WARP_BYTES, 0, S::STEPS);
-  const int least = lane.least_steps(), most = lane.most_steps();
-  for (int first = 0; first < most; first += S::STEPS) {
+  const int shortest = lane.shortest(call), longest = lane.longest(call);
+  for (int first = 0; first < longest; first += S::STEPS) {
     source.advance(own, lane, first);
     typename L::Places places = lane.places(own, first);
     const auto part = [&](auto inner) {
@@ -35,7 +35,7 @@ RNNCC_DEVICE void walk(const ScanCall<typename S::Step>& call, const ScanTensors
       for (int s = 0; s < S::STEPS; ++s)
         lane.template step<inner>(call, own, lane.template values<inner>(source, s, first + s), {}, first + s, places, carry, total);
     };
-    if (first + S::STEPS < least)
+    if (first + S::STEPS < shortest)
       part(Constant<true>());
     else
       part(Constant<false>());
