@@ -97,7 +97,7 @@ class ScanShape:
     shared_bytes, peer_bytes, least_shared_bytes
                of each of n blocks of a cluster: the least, or shared_bytes + (n if n > 1 else 0) * peer_bytes
     least_blocks
-               that share steps, where the kernel is of use
+               that must share steps, of all groups of channels at once; 1: it is of use anywhere
     """
 
     vector: int
@@ -159,19 +159,14 @@ class ScanPlan:
     """The same for a problem on a GPU: the `form` that runs it, and that `blocks` thread blocks share the steps of the
     same channels, where there are enough steps. step_us: what a step's tensors take through memory; no step takes
     less. newton_blocks: how many would share them in Newton's iterations; 0: their kernel does not take the problem, or
-    there is none."""
+    there is none. takes_newton: whether they run it, in a package that has them."""
 
     schedule: ScanSchedule
     form: str
     blocks: int
     step_us: float
     newton_blocks: int
-
-    @property
-    def takes_newton(self) -> bool:
-        """Whether Newton's iterations run it, in a package that has them."""
-        newton = self.schedule.newton
-        return newton is not None and self.newton_blocks >= newton.least_blocks
+    takes_newton: bool
 
     def blocks_of(self, form: str) -> int:
         """How many blocks share steps in a form."""

@@ -52,7 +52,7 @@ def show_scan(plan: ScanPlan) -> Iterator[str]:
             least, tile = newton.least_blocks * each // 2, plan.newton_blocks * each
             takes = f"newton for more than {least} steps, {tile} at a time by clusters of {plan.newton_blocks} blocks"
         elif plan.newton_blocks:
-            takes = f"the walk, since fewer than {newton.least_blocks} blocks would share steps"
+            takes = f"the walk, since not all channels would have {newton.least_blocks} blocks at once"
         else:
             takes = "the walk, since rows do not begin at multiples of 16 bytes"
         yield f"  built with --parallel-newton: {takes}"

@@ -218,11 +218,11 @@ class CellSpec:
 
     def visible_states(self) -> tuple[StateSpec, ...]:
         """The states that the cell declares: what stands in hx and h_n."""
-        return self._carried[False]
+        return self._carried[0]
 
     def delays(self) -> tuple[StateSpec, ...]:
         """What `return_delays` adds to hx and h_n: older values of states, newest first, then of inputs."""
-        return self._carried[True][len(self._carried[False]) :]
+        return self._carried[1][len(self._carried[0]) :]
 
     def own_constants(self) -> tuple[ConstantSpec, ...]:
         """The constants of the text."""
@@ -255,7 +255,8 @@ class CellSpec:
 
     def carried(self, return_delays: bool) -> tuple[StateSpec, ...]:
         """What stands in hx and h_n."""
-        return self._carried[return_delays]
+        # torch.compile of torch 2.11 takes no bool as an index.
+        return self._carried[int(return_delays)]
 
     def phrase(self, state: StateSpec) -> str:
         """A carried value as the language writes it when the last step is t: `h`; `h[t-1]` and `x[t]` for delays."""

@@ -3,6 +3,7 @@ waits for the device."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -63,11 +64,11 @@ def test_as_on_the_cpu(name: str, is_sorted: bool, no_waiting: None) -> None:
     torch.manual_seed(1)
     lengths = sorted(LENGTHS, reverse=True) if is_sorted else LENGTHS
     values = [torch.randn(length, 16) for length in lengths]
-    layers = pair(name, 16, 16, bidirectional=True)
+    cpu, gpu = pair(name, 16, 16, bidirectional=True)
+    exact = copy.deepcopy(cpu).double()
     results = []
-    for layer in layers:
-        packed = pack_sequence(values, enforce_sorted=is_sorted)
-        packed = packed.cuda() if layer is layers[1] else packed
+    for layer in (cpu, gpu, exact):
+        packed = pack_sequence(values, enforce_sorted=is_sorted).to(next(layer.parameters()))
 
         def run(layer: Any = layer, packed: PackedSequence = packed) -> dict[str, Any]:
             rows = packed.data.detach().requires_grad_()
@@ -75,9 +76,12 @@ def test_as_on_the_cpu(name: str, is_sorted: bool, no_waiting: None) -> None:
             output, last = layer(given)
             return found(layer, output.data, last, rows)
 
-        results.append(after_a_first_use(layer, run) if layer is layers[1] else run())
-    cpu, gpu = ({key: value.detach().cpu() for key, value in result.items()} for result in results)
-    assert_close(gpu, cpu, 1e-4)
+        results.append(exactly(after_a_first_use(layer, run) if layer is gpu else run()))
+    on_cpu, ours, expected = results
+    for key, value in expected.items():
+        # A norm of what is nearly constant amplifies rounding, on the CPU as well.
+        bound = max(1e-4, 2 * verify.relative_error(on_cpu[key], value))
+        assert verify.relative_error(ours[key], value) <= bound, key
 
 
 def test_offsets(no_waiting: None) -> None:
@@ -133,7 +137,7 @@ def test_every_option(text: str, name: str, options: dict[str, Any], with_reset:
     results = []
     for own in (layer, twin):
         device = next(own.parameters()).device
-        rows, states = x.to(device).requires_grad_(), [state.to(device).requires_grad_() for state in hx]
+        rows, *states = (value.detach().to(device).requires_grad_() for value in (x, *hx))
         keywords = {"reset": reset.to(device)} if with_reset else {}
         given = states[0] if len(states) == 1 else tuple(states)
         output, last = own(rows, given, offsets=offsets.to(device), max_length=40, **keywords)
@@ -157,7 +161,9 @@ def test_fused_kernels(cell: str, units: int, dtype: torch.dtype, columns: int, 
     layer = getattr(packages(cell), CLASSES[cell])(16, units, bidirectional=True, device="cuda", dtype=dtype)
     exact = getattr(rnncc.load(cell), CLASSES[cell])(16, units, bidirectional=True, dtype=torch.float64)
     exact.load_state_dict({name: value.double() for name, value in layer.state_dict().items()})
-    lengths = (21, *torch.randint(0, 22, (columns - 1,)).tolist())
+    # sLSTM's m begins at -inf, of which this loss would make NaN.
+    least = int(cell == "slstm")
+    lengths = (21, *torch.randint(least, 22, (columns - 1,)).tolist())
     rows = torch.randn(sum(lengths), 16).to("cuda", dtype).requires_grad_()
     names = launches_of(lambda: layer(rows, offsets=offsets_of(lengths).cuda(), max_length=21)[0].sum().backward())
     layer.zero_grad()
@@ -211,7 +217,8 @@ def test_bits_of_padded_calls(cell: str, units: int, fused: bool, reverse: bool,
     places = torch.cat([torch.arange(n) * len(lengths) + b for b, n in enumerate(lengths)]).cuda()
     streams = [torch.randn(*active.shape, stream.width(sizes)).cuda().bfloat16() for stream in segment.streams]
     weights = [getattr(layer, f"{weight.attribute}_l0").detach() for weight in segment.masked.weights]
-    states = [torch.randn(len(lengths), state.width(sizes)).cuda() for state in segment.states]
+    # Numbers of 16 bits: a padded column that begins late may find them where outputs are kept.
+    states = [torch.randn(len(lengths), state.width(sizes)).cuda().bfloat16().float() for state in segment.states]
     reset = (torch.rand(active.shape) < 0.2).cuda()
 
     def rows(padded: Tensor) -> Tensor:
@@ -253,7 +260,7 @@ def test_nothing_is_padded(name: str, units: int, recompute: bool) -> None:
     layer = getattr(rnncc.load(name.lower()), name)(
         32, units, bidirectional=True, device="cuda", dtype=torch.bfloat16, recompute=recompute
     )
-    lengths = (2048, *[4] * 255)
+    lengths = (2048, *[1] * 1023)
     rows = torch.randn(sum(lengths), 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     offsets = offsets_of(lengths).cuda()
 

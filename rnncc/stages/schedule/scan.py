@@ -19,8 +19,8 @@ from rnncc.ir.target import GPUS, REGISTERS, Target
 
 MOST_BLOCKS = 16  # of a cluster
 # Newton's iterations take some four to seven runs of a slice, and as many exchanges, for all slices of a tile. Measured
-# on an H200 they are less than a walk, slice after slice, from four blocks on, which have 32 slices; of steps of a few
-# cycles, whose operators are all cheap, from 16 on (benchmarks/results/gpu_scan_newton.json).
+# on an H200 they are less than a walk, slice after slice, where all channels have four blocks at once, with 32 slices;
+# of steps of a few cycles, whose operators are all cheap, 16 (benchmarks/results/gpu_scan_newton.json).
 _LEAST_NEWTON_BLOCKS, _LEAST_OF_QUICK_STEPS = 4, 16
 _MOST_READS = 3  # of slices of 16 steps; more spill
 _ANSWER_BYTES = 8  # of each block, whether its slices have settled
@@ -74,12 +74,16 @@ def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> ScanPlan:
         form = "tall" if is_tall(schedule.wide, channels, target.multiprocessors) else "wide"
     clusters = -(-channels // (32 * dict(schedule.forms)[form].vector))
     most = max(size for size, _ in target.clusters)
-    newton_blocks = 0
-    if schedule.newton and form != "narrow":
-        newton_blocks = scan_blocks(-(-channels // 32), most, target.multiprocessors)
+    newton_blocks, takes_newton = 0, False
+    if (newton := schedule.newton) and form != "narrow":
+        groups = -(-channels // 32)
+        newton_blocks = scan_blocks(groups, most, target.multiprocessors)
+        takes_newton = (
+            newton_blocks >= newton.least_blocks and newton.least_blocks * groups <= 2 * target.multiprocessors
+        )
     step_us = problem.columns * units * (known.read_bytes + known.written_bytes) / (1000 * target.memory_gb_s)
     blocks = scan_blocks(clusters, most, target.multiprocessors) if loop.map else 1
-    return ScanPlan(schedule, form, blocks, round(step_us, 4), newton_blocks)
+    return ScanPlan(schedule, form, blocks, round(step_us, 4), newton_blocks, takes_newton)
 
 
 def is_tall(wide: ScanShape, channels: int, multiprocessors: int) -> bool:

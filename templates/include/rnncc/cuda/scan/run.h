@@ -76,8 +76,9 @@ class ScanRun : LoopParameter {
     take_rows(call);
     take_constants(call);
     const ScanLoaded& loaded = loaded_scan(form_, file, name, device);
-    const int64_t blocks = scan_blocks(form_, clusters * int64_t(directions.size()), call.steps, loaded.most_blocks, gpu(device).multiprocessors);
-    if (blocks < form_.least_blocks) return false;
+    const int64_t all = clusters * int64_t(directions.size()), multiprocessors = gpu(device).multiprocessors;
+    const int64_t blocks = scan_blocks(form_, all, call.steps, loaded.most_blocks, multiprocessors);
+    if (!is_of_use(form_, all, blocks, multiprocessors)) return false;
     for (const LoopDirection& direction : directions) {
       if (!fill_tensors(direction, wide_ ? begins_at_pieces : takes_all)) return false;
       fill_totals(direction, blocks * call.columns);

@@ -27,4 +27,10 @@ inline int64_t scan_blocks(const ScanForm& form, int64_t clusters, int64_t steps
   return blocks;
 }
 
+// Whether a kernel is of use that `least_blocks` must share steps for: where all groups of channels have as many at once, two a
+// multiprocessor. rnncc/stages/schedule/scan.py has the same rule.
+inline bool is_of_use(const ScanForm& form, int64_t clusters, int64_t blocks, int64_t multiprocessors) {
+  return form.least_blocks == 1 || (blocks >= form.least_blocks && form.least_blocks * clusters <= 2 * multiprocessors);
+}
+
 }  // namespace rnncc
