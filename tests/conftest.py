@@ -1,12 +1,14 @@
-"""Fixtures for all tests: golden files, packages that compile quickly, and the marker for tests that need a GPU."""
+"""For all tests: golden files, what compilers are told, and the marker for tests that need a GPU."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from rnncc.stages.build import find_toolchain
 
 Golden = Callable[[Path, str], None]
 
@@ -18,6 +20,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Tests on a GPU use many sizes: those that are about kernels compiled at first use ask for them.
     os.environ["RNNCC_COMPILE"] = "0"
+    # Workers of pytest-xdist share the cores: a thread that waits must not keep one busy. Read when torch is imported.
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
+    # What is generated compiles without warnings.
+    if "CXX" not in os.environ:
+        os.environ["CXX"] = " ".join((*find_toolchain().command, "-Werror"))
     config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped, visibly, where there is none")
 
 
@@ -46,15 +53,3 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         assert text == path.read_text(encoding="utf-8")
 
     return compare
-
-
-@pytest.fixture(scope="module")
-def code_for_this_processor() -> Iterator[None]:
-    """What this processor will not run is compiled without optimisation, which takes half of the time."""
-    from rnncc.stages.build import toolchain
-    from tests.numeric.loops import processor_levels
-
-    with pytest.MonkeyPatch.context() as patch:
-        flags = {isa: own if isa == processor_levels()[-1] else ("-O0", *own[1:]) for isa, own in toolchain.ISA.items()}
-        patch.setattr(toolchain, "ISA", flags)
-        yield

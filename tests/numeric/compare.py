@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from rnncc.ir.dim import HEADS, ONE, Dim, evaluate
 from rnncc.recurrent import CLIP, loop_constants, recurrent_reads, with_aliases
 from rnncc.reference import Interpreter, complete_sizes
 from rnncc.runtime.functional import clip_gradient
-from tests.numeric.loops import Library, Loop, Tensors, call
+from tests.numeric.loops import Loop, Tensors, call
 
 MASKS = ("reset__", "active__")
 
@@ -164,7 +165,7 @@ class Case:
         """A poisoned buffer."""
         return self._input(torch.full(shape, float("nan")), dtype)
 
-    def _call(self, library: Library, direction: str, isa: str, tables: Sequence[Tensors]) -> None:
+    def _call(self, library: ctypes.CDLL, direction: str, isa: str, tables: Sequence[Tensors]) -> None:
         suffix = "f64" if self.compute == torch.float64 else "f32"
         problem = self.problem
         shape = (problem.steps, problem.columns, problem.heads)
@@ -172,7 +173,7 @@ class Case:
         entry = library[f"{self.loop.name}_{direction}_{isa}_{suffix}"]
         assert call(entry, shape, sizes, self.constants, problem.reverse, tables) == 0
 
-    def kernel(self, library: Library, isa: str) -> tuple[list[Tensor | None], list[Tensor], list[Tensor | None]]:
+    def kernel(self, library: ctypes.CDLL, isa: str) -> tuple[list[Tensor | None], list[Tensor], list[Tensor | None]]:
         """The same from the kernel; None where not given or not wanted."""
         problem, segment, adjoint = self.problem, self.loop.segment, self.loop.adjoint
         dtype, flat = problem.dtype, (problem.steps, problem.columns)
@@ -215,7 +216,7 @@ class Case:
         self._call(library, "backward", isa, tables)
         return sequences, final, [*d_streams, *d_weights, *d_states]
 
-    def errors(self, library: Library, isa: str) -> dict[str, float]:
+    def errors(self, library: ctypes.CDLL, isa: str) -> dict[str, float]:
         """The relative error of everything that was asked for: ‖kernel - reference‖ / ‖reference‖ (an absolute one
         below 1e-3)."""
         segment = self.loop.segment
