@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -106,6 +108,13 @@ class Case:
         value = next(constant.value for constant in self.loop.cell.constants if constant.name == name)
         return float(value)
 
+    def laid_out(self, *, batch_first: bool) -> Case:
+        """The same tensors and reference, in that layout."""
+        other = copy(self)
+        other.problem = replace(self.problem, batch_first=batch_first)
+        return other
+
+    @cached_property
     def reference(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Sequences, final states, and the gradients of streams, weights and states (zeros where none flows)."""
         problem, segment = self.problem, self.loop.segment
@@ -220,7 +229,7 @@ class Case:
         """The relative error of everything that was asked for: ‖kernel - reference‖ / ‖reference‖ (an absolute one
         below 1e-3)."""
         segment = self.loop.segment
-        expected = self.reference()
+        expected = self.reference
         found = self.kernel(library, isa)
         names: tuple[tuple[str, ...], ...] = (
             segment.sequences,

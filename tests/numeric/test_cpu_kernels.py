@@ -52,9 +52,13 @@ def threads() -> Iterator[None]:
 
 
 def compare(loop: Loop, library: ctypes.CDLL, problem: Problem, isa: str = BEST) -> None:
-    errors = Case(loop, problem).errors(library, isa)
-    wrong = {name: error for name, error in errors.items() if not error <= BOUNDS[problem.dtype]}
-    assert not wrong, (loop.name, problem, wrong)
+    agree(Case(loop, problem), library, isa)
+
+
+def agree(case: Case, library: ctypes.CDLL, isa: str = BEST) -> None:
+    errors = case.errors(library, isa)
+    wrong = {name: error for name, error in errors.items() if not error <= BOUNDS[case.problem.dtype]}
+    assert not wrong, (case.loop.name, case.problem, wrong)
 
 
 def sizes_of(cell: Cell) -> dict[str, int]:
@@ -80,8 +84,13 @@ def test_shapes_and_dtypes(name: str, dtype: torch.dtype) -> None:
     for loop in loops:
         sizes = sizes_of(loop.cell)
         for steps, columns in ((1, 1), (33, 16), (3, 41)):
+            case = Case(loop, Problem(steps, columns, sizes, 1, dtype))
+            # What the layout does not change is computed once.
+            expected = case.reference
             for batch_first in (False, True):
-                compare(loop, library, Problem(steps, columns, sizes, 1, dtype, batch_first=batch_first))
+                again = case.laid_out(batch_first=batch_first)
+                assert again.reference is expected
+                agree(again, library)
 
 
 @pytest.mark.parametrize("isa", instruction_sets())

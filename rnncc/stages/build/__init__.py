@@ -182,7 +182,11 @@ def _describe(
     folder: Path,
     nvcc: Nvcc | None,
 ) -> None:
-    files = product.files + (product.bundle.files if product.bundle is not None else ())
+    made = product.bundle.files if product.bundle is not None else ()
+    # But the units, which follow from the headers and from the set of instructions: a program that was exported with a
+    # package for one processor runs with the package for all.
+    units = {unit.path for unit in product.bundle.units} if product.bundle is not None else set()
+    files = (*product.files, *(file for file in made if file.path not in units))
     content = digest(*(part for file in files for part in (file.path, file.text)))
     about = {
         "stem": stem,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import jinja2
@@ -132,6 +133,7 @@ def render_fused(plan: KernelPlan, wanted: Sequence[FusedKernels]) -> Bundle:
     return Bundle((*_headers(cuda=True), *files) if files else (), (), (INCLUDE,), _fused_units(files))
 
 
+@cache
 def _texts() -> Text:
     templates = templates_dir()
     environment = jinja2.Environment(
