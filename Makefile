@@ -13,7 +13,7 @@ demo: setup
 	$(BIN)/python examples/char_lm.py
 
 test: lint
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: setup
 	$(BIN)/python -m ruff check .

@@ -102,7 +102,8 @@ vectors of units; each statement names the line it comes from:
 
 {value}
 
-It is compiled for three instruction sets, in float and in double; the package chooses when it runs.
+It is compiled in float and in double, by `rnncc build` for three instruction sets, of which the package chooses
+when it runs, by `rnncc.load` for this processor's.
 """
 
 BUILD = """\

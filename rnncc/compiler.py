@@ -23,6 +23,7 @@ from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.paths import locate, templates_dir
 from rnncc.read import read_source
 from rnncc.source import Source
+from rnncc.targets import EVERY, architecture_of, architectures, has_clusters, own_instructions, present
 from rnncc.version import VERSION
 
 if TYPE_CHECKING:
@@ -163,7 +164,6 @@ def build_package(
             the folder cannot be written, RNN606 for an unknown target, RNN608 for a GPU without nvcc.
     """
     from rnncc.stages.build import check_stem, find_nvcc, find_toolchain, install
-    from rnncc.targets import architectures
 
     nvcc = find_nvcc(architectures(target), required="auto" not in target.split(","))
     if problems and progress is not None and not _takes_fused(nvcc):
@@ -218,7 +218,6 @@ def unpickle(source: Source, stem: str, shaping: Shaping, parallel_newton: bool,
 def _load(source: Source, stem: str, shaping: Shaping, parallel_newton: bool) -> ModuleType:
     from rnncc.stages.build import find_nvcc, find_toolchain
     from rnncc.stages.load import load
-    from rnncc.targets import present
 
     toolchain: Toolchain | None
     try:
@@ -227,7 +226,8 @@ def _load(source: Source, stem: str, shaping: Shaping, parallel_newton: bool) ->
         toolchain = None
         say(f"{error.diagnostics[0].message}: {stem} runs its eager reference, which is many times slower")
     nvcc = find_nvcc(present(), required=False) if toolchain is not None else None
-    package, _cache = _build(source, stem, shaping, toolchain, nvcc, say, parallel_newton=parallel_newton)
+    # What stays on this machine needs no code for others, which takes three times as long to compile.
+    package, _cache = _build(source, stem, shaping, toolchain, nvcc, say, (), parallel_newton, own_instructions())
     return load(package, origin=(unpickle, (source, stem, dict(shaping), parallel_newton)))
 
 
@@ -252,7 +252,6 @@ def compile_fused(
     from rnncc.ir.problem import Problem
     from rnncc.ir.target import gpu
     from rnncc.stages.build import build_kernels, find_nvcc, first_key, own_code
-    from rnncc.targets import architecture_of
 
     if code != own_code():
         return None, f"another rnncc than this one ({VERSION}) built the package: build it again"
@@ -303,6 +302,7 @@ def _build(
     progress: Progress | None,
     problems: Problems = (),
     parallel_newton: bool = False,
+    instructions: str = EVERY,
 ) -> tuple[Path, Any]:
     from rnncc.cache import Cache, default_root
     from rnncc.stages.build import build, first_key
@@ -310,10 +310,10 @@ def _build(
     newton = parallel_newton and _takes_fused(nvcc)
 
     def produce() -> Product:
-        return _produce(source, stem, shaping, toolchain, nvcc, problems, newton)
+        return _produce(source, stem, shaping, toolchain, nvcc, problems, newton, instructions)
 
     cache = Cache(default_root())
-    key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping, problems, newton)
+    key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping, problems, newton, instructions)
     return build(key, stem, produce, toolchain, cache, progress, nvcc), cache
 
 
@@ -325,6 +325,7 @@ def _produce(
     nvcc: Nvcc | None,
     problems: Problems,
     newton: bool = False,
+    instructions: str = EVERY,
 ) -> Product:
     from rnncc.gpu import newton_loops, scan_families, unfused
     from rnncc.ir.cell import declared_names
@@ -352,7 +353,7 @@ def _produce(
     files = render_package(plan_package(stem, VERSION, compiled, cuda=cuda), templates_dir())
     return Product(
         files,
-        _render(plans, cuda=cuda, problems=problems if _takes_fused(nvcc) else (), newton=newton) if plans else None,
+        _render(plans, cuda, problems if _takes_fused(nvcc) else (), newton, instructions) if plans else None,
         tuple(cell.name for cell in cells),
         missing="" if toolchain else "no C++ compiler was found when it was built",
         about={
@@ -366,17 +367,17 @@ def _produce(
 
 
 def _takes_fused(nvcc: Nvcc | None) -> bool:
-    from rnncc.targets import has_clusters
-
     return nvcc is not None and any(map(has_clusters, nvcc.architectures))
 
 
-def _render(plans: list[KernelPlan], *, cuda: bool, problems: Problems = (), newton: bool = False) -> Bundle:
+def _render(
+    plans: list[KernelPlan], cuda: bool, problems: Problems = (), newton: bool = False, instructions: str = EVERY
+) -> Bundle:
     from rnncc.gpu import fused_kernels, scan_kernels
     from rnncc.stages.render import render
 
     scans = [scan_kernels(plan, newton=newton) for plan in plans] if cuda else None
-    return render(plans, scans, [fused_kernels(plan, problems) for plan in plans])
+    return render(plans, scans, [fused_kernels(plan, problems) for plan in plans], instructions)
 
 
 def kernel_plan(cell: Cell) -> KernelPlan:

@@ -1,18 +1,49 @@
-"""What kernels are built for: names of GPUs, architectures, and the GPUs of this machine. Imports no torch."""
+"""What kernels are built for: instruction sets, names of GPUs, architectures, and what this machine has of them.
+Imports no torch."""
 
 from __future__ import annotations
 
 import ctypes
 import re
+from pathlib import Path
 
 from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.target import GPUS, Target, gpu
 
+# x86-64's levels, worst first, and what a processor needs for each beyond the one before, as Linux calls it (lzcnt is
+# abm): the same lists as in dispatch.h.
+INSTRUCTION_SETS = {
+    "generic": frozenset[str](),
+    "v3": frozenset({"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm"}),
+    "v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+}
+EVERY = "all"  # of them, in one library that chooses when it runs
 # By the GPUs' names. An `a` has instructions that no other architecture runs.
 ARCHITECTURES = {name: known.architecture for name, known in GPUS.items()}
 OLDEST = 80
 _ARCHITECTURE = re.compile(r"sm_(\d{2,3})(a?)")
 _MAJOR, _MINOR = 75, 76  # of CUdevice_attribute
+
+
+def own_instructions() -> str:
+    """What code for this machine's processor alone is compiled for; EVERY where that cannot be told."""
+    return (instruction_sets() or (EVERY,))[-1]
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """Those of INSTRUCTION_SETS that this machine's processor runs, best last; none where that cannot be read."""
+    try:
+        # Only as far as the first processor's flags: Linux makes up the text as it is read, processor by processor.
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            flags = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), set())
+    except OSError:
+        return ()
+    found = []
+    for name, needed in INSTRUCTION_SETS.items():
+        if not needed <= flags:
+            break
+        found.append(name)
+    return tuple(found)
 
 
 def architectures(target: str) -> tuple[str, ...]:

@@ -1,14 +1,22 @@
-"""Fixtures for all tests: golden files, packages that compile quickly, and the marker for tests that need a GPU."""
+"""For all tests: golden files, caches, warnings of compilers, and the marker for tests that need a GPU."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rnncc.cache import default_root
+from rnncc.stages.build import ninja
+
 Golden = Callable[[Path, str], None]
+# How many tests for a GPU were deselected.
+_LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,18 +26,63 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Tests on a GPU use many sizes: those that are about kernels compiled at first use ask for them.
     os.environ["RNNCC_COMPILE"] = "0"
-    config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped, visibly, where there is none")
+    # Workers of pytest-xdist share the cores: a thread that waits must not keep one busy. Read when torch is imported.
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
+    config.addinivalue_line(
+        "markers", "gpu: needs a CUDA device; where there is none, a line says how many did not run"
+    )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("gpu") is not None]
     if not marked:
         return
     import torch
 
     if not torch.cuda.is_available():
-        for item in marked:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+        items[:] = [item for item in items if item not in set(marked)]
+        config.hook.pytest_deselected(items=marked)
+        config.stash[_LEFT_OUT] = len(marked)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    # A worker of pytest-xdist hands it to the process that reports; all workers collect the same tests.
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left_out := config.stash.get(_LEFT_OUT, 0):
+        terminalreporter.write_line(f"no CUDA device: {left_out} tests that need one did not run (-m gpu)")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warnings_are_errors() -> Iterator[None]:
+    """What is generated compiles without a warning. No flag says so, so that packages are those of the product."""
+    run = ninja.run
+
+    def strict(*arguments: Any) -> ninja.Outcome:
+        outcome = run(*arguments)
+        return ninja.Outcome(outcome.succeeded and "[-W" not in outcome.text, outcome.text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ninja, "run", strict)
+        yield
+
+
+@pytest.fixture
+def cell_cache(tmp_path: Path) -> Path:
+    """A cache of the test's own, without packages. Objects that all packages share are there if any test made them."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    with suppress(FileNotFoundError):
+        shutil.copytree(default_root() / "objects", cache / "objects", ignore=shutil.ignore_patterns("*.tmp"))
+    return cache
 
 
 @pytest.fixture
@@ -46,15 +99,3 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         assert text == path.read_text(encoding="utf-8")
 
     return compare
-
-
-@pytest.fixture(scope="module")
-def code_for_this_processor() -> Iterator[None]:
-    """What this processor will not run is compiled without optimisation, which takes half of the time."""
-    from rnncc.stages.build import toolchain
-    from tests.numeric.loops import processor_levels
-
-    with pytest.MonkeyPatch.context() as patch:
-        flags = {isa: own if isa == processor_levels()[-1] else ("-O0", *own[1:]) for isa, own in toolchain.ISA.items()}
-        patch.setattr(toolchain, "ISA", flags)
-        yield

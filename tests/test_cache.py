@@ -91,12 +91,12 @@ def command(folder: Path, number: int) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_ten_builders_of_a_real_cell_after_one_that_was_killed(tmp_path: Path) -> None:
+def test_ten_builders_of_a_real_cell_after_one_that_was_killed(tmp_path: Path, cell_cache: Path) -> None:
     """Killed among the compiler's runs; the ten then wait for one of them, which compiles alone."""
     killed = command(tmp_path, 0)
-    tmp = tmp_path / "cache" / "tmp"
+    tmp = cell_cache / "tmp"
     deadline = time.monotonic() + 60
-    while not list(tmp.glob("*/objects/*.o")) and time.monotonic() < deadline:
+    while not list(tmp.glob("*/objects/lem_*.o")) and time.monotonic() < deadline:
         time.sleep(0.005)
     killed.kill()
     killed.communicate()
@@ -105,10 +105,10 @@ def test_ten_builders_of_a_real_cell_after_one_that_was_killed(tmp_path: Path) -
     results = [process.communicate(timeout=240) for process in crowd]
     assert [process.returncode for process in crowd] == [0] * 10, results
     assert sum("compiling lem (LEM)" in err for _, err in results) == 1
-    assert len(list((tmp_path / "cache" / "packages").iterdir())) == 1
+    assert len(list((cell_cache / "packages").iterdir())) == 1
     libraries = {(tmp_path / str(number) / "lem" / "liblem.so").read_bytes() for number in range(1, 11)}
     assert len(libraries) == 1
-    assert not list(tmp.iterdir()) and not list((tmp_path / "cache" / "locks").iterdir())
+    assert not list(tmp.iterdir()) and not list((cell_cache / "locks").iterdir())
     code = "import torch, lem; print(tuple(lem.LEM(3, 4)(torch.zeros(2, 1, 3))[0].shape), lem.LEM(3, 4).explain())"
     shown = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path / "1", capture_output=True, text=True, check=True

@@ -15,8 +15,6 @@ from .oracles import ORACLES, Case, Oracle, Sequences, draw, observed, relative_
 
 TOLERANCE = 1e-10  # relative, float64
 
-pytestmark = pytest.mark.usefixtures("code_for_this_processor")
-
 
 def module_of(oracle: Oracle) -> ModuleType:
     shaping: dict[str, Any] = dict(oracle.shaping)

@@ -285,9 +285,9 @@ def test_build_refuses_a_name_that_cannot_be_imported(tmp_path: Path, name: str)
     assert not (tmp_path / "out").exists()
 
 
-def test_build_makes_a_package_that_needs_no_rnncc(tmp_path: Path) -> None:
+def test_build_makes_a_package_that_needs_no_rnncc(tmp_path: Path, cell_cache: Path) -> None:
     path = write(tmp_path, TWO, "two.rnn")
-    environment = {"RNNCC_CACHE_DIR": str(tmp_path / "cache")}
+    environment = {"RNNCC_CACHE_DIR": str(cell_cache)}
     built = python("-m", "rnncc", "build", str(path), "-o", "out", cwd=tmp_path, **environment)
     assert built.returncode == 0, built.stderr
     assert built.stdout == f"{Path('out', 'two')}\n"

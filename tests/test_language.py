@@ -18,8 +18,6 @@ from .language.loop import Case, Setting, compare
 CASES = [(module, case) for module in (cells_time, cells_width) for case in module.CASES]
 TOLERANCE = 1e-10
 
-pytestmark = pytest.mark.usefixtures("code_for_this_processor")
-
 
 @cache
 def built(module: Any) -> Any:

@@ -7,7 +7,6 @@ import platform
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import click
@@ -21,7 +20,7 @@ from rnncc.runtime.settings import compiles_at_first_use
 from rnncc.stages.build.ninja import most_jobs
 from rnncc.stages.build.nvcc import nvcc_release
 from rnncc.stages.build.toolchain import find_toolchain
-from rnncc.targets import present
+from rnncc.targets import instruction_sets, present
 from rnncc.version import VERSION
 
 # Environment variables, and what reads each; None: any text will do.
@@ -111,15 +110,8 @@ def _nvcc() -> dict[str, Any] | None:
 
 def _instructions() -> str:
     """The instruction set the CPU op would choose: the x86-64 level, or `generic`."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return "unknown"
-    flags = next((set(line.split(":", 1)[1].split()) for line in text.splitlines() if line.startswith("flags")), set())
-    # The same lists as in dispatch.h; Linux calls lzcnt abm.
-    if not flags >= {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm"}:
-        return "generic"
-    return "x86-64-v4" if flags >= {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"} else "x86-64-v3"
+    best = (instruction_sets() or ("unknown",))[-1]
+    return f"x86-64-{best}" if best.startswith("v") else best
 
 
 def _cache() -> dict[str, Any]:

@@ -206,15 +206,14 @@ def test_mistakes() -> None:
         layer(x, (states[0], states[1][:, :2]))
 
 
-# The last tests: their cells are built for this processor alone, and what is built after them is too.
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_zoneout(name: str, training: bool, code_for_this_processor: None) -> None:
+def test_zoneout(name: str, training: bool) -> None:
     options = {"zoneout": 0.3} if "IndRNN" in name else {"zoneout": 0.3, "dropout": 0.4}
     compare(name, make(name, **options).train(training))
 
 
-def test_masks_come_from_torch_s_generator(code_for_this_processor: None) -> None:
+def test_masks_come_from_torch_s_generator() -> None:
     layer = make("LSTM", zoneout=0.3, dropout=0.4)
     x, _ = sample("LSTM")
     outputs = []

@@ -13,13 +13,12 @@ import pytest
 import torch
 
 from rnncc.paths import templates_dir
+from rnncc.stages.build.toolchain import ISA
 
 HERE = Path(__file__).resolve().parent
-LEVELS = {"generic": (), "v3": ("-march=x86-64-v3",), "v4": ("-march=x86-64-v4",)}
 _RUNS = {"AVX512": ("generic", "v3", "v4"), "AVX2": ("generic", "v3"), "DEFAULT": ("generic",)}
 FLAGS = (
     "-std=c++17",
-    "-O3",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fPIC",
@@ -47,7 +46,7 @@ def build(source: str, level: str, folder: Path, *flags: str) -> ctypes.CDLL:
     target = folder / f"{Path(source).stem}_{level}.so"
     torch_lib = Path(torch.__file__).parent / "lib"
     subprocess.run(
-        ["g++", *FLAGS, *LEVELS[level], f"-I{templates_dir() / 'include'}", str(HERE / source), "-o", str(target)]
+        ["g++", *FLAGS, *ISA[level], f"-I{templates_dir() / 'include'}", str(HERE / source), "-o", str(target)]
         + (list(flags) or [f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu", "-lc10"]),
         check=True,
     )

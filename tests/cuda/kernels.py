@@ -42,6 +42,7 @@ _ALL_GPUS = ("alternating", "scan")  # families that need no clusters
 UNITS = {"gather": 256, "scatter": 256, "grid": 768}
 _MNEMONIC = {"bf16": "m16n8k16.row.col.f32.bf16.bf16.f32", "f16": "m16n8k16.row.col.f32.f16.f16.f32"}
 _THREADS = 256  # of a thread block of the alternating kernel: sequence.cuh
+_ENTRY = re.compile(r"\.entry (\w+)")
 _KERNEL = re.compile(
     r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
     r".*?Used (\d+) registers(?:[^\n]*?(\d+) bytes smem)?",
@@ -162,8 +163,9 @@ def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
     return replace(bundle, device_units=(unit,)), allowed
 
 
-def check(case: Case, folder: Path) -> tuple[str, ...]:
-    """Compiles a case in an empty folder: what is wrong with its kernels."""
+def check(case: Case, folder: Path, optimised: bool = True) -> tuple[str, ...]:
+    """Compiles a case in an empty folder: what is wrong with its kernels. Those that are not `optimised` become PTX and
+    no code: nothing is known of their registers."""
     nvcc = find_nvcc((case.architecture,), required=True)
     assert nvcc is not None
     bundle, allowed = sources(case)
@@ -172,11 +174,11 @@ def check(case: Case, folder: Path) -> tuple[str, ...]:
     problems: list[str] = []
     seen: set[str] = set()
     for unit in bundle.device_units:
-        log, ptx = _compile(nvcc, case, unit, bundle, folder)
+        log, ptx = _compile(nvcc, case, unit, bundle, folder, optimised)
         if not ptx:
             problems.append(f"{unit.name}: {log.strip().splitlines()[0]}")
             continue
-        seen |= {found[1] for found in _KERNEL.finditer(log)}
+        seen |= set(_ENTRY.findall(ptx))
         problems += excesses(log, allowed)
         problems += [f"{unit.name}: {text}" for text in instructions(case, ptx)]
     if not problems and seen != set(allowed):
@@ -184,12 +186,13 @@ def check(case: Case, folder: Path) -> tuple[str, ...]:
     return tuple(problems)
 
 
-def _compile(nvcc: Nvcc, case: Case, unit: DeviceUnit, bundle: Bundle, folder: Path) -> tuple[str, str]:
+def _compile(
+    nvcc: Nvcc, case: Case, unit: DeviceUnit, bundle: Bundle, folder: Path, optimised: bool
+) -> tuple[str, str]:
     """What nvcc said, and the PTX; none where it failed."""
     command = nvcc.command(unit, case.architecture, bundle.include).arguments
-    done = subprocess.run(
-        [*command, "-Xptxas", "-v", "--keep"], cwd=folder, capture_output=True, text=True, check=False
-    )
+    more = ("-Xptxas", "-v", "--keep") if optimised else ("-ptx", "-Xcicc", "-O0", "-o", f"{unit.name}.ptx")
+    done = subprocess.run([*command, *more], cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return done.stderr, ""
     return done.stderr, (folder / f"{unit.name}.ptx").read_text(encoding="utf-8")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,7 +17,7 @@ from rnncc.ir.dim import HEADS, ONE, Dim, evaluate
 from rnncc.recurrent import CLIP, loop_constants, recurrent_reads, with_aliases
 from rnncc.reference import Interpreter, complete_sizes
 from rnncc.runtime.functional import clip_gradient
-from tests.numeric.loops import Library, Loop, Tensors, call
+from tests.numeric.loops import Loop, Tensors, call
 
 MASKS = ("reset__", "active__")
 
@@ -105,6 +108,13 @@ class Case:
         value = next(constant.value for constant in self.loop.cell.constants if constant.name == name)
         return float(value)
 
+    def laid_out(self, *, batch_first: bool) -> Case:
+        """The same tensors and reference, in that layout."""
+        other = copy(self)
+        other.problem = replace(self.problem, batch_first=batch_first)
+        return other
+
+    @cached_property
     def reference(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Sequences, final states, and the gradients of streams, weights and states (zeros where none flows)."""
         problem, segment = self.problem, self.loop.segment
@@ -164,7 +174,7 @@ class Case:
         """A poisoned buffer."""
         return self._input(torch.full(shape, float("nan")), dtype)
 
-    def _call(self, library: Library, direction: str, isa: str, tables: Sequence[Tensors]) -> None:
+    def _call(self, library: ctypes.CDLL, direction: str, isa: str, tables: Sequence[Tensors]) -> None:
         suffix = "f64" if self.compute == torch.float64 else "f32"
         problem = self.problem
         shape = (problem.steps, problem.columns, problem.heads)
@@ -172,7 +182,7 @@ class Case:
         entry = library[f"{self.loop.name}_{direction}_{isa}_{suffix}"]
         assert call(entry, shape, sizes, self.constants, problem.reverse, tables) == 0
 
-    def kernel(self, library: Library, isa: str) -> tuple[list[Tensor | None], list[Tensor], list[Tensor | None]]:
+    def kernel(self, library: ctypes.CDLL, isa: str) -> tuple[list[Tensor | None], list[Tensor], list[Tensor | None]]:
         """The same from the kernel; None where not given or not wanted."""
         problem, segment, adjoint = self.problem, self.loop.segment, self.loop.adjoint
         dtype, flat = problem.dtype, (problem.steps, problem.columns)
@@ -215,11 +225,11 @@ class Case:
         self._call(library, "backward", isa, tables)
         return sequences, final, [*d_streams, *d_weights, *d_states]
 
-    def errors(self, library: Library, isa: str) -> dict[str, float]:
+    def errors(self, library: ctypes.CDLL, isa: str) -> dict[str, float]:
         """The relative error of everything that was asked for: ‖kernel - reference‖ / ‖reference‖ (an absolute one
         below 1e-3)."""
         segment = self.loop.segment
-        expected = self.reference()
+        expected = self.reference
         found = self.kernel(library, isa)
         names: tuple[tuple[str, ...], ...] = (
             segment.sequences,

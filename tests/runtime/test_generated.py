@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from rnncc import reference, verify
-from rnncc.cache import Cache, digest
+from rnncc.cache import Cache, default_root, digest
 from rnncc.ir.cell import Cell
 from rnncc.ir.dim import evaluate
 from rnncc.ir.package import CompiledCell
 from rnncc.paths import shipped_cells, templates_dir
 from rnncc.read import read_source
 from rnncc.source import Source
-from rnncc.stages.build import Product, build
+from rnncc.stages.build import Product, build, own_code
 from rnncc.stages.check import check
 from rnncc.stages.load import load
 from rnncc.stages.mask import mask
@@ -27,7 +27,7 @@ from rnncc.stages.render.python import plan_package, render_package
 CELLS = [path.stem for path in shipped_cells()]
 
 
-def reference_package(source: Source, stem: str, folder: Path) -> tuple[ModuleType, list[Cell]]:
+def reference_package(source: Source, stem: str) -> tuple[ModuleType, list[Cell]]:
     """A package without kernels, and its cells."""
     cells = [check(declaration)[0] for declaration in parse(source)]
 
@@ -36,19 +36,20 @@ def reference_package(source: Source, stem: str, folder: Path) -> tuple[ModuleTy
         names = tuple(cell.name for cell in cells)
         return Product(render_package(plan, templates_dir()), None, names, missing="made without kernels")
 
-    package = build(digest(stem, source.text, str(folder))[:32], stem, produce, None, Cache(folder))
+    package = build(digest(stem, source.text, own_code())[:32], stem, produce, None, Cache(default_root()))
     return load(package), cells
 
 
-def shipped(stem: str, folder: Path) -> tuple[ModuleType, list[Cell]]:
+@cache
+def shipped(stem: str) -> tuple[ModuleType, list[Cell]]:
     """A shipped file's reference package."""
     path = next(path for path in shipped_cells() if path.stem == stem)
-    return reference_package(read_source(path), stem, folder)
+    return reference_package(read_source(path), stem)
 
 
 @pytest.mark.parametrize("stem", CELLS)
-def test_every_cell_and_gradient(stem: str, tmp_path: Path) -> None:
-    module, cells = shipped(stem, tmp_path)
+def test_every_cell_and_gradient(stem: str) -> None:
+    module, cells = shipped(stem)
     for cell in cells:
         rows = verify.verify(getattr(module, cell.name), cell, dtypes=(torch.float64,)).rows
         assert len(rows) >= 3
@@ -56,8 +57,8 @@ def test_every_cell_and_gradient(stem: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stem", CELLS)
-def test_every_cell_with_heads(stem: str, tmp_path: Path) -> None:
-    module, cells = shipped(stem, tmp_path)
+def test_every_cell_with_heads(stem: str) -> None:
+    module, cells = shipped(stem)
     for cell in cells:
         sizes = verify.problem_sizes(cell)
         dims = {size.name: sizes[size.name] for size in cell.sizes if size.solved is None}
@@ -81,9 +82,9 @@ def test_every_cell_with_heads(stem: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stem", CELLS)
-def test_every_cell_step_by_step(stem: str, tmp_path: Path) -> None:
+def test_every_cell_step_by_step(stem: str) -> None:
     """FooCell, which hands on delays too, gives what the layer gives."""
-    module, cells = shipped(stem, tmp_path)
+    module, cells = shipped(stem)
     for cell in cells:
         sizes = verify.problem_sizes(cell)
         options = {size.name: sizes[size.name] for size in cell.sizes if size.solved is None}
@@ -125,8 +126,8 @@ values[t] = tanh(torch[t])*exp(rows)
 """
 
 
-def test_names_numbers_and_widths_that_need_care(tmp_path: Path) -> None:
+def test_names_numbers_and_widths_that_need_care() -> None:
     text = AWKWARD
-    module, (cell,) = reference_package(Source("awkward.rnn", text), "awkward", tmp_path)
+    module, (cell,) = reference_package(Source("awkward.rnn", text), "awkward")
     rows = verify.verify(module.Awkward, cell, dtypes=(torch.float64,)).rows
     assert [row for row in rows if not row.error < 1e-10] == []

@@ -202,13 +202,14 @@ def test_first_key_follows_everything_it_stands_for(monkeypatch: pytest.MonkeyPa
         first_key(b"text", "stem", None, None, {}),
         first_key(b"text", "stem", None, compiler, {"L": 3}),
         first_key(b"text", "stem", nvcc, compiler, {}, newton=True),
+        first_key(b"text", "stem", None, compiler, {}, instructions="v3"),
     ]
     for name in ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS"):
         with monkeypatch.context() as setting:
             setting.setenv(name, "-DRNNCC_SPIN_BUDGET=30000000")
             others.append(first_key(b"text", "stem", nvcc, compiler, {}))
             assert first_key(b"text", "stem", None, compiler, {}) == base  # nothing that nvcc makes
-    assert len({base, *others}) == 11
+    assert len({base, *others}) == 12
     assert digest("ab", "c") != digest("a", "bc")
 
 

@@ -15,7 +15,7 @@ import pytest
 import rnncc
 from rnncc.compiler import build_package
 from rnncc.diagnostics import RnnccError
-from rnncc.paths import cells_dir
+from rnncc.paths import cells_dir, locate
 from rnncc.stages.load import load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +32,19 @@ def run(code: str, folder: Path) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def described(package: Path) -> dict[str, Any]:
+    """What a package says of itself."""
+    about: dict[str, Any] = json.loads((package / "_rnncc.json").read_text())
+    return about
+
+
+def test_ops_have_one_name_whichever_processors_a_package_is_for(tmp_path: Path) -> None:
+    """What was exported with a loaded cell runs with the package that is shipped."""
+    loaded, built = described(Path(rnncc.load("lstm").__path__[0])), described(build_package(locate("lstm"), tmp_path))
+    assert loaded["fingerprint"] != built["fingerprint"]
+    assert loaded["namespace"] == built["namespace"] != described(Path(rnncc.load("gru").__path__[0]))["namespace"]
 
 
 def test_a_built_package_needs_torch_alone(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from rnncc.stages.mask import mask
 from rnncc.stages.parse import parse
 from rnncc.stages.render import render
 from rnncc.stages.render.cpp import dim_text, expression_text, number_text
+from rnncc.targets import INSTRUCTION_SETS
 
 
 def plan_of(name: str) -> KernelPlan:
@@ -72,7 +73,19 @@ def test_entry_points() -> None:
     for name in ("lstm_0_forward", "lstm_0_backward", "lstm_0_masked_forward", "lstm_0_masked_backward"):
         direction = name.rsplit("_", 1)[1]
         assert f"int32_t {name}_v3_f64(const rnncc_{direction}_call* call)" in entries
-        assert f"RNNCC_DISPATCH({name}, rnncc_{direction}_call, call->streams[0].dtype)" in texts["src/lstm.cpp"]
+        assert f"RNNCC_DISPATCH({name}, all, rnncc_{direction}_call, call->streams[0].dtype)" in texts["src/lstm.cpp"]
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTION_SETS)
+def test_code_for_one_set_of_instructions(instructions: str) -> None:
+    bundle = render([plan_of("lstm")], instructions=instructions)
+    compiled = {unit.path: unit.isa for unit in bundle.units}
+    own = {f"src/{name}_{instructions}_{suffix}.cpp" for name in ("core", "lstm") for suffix in ("f32", "f64")}
+    assert compiled.keys() - own == {"src/core.cpp", "src/core_binding.cpp", "src/lstm.cpp"}
+    assert {compiled[path] for path in own} == {instructions}
+    texts = {file.path: file.text for file in bundle.files}
+    assert f"RNNCC_DISPATCH(lstm_0_forward, {instructions}, " in texts["src/lstm.cpp"]
+    assert f"RNNCC_DISPATCH(rnncc_linear_forward, {instructions}, " in texts["src/core.cpp"]
 
 
 @pytest.mark.parametrize(

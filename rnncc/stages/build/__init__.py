@@ -25,7 +25,7 @@ from rnncc.stages.build import ninja, toolchain
 from rnncc.stages.build.install import check_stem, install
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
 from rnncc.stages.build.toolchain import Toolchain, find_toolchain
-from rnncc.targets import has_clusters
+from rnncc.targets import EVERY, has_clusters
 
 # The oldest torch whose C interface the binding needs.
 TORCH_ABI = "2.10"
@@ -74,6 +74,7 @@ def first_key(
     shaping: Mapping[str, object],
     problems: Sequence[Problem] = (),
     newton: bool = False,
+    instructions: str = EVERY,
 ) -> str:
     """What a package depends on, hashed, before anything of it is made: equal keys mean equal packages.
 
@@ -81,7 +82,7 @@ def first_key(
     during development. Costs some milliseconds and imports nothing.
     """
     compiled_by = "\n".join((*compiler.command, compiler.version)) if compiler is not None else "no compiler"
-    wanted = [dict(shaping), [astuple(problem) for problem in problems], newton]
+    wanted = [dict(shaping), [astuple(problem) for problem in problems], newton, instructions]
     knobs = json.dumps(wanted, sort_keys=True, default=str)
     target = nvcc.key() if nvcc is not None else "cpu"
     return digest(source, stem, target, knobs, toolchain.flags_text(), compiled_by, TORCH_ABI, own_code())[:32]
@@ -181,7 +182,11 @@ def _describe(
     folder: Path,
     nvcc: Nvcc | None,
 ) -> None:
-    files = product.files + (product.bundle.files if product.bundle is not None else ())
+    made = product.bundle.files if product.bundle is not None else ()
+    # But the units, which follow from the headers and from the set of instructions: a program that was exported with a
+    # package for one processor runs with the package for all.
+    units = {unit.path for unit in product.bundle.units} if product.bundle is not None else set()
+    files = (*product.files, *(file for file in made if file.path not in units))
     content = digest(*(part for file in files for part in (file.path, file.text)))
     about = {
         "stem": stem,

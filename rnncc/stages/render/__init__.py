@@ -1,9 +1,10 @@
 """`render`: the C++ and CUDA files of a package's kernels.
 
 Input: the KernelPlans of its cells, and whether GPU kernels are wanted. Output: a Bundle: the headers as they are, a
-header of tables, one of functions and seven translation units for each cell, and the driver's units, which are the same
-for every package; for GPUs a host unit for each cell, and for its loops with products and for those without a header of
-device code and a file of kernels for each dtype.
+header of tables and one of functions for each cell, a translation unit of it for each set of instructions and compute
+type and one that chooses among them, and the driver's units, which are the same for every package; for GPUs a host unit
+for each cell, and for its loops with products and for those without a header of device code and a file of kernels for
+each dtype.
 Fails with: InternalError only.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import jinja2
@@ -22,10 +24,10 @@ from rnncc.paths import templates_dir
 from rnncc.stages.render.fused import FusedKernelText, index_lines, kernel_texts, steps_text
 from rnncc.stages.render.scan import scan_file_text, scan_steps_text
 from rnncc.stages.render.text import CellText, cell_text
+from rnncc.targets import EVERY, INSTRUCTION_SETS
 
 __all__ = ["render", "render_fused"]
 
-ISAS = ("generic", "v3", "v4")
 INCLUDE = "src/include"
 # Of fused kernels: what there is of them, a line each.
 INDEX = "cuda/fused.txt"
@@ -61,6 +63,14 @@ class UnitText:
 
 
 @dataclass(frozen=True, slots=True)
+class DispatchText:
+    """What the templates of units print that choose the code for a processor; `instructions` as `render` takes it."""
+
+    instructions: str
+    cell: CellText | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KernelsText:
     """What the template of a file of GPU kernels prints."""
 
@@ -72,9 +82,12 @@ def render(
     plans: Sequence[KernelPlan],
     scans: Sequence[Sequence[ScanKernels]] | None = None,
     fused: Sequence[Sequence[FusedKernels]] = (),
+    instructions: str = EVERY,
 ) -> Bundle:
     """The native part of a package, but for its binding. Of each plan, `scans`: the kernels of its loops without
-    products, None where no GPU kernels are wanted; `fused`: the fused kernels that are wanted."""
+    products, None where no GPU kernels are wanted; `fused`: the fused kernels that are wanted. `instructions`: the one
+    set of INSTRUCTION_SETS that CPU code is made for, or EVERY."""
+    isas = tuple(INSTRUCTION_SETS) if instructions == EVERY else (instructions,)
     cuda = scans is not None
     text = _texts()
     files = list(_headers(cuda=cuda))
@@ -85,11 +98,11 @@ def render(
         files.append(File(path, content))
         units.append(Unit(path, isa, shared))
 
-    for isa in ISAS:
+    for isa in isas:
         for scalar in SCALARS:
             plan = UnitText(isa, scalar, ())
             unit(f"src/core_{isa}_{scalar.suffix}.cpp", isa, text("core.cpp.j2", plan), shared=True)
-    unit("src/core.cpp", "generic", text("core_dispatch.cpp.j2", UnitText("generic", SCALARS[0], ())), shared=True)
+    unit("src/core.cpp", "generic", text("core_dispatch.cpp.j2", DispatchText(instructions)), shared=True)
     unit(
         "src/core_binding.cpp", "binding", text("core_binding.cpp.j2", UnitText("binding", SCALARS[0], ())), shared=True
     )
@@ -97,8 +110,8 @@ def render(
         cell = cell_text(kernel, own_scans)
         files.append(File(f"src/{cell.name}_tables.h", text("tables.h.j2", cell)))
         files.append(File(f"src/{cell.name}.h", text("cell.h.j2", cell)))
-        unit(f"src/{cell.name}.cpp", "generic", text("cell_dispatch.cpp.j2", cell))
-        for isa in ISAS:
+        unit(f"src/{cell.name}.cpp", "generic", text("cell_dispatch.cpp.j2", DispatchText(instructions, cell)))
+        for isa in isas:
             for scalar in SCALARS:
                 plan = UnitText(isa, scalar, (cell,))
                 unit(f"src/{cell.name}_{isa}_{scalar.suffix}.cpp", isa, text("cell.cpp.j2", plan))
@@ -120,6 +133,7 @@ def render_fused(plan: KernelPlan, wanted: Sequence[FusedKernels]) -> Bundle:
     return Bundle((*_headers(cuda=True), *files) if files else (), (), (INCLUDE,), _fused_units(files))
 
 
+@cache
 def _texts() -> Text:
     templates = templates_dir()
     environment = jinja2.Environment(

@@ -111,7 +111,9 @@ def function_text(
     return FunctionText(
         name,
         tuple(
-            f"const rnncc::Vec<T> {constant} = rnncc::broadcast(frame__.constants[{constants.index(constant)}]);"
+            # A surrogate's factor is read in the backward alone.
+            f"[[maybe_unused]] const rnncc::Vec<T> {constant} = "
+            f"rnncc::broadcast(frame__.constants[{constants.index(constant)}]);"
             for constant in stage.constants
         ),
         tuple(rows),

@@ -57,21 +57,31 @@ static inline int rnncc_level() {
   return level;
 }
 
-// int32_t name(const call_type*), which calls name_LEVEL_TYPE; `dtype` is an expression of `call`.
-#define RNNCC_DISPATCH(name, call_type, dtype_expression)                                                                  \
-  extern "C" {                                                                                                             \
-  int32_t name##_v4_f32(const call_type*);                                                                                 \
-  int32_t name##_v4_f64(const call_type*);                                                                                 \
-  int32_t name##_v3_f32(const call_type*);                                                                                 \
-  int32_t name##_v3_f64(const call_type*);                                                                                 \
-  int32_t name##_generic_f32(const call_type*);                                                                            \
-  int32_t name##_generic_f64(const call_type*);                                                                            \
-  __attribute__((visibility("default"))) int32_t name(const call_type* call) {                                             \
-    const bool wide = (dtype_expression) == RNNCC_FLOAT64;                                                                 \
-    switch (rnncc_level()) {                                                                                               \
-      case 4: return wide ? name##_v4_f64(call) : name##_v4_f32(call);                                                     \
-      case 3: return wide ? name##_v3_f64(call) : name##_v3_f32(call);                                                     \
-      default: return wide ? name##_generic_f64(call) : name##_generic_f32(call);                                          \
-    }                                                                                                                      \
-  }                                                                                                                        \
+#define RNNCC_DECLARE(name, set, call_type)      \
+  int32_t name##_##set##_f32(const call_type*);  \
+  int32_t name##_##set##_f64(const call_type*);
+#define RNNCC_DECLARE_v4(name, call_type) RNNCC_DECLARE(name, v4, call_type)
+#define RNNCC_DECLARE_v3(name, call_type) RNNCC_DECLARE(name, v3, call_type)
+#define RNNCC_DECLARE_generic(name, call_type) RNNCC_DECLARE(name, generic, call_type)
+#define RNNCC_DECLARE_all(name, call_type) \
+  RNNCC_DECLARE_v4(name, call_type) RNNCC_DECLARE_v3(name, call_type) RNNCC_DECLARE_generic(name, call_type)
+
+#define RNNCC_CALL(name, set, level) \
+  if (rnncc_level() >= level) return wide ? name##_##set##_f64(call) : name##_##set##_f32(call);
+#define RNNCC_CALL_v4(name) RNNCC_CALL(name, v4, 4)
+#define RNNCC_CALL_v3(name) RNNCC_CALL(name, v3, 3)
+#define RNNCC_CALL_generic(name) RNNCC_CALL(name, generic, 1)
+#define RNNCC_CALL_all(name) RNNCC_CALL_v4(name) RNNCC_CALL_v3(name) RNNCC_CALL_generic(name)
+
+// int32_t name(const call_type*), which calls name_SET_TYPE. There is code for one set of instructions (`v4`, `v3`,
+// `generic`), or for `all`, of which it takes the best; 4 where this processor lacks the one. `dtype` is an expression of
+// `call`.
+#define RNNCC_DISPATCH(name, set, call_type, dtype_expression)                    \
+  extern "C" {                                                                     \
+  RNNCC_DECLARE_##set(name, call_type)                                             \
+  __attribute__((visibility("default"))) int32_t name(const call_type* call) {     \
+    const bool wide = (dtype_expression) == RNNCC_FLOAT64;                         \
+    RNNCC_CALL_##set(name)                                                         \
+    return 4;                                                                      \
+  }                                                                                \
   }

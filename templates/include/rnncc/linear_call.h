@@ -23,7 +23,7 @@ struct rnncc_linear_backward_call {
 };
 
 // Computed in double where x (d_y) is float64, else in float. Returns 0; 1 out of memory; 2 a dtype that is not taken; 3 torch could not
-// run the threads.
+// run the threads; 4 there is no code for this processor.
 extern "C" {
 __attribute__((visibility("default"))) int32_t rnncc_linear_forward(const rnncc_linear_call* call);
 __attribute__((visibility("default"))) int32_t rnncc_linear_backward(const rnncc_linear_backward_call* call);

@@ -40,12 +40,6 @@ inline LinearShape linear_shape(const Tensor& x, const Tensor& weight, const Ten
   return {rows, weight.sizes()[1], weight.sizes()[0]};
 }
 
-inline void finish_linear(int32_t code) {
-  if (code == 1) fail("linear: out of memory");
-  if (code == 3) fail("linear: torch could not run the threads");
-  if (code != 0) fail("linear: the kernel refused its arguments (code " + std::to_string(code) + ")");
-}
-
 inline void run_linear_forward(StableValue* stack) {
   Tensor x(reinterpret_cast<TensorHandle>(stack[0]));
   Tensor weight(reinterpret_cast<TensorHandle>(stack[1]));
@@ -59,7 +53,7 @@ inline void run_linear_forward(StableValue* stack) {
                                     shape.outputs,        rows_of(x, "x"),
                                     rows_of(weight, "weight"), bias ? vector_of(bias) : no_matrix,
                                     rows_of(y, "y")};
-    finish_linear(rnncc_linear_forward(&call));
+    finish("linear", rnncc_linear_forward(&call));
   }
   stack[0] = give(std::move(y));
 }
@@ -88,7 +82,7 @@ inline void run_linear_backward(StableValue* stack) {
     if (needs[0]) call.d_x = rows_of(made[next++], "d_x");
     if (needs[1]) call.d_weight = rows_of(made[next++], "d_weight");
     if (needs[2]) call.d_bias = vector_of(made[next]);
-    finish_linear(rnncc_linear_backward(&call));
+    finish("linear", rnncc_linear_backward(&call));
   }
   stack[0] = give(std::move(made));
 }

@@ -152,17 +152,11 @@ class Run {
   // `calls`: this direction's, or those of all that are alike.
   void forward(const std::vector<rnncc_forward_call>& calls) const {
     if (!device.is_cpu()) return loop.device_forward(calls.data(), int32_t(calls.size()), device.index);
-    for (const rnncc_forward_call& call : calls) finish(loop.forward(&call));
+    for (const rnncc_forward_call& call : calls) finish(segment.name, loop.forward(&call));
   }
   void backward(const std::vector<rnncc_backward_call>& calls) const {
     if (!device.is_cpu()) return loop.device_backward(calls.data(), int32_t(calls.size()), device.index);
-    for (const rnncc_backward_call& call : calls) finish(loop.backward(&call));
-  }
-
-  void finish(int32_t code) const {
-    if (code == 1) error("out of memory");
-    if (code == 3) error("torch could not run the threads");
-    if (code != 0) error("the kernel refused its arguments (code " + std::to_string(code) + ")");
+    for (const rnncc_backward_call& call : calls) finish(segment.name, loop.backward(&call));
   }
 
   std::vector<int64_t> evaluate(rnncc_size_function function, int32_t count) const {

@@ -23,6 +23,18 @@ inline void check(int32_t code, const char* what) {
             ? std::string(": ") + torch_exception_get_what_without_backtrace()
             : std::string()));
 }
+// What a CPU kernel returned, the op of that name.
+inline void finish(const char* name, int32_t code) {
+  if (code == 0) return;
+  const std::string op = std::string(name) + ": ";
+  if (code == 1) fail(op + "out of memory");
+  if (code == 3) fail(op + "torch could not run the threads");
+  if (code == 4)
+    fail(op + "the package was compiled for another processor, as `rnncc.load` does for the one it runs on; "
+              "`rnncc build` makes one for all");
+  fail(op + "the kernel refused its arguments (code " + std::to_string(code) + ")");
+}
+
 #define RNNCC_TORCH(call) ::rnncc::check((call), #call)
 
 inline int32_t torch_dtype(rnncc_dtype dtype) {
