@@ -26,7 +26,7 @@ MOST_APART = 1.3
 # One row in a hundred may be further apart, none much: why the LSTM of 512 units with 32 columns takes a third longer
 # trained than with 16 or 64 is not known (docs/gpu.md).
 REST, MOST_OF_REST = 0.01, 1.4
-# Rows of these trees were measured before float32 products of heads were dealt out (rnncc/cuda/heads.h): 2.4 ms more.
+# Rows of these trees were measured before float32 products of heads were dealt out: 2.4 ms more.
 BEFORE_HEADS = ("ea76673", "f77ed41")
 # Of all rows, the root of the mean square of the logarithms.
 TYPICAL = 0.12

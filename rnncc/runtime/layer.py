@@ -213,10 +213,8 @@ class RecurrentLayer(RecurrentModule):
 
         stacked: tuple[Tensor, ...] = ()
         for state in cell.carried(self.return_delays):
-            values = finals[state.name]
-            # A loop's op gives states of their own, eager code perhaps views of something else.
-            own = len(values) == 1 and kernels is not None and state not in cell.input_delays
-            value = values[0].unsqueeze(0) if own else torch.stack(values)
+            # No view, also of one: torch.nn's final states may be detached in place.
+            value = torch.stack(finals[state.name])
             stacked += (value if given.batched else value.squeeze(1),)
         if packed is not None:
             stacked = tuple(packed.unsort(state) for state in stacked)

@@ -38,7 +38,8 @@ class Packing:
     def places(self) -> tuple[Tensor, Tensor]:
         """Each row's step and column, [total] both."""
         rows = torch.arange(self.total, device=self.offsets.device)
-        outer = torch.searchsorted(self.offsets, rows, right=True) - 1
+        # Clamped for the sake of wrong offsets, at which a GPU cannot look.
+        outer = (torch.searchsorted(self.offsets, rows, right=True) - 1).clamp(0, self.offsets.shape[0] - 2)
         inner = rows - self.offsets[outer]
         return (outer, inner) if self.by_step else (inner, outer)
 
@@ -90,7 +91,8 @@ class Packing:
             end = (lengths - 1).clamp(min=0)
         source = torch.where(inside, first + self.rows(other, columns), columns)
         final = torch.where(lengths > 0, first + self.rows(end, numbers), numbers)
-        return chain.index_select(0, source).unsqueeze(1), chain.index_select(0, final)
+        most = chain.shape[0] - 1
+        return chain.index_select(0, source.clamp(0, most)).unsqueeze(1), chain.index_select(0, final.clamp(0, most))
 
 
 def permuted(rows: Tensor, source: Tensor, target: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""Products of heads over many rows (rnncc/cuda/heads.h): whatever is dealt out and copied, the sums over all rows."""
+"""Products of heads over many rows (templates/include/rnncc/cuda/heads.h): whatever is dealt out and copied, the sums
+over all rows."""
 
 from __future__ import annotations
 

@@ -365,14 +365,14 @@ def test_errors() -> None:
         layer(rows, offsets=offsets, max_length=0)
 
 
-@pytest.mark.parametrize("name", ["LSTM", "GRUv3", "minGRU", "IndRNN"])
+@pytest.mark.parametrize("name", ["LSTM", "GRUv3", "minGRU", "IndRNN", "TGRU"])
 def test_wrong_offsets_stay_within_the_rows(name: str) -> None:
     """They cannot be looked at: what comes of them means nothing, but nothing breaks."""
     _, layer = pair(name, 16, 32, bidirectional=True)
     rows, good = torch.randn(50, 16, device="cuda"), offsets_of((20, 30)).cuda()
     with torch.no_grad():
         expected = layer(rows, offsets=good, max_length=30)[0]
-        for wrong in ((0, 1 << 40, 50), (-7, 20, 900), (30, 10, 50), (0, 50, 50)):
+        for wrong in ((0, 1 << 40, 50), (-7, 20, 900), (30, 10, 50), (0, 50, 50), (9, 20, 40)):
             layer(rows, offsets=torch.tensor(wrong, device="cuda"), max_length=9)
         torch.cuda.synchronize()
         assert torch.equal(layer(rows, offsets=good, max_length=30)[0], expected)

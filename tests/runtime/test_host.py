@@ -51,12 +51,12 @@ def test_a_single_step_is_a_product_and_a_loop() -> None:
         assert operations(lambda: step(x)) == ["unsqueeze", "new_full", "linear", "lstm_0_forward"]
 
 
-def test_a_layer_looks_at_its_states_and_copies_none() -> None:
+def test_a_layer_copies_its_final_states_alone() -> None:
     layer, x = rnncc.load("lstm").LSTM(3, 4), torch.randn(5, 2, 3)
     states = (torch.zeros(1, 2, 4), torch.zeros(1, 2, 4))
     with torch.no_grad():
         assert operations(lambda: layer(x, states)) == [
-            "squeeze", "squeeze", "linear", "lstm_0_forward", "unsqueeze", "unsqueeze",
+            "squeeze", "squeeze", "linear", "lstm_0_forward", "stack", "stack",
         ]  # fmt: skip
         both = rnncc.load("lstm").LSTM(3, 4, 3, bidirectional=True)
         assert operations(lambda: both(x)).count("new_full") == 1
@@ -132,6 +132,9 @@ def test_states_are_tensors_of_their_own(steps: int) -> None:
             h.fill_(7)
         assert torch.equal(c, expected[0]) and torch.equal(output, expected[1])
         assert all(map(torch.equal, given, kept))
+        # As between the chunks of a long sequence.
+        for state in layer(x, hx)[1]:
+            assert not state.detach_().requires_grad
 
 
 def test_the_op_by_its_name_is_what_a_layer_calls() -> None:

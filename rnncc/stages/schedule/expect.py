@@ -27,8 +27,9 @@ _PRODUCT_RATE, _FLOAT_PRODUCT_RATE = 1.13, 0.76
 _MULTIPLY_ADDS = 4 * 16 * 8 * 16  # of a multiprocessor and `product_cycles`: an mma a quarter
 # Products of heads: thread blocks, fewer than multiprocessors, each go through all rows, nanoseconds a row. In 16 bits
 # narrow heads take longer: a row of theirs is less than what memory hands over at a time. Of float32 so many rows are
-# dealt out instead, for which a gate's cotangents are copied (rnncc/cuda/heads.h).
-_ROW_NS, _NARROW_ROW_NS, _FLOAT_ROW_NS, _DEALT_ROWS = 1.4, (1.0, 20.0), 39.0, 1024
+# dealt out instead, for which a gate's cotangents are copied (templates/include/rnncc/cuda/heads.h).
+_ROW_NS, _NARROW_ROW_NS, _FLOAT_ROW_NS = 1.4, (1.0, 20.0), 39.0
+_DEALT_ROWS, _TILE, _DEALT_TILES = 1024, 128, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def after_us(loop: FusedLoop, problem: Problem, steps: int, target: Target) -> f
     if problem.heads == 1:
         # Gates that lie side by side are one product.
         products = _PRODUCT_US + count * product_us
-    elif is_float and rows >= _DEALT_ROWS:
+    elif is_float and rows >= _DEALT_ROWS and problem.heads * ceil(problem.units, _TILE) ** 2 <= _DEALT_TILES:
         products = count * (_PRODUCT_US + _COPY_US + copy_us + product_us + copy_us)
     else:
         products = count * (_PRODUCT_US + max(product_us, slower(target) * row_ns * rows / 1000))

@@ -1,4 +1,4 @@
-// Choice of the code for this processor, at run time.
+// Choice of the code for this processor, of what was compiled, at run time.
 #pragma once
 
 #include <cpuid.h>
