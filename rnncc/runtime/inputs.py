@@ -124,10 +124,11 @@ def padded(value: Tensor, lengths: Tensor) -> Tensor:
 
     What pads a column must not reach a gradient, and what steps make of it (log(0), NaN) would: 0*inf is NaN.
     """
-    steps = torch.arange(value.shape[0], device=value.device).unsqueeze(1)
-    last = torch.minimum(steps, (lengths - 1).clamp(min=0)).unsqueeze(-1)
-    repeated = torch.where((lengths > 0).unsqueeze(-1), value.detach().gather(0, last.expand_as(value)), 1)
-    return torch.where((steps < lengths).unsqueeze(-1), value, repeated)
+    if not value.shape[0]:
+        return value
+    last = (lengths - 1).clamp(min=0).reshape(1, -1, 1).expand(1, *value.shape[1:])
+    repeated = torch.where((lengths > 0).unsqueeze(-1), value.detach().gather(0, last), 1)
+    return torch.where(active_steps(value.shape[0], lengths).unsqueeze(-1), value, repeated)
 
 
 def read_lengths(

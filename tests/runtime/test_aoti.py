@@ -69,10 +69,49 @@ def test_from_python_and_from_a_program_without_it(tmp_path: Path) -> None:
     torch.testing.assert_close(found, torch.cat([tensor.flatten() for tensor in wanted]))
 
 
+ON_A_GPU = """
+import sys
+from pathlib import Path
+import torch
+from torch._inductor import aoti_load_package
+from tests.runtime import test_aoti
+layer, x = test_aoti.on_a_gpu(sys.argv[1])
+output, states = aoti_load_package(test_aoti.compiled(layer, Path(sys.argv[2]) / "model.pt2"))(x)
+torch.testing.assert_close([output, *states], test_aoti.expected(layer, x))
+"""
+
+
+def on_a_gpu(whose: str) -> tuple[Any, Tensor]:
+    """A layer, ours or torch's that has no kernel of ours, and an input."""
+    torch.manual_seed(0)
+    x = torch.randn(9, 2, IN, device="cuda")
+    if whose == "torch":
+        return TorchLayer().cuda(), x
+    return rnncc.load("lstm").LSTM(IN, H, bidirectional=True, device="cuda"), x
+
+
+class TorchLayer(torch.nn.Module):
+    """torch's Linear with the results of a recurrent layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(IN, H)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        output = self.linear(x)
+        return output, (output[:1], output[-1:])
+
+
 @pytest.mark.gpu
 def test_on_a_gpu(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    layer = rnncc.load("lstm").LSTM(IN, H, bidirectional=True, device="cuda")
-    x = torch.randn(9, 2, IN, device="cuda")
-    output, states = aoti_load_package(compiled(layer, tmp_path / "model.pt2"))(x)
-    torch.testing.assert_close([output, *states], expected(layer, x))
+    """In a process of its own: there are machines where torch 2.11 dies of loading any package for a GPU."""
+
+    def run(whose: str) -> subprocess.CompletedProcess[str]:
+        (folder := tmp_path / whose).mkdir()
+        command = [sys.executable, "-c", ON_A_GPU, whose, str(folder)]
+        return subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+
+    ours = run("ours")
+    if ours.returncode < 0 and run("torch").returncode == ours.returncode:
+        pytest.skip(f"torch's package of its own Linear ends with signal {-ours.returncode} here as well")
+    assert ours.returncode == 0, ours.stderr

@@ -49,10 +49,11 @@ inline void sum_into(const Tensor& out, const Tensor& tensor, const std::vector<
 
 // [steps, columns] of `dtype`: 1 where the step is within its column's length.
 inline Tensor active_steps(const Tensor& lengths, int64_t steps, int64_t columns, int32_t dtype, Device device) {
-  Tensor wide = over(lengths.data(), {steps, columns}, {0, 1}, lengths.torch_type(), device);
-  Tensor ones = call_aten("aten::ones_like", "", {share(wide), 0, 0, 0, 0, 0});
-  Tensor numbers = call_aten("aten::cumsum", "", {share(ones), 0, 0});
-  Tensor within = call_aten("aten::le", "Tensor", {share(numbers), share(wide)});
+  Tensor numbers = empty({steps}, lengths.torch_type(), device);
+  numbers = call_aten("aten::cumsum", "", {share(call_aten("aten::ones_like", "", {share(numbers), 0, 0, 0, 0, 0})), 0, 0});
+  const Tensor wide = over(lengths.data(), {steps, columns}, {0, 1}, lengths.torch_type(), device);
+  const Tensor tall = over(numbers.data(), {steps, columns}, {1, 0}, lengths.torch_type(), device);
+  Tensor within = call_aten("aten::le", "Tensor", {share(tall), share(wide)});
   Tensor result = empty({steps, columns}, dtype, device);
   RNNCC_TORCH(aoti_torch_copy_(result.get(), within.get(), 0));
   return result;

@@ -84,7 +84,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
     const int u = k_warp + o * S::K_WARPS, buffer = t & 1;
     Own& item = items[o][n];
     float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
-    item.load(own, t, t + 1 == steps, read, rows);
+    item.template load<true>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], item.vector, call.constants, item.carry[j], operand[j], write[j]);
 #pragma unroll
@@ -120,6 +120,11 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
 
   for (int t = 0; t < steps; ++t) {
     const int buffer = t & 1;
+#pragma unroll
+    for (int o = 0; o < S::OWNED; ++o)
+#pragma unroll
+      for (int n = 0; n < S::TILES; ++n)
+        if (k_warp + o * S::K_WARPS < S::BLOCKS) items[o][n].ask(own, t + 1, steps);
     if constexpr (S::CTAS > 1) {
       const uint32_t barrier = barriers + 8 * (buffer * S::K_WARPS + k_warp);
       barrier_wait(barrier, (t >> 1) & 1);
@@ -162,7 +167,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
         Own& item = items[o][n];
         float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
         float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
-        item.load(own, t, t + 1 == steps, read, rows);
+        item.template load<false>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           float sum[Step::SUMS];

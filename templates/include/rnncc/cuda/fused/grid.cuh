@@ -138,7 +138,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   const auto start = [&](int o, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
-    items[o].load(own, t, t + 1 == steps, read, rows);
+    items[o].template load<true>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
 #pragma unroll
@@ -171,6 +171,9 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     float acc[S::TILES][S::ROWS][4] = {};
     [[maybe_unused]] float of_lane[S::TILES][S::HALVES][8] = {};  // where operands are float
     bool in_vain = false;
+#pragma unroll
+    for (int o = 0; o < S::OWNED; ++o)
+      if (warp + o * S::K_WARPS < S::ITEMS) items[o].ask(own, t + 1, steps);
     for (const uint32_t since = clock(); uint32_t(clock()) - since < pause;) {
     }
 #pragma unroll
@@ -253,7 +256,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
         }
       float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
       float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
-      items[o].load(own, t, t + 1 == steps, read, rows);
+      items[o].template load<false>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
       for (int j = 0; j < 2; ++j) items[o].finish(call, j, t, sum[j], read[j], rows[j], finished[j]);
       if (t + 1 < steps) start(o, t + 1, started);

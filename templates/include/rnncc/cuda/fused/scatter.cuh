@@ -107,7 +107,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
     float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
     float write[2][at_least_one(Step::WRITES)];
-    items[o].load(own, t, t + 1 == steps, read, rows);
+    items[o].template load<true>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
 #pragma unroll
@@ -124,6 +124,9 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
 
   for (int t = 0; t < steps; ++t) {
     const int buffer = t & 1;
+#pragma unroll
+    for (int o = 0; o < S::OWNED; ++o)
+      if (warp + o * S::WARPS < S::ITEMS) items[o].ask(own, t + 1, steps);
     __syncthreads();
     float acc[S::TILES][S::Matrix::ROWS][4] = {};
     multiply<E>(matrix, operands + buffer * S::BUFFER_BYTES + k_warp * S::RANGE / 8 * S::Block::BYTES, S::TILE_BYTES, acc);
@@ -169,7 +172,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
         }
       }
       float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], write[2][at_least_one(Step::WRITES)];
-      items[o].load(own, t, t + 1 == steps, read, rows);
+      items[o].template load<false>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
       for (int j = 0; j < 2; ++j) items[o].finish(call, j, t, sum[j], read[j], rows[j], write[j]);
       if (t + 1 < steps) start(o, t + 1);
