@@ -48,19 +48,27 @@ def ratio(numerator: list[float], denominator: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(numerator, denominator, strict=True))
 
 
+# Milliseconds that a figure may take, of calls one at a time and of calls queued: of long calls fewer tell as much.
+SINGLE_MS, QUEUED_MS = 150.0, 40.0
+
+
 def gpu_ms(function: Function, repeats: int, queued: int) -> tuple[float, float | None]:
     """Milliseconds of a call on the GPU, medians, after two calls that warm up.
 
     One at a time: between two events round a call that the GPU waits for, the host's preparation included. Back to
     back: a call's share of `queued` calls whose preparation hides behind the GPU's work, which keeps the queue full;
-    None where `queued` is 0.
+    None where `queued` is 0. Of calls that take long there are fewer, but 5 (or `repeats`) alone and 2 queued.
     """
     for _ in range(2):
         function()
     torch.cuda.synchronize()
-    single = [_between_events(function, 1) for _ in range(repeats)]
+    single = [_between_events(function, 1)]
+    repeats = min(repeats, max(5, int(SINGLE_MS / max(single[0], 1e-3))))
+    single += [_between_events(function, 1) for _ in range(repeats - 1)]
+    call = statistics.median(single)
     if not queued:
-        return statistics.median(single), None
+        return call, None
+    queued = min(queued, max(2, int(QUEUED_MS / max(call, 1e-3))))
     begin = time.perf_counter()
     function()
     host = time.perf_counter() - begin
@@ -68,7 +76,7 @@ def gpu_ms(function: Function, repeats: int, queued: int) -> tuple[float, float 
     # A kernel that only waits holds the others back until the host has queued all calls.
     cycles = int(2e9 * min(1.0, 1.5 * queued * host))
     several = [_between_events(function, queued, cycles) / queued for _ in range(max(3, repeats // 3))]
-    return statistics.median(single), statistics.median(several)
+    return call, statistics.median(several)
 
 
 def _between_events(function: Function, calls: int, hold_cycles: int = 0) -> float:
