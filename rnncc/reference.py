@@ -249,7 +249,8 @@ def run(
                 the module, or [blocks, width/blocks, columns/blocks]
     inputs      [T, B, width] by name
     initial     [B, width] by state; a state not given starts with its declared value
-    reset       [T, B]; where != 0 a column restarts from the declared initial values before that step
+    reset       [T, B]; where != 0 a column restarts from the declared initial values: nothing crosses from the step
+                before to that step, nor back in reverse
     lengths     [B]; from step lengths[b] on, column b keeps its states whatever `reset` says, and its other values
                 mean nothing
     recurrent_gradient_clip     bound on what products hand back to earlier values, see `rnncc.recurrent`
@@ -279,8 +280,9 @@ def run(
     sequences: dict[str, list[Tensor]] = {name: [] for name in names}
     for t in reversed(range(steps)) if reverse else range(steps):
         active = torch.ones_like(like[0, :, :1], dtype=torch.bool) if lengths is None else (t < lengths)[:, None]
-        if reset is not None:
-            restart = (reset[t] != 0)[:, None] & active
+        later = t + 1 if reverse else t  # of the two steps between which the states pass
+        if reset is not None and later < steps:
+            restart = (reset[later] != 0)[:, None] & (active if lengths is None else (later < lengths)[:, None])
             states = {name: torch.where(restart, declared[name], value) for name, value in states.items()}
             delayed = {name: torch.where(restart, 0, value) for name, value in delayed.items()}
         known = {**fixed, **{name: value[t] for name, value in inputs.items()}}

@@ -47,6 +47,8 @@ def run_function(
     states   one tensor [B, width] a state; the declared initial values where None (a learned one must be given). With
              return_delays, older values of states follow, as in hx
     return_sequences_of: names of states; a dict of their values at all steps, [T, B, width] each, is a third result
+    lengths [B] and reset [T, B] as the layer's: no state passes between a step that is reset and the one before it,
+             in neither direction
     recompute: keep only states for the backward, and compute the rest again there
     recurrent_gradient_clip: a bound, element by element, on the gradient that matrix products hand back to earlier
              values of states; 0 cuts it

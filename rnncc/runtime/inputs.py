@@ -20,6 +20,13 @@ def active_steps(steps: int, lengths: Tensor) -> Tensor:
     return torch.arange(steps, device=lengths.device).unsqueeze(1) < lengths
 
 
+def cut_backwards(reset: Tensor, lengths: Tensor | None) -> Tensor:
+    """`reset` [T, B] as a loop that runs backwards has it: where a column starts anew before the step, in that loop's
+    order. A reset at step t cuts what passes between t - 1 and t, whichever way it goes."""
+    cut = torch.cat((reset[1:], torch.zeros_like(reset[:1])))
+    return cut if lengths is None else cut & active_steps(reset.shape[0], lengths - 1)
+
+
 def under_autocast(x: Tensor) -> bool:
     """Whether autocast is on for the tensor's device. torch raises for the meta device, which has none."""
     # To ask for a device's type takes long.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .inputs import cut_backwards
 from .packing import Packing
 from .spec import SegmentSpec, Sizes
 
@@ -38,7 +39,8 @@ def run_loops(
     all_finals: list[Tensor] = []
     groups = [shares(group, len(reverse)) for group in (streams, weights, states)]
     for s, w, h, backwards in zip(*groups, reverse, strict=True):
-        sequences, finals = run_loop(segment, s, w, h, lengths, reset, constants, sizes, backwards, wanted)
+        cut = cut_backwards(reset, lengths) if backwards and reset is not None else reset
+        sequences, finals = run_loop(segment, s, w, h, lengths, cut, constants, sizes, backwards, wanted)
         all_sequences += sequences
         all_finals += finals
     if packing is not None:
@@ -58,7 +60,8 @@ def run_loop(
     reverse: bool,
     wanted: Sequence[int],
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """One direction: the wanted sequences [T, B, width] and the final states [B, width].
+    """One direction: the wanted sequences [T, B, width] and the final states [B, width]. `reset` is as the loop has it:
+    before which steps, in its order, a column starts anew.
 
     Sequences have the streams' dtype, final states that of the states given. 16-bit tensors are computed in float32.
     """

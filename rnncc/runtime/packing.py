@@ -75,6 +75,14 @@ class Packing:
         flat = reset.new_zeros(self.steps * self.columns).index_copy(0, self._padded_places(), reset.squeeze(1))
         return flat.view(self.steps, self.columns)
 
+    def cut_backwards(self, reset: Tensor) -> Tensor:
+        """That of inputs.py, of `reset` [total, 1]."""
+        steps, columns = self.places()
+        inside = steps + 1 < self.lengths()[columns]
+        following = self.rows(torch.where(inside, steps + 1, steps), columns)
+        most = max(self.total - 1, 0)
+        return reset.index_select(0, following.clamp(0, most)) & inside.unsqueeze(1)
+
     def delay(self, rows: Tensor, before: Tensor, *, reverse: bool) -> tuple[Tensor, Tensor]:
         """Rows one step later in the order of the loop, `before` [B, width] at each column's first one; and what comes
         out at its last, [B, width]."""

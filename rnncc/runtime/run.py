@@ -11,7 +11,7 @@ from torch.nn.functional import dropout
 
 from . import fused
 from .functional import in_forward_mode
-from .inputs import active_steps
+from .inputs import active_steps, cut_backwards
 from .loop import run_loops
 from .ops import Kernels, op_sizes
 from .packing import Packing
@@ -24,8 +24,9 @@ KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the generated batched code calls. `delayed`: what delays hold before the first step, [B, width] by name;
-    what they hold after the last one goes to `finals`."""
+    """What the generated batched code calls. `reset`: before which steps, in the direction's order, columns start anew.
+    `delayed`: what delays hold before the first step, [B, width] by name; what they hold after the last one goes to
+    `finals`."""
 
     kernels: Kernels | None
     shape_stream: Tensor
@@ -168,10 +169,16 @@ def run_directions(
     packed = packing is not None and kernels is not None and first.is_cuda
     masked = lengths is not None or reset is not None or packed
     reverse = [own.reverse for own in directions]
+
+    def cut_of(backwards: bool) -> Tensor | None:
+        if reset is None or not backwards:
+            return reset
+        return cut_backwards(reset, lengths) if packing is None else packing.cut_backwards(reset)
+
     all_finals: list[dict[str, Tensor]] = [{} for _ in directions]
     all_values: list[dict[str, Tensor]] = [{**inputs, **own.masks} for own in directions]
     all_tools = [
-        Tools(kernels, first, lengths, reset, own.reverse, own.states, finals, packing)
+        Tools(kernels, first, lengths, cut_of(own.reverse), own.reverse, own.states, finals, packing)
         for own, finals in zip(directions, all_finals, strict=True)
     ]
     for own, values in zip(directions, all_values, strict=True):

@@ -213,7 +213,8 @@ class Run {
       error("packed streams must be [" + std::to_string(starts[steps]) + ", 1, width], got " + shape_text(streams[0]));
   }
 
-  // reset__ and active__ [T, B, 1] in the compute dtype; one number with strides 0 where it is the same everywhere.
+  // reset__ and active__ [T, B, 1] in the compute dtype; one number with strides 0 where it is the same everywhere. A reset at
+  // step t cuts what passes between t - 1 and t: a loop that runs backwards starts anew before step t - 1.
   void make_masks(Tensor lengths, Tensor reset) {
     check_masks(lengths, reset);
     if (!device.is_cpu()) return make_masks_on_device(std::move(lengths), std::move(reset));
@@ -237,6 +238,7 @@ class Run {
   // The same in the streams' dtype, without the host waiting for the device. Of packed tensors kernels know what is active.
   void make_masks_on_device(Tensor lengths, Tensor reset) {
     if (starts) return make_packed_masks(std::move(reset));
+    const bool ending = bool(lengths);
     reset_ = empty({steps, columns}, torch_dtype(type), device);
     if (reset) {
       RNNCC_TORCH(aoti_torch_copy_(reset_.get(), reset.get(), 1));
@@ -248,8 +250,24 @@ class Run {
     } else {
       active_ = call_aten("aten::ones_like", "", {share(reset_), 0, 0, 0, 0, 0});
     }
+    if (reset && reverse) cut_backwards(ending);
     described_streams.push_back({reset_.data(), columns, 1, type});
     described_streams.push_back({active_.data(), columns, 1, type});
+  }
+
+  // Turns reset_ into the loop's. `ending`: columns end by active_, and there no reset counts.
+  void cut_backwards(bool ending) {
+    Tensor cut = empty({steps, columns}, torch_dtype(type), device);
+    RNNCC_TORCH(aoti_torch_zero_(cut.get()));
+    const auto following = [&](const Tensor& tensor, bool one_on) {
+      const char* const from = static_cast<const char*>(tensor.data()) + one_on * columns * dtype_bytes(type);
+      return over(from, {steps - 1, columns}, {columns, 1}, type, device);
+    };
+    if (steps > 1 && ending)
+      call_aten("aten::mul", "out", {share(following(reset_, true)), share(following(active_, true)), share(following(cut, false))});
+    else if (steps > 1)
+      RNNCC_TORCH(aoti_torch_copy_(following(cut, false).get(), following(reset_, true).get(), 0));
+    reset_ = std::move(cut);
   }
 
   void make_packed_masks(Tensor reset) {
@@ -262,6 +280,11 @@ class Run {
       RNNCC_TORCH(aoti_torch_zero_(reset_.get()));
     }
     described_streams.push_back({reset_.data(), bool(reset), bool(reset), type});
+    if (reset && reverse) {
+      ShiftedRows cut(described_streams.back(), {}, starts, columns, rows[0], 1, false, type, device);
+      described_streams.back().data = cut.described.data;
+      reset_ = std::move(cut.memory);
+    }
     described_streams.push_back({active_.data(), 0, 0, type});
   }
 
@@ -269,18 +292,25 @@ class Run {
   void fill_masks(Tensor lengths, Tensor reset) {
     T* restart = static_cast<T*>(reset_.data());
     T* active = static_cast<T*>(active_.data());
+    if (lengths) lengths = contiguous(std::move(lengths), 1);
+    const int64_t* const length = lengths ? static_cast<const int64_t*>(lengths.data()) : nullptr;
     if (reset) {
       reset = contiguous(std::move(reset), 2);
       const uint8_t* given = static_cast<const uint8_t*>(reset.data());
-      for (int64_t i = 0; i < rows[0] * rows[1]; ++i) restart[i] = given[i] ? T(1) : T(0);
+      const auto columns_of = [&](int64_t t) { return t >= steps ? 0 : starts ? starts[t + 1] - starts[t] : columns; };
+      const auto row = [&](int64_t t, int64_t b) { return (starts ? starts[t] : t * columns) + b; };
+      for (int64_t t = 0; t < steps; ++t)
+        for (int64_t b = 0; b < columns_of(t); ++b) {
+          const int64_t later = reverse ? t + 1 : t;  // of the two steps between which the states pass
+          const bool exists = b < columns_of(later) && (!length || later < length[b]);
+          restart[row(t, b)] = exists && given[row(later, b)] ? T(1) : T(0);
+        }
     } else {
       restart[0] = T(0);
     }
-    if (lengths) {
-      lengths = contiguous(std::move(lengths), 1);
-      const int64_t* given = static_cast<const int64_t*>(lengths.data());
+    if (length) {
       for (int64_t t = 0; t < steps; ++t)
-        for (int64_t b = 0; b < columns; ++b) active[t * columns + b] = t < given[b] ? T(1) : T(0);
+        for (int64_t b = 0; b < columns; ++b) active[t * columns + b] = t < length[b] ? T(1) : T(0);
     } else {
       active[0] = T(1);
     }
