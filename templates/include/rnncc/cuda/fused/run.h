@@ -65,7 +65,7 @@ struct FusedChoice {
   const FusedKernel* kernel;
   CUfunction function;
   FusedShare share;
-  int64_t step_ns() const { return share.passes * kernel->pass_ns; }
+  int64_t step_ns() const { return fused_step_ns(*kernel, share); }
 };
 
 // As the index has it.
@@ -87,7 +87,7 @@ inline std::vector<FusedChoice> fused_choices(const std::string& program, const 
   return found;
 }
 
-// Of the kernels for two directions side by side, those that take no longer than two launches of the best one for one.
+// Of the kernels for two directions side by side, those that take no longer than the best one for one direction after the other.
 inline std::vector<FusedChoice> no_slower(std::vector<FusedChoice> together, const std::vector<FusedChoice>& apart) {
   const auto is_slow = [&](const FusedChoice& choice) { return !apart.empty() && choice.step_ns() > 2 * apart[0].step_ns(); };
   together.erase(std::remove_if(together.begin(), together.end(), is_slow), together.end());
@@ -95,7 +95,7 @@ inline std::vector<FusedChoice> no_slower(std::vector<FusedChoice> together, con
 }
 
 struct FusedHeader {
-  int32_t steps, columns, heads, group_columns;
+  int32_t steps, columns, heads, group_columns, first_group, unused;
 };
 
 // Directions of a layer, side by side: at most as many as step.cuh has, alike in all but their tensors and their order.
@@ -109,16 +109,24 @@ class FusedRun : LoopParameter {
     const Call& call = directions[0].call;
     stream_ = current_stream(directions[0].tensors.device.index);
     if (kernel_.is_grid() && !make_exchange(directions)) return false;
-    *take<FusedHeader>(1) = {int32_t(call.steps), int32_t(call.columns), int32_t(call.heads), int32_t(choice_.share.group)};
+    FusedHeader* const header = take<FusedHeader>(1);
+    *header = {int32_t(call.steps), int32_t(call.columns), int32_t(call.heads), int32_t(choice_.share.group), 0, 0};
     take_rows(call);
     take_constants(call);
     for (const LoopDirection& direction : directions)
       if (!fill(direction)) return false;
-    launch(directions[0].tensors.device.index, unsigned(kernel_.blocks * call.heads * choice_.share.groups), unsigned(directions.size()));
+    const FusedShare& share = choice_.share;
+    for (int64_t first = 0; first < share.groups; first += share.at_once) {
+      header->first_group = int32_t(first);
+      if (kernel_.is_grid()) place_exchange(call, first);
+      const int64_t groups = std::min(share.at_once, share.groups - first);
+      launch(directions[0].tensors.device.index, unsigned(kernel_.blocks * call.heads * groups), unsigned(directions.size()));
+    }
     return true;
   }
 
  private:
+  // The driver copies the parameter before it returns: it may change for the next launch.
   void launch(int32_t device, unsigned blocks, unsigned directions) {
     CUlaunchAttribute attribute;
     const CUlaunchConfig how = fused_config(kernel_, blocks, directions, stream_, attribute);
@@ -145,29 +153,43 @@ class FusedRun : LoopParameter {
       if (reinterpret_cast<uintptr_t>(matrices[m]) % 16 != 0) return false;
     }
     if (!fill_tensors(direction, has_pieces)) return false;
-    *take<FusedPlace>(1) = exchange_;
-    exchange_.base += exchange_.column * direction.call.rows;
+    exchanges_.push_back(take<FusedPlace>(1));
     return true;
   }
 
-  // What blocks of the grid send each other, as GridShape has it. False where a step's part, of packed tensors all of it, has no
-  // offsets of 32 bits; all blocks that have a place in it run at once, so it is small.
+  // What blocks of the grid send each other, as GridShape has it: the columns of a launch, of packed tensors all rows, since only
+  // the GPU knows which are a column's. False where a step's part, of packed tensors all of it, has no offsets of 32 bits.
   bool make_exchange(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
     const int64_t column = call.heads * info_.operands * round_up(kernel_.units, 32) * dtype_bytes(tensors.scalar());
-    const int64_t all = column * call.rows, bytes = all * int64_t(directions.size());
-    if ((call.starts ? all : column * call.columns) > UINT32_MAX) return false;
-    held_.push_back(empty({bytes}, aoti_torch_dtype_uint8(), tensors.device));
-    exchange_ = {static_cast<char*>(held_.back().data()), call.starts ? column : column * call.columns, column};
-    check_cuda(driver().cuMemsetD8Async(uint64_t(exchange_.base), 0xff, size_t(bytes), stream_), "clearing the exchange");
+    if (column * (call.starts ? call.rows : call.columns) > UINT32_MAX) return false;
+    const int64_t columns = std::min(choice_.share.at_once * choice_.share.group, call.columns);
+    exchange_bytes_ = call.starts ? column * call.rows : column * columns * call.steps;
+    held_.push_back(empty({exchange_bytes_ * int64_t(directions.size())}, aoti_torch_dtype_uint8(), tensors.device));
+    exchange_ = {static_cast<char*>(held_.back().data()), call.starts ? column : column * columns, column};
     return true;
+  }
+
+  // For the launch that begins at a group: its columns lie where those of the launch before did, which has ended by then, and are
+  // cleared again. Kernels count columns from the batch's first one.
+  void place_exchange(const Call& call, int64_t first_group) {
+    if (!call.starts || first_group == 0)
+      check_cuda(driver().cuMemsetD8Async(uint64_t(exchange_.base), 0xff, size_t(exchange_bytes_) * exchanges_.size(), stream_),
+                 "clearing the exchange");
+    const int64_t first_column = call.starts ? 0 : first_group * choice_.share.group;
+    for (size_t d = 0; d < exchanges_.size(); ++d) {
+      *exchanges_[d] = exchange_;
+      exchanges_[d]->base += int64_t(d) * exchange_bytes_ - first_column * exchange_.column;
+    }
   }
 
   const FusedChoice& choice_;
   const FusedKernel& kernel_;
   CUstream stream_ = nullptr;
-  FusedPlace exchange_ = {};  // of the next direction
+  FusedPlace exchange_ = {};  // of the first direction
+  int64_t exchange_bytes_ = 0;  // of a direction
+  std::vector<FusedPlace*> exchanges_;  // the parameter's, of each direction
 };
 
 }  // namespace rnncc

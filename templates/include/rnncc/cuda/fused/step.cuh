@@ -40,10 +40,11 @@ struct FusedTensors {
 };
 
 // The directions of a layer run side by side, blockIdx.y is a block's. A kernel has the loop once for each, where all
-// addresses are constants of its parameter: those found by an index would be loaded again at every step.
+// addresses are constants of its parameter: those found by an index would be loaded again at every step. `first_group`: the
+// launch's first group of columns.
 template <class Step>
 struct FusedCall {
-  int32_t steps, columns, heads, group_columns;
+  int32_t steps, columns, heads, group_columns, first_group, unused;
   PackedRows rows;
   float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
   FusedTensors<Step> directions[2];
@@ -59,7 +60,7 @@ struct Seat {
 };
 template <int CTAS, class Step>
 RNNCC_DEVICE Seat seat_of(const FusedCall<Step>& call) {
-  const int group = blockIdx.x / CTAS / call.heads;
+  const int group = call.first_group + blockIdx.x / CTAS / call.heads;
   Seat seat;
   seat.rank = blockIdx.x % CTAS;
   seat.head = blockIdx.x / CTAS % call.heads;
