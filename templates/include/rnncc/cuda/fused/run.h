@@ -95,7 +95,7 @@ inline std::vector<FusedChoice> no_slower(std::vector<FusedChoice> together, con
 }
 
 struct FusedHeader {
-  int32_t steps, columns, heads, group_columns, first_group, unused;
+  int32_t steps, columns, heads, group_columns;
 };
 
 // Directions of a layer, side by side: at most as many as step.cuh has, alike in all but their tensors and their order.
@@ -110,16 +110,20 @@ class FusedRun : LoopParameter {
     stream_ = current_stream(directions[0].tensors.device.index);
     if (kernel_.is_grid() && !make_exchange(directions)) return false;
     FusedHeader* const header = take<FusedHeader>(1);
-    *header = {int32_t(call.steps), int32_t(call.columns), int32_t(call.heads), int32_t(choice_.share.group), 0, 0};
-    take_rows(call);
+    *header = {int32_t(call.steps), int32_t(call.columns), int32_t(call.heads), int32_t(choice_.share.group)};
+    const int64_t** const starts = take_rows(call);
     take_constants(call);
     for (const LoopDirection& direction : directions)
       if (!fill(direction)) return false;
-    const FusedShare& share = choice_.share;
-    for (int64_t first = 0; first < share.groups; first += share.at_once) {
-      header->first_group = int32_t(first);
-      if (kernel_.is_grid()) place_exchange(call, first);
-      const int64_t groups = std::min(share.at_once, share.groups - first);
+    // Each launch is a call of the next columns, of which the kernel knows no others.
+    const bool is_packed = call.starts != nullptr;
+    const int64_t most = choice_.share.at_once * choice_.share.group;
+    for (int64_t first = 0; first < call.columns; first += most) {
+      if (first > 0) move_on(most, is_packed);
+      if (first > 0 && is_packed) *starts += most;
+      header->columns = int32_t(std::min(most, call.columns - first));
+      if (kernel_.is_grid() && (first == 0 || !is_packed)) clear_exchange();
+      const int64_t groups = (header->columns + choice_.share.group - 1) / choice_.share.group;
       launch(directions[0].tensors.device.index, unsigned(kernel_.blocks * call.heads * groups), unsigned(directions.size()));
     }
     return true;
@@ -153,43 +157,39 @@ class FusedRun : LoopParameter {
       if (reinterpret_cast<uintptr_t>(matrices[m]) % 16 != 0) return false;
     }
     if (!fill_tensors(direction, has_pieces)) return false;
-    exchanges_.push_back(take<FusedPlace>(1));
+    *take<FusedPlace>(1) = exchange_;
+    exchange_.base += exchange_bytes_;
     return true;
   }
 
-  // What blocks of the grid send each other, as GridShape has it: the columns of a launch, of packed tensors all rows, since only
-  // the GPU knows which are a column's. False where a step's part, of packed tensors all of it, has no offsets of 32 bits.
+  // What blocks of the grid send each other, as GridShape has it: the columns of a launch, whose memory the next one has once it
+  // has ended; of packed tensors all rows, since only the GPU knows which are a column's. False where a step's part, of packed
+  // tensors all of it, has no offsets of 32 bits.
   bool make_exchange(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
     const int64_t column = call.heads * info_.operands * round_up(kernel_.units, 32) * dtype_bytes(tensors.scalar());
-    if (column * (call.starts ? call.rows : call.columns) > UINT32_MAX) return false;
-    const int64_t columns = std::min(choice_.share.at_once * choice_.share.group, call.columns);
-    exchange_bytes_ = call.starts ? column * call.rows : column * columns * call.steps;
+    const int64_t step = column * std::min(choice_.share.at_once * choice_.share.group, call.columns);
+    exchange_bytes_ = call.starts ? column * call.rows : step * call.steps;
+    if ((call.starts ? exchange_bytes_ : step) > UINT32_MAX) return false;
     held_.push_back(empty({exchange_bytes_ * int64_t(directions.size())}, aoti_torch_dtype_uint8(), tensors.device));
-    exchange_ = {static_cast<char*>(held_.back().data()), call.starts ? column : column * columns, column};
+    exchanges_ = static_cast<char*>(held_.back().data());
+    exchange_ = {exchanges_, call.starts ? column : step, column};
     return true;
   }
 
-  // For the launch that begins at a group: its columns lie where those of the launch before did, which has ended by then, and are
-  // cleared again. Kernels count columns from the batch's first one.
-  void place_exchange(const Call& call, int64_t first_group) {
-    if (!call.starts || first_group == 0)
-      check_cuda(driver().cuMemsetD8Async(uint64_t(exchange_.base), 0xff, size_t(exchange_bytes_) * exchanges_.size(), stream_),
-                 "clearing the exchange");
-    const int64_t first_column = call.starts ? 0 : first_group * choice_.share.group;
-    for (size_t d = 0; d < exchanges_.size(); ++d) {
-      *exchanges_[d] = exchange_;
-      exchanges_[d]->base += int64_t(d) * exchange_bytes_ - first_column * exchange_.column;
-    }
+  // Once all directions were filled, for the next launch; for all of them where each has rows of its own.
+  void clear_exchange() {
+    const size_t bytes = size_t(exchange_.base - exchanges_);
+    check_cuda(driver().cuMemsetD8Async(uint64_t(exchanges_), 0xff, bytes, stream_), "clearing the exchange");
   }
 
   const FusedChoice& choice_;
   const FusedKernel& kernel_;
   CUstream stream_ = nullptr;
-  FusedPlace exchange_ = {};  // of the first direction
+  char* exchanges_ = nullptr;  // of all directions
+  FusedPlace exchange_ = {};  // of the next direction
   int64_t exchange_bytes_ = 0;  // of a direction
-  std::vector<FusedPlace*> exchanges_;  // the parameter's, of each direction
 };
 
 }  // namespace rnncc
