@@ -219,7 +219,6 @@ struct Item {
   int column;          // the first of the lane's two, in the batch
   bool valid[2];
   OwnRows rows[Step::MASKED ? 2 : 1];
-  E row_now[2][at_least_one(Step::ROW_READS)], row_next[2][at_least_one(Step::ROW_READS)] = {};  // of two steps
 
   // The block's units from `own_unit` on, its columns from `own_column` on.
   RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Traffic& traffic, const Seat& seat, int first_unit,
@@ -243,7 +242,6 @@ struct Item {
 #pragma unroll
       for (int s = 0; s < Step::CARRIES; ++s)
         carry[j][s] = s < Step::EDGES && valid[j] ? take<E>(own.initial[s < Step::EDGES ? s : 0], column + j, head_unit) : 0.0f;
-    ask(own, 0, seat.steps);
   }
 
   // Whether step t is one of the column's.
@@ -252,22 +250,7 @@ struct Item {
     return valid[j];
   }
 
-  // Before the product of step t - 1, for `start` of step t: brings what is read at (t, column), which takes as long as a
-  // product. That of the step before is kept for its `finish`.
-  RNNCC_DEVICE void ask(const FusedTensors<Step>& own, int t, int steps) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j)
-#pragma unroll
-      for (int r = 0; r < Step::ROW_READS; ++r) {
-        const Place& place = own.row_reads[r];
-        const int64_t at = t * place.step + (Step::MASKED ? rows[Step::MASKED ? j : 0].first : column + j) * place.column;
-        row_now[j][r] = row_next[j][r];
-        row_next[j][r] = t < steps && is_active(j, t) ? *reinterpret_cast<const E*>(place.base + at) : E{};
-      }
-  }
-
-  // The values of step t, whether `finish` or `start` asks; `last`: nothing comes after it.
-  template <bool AT_START>
+  // The values of step t; `last`: nothing comes after it.
   RNNCC_DEVICE void load(const FusedTensors<Step>& own, int t, bool last, float (&read)[2][at_least_one(Step::READS)],
                          float (&row)[2][at_least_one(Step::ROW_READS)]) const {
     const uint32_t stage = uint32_t(t) % Traffic::STAGES * In::BYTES;
@@ -281,7 +264,11 @@ struct Item {
         if (has(Step::READ_SHIFTED, r) && is_last) read[j][r] = valid[j] ? take<E>(own.read_edges[r], column + j, head_unit) : 0.0f;
       }
 #pragma unroll
-      for (int r = 0; r < Step::ROW_READS; ++r) row[j][r] = to_float(AT_START ? row_next[j][r] : row_now[j][r]);
+      for (int r = 0; r < Step::ROW_READS; ++r) {
+        const Place& place = own.row_reads[r];
+        const int64_t at = t * place.step + (Step::MASKED ? rows[Step::MASKED ? j : 0].first : column + j) * place.column;
+        row[j][r] = is_active(j, t) ? to_float(*reinterpret_cast<const E*>(place.base + at)) : 0.0f;
+      }
     }
   }
 
