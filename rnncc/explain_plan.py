@@ -31,7 +31,8 @@ def _schedule_facts(schedule: Schedule, columns: int) -> dict[str, Any]:
         facts: dict[str, Any] = dict.fromkeys(_KERNEL_KEYS) | {"family": "alternating", "scope": "grid"}
         facts["predicted_us_per_step"] = schedule.step_us
     else:
-        facts = _kernel_facts(kernel)
+        facts = _kernel_facts(kernel) | {"launches": kernel.launches(columns)}
+        facts["predicted_us_per_step"] = schedule.step_us
     others = [_kernel_facts(other) for other in schedule.kernels if other is not kernel]
     return facts | {"other_columns": others, "rejected": [_rejected_facts(entry) for entry in schedule.rejected]}
 
@@ -66,7 +67,8 @@ def _kernel_facts(kernel: FusedSchedule) -> dict[str, Any]:
         "shared_bytes": kernel.shared_bytes,
         "predicted_us_per_step": kernel.step_us,
         "threads": kernel.threads,
-        "most_columns": kernel.capacity,
+        "most_columns": kernel.most_columns,
+        "most_columns_of_a_launch": kernel.capacity,
     }
 
 

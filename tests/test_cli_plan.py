@@ -40,6 +40,19 @@ def test_a_family_may_be_for_many_columns_alone() -> None:
     assert "gather, scope cluster: any columns" in words and "not gather for 16 columns: " in words
 
 
+def test_explain_says_in_how_many_launches_columns_run() -> None:
+    four_heads = ("--target", "h200", "--hidden", "4096", "--heads", "4")
+    facts = json.loads(run("explain", "lstm", "--json", *four_heads).stdout)
+    for kernel in facts["kernels"].values():
+        assert (kernel["family"], kernel["launches"]) == ("grid", 2)
+        assert (kernel["most_columns"], kernel["most_columns_of_a_launch"]) == (None, 8)
+    assert facts["predicted_us_per_step"] == facts["kernels"]["forward"]["predicted_us_per_step"] > 4
+    words = run("explain", "lstm", *four_heads).stdout
+    assert f"16 columns: 2 launches of grid with 32 blocks, {facts['predicted_us_per_step']} us a step" in words
+    once = json.loads(run("explain", "lstm", "--json", "--target", "h200", "--hidden", "1024").stdout)
+    assert once["kernels"]["forward"]["launches"] == 1
+
+
 def test_explain_without_a_size_has_no_plan() -> None:
     plain = run("explain", "elman", "--json")
     assert json.loads(plain.stdout)["family"] is None

@@ -108,7 +108,9 @@ def test_a_build_says_where_newton_is_of_no_use(
 
 def test_a_build_says_which_size_has_no_fused_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cuda").mkdir()
-    (tmp_path / "cuda" / "fused.txt").write_text("lstm_0_forward bf16 64 1 gather 1 256 1 8 1 name\n", encoding="utf-8")
+    (tmp_path / "cuda" / "fused.txt").write_text(
+        "lstm_0_forward bf16 64 1 gather 1 256 1 8 1 0 name\n", encoding="utf-8"
+    )
     monkeypatch.setattr(compiler, "_build", lambda *given: (tmp_path, None))
     monkeypatch.setattr("rnncc.stages.build.install", lambda package, out, cache: package)
     monkeypatch.setattr("rnncc.stages.build.nvcc.nvcc_release", lambda: ("nvcc", "release 13.0"))

@@ -9,6 +9,10 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
 
 
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
 @dataclass(frozen=True, slots=True)
 class FusedSchedule:
     """One kernel of one loop.
@@ -19,9 +23,12 @@ class FusedSchedule:
     tiles          these and what follows from them, by name
     threads, shared_bytes, registers   of a thread block, and of a thread as planned
     columns        most batch columns of a group
-    capacity       most batch columns of a call; None: any number, group after group
+    capacity       most batch columns of a launch; None: any number, group after group
+    heads, places  heads that it is for, and how many groups run side by side, of all heads together
     pass_us        what a step of as many groups as run side by side is expected to take
-    step_us        and of all columns hinted at
+    step_us        and of all columns it was laid out for
+    launch_us      of a launch of `capacity` columns, where more columns take several launches, one after the other;
+                   None: they do not
     """
 
     family: str
@@ -33,8 +40,11 @@ class FusedSchedule:
     registers: int
     columns: int
     capacity: int | None
+    heads: int
+    places: int
     pass_us: float
     step_us: float
+    launch_us: float | None = None
 
     @property
     def scope(self) -> str:
@@ -42,6 +52,37 @@ class FusedSchedule:
         if self.family == "grid":
             return "grid"
         return "cluster" if self.blocks > 1 else "block"
+
+    @property
+    def most_columns(self) -> int | None:
+        """Of a call; None: any number."""
+        return self.capacity if self.launch_us is None else None
+
+    def launches(self, columns: int) -> int:
+        """How many launches so many batch columns take; 0: it does not take them."""
+        if self.capacity is None or columns <= self.capacity:
+            return 1
+        return 0 if self.launch_us is None else _ceil(columns, self.capacity)
+
+    def launch_columns(self, columns: int) -> int:
+        """Of the launches of a call, batch columns of each but the last: as many groups as run side by side, no wider
+        than they must be. fused_share in templates/include/rnncc/cuda/fused/index.h does the same."""
+        launches = self.launches(columns)
+        if launches < 2:
+            return columns
+        seats = self.places // self.heads
+        return seats * _ceil(columns, seats * launches)
+
+    def planned_us(self, columns: int) -> float | None:
+        """By what kernels are chosen for a call of so many batch columns, as fused_choices in
+        templates/include/rnncc/cuda/fused/run.h has it; None: it does not take them."""
+        launches = self.launches(columns)
+        if launches > 1 and self.launch_us is not None:
+            return launches * self.launch_us
+        if not launches:
+            return None
+        group = min(self.columns, _ceil(columns, max(1, self.places // self.heads)))
+        return _ceil(self.heads * _ceil(columns, group), self.places) * self.pass_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +106,8 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The kernels of one loop, each for more batch columns than the one before; the alternating kernel, which takes all
-    sizes, does the rest.
+    """The kernels of one loop, each for more batch columns at once than the one before; the alternating kernel, which
+    takes all sizes, does the rest.
 
     step_us    what a step of the columns hinted at is expected to take; None: not known
     rejected   the families that do not run them
@@ -79,8 +120,11 @@ class Schedule:
     nodes: int
 
     def kernel_for(self, columns: int) -> FusedSchedule | None:
-        """The fused kernel that runs so many batch columns: the first that takes them. None: the alternating one."""
-        return next((k for k in self.kernels if k.capacity is None or k.capacity >= columns), None)
+        """The fused kernel that runs so many batch columns: of those that take them the one planned to be quickest,
+        the first of equals. None: the alternating one."""
+        planned = ((kernel.planned_us(columns), kernel) for kernel in self.kernels)
+        taking = ((us, kernel) for us, kernel in planned if us is not None)
+        return min(taking, key=lambda choice: choice[0], default=(0.0, None))[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,15 @@ def show_kernels(plan: Plan) -> str:
 
 def show_schedule(schedule: Schedule, columns: int) -> Iterator[str]:
     """One loop's."""
-    if schedule.kernel_for(columns) is None:
+    taken = schedule.kernel_for(columns)
+    if taken is None:
         yield f"alternating: {show_time(schedule.step_us)}"
+    elif (launches := taken.launches(columns)) > 1:
+        runs = f"{launches} launches of {taken.family} with {taken.blocks} blocks"
+        yield f"{columns} columns: {runs}, {show_time(schedule.step_us)}"
     for kernel in schedule.kernels:
         yield from show_kernel(kernel)
-    if schedule.kernels and schedule.kernels[-1].capacity is not None:
+    if schedule.kernels and all(kernel.most_columns for kernel in schedule.kernels):
         yield "alternating: more columns"
     yield from (show_rejected(rejected, columns) for rejected in schedule.rejected)
 
@@ -59,8 +63,10 @@ def show_scan(plan: ScanPlan) -> Iterator[str]:
 
 
 def show_kernel(kernel: FusedSchedule) -> Iterator[str]:
-    """`grid, scope grid: up to 16 columns, 1.624 us a step`, and its sizes."""
+    """`grid, scope grid: up to 16 columns a launch, 1.624 us a step`, and its sizes."""
     columns = "any columns" if kernel.capacity is None else f"up to {kernel.capacity} columns"
+    if kernel.launch_us is not None:
+        columns += " a launch"
     yield f"{kernel.family}, scope {kernel.scope}: {columns}, {show_time(kernel.step_us)}"
     yield f"  {', '.join(f'{name} {size}' for name, size in kernel.tiles)}"
     yield f"  {kernel.threads} threads of {kernel.registers} registers, {kernel.shared_bytes} bytes of shared memory"

@@ -209,7 +209,7 @@ def chosen(wanted: Wanted, columns: int, device: int) -> str:
             raise RuntimeError(f"which kernel runs {columns} batch columns: {text.value.decode()}")
         name = text.value.decode()
         family = next((line.family for line in _STATE.lines if line.name == name), "alternating")
-        found.append(f"{words} {family}" + (" in two launches" if launches == 2 else ""))
+        found.append(f"{words} {family}" + (f" in {launches} launches" if launches > 1 else ""))
     return ", ".join(found)
 
 
@@ -292,9 +292,10 @@ def _read(path: Path, capability: tuple[int, int] | None) -> list[_Line]:
     """An index, as the library reads it (index.h). Raises OSError, ValueError where it cannot be read."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        program, dtype, units, heads, family, blocks, threads, shared_bytes, columns, pass_ns, name = text.split()
-        positive = map(int, (units, heads, blocks, threads, columns, pass_ns))
-        if min(positive) < 1 or int(shared_bytes) < 0 or not text.endswith("\n"):
+        program, dtype, units, heads, family, *numbers, name = text.split()
+        blocks, threads, shared_bytes, columns, pass_ns, launch_ns = map(int, numbers)
+        positive = (int(units), int(heads), blocks, threads, columns, pass_ns)
+        if min(positive) < 1 or min(shared_bytes, launch_ns) < 0 or not text.endswith("\n"):
             raise ValueError(f"{path}: {text}")
         lines.append(_Line(program, dtype, int(units), int(heads), family, name, capability))
     return lines

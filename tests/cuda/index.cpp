@@ -9,24 +9,30 @@ void* index_new() { return new FusedIndex; }
 void index_delete(void* index) { delete static_cast<FusedIndex*>(index); }
 int index_add(void* index, const char* folder) { return static_cast<FusedIndex*>(index)->add(folder); }
 
-// The kernels for these sizes, a line each: name, folder, blocks, threads, shared bytes, most columns, time.
+// The kernels for these sizes, a line each: name, folder, blocks, threads, shared bytes, most columns, times.
 int64_t index_find(void* index, const char* program, const char* dtype, int64_t units, char* text, int64_t size) {
   int64_t used = 0;
   const auto found = static_cast<FusedIndex*>(index)->find(program, dtype, units);
   for (const FusedKernel* k : found)
-    used += std::snprintf(text + used, size_t(size - used), "%s %s %d %d %d %d %lld\n", k->name.c_str(), k->folder.c_str(), k->blocks,
-                          k->threads, k->shared_bytes, k->columns, (long long)(k->pass_ns));
+    used += std::snprintf(text + used, size_t(size - used), "%s %s %d %d %d %d %lld %lld\n", k->name.c_str(), k->folder.c_str(), k->blocks,
+                          k->threads, k->shared_bytes, k->columns, (long long)(k->pass_ns), (long long)(k->launch_ns));
   return int64_t(found.size());
 }
 
-void share(const char* family, int columns_of_group, int64_t heads, int64_t columns, int64_t places, int64_t* result) {
+// A pass takes 1000 ns, of several launches each `launch_ns`.
+void share(const char* family, int columns_of_group, int64_t launch_ns, int64_t heads, int64_t columns, int64_t places, int64_t* result) {
   FusedKernel kernel;
   kernel.family = family;
   kernel.columns = columns_of_group;
+  kernel.pass_ns = 1000;
+  kernel.launch_ns = launch_ns;
   const FusedShare share = fused_share(kernel, heads, columns, places);
   result[0] = share.group;
   result[1] = share.groups;
   result[2] = share.passes;
+  result[3] = share.at_once;
+  result[4] = share.launches();
+  result[5] = fused_step_ns(kernel, share);
 }
 
 // Of kernels whose blocks work on `tile` steps at once.

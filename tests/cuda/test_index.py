@@ -10,10 +10,13 @@ import pytest
 
 from rnncc.gpu import fused_kernels, scan_kernels
 from rnncc.ir.problem import Problem
+from rnncc.ir.target import GPUS
 from rnncc.stages.render import render
+from rnncc.stages.schedule import schedule
 from rnncc.stages.schedule.scan import scan_blocks
 from tests.cpu.host import build
 from tests.cuda.sources import plan_of
+from tests.stages.scheduling import backward, forward
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +66,7 @@ def test_what_is_rendered_is_what_is_read(tmp_path: Path, index: Index) -> None:
     assert index.add(tmp_path / "one") == len(lines)
     found = index.find("lstm_0_forward", "bf16", 768)
     wanted = [line for line in lines if line[0] == "lstm_0_forward"]
-    assert [[f[0], *f[2:]] for f in found] == [[line[10], *line[5:10]] for line in wanted]
+    assert [[f[0], *f[2:]] for f in found] == [[line[11], *line[5:11]] for line in wanted]
     assert {f[1] for f in found} == {str(tmp_path / "one")}
     # Several kernels of as many columns stand side by side.
     assert len({f[0] for f in found}) == len(found) > len({f[5] for f in found})
@@ -83,7 +86,7 @@ def test_kernels_are_added_to_those_that_there_are(tmp_path: Path, index: Index)
     assert index.find("lstm_0_forward", "bf16", 128) == []
 
 
-GOOD = "lstm_0_forward bf16 64 1 grid 8 256 1024 8 540 lstm_0_forward_bf16_64_grid\n"
+GOOD = "lstm_0_forward bf16 64 1 grid 8 256 1024 8 540 600 lstm_0_forward_bf16_64_grid\n"
 
 
 @pytest.mark.parametrize(
@@ -92,6 +95,8 @@ GOOD = "lstm_0_forward bf16 64 1 grid 8 256 1024 8 540 lstm_0_forward_bf16_64_gr
         GOOD + "lstm_0_forward bf16 64 1 gri",
         GOOD.replace(" 8 540", " 0 540") + GOOD,
         GOOD.replace("540", "0.54"),
+        GOOD.replace(" 600 ", " "),
+        GOOD.replace(" 600 ", " -1 "),
         GOOD.rstrip(),
         "\n" + GOOD,
         "x" * 5000,
@@ -103,6 +108,14 @@ def test_of_an_index_that_cannot_be_read_nothing_is_taken(text: str, tmp_path: P
     (tmp_path / "fused.txt").write_text(text, encoding="utf-8")
     assert index.add(tmp_path) == -1
     assert len(index.find("lstm_0_forward", "bf16", 64)) == 1
+
+
+def shared(library: ctypes.CDLL, family: str, most: int, launch_ns: int, *counts: int) -> tuple[int, ...]:
+    """Columns of a group, groups, passes, groups of a launch, launches, time of a step, as `counts` (heads, columns,
+    places) are shared out."""
+    result = (ctypes.c_int64 * 6)()
+    library.share(family.encode(), most, *map(ctypes.c_int64, (launch_ns, *counts)), result)
+    return tuple(result)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +131,7 @@ def test_of_an_index_that_cannot_be_read_nothing_is_taken(text: str, tmp_path: P
         ("grid", 16, 1, 17, 2, (9, 2, 1)),
         ("grid", 8, 3, 8, 2, (0, 0, 0)),
         ("grid", 32, 2, 1, 5, (1, 1, 1)),
+        ("grid", 8, 1, 0, 2, (1, 0, 0)),
         ("gather", 8, 24, 16, 132, (4, 4, 1)),  # two directions of 12 heads
         ("grid", 8, 2, 16, 2, (0, 0, 0)),  # two directions, each of which would take both places
     ],
@@ -125,10 +139,57 @@ def test_of_an_index_that_cannot_be_read_nothing_is_taken(text: str, tmp_path: P
 def test_columns_are_shared_out(
     family: str, most: int, heads: int, columns: int, places: int, expected: tuple[int, ...], library: ctypes.CDLL
 ) -> None:
-    result = (ctypes.c_int64 * 3)()
-    counts = (ctypes.c_int64(heads), ctypes.c_int64(columns), ctypes.c_int64(places))
-    library.share(family.encode(), most, *counts, result)
-    assert tuple(result) == expected
+    found = shared(library, family, most, 0, heads, columns, places)
+    assert found[:3] == expected
+    # One launch, whatever it takes.
+    runs = expected[2] > 0
+    assert found[3:] == (expected[1] if runs else 0, int(runs), 1000 * expected[2])
+
+
+@pytest.mark.parametrize(
+    ("most", "heads", "columns", "places", "expected"),
+    [
+        (8, 1, 16, 2, (8, 2, 1, 2, 1, 1000)),  # one launch takes them
+        (8, 1, 17, 2, (5, 4, 2, 2, 2, 2400)),  # no group wider than it must be
+        (8, 1, 33, 2, (6, 6, 3, 2, 3, 3600)),
+        (8, 1, 35, 3, (6, 6, 2, 3, 2, 2400)),
+        (8, 1, 37, 3, (7, 6, 2, 3, 2, 2400)),
+        (8, 1, 25, 3, (5, 5, 2, 3, 2, 2400)),  # the last launch has fewer groups
+        (8, 2, 16, 2, (8, 2, 2, 1, 2, 2400)),  # two directions
+        (8, 3, 16, 2, (0, 0, 0, 0, 0, 0)),  # no head's blocks would all run
+    ],
+)
+def test_a_grid_takes_more_columns_in_several_launches(
+    most: int, heads: int, columns: int, places: int, expected: tuple[int, ...], library: ctypes.CDLL
+) -> None:
+    assert shared(library, "grid", most, 1200, heads, columns, places) == expected
+    # Groups of clusters follow each other in one.
+    assert shared(library, "gather", most, 1200, heads, columns, places)[4] == 1
+
+
+@pytest.mark.parametrize(
+    ("units", "heads", "dtype"),
+    [(768, 1, "bf16"), (1024, 1, "bf16"), (1536, 1, "bf16"), (1024, 2, "fp32"), (256, 3, "fp16")],
+)
+def test_planned_as_shared_out(units: int, heads: int, dtype: str, library: ctypes.CDLL) -> None:
+    """What kernels are chosen by, and how they divide a batch, is the same in the plan and in the library."""
+    for loop in (forward("lstm"), backward("lstm")):
+        for kernel, columns in product(
+            schedule(loop, Problem(units, heads, dtype), GPUS["h200"]).kernels, (1, 15, 16, 17, 33, 64, 97, 256, 1000)
+        ):
+            launch_ns = round(1000 * (kernel.launch_us or 0))
+            counts = (heads, columns, kernel.places)
+            group, groups, passes, at_once, launches, _ = shared(
+                library, kernel.family, kernel.columns, launch_ns, *counts
+            )
+            planned = kernel.planned_us(columns)
+            assert launches == kernel.launches(columns)
+            if planned is None:
+                assert passes == 0
+                continue
+            each = kernel.launch_us if launches > 1 else kernel.pass_us
+            assert planned == pytest.approx(passes * (each or 0))
+            assert min(columns, at_once * group) == kernel.launch_columns(columns) and groups * group >= columns
 
 
 def test_blocks_share_steps_as_they_were_planned_to(library: ctypes.CDLL) -> None:

@@ -11,7 +11,10 @@ from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
 from rnncc.ir.show_schedule import show_schedule
 from rnncc.ir.target import GPUS
-from rnncc.stages.schedule import schedule
+from rnncc.stages.schedule import WORTH, schedule
+from rnncc.stages.schedule.alternating import alternating_us
+from rnncc.stages.schedule.expect import step_us
+from rnncc.stages.schedule.facts import facts
 from tests.conftest import Golden
 from tests.stages.scheduling import GOLDEN, backward, forward, loop_plan
 
@@ -68,21 +71,73 @@ def test_kernels_are_for_more_and_more_columns() -> None:
             assert next_one.family == "grid" or next_one.capacity is None
 
 
-def test_the_first_kernel_that_takes_the_columns_runs_them() -> None:
+def test_the_kernel_that_is_planned_to_be_quickest_runs_the_columns() -> None:
     found = schedule(forward("lstm"), Problem(768, 1, "bf16"), H200)
-    assert found.kernel_for(1) is found.kernels[0]
-    most = found.kernels[0].capacity
-    assert most is not None and found.kernel_for(most) is found.kernels[0]
-    assert found.kernel_for(most + 1) is found.kernels[1]
-    assert found.kernel_for(10_000) is found.kernels[-1]
-    large = schedule(forward("lstm"), Problem(2048, 1, "bf16"), H200)
-    assert large.kernel_for(10_000) is None
+    grid, wide, clusters = found.kernels
+    assert [kernel.family for kernel in found.kernels] == ["grid", "grid", "gather"]
+    assert (grid.capacity, wide.capacity, clusters.places) == (32, 64, 7)
+    assert found.kernel_for(1) is found.kernel_for(32) is grid
+    assert found.kernel_for(33) is found.kernel_for(56) is clusters  # in one pass, quicker than `wide`
+    assert found.kernel_for(57) is found.kernel_for(64) is wide
+    # Passes of clusters, though `wide` would take these in two launches.
+    assert found.kernel_for(128) is found.kernel_for(10_000) is clusters and wide.launches(128) == 2
+    large = schedule(backward("lstm"), Problem(2048, 1, "bf16"), H200)
+    assert large.kernel_for(10_000) is None and all(kernel.most_columns for kernel in large.kernels)
 
 
 def test_few_columns_are_run_where_those_hinted_at_are_too_many() -> None:
-    many = schedule(backward("lstm"), Problem(768, 1, "bf16", columns=256), H200)
+    many = schedule(backward("lstm"), Problem(2048, 1, "bf16", columns=256), H200)
     assert many.kernel_for(256) is None
     assert many.kernel_for(8) is not None
+
+
+def test_columns_that_do_not_run_at_once_take_several_launches() -> None:
+    """Measured with 256 columns by the alternating kernel: twice cuDNN's time."""
+    problem = Problem(768, 1, "bf16", columns=256)
+    found = schedule(backward("lstm"), problem, H200, reasons=True)
+    kernel = found.kernel_for(256)
+    assert kernel is not None and (kernel.family, kernel.capacity, kernel.launches(256)) == ("grid", 80, 4)
+    # Of equal width but for the last one: groups of 13, five at a time.
+    assert kernel.launch_columns(256) == 65
+    alternating = next(entry.step_us for entry in found.rejected if entry.family == "alternating")
+    assert found.step_us is not None and alternating is not None and found.step_us < 0.5 * alternating
+    assert "grid" not in [entry.family for entry in found.rejected]
+    first, *lines = show_schedule(found, 256)
+    assert first == f"256 columns: 4 launches of grid with {kernel.blocks} blocks, {found.step_us} us a step"
+    assert f"grid, scope grid: up to 80 columns a launch, {kernel.step_us} us a step" in lines
+    assert "alternating: more columns" not in lines
+
+
+@pytest.mark.parametrize("gpu", ["h200", "h100", "b200"])
+@pytest.mark.parametrize(("name", "dtype"), [("lstm", "bf16"), ("gru", "fp16"), ("slstm", "fp32"), ("elman", "bf16")])
+def test_several_launches_are_never_slower(name: str, dtype: str, gpu: str) -> None:
+    """Than the kernels that take all columns at once, of which the alternating one is slower by what a kernel is
+    worth."""
+    target, several = GPUS[gpu], 0
+    for loop in (forward(name), backward(name)):
+        known = facts(loop, dtype)
+        for units, heads in ((256, 12), (512, 2), (768, 1), (1000, 1), (1024, 1), (1536, 1), (2048, 1)):
+            found = schedule(loop, Problem(units, heads, dtype), target)
+            once = replace(found, kernels=tuple(replace(kernel, launch_us=None) for kernel in found.kernels))
+            for columns in (1, 16, 17, 32, 33, 48, 49, 64, 65, 80, 81, 128, 129, 161, 256, 257, 1000, 4096):
+                problem = Problem(units, heads, dtype, columns)
+                kernel, other = found.kernel_for(columns), once.kernel_for(columns)
+                if kernel is None or kernel.launches(columns) == 1:
+                    assert kernel is None or other is not None
+                    continue
+                several += 1
+                alternating = alternating_us(known, problem, target)
+                us = step_us(known, kernel, problem, target)
+                assert us <= WORTH * alternating
+                assert us <= (alternating if other is None else step_us(known, other, problem, target))
+    assert several > 20
+
+
+def test_what_launches_outdo_is_no_kernel() -> None:
+    """A kernel for 64 columns at once takes longer than two launches for 32."""
+    narrow, *others = schedule(backward("lstm"), Problem(1024, 1, "bf16"), H200).kernels
+    assert narrow.capacity == 32 and narrow.launch_us is not None and others == []
+    assert narrow.launches(64) == 2 and narrow.launch_columns(33) == 4 * 5
 
 
 def test_wide_batches_stay_fused_where_that_is_quicker() -> None:

@@ -73,7 +73,8 @@ def index_lines(fused: FusedKernels) -> Iterator[str]:
     for program, schedule in fused.kernels:
         words = (
             program, fused.dtype, fused.units, fused.heads, schedule.family, schedule.blocks, schedule.threads,
-            schedule.shared_bytes, schedule.columns, round(1000 * schedule.pass_us), _symbol(program, fused, schedule),
+            schedule.shared_bytes, schedule.columns, round(1000 * schedule.pass_us),
+            round(1000 * (schedule.launch_us or 0)), _symbol(program, fused, schedule),
         )  # fmt: skip
         yield " ".join(str(word) for word in words)
 

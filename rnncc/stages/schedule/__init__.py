@@ -18,7 +18,7 @@ from rnncc.ir.schedule import FusedSchedule, Limit, Rejected, Schedule
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.draft import TILE_COLUMNS, UNIT_BLOCK
-from rnncc.stages.schedule.expect import after_us, expected, inference
+from rnncc.stages.schedule.expect import after_us, expected, inference, step_us
 from rnncc.stages.schedule.facts import Facts, facts
 from rnncc.stages.schedule.families import FAMILIES
 from rnncc.stages.schedule.scan import plan_scan, scan_schedule
@@ -30,6 +30,7 @@ LIMITS = Limits(nodes=1_000, steps=20_000)
 # Of the alternating kernel's time: a fused kernel that is expected to save less is not worth its compilation, and the
 # estimates are no better than that.
 WORTH = 0.9
+_MANY = 256  # launches
 
 
 def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons: bool = False) -> Schedule:
@@ -37,7 +38,8 @@ def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons
     rules out the families that have no kernel, which takes longer than the rest.
 
     Clusters take any number of columns, group after group. Blocks of the grid must all run at once, so after a kernel
-    of theirs comes the quickest for twice the columns that it takes, or at least for one more.
+    of theirs comes the quickest for twice the columns that it takes, or at least for one more. Where that is quicker,
+    more columns take several launches of one of them.
     """
     if isinstance(loop, str):
         return Schedule((), None, (Rejected("fused", None, (Limit("form", loop, ""),)),), 0)
@@ -52,11 +54,18 @@ def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons
     answer = solve(problem.columns)
     best = answer.quickest
     few = answer if best or problem.columns <= TILE_COLUMNS else solve(TILE_COLUMNS)
-    kernels = tuple(_for_more_and_more(few, solve))
-    rejected = answer.rejected(reasons)
-    if best:
-        rejected += (Rejected("alternating", alternating, ()),)
-    return Schedule(kernels, best.step_us if best else alternating, rejected, answer.nodes)
+    kernels = _of_use(_again(kernel, known, problem, target) for kernel in _for_more_and_more(few, solve))
+    found = Schedule(kernels, alternating, answer.rejected(reasons), answer.nodes)
+    taken = found.kernel_for(problem.columns)
+    if taken is None:
+        return found
+    # Of the families, a kernel that needs several launches was none of those for all columns at once.
+    others = tuple(entry for entry in found.rejected if entry.family != taken.family)
+    return replace(
+        found,
+        step_us=round(step_us(known, taken, problem, target), 3),
+        rejected=(*others, Rejected("alternating", alternating, ())),
+    )
 
 
 def _for_more_and_more(answer: _Answer, solve: Callable[[int, Iterable[str]], _Answer]) -> Iterator[FusedSchedule]:
@@ -67,6 +76,28 @@ def _for_more_and_more(answer: _Answer, solve: Callable[[int, Iterable[str]], _A
             return
         wider = solve(2 * kernel.capacity, answer.feasible)
         answer = wider if wider.quickest else solve(kernel.capacity + 1, answer.feasible)
+
+
+def _again(kernel: FusedSchedule, known: Facts, problem: Problem, target: Target) -> FusedSchedule:
+    """The kernel with what a full launch takes, if launch after launch is quicker than the alternating kernel. Against
+    many full ones that does best: beside a few its barrier counts, and 16 or 32 columns take it as long as one."""
+    if kernel.capacity is None:
+        return kernel
+    full = replace(problem, columns=kernel.capacity)
+    again = replace(kernel, launch_us=round(step_us(known, kernel, full, target), 3))
+    many = replace(problem, columns=_MANY * kernel.capacity)
+    is_quick = step_us(known, again, many, target) <= WORTH * alternating_us(known, many, target)
+    return again if is_quick else kernel
+
+
+def _of_use(kernels: Iterable[FusedSchedule]) -> tuple[FusedSchedule, ...]:
+    """Without those that several launches of one before them always outdo."""
+    kept: list[FusedSchedule] = []
+    for kernel in kernels:
+        before = () if kernel.capacity is None else [one.planned_us(kernel.capacity) for one in kept]
+        if all(us is None or us > kernel.pass_us for us in before):
+            kept.append(kernel)
+    return tuple(kept)
 
 
 def _unfit(problem: Problem) -> tuple[Limit, ...]:

@@ -91,16 +91,21 @@ class Draft:
     def scheduled(self, solution: Solution, problem: Problem, target: Target) -> FusedSchedule:
         """The kernel of a solution."""
         value = solution.value
+        blocks, capacity = value(self.blocks), value(self.capacity) or None
+        # Blocks of a grid wait for each other: each has a multiprocessor.
+        places = target.multiprocessors // blocks if capacity else dict(target.clusters)[blocks]
         return FusedSchedule(
             self.family,
-            value(self.blocks),
+            blocks,
             tuple(map(value, self.shape)),
             tuple((name, value(size)) for name, size in self.tiles.items()),
             value(self.threads),
             value(self.shared_bytes),
             value(self.registers),
             value(self.columns),
-            value(self.capacity) or None,
+            capacity,
+            problem.heads,
+            places,
             round(value(self.step) / TENTHS_OF_NS, 3),
             round(self.expected_us(solution, problem, target), 3),
         )

@@ -3,7 +3,6 @@ before and after them. (`Draft.expected_us` has the step.)"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rnncc.ir.fused import FusedLoop
@@ -11,8 +10,8 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule, Schedule
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.alternating import alternating_us
-from rnncc.stages.schedule.draft import Draft, ceil, element_bytes, share
-from rnncc.stages.schedule.facts import facts, reached_gb_s
+from rnncc.stages.schedule.draft import ceil, element_bytes
+from rnncc.stages.schedule.facts import Facts, facts, reached_gb_s
 from rnncc.stages.schedule.families import FAMILIES
 from rnncc.stages.schedule.rates import slower
 
@@ -36,45 +35,40 @@ _DEALT_ROWS, _TILE, _DEALT_TILES = 1024, 128, 32
 class Expected:
     """Microseconds of a call.
 
-    start     from its launch to its first step
-    step      of the loop's kernel
+    start     from its launch to its first step, of all launches
+    step      of the loop's kernel, in all launches
+    launches  of the loop's kernel, one after the other
     """
 
     start: float
     step: float
+    launches: int
 
 
 def expected(loop: FusedLoop, schedule: Schedule, problem: Problem, target: Target) -> Expected:
     """Of the kernel that takes `problem.columns` columns, of a schedule for the same units, heads and dtype; the loop
     may be that of inference, which has the layouts of training."""
-    taken = min(_share(schedule, problem, target), key=lambda choice: choice[0], default=None)
-    if taken is None:
-        return Expected(_LAUNCH_US, alternating_us(facts(loop, problem.dtype), problem, target))
-    kernel = taken[1]
-    draft = FAMILIES[kernel.family](facts(loop, problem.dtype), problem, target)
+    known, kernel = facts(loop, problem.dtype), schedule.kernel_for(problem.columns)
+    if kernel is None:
+        return Expected(_LAUNCH_US, alternating_us(known, problem, target), 1)
     matrix_kb = _matrices(loop) * problem.units**2 * element_bytes(problem.dtype) / (1024 * kernel.blocks)
     fill = _TRANSPOSED_FILL_US if loop.transposed else _FILL_US
-    return Expected(_LAUNCH_US + fill * matrix_kb, _step_us(draft, kernel, problem, target))
+    launches = kernel.launches(problem.columns)
+    return Expected(launches * (_LAUNCH_US + fill * matrix_kb), step_us(known, kernel, problem, target), launches)
 
 
-def _share(schedule: Schedule, problem: Problem, target: Target) -> Iterator[tuple[float, FusedSchedule]]:
-    """The kernels that can run a call, each with what it is planned to take, as fused_share in
-    templates/include/rnncc/cuda/fused/index.h has it."""
-    for kernel in schedule.kernels:
-        is_grid = kernel.family == "grid"
-        places = target.multiprocessors // kernel.blocks if is_grid else dict(target.clusters)[kernel.blocks]
-        if is_grid and problem.heads > places:
-            continue
-        seats = max(1, places // problem.heads)
-        groups = ceil(problem.columns, min(kernel.columns, share(problem.columns, seats)))
-        if not is_grid or groups <= seats:
-            yield ceil(problem.heads * groups, places) * kernel.pass_us, kernel
+def step_us(known: Facts, kernel: FusedSchedule, problem: Problem, target: Target) -> float:
+    """Of a kernel that takes `problem.columns` columns: microseconds of a step of all of its launches."""
+    before, columns = kernel.launches(problem.columns) - 1, kernel.launch_columns(problem.columns)
+    rest = _launch_us(known, kernel, replace(problem, columns=problem.columns - before * columns), target)
+    return rest + (before * _launch_us(known, kernel, replace(problem, columns=columns), target) if before else 0)
 
 
-def _step_us(draft: Draft, kernel: FusedSchedule, problem: Problem, target: Target) -> float:
-    for size, known in zip(draft.shape, kernel.shape, strict=True):
+def _launch_us(known: Facts, kernel: FusedSchedule, problem: Problem, target: Target) -> float:
+    draft = FAMILIES[kernel.family](known, problem, target)
+    for size, given in zip(draft.shape, kernel.shape, strict=True):
         if not isinstance(size, int):
-            draft.model.require(size == known)
+            draft.model.require(size == given)
     solution = draft.model.minimise(draft.step)
     return draft.expected_us(solution, problem, target, kernel.shared_bytes)
 

@@ -64,7 +64,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         because="residency: the blocks of all heads run at once, one a multiprocessor",
     )
     capacity = TILE_COLUMNS * tiles * by(unit_blocks, _UNIT_BLOCKS, seats)
-    model.require(capacity >= problem.columns, because="columns: all groups must run at once")
+    model.require(capacity >= problem.columns, because="columns: all groups of a launch must run at once")
 
     fragments = by(unit_blocks, _UNIT_BLOCKS, lambda u: of.fragments(facts.sums * u))
     items = unit_blocks * tiles

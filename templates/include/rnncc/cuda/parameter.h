@@ -49,10 +49,12 @@ class LoopParameter {
     for (int c = 0; c < tables_.constant_count; ++c) constants[c] = float(call.constants[c]);
   }
 
-  // As PackedRows in packed.cuh.
-  void take_rows(const Call& call) {
-    *take<const int64_t*>(1) = call.starts;
+  // As PackedRows in packed.cuh: where its `starts` is.
+  const int64_t** take_rows(const Call& call) {
+    const int64_t** const starts = take<const int64_t*>(1);
+    *starts = call.starts;
     *take<int64_t>(1) = call.rows;
+    return starts;
   }
 
   // What follows the matrices in FusedTensors, and ScanTensors begins with. False where a tensor does not fit.
@@ -99,7 +101,8 @@ class LoopParameter {
       if (!fits(writes.back(), dtype_bytes(t.dtype))) return false;
       if (t.data && !records.count(s)) records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.column, t.dtype};
     }
-    std::copy(writes.begin(), writes.end(), take<FusedPlace>(int(writes.size())));
+    FusedPlace* const written = take<FusedPlace>(int(writes.size()));
+    std::copy(writes.begin(), writes.end(), written);
     FusedEdge* initial = take<FusedEdge>(info_.edges);
     FusedEdge* last = take<FusedEdge>(info_.edges);
     for (int e = 0; e < info_.edges; ++e) {
@@ -115,7 +118,21 @@ class LoopParameter {
       vectors[v] = {static_cast<char*>(weight.data) + dim(slot.offset) * dtype_bytes(weight.dtype), dim(slot.width) > 1,
                     weight.dtype == RNNCC_FLOAT32, 0};
     }
+    places_.insert(places_.end(), {{reads, info_.reads}, {rows, info_.rows}, {written, int(writes.size())}});
+    edges_.insert(edges_.end(), {{read_edges, info_.reads}, {initial, info_.edges}, {last, info_.edges}});
     return true;
+  }
+
+  // Lets what was filled begin some batch columns further on; of packed tensors rows stay where they are, `starts` says which are
+  // a column's.
+  void move_on(int64_t columns, bool is_packed) {
+    const auto move = [columns](const auto& parts) {
+      for (const auto& [part, count] : parts)
+        for (int i = 0; i < count; ++i)
+          if (part[i].base) part[i].base += columns * part[i].column;
+    };
+    if (!is_packed) move(places_);
+    move(edges_);
   }
 
   // Where a value goes: the slot's destination, or where no tensor is wanted there, another one of its dtype. So a step writes
@@ -157,6 +174,9 @@ class LoopParameter {
   static constexpr size_t MOST_BYTES = 32 * 1024;
   std::vector<char> bytes_;
   size_t used_ = 0;
+  // Of all directions, what has a part for each batch column.
+  std::vector<std::pair<FusedPlace*, int>> places_;
+  std::vector<std::pair<FusedEdge*, int>> edges_;
 };
 
 }  // namespace rnncc

@@ -18,7 +18,7 @@ extern "C" inline __attribute__((used, visibility("default"))) int32_t rnncc_cho
     const std::vector<rnncc::FusedChoice> together = directions == 1 ? apart : rnncc::no_slower(choices(directions), apart);
     const std::vector<rnncc::FusedChoice>& chosen = together.empty() ? apart : together;
     std::snprintf(text, size_t(size), "%s", chosen.empty() ? "" : chosen[0].kernel->name.c_str());
-    return chosen.empty() ? 0 : together.empty() ? directions : 1;
+    return chosen.empty() ? 0 : int32_t((together.empty() ? directions : 1) * chosen[0].share.launches());
   } catch (const std::exception& problem) {
     std::snprintf(text, size_t(size), "%s", problem.what());
     return -1;

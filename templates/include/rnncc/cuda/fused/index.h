@@ -12,15 +12,16 @@
 namespace rnncc {
 
 // A line of a folder's `fused.txt`:
-//   program dtype units heads family blocks threads shared_bytes columns pass_ns name
+//   program dtype units heads family blocks threads shared_bytes columns pass_ns launch_ns name
 // `units` of a head; `heads` that it is meant for; `blocks`: thread blocks of a cluster, or for one head and group of columns;
-// `columns`: most of a group; `pass_ns`: what a step of all groups that run side by side is expected to take. `name` is the
-// kernel's, and with an architecture its file's.
+// `columns`: most of a group; `pass_ns`: what a step of all groups that run side by side is expected to take; `launch_ns`: of the
+// grid, that of a launch in which every group has as many columns as it can, 0 where more columns do not take several launches.
+// `name` is the kernel's, and with an architecture its file's.
 struct FusedKernel {
   std::string folder, program, dtype, family, name;
   int64_t units = 0, heads = 0;
   int blocks = 0, threads = 0, shared_bytes = 0, columns = 0;
-  int64_t pass_ns = 0;
+  int64_t pass_ns = 0, launch_ns = 0;
   bool is_grid() const { return family == "grid"; }
 };
 
@@ -60,11 +61,11 @@ class FusedIndex {
  private:
   static bool read(const char* line, FusedKernel& k) {
     char program[256], dtype[16], family[16], name[256];
-    long long units, heads, pass_ns;
+    long long units, heads, pass_ns, launch_ns;
     int end = 0;
-    const int found = std::sscanf(line, "%255s %15s %lld %lld %15s %d %d %d %d %lld %255s%n", program, dtype, &units, &heads, family,
-                                  &k.blocks, &k.threads, &k.shared_bytes, &k.columns, &pass_ns, name, &end);
-    if (found != 11 || line[end] != '\n') return false;
+    const int found = std::sscanf(line, "%255s %15s %lld %lld %15s %d %d %d %d %lld %lld %255s%n", program, dtype, &units, &heads, family,
+                                  &k.blocks, &k.threads, &k.shared_bytes, &k.columns, &pass_ns, &launch_ns, name, &end);
+    if (found != 12 || line[end] != '\n') return false;
     k.program = program;
     k.dtype = dtype;
     k.family = family;
@@ -72,30 +73,41 @@ class FusedIndex {
     k.units = units;
     k.heads = heads;
     k.pass_ns = pass_ns;
-    return units > 0 && heads > 0 && k.blocks > 0 && k.threads > 0 && k.shared_bytes >= 0 && k.columns > 0 && pass_ns > 0;
+    k.launch_ns = launch_ns;
+    return units > 0 && heads > 0 && k.blocks > 0 && k.threads > 0 && k.shared_bytes >= 0 && k.columns > 0 && pass_ns > 0 && launch_ns >= 0;
   }
 
   std::mutex mutex_;
   std::deque<FusedKernel> kernels_;
 };
 
-// A call's columns, `groups` times (for the last one at most) `group`. No passes: the kernel cannot run the call.
+// A call's columns, `groups` times (for the last one at most) `group`; `at_once`: how many groups a launch has, the last one at
+// most. No passes: the kernel cannot run the call.
 struct FusedShare {
-  int64_t group = 0, groups = 0, passes = 0;
+  int64_t group = 0, groups = 0, at_once = 0, passes = 0;
+  int64_t launches() const { return at_once > 0 ? (groups + at_once - 1) / at_once : 0; }
 };
 
 // `places`: how many groups of a head run side by side, all heads together. As many groups as there is room for; wide enough
-// that one pass is enough, if that can be. Blocks of a grid wait for each other: all must run at once.
+// that one pass is enough, if that can be. Blocks of a grid wait for each other: all of a launch must run at once, and where a
+// kernel may, several launches follow each other, of groups no wider than they need.
 inline FusedShare fused_share(const FusedKernel& kernel, int64_t heads, int64_t columns, int64_t places) {
   if (places < 1 || (kernel.is_grid() && heads > places)) return {};
   const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t seats = std::max<int64_t>(1, places / heads);
+  const int64_t launches = kernel.is_grid() ? std::max<int64_t>(1, ceil(columns, seats * kernel.columns)) : 1;
+  if (launches > 1 && kernel.launch_ns == 0) return {};
   FusedShare share;
-  share.group = std::min<int64_t>(kernel.columns, std::max<int64_t>(1, ceil(columns, seats)));
+  share.group = std::min<int64_t>(kernel.columns, std::max<int64_t>(1, ceil(columns, seats * launches)));
   share.groups = ceil(columns, share.group);
-  if (kernel.is_grid() && share.groups > seats) return {};
-  share.passes = ceil(heads * share.groups, places);
+  share.at_once = kernel.is_grid() ? std::min(seats, share.groups) : share.groups;
+  share.passes = kernel.is_grid() ? ceil(share.groups, seats) : ceil(heads * share.groups, places);
   return share;
+}
+
+// What a step of a call is expected to take.
+inline int64_t fused_step_ns(const FusedKernel& kernel, const FusedShare& share) {
+  return share.passes * (share.launches() > 1 ? kernel.launch_ns : kernel.pass_ns);
 }
 
 }  // namespace rnncc

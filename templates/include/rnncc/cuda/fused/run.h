@@ -65,7 +65,7 @@ struct FusedChoice {
   const FusedKernel* kernel;
   CUfunction function;
   FusedShare share;
-  int64_t step_ns() const { return share.passes * kernel->pass_ns; }
+  int64_t step_ns() const { return fused_step_ns(*kernel, share); }
 };
 
 // As the index has it.
@@ -87,7 +87,7 @@ inline std::vector<FusedChoice> fused_choices(const std::string& program, const 
   return found;
 }
 
-// Of the kernels for two directions side by side, those that take no longer than two launches of the best one for one.
+// Of the kernels for two directions side by side, those that take no longer than the best one for one direction after the other.
 inline std::vector<FusedChoice> no_slower(std::vector<FusedChoice> together, const std::vector<FusedChoice>& apart) {
   const auto is_slow = [&](const FusedChoice& choice) { return !apart.empty() && choice.step_ns() > 2 * apart[0].step_ns(); };
   together.erase(std::remove_if(together.begin(), together.end(), is_slow), together.end());
@@ -109,16 +109,28 @@ class FusedRun : LoopParameter {
     const Call& call = directions[0].call;
     stream_ = current_stream(directions[0].tensors.device.index);
     if (kernel_.is_grid() && !make_exchange(directions)) return false;
-    *take<FusedHeader>(1) = {int32_t(call.steps), int32_t(call.columns), int32_t(call.heads), int32_t(choice_.share.group)};
-    take_rows(call);
+    FusedHeader* const header = take<FusedHeader>(1);
+    *header = {int32_t(call.steps), int32_t(call.columns), int32_t(call.heads), int32_t(choice_.share.group)};
+    const int64_t** const starts = take_rows(call);
     take_constants(call);
     for (const LoopDirection& direction : directions)
       if (!fill(direction)) return false;
-    launch(directions[0].tensors.device.index, unsigned(kernel_.blocks * call.heads * choice_.share.groups), unsigned(directions.size()));
+    // Each launch is a call of the next columns, of which the kernel knows no others.
+    const bool is_packed = call.starts != nullptr;
+    const int64_t most = choice_.share.at_once * choice_.share.group;
+    for (int64_t first = 0; first < call.columns; first += most) {
+      if (first > 0) move_on(most, is_packed);
+      if (first > 0 && is_packed) *starts += most;
+      header->columns = int32_t(std::min(most, call.columns - first));
+      if (kernel_.is_grid() && (first == 0 || !is_packed)) clear_exchange();
+      const int64_t groups = (header->columns + choice_.share.group - 1) / choice_.share.group;
+      launch(directions[0].tensors.device.index, unsigned(kernel_.blocks * call.heads * groups), unsigned(directions.size()));
+    }
     return true;
   }
 
  private:
+  // The driver copies the parameter before it returns: it may change for the next launch.
   void launch(int32_t device, unsigned blocks, unsigned directions) {
     CUlaunchAttribute attribute;
     const CUlaunchConfig how = fused_config(kernel_, blocks, directions, stream_, attribute);
@@ -146,28 +158,38 @@ class FusedRun : LoopParameter {
     }
     if (!fill_tensors(direction, has_pieces)) return false;
     *take<FusedPlace>(1) = exchange_;
-    exchange_.base += exchange_.column * direction.call.rows;
+    exchange_.base += exchange_bytes_;
     return true;
   }
 
-  // What blocks of the grid send each other, as GridShape has it. False where a step's part, of packed tensors all of it, has no
-  // offsets of 32 bits; all blocks that have a place in it run at once, so it is small.
+  // What blocks of the grid send each other, as GridShape has it: the columns of a launch, whose memory the next one has once it
+  // has ended; of packed tensors all rows, since only the GPU knows which are a column's. False where a step's part, of packed
+  // tensors all of it, has no offsets of 32 bits.
   bool make_exchange(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
     const int64_t column = call.heads * info_.operands * round_up(kernel_.units, 32) * dtype_bytes(tensors.scalar());
-    const int64_t all = column * call.rows, bytes = all * int64_t(directions.size());
-    if ((call.starts ? all : column * call.columns) > UINT32_MAX) return false;
-    held_.push_back(empty({bytes}, aoti_torch_dtype_uint8(), tensors.device));
-    exchange_ = {static_cast<char*>(held_.back().data()), call.starts ? column : column * call.columns, column};
-    check_cuda(driver().cuMemsetD8Async(uint64_t(exchange_.base), 0xff, size_t(bytes), stream_), "clearing the exchange");
+    const int64_t step = column * std::min(choice_.share.at_once * choice_.share.group, call.columns);
+    exchange_bytes_ = call.starts ? column * call.rows : step * call.steps;
+    if ((call.starts ? exchange_bytes_ : step) > UINT32_MAX) return false;
+    held_.push_back(empty({exchange_bytes_ * int64_t(directions.size())}, aoti_torch_dtype_uint8(), tensors.device));
+    exchanges_ = static_cast<char*>(held_.back().data());
+    exchange_ = {exchanges_, call.starts ? column : step, column};
     return true;
+  }
+
+  // Once all directions were filled, for the next launch; for all of them where each has rows of its own.
+  void clear_exchange() {
+    const size_t bytes = size_t(exchange_.base - exchanges_);
+    check_cuda(driver().cuMemsetD8Async(uint64_t(exchanges_), 0xff, bytes, stream_), "clearing the exchange");
   }
 
   const FusedChoice& choice_;
   const FusedKernel& kernel_;
   CUstream stream_ = nullptr;
+  char* exchanges_ = nullptr;  // of all directions
   FusedPlace exchange_ = {};  // of the next direction
+  int64_t exchange_bytes_ = 0;  // of a direction
 };
 
 }  // namespace rnncc

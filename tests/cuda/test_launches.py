@@ -1,0 +1,105 @@
+"""More batch columns than blocks of a grid take at once: several launches of a kernel, each for the next columns."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import rnncc
+from rnncc import verify
+from rnncc.ir.problem import Problem
+from rnncc.ir.target import GPUS
+from rnncc.stages.schedule import schedule
+from tests.cuda.harness import CLASSES, DEVICE, DTYPES, FUSED, Packages, assert_true, draw, launches_of
+from tests.cuda.test_calls import assert_same, in_a_graph
+from tests.cuda.test_directions import output_and_gradients
+from tests.cuda.test_packed import exactly, found, offsets_of, one_by_one
+from tests.stages.scheduling import backward, forward
+
+STEPS = 9
+# Of the LSTM: units, columns, launches forward and backward on an H200. With 75 columns backward of 1000 units the last
+# of three launches has three groups of columns, those before four; its last group is narrower than the others.
+CASES = ((1000, 75, 2, 3), (1000, 130, 3, 5), (512, 75, 1, 3))
+
+
+def counted(names: list[str], program: str) -> int:
+    return sum(name.startswith(f"lstm_0_{program}_") for name in names)
+
+
+def test_the_cases_take_several_launches() -> None:
+    for units, columns, *launches in CASES:
+        problem = Problem(units, 1, dict(FUSED["lstm"])[units])
+        kernels = [schedule(way("lstm"), problem, GPUS["h200"]).kernel_for(columns) for way in (forward, backward)]
+        assert [kernel and kernel.launches(columns) for kernel in kernels] == launches
+    kernel = schedule(backward("lstm"), Problem(1000, 1, "fp16"), GPUS["h200"]).kernel_for(75)
+    assert kernel is not None and (kernel.launch_columns(75), kernel.places) == (4 * 7, 4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("units", "columns", "ahead", "back"), CASES)
+def test_every_column_of_every_launch(units: int, columns: int, ahead: int, back: int, packages: Packages) -> None:
+    dtype = DTYPES[dict(FUSED["lstm"])[units]]
+    call = draw(packages("lstm"), "lstm", units, 1, columns, STEPS, dtype)
+    names = launches_of(call.run)
+    launches = [counted(names, program) for program in ("forward", "backward", "inference")]
+    assert launches == [ahead, back, ahead]
+    assert_true(call, dtype)
+    # Each has the exchange of the one before, whose messages must be gone.
+    assert_same(in_a_graph(call.run), call.run())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("units", "columns", "ahead", "back"), CASES)
+def test_lengths_and_resets(units: int, columns: int, ahead: int, back: int, packages: Packages) -> None:
+    generator = torch.Generator().manual_seed(units)
+    lengths = torch.randint(0, STEPS + 1, (columns,), generator=generator).to(DEVICE)
+    reset = (torch.rand(STEPS, columns, generator=generator) < 0.2).to(DEVICE)
+    dtype = DTYPES[dict(FUSED["lstm"])[units]]
+    call = draw(
+        packages("lstm"), "lstm", units, 1, columns, STEPS, dtype, reverse=True, lengths=lengths, reset=reset
+    )  # fmt: skip
+    assert counted(launches_of(call.run), "masked_backward") > 1
+    assert_true(call, dtype)
+
+
+@pytest.mark.gpu
+def test_both_directions(packages: Packages) -> None:
+    units, columns = 1000, 75
+    layers = [
+        packages("lstm", fused).LSTM(8, units, bidirectional=True, device=DEVICE, dtype=torch.float16)
+        for fused in (True, False)
+    ]
+    layers[1].load_state_dict(layers[0].state_dict())
+    x = torch.randn(STEPS, columns, 8, device=DEVICE, dtype=torch.float16)
+    ours, others = (output_and_gradients(layer, x) for layer in layers)
+    names = launches_of(lambda: layers[0](x)[0].sum().backward())
+    assert counted(names, "forward") > 2 and counted(names, "backward") > 2
+    errors = [verify.relative_error(a.double(), b.double()) for a, b in zip(ours, others, strict=True)]
+    assert max(errors) <= verify.BOUNDS[torch.float16]
+
+
+@pytest.mark.gpu
+def test_packed_rows(packages: Packages) -> None:
+    """Against each sequence alone, in float64 on the CPU; empty ones where launches begin and at the end."""
+    units, columns, dtype = 1000, 75, torch.float16
+    torch.manual_seed(2)
+    layer = getattr(packages("lstm"), CLASSES["lstm"])(16, units, bidirectional=True, device=DEVICE, dtype=dtype)
+    exact = getattr(rnncc.load("lstm"), CLASSES["lstm"])(16, units, bidirectional=True, dtype=torch.float64)
+    exact.load_state_dict({name: value.double() for name, value in layer.state_dict().items()})
+    drawn = torch.randint(0, STEPS + 1, (columns,)).tolist()
+    lengths = tuple(0 if column in (0, 28, 56, 74) else length for column, length in enumerate(drawn))
+    offsets = offsets_of(lengths).to(DEVICE)
+    rows = torch.randn(sum(lengths), 16).to(DEVICE, dtype).requires_grad_()
+    names = launches_of(lambda: layer(rows, offsets=offsets, max_length=STEPS)[0].sum().backward())
+    assert counted(names, "masked_forward") > 2 and counted(names, "masked_backward") > 2
+    layer.zero_grad()
+    rows.grad = None
+    output, last = layer(rows, offsets=offsets, max_length=STEPS)
+    ours = exactly(found(layer, output, last, rows))
+    layer.zero_grad()
+    apart = one_by_one(layer, rows.detach(), lengths)
+    expected = one_by_one(exact, rows.detach().cpu().double(), lengths)
+    assert ours.keys() == expected.keys()
+    for key, value in expected.items():
+        bound = max(verify.BOUNDS[dtype], 2 * verify.relative_error(apart[key], value))
+        assert verify.relative_error(ours[key], value) <= bound, key
