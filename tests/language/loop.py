@@ -133,7 +133,8 @@ def one_direction(
         past: list[Values] = []
         for t in reversed(range(length)) if reverse else range(length):
             now = {name: value[t, column] for name, value in inputs.items()}
-            if reset is not None and reset[t, column]:
+            later = t + 1 if reverse else t  # of the two steps between which nothing passes
+            if reset is not None and later < length and reset[later, column]:
                 past, start = [], initial
 
             def s(name: str, back: int = 1, past: list[Values] = past, start: Values = start) -> Tensor:

@@ -103,8 +103,10 @@ def loop(
     states, outputs = initial, [torch.zeros(())] * len(x)
     for t in reversed(range(len(x))) if reverse else range(len(x)):
         before = states
-        if reset is not None:
-            before = tuple(torch.where(reset[t, :, None] != 0, torch.zeros_like(s), s) for s in states)
+        later = t + 1 if reverse else t
+        if reset is not None and later < len(x):
+            cut = (reset[later] != 0) & (torch.tensor(True) if lengths is None else later < lengths)
+            before = tuple(torch.where(cut[:, None], torch.zeros_like(s), s) for s in states)
         new = STEPS[name][1](p, x[t], before, reading(clip))
         active = torch.ones(x.shape[1], 1, dtype=torch.bool) if lengths is None else (t < lengths)[:, None]
         outputs[t] = torch.where(active, new[0], 0)

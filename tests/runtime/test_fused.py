@@ -25,7 +25,8 @@ needs_nvcc = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.CaptureFixture[str], cache: Path) -> None:
     assert "the first call of several steps" in fused.explain(wanted(), None)
     assert fused.settle(wanted()) == ("", False)
-    lines = capfd.readouterr().err.splitlines()
+    # Where it takes long, others tell how far it has come.
+    lines = [line for line in capfd.readouterr().err.splitlines() if not line.endswith("files compiled")]
     assert lines[0] == "rnncc: compiling LSTM for 1 head of 64 units, bf16, sm_90a" and len(lines) == 2
     assert re.fullmatch(r"rnncc: compiled LSTM for 1 head of 64 units, bf16, sm_90a in [\d.]+ s", lines[1])
     # The library and the package know the same kernels, each in a file of its own.
