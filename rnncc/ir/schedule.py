@@ -68,7 +68,7 @@ class Schedule:
     """The kernels of one loop, each for more batch columns than the one before; the alternating kernel, which takes all
     sizes, does the rest.
 
-    step_us    what a step of the columns hinted at is expected to take; None: not known
+    step_us    what a step of the columns hinted at is expected to take; None: not known, or `is_impossible`
     rejected   the families that do not run them
     nodes      of the searches for them
     """
@@ -81,6 +81,11 @@ class Schedule:
     def kernel_for(self, columns: int) -> FusedSchedule | None:
         """The fused kernel that runs so many batch columns: the first that takes them. None: the alternating one."""
         return next((k for k in self.kernels if k.capacity is None or k.capacity >= columns), None)
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether not even the alternating kernel runs the loop."""
+        return any(rejected.family == "alternating" and rejected.limits for rejected in self.rejected)
 
 
 @dataclass(frozen=True, slots=True)

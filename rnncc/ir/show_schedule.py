@@ -27,7 +27,9 @@ def show_kernels(plan: Plan) -> str:
 
 def show_schedule(schedule: Schedule, columns: int) -> Iterator[str]:
     """One loop's."""
-    if schedule.kernel_for(columns) is None:
+    if schedule.is_impossible:
+        yield "no kernel"
+    elif schedule.kernel_for(columns) is None:
         yield f"alternating: {show_time(schedule.step_us)}"
     for kernel in schedule.kernels:
         yield from show_kernel(kernel)
