@@ -74,7 +74,7 @@ def _share(schedule: Schedule, problem: Problem, target: Target) -> Iterator[tup
 def _step_us(draft: Draft, kernel: FusedSchedule, problem: Problem, target: Target) -> float:
     for size, known in zip(draft.shape, kernel.shape, strict=True):
         if not isinstance(size, int):
-            draft.model.require(size == known)
+            draft.model.require(size == known, because="known: the kernel that is there")
     solution = draft.model.minimise(draft.step)
     return draft.expected_us(solution, problem, target, kernel.shared_bytes)
 
