@@ -193,7 +193,7 @@ def test_autocast_keeps_the_vectors_of_a_loop_without_products() -> None:
         errors = {name: relative_error(gradients[name], value.grad) for name, value in exact.items()}
         assert {name: error for name, error in errors.items() if not error < 3e-2} == {}
     layer.backend = None
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    compiled: Any = torch.compile(layer, fullgraph=True, backend="aot_eager")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(compiled(x[:64])[0], layer(x[:64])[0])
 
