@@ -166,10 +166,11 @@ def build_package(
     from rnncc.stages.build import check_stem, find_nvcc, find_toolchain, install
 
     nvcc = find_nvcc(architectures(target), required="auto" not in target.split(","))
-    if problems and progress is not None and not _takes_fused(nvcc):
-        progress(f"fused kernels need nvcc and a GPU of compute capability 9.0 or more: none for --target {target}")
-    if parallel_newton and progress is not None and not _takes_fused(nvcc):
-        progress(f"--parallel-newton is for GPUs of compute capability 9.0 or more: of no use for --target {target}")
+    if progress is not None and (older := _takes_none(nvcc, target)):
+        if problems:
+            progress(f"fused kernels need nvcc and a GPU of compute capability 9.0 or more: none for {older}")
+        if parallel_newton:
+            progress(f"--parallel-newton is for GPUs of compute capability 9.0 or more: of no use for {older}")
     stem = name or path.stem
     check_stem(stem, out)
     package, cache = _build(read_source(path), stem, {}, find_toolchain(), nvcc, progress, problems, parallel_newton)
@@ -368,6 +369,13 @@ def _produce(
 
 def _takes_fused(nvcc: Nvcc | None) -> bool:
     return nvcc is not None and any(map(has_clusters, nvcc.architectures))
+
+
+def _takes_none(nvcc: Nvcc | None, target: str) -> str:
+    """What of a target has no use for kernels with clusters, or nothing."""
+    if nvcc is None or not _takes_fused(nvcc):
+        return f"--target {target}"
+    return ", ".join(name for name in nvcc.architectures if not has_clusters(name))
 
 
 def _render(

@@ -28,8 +28,9 @@ def plan_facts(plan: Plan | None) -> dict[str, Any]:
 def _schedule_facts(schedule: Schedule, columns: int) -> dict[str, Any]:
     kernel = schedule.kernel_for(columns)
     if kernel is None:
-        facts: dict[str, Any] = dict.fromkeys(_KERNEL_KEYS) | {"family": "alternating", "scope": "grid"}
-        facts["predicted_us_per_step"] = schedule.step_us
+        facts: dict[str, Any] = dict.fromkeys(_KERNEL_KEYS)
+        if not schedule.is_impossible:
+            facts |= {"family": "alternating", "scope": "grid", "predicted_us_per_step": schedule.step_us}
     else:
         facts = _kernel_facts(kernel) | {"launches": kernel.launches(columns)}
         facts["predicted_us_per_step"] = schedule.step_us

@@ -36,15 +36,14 @@ def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
         return plan_scan(scan, problem, target)
 
     def both(loop: LoopPlan, *, reasons: bool) -> LoopSchedule:
-        after = None
-        if not isinstance(loop.fused_backward, str):
-            after = round(after_us(loop.fused_backward, problem, AFTER_STEPS, target) / AFTER_STEPS, 3)
-        return LoopSchedule(
-            loop.segment,
-            of_loop(loop.fused_forward, loop.scan_forward, reasons=reasons),
-            of_loop(loop.fused_backward, loop.scan_backward, reasons=reasons),
-            after,
+        ahead, back = (
+            of_loop(fused, scan, reasons=reasons)
+            for fused, scan in ((loop.fused_forward, loop.scan_forward), (loop.fused_backward, loop.scan_backward))
         )
+        after = None
+        if not isinstance(loop.fused_backward, str) and back.step_us is not None:
+            after = round(after_us(loop.fused_backward, problem, AFTER_STEPS, target) / AFTER_STEPS, 3)
+        return LoopSchedule(loop.segment, ahead, back, after)
 
     begin = time.process_time()
     for loop in loops:

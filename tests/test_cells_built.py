@@ -1,4 +1,5 @@
-"""Every shipped cell's built CPU op against its oracle: values, final states and every gradient, through the module."""
+"""Every shipped cell's built CPU op against its oracle: values, final states and every gradient, through the module; in
+16 bits those with norms and those without products, by `verify`."""
 
 from __future__ import annotations
 
@@ -10,8 +11,13 @@ import torch
 from torch import Tensor
 
 import rnncc
+from rnncc.ir.cell import Cell
+from rnncc.ir.recurrence import RecurrenceKind
+from rnncc.stages.classify import classify
+from rnncc.verify import HALF, verify
 
 from .oracles import ORACLES, Case, Oracle, Sequences, draw, observed, relative_error, results
+from .shipped import FOLDER, STEMS, cells
 
 TOLERANCE = 1e-10  # relative, float64
 
@@ -82,3 +88,22 @@ def test_the_built_op_equals_the_oracle(oracle: Oracle) -> None:
         layer.zero_grad()
         again = built_results(layer, oracle, draw(oracle, seed=1, states=states), seed=2)
         assert not [name for name, value in found.items() if not torch.equal(again[name], value)]
+
+
+def is_without_products(cell: Cell) -> bool:
+    """Whether no loop of the cell mixes units."""
+    return all(loop.kind is not RecurrenceKind.DENSE for loop in classify(cell))
+
+
+IN_16_BITS = [
+    (stem, cell)
+    for stem in STEMS
+    for cell in cells(stem)
+    if is_without_products(cell) or "norm(" in (FOLDER / f"{stem}.rnn").read_text()
+]
+
+
+@pytest.mark.parametrize(("stem", "cell"), IN_16_BITS, ids=[cell.name for _, cell in IN_16_BITS])
+def test_the_built_op_is_as_true_in_16_bits_as_verify_asks(stem: str, cell: Cell) -> None:
+    report = verify(getattr(rnncc.load(stem), cell.name), cell, dtypes=HALF)
+    assert [row for row in report.rows if not row.passed] == []

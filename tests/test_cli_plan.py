@@ -35,6 +35,22 @@ def test_explain_says_what_rules_a_family_out() -> None:
     assert {"registers", "shared memory"} <= {limit["name"] for limit in gather["limits"]}
 
 
+def test_explain_plans_what_a_gpu_without_clusters_runs() -> None:
+    facts = json.loads(run("explain", "lstm", "--json", "--target", "a100", *SIZES[2:]).stdout)
+    assert (facts["family"], facts["scope"]) == ("alternating", "grid")
+    assert facts["predicted_us_per_step"] > 3
+    ((limit,),) = (entry["limits"] for entry in facts["rejected"])
+    assert "compute capability 9.0" in limit["reason"]
+
+
+def test_explain_says_where_weights_exceed_the_memory() -> None:
+    facts = json.loads(run("explain", "lstm", "--json", "--target", "h200", "--hidden", "1000000").stdout)
+    assert facts["family"] is None and facts["predicted_us_per_step"] is None
+    assert facts["kernels"]["backward"]["after_us_per_step"] is None
+    words = run("explain", "lstm", "--target", "h200", "--hidden", "1000000").stdout
+    assert "no kernel" in words and "not alternating: memory (8000 GB <= 141 GB)" in words and "us a step" not in words
+
+
 def test_a_family_may_be_for_many_columns_alone() -> None:
     words = run("explain", "lstm", "--target", "h200", "--hidden", "768").stdout
     assert "gather, scope cluster: any columns" in words and "not gather for 16 columns: " in words

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rnncc.compat import cells
+from rnncc.runtime import rows
 
 States = Tensor | tuple[Tensor, ...]
 # Parameters beside the kernels: the shape, the last axis in multiples of H, and the initial value.
 Constants = tuple[tuple[str, tuple[int, ...], float], ...]
+EPSILON = 1e-5  # of layer norms, Haste's as torch's
 NativeWeights = tuple[nn.Parameter, nn.Parameter, nn.Parameter, nn.Parameter]
 
 
@@ -123,7 +125,7 @@ class _Layer(nn.Module, ABC):
 
     def _norm(self, product: Tensor, gain: Tensor) -> Tensor:
         """The layer norm over all gates of the input's product."""
-        return F.layer_norm(product, product.shape[-1:], weight=gain)
+        return rows.layer_norm(product, 1, 1, EPSILON, gain, None)
 
     @abstractmethod
     def _operands(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:

@@ -60,10 +60,13 @@ class Model:
         """A variable that is 0 or 1."""
         return self._declare(name, range(2))
 
-    def require(self, constraint: Constraint, because: str = "") -> Requirement:
-        """Add a constraint. `because` is `name: reason`, or a reason alone: then the formula is the name."""
+    def require(self, constraint: Constraint, because: str) -> Requirement:
+        """Add a constraint. `because` is `name: reason`, or a reason alone: then the formula is the name. Raises
+        ModelError where there is no reason."""
         relation = as_relation(constraint)
         name, colon, reason = because.partition(": ")
+        if not (reason if colon else because).strip():
+            raise ModelError(f"{text.constraint(relation)} is required without a reason")
         requirement = Requirement(name if colon else text.constraint(relation), reason if colon else because, relation)
         self._requirements.append(requirement)
         return requirement
@@ -148,6 +151,8 @@ class Model:
         return self.minimise((distance, -variable), given=given, order=order, limits=limits)
 
     def _declare(self, name: str, domain: sets.Domain) -> Variable:
+        if any(known.name == name for known in self._variables):
+            raise ModelError(f"there is a variable {name} already")
         if not domain:
             raise ModelError(f"{name} has no values to take")
         if domain[0] < -LARGEST or domain[-1] > LARGEST:

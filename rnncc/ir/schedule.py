@@ -109,7 +109,7 @@ class Schedule:
     """The kernels of one loop, each for more batch columns at once than the one before; the alternating kernel, which
     takes all sizes, does the rest.
 
-    step_us    what a step of the columns hinted at is expected to take; None: not known
+    step_us    what a step of the columns hinted at is expected to take; None: not known, or `is_impossible`
     rejected   the families that do not run them
     nodes      of the searches for them
     """
@@ -125,6 +125,11 @@ class Schedule:
         planned = ((kernel.planned_us(columns), kernel) for kernel in self.kernels)
         taking = ((us, kernel) for us, kernel in planned if us is not None)
         return min(taking, key=lambda choice: choice[0], default=(0.0, None))[1]
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether not even the alternating kernel runs the loop."""
+        return any(rejected.family == "alternating" and rejected.limits for rejected in self.rejected)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,9 @@ def show_kernels(plan: Plan) -> str:
 def show_schedule(schedule: Schedule, columns: int) -> Iterator[str]:
     """One loop's."""
     taken = schedule.kernel_for(columns)
-    if taken is None:
+    if schedule.is_impossible:
+        yield "no kernel"
+    elif taken is None:
         yield f"alternating: {show_time(schedule.step_us)}"
     elif (launches := taken.launches(columns)) > 1:
         runs = f"{launches} launches of {taken.family} with {taken.blocks} blocks"

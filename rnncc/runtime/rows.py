@@ -68,6 +68,10 @@ def row_cumsum(value: Tensor, heads: int, k: int) -> Tensor:
 
 def layer_norm(value: Tensor, heads: int, k: int, epsilon: float, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """weight * (value - mean) / sqrt(variance + epsilon) + bias, mean and biased variance over each head's units."""
+    if value.is_cpu and value.itemsize == 2:
+        # torch's GPU sums the gradients of weight and bias in float32, its CPU in the dtype that they have.
+        scale, shift = (None if vector is None else vector.float() for vector in (weight, bias))
+        return layer_norm(value.float(), heads, k, epsilon, scale, shift).to(value.dtype)
     if heads == 1:
         return torch.nn.functional.layer_norm(value, value.shape[-1:], weight, bias, epsilon)
     split = split_heads(value, heads, k)

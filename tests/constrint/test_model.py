@@ -58,7 +58,7 @@ def test_minimise_maximise_nearest() -> None:
 def test_lexicographic_objectives() -> None:
     model = Model()
     x, y = model.integer("x", 0, 9), model.integer("y", 0, 9)
-    model.require(x + y >= 9)
+    model.require(x + y >= 9, because="asked")
     assert model.minimise((x + y, -x)).values_by_index == (9, 0)
     assert model.minimise((x + y, x)).objectives == (9, 0)
     assert model.minimise((y, x)).values_by_index == (9, 0)
@@ -67,7 +67,7 @@ def test_lexicographic_objectives() -> None:
 def test_the_order_of_variables_and_values_is_the_users() -> None:
     model = Model()
     x, y = model.integer("x", 1, 3), model.integer("y", 1, 3)
-    model.require(x != y)
+    model.require(x != y, because="asked")
 
     def pairs(*order: object) -> list[tuple[int, ...]]:
         return [solution.values_by_index for solution in model.solutions(order=order)]  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ def test_a_conflict_that_only_search_finds() -> None:
 def test_no_solutions_is_an_empty_iteration() -> None:
     model = Model()
     x = model.boolean("x")
-    model.require(x == 2)
+    model.require(x == 2, because="asked")
     assert list(model.solutions()) == []
 
 
@@ -143,8 +143,8 @@ def test_limits_raise_and_keep_the_best() -> None:
 def test_bounds_that_creep_meet_a_limit_and_never_hang() -> None:
     model = Model()
     x, y = model.integer("x", 0, 10**12), model.integer("y", 0, 10**12)
-    model.require(x < y)
-    model.require(y < x)
+    model.require(x < y, because="asked")
+    model.require(y < x, because="asked")
     with pytest.raises(LimitReached, match="runs of propagators"):
         model.solve(limits=Limits(steps=20_000))
 
@@ -157,9 +157,28 @@ def test_a_comparison_is_no_truth_value() -> None:
     with pytest.raises(TypeError, match="an integer expression is needed"):
         x + "1"  # type: ignore[operator]
     with pytest.raises(TypeError, match="a constraint is needed"):
-        model.require(True)  # type: ignore[arg-type]
+        model.require(True, because="asked")  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="no values"):
         model.integer("nothing", 2, 1)
+
+
+@pytest.mark.parametrize("because", ["", " ", "name: "])
+def test_a_requirement_needs_a_reason(because: str) -> None:
+    model = Model()
+    x = model.integer("x", 0, 9)
+    with pytest.raises(ModelError, match="x <= 3 is required without a reason"):
+        model.require(x <= 3, because=because)
+    assert model.requirements == ()
+
+
+def test_two_variables_have_two_names() -> None:
+    model = Model()
+    model.integer("x", 0, 9)
+    with pytest.raises(ModelError, match="a variable x already"):
+        model.choice("x", (1, 2))
+    with pytest.raises(ModelError, match="a variable x already"):
+        model.boolean("x")
+    assert [variable.name for variable in model.variables] == ["x"]
 
 
 def test_formulas_read_as_written() -> None:

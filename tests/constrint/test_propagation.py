@@ -45,22 +45,22 @@ def three(low: int = 1, high: int = 4096) -> tuple[Model, Variable, Variable, Va
 
 def test_a_known_product_leaves_the_divisors() -> None:
     model, x, y, z = three()
-    model.require(z == x * y)
-    model.require(z == 12)
+    model.require(z == x * y, because="asked")
+    model.require(z == 12, because="asked")
     assert propagated(model) == {"x": [1, 2, 3, 4, 6, 12], "y": [1, 2, 3, 4, 6, 12], "z": [12]}
 
 
 def test_a_few_products_leave_the_divisors_of_all() -> None:
     model = Model()
     dim, count, tile = model.choice("dim", (6, 35)), model.integer("count", 1, 100), model.integer("tile", 1, 100)
-    model.require(dim == count * tile)
+    model.require(dim == count * tile, because="asked")
     assert propagated(model)["tile"] == [1, 2, 3, 5, 6, 7, 35]
 
 
 def test_divides_leaves_divisors_and_multiples() -> None:
     model, x, y, _ = three()
-    model.require(divides(x, 18))
-    model.require(divides(48, y))
+    model.require(divides(x, 18), because="asked")
+    model.require(divides(48, y), because="asked")
     result = propagated(model)
     assert result["x"] == [1, 2, 3, 6, 9, 18]
     assert result["y"] == range(48, 4081, 48)
@@ -68,24 +68,24 @@ def test_divides_leaves_divisors_and_multiples() -> None:
 
 def test_strides_pass_through_sums() -> None:
     model, x, y, z = three()
-    model.require(x == 32 * y + 7)
-    model.require(z == x + 64)
+    model.require(x == 32 * y + 7, because="asked")
+    model.require(z == x + 64, because="asked")
     assert propagated(model)["z"] == range(103, 4072, 32)
 
 
 def test_a_wrong_residue_is_refuted_without_search() -> None:
     model, x, y, _ = three()
-    model.require(6 * x - 4 * y == 3)
+    model.require(6 * x - 4 * y == 3, because="asked")
     with pytest.raises(Contradiction):
         propagated(model)
 
 
 def test_bounds_of_sums_products_and_quotients() -> None:
     model, x, y, z = three(1, 100)
-    model.require(x * y <= 50)
-    model.require(x >= 7)
-    model.require(z >= ceil_div(x, 3))
-    model.require(x + z <= 40)
+    model.require(x * y <= 50, because="asked")
+    model.require(x >= 7, because="asked")
+    model.require(z >= ceil_div(x, 3), because="asked")
+    model.require(x + z <= 40, because="asked")
     result = propagated(model)
     assert result["y"] == [1, 2, 3, 4, 5, 6, 7]
     assert result["x"] == range(7, 38)
@@ -94,9 +94,9 @@ def test_bounds_of_sums_products_and_quotients() -> None:
 
 def test_powers_and_roots() -> None:
     model, x, y, z = three(-100, 100)
-    model.require(x**2 <= 50)
-    model.require(2 ** maximum(0, minimum(y, 6)) == 16)
-    model.require(z**3 <= -65)
+    model.require(x**2 <= 50, because="asked")
+    model.require(2 ** maximum(0, minimum(y, 6)) == 16, because="asked")
+    model.require(z**3 <= -65, because="asked")
     result = propagated(model)
     assert result["x"] == [-7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7]
     assert result["y"] == [4]
@@ -112,24 +112,24 @@ def test_integer_root(degree: int) -> None:
 
 def test_a_table_keeps_what_a_row_supports() -> None:
     model, x, y, z = three(0, 9)
-    model.require(table((x, y), [(1, 5), (2, 5), (3, 6)]))
-    model.require(y <= 5)
-    model.require(lookup(z, {i: i * i % 7 for i in range(10)}) == 4)
+    model.require(table((x, y), [(1, 5), (2, 5), (3, 6)]), because="asked")
+    model.require(y <= 5, because="asked")
+    model.require(lookup(z, {i: i * i % 7 for i in range(10)}) == 4, because="asked")
     assert propagated(model) == {"x": [1, 2], "y": [5], "z": [2, 5, 9]}
 
 
 def test_conditions_work_in_both_directions() -> None:
     model, x, y, z = three(0, 9)
-    model.require(implies(x >= 5, y == 3))
-    model.require(y >= 4)
-    model.require(truth(z < x) == 1)
+    model.require(implies(x >= 5, y == 3), because="asked")
+    model.require(y >= 4, because="asked")
+    model.require(truth(z < x) == 1, because="asked")
     assert propagated(model) == {"x": [1, 2, 3, 4], "y": [4, 5, 6, 7, 8, 9], "z": [0, 1, 2, 3]}
 
 
 def test_equal_operations_share_what_is_known() -> None:
     model, x, y, z = three(1, 9)
-    model.require(x * y <= 10)
-    model.require(z == y * x - 4)
+    model.require(x * y <= 10, because="asked")
+    model.require(z == y * x - 4, because="asked")
     assert propagated(model)["z"] == [1, 2, 3, 4, 5, 6]
 
 

@@ -359,3 +359,26 @@ def test_more_elements_than_32_bits_count(steps: int, columns: int, units: int) 
         first = run(gates[:2000], h0, output[:2000])
         assert relative_error(found["y"][:2000], first["y"]) <= BOUNDS[torch.bfloat16]
         assert relative_error(found["d_h0"], first["d_h0"]) <= BOUNDS[torch.bfloat16]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_autocast_keeps_the_vectors(bidirectional: bool, masked: bool) -> None:
+    """Against the CPU's kernels in float64. A decay in 16 bits may be one of growth."""
+    torch.manual_seed(0)
+    exact = rnncc.load("lru").LRU(32, 32, bidirectional=bidirectional)
+    layer = rnncc.load("lru").LRU(32, 32, bidirectional=bidirectional, device=harness.DEVICE)
+    layer.load_state_dict(exact.state_dict())
+    exact.double()
+    x = torch.randn(2048, 3, 32)
+    lengths = torch.tensor([2048, 1, 1000]) if masked else None
+    expected = exact(x.double(), lengths=lengths)[0]
+    expected.square().sum().backward()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        output = layer(x.to(harness.DEVICE), lengths=lengths)[0]
+        output.float().square().sum().backward()
+    assert output.dtype == torch.bfloat16 and relative_error(output.cpu(), expected) < 1e-2
+    wanted = {name: parameter.grad for name, parameter in exact.named_parameters()}
+    for name, parameter in layer.named_parameters():
+        assert relative_error(parameter.grad.cpu(), wanted[name]) < 3e-2, name

@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 
 import rnncc
 from rnncc.runtime.ops import op_sizes
+from rnncc.verify import relative_error
 
 T, B, IN, H = 4, 2, 3, 4
 DOUBLE: dict[str, Any] = {"dtype": torch.float64}
@@ -158,6 +159,52 @@ def test_autocast_casts_inputs_and_keeps_the_state() -> None:
     assert output.dtype == torch.bfloat16 and h.dtype == torch.float32
     assert layer.weight_hh_l0.grad.dtype == torch.float32
     torch.testing.assert_close(output.float(), layer(x)[0], atol=3e-2, rtol=3e-2)
+
+
+def lru(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+    """The output of LRU's equations in complex numbers."""
+    p = parameters
+    decay = torch.exp(torch.complex(-p["nu"].exp(), p["th"].exp()))
+    inputs = p["gam"].exp() * torch.complex(x @ p["W_u"].T, x @ p["W_w"].T)
+    state, found = torch.zeros_like(inputs[0]), []
+    for value in inputs:
+        state = decay * state + value
+        found.append(state)
+    states = torch.stack(found)
+    return states.real @ p["C1"][0].T - states.imag @ p["C2"][0].T + p["D"] * x
+
+
+def test_autocast_keeps_the_vectors_of_a_loop_without_products() -> None:
+    """Decays near 1 and phases over many steps; a decay in 16 bits may be one of growth."""
+    torch.manual_seed(0)
+    layer = rnncc.load("lru").LRU(H, H)
+    x = torch.randn(2048, B, H)
+    exact = {name: value.detach().double().requires_grad_() for name, value in layer.gate_parameters().items()}
+    expected = lru(exact, x.double())
+    torch.autograd.backward(expected.square().sum())
+    for backend in (None, "reference"):
+        layer.backend = backend
+        layer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output = layer(x)[0]
+            output.float().square().sum().backward()
+        assert relative_error(output, expected) < 1e-2
+        gradients = layer.gate_parameters(grad=True)
+        errors = {name: relative_error(gradients[name], value.grad) for name, value in exact.items()}
+        assert {name: error for name, error in errors.items() if not error < 3e-2} == {}
+    layer.backend = None
+    compiled: Any = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(compiled(x[:64])[0], layer(x[:64])[0])
+
+
+def test_the_op_takes_vectors_in_float32_beside_streams_in_16_bits() -> None:
+    op, (streams, weights, states, *rest) = arguments(make("indrnn", "IndRNN"))
+    given = [
+        [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
+        for tensors, dtype in ((streams, torch.bfloat16), (weights, torch.float32), (states, torch.float32))
+    ]
+    assert set(torch.library.opcheck(op, (*given, *rest)).values()) == {"SUCCESS"}
 
 
 def test_forward_mode_raises_and_never_lies() -> None:

@@ -10,7 +10,7 @@ import pytest
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
 from rnncc.ir.show_schedule import show_schedule
-from rnncc.ir.target import GPUS
+from rnncc.ir.target import GPUS, Target
 from rnncc.stages.schedule import WORTH, schedule
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.expect import step_us
@@ -163,14 +163,35 @@ def test_more_columns_take_longer_and_so_does_float32(name: str, dtype: str) -> 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
 @pytest.mark.parametrize("units", [64, 512, 1024])
-def test_plans_keep_to_the_gpu(gpu: object, units: int) -> None:
-    target = next(known for known in GPUS.values() if known is gpu)
-    clusters = dict(target.clusters)
+def test_plans_keep_to_the_gpu(gpu: Target, units: int) -> None:
+    clusters = dict(gpu.clusters)
     for loop in (forward("lstm"), backward("lstm")):
-        for kernel in schedule(loop, Problem(units, 2, "bf16"), target).kernels:
-            assert kernel.shared_bytes <= target.shared_bytes
+        found = schedule(loop, Problem(units, 2, "bf16"), gpu)
+        assert bool(found.kernels) is (float(gpu.capability) >= 9)
+        for kernel in found.kernels:
+            assert kernel.shared_bytes <= gpu.shared_bytes
             assert kernel.threads * kernel.registers <= 65_536
-            assert kernel.blocks in clusters if kernel.family != "grid" else 2 * kernel.blocks <= target.multiprocessors
+            assert kernel.blocks in clusters if kernel.family != "grid" else 2 * kernel.blocks <= gpu.multiprocessors
+
+
+def test_a_gpu_without_clusters_alternates_and_says_why() -> None:
+    found = schedule(forward("lstm"), Problem(64, 12, "bf16"), GPUS["a100"])
+    ((limit,),) = (entry.limits for entry in found.rejected)
+    assert (limit.name, limit.numbers) == ("compute capability", "8.0 >= 9.0")
+    # No quicker than the same kernel on an H200.
+    on_h200 = schedule(forward("lstm"), Problem(64, 12, "bf16"), H200).rejected[-1]
+    assert on_h200.family == "alternating"
+    assert found.step_us is not None and found.step_us >= (on_h200.step_us or 0)
+
+
+@pytest.mark.parametrize(("dtype", "fits", "too_large"), [("bf16", 132_000, 133_000), ("fp32", 93_000, 94_000)])
+def test_weights_that_do_not_fit_memory_have_no_kernel(dtype: str, fits: int, too_large: int) -> None:
+    """Four matrices; an H200 has 141 GB."""
+    assert schedule(forward("lstm"), Problem(fits, 1, dtype), H200).step_us is not None
+    found = schedule(forward("lstm"), Problem(too_large, 1, dtype), H200)
+    assert found.is_impossible and not found.kernels and found.step_us is None
+    gigabytes = round(4 * too_large**2 * (4 if dtype == "fp32" else 2) / 1e9)
+    assert [limit.numbers for entry in found.rejected for limit in entry.limits] == [f"{gigabytes} GB <= 141 GB"] * 2
 
 
 def test_more_heads_take_longer_once_the_gpu_is_full() -> None:

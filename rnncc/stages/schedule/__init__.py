@@ -17,7 +17,7 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule, Limit, Rejected, Schedule
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.alternating import alternating_us
-from rnncc.stages.schedule.draft import TILE_COLUMNS, UNIT_BLOCK
+from rnncc.stages.schedule.draft import TILE_COLUMNS, UNIT_BLOCK, element_bytes
 from rnncc.stages.schedule.expect import after_us, expected, inference, step_us
 from rnncc.stages.schedule.facts import Facts, facts
 from rnncc.stages.schedule.families import FAMILIES
@@ -44,8 +44,10 @@ def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons
     if isinstance(loop, str):
         return Schedule((), None, (Rejected("fused", None, (Limit("form", loop, ""),)),), 0)
     known = facts(loop, problem.dtype)
+    if too_large := _too_large(known, problem, target):
+        return Schedule((), None, (Rejected("fused", None, too_large), Rejected("alternating", None, too_large)), 0)
     alternating = alternating_us(known, problem, target)
-    if unfit := _unfit(problem):
+    if unfit := _unfit(problem, target):
         return Schedule((), alternating, (Rejected("fused", None, unfit),), 0)
 
     def solve(columns: int, families: Iterable[str] = FAMILIES) -> _Answer:
@@ -100,9 +102,20 @@ def _of_use(kernels: Iterable[FusedSchedule]) -> tuple[FusedSchedule, ...]:
     return tuple(kept)
 
 
-def _unfit(problem: Problem) -> tuple[Limit, ...]:
-    """What all fused kernels ask of a problem, where it does not give that."""
+def _too_large(known: Facts, problem: Problem, target: Target) -> tuple[Limit, ...]:
+    """What every kernel asks of the GPU's memory, where there is less."""
+    gigabytes = known.sums * known.operands * problem.heads * problem.units**2 * element_bytes(problem.dtype) / 1e9
+    if gigabytes <= target.memory_gb:
+        return ()
+    return (Limit("memory", "the recurrent weights lie in it", f"{gigabytes:.0f} GB <= {target.memory_gb} GB"),)
+
+
+def _unfit(problem: Problem, target: Target) -> tuple[Limit, ...]:
+    """What all fused kernels ask of a problem and a GPU, where these do not give that."""
     limits = []
+    if not target.has_clusters:
+        needed = "fused kernels use clusters of thread blocks and other means of compute capability 9.0"
+        limits.append(Limit("compute capability", needed, f"{target.capability} >= 9.0"))
     if problem.units % UNIT_BLOCK:
         limits.append(Limit("units", "a warp has 8 of them at a time", f"{problem.units} % {UNIT_BLOCK} == 0"))
     return tuple(limits)

@@ -61,7 +61,7 @@ class After {
 
   rnncc_tensor weight_gradient(int16_t index) {
     if (!call_.table[D_WEIGHTS]) return {};
-    return tensors_.at(D_WEIGHTS, index);
+    return tensors_.either(D_WEIGHTS, index);
   }
   void* gradient_of(int matrix) {
     const MatrixInfo& info = tables_.matrices[matrix];
@@ -122,7 +122,7 @@ class After {
   // An edge: its slot's values one step on, the edge's tensor at the end, in the streams' type.
   rnncc_tensor shifted(int slot) {
     const SlotInfo& info = tables_.slots[slot];
-    const rnncc_tensor from = values_of(info.link), edge = tensors_.edge(info.table, info.index);
+    const rnncc_tensor from = values_of(info.link), edge = tensors_.either(info.table, info.index);
     const int64_t width = dim(info.width), steps = call_.steps, columns = call_.columns;
     const rnncc_dtype dtype = tensors_.scalar();
     // Whether the value at t is that of t - 1 (else of t + 1).

@@ -71,7 +71,7 @@ class LoopParameter {
       const bool shifted = slot.kind != Kind::read;
       const SlotInfo& source = shifted ? tables_.slots[slot.link] : slot;
       reads[r] = along(call, tensors.at(source.table, source.index), dim(source.offset), shifted);
-      read_edges[r] = shifted ? edge(tensors.edge(slot.table, slot.index)) : FusedEdge{};
+      read_edges[r] = shifted ? edge(tensors.either(slot.table, slot.index)) : FusedEdge{};
       if (!fits(reads[r], dtype_bytes(tensors.at(source.table, source.index).dtype))) return false;
     }
     FusedPlace* rows = take<FusedPlace>(info_.rows);
@@ -107,14 +107,14 @@ class LoopParameter {
     FusedEdge* last = take<FusedEdge>(info_.edges);
     for (int e = 0; e < info_.edges; ++e) {
       const SlotInfo& slot = tables_.slots[info_.edge_slots[e]];
-      initial[e] = edge(tensors.edge(slot.table, slot.index));
+      initial[e] = edge(tensors.either(slot.table, slot.index));
       const int end = info_.edge_finals[e];
-      last[e] = end < 0 ? FusedEdge{} : edge(tensors.edge(tables_.finals[end].table, tables_.finals[end].index));
+      last[e] = end < 0 ? FusedEdge{} : edge(tensors.either(tables_.finals[end].table, tables_.finals[end].index));
     }
     FusedEdge* vectors = take<FusedEdge>(info_.vectors);
     for (int v = 0; v < info_.vectors; ++v) {
       const SlotInfo& slot = tables_.slots[info_.vector_slots[v]];
-      const rnncc_tensor& weight = tensors.at(WEIGHTS, slot.index);
+      const rnncc_tensor weight = tensors.either(WEIGHTS, slot.index);
       vectors[v] = {static_cast<char*>(weight.data) + dim(slot.offset) * dtype_bytes(weight.dtype), dim(slot.width) > 1,
                     weight.dtype == RNNCC_FLOAT32, 0};
     }

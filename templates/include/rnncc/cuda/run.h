@@ -85,12 +85,13 @@ class Workspace {
 // One direction of a layer.
 class DeviceRun {
  public:
-  DeviceRun(const Tables& tables, const Call& call, int32_t device)
+  // `float_vectors` as CallTensors has it.
+  DeviceRun(const Tables& tables, const Call& call, int32_t device, bool float_vectors)
       : tables_(tables),
         call_(call),
         device_({aoti_torch_device_type_cuda(), device}),
         dims_(make_dims(tables, call)),
-        tensors_(tables, call, dims_.data(), device_) {}
+        tensors_(tables, call, dims_.data(), device_, float_vectors) {}
 
   // For the alternating kernel: how one of so many directions like this one, side by side, is divided.
   Schedule schedule(int directions) const {
@@ -267,7 +268,7 @@ class DeviceRuns {
   DeviceRuns(const Tables& tables, const LoopInfo& info, const ScanForms* scans, const char* cell, const char* name,
              const std::vector<Call>& calls, int32_t device)
       : tables_(tables), info_(info), scans_(scans), cell_(cell), name_(name), calls_(calls), device_(device) {
-    for (const Call& call : calls_) runs_.emplace_back(tables, call, device);
+    for (const Call& call : calls_) runs_.emplace_back(tables, call, device, scans != nullptr);
   }
 
   void run() {

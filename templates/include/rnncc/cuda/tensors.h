@@ -26,8 +26,9 @@ inline rnncc_tensor side_by_side(const Call& call, void* data, int64_t width, rn
 
 class CallTensors {
  public:
-  CallTensors(const Tables& tables, const Call& call, const int64_t* dims, Device device)
-      : device(device), tables_(tables), call_(call), dims_(dims), scalar_(choose_scalar()) {}
+  // `float_vectors`: whether weights may be float beside streams of 16 bits, as kernels of loops without products take them.
+  CallTensors(const Tables& tables, const Call& call, const int64_t* dims, Device device, bool float_vectors)
+      : device(device), tables_(tables), call_(call), dims_(dims), scalar_(choose_scalar(float_vectors)) {}
 
   // The type of streams and weights: theirs if they have one, else float.
   rnncc_dtype scalar() const { return scalar_; }
@@ -39,11 +40,11 @@ class CallTensors {
     return found != fitted_.end() ? found->second : fitted_[key] = fit(table, index);
   }
 
-  // An initial or final state or a gradient of one, [B, width], in the streams' type or float: who reads or writes it takes both.
-  rnncc_tensor edge(Table table, int index) {
+  // An initial or final state, a vector or a gradient of one, in the streams' type or float: who reads or writes it takes both.
+  rnncc_tensor either(Table table, int index) {
     if (!call_.table[table]) return {nullptr, 0, 0, RNNCC_FLOAT32};
     const rnncc_tensor& given = call_.table[table][index];
-    return given.dtype == scalar_ ? given : at(table, index);
+    return given.dtype == scalar_ || given.dtype == RNNCC_FLOAT32 ? given : at(table, index);
   }
 
   // After the kernel: what was computed in another type goes to the caller's tensors.
@@ -70,10 +71,11 @@ class CallTensors {
 
   rnncc_dtype wanted(Table table) const { return is_stream_typed(table) ? scalar_ : RNNCC_FLOAT32; }
 
-  rnncc_dtype choose_scalar() const {
+  rnncc_dtype choose_scalar(bool float_vectors) const {
     const rnncc_dtype first = call_.table[STREAMS][0].dtype;
     for (int w = 0; w < tables_.weight_count; ++w) {
-      if (call_.table[WEIGHTS][w].dtype != first) return RNNCC_FLOAT32;
+      const rnncc_dtype own = call_.table[WEIGHTS][w].dtype;
+      if (own != first && !(float_vectors && own == RNNCC_FLOAT32)) return RNNCC_FLOAT32;
     }
     return first;
   }
