@@ -310,13 +310,15 @@ class RecurrentLayer(RecurrentModule):
 
     @classmethod
     def from_torch(cls, module: nn.RNNBase, **options: Any) -> RecurrentLayer:
-        """A layer with the shape and the values of an nn.LSTM, nn.GRU or nn.RNN. Raises RuntimeError where the gates
-        differ."""
+        """A layer with the shape and the values of an nn.LSTM, nn.GRU or nn.RNN. Raises ValueError where the cell is
+        not that of the module: where it gives other results for the same parameters."""
         weight: Tensor = module.get_parameter("weight_hh_l0")
         layer = cls(
             module.input_size, module.hidden_size, module.num_layers, module.bias, module.batch_first, module.dropout,
             module.bidirectional, module.proj_size, device=weight.device, dtype=weight.dtype, **options,
         )  # fmt: skip
+        if problem := torch_names.difference(layer, module.mode):
+            raise ValueError(problem)
         layer.load_state_dict(module.state_dict())
         return layer
 
