@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -12,9 +13,9 @@ from torch import Tensor, nn
 from . import package
 from .ops import Kernels
 from .parameters import gate_view, initialise, members_of, ordered, shape_of
-from .regularisation import check_zoneout, variant
+from .regularisation import Zoneout, check_zoneout, variant
 from .run import choose_kernels
-from .sizes import check_clip, check_size, resolve_sizes
+from .sizes import check_clip, check_probability, check_size, resolve_sizes
 from .spec import CellSpec, ParameterSpec, Sizes
 
 
@@ -55,8 +56,8 @@ class RecurrentModule(nn.Module):
     state_dtype: torch.dtype | None
     backend: str | None
     recurrent_gradient_clip: float | None
-    zoneout: dict[str, float]
-    recurrent_dropout: float
+    _zoneout: dict[str, float]
+    _recurrent_dropout: float
     constants: dict[str, float]
     dims: dict[str, int | None]
     # One entry a layer and direction, direction-major as in torch.nn: l0, l0_reverse, l1, …; shapes by attribute.
@@ -105,8 +106,7 @@ class RecurrentModule(nn.Module):
         check_clip(recurrent_gradient_clip)
         self.recurrent_gradient_clip = recurrent_gradient_clip
         cell = self.spec
-        self.zoneout = check_zoneout(cell, zoneout)
-        self.recurrent_dropout = float(recurrent_dropout)
+        self._zoneout, self._recurrent_dropout = check_zoneout(cell, zoneout), float(recurrent_dropout)
         if variant(cell, zoneout, recurrent_dropout):
             # `__new__` never saw it: a subclass of the user's passed it on to __init__.
             raise ValueError(
@@ -139,6 +139,38 @@ class RecurrentModule(nn.Module):
                 f"{type(self).__name__} got an unexpected keyword argument {next(iter(keywords))!r}"
                 + (f"; its own are {', '.join(known)}" if known else "")
             )
+
+    @property
+    def zoneout(self) -> Mapping[str, float]:
+        """The probability by state, read-only. To be set to others: a state that is left out, or None, has 0. Raises
+        ValueError for a state that the module was made without zoneout of."""
+        return MappingProxyType(self._zoneout)
+
+    @zoneout.setter
+    def zoneout(self, value: Zoneout) -> None:
+        given = check_zoneout(self.spec, value)
+        built = {mask.of for mask in self.spec.masks if mask.drawn == "zoneout"}
+        if missing := [name for name, p in given.items() if p and name not in built]:
+            raise ValueError(
+                f"this {type(self).__name__} was made without zoneout of {', '.join(missing)}, which is another "
+                "program: give zoneout= to its constructor"
+            )
+        self._zoneout = {name: p for name, p in given.items() if name in built}
+
+    @property
+    def recurrent_dropout(self) -> float:
+        """The probability. To be set to another; raises ValueError where the module was made without."""
+        return self._recurrent_dropout
+
+    @recurrent_dropout.setter
+    def recurrent_dropout(self, value: float) -> None:
+        check_probability("recurrent_dropout", value)
+        if value and not any(mask.drawn == "recurrent_dropout" for mask in self.spec.masks):
+            raise ValueError(
+                f"this {type(self).__name__} was made without recurrent dropout, which is another program: give "
+                "recurrent_dropout= to its constructor"
+            )
+        self._recurrent_dropout = float(value)
 
     def _sizes_for(self, input_size: int) -> dict[str, int]:
         return resolve_sizes(self.spec, input_size, self.hidden_size, self.num_heads, self.dims)

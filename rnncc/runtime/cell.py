@@ -82,7 +82,7 @@ class RecurrentCell(RecurrentModule):
             cell, self._sizes, hx, columns, batched=given.batched, return_delays=True, single=True
         )  # fmt: skip
         initial = self._initial_states(states[0] if states else None, sizes, parameters, x, columns, {})
-        masks = draw_masks(cell, sizes, x, columns, self.zoneout, 0.0, training=self.training)
+        masks = draw_masks(cell, sizes, x, columns, self._zoneout, 0.0, training=self.training)
         kernels, _ = self._choose(x)
         (result,) = run_directions(
             cell, kernels, given.inputs, [Direction(parameters, initial, masks=masks)], self.constants, sizes,
@@ -111,6 +111,6 @@ class RecurrentCell(RecurrentModule):
             text += f", num_heads={self.num_heads}"
         if self.recurrent_gradient_clip is not None:
             text += f", recurrent_gradient_clip={self.recurrent_gradient_clip!r}"
-        if self.zoneout:
-            text += f", zoneout={self.zoneout!r}"
+        if self._zoneout:
+            text += f", zoneout={self._zoneout!r}"
         return text

@@ -184,7 +184,7 @@ class RecurrentLayer(RecurrentModule):
                     None if states is None else states[place], sizes, parameters[place], x, columns, constant
                 )
                 masks = draw_masks(
-                    cell, sizes, x, columns, self.zoneout, self.recurrent_dropout, training=self.training,
+                    cell, sizes, x, columns, self._zoneout, self._recurrent_dropout, training=self.training,
                     packing=packed.packing if packed is not None else None,
                 )  # fmt: skip
                 both.append(Direction(parameters[place], initial, place > first, masks))
@@ -290,12 +290,14 @@ class RecurrentLayer(RecurrentModule):
             "proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0,
             "bidirectional": False, "num_heads": 1, "state_dtype": None, "backend": None,
             "return_delays": False, "recompute": False, "recurrent_gradient_clip": None,
-            "return_sequences_of": (), "weight_dropout": 0.0, "zoneout": {}, "recurrent_dropout": 0.0,
+            "return_sequences_of": (), "weight_dropout": 0.0, "recurrent_dropout": 0.0,
         }  # fmt: skip
         for name, default in defaults.items():
             value = getattr(self, name)
             if value != default:
                 text += f", {name}={value!r}"
+        if self._zoneout:
+            text += f", zoneout={self._zoneout!r}"
         for constant in self.spec.constants:
             if not constant.shaping and self.constants[constant.name] != constant.value:
                 text += f", {constant.name}={self.constants[constant.name]!r}"

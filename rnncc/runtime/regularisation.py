@@ -53,14 +53,14 @@ def draw_masks(
 ) -> dict[str, Tensor]:
     """One direction's masks, which broadcast to `x` [T, B, width] (packed: [total, 1, width]).
 
-    Zoneout: 1 where a unit keeps its value, drawn for each step; without training the probability itself. Recurrent
-    dropout: 0 or 1/(1 - p), drawn once for all steps; without training 1.
+    Zoneout (0 for a state that is not named): 1 where a unit keeps its value, drawn for each step; without training the
+    probability itself. Recurrent dropout: 0 or 1/(1 - p), drawn once for all steps; without training 1.
     """
     masks = {}
     for mask in cell.masks:
         width = mask.width(sizes)
         if mask.drawn == "zoneout":
-            p = zoneout[mask.of]
+            p = zoneout.get(mask.of, 0.0)
             shape = (*x.shape[:2], width) if training else (1, 1, width)
             value = x.new_empty(shape).bernoulli_(p) if training else x.new_full(shape, p)
         elif not training:
