@@ -49,6 +49,9 @@ class RecurrentModule(nn.Module):
     # Where `load` made the class: (function that loads again, its arguments). Built packages pickle by module name.
     _origin: ClassVar[tuple[Any, tuple[Any, ...]] | None] = None
 
+    # What `recurrent_dropout` is where it is not given; None: none, by whichever program the class was built with.
+    _no_dropout: ClassVar[float | None] = 0.0
+
     input_size: int
     hidden_size: int
     num_heads: int
@@ -70,7 +73,7 @@ class RecurrentModule(nn.Module):
         within the steps mean another program: the result is then an instance of the class of that program."""
         if not arguments and not keywords:  # a copy, whose state comes later
             return super().__new__(cls)
-        shaping = variant(cls.spec, keywords.get("zoneout"), keywords.get("recurrent_dropout", 0.0))
+        shaping = variant(cls.spec, keywords.get("zoneout"), keywords.get("recurrent_dropout", cls._no_dropout))
         shaping |= {
             constant.name: keywords[constant.name]
             for constant in cls.spec.constants
@@ -92,7 +95,7 @@ class RecurrentModule(nn.Module):
         backend: str | None,
         recurrent_gradient_clip: float | None,
         zoneout: Any,
-        recurrent_dropout: float,
+        recurrent_dropout: float | None,
         keywords: dict[str, Any],
     ) -> None:
         """Sort the keywords into constants and dims. Raises TypeError, ValueError, NotImplementedError."""
@@ -106,7 +109,7 @@ class RecurrentModule(nn.Module):
         check_clip(recurrent_gradient_clip)
         self.recurrent_gradient_clip = recurrent_gradient_clip
         cell = self.spec
-        self._zoneout, self._recurrent_dropout = check_zoneout(cell, zoneout), float(recurrent_dropout)
+        self._zoneout, self._recurrent_dropout = check_zoneout(cell, zoneout), float(recurrent_dropout or 0)
         if variant(cell, zoneout, recurrent_dropout):
             # `__new__` never saw it: a subclass of the user's passed it on to __init__.
             raise ValueError(

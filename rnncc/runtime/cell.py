@@ -18,6 +18,9 @@ from .spec import CellSpec
 class RecurrentCell(RecurrentModule):
     """See `document`; the generated subclasses differ by `spec` alone."""
 
+    # One build with recurrent dropout serves layers and single steps.
+    _no_dropout = None
+
     @staticmethod
     def document(cell: CellSpec) -> str:
         """The docstring of a cell's single step."""
@@ -62,7 +65,7 @@ class RecurrentCell(RecurrentModule):
                 "return_delays=False would lose them"
             )
         self._configure(
-            input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, zoneout, 0.0,
+            input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, zoneout, None,
             constants_and_dims,
         )  # fmt: skip
         self._make_parameters(self._sizes_for(input_size), "", {"device": device, "dtype": dtype})
