@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from . import package
-from .ops import Kernels
+from . import fused, package
+from .inputs import autocast_dtype
+from .ops import Kernels, kept_bytes
 from .parameters import gate_view, initialise, members_of, ordered, shape_of
 from .regularisation import Zoneout, check_zoneout, variant
 from .run import choose_kernels
@@ -63,6 +64,9 @@ class RecurrentModule(nn.Module):
     _recurrent_dropout: float
     constants: dict[str, float]
     dims: dict[str, int | None]
+    # Options of layers; a single step has none of them.
+    bidirectional: bool = False
+    recompute: bool | None = None
     # One entry a layer and direction, direction-major as in torch.nn: l0, l0_reverse, l1, …; shapes by attribute.
     _suffixes: list[str]
     _sizes: list[dict[str, int]]
@@ -268,6 +272,44 @@ class RecurrentModule(nn.Module):
     def _choose(self, x: Tensor) -> tuple[Kernels | None, str]:
         kernels, missing = package.kernels()
         return choose_kernels(kernels, x, self.backend, missing)
+
+    def explain(self, batch_size: int | None = None) -> str:
+        """Which path runs for inputs of the parameters' dtype (or autocast's, where it is on) and device, and why; the
+        class of each loop. With a `batch_size`, on a GPU: which of the kernels that there are run such a batch."""
+        if batch_size is not None:
+            check_size("batch_size", batch_size)
+        cell, sizes = self.spec, self._sizes[0]
+        tensor = next(self.parameters(), torch.empty(0))
+        kernels, why = self._choose(tensor)
+        like = tensor.new_empty(0, dtype=autocast_dtype(tensor, "cuda" if tensor.is_cuda else "cpu"))
+        device = "GPU" if tensor.is_cuda else "CPU"
+        path = f"{device} kernels" if kernels is not None else "the reference (eager torch)"
+        lines = [f"{cell.name}: {path}: {why}"]
+        if self.recompute and kernels is None:
+            lines.append("  recompute: no effect, eager torch keeps what it wants")
+        if self.recurrent_gradient_clip is not None and not any(segment.clips for segment in cell.segments):
+            lines.append("  recurrent_gradient_clip: no effect, no matrix product reads an earlier value of a state")
+        for segment in cell.segments:
+            streams = ", ".join(f"{stream.name} [T, B, {stream.width(sizes)}]" for stream in segment.streams)
+            weights = ", ".join(
+                f"{weight.name} ({weight.attribute})" if weight.attribute else weight.name
+                for weight in segment.plain.weights
+            )
+            lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")
+            if kernels is not None and tensor.is_cuda:
+                directions = 2 if self.bidirectional else 1
+                first, *rest = fused.describe(
+                    cell, segment, sizes, directions, like.dtype, like.get_device(), batch_size
+                )
+                lines += [f"  {segment.name}: {first}", *(f"    {line}" for line in rest)]
+            if kernels is not None:
+                kept = [kept_bytes(segment, sizes, like, recompute=mode) for mode in (False, True)]
+                again = "" if self.recompute is None else f", {kept[1]} with recompute"
+                lines.append(f"    a step of a column keeps {kept[0]} bytes for the backward{again}")
+        lines += [
+            f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes
+        ]
+        return "\n".join(lines)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A class that the user derived stands in a module of the user's, and pickles by its name there.

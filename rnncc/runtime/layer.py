@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from . import fused, torch_names
+from . import torch_names
 from .base import RecurrentModule, check_flags, document_delays, dtype_of
-from .inputs import Reset, StatesLike, autocast_dtype, read_inputs, read_states
-from .ops import kept_bytes
+from .inputs import Reset, StatesLike, read_inputs, read_states
 from .packing import read_packed
 from .regularisation import Zoneout, draw_masks
 from .run import Direction, run_directions
@@ -28,6 +27,8 @@ def beside(values: Sequence[Tensor]) -> Tensor:
 
 class RecurrentLayer(RecurrentModule):
     """See `document`; the generated subclasses differ by `spec` alone."""
+
+    recompute: bool
 
     @staticmethod
     def document(cell: CellSpec) -> str:
@@ -234,43 +235,6 @@ class RecurrentLayer(RecurrentModule):
             raise ValueError(f"there is no layer {layer}{' in the reverse direction' if reverse else ''}")
         place = layer * (2 if self.bidirectional else 1) + int(reverse)
         return self._gate_parameters(place, grad=grad)
-
-    def explain(self, batch_size: int | None = None) -> str:
-        """Which path runs for inputs of the parameters' dtype (or autocast's, where it is on) and device, and why; the
-        class of each loop. With a `batch_size`, on a GPU: which of the kernels that there are run such a batch."""
-        if batch_size is not None:
-            check_size("batch_size", batch_size)
-        cell = self.spec
-        tensor = next(self.parameters(), torch.empty(0))
-        kernels, why = self._choose(tensor)
-        like = tensor.new_empty(0, dtype=autocast_dtype(tensor, "cuda" if tensor.is_cuda else "cpu"))
-        device = "GPU" if tensor.is_cuda else "CPU"
-        path = f"{device} kernels" if kernels is not None else "the reference (eager torch)"
-        lines = [f"{cell.name}: {path}: {why}"]
-        if self.recompute and kernels is None:
-            lines.append("  recompute: no effect, eager torch keeps what it wants")
-        if self.recurrent_gradient_clip is not None and not any(segment.clips for segment in cell.segments):
-            lines.append("  recurrent_gradient_clip: no effect, no matrix product reads an earlier value of a state")
-        for segment in cell.segments:
-            streams = ", ".join(f"{stream.name} [T, B, {stream.width(self._sizes[0])}]" for stream in segment.streams)
-            weights = ", ".join(
-                f"{weight.name} ({weight.attribute})" if weight.attribute else weight.name
-                for weight in segment.plain.weights
-            )
-            lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")
-            if kernels is not None and tensor.is_cuda:
-                directions = 2 if self.bidirectional else 1
-                first, *rest = fused.describe(
-                    cell, segment, self._sizes[0], directions, like.dtype, like.get_device(), batch_size
-                )
-                lines += [f"  {segment.name}: {first}", *(f"    {line}" for line in rest)]
-            if kernels is not None:
-                kept = [kept_bytes(segment, self._sizes[0], like, recompute=mode) for mode in (False, True)]
-                lines.append(f"    a step of a column keeps {kept[0]} bytes for the backward, {kept[1]} with recompute")
-        lines += [
-            f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes
-        ]
-        return "\n".join(lines)
 
     @property
     def all_weights(self) -> list[list[nn.Parameter]]:
