@@ -153,11 +153,12 @@ def build_package(
     name: str | None = None,
     problems: Problems = (),
     parallel_newton: bool = False,
+    shaping: Shaping | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Build the cells of the file at `path` into the folder `out/<stem>`, and return that folder. `problems`: for which
     (units of a head, dtype) there shall be fused GPU kernels; `parallel_newton`: whether loops that are walked through
-    shall have kernels that iterate, too.
+    shall have kernels that iterate, too; `shaping`: as for `front`.
 
     Raises:
         RnnccError: mistakes in the text; RNN601 without a compiler, RNN602 where it failed, RNN603 to RNN605 where
@@ -173,7 +174,8 @@ def build_package(
             progress(f"--parallel-newton is for GPUs of compute capability 9.0 or more: of no use for {older}")
     stem = name or path.stem
     check_stem(stem, out)
-    package, cache = _build(read_source(path), stem, {}, find_toolchain(), nvcc, progress, problems, parallel_newton)
+    source, shaping = read_source(path), shaping or {}
+    package, cache = _build(source, stem, shaping, find_toolchain(), nvcc, progress, problems, parallel_newton)
     if progress is not None and _takes_fused(nvcc):
         for problem in _without_kernels(package, problems):
             options = f"--hidden {problem.units * problem.heads} --heads {problem.heads} --dtype {problem.dtype}"

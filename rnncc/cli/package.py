@@ -23,6 +23,7 @@ from rnncc.cli.output import (
 from rnncc.paths import locate
 
 if TYPE_CHECKING:
+    from rnncc.compiler import Shaping
     from rnncc.verify import Report, Row
 
 
@@ -41,6 +42,13 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also GPU kernels that work on many steps at a time where they are neither affine nor have a product.",
 )
+@click.option(
+    "--zoneout",
+    multiple=True,
+    metavar="STATE",
+    help="For layers with zoneout of STATE (may be given several times).",
+)
+@click.option("--recurrent-dropout", is_flag=True, help="For layers with variational recurrent dropout.")
 @click.option("--name", help="The package's name (default: that of the file).")
 @click.option("--wheel", is_flag=True, help="Also write the package as a wheel beside its folder.")
 def build(
@@ -51,6 +59,8 @@ def build(
     heads: int | None,
     dtype: str | None,
     parallel_newton: bool,
+    zoneout: tuple[str, ...],
+    recurrent_dropout: bool,
     name: str | None,
     wheel: bool,
 ) -> None:
@@ -58,6 +68,8 @@ def build(
 
     It holds the CPU op and, for the targets, GPU kernels; both take every size and dtype at run time. With --hidden it
     also holds kernels that keep the recurrent weights on chip, for that size and --dtype (bf16).
+
+    Layers with zoneout or recurrent dropout run another program, which takes the place of the plain one.
     """
     from rnncc.compiler import build_package
 
@@ -71,6 +83,10 @@ def build(
             raise click.UsageError(
                 f"two of the files would become the package '{stem}': build one under another --name"
             )
+    shaping: Shaping = {"zoneout__": " ".join(zoneout), "recurrent_dropout__": int(recurrent_dropout)}
+    if zoneout or recurrent_dropout:
+        for source in paths:
+            _check_regularised(source, shaping)
     for source in paths:
         path = build_package(
             source,
@@ -79,6 +95,7 @@ def build(
             name=name,
             problems=problems,
             parallel_newton=parallel_newton,
+            shaping=shaping if zoneout or recurrent_dropout else None,
             progress=progress_printer(),
         )
         click.echo(str(path))
@@ -86,6 +103,23 @@ def build(
             from rnncc.cli.wheel import write_wheel
 
             click.echo(str(write_wheel(path)))
+
+
+def _check_regularised(path: Path, shaping: Shaping) -> None:
+    """Raises a usage error for a state that no cell of the file has, and for a cell without what dropout acts on."""
+    from rnncc.compiler import front
+    from rnncc.read import read_source
+
+    cells = [cell for cell, _ in front(read_source(path), shaping)]
+    drawn = [{(item.drawn, item.of) for item in cell.inputs} for cell in cells]
+    for state in str(shaping["zoneout__"]).split():
+        if not any(("zoneout", state) in own for own in drawn):
+            raise click.UsageError(f"--zoneout: {path.name} has no cell with a state '{state}'")
+    for cell, own in zip(cells, drawn, strict=True):
+        if shaping["recurrent_dropout__"] and not any(kind == "recurrent_dropout" for kind, _ in own):
+            raise click.UsageError(
+                f"--recurrent-dropout: no matrix product of {cell.name} reads an earlier value of a state"
+            )
 
 
 @click.command()

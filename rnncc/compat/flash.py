@@ -134,8 +134,12 @@ def flashrnn(
             raise ValueError(f"flashrnn: {option}={getattr(config, option)}, but that of Wx is {size}")
 
     if states is None:
-        values = torch.as_tensor(config.initial_val, dtype=kind, device=Wx.device).expand(len(op.states))
-        initial = values.reshape(-1, 1, 1, 1, 1).expand(-1, 1, columns, heads, units)
+        given = config.initial_val
+        values = [*given] if isinstance(given, Sequence) else [given] * len(op.states)
+        if len(values) != len(op.states):
+            raise ValueError(f"flashrnn: initial_val must be a number, or one for each of {len(op.states)} states")
+        # Filled on the device: a copy of numbers to a GPU would wait for it.
+        initial = torch.stack([inputs.new_full((1, columns, heads, units), value) for value in values])
     else:
         initial = _ordered("states", states, config.output_shape, "STBHD")
         _check("states", initial, (len(op.states), 1, columns, heads, units), "states, 1, B, heads, units")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from . import package
-from .ops import Kernels
+from . import fused, package
+from .inputs import autocast_dtype
+from .ops import Kernels, kept_bytes
 from .parameters import gate_view, initialise, members_of, ordered, shape_of
-from .regularisation import check_zoneout, variant
+from .regularisation import Zoneout, check_zoneout, variant
 from .run import choose_kernels
-from .sizes import check_clip, check_size, resolve_sizes
+from .sizes import check_clip, check_probability, check_size, resolve_sizes
 from .spec import CellSpec, ParameterSpec, Sizes
 
 
@@ -48,6 +50,9 @@ class RecurrentModule(nn.Module):
     # Where `load` made the class: (function that loads again, its arguments). Built packages pickle by module name.
     _origin: ClassVar[tuple[Any, tuple[Any, ...]] | None] = None
 
+    # What `recurrent_dropout` is where it is not given; None: none, by whichever program the class was built with.
+    _no_dropout: ClassVar[float | None] = 0.0
+
     input_size: int
     hidden_size: int
     num_heads: int
@@ -55,10 +60,13 @@ class RecurrentModule(nn.Module):
     state_dtype: torch.dtype | None
     backend: str | None
     recurrent_gradient_clip: float | None
-    zoneout: dict[str, float]
-    recurrent_dropout: float
+    _zoneout: dict[str, float]
+    _recurrent_dropout: float
     constants: dict[str, float]
     dims: dict[str, int | None]
+    # Options of layers; a single step has none of them.
+    bidirectional: bool = False
+    recompute: bool | None = None
     # One entry a layer and direction, direction-major as in torch.nn: l0, l0_reverse, l1, …; shapes by attribute.
     _suffixes: list[str]
     _sizes: list[dict[str, int]]
@@ -69,7 +77,7 @@ class RecurrentModule(nn.Module):
         within the steps mean another program: the result is then an instance of the class of that program."""
         if not arguments and not keywords:  # a copy, whose state comes later
             return super().__new__(cls)
-        shaping = variant(cls.spec, keywords.get("zoneout"), keywords.get("recurrent_dropout", 0.0))
+        shaping = variant(cls.spec, keywords.get("zoneout"), keywords.get("recurrent_dropout", cls._no_dropout))
         shaping |= {
             constant.name: keywords[constant.name]
             for constant in cls.spec.constants
@@ -91,7 +99,7 @@ class RecurrentModule(nn.Module):
         backend: str | None,
         recurrent_gradient_clip: float | None,
         zoneout: Any,
-        recurrent_dropout: float,
+        recurrent_dropout: float | None,
         keywords: dict[str, Any],
     ) -> None:
         """Sort the keywords into constants and dims. Raises TypeError, ValueError, NotImplementedError."""
@@ -105,8 +113,7 @@ class RecurrentModule(nn.Module):
         check_clip(recurrent_gradient_clip)
         self.recurrent_gradient_clip = recurrent_gradient_clip
         cell = self.spec
-        self.zoneout = check_zoneout(cell, zoneout)
-        self.recurrent_dropout = float(recurrent_dropout)
+        self._zoneout, self._recurrent_dropout = check_zoneout(cell, zoneout), float(recurrent_dropout or 0)
         if variant(cell, zoneout, recurrent_dropout):
             # `__new__` never saw it: a subclass of the user's passed it on to __init__.
             raise ValueError(
@@ -139,6 +146,38 @@ class RecurrentModule(nn.Module):
                 f"{type(self).__name__} got an unexpected keyword argument {next(iter(keywords))!r}"
                 + (f"; its own are {', '.join(known)}" if known else "")
             )
+
+    @property
+    def zoneout(self) -> Mapping[str, float]:
+        """The probability by state, read-only. To be set to others: a state that is left out, or None, has 0. Raises
+        ValueError for a state that the module was made without zoneout of."""
+        return MappingProxyType(self._zoneout)
+
+    @zoneout.setter
+    def zoneout(self, value: Zoneout) -> None:
+        given = check_zoneout(self.spec, value)
+        built = {mask.of for mask in self.spec.masks if mask.drawn == "zoneout"}
+        if missing := [name for name, p in given.items() if p and name not in built]:
+            raise ValueError(
+                f"this {type(self).__name__} was made without zoneout of {', '.join(missing)}, which is another "
+                "program: give zoneout= to its constructor"
+            )
+        self._zoneout = {name: p for name, p in given.items() if name in built}
+
+    @property
+    def recurrent_dropout(self) -> float:
+        """The probability. To be set to another; raises ValueError where the module was made without."""
+        return self._recurrent_dropout
+
+    @recurrent_dropout.setter
+    def recurrent_dropout(self, value: float) -> None:
+        check_probability("recurrent_dropout", value)
+        if value and not any(mask.drawn == "recurrent_dropout" for mask in self.spec.masks):
+            raise ValueError(
+                f"this {type(self).__name__} was made without recurrent dropout, which is another program: give "
+                "recurrent_dropout= to its constructor"
+            )
+        self._recurrent_dropout = float(value)
 
     def _sizes_for(self, input_size: int) -> dict[str, int]:
         return resolve_sizes(self.spec, input_size, self.hidden_size, self.num_heads, self.dims)
@@ -233,6 +272,44 @@ class RecurrentModule(nn.Module):
     def _choose(self, x: Tensor) -> tuple[Kernels | None, str]:
         kernels, missing = package.kernels()
         return choose_kernels(kernels, x, self.backend, missing)
+
+    def explain(self, batch_size: int | None = None) -> str:
+        """Which path runs for inputs of the parameters' dtype (or autocast's, where it is on) and device, and why; the
+        class of each loop. With a `batch_size`, on a GPU: which of the kernels that there are run such a batch."""
+        if batch_size is not None:
+            check_size("batch_size", batch_size)
+        cell, sizes = self.spec, self._sizes[0]
+        tensor = next(self.parameters(), torch.empty(0))
+        kernels, why = self._choose(tensor)
+        like = tensor.new_empty(0, dtype=autocast_dtype(tensor, "cuda" if tensor.is_cuda else "cpu"))
+        device = "GPU" if tensor.is_cuda else "CPU"
+        path = f"{device} kernels" if kernels is not None else "the reference (eager torch)"
+        lines = [f"{cell.name}: {path}: {why}"]
+        if self.recompute and kernels is None:
+            lines.append("  recompute: no effect, eager torch keeps what it wants")
+        if self.recurrent_gradient_clip is not None and not any(segment.clips for segment in cell.segments):
+            lines.append("  recurrent_gradient_clip: no effect, no matrix product reads an earlier value of a state")
+        for segment in cell.segments:
+            streams = ", ".join(f"{stream.name} [T, B, {stream.width(sizes)}]" for stream in segment.streams)
+            weights = ", ".join(
+                f"{weight.name} ({weight.attribute})" if weight.attribute else weight.name
+                for weight in segment.plain.weights
+            )
+            lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")
+            if kernels is not None and tensor.is_cuda:
+                directions = 2 if self.bidirectional else 1
+                first, *rest = fused.describe(
+                    cell, segment, sizes, directions, like.dtype, like.get_device(), batch_size
+                )
+                lines += [f"  {segment.name}: {first}", *(f"    {line}" for line in rest)]
+            if kernels is not None:
+                kept = [kept_bytes(segment, sizes, like, recompute=mode) for mode in (False, True)]
+                again = "" if self.recompute is None else f", {kept[1]} with recompute"
+                lines.append(f"    a step of a column keeps {kept[0]} bytes for the backward{again}")
+        lines += [
+            f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes
+        ]
+        return "\n".join(lines)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A class that the user derived stands in a module of the user's, and pickles by its name there.

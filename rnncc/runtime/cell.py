@@ -18,6 +18,9 @@ from .spec import CellSpec
 class RecurrentCell(RecurrentModule):
     """See `document`; the generated subclasses differ by `spec` alone."""
 
+    # One build with recurrent dropout serves layers and single steps.
+    _no_dropout = None
+
     @staticmethod
     def document(cell: CellSpec) -> str:
         """The docstring of a cell's single step."""
@@ -62,7 +65,7 @@ class RecurrentCell(RecurrentModule):
                 "return_delays=False would lose them"
             )
         self._configure(
-            input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, zoneout, 0.0,
+            input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, zoneout, None,
             constants_and_dims,
         )  # fmt: skip
         self._make_parameters(self._sizes_for(input_size), "", {"device": device, "dtype": dtype})
@@ -82,7 +85,7 @@ class RecurrentCell(RecurrentModule):
             cell, self._sizes, hx, columns, batched=given.batched, return_delays=True, single=True
         )  # fmt: skip
         initial = self._initial_states(states[0] if states else None, sizes, parameters, x, columns, {})
-        masks = draw_masks(cell, sizes, x, columns, self.zoneout, 0.0, training=self.training)
+        masks = draw_masks(cell, sizes, x, columns, self._zoneout, 0.0, training=self.training)
         kernels, _ = self._choose(x)
         (result,) = run_directions(
             cell, kernels, given.inputs, [Direction(parameters, initial, masks=masks)], self.constants, sizes,
@@ -111,6 +114,6 @@ class RecurrentCell(RecurrentModule):
             text += f", num_heads={self.num_heads}"
         if self.recurrent_gradient_clip is not None:
             text += f", recurrent_gradient_clip={self.recurrent_gradient_clip!r}"
-        if self.zoneout:
-            text += f", zoneout={self.zoneout!r}"
+        if self._zoneout:
+            text += f", zoneout={self._zoneout!r}"
         return text

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from . import package
 from .inputs import Reset, active_steps, padded, read_lengths, read_reset, under_autocast
+from .packing import read_packed
 from .parameters import shape_of
 from .run import choose_kernels, run_segment
 from .sizes import check_clip, check_heads
@@ -29,6 +30,8 @@ def run_function(
     input_size: int | None = None,
     lengths: Tensor | Sequence[int] | None = None,
     reset: Reset = None,
+    offsets: Tensor | None = None,
+    max_length: int | None = None,
     reverse: bool = False,
     num_heads: int = 1,
     return_delays: bool = False,
@@ -42,10 +45,11 @@ def run_function(
     """The cell's loops without what surrounds them: y, last = f(streams, weights, states).
 
     streams  one tensor [T, B, Σwidth] a stream, in the order of the layer's `explain()`; gates lie in text order. What
-             a loop reads of an earlier loop's sequences is handed on, and not given
+             a loop reads of an earlier loop's sequences is handed on, and not given. With offsets [total, Σwidth]
     weights  what the loops read at every step, packed as the layer's parameters, in the order of `explain()`
     states   one tensor [B, width] a state; the declared initial values where None (a learned one must be given). With
              return_delays, older values of states follow, as in hx
+    lengths, reset, offsets, max_length: as the layer's. With one of the first three, learned initial values are weights
     return_sequences_of: names of states; a dict of their values at all steps, [T, B, width] each, is a third result
     lengths [B] and reset [T, B] as the layer's: no state passes between a step that is reset and the one before it,
              in neither direction
@@ -55,9 +59,9 @@ def run_function(
     hidden_size is taken from the first of `states` whose width is H, and input_size (where a width follows it) from
     the streams, where they are not given.
 
-    Returns the output [T, B, width] and the final state (a tuple where there are several). Raises NotImplementedError
-    for a cell with work between or after its loops, which needs more than streams; ValueError for wrong counts, shapes
-    and heads; TypeError for an unknown keyword or mixed dtypes.
+    Returns the output [T, B, width] (with offsets [total, width], as all sequences) and the final state (a tuple where
+    there are several). Raises NotImplementedError for a cell with work between or after its loops, which needs more
+    than streams; ValueError for wrong counts, shapes and heads; TypeError for an unknown keyword or mixed dtypes.
     """
     _refuse_work_outside(cell)
     returned = cell.returnable(return_sequences_of)
@@ -65,7 +69,7 @@ def run_function(
     for name in dims:
         if name not in known:
             raise TypeError(f"{cell.name} got an unexpected keyword argument {name!r}")
-    masked = lengths is not None or reset is not None
+    masked = lengths is not None or reset is not None or offsets is not None
     stream_specs = [stream for segment in cell.segments for stream in segment.streams if not stream.is_sequence]
     weight_specs = _weights_of(cell, masked)
     given_streams = _counted(cell, "streams", streams, [stream.name for stream in stream_specs] or ["any, for T and B"])
@@ -74,13 +78,22 @@ def run_function(
     given_states = None
     if states is not None:
         given_states = _counted(cell, "states", states, [cell.phrase(state) for state in carried])
+    packed = None
+    if offsets is not None:
+        others = {f"stream {index}": stream for index, stream in enumerate(given_streams) if index}
+        packed, start, others, reset = read_packed(cell, given_streams[0], others, lengths, reset, offsets, max_length)
+        given_streams = [start, *others.values()]
+    elif max_length is not None:
+        raise ValueError("max_length goes with offsets")
     first = given_streams[0]
     if first.dim() != 3:
         raise ValueError(f"{cell.name}: streams must be [T, B, width], got {list(first.shape)}")
-    steps, columns = first.shape[:2]
+    # Of packed rows [total, 1, width] each is a step of some column.
+    steps, rows = first.shape[:2]
+    columns = rows if packed is None else packed.columns
     sizes = _sizes(cell, stream_specs, given_streams, given_states, hidden_size, input_size, num_heads, dims)
     for stream, tensor in zip(stream_specs, given_streams, strict=bool(stream_specs)):
-        _check_shape(cell, "stream", stream.name, tensor, (steps, columns, stream.width(sizes)))
+        _check_shape(cell, "stream", stream.name, tensor, (steps, rows, stream.width(sizes)))
     for weight, tensor in zip(weight_specs, given_weights, strict=True):
         _check_shape(cell, "weight", weight.name, tensor, _weight_shape(cell, weight, sizes))
     for state, tensor in zip(carried, given_states or (), strict=given_states is not None):
@@ -88,17 +101,22 @@ def run_function(
     _check_dtypes(cell, given_streams, given_weights)
 
     per_column = read_lengths(lengths, steps, columns, first.device)
-    per_step = read_reset(reset, steps, columns, first.device)
+    per_step = read_reset(reset, steps, rows, first.device)
     if per_column is not None:
         given_streams = [padded(stream, per_column) for stream in given_streams]
     values: dict[str, Tensor] = {}
     by_name = {weight.name: tensor for weight, tensor in zip(weight_specs, given_weights, strict=True)}
+    if packed is not None and given_states is not None:
+        given_states = [packed.sort(state) for state in given_states]
     named = {state.name: tensor for state, tensor in zip(carried, given_states or (), strict=False)}
     initial = _initial(cell, named, sizes, given_streams[0], columns)
     check_clip(recurrent_gradient_clip)
     numbers = {c.name: float(c.value) for c in cell.constants if not c.shaping} | dict(constants or {})
     kernels, missing = package.kernels()
     chosen, _ = choose_kernels(kernels, first, backend, missing)
+    # A GPU runs packed tensors by the masked loops.
+    on_gpu = packed is not None and chosen is not None and first.is_cuda
+    masked = per_column is not None or per_step is not None or on_gpu
     finals: dict[str, Tensor] = {}
     fresh = iter(given_streams)
     for segment in cell.segments:
@@ -109,12 +127,16 @@ def run_function(
             cell, segment, chosen, read or given_streams[:1], [by_name[weight.name] for weight in loop.weights],
             [initial[state.name] for state in segment.states], per_column, per_step,
             segment.numbers(numbers, recurrent_gradient_clip), sizes, [reverse], wanted, recompute,
+            None if packed is None else packed.packing,
         )  # fmt: skip
         values |= {segment.sequences[i].name: sequence for i, sequence in zip(wanted, sequences, strict=True)}
         finals |= {state.name: final for state, final in zip(segment.states, last, strict=True)}
     if per_column is not None:
         active = active_steps(steps, per_column).unsqueeze(-1)
         values |= {name: torch.where(active, values[name], 0) for name in (cell.output, *returned)}
+    if packed is not None:
+        values |= {name: packed.give_rows(values[name]) for name in dict.fromkeys((cell.output, *returned))}
+        finals = {name: packed.unsort(final) for name, final in finals.items()}
     result = tuple(finals[state.name] for state in carried)
     final = result[0] if len(result) == 1 else result
     if returned:

@@ -160,12 +160,15 @@ def read_lengths(
 def read_reset(
     reset: Reset, steps: int, columns: int, device: torch.device, *, batched: bool = True, batch_first: bool = False
 ) -> Tensor | None:
-    """`reset` as [T, B] of bool. Raises TypeError for what is no tensor or lists, RuntimeError for another shape."""
+    """`reset` as [T, B] of bool. Raises TypeError for what is no tensor or lists, RuntimeError for another shape.
+
+    Lists are copied from the host at every call. It does not wait for a GPU, but a capture in a CUDA graph cannot hold
+    such a copy."""
     if reset is None:
         return None
     if not isinstance(reset, Tensor):
         try:
-            reset = torch.as_tensor(reset, device=device)
+            reset = torch.as_tensor(reset, device="cpu").to(device, non_blocking=True)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(
                 f"reset must be a tensor [T, B] or nested lists of bool, got {type(reset).__name__}: {error}"

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from . import fused, torch_names
+from . import torch_names
 from .base import RecurrentModule, check_flags, document_delays, dtype_of
-from .inputs import Reset, StatesLike, autocast_dtype, read_inputs, read_states
-from .ops import kept_bytes
+from .inputs import Reset, StatesLike, read_inputs, read_states
 from .packing import read_packed
 from .regularisation import Zoneout, draw_masks
 from .run import Direction, run_directions
@@ -28,6 +27,8 @@ def beside(values: Sequence[Tensor]) -> Tensor:
 
 class RecurrentLayer(RecurrentModule):
     """See `document`; the generated subclasses differ by `spec` alone."""
+
+    recompute: bool
 
     @staticmethod
     def document(cell: CellSpec) -> str:
@@ -185,7 +186,7 @@ class RecurrentLayer(RecurrentModule):
                     None if states is None else states[place], sizes, parameters[place], x, columns, constant
                 )
                 masks = draw_masks(
-                    cell, sizes, x, columns, self.zoneout, self.recurrent_dropout, training=self.training,
+                    cell, sizes, x, columns, self._zoneout, self._recurrent_dropout, training=self.training,
                     packing=packed.packing if packed is not None else None,
                 )  # fmt: skip
                 both.append(Direction(parameters[place], initial, place > first, masks))
@@ -236,43 +237,6 @@ class RecurrentLayer(RecurrentModule):
         place = layer * (2 if self.bidirectional else 1) + int(reverse)
         return self._gate_parameters(place, grad=grad)
 
-    def explain(self, batch_size: int | None = None) -> str:
-        """Which path runs for inputs of the parameters' dtype (or autocast's, where it is on) and device, and why; the
-        class of each loop. With a `batch_size`, on a GPU: which of the kernels that there are run such a batch."""
-        if batch_size is not None:
-            check_size("batch_size", batch_size)
-        cell = self.spec
-        tensor = next(self.parameters(), torch.empty(0))
-        kernels, why = self._choose(tensor)
-        like = tensor.new_empty(0, dtype=autocast_dtype(tensor, "cuda" if tensor.is_cuda else "cpu"))
-        device = "GPU" if tensor.is_cuda else "CPU"
-        path = f"{device} kernels" if kernels is not None else "the reference (eager torch)"
-        lines = [f"{cell.name}: {path}: {why}"]
-        if self.recompute and kernels is None:
-            lines.append("  recompute: no effect, eager torch keeps what it wants")
-        if self.recurrent_gradient_clip is not None and not any(segment.clips for segment in cell.segments):
-            lines.append("  recurrent_gradient_clip: no effect, no matrix product reads an earlier value of a state")
-        for segment in cell.segments:
-            streams = ", ".join(f"{stream.name} [T, B, {stream.width(self._sizes[0])}]" for stream in segment.streams)
-            weights = ", ".join(
-                f"{weight.name} ({weight.attribute})" if weight.attribute else weight.name
-                for weight in segment.plain.weights
-            )
-            lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")
-            if kernels is not None and tensor.is_cuda:
-                directions = 2 if self.bidirectional else 1
-                first, *rest = fused.describe(
-                    cell, segment, self._sizes[0], directions, like.dtype, like.get_device(), batch_size
-                )
-                lines += [f"  {segment.name}: {first}", *(f"    {line}" for line in rest)]
-            if kernels is not None:
-                kept = [kept_bytes(segment, self._sizes[0], like, recompute=mode) for mode in (False, True)]
-                lines.append(f"    a step of a column keeps {kept[0]} bytes for the backward, {kept[1]} with recompute")
-        lines += [
-            f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes
-        ]
-        return "\n".join(lines)
-
     @property
     def all_weights(self) -> list[list[nn.Parameter]]:
         """The parameters of each layer and direction."""
@@ -291,12 +255,14 @@ class RecurrentLayer(RecurrentModule):
             "proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0,
             "bidirectional": False, "num_heads": 1, "state_dtype": None, "backend": None,
             "return_delays": False, "recompute": False, "recurrent_gradient_clip": None,
-            "return_sequences_of": (), "weight_dropout": 0.0, "zoneout": {}, "recurrent_dropout": 0.0,
+            "return_sequences_of": (), "weight_dropout": 0.0, "recurrent_dropout": 0.0,
         }  # fmt: skip
         for name, default in defaults.items():
             value = getattr(self, name)
             if value != default:
                 text += f", {name}={value!r}"
+        if self._zoneout:
+            text += f", zoneout={self._zoneout!r}"
         for constant in self.spec.constants:
             if not constant.shaping and self.constants[constant.name] != constant.value:
                 text += f", {constant.name}={self.constants[constant.name]!r}"
@@ -311,13 +277,15 @@ class RecurrentLayer(RecurrentModule):
 
     @classmethod
     def from_torch(cls, module: nn.RNNBase, **options: Any) -> RecurrentLayer:
-        """A layer with the shape and the values of an nn.LSTM, nn.GRU or nn.RNN. Raises RuntimeError where the gates
-        differ."""
+        """A layer with the shape and the values of an nn.LSTM, nn.GRU or nn.RNN. Raises ValueError where the cell is
+        not that of the module: where it gives other results for the same parameters."""
         weight: Tensor = module.get_parameter("weight_hh_l0")
         layer = cls(
             module.input_size, module.hidden_size, module.num_layers, module.bias, module.batch_first, module.dropout,
             module.bidirectional, module.proj_size, device=weight.device, dtype=weight.dtype, **options,
         )  # fmt: skip
+        if problem := torch_names.difference(layer, module.mode):
+            raise ValueError(problem)
         layer.load_state_dict(module.state_dict())
         return layer
 

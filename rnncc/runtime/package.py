@@ -62,18 +62,36 @@ def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
 def specialise(cell: CellSpec, shaping: Mapping[str, Any]) -> ModuleType:
     """The package of the same text with other values of constants that shape the program: built now, where rnncc is
     installed. Raises ValueError where it is not."""
-    wanted = ", ".join(f"{name}={value!r}" for name, value in shaping.items())
+    built = {c.name: c.value for c in cell.constants if c.shaping}
     try:
         compiler = importlib.import_module("rnncc")
     except ImportError:
-        built = ", ".join(f"{c.name}={c.value!r}" for c in cell.constants if c.shaping)
+        held = {name: built.get(name, type(value)()) for name, value in shaping.items()}
         raise ValueError(
-            f"this package holds {cell.name} built with {built}; {wanted} is another program, for which rnncc must be "
-            "installed"
+            f"this package holds {cell.name} with {_said(held)}; with {_said(shaping)} it is another program, for "
+            f"which rnncc must be installed{_other_build(shaping)}"
         ) from None
-    constants = {c.name: c.value for c in cell.constants if c.shaping} | dict(shaping)
+    constants = built | dict(shaping)
     module: ModuleType = compiler.compile(_PACKAGE.source, _PACKAGE.stem, parallel_newton=_PACKAGE.newton, **constants)
     return module
+
+
+def _said(shaping: Mapping[str, Any]) -> str:
+    """Constants that shape the program, and regularisation, in a user's words."""
+    said = [f"{name}={value!r}" for name, value in shaping.items() if not name.endswith("__")]
+    if "zoneout__" in shaping:
+        states = ", ".join(shaping["zoneout__"].split())
+        said.append(f"zoneout of {states}" if states else "no zoneout")
+        said.append("recurrent dropout" if shaping["recurrent_dropout__"] else "no recurrent dropout")
+    return " and ".join(said)
+
+
+def _other_build(shaping: Mapping[str, Any]) -> str:
+    """The command for a package of that program, where there is one."""
+    if any(not name.endswith("__") for name in shaping):
+        return ""
+    options = "".join(f" --zoneout {state}" for state in shaping["zoneout__"].split())
+    return f"; `rnncc build{options}{' --recurrent-dropout' * shaping['recurrent_dropout__']}` makes a package of it"
 
 
 def kernels() -> tuple[Kernels | None, str]:

@@ -174,14 +174,19 @@ class Packed:
         return states if self.order is None else states.index_select(0, self.order)
 
     def unsort(self, states: Tensor) -> Tensor:
-        """Final states in the caller's order."""
-        return states if self.back is None else states.index_select(1, self.back)
+        """Final states [..., B, width] in the caller's order."""
+        return states if self.back is None else states.index_select(-2, self.back)
 
-    def give(self, output: Tensor) -> Tensor | PackedSequence:
-        """The output [total, 1, width] in the form of the input."""
+    def give_rows(self, output: Tensor) -> Tensor:
+        """The output [total, 1, width] as [total, width] in the caller's order."""
         output = output.squeeze(1)
         if self.source is not None and self.target is not None:
             output = permuted(output, self.target, self.source)
+        return output
+
+    def give(self, output: Tensor) -> Tensor | PackedSequence:
+        """The output [total, 1, width] in the form of the input."""
+        output = self.give_rows(output)
         if self.like is not None:
             return PackedSequence(output, self.like.batch_sizes, self.like.sorted_indices, self.like.unsorted_indices)
         return output

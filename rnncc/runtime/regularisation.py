@@ -33,10 +33,14 @@ def check_zoneout(cell: CellSpec, zoneout: Any) -> dict[str, float]:
 
 def variant(cell: CellSpec, zoneout: Any, recurrent_dropout: Any) -> dict[str, Any]:
     """What the compiler is told for these: nothing where the cell's own program is the one. Raises TypeError,
-    ValueError."""
-    check_probability("recurrent_dropout", recurrent_dropout)
-    wanted = {"zoneout__": " ".join(check_zoneout(cell, zoneout)), "recurrent_dropout__": int(recurrent_dropout > 0)}
+    ValueError. `recurrent_dropout` None: whether the program has it does not matter."""
     built = {constant.name: constant.value for constant in cell.constants}
+    if recurrent_dropout is None:
+        dropout = int(built.get("recurrent_dropout__", 0))
+    else:
+        check_probability("recurrent_dropout", recurrent_dropout)
+        dropout = int(recurrent_dropout > 0)
+    wanted = {"zoneout__": " ".join(check_zoneout(cell, zoneout)), "recurrent_dropout__": dropout}
     return wanted if any(value != (built.get(name) or type(value)()) for name, value in wanted.items()) else {}
 
 
@@ -53,17 +57,17 @@ def draw_masks(
 ) -> dict[str, Tensor]:
     """One direction's masks, which broadcast to `x` [T, B, width] (packed: [total, 1, width]).
 
-    Zoneout: 1 where a unit keeps its value, drawn for each step; without training the probability itself. Recurrent
-    dropout: 0 or 1/(1 - p), drawn once for all steps; without training 1.
+    Zoneout (0 for a state that is not named): 1 where a unit keeps its value, drawn for each step; without training the
+    probability itself. Recurrent dropout: 0 or 1/(1 - p), drawn once for all steps; without training, or with p 0, 1.
     """
     masks = {}
     for mask in cell.masks:
         width = mask.width(sizes)
         if mask.drawn == "zoneout":
-            p = zoneout[mask.of]
+            p = zoneout.get(mask.of, 0.0)
             shape = (*x.shape[:2], width) if training else (1, 1, width)
             value = x.new_empty(shape).bernoulli_(p) if training else x.new_full(shape, p)
-        elif not training:
+        elif not training or not recurrent_dropout:
             value = x.new_ones((1, 1, width))
         else:
             keep = 1 - recurrent_dropout

@@ -1,17 +1,18 @@
-"""torch.nn's recurrent modules and ours: how their parameters correspond.
+"""torch.nn's recurrent modules and ours: how their parameters correspond, and whether they compute the same.
 
 nn keeps two biases a gate and orders gates i, f, g, o (LSTM) or r, z, n (GRU). A cell has the biases that its equations
-write; what nn's second bias adds is added to the first where a gate has only that one.
+write; what nn's second bias adds is added to the first where a gate has only that one. Names and shapes do not tell a
+cell: what comes from nn is taken by cells that give nn's results.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .parameters import members_of
 from .spec import ParameterSpec
@@ -23,6 +24,14 @@ _GATES: dict[int, tuple[str, tuple[str, ...]]] = {
     4: ("nn.LSTM", ("i", "f", "g", "o")),
     3: ("nn.GRU", ("r", "z", "n")),
 }
+# By nn's `mode`: what a user calls the module, and the shipped cells that equal it.
+_MODES = {
+    "LSTM": ("nn.LSTM", "nn_LSTM and LSTM; with proj_size nn_LSTMP and LSTMP"),
+    "GRU": ("nn.GRU", "nn_GRU and GRU"),
+    "RNN_TANH": ("nn.RNN(nonlinearity='tanh')", "nn_RNN and Elman"),
+    "RNN_RELU": ("nn.RNN(nonlinearity='relu')", "nn_RNN_relu and IRNN"),
+}
+_MODES_OF_GATES = {4: ("LSTM",), 3: ("GRU",), 1: ("RNN_TANH", "RNN_RELU")}
 _MARK = "rnncc_gates"
 _SUFFIX = re.compile(r"_l\d+(_reverse)?$")
 
@@ -68,16 +77,76 @@ def translate(
             own = ", ".join(gates)
             return f"the gates of the saved layer are {', '.join(marked)}; those of {module.spec.name} are {own}"
         return ""
-    second = _parameter(module, "bias_hh")
-    extra = [suffix for suffix in module._suffixes if second is None and f"{prefix}bias_hh{suffix}" in state_dict]
-    problem = _order_problem(module, gates, certain=bool(extra))
-    if problem:
-        return problem
-    for suffix in extra:
-        problem = _merge(module, state_dict, prefix, suffix, module._sizes[module._suffixes.index(suffix)])
-        if problem:
+    extra = _second_biases(module, state_dict, prefix)
+    if extra and (modes := _MODES_OF_GATES.get(len(gates), ())):
+        # Which nonlinearity an nn.RNN has does not stand in its dictionary.
+        problems = [difference(module, mode) for mode in modes]
+        if all(problems):
+            return "; ".join(problems)
+    return _order_problem(module, gates, certain=bool(extra)) or _merge_all(module, state_dict, prefix, extra)
+
+
+def _second_biases(module: RecurrentLayer, state_dict: Mapping[str, Any], prefix: str) -> list[str]:
+    """The layers and directions for which there is nn's second bias and the cell has none: the dictionary is nn's."""
+    if _parameter(module, "bias_hh") is not None:
+        return []
+    return [suffix for suffix in module._suffixes if f"{prefix}bias_hh{suffix}" in state_dict]
+
+
+def difference(module: RecurrentLayer, mode: str) -> str:
+    """Why the module's cell is not that of torch.nn's of a `mode` ("LSTM", "GRU", "RNN_TANH", "RNN_RELU"), or "".
+
+    Both run some steps of a small layer in float64, with the same random parameters of some units in size. Zoneout is
+    taken as 0, dropouts as in evaluation.
+    """
+    name, shipped = _MODES[mode]
+    projection = 2 if "P" in module.dims else 0
+    if projection and mode != "LSTM":
+        return f"{module.spec.name} has a projection, {name} has none"
+    options: dict[str, Any] = {"bias": module.bias, "device": "meta", "dtype": torch.float64}
+    made = {"LSTM": nn.LSTM, "GRU": nn.GRU}.get(mode, nn.RNN)
+    own = {"proj_size": projection} if projection else {}
+    # On the meta device nothing is drawn: torch's generators stay as they are.
+    theirs = made(3, 4, **options, **own, **({} if made is not nn.RNN else {"nonlinearity": mode[4:].lower()}))
+    generated = next(base for base in type(module).__mro__ if "spec" in vars(base))
+    zoneout = {mask.of: 0.0 for mask in module.spec.masks if mask.drawn == "zoneout"}
+    dropout = 0.5 if any(mask.drawn == "recurrent_dropout" for mask in module.spec.masks) else 0.0
+    dims = {key: size for key, size in module.dims.items() if size is not None and key != "P"}
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+
+    values: dict[str, Any] = {key: draw(*value.shape) for key, value in theirs.state_dict().items()}
+    theirs.load_state_dict(values, assign=True)
+    x = 3 * draw(6, 5, 3)
+    try:
+        ours = generated(
+            3, 4, backend="reference", zoneout=zoneout, recurrent_dropout=dropout, **options, **own,
+            **module.constants, **dims,
+        ).eval()  # fmt: skip
+        extra = _second_biases(ours, values, "")
+        gates = gate_names(ours)
+        problem = _order_problem(ours, gates, certain=False) if mode in _MODES_OF_GATES.get(len(gates), ()) else ""
+        if problem := problem or _merge_all(ours, values, "", extra):
             return problem
-    return ""
+        ours.load_state_dict(values, assign=True)
+    except (RuntimeError, TypeError, ValueError):
+        # Parameters that nn has not, of other shapes, or sizes that do not suit: no need to say which.
+        same = False
+    else:
+        with torch.no_grad():
+            results = [_results(layer, x) for layer in (ours, theirs)]
+        same = len(results[0]) == len(results[1]) and all(
+            a.shape == b.shape and torch.allclose(a, b, rtol=1e-9, atol=1e-9) for a, b in zip(*results, strict=True)
+        )
+    return "" if same else f"{module.spec.name} computes something else than {name}; the cells for it are {shipped}"
+
+
+def _results(layer: nn.Module, x: Tensor) -> list[Tensor]:
+    """The output and the final states."""
+    output, states = layer(x)
+    return [output, states] if isinstance(states, Tensor) else [output, *states]
 
 
 def _order_problem(module: RecurrentLayer, gates: list[str], *, certain: bool) -> str:
@@ -91,6 +160,14 @@ def _order_problem(module: RecurrentLayer, gates: list[str], *, certain: bool) -
         f"{source} packs its gates as {', '.join(order)}, {module.spec.name} as {', '.join(gates)}: "
         "the rows would land in the wrong gates"
     )
+
+
+def _merge_all(module: RecurrentLayer, state_dict: dict[str, Any], prefix: str, suffixes: Sequence[str]) -> str:
+    for suffix in suffixes:
+        problem = _merge(module, state_dict, prefix, suffix, module._sizes[module._suffixes.index(suffix)])
+        if problem:
+            return problem
+    return ""
 
 
 def _merge(module: RecurrentLayer, state_dict: dict[str, Any], prefix: str, suffix: str, sizes: Any) -> str:

@@ -44,7 +44,7 @@ ZONEOUT, DROPOUT = "zoneout", "recurrent_dropout"
 def regularise(cell: Cell, zoneout: tuple[str, ...], recurrent_dropout: bool) -> Cell:
     """The cell with masks as inputs; see the module's docstring. States that it does not have are not looked for."""
     states = {state.name: state for state in cell.states}
-    zoned = tuple(name for name in zoneout if name in states)
+    zoned = tuple(name for name in states if name in zoneout)
     segments = cell.segments
     drawn: list[Input] = []
     values: list[Value] = []
@@ -60,7 +60,7 @@ def regularise(cell: Cell, zoneout: tuple[str, ...], recurrent_dropout: bool) ->
         cell,
         constants=(
             *cell.constants,
-            Constant(f"{ZONEOUT}__", " ".join(zoneout), True),
+            Constant(f"{ZONEOUT}__", " ".join(zoned), True),
             Constant(f"{DROPOUT}__", int(recurrent_dropout), True),
         ),
         inputs=(*cell.inputs, *drawn),

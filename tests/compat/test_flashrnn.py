@@ -156,6 +156,8 @@ def test_initial_values_by_state() -> None:
     config = FlashRNNConfig(initial_val=(0.5, -1.0))
     states = torch.tensor([0.5, -1.0], dtype=torch.float64).reshape(2, 1, 1, 1, 1).expand(2, B, 1, N, D)
     same(flashrnn(wx, recurrent, bias, config=config)[0], loop("lstm", wx, recurrent, bias, states)[0])
+    with pytest.raises(ValueError, match="one for each of 2 states"):
+        flashrnn(wx, recurrent, bias, config=FlashRNNConfig(initial_val=(0.5, -1.0, 0.0)))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])

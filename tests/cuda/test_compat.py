@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import rnncc
 from rnncc.compat import FlashRNNConfig, flashrnn, haste
 from rnncc.compat.nn import replace
 from tests.compat import test_flashrnn, test_haste, test_nn
@@ -60,6 +61,32 @@ def test_functions_of_flashrnn(function: str, bound: float | None) -> None:
     )
     for ours, theirs in pairs:
         close(ours, theirs)
+
+
+@pytest.mark.parametrize("initial", [0.0, (0.5, -1.0)])
+def test_flashrnn_without_states_does_not_wait(initial: float | tuple[float, ...]) -> None:
+    wx, recurrent, bias, _ = (tensor.detach().float().to(DEVICE) for tensor in test_flashrnn.tensors("lstm"))
+    config = FlashRNNConfig(initial_val=initial)
+    expected = flashrnn(wx, recurrent, bias, config=config)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        got = flashrnn(wx, recurrent, bias, config=config)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for ours, theirs in zip(got, expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_reset_given_as_lists_does_not_wait() -> None:
+    layer = rnncc.load("lstm").LSTM(5, 16).to(DEVICE)
+    x, reset = torch.randn(6, 2, 5, device=DEVICE), [[False, True]] * 6
+    expected, _ = layer(x, reset=torch.tensor(reset, device=DEVICE))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        got, _ = layer(x, reset=reset)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(got, expected)
 
 
 @pytest.mark.parametrize("zoneout", [0.0, 0.3])

@@ -55,6 +55,16 @@ def test_explain_names_what_the_functional_op_takes() -> None:
     assert "lstm_0: streams " in text and "weights R (weight_hh)" in text
 
 
+def test_a_single_step_explains_itself() -> None:
+    module = rnncc.load("lstm")
+    lines = module.LSTM(3, 4).explain().replace(", 16 with recompute", "").splitlines()
+    assert module.LSTMCell(3, 4).explain().splitlines() == lines and "keeps 80 bytes" in "".join(lines)
+    assert "CPU kernels" in lines[0]
+    assert "the reference (eager torch)" in module.LSTMCell(3, 4, backend="reference").explain()
+    with pytest.raises(ValueError, match="batch_size must be greater than zero"):
+        module.LSTMCell(3, 4).explain(0)
+
+
 def test_constants_may_bear_any_name() -> None:
     text = "cell Named\nconst name = 1\nstate h\nfor k in 1..name:\n    n[k] = tanh(W@x + R@h[t-1])\nh[t] = n[name]\n"
     layer = rnncc.compile(text, "named", name=2).Named(3, 4)

@@ -268,6 +268,70 @@ def test_what_a_gpu_is_said_to_return() -> None:
     assert [tuple(final.shape) for final in finals] == [(3, units)] * 2
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_functional_op_takes_offsets_as_torch_takes_sequences(reverse: bool, backend: str) -> None:
+    theirs = nn.LSTM(IN, H, bidirectional=True, **DOUBLE)
+    own = {name: p for name, p in theirs.named_parameters() if ("reverse" in name) == reverse}
+    w_ih, w_hh, b_ih, b_hh = own.values()
+    rows = torch.cat(sequences()).requires_grad_()
+    offsets = torch.tensor([0, *LENGTHS]).cumsum(0)
+    states = [torch.randn(2, len(LENGTHS), H, **DOUBLE).requires_grad_() for _ in range(2)]
+    expected, last = theirs(pack_sequence([*torch.split(rows, [*LENGTHS])], enforce_sorted=False), tuple(states))
+    half = slice(H, None) if reverse else slice(H)
+    padded, _ = nn.utils.rnn.pad_packed_sequence(expected)
+    expected_rows = torch.cat([padded[:length, b, half] for b, length in enumerate(LENGTHS)])
+    output, finals, found = rnncc.load("lstm").lstm(
+        rows @ w_ih.T + b_ih + b_hh, w_hh, [state[int(reverse)] for state in states], offsets=offsets,
+        reverse=reverse, return_sequences_of=("h", "c"), backend=backend,
+    )  # fmt: skip
+    expected_finals = tuple(state[int(reverse)] for state in last)
+    assert torch.equal(found["h"], output) and found["c"].shape == output.shape
+    ends = offsets[:-1] if reverse else offsets[1:] - 1
+    close(found["c"][ends], finals[1])
+    wanted = [rows, *states, *own.values()]
+    ours = [output, *finals, *gradients(output, finals, wanted)]
+    for value, other in zip(ours, (expected_rows, *expected_finals, *gradients(expected_rows, expected_finals, wanted)),
+                            strict=True):  # fmt: skip
+        close(value, other)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_functional_op_with_offsets_learned_states_and_resets(backend: str) -> None:
+    module = rnncc.compile("cell Learned\nstate h = learned\nh[t] = tanh(x + R@h[t-1])\n")
+    recurrent, start = torch.randn(H, H, **DOUBLE), torch.randn(H, **DOUBLE)
+    rows, offsets = torch.randn(14, H, **DOUBLE), torch.tensor([0, 4, 13, 13, 14])
+    reset = torch.zeros(14)
+    reset[[2, 7]] = 1
+    states = start.expand(4, H)
+    plain, _ = module.learned(rows, [recurrent, start], states, offsets=offsets, backend=backend)
+    output, last = module.learned(rows, [recurrent, start], states, offsets=offsets, reset=reset, backend=backend)
+    for found, cuts in ((plain, {0, 4, 13}), (output, {0, 2, 4, 7, 13})):
+        h = start
+        for row in range(14):
+            h = (rows[row] + recurrent @ (start if row in cuts else h)).tanh()
+            close(found[row], h)
+    for column, row in ((0, 3), (1, 12), (3, 13)):
+        close(last[column], output[row])
+    close(last[2], start)
+
+
+def test_what_the_functional_op_refuses_with_offsets() -> None:
+    op, recurrent = rnncc.load("elman").elman, torch.randn(H, H)
+    rows, offsets = torch.randn(14, H), torch.tensor([0, 4, 13, 14])
+    cases: list[tuple[Tensor, dict[str, Any], str]] = [
+        (rows, {"offsets": offsets, "lengths": [4, 9, 1]}, "lengths= is for padded"),
+        (rows.unsqueeze(1), {"offsets": offsets}, r"must be \[total, width\]"),
+        (rows, {"offsets": offsets, "max_length": 8}, "max_length is 8, but a sequence has 9 steps"),
+        (rows, {"offsets": offsets, "reset": torch.zeros(13)}, "reset must be"),
+        (rows, {"offsets": offsets + 1}, "offsets must begin with 0"),
+        (rows.unsqueeze(1), {"max_length": 14}, "max_length goes with offsets"),
+    ]
+    for stream, options, message in cases:
+        with pytest.raises(ValueError, match=message):
+            op(stream, recurrent, hidden_size=H, **options)
+
+
 def test_twice_differentiable() -> None:
     layer = make("lstm", "LSTM")
     rows = torch.randn(6, 3, **DOUBLE).requires_grad_()
@@ -280,15 +344,21 @@ def test_twice_differentiable() -> None:
 
 
 def test_compiles_whole() -> None:
-    layer = layer_of("lstm", "LSTM", IN, H)
+    layer, op = layer_of("lstm", "LSTM", IN, H), rnncc.load("lstm").lstm
     rows, offsets = torch.randn(14, IN), torch.tensor([0, 4, 13, 14])
 
     def run(rows: Tensor, offsets: Tensor) -> Tensor:
         output: Tensor = layer(rows, offsets=offsets, max_length=9)[0]
         return output
 
-    compiled: Callable[..., Tensor] = torch.compile(run, backend="aot_eager", fullgraph=True)
-    assert torch.equal(compiled(rows, offsets), run(rows, offsets))
+    def loop(rows: Tensor, offsets: Tensor) -> Tensor:
+        options: dict[str, Any] = {"offsets": offsets, "max_length": 9, "hidden_size": H}
+        output: Tensor = op(rows @ layer.weight_ih_l0.T, layer.weight_hh_l0, **options)[0]
+        return output
+
+    for function in (run, loop):
+        compiled: Callable[..., Tensor] = torch.compile(function, backend="aot_eager", fullgraph=True)
+        assert torch.equal(compiled(rows, offsets), function(rows, offsets))
 
 
 def test_errors() -> None:

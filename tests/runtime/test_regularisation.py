@@ -223,6 +223,39 @@ def test_errors() -> None:
         Derived(IN, H, zoneout=ZONEOUT)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_probabilities_that_are_set_later(training: bool) -> None:
+    theirs = nn.LSTM(IN, H, **DOUBLE)
+    LSTM, LSTMCell = layer_class("lstm", "LSTM"), layer_class("lstm", "LSTMCell")
+    layer = LSTM.from_torch(theirs, zoneout={"h": 0.9}, recurrent_dropout=0.9).train(training)
+    x = torch.randn(T, B, IN, **DOUBLE)
+    layer.recurrent_dropout = 0
+    for nothing in ({}, None, {"h": 0, "c": 0}):
+        layer.zoneout = nothing
+        close(layer(x)[0], theirs(x)[0])
+    assert "recurrent_dropout" not in repr(layer)
+    layer.zoneout = {"h": 1.0}
+    assert layer.zoneout == {"h": 1.0} and "zoneout={'h': 1.0}" in repr(layer)
+    assert not layer(x)[0].any()
+
+    plain, step = LSTM.from_torch(theirs), LSTMCell(IN, H)
+    for module in (plain, step):
+        given: list[tuple[str, Any]] = [("zoneout", {"h": 0.9}), ("recurrent_dropout", 0.9)]
+        for name, value in given:
+            with pytest.raises(ValueError, match=f"this {type(module).__name__} was made without {name[:7]}.*another"):
+                setattr(module, name, value)
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            module.zoneout["h"] = 0.9
+        assert "zoneout" not in repr(module) and "recurrent_dropout" not in repr(module)
+    close(plain(x)[0], theirs(x)[0])
+    with pytest.raises(ValueError, match="without zoneout of c"):
+        layer.zoneout = {"h": 0.1, "c": 0.1}
+    given = [("zoneout", {"h": 2}), ("recurrent_dropout", -1)]
+    for name, value in given:
+        with pytest.raises(ValueError, match="in range"):
+            setattr(layer, name, value)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_sequences_of_states(backend: str) -> None:
     layer = layer_class("lstm", "LSTM")(

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import rnncc
+from rnncc.cli import cli
 from rnncc.compiler import build_package
 from rnncc.diagnostics import RnnccError
 from rnncc.paths import cells_dir, locate
@@ -120,6 +122,78 @@ def test_threads_share_one_import(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         modules = list(pool.map(lambda _: load(package).ready, range(4)))
     assert modules == [True] * 4
+
+
+def test_a_package_for_regularised_layers_needs_torch_alone(tmp_path: Path) -> None:
+    arguments = ["build", "lstm", "-o", str(tmp_path), "--zoneout", "c", "--zoneout", "h", "--recurrent-dropout"]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, done.output
+    out = run(
+        "sys.modules['rnncc'] = None\n"
+        "import lstm, torch\n"
+        "torch.manual_seed(0)\n"
+        "theirs, x = torch.nn.LSTM(3, 4), torch.randn(5, 2, 3)\n"
+        "h, c = torch.randn(1, 2, 4), torch.randn(1, 2, 4)\n"
+        "def make(p, q, drop): return lstm.LSTM.from_torch(theirs, zoneout={'h': p, 'c': q}, recurrent_dropout=drop)\n"
+        "print('CPU kernels' in make(0.1, 0.2, 0.3).explain())\n"
+        "layer = make(0.5, 0.25, 0.3).eval()\n"
+        "output, (new_h, new_c) = theirs(x[:1], (h, c))\n"
+        "own, (own_h, own_c) = layer(x[:1], (h, c))\n"
+        "print(torch.allclose(own_h, (h + new_h) / 2), torch.allclose(own_c, c / 4 + 3 * new_c / 4))\n"
+        "layer.zoneout = None\n"
+        "print(torch.allclose(layer(x)[0], theirs(x)[0], atol=1e-6))\n"
+        "step = lstm.LSTMCell(3, 4, zoneout={'h': 0, 'c': 0})\n"
+        "step.load_state_dict({k.removesuffix('_l0'): v for k, v in layer.state_dict().items()})\n"
+        "print(torch.allclose(step(x[0], (h[0], c[0]))[0], output[0], atol=1e-6))\n"
+        "try: lstm.LSTM(3, 4)\n"
+        "except ValueError as error: print(error)\n",
+        tmp_path,
+    ).splitlines()
+    assert out[:4] == ["True", "True True", "True", "True"]
+    assert out[4] == (
+        "this package holds LSTM with zoneout of h, c and recurrent dropout; with no zoneout and no recurrent dropout "
+        "it is another program, for which rnncc must be installed; `rnncc build` makes a package of it"
+    )
+
+
+def test_a_package_says_which_build_a_regularised_layer_needs(tmp_path: Path) -> None:
+    build_package(cells_dir() / "gru.rnn", tmp_path)
+    build_package(cells_dir() / "rhn.rnn", tmp_path)
+    code = (
+        "sys.modules['rnncc'] = None\nimport gru, rhn\n"
+        "for make in (lambda: gru.GRU(3, 4, zoneout={'h': 0.1}), lambda: rhn.RHN(3, 4, L=3)):\n"
+        "    try: make()\n    except ValueError as error: print(error)\n"
+    )
+    out = run(code, tmp_path).splitlines()
+    assert out == [
+        "this package holds GRU with no zoneout and no recurrent dropout; with zoneout of h and no recurrent dropout "
+        "it is another program, for which rnncc must be installed; `rnncc build --zoneout h` makes a package of it",
+        "this package holds RHN with L=2; with L=3 it is another program, for which rnncc must be installed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("lstm", "--zoneout", "q"), "--zoneout: lstm.rnn has no cell with a state 'q'"),
+        (("mingru", "--recurrent-dropout"), "--recurrent-dropout: no matrix product of minGRU reads an earlier value"),
+    ],
+)
+def test_what_cannot_be_regularised_is_not_built(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    done = CliRunner().invoke(cli, ["build", *options, "-o", str(tmp_path)])
+    assert done.exit_code == 2 and message in done.output and not list(tmp_path.iterdir())
+
+
+def test_cells_of_a_text_have_zoneout_of_the_states_they_have(tmp_path: Path) -> None:
+    text = "\n".join((cells_dir() / f"{name}.rnn").read_text() for name in ("gru", "lstm"))
+    (tmp_path / "both.rnn").write_text(text)
+    arguments = ["build", str(tmp_path / "both.rnn"), "-o", str(tmp_path), "--zoneout", "h", "--zoneout", "c"]
+    assert CliRunner().invoke(cli, arguments).exit_code == 0
+    code = (
+        "sys.modules['rnncc'] = None\nimport both\n"
+        "print(both.GRU(3, 4, zoneout={'h': 0.1}), both.LSTM(3, 4, zoneout={'c': 0.1, 'h': 0}))\n"
+    )
+    assert run(code, tmp_path).strip() == "GRU(3, 4, zoneout={'h': 0.1}) LSTM(3, 4, zoneout={'h': 0.0, 'c': 0.1})"
 
 
 def test_classes_derived_from_a_layer() -> None:
