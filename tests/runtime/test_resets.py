@@ -1,0 +1,72 @@
+"""Resets: what stands before one and what stands behind it are sequences of their own, in both directions."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_sequence, pad_sequence, unpack_sequence
+
+from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, H, T, close, layer_class
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_reset_starts_a_column_anew(backend: str, reverse: bool) -> None:
+    """What lies before a reset and what lies behind it are sequences of their own, in both directions; initial states
+    are those of the first one, which backwards is the one that lies behind."""
+    layer = layer_class("lstm", "LSTM")(IN, H, bidirectional=True, **DOUBLE, backend=backend)
+    x, at = torch.randn(T, 1, IN, **DOUBLE), 3
+    reset = torch.zeros(T, 1)
+    reset[at] = 1
+    hx = tuple(torch.randn(2, 1, H, **DOUBLE) for _ in range(2))
+    output, last = layer(x, hx, reset=reset)
+    half = slice(H, None) if reverse else slice(H)
+    (early, early_last), (late, late_last) = (
+        layer(part, hx if own else None) for part, own in ((x[:at], not reverse), (x[at:], reverse))
+    )
+    close(output[..., half], torch.cat((early, late))[..., half])
+    for found, expected in zip(last, early_last if reverse else late_last, strict=True):
+        close(found[int(reverse)], expected[int(reverse)])
+
+
+CELLS_THAT_RESTART = [
+    ("lstm", "LSTM"), ("gru", "GRU"), ("mingru", "minGRU"), ("tgru", "TGRU"), ("slstm", "sLSTM"), ("brc", "BRC"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("way", ["lengths", "packed", "offsets"])
+@pytest.mark.parametrize(("file", "name"), CELLS_THAT_RESTART)
+def test_resets_cut_what_passes_either_way(file: str, name: str, way: str, backend: str) -> None:
+    """Pieces between resets, each alone in both directions; a reset past a column's end, and one at its beginning, are
+    none. Steps of ragged columns, given in every way."""
+    layer = layer_class(file, name)(IN, H, bidirectional=True, **DOUBLE, backend=backend)
+    lengths, cuts = (6, 9, 1, 0, 4), ((2, 3), (0, 5), (), (), (3,))
+    columns = [torch.randn(length, IN, **DOUBLE) for length in lengths]
+    resets = [
+        torch.tensor([t in cut for t in range(length)], dtype=torch.bool)
+        for length, cut in zip(lengths, cuts, strict=True)
+    ]
+    expected = []
+    for column, cut in zip(columns, cuts, strict=True):
+        edges = sorted({0, *cut, len(column)})
+        pieces = [layer(column[a:b])[0] for a, b in pairwise(edges)]
+        expected.append(torch.cat(pieces) if pieces else torch.zeros(0, 2 * H, **DOUBLE))
+    present = [b for b, length in enumerate(lengths) if length]
+    if way == "lengths":
+        x, reset = pad_sequence(columns), pad_sequence(resets, padding_value=True)
+        output = layer(x, lengths=lengths, reset=reset)[0]
+        found = [output[:length, b] for b, length in enumerate(lengths)]
+    elif way == "packed":
+        packed = pack_sequence([columns[b] for b in present], enforce_sorted=False)
+        cut_rows = pack_sequence([resets[b] for b in present], enforce_sorted=False)
+        output = unpack_sequence(layer(packed, reset=cut_rows)[0])
+        found, expected = list(output), [expected[b] for b in present]
+    else:
+        offsets = torch.tensor((0, *lengths)).cumsum(0)
+        output = layer(torch.cat(columns), offsets=offsets, reset=torch.cat(resets))[0]
+        found = list(output.split(list(lengths)))
+    assert [len(part) for part in found] == [len(part) for part in expected]
+    close(torch.cat(found), torch.cat(expected))
