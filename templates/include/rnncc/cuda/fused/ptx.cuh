@@ -63,10 +63,12 @@ RNNCC_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
 // `count` barriers side by side of the block's shared memory, for `bytes` that blocks of the cluster send. Of all of its
 // threads, before anything is sent.
 RNNCC_DEVICE void begin_barriers(uint32_t first, int count, uint32_t bytes) {
-  if (threadIdx.x < count) barrier_init(first + 8 * threadIdx.x, 1);
+  if (threadIdx.x == 0)
+    for (int i = 0; i < count; ++i) barrier_init(first + 8 * i, 1);
   barrier_init_visible();
   __syncthreads();
-  if (threadIdx.x < count) barrier_expect(first + 8 * threadIdx.x, bytes);
+  if (threadIdx.x == 0)
+    for (int i = 0; i < count; ++i) barrier_expect(first + 8 * i, bytes);
   cluster_barrier();
 }
 // try_wait sleeps for a time that the hardware chooses: polls that are counted are test_waits.
