@@ -7,7 +7,7 @@ from functools import cache
 from gpu_cases import Case
 
 from rnncc.compiler import front, kernel_plan
-from rnncc.gpu import CallTime, call_time
+from rnncc.gpu import call_time
 from rnncc.ir.kernel import KernelPlan
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS, Target
@@ -20,24 +20,20 @@ def target_named(gpu: str) -> Target | None:
     return next((target for name, target in GPUS.items() if name in gpu.lower().split()), None)
 
 
-def predicted_us(case: Case, target: Target) -> float | None:
-    """Microseconds a step of a case of ours, called back to back: launches and what comes after the loops included.
-    None where the model does not know the loop."""
-    found = predicted_call(case, target)
-    return None if found is None else found.total / case.steps
-
-
 @cache
-def predicted_call(case: Case, target: Target) -> CallTime | None:
-    """The same of the call's parts, by the kernels that packages have, laid out for 16 columns."""
-    return call_time(
+def predicted_us(case: Case, target: Target) -> float | None:
+    """Microseconds a step of a case of ours, called back to back: launches and what comes after the loops included, by
+    the kernels that packages have, laid out for 16 columns. None where the model does not know the loop."""
+    problem = Problem(case.units, case.heads, case.dtype)
+    found = call_time(
         _plan(case.cell),
-        Problem(case.units, case.heads, case.dtype),
+        problem,
         target,
         columns=case.columns,
         steps=case.steps,
         training=case.run == "fw+bw",
     )
+    return None if found is None else found.total / case.steps
 
 
 @cache

@@ -64,14 +64,12 @@ class CallTime:
     forward, backward
               of the steps; 0 backward in inference
     after     from the last step backward to the gradients of the recurrent matrices
-    launches  of the loop that takes most, forward or backward
     """
 
     start: float
     forward: float
     backward: float
     after: float
-    launches: int
 
     @property
     def total(self) -> float:
@@ -85,7 +83,6 @@ def call_time(
     """What a call of so many batch columns and steps is expected to take, pre-activations given, by the kernels that a
     package has for a problem. None where a loop has no fused form."""
     start = forward = backward = after = 0.0
-    launches = 1
     given = replace(problem, columns=columns)
     for loop in (loop for loop in plan.loops if not loop.variant):
         ahead, back = loop.fused_forward, loop.fused_backward
@@ -93,13 +90,11 @@ def call_time(
             return None
         found = expected(ahead if training else inference(ahead), _schedule(ahead, problem, target), given, target)
         start, forward = start + found.start, forward + steps * found.step
-        launches = max(launches, found.launches)
         if training:
             found = expected(back, _schedule(back, problem, target), given, target)
             start, backward = start + found.start, backward + steps * found.step
-            launches = max(launches, found.launches)
             after += after_us(back, given, steps, target)
-    return CallTime(start, forward, backward, after, launches)
+    return CallTime(start, forward, backward, after)
 
 
 def unfused(plans: Sequence[KernelPlan]) -> dict[str, str]:

@@ -29,13 +29,14 @@ _CONSTRUCTOR_WORDS = """
 """
 CONSTRUCTOR = frozenset(_CONSTRUCTOR_WORDS.split())
 # Dims are keywords of the functional op too.
-FUNCTION = frozenset({"cell", "streams", "weights", "states", "lengths", "reset", "reverse", "constants"})
+_FUNCTION_WORDS = "cell streams weights states lengths reset offsets max_length reverse constants"
+FUNCTION = frozenset(_FUNCTION_WORDS.split())
 # Inputs are keywords of the call, beside these.
 CALL = frozenset({"self", "input", "hx", "lengths", "reset", "offsets", "max_length"})
 # A parameter is an attribute of a torch.nn.Module, which has these (and names with a `_` before them).
 _MODULE_WORDS = """
-    T_destination add_module apply backend bfloat16 bias buffers call_super_init children compile constants cpu cuda
-    dims document double dump_patches eval extra_repr float forward gate_parameters get_buffer get_extra_state
+    T_destination add_module apply backend bfloat16 bias bidirectional buffers call_super_init children compile constants
+    cpu cuda dims document double dump_patches eval explain extra_repr float forward gate_parameters get_buffer get_extra_state
     get_parameter get_submodule half hidden_size input_size ipu load_state_dict modules mtia named_buffers
     named_children named_modules named_parameters num_heads parameters register_backward_hook register_buffer
     register_forward_hook register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook

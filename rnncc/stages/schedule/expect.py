@@ -37,12 +37,10 @@ class Expected:
 
     start     from its launch to its first step, of all launches
     step      of the loop's kernel, in all launches
-    launches  of the loop's kernel, one after the other
     """
 
     start: float
     step: float
-    launches: int
 
 
 def expected(loop: FusedLoop, schedule: Schedule, problem: Problem, target: Target) -> Expected:
@@ -50,11 +48,11 @@ def expected(loop: FusedLoop, schedule: Schedule, problem: Problem, target: Targ
     may be that of inference, which has the layouts of training."""
     known, kernel = facts(loop, problem.dtype), schedule.kernel_for(problem.columns)
     if kernel is None:
-        return Expected(_LAUNCH_US, alternating_us(known, problem, target), 1)
+        return Expected(_LAUNCH_US, alternating_us(known, problem, target))
     matrix_kb = _matrices(loop) * problem.units**2 * element_bytes(problem.dtype) / (1024 * kernel.blocks)
     fill = _TRANSPOSED_FILL_US if loop.transposed else _FILL_US
     launches = kernel.launches(problem.columns)
-    return Expected(launches * (_LAUNCH_US + fill * matrix_kb), step_us(known, kernel, problem, target), launches)
+    return Expected(launches * (_LAUNCH_US + fill * matrix_kb), step_us(known, kernel, problem, target))
 
 
 def step_us(known: Facts, kernel: FusedSchedule, problem: Problem, target: Target) -> float:
