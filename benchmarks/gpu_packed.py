@@ -87,14 +87,14 @@ def main() -> None:
             for backward in (False, True):
                 row = measure(case, kind, backward, options.quick)
                 rows.append(row)
+                if options.json:
+                    write(options.json, rows)
                 times = row["queued_ms"]
                 ratios = ", ".join(f"{who} {times[who] / times['rows']:.2f}" for who in ("offsets", "packed", "padded"))
                 what = "forward + backward" if backward else "forward"
                 figures = ", ".join(f"{who} {ms:.2f}" for who, ms in times.items())
                 size = "x".join(str(row[key]) for key in ("T", "B", "H", "heads"))
                 print(f"{row['cell']} {size}, lengths {kind}, {what}: ms {figures}; x rows: {ratios}", flush=True)
-    if options.json:
-        write(options.json, rows)
 
 
 if __name__ == "__main__":
