@@ -77,7 +77,10 @@ class RecurrentModule(nn.Module):
         within the steps mean another program: the result is then an instance of the class of that program."""
         if not arguments and not keywords:  # a copy, whose state comes later
             return super().__new__(cls)
-        shaping = variant(cls.spec, keywords.get("zoneout"), keywords.get("recurrent_dropout", cls._no_dropout))
+        dropout = keywords.get("recurrent_dropout", cls._no_dropout)
+        if "recurrent_dropout" in keywords:
+            check_probability("recurrent_dropout", dropout)
+        shaping = variant(cls.spec, keywords.get("zoneout"), dropout)
         shaping |= {
             constant.name: keywords[constant.name]
             for constant in cls.spec.constants

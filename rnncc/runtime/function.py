@@ -49,10 +49,9 @@ def run_function(
     weights  what the loops read at every step, packed as the layer's parameters, in the order of `explain()`
     states   one tensor [B, width] a state; the declared initial values where None (a learned one must be given). With
              return_delays, older values of states follow, as in hx
-    lengths, reset, offsets, max_length: as the layer's. With one of the first three, learned initial values are weights
+    lengths, reset, offsets, max_length: as the layer's. With one of the first three, learned initial values are
+             weights. No state passes between a step that is reset and the one before it, in neither direction
     return_sequences_of: names of states; a dict of their values at all steps, [T, B, width] each, is a third result
-    lengths [B] and reset [T, B] as the layer's: no state passes between a step that is reset and the one before it,
-             in neither direction
     recompute: keep only states for the backward, and compute the rest again there
     recurrent_gradient_clip: a bound, element by element, on the gradient that matrix products hand back to earlier
              values of states; 0 cuts it
@@ -93,7 +92,8 @@ def run_function(
     columns = rows if packed is None else packed.columns
     sizes = _sizes(cell, stream_specs, given_streams, given_states, hidden_size, input_size, num_heads, dims)
     for stream, tensor in zip(stream_specs, given_streams, strict=bool(stream_specs)):
-        _check_shape(cell, "stream", stream.name, tensor, (steps, rows, stream.width(sizes)))
+        given, wanted_rows = (tensor, (steps, rows)) if packed is None else (tensor.squeeze(1), (steps,))
+        _check_shape(cell, "stream", stream.name, given, (*wanted_rows, stream.width(sizes)))
     for weight, tensor in zip(weight_specs, given_weights, strict=True):
         _check_shape(cell, "weight", weight.name, tensor, _weight_shape(cell, weight, sizes))
     for state, tensor in zip(carried, given_states or (), strict=given_states is not None):

@@ -24,9 +24,8 @@ KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the generated batched code calls. `reset`: before which steps, in the direction's order, columns start anew.
-    `delayed`: what delays hold before the first step, [B, width] by name; what they hold after the last one goes to
-    `finals`."""
+    """What the generated batched code calls. `delayed`: what delays hold before the first step, [B, width] by name;
+    what they hold after the last one goes to `finals`."""
 
     kernels: Kernels | None
     shape_stream: Tensor
@@ -48,25 +47,33 @@ class Tools:
     def delay(self, name: str, value: Tensor) -> Tensor:
         """[T, B, width] one step later in processing order; zero at a reset, and before the start where no value was
         given."""
-        start = self.delayed[name]
+        start, restarts = self.delayed[name], self._restarts()
         if self.packing is not None:
             delayed, final = self.packing.delay(value, start.to(value), reverse=self.reverse)
             self.finals[name] = final.to(start)
-            return delayed if self.reset is None else torch.where(self.reset.unsqueeze(-1), 0, delayed)
+            return delayed if restarts is None else torch.where(restarts.unsqueeze(-1), 0, delayed)
         before = start.to(value).unsqueeze(0)
         if self.lengths is not None and self.reverse:
             # A reversed column starts at its last step: what lies behind it is not its past.
             value = torch.where(active_steps(value.shape[0], self.lengths).unsqueeze(-1), value, before)
         chain = torch.cat((value, before) if self.reverse else (before, value))
         delayed = chain[1:] if self.reverse else chain[:-1]
-        if self.reset is not None:
-            delayed = torch.where(self.reset.unsqueeze(-1), 0, delayed)
+        if restarts is not None:
+            delayed = torch.where(restarts.unsqueeze(-1), 0, delayed)
         if self.lengths is None or self.reverse:
             final = chain[0 if self.reverse else -1]
         else:
             final = chain.gather(0, self.lengths.reshape(1, -1, 1).expand_as(before)).squeeze(0)
         self.finals[name] = final.to(start)
         return delayed
+
+    def _restarts(self) -> Tensor | None:
+        """Before which steps, in the direction's order, columns start anew: as `reset`."""
+        if self.reset is None or not self.reverse:
+            return self.reset
+        if self.packing is not None:
+            return self.packing.cut_backwards(self.reset)
+        return cut_backwards(self.reset, self.lengths)
 
     def stream(self, *members: tuple[Tensor | float, int]) -> Tensor:
         """Values side by side as one stream [T, B, Σwidth]."""
@@ -169,16 +176,10 @@ def run_directions(
     packed = packing is not None and kernels is not None and first.is_cuda
     masked = lengths is not None or reset is not None or packed
     reverse = [own.reverse for own in directions]
-
-    def cut_of(backwards: bool) -> Tensor | None:
-        if reset is None or not backwards:
-            return reset
-        return cut_backwards(reset, lengths) if packing is None else packing.cut_backwards(reset)
-
     all_finals: list[dict[str, Tensor]] = [{} for _ in directions]
     all_values: list[dict[str, Tensor]] = [{**inputs, **own.masks} for own in directions]
     all_tools = [
-        Tools(kernels, first, lengths, cut_of(own.reverse), own.reverse, own.states, finals, packing)
+        Tools(kernels, first, lengths, reset, own.reverse, own.states, finals, packing)
         for own, finals in zip(directions, all_finals, strict=True)
     ]
     for own, values in zip(directions, all_values, strict=True):

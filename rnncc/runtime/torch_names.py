@@ -131,12 +131,12 @@ def difference(module: RecurrentLayer, mode: str) -> str:
         if problem := problem or _merge_all(ours, values, "", extra):
             return problem
         ours.load_state_dict(values, assign=True)
-    except (RuntimeError, TypeError, ValueError):
-        # Parameters that nn has not, of other shapes, or sizes that do not suit: no need to say which.
-        same = False
-    else:
         with torch.no_grad():
             results = [_results(layer, x) for layer in (ours, theirs)]
+    except (RuntimeError, TypeError, ValueError):
+        # Parameters or inputs that nn has not, of other shapes, or sizes that do not suit: no need to say which.
+        same = False
+    else:
         same = len(results[0]) == len(results[1]) and all(
             a.shape == b.shape and torch.allclose(a, b, rtol=1e-9, atol=1e-9) for a, b in zip(*results, strict=True)
         )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+import rnncc
 from tests.runtime.test_layers import DOUBLE, IN, H, close, layer_class, sample, tuple_of
 
 FROM_TORCH: list[tuple[str, Any, dict[str, Any], tuple[str, ...], tuple[str, ...]]] = [
@@ -63,3 +64,16 @@ def test_a_state_dict_that_is_surely_nn_s_goes_to_nn_s_cells() -> None:
             layer_class(file, name)(IN, H).load_state_dict(theirs.state_dict())
     # nn.RNN's dictionary does not tell its nonlinearity.
     layer_class("elman", "Elman")(IN, H).load_state_dict(nn.RNN(IN, H, nonlinearity="relu").state_dict())
+
+
+def test_a_cell_of_more_inputs_is_refused_as_others_are() -> None:
+    """It has nn.LSTM's parameters, and could be loaded."""
+    text = (
+        "cell Timed\ninput x, dt: 1\nstate h, c\ni, f, g, o = W@x + R@h[t-1] + b\n"
+        "c[t] = exp(-dt)*sigmoid(f)*c[t-1] + sigmoid(i)*tanh(g)\nh[t] = sigmoid(o)*tanh(c[t])"
+    )
+    timed, theirs = rnncc.compile(text).Timed, nn.LSTM(IN, H)
+    with pytest.raises(ValueError, match="Timed computes something else"):
+        timed.from_torch(theirs)
+    with pytest.raises(RuntimeError, match="Timed computes something else"):
+        timed(IN, H).load_state_dict(theirs.state_dict())

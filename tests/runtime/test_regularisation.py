@@ -204,6 +204,7 @@ def test_errors() -> None:
         (LSTM, {"zoneout": {"q": 0.1}}, "no state 'q'; its states are h, c"),
         (LSTM, {"zoneout": {"h": 1.1}}, r"zoneout\['h'\] should be a number in range"),
         (LSTM, {"recurrent_dropout": -0.1}, "recurrent_dropout should be a number in range"),
+        (LSTM, {"recurrent_dropout": None}, "recurrent_dropout should be a number in range"),
         (LSTM, {"weight_dropout": 2}, "weight_dropout should be a number in range"),
         (minGRU, {"weight_dropout": 0.1}, "multiply by no matrix"),
         (minGRU, {"recurrent_dropout": 0.1}, "no matrix product of minGRU reads"),
