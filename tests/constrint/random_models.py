@@ -84,6 +84,9 @@ def number(low: int, high: int) -> st.SearchStrategy[Recipe]:
     return st.integers(low, high).map(lambda value: lambda _: value)
 
 
+LEAF = st.integers(0, 3).map(lambda index: lambda variables: variables[index % len(variables)])
+
+
 def _larger(part: st.SearchStrategy[Recipe]) -> st.SearchStrategy[Recipe]:
     """Every operator, on smaller expressions."""
     return st.one_of(
@@ -97,7 +100,9 @@ def _larger(part: st.SearchStrategy[Recipe]) -> st.SearchStrategy[Recipe]:
         combined(operator.mod, part, number(1, 9)),
         combined(lambda a, b: ceil_div(a, positive(b)), part, part),
         combined(round_up, part, number(1, 9)),
-        combined(operator.pow, part, number(0, 3)),
+        # Powers of powers would leave the numbers that a model takes.
+        combined(operator.pow, LEAF, number(0, 2)),
+        combined(lambda a, n: minimum(maximum(a, -20), 20) ** n, part, number(0, 3)),
         combined(lambda a: 2 ** maximum(0, minimum(a, 6)), part),
         combined(lambda a: lookup(minimum(maximum(a, 0), 3), {0: 5, 1: -1, 2: 5, 3: 2}), part),
         combined(minimum, part, part),
@@ -106,7 +111,6 @@ def _larger(part: st.SearchStrategy[Recipe]) -> st.SearchStrategy[Recipe]:
     )
 
 
-LEAF = st.integers(0, 3).map(lambda index: lambda variables: variables[index % len(variables)])
 EXPRESSION = st.recursive(LEAF, _larger, max_leaves=4)
 SIDE = st.one_of(EXPRESSION, number(-10, 60))
 COMPARISON = st.one_of(
