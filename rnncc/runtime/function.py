@@ -91,7 +91,7 @@ def run_function(
     steps, rows = first.shape[:2]
     columns = rows if packed is None else packed.columns
     sizes = _sizes(cell, stream_specs, given_streams, given_states, hidden_size, input_size, num_heads, dims)
-    for stream, tensor in zip(stream_specs, given_streams, strict=bool(stream_specs)):
+    for stream, tensor in zip(stream_specs, given_streams, strict=len(stream_specs) > 0):
         given, wanted_rows = (tensor, (steps, rows)) if packed is None else (tensor.squeeze(1), (steps,))
         _check_shape(cell, "stream", stream.name, given, (*wanted_rows, stream.width(sizes)))
     for weight, tensor in zip(weight_specs, given_weights, strict=True):
