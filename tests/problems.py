@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rnncc.ir.cell import Cell, Initialiser, value_table
+from rnncc.ir.cell import ACTIVE, RESET, Cell, Initialiser, value_table
 from rnncc.ir.dim import evaluate
 from rnncc.reference import complete_sizes
-from rnncc.stages.mask import ACTIVE, RESET
 
 
 @dataclass(frozen=True)

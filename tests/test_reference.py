@@ -8,11 +8,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from rnncc.ir.cell import Cell, Contraction, Delay, Placement, Pointwise, Role, RowOp, RowOperator, State, Value
+from rnncc.ir.cell import (
+    ACTIVE,
+    RESET,
+    Cell,
+    Contraction,
+    Delay,
+    Placement,
+    Pointwise,
+    Role,
+    RowOp,
+    RowOperator,
+    State,
+    Value,
+)
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim, named, scale
 from rnncc.ir.expr import Const, Ref, apply
 from rnncc.reference import Interpreter, complete_sizes, run
-from rnncc.stages.mask import ACTIVE, RESET, mask
+from rnncc.stages.mask import mask
 from tests import builders, shipped
 from tests.problems import Problem, make_problem
 

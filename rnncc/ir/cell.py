@@ -291,6 +291,11 @@ def value_table(cell: Cell) -> dict[str, Value]:
     return {value.name: value for value in cell.values}
 
 
+# Of a masked cell (rnncc/stages/mask.py), its last two streams.
+RESET = "reset__"
+ACTIVE = "active__"
+
+
 def restarted(state: str) -> str:
     """In a masked cell, the value of a state that the step starts from: s__1, or at a reset the initial value."""
     return f"{state}__restarted"

@@ -70,7 +70,8 @@ class FusedStatement:
 @dataclass(frozen=True, slots=True)
 class FusedLoop:
     """One direction of a loop. `matrices[sum][operand]` are names of the program's matrices; `kept` are values that
-    `start` leaves for `finish` and for the next step. `masked`: with the mask streams."""
+    `start` leaves for `finish` and for the next step. `masked`: with the mask streams, of which
+    the second is no row: kernels know whether a step is a column's."""
 
     sums: tuple[str, ...]
     operands: tuple[str, ...]

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rnncc.ir.cell import ACTIVE
 from rnncc.ir.expr import Expr
-from rnncc.ir.fused import FusedEdge, FusedRead, FusedRow, FusedStatement, FusedVector, FusedWrite
+from rnncc.ir.fused import FusedEdge, FusedLoop, FusedRead, FusedRow, FusedStatement, FusedVector, FusedWrite
 
 # None: no such term.
 Matrix = tuple[tuple[Expr | None, ...], ...]
@@ -56,7 +57,7 @@ class Tangent:
 class ScanLoop:
     """One direction of a loop. `edges` are the carries; `totals` are values that are only summed over all steps;
     `map` is None where a step is no affine map of the carries, or one of too many; `kept` are values free of carries
-    that are worked out once for the map of a step and for its run; `masked`: with the mask streams; `tangent` is a
+    that are worked out once for the map of a step and for its run; `masked`: as of a FusedLoop; `tangent` is a
     walk's, where it is known."""
 
     reads: tuple[FusedRead, ...]
@@ -76,3 +77,9 @@ class ScanLoop:
     def family(self) -> str:
         """Which kernel runs it: scan or walk."""
         return "scan" if self.map else "walk"
+
+
+def row_values(loop: FusedLoop | ScanLoop) -> tuple[str, ...]:
+    """What a step has of a batch column: what is read at (t, column), and in a masked loop whether the step is the
+    column's, which kernels know."""
+    return (*(row.name for row in loop.rows), *((ACTIVE,) if loop.masked else ()))

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rnncc.ir.cell import (
+    ACTIVE,
+    RESET,
     Cell,
     Input,
     Node,
@@ -33,8 +35,6 @@ from rnncc.ir.cell import (
 from rnncc.ir.dim import ONE
 from rnncc.ir.expr import Const, Expr, Ref, apply
 
-RESET = "reset__"
-ACTIVE = "active__"
 MASKS = (Stream(RESET, (RESET,)), Stream(ACTIVE, (ACTIVE,)))
 
 

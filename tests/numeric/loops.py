@@ -71,6 +71,7 @@ class _Forward(ctypes.Structure):
             for name in ("streams", "weights", "states", "sequences", "final", "saved", "starts")
         ),
         ("rows", ctypes.c_int64),
+        ("lengths", ctypes.c_void_p),
     )
 
 
@@ -93,6 +94,7 @@ class _Backward(ctypes.Structure):
             )
         ),
         ("rows", ctypes.c_int64),
+        ("lengths", ctypes.c_void_p),
     )
 
 

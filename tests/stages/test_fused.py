@@ -50,7 +50,7 @@ def test_resets_and_lengths_come_before_the_product() -> None:
     masked = next(loop for loop in plan.loops if loop.variant)
     assert isinstance(masked.fused_forward, FusedLoop)
     assert masked.fused_forward.operands == ("h__restarted",)
-    assert [row.name for row in masked.fused_forward.rows] == ["reset__", "active__"]
+    assert [row.name for row in masked.fused_forward.rows] == ["reset__"]
     assert [statement.target for statement in masked.fused_forward.start] == ["h__restarted"]
 
 

@@ -13,7 +13,7 @@ from rnncc.gpu import families, newton_loops, scan_kernels
 from rnncc.ir.kernel import KernelPlan, scan_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.recurrence import RecurrenceKind
-from rnncc.ir.scan import ScanLoop
+from rnncc.ir.scan import ScanLoop, row_values
 from rnncc.ir.schedule import ScanShape
 from rnncc.ir.show_schedule import show_scan
 from rnncc.ir.target import GPUS
@@ -94,7 +94,7 @@ def test_the_map_of_a_step_is_the_step(cell: str, plans: dict[str, KernelPlan]) 
         if loop.map is None:
             continue
         given = {item.name: draw() for group in (loop.reads, loop.vectors) for item in group}
-        given |= {row.name: (draw() > 0).double() for row in loop.rows} | {
+        given |= {name: (draw() > 0).double() for name in row_values(loop)} | {
             name: draw().abs() for name in loop.constants
         }
         carries = {edge.name: draw() for edge in loop.edges}
@@ -126,7 +126,7 @@ def test_the_tangent_of_a_walk_is_the_derivative_of_its_step(cell: str, plans: d
         assert loop.tangent, program
         named = [item.name for group in (loop.reads, loop.vectors) for item in group]
         given = {name: torch.randn(64, generator=generator, dtype=torch.float64) for name in named}
-        given |= {row.name: (torch.randn(64, generator=generator) > 0).double() for row in loop.rows}
+        given |= {name: (torch.randn(64, generator=generator) > 0).double() for name in row_values(loop)}
         given |= {name: torch.rand(64, generator=generator, dtype=torch.float64) for name in loop.constants}
         carries = {e.name: torch.randn(64, generator=generator, dtype=torch.float64) for e in loop.edges}
         leaves = {name: value.requires_grad_() for name, value in carries.items()}

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rnncc.diagnostics import InternalError
+from rnncc.ir.cell import ACTIVE
 from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.fused import FusedEdge, FusedRead, FusedRow, FusedStatement, FusedVector, FusedWrite
 from rnncc.ir.kernel import EdgeSlot, Program, ReadSlot, Slot, StoredSlot, TileSlot, TileStage, VectorSlot, ViewSlot
@@ -61,12 +62,12 @@ class Parts:
     def reads(
         self, used: set[str], width: Dim
     ) -> tuple[tuple[FusedRead, ...], tuple[FusedRow, ...], tuple[FusedVector, ...]]:
-        """What of the memory the names in `used` are."""
+        """What of the memory the names in `used` are; not whether a step is active, which kernels know themselves."""
         reads: list[FusedRead] = []
         rows: list[FusedRow] = []
         vectors: list[FusedVector] = []
         for slot in self.program.slots:
-            if slot.name not in used:
+            if slot.name not in used or slot.name == ACTIVE:
                 continue
             match slot:
                 case ReadSlot() if slot.width == width:

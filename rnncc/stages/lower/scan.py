@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from rnncc.affine import ONE, ZERO, Affine, form_of, free
 from rnncc.functions import CHEAP
+from rnncc.ir.cell import ACTIVE
 from rnncc.ir.expr import Apply, Expr, Ref, references
 from rnncc.ir.fused import FusedEdge, FusedStatement, FusedWrite
 from rnncc.ir.kernel import Program, Table
@@ -95,7 +96,7 @@ def with_tangent(forward: ScanLoop | str, backward: ScanLoop | str) -> ScanLoop 
             extra.append(statement)
     groups = (forward.reads, forward.rows, forward.vectors, forward.edges)
     known = made | {item.name for group in groups for item in group} | {*forward.constants}
-    known |= {statement.target for statement in extra}
+    known |= {ACTIVE, *(statement.target for statement in extra)}
     if not wanted <= known:
         return forward
     return replace(forward, tangent=Tangent(tuple(reversed(extra)), matrix))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rnncc.ir.expr import references
 from rnncc.ir.fused import FusedLoop, FusedStatement, FusedWrite
 from rnncc.ir.kernel import Table
-from rnncc.ir.scan import ScanLoop, entries, slopes
+from rnncc.ir.scan import ScanLoop, entries, row_values, slopes
 from rnncc.stages.render.cpp import expression_text
 
 # Operators of fast.cuh.
@@ -208,7 +208,7 @@ def _carried(loop: FusedLoop | ScanLoop) -> list[str]:
 def _read(loop: FusedLoop | ScanLoop) -> list[str]:
     return [
         *(f"[[maybe_unused]] const float {read.name} = read__[{i}];" for i, read in enumerate(loop.reads)),
-        *(f"[[maybe_unused]] const float {row.name} = row__[{i}];" for i, row in enumerate(loop.rows)),
+        *(f"[[maybe_unused]] const float {name} = row__[{i}];" for i, name in enumerate(row_values(loop))),
         *(f"[[maybe_unused]] const float {vector.name} = vector__[{i}];" for i, vector in enumerate(loop.vectors)),
         *(f"[[maybe_unused]] const float {name} = constant__[{i}];" for i, name in enumerate(loop.constants)),
     ]
@@ -220,7 +220,7 @@ def _common(loop: FusedLoop | ScanLoop) -> str:
         f"[[maybe_unused]] const float (&{array}__)[{max(size, 1)}]"
         for array, size in (
             ("read", len(loop.reads)),
-            ("row", len(loop.rows)),
+            ("row", len(row_values(loop))),
             ("vector", len(loop.vectors)),
             ("constant", (max(len(loop.constants), 1) + 1) // 2 * 2),
         )

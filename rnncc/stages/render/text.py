@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from rnncc.ir.cell import ACTIVE
 from rnncc.ir.dim import Dim, constant, show
 from rnncc.ir.fused import FusedLoop, FusedWrite
 from rnncc.ir.kernel import (
@@ -165,6 +166,7 @@ class _Tables:
             0,
             len(program.weights),
             str(program.masked).lower(),
+            self._numbers().get(ACTIVE, -1),
         )
         return ProgramText(
             self.name,

@@ -59,7 +59,7 @@ inline void run_forward(const rnncc_segment& segment, StableValue* stack) {
     Outputs& out = outputs[d];
     calls.push_back({run.steps, run.columns, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
                      run.described_streams.data(), run.described_weights.data(), run.described_states.data(),
-                     out.sequences.data(), out.finals.data(), out.saved.data(), run.starts, run.row_count()});
+                     out.sequences.data(), out.finals.data(), out.saved.data(), run.starts, run.row_count(), run.lengths});
   }
   if (!runs[0].is_empty()) runs[0].forward(calls);
   stack[0] = give(std::move(sequences));
@@ -176,7 +176,7 @@ inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
       calls.push_back({run.steps, run.columns, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
                        run.described_streams.data(), run.described_weights.data(), run.described_states.data(),
                        adjoint.saved.data(), adjoint.d_sequences.data(), adjoint.d_final.data(), adjoint.d_streams.data(),
-                       adjoint.d_weights.data(), adjoint.d_states.data(), run.starts, run.row_count()});
+                       adjoint.d_weights.data(), adjoint.d_states.data(), run.starts, run.row_count(), run.lengths});
     }
     runs[0].backward(calls);
   }

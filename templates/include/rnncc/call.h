@@ -18,6 +18,9 @@ struct rnncc_tensor {
 // On the CPU, [T + 1]: rows lie step by step. Those of step t begin at starts[t], n of them, of the first n columns; n never
 // grows from a step to the next.
 // On a GPU, [B + 1], in its memory: rows lie column by column. Those of column b begin at starts[b], one a step, T at most.
+//
+// `lengths` [B], on a GPU, in its memory: steps of each column of tensors that are not packed; null: T. The second mask stream
+// has no data there, nor the first one where there are no resets.
 
 // One run of a segment's loop. Arrays are in the order of the segment's streams, weights, states, sequences and of the
 // adjoint's saved values followed by its saved states.
@@ -36,6 +39,7 @@ struct rnncc_forward_call {
   rnncc_tensor* saved;  // data null in inference
   const int64_t* starts;
   int64_t rows;  // T * B, or those of packed tensors
+  const int64_t* lengths;
 };
 
 struct rnncc_backward_call {
@@ -56,4 +60,5 @@ struct rnncc_backward_call {
   rnncc_tensor* d_states;           // the same
   const int64_t* starts;
   int64_t rows;  // T * B, or those of packed tensors
+  const int64_t* lengths;
 };

@@ -175,6 +175,7 @@ class Run {
   int64_t steps = 0, columns = 0;
   std::vector<int64_t> rows;  // T, B; total, 1 where they are packed
   const int64_t* starts = nullptr;
+  const int64_t* lengths = nullptr;  // on a GPU
   rnncc_dtype type = RNNCC_FLOAT32, compute = RNNCC_FLOAT32;
   Device device = {};
   std::vector<int64_t> stream_widths, state_widths, sequence_widths, saved_widths;
@@ -235,57 +236,45 @@ class Run {
       error("lengths must be an int64 tensor [B] on the streams' device, got the shape " + shape_text(lengths));
   }
 
-  // The same in the streams' dtype, without the host waiting for the device. Of packed tensors kernels know what is active.
-  void make_masks_on_device(Tensor lengths, Tensor reset) {
-    if (starts) return make_packed_masks(std::move(reset));
-    const bool ending = bool(lengths);
-    reset_ = empty({steps, columns}, torch_dtype(type), device);
+  // Without the host waiting for the device, whose kernels know which steps are a column's. Resets in the streams' dtype.
+  void make_masks_on_device(Tensor given_lengths, Tensor reset) {
+    if (given_lengths) {
+      lengths_ = contiguous(std::move(given_lengths), 1);
+      lengths = static_cast<const int64_t*>(lengths_.data());
+    }
+    rnncc_tensor restart = {nullptr, 0, 0, type};
     if (reset) {
+      reset_ = empty(rows, torch_dtype(type), device);
       RNNCC_TORCH(aoti_torch_copy_(reset_.get(), reset.get(), 1));
-    } else {
-      RNNCC_TORCH(aoti_torch_zero_(reset_.get()));
+      restart = {reset_.data(), rows[1], 1, type};
+      if (reverse) cut_backwards(restart);
     }
-    if (lengths) {
-      active_ = active_steps(contiguous(std::move(lengths), 1), steps, columns, torch_dtype(type), device);
-    } else {
-      active_ = call_aten("aten::ones_like", "", {share(reset_), 0, 0, 0, 0, 0});
-    }
-    if (reset && reverse) cut_backwards(ending);
-    described_streams.push_back({reset_.data(), columns, 1, type});
-    described_streams.push_back({active_.data(), columns, 1, type});
+    described_streams.push_back(restart);
+    described_streams.push_back({nullptr, 0, 0, type});
   }
 
-  // Turns reset_ into the loop's. `ending`: columns end by active_, and there no reset counts.
-  void cut_backwards(bool ending) {
+  // Turns resets into the loop's. Past a column's length none counts.
+  void cut_backwards(rnncc_tensor& restart) {
+    if (starts) {
+      ShiftedRows cut(restart, {}, starts, columns, rows[0], 1, false, type, device);
+      restart = cut.described;
+      reset_ = std::move(cut.memory);
+      return;
+    }
     Tensor cut = empty({steps, columns}, torch_dtype(type), device);
     RNNCC_TORCH(aoti_torch_zero_(cut.get()));
     const auto following = [&](const Tensor& tensor, bool one_on) {
       const char* const from = static_cast<const char*>(tensor.data()) + one_on * columns * dtype_bytes(type);
       return over(from, {steps - 1, columns}, {columns, 1}, type, device);
     };
-    if (steps > 1 && ending)
-      call_aten("aten::mul", "out", {share(following(reset_, true)), share(following(active_, true)), share(following(cut, false))});
-    else if (steps > 1)
+    if (steps > 1 && lengths) {
+      const Tensor active = active_steps(lengths_, steps, columns, torch_dtype(type), device);
+      call_aten("aten::mul", "out", {share(following(reset_, true)), share(following(active, true)), share(following(cut, false))});
+    } else if (steps > 1) {
       RNNCC_TORCH(aoti_torch_copy_(following(cut, false).get(), following(reset_, true).get(), 0));
+    }
     reset_ = std::move(cut);
-  }
-
-  void make_packed_masks(Tensor reset) {
-    active_ = empty({1}, torch_dtype(type), device);
-    active_ = call_aten("aten::ones_like", "", {share(active_), 0, 0, 0, 0, 0});
-    reset_ = empty(reset ? rows : std::vector<int64_t>{1}, torch_dtype(type), device);
-    if (reset) {
-      RNNCC_TORCH(aoti_torch_copy_(reset_.get(), reset.get(), 1));
-    } else {
-      RNNCC_TORCH(aoti_torch_zero_(reset_.get()));
-    }
-    described_streams.push_back({reset_.data(), bool(reset), bool(reset), type});
-    if (reset && reverse) {
-      ShiftedRows cut(described_streams.back(), {}, starts, columns, rows[0], 1, false, type, device);
-      described_streams.back().data = cut.described.data;
-      reset_ = std::move(cut.memory);
-    }
-    described_streams.push_back({active_.data(), 0, 0, type});
+    restart.data = reset_.data();
   }
 
   template <class T>
@@ -318,7 +307,7 @@ class Run {
     described_streams.push_back({active, lengths ? rows[1] : 0, lengths ? 1 : 0, compute});
   }
 
-  Tensor reset_, active_, offsets_;
+  Tensor reset_, active_, offsets_, lengths_;
 };
 
 // One a direction. Fails where they are not alike.

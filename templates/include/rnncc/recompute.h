@@ -105,7 +105,7 @@ class Recomputation {
     std::vector<rnncc_tensor> sequences(run_.segment.sequences, {nullptr, 0, 0, run_.type});
     std::vector<rnncc_tensor> final_states(run_.segment.states, {nullptr, 0, 0, run_.compute});
     run_.forward({{1, count, run_.heads, run_.sizes.data(), run_.constants.data(), false, streams.data(),
-                  run_.described_weights.data(), states.data(), sequences.data(), final_states.data(), values.data(), nullptr, count}});
+                  run_.described_weights.data(), states.data(), sequences.data(), final_states.data(), values.data(), nullptr, count, nullptr}});
   }
 
   const Run& run_;

@@ -217,6 +217,7 @@ struct Tables {
   int16_t final_count, outer_count, sum_count, zero_count;
   int16_t constant_count, weight_count, weight_rows, weight_columns;  // the last two: dims, one per weight, consecutive
   bool masked;  // the loop reads the two mask streams: it takes lengths, resets, and on a GPU packed tensors
+  int16_t active;  // the slot that is the second of them, -1: none. A GPU's kernels know it from the call's lengths
 };
 
 // The tensors and sizes of a call of either direction. `descending`: t runs from T-1 down to 0.
@@ -228,17 +229,18 @@ struct Call {
   bool descending;
   const int64_t* starts;
   int64_t rows;
+  const int64_t* lengths;
 };
 
 inline __attribute__((always_inline)) Call forward_call(const rnncc_forward_call& c) {
   return {{c.streams, c.weights, c.states, c.sequences, c.final_states, c.saved, c.saved},
-          c.steps, c.columns, c.heads, c.sizes, c.constants, c.reverse, c.starts, c.rows};
+          c.steps, c.columns, c.heads, c.sizes, c.constants, c.reverse, c.starts, c.rows, c.lengths};
 }
 
 inline __attribute__((always_inline)) Call backward_call(const rnncc_backward_call& c) {
   return {{c.streams, c.weights, c.states, nullptr, nullptr, c.saved, c.saved, c.d_sequences, c.d_final, c.d_streams,
            c.d_weights, c.d_states},
-          c.steps, c.columns, c.heads, c.sizes, c.constants, !c.reverse, c.starts, c.rows};
+          c.steps, c.columns, c.heads, c.sizes, c.constants, !c.reverse, c.starts, c.rows, c.lengths};
 }
 
 }  // namespace rnncc

@@ -145,11 +145,12 @@ constexpr int places_before(const Tables& tables, int slot) {
   return count;
 }
 
-// `starts` [columns + 1]: where each column's rows begin in packed tensors, which have `rows`; else null.
+// `starts`, `rows`, `lengths`: as Extents (packed.cuh).
 struct Header {
   int64_t steps, columns, heads;
   const int64_t* starts;
   int64_t rows;
+  const int64_t* lengths;
   int64_t image_step, image_row;  // bytes
   Shared shared;
 };

@@ -6,7 +6,7 @@
 
 namespace rnncc {
 
-// As fused/tensors.cuh has them.
+// As fused/tensors.cuh and packed.cuh have them.
 struct FusedPlace {
   char* base;
   int64_t step, column;
@@ -15,6 +15,11 @@ struct FusedEdge {
   char* base;
   int64_t column;
   int32_t is_float, unused;
+};
+struct FusedExtents {
+  const int64_t* starts;
+  int64_t count;
+  const int64_t* lengths;
 };
 
 // One direction of a call. `records` and `totals` as After's: of slots that are read there, the tensors that hold them.
@@ -49,12 +54,9 @@ class LoopParameter {
     for (int c = 0; c < tables_.constant_count; ++c) constants[c] = float(call.constants[c]);
   }
 
-  // As PackedRows in packed.cuh: where its `starts` is.
-  const int64_t** take_rows(const Call& call) {
-    const int64_t** const starts = take<const int64_t*>(1);
-    *starts = call.starts;
-    *take<int64_t>(1) = call.rows;
-    return starts;
+  void take_extents(const Call& call) {
+    extents_ = take<FusedExtents>(1);
+    *extents_ = {call.starts, call.rows, call.lengths};
   }
 
   // What follows the matrices in FusedTensors, and ScanTensors begins with. False where a tensor does not fit.
@@ -123,16 +125,17 @@ class LoopParameter {
     return true;
   }
 
-  // Lets what was filled begin some batch columns further on; of packed tensors rows stay where they are, `starts` says which are
-  // a column's.
-  void move_on(int64_t columns, bool is_packed) {
+  // Lets what was filled begin some batch columns further on; of packed tensors rows stay where they are.
+  void move_on(int64_t columns) {
     const auto move = [columns](const auto& parts) {
       for (const auto& [part, count] : parts)
         for (int i = 0; i < count; ++i)
           if (part[i].base) part[i].base += columns * part[i].column;
     };
-    if (!is_packed) move(places_);
+    if (!extents_->starts) move(places_);
     move(edges_);
+    if (extents_->starts) extents_->starts += columns;
+    if (extents_->lengths) extents_->lengths += columns;
   }
 
   // Where a value goes: the slot's destination, or where no tensor is wanted there, another one of its dtype. So a step writes
@@ -174,6 +177,7 @@ class LoopParameter {
   static constexpr size_t MOST_BYTES = 32 * 1024;
   std::vector<char> bytes_;
   size_t used_ = 0;
+  FusedExtents* extents_ = nullptr;
   // Of all directions, what has a part for each batch column.
   std::vector<std::pair<FusedPlace*, int>> places_;
   std::vector<std::pair<FusedEdge*, int>> edges_;

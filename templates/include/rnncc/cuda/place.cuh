@@ -32,10 +32,11 @@ struct Run {
   // Whether tensors are packed: then each column begins at its own first step, and is left alone after its last one.
   RNNCC_DEVICE bool is_packed() const { return P::tables.masked && plan.starts; }
   RNNCC_DEVICE OwnRows rows_of(int column) const {
-    return packed_rows({plan.starts, plan.rows}, plan.steps, own.descending, column);
+    return own_rows({plan.starts, plan.rows, plan.lengths}, plan.steps, own.descending, column);
   }
   RNNCC_DEVICE int64_t steps_of(int column) const { return is_packed() ? rows_of(column).steps : plan.steps; }
-  RNNCC_DEVICE bool is_active(int column) const { return !is_packed() || n < steps_of(column); }
+  // Whether there are rows of the column at the present step.
+  RNNCC_DEVICE bool has_rows(int column) const { return !is_packed() || n < steps_of(column); }
 
   // Where a column's row of a tensor of all steps is at the loop's step `step`, whose place is t.
   template <class Place>
@@ -101,7 +102,9 @@ RNNCC_DEVICE auto address(const R& run, int64_t step, int column, int64_t unit) 
 template <int slot, class R>
 RNNCC_DEVICE float load(const R& run, int column, int64_t unit) {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
-  if constexpr (info.kind == Kind::previous || info.kind == Kind::next) {
+  if constexpr (slot == R::Program::tables.active) {
+    return run.rows_of(column).is_active(int(run.n)) ? 1.0f : 0.0f;
+  } else if constexpr (info.kind == Kind::previous || info.kind == Kind::next) {
     const SlotPlace& place = place_of<slot>(run);
     const bool beyond = info.kind == Kind::previous ? run.n == 0 : run.n >= run.steps_of(column) - 1;
     const float* start = global<const float>(place.base) + column * place.row + unit;

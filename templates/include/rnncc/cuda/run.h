@@ -107,7 +107,7 @@ class DeviceRun {
     for (int c = 0; c < tables_.constant_count; ++c) arguments.constants[c] = float(call_.constants[c]);
     const int64_t row = place_images(arguments.images);
     const int64_t image_step = row * round_up(call_.columns, schedule.column_multiple);
-    *arguments.header = {call_.steps, call_.columns, call_.heads, call_.starts, call_.rows, image_step, row, schedule.shared};
+    *arguments.header = {call_.steps, call_.columns, call_.heads, call_.starts, call_.rows, call_.lengths, image_step, row, schedule.shared};
   }
 
   // What this one has by itself; `image_step` as Header has it.

@@ -48,7 +48,7 @@ RNNCC_DEVICE Element element_of(const R& run, const StagePlan& plan, const Tile&
   at.unit = tile.begin + (e & (units - 1));
   at.column = chunk * columns + column_in_chunk(plan, e);
   at.head = tile.head;
-  at.valid = at.unit < tile.end && at.column < run.plan.columns && e < units * columns && run.is_active(at.column);
+  at.valid = at.unit < tile.end && at.column < run.plan.columns && e < units * columns && run.has_rows(at.column);
   // The compiler must not know these to be the same at each step: it would keep an address for every slot in registers.
   asm volatile("" : "+r"(at.unit), "+r"(at.column));
   return at;
@@ -158,7 +158,7 @@ RNNCC_DEVICE void row_stage(R& run) {
   if constexpr (info.barrier) wait(run.own.barrier, run.arrived);
   float* scratch = reinterpret_cast<float*>(run.shared + run.plan.shared.warps);
   for (int column = blockIdx.x; column < run.plan.columns; column += gridDim.x)
-    if (run.is_active(column)) row_operation<stage>(run, column, scratch);
+    if (run.has_rows(column)) row_operation<stage>(run, column, scratch);
   if constexpr (is_awaited<stage, R>()) {
     arrive(run.own.barrier, run.arrived);
   } else {

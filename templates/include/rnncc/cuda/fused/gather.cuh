@@ -83,7 +83,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   const auto start = [&](int o, int n, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
     const int u = k_warp + o * S::K_WARPS, buffer = t & 1;
     Own& item = items[o][n];
-    float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
+    float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][Step::OPERANDS];
     item.template load<true>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], item.vector, call.constants, item.carry[j], operand[j], write[j]);
@@ -165,7 +165,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
 #pragma unroll
       for (int n = 0; n < S::TILES; ++n) {
         Own& item = items[o][n];
-        float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
+        float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>];
         float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
         item.template load<false>(own, t, t + 1 == steps, read, rows);
 #pragma unroll

@@ -137,7 +137,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   // start(t), and its operands to the others.
   const auto start = [&](int o, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
     const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
-    float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
+    float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][Step::OPERANDS];
     items[o].template load<true>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
@@ -145,8 +145,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     for (int p = 0; p < Step::OPERANDS; ++p) {
       char* const to = exchange_at(t) + p * S::OPERAND_BYTES;
       if constexpr (sizeof(E) == 4) {
-        if (items[o].is_active(0, t)) store4_relaxed(to + mine[o], message(operand[0][p]));
-        if (items[o].is_active(1, t)) store4_relaxed(to + (Step::MASKED ? next[o] : mine[o] + exchange_column), message(operand[1][p]));
+        if (items[o].has_rows(0, t)) store4_relaxed(to + mine[o], message(operand[0][p]));
+        if (items[o].has_rows(1, t)) store4_relaxed(to + (Step::MASKED ? next[o] : mine[o] + exchange_column), message(operand[1][p]));
       } else {
         const uint32_t two = transpose8x8(pack<E>(operand[0][p], operand[1][p]));
         if (Step::MASKED ? t < is_there[o] : is_there[o]) store4_relaxed(to + mine[o], two);
@@ -254,7 +254,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
           sum[0][i] += p.x;
           sum[1][i] += p.y;
         }
-      float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)];
+      float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>];
       float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
       items[o].template load<false>(own, t, t + 1 == steps, read, rows);
 #pragma unroll

@@ -111,7 +111,7 @@ class FusedRun : LoopParameter {
     if (kernel_.is_grid() && !make_exchange(directions)) return false;
     FusedHeader* const header = take<FusedHeader>(1);
     *header = {int32_t(call.steps), int32_t(call.columns), int32_t(call.heads), int32_t(choice_.share.group)};
-    const int64_t** const starts = take_rows(call);
+    take_extents(call);
     take_constants(call);
     for (const LoopDirection& direction : directions)
       if (!fill(direction)) return false;
@@ -119,8 +119,7 @@ class FusedRun : LoopParameter {
     const bool is_packed = call.starts != nullptr;
     const int64_t most = choice_.share.at_once * choice_.share.group;
     for (int64_t first = 0; first < call.columns; first += most) {
-      if (first > 0) move_on(most, is_packed);
-      if (first > 0 && is_packed) *starts += most;
+      if (first > 0) move_on(most);
       header->columns = int32_t(std::min(most, call.columns - first));
       if (kernel_.is_grid() && (first == 0 || !is_packed)) clear_exchange();
       const int64_t groups = (header->columns + choice_.share.group - 1) / choice_.share.group;

@@ -105,7 +105,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   // start(t); operands stay here.
   const auto start = [&](int o, int t) {
     const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
-    float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], operand[2][Step::OPERANDS];
+    float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][Step::OPERANDS];
     float write[2][at_least_one(Step::WRITES)];
     items[o].template load<true>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
@@ -171,7 +171,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
           sum[1][i] += p.y;
         }
       }
-      float read[2][at_least_one(Step::READS)], rows[2][at_least_one(Step::ROW_READS)], write[2][at_least_one(Step::WRITES)];
+      float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], write[2][at_least_one(Step::WRITES)];
       items[o].template load<false>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
       for (int j = 0; j < 2; ++j) items[o].finish(call, j, t, sum[j], read[j], rows[j], write[j]);

@@ -11,10 +11,10 @@
 //   Element                    of streams, matrices and operands: 16-bit or float
 //   READS, READ_FLOAT          tensors read at (t, unit, column); the others have Elements. READ_SHIFTED: one step further
 //                              in the loop's order, and beyond the loop an edge tensor
-//   ROW_READS                  tensors read at (t, column)
+//   ROW_READS                  tensors read at (t, column); row_values (tensors.cuh) have them
 //   VECTORS                    values of a unit
 //   WRITES, WRITE_FLOAT, WRITE_AT_START (sets)
-//   MASKED                     whether the loop reads the mask streams: then it takes packed tensors too
+//   MASKED                     whether columns have lengths and resets: then the loop takes packed tensors too
 //   start, finish
 #pragma once
 
@@ -44,7 +44,7 @@ struct FusedTensors {
 template <class Step>
 struct FusedCall {
   int32_t steps, columns, heads, group_columns;
-  PackedRows rows;
+  Extents extents;
   float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
   FusedTensors<Step> directions[2];
 };
@@ -67,7 +67,7 @@ RNNCC_DEVICE Seat seat_of(const FusedCall<Step>& call) {
   seat.columns = min(call.group_columns, call.columns - seat.first_column);
   seat.steps = call.steps;
   if constexpr (Step::MASKED)
-    if (call.rows.starts) {
+    if (call.extents.starts) {
       seat.steps = 0;
       for (int c = 0; c < seat.columns; ++c)
         seat.steps = max(seat.steps, own_rows<Step>(call, false, seat.first_column + c).steps);
@@ -219,7 +219,7 @@ struct Item {
   int column;          // the first of the lane's two, in the batch
   bool valid[2];
   OwnRows rows[Step::MASKED ? 2 : 1];
-  E row_now[2][at_least_one(Step::ROW_READS)], row_next[2][at_least_one(Step::ROW_READS)] = {};  // of two steps
+  E row_now[2][at_least_one(Step::ROW_READS)] = {}, row_next[2][at_least_one(Step::ROW_READS)] = {};  // of two steps
 
   // The block's units from `own_unit` on, its columns from `own_column` on.
   RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Traffic& traffic, const Seat& seat, int first_unit,
@@ -246,8 +246,8 @@ struct Item {
     ask(own, 0, seat.steps);
   }
 
-  // Whether step t is one of the column's.
-  RNNCC_DEVICE bool is_active(int j, int t) const {
+  // Whether there are rows of the column at step t.
+  RNNCC_DEVICE bool has_rows(int j, int t) const {
     if constexpr (Step::MASKED) return t < rows[j].steps;
     return valid[j];
   }
@@ -256,20 +256,22 @@ struct Item {
   // product. That of the step before is kept for its `finish`.
   RNNCC_DEVICE void ask(const FusedTensors<Step>& own, int t, int steps) {
 #pragma unroll
-    for (int j = 0; j < 2; ++j)
+    for (int r = 0; r < Step::ROW_READS; ++r) {
+      const Place& place = own.row_reads[r];
+      if (!place.base) continue;  // zeros, as they began
 #pragma unroll
-      for (int r = 0; r < Step::ROW_READS; ++r) {
-        const Place& place = own.row_reads[r];
+      for (int j = 0; j < 2; ++j) {
         const int64_t at = t * place.step + (Step::MASKED ? rows[Step::MASKED ? j : 0].first : column + j) * place.column;
         row_now[j][r] = row_next[j][r];
-        row_next[j][r] = t < steps && is_active(j, t) ? *reinterpret_cast<const E*>(place.base + at) : E{};
+        row_next[j][r] = t < steps && has_rows(j, t) ? *reinterpret_cast<const E*>(place.base + at) : E{};
       }
+    }
   }
 
   // The values of step t, whether `finish` or `start` asks; `last`: nothing comes after it.
   template <bool AT_START>
   RNNCC_DEVICE void load(const FusedTensors<Step>& own, int t, bool last, float (&read)[2][at_least_one(Step::READS)],
-                         float (&row)[2][at_least_one(Step::ROW_READS)]) const {
+                         float (&row)[2][row_values<Step>]) const {
     const uint32_t stage = uint32_t(t) % Traffic::STAGES * In::BYTES;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -282,20 +284,21 @@ struct Item {
       }
 #pragma unroll
       for (int r = 0; r < Step::ROW_READS; ++r) row[j][r] = to_float(AT_START ? row_next[j][r] : row_now[j][r]);
+      if constexpr (Step::MASKED) row[j][Step::ROW_READS] = rows[j].is_active(t) ? 1.0f : 0.0f;
     }
   }
 
-  // `finish` of step t. What comes past a column's end leaves its carries as they are: in them it would be multiplied by zeros,
+  // `finish` of step t. What comes past a column's rows leaves its carries as they are: in them it would be multiplied by zeros,
   // and may be infinite.
   RNNCC_DEVICE void finish(const FusedCall<Step>& call, int j, int t, const float (&sum)[Step::SUMS], const float (&read)[at_least_one(Step::READS)],
-                           const float (&row)[at_least_one(Step::ROW_READS)], float (&write)[at_least_one(Step::WRITES)]) {
+                           const float (&row)[row_values<Step>], float (&write)[at_least_one(Step::WRITES)]) {
     float before[at_least_one(Step::CARRIES)];
 #pragma unroll
     for (int s = 0; s < Step::EDGES; ++s) before[s] = carry[j][s];
     Step::finish(sum, read, row, vector, call.constants, carry[j], write);
     if constexpr (Step::MASKED)
 #pragma unroll
-      for (int s = 0; s < Step::EDGES; ++s) carry[j][s] = is_active(j, t) ? carry[j][s] : before[s];
+      for (int s = 0; s < Step::EDGES; ++s) carry[j][s] = has_rows(j, t) ? carry[j][s] : before[s];
   }
 
   // Puts down what `finish` made of step t, or `start` of step t + 1, for Traffic::store(t).

@@ -30,12 +30,15 @@ struct Place {
   int64_t step, column;
 };
 
+// Of a step's values of a batch column: what is read, and in a masked loop behind it whether the step is the column's.
+template <class Step>
+constexpr int row_values = at_least_one(Step::ROW_READS + Step::MASKED);
+
 // Call is a FusedCall or a ScanCall; the column is one of it.
 template <class Step, class Call>
 RNNCC_DEVICE OwnRows own_rows(const Call& call, bool descending, int column) {
-  if constexpr (Step::MASKED)
-    if (call.rows.starts) return packed_rows(call.rows, call.steps, descending, column);
-  return {column, call.steps};
+  if constexpr (Step::MASKED) return own_rows(call.extents, call.steps, descending, column);
+  return {column, call.steps, 0, call.steps};
 }
 
 // A tensor [B, H] or [H]; 16-bit elements unless `is_float`.

@@ -6,12 +6,12 @@
 //   EDGES                      floats of a channel that live from step to step (carries), with initial values
 //   READS, READ_FLOAT          tensors read at (t, column, unit); the others have Elements. READ_SHIFTED: one step further
 //                              in the loop's order, and beyond the loop an edge tensor
-//   ROW_READS                  tensors read at (t, column)
+//   ROW_READS                  tensors read at (t, column); row_values (fused/tensors.cuh) have them
 //   VECTORS, CONSTANTS         values of a unit; of the layer
 //   WRITES, WRITE_FLOAT        tensors written
 //   TOTALS                     values that are summed over all steps
 //   KEPT                       values that `map` and `step` have in common
-//   MASKED                     whether the loop reads the mask streams: then it takes packed tensors too
+//   MASKED                     whether columns have lengths and resets: then the loop takes packed tensors too
 //   step                       carries and what is written, from the carries before
 // and scans alone:
 //   prepare, map               what is kept; the map of a step
@@ -47,7 +47,7 @@ struct ScanTensors {
 template <class Step>
 struct ScanCall {
   int32_t steps, columns, units, unused;
-  PackedRows rows;
+  Extents extents;
   float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
   ScanTensors<Step> directions[2];
 };
@@ -137,14 +137,14 @@ struct Lane {
   // Of a step.
   struct Values {
     float read[VEC][READS];
-    float row[ROWS];
+    float row[row_values<Step>];
   };
   struct Kept {
     float of[VEC][at_least_one(Step::KEPT)];
   };
 
-  int steps, column, unit;
-  int row;  // of the column (OwnRows)
+  int column, unit;
+  OwnRows rows;
   bool valid;
   char* write[WRITES];
   uint32_t written;  // a set of them
@@ -158,9 +158,7 @@ struct Lane {
     valid = column < call.columns;
     if (!valid) column = 0;
     unit = int(index % groups) * VEC;
-    const OwnRows rows = own_rows<Step>(call, own.descending, column);
-    row = rows.first;
-    steps = rows.steps;
+    rows = own_rows<Step>(call, own.descending, column);
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r)
 #pragma unroll
@@ -168,7 +166,7 @@ struct Lane {
     written = 0;
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w) {
-      write[w] = own.writes[w].base + row * own.writes[w].column + int64_t(unit) * (has(OUT_FLOATS, w) ? 4 : sizeof(E));
+      write[w] = own.writes[w].base + rows.first * own.writes[w].column + int64_t(unit) * (has(OUT_FLOATS, w) ? 4 : sizeof(E));
       written |= uint32_t(valid && own.writes[w].base) << w;
     }
 #pragma unroll
@@ -201,10 +199,11 @@ struct Lane {
       source.read(s, r, read);
 #pragma unroll
       for (int j = 0; j < VEC; ++j)
-        v.read[j][r] = !INNER && has(Step::READ_SHIFTED, r) && t + 1 == steps ? edge[j][r] : read[j];
+        v.read[j][r] = !INNER && has(Step::READ_SHIFTED, r) && t + 1 == rows.steps ? edge[j][r] : read[j];
     }
 #pragma unroll
     for (int r = 0; r < Step::ROW_READS; ++r) v.row[r] = source.row(s, r);
+    if constexpr (Step::MASKED) v.row[Step::ROW_READS] = rows.is_active(t) ? 1.0f : 0.0f;
     return v;
   }
 
@@ -223,7 +222,7 @@ struct Lane {
   template <bool INNER>
   RNNCC_DEVICE void step(const ScanCall<Step>& call, const ScanTensors<Step>& own, const Values& v, const Kept& kept, int t, Places& places,
                          float (&carry)[VEC][EDGES], float (&total)[VEC][TOTALS]) const {
-    const bool exists = INNER || t < steps;
+    const bool exists = INNER || t < rows.steps;
     float made[WRITES][VEC];
 #pragma unroll
     for (int j = 0; j < VEC; ++j) {
@@ -259,11 +258,11 @@ struct Lane {
 
   // For how many steps all lanes of the warp that have channels have values, and any.
   RNNCC_DEVICE int shortest(const ScanCall<Step>& call) const {
-    if constexpr (Step::MASKED) return __reduce_min_sync(~0u, valid ? steps : INT_MAX);
+    if constexpr (Step::MASKED) return __reduce_min_sync(~0u, valid ? rows.steps : INT_MAX);
     return call.steps;
   }
   RNNCC_DEVICE int longest(const ScanCall<Step>& call) const {
-    if constexpr (Step::MASKED) return __reduce_max_sync(~0u, valid ? steps : 0);
+    if constexpr (Step::MASKED) return __reduce_max_sync(~0u, valid ? rows.steps : 0);
     return call.steps;
   }
 

@@ -213,7 +213,7 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
           for (int e = 0; e < N; ++e) next[e] = now[j][e];
           Step::tangent(v.read[j], v.row, lane.vector[j], call.constants, next, slope);
           // Beyond the end nothing changes.
-          if (!inner && first + s >= lane.steps) continue;
+          if (!inner && first + s >= lane.rows.steps) continue;
           near[j].template turn<Step::SLOPES>(slope);
 #pragma unroll
           for (int e = 0; e < N; ++e) now[j][e] = next[e];

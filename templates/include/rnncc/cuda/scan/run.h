@@ -73,7 +73,7 @@ class ScanRun : LoopParameter {
     if (call.steps > INT32_MAX / 2 || call.columns * units > INT32_MAX)
       fail(name + " takes at most 1073741823 steps, and 2147483647 units of all batch columns together");
     *take<ScanHeader>(1) = {int32_t(call.steps), int32_t(call.columns), int32_t(units), 0};
-    take_rows(call);
+    take_extents(call);
     take_constants(call);
     const ScanLoaded& loaded = loaded_scan(form_, file, name, device);
     const int64_t all = clusters * int64_t(directions.size()), multiprocessors = gpu(device).multiprocessors;

@@ -267,7 +267,7 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
           Step::prepare(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j]);
           Step::map(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j], slope, offset);
           // Beyond the end nothing changes.
-          if (inner || first + s < lane.steps) joined[j].template then<Step::SLOPES>(slope, offset);
+          if (inner || first + s < lane.rows.steps) joined[j].template then<Step::SLOPES>(slope, offset);
         }
       }
     };

@@ -19,19 +19,20 @@ struct RowSource {
   using Step = typename L::Step;
   using E = typename L::E;
   const char* from[L::ROWS];
-  Pack<E, 1> now[STEPS][L::ROWS], next[STEPS][L::ROWS];
+  Pack<E, 1> now[STEPS][L::ROWS] = {}, next[STEPS][L::ROWS] = {};
 
   RNNCC_DEVICE void begin(const ScanTensors<Step>& own, const L& lane) {
 #pragma unroll
-    for (int r = 0; r < Step::ROW_READS; ++r) from[r] = own.row_reads[r].base + lane.row * own.row_reads[r].column;
+    for (int r = 0; r < Step::ROW_READS; ++r) from[r] = own.row_reads[r].base + lane.rows.first * own.row_reads[r].column;
   }
   RNNCC_DEVICE void fetch(const ScanTensors<Step>& own, const L& lane, int first) {
 #pragma unroll
     for (int r = 0; r < Step::ROW_READS; ++r) {
+      if (!own.row_reads[r].base) continue;  // zeros, as they began
       const char* at = from[r] + first * own.row_reads[r].step;
 #pragma unroll
       for (int s = 0; s < STEPS; ++s) {
-        next[s][r].load(at, first + s < lane.steps);
+        next[s][r].load(at, first + s < lane.rows.steps);
         at += own.row_reads[r].step;
       }
     }
@@ -64,7 +65,7 @@ struct RegisterSource {
     stride = part_stride;
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r)
-      from[r] = own.reads[r].base + lane.row * own.reads[r].column + int64_t(lane.unit) * (has(L::FLOATS, r) ? 4 : sizeof(E));
+      from[r] = own.reads[r].base + lane.rows.first * own.reads[r].column + int64_t(lane.unit) * (has(L::FLOATS, r) ? 4 : sizeof(E));
     rows.begin(own, lane);
     fetch(own, lane, first);
   }
@@ -89,7 +90,7 @@ struct RegisterSource {
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r) {
       const char* at = from[r] + first * own.reads[r].step;
-      const int until = own.reads[r].base ? lane.steps - has(Step::READ_SHIFTED, r) - first : 0;
+      const int until = own.reads[r].base ? lane.rows.steps - has(Step::READ_SHIFTED, r) - first : 0;
 #pragma unroll
       for (int s = 0; s < STEPS; ++s) {
         if (has(L::FLOATS, r))
@@ -178,7 +179,7 @@ struct RingSource {
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r) {
       constexpr int TOGETHER = 512;  // bytes of the warp's pieces
-      const int rows_together = 32 / pieces(r), of_column = Step::MASKED ? until[has(L::FLOATS, r)] : lane.steps;
+      const int rows_together = 32 / pieces(r), of_column = Step::MASKED ? until[has(L::FLOATS, r)] : lane.rows.steps;
       const int end = of_column - has(Step::READ_SHIFTED, r) - first - l / pieces(r);
       const char* at = from[r] + first * own.reads[r].step;
       const uint32_t to = shared_address(ring) + slot * PART_BYTES + STEPS * ROW * before(r) + l * 16;
