@@ -12,6 +12,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from .spec import CellSpec
 
+# Up to which CUDA copies pageable memory without waiting for the stream (CUDA Runtime API, "API synchronization
+# behavior").
+_STAGED_BYTES = 64 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Packing:
@@ -103,12 +107,18 @@ class Packing:
         return chain.index_select(0, source.clamp(0, most)).unsqueeze(1), chain.index_select(0, final.clamp(0, most))
 
 
-def permuted(rows: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """rows[source], of which `target` is the inverse: row i goes to target[i]."""
+def gather(rows: Tensor, source: Tensor) -> Tensor:
+    """rows[source], a permutation."""
     if torch.is_grad_enabled() and rows.requires_grad:
         # What flows back is then gathered, and not added up in a tensor of zeros.
-        return torch.empty_like(rows).index_copy(0, target, rows)
+        numbers = torch.arange(source.shape[0], device=source.device)
+        return scatter(rows, scatter(numbers, source))
     return rows.index_select(0, source)
+
+
+def scatter(rows: Tensor, target: Tensor) -> Tensor:
+    """Row i at target[i], a permutation."""
+    return torch.empty_like(rows).index_copy_(0, target, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +126,7 @@ class Packed:
     """What a layer's call was given as packed sequences.
 
     order, back    [B]: the caller's column of each of ours, and the other way round; None where they are the same
-    source, target  [total]: the caller's row of each of ours, and the other way round; None where they are the same
+    source         [total]: the caller's row of each of ours; None where they are the same
     like           the PackedSequence that was given, or None
     firsts         its rows lie step by step: where those of each step begin, [T + 1]
     """
@@ -125,7 +135,6 @@ class Packed:
     order: Tensor | None = None
     back: Tensor | None = None
     source: Tensor | None = None
-    target: Tensor | None = None
     like: PackedSequence | None = None
     firsts: Tensor | None = None
 
@@ -149,8 +158,8 @@ class Packed:
             wanted = "[total, width]" if dim == 2 else "[total]"
             raise ValueError(f"packed, {name} must be {wanted} with the rows of the input, got {list(value.shape)}")
         rows: Tensor = value
-        if not in_order and self.source is not None and self.target is not None:
-            rows = permuted(rows, self.source, self.target)
+        if not in_order and self.source is not None:
+            rows = gather(rows, self.source)
         return rows.unsqueeze(1)
 
     def _in_order_of_input(self, value: PackedSequence, name: str) -> Tensor:
@@ -180,9 +189,7 @@ class Packed:
     def give_rows(self, output: Tensor) -> Tensor:
         """The output [total, 1, width] as [total, width] in the caller's order."""
         output = output.squeeze(1)
-        if self.source is not None and self.target is not None:
-            output = permuted(output, self.target, self.source)
-        return output
+        return output if self.source is None else scatter(output, self.source)
 
     def give(self, output: Tensor) -> Tensor | PackedSequence:
         """The output [total, 1, width] in the form of the input."""
@@ -201,14 +208,27 @@ def read_sequence(given: PackedSequence) -> Packed:
     if not data.is_cuda:
         in_steps = replace(in_steps, offsets=firsts.to(data.device))
         return Packed(in_steps, given.sorted_indices, given.unsorted_indices, like=given, firsts=in_steps.offsets)
-    starts = torch.cat((counts.new_zeros(1), in_steps.lengths().cumsum(0)))
-    both = torch.cat((firsts, starts)).to(data.device, non_blocking=True)
-    firsts, starts = torch.split(both, [steps + 1, columns + 1])
+    firsts, starts, source = by_column(firsts, in_steps.lengths(), data.device)
     packing = Packing(starts, steps, columns, total, by_step=False)
-    step_of, column_of = packing.places()
-    source = firsts[step_of] + column_of
-    target = torch.empty_like(source).index_copy(0, source, torch.arange(total, device=data.device))
-    return Packed(packing, given.sorted_indices, given.unsorted_indices, source, target, given, firsts)
+    return Packed(packing, given.sorted_indices, given.unsorted_indices, source, given, firsts)
+
+
+def by_column(firsts: Tensor, lengths: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Of rows that lie step by step, those of each step from `firsts` [T + 1] on, and are to lie column by column: on
+    the device `firsts`, where each column begins [B + 1], and which row [total] each one is. Both given on the host,
+    which does not wait."""
+    steps, columns, zero = firsts.shape[0], lengths.shape[0] + 1, lengths.new_zeros(1)
+    starts = torch.cat((zero, lengths.cumsum(0)))
+    # What the device would have to take off is taken off here: each of its operations costs a launch.
+    host = torch.cat((firsts, starts, firsts - 1, zero, starts[:-1]))
+    if device.type == "cuda" and host.nbytes > _STAGED_BYTES:
+        host = host.pin_memory()
+    tables = host.to(device, non_blocking=True)
+    firsts, starts, firsts_less_one, begin_before = torch.split(tables, [steps, columns, steps, columns])
+    rows = torch.arange(int(host[steps + columns - 1]), device=device)
+    column_and_one = torch.searchsorted(starts, rows, right=True)
+    step = rows - begin_before.index_select(0, column_and_one)
+    return firsts, starts, firsts_less_one.index_select(0, step) + column_and_one
 
 
 def read_offsets(cell: CellSpec, rows: Tensor, offsets: Tensor, max_length: int | None) -> Packed:
@@ -245,7 +265,7 @@ def read_offsets(cell: CellSpec, rows: Tensor, offsets: Tensor, max_length: int 
     packing = Packing(torch.cat((counts.new_zeros(1), counts.cumsum(0))), max_length, columns, total, by_step=True)
     step_of, column_of = packing.places()
     source = offsets[order[column_of]] + step_of
-    return Packed(packing, order, order.argsort(), source, source.argsort())
+    return Packed(packing, order, order.argsort(), source)
 
 
 def read_packed(

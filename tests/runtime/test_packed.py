@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 
 import rnncc
-from rnncc.runtime.packing import Packing, permuted
+from rnncc.runtime.packing import Packing, by_column, gather, scatter
 from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, H, close, gradients, layer_class, tuple_of
 from tests.runtime.test_ops import arguments, make
 
@@ -238,11 +238,22 @@ def test_rows_in_either_order(by_step: bool) -> None:
 
 def test_a_permutation_and_its_gradient() -> None:
     rows, source = torch.randn(5, 2, **DOUBLE).requires_grad_(), torch.tensor([3, 0, 4, 2, 1])
-    target = source.argsort()
     for given in (rows, rows.detach()):
-        assert torch.equal(permuted(given, source, target), given[source])
-    assert torch.autograd.gradcheck(lambda rows: permuted(rows, source, target), (rows,))
-    assert torch.autograd.gradgradcheck(lambda rows: permuted(rows, source, target), (rows,))
+        assert torch.equal(gather(given, source), given[source])
+        assert torch.equal(scatter(given, source), given[source.argsort()])
+    for permute in (gather, scatter):
+        assert torch.autograd.gradcheck(lambda rows, permute=permute: permute(rows, source), (rows,))
+        assert torch.autograd.gradgradcheck(lambda rows, permute=permute: permute(rows, source), (rows,))
+
+
+@pytest.mark.parametrize("lengths", [(6, 5, 5, 2, 1), (1,), (4, 4, 4), (3, 1, 1)])
+def test_rows_of_a_packed_sequence_column_by_column(lengths: tuple[int, ...]) -> None:
+    columns = [torch.randn(length, 2) for length in lengths]
+    packed = pack_sequence(columns)
+    firsts = torch.cat((torch.zeros(1, dtype=torch.int64), packed.batch_sizes.cumsum(0)))
+    tables = by_column(firsts, torch.tensor(lengths), torch.device("cpu"))
+    assert torch.equal(tables[0], firsts) and tables[1].tolist() == [sum(lengths[:b]) for b in range(len(lengths) + 1)]
+    assert torch.equal(packed.data[tables[2]], torch.cat(columns))
 
 
 def test_opcheck() -> None:
