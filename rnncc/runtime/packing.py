@@ -109,16 +109,26 @@ class Packing:
 
 def gather(rows: Tensor, source: Tensor) -> Tensor:
     """rows[source], a permutation."""
-    if torch.is_grad_enabled() and rows.requires_grad:
-        # What flows back is then gathered, and not added up in a tensor of zeros.
-        numbers = torch.arange(source.shape[0], device=source.device)
-        return scatter(rows, scatter(numbers, source))
-    return rows.index_select(0, source)
+    # What flows back is then gathered, and not added up in a tensor of zeros.
+    return _scattered(rows, _inverse(source)) if _has_gradient(rows) else rows.index_select(0, source)
 
 
 def scatter(rows: Tensor, target: Tensor) -> Tensor:
     """Row i at target[i], a permutation."""
+    # Of many rows a gather is the quicker one.
+    return _scattered(rows, target) if _has_gradient(rows) else rows.index_select(0, _inverse(target))
+
+
+def _has_gradient(rows: Tensor) -> bool:
+    return torch.is_grad_enabled() and rows.requires_grad
+
+
+def _scattered(rows: Tensor, target: Tensor) -> Tensor:
     return torch.empty_like(rows).index_copy_(0, target, rows)
+
+
+def _inverse(permutation: Tensor) -> Tensor:
+    return _scattered(torch.arange(permutation.shape[0], device=permutation.device), permutation)
 
 
 @dataclass(frozen=True, slots=True)
