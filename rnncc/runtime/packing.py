@@ -226,7 +226,7 @@ def read_sequence(given: PackedSequence) -> Packed:
 def by_column(firsts: Tensor, lengths: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Of rows that lie step by step, those of each step from `firsts` [T + 1] on, and are to lie column by column: on
     the device `firsts`, where each column begins [B + 1], and which row [total] each one is. Both given on the host,
-    which does not wait."""
+    which does not wait for the stream."""
     steps, columns, zero = firsts.shape[0], lengths.shape[0] + 1, lengths.new_zeros(1)
     starts = torch.cat((zero, lengths.cumsum(0)))
     # What the device would have to take off is taken off here: each of its operations costs a launch.

@@ -37,6 +37,10 @@ KINDS = ("mgu", "layernormgru", "taugru", "mingru", "lru", "rwkv4", "layernormin
 TWINS = {"nn_lstm": "lstm", "nn_gru": "gru", "nn_rnn": "elman", "nn_rnn_relu": "irnn"}
 
 
+# Of a scan whose register file is the limit: with lengths and resets too.
+CASES.append(kernels.Case("mingru", "scan", "bf16", kernels.ARCHITECTURES[-1]))
+
+
 @needs_nvcc
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path) -> None:

@@ -97,6 +97,27 @@ def test_as_on_the_cpu(name: str, is_sorted: bool, no_waiting: None) -> None:
     assert_as_true(results[1], results[0], results[2], 1e-4)
 
 
+def test_a_packed_sequence_of_many_steps(no_waiting: None) -> None:
+    """Its tables are more than CUDA copies from the host's pageable memory without waiting."""
+    values = [torch.randn(length, 4) for length in (17, 5000, 3)]
+    cpu, gpu = pair("minGRU", 4, 8, bidirectional=True)
+
+    def run(layer: Any) -> dict[str, Any]:
+        packed = pack_sequence(values, enforce_sorted=False).to(next(layer.parameters()).device)
+        rows = packed.data.detach().requires_grad_()
+        given = PackedSequence(rows, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+        output, last = layer(given)
+        return found(layer, output.data, last, rows)
+
+    run(gpu)
+    gpu.zero_grad()
+    ours, expected = exactly(run(gpu)), exactly(run(cpu))
+    assert ours.keys() == expected.keys()
+    assert {key: verify.relative_error(ours[key], value) < 1e-4 for key, value in expected.items()} == dict.fromkeys(
+        expected, True
+    )
+
+
 def test_offsets(no_waiting: None) -> None:
     torch.manual_seed(1)
     lengths = (0, *LENGTHS, 0)
@@ -210,11 +231,14 @@ def one_by_one(layer: Any, rows: Tensor, lengths: tuple[int, ...]) -> dict[str, 
     return exactly(found(layer, torch.cat([output.squeeze(1) for output, _ in parts]), tuple(finals), rows))
 
 
+@pytest.mark.parametrize("with_reset", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
     ("cell", "units", "fused"), [("lstm", 64, True), ("lstm", 768, True), ("gru", 256, True), ("lstm", 40, False)]
 )
-def test_bits_of_padded_calls(cell: str, units: int, fused: bool, reverse: bool, packages: Packages) -> None:
+def test_bits_of_padded_calls(
+    cell: str, units: int, fused: bool, reverse: bool, with_reset: bool, packages: Packages
+) -> None:
     """A column's steps are the same ones in the same order, wherever its rows lie."""
     torch.manual_seed(3)
     layer = getattr(packages(cell, fused), CLASSES[cell])(8, units, device="cuda", dtype=torch.bfloat16)
@@ -228,7 +252,7 @@ def test_bits_of_padded_calls(cell: str, units: int, fused: bool, reverse: bool,
     weights = [getattr(layer, f"{weight.attribute}_l0").detach() for weight in segment.masked.weights]
     # Numbers of 16 bits: a padded column that begins late may find them where outputs are kept.
     states = [torch.randn(len(lengths), state.width(sizes)).cuda().bfloat16().float() for state in segment.states]
-    reset = (torch.rand(active.shape) < 0.2).cuda()
+    reset = (torch.rand(active.shape) < 0.2).cuda() if with_reset else None
 
     def rows(padded: Tensor) -> Tensor:
         return padded.flatten(0, 1).index_select(0, places)
@@ -254,7 +278,7 @@ def test_bits_of_padded_calls(cell: str, units: int, fused: bool, reverse: bool,
     padded = run(streams, None, 0, lengths_given, reset, packed=False)
     packed = run(
         [rows(stream).unsqueeze(1) for stream in streams], offsets_of(lengths).cuda(), steps, None,
-        rows(reset.unsqueeze(-1)), packed=True,
+        None if reset is None else rows(reset.unsqueeze(-1)), packed=True,
     )  # fmt: skip
     assert [torch.equal(a, b) for a, b in zip(packed, padded, strict=True)] == [True] * len(padded)
 

@@ -10,6 +10,7 @@ from rnncc.compiler import front, kernel_plan
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import KernelPlan, Table, fused_programs
 from rnncc.ir.problem import Problem
+from rnncc.ir.scan import row_values
 from rnncc.ir.target import GPUS
 from rnncc.paths import locate
 from rnncc.read import read_source
@@ -50,7 +51,9 @@ def test_resets_and_lengths_come_before_the_product() -> None:
     masked = next(loop for loop in plan.loops if loop.variant)
     assert isinstance(masked.fused_forward, FusedLoop)
     assert masked.fused_forward.operands == ("h__restarted",)
+    # Whether a step is active is known, and not read.
     assert [row.name for row in masked.fused_forward.rows] == ["reset__"]
+    assert row_values(masked.fused_forward) == ("reset__", "active__")
     assert [statement.target for statement in masked.fused_forward.start] == ["h__restarted"]
 
 

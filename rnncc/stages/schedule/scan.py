@@ -13,7 +13,7 @@ from rnncc.ir.expr import operators
 from rnncc.ir.fused import FusedRead, FusedWrite
 from rnncc.ir.kernel import Table
 from rnncc.ir.problem import Problem
-from rnncc.ir.scan import ScanLoop, entries
+from rnncc.ir.scan import ScanLoop, entries, row_values
 from rnncc.ir.schedule import ScanPlan, ScanSchedule, ScanShape
 from rnncc.ir.target import GPUS, REGISTERS, Target
 
@@ -136,7 +136,7 @@ def _facts(loop: ScanLoop, element_bytes: int) -> _Facts:
         _kept(loop),
         len(loop.vectors),
         len(loop.reads),
-        len(loop.rows),
+        len(row_values(loop)),
         len(loop.writes),
         sum(map(bytes_of, loop.reads)),
         sum(map(bytes_of, loop.writes)),

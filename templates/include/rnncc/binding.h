@@ -1,5 +1,5 @@
 // The ops of a package: boxed kernels between torch's dispatcher and the generated loops. Each boxed kernel checks what it
-// was given, allocates what it returns, makes the mask streams from `lengths` and `reset`, and makes one call.
+// was given, allocates what it returns, turns `lengths` and `reset` into what loops read, and makes one call.
 #pragma once
 
 #include "recompute.h"

@@ -214,8 +214,8 @@ class Run {
       error("packed streams must be [" + std::to_string(starts[steps]) + ", 1, width], got " + shape_text(streams[0]));
   }
 
-  // reset__ and active__ [T, B, 1] in the compute dtype; one number with strides 0 where it is the same everywhere. A reset at
-  // step t cuts what passes between t - 1 and t: a loop that runs backwards starts anew before step t - 1.
+  // On the CPU reset__ and active__ [T, B, 1] in the compute dtype; one number with strides 0 where it is the same everywhere. A
+  // reset at step t cuts what passes between t - 1 and t: a loop that runs backwards starts anew before step t - 1.
   void make_masks(Tensor lengths, Tensor reset) {
     check_masks(lengths, reset);
     if (!device.is_cpu()) return make_masks_on_device(std::move(lengths), std::move(reset));

@@ -12,7 +12,8 @@ typedef void (*rnncc_device_forward_function)(const rnncc_forward_call*, int32_t
 typedef void (*rnncc_device_backward_function)(const rnncc_backward_call*, int32_t count, int32_t device);
 typedef void (*rnncc_size_function)(const int64_t* sizes, int64_t heads, int64_t* result);
 
-// One loop of a segment: plain, or with the two mask streams (which stand last and are not counted here).
+// One loop of a segment: plain, or with the two mask streams, which stand last and are not counted here (on a GPU they may have
+// no data, call.h).
 struct rnncc_loop {
   int32_t weights;  // the masked loop also reads the learned initial states
   int32_t saved;

@@ -35,7 +35,8 @@ class Recomputation {
       }
     }
     for (size_t i = 0; i < run.described_streams.size(); ++i) {
-      // Behind the streams are masks, which lie evenly.
+      // Behind the streams are masks, which lie evenly, or have no data: a GPU's call here has no lengths, since nothing but the
+      // states, which were saved, follows from whether a step is active (rnncc/stages/mask.py).
       streams_.push_back(as_columns(run.described_streams[i], run.streams[std::min(i, run.streams.size() - 1)]));
     }
   }

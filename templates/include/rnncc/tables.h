@@ -216,7 +216,7 @@ struct Tables {
       image_count, stage_count;
   int16_t final_count, outer_count, sum_count, zero_count;
   int16_t constant_count, weight_count, weight_rows, weight_columns;  // the last two: dims, one per weight, consecutive
-  bool masked;  // the loop reads the two mask streams: it takes lengths, resets, and on a GPU packed tensors
+  bool masked;  // the loop has the two mask streams: it takes lengths, resets, and on a GPU packed tensors
   int16_t active;  // the slot that is the second of them, -1: none. A GPU's kernels know it from the call's lengths
 };
 

@@ -175,6 +175,7 @@ class DeviceRun {
   }
 
   void place_slot(int s, const ArgumentBuffer::OfDirection& own) {
+    if (s == tables_.active) return;  // nobody reads it
     const SlotInfo& info = tables_.slots[s];
     SlotPlace* const place = has_place(info) ? own.places + places_before(tables_, s) : nullptr;
     switch (info.kind) {
