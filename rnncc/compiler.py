@@ -12,13 +12,13 @@ found in the cache imports none of them.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rnncc.built import about, explanation, without_kernels
 from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.paths import locate, templates_dir
 from rnncc.read import read_source
@@ -177,28 +177,12 @@ def build_package(
     source, shaping = read_source(path), shaping or {}
     package, cache = _build(source, stem, shaping, find_toolchain(), nvcc, progress, problems, parallel_newton)
     if progress is not None and _takes_fused(nvcc):
-        for problem in _without_kernels(package, problems):
-            options = f"--hidden {problem.units * problem.heads} --heads {problem.heads} --dtype {problem.dtype}"
-            progress(f"no fused kernel for this size: `rnncc explain {path} --target {target} {options}` says why")
-        if parallel_newton and not _about(package)["newton"]:
+        able = next(name.strip() for name in target.split(",") if any(map(has_clusters, architectures(name))))
+        for problem in without_kernels(package, problems):
+            progress(f"no fused kernel for this size: {explanation(path, able, problem)} says why")
+        if parallel_newton and not about(package)["newton"]:
             progress(f"--parallel-newton changes nothing: {path} has no loop that it is for")
     return install(package, out, cache)
-
-
-def _without_kernels(package: Path, problems: Problems) -> Iterator[Problem]:
-    """Those of the problems for which a built package has no fused kernel."""
-    from rnncc.ir.problem import INDEX_DTYPES
-
-    index = package / "cuda" / "fused.txt"
-    lines = [line.split() for line in index.read_text(encoding="utf-8").splitlines()] if index.is_file() else []
-    made = {(dtype, int(units), int(heads)) for _, dtype, units, heads, *_ in lines}
-    return (problem for problem in problems if (INDEX_DTYPES[problem.dtype], problem.units, problem.heads) not in made)
-
-
-def _about(package: Path) -> dict[str, Any]:
-    """What a built package says of itself."""
-    about: dict[str, Any] = json.loads((package / "_rnncc.json").read_text(encoding="utf-8"))
-    return about
 
 
 def load_file(name_or_path: str | os.PathLike[str], shaping: Shaping, parallel_newton: bool = False) -> ModuleType:
@@ -222,15 +206,16 @@ def _load(source: Source, stem: str, shaping: Shaping, parallel_newton: bool) ->
     from rnncc.stages.build import find_nvcc, find_toolchain
     from rnncc.stages.load import load
 
-    toolchain: Toolchain | None
+    toolchain: Toolchain | None = None
     try:
         toolchain = find_toolchain()
     except RnnccError as error:
-        toolchain = None
         say(f"{error.diagnostics[0].message}: {stem} runs its eager reference, which is many times slower")
     nvcc = find_nvcc(present(), required=False) if toolchain is not None else None
     # What stays on this machine needs no code for others, which takes three times as long to compile.
     package, _cache = _build(source, stem, shaping, toolchain, nvcc, say, (), parallel_newton, own_instructions())
+    if parallel_newton and _takes_fused(nvcc) and not about(package)["newton"]:
+        say(f"parallel_newton changes nothing: {stem} has no loop that it is for")
     return load(package, origin=(unpickle, (source, stem, dict(shaping), parallel_newton)))
 
 
@@ -287,8 +272,10 @@ def compile_fused(
     )
     if (folder / "cuda").is_dir():
         return folder / "cuda", ""
-    options = f"--hidden {problem.units * problem.heads} --heads {problem.heads} --dtype {problem.dtype}"
-    return None, f"no fused kernel for {heads} fits (`rnncc explain {stem} --target {architecture} {options}`)"
+    return (
+        None,
+        f"no fused kernel for {heads} fits ({explanation(stem, architecture, problem)})",
+    )
 
 
 def say(message: str) -> None:

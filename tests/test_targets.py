@@ -112,7 +112,28 @@ def test_a_build_says_where_newton_is_of_no_use(
     assert said is None or said in lines[0]
 
 
-def test_a_build_says_which_size_has_no_fused_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("cell", "said"), [("indrnn", ""), ("mingru", "changes nothing: mingru has no loop")])
+def test_loading_says_where_newton_is_of_no_use(
+    cell: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def described(source: Source, stem: str, shaping: Any, toolchain: Any, nvcc: Any, *rest: Any) -> tuple[Path, None]:
+        product = compiler._produce(source, stem, shaping, toolchain, nvcc, (), newton=rest[2])
+        (tmp_path / "_rnncc.json").write_text(json.dumps(product.about), encoding="utf-8")
+        return tmp_path, None
+
+    monkeypatch.setattr(compiler, "_build", described)
+    monkeypatch.setattr(compiler, "present", lambda: ("sm_90a",))
+    monkeypatch.setattr("rnncc.stages.build.nvcc.nvcc_release", lambda: ("nvcc", "release 13.0"))
+    monkeypatch.setattr("rnncc.stages.load.load", lambda package, origin: package)
+    compiler.load_file(cell, {}, parallel_newton=True)
+    told = capsys.readouterr().err
+    assert said in told and bool(told) == bool(said)
+
+
+@pytest.mark.parametrize("target", ["h200", "a100, h200"])
+def test_a_build_says_which_size_has_no_fused_kernel(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "cuda").mkdir()
     (tmp_path / "cuda" / "fused.txt").write_text(
         "lstm_0_forward bf16 64 1 gather 1 256 1 8 1 0 name\n", encoding="utf-8"
@@ -124,11 +145,12 @@ def test_a_build_says_which_size_has_no_fused_kernel(tmp_path: Path, monkeypatch
     compiler.build_package(
         locate("lstm"),
         tmp_path / "out",
-        target="h200",
+        target=target,
         problems=(Problem(64, 1, "bf16"), Problem(765, 2, "fp16")),
         progress=lines.append,
     )
-    (line,) = lines
+    line = lines[-1]
+    assert len(lines) == (1 if target == "h200" else 2)
     assert "no fused kernel for this size" in line and "--target h200 --hidden 1530 --heads 2 --dtype fp16" in line
 
 

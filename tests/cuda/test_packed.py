@@ -4,7 +4,7 @@ waits for the device."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,13 +22,6 @@ pytestmark = pytest.mark.gpu
 
 LENGTHS = (4, 9, 1, 30, 2, 30)
 LATE = "cell Late\nweights V: matrix\nstate h = learned\nh[t] = tanh(W@x + V@x[t-1] + R@h[t-2] + b) + 0.1*h[t-3]"
-
-
-@pytest.fixture
-def no_waiting() -> Iterator[None]:
-    """For tests that ask torch to raise where the host waits: not any longer than they do."""
-    yield
-    torch.cuda.set_sync_debug_mode("default")
 
 
 def offsets_of(lengths: tuple[int, ...]) -> Tensor:
@@ -97,7 +90,7 @@ def test_as_on_the_cpu(name: str, is_sorted: bool, no_waiting: None) -> None:
     assert_as_true(results[1], results[0], results[2], 1e-4)
 
 
-def test_a_packed_sequence_of_many_steps(no_waiting: None) -> None:
+def test_a_packed_sequence_of_many_steps() -> None:
     """Its tables are more than CUDA copies from the host's pageable memory without waiting."""
     values = [torch.randn(length, 4) for length in (17, 5000, 3)]
     cpu, gpu = pair("minGRU", 4, 8, bidirectional=True)
@@ -378,37 +371,6 @@ def test_further_inputs_sorted_otherwise() -> None:
     other = PackedSequence(pack_sequence([g[i] for i in (1, 2, 0)]).data, given.batch_sizes, order, back)
     expected, _ = layer(given, g=pack_sequence(g, enforce_sorted=False))
     torch.testing.assert_close(layer(given, g=other)[0].data, expected.data)
-
-
-def test_no_rows() -> None:
-    _, layer = pair("LSTM", 4, 8)
-    hx = tuple(torch.randn(1, 3, 8, device="cuda") for _ in range(2))
-    output, last = layer(
-        torch.empty(0, 4, device="cuda"), hx, offsets=torch.zeros(4, device="cuda").int(), max_length=7
-    )
-    assert output.shape == (0, 8) and all(torch.equal(a, b) for a, b in zip(last, hx, strict=True))
-
-
-def test_errors() -> None:
-    _, layer = pair("GRU", 4, 8)
-    rows, offsets = torch.randn(5, 4, device="cuda"), torch.tensor([0, 5], device="cuda")
-    with pytest.raises(ValueError, match="need max_length="):
-        layer(rows, offsets=offsets)
-    with pytest.raises(ValueError, match="max_length is 0, but there are 5 rows"):
-        layer(rows, offsets=offsets, max_length=0)
-
-
-@pytest.mark.parametrize("name", ["LSTM", "GRUv3", "minGRU", "IndRNN", "TGRU"])
-def test_wrong_offsets_stay_within_the_rows(name: str) -> None:
-    """They cannot be looked at: what comes of them means nothing, but nothing breaks."""
-    _, layer = pair(name, 16, 32, bidirectional=True)
-    rows, good = torch.randn(50, 16, device="cuda"), offsets_of((20, 30)).cuda()
-    with torch.no_grad():
-        expected = layer(rows, offsets=good, max_length=30)[0]
-        for wrong in ((0, 1 << 40, 50), (-7, 20, 900), (30, 10, 50), (0, 50, 50), (9, 20, 40)):
-            layer(rows, offsets=torch.tensor(wrong, device="cuda"), max_length=9)
-        torch.cuda.synchronize()
-        assert torch.equal(layer(rows, offsets=good, max_length=30)[0], expected)
 
 
 def test_masks_do_not_wait(no_waiting: None) -> None:

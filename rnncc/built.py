@@ -1,0 +1,30 @@
+"""What a built package holds, for who built it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rnncc.ir.problem import INDEX_DTYPES, Problem
+
+
+def about(package: Path) -> dict[str, Any]:
+    """What it says of itself."""
+    found: dict[str, Any] = json.loads((package / "_rnncc.json").read_text(encoding="utf-8"))
+    return found
+
+
+def without_kernels(package: Path, problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Those of the problems for which it has no fused kernel."""
+    index = package / "cuda" / "fused.txt"
+    lines = index.read_text(encoding="utf-8").splitlines() if index.is_file() else []
+    made = {(dtype, int(units), int(heads)) for _, dtype, units, heads, *_ in map(str.split, lines)}
+    return (problem for problem in problems if (INDEX_DTYPES[problem.dtype], problem.units, problem.heads) not in made)
+
+
+def explanation(cell: object, target: str, problem: Problem) -> str:
+    """The command that says why: of a file or a cell's name, and a GPU or an architecture."""
+    size = f"--hidden {problem.units * problem.heads} --heads {problem.heads} --dtype {problem.dtype}"
+    return f"`rnncc explain {cell} --target {target} {size}`"
