@@ -272,10 +272,7 @@ def compile_fused(
     )
     if (folder / "cuda").is_dir():
         return folder / "cuda", ""
-    return (
-        None,
-        f"no fused kernel for {heads} fits ({explanation(stem, architecture, problem)})",
-    )
+    return None, f"no fused kernel for {heads} fits ({explanation(stem, architecture, problem)})"
 
 
 def say(message: str) -> None:

@@ -210,10 +210,16 @@ class Packed:
 
 
 def read_sequence(given: PackedSequence) -> Packed:
-    """A PackedSequence's lengths, which stand on the host."""
+    """A PackedSequence's lengths, which stand on the host. Raises ValueError where they are not those of its rows, of
+    which torch takes any."""
     data, counts = given.data, given.batch_sizes
     steps, columns, total = counts.shape[0], int(counts[0]), data.shape[0]
     firsts = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
+    if int(firsts[-1]) != total or int(counts[-1]) < 1 or bool((counts.diff() > 0).any()):
+        raise ValueError(
+            f"a PackedSequence's batch_sizes must be positive, not rise, and add up to its {total} rows, got "
+            f"{counts.tolist()}"
+        )
     in_steps = Packing(firsts, steps, columns, total, by_step=True)
     if not data.is_cuda:
         in_steps = replace(in_steps, offsets=firsts.to(data.device))

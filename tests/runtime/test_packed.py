@@ -236,6 +236,13 @@ def test_rows_in_either_order(by_step: bool) -> None:
         assert torch.equal(final, torch.stack(ends))
 
 
+@pytest.mark.parametrize("batch_sizes", [(3, 2), (3, 3), (1, 2, 2), (5, 0)])
+def test_a_packed_sequence_of_other_rows_is_refused(batch_sizes: tuple[int, ...]) -> None:
+    wrong = PackedSequence(torch.randn(5 if batch_sizes != (3, 2) else 6, IN, **DOUBLE), torch.tensor(batch_sizes))
+    with pytest.raises(ValueError, match=r"batch_sizes must be positive, not rise, and add up to its \d rows"):
+        make("lstm", "LSTM")(wrong)
+
+
 def test_a_permutation_and_its_gradient() -> None:
     rows, source = torch.randn(5, 2, **DOUBLE).requires_grad_(), torch.tensor([3, 0, 4, 2, 1])
     for given in (rows, rows.detach()):
