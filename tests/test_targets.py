@@ -55,7 +55,7 @@ def test_a_missing_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_which_gpus_a_package_runs_on(built: tuple[str, ...], capability: tuple[int, int], runs: bool) -> None:
-    assert Kernels("space", None, {}, built).run_on(*capability) is runs
+    assert Kernels("space", {}, built).run_on(*capability) is runs
 
 
 @pytest.mark.parametrize(

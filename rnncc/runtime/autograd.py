@@ -101,22 +101,25 @@ def autograd_of_lists(
 def autograd_of_tensors(
     op: Any, setup: Callable[[Any, tuple[Any, ...]], None], backward: Callable[[Any, Tensor], Any]
 ) -> Recorded:
-    """Of an op of tensors (or None) with one result."""
+    """Of an op with one result; of its arguments, tensors may have gradients.
 
-    class Product(torch.autograd.Function):
+    setup(ctx, arguments) saves; backward(ctx, gradient) returns the gradients of the arguments.
+    """
+
+    class Op(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, below: Callable[..., Any], *tensors: Any) -> Any:
-            setup(ctx, tensors)
-            return below(*tensors)
+        def forward(ctx: Any, below: Callable[..., Any], *arguments: Any) -> Any:
+            setup(ctx, arguments)
+            return below(*arguments)
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
             return (None, *backward(ctx, gradient))
 
-    def run(below: Callable[..., Any], tensors: tuple[Any, ...]) -> Any:
-        if not torch.is_grad_enabled() or not any(t is not None and t.requires_grad for t in tensors):
-            return below(*tensors)
-        return Product.apply(below, *tensors)  # type: ignore[no-untyped-call]
+    def run(below: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        if not torch.is_grad_enabled() or not any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
+            return below(*arguments)
+        return Op.apply(below, *arguments)  # type: ignore[no-untyped-call]
 
     return _recorded(op, run)
 

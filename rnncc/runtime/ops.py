@@ -25,12 +25,12 @@ _LIBRARIES: list[torch.library.Library] = []
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The ops of a package: `linear`, and each segment's forward by the segment's name; by the same names their `calls`
-    (autograd.py). `architectures`: of the GPUs that it has kernels for, as `sm_90a`."""
+    """The ops of a package by name: `linear`, each segment's forward by the segment's name, and with kernels for GPUs
+    `permute_rows`; by the same names their `calls` (autograd.py). `architectures`: of the GPUs that it has kernels for,
+    as `sm_90a`."""
 
     namespace: str
-    linear: Any
-    forward: dict[str, Any]
+    ops: dict[str, Any]
     architectures: tuple[str, ...] = ()
     calls: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     _known: dict[int, bool] = field(default_factory=dict)
@@ -50,10 +50,10 @@ class Kernels:
         return self._known[index]
 
     def run(self, name: str, x: Tensor, *arguments: Any) -> Any:
-        """`linear`, or a segment's forward, of `x` among others."""
+        """The op of that name, of `x` among others."""
         if not torch.compiler.is_compiling() and not under_autocast(x):
             return self.calls[name](*arguments)
-        return (self.linear if name == "linear" else self.forward[name])(*arguments)
+        return self.ops[name](*arguments)
 
 
 def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architectures: tuple[str, ...] = ()) -> Kernels:
@@ -73,8 +73,12 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
         os.register_at_fork(before=release_threads)
     calls = {segment.name: _make_segment(library, namespace, cell, segment) for cell, segment in segments}
     calls["linear"] = _make_linear(library, namespace)
-    forward = {segment.name: getattr(space, f"{segment.name}_forward") for _, segment in segments}
-    return Kernels(namespace, space.linear, forward, architectures, calls)
+    ops = {segment.name: getattr(space, f"{segment.name}_forward") for _, segment in segments}
+    ops["linear"] = space.linear
+    if hasattr(space, "permute_rows"):
+        calls["permute_rows"] = make_permute_rows(library, namespace)
+        ops["permute_rows"] = space.permute_rows
+    return Kernels(namespace, ops, architectures, calls)
 
 
 def op_sizes(cell: CellSpec, sizes: Sizes) -> list[int]:
@@ -351,4 +355,26 @@ def _make_linear(library: torch.library.Library | None, namespace: str) -> Calla
         _implement(library, "linear", recorded.kernel, "Autograd")
         torch.library.register_autograd(f"{namespace}::linear_backward", refuse, lib=library)
         _implement(library, "linear", autocast, "AutocastCPU", "AutocastCUDA")
+    return recorded.call
+
+
+def make_permute_rows(library: torch.library.Library | None, namespace: str) -> Callable[..., Any]:
+    """As `_make_segment`. What flows back goes the other way; autocast leaves it alone."""
+    op = getattr(torch.ops, namespace).permute_rows.default
+
+    def fake(rows: Any, firsts: Any, starts: Any, to_steps: Any) -> Any:
+        _check_devices(rows, (firsts, starts))
+        return rows.new_empty(rows.shape)
+
+    def setup(ctx: Any, arguments: Any) -> None:
+        _, firsts, starts, ctx.to_steps = arguments
+        ctx.save_for_backward(firsts, starts)
+
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return recorded.call(gradient, *ctx.saved_tensors, not ctx.to_steps), None, None, None
+
+    recorded = autograd_of_tensors(op, setup, backward)
+    if library is not None:
+        torch.library.register_fake(f"{namespace}::permute_rows", fake, lib=library)
+        _implement(library, "permute_rows", recorded.kernel, "Autograd")
     return recorded.call

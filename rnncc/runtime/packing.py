@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from .spec import CellSpec
+
+if TYPE_CHECKING:
+    from .ops import Kernels
 
 # Up to which CUDA copies pageable memory without waiting for the stream (CUDA Runtime API, "API synchronization
 # behavior").
@@ -24,7 +27,7 @@ class Packing:
     offsets  of int64, as the ops take them: where the rows of each step begin, [T + 1], or of each column, [B + 1]
     steps, columns, total  T (on a GPU what the caller says it is at most), B, the number of rows
     by_step  on the CPU rows lie step by step, as in a PackedSequence: columns stand in the order of falling lengths, so
-             that those of a step are the first ones. On a GPU they lie column by column.
+             that those of a step are the first ones. Kernels of a GPU want them column by column.
     """
 
     offsets: Tensor
@@ -37,7 +40,8 @@ class Packing:
         """[B] of int64."""
         if not self.by_step:
             return self.offsets.diff()
-        return torch.searchsorted(-self.offsets.diff(), -torch.arange(self.columns, device=self.offsets.device))
+        numbers = torch.arange(0, -self.columns, -1, device=self.offsets.device)
+        return torch.searchsorted(-self.offsets.diff(), numbers)
 
     def places(self) -> tuple[Tensor, Tensor]:
         """Each row's step and column, [total] both."""
@@ -136,7 +140,7 @@ class Packed:
     """What a layer's call was given as packed sequences.
 
     order, back    [B]: the caller's column of each of ours, and the other way round; None where they are the same
-    source         [total]: the caller's row of each of ours; None where they are the same
+    permute        the caller's rows in our order, or (with True) ours in the caller's; None where they are the same
     like           the PackedSequence that was given, or None
     firsts         its rows lie step by step: where those of each step begin, [T + 1]
     """
@@ -144,7 +148,7 @@ class Packed:
     packing: Packing
     order: Tensor | None = None
     back: Tensor | None = None
-    source: Tensor | None = None
+    permute: Callable[[Tensor, bool], Tensor] | None = None
     like: PackedSequence | None = None
     firsts: Tensor | None = None
 
@@ -168,8 +172,8 @@ class Packed:
             wanted = "[total, width]" if dim == 2 else "[total]"
             raise ValueError(f"packed, {name} must be {wanted} with the rows of the input, got {list(value.shape)}")
         rows: Tensor = value
-        if not in_order and self.source is not None:
-            rows = gather(rows, self.source)
+        if not in_order and self.permute is not None:
+            rows = self.permute(rows, False)
         return rows.unsqueeze(1)
 
     def _in_order_of_input(self, value: PackedSequence, name: str) -> Tensor:
@@ -199,7 +203,7 @@ class Packed:
     def give_rows(self, output: Tensor) -> Tensor:
         """The output [total, 1, width] as [total, width] in the caller's order."""
         output = output.squeeze(1)
-        return output if self.source is None else scatter(output, self.source)
+        return output if self.permute is None else self.permute(output, True)
 
     def give(self, output: Tensor) -> Tensor | PackedSequence:
         """The output [total, 1, width] in the form of the input."""
@@ -209,7 +213,7 @@ class Packed:
         return output
 
 
-def read_sequence(given: PackedSequence) -> Packed:
+def read_sequence(given: PackedSequence, kernels: Kernels | None) -> Packed:
     """A PackedSequence's lengths, which stand on the host. Raises ValueError where they are not those of its rows, of
     which torch takes any."""
     data, counts = given.data, given.batch_sizes
@@ -220,31 +224,28 @@ def read_sequence(given: PackedSequence) -> Packed:
             f"a PackedSequence's batch_sizes must be positive, not rise, and add up to its {total} rows, got "
             f"{counts.tolist()}"
         )
-    in_steps = Packing(firsts, steps, columns, total, by_step=True)
-    if not data.is_cuda:
-        in_steps = replace(in_steps, offsets=firsts.to(data.device))
-        return Packed(in_steps, given.sorted_indices, given.unsorted_indices, like=given, firsts=in_steps.offsets)
-    firsts, starts, source = by_column(firsts, in_steps.lengths(), data.device)
-    packing = Packing(starts, steps, columns, total, by_step=False)
-    return Packed(packing, given.sorted_indices, given.unsorted_indices, source, given, firsts)
+    packing = Packing(firsts, steps, columns, total, by_step=True)
+    permute = None
+    if kernels is None or not data.is_cuda:
+        firsts = _put(firsts, data.device)
+        packing = replace(packing, offsets=firsts)
+    else:
+        table = torch.cat((firsts, counts.new_zeros(1), packing.lengths().cumsum(0)))
+        firsts, starts = torch.split(_put(table, data.device), [steps + 1, columns + 1])
+        packing = replace(packing, offsets=starts, by_step=False)
+
+        def permute(rows: Tensor, back: bool) -> Tensor:
+            permuted: Tensor = kernels.run("permute_rows", rows, rows, firsts, starts, back)
+            return permuted
+
+    return Packed(packing, given.sorted_indices, given.unsorted_indices, permute, given, firsts)
 
 
-def by_column(firsts: Tensor, lengths: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Of rows that lie step by step, those of each step from `firsts` [T + 1] on, and are to lie column by column: on
-    the device `firsts`, where each column begins [B + 1], and which row [total] each one is. Both given on the host,
-    which does not wait for the stream."""
-    steps, columns, zero = firsts.shape[0], lengths.shape[0] + 1, lengths.new_zeros(1)
-    starts = torch.cat((zero, lengths.cumsum(0)))
-    # What the device would have to take off is taken off here: each of its operations costs a launch.
-    host = torch.cat((firsts, starts, firsts - 1, zero, starts[:-1]))
-    if device.type == "cuda" and host.nbytes > _STAGED_BYTES:
-        host = host.pin_memory()
-    tables = host.to(device, non_blocking=True)
-    firsts, starts, firsts_less_one, begin_before = torch.split(tables, [steps, columns, steps, columns])
-    rows = torch.arange(int(host[steps + columns - 1]), device=device)
-    column_and_one = torch.searchsorted(starts, rows, right=True)
-    step = rows - begin_before.index_select(0, column_and_one)
-    return firsts, starts, firsts_less_one.index_select(0, step) + column_and_one
+def _put(table: Tensor, device: torch.device) -> Tensor:
+    """A table of the host on the device; the host does not wait for the stream."""
+    if device.type == "cuda" and table.nbytes > _STAGED_BYTES:
+        table = table.pin_memory()
+    return table.to(device, non_blocking=True)
 
 
 def read_offsets(cell: CellSpec, rows: Tensor, offsets: Tensor, max_length: int | None) -> Packed:
@@ -281,7 +282,11 @@ def read_offsets(cell: CellSpec, rows: Tensor, offsets: Tensor, max_length: int 
     packing = Packing(torch.cat((counts.new_zeros(1), counts.cumsum(0))), max_length, columns, total, by_step=True)
     step_of, column_of = packing.places()
     source = offsets[order[column_of]] + step_of
-    return Packed(packing, order, order.argsort(), source)
+
+    def permute(rows: Tensor, back: bool) -> Tensor:
+        return scatter(rows, source) if back else gather(rows, source)
+
+    return Packed(packing, order, order.argsort(), permute)
 
 
 def read_packed(
@@ -292,15 +297,16 @@ def read_packed(
     reset: Any,
     offsets: Tensor | None,
     max_length: int | None,
+    kernels: Kernels | None = None,
 ) -> tuple[Packed, Tensor, dict[str, Tensor], Tensor | None]:
-    """What is packed, then the inputs [total, 1, width] and `reset` [total, 1] in its order. Raises TypeError,
-    ValueError."""
+    """What is packed, then the inputs [total, 1, width] and `reset` [total, 1] in its order. `kernels`: those that run
+    a PackedSequence, None for the reference. Raises TypeError, ValueError."""
     if lengths is not None:
         raise ValueError("packed sequences have their lengths; lengths= is for padded ones")
     if isinstance(x, PackedSequence):
         if offsets is not None:
             raise ValueError("a PackedSequence has its own offsets")
-        packed = read_sequence(x)
+        packed = read_sequence(x, kernels)
     else:
         assert offsets is not None
         packed = read_offsets(cell, x, offsets, max_length)

@@ -37,7 +37,7 @@ ARCHITECTURES = ("sm_80", "sm_90a")
 _DTYPES = ("f32", "bf16", "f16")
 _OF_PROBLEM = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
 _FAMILIES = ("alternating", "scan", *FAMILIES)
-_ALL_GPUS = ("alternating", "scan")  # families that need no clusters
+_ALL_GPUS = ("alternating", "scan", "core")  # families that need no clusters; `core`: kernels that all cells share
 # Units of a head: clusters of several thread blocks, and too many for a cluster.
 UNITS = {"gather": 256, "scatter": 256, "grid": 768}
 _MNEMONIC = {"bf16": "m16n8k16.row.col.f32.bf16.bf16.f32", "f16": "m16n8k16.row.col.f32.f16.f16.f32"}
@@ -72,6 +72,9 @@ class Allowed:
     registers: int
     spilled: int
     shared: int
+
+
+CORE = tuple(Case("lstm", "core", "bf16", architecture) for architecture in ARCHITECTURES)
 
 
 @cache
@@ -150,6 +153,7 @@ def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
     scans = scan_kernels(shown, newton=True)
     bundle = render([shown], [scans])
     name = f"{whole.cell.lower()}_{case.dtype}" + ("_scans" if case.family == "scan" else "")
+    name = "core" if case.family == "core" else name
     unit = next(unit for unit in bundle.device_units if unit.name == name)
     if case.family == "scan":
         allowed = {
@@ -157,6 +161,9 @@ def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
             for kernels in scans
             for form, shape in (kernels.full if case.dtype == "f32" else kernels.half).forms
         }
+    elif case.family == "core":
+        # Two thirds of a multiprocessor's warps at once have enough bytes on their way.
+        allowed = {"permute_rows": Allowed(48, 0, 0)}
     else:
         limit = Allowed(min(255, REGISTERS // _THREADS), 0, 0)
         allowed = {program.name: limit for program in cell_text(shown).alternating}
@@ -213,7 +220,7 @@ def excesses(log: str, allowed: dict[str, Allowed]) -> Iterator[str]:
 
 def instructions(case: Case, ptx: str) -> Iterator[str]:
     """Of products, and of what the blocks of a cluster send each other."""
-    wanted = _MNEMONIC.get(case.dtype) if case.family != "scan" and has_products(case.cell) else None
+    wanted = _MNEMONIC.get(case.dtype) if case.family not in ("scan", "core") and has_products(case.cell) else None
     if wanted is None and "mma.sync" in ptx:
         yield "products by tensor cores, where none are meant"
     if wanted is not None and wanted not in ptx:
@@ -228,7 +235,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("cells", metavar="CELL", nargs="*", help="shipped cells (default: all)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers at a time")
     given = parser.parse_args(arguments)
-    wanted = list(cases(given.cells or [path.stem for path in shipped_cells()]))
+    wanted = [*CORE, *cases(given.cells or [path.stem for path in shipped_cells()])]
     begin, failures = time.monotonic(), []
     with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(given.jobs) as pool:
 

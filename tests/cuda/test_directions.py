@@ -62,7 +62,7 @@ def op_of(packages: Packages, case: Case) -> tuple[Any, Any, dict[str, int]]:
     kernels, why = layer._choose(torch.empty(0, device="cuda", dtype=dtype))
     assert kernels is not None, why
     (segment,) = layer.spec.segments
-    return kernels.forward[segment.name], layer, layer._sizes[0]
+    return kernels.ops[segment.name], layer, layer._sizes[0]
 
 
 def draw(layer: Any, sizes: dict[str, int], case: Case, seed: int) -> Groups:

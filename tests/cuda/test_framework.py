@@ -136,7 +136,7 @@ def test_opcheck(file: str, name: str) -> None:
         streams, weights, states, None, 0, None, None, None, [], op_sizes(layer.spec, sizes), 1, [False],
         list(range(len(segment.sequences))), True, False,
     )  # fmt: skip
-    assert set(torch.library.opcheck(kernels.forward[segment.name], given).values()) == {"SUCCESS"}
+    assert set(torch.library.opcheck(kernels.ops[segment.name], given).values()) == {"SUCCESS"}
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

@@ -252,7 +252,7 @@ def test_bits_of_padded_calls(
 
     def run(streams: list[Tensor], *masks: Any, packed: bool) -> list[Tensor]:
         groups = [[tensor.clone().requires_grad_() for tensor in group] for group in (streams, weights, states)]
-        sequences, finals, _ = kernels.forward[segment.name](
+        sequences, finals, _ = kernels.ops[segment.name](
             *groups, *masks, None, [], op_sizes(layer.spec, sizes), 1, [reverse], [0], True, False
         )
         generator = torch.Generator("cuda").manual_seed(0)

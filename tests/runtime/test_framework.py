@@ -72,7 +72,7 @@ def test_selective_checkpointing_keeps_or_repeats_the_loop(choice: CheckpointPol
     """A policy knows the op of the loop like any other."""
     layer, x = make(), sample()
     expected = gradients(layer, layer(x)[0])
-    forward = layer._choose(x)[0].forward["lstm_0"].default
+    forward = layer._choose(x)[0].ops["lstm_0"].default
 
     def policy(context: Any, op: Any, *_: Any, **__: Any) -> CheckpointPolicy:
         return choice if op is forward else CheckpointPolicy.PREFER_RECOMPUTE

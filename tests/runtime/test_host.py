@@ -146,7 +146,7 @@ def test_the_op_by_its_name_is_what_a_layer_calls() -> None:
     given: Any = ([stream], [layer.weight_hh_l0], states, None, 0, None, None, None, [], [3, 4], 1, [False])
     given += ([0, 1], True, False)
     found = []
-    for call in (kernels.forward["lstm_0"], kernels.calls["lstm_0"]):
+    for call in (kernels.ops["lstm_0"], kernels.calls["lstm_0"]):
         sequences, finals, _ = call(*given)
         values = [*sequences, *finals]
         weighted = [(k + 1) * value.square().sum() for k, value in enumerate(values)]

@@ -47,7 +47,7 @@ def arguments(
     loop = segment.plain if lengths is None and reset is None else segment.masked
     weights = [getattr(layer, f"{weight.attribute}_l0") for weight in loop.weights]
     states = [random(B, state.width(sizes)) for state in segment.states]
-    return kernels_of(layer).forward[segment.name], (
+    return kernels_of(layer).ops[segment.name], (
         streams, weights, states, None, 0, lengths, reset, None, [], op_sizes(layer.spec, sizes), 1, [False],
         list(range(len(segment.sequences))), True, recompute,
     )  # fmt: skip
@@ -69,7 +69,7 @@ def test_opcheck_masked_and_linear() -> None:
     op, given = arguments(layer, lengths=torch.tensor([4, 2]), reset=torch.rand(T, B) > 0.5)
     assert set(torch.library.opcheck(op, given).values()) == {"SUCCESS"}
     x, weight, bias = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((T, B, IN), (H, IN), (H,)))
-    linear = kernels_of(layer).linear
+    linear = kernels_of(layer).ops["linear"]
     for sample in ((x, weight, bias), (x, weight, None), (x.transpose(0, 1), weight.detach(), bias)):
         assert set(torch.library.opcheck(linear, sample).values()) == {"SUCCESS"}
 
@@ -94,7 +94,7 @@ def test_gradients_of_both_orders(file: str, name: str, masked: bool) -> None:
 
 
 def test_linear_against_torch() -> None:
-    linear = kernels_of(make("lstm", "LSTM")).linear
+    linear = kernels_of(make("lstm", "LSTM")).ops["linear"]
     tensors = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((T, B, IN), (H, IN), (H,))]
     torch.testing.assert_close(linear(*tensors), torch.nn.functional.linear(*tensors), atol=1e-12, rtol=1e-12)
     assert torch.autograd.gradcheck(linear, tuple(tensors))
@@ -104,7 +104,7 @@ def test_linear_against_torch() -> None:
 
 
 def test_linear_takes_one_dtype_as_torch_does() -> None:
-    linear = kernels_of(make("lstm", "LSTM")).linear
+    linear = kernels_of(make("lstm", "LSTM")).ops["linear"]
     x, weight, bias = torch.randn(T, B, IN), torch.randn(H, IN), torch.randn(H)
     for own in (linear, torch.nn.functional.linear):
         for mixed in ((x.bfloat16(), weight, None), (x, weight.half(), None), (x, weight.double(), None)):
@@ -270,7 +270,7 @@ def test_fake_kernels_agree_on_empty_tensors() -> None:
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
         expected = op(empty, *given[1:])
     assert [[t.shape for t in group] for group in op(empty, *given[1:])] == [[t.shape for t in g] for g in expected]
-    linear = kernels_of(make("lstm", "LSTM")).linear
+    linear = kernels_of(make("lstm", "LSTM")).ops["linear"]
     bias = torch.randn(H)
     assert torch.equal(linear(torch.empty(T, 0), torch.empty(H, 0), bias), bias.expand(T, H))
 

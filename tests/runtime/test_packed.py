@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 
 import rnncc
-from rnncc.runtime.packing import Packing, by_column, gather, scatter
+from rnncc.runtime.packing import Packing, gather, read_sequence, scatter
 from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, H, close, gradients, layer_class, tuple_of
 from tests.runtime.test_ops import arguments, make
+from tests.runtime.test_permute_rows import permuted
 
 LENGTHS = (4, 9, 1, 9, 2)
 Sequences = list[Tensor]
@@ -256,11 +258,27 @@ def test_a_permutation_and_its_gradient() -> None:
 @pytest.mark.parametrize("lengths", [(6, 5, 5, 2, 1), (1,), (4, 4, 4), (3, 1, 1)])
 def test_rows_of_a_packed_sequence_column_by_column(lengths: tuple[int, ...]) -> None:
     columns = [torch.randn(length, 2) for length in lengths]
-    packed = pack_sequence(columns)
-    firsts = torch.cat((torch.zeros(1, dtype=torch.int64), packed.batch_sizes.cumsum(0)))
-    tables = by_column(firsts, torch.tensor(lengths), torch.device("cpu"))
-    assert torch.equal(tables[0], firsts) and tables[1].tolist() == [sum(lengths[:b]) for b in range(len(lengths) + 1)]
-    assert torch.equal(packed.data[tables[2]], torch.cat(columns))
+    given = pack_sequence(columns)
+    data = SimpleNamespace(is_cuda=True, device=given.data.device, shape=given.data.shape)
+
+    class Kernels:
+        """In place of those of a GPU."""
+
+        @staticmethod
+        def run(name: str, x: Tensor, rows: Tensor, *tables: Any) -> Tensor:
+            assert name == "permute_rows" and x is rows
+            return permuted(rows, *tables)
+
+    on_gpu: Any = SimpleNamespace(data=data, batch_sizes=given.batch_sizes, sorted_indices=None, unsorted_indices=None)
+    packed = read_sequence(on_gpu, Kernels())  # type: ignore[arg-type]
+    packing = packed.packing
+    assert (packing.steps, packing.columns, packing.total, packing.by_step) == (
+        max(lengths), len(lengths), sum(lengths), False,
+    )  # fmt: skip
+    assert packing.lengths().tolist() == list(lengths)
+    assert packed.permute is not None
+    assert torch.equal(packed.permute(given.data, False), torch.cat(columns))
+    assert torch.equal(packed.permute(torch.cat(columns), True), given.data)
 
 
 def test_opcheck() -> None:

@@ -75,7 +75,7 @@ def test_inference_keeps_nothing_and_training_only_what_is_named() -> None:
     layer = rnncc.load("lstm").LSTM(3, 4)
     segment = layer.spec.segments[0]
     kernels, _ = layer._choose(torch.zeros(1))
-    forward = kernels.forward[segment.name]
+    forward = kernels.ops[segment.name]
     given: Any = ([torch.zeros(5, 2, 16)], [layer.weight_hh_l0.detach()], [torch.zeros(2, 4), torch.zeros(2, 4)],
              None, 0, None, None, None, [], op_sizes(layer.spec, layer._sizes[0]), 1, [False], [0])  # fmt: skip
     assert forward(*given, False, False)[2] == []
@@ -132,7 +132,7 @@ def test_offsets_beyond_32_bits(reverse: bool) -> None:
     steps, units = (1 << 16) + 2, 1 << 16
     stream = lazy_zeros(steps, 1, units)
     stream[-1, 0, 5], stream[0, 0, 7], stream[-2, 0, 9] = 1, 1, 1
-    sequences, (final,), saved = kernels.forward["decay_0"](
+    sequences, (final,), saved = kernels.ops["decay_0"](
         [stream], [], [torch.zeros(1, units)], None, 0, None, None, None, [], op_sizes(layer.spec, layer._sizes[0]), 1,
         [reverse], [], False, False,
     )  # fmt: skip

@@ -3,8 +3,8 @@
 Input: the KernelPlans of its cells, and whether GPU kernels are wanted. Output: a Bundle: the headers as they are, a
 header of tables and one of functions for each cell, a translation unit of it for each set of instructions and compute
 type and one that chooses among them, and the driver's units, which are the same for every package; for GPUs a host unit
-for each cell, and for its loops with products and for those without a header of device code and a file of kernels for
-each dtype.
+and a file of kernels of the same kind, a host unit for each cell, and for its loops with products and for those without
+a header of device code and a file of kernels for each dtype.
 Fails with: InternalError only.
 """
 
@@ -106,6 +106,10 @@ def render(
     unit(
         "src/core_binding.cpp", "binding", text("core_binding.cpp.j2", UnitText("binding", SCALARS[0], ())), shared=True
     )
+    if cuda:
+        unit("src/core_cuda.cpp", "binding", text("core_cuda.cpp.j2", None), shared=True)
+        files.append(File("src/core.cu", text("core.cu.j2", None)))
+        device_units.append(DeviceUnit("src/core.cu", "core"))
     for kernel, own_scans in zip(plans, [()] * len(plans) if scans is None else scans, strict=True):
         cell = cell_text(kernel, own_scans)
         files.append(File(f"src/{cell.name}_tables.h", text("tables.h.j2", cell)))

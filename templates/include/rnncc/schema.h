@@ -27,4 +27,8 @@ inline constexpr const char* backward_schema =
 inline constexpr const char* linear_schema = "(Tensor x, Tensor weight, Tensor? bias) -> Tensor";
 inline constexpr const char* linear_backward_schema = "(Tensor d_y, Tensor x, Tensor weight, bool[] needs) -> Tensor[]";
 
+// With GPU kernels. `rows` [rows, ...] of packed columns of falling lengths, step by step, are put column by column, or those column by
+// column step by step (`to_steps`). Where rows begin: of each step firsts [T + 1], of each column starts [B + 1].
+inline constexpr const char* permute_rows_schema = "(Tensor rows, Tensor firsts, Tensor starts, bool to_steps) -> Tensor";
+
 }  // namespace rnncc

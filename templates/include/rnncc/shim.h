@@ -46,6 +46,7 @@ int32_t aoti_torch_dtype_float16();
 int32_t aoti_torch_dtype_uint8();
 int32_t aoti_torch_dtype_int64();
 int32_t aoti_torch_dtype_bool();
+size_t aoti_torch_dtype_element_size(int32_t dtype);
 
 // Calls torch's operation `name`, `overload` with the arguments on the stack, which it takes over; results replace them.
 int32_t torch_call_dispatcher(const char* name, const char* overload, StableValue* stack, uint64_t abi);
