@@ -107,10 +107,12 @@ class SegmentBinding:
 
 @dataclass(frozen=True, slots=True)
 class PackagePlan:
-    """A package: its cells, and the binding of their kernels. `on_device`: whether ops take CUDA tensors, in C++."""
+    """A package: its cells, and the binding of their kernels. `on_device`: whether ops take CUDA tensors, in C++;
+    `device_ops`: those that take no others."""
 
     stem: str
     version: str
     cells: tuple[CellText, ...]
     segments: tuple[SegmentBinding, ...]
     on_device: str
+    device_ops: tuple[str, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,8 +40,7 @@ class Packing:
         """[B] of int64."""
         if not self.by_step:
             return self.offsets.diff()
-        numbers = torch.arange(0, -self.columns, -1, device=self.offsets.device)
-        return torch.searchsorted(-self.offsets.diff(), numbers)
+        return _lengths(self.offsets.diff(), self.columns)
 
     def places(self) -> tuple[Tensor, Tensor]:
         """Each row's step and column, [total] both."""
@@ -109,6 +108,11 @@ class Packing:
         final = torch.where(lengths > 0, first + self.rows(end, numbers), numbers)
         most = chain.shape[0] - 1
         return chain.index_select(0, source.clamp(0, most)).unsqueeze(1), chain.index_select(0, final.clamp(0, most))
+
+
+def _lengths(counts: Tensor, columns: int) -> Tensor:
+    """[B], falling, of the numbers of columns at each step, [T]."""
+    return torch.searchsorted(-counts, torch.arange(0, -columns, -1, device=counts.device))
 
 
 def gather(rows: Tensor, source: Tensor) -> Tensor:
@@ -224,15 +228,13 @@ def read_sequence(given: PackedSequence, kernels: Kernels | None) -> Packed:
             f"a PackedSequence's batch_sizes must be positive, not rise, and add up to its {total} rows, got "
             f"{counts.tolist()}"
         )
-    packing = Packing(firsts, steps, columns, total, by_step=True)
-    permute = None
     if kernels is None or not data.is_cuda:
         firsts = _put(firsts, data.device)
-        packing = replace(packing, offsets=firsts)
+        packing, permute = Packing(firsts, steps, columns, total, by_step=True), None
     else:
-        table = torch.cat((firsts, counts.new_zeros(1), packing.lengths().cumsum(0)))
+        table = torch.cat((firsts, counts.new_zeros(1), _lengths(counts, columns).cumsum(0)))
         firsts, starts = torch.split(_put(table, data.device), [steps + 1, columns + 1])
-        packing = replace(packing, offsets=starts, by_step=False)
+        packing = Packing(starts, steps, columns, total, by_step=False)
 
         def permute(rows: Tensor, back: bool) -> Tensor:
             permuted: Tensor = kernels.run("permute_rows", rows, rows, firsts, starts, back)

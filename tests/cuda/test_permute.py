@@ -200,12 +200,12 @@ def test_errors() -> None:
 def test_launches_of_a_call(with_reset: bool) -> None:
     """A permutation of the rows before the loop and one after it, and as many backwards; no other kernel finds rows."""
     _, layer = pair("LSTM", 16, 32)
-    packed = pack_sequence([torch.randn(n, 16, device="cuda") for n in (3, 9, 1)], enforce_sorted=False)
-    packed = packed._replace(data=packed.data.requires_grad_())
+    leaves = [torch.randn(n, 16, device="cuda", requires_grad=True) for n in (3, 9, 1)]
+    packed = pack_sequence(leaves, enforce_sorted=False)
     keywords = {"reset": torch.rand(13, device="cuda") < 0.3} if with_reset else {}
 
     def run() -> None:
-        layer(packed, **keywords)[0].data.sum().backward()
+        layer(packed, **keywords)[0].data.square().sum().backward(retain_graph=True)
 
     run()
     names = launches_of(run)

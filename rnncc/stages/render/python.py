@@ -34,7 +34,8 @@ def plan_package(stem: str, version: str, cells: Sequence[CompiledCell], *, cuda
         for index in range(len(compiled.cell.segments))
     )
     texts = tuple(cell_text(compiled) for compiled in cells)
-    return PackagePlan(stem, version, texts, segments, "true" if cuda else "false")
+    device_ops = ("permute_rows",) if cuda else ()
+    return PackagePlan(stem, version, texts, segments, "true" if cuda else "false", device_ops)
 
 
 def render_package(plan: PackagePlan, templates: Path) -> tuple[File, ...]:
