@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pack_sequence
 
 from tests.cuda.harness import DEVICE, DTYPES, FUSED, Packages, draw
 from tests.cuda.scans import draw_scan
@@ -39,7 +40,7 @@ def masks_of(steps: int, columns: int) -> dict[str, Any]:
 
 
 def dense(folder: Path) -> None:
-    """Forward, backward and inference, plain and masked; of both directions at once."""
+    """Forward, backward and inference, plain and masked; of both directions at once, and of a PackedSequence."""
     packages = Packages(folder)
     masks = masks_of(3, 5)
     for units, dtype in CASES:
@@ -51,8 +52,10 @@ def dense(folder: Path) -> None:
     for units, dtype in ALTERNATING:
         layer = packages("lstm").LSTM(4, units, bidirectional=True, device=DEVICE, dtype=DTYPES[dtype])
         y = layer(torch.randn(3, 5, 4, device=DEVICE, dtype=DTYPES[dtype]), lengths=masks["lengths"])[0]
-        gradients = torch.autograd.grad(y.sum(), list(layer.parameters()))
-        assert all(value.isfinite().all() for value in (y, *gradients))
+        sequences = [torch.randn(length, 4, device=DEVICE, dtype=DTYPES[dtype]) for length in (1, 3, 2)]
+        packed = layer(pack_sequence(sequences, enforce_sorted=False))[0].data
+        gradients = torch.autograd.grad(y.sum() + packed.square().sum(), list(layer.parameters()))
+        assert all(value.isfinite().all() for value in (y, packed, *gradients))
         print(f"{units} units, {dtype}, both directions: ok", flush=True)
 
 
