@@ -155,10 +155,10 @@ class RecurrentLayer(RecurrentModule):
     ) -> Any:
         """The output and the final states, and the sequences of `return_sequences_of`; see the class."""
         cell = self.spec
-        kernels, _ = self._choose(input.data if isinstance(input, PackedSequence) else input)
         packed = None
         if isinstance(input, PackedSequence) or offsets is not None:
-            packed, input, extra, reset = read_packed(cell, input, extra, lengths, reset, offsets, max_length, kernels)
+            runs = self._choose(input.data)[0] if isinstance(input, PackedSequence) else None
+            packed, input, extra, reset = read_packed(cell, input, extra, lengths, reset, offsets, max_length, runs)
         elif max_length is not None:
             raise ValueError("max_length goes with offsets")
         parameters = [self._parameters_of(place, input) for place in range(len(self._sizes))]
@@ -173,6 +173,7 @@ class RecurrentLayer(RecurrentModule):
         )  # fmt: skip
         if packed is not None and states is not None:
             states = [{name: packed.sort(state) for name, state in own.items()} for own in states]
+        kernels, _ = self._choose(x)
         directions = 2 if self.bidirectional else 1
         finals: dict[str, list[Tensor]] = {state.name: [] for state in cell.carried(True)}
         constant: dict[tuple[int, float], Tensor] = {}

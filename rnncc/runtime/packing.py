@@ -26,8 +26,8 @@ class Packing:
 
     offsets  of int64, as the ops take them: where the rows of each step begin, [T + 1], or of each column, [B + 1]
     steps, columns, total  T (on a GPU what the caller says it is at most), B, the number of rows
-    by_step  on the CPU rows lie step by step, as in a PackedSequence: columns stand in the order of falling lengths, so
-             that those of a step are the first ones. Kernels of a GPU want them column by column.
+    by_step  on the CPU, and without kernels in a PackedSequence of a GPU, rows lie step by step: columns stand in the
+             order of falling lengths, so that those of a step are the first ones. Else they lie column by column.
     """
 
     offsets: Tensor
@@ -175,6 +175,8 @@ class Packed:
         if value.dim() != dim or value.shape[0] != self.packing.total:
             wanted = "[total, width]" if dim == 2 else "[total]"
             raise ValueError(f"packed, {name} must be {wanted} with the rows of the input, got {list(value.shape)}")
+        if value.device != self.packing.offsets.device:
+            raise ValueError(f"{name} must be on the input's device, {self.packing.offsets.device}, not {value.device}")
         rows: Tensor = value
         if not in_order and self.permute is not None:
             rows = self.permute(rows, False)
@@ -244,8 +246,10 @@ def read_sequence(given: PackedSequence, kernels: Kernels | None) -> Packed:
 
 
 def _put(table: Tensor, device: torch.device) -> Tensor:
-    """A table of the host on the device; the host does not wait for the stream."""
-    if device.type == "cuda" and table.nbytes > _STAGED_BYTES:
+    """A table of the host on the device; where that is a GPU, the host does not wait for the stream."""
+    if device.type != "cuda":
+        return table.to(device)
+    if table.nbytes > _STAGED_BYTES:
         table = table.pin_memory()
     return table.to(device, non_blocking=True)
 

@@ -153,7 +153,7 @@ def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
     scans = scan_kernels(shown, newton=True)
     bundle = render([shown], [scans])
     name = f"{whole.cell.lower()}_{case.dtype}" + ("_scans" if case.family == "scan" else "")
-    name = "core" if case.family == "core" else name
+    name = "_core" if case.family == "core" else name
     unit = next(unit for unit in bundle.device_units if unit.name == name)
     if case.family == "scan":
         allowed = {
@@ -162,8 +162,8 @@ def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
             for form, shape in (kernels.full if case.dtype == "f32" else kernels.half).forms
         }
     elif case.family == "core":
-        # Two thirds of a multiprocessor's warps at once have enough bytes on their way.
-        allowed = {"permute_rows": Allowed(48, 0, 0)}
+        # Half of a multiprocessor's warps at once have enough bytes on their way.
+        allowed = {"permute_rows": Allowed(64, 0, 0)}
     else:
         limit = Allowed(min(255, REGISTERS // _THREADS), 0, 0)
         allowed = {program.name: limit for program in cell_text(shown).alternating}

@@ -347,6 +347,11 @@ def test_errors() -> None:
         ((rows,), {"max_length": 8}, "goes with offsets"),
         ((rows.unsqueeze(0),), {"offsets": offsets}, r"\[total, width\]"),
         ((rows,), {"offsets": offsets, "reset": torch.zeros(13)}, "rows of the input"),
+        (
+            (rows,),
+            {"offsets": offsets, "reset": torch.zeros(14, device="meta")},
+            "input's device, cpu, not meta",
+        ),
     ]
     for given, keywords, message in cases:
         with pytest.raises(ValueError, match=message):

@@ -35,13 +35,13 @@ def test_units_of_a_package() -> None:
     assert bundle.include == ("src/include",)
     assert {unit.path for unit in bundle.units} <= set(paths)
     units = {unit.path: unit for unit in bundle.units}
-    for cell in ("lstm", "gru", "core"):
+    for cell in ("lstm", "gru", "_core"):
         assert units[f"src/{cell}.cpp"].isa == "generic"
         for isa in ("generic", "v3", "v4"):
             for suffix in ("f32", "f64"):
                 unit = units[f"src/{cell}_{isa}_{suffix}.cpp"]
-                assert (unit.isa, unit.shared) == (isa, cell == "core")
-    assert (units["src/core_binding.cpp"].isa, units["src/core_binding.cpp"].shared) == ("binding", True)
+                assert (unit.isa, unit.shared) == (isa, cell == "_core")
+    assert (units["src/_core_binding.cpp"].isa, units["src/_core_binding.cpp"].shared) == ("binding", True)
     assert len(units) == 22
     for header in (templates_dir() / "include" / "rnncc").glob("*.h"):
         assert paths[f"src/include/rnncc/{header.name}"] == header.read_text(encoding="utf-8")
@@ -80,12 +80,12 @@ def test_entry_points() -> None:
 def test_code_for_one_set_of_instructions(instructions: str) -> None:
     bundle = render([plan_of("lstm")], instructions=instructions)
     compiled = {unit.path: unit.isa for unit in bundle.units}
-    own = {f"src/{name}_{instructions}_{suffix}.cpp" for name in ("core", "lstm") for suffix in ("f32", "f64")}
-    assert compiled.keys() - own == {"src/core.cpp", "src/core_binding.cpp", "src/lstm.cpp"}
+    own = {f"src/{name}_{instructions}_{suffix}.cpp" for name in ("_core", "lstm") for suffix in ("f32", "f64")}
+    assert compiled.keys() - own == {"src/_core.cpp", "src/_core_binding.cpp", "src/lstm.cpp"}
     assert {compiled[path] for path in own} == {instructions}
     texts = {file.path: file.text for file in bundle.files}
     assert f"RNNCC_DISPATCH(lstm_0_forward, {instructions}, " in texts["src/lstm.cpp"]
-    assert f"RNNCC_DISPATCH(rnncc_linear_forward, {instructions}, " in texts["src/core.cpp"]
+    assert f"RNNCC_DISPATCH(rnncc_linear_forward, {instructions}, " in texts["src/_core.cpp"]
 
 
 @pytest.mark.parametrize(

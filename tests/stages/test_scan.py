@@ -265,9 +265,9 @@ def test_files_of_a_package(plans: dict[str, KernelPlan]) -> None:
         return {unit.name for unit in render([plans[cell]], [scan_kernels(plans[cell])]).device_units}
 
     # `core`: what every package has.
-    assert names("mingru") == {"core", *(f"mingru_{dtype}_scans" for dtype in ("f32", "bf16", "f16"))}
+    assert names("mingru") == {"_core", *(f"mingru_{dtype}_scans" for dtype in ("f32", "bf16", "f16"))}
     kinds = {f"scrn_{dtype}{kind}" for dtype in ("f32", "bf16", "f16") for kind in ("", "_scans")}
-    assert names("scrn") == {"core", *kinds}
+    assert names("scrn") == {"_core", *kinds}
     texts = {file.path: file.text for file in render([plans["scrn"]], [scan_kernels(plans["scrn"])]).files}
     # Each program has its kernels in one of the two files.
     assert "scrn_0_forward" not in texts["src/scrn_f32.cu"] and "scrn_1_forward" in texts["src/scrn_f32.cu"]

@@ -101,15 +101,18 @@ def render(
     for isa in isas:
         for scalar in SCALARS:
             plan = UnitText(isa, scalar, ())
-            unit(f"src/core_{isa}_{scalar.suffix}.cpp", isa, text("core.cpp.j2", plan), shared=True)
-    unit("src/core.cpp", "generic", text("core_dispatch.cpp.j2", DispatchText(instructions)), shared=True)
+            unit(f"src/_core_{isa}_{scalar.suffix}.cpp", isa, text("core.cpp.j2", plan), shared=True)
+    unit("src/_core.cpp", "generic", text("core_dispatch.cpp.j2", DispatchText(instructions)), shared=True)
     unit(
-        "src/core_binding.cpp", "binding", text("core_binding.cpp.j2", UnitText("binding", SCALARS[0], ())), shared=True
+        "src/_core_binding.cpp",
+        "binding",
+        text("core_binding.cpp.j2", UnitText("binding", SCALARS[0], ())),
+        shared=True,
     )
     if cuda:
-        unit("src/core_cuda.cpp", "binding", text("core_cuda.cpp.j2", None), shared=True)
-        files.append(File("src/core.cu", text("core.cu.j2", None)))
-        device_units.append(DeviceUnit("src/core.cu", "core"))
+        unit("src/_core_cuda.cpp", "binding", text("core_cuda.cpp.j2", None), shared=True)
+        files.append(File("src/_core.cu", text("core.cu.j2", None)))
+        device_units.append(DeviceUnit("src/_core.cu", "_core"))
     for kernel, own_scans in zip(plans, [()] * len(plans) if scans is None else scans, strict=True):
         cell = cell_text(kernel, own_scans)
         files.append(File(f"src/{cell.name}_tables.h", text("tables.h.j2", cell)))

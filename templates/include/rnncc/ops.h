@@ -1,4 +1,4 @@
-// The tables of a package's segments and ops, and what takes them: one object file for all packages (core_binding.cpp).
+// The tables of a package's segments and ops, and what takes them: one object file for all packages (_core_binding.cpp).
 #pragma once
 
 #include "call.h"

@@ -44,7 +44,8 @@ inline void run_permute_rows(StableValue* stack) {
     // Rows that are all one, as the gradient of a sum, have any order.
     RNNCC_TORCH(aoti_torch_copy_(made.get(), rows.get(), 0));
   } else if (made.elements() > 0) {
-    rows = contiguous(std::move(rows), rows.dim() - 1);
+    const int64_t inner = rows.dim() - 1;
+    rows = contiguous(std::move(rows), inner);
     const int64_t bytes = int64_t(aoti_torch_dtype_element_size(rows.torch_type()));
     call.from = static_cast<const char*>(rows.data());
     call.to = static_cast<char*>(made.data());
@@ -58,7 +59,7 @@ inline void run_permute_rows(StableValue* stack) {
     if (blocks > INT32_MAX) fail("permute_rows: these are more rows than one launch takes");
     const CUlaunchConfig how = {{unsigned(blocks), 1, 1}, {32 * PERMUTE_WARPS, 1, 1}, 0, current_stream(device.index), nullptr, 0};
     void* parameters[] = {&call};
-    check_cuda(driver().cuLaunchKernelEx(&how, find_kernel(device.index, "core", "permute_rows"), parameters, nullptr),
+    check_cuda(driver().cuLaunchKernelEx(&how, find_kernel(device.index, "_core", "permute_rows"), parameters, nullptr),
                "launching permute_rows");
   }
   stack[0] = give(std::move(made));
