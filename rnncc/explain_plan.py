@@ -68,6 +68,7 @@ def _kernel_facts(kernel: FusedSchedule) -> dict[str, Any]:
         "shared_bytes": kernel.shared_bytes,
         "predicted_us_per_step": kernel.step_us,
         "threads": kernel.threads,
+        "fewest_columns": kernel.fewest_columns,
         "most_columns": kernel.most_columns,
         "most_columns_of_a_launch": kernel.capacity,
     }

@@ -69,6 +69,16 @@ def test_explain_says_in_how_many_launches_columns_run() -> None:
     assert once["kernels"]["forward"]["launches"] == 1
 
 
+def test_explain_says_from_how_many_columns_on_a_launch_a_step_is_quicker() -> None:
+    large = ("--target", "h200", "--hidden", "2048")
+    plan = json.loads(run("explain", "lstm", "--json", *large).stdout)["kernels"]["backward"]
+    (by_steps,) = (kernel for kernel in plan["other_columns"] if kernel["family"] == "stepwise")
+    assert plan["fewest_columns"] == 1 and plan["most_columns"] < by_steps["fewest_columns"] and by_steps["tiles"] == {}
+    words = run("explain", "lstm", *large).stdout
+    assert f"stepwise, scope grid: from {by_steps['fewest_columns']} columns on, " in words
+    assert f"alternating: {plan['most_columns'] + 1} to {by_steps['fewest_columns'] - 1} columns" in words
+
+
 def test_explain_without_a_size_has_no_plan() -> None:
     plain = run("explain", "elman", "--json")
     assert json.loads(plain.stdout)["family"] is None

@@ -69,13 +69,16 @@ class FusedStatement:
 
 @dataclass(frozen=True, slots=True)
 class FusedLoop:
-    """One direction of a loop. `matrices[sum][operand]` are names of the program's matrices; `kept` are values that
+    """One direction of a loop. `matrices[sum][operand]` are names of the program's matrices; `joined`: these follow
+    each other in one weight, by the one operand in the order of the sums, or to the one sum against that of the
+    operands, so that they are one matrix; `kept` are values that
     `start` leaves for `finish` and for the next step. `masked`: with the mask streams, of which
     the second is no row: kernels know whether a step is a column's."""
 
     sums: tuple[str, ...]
     operands: tuple[str, ...]
     matrices: tuple[tuple[str, ...], ...]
+    joined: bool
     transposed: bool
     reads: tuple[FusedRead, ...]
     rows: tuple[FusedRow, ...]

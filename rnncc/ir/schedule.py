@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
 
+# A family.
+STEPWISE = "stepwise"
+
 
 def _ceil(a: int, b: int) -> int:
     return -(-a // b)
@@ -17,12 +20,13 @@ def _ceil(a: int, b: int) -> int:
 class FusedSchedule:
     """One kernel of one loop.
 
-    family         gather or scatter (a cluster of thread blocks for a head and group of columns), or grid
+    family         gather or scatter (a cluster of thread blocks for a head and group of columns), grid, or stepwise (a
+                   launch a step)
     blocks         thread blocks of a cluster, or of the grid for a head and group of columns
     shape          the template arguments of the family's shape after the step and the units, in its order
     tiles          these and what follows from them, by name
     threads, shared_bytes, registers   of a thread block, and of a thread as planned
-    columns        most batch columns of a group
+    columns        most batch columns of a group; stepwise the fewest of a call: from there on it is the quickest
     capacity       most batch columns of a launch; None: any number, group after group
     heads, places  heads that it is for, and how many groups run side by side, of all heads together
     pass_us        what a step of as many groups as run side by side is expected to take
@@ -49,9 +53,14 @@ class FusedSchedule:
     @property
     def scope(self) -> str:
         """block, cluster or grid: how far the units of a head are spread."""
-        if self.family == "grid":
+        if self.family in ("grid", STEPWISE):
             return "grid"
         return "cluster" if self.blocks > 1 else "block"
+
+    @property
+    def fewest_columns(self) -> int:
+        """Of a call."""
+        return self.columns if self.family == STEPWISE else 1
 
     @property
     def most_columns(self) -> int | None:
@@ -59,7 +68,9 @@ class FusedSchedule:
         return self.capacity if self.launch_us is None else None
 
     def launches(self, columns: int) -> int:
-        """How many launches so many batch columns take; 0: it does not take them."""
+        """How many launches so many batch columns take, stepwise of a step; 0: it does not take them."""
+        if self.family == STEPWISE:
+            return int(columns >= self.fewest_columns)
         if self.capacity is None or columns <= self.capacity:
             return 1
         return 0 if self.launch_us is None else _ceil(columns, self.capacity)
@@ -77,10 +88,12 @@ class FusedSchedule:
         """By what kernels are chosen for a call of so many batch columns, as fused_choices in
         templates/include/rnncc/cuda/fused/run.h has it; None: it does not take them."""
         launches = self.launches(columns)
-        if launches > 1 and self.launch_us is not None:
-            return launches * self.launch_us
         if not launches:
             return None
+        if self.family == STEPWISE:
+            return self.pass_us
+        if launches > 1 and self.launch_us is not None:
+            return launches * self.launch_us
         group = min(self.columns, _ceil(columns, max(1, self.places // self.heads)))
         return _ceil(self.heads * _ceil(columns, group), self.places) * self.pass_us
 
@@ -120,11 +133,11 @@ class Schedule:
     nodes: int
 
     def kernel_for(self, columns: int) -> FusedSchedule | None:
-        """The fused kernel that runs so many batch columns: of those that take them the one planned to be quickest,
-        the first of equals. None: the alternating one."""
+        """The fused kernel that runs so many batch columns: of those that take them the stepwise one, or else the one
+        planned to be quickest, the first of equals. None: the alternating one."""
         planned = ((kernel.planned_us(columns), kernel) for kernel in self.kernels)
-        taking = ((us, kernel) for us, kernel in planned if us is not None)
-        return min(taking, key=lambda choice: choice[0], default=(0.0, None))[1]
+        taking = ((kernel.family != STEPWISE, us, kernel) for us, kernel in planned if us is not None)
+        return min(taking, key=lambda choice: choice[:2], default=(True, 0.0, None))[2]
 
     @property
     def is_impossible(self) -> bool:

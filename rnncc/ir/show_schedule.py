@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
-from rnncc.ir.schedule import AFTER_STEPS, FusedSchedule, Plan, Rejected, ScanPlan, Schedule
+from rnncc.ir.schedule import AFTER_STEPS, STEPWISE, FusedSchedule, Plan, Rejected, ScanPlan, Schedule
 
 
 def show_kernels(plan: Plan) -> str:
@@ -37,9 +38,22 @@ def show_schedule(schedule: Schedule, columns: int) -> Iterator[str]:
         yield f"{columns} columns: {runs}, {show_time(schedule.step_us)}"
     for kernel in schedule.kernels:
         yield from show_kernel(kernel)
-    if schedule.kernels and all(kernel.most_columns for kernel in schedule.kernels):
-        yield "alternating: more columns"
+    if schedule.kernels and (gap := _without_kernel(schedule)):
+        yield f"alternating: {gap}"
     yield from (show_rejected(rejected, columns) for rejected in schedule.rejected)
+
+
+def _without_kernel(schedule: Schedule) -> str:
+    """Which columns no fused kernel takes, or nothing."""
+    by_steps = [kernel for kernel in schedule.kernels if kernel.family == STEPWISE]
+    others = [kernel for kernel in schedule.kernels if kernel.family != STEPWISE]
+    most = max((kernel.most_columns or sys.maxsize for kernel in others), default=0)
+    fewest = min((kernel.fewest_columns for kernel in by_steps), default=sys.maxsize)
+    if most + 1 >= fewest:
+        return ""
+    if fewest == sys.maxsize:
+        return "more columns"
+    return f"{most + 1} to {fewest - 1} columns" if most else "fewer columns"
 
 
 def show_scan(plan: ScanPlan) -> Iterator[str]:
@@ -66,6 +80,11 @@ def show_scan(plan: ScanPlan) -> Iterator[str]:
 
 def show_kernel(kernel: FusedSchedule) -> Iterator[str]:
     """`grid, scope grid: up to 16 columns a launch, 1.624 us a step`, and its sizes."""
+    if kernel.family == STEPWISE:
+        columns = f"from {kernel.fewest_columns} columns on"
+        yield f"{kernel.family}, scope {kernel.scope}: {columns}, {show_time(kernel.step_us)}"
+        yield f"  of each step a product by torch and a launch, {kernel.threads} threads a block"
+        return
     columns = "any columns" if kernel.capacity is None else f"up to {kernel.capacity} columns"
     if kernel.launch_us is not None:
         columns += " a launch"

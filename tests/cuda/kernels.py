@@ -31,15 +31,16 @@ from rnncc.stages.render import render, render_fused
 from rnncc.stages.render.text import cell_text
 from rnncc.stages.schedule.facts import facts
 from rnncc.stages.schedule.families import FAMILIES
+from rnncc.stages.schedule.stepwise import stepwise_from, takes
 from tests.cuda.sources import plan_of, write_files
 
 ARCHITECTURES = ("sm_80", "sm_90a")
 _DTYPES = ("f32", "bf16", "f16")
 _OF_PROBLEM = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
-_FAMILIES = ("alternating", "scan", *FAMILIES)
+_FAMILIES = ("alternating", "scan", *FAMILIES, "stepwise")
 _ALL_GPUS = ("alternating", "scan", "core")  # families that need no clusters; `core`: kernels that all cells share
 # Units of a head: clusters of several thread blocks, and too many for a cluster.
-UNITS = {"gather": 256, "scatter": 256, "grid": 768}
+UNITS = {"gather": 256, "scatter": 256, "grid": 768, "stepwise": 2304}
 _MNEMONIC = {"bf16": "m16n8k16.row.col.f32.bf16.bf16.f32", "f16": "m16n8k16.row.col.f32.f16.f16.f32"}
 _THREADS = 256  # of a thread block of the alternating kernel: sequence.cuh
 _ENTRY = re.compile(r"\.entry (\w+)")
@@ -90,6 +91,8 @@ def has(cell: str, family: str) -> bool:
             return bool(cell_text(plan(cell)).alternating)
         case "scan":
             return any(True for _ in scan_programs(plan(cell)))
+        case "stepwise":
+            return any(takes(loop, Problem(8, 1, "bf16")) for _, loop in fused_programs(plan(cell)))
         case _:
             return any(True for _ in fused_programs(plan(cell)))
 
@@ -128,6 +131,9 @@ def forced(case: Case) -> FusedKernels:
         if not case.masked and ("_masked_" in program or program.endswith("_inference")):
             continue
         known = facts(loop, problem.dtype)
+        if case.family == "stepwise":
+            found += [(program, stepwise_from(1, known, problem, target))] if takes(loop, problem) else []
+            continue
         draft = FAMILIES[case.family](known, problem, target)
         try:
             solution = draft.model.minimise(draft.total)
@@ -144,7 +150,7 @@ def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
         kernels = forced(case)
         bundle = render_fused(whole, [kernels])
         allowed = {
-            unit.name: Allowed(schedule.registers, 4 * dict(schedule.tiles)["spilled_registers"], 0)
+            unit.name: Allowed(schedule.registers, 4 * dict(schedule.tiles).get("spilled_registers", 0), 0)
             for unit, (_, schedule) in zip(bundle.device_units, kernels.kernels, strict=True)
         }
         return bundle, allowed
@@ -220,7 +226,8 @@ def excesses(log: str, allowed: dict[str, Allowed]) -> Iterator[str]:
 
 def instructions(case: Case, ptx: str) -> Iterator[str]:
     """Of products, and of what the blocks of a cluster send each other."""
-    wanted = _MNEMONIC.get(case.dtype) if case.family not in ("scan", "core") and has_products(case.cell) else None
+    multiplies = case.family not in ("scan", "stepwise", "core") and has_products(case.cell)
+    wanted = _MNEMONIC.get(case.dtype) if multiplies else None
     if wanted is None and "mma.sync" in ptx:
         yield "products by tensor cores, where none are meant"
     if wanted is not None and wanted not in ptx:

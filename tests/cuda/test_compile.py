@@ -20,7 +20,7 @@ needs_nvcc = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 
 MAIN = ("lstm", "gru")
 # Loops with lengths and resets have the same products: one cell's are enough here, of each family in one dtype.
-MASKED = {"alternating": "bf16", "gather": "f32", "scatter": "f16", "grid": "bf16"}
+MASKED = {"alternating": "bf16", "gather": "f32", "scatter": "f16", "grid": "bf16", "stepwise": "bf16"}
 CASES = [
     replace(
         case,

@@ -83,7 +83,7 @@ def test_where_both_directions_fit_no_launch_there_are_kernels_for_one(quick_nvc
     pair = wanted(2048, heads=1, directions=2)
     assert fused.settle(pair) == ("", False)
     assert {line.heads for line in fused._STATE.lines} == {1}
-    families = "forward grid, backward grid"
+    families = "forward grid or stepwise, backward grid or stepwise"
     assert fused.explain(pair, "") == f"fused ({families}), made for 1 head of 2048 units in both directions, bfloat16"
 
 
@@ -112,11 +112,11 @@ def test_a_batch_is_run_by_what_the_library_chooses(spied: Any, tmp_path: Path) 
 @needs_nvcc
 def test_what_fits_nowhere_is_said(spied: Any, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):  # planned, then known
-        said, failed = fused.settle(wanted(8192))
-        assert not failed and "no fused kernel for 1 head of 8192 units fits" in said
-        assert "rnncc explain lstm --target sm_90a --hidden 8192 --heads 1 --dtype bf16" in said
+        said, failed = fused.settle(wanted(8192, heads=2))
+        assert not failed and "no fused kernel for 2 heads of 8192 units fits" in said
+        assert "rnncc explain lstm --target sm_90a --hidden 16384 --heads 2 --dtype bf16" in said
     assert spied.added == 0 and capfd.readouterr().err == ""
-    assert fused.explain(wanted(8192), said) == f"alternating, one launch a sequence at every size: {said}"
+    assert fused.explain(wanted(8192, heads=2), said) == f"alternating, one launch a sequence at every size: {said}"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,8 @@ def test_every_size_has_a_plan(name: str, direction: str) -> None:
 def test_kernels_are_for_more_and_more_columns() -> None:
     for units in (512, 768, 1024, 2048):
         kernels = schedule(forward("lstm"), Problem(units, 1, "bf16"), H200).kernels
-        for one, next_one in pairwise(kernels):
+        assert [kernel.family for kernel in kernels].count("stepwise") == (units > 512)
+        for one, next_one in pairwise(kernel for kernel in kernels if kernel.family != "stepwise"):
             assert one.capacity is not None
             assert next_one.capacity is None or next_one.capacity > one.capacity
             assert next_one.family == "grid" or next_one.capacity is None
@@ -73,37 +74,34 @@ def test_kernels_are_for_more_and_more_columns() -> None:
 
 def test_the_kernel_that_is_planned_to_be_quickest_runs_the_columns() -> None:
     found = schedule(forward("lstm"), Problem(768, 1, "bf16"), H200)
-    grid, wide, clusters = found.kernels
-    assert [kernel.family for kernel in found.kernels] == ["grid", "grid", "gather"]
+    grid, wide, clusters, by_steps = found.kernels
+    assert [kernel.family for kernel in found.kernels] == ["grid", "grid", "gather", "stepwise"]
     assert (grid.capacity, wide.capacity, clusters.places) == (32, 64, 7)
     assert found.kernel_for(1) is found.kernel_for(32) is grid
     assert found.kernel_for(33) is found.kernel_for(56) is clusters  # in one pass, quicker than `wide`
     assert found.kernel_for(57) is found.kernel_for(64) is wide
     # Passes of clusters, though `wide` would take these in two launches.
-    assert found.kernel_for(128) is found.kernel_for(10_000) is clusters and wide.launches(128) == 2
-    large = schedule(backward("lstm"), Problem(2048, 1, "bf16"), H200)
-    assert large.kernel_for(10_000) is None and all(kernel.most_columns for kernel in large.kernels)
+    assert found.kernel_for(128) is clusters and wide.launches(128) == 2
+    assert found.kernel_for(1000) is found.kernel_for(10_000) is by_steps
 
 
 def test_few_columns_are_run_where_those_hinted_at_are_too_many() -> None:
     many = schedule(backward("lstm"), Problem(2048, 1, "bf16", columns=256), H200)
-    assert many.kernel_for(256) is None
-    assert many.kernel_for(8) is not None
+    assert [many.kernel_for(columns).family for columns in (8, 256)] == ["grid", "stepwise"]  # type: ignore[union-attr]
 
 
 def test_columns_that_do_not_run_at_once_take_several_launches() -> None:
-    """Measured with 256 columns by the alternating kernel: twice cuDNN's time."""
-    problem = Problem(768, 1, "bf16", columns=256)
+    problem = Problem(768, 1, "bf16", columns=150)
     found = schedule(backward("lstm"), problem, H200, reasons=True)
-    kernel = found.kernel_for(256)
-    assert kernel is not None and (kernel.family, kernel.capacity, kernel.launches(256)) == ("grid", 80, 4)
-    # Of equal width but for the last one: groups of 13, five at a time.
-    assert kernel.launch_columns(256) == 65
+    kernel = found.kernel_for(150)
+    assert kernel is not None and (kernel.family, kernel.capacity, kernel.launches(150)) == ("grid", 80, 2)
+    # Of equal width: groups of 15, five at a time.
+    assert kernel.launch_columns(150) == 75
     alternating = next(entry.step_us for entry in found.rejected if entry.family == "alternating")
     assert found.step_us is not None and alternating is not None and found.step_us < 0.5 * alternating
     assert "grid" not in [entry.family for entry in found.rejected]
-    first, *lines = show_schedule(found, 256)
-    assert first == f"256 columns: 4 launches of grid with {kernel.blocks} blocks, {found.step_us} us a step"
+    first, *lines = show_schedule(found, 150)
+    assert first == f"150 columns: 2 launches of grid with {kernel.blocks} blocks, {found.step_us} us a step"
     assert f"grid, scope grid: up to 80 columns a launch, {kernel.step_us} us a step" in lines
     assert "alternating: more columns" not in lines
 
@@ -118,6 +116,7 @@ def test_several_launches_are_never_slower(name: str, dtype: str, gpu: str) -> N
         known = facts(loop, dtype)
         for units, heads in ((256, 12), (512, 2), (768, 1), (1000, 1), (1024, 1), (1536, 1), (2048, 1)):
             found = schedule(loop, Problem(units, heads, dtype), target)
+            found = replace(found, kernels=tuple(k for k in found.kernels if k.family != "stepwise"))
             once = replace(found, kernels=tuple(replace(kernel, launch_us=None) for kernel in found.kernels))
             for columns in (1, 16, 17, 32, 33, 48, 49, 64, 65, 80, 81, 128, 129, 161, 256, 257, 1000, 4096):
                 problem = Problem(units, heads, dtype, columns)
@@ -133,10 +132,32 @@ def test_several_launches_are_never_slower(name: str, dtype: str, gpu: str) -> N
     assert several > 20
 
 
+@pytest.mark.parametrize("gpu", ["h200", "h100", "b200"])
+@pytest.mark.parametrize(("name", "dtype"), [("lstm", "bf16"), ("gru", "fp16"), ("slstm", "fp32"), ("elman", "bf16")])
+def test_a_launch_a_step_is_never_slower(name: str, dtype: str, gpu: str) -> None:
+    """Than what runs the columns without it."""
+    target, chosen = GPUS[gpu], 0
+    for loop in (forward(name), backward(name)):
+        known = facts(loop, dtype)
+        for units in (256, 768, 1000, 1536, 2048, 2304, 4096):
+            found = schedule(loop, Problem(units, 1, dtype), target)
+            others = replace(found, kernels=tuple(k for k in found.kernels if k.family != "stepwise"))
+            for columns in (1, 16, 17, 32, 48, 64, 96, 128, 256, 1000, 4096):
+                problem, kernel = Problem(units, 1, dtype, columns), found.kernel_for(columns)
+                if kernel is None or kernel.family != "stepwise":
+                    assert kernel is others.kernel_for(columns)
+                    continue
+                chosen += 1
+                other = others.kernel_for(columns)
+                us = alternating_us(known, problem, target) if other is None else other.planned_us(columns)
+                assert us is not None and step_us(known, kernel, problem, target) <= 1.01 * us
+    assert chosen > 20
+
+
 def test_what_launches_outdo_is_no_kernel() -> None:
     """A kernel for 64 columns at once takes longer than two launches for 32."""
     narrow, *others = schedule(backward("lstm"), Problem(1024, 1, "bf16"), H200).kernels
-    assert narrow.capacity == 32 and narrow.launch_us is not None and others == []
+    assert narrow.capacity == 32 and narrow.launch_us is not None and [k.family for k in others] == ["stepwise"]
     assert narrow.launches(64) == 2 and narrow.launch_columns(33) == 4 * 5
 
 

@@ -6,10 +6,13 @@ else is elementwise over the same units.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from rnncc.diagnostics import InternalError
+from rnncc.ir.dim import add
 from rnncc.ir.expr import references
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import Program, TileStage
+from rnncc.ir.kernel import Matrix, Program, TileStage
 from rnncc.stages.lower.parts import Parts, Unfit
 
 
@@ -28,7 +31,7 @@ def _loop(parts: Parts) -> FusedLoop:
         raise Unfit(f"a step has {len(with_products)} products that wait for each other")
     middle = with_products[0]
     width = parts.width(stages, stages[middle].width)
-    sums, operands, matrices, transposed = _products(parts, stages[middle])
+    sums, operands, table, transposed = _products(parts, stages[middle])
     start = parts.statements(stages[:middle])
     finish = parts.statements(stages[middle:])
     edges = parts.edges(width)
@@ -47,7 +50,8 @@ def _loop(parts: Parts) -> FusedLoop:
     return FusedLoop(
         sums,
         operands,
-        matrices,
+        tuple(tuple(matrix.name for matrix in row) for row in table),
+        _are_joined(table),
         transposed,
         reads,
         rows,
@@ -64,17 +68,17 @@ def _loop(parts: Parts) -> FusedLoop:
 
 def _products(
     parts: Parts, stage: TileStage
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[str, ...], ...], bool]:
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[Matrix, ...], ...], bool]:
     known = {matrix.name: matrix for matrix in parts.program.matrices}
     operands = tuple(dict.fromkeys(product.operand for product in stage.products))
-    table: dict[tuple[str, str], str] = {}
+    table: dict[tuple[str, str], Matrix] = {}
     for product in stage.products:
         if product.parts != 1 or parts.slots[product.operand].width != stage.width:
             raise Unfit(f"the operand {product.operand} has another width than the sums")
         for offset, name in enumerate(product.matrices):
             if known[name].blocks != stage.blocks or known[name].parts != 1:
                 raise Unfit(f"{name} has blocks of its own")
-            table[stage.accumulators[product.first + offset], product.operand] = name
+            table[stage.accumulators[product.first + offset], product.operand] = known[name]
     if len({product.transposed for product in stage.products}) != 1:
         raise InternalError("products of a stage have matrices and transposed ones")
     sums = stage.accumulators
@@ -82,3 +86,13 @@ def _products(
         raise Unfit("not every sum of a step takes every operand")
     matrices = tuple(tuple(table[accumulator, operand] for operand in operands) for accumulator in sums)
     return sums, operands, matrices, stage.products[0].transposed
+
+
+def _are_joined(table: tuple[tuple[Matrix, ...], ...]) -> bool:
+    if len(table) > 1 and len(table[0]) > 1:
+        return False
+    in_memory = [row[0] for row in table] if len(table) > 1 else list(reversed(table[0]))
+    return all(
+        after.index == before.index and after.offset == add(before.offset, before.rows)
+        for before, after in pairwise(in_memory)
+    )

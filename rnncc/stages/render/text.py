@@ -214,7 +214,7 @@ class _Tables:
             ListText(f"{self.name}_info_{name}", ", ".join(str(entry) for entry in entries) or "0")
             for name, entries in lists
         )
-        counts = (sums, operands, loop.edges, loop.reads, loop.rows, loop.vectors, loop.writes, totals)
+        counts = (sums, operands, loop.edges, loop.reads, loop.rows, loop.vectors, loop.writes, totals, loop.kept)
         return InfoText(
             tables, ", ".join(str(len(count)) for count in counts), ", ".join(table.name for table in tables)
         )

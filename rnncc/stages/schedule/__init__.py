@@ -22,6 +22,7 @@ from rnncc.stages.schedule.expect import after_us, expected, inference, step_us
 from rnncc.stages.schedule.facts import Facts, facts
 from rnncc.stages.schedule.families import FAMILIES
 from rnncc.stages.schedule.scan import plan_scan, scan_schedule
+from rnncc.stages.schedule.stepwise import stepwise, takes
 
 __all__ = ["after_us", "expected", "inference", "plan_scan", "scan_schedule", "schedule"]
 
@@ -57,6 +58,8 @@ def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons
     best = answer.quickest
     few = answer if best or problem.columns <= TILE_COLUMNS else solve(TILE_COLUMNS)
     kernels = _of_use(_again(kernel, known, problem, target) for kernel in _for_more_and_more(few, solve))
+    if takes(loop, problem):
+        kernels = (*kernels, *_by_steps(kernels, known, problem, target))
     found = Schedule(kernels, alternating, answer.rejected(reasons), answer.nodes)
     taken = found.kernel_for(problem.columns)
     if taken is None:
@@ -100,6 +103,20 @@ def _of_use(kernels: Iterable[FusedSchedule]) -> tuple[FusedSchedule, ...]:
         if all(us is None or us > kernel.pass_us for us in before):
             kept.append(kernel)
     return tuple(kept)
+
+
+def _by_steps(
+    kernels: tuple[FusedSchedule, ...], known: Facts, problem: Problem, target: Target
+) -> Iterator[FusedSchedule]:
+    """The stepwise kernel, if it is quicker than these and the alternating one from some number of columns on."""
+
+    def without(columns: int) -> float:
+        planned = [us for kernel in kernels if (us := kernel.planned_us(columns)) is not None]
+        us = min(planned) if planned else alternating_us(known, replace(problem, columns=columns), target)
+        return WORTH * us
+
+    if kernel := stepwise(known, problem, target, without):
+        yield kernel
 
 
 def _too_large(known: Facts, problem: Problem, target: Target) -> tuple[Limit, ...]:

@@ -7,23 +7,20 @@ from dataclasses import dataclass, replace
 
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import FusedSchedule, Schedule
+from rnncc.ir.schedule import STEPWISE, FusedSchedule, Schedule
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.draft import ceil, element_bytes
 from rnncc.stages.schedule.facts import Facts, facts, reached_gb_s
 from rnncc.stages.schedule.families import FAMILIES
-from rnncc.stages.schedule.rates import slower
+from rnncc.stages.schedule.rates import product_rate, slower
+from rnncc.stages.schedule.stepwise import stepwise_us
 
 # Microseconds of a launch until its first step, besides the matrix of a thread block: by KB, as it lies in memory and
 # transposed (element by element).
 _LAUNCH_US, _FILL_US, _TRANSPOSED_FILL_US = 3.5, 0.05, 0.09
 # Of a copy, and of a product's launch; of what autograd and the gradients' tensors take besides, a backward.
 _COPY_US, _PRODUCT_US, _BACKWARD_US = 2.0, 3.0, 3.0
-# Measured of cuBLAS on an H200: beside the rate by `product_cycles` in 16 bits, and beside the fused multiply-adds of
-# 128 lanes in float32.
-_PRODUCT_RATE, _FLOAT_PRODUCT_RATE = 1.13, 0.76
-_MULTIPLY_ADDS = 4 * 16 * 8 * 16  # of a multiprocessor and `product_cycles`: an mma a quarter
 # Products of heads: thread blocks, fewer than multiprocessors, each go through all rows, nanoseconds a row. In 16 bits
 # narrow heads take longer: a row of theirs is less than what memory hands over at a time. Of float32 so many rows are
 # dealt out instead, for which a gate's cotangents are copied (templates/include/rnncc/cuda/heads.h).
@@ -49,6 +46,8 @@ def expected(loop: FusedLoop, schedule: Schedule, problem: Problem, target: Targ
     known, kernel = facts(loop, problem.dtype), schedule.kernel_for(problem.columns)
     if kernel is None:
         return Expected(_LAUNCH_US, alternating_us(known, problem, target))
+    if kernel.family == STEPWISE:
+        return Expected(_LAUNCH_US, stepwise_us(known, problem, target))
     matrix_kb = _matrices(loop) * problem.units**2 * element_bytes(problem.dtype) / (1024 * kernel.blocks)
     fill = _TRANSPOSED_FILL_US if loop.transposed else _FILL_US
     launches = kernel.launches(problem.columns)
@@ -57,6 +56,8 @@ def expected(loop: FusedLoop, schedule: Schedule, problem: Problem, target: Targ
 
 def step_us(known: Facts, kernel: FusedSchedule, problem: Problem, target: Target) -> float:
     """Of a kernel that takes `problem.columns` columns: microseconds of a step of all of its launches."""
+    if kernel.family == STEPWISE:
+        return stepwise_us(known, problem, target)
     before, columns = kernel.launches(problem.columns) - 1, kernel.launch_columns(problem.columns)
     rest = _launch_us(known, kernel, replace(problem, columns=problem.columns - before * columns), target)
     return rest + (before * _launch_us(known, kernel, replace(problem, columns=columns), target) if before else 0)
@@ -80,15 +81,9 @@ def after_us(loop: FusedLoop, problem: Problem, steps: int, target: Target) -> f
     """Microseconds from a backward loop's last step to the gradients of its recurrent matrices: after.h's part."""
     rows, count, size = steps * problem.columns, _matrices(loop), element_bytes(problem.dtype)
     is_float = size == 4
-    if is_float:
-        rate = _FLOAT_PRODUCT_RATE * 128 * target.clock_mhz * target.multiprocessors
-        row_ns = _FLOAT_ROW_NS
-    else:
-        rate = _PRODUCT_RATE * _MULTIPLY_ADDS / target.product_cycles * target.clock_mhz * target.multiprocessors
-        base, narrow = _NARROW_ROW_NS
-        row_ns = max(_ROW_NS, base + narrow / problem.units)
-    # `rate`: multiplications and additions of 1e-6 s, as one.
-    product_us = rows * problem.heads * problem.units**2 / rate
+    base, narrow = _NARROW_ROW_NS
+    row_ns = _FLOAT_ROW_NS if is_float else max(_ROW_NS, base + narrow / problem.units)
+    product_us = rows * problem.heads * problem.units**2 / product_rate(target, problem.dtype)
     # To read a gate's cotangents or the states and write them, or to read both.
     copy_us = 2 * rows * problem.heads * problem.units * size / (1000 * reached_gb_s(target))
     if problem.heads == 1:

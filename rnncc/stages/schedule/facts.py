@@ -23,6 +23,7 @@ _FUNCTION_OPERATIONS = {"bf16": 8, "fp16": 27, "fp32": 27}
 class Facts:
     """An item is the elementwise part of 8 units × 8 columns, done by one warp.
 
+    carries              floats that live from step to step
     reads, float_reads   tensors [T, B, H] read, of 16 bits and of float
     writes, float_writes the same, written
     item_registers       of a thread for an item: carries and values on their way
@@ -33,6 +34,7 @@ class Facts:
 
     sums: int
     operands: int
+    carries: int
     reads: int
     float_reads: int
     writes: int
@@ -82,6 +84,7 @@ def facts(loop: FusedLoop, dtype: str) -> Facts:
     return Facts(
         len(loop.sums),
         len(loop.operands),
+        carries,
         len(loop.reads) - float_reads,
         float_reads,
         len(loop.writes) - float_writes,

@@ -84,6 +84,18 @@ def rates(target: Target) -> Rates:
     return Rates(**scaled)
 
 
+# Measured of cuBLAS on an H200: beside the rate by `product_cycles` in 16 bits, and beside the fused multiply-adds of
+# 128 lanes in float32.
+_PRODUCT_RATE, _FLOAT_PRODUCT_RATE = 1.13, 0.76
+_MULTIPLY_ADDS = 4 * 16 * 8 * 16  # of a multiprocessor and `product_cycles`: an mma a quarter
+
+
+def product_rate(target: Target, dtype: str) -> float:
+    """Of torch's large products: multiplications and additions of a microsecond, as one."""
+    a_clock = _FLOAT_PRODUCT_RATE * 128 if dtype == "fp32" else _PRODUCT_RATE * _MULTIPLY_ADDS / target.product_cycles
+    return a_clock * target.clock_mhz * target.multiprocessors
+
+
 def slower(target: Target) -> float:
     """By how much the H200's clock is quicker."""
     return GPUS["h200"].clock_mhz / target.clock_mhz

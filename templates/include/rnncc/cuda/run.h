@@ -346,7 +346,8 @@ class DeviceRuns {
     if (!info_.sums || gpu(device_).major < 9 || first().steps > INT32_MAX) return {};
     const std::string program = is_training() ? name_ : name_.substr(0, name_.rfind('_')) + "_inference";
     const int64_t units = run.dims()[tables_.slots[info_.edge_slots[0]].width] / first().heads;
-    return fused_choices(program, dtype_name(run.scalar()), units, directions * first().heads, first().columns, device_);
+    const bool by_steps = first().heads == 1 && !first().starts;
+    return fused_choices(program, dtype_name(run.scalar()), units, directions * first().heads, first().columns, by_steps, device_);
   }
 
   // By the first kernel that takes the tensors as they lie.

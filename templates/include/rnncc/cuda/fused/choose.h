@@ -3,7 +3,7 @@
 
 #include "run.h"
 
-// What runs the loop of a program for `columns` batch columns whose rows lie in pieces of 16 bytes: writes the kernel's name to
+// What runs the loop of a program for `columns` batch columns, not packed, whose rows lie in pieces of 16 bytes: writes the kernel's name to
 // `text` (of `size` bytes) and returns in how many launches it runs that many directions; 0 where no fused kernel runs them, -1
 // and the problem where that cannot be told.
 extern "C" inline __attribute__((used, visibility("default"))) int32_t rnncc_choose_kernel(
@@ -12,7 +12,7 @@ extern "C" inline __attribute__((used, visibility("default"))) int32_t rnncc_cho
   try {
     const rnncc::OnDevice current(device);
     const auto choices = [&](int64_t side_by_side) {
-      return rnncc::fused_choices(program, dtype, units, side_by_side * heads, columns, device);
+      return rnncc::fused_choices(program, dtype, units, side_by_side * heads, columns, heads == 1, device);
     };
     const std::vector<rnncc::FusedChoice> apart = choices(1);
     const std::vector<rnncc::FusedChoice> together = directions == 1 ? apart : rnncc::no_slower(choices(directions), apart);

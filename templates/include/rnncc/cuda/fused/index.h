@@ -14,15 +14,16 @@ namespace rnncc {
 // A line of a folder's `fused.txt`:
 //   program dtype units heads family blocks threads shared_bytes columns pass_ns launch_ns name
 // `units` of a head; `heads` that it is meant for; `blocks`: thread blocks of a cluster, or for one head and group of columns;
-// `columns`: most of a group; `pass_ns`: what a step of all groups that run side by side is expected to take; `launch_ns`: of the
+// `columns`: most of a group, or stepwise the fewest of a call; `pass_ns`: what a step of all groups that run side by side is expected to take; `launch_ns`: of the
 // grid, that of a launch in which every group has as many columns as it can, 0 where more columns do not take several launches.
-// `name` is the kernel's, and with an architecture its file's.
+// A stepwise kernel is the quickest from its `columns` on. `name` is the kernel's, and with an architecture its file's.
 struct FusedKernel {
   std::string folder, program, dtype, family, name;
   int64_t units = 0, heads = 0;
   int blocks = 0, threads = 0, shared_bytes = 0, columns = 0;
   int64_t pass_ns = 0, launch_ns = 0;
   bool is_grid() const { return family == "grid"; }
+  bool is_stepwise() const { return family == "stepwise"; }
 };
 
 // Kernels stay where they are: a call may use one while others are added.
@@ -94,6 +95,7 @@ struct FusedShare {
 inline FusedShare fused_share(const FusedKernel& kernel, int64_t heads, int64_t columns, int64_t places) {
   if (places < 1 || (kernel.is_grid() && heads > places)) return {};
   const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  if (kernel.is_stepwise()) return columns < kernel.columns ? FusedShare{} : FusedShare{columns, 1, 1, 1};
   const int64_t seats = std::max<int64_t>(1, places / heads);
   const int64_t launches = kernel.is_grid() ? std::max<int64_t>(1, ceil(columns, seats * kernel.columns)) : 1;
   if (launches > 1 && kernel.launch_ns == 0) return {};

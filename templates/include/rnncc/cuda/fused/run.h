@@ -5,6 +5,11 @@
 #include "../parameter.h"
 #include "index.h"
 
+// Of torch with CUDA support (torch/csrc/inductor/aoti_torch/generated/c_shim_cuda.h).
+extern "C" __attribute__((weak)) int32_t aoti_torch_cuda_mm_out(TensorHandle out, TensorHandle self, TensorHandle mat2);
+extern "C" __attribute__((weak)) int32_t aoti_torch_cuda_mm_dtype_out(TensorHandle out, TensorHandle self, TensorHandle mat2,
+                                                                      int32_t out_dtype);
+
 namespace rnncc {
 
 // Those that the package was built with, and those that were added since.
@@ -24,10 +29,11 @@ struct FusedLoaded {
 inline CUlaunchConfig fused_config(const FusedKernel& kernel, unsigned blocks, unsigned directions, CUstream stream,
                                    CUlaunchAttribute& attribute) {
   attribute = {};
+  const unsigned attributes = kernel.is_stepwise() ? 0 : 1;
   attribute.id = kernel.is_grid() ? CU_LAUNCH_COOPERATIVE : CU_LAUNCH_CLUSTER;
   attribute.value[0] = kernel.is_grid() ? 1 : unsigned(kernel.blocks);
   attribute.value[1] = attribute.value[2] = 1;
-  return {{blocks, directions, 1}, {unsigned(kernel.threads), 1, 1}, unsigned(kernel.shared_bytes), stream, &attribute, 1};
+  return {{blocks, directions, 1}, {unsigned(kernel.threads), 1, 1}, unsigned(kernel.shared_bytes), stream, &attribute, attributes};
 }
 
 // Without places where the GPU cannot run it: kernels are laid out for one GPU of an architecture, and others have fewer
@@ -38,6 +44,7 @@ inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
   const std::string path = find_cubin(kernel.folder + "/" + kernel.name, on);
   if (path.empty() || kernel.shared_bytes > on.shared_bytes) return {};
   const CUfunction function = get_kernel(load_module(path), kernel.name, on);
+  if (kernel.is_stepwise()) return {function, 1};
   int count = 0;
   if (kernel.is_grid()) {
     check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&count, function, kernel.threads, size_t(kernel.shared_bytes)),
@@ -66,6 +73,10 @@ struct FusedChoice {
   CUfunction function;
   FusedShare share;
   int64_t step_ns() const { return fused_step_ns(*kernel, share); }
+  bool operator<(const FusedChoice& other) const {
+    const bool is_stepwise = kernel->is_stepwise();
+    return is_stepwise != other.kernel->is_stepwise() ? is_stepwise : step_ns() < other.step_ns();
+  }
 };
 
 // As the index has it.
@@ -74,16 +85,18 @@ inline const char* dtype_name(rnncc_dtype dtype) {
 }
 
 // The kernels that can run a call, the one that is expected to be quickest first; `heads` are those of all directions that run
-// side by side. All are loaded, whatever the batch: a batch of another size then needs nothing new while a graph is captured.
+// side by side; `by_steps`: whether stepwise ones can, which are for one head and no packed tensors, of which the host does not
+// know how many steps there are. All are loaded, whatever the batch: a batch of another size then needs nothing new while a graph is captured.
 inline std::vector<FusedChoice> fused_choices(const std::string& program, const std::string& dtype, int64_t units, int64_t heads,
-                                              int64_t columns, int32_t device) {
+                                              int64_t columns, bool by_steps, int32_t device) {
   std::vector<FusedChoice> found;
   for (const FusedKernel* kernel : fused_index().find(program, dtype, units)) {
+    if (kernel->is_stepwise() && !by_steps) continue;
     const FusedLoaded& loaded = loaded_fused(*kernel, device);
     const FusedShare share = fused_share(*kernel, heads, columns, loaded.places);
     if (share.passes > 0) found.push_back({kernel, loaded.function, share});
   }
-  std::stable_sort(found.begin(), found.end(), [](const FusedChoice& a, const FusedChoice& b) { return a.step_ns() < b.step_ns(); });
+  std::stable_sort(found.begin(), found.end());
   return found;
 }
 
@@ -109,12 +122,17 @@ class FusedRun : LoopParameter {
     const Call& call = directions[0].call;
     stream_ = current_stream(directions[0].tensors.device.index);
     if (kernel_.is_grid() && !make_exchange(directions)) return false;
+    if (kernel_.is_stepwise()) make_handed(directions);
     FusedHeader* const header = take<FusedHeader>(1);
     *header = {int32_t(call.steps), int32_t(call.columns), int32_t(call.heads), int32_t(choice_.share.group)};
     take_extents(call);
     take_constants(call);
     for (const LoopDirection& direction : directions)
       if (!fill(direction)) return false;
+    if (kernel_.is_stepwise()) {
+      run_steps(*header, directions);
+      return true;
+    }
     // Each launch is a call of the next columns, of which the kernel knows no others.
     const bool is_packed = call.starts != nullptr;
     const int64_t most = choice_.share.at_once * choice_.share.group;
@@ -129,6 +147,19 @@ class FusedRun : LoopParameter {
   }
 
  private:
+  // Launch and product by turns, in the order of the steps (stepwise.cuh).
+  void run_steps(FusedHeader& header, const std::vector<LoopDirection>& directions) {
+    const Call& call = directions[0].call;
+    const Device device = directions[0].tensors.device;
+    const unsigned blocks = unsigned(ceil_divide(call.columns * kernel_.units, int64_t(kernel_.threads)));
+    for (int64_t t = -1; t < call.steps; ++t) {
+      header.group_columns = int32_t(t);
+      launch(device.index, blocks, unsigned(directions.size()));
+      if (t + 1 < call.steps)
+        for (const Product& product : products_) product.run();
+    }
+  }
+
   // The driver copies the parameter before it returns: it may change for the next launch.
   void launch(int32_t device, unsigned blocks, unsigned directions) {
     CUlaunchAttribute attribute;
@@ -145,14 +176,19 @@ class FusedRun : LoopParameter {
            std::abs(place.step) <= INT32_MAX;
   }
 
+  // The m-th of LoopInfo's.
+  const char* matrix(CallTensors& tensors, int64_t m) const {
+    const MatrixInfo& info = tables_.matrices[info_.matrices[m]];
+    const rnncc_tensor& weight = tensors.at(WEIGHTS, info.index);
+    return static_cast<char*>(weight.data) + dim(info.row) * (dim(info.columns) / dim(info.blocks)) * dtype_bytes(weight.dtype);
+  }
+
   // As FusedTensors has it.
   bool fill(const LoopDirection& direction) {
     CallTensors& tensors = direction.tensors;
     const void** matrices = take<const void*>(info_.sums * info_.operands);
     for (int m = 0; m < info_.sums * info_.operands; ++m) {
-      const MatrixInfo& matrix = tables_.matrices[info_.matrices[m]];
-      const rnncc_tensor& weight = tensors.at(WEIGHTS, matrix.index);
-      matrices[m] = static_cast<char*>(weight.data) + dim(matrix.row) * (dim(matrix.columns) / dim(matrix.blocks)) * dtype_bytes(weight.dtype);
+      matrices[m] = matrix(tensors, m);
       if (reinterpret_cast<uintptr_t>(matrices[m]) % 16 != 0) return false;
     }
     if (!fill_tensors(direction, has_pieces)) return false;
@@ -177,14 +213,50 @@ class FusedRun : LoopParameter {
     return true;
   }
 
+  // What launches of single steps leave each other, as stepwise.cuh has it, and the products between them.
+  void make_handed(const std::vector<LoopDirection>& directions) {
+    const Call& call = directions[0].call;
+    const rnncc_dtype scalar = directions[0].tensors.scalar();
+    const Device device = directions[0].tensors.device;
+    const bool transposed = tables_.products[0].transposed;
+    const int64_t units = kernel_.units, elements = call.columns * units, gates = info_.sums * info_.operands;
+    const int64_t carried = round_up((info_.edges + info_.kept) * elements * 4, 256);
+    const int64_t operands = round_up(info_.operands * elements * dtype_bytes(scalar), 256);
+    exchange_bytes_ = carried + operands + round_up(info_.sums * elements * 4, 256);
+    held_.push_back(empty({exchange_bytes_ * int64_t(directions.size())}, aoti_torch_dtype_uint8(), device));
+    exchanges_ = static_cast<char*>(held_.back().data());
+    exchange_ = {exchanges_, carried, carried + operands};
+    for (size_t d = 0; d < directions.size(); ++d) {
+      const char* const first = matrix(directions[d].tensors, transposed ? gates - 1 : 0);
+      char* const base = exchanges_ + d * exchange_bytes_;
+      const int64_t terms = info_.operands * units, width = info_.sums * units;
+      const std::vector<int64_t> strides = transposed ? std::vector<int64_t>{units, 1} : std::vector<int64_t>{1, units};
+      products_.push_back({over(base + carried + operands, {call.columns, width}, {width, 1}, RNNCC_FLOAT32, device),
+                           over(base + carried, {call.columns, terms}, {terms, 1}, scalar, device),
+                           over(first, {terms, width}, strides, scalar, device)});
+    }
+  }
+
   // Once all directions were filled, for the next launch; for all of them where each has rows of its own.
   void clear_exchange() {
     const size_t bytes = size_t(exchange_.base - exchanges_);
     check_cuda(driver().cuMemsetD8Async(uint64_t(exchanges_), 0xff, bytes, stream_), "clearing the exchange");
   }
 
+  // sums = operands @ matrices, in float; past torch's dispatcher, which would take longer than the launch.
+  struct Product {
+    Tensor sums, operands, matrices;
+    void run() const {
+      if (operands.dtype() == RNNCC_FLOAT32)
+        RNNCC_TORCH(aoti_torch_cuda_mm_out(sums.get(), operands.get(), matrices.get()));
+      else
+        RNNCC_TORCH(aoti_torch_cuda_mm_dtype_out(sums.get(), operands.get(), matrices.get(), torch_dtype(RNNCC_FLOAT32)));
+    }
+  };
+
   const FusedChoice& choice_;
   const FusedKernel& kernel_;
+  std::vector<Product> products_;  // of all directions, stepwise
   CUstream stream_ = nullptr;
   char* exchanges_ = nullptr;  // of all directions
   FusedPlace exchange_ = {};  // of the next direction

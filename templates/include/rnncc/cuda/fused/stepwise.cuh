@@ -1,0 +1,108 @@
+// A fused loop by a launch a step, for products that keep the whole GPU busy by themselves: torch multiplies (run.h), then a
+// thread does the elementwise part of a unit of a column.
+#pragma once
+
+#include "step.cuh"
+
+namespace rnncc {
+
+template <class Step_, int H_>
+struct StepwiseShape {
+  using Step = Step_;
+  static constexpr int H = H_, THREADS = 256, SHARED_BYTES = 0;
+};
+
+// `finish` of step t, then `start` of step t + 1, for t from -1 to the last one; `call.group_columns` is t. What launches leave
+// each other stands at `own.exchange`: floats that are carried [CARRIES][columns][H], from `step` bytes on operands of the product
+// [columns][OPERANDS][H], from `column` bytes on its sums, floats [columns][SUMS][H]. Transposed matrices stand in memory in
+// the reverse order of the operands, which therefore do, too.
+template <class S>
+RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own) {
+  using Step = typename S::Step;
+  using E = typename Step::Element;
+  const int64_t all = int64_t(call.columns) * S::H, index = int64_t(blockIdx.x) * S::THREADS + threadIdx.x;
+  if (index >= all) return;
+  const int column = int(index / S::H), unit = int(index % S::H), t = call.group_columns;
+  const OwnRows rows = own_rows<Step>(call, own.descending, column);
+  float* const carried = reinterpret_cast<float*>(own.exchange.base) + index;
+  E* const operands = reinterpret_cast<E*>(own.exchange.base + own.exchange.step) + int64_t(column) * Step::OPERANDS * S::H + unit;
+  const float* const sums = reinterpret_cast<const float*>(own.exchange.base + own.exchange.column) + int64_t(column) * Step::SUMS * S::H + unit;
+
+  const auto place = [&](const Place& tensor, int step, int bytes) {
+    return tensor.base + (step * tensor.step + rows.first * tensor.column + unit * bytes);
+  };
+  const auto load = [&](int step, float(&read)[at_least_one(Step::READS)], float(&row)[row_values<Step>]) {
+#pragma unroll
+    for (int r = 0; r < Step::READS; ++r) {
+      const bool is_float = has(float_reads<Step>, r), shifted = has(Step::READ_SHIFTED, r);
+      const char* const at = place(own.reads[r], step, is_float ? 4 : sizeof(E));
+      read[r] = 0.0f;
+      if (shifted && step + 1 == rows.steps)
+        read[r] = take<E>(own.read_edges[r], column, unit);
+      else if (own.reads[r].base && step < rows.steps)
+        read[r] = is_float ? *reinterpret_cast<const float*>(at) : to_float(*reinterpret_cast<const E*>(at));
+    }
+#pragma unroll
+    for (int r = 0; r < Step::ROW_READS; ++r) {
+      const Place& tensor = own.row_reads[r];
+      const bool exists = tensor.base && step < rows.steps;
+      row[r] = exists ? to_float(*reinterpret_cast<const E*>(tensor.base + step * tensor.step + rows.first * tensor.column)) : 0.0f;
+    }
+    if constexpr (Step::MASKED) row[Step::ROW_READS] = rows.is_active(step) ? 1.0f : 0.0f;
+  };
+  const auto store = [&](int step, bool at_start, const float(&write)[at_least_one(Step::WRITES)]) {
+    if (step >= rows.steps) return;
+#pragma unroll
+    for (int w = 0; w < Step::WRITES; ++w) {
+      if (has(Step::WRITE_AT_START, w) != at_start || !own.writes[w].base) continue;
+      const bool is_float = has(float_writes<Step>, w);
+      char* const at = place(own.writes[w], step, is_float ? 4 : sizeof(E));
+      if (is_float)
+        *reinterpret_cast<float*>(at) = write[w];
+      else
+        *reinterpret_cast<E*>(at) = from_float<E>(write[w]);
+    }
+  };
+
+  float vector[at_least_one(Step::VECTORS)], carry[at_least_one(Step::CARRIES)];
+  float read[at_least_one(Step::READS)], row[row_values<Step>], write[at_least_one(Step::WRITES)];
+#pragma unroll
+  for (int v = 0; v < Step::VECTORS; ++v) vector[v] = take<E>(own.vectors[v], 0, unit * own.vectors[v].column);
+#pragma unroll
+  for (int s = 0; s < Step::CARRIES; ++s) {
+    if (t >= 0)
+      carry[s] = carried[s * all];
+    else
+      carry[s] = s < Step::EDGES ? take<E>(own.initial[s < Step::EDGES ? s : 0], column, unit) : 0.0f;
+  }
+  if (t >= 0) {
+    float sum[Step::SUMS], before[at_least_one(Step::EDGES)];
+#pragma unroll
+    for (int i = 0; i < Step::SUMS; ++i) sum[i] = sums[i * S::H];
+#pragma unroll
+    for (int s = 0; s < Step::EDGES; ++s) before[s] = carry[s];
+    load(t, read, row);
+    Step::finish(sum, read, row, vector, call.constants, carry, write);
+    // As Item::finish.
+    if constexpr (Step::MASKED)
+#pragma unroll
+      for (int s = 0; s < Step::EDGES; ++s) carry[s] = t < rows.steps ? carry[s] : before[s];
+    store(t, false, write);
+  }
+  if (t + 1 < call.steps) {
+    float operand[Step::OPERANDS];
+    load(t + 1, read, row);
+    Step::start(read, row, vector, call.constants, carry, operand, write);
+#pragma unroll
+    for (int p = 0; p < Step::OPERANDS; ++p)
+      operands[(Step::TRANSPOSED ? Step::OPERANDS - 1 - p : p) * S::H] = from_float<E>(operand[p]);
+    store(t + 1, true, write);
+#pragma unroll
+    for (int s = 0; s < Step::CARRIES; ++s) carried[s * all] = carry[s];
+  } else {
+#pragma unroll
+    for (int s = 0; s < Step::EDGES; ++s) put<E>(own.last[s], column, unit, carry[s]);
+  }
+}
+
+}  // namespace rnncc

@@ -1,0 +1,133 @@
+"""A launch a step, after torch's product: for loops of one head, whatever their size."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import rnncc
+from rnncc import verify
+from rnncc.ir.kernel import fused_programs
+from rnncc.ir.problem import INDEX_DTYPES, Problem
+from rnncc.ir.schedule import FusedKernels
+from rnncc.paths import locate
+from rnncc.stages.schedule.facts import facts
+from rnncc.stages.schedule.stepwise import stepwise_from, takes
+from tests.cuda.harness import DEVICE, DTYPES, assert_true, draw, launches_of
+from tests.cuda.kernels import plan
+from tests.cuda.shapes import TARGET, compiled
+from tests.cuda.test_calls import assert_same, in_a_graph
+from tests.cuda.test_directions import output_and_gradients
+
+STEPS = 9
+
+
+def kernels(cell: str, units: int, dtype: str) -> FusedKernels:
+    """Of all programs that can run so."""
+    problem = Problem(units, 1, dtype)
+    made = tuple(
+        (program, stepwise_from(1, facts(loop, dtype), problem, TARGET))
+        for program, loop in fused_programs(plan(cell))
+        if takes(loop, problem)
+    )
+    return FusedKernels(units, 1, INDEX_DTYPES[dtype], made)
+
+
+@pytest.fixture
+def by_steps(tmp_path: Path) -> Callable[[str, int, str], ModuleType]:
+    """A package that runs loops of so many units in a dtype so, and no other one."""
+
+    def made(cell: str, units: int, dtype: str) -> ModuleType:
+        wanted = kernels(cell, units, dtype)
+        folder = compiled(plan(cell), wanted, tmp_path)
+        module = rnncc.compile(locate(cell).read_text(encoding="utf-8"), f"{cell}_steps_{units}_{dtype}")
+        library = importlib.import_module(f"{module.__name__}._runtime.fused")._STATE.library
+        assert library.rnncc_add_kernels(str(folder).encode()) == len(wanted.kernels)
+        return module
+
+    return made
+
+
+def counted(names: list[str], program: str) -> int:
+    return sum("_stepwise" in name and f"_0_{program}_" in name for name in names)
+
+
+def test_which_loops_are_run_so() -> None:
+    every = {"forward", "inference", "backward", "masked_forward", "masked_inference", "masked_backward"}
+    for cell in ("lstm", "gru", "slstm", "elman", "peepholelstm"):
+        assert {program.removeprefix(f"{cell}_0_") for program, _ in kernels(cell, 64, "bf16").kernels} == every
+    # Two operands of one sum, two sums of one operand, the other way round; matrices with others between them.
+    for cell in ("cornn", "intersectionrnn"):
+        assert not kernels(cell, 64, "bf16").kernels
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("cell", "units", "columns"), [("lstm", 64, 5), ("gru", 40, 33), ("slstm", 72, 1), ("elman", 256, 200)]
+)
+def test_against_the_reference(
+    cell: str, units: int, columns: int, dtype: str, by_steps: Callable[..., ModuleType]
+) -> None:
+    call = draw(by_steps(cell, units, dtype), cell, units, 1, columns, STEPS, DTYPES[dtype])
+    names = launches_of(call.run)
+    assert [counted(names, program) for program in ("forward", "backward", "inference")] == [STEPS + 1] * 3
+    assert_true(call, DTYPES[dtype])
+    assert_same(in_a_graph(call.run), call.run())
+
+
+@pytest.mark.gpu
+def test_one_step(by_steps: Callable[..., ModuleType]) -> None:
+    call = draw(by_steps("lstm", 64, "fp16"), "lstm", 64, 1, 3, 1, torch.float16)
+    assert counted(launches_of(call.run), "forward") == 2
+    assert_true(call, torch.float16)
+
+
+@pytest.mark.gpu
+def test_several_heads_are_run_otherwise(by_steps: Callable[..., ModuleType]) -> None:
+    call = draw(by_steps("lstm", 64, "bf16"), "lstm", 64, 3, 5, STEPS, torch.bfloat16)
+    assert not any("_stepwise" in name for name in launches_of(call.run))
+    assert_true(call, torch.bfloat16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("given", [("lengths", "reset"), ("lengths",), ("reset",)])
+def test_lengths_and_resets(given: tuple[str, ...], reverse: bool, by_steps: Callable[..., ModuleType]) -> None:
+    masks = {
+        "lengths": torch.tensor([9, 1, 4, 3, 7], device=DEVICE),
+        "reset": torch.rand(STEPS, 5, generator=torch.Generator().manual_seed(0)).to(DEVICE) < 0.3,
+    }
+    chosen: dict[str, Any] = {name: masks[name] for name in given}
+    call = draw(by_steps("lstm", 64, "bf16"), "lstm", 64, 1, 5, STEPS, torch.bfloat16, reverse=reverse, **chosen)
+    assert counted(launches_of(call.run), "masked_backward") == STEPS + 1
+    assert_true(call, torch.bfloat16)
+
+
+@pytest.mark.gpu
+def test_both_directions(by_steps: Callable[..., ModuleType]) -> None:
+    """In one launch a step."""
+    torch.manual_seed(2)
+    layer = by_steps("gru", 64, "fp16").GRU(16, 64, bidirectional=True, device=DEVICE, dtype=torch.float16)
+    other = rnncc.load("gru").GRU(16, 64, bidirectional=True, device=DEVICE, dtype=torch.float16)
+    other.load_state_dict(layer.state_dict())
+    x = torch.randn(STEPS, 7, 16, device=DEVICE, dtype=torch.float16)
+    assert counted(launches_of(lambda: layer(x)[0].sum().backward()), "forward") == STEPS + 1
+    pairs = zip(output_and_gradients(layer, x), output_and_gradients(other, x), strict=True)
+    assert max(verify.relative_error(a.double(), b.double()) for a, b in pairs) <= verify.BOUNDS[torch.float16]
+
+
+@pytest.mark.gpu
+def test_packed_rows_are_run_otherwise(by_steps: Callable[..., ModuleType]) -> None:
+    """The host does not know how many steps they have."""
+    layer = by_steps("gru", 64, "bf16").GRU(16, 64, device=DEVICE, dtype=torch.bfloat16)
+    rows = torch.randn(12, 16, device=DEVICE, dtype=torch.bfloat16)
+    offsets = torch.tensor([0, 9, 12], device=DEVICE)
+    names = launches_of(lambda: layer(rows, offsets=offsets, max_length=1000)[0].sum().backward())
+    assert names and not any("_stepwise" in name for name in names)
