@@ -70,8 +70,8 @@ class FusedStatement:
 @dataclass(frozen=True, slots=True)
 class FusedLoop:
     """One direction of a loop. `matrices[sum][operand]` are names of the program's matrices; `joined`: these follow
-    each other in one weight, by the one operand in the order of the sums, or to the one sum against that of the
-    operands, so that they are one matrix; `kept` are values that
+    each other in one weight and so are one matrix: those of one operand in the order of the sums, or transposed those
+    of one sum against the order of the operands; `kept` are values that
     `start` leaves for `finish` and for the next step. `masked`: with the mask streams, of which
     the second is no row: kernels know whether a step is a column's."""
 

@@ -119,8 +119,8 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The kernels of one loop, each for more batch columns at once than the one before; the alternating kernel, which
-    takes all sizes, does the rest.
+    """The kernels of one loop, each for more batch columns at once than the one before, a stepwise one last; the
+    alternating kernel, which takes all sizes, does the rest.
 
     step_us    what a step of the columns hinted at is expected to take; None: not known, or `is_impossible`
     rejected   the families that do not run them

@@ -9,7 +9,7 @@ from rnncc.ir.schedule import AFTER_STEPS, STEPWISE, FusedSchedule, Plan, Reject
 
 
 def show_kernels(plan: Plan) -> str:
-    """The kernels of every loop of a cell, the one for the columns hinted at first, and what was rejected."""
+    """The kernels of every loop of a cell and what was rejected."""
     problem, target = plan.problem, plan.target
     lines = [
         f"schedule of {plan.cell} on {target.name} ({target.architecture}): {problem.heads} x {problem.units} units, "
@@ -38,7 +38,7 @@ def show_schedule(schedule: Schedule, columns: int) -> Iterator[str]:
         yield f"{columns} columns: {runs}, {show_time(schedule.step_us)}"
     for kernel in schedule.kernels:
         yield from show_kernel(kernel)
-    if schedule.kernels and (gap := _without_kernel(schedule)):
+    if schedule.kernels and taken and (gap := _without_kernel(schedule)):
         yield f"alternating: {gap}"
     yield from (show_rejected(rejected, columns) for rejected in schedule.rejected)
 

@@ -60,6 +60,7 @@ class _Line:
     units: int
     heads: int
     family: str
+    fewest: int  # batch columns
     name: str
     capability: tuple[int, int] | None
 
@@ -272,12 +273,13 @@ def _kept_from_compiling() -> str:
 
 
 def _families(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
-    """`forward gather, backward scatter`: of the kernels for these numbers of heads, or any; empty without."""
+    """`forward gather, backward grid or stepwise from 64 columns on`: of the kernels for these numbers of heads, or
+    any; empty without."""
     name = _DTYPES.get(wanted.dtype, ("", ""))[0]
     found = []
     for direction in ("forward", "backward"):
         families = {
-            line.family: None
+            line.family + (f" from {line.fewest} columns on" if line.fewest > 1 else ""): None
             for line in _STATE.lines
             if (line.program, line.dtype, line.units) == (f"{wanted.segment}_{direction}", name, wanted.units)
             and line.capability in (None, wanted.capability)
@@ -297,5 +299,6 @@ def _read(path: Path, capability: tuple[int, int] | None) -> list[_Line]:
         positive = (int(units), int(heads), blocks, threads, columns, pass_ns)
         if min(positive) < 1 or min(shared_bytes, launch_ns) < 0 or not text.endswith("\n"):
             raise ValueError(f"{path}: {text}")
-        lines.append(_Line(program, dtype, int(units), int(heads), family, name, capability))
+        fewest = columns if family == "stepwise" else 1
+        lines.append(_Line(program, dtype, int(units), int(heads), family, fewest, name, capability))
     return lines

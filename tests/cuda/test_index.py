@@ -134,6 +134,9 @@ def shared(library: ctypes.CDLL, family: str, most: int, launch_ns: int, *counts
         ("grid", 8, 1, 0, 2, (1, 0, 0)),
         ("gather", 8, 24, 16, 132, (4, 4, 1)),  # two directions of 12 heads
         ("grid", 8, 2, 16, 2, (0, 0, 0)),  # two directions, each of which would take both places
+        ("stepwise", 64, 1, 63, 1, (0, 0, 0)),  # not yet the quickest
+        ("stepwise", 64, 1, 64, 1, (64, 1, 1)),
+        ("stepwise", 64, 2, 500, 1, (500, 1, 1)),
     ],
 )
 def test_columns_are_shared_out(

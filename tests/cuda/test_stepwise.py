@@ -17,22 +17,32 @@ from rnncc.ir.kernel import fused_programs
 from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.schedule import FusedKernels
 from rnncc.paths import locate
+from rnncc.source import Source
 from rnncc.stages.schedule.facts import facts
 from rnncc.stages.schedule.stepwise import stepwise_from, takes
 from tests.cuda.harness import DEVICE, DTYPES, assert_true, draw, launches_of
 from tests.cuda.kernels import plan
 from tests.cuda.shapes import TARGET, compiled
+from tests.cuda.sources import lowered
 from tests.cuda.test_calls import assert_same, in_a_graph
 from tests.cuda.test_directions import output_and_gradients
 
 STEPS = 9
+# Two operands to one sum by one matrix, backward two sums of one operand.
+SHARED = """cell Shared
+state h, z
+q = R@z[t-1]
+p = R@h[t-1]
+z[t] = z[t-1] + 0.1*(tanh(p + q + W@x + b) - h[t-1])
+h[t] = h[t-1] + 0.1*z[t]
+"""
 
 
-def kernels(cell: str, units: int, dtype: str) -> FusedKernels:
-    """Of all programs that can run so."""
+def kernels(cell: str, units: int, dtype: str, fewest: int = 1) -> FusedKernels:
+    """Of all programs that can run so, for so many columns and more."""
     problem = Problem(units, 1, dtype)
     made = tuple(
-        (program, stepwise_from(1, facts(loop, dtype), problem, TARGET))
+        (program, stepwise_from(fewest, facts(loop, dtype), problem, TARGET))
         for program, loop in fused_programs(plan(cell))
         if takes(loop, problem)
     )
@@ -41,12 +51,12 @@ def kernels(cell: str, units: int, dtype: str) -> FusedKernels:
 
 @pytest.fixture
 def by_steps(tmp_path: Path) -> Callable[[str, int, str], ModuleType]:
-    """A package that runs loops of so many units in a dtype so, and no other one."""
+    """A package that runs loops of so many units in a dtype so."""
 
-    def made(cell: str, units: int, dtype: str) -> ModuleType:
-        wanted = kernels(cell, units, dtype)
+    def made(cell: str, units: int, dtype: str, fewest: int = 1) -> ModuleType:
+        wanted = kernels(cell, units, dtype, fewest)
         folder = compiled(plan(cell), wanted, tmp_path)
-        module = rnncc.compile(locate(cell).read_text(encoding="utf-8"), f"{cell}_steps_{units}_{dtype}")
+        module = rnncc.compile(locate(cell).read_text(encoding="utf-8"), f"{cell}_steps_{units}_{dtype}_{fewest}")
         library = importlib.import_module(f"{module.__name__}._runtime.fused")._STATE.library
         assert library.rnncc_add_kernels(str(folder).encode()) == len(wanted.kernels)
         return module
@@ -65,6 +75,8 @@ def test_which_loops_are_run_so() -> None:
     # Two operands of one sum, two sums of one operand, the other way round; matrices with others between them.
     for cell in ("cornn", "intersectionrnn"):
         assert not kernels(cell, 64, "bf16").kernels
+    programs = list(fused_programs(lowered(Source("shared.rnn", SHARED))))
+    assert programs and not any(takes(loop, Problem(64, 1, "bf16")) for _, loop in programs)
 
 
 @pytest.mark.gpu
@@ -87,6 +99,26 @@ def test_one_step(by_steps: Callable[..., ModuleType]) -> None:
     call = draw(by_steps("lstm", 64, "fp16"), "lstm", 64, 1, 3, 1, torch.float16)
     assert counted(launches_of(call.run), "forward") == 2
     assert_true(call, torch.float16)
+
+
+@pytest.mark.gpu
+def test_fewer_columns_are_run_otherwise(by_steps: Callable[..., ModuleType]) -> None:
+    module = by_steps("lstm", 64, "bf16", 8)
+    for columns, counts in ((7, 0), (8, STEPS + 1)):
+        call = draw(module, "lstm", 64, 1, columns, STEPS, torch.bfloat16)
+        assert counted(launches_of(call.run), "backward") == counts
+        assert_true(call, torch.bfloat16)
+
+
+@pytest.mark.gpu
+def test_float16_sums_in_float16(by_steps: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch then refuses the product; not so the call."""
+    layer = by_steps("lstm", 40, "fp16").LSTM(8, 40, device=DEVICE, dtype=torch.float16)
+    x = torch.randn(STEPS, 5, 8, device=DEVICE, dtype=torch.float16)
+    with torch.no_grad():
+        expected, _ = layer(x)
+        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", True)
+        torch.testing.assert_close(layer(x)[0], expected, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.gpu

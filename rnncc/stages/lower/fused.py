@@ -51,7 +51,7 @@ def _loop(parts: Parts) -> FusedLoop:
         sums,
         operands,
         tuple(tuple(matrix.name for matrix in row) for row in table),
-        _are_joined(table),
+        _are_joined(table, transposed),
         transposed,
         reads,
         rows,
@@ -88,10 +88,10 @@ def _products(
     return sums, operands, matrices, stage.products[0].transposed
 
 
-def _are_joined(table: tuple[tuple[Matrix, ...], ...]) -> bool:
-    if len(table) > 1 and len(table[0]) > 1:
+def _are_joined(table: tuple[tuple[Matrix, ...], ...], transposed: bool) -> bool:
+    if len(table[0] if not transposed else table) > 1:
         return False
-    in_memory = [row[0] for row in table] if len(table) > 1 else list(reversed(table[0]))
+    in_memory = list(reversed(table[0])) if transposed else [row[0] for row in table]
     return all(
         after.index == before.index and after.offset == add(before.offset, before.rows)
         for before, after in pairwise(in_memory)

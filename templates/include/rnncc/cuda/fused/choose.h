@@ -4,7 +4,7 @@
 #include "run.h"
 
 // What runs the loop of a program for `columns` batch columns, not packed, whose rows lie in pieces of 16 bytes: writes the kernel's name to
-// `text` (of `size` bytes) and returns in how many launches it runs that many directions; 0 where no fused kernel runs them, -1
+// `text` (of `size` bytes) and returns in how many launches (stepwise: of a step) it runs that many directions; 0 where no fused kernel runs them, -1
 // and the problem where that cannot be told.
 extern "C" inline __attribute__((used, visibility("default"))) int32_t rnncc_choose_kernel(
     const char* program, const char* dtype, int64_t units, int64_t heads, int64_t columns, int32_t directions, int32_t device,

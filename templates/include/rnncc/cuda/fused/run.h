@@ -2,10 +2,12 @@
 // launches it. What is left for after the last step is after.h's.
 #pragma once
 
+#include <atomic>
+
 #include "../parameter.h"
 #include "index.h"
 
-// Of torch with CUDA support (torch/csrc/inductor/aoti_torch/generated/c_shim_cuda.h).
+// Of torch with CUDA support (torch/csrc/inductor/aoti_torch/generated/c_shim_cuda.h), the second one since 2.11.
 extern "C" __attribute__((weak)) int32_t aoti_torch_cuda_mm_out(TensorHandle out, TensorHandle self, TensorHandle mat2);
 extern "C" __attribute__((weak)) int32_t aoti_torch_cuda_mm_dtype_out(TensorHandle out, TensorHandle self, TensorHandle mat2,
                                                                       int32_t out_dtype);
@@ -122,7 +124,10 @@ class FusedRun : LoopParameter {
     const Call& call = directions[0].call;
     stream_ = current_stream(directions[0].tensors.device.index);
     if (kernel_.is_grid() && !make_exchange(directions)) return false;
-    if (kernel_.is_stepwise()) make_handed(directions);
+    if (kernel_.is_stepwise()) {
+      make_handed(directions);
+      if (!products_[0].is_taken()) return false;
+    }
     FusedHeader* const header = take<FusedHeader>(1);
     *header = {int32_t(call.steps), int32_t(call.columns), int32_t(call.heads), int32_t(choice_.share.group)};
     take_extents(call);
@@ -246,11 +251,26 @@ class FusedRun : LoopParameter {
   // sums = operands @ matrices, in float; past torch's dispatcher, which would take longer than the launch.
   struct Product {
     Tensor sums, operands, matrices;
-    void run() const {
-      if (operands.dtype() == RNNCC_FLOAT32)
-        RNNCC_TORCH(aoti_torch_cuda_mm_out(sums.get(), operands.get(), matrices.get()));
-      else
-        RNNCC_TORCH(aoti_torch_cuda_mm_dtype_out(sums.get(), operands.get(), matrices.get(), torch_dtype(RNNCC_FLOAT32)));
+    void run() const { check(product(), "a step's product by torch"); }
+
+    // Torch refuses sums in float of float16 where it is set to add these up in float16
+    // (torch.backends.cuda.matmul.allow_fp16_accumulation), which it alone knows: one product tells. What was refused is not tried
+    // again by this process.
+    bool is_taken() const {
+      static std::atomic<bool> refused{false};
+      if (operands.dtype() == RNNCC_FLOAT16 && !refused && product() != 0) refused = true;
+      return operands.dtype() != RNNCC_FLOAT16 || !refused;
+    }
+
+   private:
+    int32_t product() const {
+      const int32_t sum_type = torch_dtype(RNNCC_FLOAT32);
+      if (operands.dtype() == RNNCC_FLOAT32) return aoti_torch_cuda_mm_out(sums.get(), operands.get(), matrices.get());
+      if (aoti_torch_cuda_mm_dtype_out) return aoti_torch_cuda_mm_dtype_out(sums.get(), operands.get(), matrices.get(), sum_type);
+      StableValue stack[] = {share(operands), share(matrices), StableValue(sum_type), share(sums)};
+      const int32_t failed = torch_call_dispatcher("aten::mm", "dtype_out", stack, rnncc_torch_abi);
+      if (!failed) Tensor(reinterpret_cast<TensorHandle>(stack[0]));
+      return failed;
     }
   };
 
