@@ -22,7 +22,7 @@ from rnncc.ir.problem import Problem
 from rnncc.paths import locate
 
 DEVICE = "cuda"
-FAMILIES = ("gather", "scatter", "grid")
+FAMILIES = ("gather", "scatter", "grid", "stepwise")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CLASSES = {
     "lstm": "LSTM", "gru": "GRU", "elman": "Elman", "slstm": "sLSTM", "peepholelstm": "PeepholeLSTM",
