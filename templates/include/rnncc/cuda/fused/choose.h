@@ -3,9 +3,9 @@
 
 #include "run.h"
 
-// What runs the loop of a program for `columns` batch columns, not packed, whose rows lie in pieces of 16 bytes: writes the kernel's name to
-// `text` (of `size` bytes) and returns in how many launches (stepwise: of a step) it runs that many directions; 0 where no fused kernel runs them, -1
-// and the problem where that cannot be told.
+// What runs the loop of a program for `columns` batch columns, not packed, whose rows lie in pieces of 16 bytes: writes the
+// kernel's name to `text` (of `size` bytes) and returns in how many launches (stepwise: of a step) it runs that many directions;
+// 0 where no fused kernel runs them, -1 and the problem where that cannot be told.
 extern "C" inline __attribute__((used, visibility("default"))) int32_t rnncc_choose_kernel(
     const char* program, const char* dtype, int64_t units, int64_t heads, int64_t columns, int32_t directions, int32_t device,
     char* text, int64_t size) {

@@ -14,9 +14,9 @@ namespace rnncc {
 // A line of a folder's `fused.txt`:
 //   program dtype units heads family blocks threads shared_bytes columns pass_ns launch_ns name
 // `units` of a head; `heads` that it is meant for; `blocks`: thread blocks of a cluster, or for one head and group of columns;
-// `columns`: most of a group, or stepwise the fewest of a call; `pass_ns`: what a step of all groups that run side by side is expected to take; `launch_ns`: of the
-// grid, that of a launch in which every group has as many columns as it can, 0 where more columns do not take several launches.
-// A stepwise kernel is the quickest from its `columns` on. `name` is the kernel's, and with an architecture its file's.
+// `columns`: most of a group, or stepwise the fewest of a call, from where on it is the quickest; `pass_ns`: what a step of all
+// groups that run side by side is expected to take; `launch_ns`: of the grid, that of a launch in which every group has as many
+// columns as it can, 0 where more columns do not take several launches. `name` is the kernel's, and with an architecture its file's.
 struct FusedKernel {
   std::string folder, program, dtype, family, name;
   int64_t units = 0, heads = 0;

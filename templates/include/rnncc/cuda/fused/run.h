@@ -88,7 +88,8 @@ inline const char* dtype_name(rnncc_dtype dtype) {
 
 // The kernels that can run a call, the one that is expected to be quickest first; `heads` are those of all directions that run
 // side by side; `by_steps`: whether stepwise ones can, which are for one head and no packed tensors, of which the host does not
-// know how many steps there are. All are loaded, whatever the batch: a batch of another size then needs nothing new while a graph is captured.
+// know how many steps there are. All are loaded, whatever the batch: a batch of another size then needs nothing new while a graph
+// is captured.
 inline std::vector<FusedChoice> fused_choices(const std::string& program, const std::string& dtype, int64_t units, int64_t heads,
                                               int64_t columns, bool by_steps, int32_t device) {
   std::vector<FusedChoice> found;
