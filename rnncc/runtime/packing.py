@@ -166,7 +166,7 @@ class Packed:
         TypeError, ValueError where it is not packed as the input is."""
         in_order = False
         if isinstance(value, PackedSequence):
-            if self.like is None or not torch.equal(value.batch_sizes, self.like.batch_sizes):
+            if self.like is None or not _are_equal(value.batch_sizes, self.like.batch_sizes):
                 raise ValueError(f"{name} is a PackedSequence of other lengths than the input's")
             in_order = value.sorted_indices is not self.like.sorted_indices
             value = self._in_order_of_input(value, name) if in_order else value.data
@@ -192,7 +192,7 @@ class Packed:
         others = theirs.index_select(0, ours)
         if value.data.device.type == "cpu":
             lengths = packing.lengths()
-            if not torch.equal(lengths[others], lengths):
+            if not _are_equal(lengths[others], lengths):
                 raise ValueError(f"{name} is a PackedSequence of other lengths than the input's")
         steps, columns = packing.places()
         rows = self.firsts[steps] + others[columns]
@@ -219,17 +219,27 @@ class Packed:
         return output
 
 
+def _are_equal(one: Tensor, other: Tensor) -> bool:
+    # To compare numbers would break a graph.
+    return one is other or torch.compiler.is_compiling() or torch.equal(one, other)
+
+
 def read_sequence(given: PackedSequence, kernels: Kernels | None) -> Packed:
     """A PackedSequence's lengths, which stand on the host. Raises ValueError where they are not those of its rows, of
     which torch takes any."""
     data, counts = given.data, given.batch_sizes
-    steps, columns, total = counts.shape[0], int(counts[0]), data.shape[0]
     firsts = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
-    if int(firsts[-1]) != total or int(counts[-1]) < 1 or bool((counts.diff() > 0).any()):
-        raise ValueError(
-            f"a PackedSequence's batch_sizes must be positive, not rise, and add up to its {total} rows, got "
-            f"{counts.tolist()}"
-        )
+    steps, total = counts.shape[0], data.shape[0]
+    if torch.compiler.is_compiling() and given.sorted_indices is not None:
+        # Numbers of the host's memory would break the graph.
+        columns = given.sorted_indices.shape[0]
+    else:
+        columns = int(counts[0])
+        if int(firsts[-1]) != total or int(counts[-1]) < 1 or bool((counts.diff() > 0).any()):
+            raise ValueError(
+                f"a PackedSequence's batch_sizes must be positive, not rise, and add up to its {total} rows, got "
+                f"{counts.tolist()}"
+            )
     if kernels is None or not data.is_cuda:
         firsts = _put(firsts, data.device)
         packing, permute = Packing(firsts, steps, columns, total, by_step=True), None
@@ -249,7 +259,7 @@ def _put(table: Tensor, device: torch.device) -> Tensor:
     """A table of the host on the device; where that is a GPU, the host does not wait for the stream."""
     if device.type != "cuda":
         return table.to(device)
-    if table.nbytes > _STAGED_BYTES:
+    if not torch.compiler.is_compiling() and table.nbytes > _STAGED_BYTES:
         table = table.pin_memory()
     return table.to(device, non_blocking=True)
 

@@ -350,6 +350,20 @@ def test_compiles_whole() -> None:
             torch.testing.assert_close(made, value)
 
 
+def test_a_packed_sequence_compiles_whole() -> None:
+    _, layer = pair("LSTM", 16, 32, bidirectional=True)
+    compiled: Any = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=True)
+    for lengths in (LENGTHS, (30, 2), (7, 1, 9)):
+        packed: Any = pack_sequence([torch.randn(length, 16) for length in lengths if length], enforce_sorted=False)
+        results = []
+        for run in (layer, compiled):
+            given = packed.to("cuda")
+            given.data.requires_grad_()
+            output = run(given)[0].data
+            results.append((output, torch.autograd.grad(output.square().sum(), given.data)[0]))
+        torch.testing.assert_close(results[1], results[0])
+
+
 def test_twice_differentiable() -> None:
     results = []
     x, offsets = torch.randn(14, 5), offsets_of((4, 0, 9, 1))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 
 import rnncc
@@ -331,6 +332,24 @@ def test_compiles_whole() -> None:
     for function in (run, loop):
         compiled: Callable[..., Tensor] = torch.compile(function, backend="aot_eager", fullgraph=True)
         assert torch.equal(compiled(rows, offsets), function(rows, offsets))
+
+
+def test_a_packed_sequence_compiles_whole() -> None:
+    """Whatever its lengths, in two graphs: the first sizes, then any."""
+    layer = layer_of("lstm", "LSTM", IN, H, num_layers=2, bidirectional=True)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled: Any = torch.compile(layer, backend=counter, fullgraph=True)
+    for lengths in ((3, 9, 1), (5, 2, 7, 7), (4, 4), (12, 1, 5, 6, 3)):
+        packed = pack_sequence([torch.randn(length, IN) for length in lengths], enforce_sorted=False)
+        resets = packed._replace(data=torch.rand(sum(lengths)) < 0.3)
+        results = []
+        for run in (layer, compiled):
+            layer.zero_grad()
+            output, (h, c) = run(packed, reset=resets)
+            (output.data.square().sum() + h.sum() + c.sum()).backward()
+            results.append([output.data, h, c, *(parameter.grad for parameter in layer.parameters())])
+        torch.testing.assert_close(results[1], results[0])
+    assert counter.frame_count == 2
 
 
 def test_errors() -> None:
