@@ -229,10 +229,10 @@ def read_sequence(given: PackedSequence, kernels: Kernels | None) -> Packed:
     which torch takes any."""
     data, counts = given.data, given.batch_sizes
     firsts = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
-    steps, total = counts.shape[0], data.shape[0]
-    if torch.compiler.is_compiling() and given.sorted_indices is not None:
+    steps, total, indices = counts.shape[0], data.shape[0], given.sorted_indices
+    if torch.compiler.is_compiling() and indices is not None:
         # Numbers of the host's memory would break the graph.
-        columns = given.sorted_indices.shape[0]
+        columns = indices.shape[0]
     else:
         columns = int(counts[0])
         if int(firsts[-1]) != total or int(counts[-1]) < 1 or bool((counts.diff() > 0).any()):
@@ -240,6 +240,8 @@ def read_sequence(given: PackedSequence, kernels: Kernels | None) -> Packed:
                 f"a PackedSequence's batch_sizes must be positive, not rise, and add up to its {total} rows, got "
                 f"{counts.tolist()}"
             )
+        if indices is not None and indices.shape[0] != columns:
+            raise ValueError(f"a PackedSequence of {columns} columns has indices of {indices.shape[0]}")
     if kernels is None or not data.is_cuda:
         firsts = _put(firsts, data.device)
         packing, permute = Packing(firsts, steps, columns, total, by_step=True), None

@@ -65,6 +65,14 @@ class Packages:
         return {words[-1]: next(word for word in words if word in FAMILIES) for words in lines}
 
 
+def add_kernels(module: ModuleType, folder: Path) -> int:
+    """Gives a package those of a folder with an index: how many."""
+    count: int = importlib.import_module(f"{module.__name__}._runtime.fused")._STATE.library.rnncc_add_kernels(
+        str(folder).encode()
+    )
+    return count
+
+
 def launches_of(run: Callable[[], object]) -> list[str]:
     """The names of the kernels that a call runs, one a launch."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:

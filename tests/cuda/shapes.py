@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rnncc.constrint import Infeasible
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import KernelPlan
-from rnncc.ir.problem import Problem
+from rnncc.ir.kernel import KernelPlan, fused_programs
+from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.ir.target import GPUS
 from rnncc.stages.build.nvcc import find_nvcc
@@ -19,6 +19,7 @@ from rnncc.stages.render import render_fused
 from rnncc.stages.schedule import LIMITS
 from rnncc.stages.schedule.facts import facts
 from rnncc.stages.schedule.families import FAMILIES
+from rnncc.stages.schedule.stepwise import stepwise_from, takes
 from tests.cuda.sources import write_files
 
 TARGET = GPUS["h200"]
@@ -55,6 +56,17 @@ def varied(found: Iterable[FusedSchedule], count: int, also: tuple[int, ...] = (
         chosen.append(max((kernel for kernel in left if kernel not in chosen), key=lambda k: len(pairs(k) - seen)))
         seen |= pairs(chosen[-1])
     return chosen
+
+
+def stepwise_kernels(plan: KernelPlan, units: int, dtype: str, fewest: int = 1) -> FusedKernels:
+    """Of all programs that a launch a step can run, for so many columns and more."""
+    problem = Problem(units, 1, dtype)
+    made = tuple(
+        (program, stepwise_from(fewest, facts(loop, dtype), problem, TARGET))
+        for program, loop in fused_programs(plan)
+        if takes(loop, problem)
+    )
+    return FusedKernels(units, 1, INDEX_DTYPES[dtype], made)
 
 
 def compiled(plan: KernelPlan, kernels: FusedKernels, folder: Path) -> Path:

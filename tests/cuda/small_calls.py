@@ -3,7 +3,8 @@
     python -m tests.cuda.small_calls dense FOLDER
     python -m tests.cuda.small_calls scan
 
-FOLDER holds (or gets) the LSTM's package with fused kernels. Prints a line for every call that was right.
+FOLDER holds (or gets) the LSTM's package with fused kernels, and holds those of build_stepwise. Prints a line for every
+call that was right.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from tests.cuda.harness import DEVICE, DTYPES, FUSED, Packages, draw
+from tests.cuda.harness import DEVICE, DTYPES, FUSED, Packages, add_kernels, draw
+from tests.cuda.kernels import plan
 from tests.cuda.scans import draw_scan
+from tests.cuda.shapes import compiled, stepwise_kernels
 from tests.cuda.test_newton import iterating
 
 ALTERNATING = ((40, "bf16"), (40, "fp32"))
 # gather and scatter in one block and in clusters, grid, the same of float32, and alternating in two dtypes.
 CASES = ((64, ""), (256, ""), (768, ""), (192, ""), (512, ""), *ALTERNATING)
+# A launch a step: of these the package has no kernels, but a folder in FOLDER does, each its own.
+STEPWISE = ((72, "bf16"), (80, "fp32"))
 
 
 # Steps, columns and units: wide, tall and narrow forms of a scan, coupled states, a walk, and Newton's iterations, of
@@ -39,11 +44,19 @@ def masks_of(steps: int, columns: int) -> dict[str, Any]:
     return {"lengths": lengths.to(DEVICE), "reset": reset.to(DEVICE)}
 
 
+def build_stepwise(folder: Path) -> None:
+    """The kernels of STEPWISE, in folders of a folder. Raises CalledProcessError."""
+    for units, dtype in STEPWISE:
+        compiled(plan("lstm"), stepwise_kernels(plan("lstm"), units, dtype), folder / f"stepwise_{units}")
+
+
 def dense(folder: Path) -> None:
     """Forward, backward and inference, plain and masked; of both directions at once, and of a PackedSequence."""
     packages = Packages(folder)
     masks = masks_of(3, 5)
-    for units, dtype in CASES:
+    for units, _ in STEPWISE:
+        assert add_kernels(packages("lstm"), folder / f"stepwise_{units}" / "cuda") > 0
+    for units, dtype in (*CASES, *STEPWISE):
         chosen = DTYPES[dtype or dict(FUSED["lstm"])[units]]
         for given in ({}, masks):
             found = draw(packages("lstm"), "lstm", units, 1, 5, 3, chosen, **given).run()

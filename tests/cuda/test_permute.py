@@ -218,11 +218,11 @@ def test_launches_of_a_call(with_reset: bool) -> None:
 @pytest.mark.parametrize("options", [{"dtype": torch.float64}, {"backend": "reference"}])
 def test_without_kernels_rows_stay_where_they_are(options: dict[str, Any]) -> None:
     layer = rnncc.load("tgru").TGRU(4, 6, bidirectional=True, **options)
-    packed = pack_sequence([torch.randn(n, 4) for n in (3, 9, 1, 9)], enforce_sorted=False).to(next(layer.parameters()))
-    results = []
+    packed: Any = pack_sequence([torch.randn(n, 4) for n in (3, 9, 1, 9)], enforce_sorted=False)
+    packed, results = packed.to(next(layer.parameters())), []
     for device in ("cpu", "cuda"):
         layer.to(device).zero_grad()
-        given: Any = packed.to(device)  # type: ignore[arg-type]
+        given = packed.to(device)
 
         def run(given: Any = given) -> tuple[Any, Tensor]:
             output, last = layer(given)

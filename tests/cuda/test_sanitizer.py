@@ -12,7 +12,7 @@ import pytest
 
 from tests.cuda.harness import Packages
 from tests.cuda.scans import package
-from tests.cuda.small_calls import ALTERNATING, CASES, SCANS
+from tests.cuda.small_calls import ALTERNATING, CASES, SCANS, STEPWISE, build_stepwise
 from tests.cuda.test_newton import newton
 
 TOOLKIT = Path(os.environ.get("CUDA_HOME") or "/usr/local/cuda") / "bin"
@@ -49,7 +49,9 @@ def watch(tool: str, *calls: str) -> str:
 @every_tool
 def test_loops_with_products(tool: str, packages: Packages) -> None:
     packages("lstm")  # builds it: nvcc is not watched
-    assert watch(tool, "dense", str(packages.folder)).count(": ok") == 2 * len(CASES) + len(ALTERNATING)
+    build_stepwise(packages.folder)
+    lines = 2 * len(CASES + STEPWISE) + len(ALTERNATING)
+    assert watch(tool, "dense", str(packages.folder)).count(": ok") == lines
 
 
 @every_tool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,15 +13,11 @@ import torch
 import rnncc
 from rnncc import verify
 from rnncc.ir.kernel import fused_programs
-from rnncc.ir.problem import INDEX_DTYPES, Problem
-from rnncc.ir.schedule import FusedKernels
 from rnncc.paths import locate
 from rnncc.source import Source
-from rnncc.stages.schedule.facts import facts
-from rnncc.stages.schedule.stepwise import stepwise_from, takes
-from tests.cuda.harness import DEVICE, DTYPES, assert_true, draw, launches_of
+from tests.cuda.harness import DEVICE, DTYPES, add_kernels, assert_true, draw, launches_of
 from tests.cuda.kernels import plan
-from tests.cuda.shapes import TARGET, compiled
+from tests.cuda.shapes import compiled, stepwise_kernels
 from tests.cuda.sources import lowered
 from tests.cuda.test_calls import assert_same, in_a_graph
 from tests.cuda.test_directions import output_and_gradients
@@ -38,27 +33,15 @@ h[t] = h[t-1] + 0.1*z[t]
 """
 
 
-def kernels(cell: str, units: int, dtype: str, fewest: int = 1) -> FusedKernels:
-    """Of all programs that can run so, for so many columns and more."""
-    problem = Problem(units, 1, dtype)
-    made = tuple(
-        (program, stepwise_from(fewest, facts(loop, dtype), problem, TARGET))
-        for program, loop in fused_programs(plan(cell))
-        if takes(loop, problem)
-    )
-    return FusedKernels(units, 1, INDEX_DTYPES[dtype], made)
-
-
 @pytest.fixture
 def by_steps(tmp_path: Path) -> Callable[[str, int, str], ModuleType]:
     """A package that runs loops of so many units in a dtype so."""
 
     def made(cell: str, units: int, dtype: str, fewest: int = 1) -> ModuleType:
-        wanted = kernels(cell, units, dtype, fewest)
+        wanted = stepwise_kernels(plan(cell), units, dtype, fewest)
         folder = compiled(plan(cell), wanted, tmp_path)
         module = rnncc.compile(locate(cell).read_text(encoding="utf-8"), f"{cell}_steps_{units}_{dtype}_{fewest}")
-        library = importlib.import_module(f"{module.__name__}._runtime.fused")._STATE.library
-        assert library.rnncc_add_kernels(str(folder).encode()) == len(wanted.kernels)
+        assert add_kernels(module, folder) == len(wanted.kernels)
         return module
 
     return made
@@ -71,12 +54,13 @@ def counted(names: list[str], program: str) -> int:
 def test_which_loops_are_run_so() -> None:
     every = {"forward", "inference", "backward", "masked_forward", "masked_inference", "masked_backward"}
     for cell in ("lstm", "gru", "slstm", "elman", "peepholelstm"):
-        assert {program.removeprefix(f"{cell}_0_") for program, _ in kernels(cell, 64, "bf16").kernels} == every
+        found = stepwise_kernels(plan(cell), 64, "bf16").kernels
+        assert {program.removeprefix(f"{cell}_0_") for program, _ in found} == every
     # Two operands of one sum, two sums of one operand, the other way round; matrices with others between them.
     for cell in ("cornn", "intersectionrnn"):
-        assert not kernels(cell, 64, "bf16").kernels
-    programs = list(fused_programs(lowered(Source("shared.rnn", SHARED))))
-    assert programs and not any(takes(loop, Problem(64, 1, "bf16")) for _, loop in programs)
+        assert not stepwise_kernels(plan(cell), 64, "bf16").kernels
+    shared = lowered(Source("shared.rnn", SHARED))
+    assert list(fused_programs(shared)) and not stepwise_kernels(shared, 64, "bf16").kernels
 
 
 @pytest.mark.gpu

@@ -246,6 +246,13 @@ def test_a_packed_sequence_of_other_rows_is_refused(batch_sizes: tuple[int, ...]
         make("lstm", "LSTM")(wrong)
 
 
+def test_a_packed_sequence_of_other_columns_is_refused() -> None:
+    order = torch.arange(3)
+    wrong = PackedSequence(torch.randn(5, IN, **DOUBLE), torch.tensor([2, 2, 1]), order, order)
+    with pytest.raises(ValueError, match="a PackedSequence of 2 columns has indices of 3"):
+        make("lstm", "LSTM")(wrong)
+
+
 def test_a_permutation_and_its_gradient() -> None:
     rows, source = torch.randn(5, 2, **DOUBLE).requires_grad_(), torch.tensor([3, 0, 4, 2, 1])
     for given in (rows, rows.detach()):
@@ -271,7 +278,8 @@ def test_rows_of_a_packed_sequence_column_by_column(lengths: tuple[int, ...]) ->
             return permuted(rows, *tables)
 
     on_gpu: Any = SimpleNamespace(data=data, batch_sizes=given.batch_sizes, sorted_indices=None, unsorted_indices=None)
-    packed = read_sequence(on_gpu, Kernels())  # type: ignore[arg-type]
+    kernels: Any = Kernels()
+    packed = read_sequence(on_gpu, kernels)
     packing = packed.packing
     assert (packing.steps, packing.columns, packing.total, packing.by_step) == (
         max(lengths), len(lengths), sum(lengths), False,
