@@ -83,7 +83,7 @@ def show_kernel(kernel: FusedSchedule) -> Iterator[str]:
     if kernel.family == STEPWISE:
         columns = f"from {kernel.fewest_columns} columns on"
         yield f"{kernel.family}, scope {kernel.scope}: {columns}, {show_time(kernel.step_us)}"
-        yield f"  of each step a product by torch and a launch, {kernel.threads} threads a block"
+        yield f"  of each step a product by cuBLAS and a launch, {kernel.threads} threads a block"
         return
     columns = "any columns" if kernel.capacity is None else f"up to {kernel.capacity} columns"
     if kernel.launch_us is not None:

@@ -1,8 +1,9 @@
-"""A launch a step, after torch's product: for loops of one head, whatever their size."""
+"""A launch a step, after cuBLAS's product: for loops of one head, whatever their size."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -86,6 +87,85 @@ def test_one_step(by_steps: Callable[..., ModuleType]) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("cell", "dtype", "steps"), [("lstm", "bf16", 31), ("gru", "fp16", 32), ("slstm", "fp32", 120)]
+)
+def test_most_steps_come_from_a_graph(cell: str, dtype: str, steps: int, by_steps: Callable[..., ModuleType]) -> None:
+    """From 32 steps on; what does not fill one, and all of a call that is captured, come by themselves: with the same
+    bits."""
+    call = draw(by_steps(cell, 64, dtype), cell, 64, 1, 5, steps, DTYPES[dtype])
+    names = launches_of(call.run)
+    assert [counted(names, program) for program in ("forward", "backward", "inference")] == [steps + 1] * 3
+    assert_true(call, DTYPES[dtype])
+    assert_same(in_a_graph(call.run), call.run())
+
+
+@pytest.mark.gpu
+def test_calls_do_not_wait_for_each_other(by_steps: Callable[..., ModuleType]) -> None:
+    """A call's graph and workspace are given back while it still runs."""
+    layer = by_steps("lstm", 256, "bf16").LSTM(8, 256, device=DEVICE, dtype=torch.bfloat16)
+    x = torch.randn(400, 64, 8, device=DEVICE, dtype=torch.bfloat16)
+    with torch.no_grad():
+        expected = layer(x)[0]
+        torch.cuda._sleep(100_000_000)
+        outputs = [layer(x)[0] for _ in range(10)]
+        assert not torch.cuda.current_stream().query()
+    assert all(torch.equal(output, expected) for output in outputs)
+
+
+@pytest.mark.gpu
+def test_threads_with_streams_of_their_own(by_steps: Callable[..., ModuleType]) -> None:
+    layer = by_steps("lstm", 64, "bf16").LSTM(8, 64, device=DEVICE, dtype=torch.bfloat16)
+    inputs = [torch.randn(100, 16, 8, device=DEVICE, dtype=torch.bfloat16) for _ in range(4)]
+    expected = [output_and_gradients(layer, x) for x in inputs]
+
+    def run(x: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.default_stream())
+        with torch.cuda.stream(stream), torch.no_grad():
+            return [layer(x) for _ in range(10)]
+
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(run, inputs))
+    torch.cuda.synchronize()
+    for (output, *_), found in zip(expected, results, strict=True):
+        assert all(torch.equal(y, output) for y, _ in found)
+
+
+@pytest.mark.gpu
+def test_while_another_stream_is_captured(by_steps: Callable[..., ModuleType]) -> None:
+    layer = by_steps("lstm", 64, "bf16").LSTM(8, 64, device=DEVICE, dtype=torch.bfloat16)
+    x = torch.randn(100, 16, 8, device=DEVICE, dtype=torch.bfloat16)
+    captured, other, graph = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    total = torch.zeros(3, device=DEVICE)
+    torch.cuda.synchronize()
+    with torch.no_grad(), torch.cuda.stream(other):
+        expected = layer(x)[0].clone()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(captured):
+            graph.capture_begin()
+            total += 1
+        output = layer(x)[0]
+        with torch.cuda.stream(captured):
+            graph.capture_end()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(output, expected) and total.tolist() == [1, 1, 1]
+
+
+@pytest.mark.gpu
+def test_tf32_where_torch_allows_it(by_steps: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    call = draw(by_steps("lstm", 256, "fp32"), "lstm", 256, 1, 64, STEPS, torch.float32)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    assert_true(call, torch.float32)
+    exact = call.run()
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    errors = [verify.relative_error(value, exact[name].double()) for name, value in call.run().items()]
+    assert 1e-5 < max(errors) < 1e-2
+
+
+@pytest.mark.gpu
 def test_fewer_columns_are_run_otherwise(by_steps: Callable[..., ModuleType]) -> None:
     module = by_steps("lstm", 64, "bf16", 8)
     for columns, counts in ((7, 0), (8, STEPS + 1)):
@@ -95,14 +175,12 @@ def test_fewer_columns_are_run_otherwise(by_steps: Callable[..., ModuleType]) ->
 
 
 @pytest.mark.gpu
-def test_float16_sums_in_float16(by_steps: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch then refuses the product; not so the call."""
-    layer = by_steps("lstm", 40, "fp16").LSTM(8, 40, device=DEVICE, dtype=torch.float16)
-    x = torch.randn(STEPS, 5, 8, device=DEVICE, dtype=torch.float16)
-    with torch.no_grad():
-        expected, _ = layer(x)
-        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", True)
-        torch.testing.assert_close(layer(x)[0], expected, rtol=1e-2, atol=1e-2)
+def test_float16_sums_in_float32(by_steps: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where torch adds up in float16."""
+    call = draw(by_steps("lstm", 40, "fp16"), "lstm", 40, 1, 5, STEPS, torch.float16)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", True)
+    assert counted(launches_of(call.run), "forward") == STEPS + 1
+    assert_true(call, torch.float16)
 
 
 @pytest.mark.gpu

@@ -1,5 +1,5 @@
-"""stepwise: a launch a step, after a product by torch (templates/include/rnncc/cuda/fused/stepwise.cuh). For one head,
-and for loops whose matrices are one for torch."""
+"""stepwise: a launch a step, after a product by cuBLAS (templates/include/rnncc/cuda/fused/stepwise.cuh). For one head,
+and for loops whose matrices are one for cuBLAS."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rnncc.stages.schedule.rates import product_rate
 _THREADS, _REGISTERS = 256, 128
 # Of columns: the fewest and the distance of what is looked at, and the most, from where on the quickest stays so.
 _FEWEST, _MOST = 16, 1024
-# Microseconds that the host takes for a product and a launch; of these by themselves on the GPU, one after the other;
-# and of the second launch that cuBLAS makes of a product with many terms, or in float32.
-_HOST_US, _LAUNCHES_US, _SPLIT_US = 20.0, 5.5, 2.0
+# Microseconds of a product and a launch by themselves, one after the other in a graph, and of the second launch that
+# cuBLAS makes of a product with many terms, or in float32.
+_LAUNCHES_US, _SPLIT_US = 5.5, 2.0
 # Of the rate of a large product over all steps, in 16 bits and in float32; columns are padded to tiles.
 _RATE, _FLOAT_RATE, _TILE = 0.8, 0.85, 64
 
@@ -59,4 +59,4 @@ def stepwise_us(known: Facts, problem: Problem, target: Target) -> float:
     handed = 2 * (4 * known.carries + scalar_bytes * known.operands + 4 * known.sums)
     handed_us = problem.columns * problem.units * handed / (1000 * target.l2_gb_s)
     launches = _LAUNCHES_US + (_SPLIT_US if known.operands > 1 or problem.dtype == "fp32" else 0)
-    return round(max(_HOST_US, launches + product + handed_us + memory_us(known, problem, target)), 3)
+    return round(launches + product + handed_us + memory_us(known, problem, target), 3)

@@ -12,11 +12,13 @@ typedef struct CUctx_st* CUcontext;
 typedef struct CUmod_st* CUmodule;
 typedef struct CUfunc_st* CUfunction;
 typedef struct CUstream_st* CUstream;
+typedef struct CUgraph_st* CUgraph;
+typedef struct CUgraphExec_st* CUgraphExec;
 
 constexpr int CU_MULTIPROCESSORS = 16, CU_MAJOR = 75, CU_MINOR = 76, CU_COOPERATIVE = 95, CU_SHARED_OPTIN = 97;
 constexpr int CU_FUNC_DYNAMIC_SHARED = 8, CU_FUNC_LARGE_CLUSTER = 14;  // the latter: more than 8 thread blocks
 constexpr int CU_LAUNCH_COOPERATIVE = 2, CU_LAUNCH_CLUSTER = 4;
-constexpr int CU_CAPTURE_RELAXED = 2;
+constexpr int CU_CAPTURE_RELAXED = 2, CU_STREAM_NON_BLOCKING = 1;
 
 struct CUlaunchAttribute {
   int32_t id;
@@ -48,6 +50,15 @@ struct Driver {
   int (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int*, CUfunction, int, size_t);
   int (*cuOccupancyMaxActiveClusters)(int*, CUfunction, const CUlaunchConfig*);
   int (*cuMemsetD8Async)(uint64_t, unsigned char, size_t, CUstream);
+  int (*cuMemsetD32Async)(uint64_t, unsigned, size_t, CUstream);
+  int (*cuStreamCreate)(CUstream*, unsigned);
+  int (*cuStreamIsCapturing)(CUstream, int*);
+  int (*cuStreamBeginCapture_v2)(CUstream, int);
+  int (*cuStreamEndCapture)(CUstream, CUgraph*);
+  int (*cuGraphInstantiateWithFlags)(CUgraphExec*, CUgraph, unsigned long long);
+  int (*cuGraphLaunch)(CUgraphExec, CUstream);
+  int (*cuGraphDestroy)(CUgraph);
+  int (*cuGraphExecDestroy)(CUgraphExec);
 };
 
 inline const Driver& driver() {
@@ -75,6 +86,15 @@ inline const Driver& driver() {
     find(d.cuOccupancyMaxActiveBlocksPerMultiprocessor, "cuOccupancyMaxActiveBlocksPerMultiprocessor");
     find(d.cuOccupancyMaxActiveClusters, "cuOccupancyMaxActiveClusters");
     find(d.cuMemsetD8Async, "cuMemsetD8Async");
+    find(d.cuMemsetD32Async, "cuMemsetD32Async");
+    find(d.cuStreamCreate, "cuStreamCreate");
+    find(d.cuStreamIsCapturing, "cuStreamIsCapturing");
+    find(d.cuStreamBeginCapture_v2, "cuStreamBeginCapture_v2");
+    find(d.cuStreamEndCapture, "cuStreamEndCapture");
+    find(d.cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags");
+    find(d.cuGraphLaunch, "cuGraphLaunch");
+    find(d.cuGraphDestroy, "cuGraphDestroy");
+    find(d.cuGraphExecDestroy, "cuGraphExecDestroy");
     return d;
   }();
   return found;

@@ -64,14 +64,23 @@ inline std::string find_cubin(const std::string& start, const Gpu& gpu) {
   return "";
 }
 
-// Its kernels. A stream of this thread may be captured, which by itself forbids to load anything.
+// Allows, while it lives, what is forbidden while some stream is captured: to load kernels, to make streams and graphs.
+class DuringCapture {
+ public:
+  DuringCapture() { check_cuda(driver().cuThreadExchangeStreamCaptureMode(&mode_), "preparing while a graph is captured"); }
+  DuringCapture(const DuringCapture&) = delete;
+  DuringCapture& operator=(const DuringCapture&) = delete;
+  ~DuringCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
+
+ private:
+  int mode_ = CU_CAPTURE_RELAXED;  // then the one before
+};
+
+// Its kernels.
 inline CUmodule load_module(const std::string& path) {
-  int mode = CU_CAPTURE_RELAXED;
-  check_cuda(driver().cuThreadExchangeStreamCaptureMode(&mode), "allowing to load kernels while a graph is captured");
+  const DuringCapture allowed;
   CUmodule module = nullptr;
-  const int loaded = driver().cuModuleLoad(&module, path.c_str());
-  check_cuda(driver().cuThreadExchangeStreamCaptureMode(&mode), "ending to load kernels");
-  check_cuda(loaded, "loading " + path);
+  check_cuda(driver().cuModuleLoad(&module, path.c_str()), "loading " + path);
   return module;
 }
 

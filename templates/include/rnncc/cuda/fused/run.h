@@ -2,15 +2,12 @@
 // launches it. What is left for after the last step is after.h's.
 #pragma once
 
-#include <atomic>
+#include <cmath>
 
+#include "../graph.h"
 #include "../parameter.h"
 #include "index.h"
-
-// Of torch with CUDA support (torch/csrc/inductor/aoti_torch/generated/c_shim_cuda.h), the second one since 2.11.
-extern "C" __attribute__((weak)) int32_t aoti_torch_cuda_mm_out(TensorHandle out, TensorHandle self, TensorHandle mat2);
-extern "C" __attribute__((weak)) int32_t aoti_torch_cuda_mm_dtype_out(TensorHandle out, TensorHandle self, TensorHandle mat2,
-                                                                      int32_t out_dtype);
+#include "product.h"
 
 namespace rnncc {
 
@@ -126,8 +123,8 @@ class FusedRun : LoopParameter {
     stream_ = current_stream(directions[0].tensors.device.index);
     if (kernel_.is_grid() && !make_exchange(directions)) return false;
     if (kernel_.is_stepwise()) {
+      if (!Cublas::exists()) return false;
       make_handed(directions);
-      if (!products_[0].is_taken()) return false;
     }
     FusedHeader* const header = take<FusedHeader>(1);
     *header = {int32_t(call.steps), int32_t(call.columns), int32_t(call.heads), int32_t(choice_.share.group)};
@@ -136,7 +133,7 @@ class FusedRun : LoopParameter {
     for (const LoopDirection& direction : directions)
       if (!fill(direction)) return false;
     if (kernel_.is_stepwise()) {
-      run_steps(*header, directions);
+      run_steps(directions);
       return true;
     }
     // Each launch is a call of the next columns, of which the kernel knows no others.
@@ -147,33 +144,68 @@ class FusedRun : LoopParameter {
       header->columns = int32_t(std::min(most, call.columns - first));
       if (kernel_.is_grid() && (first == 0 || !is_packed)) clear_exchange();
       const int64_t groups = (header->columns + choice_.share.group - 1) / choice_.share.group;
-      launch(directions[0].tensors.device.index, unsigned(kernel_.blocks * call.heads * groups), unsigned(directions.size()));
+      const int64_t blocks = kernel_.blocks * call.heads * groups;
+      if (kernel_.is_grid())
+        require_residency(directions[0].tensors.device.index, choice_.function, kernel_.name, blocks * int64_t(directions.size()),
+                          kernel_.threads, kernel_.shared_bytes);
+      const void* parameters[] = {data()};
+      launch(stream_, unsigned(blocks), unsigned(directions.size()), parameters);
     }
     return true;
   }
 
  private:
-  // Launch and product by turns, in the order of the steps (stepwise.cuh).
-  void run_steps(FusedHeader& header, const std::vector<LoopDirection>& directions) {
+  // The fewest steps for which a graph is worth its making, and how many it then has: it is launched as many times.
+  static constexpr int64_t FEWEST_FOR_A_GRAPH = 32;
+  static int64_t steps_of_a_graph(int64_t steps) { return int64_t(std::sqrt(double(steps))); }
+
+  // Launch and product by turns, in the order of the steps (stepwise.cuh). Of each the host needs 12 to 20 us, more than the GPU:
+  // where no graph is captured anyhow, a graph of some is launched again and again, and what is left over by itself.
+  void run_steps(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const Device device = directions[0].tensors.device;
+    const unsigned count = unsigned(directions.size());
     const unsigned blocks = unsigned(ceil_divide(call.columns * kernel_.units, int64_t(kernel_.threads)));
-    for (int64_t t = -1; t < call.steps; ++t) {
-      header.group_columns = int32_t(t);
-      launch(device.index, blocks, unsigned(directions.size()));
-      if (t + 1 < call.steps)
-        for (const Product& product : products_) product.run();
+    held_.push_back(empty({int64_t(sizeof(int32_t))}, aoti_torch_dtype_uint8(), device));
+    void* const before = held_.back().data();
+    const auto set_before = [&](int64_t steps) {
+      check_cuda(driver().cuMemsetD32Async(uint64_t(before), unsigned(steps), 1, stream_), "counting steps");
+    };
+    // The driver copies parameters before it returns.
+    const auto launch_step = [&](CUstream stream, int64_t index) {
+      const int32_t step = int32_t(index) - 1;
+      const void* parameters[] = {data(), &before, &step};
+      launch(stream, blocks, count, parameters);
+    };
+    Cublas cublas;
+    const auto take_turn = [&](CUstream stream, int64_t index) {
+      launch_step(stream, index);
+      for (const StepProduct& product : products_) product.run(cublas);
+    };
+    int64_t done = 0;
+    if (call.steps >= FEWEST_FOR_A_GRAPH && !is_captured(stream_)) {
+      const int64_t length = steps_of_a_graph(call.steps);
+      held_.push_back(empty({Cublas::WORKSPACE_BYTES}, aoti_torch_dtype_uint8(), device));
+      void* const workspace = held_.back().data();
+      const LaunchGraph graph(device.index, [&](CUstream stream) {
+        cublas.use(stream, workspace);
+        for (int64_t i = 0; i < length; ++i) take_turn(stream, i);
+      });
+      cublas = Cublas();
+      for (; done + length <= call.steps; done += length) {
+        set_before(done);
+        graph.launch(stream_);
+      }
     }
+    set_before(0);
+    for (; done < call.steps; ++done) take_turn(stream_, done);
+    launch_step(stream_, call.steps);
   }
 
-  // The driver copies the parameter before it returns: it may change for the next launch.
-  void launch(int32_t device, unsigned blocks, unsigned directions) {
+  void launch(CUstream stream, unsigned blocks, unsigned directions, const void** parameters) const {
     CUlaunchAttribute attribute;
-    const CUlaunchConfig how = fused_config(kernel_, blocks, directions, stream_, attribute);
-    if (kernel_.is_grid())
-      require_residency(device, choice_.function, kernel_.name, int64_t(blocks) * directions, kernel_.threads, kernel_.shared_bytes);
-    void* parameters[] = {data()};
-    check_cuda(driver().cuLaunchKernelEx(&how, choice_.function, parameters, nullptr), "launching " + kernel_.name);
+    const CUlaunchConfig how = fused_config(kernel_, blocks, directions, stream, attribute);
+    check_cuda(driver().cuLaunchKernelEx(&how, choice_.function, const_cast<void**>(parameters), nullptr), "launching " + kernel_.name);
   }
 
   // Whether kernels can move a tensor's rows in pieces of 16 bytes, from step to step by an offset of 32 bits.
@@ -233,13 +265,10 @@ class FusedRun : LoopParameter {
     exchanges_ = static_cast<char*>(held_.back().data());
     exchange_ = {exchanges_, carried, carried + operands};
     for (size_t d = 0; d < directions.size(); ++d) {
-      const char* const first = matrix(directions[d].tensors, transposed ? gates - 1 : 0);
       char* const base = exchanges_ + d * exchange_bytes_;
-      const int64_t terms = info_.operands * units, width = info_.sums * units;
-      const std::vector<int64_t> strides = transposed ? std::vector<int64_t>{units, 1} : std::vector<int64_t>{1, units};
-      products_.push_back({over(base + carried + operands, {call.columns, width}, {width, 1}, RNNCC_FLOAT32, device),
-                           over(base + carried, {call.columns, terms}, {terms, 1}, scalar, device),
-                           over(first, {terms, width}, strides, scalar, device)});
+      products_.push_back({reinterpret_cast<float*>(base + carried + operands), base + carried,
+                           matrix(directions[d].tensors, transposed ? gates - 1 : 0), scalar, transposed, int(call.columns),
+                           int(info_.sums * units), int(info_.operands * units)});
     }
   }
 
@@ -249,35 +278,9 @@ class FusedRun : LoopParameter {
     check_cuda(driver().cuMemsetD8Async(uint64_t(exchanges_), 0xff, bytes, stream_), "clearing the exchange");
   }
 
-  // sums = operands @ matrices, in float; past torch's dispatcher, which would take longer than the launch.
-  struct Product {
-    Tensor sums, operands, matrices;
-    void run() const { check(product(), "a step's product by torch"); }
-
-    // Torch refuses sums in float of float16 where it is set to add these up in float16
-    // (torch.backends.cuda.matmul.allow_fp16_accumulation), which it alone knows: one product tells. What was refused is not tried
-    // again by this process.
-    bool is_taken() const {
-      static std::atomic<bool> refused{false};
-      if (operands.dtype() == RNNCC_FLOAT16 && !refused && product() != 0) refused = true;
-      return operands.dtype() != RNNCC_FLOAT16 || !refused;
-    }
-
-   private:
-    int32_t product() const {
-      const int32_t sum_type = torch_dtype(RNNCC_FLOAT32);
-      if (operands.dtype() == RNNCC_FLOAT32) return aoti_torch_cuda_mm_out(sums.get(), operands.get(), matrices.get());
-      if (aoti_torch_cuda_mm_dtype_out) return aoti_torch_cuda_mm_dtype_out(sums.get(), operands.get(), matrices.get(), sum_type);
-      StableValue stack[] = {share(operands), share(matrices), StableValue(sum_type), share(sums)};
-      const int32_t failed = torch_call_dispatcher("aten::mm", "dtype_out", stack, rnncc_torch_abi);
-      if (!failed) Tensor(reinterpret_cast<TensorHandle>(stack[0]));
-      return failed;
-    }
-  };
-
   const FusedChoice& choice_;
   const FusedKernel& kernel_;
-  std::vector<Product> products_;  // of all directions, stepwise
+  std::vector<StepProduct> products_;  // of all directions, stepwise
   CUstream stream_ = nullptr;
   char* exchanges_ = nullptr;  // of all directions
   FusedPlace exchange_ = {};  // of the next direction

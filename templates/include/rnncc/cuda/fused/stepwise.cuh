@@ -1,5 +1,5 @@
-// A fused loop by a launch a step, for products that keep the whole GPU busy by themselves: torch multiplies (run.h), then a
-// thread does the elementwise part of a unit of a column.
+// A fused loop by a launch a step, for products that keep the whole GPU busy by themselves: cuBLAS multiplies (stepwise.h), then
+// a thread does the elementwise part of a unit of a column.
 #pragma once
 
 #include "step.cuh"
@@ -12,17 +12,17 @@ struct StepwiseShape {
   static constexpr int H = H_, THREADS = 256, SHARED_BYTES = 0;
 };
 
-// `finish` of step t, then `start` of step t + 1, for t from -1 to the last one; `call.group_columns` is t. What launches leave
-// each other stands at `own.exchange`: floats that are carried [CARRIES][columns][H], from `step` bytes on operands of the product
+// `finish` of step t, then `start` of step t + 1, for t from -1 to the last one. What launches leave each other stands at
+// `own.exchange`: floats that are carried [CARRIES][columns][H], from `step` bytes on operands of the product
 // [columns][OPERANDS][H], from `column` bytes on its sums, floats [columns][SUMS][H]. Transposed matrices stand in memory in
 // the reverse order of the operands, which therefore do, too.
 template <class S>
-RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own) {
+RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own, int t) {
   using Step = typename S::Step;
   using E = typename Step::Element;
   const int64_t all = int64_t(call.columns) * S::H, index = int64_t(blockIdx.x) * S::THREADS + threadIdx.x;
   if (index >= all) return;
-  const int column = int(index / S::H), unit = int(index % S::H), t = call.group_columns;
+  const int column = int(index / S::H), unit = int(index % S::H);
   const OwnRows rows = own_rows<Step>(call, own.descending, column);
   float* const carried = reinterpret_cast<float*>(own.exchange.base) + index;
   E* const operands = reinterpret_cast<E*>(own.exchange.base + own.exchange.step) + int64_t(column) * Step::OPERANDS * S::H + unit;

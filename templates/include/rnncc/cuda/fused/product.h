@@ -1,0 +1,71 @@
+// The product of a step that is a launch of its own, by cuBLAS, with the handle that torch has for the thread: torch's switch for
+// TF32 holds. Past torch's mm, which takes the host as long as some launches.
+#pragma once
+
+#include "../module.h"
+
+// Of torch with CUDA support, since 2.10 (torch/csrc/stable/c/shim.h), and of the cuBLAS that it comes with (cublas_api.h).
+extern "C" {
+__attribute__((weak)) int32_t torch_get_current_cuda_blas_handle(void** handle);
+__attribute__((weak)) int cublasSetStream_v2(void* handle, rnncc::CUstream stream);
+__attribute__((weak)) int cublasSetWorkspace_v2(void* handle, void* workspace, size_t bytes);
+__attribute__((weak)) int cublasGemmEx(void* handle, int transpose_a, int transpose_b, int m, int n, int k, const void* alpha, const void* a,
+                                       int type_a, int lda, const void* b, int type_b, int ldb, const void* beta, void* c, int type_c,
+                                       int ldc, int compute, int algorithm);
+}
+
+namespace rnncc {
+
+// As library_types.h and cublas_api.h number them.
+constexpr int CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14;
+constexpr int CUBLAS_OP_N = 0, CUBLAS_OP_T = 1, CUBLAS_COMPUTE_32F = 68, CUBLAS_GEMM_DEFAULT = -1;
+
+inline void check_cublas(int code, const char* what) {
+  if (code != 0) fail(std::string(what) + ": cuBLAS says " + std::to_string(code));
+}
+
+// cuBLAS for the current device and thread. Torch sets the stream and the workspace anew whenever it takes the handle.
+class Cublas {
+ public:
+  // As much as NVIDIA recommends from Hopper on.
+  static constexpr int64_t WORKSPACE_BYTES = 32 << 20;
+
+  // Whether this process has it: not where torch is linked to it statically.
+  static bool exists() { return torch_get_current_cuda_blas_handle && cublasSetStream_v2 && cublasSetWorkspace_v2 && cublasGemmEx; }
+
+  // On torch's stream, with torch's workspace.
+  Cublas() { RNNCC_TORCH(torch_get_current_cuda_blas_handle(&handle_)); }
+
+  // From now on on another stream, with WORKSPACE_BYTES of its own.
+  void use(CUstream stream, void* workspace) {
+    check_cublas(cublasSetStream_v2(handle_, stream), "setting the stream");
+    check_cublas(cublasSetWorkspace_v2(handle_, workspace, size_t(WORKSPACE_BYTES)), "setting the workspace");
+  }
+
+  void* handle() const { return handle_; }
+
+ private:
+  void* handle_;
+};
+
+// sums [columns][width] = operands [columns][terms] @ matrix, rows contiguous, the sums floats. The matrix is [width][terms],
+// `transposed` [terms][width].
+struct StepProduct {
+  float* sums;
+  const char *operands, *matrix;
+  rnncc_dtype dtype;  // of operands and matrix
+  bool transposed;
+  int columns, width, terms;
+
+  // cuBLAS counts along columns: it sees all transposed.
+  void run(const Cublas& cublas) const {
+    const int type = dtype == RNNCC_FLOAT32 ? CUDA_R_32F : dtype == RNNCC_FLOAT16 ? CUDA_R_16F : CUDA_R_16BF;
+    const float one = 1.0f, zero = 0.0f;
+    check_cublas(cublasGemmEx(cublas.handle(), transposed ? CUBLAS_OP_N : CUBLAS_OP_T, CUBLAS_OP_N, width, columns, terms, &one, matrix, type,
+                              transposed ? width : terms, operands, type, terms, &zero, sums, CUDA_R_32F, width, CUBLAS_COMPUTE_32F,
+                              CUBLAS_GEMM_DEFAULT),
+                 "a step's product");
+  }
+};
+
+}  // namespace rnncc

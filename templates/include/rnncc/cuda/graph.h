@@ -1,0 +1,51 @@
+// CUDA graphs of launches.
+#pragma once
+
+#include <functional>
+
+#include "module.h"
+
+namespace rnncc {
+
+inline bool is_captured(CUstream stream) {
+  int status = 0;
+  check_cuda(driver().cuStreamIsCapturing(stream, &status), "asking whether a graph is captured");
+  return status != 0;
+}
+
+// What `launches` puts in the stream that it is given, to be put in any stream, as often as wanted, by one call of the driver
+// each. A stream of its own is captured: torch's may be the one that cannot be.
+class LaunchGraph {
+ public:
+  LaunchGraph(int32_t device, const std::function<void(CUstream)>& launches) {
+    static std::mutex mutex;
+    static std::map<int32_t, CUstream> streams;
+    const std::lock_guard<std::mutex> lock(mutex);
+    const DuringCapture allowed;
+    CUstream& stream = streams[device];
+    if (!stream) check_cuda(driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "making a stream");
+    check_cuda(driver().cuStreamBeginCapture_v2(stream, CU_CAPTURE_RELAXED), "beginning a graph");
+    CUgraph graph = nullptr;
+    try {
+      launches(stream);
+    } catch (...) {
+      if (driver().cuStreamEndCapture(stream, &graph) == 0) driver().cuGraphDestroy(graph);
+      throw;
+    }
+    check_cuda(driver().cuStreamEndCapture(stream, &graph), "ending a graph");
+    const int made = driver().cuGraphInstantiateWithFlags(&graph_, graph, 0);
+    driver().cuGraphDestroy(graph);
+    check_cuda(made, "making a graph");
+  }
+  LaunchGraph(const LaunchGraph&) = delete;
+  LaunchGraph& operator=(const LaunchGraph&) = delete;
+  // The driver keeps what is still running until it has ended.
+  ~LaunchGraph() { driver().cuGraphExecDestroy(graph_); }
+
+  void launch(CUstream stream) const { check_cuda(driver().cuGraphLaunch(graph_, stream), "launching a graph"); }
+
+ private:
+  CUgraphExec graph_ = nullptr;
+};
+
+}  // namespace rnncc
