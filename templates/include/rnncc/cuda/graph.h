@@ -14,14 +14,13 @@ inline bool is_captured(CUstream stream) {
 }
 
 // What `launches` puts in the stream that it is given, to be put in any stream, as often as wanted, by one call of the driver
-// each. A stream of its own is captured: torch's may be the one that cannot be.
+// each. A stream of its own is captured: torch's may be the one that cannot be. Lives and dies on one thread's stack.
 class LaunchGraph {
  public:
   LaunchGraph(int32_t device, const std::function<void(CUstream)>& launches) {
     static std::mutex mutex;
     static std::map<int32_t, CUstream> streams;
     const std::lock_guard<std::mutex> lock(mutex);
-    const DuringCapture allowed;
     CUstream& stream = streams[device];
     if (!stream) check_cuda(driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "making a stream");
     check_cuda(driver().cuStreamBeginCapture_v2(stream, CU_CAPTURE_RELAXED), "beginning a graph");
@@ -45,6 +44,7 @@ class LaunchGraph {
   void launch(CUstream stream) const { check_cuda(driver().cuGraphLaunch(graph_, stream), "launching a graph"); }
 
  private:
+  const DuringCapture allowed_;
   CUgraphExec graph_ = nullptr;
 };
 
