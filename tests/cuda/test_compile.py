@@ -32,6 +32,8 @@ CASES = [
 ]
 # A scan, with lengths and resets too, whose registers are the limit.
 MASKED_SCAN = kernels.Case("mingru", "scan", "bf16", kernels.ARCHITECTURES[-1])
+# Newton's method for a pair in float32: half of a multiprocessor's registers are its limit.
+FLOAT_NEWTON = kernels.Case("paralstm", "scan", "f32", kernels.ARCHITECTURES[-1], masked=False)
 # Cells that stand for a kind, beside LSTM and GRU. Alternating: several phases, norms, a delay. Scans: of real and of
 # complex numbers, of two segments. Walks: with norms, with Newton's method for a number and for a pair.
 KINDS = ("mgu", "layernormgru", "taugru", "mingru", "lru", "rwkv4", "layernormindrnn", "paragru", "paralstm")
@@ -40,7 +42,7 @@ TWINS = {"nn_lstm": "lstm", "nn_gru": "gru", "nn_rnn": "elman", "nn_rnn_relu": "
 
 
 @needs_nvcc
-@pytest.mark.parametrize("case", [*kernels.CORE, *CASES, MASKED_SCAN], ids=str)
+@pytest.mark.parametrize("case", [*kernels.CORE, *CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str)
 def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path) -> None:
     assert kernels.check(case, tmp_path) == ()
 

@@ -35,8 +35,8 @@ def test_units_of_a_package() -> None:
     assert bundle.include == ("src/include",)
     assert {unit.path for unit in bundle.units} <= set(paths)
     units = {unit.path: unit for unit in bundle.units}
-    for cell in ("lstm", "gru", "_core"):
-        assert units[f"src/{cell}.cpp"].isa == "generic"
+    for cell, chooses in (("lstm", "lstm_dispatch"), ("gru", "gru_dispatch"), ("_core", "_core")):
+        assert units[f"src/{chooses}.cpp"].isa == "generic"
         for isa in ("generic", "v3", "v4"):
             for suffix in ("f32", "f64"):
                 unit = units[f"src/{cell}_{isa}_{suffix}.cpp"]
@@ -58,7 +58,7 @@ def test_shared_units_do_not_depend_on_the_cell() -> None:
 
 def test_statements_carry_their_line_and_no_path_leaks() -> None:
     bundle = render([plan_of("lstm")])
-    text = next(file.text for file in bundle.files if file.path == "src/lstm.h")
+    text = next(file.text for file in bundle.files if file.path == "src/lstm_functions.h")
     source = (cells_dir() / "lstm.rnn").read_text(encoding="utf-8").splitlines()
     line = next(index for index, content in enumerate(source, 1) if content.startswith("c[t]"))
     statement = f"const rnncc::Vec<T> c = (f__sigmoid * c__1) + (i__sigmoid * g__tanh);  // lstm.rnn:{line}"
@@ -73,7 +73,8 @@ def test_entry_points() -> None:
     for name in ("lstm_0_forward", "lstm_0_backward", "lstm_0_masked_forward", "lstm_0_masked_backward"):
         direction = name.rsplit("_", 1)[1]
         assert f"int32_t {name}_v3_f64(const rnncc_{direction}_call* call)" in entries
-        assert f"RNNCC_DISPATCH({name}, all, rnncc_{direction}_call, call->streams[0].dtype)" in texts["src/lstm.cpp"]
+        chosen = f"RNNCC_DISPATCH({name}, all, rnncc_{direction}_call, call->streams[0].dtype)"
+        assert chosen in texts["src/lstm_dispatch.cpp"]
 
 
 @pytest.mark.parametrize("instructions", INSTRUCTION_SETS)
@@ -81,10 +82,10 @@ def test_code_for_one_set_of_instructions(instructions: str) -> None:
     bundle = render([plan_of("lstm")], instructions=instructions)
     compiled = {unit.path: unit.isa for unit in bundle.units}
     own = {f"src/{name}_{instructions}_{suffix}.cpp" for name in ("_core", "lstm") for suffix in ("f32", "f64")}
-    assert compiled.keys() - own == {"src/_core.cpp", "src/_core_binding.cpp", "src/lstm.cpp"}
+    assert compiled.keys() - own == {"src/_core.cpp", "src/_core_binding.cpp", "src/lstm_dispatch.cpp"}
     assert {compiled[path] for path in own} == {instructions}
     texts = {file.path: file.text for file in bundle.files}
-    assert f"RNNCC_DISPATCH(lstm_0_forward, {instructions}, " in texts["src/lstm.cpp"]
+    assert f"RNNCC_DISPATCH(lstm_0_forward, {instructions}, " in texts["src/lstm_dispatch.cpp"]
     assert f"RNNCC_DISPATCH(rnncc_linear_forward, {instructions}, " in texts["src/_core.cpp"]
 
 

@@ -72,7 +72,8 @@ def find_toolchain() -> Toolchain:
 
 
 def library_name(stem: str) -> str:
-    """The package's library. Not `_lstm.so`: Python would take that for the module `_lstm` before `_lstm.py`."""
+    """The package's library. Not `_STEM.so`: of a package called `reference` Python would take that for the module
+    `_reference`, before `_reference.py`."""
     return f"lib{stem}.so"
 
 

@@ -6,6 +6,9 @@ type and one that chooses among them, and the driver's units, which are the same
 and a file of kernels of the same kind, a host unit for each cell, and for its loops with products and for those without
 a header of device code and a file of kernels for each dtype.
 Fails with: InternalError only.
+
+A file of a cell is called by its name in lower case and an ending. No ending is empty or the end of another, so that
+files of two cells never meet, whatever their names (`A`, `A_CUDA`); other files begin with `_` or have no such ending.
 """
 
 from __future__ import annotations
@@ -116,8 +119,8 @@ def render(
     for kernel, own_scans in zip(plans, [()] * len(plans) if scans is None else scans, strict=True):
         cell = cell_text(kernel, own_scans)
         files.append(File(f"src/{cell.name}_tables.h", text("tables.h.j2", cell)))
-        files.append(File(f"src/{cell.name}.h", text("cell.h.j2", cell)))
-        unit(f"src/{cell.name}.cpp", "generic", text("cell_dispatch.cpp.j2", DispatchText(instructions, cell)))
+        files.append(File(f"src/{cell.name}_functions.h", text("cell.h.j2", cell)))
+        unit(f"src/{cell.name}_dispatch.cpp", "generic", text("cell_dispatch.cpp.j2", DispatchText(instructions, cell)))
         for isa in isas:
             for scalar in SCALARS:
                 plan = UnitText(isa, scalar, (cell,))

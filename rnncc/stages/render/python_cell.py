@@ -55,7 +55,8 @@ def cell_text(compiled: CompiledCell) -> CellText:
     return CellText(
         name=cell.name,
         function=lower,
-        module=f"_{lower}",
+        # Not `_{lower}`: a package has `_reference` and `_runtime`, and a cell may be called so.
+        module=f"_cell_{lower}",
         heading=_heading(cell),
         description=tuple(cell.comment.splitlines()),
         sizes=tuple(_size(size.name, size.default, size.solved) for size in cell.sizes),

@@ -31,7 +31,8 @@ _POLLED = 8  # words of 16 bytes asked for at a time
 # Registers of a thread beside its part of the matrix: for what it always has and the words it polls, for a tile of
 # columns, for its sums of 16 rows, for an operand of an item (more where an index is divided by 3). Of what an item
 # takes, half lives while products run. Fitted to 386 kernels of 16-bit numbers that nvcc 13 made (LSTM, GRU, sLSTM,
-# Elman, both ways, 768 to 4096 units): none within 255 spills. Of 160 planned ones since, three spill one register.
+# Elman, both ways, 768 to 4096 units): none within 255 spills. Of 160 planned ones since, three spill one register;
+# NAS's inference of 768 units in float16 spills 24: how far nvcc interleaves an item's two elements is not counted.
 _BASE_REGISTERS, _TILE_REGISTERS, _SUM_REGISTERS, _OPERAND_REGISTERS, _ODD_REGISTERS = 33, 14, 5, 13, 8
 # float32: a lane has all columns of its sums while it multiplies. With several operands nvcc keeps addresses, more of
 # them for each chunk beyond some.

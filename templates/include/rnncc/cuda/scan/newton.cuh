@@ -175,6 +175,9 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
   using Map = typename S::Map;
   using L = typename S::L;
   constexpr int N = Step::EDGES;
+  // Of the steps that are written, how many are unrolled: all of several float32 carries spill. Of what stands in registers,
+  // as values of rows do, each step must be known.
+  constexpr int UNROLLED = sizeof(typename Step::Element) == 4 && N > 1 && Step::ROW_READS == 0 ? 4 : S::STEPS;
   extern __shared__ __align__(128) char shared[];
   float* const floats = reinterpret_cast<float*>(shared + S::SOURCE_BYTES);
   const int blocks = cluster_blocks(), rank = blockIdx.x % blocks, warp = threadIdx.x / 32, slice = rank * S::WARPS + warp;
@@ -251,7 +254,7 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
         if (!settled) copy(carry, start);
         typename L::Places places = lane.places(own, first);
         float nothing[S::VEC][L::TOTALS] = {};
-#pragma unroll
+#pragma unroll UNROLLED
         for (int s = 0; s < S::STEPS; ++s)
           lane.template step<false>(call, own, lane.template values<false>(source, s, first + s), {}, first + s, places, start, nothing);
         if (!settled) exchange.put_carry(turn & 1, start);

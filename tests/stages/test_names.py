@@ -1,0 +1,72 @@
+"""Names that a package makes of its cells' never meet: those of its files, kernels and modules."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rnncc.gpu import fused_kernels, scan_kernels
+from rnncc.ir.artifact import Bundle
+from rnncc.ir.kernel import KernelPlan
+from rnncc.ir.package import CompiledCell
+from rnncc.ir.problem import Problem
+from rnncc.paths import templates_dir
+from rnncc.source import Source
+from rnncc.stages.check import check
+from rnncc.stages.mask import mask
+from rnncc.stages.parse import parse
+from rnncc.stages.render import render
+from rnncc.stages.render.python import plan_package, render_package
+from tests.cuda.sources import lowered
+
+# A loop with a product and one without, so that there are files of every kind.
+TEXT = "cell {}\nstate c, h\nf = sigmoid(W@x + b)\nc[t] = f*c[t-1] + W@x\nh[t] = tanh(W@c[t] + R@h[t-1] + b)\n"
+
+
+def rendered(plan: KernelPlan, names: Sequence[str]) -> Bundle:
+    """Everything native of a package with cells of these names, all of one plan, for one size."""
+    (laid_out,) = fused_kernels(plan, [Problem(64, 1, "bf16")])
+    plans = [replace(plan, cell=name) for name in names]
+    fused = []
+    for name in names:
+        own = ((program.replace(plan.cell.lower(), name.lower(), 1), kernel) for program, kernel in laid_out.kernels)
+        fused.append([replace(laid_out, kernels=tuple(own))])
+    return render(plans, [scan_kernels(one) for one in plans], fused)
+
+
+def test_files_and_kernels_of_cells_never_meet() -> None:
+    plan = lowered(Source("a.rnn", TEXT.format("A")))
+    bare = {file.path for file in rendered(plan, []).files}
+    stems = {Path(file.path).stem for file in rendered(plan, ["A"]).files if file.path not in bare}
+    assert {"a_tables", "a_cuda", "a_v4_f64", "a_f32", "a_f32_scans", "a_device", "a_steps"} <= stems
+    # Cells that are called like the others' files, and like those that every package has.
+    own = {Path(path).stem.lstrip("_") for path in bare if path.startswith("src/_")} | {"binding", "include"}
+    names = [name.upper() for name in sorted(stems | own) if "__" not in name and name.startswith(("a_", *own))]
+    parse(Source("all.rnn", "\n".join(TEXT.format(name) for name in names)))
+    bundle = rendered(plan, ["A", *names])
+    for found in (
+        [file.path for file in bundle.files] + ["src/binding.cpp"],
+        [Path(unit.path).stem for unit in bundle.units] + ["binding"],
+        [unit.name for unit in bundle.device_units],
+    ):
+        assert len(found) == len(set(found)) > len(names)
+
+
+def test_modules_of_cells_are_no_others() -> None:
+    def imported(text: str) -> set[str]:
+        nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+        modules = {(node.module or "").partition(".")[0] for node in nodes if node.level}
+        return modules | {alias.asname or alias.name for node in nodes for alias in node.names}
+
+    bare = render_package(plan_package("package", "0", []), templates_dir())
+    taken = {Path(file.path).stem for file in bare}.union(*(imported(file.text) for file in bare)) - {"__init__", ""}
+    assert {"_reference", "_runtime", "_package"} <= taken
+    names = [name.strip("_").upper() for name in sorted(taken)]
+    source = Source("all.rnn", "\n".join(TEXT.format(name) for name in names))
+    cells = [check(declared)[0] for declared in parse(source)]
+    plan = plan_package("package", "0", [CompiledCell(cell, mask(cell)) for cell in cells])
+    files = [file.path for file in render_package(plan, templates_dir())]
+    assert len(files) == len(set(files)) == len(bare) + len(names)
+    assert not {cell.module for cell in plan.cells} & taken
