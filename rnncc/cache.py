@@ -157,6 +157,9 @@ class Cache:
                 _sync(alone)
                 alone.rename(finished)
             except OSError as error:
+                # Of what `make` reads, as an installation that lacks files.
+                if error.filename is not None and self.root not in Path(error.filename).parents:
+                    raise
                 raise _unwritable(self.root, error) from None
             finally:
                 shutil.rmtree(work, ignore_errors=True)

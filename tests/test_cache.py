@@ -226,3 +226,11 @@ def test_a_lock_that_cannot_be_opened_is_a_diagnostic(tmp_path: Path) -> None:
     with pytest.raises(RnnccError) as caught, Cache(tmp_path).lock("name"):
         pass
     assert caught.value.diagnostics[0].code == "RNN605"
+
+
+def test_a_file_that_is_missing_elsewhere_is_no_fault_of_the_cache(tmp_path: Path) -> None:
+    def make(folder: Path) -> None:
+        shutil.copy(tmp_path / "installation" / "header", folder)
+
+    with pytest.raises(FileNotFoundError, match="installation"):
+        Cache(tmp_path / "cache").build("key", "stem", make)

@@ -107,7 +107,7 @@ def test_calls_do_not_wait_for_each_other(by_steps: Callable[..., ModuleType]) -
     x = torch.randn(400, 64, 8, device=DEVICE, dtype=torch.bfloat16)
     with torch.no_grad():
         expected = layer(x)[0]
-        torch.cuda._sleep(100_000_000)
+        torch.cuda._sleep(100_000_000)  # type: ignore[no-untyped-call]
         outputs = [layer(x)[0] for _ in range(10)]
         assert not torch.cuda.current_stream().query()
     assert all(torch.equal(output, expected) for output in outputs)
@@ -120,7 +120,7 @@ def test_threads_with_streams_of_their_own(by_steps: Callable[..., ModuleType]) 
     expected = [output_and_gradients(layer, x) for x in inputs]
 
     def run(x: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.default_stream())
         with torch.cuda.stream(stream), torch.no_grad():
             return [layer(x) for _ in range(10)]
@@ -137,7 +137,8 @@ def test_threads_with_streams_of_their_own(by_steps: Callable[..., ModuleType]) 
 def test_while_another_stream_is_captured(by_steps: Callable[..., ModuleType]) -> None:
     layer = by_steps("lstm", 64, "bf16").LSTM(8, 64, device=DEVICE, dtype=torch.bfloat16)
     x = torch.randn(100, 16, 8, device=DEVICE, dtype=torch.bfloat16)
-    captured, other, graph = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    captured, other = torch.cuda.Stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    graph = torch.cuda.CUDAGraph()
     total = torch.zeros(3, device=DEVICE)
     torch.cuda.synchronize()
     with torch.no_grad(), torch.cuda.stream(other):

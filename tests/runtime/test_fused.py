@@ -83,7 +83,7 @@ def test_where_both_directions_fit_no_launch_there_are_kernels_for_one(quick_nvc
     pair = wanted(2048, heads=1, directions=2)
     assert fused.settle(pair) == ("", False)
     assert {line.heads for line in fused._STATE.lines} == {1}
-    families = "forward grid or stepwise from 96 columns on, backward grid or stepwise from 48 columns on"
+    families = "forward grid or stepwise from 64 columns on, backward grid or stepwise from 32 columns on"
     assert fused.explain(pair, "") == f"fused ({families}), made for 1 head of 2048 units in both directions, bfloat16"
 
 
