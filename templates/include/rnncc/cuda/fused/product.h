@@ -24,7 +24,8 @@ inline void check_cublas(int code, const char* what) {
   if (code != 0) fail(std::string(what) + ": cuBLAS says " + std::to_string(code));
 }
 
-// cuBLAS for the current device and thread. Torch sets the stream and the workspace anew whenever it takes the handle.
+// cuBLAS for the current device and thread. Torch sets the stream anew whenever it takes the handle, which also ends the use of a
+// workspace: nothing has to be put back.
 class Cublas {
  public:
   // As much as NVIDIA recommends from Hopper on.
@@ -33,10 +34,10 @@ class Cublas {
   // Whether this process has it: not where torch is linked to it statically.
   static bool exists() { return torch_get_current_cuda_blas_handle && cublasSetStream_v2 && cublasSetWorkspace_v2 && cublasGemmEx; }
 
-  // On torch's stream, with torch's workspace.
   Cublas() { RNNCC_TORCH(torch_get_current_cuda_blas_handle(&handle_)); }
 
-  // From now on on another stream, with WORKSPACE_BYTES of its own.
+  // Where products go from now on, and WORKSPACE_BYTES for them: the same whatever the stream, since sums may be added up in
+  // another order where there are fewer.
   void use(CUstream stream, void* workspace) {
     check_cublas(cublasSetStream_v2(handle_, stream), "setting the stream");
     check_cublas(cublasSetWorkspace_v2(handle_, workspace, size_t(WORKSPACE_BYTES)), "setting the workspace");

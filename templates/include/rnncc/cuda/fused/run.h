@@ -155,7 +155,7 @@ class FusedRun : LoopParameter {
   }
 
  private:
-  // The fewest steps for which a graph is worth its making, and how many it then has: it is launched as many times.
+  // The fewest steps for which a graph is worth its making, and how many it then has: it is launched about as many times.
   static constexpr int64_t FEWEST_FOR_A_GRAPH = 32;
   static int64_t steps_of_a_graph(int64_t steps) { return int64_t(std::sqrt(double(steps))); }
 
@@ -166,8 +166,12 @@ class FusedRun : LoopParameter {
     const Device device = directions[0].tensors.device;
     const unsigned count = unsigned(directions.size());
     const unsigned blocks = unsigned(ceil_divide(call.columns * kernel_.units, int64_t(kernel_.threads)));
-    held_.push_back(empty({int64_t(sizeof(int32_t))}, aoti_torch_dtype_uint8(), device));
-    void* const before = held_.back().data();
+    const auto hold = [&](int64_t bytes) {
+      held_.push_back(empty({bytes}, aoti_torch_dtype_uint8(), device));
+      return held_.back().data();
+    };
+    void* const before = hold(sizeof(int32_t));
+    void* const workspace = hold(Cublas::WORKSPACE_BYTES);
     const auto set_before = [&](int64_t steps) {
       check_cuda(driver().cuMemsetD32Async(uint64_t(before), unsigned(steps), 1, stream_), "counting steps");
     };
@@ -178,6 +182,7 @@ class FusedRun : LoopParameter {
       launch(stream, blocks, count, parameters);
     };
     Cublas cublas;
+    cublas.use(stream_, workspace);
     const auto take_turn = [&](CUstream stream, int64_t index) {
       launch_step(stream, index);
       for (const StepProduct& product : products_) product.run(cublas);
@@ -185,13 +190,11 @@ class FusedRun : LoopParameter {
     int64_t done = 0;
     if (call.steps >= FEWEST_FOR_A_GRAPH && !is_captured(stream_)) {
       const int64_t length = steps_of_a_graph(call.steps);
-      held_.push_back(empty({Cublas::WORKSPACE_BYTES}, aoti_torch_dtype_uint8(), device));
-      void* const workspace = held_.back().data();
       const LaunchGraph graph(device.index, [&](CUstream stream) {
         cublas.use(stream, workspace);
         for (int64_t i = 0; i < length; ++i) take_turn(stream, i);
       });
-      cublas = Cublas();
+      cublas.use(stream_, workspace);
       for (; done + length <= call.steps; done += length) {
         set_before(done);
         graph.launch(stream_);

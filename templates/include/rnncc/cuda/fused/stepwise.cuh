@@ -1,4 +1,4 @@
-// A fused loop by a launch a step, for products that keep the whole GPU busy by themselves: cuBLAS multiplies (stepwise.h), then
+// A fused loop by a launch a step, for products that keep the whole GPU busy by themselves: cuBLAS multiplies (product.h), then
 // a thread does the elementwise part of a unit of a column.
 #pragma once
 
