@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import KernelPlan, fused_programs
-from rnncc.ir.schedule import FusedKernels, FusedSchedule
+from rnncc.ir.schedule import STEPWISE, FusedKernels, FusedSchedule
 from rnncc.stages.render.step import StepText, inference_writes, step_text
 
 
@@ -27,7 +27,9 @@ class StepsText:
 class FusedKernelText:
     """What the template of a fused kernel prints: its symbol and family, the function and shape of that family, the
     shape's arguments, and what was planned of it. `shared_relation`: of the shape's shared memory to the planned one;
-    inference has the layout of training and writes less. `steps`: the header of the cell's steps."""
+    inference has the layout of training and writes less. `parameters`, `step`: what stepwise kernels have besides, the
+    step as launches of a graph know it, which differ only in what memory holds: how many came before the graph's.
+    `steps`: the header of the cell's steps."""
 
     cell: str
     symbol: str
@@ -37,6 +39,8 @@ class FusedKernelText:
     threads: int
     shared_bytes: int
     shared_relation: str
+    parameters: str
+    step: str
     steps: str
 
 
@@ -55,6 +59,7 @@ def kernel_texts(plan: KernelPlan, fused: FusedKernels, scalar: str, steps: str)
     """The kernels, each for a file of its own, so that they are compiled side by side; `scalar` is the dtype in C++,
     `steps` the header of the cell's steps."""
     for program, schedule in fused.kernels:
+        by_steps = schedule.family == STEPWISE
         yield FusedKernelText(
             plan.cell,
             _symbol(program, fused, schedule),
@@ -64,6 +69,8 @@ def kernel_texts(plan: KernelPlan, fused: FusedKernels, scalar: str, steps: str)
             schedule.threads,
             schedule.shared_bytes,
             "<=" if program.endswith("_inference") else "==",
+            ", const int* before, int step" if by_steps else "",
+            ", *before + step" if by_steps else "",
             steps,
         )
 
