@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -88,11 +90,11 @@ def test_layers_of_a_built_package_pickle_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "stem",
-    ["my-cell", "gru.v2", "ünï", "2fast", "class"],
+    ["my-cell", "gru.v2", "ünï", "2fast", "class", 'quo"""ted"', "two\nlines", "back\\new", os.fsdecode(b"latin\xfc")],
     ids=ascii,
 )
 def test_every_file_name_loads(tmp_path: Path, stem: str, recwarn: pytest.WarningsRecorder) -> None:
-    """No user has typed the package's name: one is made of the file's."""
+    """No user has typed the package's name: one is made of the file's, which C++ has beside every equation."""
     path = tmp_path / f"{stem}.rnn"
     path.write_text("cell Leak\nstate h\nh[t] = 0.5*h[t-1] + x\n")
     module = rnncc.load(path)
@@ -100,8 +102,11 @@ def test_every_file_name_loads(tmp_path: Path, stem: str, recwarn: pytest.Warnin
     assert "CPU kernels" in layer.explain() and not recwarn.list
     x = torch.randn(4, 2, 3)
     torch._dynamo.reset()
-    torch.testing.assert_close(torch.compile(layer, fullgraph=True, backend="eager")(x)[0], layer(x)[0])
+    compiled: Any = torch.compile(layer, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x)[0], layer(x)[0])
     assert is_package_name(Path(module.__path__[0]).name)
+    assert module._cell_leak.SPEC.source_name == path.name
+    assert ast.literal_eval(module._cell_leak.__doc__.partition(" from ")[2].strip().removesuffix(".")) == path.name
 
 
 def test_a_damaged_library_is_a_warning_and_the_reference_runs(tmp_path: Path) -> None:
