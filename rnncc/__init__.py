@@ -48,7 +48,7 @@ def load(
 def compile(
     text: str, name: str = "cell", /, *, parallel_newton: bool = False, **shaping: float | int | str
 ) -> ModuleType:
-    """The same as `load` for a text; `name` names it in diagnostics and is the stem of the package.
+    """The same as `load` for a text; `name` names it in diagnostics, as a file's name would.
 
     Raises:
         RnnccError: as for `load`.

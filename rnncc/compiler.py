@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rnncc.built import about, explanation, without_kernels
 from rnncc.diagnostics import Diagnostic, RnnccError
-from rnncc.paths import locate, templates_dir
+from rnncc.paths import locate, package_name, templates_dir
 from rnncc.read import read_source
 from rnncc.source import Source
 from rnncc.targets import EVERY, architecture_of, architectures, has_clusters, own_instructions, present
@@ -188,12 +188,12 @@ def build_package(
 def load_file(name_or_path: str | os.PathLike[str], shaping: Shaping, parallel_newton: bool = False) -> ModuleType:
     """`rnncc.load`."""
     path = locate(os.fspath(name_or_path))
-    return _load(read_source(path), path.stem, shaping, parallel_newton)
+    return _load(read_source(path), package_name(path.stem), shaping, parallel_newton)
 
 
 def load_text(text: str, name: str, shaping: Shaping, parallel_newton: bool = False) -> ModuleType:
     """`rnncc.compile`."""
-    return _load(Source(f"<{name}>", text), name, shaping, parallel_newton)
+    return _load(Source(f"<{name}>", text), package_name(name), shaping, parallel_newton)
 
 
 def unpickle(source: Source, stem: str, shaping: Shaping, parallel_newton: bool, class_name: str) -> Any:

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import PurePath
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,3 +45,16 @@ def line_span(source: Source, line: int) -> Span:
     """Where the 1-based line stands, without its end."""
     starts = _line_starts(source.text)
     return Span(starts[line - 1], starts[line] - 1 if line < len(starts) else len(source.text))
+
+
+def file_name(source: Source) -> str:
+    """The name of a text's file alone: what is made of a text does not depend on where it lay."""
+    return PurePath(source.name).name
+
+
+def escaped(text: str) -> str:
+    """A text of the user's as generated code may print it: in a docstring between three double quotes, which then says
+    the text itself, and in a C++ comment, before something else on the same line. What can be read stays as it is."""
+    text = "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in text)
+    # One quote within a docstring is harmless; at its end or beside another it could close it.
+    return re.sub(r'""+|"\Z', lambda quotes: '\\"' * len(quotes.group()), text)

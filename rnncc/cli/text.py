@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
 import re
 import sys
 from pathlib import Path
@@ -24,7 +23,7 @@ from rnncc.cli.output import (
     wants_colour,
 )
 from rnncc.diagnostics import Diagnostic, RnnccError, Severity
-from rnncc.paths import SUFFIX, locate, shipped_cell
+from rnncc.paths import SUFFIX, is_package_name, locate, shipped_cell
 from rnncc.read import read_source
 
 # What `show --stage` takes, in the order of the pipeline.
@@ -55,7 +54,7 @@ def new(name: Path) -> None:
     """Write a commented starter cell to NAME.rnn."""
     path = name if name.suffix == SUFFIX else name.with_name(name.name + SUFFIX)
     stem = path.stem
-    if not (stem.isidentifier() and stem.isascii()) or keyword.iskeyword(stem) or stem.startswith("_"):
+    if not is_package_name(stem):
         message = f"'{stem}' cannot be the name of a package"
         raise RnnccError(Diagnostic("RNN604", message, help="use letters, digits and underscores, a letter first"))
     # A cell's name has an upper-case letter.

@@ -243,7 +243,7 @@ CHECK = (
         "bad initialiser",
         "`init NAME = …` names a family, a member of one (`b_f`) or a param. What it can start from: a number, "
         "`uniform(a, b)`, `normal(mean, std)`, `xavier`, `xavier_normal`, `kaiming`, `orthogonal` and `eye`; the "
-        "last five need a matrix.",
+        "last five need a matrix. Numbers are finite and within float32, `a` is not above `b`, `std` not negative.",
         _cell("state h", _ELMAN, "init b = orthogonal"),
         _cell("state h", _ELMAN, "init R = orthogonal"),
         label="no initialiser",
@@ -251,8 +251,8 @@ CHECK = (
     Code(
         "RNN225",
         "bad initial value of a state",
-        "A state starts as a number, as `-inf`, or as `learned` (a parameter). Anything else, such as a function "
-        "of the first input, is passed to the module as `hx`.",
+        "A state starts as a number within float32, as `-inf`, or as `learned` (a parameter). Anything else, such as "
+        "a function of the first input, is passed to the module as `hx`.",
         _cell("state h = tanh(x)", _ELMAN),
         _cell("state h = learned", _ELMAN),
         label="not known before the run",

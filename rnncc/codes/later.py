@@ -43,8 +43,8 @@ LATER = (
         "RNN604",
         "the file's name cannot be a package's name",
         "The built package is named after the file, and Python imports it by that name, so the stem must be an "
-        "identifier in ASCII: letters, digits and `_`, no digit first, no keyword. Rename the file or give a "
-        "name.",
+        "identifier in ASCII: letters, digits and `_`, a letter first, no keyword. Rename the file or give a "
+        "name with `--name`. `rnncc.load` takes files of every name.",
     ),
     Code(
         "RNN605",

@@ -289,8 +289,8 @@ class LoopPlan:
 
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
-    """All loops of a cell. `cell` is its name, `source` the `.rnn` file's; `sizes` names the entries of a call's
-    sizes."""
+    """All loops of a cell. `cell` is its name, `source` the `.rnn` file's as a comment may hold it; `sizes` names the
+    entries of a call's sizes."""
 
     cell: str
     source: str

@@ -45,7 +45,8 @@ class SegmentText:
 
 @dataclass(frozen=True, slots=True)
 class CellText:
-    """One cell's module. Every tuple holds lines that are complete Python (or constructor arguments)."""
+    """One cell's module. Every tuple holds lines that are complete Python (or constructor arguments), but for
+    `description`: lines of a docstring, as `source_in_docstring` is part of one."""
 
     name: str
     function: str
@@ -68,6 +69,7 @@ class CellText:
     input_delays: tuple[str, ...]
     single_head_because: str
     source_name: str
+    source_in_docstring: str
 
 
 @dataclass(frozen=True, slots=True)

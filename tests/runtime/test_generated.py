@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -131,3 +132,30 @@ def test_names_numbers_and_widths_that_need_care() -> None:
     module, (cell,) = reference_package(Source("awkward.rnn", text), "awkward")
     rows = verify.verify(module.Awkward, cell, dtypes=(torch.float64,)).rows
     assert [row for row in rows if not row.error < 1e-10] == []
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        r"h_t = \tanh(\nu \mathbf{W}) \N{no such name} \x \u12 \U",
+        r'"""; raise SystemExit("not text"); """',
+        'of "quotes" and ""pairs""',
+        'ends with "a quote"',
+        "ends with a backslash \\",
+        r'\"""',
+        "{{ 1/0 }} {% for %} {# gone #}",
+        "page\x0cfeed, line\x1cend, null\0, bell\a, next\u2028line, tab\there, \u202eback",
+        "ünï ∑ 漢字",
+    ],
+)
+def test_comments_are_kept_as_they_were(comment: str) -> None:
+    """The module says what stands above `cell`, and none of it is run."""
+    text = f"# {comment}\n#\n# second line\ncell Said\nstate h\nh[t] = tanh(x + R@h[t-1])\n"
+    module, (cell,) = reference_package(Source("said.rnn", text), "said")
+    assert cell.comment == f"{comment}\n\nsecond line"
+    assert module._cell_said.__doc__.partition("\n\n")[2] == f"{cell.comment}\n"
+
+
+def test_comments_stay_readable() -> None:
+    module, _ = reference_package(Source("said.rnn", '# Of "X", $\\nu$: ü\ncell Said\nstate h\nh[t] = x\n'), "said")
+    assert '\nOf "X", $\\\\nu$: ü\n' in Path(module._cell_said.__file__).read_text(encoding="utf-8")

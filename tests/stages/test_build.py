@@ -16,6 +16,7 @@ import pytest
 from rnncc.cache import Cache, digest
 from rnncc.diagnostics import RnnccError
 from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
+from rnncc.paths import is_package_name, package_name
 from rnncc.stages.build import (
     Nvcc,
     Product,
@@ -268,11 +269,22 @@ def test_an_installation_that_fails_leaves_the_old_package(tmp_path: Path, monke
     assert (target / "__init__.py").is_file() and sorted(path.name for path in target.parent.iterdir()) == ["toy"]
 
 
-@pytest.mark.parametrize("stem", ["2fast", "class", "json", "torch", "my-cell", "_hidden", ""])
+@pytest.mark.parametrize("stem", ["2fast", "class", "json", "torch", "my-cell", "_hidden", "ünï", "x\n", ""])
 def test_bad_stems_are_refused(stem: str) -> None:
     with pytest.raises(RnnccError) as caught:
         check_stem(stem)
     assert caught.value.diagnostics[0].code == "RNN604"
+    assert "--name" in caught.value.diagnostics[0].help
+
+
+@pytest.mark.parametrize("stem", ["2fast", "class", "my-cell", "_hidden", "ünï", "", "a.b", "__init__", "x\n"])
+def test_every_stem_has_a_package_name(stem: str) -> None:
+    assert not is_package_name(stem) and is_package_name(package_name(stem))
+
+
+def test_a_good_stem_is_the_package_s_name() -> None:
+    assert [package_name(stem) for stem in ("lstm", "My_Cell2", "match")] == ["lstm", "My_Cell2", "match"]
+    assert package_name("my-cell.v2") == "my_cell_v2"
 
 
 def test_a_package_does_not_hide_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,46 @@ def test_one_mistake_is_one_error(lines: tuple[str, ...], code: str, text: str |
         assert marked(found) == text
 
 
+@pytest.mark.parametrize(
+    ("lines", "code", "text"),
+    [
+        (("state h", "init b = inf", ELMAN), "RNN224", "inf"),
+        (("state h", "init b = -inf", ELMAN), "RNN224", "-inf"),
+        (("state h", "init b = inf - inf", ELMAN), "RNN224", "inf - inf"),
+        (("state h", "init b = 1e40", ELMAN), "RNN224", "1e40"),
+        (("state h", "init b = constant(-1e40)", ELMAN), "RNN224", "-1e40"),
+        (("state h", "init b = constant(inf)", ELMAN), "RNN224", "inf"),
+        (("state h", "init b = 3.4028235e38", ELMAN), "RNN224", "3.4028235e38"),
+        (("state h", "init R = normal(0, -1)", ELMAN), "RNN224", "-1"),
+        (("state h", "init R = normal(1e39, 1)", ELMAN), "RNN224", "1e39"),
+        (("state h", "init R = uniform(1, -1)", ELMAN), "RNN224", "uniform(1, -1)"),
+        (("state h", "init R = uniform(-3e38, 3e38)", ELMAN), "RNN224", "uniform(-3e38, 3e38)"),
+        (("const k = 1e40", "state h", "init b = 2*k", ELMAN), "RNN224", "2*k"),
+        (("state h", "param v: vector = inf", "h[t] = v*tanh(W@x + R@h[t-1])"), "RNN224", "inf"),
+        (("state h = 1e40", ELMAN), "RNN225", "1e40"),
+        (("state h = -1e40", ELMAN), "RNN225", "-1e40"),
+        (("state h = 1/2*1e39", ELMAN), "RNN225", "1/2*1e39"),
+    ],
+)
+def test_numbers_that_nothing_can_start_from(lines: tuple[str, ...], code: str, text: str) -> None:
+    found = the_error(*lines)
+    assert (found.code, marked(found)) == (code, text)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("state h = -inf", ELMAN),
+        ("state h = inf", ELMAN),
+        ("state h = 3.4e38", "init b = -3.4e38", ELMAN),
+        ("state h", "init b = constant(1e-50)", "init R = normal(0, 0)", "init W = uniform(1, 1)", ELMAN),
+    ],
+)
+def test_numbers_that_all_can_start_from(lines: tuple[str, ...]) -> None:
+    cell, found = diagnose(body(*lines))
+    assert cell is not None and not [each for each in found if each.code in ("RNN224", "RNN225")]
+
+
 def test_a_bare_state_names_both_forms() -> None:
     found = the_error("state h", "h[t] = tanh(W@x + R@h + b)")
     assert "'h[t-1]'" in found.help

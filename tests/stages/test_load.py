@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 import rnncc
 from rnncc.cli import cli
 from rnncc.compiler import build_package
 from rnncc.diagnostics import RnnccError
-from rnncc.paths import cells_dir, locate
+from rnncc.paths import cells_dir, is_package_name, locate
 from rnncc.stages.load import load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,6 +86,27 @@ def test_layers_of_a_built_package_pickle_by_name(tmp_path: Path) -> None:
         "assert torch.equal(again(x)[0], layer(x)[0]) and type(again) is lstm.LSTM\n",
         tmp_path,
     )
+
+
+@pytest.mark.parametrize(
+    "stem",
+    ["my-cell", "gru.v2", "ünï", "2fast", "class", 'quo"""ted"', "two\nlines", "back\\new", os.fsdecode(b"latin\xfc")],
+    ids=ascii,
+)
+def test_every_file_name_loads(tmp_path: Path, stem: str, recwarn: pytest.WarningsRecorder) -> None:
+    """No user has typed the package's name: one is made of the file's, which C++ has beside every equation."""
+    path = tmp_path / f"{stem}.rnn"
+    path.write_text("cell Leak\nstate h\nh[t] = 0.5*h[t-1] + x\n")
+    module = rnncc.load(path)
+    layer = module.Leak(3, 3)
+    assert "CPU kernels" in layer.explain() and not recwarn.list
+    x = torch.randn(4, 2, 3)
+    torch._dynamo.reset()
+    compiled: Any = torch.compile(layer, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x)[0], layer(x)[0])
+    assert is_package_name(Path(module.__path__[0]).name)
+    assert module._cell_leak.SPEC.source_name == path.name
+    assert ast.literal_eval(module._cell_leak.__doc__.partition(" from ")[2].strip().removesuffix(".")) == path.name
 
 
 def test_a_damaged_library_is_a_warning_and_the_reference_runs(tmp_path: Path) -> None:

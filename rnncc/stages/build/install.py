@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import keyword
 import os
 import shutil
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from rnncc.cache import KEEP_SECONDS, Cache, digest
 from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.paths import is_package_name
 
 DESCRIPTION = "_rnncc.json"
 
@@ -22,7 +22,7 @@ def check_stem(stem: str, directory: Path | None = None) -> None:
     A package of that name in `directory` itself is no obstacle: it is what will be replaced.
     """
     rename = "choose another name with --name"
-    if not stem.isidentifier() or keyword.iskeyword(stem) or stem.startswith("_"):
+    if not is_package_name(stem):
         raise RnnccError(Diagnostic("RNN604", f"'{stem}' cannot be a package's name", help=rename))
     if stem in sys.stdlib_module_names or stem in sys.builtin_module_names:
         raise RnnccError(Diagnostic("RNN604", f"'{stem}' is the name of a module of Python", help=rename))

@@ -29,7 +29,7 @@ from rnncc.ir.syntax import (
     WeightsDecl,
 )
 from rnncc.source import NOWHERE, Span
-from rnncc.stages.check.initialise import initialiser
+from rnncc.stages.check.initialise import beyond_float32, initialiser
 from rnncc.stages.check.names import FUNCTIONS, reserved
 from rnncc.stages.check.report import Report, closest
 from rnncc.stages.check.static import NumberValue, Statics
@@ -262,8 +262,10 @@ class _Declarer:
         )
         if value is None:
             return 0.0
-        if math.isnan(value):
-            self.report.error("RNN225", f"the initial value of '{name}' is not a number", expression.span)
+        wrong = "is not a number" if math.isnan(value) else beyond_float32(float(value))
+        if wrong:
+            message = f"the initial value of '{name}' {wrong}"
+            self.report.error("RNN225", message, expression.span, "no number to start from")
         return float(value)
 
 

@@ -24,6 +24,8 @@ _NUMBERS = {"constant": 1, "uniform": 2, "normal": 2}
 # What works on matrices only.
 FOR_MATRICES = frozenset({"xavier", "xavier_normal", "kaiming", "orthogonal", "eye"})
 
+LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
+
 
 def initialiser(expression: Expression, statics: Statics, report: Report) -> Initialiser:
     """The initialiser, or the default one after an error was reported."""
@@ -35,12 +37,11 @@ def initialiser(expression: Expression, statics: Statics, report: Report) -> Ini
                 wanted = "one number" if _NUMBERS[name] == 1 else "two numbers"
                 report.error("RNN224", f"'{name}' takes {wanted}", expression.span)
                 return Initialiser()
-            values = [statics.number(argument, {}, f"an argument of '{name}'", "RNN224") for argument in arguments]
-            known = tuple(float(value) for value in values if value is not None)
+            values = [_value(argument, f"an argument of '{name}'", statics, report) for argument in arguments]
+            known = tuple(value for value in values if value is not None)
             if len(known) < len(values):
                 return Initialiser()
-            if not all(math.isfinite(value) for value in known):
-                report.error("RNN224", f"the arguments of '{name}' must be finite", expression.span)
+            _check_range(name, known, expression, report)
             return Initialiser(name, known)
         case Call(name) | Name(name) if name not in statics.constants and name not in ("pi", "inf"):
             known_names = [*_PLAIN, *_NUMBERS]
@@ -49,5 +50,37 @@ def initialiser(expression: Expression, statics: Statics, report: Report) -> Ini
             report.error("RNN224", message, expression.span, help=help)
             return Initialiser()
         case _:
-            value = statics.number(expression, {}, "an initialiser", "RNN224")
-            return Initialiser() if value is None else Initialiser("constant", (float(value),))
+            value = _value(expression, "an initialiser", statics, report)
+            return Initialiser() if value is None else Initialiser("constant", (value,))
+
+
+def beyond_float32(value: float) -> str:
+    """What is wrong with a finite number that float32, the dtype that layers have by default, does not hold."""
+    too_large = math.isfinite(value) and abs(value) > LARGEST_FLOAT32
+    return "is beyond float32, which ends at 3.4e38" if too_large else ""
+
+
+def _value(expression: Expression, what: str, statics: Statics, report: Report) -> float | None:
+    """A number that a parameter begins with, or that says between which; infinities and NaN would never train."""
+    number = statics.number(expression, {}, what, "RNN224")
+    if number is None:
+        return None
+    value = float(number)
+    wrong = beyond_float32(value) if math.isfinite(value) else "must be finite"
+    if wrong:
+        report.error("RNN224", f"{what} {wrong}", expression.span)
+        return None
+    return value
+
+
+def _check_range(name: str, values: tuple[float, ...], call: Call, report: Report) -> None:
+    """Refuse what torch cannot draw from."""
+    match name, values:
+        case "uniform", (low, high) if low > high:
+            report.error("RNN224", "the lower bound of 'uniform' is above the upper one", call.span)
+        case "uniform", (low, high) if high - low > LARGEST_FLOAT32:
+            report.error("RNN224", "the bounds of 'uniform' are farther apart than float32 can say", call.span)
+        case "normal", (_, deviation) if deviation < 0:
+            report.error("RNN224", "the standard deviation of 'normal' is negative", call.arguments[1].span)
+        case _:
+            pass

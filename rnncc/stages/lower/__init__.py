@@ -8,11 +8,11 @@ Fails with: RnnccError RNN402 where the tables of a kernel are too small for the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import PurePath
 
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, value_table
 from rnncc.ir.kernel import KernelPlan, LoopPlan
+from rnncc.source import escaped, file_name
 from rnncc.stages.lower.fused import fuse
 from rnncc.stages.lower.limits import check_limits
 from rnncc.stages.lower.programs import backward_program, forward_program
@@ -24,13 +24,13 @@ __all__ = ["lower"]
 
 def lower(cell: Cell, adjoints: Sequence[Adjoint], masked: Cell, masked_adjoints: Sequence[Adjoint]) -> KernelPlan:
     """All loops of the cell, segment by segment, plain before masked."""
-    name = PurePath(cell.source.name).name
+    name = file_name(cell.source)
     pairs = zip(_loops(cell, adjoints, ""), _loops(masked, masked_adjoints, "_masked"), strict=True)
     loops = tuple(loop for pair in pairs for loop in pair)
     check_limits(cell.name, loops)
     return KernelPlan(
         cell.name,
-        name if name.endswith(".rnn") else f"{cell.name.lower()}.rnn",
+        escaped(name) if name.endswith(".rnn") else f"{cell.name.lower()}.rnn",
         ("I", "H", *(size.name for size in cell.sizes)),
         loops,
     )

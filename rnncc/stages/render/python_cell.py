@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import PurePath
 
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import (
@@ -24,6 +23,7 @@ from rnncc.ir.dim import ONE, Dim, constant, floor_divide, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.package import CellText, CompiledCell, SegmentText
 from rnncc.recurrent import CLIP, loop_constants, recurrent_reads
+from rnncc.source import escaped, file_name
 from rnncc.stages.render.python_code import Emitter, MemberPlace, dim_text, member_places, split_lines, variable
 from rnncc.stages.render.python_fused import fuse, step_reads, step_targets, step_text
 from rnncc.stages.render.python_streams import Packed, loose_names, pack, packed_text, reads, stacked
@@ -58,7 +58,7 @@ def cell_text(compiled: CompiledCell) -> CellText:
         # Not `_{lower}`: a package has `_reference` and `_runtime`, and a cell may be called so.
         module=f"_cell_{lower}",
         heading=_heading(cell),
-        description=tuple(cell.comment.splitlines()),
+        description=tuple(map(escaped, cell.comment.split("\n"))) if cell.comment else (),
         sizes=tuple(_size(size.name, size.default, size.solved) for size in cell.sizes),
         constants=tuple(
             f"_spec.ConstantSpec({constant.name!r}, {_literal(constant.value)}, {constant.shaping})"
@@ -83,8 +83,8 @@ def cell_text(compiled: CompiledCell) -> CellText:
         output_width=width(table[cell.output].width),
         input_delays=tuple(_input_delays(cell, table)),
         single_head_because=repr(cell.single_head_because),
-        # The file's name alone: a package must not depend on where its text lay.
-        source_name=repr(PurePath(cell.source.name).name),
+        source_name=repr(file_name(cell.source)),
+        source_in_docstring=escaped(repr(file_name(cell.source))),
     )
 
 
