@@ -20,7 +20,7 @@ from rnncc.stages.check.resolve import Resolved
 from rnncc.stages.check.shape import Shape, Shapes, input_dims, is_quotient, reduced
 from rnncc.stages.check.solver import Solver, is_narrow, is_unknown
 from rnncc.stages.check.split import Split, split_widths
-from rnncc.stages.check.terms import Bad, Equation, Eye, Num, Op, Part, Product, Row, Term, Transposed, Val, names
+from rnncc.stages.check.terms import Bad, Equation, Eye, Num, Op, Part, Product, Row, Term, Transposed, Val, names, walk
 from rnncc.stages.check.types import ParameterType
 
 
@@ -34,6 +34,8 @@ class _Inference:
         self.solved: dict[str, Dim] = {}
         # Values made of parameters and numbers only: matrices must be.
         self.from_parameters: set[str] = {*symbols.constants, *symbols.params, *resolved.members}
+        # Values of width 1 made of numbers and constants only: they have no units.
+        self.numbers: set[str] = set(symbols.constants)
         free = frozenset(name for name, (default, _) in symbols.dims.items() if default is None)
         given = frozenset({"I"} | {n for value in symbols.inputs.values() for n in dims.names(value.width or ONE)})
         self.solver = Solver(free, given)
@@ -125,6 +127,8 @@ class _Inference:
             # One number a head is what a reduction leaves: `local m: 1` names it.
             declared = shape
         self.values[target] = declared
+        if declared.width == ONE and self.is_number(term) and target not in self.symbols.states:
+            self.numbers.add(target)
         if is_narrow(self.solver.resolve(shape.width)) and not is_unknown(shape.width):
             return
         self.same(declared.width, shape.width, equation.target_span, term.span, f"'{equation.written}'", "its value")
@@ -236,6 +240,11 @@ class _Inference:
     def is_parameter(self, term: Term) -> bool:
         return all(name in self.from_parameters for name in names(term))
 
+    def is_number(self, term: Term) -> bool:
+        # A function across the units of a number was reported.
+        reported = any(isinstance(part, Row) for part in walk(term))
+        return not reported and all(name in self.numbers for name in names(term))
+
     def elementwise(self, term: Op, matrix: Term, other: Term) -> None:
         name = self.text(matrix)
         if matrix is other or not isinstance(other, Val):
@@ -303,6 +312,9 @@ class _Inference:
             if shape.is_matrix:
                 self.misplaced(argument, function)
                 shape = self.unknown()
+            elif self.solver.resolve(shape.width) == ONE and self.is_number(argument):
+                message = f"'{function}' works on the units of a vector; {self.describe(argument)} is a number"
+                self.report.error("RNN204", message, argument.span, "a number")
             shapes.append(shape)
         first = shapes[0].width
         match function:
