@@ -204,9 +204,10 @@ CHECK = (
     Code(
         "RNN220",
         "not known when the cell is compiled",
-        "Loop bounds, indices, delays, widths and the condition of `a if c else b` shape the program, so they are "
-        "whole numbers (or comparisons of them) made of literals, constants and loop variables. To choose between "
-        "values at run time, write `where(condition, a, b)`.",
+        "Loop bounds, indices, delays, a dim's default and the condition of `a if c else b` shape the program, so they "
+        "are whole numbers (or comparisons of them) made of literals, constants and loop variables. Widths may be made "
+        "of I, H and dims as well: `state s: H//2`. To choose between values at run time, write "
+        "`where(condition, a, b)`.",
         _cell("state h", "h[t] = tanh((W@x if x > 0 else 0) + R@h[t-1] + b)"),
         _cell("state h", "h[t] = tanh(where(W@x > 0, W@x, 0) + R@h[t-1] + b)"),
         label="not known when compiling",
