@@ -165,10 +165,10 @@ CHECK = (
         "Reserved are the keywords of Python and C++, the names of functions, `W R b bR x t H I inf pi`, "
         "everything with `__`, and the forms `d_…`, `saved_…`, `t0`, `t1`…, which the generated code uses for "
         "derivatives and temporaries; so are names of its own (`RNNCC_…`, `Early`, `Late`, `Kept`, `E_`) and what "
-        "begins with `_` and a capital, which C++ compilers keep. (`W`, `R`, `b` and `bR` may be re-typed by `weights`.) "
-        "The generated code keeps your names, so the clash is refused here instead of there. For the same reason a constant, dim or "
-        "input is not called like an argument of the layer (`dropout`, `lengths`), nor a parameter like an attribute "
-        "of torch's modules (`type`, `half`).",
+        "begins with `_` and a capital, which C++ compilers keep. (`W`, `R`, `b` and `bR` may be re-typed by "
+        "`weights`.) The generated code keeps your names, so the clash is refused here instead of there. For the same "
+        "reason a constant, dim or input is not called like an argument of the layer (`dropout`, `lengths`), nor a "
+        "parameter like an attribute of torch's modules (`type`, `half`).",
         _cell("state h", "d_gate = sigmoid(W@x + b)", "h[t] = d_gate*tanh(W@x + R@h[t-1] + b)"),
         _cell("state h", "gate = sigmoid(W@x + b)", "h[t] = gate*tanh(W@x + R@h[t-1] + b)"),
     ),
