@@ -131,7 +131,9 @@ class _Inference:
             self.numbers.add(target)
         if is_narrow(self.solver.resolve(shape.width)) and not is_unknown(shape.width):
             return
-        self.same(declared.width, shape.width, equation.target_span, term.span, f"'{equation.written}'", "its value")
+        self.same(
+            declared.width, shape.width, equation.target_span, term.span, f"'{equation.written}'", "its value", term
+        )
 
     def declared(self, equation: Equation) -> Shape | None:
         found = self.symbols.locals.get(self.bases[equation.target])
@@ -212,7 +214,8 @@ class _Inference:
             elif wide is None:
                 wide = (argument, width)
             else:
-                self.same(wide[1], width, wide[0].span, argument.span, self.describe(wide[0]), self.describe(argument))
+                first, name, other = wide[0], self.describe(wide[0]), self.describe(argument)
+                self.same(wide[1], width, first.span, argument.span, name, other, first, argument)
         return Shape(narrow if wide is None else wide[1])
 
     def matrix_arithmetic(self, term: Op, shapes: tuple[Shape, ...]) -> Shape:
@@ -339,9 +342,24 @@ class _Inference:
             return Shape(self.solver.fresh(), self.solver.fresh(), "matrix")
         return Shape(shape.columns or ONE, shape.width, "matrix")
 
-    def same(self, left: Dim, right: Dim, at: Span, other: Span, left_name: str, right_name: str) -> None:
-        if not self.solver.equal(left, right, other, self.why(other)):
+    def same(self, left: Dim, right: Dim, at: Span, other: Span, left_name: str, right_name: str, *terms: Term) -> None:
+        """Both widths are one; `terms` are what has them."""
+        if not self.solver.equal(left, right, other, self.why(other) + self.wide_input(terms)):
             self.mismatch(left, right, at, other, left_name, right_name)
+
+    def wide_input(self, terms: tuple[Term, ...]) -> str:
+        """The rest of a `why` where an input beside x gives its width, that of x, perhaps by default alone."""
+        waiting = list(terms)
+        while waiting:
+            match waiting.pop(0):
+                case Op(_, arguments):
+                    waiting += arguments
+                case Val(name):
+                    # mask__1 is mask[t-1].
+                    base = name.partition("__")[0]
+                    if base != "x" and base in self.symbols.inputs and self.values[name].width == INPUT_SIZE:
+                        return f", where the input '{base}' has width input_size"
+        return ""
 
     def mismatch(self, left: Dim, right: Dim, at: Span, other: Span, left_name: str, right_name: str) -> None:
         # An unknown has a number of its own, which says nothing to a reader.
