@@ -56,10 +56,10 @@ def _number(operator: str, left: float, right: float) -> float | None:
 
 def leaves_the_numbers(term: Op) -> bool:
     """Whether finite numbers alone make an infinity or a NaN here: `1/0`, `log(-1)`, `10**400`."""
-    arguments = [_value(argument) for argument in term.arguments]
     value = _value(term)
-    known = value is not None and all(argument is not None and math.isfinite(argument) for argument in arguments)
-    return known and not math.isfinite(value or 0.0)
+    if value is None or math.isfinite(value):
+        return False
+    return all(math.isfinite(known) for argument in term.arguments if (known := _value(argument)) is not None)
 
 
 def _value(term: Term) -> float | None:
@@ -68,7 +68,7 @@ def _value(term: Term) -> float | None:
         case Num(value):
             return value
         case Op(operator, arguments) if operator in _FUNCTIONS:
-            found = [value for argument in arguments if (value := _value(argument)) is not None]
+            found = [known for argument in arguments if (known := _value(argument)) is not None]
             if len(found) < len(arguments):
                 return None
             try:
