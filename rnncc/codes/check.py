@@ -46,8 +46,9 @@ CHECK = (
         "wrong arguments of a function",
         "The number of arguments or a keyword does not fit the function: `max`, `min` and `logaddexp` take two "
         "values, `clamp` a value and two bounds, `where` a condition and two values, `repeat` a value and a whole "
-        "number. The one keyword is `grad=` of `heaviside`, with `fast_sigmoid(k)`, `atan(k)`, `sigmoid(k)` or "
-        "`triangular(k)`.",
+        "number. Functions across the units (`sum`, `softmax`, `layernorm`, `concat`, …) take values of the step or "
+        "params: a number has no units. The one keyword is `grad=` of `heaviside`, with `fast_sigmoid(k)`, `atan(k)`, "
+        "`sigmoid(k)` or `triangular(k)`.",
         _cell("state h", "h[t] = max(W@x + R@h[t-1] + b)"),
         _cell("state h", "h[t] = max(W@x + R@h[t-1] + b, 0)"),
         label="does not fit the function",
@@ -163,10 +164,11 @@ CHECK = (
         "a reserved name",
         "Reserved are the keywords of Python and C++, the names of functions, `W R b bR x t H I inf pi`, "
         "everything with `__`, and the forms `d_…`, `saved_…`, `t0`, `t1`…, which the generated code uses for "
-        "derivatives and temporaries. (`W`, `R`, `b` and `bR` may be re-typed by `weights`.) The generated code "
-        "keeps your names, so the clash is refused here instead of there. For the same reason a constant, dim or "
-        "input is not called like an argument of the layer (`dropout`, `lengths`), nor a parameter like an attribute "
-        "of torch's modules (`type`, `half`).",
+        "derivatives and temporaries; so are names of its own (`RNNCC_…`, `Early`, `Late`, `Kept`, `E_`) and what "
+        "begins with `_` and a capital, which C++ compilers keep. (`W`, `R`, `b` and `bR` may be re-typed by "
+        "`weights`.) The generated code keeps your names, so the clash is refused here instead of there. For the same "
+        "reason a constant, dim or input is not called like an argument of the layer (`dropout`, `lengths`), nor a "
+        "parameter like an attribute of torch's modules (`type`, `half`).",
         _cell("state h", "d_gate = sigmoid(W@x + b)", "h[t] = d_gate*tanh(W@x + R@h[t-1] + b)"),
         _cell("state h", "gate = sigmoid(W@x + b)", "h[t] = gate*tanh(W@x + R@h[t-1] + b)"),
     ),
@@ -203,9 +205,10 @@ CHECK = (
     Code(
         "RNN220",
         "not known when the cell is compiled",
-        "Loop bounds, indices, delays, widths and the condition of `a if c else b` shape the program, so they are "
-        "whole numbers (or comparisons of them) made of literals, constants and loop variables. To choose between "
-        "values at run time, write `where(condition, a, b)`.",
+        "Loop bounds, indices, delays, a dim's default and the condition of `a if c else b` shape the program, so they "
+        "are whole numbers (or comparisons of them) made of literals, constants and loop variables. Widths may be made "
+        "of I, H and dims as well: `state s: H//2`. To choose between values at run time, write "
+        "`where(condition, a, b)`.",
         _cell("state h", "h[t] = tanh((W@x if x > 0 else 0) + R@h[t-1] + b)"),
         _cell("state h", "h[t] = tanh(where(W@x > 0, W@x, 0) + R@h[t-1] + b)"),
         label="not known when compiling",

@@ -138,6 +138,16 @@ WARNINGS = (
         label="here they meet",
     ),
     Code(
+        "RNN263",
+        "numbers make an infinity or a NaN",
+        "An expression of finite numbers alone, such as `1/0`, `log(-1)` or `10**400`, is infinite or not a number, "
+        "and so is what it is added to, at every step. Where that is meant, as in a maximum, `inf` says so.",
+        _cell("state h", "g = sigmoid(W@x + R@h[t-1] + b)", "h[t] = min(g, 1/0)"),
+        _cell("state h", "g = sigmoid(W@x + R@h[t-1] + b)", "h[t] = min(g, inf)"),
+        _WARNING,
+        label="not finite",
+    ),
+    Code(
         "RNN271",
         "more than one matrix phase a step",
         "A product with a recurrent matrix that needs the result of another one of the same step has to wait for "

@@ -224,6 +224,19 @@ def test_constraints_on_the_inputs_are_left_for_construction() -> None:
     assert cell.sizes[0].solved == HIDDEN_SIZE
 
 
+@pytest.mark.parametrize(
+    ("equation", "why"),
+    [
+        ("h[t] = mask*tanh(W@x + R@h[t-1] + b)", "line 4, where the input 'mask' has width input_size"),
+        ("h[t] = h[t-1] + 2*mask[t-1]", "line 4, where the input 'mask' has width input_size"),
+        ("h[t] = h[t-1] + x + V@mask", "line 4"),
+    ],
+)
+def test_a_constraint_names_the_input_that_is_as_wide_as_x(equation: str, why: str) -> None:
+    cell = checked("input x, mask", "state h; weights V: matrix", equation)
+    assert Constraint(INPUT_SIZE, HIDDEN_SIZE, why) in cell.constraints
+
+
 def test_a_required_dim() -> None:
     (size,) = checked("dim P", "state h: P, c", "c[t] = R@h[t-1] + W@x", "h[t] = R@c[t]").sizes
     assert (size.default, size.solved) == (None, None)

@@ -16,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from rnncc.compiler import kernel_plan
+from rnncc.gpu import scan_kernels
 from rnncc.ir.adjoint import Adjoint, OuterProduct
 from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, RowOp, RowOperator, Segment, Stream, operands
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, scale
@@ -24,9 +26,12 @@ from rnncc.recurrent import CLIP, recurrent_reads
 from rnncc.reference import fixed_values, run
 from rnncc.source import Source
 from rnncc.stages.check import check
+from rnncc.stages.check.unroll import MOST_EQUATIONS
 from rnncc.stages.differentiate import differentiate
+from rnncc.stages.differentiate.sweep import LONGEST_SUM
 from rnncc.stages.mask import mask
 from rnncc.stages.parse import parse
+from rnncc.stages.render import render
 from tests import builders, shipped
 from tests.adjoint_interpreter import backward, forward, machine_of
 from tests.problems import make_problem
@@ -264,6 +269,24 @@ def test_names_given_do_not_meet_the_cells_own() -> None:
     targets = [node.target for node in adjoint.segment.nodes]
     assert targets == ["h__1__tanh", "h__1__tanh2", "h"]
     check_gradients(with_nodes(*nodes))
+
+
+def shares_a_parameter(equations: int) -> Cell:
+    """A cell whose loop gives as many equations, each of which reads the params u and v, and h[t-1]."""
+    lines = ["cell A", "state h", "param u: vector, v: vector", "y[0] = W@x", f"for l in 1..{equations - 2}:"]
+    lines += ["    y[l] = 0.9*y[l-1] - u*v + 0.1*h[t-1]", f"h[t] = y[{equations - 2}]", ""]
+    (declaration,) = parse(Source("a.rnn", "\n".join(lines)))
+    return check(declaration)[0]
+
+
+def test_many_equations_give_a_cotangent_parts() -> None:
+    check_gradients(shares_a_parameter(LONGEST_SUM + 2))
+    check_gradients(shares_a_parameter(2 * LONGEST_SUM + 7), heads=2)
+
+
+def test_as_many_equations_as_a_cell_may_have_are_rendered() -> None:
+    plan = kernel_plan(shares_a_parameter(MOST_EQUATIONS))
+    assert render([plan], [scan_kernels(plan)]).files
 
 
 SCRIPT = """

@@ -16,6 +16,20 @@ _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
     "pow": lambda a, b: a**b,
 }
 
+# Those that can leave the finite numbers, and those beneath them.
+_FUNCTIONS: dict[str, Callable[..., float]] = {
+    **_ARITHMETIC,
+    "neg": lambda a: -a,
+    "abs": abs,
+    "max": max,
+    "min": min,
+    "exp": math.exp,
+    "log": math.log,
+    "log1p": math.log1p,
+    "sqrt": math.sqrt,
+    "mod": math.fmod,
+}
+
 
 def fold(operator: str, arguments: tuple[Term, ...], span: Span) -> Term:
     """The term; `2*3` becomes 6 and `0 + v` becomes v (what `(W@x if l == 1 else 0) + …` leaves)."""
@@ -38,3 +52,29 @@ def _number(operator: str, left: float, right: float) -> float | None:
     except (ZeroDivisionError, OverflowError):
         return None
     return value if isinstance(value, float) and math.isfinite(value) else None
+
+
+def leaves_the_numbers(term: Op) -> bool:
+    """Whether finite numbers alone make an infinity or a NaN here: `1/0`, `log(-1)`, `10**400`."""
+    value = _value(term)
+    if value is None or math.isfinite(value):
+        return False
+    return all(math.isfinite(known) for argument in term.arguments if (known := _value(argument)) is not None)
+
+
+def _value(term: Term) -> float | None:
+    """The value of a constant expression, NaN for all that is no finite number; None for what is not known here."""
+    match term:
+        case Num(value):
+            return value
+        case Op(operator, arguments) if operator in _FUNCTIONS:
+            found = [known for argument in arguments if (known := _value(argument)) is not None]
+            if len(found) < len(arguments):
+                return None
+            try:
+                result = _FUNCTIONS[operator](*found)
+            except (ZeroDivisionError, OverflowError, ValueError):
+                return math.nan
+            return result if isinstance(result, float) else math.nan
+        case _:
+            return None

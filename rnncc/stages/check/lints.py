@@ -15,6 +15,7 @@ from rnncc.ir.dim import show
 from rnncc.ir.expr import Apply, Expr, Ref
 from rnncc.source import Span
 from rnncc.stages.check.declare import Symbols
+from rnncc.stages.check.fold import leaves_the_numbers
 from rnncc.stages.check.place import Placed, Program
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved
@@ -192,6 +193,14 @@ def _no_gradient(subject: Subject, report: Report) -> None:
                 report.warn("RNN261", message, part.span, help=f"name a surrogate derivative: {help}")
 
 
+def _not_finite(subject: Subject, report: Report) -> None:
+    for equation in subject.live:
+        for part in walk(equation.term):
+            if isinstance(part, Op) and leaves_the_numbers(part):
+                help = "write 'inf' where infinity is meant"
+                report.warn("RNN263", "finite numbers make an infinity or a NaN", part.span, help=help)
+
+
 def _fixed_sizes(subject: Subject, report: Report) -> None:
     for constraint in subject.constraints:
         if not constraint.divides:
@@ -266,6 +275,7 @@ _RULES = (
     _division,
     _no_gradient,
     _fixed_sizes,
+    _not_finite,
     _performance,
 )
 

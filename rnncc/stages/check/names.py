@@ -64,6 +64,10 @@ def reserved(name: str, kind: str = "") -> str:
         return "a name of the language"
     if "__" in name:
         return "kept for the compiler: it holds '__'"
+    if re.fullmatch(r"_[A-Z].*", name):
+        return "kept for C++ compilers: it begins with '_' and a capital"
+    if re.fullmatch(r"RNNCC(_.*)?|Early|Late|Kept|E_", name):
+        return "a name of the generated code"
     if re.fullmatch(r"d_.*|saved_.*|t\d+", name):
         return "kept for the compiler: so are d_…, saved_… and t0, t1, …"
     names, why = _ARGUMENTS.get(kind, (frozenset(), ""))

@@ -20,7 +20,7 @@ from rnncc.stages.check.resolve import Resolved
 from rnncc.stages.check.shape import Shape, Shapes, input_dims, is_quotient, reduced
 from rnncc.stages.check.solver import Solver, is_narrow, is_unknown
 from rnncc.stages.check.split import Split, split_widths
-from rnncc.stages.check.terms import Bad, Equation, Eye, Num, Op, Part, Product, Row, Term, Transposed, Val, names
+from rnncc.stages.check.terms import Bad, Equation, Eye, Num, Op, Part, Product, Row, Term, Transposed, Val, names, walk
 from rnncc.stages.check.types import ParameterType
 
 
@@ -34,6 +34,8 @@ class _Inference:
         self.solved: dict[str, Dim] = {}
         # Values made of parameters and numbers only: matrices must be.
         self.from_parameters: set[str] = {*symbols.constants, *symbols.params, *resolved.members}
+        # Values of width 1 made of numbers and constants only: they have no units.
+        self.numbers: set[str] = set(symbols.constants)
         free = frozenset(name for name, (default, _) in symbols.dims.items() if default is None)
         given = frozenset({"I"} | {n for value in symbols.inputs.values() for n in dims.names(value.width or ONE)})
         self.solver = Solver(free, given)
@@ -125,9 +127,13 @@ class _Inference:
             # One number a head is what a reduction leaves: `local m: 1` names it.
             declared = shape
         self.values[target] = declared
+        if declared.width == ONE and self.is_number(term) and target not in self.symbols.states:
+            self.numbers.add(target)
         if is_narrow(self.solver.resolve(shape.width)) and not is_unknown(shape.width):
             return
-        self.same(declared.width, shape.width, equation.target_span, term.span, f"'{equation.written}'", "its value")
+        self.same(
+            declared.width, shape.width, equation.target_span, term.span, f"'{equation.written}'", "its value", term
+        )
 
     def declared(self, equation: Equation) -> Shape | None:
         found = self.symbols.locals.get(self.bases[equation.target])
@@ -208,7 +214,8 @@ class _Inference:
             elif wide is None:
                 wide = (argument, width)
             else:
-                self.same(wide[1], width, wide[0].span, argument.span, self.describe(wide[0]), self.describe(argument))
+                first, name, other = wide[0], self.describe(wide[0]), self.describe(argument)
+                self.same(wide[1], width, first.span, argument.span, name, other, first, argument)
         return Shape(narrow if wide is None else wide[1])
 
     def matrix_arithmetic(self, term: Op, shapes: tuple[Shape, ...]) -> Shape:
@@ -235,6 +242,11 @@ class _Inference:
 
     def is_parameter(self, term: Term) -> bool:
         return all(name in self.from_parameters for name in names(term))
+
+    def is_number(self, term: Term) -> bool:
+        # A function across the units of a number was reported.
+        reported = any(isinstance(part, Row) for part in walk(term))
+        return not reported and all(name in self.numbers for name in names(term))
 
     def elementwise(self, term: Op, matrix: Term, other: Term) -> None:
         name = self.text(matrix)
@@ -303,6 +315,9 @@ class _Inference:
             if shape.is_matrix:
                 self.misplaced(argument, function)
                 shape = self.unknown()
+            elif self.solver.resolve(shape.width) == ONE and self.is_number(argument):
+                message = f"'{function}' works on the units of a vector; {self.describe(argument)} is a number"
+                self.report.error("RNN204", message, argument.span, "a number")
             shapes.append(shape)
         first = shapes[0].width
         match function:
@@ -327,9 +342,24 @@ class _Inference:
             return Shape(self.solver.fresh(), self.solver.fresh(), "matrix")
         return Shape(shape.columns or ONE, shape.width, "matrix")
 
-    def same(self, left: Dim, right: Dim, at: Span, other: Span, left_name: str, right_name: str) -> None:
-        if not self.solver.equal(left, right, other, self.why(other)):
+    def same(self, left: Dim, right: Dim, at: Span, other: Span, left_name: str, right_name: str, *terms: Term) -> None:
+        """Both widths are one; `terms` are what has them."""
+        if not self.solver.equal(left, right, other, self.why(other) + self.wide_input(terms)):
             self.mismatch(left, right, at, other, left_name, right_name)
+
+    def wide_input(self, terms: tuple[Term, ...]) -> str:
+        """The rest of a `why` where an input beside x gives its width, that of x, perhaps by default alone."""
+        waiting = list(terms)
+        while waiting:
+            match waiting.pop(0):
+                case Op(_, arguments):
+                    waiting += arguments
+                case Val(name):
+                    # mask__1 is mask[t-1].
+                    base = name.partition("__")[0]
+                    if base != "x" and base in self.symbols.inputs and self.values[name].width == INPUT_SIZE:
+                        return f", where the input '{base}' has width input_size"
+        return ""
 
     def mismatch(self, left: Dim, right: Dim, at: Span, other: Span, left_name: str, right_name: str) -> None:
         # An unknown has a number of its own, which says nothing to a reader.

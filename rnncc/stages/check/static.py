@@ -128,7 +128,11 @@ class Statics:
             return NAMED_NUMBERS[name]
         if name in self.dims:
             message = f"must be known when the cell is compiled; the size '{name}' is chosen later"
-            raise _NotStatic("RNN220", message, span, f"declare 'const {name} = …' in place of the dim")
+            if reserved(name):
+                help = f"a formula of {name} may stand where a width does, 'state s: {name}//2'; here write a number"
+            else:
+                help = f"declare 'const {name} = …' in place of the dim"
+            raise _NotStatic("RNN220", message, span, help)
         if name == "t":
             raise _NotStatic("RNN220", "may not depend on the time t", span)
         known = [*scope, *self.constants, *NAMED_NUMBERS]

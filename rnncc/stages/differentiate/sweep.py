@@ -33,6 +33,10 @@ from rnncc.source import NOWHERE, Span
 from rnncc.stages.differentiate.normalise import NARROW
 from rnncc.stages.differentiate.symbolic import contributions
 
+# Terms of a sum in one equation, as many as a chain of the text may have (rnncc/stages/parse/scan.py). Equations that
+# share a parameter give it a term each, and there may be a thousand of them: too deep for what walks expressions.
+LONGEST_SUM = 100
+
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
@@ -156,14 +160,29 @@ class Sweep:
             width = widths.pop()
         terms = [expr for expr, found in collected.terms if not _is_wider(found, width)]
         for wide in dict.fromkeys(found for _, found in collected.terms if _is_wider(found, width)):
-            parts = _sum([expr for expr, found in collected.terms if found == wide])
-            whole = parts.name if isinstance(parts, Ref) else self._pointwise(f"d_{name}__units", wide, parts, span)
+            wish = f"d_{name}__units"
+            parts = self._sum(wish, wide, [expr for expr, found in collected.terms if found == wide], span)
+            whole = parts.name if isinstance(parts, Ref) else self._pointwise(wish, wide, parts, span)
             terms.append(Ref(self._row(f"d_{name}__sum", width, RowOperator.SUM, (whole,), span)))
         terms += [Ref(part) for part in self._unslice(name, collected.slices, span)]
-        total = _sum(terms)
+        total = self._sum(f"d_{name}", width, terms, span)
         if isinstance(total, Ref) and self.values[total.name].width == width:
             return total.name
         return self._pointwise(f"d_{name}", width, total, span)
+
+    def _sum(self, wish: str, width: Dim, terms: list[Expr], span: Span) -> Expr:
+        """The terms added up in order, negated ones subtracted. A long sum goes on from a named part of it."""
+        first = next((position for position, term in enumerate(terms) if not _is_negative(term)), 0)
+        result = terms[first]
+        for number, term in enumerate((*terms[:first], *terms[first + 1 :]), start=1):
+            if number % LONGEST_SUM == 0:
+                result = Ref(self._pointwise(f"{wish}__part", width, result, span))
+            match term:
+                case Apply("neg", (inner,)):
+                    result = apply("sub", result, inner)
+                case _:
+                    result = apply("add", result, term)
+        return result
 
     def _unslice(self, name: str, slices: list[_Slice], span: Span) -> list[str]:
         """The cotangents of slices as cotangents of the whole: laid side by side if they tile it, else padded."""
@@ -270,19 +289,6 @@ def _clipped(d: str) -> Expr:
 def _is_wider(found: Dim, width: Dim) -> bool:
     """Whether a term has more units than the value it is for."""
     return found != width and (width == ONE or (width == HEADS and found != ONE))
-
-
-def _sum(terms: list[Expr]) -> Expr:
-    """The terms added up in order, negated ones subtracted."""
-    first = next((position for position, term in enumerate(terms) if not _is_negative(term)), 0)
-    result = terms[first]
-    for term in (*terms[:first], *terms[first + 1 :]):
-        match term:
-            case Apply("neg", (inner,)):
-                result = apply("sub", result, inner)
-            case _:
-                result = apply("add", result, term)
-    return result
 
 
 def _is_negative(term: Expr) -> bool:

@@ -16,9 +16,11 @@ from typing import assert_never
 from rnncc.functions import OPERATORS
 from rnncc.ir.dim import Dim, show
 from rnncc.ir.expr import Apply, Const, Expr, Ref
-from rnncc.ir.kernel import Access, TileStage
+from rnncc.ir.kernel import Access, KernelPlan, TileStage
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+# What a macro of the standard's headers, of the system's or of CUDA's may be called.
+_MACRO = re.compile(r"[A-Z_]\w+|cuda\w+|errno|math_errhandling|sched_priority")
 # Whole exponents up to this are products: a few roundings, and no call of the C library for every lane.
 _LARGEST_POWER = 8
 
@@ -27,6 +29,19 @@ def dim_text(dim: Dim, sizes: Sequence[str]) -> str:
     """A dim as C++ of `sizes` and `heads`."""
     places = {name: f"sizes[{index}]" for index, name in enumerate(sizes)} | {"num_heads": "heads"}
     return _NAME.sub(lambda match: places[match.group()], show(dim)).replace("//", "/")
+
+
+def macro_names(plan: KernelPlan) -> tuple[str, ...]:
+    """Names of values that a header may have made a macro (`SIZE_MAX`, `M_E`): files that use them undefine them
+    behind all headers. Compilers' own names, with `__`, are never macros."""
+    found: set[str] = set()
+    for loop in plan.loops:
+        for program in (loop.forward, loop.backward):
+            found.update(slot.name for slot in program.slots)
+            found.update(program.constants)
+            tiles = [stage for stage in program.stages if isinstance(stage, TileStage)]
+            found.update(statement.target for stage in tiles for statement in stage.statements)
+    return tuple(sorted(name for name in found if _MACRO.fullmatch(name) and "__" not in name))
 
 
 def number_text(value: float) -> str:

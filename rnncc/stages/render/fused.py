@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import KernelPlan, fused_programs
 from rnncc.ir.schedule import STEPWISE, FusedKernels, FusedSchedule
+from rnncc.stages.render.cpp import macro_names
 from rnncc.stages.render.step import StepText, inference_writes, step_text
 
 
@@ -17,6 +18,7 @@ class StepsText:
     is, `fast` which elementwise functions it takes (fused/fast.cuh)."""
 
     source: str
+    macros: tuple[str, ...]
     kind: str
     base: str
     fast: str
@@ -47,7 +49,7 @@ class FusedKernelText:
 def steps_text(plan: KernelPlan) -> StepsText:
     """The steps of every fused program of a cell."""
     steps = tuple(_step(plan, program, loop) for program, loop in fused_programs(plan))
-    return StepsText(plan.source, "one product", "fused/step.cuh", "Fast", steps)
+    return StepsText(plan.source, macro_names(plan), "one product", "fused/step.cuh", "Fast", steps)
 
 
 def _step(plan: KernelPlan, program: str, loop: FusedLoop) -> StepText:

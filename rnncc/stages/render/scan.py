@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from rnncc.ir.kernel import KernelPlan, scan_programs
 from rnncc.ir.schedule import ScanKernels
+from rnncc.stages.render.cpp import macro_names
 from rnncc.stages.render.fused import StepsText
 from rnncc.stages.render.step import scan_text
 
@@ -45,7 +46,7 @@ def scan_steps_text(plan: KernelPlan, scans: Sequence[ScanKernels]) -> StepsText
         scan_text(f"{program}_step", loop if program in iterating else replace(loop, tangent=None), plan.source)
         for program, loop in scan_programs(plan)
     )
-    return StepsText(plan.source, "no product", "scan/lanes.cuh", "FastScan", steps)
+    return StepsText(plan.source, macro_names(plan), "no product", "scan/lanes.cuh", "FastScan", steps)
 
 
 def scan_file_text(

@@ -29,7 +29,7 @@ from rnncc.ir.kernel import (
 )
 from rnncc.ir.scan import ScanLoop
 from rnncc.ir.schedule import ScanKernels, ScanSchedule
-from rnncc.stages.render.cpp import FunctionText, dim_text, function_text
+from rnncc.stages.render.cpp import FunctionText, dim_text, function_text, macro_names
 from rnncc.stages.render.device import DeviceText, Image, device_text, image_of, product_images, readers
 
 
@@ -81,6 +81,7 @@ class CellText:
     cell: str
     name: str
     source: str
+    macros: tuple[str, ...]
     programs: tuple[ProgramText, ...]
 
     @property
@@ -102,7 +103,7 @@ def cell_text(plan: KernelPlan, scans: Sequence[ScanKernels] = ()) -> CellText:
         ):
             own = f"{prefix}_{direction}"
             programs.append(_Tables(plan, own, direction, program, form, forms.get(own, "")).text())
-    return CellText(plan.cell, name, plan.source, tuple(programs))
+    return CellText(plan.cell, name, plan.source, macro_names(plan), tuple(programs))
 
 
 def _forms(kernels: ScanKernels) -> str:
