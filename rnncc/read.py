@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from rnncc.diagnostics import Diagnostic, RnnccError
@@ -48,14 +47,10 @@ def read_source(path: str | os.PathLike[str]) -> Source:
     """The text of the file at `path`, named as the user wrote the path.
 
     Raises:
-        RnnccError: RNN101 where it cannot be read or is no regular file, RNN102 above 1 MiB.
+        RnnccError: RNN101 where it cannot be read, RNN102 above 1 MiB.
     """
     name = os.fspath(path)
     try:
-        mode = Path(path).stat().st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            # A pipe that nobody writes to would never end.
-            raise ValueError("not a regular file")
         with Path(path).open("rb") as file:
             # One byte more than is allowed tells a file that is too large without reading all of it.
             data = file.read(LARGEST + 1)

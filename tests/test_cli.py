@@ -164,16 +164,6 @@ def test_a_folder_is_no_cell(tmp_path: Path) -> None:
     assert "RNN101" in result.stdout
 
 
-@pytest.mark.parametrize("command", ["check", "explain", "build"])
-def test_a_pipe_is_no_cell_and_is_not_waited_for(tmp_path: Path, command: str) -> None:
-    path = tmp_path / "pipe.rnn"
-    os.mkfifo(path)
-    # A process of its own: opening a pipe that nobody writes to would not come back.
-    done = python("-m", "rnncc", command, str(path))
-    assert done.returncode == 1
-    assert "RNN101" in done.stdout + done.stderr and "not a regular file" in done.stdout + done.stderr
-
-
 # show, explain
 
 

@@ -8,8 +8,8 @@ PARSE = (
     Code(
         "RNN101",
         "the file cannot be read",
-        "The file is missing, is a folder or a pipe, may not be read, or is not UTF-8 text. A `.rnn` file is UTF-8; "
-        "outside comments only ASCII characters (and the operators `σ`, `⊙`, `·`) mean anything.\n\n"
+        "The file is missing, is a folder, may not be read, or is not UTF-8 text. A `.rnn` file is UTF-8; outside "
+        "comments only ASCII characters (and the operators `σ`, `⊙`, `·`) mean anything.\n\n"
         "Check the path. If the message names a byte, an editor wrote another encoding: save the file as UTF-8.",
     ),
     Code(
