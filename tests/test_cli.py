@@ -100,6 +100,12 @@ def test_check_of_a_good_file(tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (0, f"{path}: ok\n", "")
 
 
+def test_check_of_standard_input() -> None:
+    command = [sys.executable, "-m", "rnncc", "check", "/dev/stdin"]
+    found = subprocess.run(command, input=GOOD, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "/dev/stdin: ok\n", "")
+
+
 def test_check_reports_everything_and_exits_1(tmp_path: Path) -> None:
     path = write(tmp_path, BAD)
     result = run("check", path)
