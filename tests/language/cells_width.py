@@ -337,3 +337,26 @@ def macros(p: Any, s: Any, x: Any, k: Any) -> Values:
     gate = sigmoid(p.W_SIZE_MAX @ x() + mm(p.R_SIZE_MAX, s("h")) + p.b_SIZE_MAX)
     null = 0.5 * s("NULL") + gate * tanh(p.M_E * s("h") + 1) * 2 * torch.cos(s("NULL"))
     return {"h": tanh(null), "NULL": null}
+
+
+@case(
+    """
+cell SecondOperand
+input g: 2
+state h
+weights V: matrix, U: matrix
+i, f = sigmoid(W@x + V@tanh(x) + R@h[t-1] + b)
+u = tanh(W@x + U@concat(x, g) + b)
+h[t] = f*h[t-1] + i*u
+""",
+    lambda H: {"h": (H, 0.0)},
+    extra={"g": 2},
+)
+def second_operand(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """Two products make a stream, and what the second one works on is written inside it."""
+    i, f = (
+        sigmoid(W @ x() + V @ tanh(x()) + mm(R, s("h")) + b)
+        for W, V, R, b in ((p.W_i, p.V_i, p.R_i, p.b_i), (p.W_f, p.V_f, p.R_f, p.b_f))
+    )
+    u = tanh(p.W_u @ x() + p.U_u @ torch.cat((x(), x("g"))) + p.b_u)
+    return {"h": f * s("h") + i * u}

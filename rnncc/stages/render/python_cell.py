@@ -10,7 +10,6 @@ from rnncc.ir.cell import (
     Delay,
     Node,
     Parameter,
-    Role,
     Segment,
     State,
     Stream,
@@ -24,9 +23,10 @@ from rnncc.ir.dim import add as add_dims
 from rnncc.ir.package import CellText, CompiledCell, SegmentText
 from rnncc.recurrent import CLIP, loop_constants, recurrent_reads
 from rnncc.source import escaped, file_name
-from rnncc.stages.render.python_code import Emitter, MemberPlace, dim_text, member_places, split_lines, variable
-from rnncc.stages.render.python_fused import fuse, step_reads, step_targets, step_text
-from rnncc.stages.render.python_streams import Packed, loose_names, pack, packed_text, reads, stacked
+from rnncc.stages.render.python_batched import batched, bind, keep, read_later
+from rnncc.stages.render.python_code import Emitter, dim_text, split_lines, variable
+from rnncc.stages.render.python_fused import fuse, step_reads, step_text
+from rnncc.stages.render.python_streams import reads
 
 
 def width(dim: Dim) -> str:
@@ -154,27 +154,6 @@ def _first_input(cell: Cell) -> str:
     return f'values["{cell.inputs[0].name}"]'
 
 
-def _bind(cell: Cell, names: Iterable[str], table: Mapping[str, Value]) -> list[str]:
-    """Lines that fetch values which the function itself does not compute."""
-    places = member_places(cell)
-    lines = []
-    for name in sorted(names):
-        value = table[name]
-        match value.role:
-            case Role.PARAMETER:
-                source = stacked((name,), places)
-            case Role.CONSTANT:
-                source = f'constants["{name}"]'
-            case Role.INPUT | Role.PREVIOUS | Role.NODE:
-                source = f'values["{name}"]'
-        lines.append(f"{variable(name)} = {source}")
-    return lines
-
-
-def _keep(names: Iterable[str]) -> list[str]:
-    return [f'values["{name}"] = {variable(name)}' for name in names]
-
-
 def _external(nodes: Sequence[Node], extra: Iterable[str] = ()) -> set[str]:
     made = {node.target for node in nodes}
     return (reads(nodes) | set(extra)) - made
@@ -182,97 +161,18 @@ def _external(nodes: Sequence[Node], extra: Iterable[str] = ()) -> set[str]:
 
 def _prologue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
     emitter = Emitter(cell, _torch_linear, _first_input(cell))
-    lines = _bind(cell, _external(cell.prologue), table)
+    lines = bind(cell, _external(cell.prologue), table)
     lines += [emitter.node(node) for node in cell.prologue]
-    return tuple(lines + _keep(node.target for node in cell.prologue))
+    return tuple(lines + keep(node.target for node in cell.prologue))
 
 
 def _epilogue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
     emitter = Emitter(cell, _own_linear, _first_input(cell))
     steps = fuse(cell.epilogue, (cell.output,), table)
     read = {name for step in steps for name in step_reads(step)}
-    lines = _bind(cell, read - {node.target for node in cell.epilogue}, table)
+    lines = bind(cell, read - {node.target for node in cell.epilogue}, table)
     lines += [step_text(step, emitter) for step in steps]
-    return tuple(lines + _keep(node.target for node in cell.epilogue if node.target == cell.output))
-
-
-def _read_later(cell: Cell, index: int) -> set[str]:
-    """What segments after `index`, the epilogue or the caller read."""
-    names = reads(cell.epilogue) | {cell.output}
-    for segment in cell.segments[index + 1 :]:
-        names |= reads(segment.batched) | {member for stream in segment.streams for member in stream.members}
-    return names
-
-
-def _batched(cell: Cell, index: int, table: Mapping[str, Value]) -> tuple[str, ...]:
-    segment = cell.segments[index]
-    emitter = Emitter(cell, _own_linear, _first_input(cell))
-    places = member_places(cell)
-    packed = {p.stream.name: p for p in (pack(cell, stream, segment.batched) for stream in segment.streams) if p}
-    absorbed = _absorbed(cell, index, packed)
-    later = _read_later(cell, index)
-    lines: list[str] = []
-    emitted: set[str] = set()
-    loose = [node for node in segment.batched if node.target not in absorbed]
-    streamed = {member for stream in segment.streams if stream.name not in packed for member in stream.members}
-    packed_reads = _packed_reads(packed, places)
-    steps = fuse(loose, later | streamed | packed_reads, table)
-    loose_reads = {name for step in steps for name in step_reads(step)}
-    used = loose_reads | later
-    at = {step_targets(step)[0]: step for step in steps}
-    for node in segment.batched:
-        owner = absorbed.get(node.target)
-        if owner is None:
-            lines += [step_text(at[node.target], emitter)] if node.target in at else []
-        elif owner not in emitted:
-            emitted.add(owner)
-            stream = packed[owner].stream
-            lines.append(f"{variable(owner)}__stream = {packed_text(packed[owner], places)}")
-            if any(member in used for member in stream.members):
-                widths = [table[member].width for member in stream.members]
-                lines.append(split_lines(stream.members, widths, f"{variable(owner)}__stream", -1))
-    made = {node.target for node in segment.batched}
-    lines += _keep(sorted((made - set(absorbed) | _members(packed)) & later))
-    streams = [
-        f"{variable(stream.name)}__stream" if stream.name in packed else _stream(stream.members, table)
-        for stream in segment.streams
-    ]
-    # A loop that reads no stream is still given one, for T, B and the dtype.
-    lines.append(f"return [{', '.join(streams) if streams else 'tools.shape_stream'}]")
-    needed = (loose_reads | packed_reads | streamed) - made
-    return tuple(_bind(cell, needed, table) + lines)
-
-
-def _members(packed: Mapping[str, Packed]) -> set[str]:
-    return {member for p in packed.values() for member in p.stream.members}
-
-
-def _packed_reads(packed: Mapping[str, Packed], places: Mapping[str, MemberPlace]) -> set[str]:
-    """Values that the packed products name one by one."""
-    names: set[str] = set()
-    for p in packed.values():
-        for group in (*(product.matrices for product in p.products), *p.vectors):
-            names |= loose_names(group, places)
-        names |= {product.operand for product in p.products}
-    return names
-
-
-def _stream(members: Sequence[str], table: Mapping[str, Value]) -> str:
-    parts = ", ".join(f"({variable(member)}, {dim_text(table[member].width)})" for member in members)
-    return f"tools.stream({parts})"
-
-
-def _absorbed(cell: Cell, index: int, packed: Mapping[str, Packed]) -> dict[str, str]:
-    """Nodes that a packed stream stands for, each with the stream: all its members, and products read only by them."""
-    segment = cell.segments[index]
-    result: dict[str, str] = {}
-    for name, p in packed.items():
-        members = set(p.stream.members)
-        for target in p.absorbed:
-            readers = {node.target for node in segment.batched if target in operands(node)}
-            if target in members or (readers <= members and target not in _read_later(cell, index)):
-                result[target] = name
-    return result
+    return tuple(lines + keep(node.target for node in cell.epilogue if node.target == cell.output))
 
 
 def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> SegmentText:
@@ -281,13 +181,13 @@ def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> 
     states = {state.name: state for state in cell.states}
     products = recurrent_reads(segment)
     emitter = Emitter(cell, _torch_linear, "streams[0]", products.aliases)
-    later = _read_later(cell, index)
+    later = read_later(cell, index)
     new = ", ".join(variable(name) for name in segment.states)
     values = ", ".join(variable(name) for name in segment.sequences)
     initials, learned = _initials(segment, masked, states)
     return SegmentText(
         name=segment_name(cell, index),
-        batched=_batched(cell, index, table),
+        batched=batched(cell, index, table, Emitter(cell, _own_linear, _first_input(cell))),
         unpack=tuple(_unpack(segment, table)),
         step=tuple(_step_reads(segment, table)) + tuple(emitter.node(node) for node in products.nodes),
         result=f"({new},), ({values},)",
