@@ -81,6 +81,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("there is no CUDA device")
     rows = []
     for case in CASES[:2] if options.quick else CASES:
         for kind in ("even", "one long"):

@@ -106,6 +106,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no CUDA device")
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     rows = []

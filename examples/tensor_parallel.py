@@ -101,6 +101,8 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--steps", type=int, default=100)
     options = arguments.parse_args()
+    if "WORLD_SIZE" not in os.environ:
+        arguments.error("start it by torchrun: torchrun --nproc-per-node 2 examples/tensor_parallel.py")
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":

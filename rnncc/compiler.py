@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rnncc.built import about, explanation, without_kernels
 from rnncc.diagnostics import Diagnostic, RnnccError
-from rnncc.paths import locate, package_name, templates_dir
+from rnncc.paths import locate, package_name, shipped_cell, templates_dir
 from rnncc.read import read_source
 from rnncc.source import Source
 from rnncc.targets import EVERY, architecture_of, architectures, has_clusters, own_instructions, present
@@ -272,7 +272,8 @@ def compile_fused(
     )
     if (folder / "cuda").is_dir():
         return folder / "cuda", ""
-    return None, f"no fused kernel for {heads} fits ({explanation(stem, architecture, problem)})"
+    known = stem if shipped_cell(stem) else "FILE"  # the package does not say where its file lies
+    return None, f"no fused kernel for {heads} fits ({explanation(known, architecture, problem)})"
 
 
 def say(message: str) -> None:

@@ -145,8 +145,18 @@ def test_a_built_package_as_a_wheel_runs_without_rnncc_or_a_compiler(tmp_path: P
     assert about["License-File"] == "LICENSE" and texts == [licence, licence]
 
 
+@pytest.mark.parametrize("name", ["a_", "a__b"])
+def test_a_wheel_is_not_called_what_pip_takes_for_another_name(name: str, tmp_path: Path) -> None:
+    text = "cell Foo\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b)\n"
+    (tmp_path / f"{name}.rnn").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "rnncc", "build", f"{name}.rnn", "--wheel", "--out", "out"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.returncode == 1 and "RNN604" in found.stderr + found.stdout
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_wheel_bears_its_package_s_name_as_file_names_do(tmp_path: Path) -> None:
-    package = tmp_path / "My__Cell"
+    package = tmp_path / "My_Cell"
     (package / "_runtime").mkdir(parents=True)
     (package / "_runtime" / "LICENSE").write_text("…", encoding="utf-8")
     about = {"cells": ["A"], "fingerprint": "0123456789", "torch_abi": "2.10"}
@@ -155,4 +165,4 @@ def test_a_wheel_bears_its_package_s_name_as_file_names_do(tmp_path: Path) -> No
     name, version, build, tags = parse_wheel_filename(wheel.name)
     assert (name, str(version), build) == ("my-cell", f"{__version__}+1234567", ())
     assert {(tag.interpreter, tag.abi) for tag in tags} == {("py3", "none")}
-    assert "My__Cell/_rnncc.json" in contents(wheel) and metadata(wheel)["Name"] == "my_cell"
+    assert "My_Cell/_rnncc.json" in contents(wheel) and metadata(wheel)["Name"] == "my_cell"

@@ -87,6 +87,11 @@ def build(
     if zoneout or recurrent_dropout:
         for source in paths:
             _check_regularised(source, shaping)
+    if wheel:
+        from rnncc.cli.wheel import check_name, write_wheel
+
+        for stem in stems if name is None else [name]:
+            check_name(stem)
     for source in paths:
         path = build_package(
             source,
@@ -100,8 +105,6 @@ def build(
         )
         click.echo(str(path))
         if wheel:
-            from rnncc.cli.wheel import write_wheel
-
             click.echo(str(write_wheel(path)))
 
 

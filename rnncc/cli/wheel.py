@@ -5,15 +5,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 import sysconfig
 import zipfile
 from pathlib import Path
 
+from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.version import VERSION
 
 # The earliest time a zip file can hold: the same package gives the same bytes.
 _DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def check_name(stem: str) -> None:
+    """Raise RNN604 if a wheel cannot be called as the package is: names of distributions end in a letter or digit, and
+    several underscores are one, so that `a__b` would be installed in place of `a_b`."""
+    if stem.endswith("_") or "__" in stem:
+        message = f"'{stem}' cannot be a wheel's name: an underscore stands alone there, and not at the end"
+        raise RnnccError(Diagnostic("RNN604", message, help="choose another name with --name"))
 
 
 def write_wheel(package: Path) -> Path:
@@ -25,8 +33,8 @@ def write_wheel(package: Path) -> Path:
     """
     about = json.loads((package / "_rnncc.json").read_text(encoding="utf-8"))
     stem, version = package.name, f"{VERSION}+{about['fingerprint'][:8]}"
-    # A distribution's name as PyPA normalises it, with the underscores that file names have.
-    name = re.sub(r"[-_.]+", "_", stem).lower()
+    # As PyPA normalises it, with the underscores that file names have (check_name).
+    name = stem.lower()
     tag = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
     info = f"{name}-{version}.dist-info"
     files = {

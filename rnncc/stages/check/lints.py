@@ -197,7 +197,7 @@ def _not_finite(subject: Subject, report: Report) -> None:
     for equation in subject.live:
         for part in walk(equation.term):
             if isinstance(part, Op) and leaves_the_numbers(part):
-                help = "write 'inf' where infinity is meant"
+                help = "write 'inf' or '-inf' where that is meant"
                 report.warn("RNN263", "finite numbers make an infinity or a NaN", part.span, help=help)
 
 
