@@ -158,7 +158,7 @@ class Cache:
                 alone.rename(finished)
             except OSError as error:
                 # Of what `make` reads, as an installation that lacks files.
-                if error.filename is not None and self.root not in Path(error.filename).parents:
+                if isinstance(error.filename, str) and not Path(error.filename).is_relative_to(self.root):
                     raise
                 raise _unwritable(self.root, error) from None
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -234,3 +235,13 @@ def test_a_file_that_is_missing_elsewhere_is_no_fault_of_the_cache(tmp_path: Pat
 
     with pytest.raises(FileNotFoundError, match="installation"):
         Cache(tmp_path / "cache").build("key", "stem", make)
+
+
+@pytest.mark.parametrize("path", ["", "tmp/file"])
+def test_a_file_that_is_denied_within_is_a_fault_of_the_cache(path: str, tmp_path: Path) -> None:
+    def make(folder: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / path))
+
+    with pytest.raises(RnnccError) as caught:
+        Cache(tmp_path).build("key", "stem", make)
+    assert caught.value.diagnostics[0].code == "RNN605"

@@ -156,7 +156,7 @@ def test_a_wheel_is_not_called_what_pip_takes_for_another_name(name: str, tmp_pa
 
 
 def test_a_wheel_bears_its_package_s_name_as_file_names_do(tmp_path: Path) -> None:
-    package = tmp_path / "My_Cell"
+    package = tmp_path / "My__Cell"
     (package / "_runtime").mkdir(parents=True)
     (package / "_runtime" / "LICENSE").write_text("…", encoding="utf-8")
     about = {"cells": ["A"], "fingerprint": "0123456789", "torch_abi": "2.10"}
@@ -165,4 +165,4 @@ def test_a_wheel_bears_its_package_s_name_as_file_names_do(tmp_path: Path) -> No
     name, version, build, tags = parse_wheel_filename(wheel.name)
     assert (name, str(version), build) == ("my-cell", f"{__version__}+1234567", ())
     assert {(tag.interpreter, tag.abi) for tag in tags} == {("py3", "none")}
-    assert "My_Cell/_rnncc.json" in contents(wheel) and metadata(wheel)["Name"] == "my_cell"
+    assert "My__Cell/_rnncc.json" in contents(wheel) and metadata(wheel)["Name"] == "my_cell"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import sysconfig
 import zipfile
 from pathlib import Path
@@ -16,10 +17,15 @@ from rnncc.version import VERSION
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
+def _distribution(stem: str) -> str:
+    """A package's name as PyPA normalises it, with the underscores that file names have."""
+    return re.sub(r"[-_.]+", "_", stem).lower()
+
+
 def check_name(stem: str) -> None:
     """Raise RNN604 if a wheel cannot be called as the package is: names of distributions end in a letter or digit, and
     several underscores are one, so that `a__b` would be installed in place of `a_b`."""
-    if stem.endswith("_") or "__" in stem:
+    if stem.endswith("_") or _distribution(stem) != stem.lower():
         message = f"'{stem}' cannot be a wheel's name: an underscore stands alone there, and not at the end"
         raise RnnccError(Diagnostic("RNN604", message, help="choose another name with --name"))
 
@@ -33,8 +39,7 @@ def write_wheel(package: Path) -> Path:
     """
     about = json.loads((package / "_rnncc.json").read_text(encoding="utf-8"))
     stem, version = package.name, f"{VERSION}+{about['fingerprint'][:8]}"
-    # As PyPA normalises it, with the underscores that file names have (check_name).
-    name = stem.lower()
+    name = _distribution(stem)
     tag = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
     info = f"{name}-{version}.dist-info"
     files = {

@@ -90,7 +90,18 @@ def test_layers_of_a_built_package_pickle_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "stem",
-    ["my-cell", "gru.v2", "ünï", "2fast", "class", 'quo"""ted"', "two\nlines", "back\\new", os.fsdecode(b"latin\xfc")],
+    [
+        "my-cell",
+        "gru.v2",
+        "ünï",
+        "2fast",
+        "class",
+        'quo"""ted"',
+        "two\nlines",
+        "back\\new",
+        os.fsdecode(b"latin\xfc"),
+        "long" * 60,
+    ],
     ids=ascii,
 )
 def test_every_file_name_loads(tmp_path: Path, stem: str, recwarn: pytest.WarningsRecorder) -> None:
