@@ -22,6 +22,7 @@ from rnncc.built import about, explanation, without_kernels
 from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.paths import locate, package_name, shipped_cell, templates_dir
 from rnncc.read import read_source
+from rnncc.runtime.settings import log_level
 from rnncc.source import Source
 from rnncc.targets import EVERY, architecture_of, architectures, has_clusters, own_instructions, present
 from rnncc.version import VERSION
@@ -234,7 +235,8 @@ def compile_fused(
     it, since kernels must take what its library gives.
 
     Raises:
-        RnnccError: RNN602 where nvcc failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without nvcc.
+        RnnccError: RNN602 where nvcc failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without nvcc,
+            RNN609 for a package of another rnncc.
     """
     from rnncc.cache import Cache, default_root
     from rnncc.ir.problem import Problem
@@ -242,7 +244,8 @@ def compile_fused(
     from rnncc.stages.build import build_kernels, find_nvcc, first_key, own_code
 
     if code != own_code():
-        return None, f"another rnncc than this one ({VERSION}) built the package: build it again"
+        help = "build the package again"
+        raise RnnccError(Diagnostic("RNN609", f"another rnncc than this one ({VERSION}) built the package", help=help))
     problems, architecture = tuple(Problem(*size) for size in sizes), architecture_of(*capability)
     target = gpu(architecture)
     if target is None:
@@ -277,8 +280,9 @@ def compile_fused(
 
 
 def say(message: str) -> None:
-    """One line of progress on stderr."""
-    print(f"rnncc: {message}", file=sys.stderr, flush=True)
+    """One line of progress on stderr, unless RNNCC_LOG asks for less."""
+    if log_level() == "info":
+        print(f"rnncc: {message}", file=sys.stderr, flush=True)
 
 
 def _build(

@@ -32,10 +32,10 @@ def test_env_shows_settings_and_checks_them(monkeypatch: pytest.MonkeyPatch) -> 
     assert found["settings"]["RNNCC_CACHE_LIMIT"] == "2GB" and "MAX_JOBS" not in found["settings"]
     assert not any("RNNCC" in line for line in found["advice"])
     assert "RNNCC_CACHE_LIMIT 2GB" in run("env").stdout
-    wrong = {"RNNCC_CACHE_LIMIT": "a lot", "RNNCC_COMPILE": "2", "MAX_JOBS": "0"}
+    wrong = {"RNNCC_CACHE_LIMIT": "a lot", "RNNCC_COMPILE": "2", "RNNCC_LOG": "loud", "MAX_JOBS": "0"}
     for name, value in wrong.items():
         monkeypatch.setenv(name, value)
     advice = json.loads(run("env", "--json").stdout)["advice"]
     assert [[line for line in advice if f"{name} is '{value}'" in line] != [] for name, value in wrong.items()] == [
-        True, True, True,
+        True, True, True, True,
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from rnncc.cli.output import ignore_missing_numpy, json_option, print_json, tabl
 from rnncc.diagnostics import RnnccError
 from rnncc.paths import shipped_cells
 from rnncc.read import read_source
-from rnncc.runtime.settings import compiles_at_first_use
+from rnncc.runtime.settings import compiles_at_first_use, log_level
 from rnncc.stages.build.ninja import most_jobs
 from rnncc.stages.build.nvcc import nvcc_release
 from rnncc.stages.build.toolchain import find_toolchain
@@ -28,6 +28,7 @@ SETTINGS: dict[str, Callable[[], object] | None] = {
     "RNNCC_CACHE_DIR": None,
     "RNNCC_CACHE_LIMIT": limit_bytes,
     "RNNCC_COMPILE": compiles_at_first_use,
+    "RNNCC_LOG": log_level,
     "MAX_JOBS": most_jobs,
 }
 

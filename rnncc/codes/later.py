@@ -73,6 +73,12 @@ LATER = (
         "Install the toolkit, or put its `bin` folder on PATH; `rnncc env` shows what is found.",
     ),
     Code(
+        "RNN609",
+        "another rnncc built the package",
+        "A package that is in use asks rnncc for GPU kernels of a size that it was not built with. They must take what "
+        "its library gives, and the rnncc that is installed now may lay that out otherwise. Build the package again.",
+    ),
+    Code(
         "RNN701",
         "the sizes contradict a constraint of the cell",
         "Some equations only make sense for sizes that agree: `x*h[t-1]` needs `input_size == hidden_size`. The "

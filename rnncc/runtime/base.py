@@ -15,7 +15,7 @@ from .inputs import autocast_dtype
 from .ops import Kernels, kept_bytes
 from .parameters import gate_view, initialise, members_of, ordered, shape_of
 from .regularisation import Zoneout, check_zoneout, variant
-from .run import choose_kernels
+from .run import choose_kernels, kernels_of_call
 from .sizes import check_clip, check_probability, check_size, resolve_sizes
 from .spec import CellSpec, ParameterSpec, Sizes
 
@@ -275,6 +275,10 @@ class RecurrentModule(nn.Module):
     def _choose(self, x: Tensor) -> tuple[Kernels | None, str]:
         kernels, missing = package.kernels()
         return choose_kernels(kernels, x, self.backend, missing)
+
+    def _kernels_of_call(self, x: Tensor) -> Kernels | None:
+        kernels, missing = package.kernels()
+        return kernels_of_call(self.spec, kernels, x, self.backend, missing)
 
     def explain(self, batch_size: int | None = None) -> str:
         """Which path runs for inputs of the parameters' dtype (or autocast's, where it is on) and device, and why; the

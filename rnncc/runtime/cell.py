@@ -86,7 +86,7 @@ class RecurrentCell(RecurrentModule):
         )  # fmt: skip
         initial = self._initial_states(states[0] if states else None, sizes, parameters, x, columns, {})
         masks = draw_masks(cell, sizes, x, columns, self._zoneout, 0.0, training=self.training)
-        kernels, _ = self._choose(x)
+        kernels = self._kernels_of_call(x)
         (result,) = run_directions(
             cell, kernels, given.inputs, [Direction(parameters, initial, masks=masks)], self.constants, sizes,
             recurrent_gradient_clip=self.recurrent_gradient_clip,

@@ -11,7 +11,7 @@ from . import package
 from .inputs import Reset, active_steps, padded, read_lengths, read_reset, under_autocast
 from .packing import read_packed
 from .parameters import shape_of
-from .run import choose_kernels, run_segment
+from .run import kernels_of_call, run_segment
 from .sizes import check_clip, check_heads
 from .spec import CellSpec, SegmentSpec, Sizes, StreamSpec, WeightSpec, Width
 
@@ -113,7 +113,7 @@ def run_function(
     check_clip(recurrent_gradient_clip)
     numbers = {c.name: float(c.value) for c in cell.constants if not c.shaping} | dict(constants or {})
     kernels, missing = package.kernels()
-    chosen, _ = choose_kernels(kernels, first, backend, missing)
+    chosen = kernels_of_call(cell, kernels, first, backend, missing)
     # A GPU runs packed tensors by the masked loops.
     on_gpu = packed is not None and chosen is not None and first.is_cuda
     masked = per_column is not None or per_step is not None or on_gpu

@@ -1,26 +1,24 @@
-"""Fused kernels, each for one size: which this package has, and those compiled when a call first needs them."""
+"""Fused kernels, each for one size: which this package has, and what a layer says of them."""
 
 from __future__ import annotations
 
 import ctypes
+import enum
 import importlib
-import os
-import threading
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
-from .inputs import autocast_dtype
 from .settings import compiles_at_first_use
 from .spec import CellSpec, SegmentSpec, Sizes
 
 # dtype -> what the index of kernels calls it, and what rnncc does
-_DTYPES = {torch.float32: ("f32", "fp32"), torch.bfloat16: ("bf16", "bf16"), torch.float16: ("f16", "fp16")}
+DTYPES = {torch.float32: ("f32", "fp32"), torch.bfloat16: ("bf16", "bf16"), torch.float16: ("f16", "fp16")}
+# A loop, the head_dim of its state, heads, directions, dtype and device.
+Key = tuple[str, int, int, int, torch.dtype, int]
 _UNIT_BLOCK = 8  # units that a fused kernel has at a time
 _LOWEST_CAPABILITY = (9, 0)  # clusters of thread blocks
 
@@ -50,6 +48,24 @@ class Wanted:
         return f"{heads}{both}, {str(self.dtype).removeprefix('torch.')}"
 
 
+class Outcome(enum.Enum):
+    """What came of looking for a fused kernel. `NONE`: there can be none. `KEPT`: a setting, or what is missing here,
+    keeps it from being compiled. `FAILED`: it could not be compiled, though it should be."""
+
+    RUNS = enum.auto()
+    NONE = enum.auto()
+    KEPT = enum.auto()
+    FAILED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`reason`: why no fused kernel runs, or nothing."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class _Line:
     """Of the index: a kernel, the size that it is meant for, and for which GPU (None: every one that the package is
@@ -71,95 +87,32 @@ class _State:
     about: Mapping[str, Any]
     lines: list[_Line]
     readable: bool  # the package's own index
-    # By loop, width of its state, heads, directions, dtype and device: why no fused kernel runs, or nothing.
-    settled: dict[tuple[str, int, int, int, torch.dtype, int], str]
+    answers: dict[Key, Answer]  # first_use.py's
 
 
-_STATE = _State(None, {}, [], True, {})
-# One for what is compiled at once, so that nothing else waits. A child that was forked meanwhile begins without: there,
-# no thread would ever release them.
-_LOCKS: dict[tuple[str, int, tuple[int, ...], torch.dtype, tuple[int, int]], threading.Lock] = {}
-os.register_at_fork(after_in_child=_LOCKS.clear)
+STATE = _State(None, {}, [], True, {})
 
 
 def attach(directory: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> None:
-    """What the package in `directory` has, by its `_rnncc.json`. An index that cannot be read is one of no kernels.
-    Raises ValueError for a setting that means nothing, on any machine: it would be one on a GPU."""
-    compiles_at_first_use()
+    """What the package in `directory` has, by its `_rnncc.json`. An index that cannot be read is one of no kernels."""
     index = directory / "cuda" / "fused.txt"
-    _STATE.library, _STATE.about, _STATE.lines, _STATE.readable = library, about, [], True
+    STATE.library, STATE.about, STATE.lines, STATE.readable = library, about, [], True
     try:
         if index.is_file():
-            _STATE.lines = _read(index, None)
+            STATE.lines = read_index(index, None)
     except (OSError, ValueError):
-        _STATE.readable = False
-    _STATE.settled.clear()
+        STATE.readable = False
+    STATE.answers.clear()
 
 
-def prepare(cell: CellSpec, segment: SegmentSpec, x: Tensor, sizes: Sizes, directions: int) -> None:
-    """Before a loop runs on a GPU, by `x` [T, B, width] among others, in so many directions at once: where no fused
-    kernel for its size was looked for yet, compile it. What keeps it from being compiled, though it should be, is one
-    warning. Raises ValueError for a setting that means nothing."""
-    heads, width = sizes["num_heads"], segment.states[0].width(sizes)
-    dtype = autocast_dtype(x, "cuda")
-    key = (segment.name, width, heads, directions, dtype, x.get_device())
-    if key in _STATE.settled:
-        return
-    # Single steps gain nothing. A fake tensor has no kernel; and nvcc has no place in the capture of a graph.
-    if x.shape[0] < 2 or type(x) not in (Tensor, nn.Parameter) or torch.cuda.is_current_stream_capturing():
-        return
-    capability = torch.cuda.get_device_capability(x.device)
-    wanted = Wanted(cell, segment.name, width // heads, heads, dtype, capability, directions)
-    # By the cell: its loops are compiled together.
-    together = (cell.name, wanted.units, wanted.made_for, dtype, capability)
-    with _LOCKS.setdefault(together, threading.Lock()):
-        if key in _STATE.settled:
-            return
-        reason, failed = settle(wanted)
-        _STATE.settled[key] = reason
-    if failed:  # after it is settled: a warning may be an error
-        warnings.warn(f"no fused kernel for {wanted}: {reason}; the alternating kernel runs", stacklevel=4)
-
-
-def settle(wanted: Wanted) -> tuple[str, bool]:
-    """Why no fused kernel runs, or nothing: then there is one, which may have been compiled now. And whether that is a
-    failure, of which users should hear. Raises ValueError for a setting that means nothing."""
-    reason = _needless(wanted)
-    if reason is None:
-        reason = _kept_from_compiling() or None
-    if reason is not None:
-        return reason, False
-    rnncc = importlib.import_module("rnncc")
-    try:
-        return _compile(wanted), False
-    except rnncc.RnnccError as error:
-        problem = error.diagnostics[0]
-        text = f"{problem.message} [{problem.code}]" + (f"; {problem.help}" if problem.help else "")
-        return text, problem.code != "RNN608"  # having no nvcc is no failure
-    # Whatever it was, also a bug in rnncc or half an installation of it: the layer must run, and the alternating kernel
-    # can. The user hears of it, and it is not tried again.
-    except Exception as error:
-        return f"{type(error).__name__}: {error}", True
-
-
-def _compile(wanted: Wanted) -> str:
-    """Why there is no fused kernel, or nothing: then it is compiled, and the library knows it. Raises RnnccError, and
-    RuntimeError, OSError, ValueError for kernels that cannot be read."""
-    compiler, cell, about = importlib.import_module("rnncc.compiler"), wanted.cell, _STATE.about
-    shaping = {constant.name: constant.value for constant in cell.constants if constant.shaping}
-    needed = tuple((wanted.units, heads, _DTYPES[wanted.dtype][1]) for heads in wanted.made_for)
-    folder, reason = compiler.compile_fused(
-        about["source"], about["stem"], shaping, cell.name, needed, wanted.capability, about["code"]
-    )
-    if folder is None:
-        return str(reason)
-    lines = _read(folder / "fused.txt", wanted.capability)
-    assert _STATE.library is not None
-    if _STATE.library.rnncc_add_kernels(str(folder).encode()) < 1:
+def add_kernels(folder: Path, capability: tuple[int, int]) -> None:
+    """Give the library the kernels of a folder, which are for GPUs of that capability. Raises RuntimeError, OSError and
+    ValueError where they cannot be read."""
+    lines = read_index(folder / "fused.txt", capability)
+    assert STATE.library is not None
+    if STATE.library.rnncc_add_kernels(str(folder).encode()) < 1:
         raise RuntimeError(f"the kernels in {folder} cannot be read")
-    _STATE.lines += lines
-    # What was compiled may be another loop's of the cell.
-    return "" if _families(wanted, wanted.made_for) else f"no fused kernel for {wanted} fits this loop"
+    STATE.lines += lines
 
 
 def describe(
@@ -174,20 +127,20 @@ def describe(
     """Which kernels there are for a loop on a GPU, and why; which of them a batch of so many columns takes."""
     heads, width = sizes["num_heads"], segment.states[0].width(sizes)
     capability = torch.cuda.get_device_capability(device)
-    settled = _STATE.settled.get((segment.name, width, heads, directions, dtype, device))
+    answer = STATE.answers.get((segment.name, width // heads, heads, directions, dtype, device))
     wanted = Wanted(cell, segment.name, width // heads, heads, dtype, capability, directions)
-    lines = [explain(wanted, settled)]
-    if wanted.segment in _STATE.about["scans"]:
+    lines = [explain(wanted, None if answer is None else answer.reason)]
+    if wanted.segment in STATE.about["scans"]:
         lines.append(
             "wide kernels (tall ones for few channels) where all tensors' rows begin at multiples of 16 bytes, "
             "else narrow ones"
         )
-    if wanted.segment in _STATE.about["newton"]:
+    if wanted.segment in STATE.about["newton"]:
         lines.append(
             "forward Newton's iterations in place of the walk for few channels and many steps, where all tensors' rows "
             "begin at multiples of 16 bytes"
         )
-    if _families(wanted, None):
+    if families(wanted, None):
         lines += [] if columns is None else [f"a batch of {columns}: {chosen(wanted, columns, device)}"]
         lines.append("tensors whose rows do not all begin at multiples of 16 bytes: alternating")
     return lines
@@ -197,40 +150,37 @@ def chosen(wanted: Wanted, columns: int, device: int) -> str:
     """`forward gather, backward scatter, without gradients gather`: of the kernels that there are now, those that run
     so many batch columns. Raises RuntimeError where the GPU cannot be asked."""
     found = []
-    library = _STATE.library
+    library = STATE.library
     assert library is not None
     for program, words in (("forward", "forward"), ("backward", "backward"), ("inference", "without gradients")):
         text = ctypes.create_string_buffer(1024)
         launches = library.rnncc_choose_kernel(
-            f"{wanted.segment}_{program}".encode(), _DTYPES[wanted.dtype][0].encode(), ctypes.c_int64(wanted.units),
+            f"{wanted.segment}_{program}".encode(), DTYPES[wanted.dtype][0].encode(), ctypes.c_int64(wanted.units),
             ctypes.c_int64(wanted.heads), ctypes.c_int64(columns), wanted.directions, device,
             text, ctypes.c_int64(len(text)),
         )  # fmt: skip
         if launches < 0:
             raise RuntimeError(f"which kernel runs {columns} batch columns: {text.value.decode()}")
         name = text.value.decode()
-        family = next((line.family for line in _STATE.lines if line.name == name), "alternating")
+        family = next((line.family for line in STATE.lines if line.name == name), "alternating")
         found.append(f"{words} {family}" + (f" in {launches} launches" if launches > 1 else ""))
     return ", ".join(found)
 
 
 def explain(wanted: Wanted, settled: str | None) -> str:
-    """Which kernel runs, and why. `settled`: what `settle` said, None where it was not asked yet."""
-    if own := _STATE.about["scans"].get(wanted.segment):
+    """Which kernel runs, and why. `settled`: the reason of the answer, None where nobody asked yet."""
+    if own := STATE.about["scans"].get(wanted.segment):
         return f"{own}, one launch a sequence at every size: a step has no product"
-    one, others = _families(wanted, wanted.made_for[:1]), _families(wanted, None)
+    one, others = families(wanted, wanted.made_for[:1]), families(wanted, None)
     # Once they were asked for, there are no others than those of one direction where both do not fit a launch.
-    own = _families(wanted, wanted.made_for if settled == "" else wanted.made_for[-1:])
+    own = families(wanted, wanted.made_for if settled == "" else wanted.made_for[-1:])
     if own:
         return f"fused ({own}), made for {wanted}"
-    reason = settled if settled is not None else _needless(wanted)
+    reason = settled if settled is not None else needless(wanted)
     if reason is None:
         # None: the first call of several steps compiles it.
-        reason = _kept_from_compiling() or (
-            f"the first call of several steps, neither compiled by torch nor captured in a graph, compiles a fused one "
-            f"for {wanted}"
-        )
-    if not _STATE.readable:
+        reason = kept_from_compiling() or f"the first call of several steps compiles a fused one for {wanted}"
+    if not STATE.readable:
         reason = f"the package's own index of fused kernels cannot be read; {reason}"
     if one:
         return f"fused ({one}), made for one direction: {reason}"
@@ -239,27 +189,27 @@ def explain(wanted: Wanted, settled: str | None) -> str:
     return f"alternating, one launch a sequence at every size: {reason}"
 
 
-def _needless(wanted: Wanted) -> str | None:
+def needless(wanted: Wanted) -> str | None:
     """Nothing where there is a kernel; why there can be none; None where one can be compiled."""
-    if wanted.segment in _STATE.about["scans"]:
+    if wanted.segment in STATE.about["scans"]:
         return "its loop has kernels for every size"
     if wanted.capability < _LOWEST_CAPABILITY:
         return f"fused kernels need a GPU of compute capability 9.0, not {'.'.join(map(str, wanted.capability))}"
-    if _families(wanted, wanted.made_for[-1:]):
+    if families(wanted, wanted.made_for[-1:]):
         return ""
-    if why := _STATE.about["fused"][wanted.segment]:
+    if why := STATE.about["fused"][wanted.segment]:
         return f"its loop has no fused form: {why}"
-    if wanted.dtype not in _DTYPES:
+    if wanted.dtype not in DTYPES:
         return f"fused kernels are for float32, bfloat16 and float16, not {wanted.dtype}"
     if wanted.units % _UNIT_BLOCK:
         return f"fused kernels are for heads of a multiple of {_UNIT_BLOCK} units, not {wanted.units}"
     return None
 
 
-def _kept_from_compiling() -> str:
+def kept_from_compiling() -> str:
     """What keeps a kernel from being compiled here, or nothing. Raises ValueError for a setting that means nothing."""
     compiles = compiles_at_first_use()
-    stem = _STATE.about["stem"]
+    stem = STATE.about["stem"]
     instead = f"`rnncc build {stem} --hidden … --heads … --dtype …` makes a package with fused ones"
     if not compiles:
         return f"RNNCC_COMPILE=0 keeps a fused one from being compiled; {instead}"
@@ -272,25 +222,25 @@ def _kept_from_compiling() -> str:
     return ""
 
 
-def _families(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
+def families(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
     """`forward gather, backward grid or stepwise from 64 columns on`: of the kernels for these numbers of heads, or
     any; empty without."""
-    name = _DTYPES.get(wanted.dtype, ("", ""))[0]
+    name = DTYPES.get(wanted.dtype, ("", ""))[0]
     found = []
     for direction in ("forward", "backward"):
-        families = {
+        own = {
             line.family + (f" from {line.fewest} columns on" if line.fewest > 1 else ""): None
-            for line in _STATE.lines
+            for line in STATE.lines
             if (line.program, line.dtype, line.units) == (f"{wanted.segment}_{direction}", name, wanted.units)
             and line.capability in (None, wanted.capability)
             and (heads is None or line.heads in heads)
         }
-        if families:
-            found.append(f"{direction} {' or '.join(families)}")
+        if own:
+            found.append(f"{direction} {' or '.join(own)}")
     return ", ".join(found)
 
 
-def _read(path: Path, capability: tuple[int, int] | None) -> list[_Line]:
+def read_index(path: Path, capability: tuple[int, int] | None) -> list[_Line]:
     """An index, as the library reads it (index.h). Raises OSError, ValueError where it cannot be read."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines(keepends=True):

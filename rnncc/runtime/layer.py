@@ -173,7 +173,7 @@ class RecurrentLayer(RecurrentModule):
         )  # fmt: skip
         if packed is not None and states is not None:
             states = [{name: packed.sort(state) for name, state in own.items()} for own in states]
-        kernels, _ = self._choose(x)
+        kernels = self._kernels_of_call(x)
         directions = 2 if self.bidirectional else 1
         finals: dict[str, list[Tensor]] = {state.name: [] for state in cell.carried(True)}
         constant: dict[tuple[int, float], Tensor] = {}

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import fused
+from . import first_use, fused
 from .ops import Kernels, open_library
 from .spec import CellSpec
 
@@ -52,7 +52,9 @@ def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
         try:
             path = directory / about["library"]
             _PACKAGE.kernels = open_library(path, about["namespace"], cells, tuple(about["architectures"]))
-            fused.attach(directory, ctypes.CDLL(str(path)), about)
+            library = ctypes.CDLL(str(path))
+            fused.attach(directory, library, about)
+            first_use.attach(library, cells)
             return
         except (OSError, RuntimeError) as error:
             _PACKAGE.missing = f"its kernels could not be loaded: {error} [RNN713]"

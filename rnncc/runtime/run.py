@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from . import fused
 from .functional import in_forward_mode
 from .inputs import active_steps, cut_backwards
 from .loop import run_loops
 from .ops import Kernels, op_sizes
 from .packing import Packing
 from .rows import concat, widen
+from .settings import warns_of_slow_paths
 from .sizes import check_clip
 from .spec import CellSpec, SegmentSpec, Sizes
 
@@ -85,6 +86,9 @@ class Tools:
         return parts[0] if len(parts) == 1 else concat(parts)
 
 
+TRANSFORMS = "torch.func transforms run through the reference"
+
+
 def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, missing: str) -> tuple[Kernels | None, str]:
     """The kernels to use for this input, or None, and why."""
     if backend == "reference":
@@ -100,7 +104,7 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
     elif backend is not None and x.device.type not in (backend, "meta"):
         reason = f"the input is on {x.device.type}"
     elif torch._C._are_functorch_transforms_active():
-        reason = "torch.func transforms run through the reference"
+        reason = TRANSFORMS
     else:
         refuse_forward_mode()
         if x.is_cuda:
@@ -111,10 +115,41 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
     return None, reason
 
 
+# A call of fewer steps is not told that it is slow.
+_LONG_CALL_STEPS = 32
+_TOLD: set[str] = set()
+
+
+def kernels_of_call(
+    cell: CellSpec, kernels: Kernels | None, x: Tensor, backend: str | None, missing: str
+) -> Kernels | None:
+    """As `choose_kernels`, for a call with the input `x` [T, B, width]. Where a long call goes through the reference,
+    and nobody asked for that, it is one warning a cell and reason."""
+    chosen, reason = choose_kernels(kernels, x, backend, missing)
+    # A package without kernels said so when it was loaded; transforms of torch.func are documented to go that way.
+    silent = chosen is not None or kernels is None or backend == "reference" or reason == TRANSFORMS
+    if not silent and x.shape[0] >= _LONG_CALL_STEPS:
+        _tell(f"{cell.name}: the reference (eager torch) runs, which is many times slower: {reason}")
+    return chosen
+
+
+def _tell(text: str) -> None:
+    if text not in _TOLD and warns_of_slow_paths():
+        _TOLD.add(text)
+        warnings.warn(f"{text} (RNNCC_LOG=error hides this)", stacklevel=4)
+
+
+# As torch.compiler.assume_constant_result, which would import all of torch._dynamo: called once, while torch traces.
+_tell._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def _no_architecture(kernels: Kernels, x: Tensor) -> str:
     major, minor = torch.cuda.get_device_capability(x.device)
     built = ", ".join(kernels.architectures) or "the CPU alone"
-    return f"this package was built for {built}, and this GPU is sm_{major}{minor}"
+    return (
+        f"this package was built for {built}, and this GPU is sm_{major}{minor}; where nvcc is found, "
+        f"`rnncc build --target sm_{major}{minor}` and rnncc.load make one for it"
+    )
 
 
 def refuse_forward_mode() -> None:
@@ -242,8 +277,6 @@ def run_segment(
     streams and sequences are [total, 1, width]."""
     if kernels is None:
         return run_loops(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted, packing)
-    if streams[0].is_cuda and not torch.compiler.is_compiling():
-        fused.prepare(cell, segment, streams[0], sizes, len(reverse))
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (*streams, *weights, *states))
     offsets, steps = (None, 0) if packing is None else (packing.offsets, packing.steps)
     sequences, finals, _ = kernels.run(

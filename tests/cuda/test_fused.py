@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,38 +15,108 @@ from rnncc import verify
 from tests.cuda.harness import Packages, kernels_of, launches_of
 
 
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Missing kernels are compiled, and none is in the cache yet."""
+    monkeypatch.setenv("RNNCC_COMPILE", "1")
+    monkeypatch.setenv("RNNCC_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def fused_kernels(run: Callable[[], object], units: int) -> set[str]:
+    """The programs of which fused kernels of that size run in a call."""
+    return {kernel.split("_")[2] for kernel in kernels_of(run) if f"_bf16_{units}_" in kernel}
+
+
 @pytest.mark.gpu
 # Of units that no other test uses: what was compiled is the process's.
 @pytest.mark.parametrize(("units", "bidirectional", "heads"), [(48, False, "2"), (56, True, "2 and 4")])
 def test_a_missing_kernel_is_compiled_at_first_use(
-    units: int,
-    bidirectional: bool,
-    heads: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    units: int, bidirectional: bool, heads: str, compiles: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     layer = rnncc.load("lstm").LSTM(
         16, 2 * units, num_heads=2, bidirectional=bidirectional, device="cuda", dtype=torch.bfloat16
     )
     x = torch.randn(6, 3, 16, device="cuda", dtype=torch.bfloat16)
-    reference = layer(x)[0]
-    assert "alternating" in layer.explain() and "RNNCC_COMPILE=0" in layer.explain()
-    monkeypatch.setenv("RNNCC_COMPILE", "1")
-    monkeypatch.setenv("RNNCC_CACHE_DIR", str(tmp_path))
-    sys.modules[f"{type(layer).__module__.rpartition('.')[0]}._runtime.fused"]._STATE.settled.clear()
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        captured = layer(x)[0]
-    graph.replay()
-    assert "compiling" not in capfd.readouterr().err, "a graph is captured with the kernels that there are"
-    used = kernels_of(lambda: layer(x)[0].sum().backward())
+    assert "alternating" in layer.explain() and "the first call of several steps compiles" in layer.explain()
+    used = fused_kernels(lambda: layer(x)[0].sum().backward(), units)
     assert f"compiled LSTM for {heads} heads of {units} units, bf16" in capfd.readouterr().err
-    assert {kernel.split("_")[2] for kernel in used if f"_bf16_{units}_" in kernel} == {"forward", "backward"}
+    assert used == {"forward", "backward"}
     assert "fused (" in layer.explain()
-    ours = layer(x)[0]
-    for other in (reference, captured):
-        assert verify.relative_error(ours.double(), other.double()) <= verify.BOUNDS[torch.bfloat16]
+    expected = rnncc.load("lstm").LSTM(
+        16, 2 * units, num_heads=2, bidirectional=bidirectional, device="cuda", backend="reference"
+    )
+    expected.load_state_dict(layer.state_dict())
+    assert verify.relative_error(layer(x)[0].double(), expected(x.float())[0].double()) <= verify.BOUNDS[torch.bfloat16]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("how", "units"), [("compiled", 40), ("exported", 24), ("captured", 72), ("functional", 88), ("decomposed", 104)]
+)
+def test_whoever_calls_first_gets_fused_kernels(
+    how: str, units: int, compiles: None, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """In a process where the layer was never called as it is."""
+    cells = rnncc.load("lstm")
+    layer = cells.LSTM(16, units, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(40, 3, 16, device="cuda", dtype=torch.bfloat16)
+    programs = {"inference"}
+    if how == "compiled":
+        model: Any = torch.compile(layer, fullgraph=True)
+        used, programs = fused_kernels(lambda: model(x)[0].sum().backward(), units), {"forward", "backward"}
+    elif how == "captured":
+        graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(graph):
+            captured = layer(x)[0]
+        used = fused_kernels(graph.replay, units)
+        assert torch.equal(captured, layer(x)[0])
+    elif how == "functional":
+        streams = x @ layer.weight_ih_l0.T
+        with torch.no_grad():
+            used = fused_kernels(lambda: cells.lstm(streams, layer.weight_hh_l0), units)
+    else:
+        with torch.no_grad():
+            program = torch.export.export(layer, (x,))
+            if how == "decomposed":
+                program = program.run_decompositions()
+            else:
+                torch.export.save(program, tmp_path / "lstm.pt2")
+                program = torch.export.load(tmp_path / "lstm.pt2")
+            model = program.module()
+            used = fused_kernels(lambda: model(x), units)
+    assert used == programs
+    assert capfd.readouterr().err.count("rnncc: compiled LSTM for 1 head") == 1
+
+
+@pytest.mark.gpu
+def test_slow_paths_are_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RNNCC_LOG", raising=False)
+    cells = rnncc.load("gru")
+    layer = cells.GRU(16, 120, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(40, 3, 16, device="cuda", dtype=torch.bfloat16)
+    with warnings.catch_warnings(action="error"):
+        layer(x[:31])
+    said = "no fused kernel for 1 head of 120 units, bfloat16: RNNCC_COMPILE=0 keeps"
+    with pytest.warns(UserWarning, match=said) as caught:
+        compiled: Any = torch.compile(layer)
+        compiled(x)
+        layer(x)[0].sum().backward()
+    assert len([warning for warning in caught if "no fused kernel" in str(warning.message)]) == 1
+    with pytest.warns(UserWarning, match="the kernels do not take torch.float64 on cuda"):
+        layer.double()(x.double())
+    with warnings.catch_warnings(action="error"):
+        layer(x.double())
+
+
+@pytest.mark.gpu
+def test_tensors_that_no_fused_kernel_takes_are_said(packages: Packages) -> None:
+    cells = packages("lstm")
+    layer = cells.LSTM(8, 64, device="cuda", dtype=torch.bfloat16)
+    rows = torch.randn(40, 3, 4 * 64 + 1, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        assert kernels_of(lambda: cells.lstm(rows[..., :-1].contiguous(), layer.weight_hh_l0)) != set()
+        with pytest.warns(UserWarning, match="do not all begin at multiples of 16 bytes"):
+            cells.lstm(rows[..., 1:], layer.weight_hh_l0)
 
 
 @pytest.mark.gpu

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from rnncc.paths import cells_dir, templates_dir
-from rnncc.runtime import fused
+from rnncc.runtime import first_use, fused
 from rnncc.stages.build import own_code
 from rnncc.stages.build.toolchain import BINDING
 from tests.cuda.sources import write_sources
-from tests.runtime.first_use import CELL, SIZES
+from tests.runtime.first_use import CELL, SEGMENT, SIZES
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     write_sources("lstm", folder)
     torch_lib = Path(torch.__file__).parent / "lib"
     subprocess.run(
-        ["g++", *BINDING, "-shared", f"-I{templates_dir() / 'include'}", "src/lstm_cuda.cpp", "-o", "lib.so",
+        ["g++", *BINDING, "-shared", f"-I{templates_dir() / 'include'}", "src/lstm_cuda.cpp",
+         str(Path(__file__).with_name("first_use.cpp")), "-o", "lib.so",
          f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu", "-lc10"],
         cwd=folder, check=True,
     )  # fmt: skip
@@ -44,6 +45,7 @@ class Spied:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library, self.added = library, 0
+        self.rnncc_set_fused_handler = library.rnncc_set_fused_handler
 
     def rnncc_add_kernels(self, folder: bytes) -> int:
         count = int(self.library.rnncc_add_kernels(folder))
@@ -56,18 +58,28 @@ def spied(library: ctypes.CDLL, cache: Path, tmp_path: Path, monkeypatch: pytest
     """A package of the LSTM without fused kernels, just opened."""
     monkeypatch.setenv("RNNCC_CACHE_DIR", str(cache))
     monkeypatch.delenv("RNNCC_COMPILE", raising=False)
+    monkeypatch.delenv("RNNCC_LOG", raising=False)
     text = (cells_dir() / "lstm.rnn").read_text(encoding="utf-8")
     found: Any = Spied(library)
     about = {"source": text, "stem": "lstm", "code": own_code(), "fused": {"lstm_0": ""}, "scans": {}, "newton": []}
     fused.attach(tmp_path, found, about)
+    first_use.attach(found, (CELL,))
     yield found
-    monkeypatch.delenv("RNNCC_COMPILE", raising=False)
+    monkeypatch.undo()
     fused.attach(tmp_path, found, {})
+    library.rnncc_set_fused_handler(None)
 
 
 @pytest.fixture
 def on_gpu(spied: Spied, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`prepare` for the LSTM, as if the CPU's tensors were on a GPU."""
+    """A call of the LSTM's loop, as far as the library asks for kernels. Raises RuntimeError as the op does."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    return lambda x, directions=1: fused.prepare(CELL, CELL.segments[0], x, SIZES, directions)
+
+    def call(steps: int = 2, dtype: torch.dtype = torch.bfloat16, directions: int = 1, fits: bool = True) -> None:
+        problem = ctypes.create_string_buffer(4096)
+        sizes = ctypes.c_int64(SIZES["H"]), ctypes.c_int64(SIZES["num_heads"])
+        given = SEGMENT.name.encode(), fused.DTYPES[dtype][0].encode(), *sizes, directions
+        if spied.library.call(*given, ctypes.c_int64(steps), fits, problem, ctypes.c_int64(len(problem))):
+            raise RuntimeError(problem.value.decode())
+
+    return call

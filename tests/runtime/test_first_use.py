@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +20,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import rnncc
 from rnncc.diagnostics import InternalError
-from rnncc.runtime import fused
-from rnncc.runtime.run import run_segment
-from tests.runtime.first_use import CELL, SEGMENT, SIZES, wanted
+from rnncc.runtime import first_use, fused
+from rnncc.runtime.fused import Answer, Outcome
+from tests.runtime.first_use import wanted
+
+RUNS = Answer(Outcome.RUNS)
 
 
 def failing_nvcc(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,32 +34,79 @@ def failing_nvcc(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(folder), prepend=":")
 
 
+SAID = "no fused kernel for 1 head of 64 units, bfloat16: {}; the alternating kernel runs, which is slower"
+
+
 def test_a_failing_nvcc_is_one_warning(
     on_gpu: Any, spied: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing_nvcc(tmp_path, monkeypatch)
-    x = torch.zeros(2, 1, 256, dtype=torch.bfloat16)
     with pytest.warns(UserWarning, match="the alternating kernel runs") as caught:
-        on_gpu(x)
+        on_gpu()
     assert len(caught) == 1
     log = re.search(r"everything it said is in (\S+log)", str(caught[0].message))
     assert log and "error: no" in Path(log[1]).read_text(encoding="utf-8")
     with warnings.catch_warnings(action="error"):
-        on_gpu(x)
-    assert next(iter(fused._STATE.settled.values())).startswith("the compiler failed on lstm: error: no")
+        on_gpu()
+        on_gpu(100)  # also a long call has nothing to add
+    (answer,) = fused.STATE.answers.values()
+    assert answer.outcome is Outcome.FAILED
+    assert answer.reason.startswith("the compiler failed on lstm: error: no")
     assert spied.added == 0
 
 
-def test_no_nvcc_is_a_reason(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("CUDA_HOME", "/nowhere")
-    x = torch.zeros(2, 1, 256, dtype=torch.bfloat16)
+
+
+def test_no_nvcc_is_one_warning_of_a_long_call(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_nvcc(monkeypatch)
     with warnings.catch_warnings(action="error"):
-        on_gpu(x)
-        monkeypatch.setattr(fused, "settle", lambda wanted: pytest.fail("asked again"))
-        on_gpu(x)
-    (said,) = fused._STATE.settled.values()
-    assert "nvcc, which is neither on PATH" in said and said in fused.explain(wanted(), said)
+        on_gpu(31)
+    monkeypatch.setattr(first_use, "settle", lambda wanted: pytest.fail("asked again"))
+    reason = "nvcc, which is neither on PATH"
+    with pytest.warns(UserWarning, match=reason) as caught:
+        on_gpu(32)
+    assert len(caught) == 1
+    with warnings.catch_warnings(action="error"):
+        on_gpu(33)
+        on_gpu(5)
+    (answer,) = fused.STATE.answers.values()
+    assert reason in answer.reason and answer.reason in fused.explain(wanted(), answer.reason)
+
+
+@pytest.mark.parametrize("level", ["error", "warning", "info"])
+def test_a_setting_hides_what_is_slow(level: str, on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNNCC_COMPILE", "0")
+    monkeypatch.setenv("RNNCC_LOG", level)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        on_gpu(32)
+    said = SAID.format("RNNCC_COMPILE=0 keeps a fused one from being compiled; `rnncc build lstm")
+    assert [str(warning.message)[: len(said.partition("; the")[0])] for warning in caught] == (
+        [] if level == "error" else [said.partition("; the")[0]]
+    )
+
+
+def test_every_size_and_dtype_has_a_warning_of_its_own(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNNCC_COMPILE", "0")
+    for dtype, directions in ((torch.bfloat16, 1), (torch.bfloat16, 2), (torch.float32, 1)):
+        both = "in both directions, " if directions == 2 else ""
+        with pytest.warns(UserWarning, match=both + str(dtype).removeprefix("torch.")):
+            on_gpu(32, dtype, directions)
+
+
+def test_tensors_that_a_fused_kernel_does_not_take_are_one_warning(
+    on_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_use, "settle", lambda wanted: RUNS)
+    with warnings.catch_warnings(action="error"):
+        on_gpu(32)
+        on_gpu(31, fits=False)
+    with pytest.warns(UserWarning, match="do not all begin at multiples of 16 bytes; the alternating kernel runs"):
+        on_gpu(32, fits=False)
+    with warnings.catch_warnings(action="error"):
+        on_gpu(64, fits=False)
 
 
 @pytest.mark.parametrize(
@@ -70,14 +120,35 @@ def test_whatever_goes_wrong_is_one_warning(error: Exception, on_gpu: Any, monke
         raise error
 
     monkeypatch.setattr("rnncc.compiler.compile_fused", compile_fused)
-    x = torch.zeros(2, 1, 256, dtype=torch.bfloat16)
-    # Where warnings are errors, there is one of them.
+    reason = f"{type(error).__name__}: {error}"
+    # Where warnings are errors, the op raises one of them.
     with warnings.catch_warnings(action="error"):
-        with pytest.raises(UserWarning, match=re.escape(f"{error}; the alternating kernel runs")):
-            on_gpu(x)
-        on_gpu(x)
+        with pytest.raises(RuntimeError, match=re.escape("UserWarning: " + SAID.format(reason))):
+            on_gpu()
+        on_gpu()
     assert len(calls) == 1
-    assert list(fused._STATE.settled.values()) == [f"{type(error).__name__}: {error}"]
+    assert list(fused.STATE.answers.values()) == [Answer(Outcome.FAILED, reason)]
+
+
+def test_a_setting_that_means_nothing_is_the_ops_error(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNNCC_COMPILE", "maybe")
+    with pytest.raises(RuntimeError, match="ValueError: RNNCC_COMPILE is 'maybe'"):
+        on_gpu()
+    monkeypatch.setenv("RNNCC_COMPILE", "0")
+    monkeypatch.setenv("RNNCC_LOG", "loud")
+    with pytest.raises(RuntimeError, match="ValueError: RNNCC_LOG is 'loud': set it to info, warning or error"):
+        on_gpu(32)
+
+
+def test_an_interrupt_while_it_compiles_is_pythons(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def settle(wanted: fused.Wanted) -> Answer:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(first_use, "settle", settle)
+    with pytest.raises((KeyboardInterrupt, RuntimeError)) as caught:
+        on_gpu()
+        time.sleep(1)  # where the interrupt comes, if it came not at once
+    assert caught.type is KeyboardInterrupt or isinstance(caught.value.__context__, KeyboardInterrupt)
 
 
 @pytest.mark.parametrize("text", ["", "lstm_0_forward bf16 64\n"])
@@ -86,12 +157,11 @@ def test_kernels_that_cannot_be_read_are_one_warning(
 ) -> None:
     (tmp_path / "fused.txt").write_text(text)
     monkeypatch.setattr("rnncc.compiler.compile_fused", lambda *given: (tmp_path, ""))
-    x = torch.zeros(2, 1, 256, dtype=torch.bfloat16)
     with pytest.warns(UserWarning, match="fused kernel for .*; the alternating kernel runs"):
-        on_gpu(x)
+        on_gpu()
     with warnings.catch_warnings(action="error"):
-        on_gpu(x)
-    assert fused._STATE.lines == [] and spied.added == 0
+        on_gpu()
+    assert fused.STATE.lines == [] and spied.added == 0
 
 
 @pytest.fixture
@@ -100,35 +170,26 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[fused.Wanted]:
     found: list[fused.Wanted] = []
     compiled = threading.Event()
 
-    def settle(wanted: fused.Wanted) -> tuple[str, bool]:
+    def settle(wanted: fused.Wanted) -> Answer:
         found.append(wanted)
         compiled.wait(0.05)
-        return "", False
+        return RUNS
 
-    monkeypatch.setattr(fused, "settle", settle)
+    monkeypatch.setattr(first_use, "settle", settle)
     return found
 
 
-def test_nothing_is_compiled_where_nothing_may(
-    on_gpu: Any, asked: list[fused.Wanted], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x = torch.zeros(2, 1, 256, dtype=torch.bfloat16)
-    on_gpu(x[:1])
-    with FakeTensorMode():
-        on_gpu(torch.zeros(2, 1, 256))
-    with monkeypatch.context() as capture:
-        capture.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        on_gpu(x)
+def test_a_single_step_asks_for_nothing(on_gpu: Any, asked: list[fused.Wanted]) -> None:
+    on_gpu(1)
     assert asked == []
-    on_gpu(x)  # none of these counts as having asked
-    on_gpu(torch.zeros(9, 5, 256, dtype=torch.bfloat16))
+    for steps in (2, 9, 100):
+        on_gpu(steps)
     assert [(w.segment, w.units, w.heads, w.dtype) for w in asked] == [("lstm_0", 64, 1, torch.bfloat16)]
 
 
 def test_both_directions_ask_for_kernels_of_their_own(on_gpu: Any, asked: list[fused.Wanted]) -> None:
-    x = torch.zeros(2, 1, 256, dtype=torch.bfloat16)
     for directions in (1, 2, 2, 1):
-        on_gpu(x, directions)
+        on_gpu(directions=directions)
     assert [(w.heads, w.directions, w.made_for) for w in asked] == [(1, 1, (1,)), (1, 2, (1, 2))]
 
 
@@ -141,12 +202,6 @@ def autocast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     torch.set_autocast_enabled("cuda", before[0])
     torch.set_autocast_dtype("cuda", before[1])
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_autocast_decides_the_dtype(dtype: torch.dtype, on_gpu: Any, asked: list[fused.Wanted], autocast: None) -> None:
-    on_gpu(torch.zeros(2, 1, 256, dtype=dtype))
-    assert [w.dtype for w in asked] == [dtype if dtype == torch.float64 else torch.float16]
 
 
 def test_a_layer_explains_what_autocast_runs(autocast: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,8 +224,7 @@ def test_a_layer_explains_what_autocast_runs(autocast: None, monkeypatch: pytest
 
 
 def test_threads_compile_once(on_gpu: Any, asked: list[fused.Wanted]) -> None:
-    x = torch.zeros(2, 1, 256, dtype=torch.bfloat16)
-    threads = [threading.Thread(target=on_gpu, args=(x,)) for _ in range(4)]
+    threads = [threading.Thread(target=on_gpu) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -181,36 +235,34 @@ def test_threads_compile_once(on_gpu: Any, asked: list[fused.Wanted]) -> None:
 def test_sizes_are_compiled_side_by_side(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     both = threading.Barrier(2, timeout=10)
 
-    def settle(wanted: fused.Wanted) -> tuple[str, bool]:
+    def settle(wanted: fused.Wanted) -> Answer:
         both.wait()
-        return "", False
+        return RUNS
 
-    monkeypatch.setattr(fused, "settle", settle)
-    inputs = [torch.zeros(2, 1, 256, dtype=dtype) for dtype in (torch.bfloat16, torch.float16)]
+    monkeypatch.setattr(first_use, "settle", settle)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(on_gpu, inputs))
-    assert len(fused._STATE.settled) == 2
+        list(pool.map(on_gpu, (2, 2), (torch.bfloat16, torch.float16)))
+    assert len(fused.STATE.answers) == 2
 
 
 def test_a_child_that_is_forked_meanwhile_is_not_kept_waiting(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     began, release = threading.Event(), threading.Event()
 
-    def settle(wanted: fused.Wanted) -> tuple[str, bool]:
+    def settle(wanted: fused.Wanted) -> Answer:
         began.set()
         assert release.wait(30)
-        return "", False
+        return RUNS
 
-    monkeypatch.setattr(fused, "settle", settle)
-    x = torch.zeros(2, 1, 256, dtype=torch.bfloat16)
+    monkeypatch.setattr(first_use, "settle", settle)
     with ThreadPoolExecutor(1) as pool:
-        parent = pool.submit(on_gpu, x)
+        parent = pool.submit(on_gpu)
         assert began.wait(10)
         child = os.fork()
         if child == 0:
             signal.alarm(10)
-            fused.settle = lambda wanted: ("", False)
-            on_gpu(x)
-            os._exit(len(fused._STATE.settled))
+            first_use.settle = lambda wanted: RUNS
+            on_gpu()
+            os._exit(len(fused.STATE.answers))
         try:
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
         finally:
@@ -218,21 +270,19 @@ def test_a_child_that_is_forked_meanwhile_is_not_kept_waiting(on_gpu: Any, monke
         parent.result()
 
 
-def test_a_loop_on_a_gpu_is_prepared_but_not_while_torch_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared: list[Any] = []
-    monkeypatch.setattr(fused, "prepare", lambda *given: prepared.append(given))
-    kernels: Any = SimpleNamespace(run=lambda name, x, *given: ([], [], []))
-    stream: Any = SimpleNamespace(is_cuda=True, requires_grad=False)
-
-    def call() -> None:
-        rest: Any = ([], [], None, None, [], SIZES, [True, False], [], False)
-        run_segment(CELL, CELL.segments[0], kernels, [stream], *rest)
-
-    call()
-    assert prepared == [(CELL, SEGMENT, stream, SIZES, 2)]
-    stream.is_cuda = False
-    call()
-    stream.is_cuda = True
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    call()
-    assert len(prepared) == 1
+def test_who_has_no_python_is_told_on_stderr(
+    on_gpu: Any, spied: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spied.library.rnncc_set_fused_handler(None)
+    on_gpu(31)
+    assert capfd.readouterr().err == ""
+    for _ in range(2):
+        on_gpu(32)
+    said = capfd.readouterr().err
+    assert said.startswith(
+        "rnncc: no fused kernel runs lstm_0 (1 heads of 64, bf16): the package has none of this size"
+    )
+    assert said.count("\n") == 1
+    monkeypatch.setenv("RNNCC_LOG", "error")
+    on_gpu(32, torch.float16)
+    assert capfd.readouterr().err == ""

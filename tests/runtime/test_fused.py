@@ -14,17 +14,19 @@ from typing import Any
 import pytest
 import torch
 
-from rnncc.runtime import fused
+from rnncc.runtime import first_use, fused
+from rnncc.runtime.fused import Answer, Outcome
 from rnncc.stages.build.nvcc import nvcc_release
 from tests.runtime.first_use import wanted
 
+RUNS = Answer(Outcome.RUNS)
 needs_nvcc = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 
 
 @needs_nvcc
 def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.CaptureFixture[str], cache: Path) -> None:
     assert "the first call of several steps" in fused.explain(wanted(), None)
-    assert fused.settle(wanted()) == ("", False)
+    assert first_use.settle(wanted()) == RUNS
     # Where it takes long, others tell how far it has come.
     lines = [line for line in capfd.readouterr().err.splitlines() if not line.endswith("files compiled")]
     assert lines[0] == "rnncc: compiling LSTM for 1 head of 64 units, bf16, sm_90a" and len(lines) == 2
@@ -36,15 +38,15 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
     assert sorted(path.name for path in index.parent.glob("*.cubin")) == sorted(f"{n}_sm_90a.cubin" for n in names)
     said = fused.explain(wanted(), "")
     assert said.startswith("fused (forward gather, backward scatter), made for 1 head of 64 units, bfloat16")
-    assert fused.settle(wanted()) == ("", False) and spied.added == len(names)
+    assert first_use.settle(wanted()) == RUNS and spied.added == len(names)
     # Another process: found in the cache, without a word.
-    fused.attach(index.parent, spied, fused._STATE.about)
-    fused._STATE.lines.clear()
-    assert fused.settle(wanted()) == ("", False) and spied.added == 2 * len(names)
+    fused.attach(index.parent, spied, fused.STATE.about)
+    fused.STATE.lines.clear()
+    assert first_use.settle(wanted()) == RUNS and spied.added == 2 * len(names)
     # Another loop of the cell, for which nothing was found.
-    fused._STATE.about["fused"]["lstm_1"] = ""
-    said, failed = fused.settle(wanted(segment="lstm_1"))
-    assert said == "no fused kernel for 1 head of 64 units, bfloat16 fits this loop" and not failed
+    fused.STATE.about["fused"]["lstm_1"] = ""
+    said = "no fused kernel for 1 head of 64 units, bfloat16 fits this loop"
+    assert first_use.settle(wanted(segment="lstm_1")) == Answer(Outcome.NONE, said)
     assert capfd.readouterr().err == ""
     # Kernels for one number of heads serve others, where there are no better ones.
     assert "made for another number of heads" in fused.explain(wanted(heads=2), "no nvcc")
@@ -68,11 +70,11 @@ def test_both_directions_get_kernels_for_the_heads_of_both(
 ) -> None:
     """Those of 6 heads fill a GPU: of 12 side by side, the same kernels would run half after the other half."""
     pair = wanted(128, heads=6, directions=2)
-    assert fused.settle(wanted(128, heads=6)) == ("", False)
+    assert first_use.settle(wanted(128, heads=6)) == RUNS
     assert fused.explain(pair, None).startswith("fused (forward gather, backward scatter), made for one direction: the")
-    assert fused.settle(pair) == ("", False)
+    assert first_use.settle(pair) == RUNS
     assert "compiling LSTM for 6 and 12 heads of 128 units, bf16, sm_90a" in capfd.readouterr().err
-    assert {line.heads for line in fused._STATE.lines} == {6, 12}
+    assert {line.heads for line in fused.STATE.lines} == {6, 12}
     assert fused.explain(pair, "").endswith("made for 6 heads of 128 units in both directions, bfloat16")
     lines = [line for path in cache.glob("packages/*/lstm/cuda/fused.txt") for line in path.read_text().splitlines()]
     blocks = {tuple(line.split()[3:6]) for line in lines if line.startswith("lstm_0_backward bf16 128 ")}
@@ -81,8 +83,8 @@ def test_both_directions_get_kernels_for_the_heads_of_both(
 
 def test_where_both_directions_fit_no_launch_there_are_kernels_for_one(quick_nvcc: None) -> None:
     pair = wanted(2048, heads=1, directions=2)
-    assert fused.settle(pair) == ("", False)
-    assert {line.heads for line in fused._STATE.lines} == {1}
+    assert first_use.settle(pair) == RUNS
+    assert {line.heads for line in fused.STATE.lines} == {1}
     families = "forward grid or stepwise from 64 columns on, backward grid or stepwise from 32 columns on"
     assert fused.explain(pair, "") == f"fused ({families}), made for 1 head of 2048 units in both directions, bfloat16"
 
@@ -103,7 +105,7 @@ def test_a_batch_is_run_by_what_the_library_chooses(spied: Any, tmp_path: Path) 
         rest[1].value = b"lstm_0_forward_bf16_64_grid" if program == b"lstm_0_forward" else b""
         return 2 if program == b"lstm_0_forward" else 0
 
-    fused.attach(tmp_path, SimpleNamespace(rnncc_choose_kernel=choose), fused._STATE.about)  # type: ignore[arg-type]
+    fused.attach(tmp_path, SimpleNamespace(rnncc_choose_kernel=choose), fused.STATE.about)  # type: ignore[arg-type]
     said = fused.chosen(wanted(heads=3, directions=2), 16, 1)
     assert said == "forward grid in 2 launches, backward alternating, without gradients alternating"
     assert asked[0] == (b"lstm_0_forward", b"bf16", 64, 3, 16, 2, 1) and len(asked) == 3
@@ -112,8 +114,9 @@ def test_a_batch_is_run_by_what_the_library_chooses(spied: Any, tmp_path: Path) 
 @needs_nvcc
 def test_what_fits_nowhere_is_said(spied: Any, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):  # planned, then known
-        said, failed = fused.settle(wanted(8192, heads=2))
-        assert not failed and "no fused kernel for 2 heads of 8192 units fits" in said
+        answer = first_use.settle(wanted(8192, heads=2))
+        said = answer.reason
+        assert answer.outcome is Outcome.NONE and "no fused kernel for 2 heads of 8192 units fits" in said
         assert "rnncc explain lstm --target sm_90a --hidden 16384 --heads 2 --dtype bf16" in said
     assert spied.added == 0 and capfd.readouterr().err == ""
     assert fused.explain(wanted(8192, heads=2), said) == f"alternating, one launch a sequence at every size: {said}"
@@ -128,13 +131,15 @@ def test_what_fits_nowhere_is_said(spied: Any, capfd: pytest.CaptureFixture[str]
     ],
 )
 def test_what_has_no_fused_kernel_is_not_compiled(changed: dict[str, Any], reason: str, spied: Any) -> None:
-    assert reason in fused.settle(wanted(**changed))[0]
+    answer = first_use.settle(wanted(**changed))
+    assert answer.outcome is Outcome.NONE and reason in answer.reason
     assert reason in fused.explain(wanted(**changed), None)
 
 
 def test_a_loop_without_a_fused_form_says_so(spied: Any, tmp_path: Path) -> None:
     fused.attach(tmp_path, spied, {"fused": {"lstm_0": "a step takes the mean of a row"}, "scans": {}, "newton": []})
-    assert fused.settle(wanted()) == ("its loop has no fused form: a step takes the mean of a row", False)
+    said = "its loop has no fused form: a step takes the mean of a row"
+    assert first_use.settle(wanted()) == Answer(Outcome.NONE, said)
 
 
 def test_a_loop_without_products_has_its_kernels(spied: Any, tmp_path: Path) -> None:
@@ -142,17 +147,20 @@ def test_a_loop_without_products_has_its_kernels(spied: Any, tmp_path: Path) -> 
         tmp_path, spied, {"fused": {"lstm_0": "none"}, "scans": {"lstm_0": "forward walk, backward scan"}, "newton": []}
     )
     for changed in ({}, {"units": 7}, {"capability": (8, 0)}):
-        assert fused.settle(wanted(**changed)) == ("its loop has kernels for every size", False)
+        assert first_use.settle(wanted(**changed)) == Answer(Outcome.NONE, "its loop has kernels for every size")
         said = fused.explain(wanted(**changed), "its loop has kernels for every size")
         assert said.startswith("forward walk, backward scan, one launch a sequence at every size")
 
 
 def test_the_setting(spied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RNNCC_COMPILE", "0")
-    assert "RNNCC_COMPILE=0" in fused.settle(wanted())[0] and "rnncc build lstm" in fused.explain(wanted(), None)
+    assert first_use.settle(wanted()).outcome is Outcome.KEPT
+    assert "RNNCC_COMPILE=0" in first_use.settle(wanted()).reason and "rnncc build lstm" in fused.explain(
+        wanted(), None
+    )
     monkeypatch.setenv("RNNCC_COMPILE", "no")
     with pytest.raises(ValueError, match="RNNCC_COMPILE is 'no'"):
-        fused.settle(wanted())
+        first_use.settle(wanted())
 
 
 def test_the_setting_is_read_on_every_machine() -> None:
@@ -181,15 +189,16 @@ def test_what_is_called_rnncc_may_be_of_no_use(
             (tmp_path / "rnncc" / "compiler.py").write_text("1 / 0\n")
         sys_modules: Any = sys.modules
         monkeypatch.setitem(sys_modules, "rnncc", None if what == "nothing" else module)
-    said, failed = fused.settle(wanted())
-    assert not failed and reason in said and "rnncc build lstm" in said
-    assert fused.explain(wanted(), None).endswith(said)
+    answer = first_use.settle(wanted())
+    assert answer.outcome is Outcome.KEPT and reason in answer.reason and "rnncc build lstm" in answer.reason
+    assert fused.explain(wanted(), None).endswith(answer.reason)
 
 
 def test_kernels_of_another_rnncc_are_not_mixed(spied: Any, tmp_path: Path) -> None:
-    fused.attach(tmp_path, spied, {**fused._STATE.about, "code": "0"})
-    said, failed = fused.settle(wanted())
-    assert not failed and "build it again" in said
+    fused.attach(tmp_path, spied, {**fused.STATE.about, "code": "0"})
+    answer = first_use.settle(wanted())
+    assert answer.outcome is Outcome.KEPT
+    assert "another rnncc" in answer.reason and "[RNN609]; build the package again" in answer.reason
 
 
 GOOD = "lstm_0_forward bf16 64 1 grid 8 256 0 8 540 600 lstm_0_forward_bf16_64_grid\n"
@@ -212,8 +221,8 @@ def test_a_bad_index_is_one_of_no_kernels(bad: str, spied: Any, tmp_path: Path) 
     index = tmp_path / "cuda" / "fused.txt"
     index.parent.mkdir()
     index.write_text(GOOD, encoding="utf-8")
-    fused.attach(tmp_path, spied, fused._STATE.about)
+    fused.attach(tmp_path, spied, fused.STATE.about)
     assert fused.explain(wanted(), None) == "fused (forward grid), made for 1 head of 64 units, bfloat16"
     index.write_text(GOOD + bad, encoding="latin-1")
-    fused.attach(tmp_path, spied, fused._STATE.about)
+    fused.attach(tmp_path, spied, fused.STATE.about)
     assert "index of fused kernels cannot be read; the first call" in fused.explain(wanted(), None)

@@ -1,0 +1,262 @@
+// One direction of a layer on a GPU: places every value that its loop reads and writes, and does what is left for after the last
+// step.
+#pragma once
+
+#include "fused/run.h"
+
+namespace rnncc {
+
+// The kernel's parameter, laid out as Arguments (arguments.h); its size follows from the tables.
+class ArgumentBuffer {
+ public:
+  struct OfDirection {
+    DirectionHeader* header;
+    SlotPlace* places;
+    OutputPlace *outputs, *records;
+    const void** matrices;
+    OutputPlace* finals;
+  };
+
+  explicit ArgumentBuffer(const Tables& t) : bytes_(64 * 1024) {
+    header = take<Header>(1);
+    images = take<ImagePlace>(t.image_count);
+    stages = take<StagePlan>(t.stage_count);
+    joints = take<JointPlan>(t.product_count);
+    products = take<ProductPlan>(t.product_count);
+    dims = take<int64_t>(t.dim_count);
+    constants = take<float>((at_least_one(t.constant_count) + 1) / 2 * 2);
+    const int count = most_directions(used_, direction_bytes(t));
+    for (int d = 0; d < count; ++d) directions.push_back(take_direction(t));
+  }
+  void* data() { return bytes_.data(); }
+
+  Header* header;
+  ImagePlace* images;
+  StagePlan* stages;
+  JointPlan* joints;
+  ProductPlan* products;
+  int64_t* dims;
+  float* constants;
+  std::vector<OfDirection> directions;  // as many as the kernel has
+
+ private:
+  template <class U>
+  U* take(int count) {
+    U* part = reinterpret_cast<U*>(bytes_.data() + used_);
+    used_ += at_least_one(count) * sizeof(U);
+    if (used_ > bytes_.size()) fail("the loop has too many values for a kernel's parameter");
+    return part;
+  }
+  OfDirection take_direction(const Tables& t) {
+    return {take<DirectionHeader>(1),
+            take<SlotPlace>(places_before(t, t.slot_count)),
+            take<OutputPlace>(t.destination_count),
+            take<OutputPlace>(records_before(t, t.slot_count)),
+            take<const void*>(t.product_matrix_count),
+            take<OutputPlace>(t.final_count)};
+  }
+  std::vector<char> bytes_;
+  size_t used_ = 0;
+};
+
+// Parts of one allocation: asked for first, placed together.
+class Workspace {
+ public:
+  void want(int64_t bytes, std::function<void(char*)> place) {
+    parts_.push_back({used_, std::move(place)});
+    used_ += round_up(bytes, 256);
+  }
+  void allocate(Device device) {
+    memory = empty({used_ > 0 ? used_ : 1}, aoti_torch_dtype_uint8(), device);
+    for (const Part& part : parts_) part.place(static_cast<char*>(memory.data()) + part.at);
+  }
+  Tensor memory;
+
+ private:
+  struct Part {
+    int64_t at;
+    std::function<void(char*)> place;
+  };
+  std::vector<Part> parts_;
+  int64_t used_ = 0;
+};
+
+// One direction of a layer.
+class DeviceRun {
+ public:
+  // `float_vectors` as CallTensors has it.
+  DeviceRun(const Tables& tables, const Call& call, int32_t device, bool float_vectors)
+      : tables_(tables),
+        call_(call),
+        device_({aoti_torch_device_type_cuda(), device}),
+        dims_(make_dims(tables, call)),
+        tensors_(tables, call, dims_.data(), device_, float_vectors) {}
+
+  // For the alternating kernel: how one of so many directions like this one, side by side, is divided.
+  Schedule schedule(int directions) const {
+    return make_schedule(tables_, dims_.data(), call_.columns, int(dtype_bytes(scalar())), gpu(device_.index), directions);
+  }
+
+  // What all directions of a launch of it have in common.
+  void fill_common(const Schedule& schedule, ArgumentBuffer& arguments) const {
+    std::copy(schedule.stages.begin(), schedule.stages.end(), arguments.stages);
+    std::copy(schedule.joints.begin(), schedule.joints.end(), arguments.joints);
+    std::copy(schedule.products.begin(), schedule.products.end(), arguments.products);
+    std::copy(dims_.begin(), dims_.end(), arguments.dims);
+    for (int c = 0; c < tables_.constant_count; ++c) arguments.constants[c] = float(call_.constants[c]);
+    const int64_t row = place_images(arguments.images);
+    const int64_t image_step = row * round_up(call_.columns, schedule.column_multiple);
+    *arguments.header = {call_.steps, call_.columns, call_.heads, call_.starts, call_.rows, call_.lengths, image_step, row, schedule.shared};
+  }
+
+  // What this one has by itself; `image_step` as Header has it.
+  void fill(const Schedule& schedule, int64_t image_step, const ArgumentBuffer::OfDirection& own) {
+    *own.header = {call_.descending, nullptr, nullptr, nullptr};
+    for (int p = 0; p < tables_.product_count; ++p) {
+      const ProductInfo& product = tables_.products[p];
+      for (int m = product.matrix; m < product.matrix + product.count; ++m) {
+        const MatrixInfo& matrix = tables_.matrices[tables_.product_matrices[m]];
+        own.matrices[m] = element(tensors_.at(WEIGHTS, matrix.index), dim(matrix.row) * schedule.products[p].row_length);
+      }
+    }
+    zeroed_.want(128, [&](char* p) { own.header->barrier = reinterpret_cast<uint32_t*>(p); });
+    zeroed_.want(image_step * RING, [&](char* p) { own.header->images = p; });
+    workspace_.want(schedule.packed_bytes, [&](char* p) { own.header->packed = p; });
+    for (int s = 0; s < tables_.slot_count; ++s) place_slot(s, own);
+    for (int f = 0; f < tables_.final_count; ++f) {
+      const rnncc_tensor& t = tensors_.at(tables_.finals[f].table, tables_.finals[f].index);
+      own.finals[f] = {t.data, 0, t.column};
+    }
+    zeroed_.allocate(device_);
+    RNNCC_TORCH(aoti_torch_zero_(zeroed_.memory.get()));
+    workspace_.allocate(device_);
+  }
+
+  // What a kernel that is made for the loop runs.
+  LoopDirection direction() { return {call_, tensors_, records_, totals_}; }
+  const int64_t* dims() const { return dims_.data(); }
+  rnncc_dtype scalar() const { return tensors_.scalar(); }
+
+  // After the kernel.
+  void finish() {
+    After(tables_, call_, dims_.data(), tensors_, records_, totals_).run();
+    tensors_.write_back();
+  }
+
+ private:
+  static std::vector<int64_t> make_dims(const Tables& tables, const Call& call) {
+    std::vector<int64_t> dims(tables.dim_count);
+    tables.dims(call.sizes, call.heads, dims.data());
+    return dims;
+  }
+
+  int64_t dim(int16_t index) const { return dims_[index]; }
+
+  static void* element(const rnncc_tensor& t, int64_t offset) {
+    return t.data ? static_cast<char*>(t.data) + offset * dtype_bytes(t.dtype) : nullptr;
+  }
+
+  // All images have rows of one length, in bytes: a kernel then finds any operand by one offset.
+  int64_t place_images(ImagePlace* images) const {
+    const int64_t bytes = dtype_bytes(tensors_.scalar());
+    int64_t row = 0;
+    for (int i = 0; i < tables_.image_count; ++i) {
+      const ImageInfo& info = tables_.images[i];
+      ImagePlace& image = images[i];
+      const int64_t width = dim(tables_.slots[info.slot].width);
+      image.blocks = dim(info.blocks) == 1 ? 1 : info.parts * dim(info.blocks);
+      image.depth = width / image.blocks;
+      image.padded = round_up(image.depth, CHUNK);
+      image.offset = row;
+      row += image.blocks * image.padded * bytes;
+    }
+    return row;
+  }
+
+  void place_slot(int s, const ArgumentBuffer::OfDirection& own) {
+    if (s == tables_.active) return;  // nobody reads it
+    const SlotInfo& info = tables_.slots[s];
+    SlotPlace* const place = has_place(info) ? own.places + places_before(tables_, s) : nullptr;
+    switch (info.kind) {
+      case Kind::read: {
+        const rnncc_tensor& t = tensors_.at(info.table, info.index);
+        if (t.data) {
+          *place = {element(t, dim(info.offset)), t.step, t.column, 0};
+        } else {
+          zeroed_.want(dim(info.width) * 4, [place](char* p) { *place = {p, 0, 0, 0}; });
+        }
+        return;
+      }
+      case Kind::previous:
+      case Kind::next: {
+        const rnncc_tensor& t = tensors_.at(info.table, info.index);
+        *place = {t.data, 0, t.column, 0};
+        if (!t.data) zeroed_.want(dim(info.width) * 4, [place](char* p) { place->base = p; });
+        return;
+      }
+      case Kind::vector: *place = {element(tensors_.at(WEIGHTS, info.index), dim(info.offset)), 0, 0, 0}; return;
+      case Kind::stored: place_stored(s, place, own); return;
+      case Kind::view:
+      case Kind::tile: return;
+    }
+  }
+
+  // A slot that stages read lies in the first wanted tensor of floats, else in the workspace. Products after the loop read
+  // the first wanted tensor of the streams' type, else a record.
+  void place_stored(int s, SlotPlace* place, const ArgumentBuffer::OfDirection& own) {
+    const SlotInfo& info = tables_.slots[s];
+    bool placed = !place, recorded = !info.kept || !After::reads(tables_, call_, s);
+    for (int d = info.first_destination; d < info.first_destination + info.destinations; ++d) {
+      const Destination& to = tables_.destinations[d];
+      const rnncc_tensor& t = tensors_.at(to.table, to.index);
+      own.outputs[d] = {element(t, dim(to.offset)), t.step, t.column};
+      if (!t.data) continue;
+      if (is_written_before(d, info.first_destination)) {
+        own.outputs[d].base = nullptr;
+        continue;
+      }
+      if (t.dtype == tensors_.scalar() && !recorded) {
+        records_[s] = {element(t, dim(to.offset)), t.step, t.column, t.dtype};
+        recorded = true;
+      }
+      if (placed || t.dtype != RNNCC_FLOAT32) continue;
+      *place = {element(t, dim(to.offset)), t.step, t.column, 0};
+      own.outputs[d].base = nullptr;
+      placed = true;
+    }
+    const int64_t width = dim(info.width), step = width * call_.columns;
+    if (!placed) {
+      *place = {nullptr, step, width, 1};
+      workspace_.want(RING * step * 4, [place](char* p) { place->base = p; });
+    }
+    if (!info.kept) return;
+    OutputPlace& record = own.records[records_before(tables_, s)];
+    record = {};
+    if (recorded) return;
+    records_[s] = side_by_side(call_, nullptr, width, tensors_.scalar());
+    record = {nullptr, records_[s].step, width};
+    workspace_.want(call_.rows * width * dtype_bytes(tensors_.scalar()),
+                    [&record, &kept = records_[s]](char* p) { record.base = kept.data = p; });
+  }
+
+  // Whether an earlier destination of the slot is the same memory: a returned sequence that is also what was saved.
+  bool is_written_before(int d, int first) {
+    const auto start = [&](int i) {
+      return element(tensors_.at(tables_.destinations[i].table, tables_.destinations[i].index), dim(tables_.destinations[i].offset));
+    };
+    for (int other = first; other < d; ++other)
+      if (start(other) == start(d)) return true;
+    return false;
+  }
+
+  const Tables& tables_;
+  const Call& call_;
+  const Device device_;
+  const std::vector<int64_t> dims_;
+  CallTensors tensors_;
+  Workspace zeroed_, workspace_;
+  std::map<int, rnncc_tensor> records_;
+  std::map<int, Tensor> totals_;
+};
+
+}  // namespace rnncc
