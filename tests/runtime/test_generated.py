@@ -134,6 +134,24 @@ def test_names_numbers_and_widths_that_need_care() -> None:
     assert [row for row in rows if not row.error < 1e-10] == []
 
 
+def test_a_reduction_fills_the_width_that_is_declared() -> None:
+    """Across units, what is one number in every unit is not one unit: cumsum, concat and products tell them apart."""
+    text = """
+cell Filled
+state h, c
+output y
+local v: H, w: 2*H
+v = mean(h[t-1])
+w = sum(W@x)
+c[t] = sum(h[t-1]*(W@x))
+h[t] = 0.1*cumsum(v) + R@c[t] + mean(cumsum(concat(v, w)))
+y = sum(h[t])
+"""
+    module, (cell,) = reference_package(Source("filled.rnn", text), "filled")
+    rows = verify.verify(module.Filled, cell, dtypes=(torch.float64,)).rows
+    assert [row for row in rows if not row.error < 1e-10] == []
+
+
 @pytest.mark.parametrize(
     "comment",
     [

@@ -119,7 +119,8 @@ class Emitter:
             return f"rows.from_blocks({text}, {heads_text(target.blocks)}, {split_multiple(target.width)[0]})"
         text = self._expression(expr, target)
         wide = any(self.table[name].width == target.width for name in references(expr) if name in self.table)
-        if target.width != ONE and not wide and not any(self._is_per_head(n, target) for n in references(expr)):
+        if target.width != ONE and not wide:
+            # One number a head, too, is one number in a row of one head.
             return f"rows.widen({text}, {dim_text(target.width)}, {self.like})"
         return f"rows.number({text})" if self._is_number(expr) else text
 
