@@ -11,34 +11,14 @@ import pytest
 import torch
 
 from rnncc import reference, verify
-from rnncc.cache import Cache, default_root, digest
 from rnncc.ir.cell import Cell
 from rnncc.ir.dim import evaluate
-from rnncc.ir.package import CompiledCell
-from rnncc.paths import shipped_cells, templates_dir
+from rnncc.paths import shipped_cells
 from rnncc.read import read_source
 from rnncc.source import Source
-from rnncc.stages.build import Product, build, own_code
-from rnncc.stages.check import check
-from rnncc.stages.load import load
-from rnncc.stages.mask import mask
-from rnncc.stages.parse import parse
-from rnncc.stages.render.python import plan_package, render_package
+from tests.packages import reference_package
 
 CELLS = [path.stem for path in shipped_cells()]
-
-
-def reference_package(source: Source, stem: str) -> tuple[ModuleType, list[Cell]]:
-    """A package without kernels, and its cells."""
-    cells = [check(declaration)[0] for declaration in parse(source)]
-
-    def produce() -> Product:
-        plan = plan_package(stem, "test", [CompiledCell(cell, mask(cell)) for cell in cells])
-        names = tuple(cell.name for cell in cells)
-        return Product(render_package(plan, templates_dir()), None, names, missing="made without kernels")
-
-    package = build(digest(stem, source.text, own_code())[:32], stem, produce, None, Cache(default_root()))
-    return load(package), cells
 
 
 @cache

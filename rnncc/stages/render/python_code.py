@@ -187,7 +187,10 @@ class Emitter:
             case RowOperator.CONCAT:
                 return f"rows.concat(({', '.join(variable(name) for name in node.operands)},))"
             case RowOperator.REPEAT:
-                return f"{operand}.repeat_interleave({node.times}, -1)"
+                whole = split_multiple(self.table[node.target].width)[0]
+                if (k, whole) == (1, 1):
+                    return f"{operand}.repeat_interleave({node.times}, -1)"
+                return f"rows.row_repeat({operand}, {node.times}, {heads}, {k}, {whole})"
             case RowOperator.SPREAD | RowOperator.CUMSUM_REVERSED | RowOperator.SEGMENT_SUM | RowOperator.PAD:
                 raise InternalError(f"{node.operator.value} in a forward program")
             case _:
