@@ -171,7 +171,9 @@ class Interpreter:
                 first = evaluate(node.offset, self.sizes) // self.heads
                 row = row[..., first : first + evaluate(result, self.sizes) // self.heads]
             case RowOperator.CONCAT:
-                row = torch.cat(rows, -1)
+                # What parameters alone make has no batch.
+                batch = torch.broadcast_shapes(*(part.shape[:-1] for part in rows))  # type: ignore[no-untyped-call]
+                row = torch.cat([part.expand(*batch, part.shape[-1]) for part in rows], -1)
             case RowOperator.REPEAT:
                 row = row.repeat_interleave(node.times, -1)
             case RowOperator.SEGMENT_SUM:

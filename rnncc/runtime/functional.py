@@ -105,7 +105,9 @@ def mod(a: Number, b: Number) -> Tensor:
 def clamp(a: Number, low: Number, high: Number) -> Tensor:
     """torch.clamp with bounds that may be tensors."""
     like = _first(a, low, high)
-    return torch.clamp(_tensor(a, like), _tensor(low, like), _tensor(high, like))
+    # torch's own derivative fails where a bound is wider than the value.
+    values = (_tensor(a, like), _tensor(low, like), _tensor(high, like))
+    return torch.clamp(*torch.broadcast_tensors(*values))  # type: ignore[no-untyped-call]
 
 
 def epsilon(a: Tensor) -> float:

@@ -360,3 +360,38 @@ def second_operand(p: Any, s: Any, x: Any, k: Any) -> Values:
     )
     u = tanh(p.W_u @ x() + p.U_u @ torch.cat((x(), x("g"))) + p.b_u)
     return {"h": f * s("h") + i * u}
+
+
+@case(
+    """
+cell Spread
+state h, c: 2*H = 0.5, m = learned, s
+output y
+param a: vector
+local v: H, w: 2*H
+v = mean(h[t-1])
+w = mean(a)
+h[t] = sum(0.2*cumsum(v) + 0.1*R@m[t-1])
+c[t] = mean(cumsum(w) + c[t-1])
+e = mean(W@x*m[t-2] + h[t])
+m[t] = e
+s[t] = sum(W@x + b)
+y = mean(c[t])*1 + cumsum(s[t]) + cumsum(s[t-1]*m[t])
+""",
+    lambda H: {"h": (H, 0.0), "c": (2 * H, 0.5), "m": (H, None), "s": (H, 0.0)},
+    heads=2,
+)
+def spread(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """States and declared values whose equation is a reduction hold it in every unit of the head."""
+    N, D = k.N, k.D
+
+    def mean(v: Any, of: int = 1) -> Any:
+        return heads(v, N, of).mean(-1)
+
+    v, w = wide(mean(s("h")), D), wide(mean(p.a), D).repeat(2)
+    h = wide(heads(0.2 * per(lambda r: r.cumsum(-1), v, N) + 0.1 * mm(p.R_h, s("m")), N).sum(-1), D)
+    c = wide(mean(per(lambda r: r.cumsum(-1), w, N, 2) + s("c"), 2), D).repeat(2)
+    m = wide(mean(p.W_e @ x() * s("m", 2) + h), D)
+    sums = wide(heads(p.W_s @ x() + p.b_s, N).sum(-1), D)
+    y = wide(mean(c, 2), D) + per(lambda r: r.cumsum(-1), sums, N) + per(lambda r: r.cumsum(-1), s("s") * m, N)
+    return {"h": h, "c": c, "m": m, "s": sums, "out": y}

@@ -22,7 +22,8 @@ HIDDEN, INPUT, STEPS, COLUMNS = 6, 5, 7, 3
 class Case:
     """A cell's text, its states for a hidden size, and one step of it. `step(p, s, x, k)`: parameters by name, the
     state `s(name, steps back)`, the input `x(name, steps back)`, sizes N, H, D; it returns the new states, and `out`
-    where that is not the first state. `square`: I == H. `whole`: whole numbers everywhere, so that there are ties."""
+    where that is not the first state. `square`: I == H. `whole`: whole numbers everywhere, so that there are ties.
+    `bounded`: every number lies between -1 and 1."""
 
     text: str
     states: Callable[[int], States]
@@ -32,6 +33,7 @@ class Case:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     square: bool = False
     whole: bool = False
+    bounded: bool = False
 
     @property
     def name(self) -> str:
@@ -57,6 +59,7 @@ class Setting:
     """How a layer is run."""
 
     heads: int = 1
+    steps: int = STEPS
     layers: int = 1
     bidirectional: bool = False
     states: bool = False
@@ -155,13 +158,17 @@ def one_direction(
     return torch.stack(rows), {name: torch.stack(values) for name, values in finals.items()}
 
 
-def compare(make: Callable[..., Any], case: Case, setting: Setting, seed: int) -> dict[str, float]:
+def compare(
+    make: Callable[..., Any], case: Case, setting: Setting, seed: int, kernels: bool = True
+) -> dict[str, float]:
     """The largest difference, relative to the largest value or to 1, of output, final states and every gradient
-    between a layer in float64 and the loop written out."""
+    between a layer in float64 and the loop written out. `kernels`: whether the layer has any."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
         value = torch.randn(*shape, generator=generator, dtype=torch.float64)
+        if case.bounded:
+            return value.tanh()
         return value.round() if case.whole else value
 
     width = HIDDEN if case.square else INPUT
@@ -170,7 +177,7 @@ def compare(make: Callable[..., Any], case: Case, setting: Setting, seed: int) -
         width, HIDDEN, setting.layers, bidirectional=setting.bidirectional, num_heads=setting.heads,
         dtype=torch.float64, **case.arguments,
     )  # fmt: skip
-    assert "CPU kernels" in layer.explain()
+    assert ("CPU kernels" in layer.explain()) == kernels
     parameters: list[Values] = []
     with torch.no_grad():
         for tensor in layer.parameters():
@@ -179,10 +186,13 @@ def compare(make: Callable[..., Any], case: Case, setting: Setting, seed: int) -
     for number, reverse in places:
         views = layer.gate_parameters(number, reverse=reverse)
         parameters.append({name: view.detach().clone().requires_grad_() for name, view in views.items()})
-    inputs = {"x": draw(STEPS, COLUMNS, width), **{n: draw(STEPS, COLUMNS, w).abs() for n, w in case.extra.items()}}
+    inputs = {
+        "x": draw(setting.steps, COLUMNS, width),
+        **{n: draw(setting.steps, COLUMNS, w).abs() for n, w in case.extra.items()},
+    }
     states = case.states(HIDDEN)
     hx = {name: draw(len(places), COLUMNS, w) for name, (w, _) in states.items()} if setting.states else None
-    reset = torch.rand(STEPS, COLUMNS, generator=generator) < 0.3 if setting.reset else None
+    reset = torch.rand(setting.steps, COLUMNS, generator=generator) < 0.3 if setting.reset else None
 
     ours = [{name: v.clone().requires_grad_() for name, v in group.items()} for group in (inputs, hx or {})]
     theirs = [{name: v.clone().requires_grad_() for name, v in group.items()} for group in (inputs, hx or {})]

@@ -297,3 +297,18 @@ def test_order_of_the_text_does_not_matter() -> None:
     second = checked("state h, c", "h[t] = tanh(c[t])", "c[t] = f*c[t-1] + W@x", "f = sigmoid(R@h[t-1])")
     assert set(first.segments[0].nodes) == set(second.segments[0].nodes)
     assert first.segments[0].sequences == second.segments[0].sequences
+
+
+@pytest.mark.parametrize("reduction", ["mean(h[t-1])", "sum(h[t-1])", "sum(W@x + h[t-1])"])
+def test_a_state_that_is_a_reduction_is_a_copy_of_one_number_a_head(reduction: str) -> None:
+    """The reduction keeps its width, and the state spreads it."""
+    for declared in ("state h", "state h: 2*H"):
+        cell = checked(declared, f"h[t] = {reduction}")
+        widths = {value.name: value.width for value in cell.values}
+        copy = node(cell, "h")
+        assert isinstance(copy, Pointwise) and isinstance(copy.expr, Ref)
+        assert widths[copy.expr.name] == HEADS and isinstance(node(cell, copy.expr.name), RowOp)
+
+
+def test_a_state_takes_over_the_node_of_its_own_width() -> None:
+    assert isinstance(node(checked("state h", "h[t] = cumsum(h[t-1])"), "h"), RowOp)

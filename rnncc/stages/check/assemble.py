@@ -48,7 +48,7 @@ def assemble(decl: CellDecl, resolved: Resolved, shapes: Shapes, symbols: Symbol
     inputs = frozenset(symbols.inputs)
     program = Program(live(flat.nodes, (*names, output)), names, delays, inputs, output)
     placed = place(program)
-    program = replace(program, nodes=fuse(program.nodes, placed, symbols.states))
+    program = replace(program, nodes=fuse(program.nodes, placed, symbols.states, lambda name: flat.shapes[name].width))
     headed = heads(program.nodes, flat.shapes, placed.last, resolved, symbols, report)
     read = {name for node in program.nodes.values() for name in operands(node)}
     parameters = pack(read, resolved, flat.shapes, headed.blocks, symbols, report)

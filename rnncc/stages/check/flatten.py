@@ -18,7 +18,7 @@ from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved
 from rnncc.stages.check.rows import Rows
-from rnncc.stages.check.shape import Shape, Shapes
+from rnncc.stages.check.shape import Shape, Shapes, input_dims, joint
 from rnncc.stages.check.terms import Bad, Equation, Eye, Num, Op, Part, Product, Row, Term, Transposed, Val, walk
 
 
@@ -37,6 +37,7 @@ class Flattener:
         self.resolved, self.symbols, self.report = resolved, symbols, report
         self.shapes: dict[str, Shape] = dict(shapes.values)
         self.canonical = shapes.canonical
+        self.input_dims = input_dims(symbols)
         self.nodes: dict[str, Node] = {}
         self.temporaries: dict[Expr, str] = {}
         self.products: dict[tuple[str, str], str] = {}
@@ -193,21 +194,16 @@ class Flattener:
         return member.family if member.target == self.target else matrix
 
     def width(self, expr: Expr) -> Dim:
-        """The width of an elementwise expression: that of its first wide operand."""
+        """The width of an elementwise expression: that of its wide operands."""
         match expr:
             case Const():
                 return ONE
             case Ref(name):
                 return self.shapes[name].width
             case Apply(_, arguments):
-                narrow = ONE
-                for argument in arguments:
-                    width = self.width(argument)
-                    if width == HEADS:
-                        narrow = width
-                    elif width != ONE:
-                        return width
-                return narrow
+                widths = [self.width(argument) for argument in arguments]
+                wide = [width for width in widths if width not in (ONE, HEADS)]
+                return joint(wide, self.input_dims) if wide else HEADS if HEADS in widths else ONE
             case _:
                 assert_never(expr)
 

@@ -13,7 +13,7 @@ from rnncc.source import NOWHERE, Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved
-from rnncc.stages.check.shape import Shape, input_dims, reduced
+from rnncc.stages.check.shape import Shape, input_dims, is_of_inputs, reduced
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class _Heads:
             elif isinstance(node, RowOp):
                 self.row(node)
             width = self.shapes[name].width
+            if isinstance(node, Pointwise) and not self.depends_on_state(name):
+                self.of_inputs(node, width)
             # A single number takes no part in the layout by heads, unless a product makes it.
             in_layout = width != HEADS and (width != ONE or isinstance(node, Contraction))
             if self.depends_on_state(name) and in_layout:
@@ -120,6 +122,11 @@ class _Heads:
             bases |= {dims.split_multiple(rest)[1]} if rest.terms else set()
         if len(bases) > 1:
             self.couple("values of different widths are packed into one", node.span)
+
+    def of_inputs(self, node: Pointwise, width: Dim) -> None:
+        """What has no heads cannot take one number a head."""
+        if is_of_inputs(width, self.input_dims) and any(self.shapes[n].width == HEADS for n in references(node.expr)):
+            self.couple("one number a head meets an input, which has no heads", node.span)
 
     def couple(self, why: str, span: Span) -> None:
         self.single = self.single or f"{why} (line {self.report.line(span)})"

@@ -57,6 +57,15 @@ def in_loop(expr: Expr) -> bool:
             return True
 
 
+def is_hidden(expr: Expr, name: str) -> bool:
+    """Whether an operator that may not stand in a loop takes in a value."""
+    if not isinstance(expr, Apply):
+        return False
+    if not OPERATORS[expr.operator].in_loop:
+        return name in references(expr)
+    return any(is_hidden(argument, name) for argument in expr.arguments)
+
+
 def occurrences(nodes: Mapping[str, Node]) -> dict[str, int]:
     """How often each value is read in the text of all nodes."""
     uses: dict[str, int] = {}
@@ -116,6 +125,11 @@ class _Locator:
         else:
             self.put(name, Part.EPILOGUE)
 
+    def hides(self, reader: str, name: str) -> bool:
+        """Whether a function that loops do not have takes in the value: it is then batched, and what it reads too."""
+        node = self.program.nodes[reader]
+        return isinstance(node, Pointwise) and is_hidden(node.expr, name)
+
     def at_hand(self, name: str, segment: int) -> bool:
         """Whether a value can be read in the loop of a segment."""
         placement = self.placed.placement.get(name)
@@ -137,6 +151,7 @@ class _Locator:
             and -1 not in loops
             and name not in self.located.heavy
             and in_loop(node.expr)
+            and not any(self.hides(reader, name) for reader in readers)
             and not self.located.is_worth_batching(terms(node.expr))
         )
         if sinks:

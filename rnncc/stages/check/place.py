@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rnncc.diagnostics import InternalError
 from rnncc.ir.cell import Node, Placement, Pointwise, operands
+from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Ref
 from rnncc.stages.check import graph
 
@@ -85,8 +86,9 @@ def place(program: Program) -> Placed:
     return Placed(tuple(segments), placement, owner, last)
 
 
-def fuse(nodes: dict[str, Node], placed: Placed, states: Iterable[str]) -> dict[str, Node]:
-    """`h = h__M` and `h__M = M @ v` become `h = M @ v` where both run in the loop and nothing else reads h__M."""
+def fuse(nodes: dict[str, Node], placed: Placed, states: Iterable[str], width: Callable[[str], Dim]) -> dict[str, Node]:
+    """`h = h__M` and `h__M = M @ v` become `h = M @ v` where both run in the loop, nothing else reads h__M, and h is
+    no wider: the copy of a reduction broadcasts it."""
     readers: dict[str, int] = {}
     for node in nodes.values():
         for name in operands(node):
@@ -100,6 +102,8 @@ def fuse(nodes: dict[str, Node], placed: Placed, states: Iterable[str]) -> dict[
         same_loop = placed.owner.get(copy.expr.name) == placed.owner[state]
         is_user_named = "__" not in copy.expr.name
         if source is None or is_user_named or not same_loop or readers[source.target] > 1:
+            continue
+        if width(state) != width(source.target):
             continue
         result[state] = replace(source, target=state)
         del result[source.target]

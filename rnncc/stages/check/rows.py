@@ -10,7 +10,7 @@ from rnncc.ir import dim as dims
 from rnncc.ir.cell import Node, Pointwise, RowOp, RowOperator
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Const, Expr, Ref, apply
-from rnncc.stages.check.shape import Shape, input_dims, reduced
+from rnncc.stages.check.shape import Shape, reduced
 from rnncc.stages.check.terms import Row
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ class Rows:
         self.owner = owner
         # Equal calls share their result: the key is the last node without its name.
         self.known: dict[tuple[str, tuple[str, ...], int], str] = {}
-        self.input_dims = input_dims(owner.symbols)
 
     def value(self, term: Row) -> str:
         """The name of the function's value."""
@@ -57,7 +56,7 @@ class Rows:
         """The node that yields the value, without a name, after the nodes it needs."""
         first = operands[0]
         width = self.owner.shapes[first].width
-        narrow = reduced(width, self.input_dims)
+        narrow = reduced(width, self.owner.input_dims)
         match term.function:
             case "sum":
                 return RowOp("", RowOperator.SUM, operands, span=term.span), Shape(narrow)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rnncc.ir import dim as dims
@@ -35,10 +35,20 @@ class Shapes:
     canonical: Callable[[Dim], Dim]
 
 
+def is_of_inputs(width: Dim, input_dims: frozenset[str]) -> bool:
+    """Whether inputs alone have this width: it is not laid out by heads."""
+    found = dims.names(width)
+    return bool(found) and found <= input_dims
+
+
 def reduced(width: Dim, input_dims: frozenset[str]) -> Dim:
     """The width of a sum or mean: one number a head, or one number where inputs alone have that width."""
-    found = dims.names(width)
-    return ONE if width == ONE or (found and found <= input_dims) else HEADS
+    return ONE if width == ONE or is_of_inputs(width, input_dims) else HEADS
+
+
+def joint(widths: Sequence[Dim], input_dims: frozenset[str]) -> Dim:
+    """The width of values that must be equally wide, where I == H say: with heads if one of them has these."""
+    return next((width for width in widths if not is_of_inputs(width, input_dims)), widths[0])
 
 
 def input_dims(symbols: Symbols) -> frozenset[str]:

@@ -17,7 +17,7 @@ from rnncc.source import Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved
-from rnncc.stages.check.shape import Shape, Shapes, input_dims, is_quotient, reduced
+from rnncc.stages.check.shape import Shape, Shapes, input_dims, is_quotient, joint, reduced
 from rnncc.stages.check.solver import Solver, is_narrow, is_unknown
 from rnncc.stages.check.split import Split, split_widths
 from rnncc.stages.check.terms import Bad, Equation, Eye, Num, Op, Part, Product, Row, Term, Transposed, Val, names, walk
@@ -205,18 +205,19 @@ class _Inference:
     def pointwise(self, term: Op, shapes: tuple[Shape, ...]) -> Shape:
         if any(shape.is_matrix for shape in shapes):
             return self.matrix_arithmetic(term, shapes)
-        wide: tuple[Term, Dim] | None = None
+        wide: list[tuple[Term, Dim]] = []
         narrow = ONE
         for argument, shape in zip(term.arguments, shapes, strict=True):
             width = self.solver.resolve(shape.width)
             if is_narrow(width):
                 narrow = HEADS if HEADS in (width, narrow) else ONE
-            elif wide is None:
-                wide = (argument, width)
-            else:
-                first, name, other = wide[0], self.describe(wide[0]), self.describe(argument)
-                self.same(wide[1], width, first.span, argument.span, name, other, first, argument)
-        return Shape(narrow if wide is None else wide[1])
+                continue
+            wide.append((argument, width))
+            if len(wide) > 1:
+                first, left = wide[0]
+                name, other = self.describe(first), self.describe(argument)
+                self.same(left, width, first.span, argument.span, name, other, first, argument)
+        return Shape(joint([self.solver.resolve(width) for _, width in wide], self.input_dims) if wide else narrow)
 
     def matrix_arithmetic(self, term: Op, shapes: tuple[Shape, ...]) -> Shape:
         """Arithmetic of whole matrices and numbers, all made of parameters."""

@@ -7,6 +7,7 @@ sizes can satisfy it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Constraint
@@ -119,6 +120,11 @@ class Solver:
         return False
 
     def _assume(self, left: Dim, right: Dim, span: Span, why: str) -> None:
+        # Not "2*input_size must equal 2*hidden_size".
+        common = gcd(*(coefficient for _, coefficient in (*left.terms, *right.terms)))
+        left, right = (
+            Dim(tuple((atoms, coefficient // common) for atoms, coefficient in side.terms)) for side in (left, right)
+        )
         # "input_size must equal hidden_size": the size that a user of the module would change comes first.
         if dims.names(right) & self.given and not dims.names(left) & self.given:
             left, right = right, left

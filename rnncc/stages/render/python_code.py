@@ -119,7 +119,8 @@ class Emitter:
             return f"rows.from_blocks({text}, {heads_text(target.blocks)}, {split_multiple(target.width)[0]})"
         text = self._expression(expr, target)
         wide = any(self.table[name].width == target.width for name in references(expr) if name in self.table)
-        if target.width != ONE and not wide and not any(self._is_per_head(n, target) for n in references(expr)):
+        if target.width != ONE and not wide:
+            # One number a head, too, is one number in a row of one head.
             return f"rows.widen({text}, {dim_text(target.width)}, {self.like})"
         return f"rows.number({text})" if self._is_number(expr) else text
 
@@ -186,7 +187,10 @@ class Emitter:
             case RowOperator.CONCAT:
                 return f"rows.concat(({', '.join(variable(name) for name in node.operands)},))"
             case RowOperator.REPEAT:
-                return f"{operand}.repeat_interleave({node.times}, -1)"
+                whole = split_multiple(self.table[node.target].width)[0]
+                if (k, whole) == (1, 1):
+                    return f"{operand}.repeat_interleave({node.times}, -1)"
+                return f"rows.row_repeat({operand}, {node.times}, {heads}, {k}, {whole})"
             case RowOperator.SPREAD | RowOperator.CUMSUM_REVERSED | RowOperator.SEGMENT_SUM | RowOperator.PAD:
                 raise InternalError(f"{node.operator.value} in a forward program")
             case _:

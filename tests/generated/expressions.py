@@ -1,0 +1,377 @@
+"""Expressions drawn at random, whose every value is known to lie between bounds.
+
+Bounds keep numbers comparable by construction: no function leaves its domain or overflows, and what jumps (relu, max,
+a comparison) is moved off its jump by a constant of its own, so that no rounding decides a branch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import exp, inf, log, log1p, sqrt
+from random import Random
+
+LIMIT = 40.0
+NARROW = "1"
+SMOOTH = ("tanh", "sigmoid", "sin", "cos", "softplus", "logsigmoid", "silu", "gelu")
+KINKED = ("relu", "abs", "sign", "hardsigmoid", "hardtanh", "heaviside")
+# Not where a state is read.
+BATCHED = ("elu", "leakyrelu")
+SURROGATES = ("fast_sigmoid(2)", "atan(2)", "sigmoid(3)", "triangular(0.5)")
+SAME_WIDTH = ("layernorm", "rmsnorm", "softmax", "cumsum")
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """The text of an expression, and bounds of its value."""
+
+    text: str
+    low: float
+    high: float
+
+    @property
+    def size(self) -> float:
+        return max(abs(self.low), abs(self.high))
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A value by its text. `level`: P of parameters only, X of inputs, S of states."""
+
+    value: Bounded
+    width: str
+    level: str
+
+
+@dataclass(slots=True)
+class Scope:
+    """What an equation may read. `matrices`: families and params that stand before a vector, each once, with the
+    widths of its operand and of its result where these are fixed, and the levels of operands it takes."""
+
+    leaves: list[Leaf]
+    level: str
+    matrices: list[tuple[str, str, str, str]] = field(default_factory=list)
+    vectors: list[tuple[str, str]] = field(default_factory=list)
+    batched_only: bool = False
+
+
+class Expressions:
+    """Draws expressions. `sizes` gives the number of units of every width that is drawn."""
+
+    def __init__(self, random: Random, sizes: dict[str, int], heads: int) -> None:
+        self.random, self.sizes, self.heads = random, sizes, heads
+        self.scope = Scope([], "S")
+
+    # Leaves
+
+    def off(self) -> float:
+        """A constant that nothing else equals."""
+        return round(self.random.choice((-1, 1)) * self.random.uniform(0.03, 0.4), 6)
+
+    def number(self) -> Bounded:
+        value = self.random.choice((0.5, 1, 2, -1, 0.3, -0.7, 1.5))
+        return Bounded(f"({value})", value, value)
+
+    def leaves(self, width: str) -> list[Leaf]:
+        order = "PXS"
+        return [
+            e for e in self.scope.leaves if e.width == width and order.index(e.level) <= order.index(self.scope.level)
+        ]
+
+    def leaf(self, width: str) -> Bounded | None:
+        """A value of this width; those of the scope's own level first."""
+        found = self.leaves(width)
+        own = [each for each in found if each.level == self.scope.level]
+        if not found:
+            return None
+        return self.random.choice(own if own and self.random.random() < 0.7 else found).value
+
+    # Expressions
+
+    def draw(self, width: str, depth: int, pinned: bool = False) -> Bounded:
+        """An expression of this width, or a number that its place spreads over it. `pinned`: its own values give it
+        the width, not its place."""
+        if width == NARROW:
+            found = self.narrow(depth)
+        elif depth <= 0 or self.random.random() < 0.1:
+            found = self.end(width, pinned)
+        else:
+            makers = (
+                self.unary,
+                self.unary,
+                self.binary,
+                self.binary,
+                self.binary,
+                self.across,
+                self.product,
+                self.odd,
+            )
+            found = self.random.choice(makers)(width, depth, pinned)
+        return self.shrunk(found)
+
+    def shrunk(self, value: Bounded) -> Bounded:
+        if value.size <= LIMIT:
+            return value
+        return self.random.choice((self.squashed, self.scaled))(value)
+
+    def squashed(self, value: Bounded) -> Bounded:
+        name = self.random.choice(("tanh", "sin"))
+        return Bounded(f"{name}({value.text})", -1, 1)
+
+    def scaled(self, value: Bounded, to: float = 1.5) -> Bounded:
+        factor = float(f"{to / value.size:.1g}") * 0.5
+        return Bounded(
+            f"{factor:.9f}".rstrip("0") + f"*({value.text})", *sorted((factor * value.low, factor * value.high))
+        )
+
+    def end(self, width: str, pinned: bool) -> Bounded:
+        vectors = [name for name, of in self.scope.vectors if of in ("", width)]
+        if not pinned and vectors and self.random.random() < 0.35:
+            name = self.random.choice(vectors)
+            self.scope.vectors = [each for each in self.scope.vectors if each[0] != name or each[1] != ""]
+            return Bounded(name, -1, 1)
+        found = self.leaf(width)
+        if found is not None:
+            return found
+        return Bounded("PINNED", inf, inf) if pinned else self.narrow(0)
+
+    def can_pin(self, width: str) -> bool:
+        return bool(self.leaves(width))
+
+    def narrow(self, depth: int) -> Bounded:
+        """One number, or one a head."""
+        found = self.leaf(NARROW)
+        kind = self.random.random()
+        if depth > 0 and kind < 0.55 and (reduced := self.reduction(depth)) is not None:
+            return reduced
+        if found is None or kind > 0.9:
+            return self.number()
+        return self.unary_of(found) if depth > 0 and kind < 0.75 else found
+
+    def reduction(self, depth: int) -> Bounded | None:
+        """sum or mean of something wide."""
+        widths = [w for w in self.sizes if w != NARROW and self.can_pin(w) and self.may_reduce(w)]
+        if not widths:
+            return None
+        width = self.random.choice(widths)
+        inner = self.draw(width, depth - 1, pinned=True)
+        if self.random.random() < 0.5:
+            return Bounded(f"mean({inner.text})", inner.low, inner.high)
+        if inner.size * self.sizes[width] > LIMIT:
+            inner = self.scaled(inner)
+        units = self.sizes[width]
+        return Bounded(f"sum({inner.text})", min(0.0, units * inner.low), max(0.0, units * inner.high))
+
+    def may_reduce(self, width: str) -> bool:
+        """Inputs have no heads."""
+        return self.heads == 1 or width not in ("I", "E")
+
+    def wide_or_narrow(self, width: str, depth: int) -> Bounded:
+        return self.draw(NARROW if self.random.random() < 0.25 else width, depth)
+
+    def unary(self, width: str, depth: int, pinned: bool) -> Bounded:
+        return self.unary_of(self.draw(width, depth - 1, pinned))
+
+    def unary_of(self, v: Bounded) -> Bounded:
+        kind = self.random.random()
+        if kind < 0.4:
+            return self.smooth(v)
+        if kind < 0.5:
+            return Bounded(f"(-({v.text}))", -v.high, -v.low)
+        if kind < 0.7:
+            return self.kinked(v)
+        return self.in_domain(v)
+
+    def smooth(self, v: Bounded) -> Bounded:
+        name = self.random.choice(SMOOTH)
+        low, high = {
+            "tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "sin": (-1.0, 1.0), "cos": (-1.0, 1.0),
+            "softplus": (0.0, v.size + 1), "logsigmoid": (-v.size - 1, 0.0), "silu": (-0.3, max(0.0, v.high)),
+            "gelu": (-0.2, max(0.0, v.high)),
+        }[name]  # fmt: skip
+        return Bounded(f"{name}({v.text})", low, high)
+
+    def kinked(self, v: Bounded) -> Bounded:
+        off = self.off()
+        moved, low, high = f"{v.text} + ({off})", v.low + off, v.high + off
+        name = self.random.choice(KINKED + (BATCHED if self.scope.batched_only else ()))
+        if name == "heaviside" and self.random.random() < 0.7:
+            return Bounded(f"heaviside({moved}, grad={self.random.choice(SURROGATES)})", 0, 1)
+        bounds: dict[str, tuple[float, float]] = {
+            "relu": (max(low, 0.0), max(high, 0.0)), "abs": (0.0, max(abs(low), abs(high))), "sign": (-1.0, 1.0),
+            "hardsigmoid": (0.0, 1.0), "hardtanh": (-1.0, 1.0), "heaviside": (0.0, 1.0),
+            "elu": (-1.0, max(0.0, high)), "leakyrelu": (0.01 * min(low, 0.0), max(high, 0.0)),
+        }  # fmt: skip
+        return Bounded(f"{name}({moved})", *bounds[name])
+
+    def positive(self, v: Bounded, least: float = 0.4) -> Bounded:
+        """The value made greater than `least`, smoothly."""
+        if v.low >= least:
+            return v
+        add = self.random.choice((0.0, 0.25)) + least
+        match self.random.randrange(4):
+            case 0 if v.size <= 5:
+                return Bounded(f"(({v.text})**2 + {add})", add, v.size**2 + add)
+            case 1:
+                return Bounded(f"(sigmoid({v.text}) + {add})", add, 1 + add)
+            case 2 if v.size <= 5:
+                return Bounded(f"(softplus({v.text}) + {add})", add, v.size + 1 + add)
+            case _:
+                return (
+                    Bounded(f"exp(tanh({v.text}))", 0.36, 2.72)
+                    if least <= 0.36
+                    else self.positive(self.squashed(v), least)
+                )
+
+    def in_domain(self, v: Bounded) -> Bounded:
+        """A function that is not defined everywhere."""
+        match self.random.choice(("exp", "log", "log1p", "sqrt", "power", "square")):
+            case "exp":
+                small = v if v.high <= 2 else self.squashed(v)
+                return Bounded(f"exp({small.text})", exp(small.low), exp(small.high))
+            case "log":
+                p = self.positive(v)
+                return Bounded(f"log({p.text})", log(p.low), log(p.high))
+            case "log1p":
+                small = v if v.low >= -0.6 else Bounded(f"0.6*tanh({v.text})", -0.6, 0.6)
+                return Bounded(f"log1p({small.text})", log1p(small.low), log1p(small.high))
+            case "sqrt":
+                p = self.positive(v)
+                return Bounded(f"sqrt({p.text})", sqrt(p.low), sqrt(p.high))
+            case "power":
+                p, power = self.positive(v), self.random.choice((0.5, -1, 1.5, -0.5))
+                return Bounded(f"({p.text})**({power})", *sorted((p.low**power, p.high**power)))
+            case _:
+                small, power = (v if v.size <= 3 else self.squashed(v)), self.random.choice((2, 3))
+                return Bounded(f"({small.text})**{power}", min(0.0, small.low**3), small.size**power)
+
+    def binary(self, width: str, depth: int, pinned: bool) -> Bounded:
+        a, b = self.draw(width, depth - 1, pinned), self.wide_or_narrow(width, depth - 1)
+        if self.random.random() < 0.3:
+            a, b = b, a
+        return self.binary_of(a, b)
+
+    def binary_of(self, a: Bounded, b: Bounded) -> Bounded:
+        match self.random.choice(("+", "+", "-", "*", "*", "/", "**", "max", "min", "logaddexp", "compare", "mod")):
+            case "+":
+                return Bounded(f"(({a.text}) + ({b.text}))", a.low + b.low, a.high + b.high)
+            case "-":
+                return Bounded(f"(({a.text}) - ({b.text}))", a.low - b.high, a.high - b.low)
+            case "/":
+                p = self.positive(b)
+                corners = [x / y for x in (a.low, a.high) for y in (p.low, p.high)]
+                return Bounded(f"(({a.text})/({p.text}))", min(corners), max(corners))
+            case "**":
+                p, power = self.positive(a), b if b.size <= 2 else self.squashed(b)
+                if p.high > 6:
+                    p = Bounded(f"(sigmoid({a.text}) + 0.4)", 0.4, 1.4)
+                corners = [x**y for x in (p.low, p.high) for y in (power.low, power.high)]
+                return Bounded(f"({p.text})**({power.text})", min(*corners, 1.0), max(*corners, 1.0))
+            case "max" | "min" as name:
+                off, choose = self.off(), max if name == "max" else min
+                low, high = choose(a.low, b.low + off), choose(a.high, b.high + off)
+                return Bounded(f"{name}({a.text}, {b.text} + ({off}))", low, high)
+            case "logaddexp":
+                top = max(a.high, b.high)
+                return Bounded(f"logaddexp({a.text}, {b.text})", max(a.low, b.low), top + 0.7)
+            case "compare":
+                sign = self.random.choice(COMPARISONS)
+                return Bounded(f"(({a.text}) {sign} ({b.text} + ({self.off()})))", 0, 1)
+            case "mod" if self.scope.batched_only:
+                p = self.positive(b)
+                return Bounded(f"mod({a.text} + ({self.off()}), {p.text})", 0, p.high)
+            case _:
+                corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+                return Bounded(f"(({a.text})*({b.text}))", min(corners), max(corners))
+
+    def odd(self, width: str, depth: int, pinned: bool) -> Bounded:
+        """where, clamp, a choice while compiling; and functions that a loop does not have, on inputs."""
+        a = self.draw(width, depth - 1, pinned)
+        match self.random.randrange(4):
+            case 0:
+                b, c = self.wide_or_narrow(width, depth - 1), self.wide_or_narrow(width, depth - 2)
+                text = f"where({c.text} < {self.off()}, {a.text}, {b.text})"
+                return Bounded(text, min(a.low, b.low), max(a.high, b.high))
+            case 1:
+                low = self.off() - 0.5
+                high: Bounded | float = round(low + self.random.uniform(0.3, 1.3), 4)
+                if self.random.random() < 0.4:
+                    b = self.wide_or_narrow(width, depth - 2)
+                    return Bounded(
+                        f"clamp({a.text}, {low:.6f}, sigmoid({b.text}) + {self.random.random():.6f})", low, 2
+                    )
+                return Bounded(f"clamp({a.text}, {low:.6f}, {high})", low, float(str(high)))
+            case 2:
+                b = self.wide_or_narrow(width, depth - 1)
+                first = self.random.choice(("1 == 1", "3 > 2 + 0"))
+                return Bounded(f"(({a.text}) if {first} else ({b.text}))", a.low, a.high)
+            case _:
+                return self.of_inputs(a, width, depth)
+
+    def of_inputs(self, a: Bounded, width: str, depth: int) -> Bounded:
+        if self.scope.level == "P":
+            return a
+        outer = self.scope
+        self.scope = Scope(outer.leaves, "X", [], [], True)
+        b = self.kinked(self.draw(width, depth - 2)) if self.leaves(width) else None
+        self.scope = outer
+        if b is None:
+            return a
+        return Bounded(f"(({a.text}) + ({b.text}))", a.low + b.low, a.high + b.high)
+
+    def across(self, width: str, depth: int, pinned: bool) -> Bounded:
+        """A function of all units that keeps the width."""
+        if not self.may_reduce(width) or not self.can_pin(width):
+            return self.unary(width, depth, pinned)
+        if width == "2*H" and self.can_pin("H") and self.random.random() < 0.5:
+            a, b = self.draw("H", depth - 1, pinned=True), self.draw("H", depth - 2, pinned=True)
+            if self.random.random() < 0.3:
+                return Bounded(f"repeat({a.text}, 2)", a.low, a.high)
+            return Bounded(f"concat({a.text}, {b.text})", min(a.low, b.low), max(a.high, b.high))
+        # What is one number stays one: it has one unit.
+        one = None if pinned or self.random.random() > 0.1 else self.reduction(depth - 1)
+        inner, units = one or self.draw(width, depth - 1, pinned=True), self.sizes[width]
+        name = self.random.choice(SAME_WIDTH)
+        if name in ("layernorm", "rmsnorm"):
+            moved = f"{inner.text} + ({self.off()})" if name == "rmsnorm" else inner.text
+            return Bounded(f"{name}({moved})", -sqrt(units), sqrt(units))
+        if name == "softmax":
+            return Bounded(f"softmax({inner.text})", 0, 1)
+        if inner.size * units > LIMIT:
+            inner = self.scaled(inner)
+        return Bounded(f"cumsum({inner.text})", min(0.0, units * inner.low), max(0.0, units * inner.high))
+
+    def product(self, width: str, depth: int, pinned: bool) -> Bounded:
+        """A matrix times a vector."""
+        wanted = [
+            entry
+            for entry in self.scope.matrices
+            if entry[1] in ("", width) and (entry[3] != "S" or self.scope.level == "S")
+            and not (pinned and width != "H") and (entry[2] or self.operand_widths(entry[3]))
+        ]  # fmt: skip
+        if not wanted or (pinned and width != "H"):
+            return self.unary(width, depth, pinned)
+        entry = self.random.choice(wanted)
+        name, _, operand, level = entry
+        if name[0].isupper() and "*" not in name and not name.startswith("M"):
+            self.scope.matrices = [each for each in self.scope.matrices if each[0] != name]
+        outer = self.scope
+        source = operand or self.random.choice(self.operand_widths(level))
+        if outer.level == "S" and (level == "X" or not self.may_reduce(source)):
+            self.scope = Scope(outer.leaves, "X", [], [], False)
+        if not self.may_reduce(source):
+            # What has no heads cannot take one number a head.
+            self.scope = Scope([e for e in outer.leaves if e.width == source], "X", [], [], False)
+        inner = self.draw(source, depth - 2, pinned=True)
+        self.scope = outer
+        if name.startswith("Dg"):
+            return Bounded(f"{name}@({inner.text})", -inner.size, inner.size)
+        bound = 0.6 * self.sizes[source] * inner.size
+        text = f"{name}@({inner.text})"
+        return Bounded(text, -bound, bound)
+
+    def operand_widths(self, level: str) -> list[str]:
+        order = "PXS"
+        top = min(order.index(level), order.index(self.scope.level))
+        found = {e.width for e in self.scope.leaves if order.index(e.level) <= top and e.width != NARROW}
+        return sorted(found)

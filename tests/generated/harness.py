@@ -1,0 +1,97 @@
+"""Runs generated cells: through check and the torch code without kernels, or compiled, against the interpreter."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import rnncc
+from rnncc import reference
+from rnncc.ir.cell import Cell
+from rnncc.ir.verify import verify
+from rnncc.source import Source
+from tests.generated.cells import Generated, generate
+from tests.language.loop import compare
+from tests.packages import reference_package
+
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`kind`: ok; differs (`detail` says where); error (`detail` is the last of its traceback)."""
+
+    seed: int
+    kind: str
+    detail: str = ""
+
+
+def run(seeds: Sequence[int], compiled: bool) -> list[Outcome]:
+    """The outcomes of cells that one package holds; where it cannot be made, of each by itself."""
+    drawn = [generate(seed) for seed in seeds]
+    try:
+        package, cells = make(drawn, compiled)
+    except Exception:
+        if len(drawn) == 1:
+            return [Outcome(seeds[0], "error", traceback.format_exc(limit=-3))]
+        return [outcome for seed in seeds for outcome in run([seed], compiled)]
+    return [judge(each, package, cells.get(each.name)) for each in drawn]
+
+
+def make(drawn: Sequence[Generated], compiled: bool) -> tuple[Any, dict[str, Cell]]:
+    """A package of all the cells, and the cells where it has no kernels."""
+    text = "\n".join(each.text for each in drawn)
+    stem = f"generated{drawn[0].seed}"
+    if compiled:
+        return rnncc.compile(text, stem), {}
+    package, cells = reference_package(Source(f"{stem}.rnn", text), stem)
+    for cell in cells:
+        verify(cell)
+    return package, {cell.name: cell for cell in cells}
+
+
+def judge(each: Generated, package: Any, cell: Cell | None) -> Outcome:
+    """The outcome of one cell."""
+    try:
+        found: dict[str, float] = {}
+        for number, setting in enumerate(each.settings):
+            differences = compare(
+                getattr(package, each.name), each.case, setting, each.seed + number, kernels=cell is None
+            )
+            found |= {f"{name} ({number})": value for name, value in differences.items()}
+        if cell is not None:
+            found |= evaluated(each, getattr(package, each.name), cell)
+    except Exception:
+        return Outcome(each.seed, "error", traceback.format_exc(limit=-3))
+    # `not <=`: a NaN is no agreement.
+    wrong = {name: value for name, value in found.items() if not value <= TOLERANCE}
+    return Outcome(each.seed, "differs", str(wrong)) if wrong else Outcome(each.seed, "ok")
+
+
+def evaluated(each: Generated, layer_class: Callable[..., Any], cell: Cell) -> dict[str, float]:
+    """The layer's outputs against those of the checked cell's own evaluation, with heads and both masks."""
+    torch.manual_seed(each.seed)
+    sizes, heads = each.sizes, each.case.heads
+    layer = layer_class(sizes["I"], sizes["H"], num_heads=heads, dtype=torch.float64, **each.case.arguments)
+    inputs = {"x": torch.rand(4, 2, sizes["I"], dtype=torch.float64)}
+    inputs |= {name: torch.rand(4, 2, width, dtype=torch.float64) for name, width in each.case.extra.items()}
+    mask: dict[str, Any] = {"lengths": torch.tensor([4, 2]), "reset": torch.tensor([[0, 0], [0, 1], [1, 0], [0, 0]])}
+    with torch.no_grad():
+        extra = {name: value for name, value in inputs.items() if name != "x"}
+        output, last = layer(inputs["x"], **extra, **mask)
+        values, finals = reference.run(
+            cell, layer.gate_parameters(), inputs, sizes=sizes, num_heads=heads, constants=each.constants, **mask
+        )
+    found = {}
+    if cell.output in values:  # what parameters alone make is no value of a step
+        expected = values[cell.output]
+        expected[2:, 1] = 0
+        found["evaluated output"] = (output - expected).abs().max().item()
+    visible = [state.name for state in cell.states if state.delay_of is None]
+    for name, state in zip(visible, last if isinstance(last, tuple) else (last,), strict=True):
+        found[f"evaluated {name}"] = (state[0] - finals[name]).abs().max().item()
+    return found

@@ -1,0 +1,363 @@
+"""One step of a program in torch: the meaning of the language, written from docs/language.md.
+
+A vector is [k, N, D]: width k*base in N heads of D units; [1, N, 1] is one number a head, [1, 1, 1] one number. What
+measures inputs alone has no heads: [k, 1, D].
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from math import inf, pi
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.generated.program import Equation, Program, Width
+from tests.language.loop import Values, spike
+
+UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu, "exp": torch.exp, "log": torch.log,
+    "log1p": torch.log1p, "sqrt": torch.sqrt, "abs": torch.abs, "sign": torch.sign, "softplus": F.softplus,
+    "logsigmoid": F.logsigmoid, "silu": F.silu, "gelu": F.gelu, "hardtanh": F.hardtanh, "sin": torch.sin,
+    "cos": torch.cos, "elu": F.elu, "leakyrelu": F.leaky_relu, "hardsigmoid": lambda v: F.relu6(v + 3) / 6,
+}  # fmt: skip
+SEVERAL: dict[str, Callable[..., Tensor]] = {
+    "max": torch.maximum, "min": torch.minimum, "logaddexp": torch.logaddexp, "mod": torch.remainder,
+    "where": lambda c, a, b: torch.where(c != 0, a, b), 
+    # torch's own derivative fails where a bound is wider than the value.
+    "clamp": lambda v, low, high: torch.clamp(v + 0 * low + 0 * high, low, high),
+}  # fmt: skip
+BINARY: dict[type[ast.operator], Callable[[Tensor, Tensor], Tensor]] = {
+    ast.Add: torch.add, ast.Sub: torch.sub, ast.Mult: torch.mul, ast.Div: torch.div, ast.Pow: torch.pow,
+}  # fmt: skip
+COMPARE: dict[type[ast.cmpop], Callable[[Tensor, Tensor], Tensor]] = {
+    ast.Lt: torch.lt, ast.LtE: torch.le, ast.Gt: torch.gt, ast.GtE: torch.ge, ast.Eq: torch.eq, ast.NotEq: torch.ne,
+}  # fmt: skip
+ROWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "layernorm": lambda r: F.layer_norm(r, r.shape[-1:]), "rmsnorm": lambda r: F.rms_norm(r, r.shape[-1:]),
+    "softmax": lambda r: r.softmax(-1), "cumsum": lambda r: r.cumsum(-1),
+}  # fmt: skip
+
+
+def surrogate(name: str, v: Tensor, k: float) -> Tensor:
+    """The derivative that stands for heaviside's."""
+    match name:
+        case "fast_sigmoid":
+            return 1 / (1 + k * v.abs()) ** 2
+        case "atan":
+            return k / 2 / (1 + (pi * k * v / 2) ** 2)
+        case "sigmoid":
+            return k * torch.sigmoid(k * v) * torch.sigmoid(-k * v)
+        case "triangular":
+            return k * torch.relu(1 - v.abs())
+    raise AssertionError(name)
+
+
+class Step:
+    """Computes a step: `Case.step`."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.inputs_alone = program.input_sizes()
+
+    def __call__(self, p: Any, s: Any, x: Any, k: Any) -> Values:
+        return _Values(self.program, self.inputs_alone, p, s, x, k.N).results()
+
+
+class _Values:
+    def __init__(self, program: Program, inputs_alone: frozenset[str], p: Any, s: Any, x: Any, heads: int) -> None:
+        self.program, self.inputs_alone, self.heads = program, inputs_alone, heads
+        self.p, self.s, self.x = p, s, x
+        self.known: dict[str, Tensor] = {}
+        self.equation = next(iter(program.equations.values()))
+
+    def results(self) -> Values:
+        found = {name: self.value(name).reshape(-1) for name in self.program.states}
+        if self.program.output:
+            found["out"] = self.value(self.program.output).reshape(-1)
+        return found
+
+    # Widths
+
+    def layout(self, width: Width) -> tuple[int, int, int]:
+        """The shape of a vector of this width."""
+        plain = width.names <= self.inputs_alone
+        heads = 1 if plain else self.heads
+        return width.k, heads, width.size // (width.k * heads)
+
+    def lay(self, flat: Tensor, width: Width | None) -> Tensor:
+        """[width] as a vector."""
+        shape = self.layout(width or self.program.width("H"))
+        assert flat.numel() == shape[0] * shape[1] * shape[2], (flat.shape, shape)
+        return flat.reshape(shape)
+
+    def fill(self, value: Tensor, width: Width) -> Tensor:
+        """A value as its target has it: numbers spread over the units, but a number stays one."""
+        if width.size == 1 and not width.names:
+            return value
+        shape = self.layout(width)
+        return value.expand(shape) if self.is_narrow(value) else value.reshape(shape)
+
+    def is_narrow(self, value: Tensor) -> bool:
+        return value.shape[0] == 1 and value.shape[2] == 1 and value.shape[1] in (1, self.heads)
+
+    def together(self, values: list[Tensor]) -> list[Tensor]:
+        """Where an input as wide as H meets a value with heads, it has heads too."""
+        heads = max(value.shape[1] for value in values)
+        return [v if self.is_narrow(v) else v.reshape(v.shape[0], heads, -1) for v in values]
+
+    def width(self, node: ast.expr) -> Width | None:
+        """The width that the values in an expression give it; None where parameters alone could."""
+        match node:
+            case ast.Name(name):
+                if name in self.program.inputs:
+                    return self.wide(self.program.inputs[name])
+                if name in self.program.equations and not self.is_matrix(node):
+                    return self.of_target(name)
+            case ast.Subscript(ast.Name(name)):
+                if name in self.program.states:
+                    return self.wide(self.program.states[name])
+                if name in self.program.inputs:
+                    return self.wide(self.program.inputs[name])
+                return self.of_target(self.instance(node))
+            case ast.BinOp(left, op, right) if not isinstance(op, ast.MatMult):
+                return self.width(left) or self.width(right)
+            case ast.UnaryOp(_, operand):
+                return self.width(operand)
+            case ast.Compare(left, _, [right]):
+                return self.width(left) or self.width(right)
+            case ast.IfExp():
+                return self.width(self.chosen(node))
+            case ast.Call(ast.Name(name), arguments):
+                if name in ("sum", "mean"):
+                    return None
+                if name in ("concat", "repeat"):
+                    parts = [self.width(argument) for argument in (arguments if name == "concat" else arguments[:1])]
+                    times = 1 if name == "concat" else self.static(arguments[1])
+                    if any(part is None for part in parts):
+                        return None
+                    found = [part for part in parts if part is not None]
+                    names = frozenset[str]().union(*(part.names for part in found))
+                    return Width(sum(part.k for part in found) * times, sum(p.size for p in found) * times, names)
+                return next((w for w in map(self.width, arguments) if w is not None), None)
+        return None
+
+    def wide(self, text: str) -> Width | None:
+        width = self.program.width(text)
+        return width if width.names else None
+
+    def of_target(self, target: str) -> Width | None:
+        width = self.program.target_width(target)
+        return width if width.names else None
+
+    # Values
+
+    def value(self, target: str) -> Tensor:
+        if target not in self.known:
+            outer, self.equation = self.equation, self.program.equations[target]
+            width = self.program.target_width(target)
+            self.known[target] = self.fill(self.right_side(self.equation, width), width)
+            self.equation = outer
+        return self.known[target]
+
+    def right_side(self, equation: Equation, width: Width) -> Tensor:
+        if len(equation.targets) == 1:
+            return self.eval(equation.value, width if width.names else None)
+        assert isinstance(equation.value, ast.Call)
+        whole = self.eval(equation.value.args[0], None)
+        parts = [self.program.target_width(target).k for target in equation.targets]
+        first = sum(parts[: equation.index])
+        return whole[first : first + parts[equation.index]]
+
+    def static(self, node: ast.expr) -> Any:
+        names = {**self.program.constants, **self.program.sizes, **self.equation.loop}
+        return eval(ast.unparse(node), {"__builtins__": {}}, names)
+
+    def chosen(self, node: ast.IfExp) -> ast.expr:
+        return node.body if self.static(node.test) else node.orelse
+
+    def instance(self, node: ast.Subscript) -> str:
+        assert isinstance(node.value, ast.Name)
+        return f"{node.value.id}_{self.static(node.slice)}"
+
+    def number(self, value: float) -> Tensor:
+        return torch.full((1, 1, 1), value, dtype=torch.float64)
+
+    def eval(self, node: ast.expr, want: Width | None) -> Tensor:
+        """The vector of an expression. `want` is the width that its place asks for, if it does."""
+        match node:
+            case ast.Constant(value):
+                return self.number(float(str(value)))
+            case ast.Name(name):
+                return self.named(name, want)
+            case ast.Subscript():
+                return self.indexed(node)
+            case ast.IfExp():
+                return self.eval(self.chosen(node), want)
+            case ast.UnaryOp(ast.USub(), operand):
+                return -self.eval(operand, want)
+            case ast.BinOp(left, ast.MatMult(), right):
+                return self.product(left, right, want)
+            case ast.BinOp(left, op, right):
+                return BINARY[type(op)](*self.operands([left, right], want or self.width(node)))
+            case ast.Compare(left, [op], [right]):
+                return COMPARE[type(op)](*self.operands([left, right], want or self.width(node))).double()
+            case ast.Call(ast.Name(name), arguments, keywords):
+                return self.call(str(self.program.constants.get(name, name)), arguments, keywords, node, want)
+        raise AssertionError(ast.dump(node))
+
+    def operands(self, nodes: list[ast.expr], want: Width | None) -> list[Tensor]:
+        return self.together([self.eval(node, want) for node in nodes])
+
+    def named(self, name: str, want: Width | None) -> Tensor:
+        program = self.program
+        if name in ("pi", "inf"):
+            return self.number({"pi": pi, "inf": inf}[name])
+        if name in program.inputs:
+            return self.lay(self.x(name), program.width(program.inputs[name]))
+        if name in program.constants:
+            return self.number(float(program.constants[name]))
+        if name in program.equations:
+            return self.value(name)
+        flat = self.parameter(name)
+        return flat.reshape(1, 1, 1) if self.kind(name) == "scalar" else self.lay(flat, want)
+
+    def parameter(self, name: str) -> Tensor:
+        """A param, or the member of a family that belongs to the equation at hand."""
+        found: Tensor = getattr(self.p, name if name in self.program.params else self.member(name))
+        return found
+
+    def family(self, name: str) -> str:
+        return name if name in self.program.families else name.partition("_")[0]
+
+    def member(self, name: str) -> str:
+        """`W_i` for W in the equation of i."""
+        return f"{name}_{self.equation.target}" if name in self.program.families else name
+
+    def indexed(self, node: ast.Subscript) -> Tensor:
+        assert isinstance(node.value, ast.Name)
+        name = node.value.id
+        if name not in (*self.program.states, *self.program.inputs):
+            return self.value(self.instance(node))
+        back = -eval(ast.unparse(node.slice), {"__builtins__": {}}, {**self.program.constants, "t": 0})
+        if name in self.program.inputs:
+            return self.lay(self.x(name, back), self.program.width(self.program.inputs[name]))
+        if back == 0:
+            return self.value(name)
+        width = self.program.width(self.program.states[name])
+        before: Tensor = self.s(name, back)
+        return before.reshape(self.layout(width) if width.names else (1, 1, 1))
+
+    def call(
+        self, name: str, arguments: list[ast.expr], keywords: list[ast.keyword], node: ast.expr, want: Width | None
+    ) -> Tensor:
+        first = arguments[0]
+        match name:
+            case "sum" | "mean":
+                inner = self.eval(first, self.width(first))
+                return inner.sum((0, 2), keepdim=True) if name == "sum" else inner.mean((0, 2), keepdim=True)
+            case "concat":
+                return torch.cat([self.eval(part, self.width(part)) for part in arguments], 0)
+            case "repeat":
+                return self.repeat(first, self.static(arguments[1]), want)
+            case "heaviside":
+                return self.heaviside(self.eval(first, want), keywords)
+        if name in ROWS:
+            value = self.eval(first, want or self.width(first))
+            rows = ROWS[name](value.transpose(0, 1).reshape(value.shape[1], -1))
+            return rows.reshape(value.shape[1], value.shape[0], -1).transpose(0, 1)
+        values = self.operands(arguments, want or self.width(node))
+        return UNARY[name](values[0]) if name in UNARY else SEVERAL[name](*values)
+
+    def repeat(self, node: ast.expr, times: int, want: Width | None) -> Tensor:
+        value = self.eval(node, self.width(node))
+        rows = value.transpose(0, 1).reshape(value.shape[1], -1).repeat_interleave(times, -1)
+        k = want.k if want is not None else value.shape[0] * times
+        return rows.reshape(value.shape[1], k, -1).transpose(0, 1)
+
+    def heaviside(self, value: Tensor, keywords: list[ast.keyword]) -> Tensor:
+        if not keywords:
+            return (value > 0).double()
+        grad = keywords[0].value
+        assert isinstance(grad, ast.Call) and isinstance(grad.func, ast.Name)
+        return spike(value, surrogate(grad.func.id, value.detach(), self.static(grad.args[0])))
+
+    # Matrices
+
+    def kind(self, name: str) -> str:
+        return self.program.params.get(name) or self.program.families.get(self.family(name), "")
+
+    def is_matrix(self, node: ast.expr) -> bool:
+        match node:
+            case ast.Name(name) if name in self.program.equations:
+                return self.is_matrix(self.program.equations[name].value)
+            case ast.Name(name):
+                return self.kind(name).startswith(("matrix", "blockdiag", "diag"))
+            case ast.Call(ast.Name(name)):
+                return name in ("T", "eye")
+            case ast.BinOp(left, ast.MatMult(), right):
+                return self.is_matrix(left) and self.is_matrix(right)
+            case ast.BinOp(left, _, right):
+                return self.is_matrix(left) or self.is_matrix(right)
+            case ast.UnaryOp(_, operand):
+                return self.is_matrix(operand)
+        return False
+
+    def matrix(self, node: ast.expr) -> Tensor:
+        """A dense matrix [out, in] or a block-diagonal one [N, out, in]."""
+        match node:
+            case ast.Name(name) if name in self.program.equations:
+                outer, self.equation = self.equation, self.program.equations[name]
+                found = self.matrix(self.equation.value)
+                self.equation = outer
+                return found
+            case ast.Name(name):
+                return self.parameter(name)
+            case ast.Call(ast.Name("T"), [inner]):
+                return self.matrix(inner).transpose(-1, -2)
+            case ast.BinOp(left, ast.MatMult(), right):
+                return self.matrix(left) @ self.matrix(right)
+            case ast.BinOp(left, op, right):
+                return BINARY[type(op)](*self.both(left, right))
+            case ast.UnaryOp(_, operand):
+                return -self.matrix(operand)
+        raise AssertionError(ast.dump(node))
+
+    def both(self, left: ast.expr, right: ast.expr) -> tuple[Tensor, Tensor]:
+        """Two sides of matrix arithmetic: numbers scale, `eye` has the shape of what stands beside it."""
+
+        def side(node: ast.expr, other: ast.expr) -> Tensor:
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and _is_eye(node.right):
+                return self.eval(node.left, None).reshape(()) * side(node.right, other)
+            if _is_eye(node):
+                return torch.eye(self.matrix(other).shape[-1], dtype=torch.float64)
+            return self.matrix(node) if self.is_matrix(node) else self.eval(node, None).reshape(())
+
+        return side(left, right), side(right, left)
+
+    def product(self, left: ast.expr, right: ast.expr, want: Width | None) -> Tensor:
+        operand = self.eval(right, self.width(right))
+        if isinstance(left, ast.Name) and self.kind(left.id) == "diag":
+            return self.parameter(left.id).reshape(operand.shape) * operand
+        matrix = self.matrix(left)
+        blocks = matrix if matrix.dim() == 3 else matrix[None]
+        count = blocks.shape[0]
+        k = operand.shape[0]
+        cut = operand.reshape(k, count, -1).transpose(0, 1).reshape(count, -1)
+        made = torch.einsum("noi,ni->no", blocks, cut)
+        width = want or self.program.width("H")
+        assert made.numel() == width.size, (made.shape, width)
+        rows = made.reshape(count, width.k, -1).transpose(0, 1)
+        return rows.reshape(self.layout(width))
+
+
+def _is_eye(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "eye"
+
+
+def states(program: Program) -> Mapping[str, tuple[int, float | None]]:
+    """Widths and initial values of the states."""
+    return {name: (program.width(text).size, program.initial[name]) for name, text in program.states.items()}

@@ -1,0 +1,164 @@
+"""A cell's text as Python syntax: one statement a line, its expressions parsed by Python's own parser.
+
+The language's expressions are Python's, but for `for l in 1..L:`. Nothing here knows rnncc; what a statement means
+is what docs/language.md says.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+BUILT_IN = {"W": "matrix", "R": "matrix", "b": "vector", "bR": "vector"}
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """A width `k*base`; `names` are the sizes that its text holds."""
+
+    k: int
+    size: int
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """One target. `targets` are all of its `split`, of which it is number `index`; `loop` the loop's variables."""
+
+    target: str
+    value: ast.expr
+    targets: tuple[str, ...]
+    index: int
+    loop: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Program:
+    """What a cell declares, by name. Widths are text; a state's initial value is None where it is learned."""
+
+    sizes: dict[str, int]
+    constants: dict[str, float | str] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=lambda: {"x": "I"})
+    states: dict[str, str] = field(default_factory=dict)
+    initial: dict[str, float | None] = field(default_factory=dict)
+    locals: dict[str, str] = field(default_factory=dict)
+    families: dict[str, str] = field(default_factory=lambda: dict(BUILT_IN))
+    params: dict[str, str] = field(default_factory=dict)
+    equations: dict[str, Equation] = field(default_factory=dict)
+    output: str = ""
+
+    def width(self, text: str) -> Width:
+        """The width that a text states."""
+        tree = expression(text)
+        names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+        size = eval(text, {"__builtins__": {}}, self.sizes)
+        k = 1
+        if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Mult) and isinstance(tree.left, ast.Constant):
+            k = int(str(tree.left.value))
+        return Width(k, size, names)
+
+    def target_width(self, target: str) -> Width:
+        """The declared width of an equation's target, H if there is none. Loops: that of n for n_1."""
+        base = re.sub(r"_\d+$", "", target) if self.equations[target].loop else target
+        return self.width(self.states.get(target) or self.locals.get(base) or "H")
+
+    def input_sizes(self) -> frozenset[str]:
+        """Sizes that measure inputs only: values of such a width have no heads."""
+        outside = {name for text in self.inputs.values() for name in self.width(text).names} | {"I"}
+        inside = {name for text in (*self.states.values(), *self.locals.values()) for name in self.width(text).names}
+        return frozenset(outside - inside - {"H"})
+
+
+def expression(text: str) -> ast.expr:
+    """The syntax of an expression."""
+    return ast.parse(text.strip(), mode="eval").body
+
+
+def read(text: str, sizes: Mapping[str, int], given: Mapping[str, float | str] = {}) -> Program:
+    """The program of a text. `sizes` holds I, H and dims given to the layer, `given` constants given to it."""
+    program = Program(dict(sizes))
+    lines = [line.partition("#")[0].rstrip() for line in text.splitlines()]
+    block: list[tuple[str, str, str]] = []
+    for line in (line for line in lines if line and not line.startswith("cell ")):
+        if not line.startswith(" "):
+            block = []
+        loop = re.fullmatch(r"for (\w+) in (\S+)\.\.(\S+):", line.strip())
+        if loop is not None:
+            block = [(loop[1], loop[2], loop[3])]
+        elif not _declared(program, line, given):
+            _equation(program, line.strip(), block)
+    return program
+
+
+def _number(program: Program, text: str) -> int:
+    return int(eval(text, {"__builtins__": {}}, {**program.constants}))
+
+
+def _declared(program: Program, line: str, given: Mapping[str, float | str]) -> bool:
+    keyword, _, rest = line.partition(" ")
+    entries = [_entry(entry) for entry in re.split(r",\s*(?![^(]*\))", rest)]
+    match keyword:
+        case "input":
+            program.inputs |= {name: width or program.inputs["x"] for name, width, _ in entries}
+        case "state":
+            program.states |= {name: width or "H" for name, width, _ in entries}
+            starts = {name: start or "0" for name, _, start in entries}
+            program.initial |= {name: None if s == "learned" else float(s) for name, s in starts.items()}
+        case "local":
+            program.locals |= {name: width for name, width, _ in entries}
+        case "weights":
+            program.families |= {name: kind for name, kind, _ in entries}
+        case "param":
+            program.params |= {name: kind for name, kind, _ in entries}
+        case "dim":
+            for name, _, default in entries:
+                program.sizes.setdefault(name, int(default or 0))
+        case "const":
+            for name, _, default in entries:
+                value = given.get(name, default)
+                try:
+                    program.constants[name] = float(value) if "." in str(value) else int(value)
+                except ValueError:
+                    program.constants[name] = value
+        case "output":
+            program.output = rest
+        case "init":
+            pass
+        case _:
+            return False
+    return True
+
+
+def _entry(text: str) -> tuple[str, str, str]:
+    """`name: width = start`."""
+    name, _, start = (part.strip() for part in text.partition("="))
+    name, _, width = (part.strip() for part in name.partition(":"))
+    return name, width, start
+
+
+def _equation(program: Program, line: str, block: list[tuple[str, str, str]]) -> None:
+    left, right = re.split(r"(?<![<>=!])=(?!=)", line, maxsplit=1)
+    value = expression(right)
+    names = [name.strip() for name in left.split(",")]
+    rounds: list[dict[str, int]] = [{}]
+    for variable, first, last in block:
+        rounds = [{variable: n} for n in range(_number(program, first), _number(program, last) + 1)]
+    for loop in rounds:
+        targets = tuple(_target(program, name, loop) for name in names)
+        is_split = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "split"
+        for index, target in enumerate(targets):
+            assert target not in program.equations, target
+            program.equations[target] = Equation(target, value, targets if is_split else (target,), index, loop)
+
+
+def _target(program: Program, name: str, loop: Mapping[str, int]) -> str:
+    """`h` of `h[t]`, `n_1` of `n[l]`."""
+    found = re.fullmatch(r"(\w+)\[(.+)\]", name)
+    if found is None:
+        return name
+    if found[2] == "t":
+        return found[1]
+    number = eval(found[2], {"__builtins__": {}}, {**program.constants, **loop})
+    return f"{found[1]}_{number}"

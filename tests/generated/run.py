@@ -1,0 +1,82 @@
+"""Many generated cells, in pieces: `python -m tests.generated.run --seeds 0:10000 --minutes 9 --results file.json`.
+
+Called again with the same file it goes on where it stopped. Exit status: 0 all is done and agrees, 1 something does
+not, 2 seeds are left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.generated.harness import Outcome, run
+
+BATCH = 10  # cells in one package
+
+
+def main() -> int:
+    """Run what is left of the seeds, for some minutes."""
+    parser = argparse.ArgumentParser(prog="python -m tests.generated.run", description=__doc__)
+    parser.add_argument("--seeds", default="0:300", help="A:B, from A up to B - 1")
+    parser.add_argument("--shard", default="0/1", help="i/n: the i-th of n parts")
+    parser.add_argument("--compiled", action="store_true", help="compile the cells; else check and eager torch")
+    parser.add_argument("--minutes", type=float, default=9)
+    parser.add_argument("--results", type=Path, required=True, help="a JSON file, written after every package")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    first, last = map(int, given.seeds.split(":"))
+    part, parts = map(int, given.shard.split("/"))
+    batches = [range(start, min(start + BATCH, last)) for start in range(first, last, BATCH)][part::parts]
+    results = _read(given.results, given.compiled)
+    end = time.monotonic() + 60 * given.minutes
+    left = 0
+    for batch in batches:
+        seeds = [seed for seed in batch if str(seed) not in results["outcomes"]]
+        if time.monotonic() > end:
+            left += len(seeds)
+        elif seeds:
+            for outcome in run(seeds, given.compiled):
+                results["outcomes"][str(outcome.seed)] = _entry(outcome)
+            _write(given.results, results)
+    kinds = Counter(entry["kind"] for entry in results["outcomes"].values())
+    for seed, entry in results["outcomes"].items():
+        if entry["kind"] != "ok":
+            print(f"seed {seed}: {entry['kind']}: {entry['detail']}")
+    print(f"{dict(kinds)} of seeds {given.seeds}, shard {given.shard}; {left} left; commits {results['commits']}")
+    return 1 if set(kinds) - {"ok"} else 2 if left else 0
+
+
+def _entry(outcome: Outcome) -> dict[str, str]:
+    return {"kind": outcome.kind, **({"detail": outcome.detail} if outcome.detail else {})}
+
+
+def _read(path: Path, compiled: bool) -> dict[str, Any]:
+    """What a file holds so far, and the commit that goes on with it."""
+    found: dict[str, Any] = {"compiled": compiled, "commits": [], "outcomes": {}}
+    if path.exists():
+        found = json.loads(path.read_text(encoding="utf-8"))
+    if found["compiled"] != compiled:
+        raise SystemExit(f"{path} holds the other kind of run: give --compiled as before, or another file")
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    if (name := commit.stdout.strip()) not in found["commits"]:
+        found["commits"].append(name)
+    return found
+
+
+def _write(path: Path, results: dict[str, Any]) -> None:
+    """All of it or nothing, so that a run can be stopped at any time."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    part.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
