@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -142,3 +143,34 @@ def test_heaviside_is_zero_at_zero_in_every_variant() -> None:
 def test_epsilon_is_that_of_the_dtype() -> None:
     for dtype in (torch.float32, torch.float64):
         assert float(FUNCTIONS["epsilon"](torch.zeros((), dtype=dtype))) == torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("k", [0.0, 0.5, 10.0])
+@pytest.mark.parametrize("name", SURROGATES)
+def test_surrogates_are_heaviside_with_the_published_derivative_twice_and_forward(name: str, k: float) -> None:
+    published: dict[str, Callable[[Tensor], Tensor]] = {
+        "fast_sigmoid": lambda v: 1 / (1 + k * v.abs()) ** 2,
+        "atan": lambda v: k / 2 / (1 + (torch.pi / 2 * k * v) ** 2),
+        "sigmoid": lambda v: k * torch.sigmoid(k * v) * (1 - torch.sigmoid(k * v)),
+        "triangular": lambda v: k * torch.relu(1 - v.abs()),
+    }
+    derivative = published[name]
+
+    def spike(v: Tensor) -> Tensor:
+        return FUNCTIONS[SURROGATES[name]](v, k)
+
+    generator = torch.Generator().manual_seed(0)
+    random = 3 * torch.randn(500, generator=generator, dtype=torch.float64)
+    v = torch.cat([random, torch.tensor([0.0, 1.0, -1.0, 1e9, -1e9], dtype=torch.float64)]).requires_grad_()
+    strange = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0])
+    assert spike(strange).tolist() == [0, 1, 0, 0]
+    assert torch.equal(spike(v), (v > 0).double())
+    (first,) = torch.autograd.grad(spike(v).sum(), v, create_graph=True)
+    torch.testing.assert_close(first, derivative(v), rtol=1e-14, atol=0)
+    tangent = torch.func.jvp(spike, (v.detach(),), (torch.ones_like(v),))[1]
+    torch.testing.assert_close(tangent, derivative(v.detach()), rtol=1e-14, atol=0)
+    smooth = v.detach()[:500].requires_grad_()
+    if k:
+        second = torch.func.grad(lambda v: torch.func.jvp(spike, (v,), (torch.ones_like(v),))[1].sum())(smooth)
+        (expected,) = torch.autograd.grad(derivative(smooth).sum(), smooth)
+        torch.testing.assert_close(second, expected, rtol=1e-12, atol=1e-14)

@@ -57,7 +57,8 @@ assert leaf.grad is not None
 (first,) = torch.autograd.grad(layer(x)[0].square().sum(), layer.weight_ih_l0, create_graph=True)
 first.sum().backward()
 with forward_ad.dual_level():
-    try:
-        layer(forward_ad.make_dual(x, x))  # type: ignore[no-untyped-call]
-    except NotImplementedError:
-        print(f"torch {torch.__version__}: all right")
+    dual = forward_ad.make_dual(x, x.cos())  # type: ignore[no-untyped-call]
+    tangent = forward_ad.unpack_dual(layer(dual)[0]).tangent  # type: ignore[no-untyped-call]
+wanted: torch.Tensor = torch.func.jvp(lambda value: layer(value)[0], (x,), (x.cos(),))[1]
+assert torch.equal(tangent, wanted)
+print(f"torch {torch.__version__}: all right")

@@ -5,6 +5,8 @@ gradients on every call; for a loop that is some 0.1 ms, as long as a small loop
 
 Each is there twice. `kernel` is the dispatcher's, for whoever calls the op by its name: compiled code, autocast, tools.
 `call` is for our own eager code, which need not go through the dispatcher to come back to Python.
+
+No op has a rule for forward mode: tensors that carry tangents take the way `written_out`, in torch's own operators.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+
+from .functional import in_forward_mode
 
 Groups = tuple[list[Any], ...]
 
@@ -45,6 +50,12 @@ def _regroup(flat: Sequence[Any], counts: Sequence[int]) -> Groups:
     return tuple(groups)
 
 
+def _carry_tangents(tensors: Sequence[Any]) -> bool:
+    """Whether one of the tensors is dual."""
+    unpack: Callable[[Tensor], Any] = forward_ad.unpack_dual
+    return any(isinstance(tensor, Tensor) and unpack(tensor).tangent is not None for tensor in tensors)
+
+
 def below_autograd(op: Any, keyset: Any, *arguments: Any) -> Any:
     """The op's kernel under autograd, whatever that is: the CPU's, a fake one, one that traces."""
     with torch._C._AutoDispatchBelowAutograd():
@@ -53,6 +64,8 @@ def below_autograd(op: Any, keyset: Any, *arguments: Any) -> Any:
 
 def unrecorded(op: Any, *arguments: Any) -> Any:
     """A call of an op that autograd does not record, or that has no derivative of its own."""
+    if torch.compiler.is_compiling():  # compiled autograd, which knows nothing of keys
+        return op(*arguments)
     with torch._C._AutoDispatchBelowAutograd():
         return op(*arguments)
 
@@ -60,11 +73,16 @@ def unrecorded(op: Any, *arguments: Any) -> Any:
 def autograd_of_lists(
     op: Any,
     lists: int,
+    asks: int,
     setup: Callable[[Any, tuple[Any, ...], Groups], None],
     backward: Callable[[Any, Groups, Groups], Sequence[Sequence[Tensor | None]]],
+    written_out: Callable[..., Groups],
 ) -> Recorded:
-    """Of an op whose first arguments, `lists` of them, are lists of tensors and whose results are lists of tensors; no
-    other argument has a gradient.
+    """For an op whose first arguments, `lists` of them, are lists of tensors and whose results are lists of tensors; no
+    other argument has a gradient. Its argument number `asks` asks for what the backward reads, the last result.
+
+    A call that autograd records asks for it by itself: whoever traced or compiled the call may not have known. So what
+    a call returns follows its arguments alone, also where gradients are on in one run and off in the next.
 
     setup(ctx, arguments, results) saves; backward(ctx, gradients of results, needs) returns the gradients of the lists,
     where `needs` says which of their tensors want one.
@@ -73,11 +91,17 @@ def autograd_of_lists(
     class Loop(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, call: _Call, *tensors: Tensor) -> tuple[Tensor, ...]:
-            results = call.below(*call.arguments)
-            call.made = tuple(len(group) for group in results)
-            ctx.given, ctx.made = tuple(len(group) for group in call.arguments[:lists]), call.made
-            setup(ctx, call.arguments, results)
-            return tuple(tensor for group in results for tensor in group)
+            given = call.arguments
+            results = call.below(*given[:asks], True, *given[asks + 1 :])
+            setup(ctx, given, results)
+            ctx.set_materialize_grads(False)
+            *returned, kept = results
+            if not given[asks]:
+                kept = []
+            ctx.mark_non_differentiable(*kept)
+            call.made = tuple(len(group) for group in (*returned, kept))
+            ctx.given, ctx.made = tuple(len(group) for group in given[:lists]), call.made
+            return tuple(tensor for group in (*returned, kept) for tensor in group)
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
@@ -86,6 +110,8 @@ def autograd_of_lists(
             return (None, *(gradient for group in made for gradient in group))
 
     def run(below: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        if in_forward_mode() and _carry_tangents([tensor for group in arguments[:lists] for tensor in group]):
+            return written_out(*arguments)
         if not torch.is_grad_enabled():
             return below(*arguments)
         tensors = [tensor for group in arguments[:lists] for tensor in group]
@@ -95,13 +121,16 @@ def autograd_of_lists(
         flat = Loop.apply(call, *tensors)  # type: ignore[no-untyped-call]
         return _regroup(flat, call.made)
 
-    return _recorded(op, run)
+    return _recorded(op, run, lists)
 
 
 def autograd_of_tensors(
-    op: Any, setup: Callable[[Any, tuple[Any, ...]], None], backward: Callable[[Any, Tensor], Any]
+    op: Any,
+    setup: Callable[[Any, tuple[Any, ...]], None],
+    backward: Callable[[Any, Tensor], Any],
+    written_out: Callable[..., Tensor],
 ) -> Recorded:
-    """Of an op with one result; of its arguments, tensors may have gradients.
+    """For an op with one result; of its arguments, tensors may have gradients.
 
     setup(ctx, arguments) saves; backward(ctx, gradient) returns the gradients of the arguments.
     """
@@ -117,6 +146,8 @@ def autograd_of_tensors(
             return (None, *backward(ctx, gradient))
 
     def run(below: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        if in_forward_mode() and _carry_tangents(arguments):
+            return written_out(*arguments)
         if not torch.is_grad_enabled() or not any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
             return below(*arguments)
         return Op.apply(below, *arguments)  # type: ignore[no-untyped-call]
@@ -124,9 +155,12 @@ def autograd_of_tensors(
     return _recorded(op, run)
 
 
-def _recorded(op: Any, run: Callable[[Callable[..., Any], tuple[Any, ...]], Any]) -> Recorded:
+def _recorded(op: Any, run: Callable[[Callable[..., Any], tuple[Any, ...]], Any], lists: int = 0) -> Recorded:
+    """`run` as the two. The first `lists` arguments are lists, and None is an empty one."""
     below = partial(unrecorded, op)
-    return Recorded(
-        lambda keyset, *arguments: run(partial(below_autograd, op, keyset), arguments),
-        lambda *arguments: run(below, arguments),
-    )
+
+    def kernel(keyset: Any, *arguments: Any) -> Any:
+        given = (*(group or [] for group in arguments[:lists]), *arguments[lists:])
+        return run(partial(below_autograd, op, keyset), given)
+
+    return Recorded(kernel, lambda *arguments: run(below, arguments))

@@ -164,65 +164,38 @@ def heaviside(v: Tensor) -> Tensor:
     return (v > 0).to(v.dtype)
 
 
-class _Surrogate(torch.autograd.Function):
-    """heaviside forward; backward multiplies by the surrogate derivative that the subclass states."""
-
-    @staticmethod
-    def forward(ctx: Any, v: Tensor, k: float) -> Tensor:
-        ctx.save_for_backward(v)
-        ctx.k = k
-        return (v > 0).to(v.dtype)
+def _magnitude(v: Tensor) -> Tensor:
+    """|v|, whose derivative is -1 at 0: that of torch.abs is 0 there."""
+    return torch.where(v > 0, v, -v)
 
 
-def _surrogate(function: type[_Surrogate], v: Tensor, k: float) -> Tensor:
-    apply: Callable[[Tensor, float], Tensor] = function.apply
-    return apply(v, k)
+def _spike(v: Tensor, smooth: Tensor) -> Tensor:
+    """heaviside(v) with the derivatives of `smooth`, a function of v, of every order and in every mode."""
+    # An autograd.Function would say it more directly, but torch.compile takes none that forward mode can differentiate.
+    nothing = torch.where(smooth.isfinite(), smooth - smooth.detach(), 0)
+    return heaviside(v) + nothing
 
 
-class _FastSigmoid(_Surrogate):
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
-        (v,) = ctx.saved_tensors
-        return d / (1 + ctx.k * v.abs()) ** 2, None
-
-
-class _Atan(_Surrogate):
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
-        (v,) = ctx.saved_tensors
-        return d * 0.5 * ctx.k / (1 + (torch.pi / 2 * ctx.k * v) ** 2), None
-
-
-class _Sigmoid(_Surrogate):
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
-        (v,) = ctx.saved_tensors
-        s = torch.sigmoid(ctx.k * v)
-        return d * ctx.k * s * (1 - s), None
-
-
-class _Triangular(_Surrogate):
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
-        (v,) = ctx.saved_tensors
-        return d * ctx.k * torch.relu(1 - v.abs()), None
-
-
-def heaviside_fast_sigmoid(v: Tensor, k: float) -> Tensor:
+def heaviside_fast_sigmoid(v: Tensor, k: Number) -> Tensor:
     """heaviside with the derivative 1 / (1 + k|v|)² (Zenke & Ganguli 2018)."""
-    return _surrogate(_FastSigmoid, v, k)
+    if k == 0:
+        return _spike(v, v)
+    # As v/(1 + k|v|) it would have a derivative that loses digits where k|v| is large.
+    falling = 1 / (1 + k * _magnitude(v))
+    return _spike(v, torch.where(v > 0, -falling, falling) / k)
 
 
-def heaviside_atan(v: Tensor, k: float) -> Tensor:
+def heaviside_atan(v: Tensor, k: Number) -> Tensor:
     """heaviside with the derivative (k/2) / (1 + (π k v/2)²) (Fang et al. 2021)."""
-    return _surrogate(_Atan, v, k)
+    return _spike(v, torch.atan(torch.pi / 2 * k * v) / torch.pi)
 
 
-def heaviside_sigmoid(v: Tensor, k: float) -> Tensor:
+def heaviside_sigmoid(v: Tensor, k: Number) -> Tensor:
     """heaviside with the derivative of sigmoid(k v)."""
-    return _surrogate(_Sigmoid, v, k)
+    return _spike(v, torch.sigmoid(k * v))
 
 
-def heaviside_triangular(v: Tensor, k: float) -> Tensor:
+def heaviside_triangular(v: Tensor, k: Number) -> Tensor:
     """heaviside with the derivative k·max(0, 1 - |v|) (Bellec et al. 2018)."""
-    return _surrogate(_Triangular, v, k)
+    falling = torch.relu(1 - _magnitude(v)).square() / 2
+    return _spike(v, k * torch.where(v > 0, -falling, falling))

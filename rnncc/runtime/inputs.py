@@ -34,6 +34,17 @@ def under_autocast(x: Tensor) -> bool:
     return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
+def is_batched(tensor: Tensor | None) -> bool:
+    """Whether vmap gives many tensors as one, as autograd.functional.jacobian(vectorize=True) does with gradients."""
+    # Where torch compiles, its own operators stand for the loop wherever vmap is active.
+    if tensor is None or torch.compiler.is_compiling():
+        return False
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor) and not functorch.is_batchedtensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)  # what torch.func.grad wraps
+    return functorch.is_batchedtensor(tensor) or functorch.is_legacy_batchedtensor(tensor)
+
+
 def autocast_dtype(x: Tensor, device: str) -> torch.dtype:
     """The dtype in which a loop on that kind of device gets the tensor: autocast casts what is floating, but not
     float64."""
@@ -150,8 +161,9 @@ def read_lengths(
     tensor = tensor.to(dtype=torch.int64).reshape(-1)
     if tensor.shape[0] != columns:
         raise RuntimeError(f"lengths must have one entry a column: expected {columns}, got {tensor.shape[0]}")
-    # Values on a GPU are not looked at: the host would wait for it.
-    looked_at = not torch.compiler.is_compiling() and not tensor.is_cuda and columns
+    # Values on a GPU are not looked at: the host would wait for it. What vmap batches has no one value.
+    known = not torch.compiler.is_compiling() and not tensor.is_cuda and not is_batched(tensor)
+    looked_at = known and columns
     if looked_at and (int(tensor.min()) < 0 or int(tensor.max()) > steps):
         raise ValueError(f"lengths must lie between 0 and the number of steps, {steps}")
     return tensor.to(device=device, non_blocking=True)

@@ -48,6 +48,70 @@ def run_loops(
     return all_sequences, all_finals
 
 
+def run_call(
+    segment: SegmentSpec,
+    sizes: Sizes,
+    streams: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    states: Sequence[Tensor],
+    offsets: Tensor | None,
+    steps: int,
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    constants: Sequence[float],
+    reverse: Sequence[bool],
+    wanted: Sequence[int],
+) -> tuple[list[Tensor], list[Tensor]]:
+    """`run_loops` of a call of the op, whose arguments these are."""
+    packing = None
+    if offsets is not None:
+        by_step = offsets.device.type == "cpu"
+        packing = Packing(offsets, steps, states[0].shape[0], streams[0].shape[0], by_step)
+    return run_loops(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted, packing)
+
+
+def differentiable_gradients(
+    segment: SegmentSpec,
+    sizes: Sizes,
+    streams: list[Tensor],
+    weights: list[Tensor],
+    states: list[Tensor],
+    offsets: Tensor | None,
+    steps: int,
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    constants: list[float],
+    reverse: list[bool],
+    wanted: list[int],
+    d_sequences: Sequence[Tensor | None],
+    d_final: Sequence[Tensor | None],
+    needs: list[list[bool]],
+) -> tuple[list[Tensor | None], ...]:
+    """The gradients of such a call by its streams, weights and states, so that they can be differentiated again, or
+    batched."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Aliases: autograd.grad must see each argument as independent of the others.
+        groups = [[tensor.view_as(tensor) for tensor in group] for group in (streams, weights, states)]
+        sequences, finals = run_call(
+            segment, sizes, groups[0], groups[1], groups[2], offsets, steps, lengths, reset, constants, reverse, wanted
+        )
+    outputs, d_outputs = [], []
+    for value, d_value in zip((*sequences, *finals), (*d_sequences, *d_final), strict=True):
+        if d_value is not None and value.requires_grad:
+            outputs.append(value)
+            d_outputs.append(d_value)
+    inputs = [
+        t for group, need in zip(groups, needs, strict=True) for t, wants in zip(group, need, strict=True) if wants
+    ]
+    if outputs and inputs:
+        made = torch.autograd.grad(outputs, inputs, d_outputs, create_graph=again, allow_unused=True)
+    else:
+        made = (None,) * len(inputs)  # type: ignore[assignment]
+    fresh = iter(made)
+    return tuple([next(fresh) if wants else None for wants in need] for need in needs)
+
+
 def run_loop(
     segment: SegmentSpec,
     streams: Sequence[Tensor],

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .autograd import autograd_of_lists, autograd_of_tensors, unrecorded
 from .fork import release_threads
-from .inputs import autocast_dtype, under_autocast
-from .loop import run_loops, shares
-from .packing import Packing
+from .inputs import autocast_dtype, is_batched, under_autocast
+from .loop import differentiable_gradients, run_call, shares
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
 
 # torch forgets a registration when its Library object dies.
@@ -109,7 +109,7 @@ def _make_segment(
         streams: Any, weights: Any, states: Any, offsets: Any, steps: Any, lengths: Any, reset: Any, seed: Any,
         constants: Any, sizes: Any, num_heads: Any, reverse: Any, sequences: Any, training: bool, recompute: bool,
     ) -> Any:  # fmt: skip
-        first = streams[0]
+        first, weights, sequences = streams[0], weights or (), sequences or ()
         _check_devices(first, (*streams, *weights, *states, offsets, lengths, reset))
         n = _named(cell, sizes, num_heads)
 
@@ -135,32 +135,28 @@ def _make_segment(
     ) -> Any:  # fmt: skip
         result = []
         first = 0
-        for tensors in (streams, weights, states):
+        for tensors in (streams, weights or (), states):
             result.append([t.new_empty(t.shape) for i, t in enumerate(tensors) if needs[first + i]])
             first += len(tensors)
         return tuple(result)
 
     def setup(ctx: Any, inputs: Any, output: Any) -> None:
-        *given, training, recompute = inputs
+        *given, _, recompute = inputs
         streams, weights, states, offsets, steps, lengths, reset, _, constants, sizes, num_heads, reverse, wanted = (
             given
         )
-        if not training:
-            raise RuntimeError(f"{forward_name} was called with training=False, but a gradient is needed")
         sequences, _, extra = output
         fresh = iter(extra)
         loop = loop_of(offsets, lengths, reset)
-        where = _shared(loop, streams[0], wanted)
+        where = _shared(loop, streams[0], wanted or ())
         saved = [
             next(fresh) if where[i] < 0 else returned[where[i]]
             for returned in shares(sequences, len(reverse))
             for i in loop.kept(recompute)
         ]
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*extra)
         ctx.save_for_backward(*streams, *weights, *states, *saved, offsets, lengths, reset)
         ctx.counts = (len(streams), len(weights), len(states), len(saved))
-        ctx.rest = (steps, list(constants), list(sizes), num_heads, list(reverse), list(wanted))
+        ctx.rest = (steps, list(constants), list(sizes), num_heads, list(reverse), list(wanted or ()))
 
     def backward(ctx: Any, given_gradients: Any, needs: Any) -> Any:
         d_sequences, d_final, _ = given_gradients
@@ -168,8 +164,8 @@ def _make_segment(
         streams, weights, states, saved = ([next(tensors) for _ in range(count)] for count in ctx.counts)
         offsets, lengths, reset = tensors
         steps, constants, sizes, num_heads, reverse, wanted = ctx.rest
-        if torch.is_grad_enabled() or any(map(_batched, (*d_sequences, *d_final))):
-            return _differentiable(
+        if torch.is_grad_enabled() or any(map(is_batched, (*d_sequences, *d_final))):
+            return differentiable_gradients(
                 segment, _named(cell, sizes, num_heads), streams, weights, states, offsets, steps, lengths, reset,
                 constants, reverse, wanted, d_sequences, d_final, needs,
             )  # fmt: skip
@@ -185,11 +181,20 @@ def _make_segment(
         )  # fmt: skip
         return tuple(_spread(group, need) for group, need in zip(made, needs, strict=True))
 
+    def written_out(
+        streams: Any, weights: Any, states: Any, offsets: Any, steps: Any, lengths: Any, reset: Any, seed: Any,
+        constants: Any, sizes: Any, num_heads: Any, reverse: Any, sequences: Any, training: bool, recompute: bool,
+    ) -> Any:  # fmt: skip
+        n = _named(cell, sizes, num_heads)
+        return *run_call(
+            segment, n, streams, weights, states, offsets, steps, lengths, reset, constants, reverse, sequences or ()
+        ), []  # fmt: skip
+
     def refuse(ctx: Any, *gradients: Any) -> Any:
         raise RuntimeError(f"{backward_name} has no derivative of its own; differentiate {forward_name} twice instead")
 
     def autocast(keyset: Any, streams: Any, weights: Any, *rest: Any) -> Any:
-        device = streams[0].device.type
+        device, weights = streams[0].device.type, weights or ()
         streams = [stream.to(autocast_dtype(stream, device)) for stream in streams]
         # A loop without products gains nothing by vectors in 16 bits, and what it makes of them grows with the steps: a
         # decay rounded to 1, a rotation that is none.
@@ -198,7 +203,7 @@ def _make_segment(
         with torch.autocast(device, enabled=False):
             return forward_op(streams, weights, *rest)
 
-    recorded = autograd_of_lists(forward_op, 3, setup, backward)
+    recorded = autograd_of_lists(forward_op, 3, 13, setup, backward, written_out)
     if library is not None:
         torch.library.register_fake(forward_name, fake_forward, lib=library)
         torch.library.register_fake(backward_name, fake_backward, lib=library)
@@ -241,14 +246,6 @@ def _check_devices(first: Tensor, tensors: Sequence[Tensor | None]) -> None:
             )
 
 
-def _batched(gradient: Tensor | None) -> bool:
-    """Whether vmap gives many gradients as one, as autograd.functional.jacobian(vectorize=True) does."""
-    if gradient is None:
-        return False
-    functorch = torch._C._functorch
-    return functorch.is_batchedtensor(gradient) or functorch.is_legacy_batchedtensor(gradient)
-
-
 def _implement(library: torch.library.Library, name: str, kernel: Any, *keys: str) -> None:
     for key in keys:
         library.impl(name, kernel, key, with_keyset=True)  # type: ignore[no-untyped-call]
@@ -257,51 +254,6 @@ def _implement(library: torch.library.Library, name: str, kernel: Any, *keys: st
 def _spread(made: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor | None]:
     fresh = iter(made)
     return [next(fresh) if need else None for need in needs]
-
-
-def _differentiable(
-    segment: SegmentSpec,
-    sizes: Sizes,
-    streams: list[Tensor],
-    weights: list[Tensor],
-    states: list[Tensor],
-    offsets: Tensor | None,
-    steps: int,
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    constants: list[float],
-    reverse: list[bool],
-    wanted: list[int],
-    d_sequences: Sequence[Tensor | None],
-    d_final: Sequence[Tensor | None],
-    needs: list[list[bool]],
-) -> tuple[list[Tensor | None], ...]:
-    """The gradients through the reference loop, so that they can be differentiated again, or batched."""
-    again = torch.is_grad_enabled()
-    with torch.enable_grad():
-        # Aliases: autograd.grad must see each argument as independent of the others.
-        groups = [[tensor.view_as(tensor) for tensor in group] for group in (streams, weights, states)]
-        packing = None
-        if offsets is not None:
-            by_step = offsets.device.type == "cpu"
-            packing = Packing(offsets, steps, states[0].shape[0], streams[0].shape[0], by_step)
-        sequences, finals = run_loops(
-            segment, groups[0], groups[1], groups[2], lengths, reset, constants, sizes, reverse, wanted, packing
-        )
-    outputs, d_outputs = [], []
-    for value, d_value in zip((*sequences, *finals), (*d_sequences, *d_final), strict=True):
-        if d_value is not None and value.requires_grad:
-            outputs.append(value)
-            d_outputs.append(d_value)
-    inputs = [
-        t for group, need in zip(groups, needs, strict=True) for t, wants in zip(group, need, strict=True) if wants
-    ]
-    if outputs and inputs:
-        made = torch.autograd.grad(outputs, inputs, d_outputs, create_graph=again, allow_unused=True)
-    else:
-        made = (None,) * len(inputs)  # type: ignore[assignment]
-    fresh = iter(made)
-    return tuple([next(fresh) if wants else None for wants in need] for need in needs)
 
 
 def _make_linear(library: torch.library.Library | None, namespace: str) -> Callable[..., Any]:
@@ -328,7 +280,7 @@ def _make_linear(library: torch.library.Library | None, namespace: str) -> Calla
     def backward(ctx: Any, d_y: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         needs = list(ctx.needs_input_grad[1:])
-        if not torch.is_grad_enabled() and not _batched(d_y):
+        if not torch.is_grad_enabled() and not is_batched(d_y):
             return tuple(_spread(unrecorded(backward_op, d_y, x, weight, needs), needs))
         rows = d_y.reshape(-1, d_y.shape[-1])
         return (
@@ -348,7 +300,7 @@ def _make_linear(library: torch.library.Library | None, namespace: str) -> Calla
         with torch.autocast(device, enabled=False):
             return forward_op(*cast)
 
-    recorded = autograd_of_tensors(forward_op, setup, backward)
+    recorded = autograd_of_tensors(forward_op, setup, backward, torch.nn.functional.linear)
     if library is not None:
         torch.library.register_fake(f"{namespace}::linear", fake_linear, lib=library)
         torch.library.register_fake(f"{namespace}::linear_backward", fake_backward, lib=library)
@@ -373,7 +325,12 @@ def make_permute_rows(library: torch.library.Library | None, namespace: str) -> 
     def backward(ctx: Any, gradient: Tensor) -> Any:
         return recorded.call(gradient, *ctx.saved_tensors, not ctx.to_steps), None, None, None
 
-    recorded = autograd_of_tensors(op, setup, backward)
+    def of_dual(rows: Tensor, *rest: Any) -> Tensor:
+        value, tangent = forward_ad.unpack_dual(rows)  # type: ignore[no-untyped-call]
+        made: Tensor = forward_ad.make_dual(recorded.call(value, *rest), recorded.call(tangent, *rest))  # type: ignore[no-untyped-call]
+        return made
+
+    recorded = autograd_of_tensors(op, setup, backward, of_dual)
     if library is not None:
         torch.library.register_fake(f"{namespace}::permute_rows", fake, lib=library)
         _implement(library, "permute_rows", recorded.kernel, "Autograd")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from .inputs import is_batched
 from .spec import CellSpec
 
 if TYPE_CHECKING:
@@ -132,7 +133,9 @@ def _has_gradient(rows: Tensor) -> bool:
 
 
 def _scattered(rows: Tensor, target: Tensor) -> Tensor:
-    return torch.empty_like(rows).index_copy_(0, target, rows)
+    fresh = torch.empty_like(rows)
+    # vmap does not write into what it does not batch.
+    return fresh.index_copy(0, target, rows) if is_batched(target) else fresh.index_copy_(0, target, rows)
 
 
 def _inverse(permutation: Tensor) -> Tensor:
@@ -281,13 +284,13 @@ def read_offsets(cell: CellSpec, rows: Tensor, offsets: Tensor, max_length: int 
         raise ValueError(f"offsets must be on the input's device, {rows.device}, not {offsets.device}")
     offsets, columns, total = offsets.to(torch.int64), offsets.shape[0] - 1, rows.shape[0]
     lengths = offsets.diff()
-    on_host = offsets.device.type == "cpu" and not torch.compiler.is_compiling()
+    on_host = offsets.device.type == "cpu" and not torch.compiler.is_compiling() and not is_batched(offsets)
     if on_host and (int(offsets[0]) != 0 or int(offsets[-1]) != total or bool((lengths < 0).any())):
         raise ValueError(f"offsets must begin with 0, not fall, and end with the number of rows, {total}")
     longest = int(lengths.max()) if on_host and columns else 0
     if max_length is None:
         if not on_host:
-            raise ValueError("on a GPU, or compiled, offsets need max_length=, which is not asked of the device")
+            raise ValueError("on a GPU, compiled, or under vmap, offsets need max_length=, which is not looked for")
         max_length = longest
     elif on_host and max_length < longest:
         raise ValueError(f"max_length is {max_length}, but a sequence has {longest} steps")

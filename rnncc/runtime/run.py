@@ -90,7 +90,14 @@ TRANSFORMS = "torch.func transforms run through the reference"
 
 
 def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, missing: str) -> tuple[Kernels | None, str]:
-    """The kernels to use for this input, or None, and why."""
+    """The kernels to use for this input, or None, and why. Raises NotImplementedError for dual tensors where torch
+    compiles."""
+    transformed = torch._C._are_functorch_transforms_active()
+    if in_forward_mode() and not transformed and _compiles():
+        # What is compiled loses tangents, and says nothing.
+        raise NotImplementedError(
+            "torch.compile does not hand on the tangents of dual tensors: use torch.func.jvp, or do not compile"
+        )
     if backend == "reference":
         return None, "backend='reference' was asked for"
     if kernels is None:
@@ -103,10 +110,9 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
         reason = f"the kernels do not take {x.dtype} on {x.device.type}"
     elif backend is not None and x.device.type not in (backend, "meta"):
         reason = f"the input is on {x.device.type}"
-    elif torch._C._are_functorch_transforms_active():
+    elif transformed:
         reason = TRANSFORMS
     else:
-        refuse_forward_mode()
         if x.is_cuda:
             return kernels, "one launch a loop"
         return kernels, "a kernel for the CPU takes every size and dtype here"
@@ -143,6 +149,11 @@ def _tell(text: str) -> None:
 _tell._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def _compiles() -> bool:
+    """Whether torch.compile is at work, also where it has given up this function and compiles those that it calls."""
+    return torch.compiler.is_compiling() or torch._C._dynamo.eval_frame.get_eval_frame_callback() is not None
+
+
 def _no_architecture(kernels: Kernels, x: Tensor) -> str:
     major, minor = torch.cuda.get_device_capability(x.device)
     built = ", ".join(kernels.architectures) or "the CPU alone"
@@ -150,15 +161,6 @@ def _no_architecture(kernels: Kernels, x: Tensor) -> str:
         f"this package was built for {built}, and this GPU is sm_{major}{minor}; where nvcc is found, "
         f"`rnncc build --target sm_{major}{minor}` and rnncc.load make one for it"
     )
-
-
-def refuse_forward_mode() -> None:
-    """Forward-mode AD through a custom op would give zeros without a word."""
-    if in_forward_mode():
-        raise NotImplementedError(
-            "forward-mode automatic differentiation with dual tensors is not supported: use torch.func.jvp, or "
-            "backend='reference', without recurrent_gradient_clip"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,10 +279,9 @@ def run_segment(
     streams and sequences are [total, 1, width]."""
     if kernels is None:
         return run_loops(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted, packing)
-    training = torch.is_grad_enabled() and any(t.requires_grad for t in (*streams, *weights, *states))
     offsets, steps = (None, 0) if packing is None else (packing.offsets, packing.steps)
     sequences, finals, _ = kernels.run(
         segment.name, streams[0], streams, weights, states, offsets, steps, lengths, reset, None, constants,
-        op_sizes(cell, sizes), sizes["num_heads"], reverse, wanted, training, recompute,
+        op_sizes(cell, sizes), sizes["num_heads"], reverse, wanted, False, recompute,
     )  # fmt: skip
     return sequences, finals

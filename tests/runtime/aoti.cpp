@@ -1,4 +1,5 @@
-// Runs a layer that AOTInductor compiled, in a program without Python: LIBRARY NAMESPACE MODEL.pt2 STEPS COLUMNS INPUTS.
+// Runs layers that AOTInductor compiled, in a program without Python: MODEL.pt2 STEPS COLUMNS INPUTS, then LIBRARY NAMESPACE of
+// each package.
 // The input counts from -1 to 1; what the model returns is printed, a number a line.
 #include <ATen/ops/linspace.h>
 #include <dlfcn.h>
@@ -8,14 +9,16 @@
 #include <string>
 
 int main(int count, char** given) {
-  if (count != 7) return 2;
-  void* library = dlopen(given[1], RTLD_NOW);
-  if (!library) return std::fprintf(stderr, "%s\n", dlerror()), 1;
-  auto enrol = reinterpret_cast<const char* (*)(const char*)>(dlsym(library, "rnncc_register"));
-  if (const char* problem = enrol(given[2])) return std::fprintf(stderr, "%s\n", problem), 1;
+  if (count < 7 || count % 2 == 0) return 2;
+  for (int i = 5; i < count; i += 2) {
+    void* library = dlopen(given[i], RTLD_NOW);
+    if (!library) return std::fprintf(stderr, "%s\n", dlerror()), 1;
+    auto enrol = reinterpret_cast<const char* (*)(const char*)>(dlsym(library, "rnncc_register"));
+    if (const char* problem = enrol(given[i + 1])) return std::fprintf(stderr, "%s\n", problem), 1;
+  }
 
-  torch::inductor::AOTIModelPackageLoader model(given[3]);
-  const int64_t steps = std::stoll(given[4]), columns = std::stoll(given[5]), inputs = std::stoll(given[6]);
+  torch::inductor::AOTIModelPackageLoader model(given[1]);
+  const int64_t steps = std::stoll(given[2]), columns = std::stoll(given[3]), inputs = std::stoll(given[4]);
   const at::Tensor x = at::linspace(-1, 1, steps * columns * inputs).view({steps, columns, inputs});
   for (const at::Tensor& result : model.run({x})) {
     const at::Tensor flat = result.contiguous();

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vmap
 
 import rnncc
@@ -162,12 +161,26 @@ def test_transforms_within_what_is_compiled(name: str) -> None:
     close(whole(run)(x), run(x))
 
 
-def test_dual_tensors_are_refused_by_what_was_compiled_without_them() -> None:
-    layer, x = make(), random(3, 2, IN)
-    compiled: Any = torch.compile(layer, backend="aot_eager")
-    compiled(x)
-    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="dual tensors"):
-        compiled(forward_ad.make_dual(x, x.cos()))  # type: ignore[no-untyped-call]
+@pytest.mark.parametrize(
+    ("file", "name", "options", "masked"),
+    [
+        ("lstm", "LSTM", {"bidirectional": True, "num_layers": 2, "recompute": True}, True),
+        ("mingru", "minGRU", {}, False),
+    ],
+)
+def test_compiled_autograd_of_an_eager_forward(file: str, name: str, options: dict[str, Any], masked: bool) -> None:
+    """The whole backward as one graph, of what ran without a compiler."""
+    layer, x = make(file, name, **options), random(5, 4, IN).requires_grad_()
+    inputs, keywords = [x, *layer.parameters()], masks(4, 5) if masked else {}
+    expected = torch.autograd.grad(layer(x, **keywords)[0].square().sum(), inputs)
+    loss = layer(x, **keywords)[0].square().sum()
+    with torch._dynamo.compiled_autograd._enable(whole_backward):
+        loss.backward()
+    close([tensor.grad for tensor in inputs], list(expected))
+
+
+def whole_backward(graph: Any) -> Any:
+    return torch.compile(graph, fullgraph=True, backend="aot_eager")
 
 
 def test_an_ensemble() -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 import rnncc
+from rnncc.paths import templates_dir
 from rnncc.runtime.ops import op_sizes
 from rnncc.verify import relative_error
 
+SCHEMAS = (templates_dir() / "include" / "rnncc" / "schema.h").read_text(encoding="utf-8")
 T, B, IN, H = 4, 2, 3, 4
 DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 CELLS = [("lstm", "LSTM"), ("gru", "GRU"), ("mingru", "minGRU"), ("slstm", "sLSTM"), ("rhn", "RHN")]
@@ -207,13 +209,6 @@ def test_the_op_takes_vectors_in_float32_beside_streams_in_16_bits() -> None:
     assert set(torch.library.opcheck(op, (*given, *rest)).values()) == {"SUCCESS"}
 
 
-def test_forward_mode_raises_and_never_lies() -> None:
-    layer = make("lstm", "LSTM")
-    x = torch.randn(T, B, IN, dtype=torch.float64)
-    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward-mode"):
-        layer(forward_ad.make_dual(x, torch.ones_like(x)))  # type: ignore[no-untyped-call]
-
-
 def test_functional_transforms_run_through_the_reference() -> None:
     layer = make("lstm", "LSTM")
     x = torch.randn(T, B, IN, dtype=torch.float64, requires_grad=True)
@@ -275,9 +270,52 @@ def test_fake_kernels_agree_on_empty_tensors() -> None:
     assert torch.equal(linear(torch.empty(T, 0), torch.empty(H, 0), bias), bias.expand(T, H))
 
 
-def test_a_gradient_needs_a_training_call() -> None:
+@pytest.mark.parametrize("recompute", [False, True])
+def test_what_a_call_returns_follows_its_arguments_and_not_whether_gradients_are_on(recompute: bool) -> None:
+    """Whoever traced a call without gradients did not know that they would be wanted."""
     op, given = arguments(make("lstm", "LSTM"))
-    assert "training=False" in raised(lambda: op(*given[:13], False, False))
+    given = (*given[:12], [])  # no sequence is returned that the backward could read
+    counts = []
+    for training in (False, True):
+        for recorded in (False, True):
+            with torch.set_grad_enabled(recorded):
+                sequences, finals, saved = op(*given, training, recompute)
+            counts.append(len(saved))
+            assert not any(tensor.requires_grad for tensor in saved)
+            if recorded:
+                inputs = [tensor for group in given[:3] for tensor in group]
+                flowing = [torch.ones_like(value) for value in (*sequences, *finals)]
+                found = torch.autograd.grad([*sequences, *finals], inputs, flowing)
+                again = op(*given, True, recompute)
+                expected = torch.autograd.grad([*again[0], *again[1]], inputs, flowing)
+                assert all(map(torch.equal, found, expected))
+    assert counts[0] == counts[1] == 0 and counts[2] == counts[3] > 0
+
+
+def test_a_list_that_is_none_is_an_empty_one() -> None:
+    """AOTInductor hands empty lists over as None."""
+    op, (streams, weights, states, *rest) = arguments(make("mingru", "minGRU"))
+    assert weights == []
+    inputs = [*streams, *states]
+    found = []
+    for none, wanted in (([], [0]), (None, [0]), (None, []), (None, None)):
+        sequences, finals, _ = op(streams, none, states, *rest[:9], wanted, *rest[10:])
+        found.append(torch.autograd.grad(finals[0].sum(), inputs))
+        assert len(sequences) == len(wanted or ())
+    assert all(torch.equal(a, b) for one in found[1:] for a, b in zip(one, found[0], strict=True))
+    fake = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+    with fake, torch.no_grad():
+        assert [len(group) for group in op(streams, None, states, *rest[:9], None, *rest[10:])][:2] == [0, 1]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert len(op(streams, None, states, *rest)[1]) == 1
+
+
+@pytest.mark.parametrize("text", re.findall(r'_schema =\s*((?:"[^"]*"\s*)+);', SCHEMAS))
+def test_lists_that_may_be_empty_are_optional(text: str) -> None:
+    """Of tensors and of integers, which AOTInductor makes None; a loop has a state, a stream and sizes."""
+    arguments = "".join(re.findall(r'"([^"]*)"', text)).split(" -> ")[0]
+    lists = re.findall(r"((?:Tensor|int|SymInt)\[\]\??) (\w+)", arguments)
+    assert {name for kind, name in lists if not kind.endswith("?")} <= {"streams", "states", "sizes"}
 
 
 def test_no_memory_grows() -> None:

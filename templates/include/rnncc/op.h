@@ -13,13 +13,13 @@ namespace rnncc {
 struct Arguments {
   Arguments(StableValue* tensors, StableValue* rest)
       : streams(take_tensors(tensors[0])),
-        weights(take_tensors(tensors[1])),
+        weights(take_optional_tensors(tensors[1])),
         states(take_tensors(tensors[2])),
-        offsets(take_optional(rest[0])),
+        offsets(take_optional_tensor(rest[0])),
         steps(int64_t(rest[1])),
-        lengths(take_optional(rest[2])),
-        reset(take_optional(rest[3])),
-        seed(take_optional(rest[4])),
+        lengths(take_optional_tensor(rest[2])),
+        reset(take_optional_tensor(rest[3])),
+        seed(take_optional_tensor(rest[4])),
         constants(take_doubles(rest[5])),
         sizes(take_integers(rest[6])),
         heads(int64_t(rest[7])),

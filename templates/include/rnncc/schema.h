@@ -4,6 +4,9 @@
 // direction first; indices of gradients count through all directions, `sequences` names those wanted of each. A bound on
 // the recurrent gradient may follow the loop's own `constants` (rnncc_segment::clips).
 //
+// A list that may be empty is optional, and none is as good as an empty one: AOTInductor hands an empty list over as None.
+// `training` asks for `saved`, what the backward reads; where autograd records a call, it asks by itself.
+//
 // With `offsets`, tensors of all steps are packed, [rows, 1, width] in place of [T, B, width], `reset` [rows, 1]; `steps` is T,
 // which is 0 without them. On the CPU rows lie step by step: `offsets` [T + 1] says where each step's begin, which are those of
 // its first columns; so columns stand in the order of falling lengths. On other devices rows lie column by column: `offsets`
@@ -13,14 +16,14 @@
 namespace rnncc {
 
 inline constexpr const char* forward_schema =
-    "(Tensor[] streams, Tensor[] weights, Tensor[] states, Tensor? offsets, SymInt steps, Tensor? lengths, "
-    "Tensor? reset, Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool[] reverse, int[] sequences, "
+    "(Tensor[] streams, Tensor[]? weights, Tensor[] states, Tensor? offsets, SymInt steps, Tensor? lengths, "
+    "Tensor? reset, Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool[] reverse, int[]? sequences, "
     "bool training, bool recompute) "
     "-> (Tensor[] sequences, Tensor[] final, Tensor[] saved)";
 
 inline constexpr const char* backward_schema =
-    "(Tensor[] d_sequences, int[] d_sequence_index, Tensor[] d_final, int[] d_final_index, Tensor[] streams, "
-    "Tensor[] weights, Tensor[] states, Tensor[] saved, Tensor? offsets, SymInt steps, Tensor? lengths, "
+    "(Tensor[]? d_sequences, int[]? d_sequence_index, Tensor[]? d_final, int[]? d_final_index, Tensor[] streams, "
+    "Tensor[]? weights, Tensor[] states, Tensor[]? saved, Tensor? offsets, SymInt steps, Tensor? lengths, "
     "Tensor? reset, Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool[] reverse, bool[] needs) "
     "-> (Tensor[] d_streams, Tensor[] d_weights, Tensor[] d_states)";
 
