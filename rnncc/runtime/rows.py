@@ -66,6 +66,11 @@ def row_cumsum(value: Tensor, heads: int, k: int) -> Tensor:
     return join_heads(split_heads(value, heads, k).cumsum(-1), heads, k)
 
 
+def repeat(value: Tensor, times: int, heads: int, k: int, result_k: int) -> Tensor:
+    """Each unit `times` times in a row, head by head: [..., k*N*D] to [..., result_k*N*E], result_k*E = times*k*D."""
+    return join_heads(split_heads(value, heads, k).repeat_interleave(times, -1), heads, result_k)
+
+
 def layer_norm(value: Tensor, heads: int, k: int, epsilon: float, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """weight * (value - mean) / sqrt(variance + epsilon) + bias, mean and biased variance over each head's units."""
     if value.is_cpu and value.itemsize == 2:
