@@ -31,7 +31,7 @@ from rnncc.ir.cell import (
     declared_state,
     value_table,
 )
-from rnncc.ir.dim import HEADS, ONE, Dim, evaluate, split_multiple
+from rnncc.ir.dim import HEADS, ONE, Dim, evaluate, repeats_whole, split_multiple
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.recurrent import recurrent_reads, with_aliases
 from rnncc.runtime import functional
@@ -148,10 +148,30 @@ class Interpreter:
         return self.unblocked(torch.einsum(equation, matrix, operand), result, matrix.shape[0])
 
     def _row(self, node: RowOp, known: Mapping[str, Tensor]) -> Tensor:
-        result = self.values[node.target].width
-        rows = [self._row_of_heads(known[name], self.values[name].width) for name in node.operands]
-        row = rows[0]  # [..., N, units of a head]
+        result, operand = self.width(node.target), known[node.operands[0]]
+        widths = self.values[node.operands[0]].width, self.values[node.target].width
+        first = evaluate(node.offset, self.sizes)
         match node.operator:
+            # Pieces lie side by side along k, the outermost axis of the layout: how many heads there are does not
+            # matter. A value of inputs alone has no heads, and is cut and joined at any width.
+            case RowOperator.SLICE:
+                return operand[..., first : first + result]
+            case RowOperator.CONCAT:
+                # What parameters alone make has no batch.
+                parts = [known[name] for name in node.operands]
+                batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))  # type: ignore[no-untyped-call]
+                return torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], -1)
+            case RowOperator.PAD:
+                return torch.nn.functional.pad(operand, (first, result - first - operand.shape[-1]))
+            case RowOperator.REPEAT if repeats_whole(*widths):
+                return operand.repeat_interleave(node.times, -1)
+            case _:
+                return self._row_by_heads(node, known)
+
+    def _row_by_heads(self, node: RowOp, known: Mapping[str, Tensor]) -> Tensor:
+        result = self.values[node.target].width
+        row = self._row_of_heads(known[node.operands[0]], self.values[node.operands[0]].width)
+        match node.operator:  # row: [..., N, units of a head]
             case RowOperator.SUM:
                 if result == ONE:
                     return known[node.operands[0]].sum(-1, keepdim=True)
@@ -167,21 +187,12 @@ class Interpreter:
                 row = row.cumsum(-1)
             case RowOperator.CUMSUM_REVERSED:
                 row = row.flip(-1).cumsum(-1).flip(-1)
-            case RowOperator.SLICE:
-                first = evaluate(node.offset, self.sizes) // self.heads
-                row = row[..., first : first + evaluate(result, self.sizes) // self.heads]
-            case RowOperator.CONCAT:
-                # What parameters alone make has no batch.
-                batch = torch.broadcast_shapes(*(part.shape[:-1] for part in rows))  # type: ignore[no-untyped-call]
-                row = torch.cat([part.expand(*batch, part.shape[-1]) for part in rows], -1)
             case RowOperator.REPEAT:
                 row = row.repeat_interleave(node.times, -1)
             case RowOperator.SEGMENT_SUM:
                 row = row.reshape(*row.shape[:-1], -1, node.times).sum(-1)
-            case RowOperator.PAD:
-                first = evaluate(node.offset, self.sizes) // self.heads
-                last = evaluate(result, self.sizes) // self.heads - first - row.shape[-1]
-                row = torch.nn.functional.pad(row, (first, last))
+            case RowOperator.SLICE | RowOperator.CONCAT | RowOperator.PAD:
+                raise InternalError(f"{node.operator.value} by heads")
             case _:
                 assert_never(node.operator)
         return self.unblocked(row, result, self.heads)

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 import rnncc
+from rnncc import verify
+from rnncc.compiler import front
+from rnncc.source import Source
 
-from .language import cells_time, cells_width
+from .language import cells_heads, cells_time, cells_width
 from .language.loop import Case, Setting, compare
 
-CASES = [(module, case) for module in (cells_time, cells_width) for case in module.CASES]
+CASES = [(module, case) for module in (cells_heads, cells_time, cells_width) for case in module.CASES]
 TOLERANCE = 1e-10
 
 
@@ -44,6 +47,14 @@ def test_a_cell_does_what_its_equations_say(module: Any, case: Case) -> None:
         differences = compare(make, case, setting, seed)
         # `not <=`: a NaN is no agreement.
         assert not {name: value for name, value in differences.items() if not value <= TOLERANCE}, setting
+
+
+@pytest.mark.parametrize("name", ["SplitFree", "Repeated"])
+def test_verify_reads_heads_as_the_op_does(name: str) -> None:
+    text = "\n".join(case.text.strip() + "\n" for case in cells_heads.CASES)
+    (cell,) = (cell for cell, _ in front(Source("cells_heads.rnn", text)) if cell.name == name)
+    assert any(case.heads == 2 for case in verify.cases_of(cell))
+    assert verify.verify(getattr(built(cells_heads), name), cell, dtypes=(torch.float64,)).passed
 
 
 def as_tuple(states: Any) -> tuple[Tensor, ...]:

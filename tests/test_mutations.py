@@ -153,6 +153,46 @@ def test_mutant(data: bytes) -> None:
     survive(data)
 
 
+# Numbers at the edge of arithmetic, and where they stand.
+EDGES = (
+    *(
+        "0",
+        "(-0.0)",
+        "(1 - 1)",
+        "(2*pi - pi - pi)",
+        "(1e-200*1e-200)",
+        "1e-320",
+        "inf",
+        "(-inf)",
+        "(inf - inf)",
+        "1e308",
+    ),
+    *("10**400", "log(0)", "log1p(-2)", "sqrt(-1)", "(-8)**(1/3)", "0**-1", "0**0", "exp(1000)", "mod(3, 0)", "sin(0)"),
+    *("0.5", "-2", "4", "k", "(n - 1)", "(k - k)", "max(inf, -inf)", "(x - x)"),
+)
+PLACES = (
+    *("h[t-1]/{}", "1/{}*h[t-1]", "(h[t-1]/{})**2", "h[t-1]**{}", "{}**h[t-1]", "h[t-1]*{}**-1", "mod(x, {}) + h[t-1]"),
+    *(
+        "h[t-1]*({}*{}*{})",
+        "h[t-1]*{}*1e200*{}*1e200",
+        "(h[t-1]*{})**4",
+        "{}/({}*h[t-1])",
+        "h[t-1]/{}/{}",
+        "h[t-1]*(x/{})",
+    ),
+    *("where({}, h[t-1], h[t-1]*h[t-1])", "clamp(h[t-1], {}, {})", "logaddexp(h[t-1], {})", "sqrt({})*h[t-1]/sqrt({})"),
+    *("heaviside(h[t-1] - {}, grad=atan(3))", "heaviside(h[t-1], grad=fast_sigmoid({}))", "(1 + h[t-1]**2)**{}*h[t-1]"),
+)
+
+
+@pytest.mark.parametrize("number", EDGES)
+def test_numbers_at_the_edge(number: str) -> None:
+    """Whatever numbers make of each other, it ends in diagnostics or in a cell."""
+    head = "cell A\nconst k = 0, n = 1\nstate h\nfor l in 1..n:\n    v[l] = W@x\n"
+    for place in PLACES:
+        survive(f"{head}h[t] = v[n] + {place.replace('{}', number)}\n".encode())
+
+
 @pytest.mark.parametrize("path", shipped_cells(), ids=lambda path: path.stem)
 def test_cut_short(path: Path) -> None:
     """A file cut off at the end of any word, as a failing disk or an editor's buffer leaves it."""

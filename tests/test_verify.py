@@ -13,9 +13,11 @@ import rnncc
 from rnncc import verify
 from rnncc.branches import branches
 from rnncc.compiler import front
+from rnncc.ir.cell import Cell
 from rnncc.paths import locate
 from rnncc.read import read_source
 from rnncc.source import Source
+from rnncc.verify.problem import Problem
 from tests.test_cli import GOOD, python, run, write
 
 LEARNED = "cell Learned\nstate h = learned\nh[t] = tanh(W@x + R@h[t-1] + b)\n"
@@ -74,8 +76,8 @@ def test_in_16_bits_rounding_turns_no_relu_over(monkeypatch: pytest.MonkeyPatch)
     ((cell, _),) = front(read_source(locate("nn_rnn_relu")))
     module = rnncc.load("nn_rnn_relu")
     case = verify.Case(7, 3)
-    monkeypatch.setattr(verify, "CASES", (case,))
-    problem = verify._Problem(module.nn_RNN_relu, cell, case, torch.bfloat16, "cpu")
+    monkeypatch.setattr(verify.cases, "CASES", (case,))
+    problem = Problem(module.nn_RNN_relu, cell, case, torch.bfloat16, "cpu")
     exact, eager = problem.reference(torch.float64), problem.reference(torch.bfloat16)
     assert {name for name, value in exact.items() if verify.relative_error(eager[name], value) > 1e-2} == set()
 
@@ -91,21 +93,139 @@ def test_in_16_bits_rounding_turns_no_relu_over(monkeypatch: pytest.MonkeyPatch)
     assert {"output", "d_x", "d_W_h", "d_R_h", "d_b_h"} <= {row.quantity for row in wrong if not row.passed}
 
 
-def test_steps_that_stay_undecided_are_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_that_stay_undecided_are_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     ((cell, _),) = front(read_source(locate("nn_rnn_relu")))
     layer_class, case = rnncc.load("nn_rnn_relu").nn_RNN_relu, verify.Case(7, 3)
-    monkeypatch.setattr(verify, "CASES", (case,))
-    assert verify.verify(layer_class, cell, dtypes=(torch.bfloat16,)).undecided == ()
-    monkeypatch.setattr(verify, "ROUNDS", 0)
-    problem = verify._Problem(layer_class, cell, case, torch.bfloat16, "cpu")
-    left = int(problem._undecided(problem.inputs, problem.initial, branches(cell)).sum())
+    monkeypatch.setattr(verify.cases, "CASES", (case,))
+    assert verify.verify(layer_class, cell, dtypes=(torch.bfloat16,)).doubts == ()
+    monkeypatch.setattr(verify.problem, "ROUNDS", 0)
+    left = int((~Problem(layer_class, cell, case, torch.bfloat16, "cpu").decided).sum())
     report = verify.verify(layer_class, cell, dtypes=(torch.float32, torch.bfloat16))
-    assert report.undecided == (verify.Undecided("bfloat16", left, 21),) and left > 0
+    (doubt,) = report.doubts
+    assert (doubt.dtype, doubt.columns, doubt.of, doubt.why) == ("bfloat16", left, 3, verify.ROUNDING) and left > 0
     monkeypatch.setattr(verify, "verify", lambda *_, **__: report)
     shown = (run("verify", *options, "nn_rnn_relu").stdout for options in ((), ("-q",)))
-    assert all(f"rounding to bfloat16 may decide {left} of 21 steps" in text for text in shown)
+    text = f"bfloat16: rounding may turn a relu, comparison or spike over in {left} of 3 columns"
+    assert all(text in said for said in shown)
     said = json.loads(run("verify", "nn_rnn_relu", "--json").stdout)
-    assert said["undecided"] == [{"dtype": "bfloat16", "steps": left, "of": 21}]
+    assert [(entry["dtype"], entry["columns"], entry["of"]) for entry in said["doubts"]] == [("bfloat16", left, 3)]
+
+
+# Cells that have no gradient somewhere, leave the range of 16 bits, or compare parameters with numbers.
+AWKWARD = """
+cell Counter
+state h, n
+n[t] = n[t-1] + 1
+h[t] = tanh(W@x + R@h[t-1] + b)/n[t]
+
+cell NoGradient
+state h
+output a
+local a: 1
+h[t] = 0*h[t-1] + 1
+a = sum(h[t])
+
+cell Growing
+state h
+h[t] = 4*h[t-1]*h[t-1] + W@x
+
+cell Ternary
+state h
+weights V: matrix
+Q = heaviside(V - 0.05, grad=triangular(1)) - heaviside(-V - 0.05, grad=triangular(1))
+h[t] = tanh(W@x + Q@h[t-1] + b)
+
+cell Threshold
+state h
+param u: vector
+q = where(abs(u) > 0.7*mean(abs(u)), sign(u), 0)
+h[t] = tanh(W@x + q*h[t-1])
+
+cell Fives
+state h
+weights R: blockdiag(5)
+h[t] = tanh(W@x + R@h[t-1])
+
+cell Cancelling
+state h
+local q: 2, n: 2, n1: 1, n2: 1
+q = W@x
+n = q/sqrt(sum(q*q))
+n1, n2 = split(n)
+h[t] = tanh(n1*h[t-1] + n2*(W@x))
+
+cell Undecided
+state h
+h[t] = tanh(W@x + R@h[t-1]) + where(sum(layernorm(W@x)) > 0, 1, 0)
+
+cell Overflowing
+state h
+h[t] = exp(12 + sigmoid(W@x)) + h[t-1]
+"""
+
+
+@pytest.fixture(scope="module")
+def awkward() -> dict[str, tuple[Any, Cell]]:
+    """A layer class and a checked cell by name."""
+    module = rnncc.compile(AWKWARD, "awkward")
+    return {cell.name: (getattr(module, cell.name), cell) for cell, _ in front(Source("awkward.rnn", AWKWARD))}
+
+
+@pytest.mark.parametrize("name", ["Counter", "NoGradient", "Ternary", "Threshold", "Fives", "Cancelling"])
+def test_verify_passes_cells_that_made_it_stumble(awkward: dict[str, tuple[Any, Cell]], name: str) -> None:
+    report = verify.verify(*awkward[name])
+    assert [row for row in report.rows if not row.passed] == []
+    assert not any(doubt.left_out for doubt in report.doubts)
+
+
+def test_what_overflows_in_the_eager_loop_too_is_left_out(awkward: dict[str, tuple[Any, Cell]]) -> None:
+    report = verify.verify(*awkward["Growing"], dtypes=(torch.float64, torch.float16))
+    assert report.passed
+    assert {doubt.why for doubt in report.doubts} == {verify.RANGE} and all(doubt.left_out for doubt in report.doubts)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("Undecided", torch.float64), ("Overflowing", torch.float16)])
+def test_what_cannot_be_judged_is_neither_right_nor_wrong(
+    awkward: dict[str, tuple[Any, Cell]], name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer_class, cell = awkward[name]
+
+    class Wrong(layer_class):  # type: ignore[misc, valid-type]
+        """A layer that nobody can tell to be wrong."""
+
+        def forward(self, input: Any, hx: Any = None, **options: Any) -> Any:
+            output, final = super().forward(input, hx, **options)
+            return output + 1e9, final
+
+    monkeypatch.setattr(verify.cases, "CASES", (verify.Case(7, 3),))
+    report = verify.verify(Wrong, cell, dtypes=(dtype,))
+    assert not report.passed and not report.failed
+    assert all(not row.judged and not row.failed for row in report.rows)
+    monkeypatch.setattr(verify, "verify", lambda *_, **__: report)
+    result = run("verify", "elman")
+    assert result.exit_code == 4
+    assert "NOT JUDGED in" in result.stdout and "which are left out" in result.stdout
+    said = json.loads(run("verify", "elman", "--json").stdout)
+    assert (said["passed"], said["failed"]) == (False, False)
+
+
+@pytest.mark.parametrize("name", ["Growing", "Ternary", "Threshold", "Cancelling", "Counter"])
+def test_a_wrong_kernel_of_such_a_cell_fails(awkward: dict[str, tuple[Any, Cell]], name: str) -> None:
+    """In all dtypes: its gradients are off by a tenth, or its zeros are not zero."""
+    layer_class, cell = awkward[name]
+
+    class Wrong(layer_class):  # type: ignore[misc, valid-type]
+        """A layer whose gradients are too large."""
+
+        def gate_parameters(self, *arguments: Any, **keywords: Any) -> dict[str, Any]:
+            found: dict[str, Any] = super().gate_parameters(*arguments, **keywords)
+            grad = keywords.get("grad", False)
+            return {key: 1.1 * value + 1e-2 if grad and value is not None else value for key, value in found.items()}
+
+    report = verify.verify(Wrong, cell)
+    wrong = {(row.quantity, row.dtype) for row in report.rows if row.failed}
+    gradients = {(row.quantity, row.dtype) for row in report.rows if row.quantity in {"d_W_h", "d_W_q", "d_u", "d_V_Q"}}
+    assert gradients and gradients <= wrong
 
 
 def test_branches_are_what_relus_comparisons_and_spikes_look_at() -> None:

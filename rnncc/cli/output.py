@@ -1,6 +1,7 @@
 """What every command prints with: diagnostics, JSON, tables, progress; and the exit codes.
 
-0 done, 1 the user's input is wrong, 2 the command line is wrong (click), 3 the toolchain is missing or failed.
+0 done, 1 the user's input is wrong, 2 the command line is wrong (click), 3 the toolchain is missing or failed,
+4 `verify` found nothing wrong but could not judge everything.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rnncc.targets import planned
 
 EXIT_USER = 1
 EXIT_TOOLCHAIN = 3
+EXIT_NOT_JUDGED = 4
 # No C++ compiler; compilation failed; no CUDA compiler.
 _TOOLCHAIN_CODES = frozenset({"RNN601", "RNN602", "RNN608"})
 

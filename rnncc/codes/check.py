@@ -378,4 +378,14 @@ CHECK = (
         _cell("input gap: 1", "state h", "twice = 2*gap", "h[t] = twice*tanh(W@x + R@h[t-1] + b)"),
         label="cannot be written",
     ),
+    Code(
+        "RNN237",
+        "division by zero",
+        "Numbers alone make the divisor, and they make zero: the quotient is infinite or no number at every step, and "
+        "has no derivative. Write `inf` where infinity is meant. A divisor that only may be zero is bounded away from "
+        "it: `v/max(n, 1e-6)`.",
+        _cell("state h", "h[t] = tanh(W@x + R@h[t-1] + b)/(1 - 1)"),
+        _cell("state h", "h[t] = tanh(W@x + R@h[t-1] + b)/(1 - 0.5)"),
+        label="this is zero",
+    ),
 )

@@ -140,9 +140,9 @@ WARNINGS = (
     Code(
         "RNN263",
         "numbers make an infinity or a NaN",
-        "An expression of finite numbers alone, such as `1/0`, `log(-1)` or `10**400`, is infinite or not a number, "
+        "An expression of finite numbers alone, such as `log(0)`, `log(-1)` or `10**400`, is infinite or not a number, "
         "and so is what it is added to, at every step. Where that is meant, as in a maximum, `inf` says so.",
-        _cell("state h", "g = sigmoid(W@x + R@h[t-1] + b)", "h[t] = min(g, 1/0)"),
+        _cell("state h", "g = sigmoid(W@x + R@h[t-1] + b)", "h[t] = min(g, -log(0))"),
         _cell("state h", "g = sigmoid(W@x + R@h[t-1] + b)", "h[t] = min(g, inf)"),
         _WARNING,
         label="not finite",

@@ -105,6 +105,11 @@ def split_multiple(dim: Dim) -> tuple[int, Dim]:
     return k, _canonical([(atoms, coefficient // k) for atoms, coefficient in dim.terms])
 
 
+def repeats_whole(operand: Dim, result: Dim) -> bool:
+    """Whether `repeat` works on the row as it is, because each head's units lie side by side before and after it."""
+    return split_multiple(operand)[0] == split_multiple(result)[0] == 1
+
+
 def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
     """Replace names by dims."""
     total = constant(0)

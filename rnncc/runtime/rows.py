@@ -67,7 +67,7 @@ def row_cumsum(value: Tensor, heads: int, k: int) -> Tensor:
 
 
 def row_repeat(value: Tensor, times: int, heads: int, k: int, result_k: int) -> Tensor:
-    """Each unit of a head `times` times in a row: [..., k*N*D] to [..., result_k*N*(k*D*times/result_k)]."""
+    """Each unit `times` times in a row, head by head: [..., k*N*D] to [..., result_k*N*E], result_k*E = times*k*D."""
     return join_heads(split_heads(value, heads, k).repeat_interleave(times, -1), heads, result_k)
 
 

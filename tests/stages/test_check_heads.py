@@ -8,7 +8,8 @@ from torch import Tensor
 
 import rnncc
 from rnncc import reference
-from rnncc.ir.dim import ONE, evaluate
+from rnncc.ir.dim import HEADS as NUM_HEADS
+from rnncc.ir.dim import ONE, constant, evaluate
 from tests.stages.checking import checked
 
 INPUTS, HIDDEN, HEADS = 3, 6, 2
@@ -98,3 +99,13 @@ def test_a_cell_of_one_head_refuses_more() -> None:
         ValueError, match=r"LMU takes num_heads=1 only: 'u' is one number, which heads cannot divide \(line 10\); got 2"
     ):
         LMU(3, 4, num_heads=2)
+
+
+@pytest.mark.parametrize("function", ["q/sum(q*q)", "layernorm(q)", "softmax(q)", "cumsum(q)", "q - mean(q)"])
+def test_what_works_on_each_head_needs_heads_of_whole_units(function: str) -> None:
+    """Three units that no state is in cannot be shared by two heads either: the constructor says so."""
+    lines = ("state h", "local q: 3, r: 3", "weights V: matrix", "q = W@x", f"r = {function}", "h[t] = tanh(V@r)")
+    cell = checked(*lines)
+    assert [(c.left, c.right) for c in cell.constraints if c.divides and c.left == constant(3)] == [
+        (constant(3), NUM_HEADS)
+    ]

@@ -8,6 +8,7 @@ from rnncc.functions import MATRIX_FUNCTIONS, OPERATORS, ROW_FUNCTIONS, SURROGAT
 from rnncc.ir.syntax import Call, Expression, Name
 from rnncc.source import Span
 from rnncc.stages.check.declare import Symbols
+from rnncc.stages.check.fold import refuse_zero_divisor
 from rnncc.stages.check.names import FUNCTIONS
 from rnncc.stages.check.report import Report, closest
 from rnncc.stages.check.terms import Bad, Eye, Num, Op, Part, Row, Term, Transposed, Val
@@ -63,7 +64,9 @@ class Calls:
             arity = OPERATORS[name].arity
             if not self.arguments(name, call, (arity, arity)):
                 return Bad(call.span)
-            return Op(name, tuple(self.term(argument) for argument in call.arguments), call.span)
+            arguments = tuple(self.term(argument) for argument in call.arguments)
+            wrong = refuse_zero_divisor(name, arguments, self.report)
+            return Bad(call.span) if wrong else Op(name, arguments, call.span)
         if name == "repeat":
             return self.repeat(call, scope)
         if name in ROW_FUNCTIONS:

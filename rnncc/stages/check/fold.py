@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from rnncc.source import Span
+from rnncc.stages.check.report import Report
 from rnncc.stages.check.terms import Num, Op, Term
 
 _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
@@ -28,6 +29,9 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
     "log1p": math.log1p,
     "sqrt": math.sqrt,
     "mod": math.fmod,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tanh": math.tanh,
 }
 
 
@@ -52,6 +56,15 @@ def _number(operator: str, left: float, right: float) -> float | None:
     except (ZeroDivisionError, OverflowError):
         return None
     return value if isinstance(value, float) and math.isfinite(value) else None
+
+
+def refuse_zero_divisor(operator: str, arguments: tuple[Term, ...], report: Report) -> bool:
+    """Whether numbers alone make a divisor that is zero; this is an error."""
+    if operator not in ("div", "mod") or _value(arguments[1]) != 0.0:
+        return False
+    help = "write 'inf' where infinity is meant; a divisor that only may be zero is bounded by 'max(v, 1e-6)'"
+    report.error("RNN237", "the divisor is zero", arguments[1].span, help=help)
+    return True
 
 
 def leaves_the_numbers(term: Op) -> bool:

@@ -15,6 +15,9 @@ from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved
 from rnncc.stages.check.shape import Shape, input_dims, is_of_inputs, reduced
 
+# What works on the units of one head.
+_BY_HEADS = frozenset({RowOperator.SUM, RowOperator.MEAN, RowOperator.MAX, RowOperator.CUMSUM})
+
 
 @dataclass(frozen=True, slots=True)
 class Heads:
@@ -111,6 +114,9 @@ class _Heads:
         width = self.shapes[node.operands[0]].width
         if not self.depends_on_state(node.target) and reduced(width, self.input_dims) == ONE != width:
             self.couple("a function across units works on an input, which has no heads", node.span)
+        elif node.operator in _BY_HEADS and width != ONE:
+            # Also where no state is in the value: its heads are those of the values that it meets.
+            self.divides(node.operands[0], width, node.span)
         if node.operator not in (RowOperator.SLICE, RowOperator.CONCAT):
             return
         if not (self.depends_on_state(node.target) or self.depends_on_state(node.operands[0])):

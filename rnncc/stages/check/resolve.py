@@ -13,7 +13,7 @@ from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Name, Numbe
 from rnncc.source import Span
 from rnncc.stages.check.calls import Calls
 from rnncc.stages.check.declare import Symbols
-from rnncc.stages.check.fold import fold
+from rnncc.stages.check.fold import fold, refuse_zero_divisor
 from rnncc.stages.check.names import FUNCTIONS
 from rnncc.stages.check.report import Report, closest
 from rnncc.stages.check.static import NAMED_NUMBERS, Time
@@ -106,7 +106,8 @@ class _Resolver:
                 self.report.error("RNN220", "'//' divides sizes and whole numbers only", span, help="write '/'")
                 return Bad(span)
             case Binary(operator, left, right, span):
-                return fold(_OPERATORS[operator], (self.term(left), self.term(right)), span)
+                name, arguments = _OPERATORS[operator], (self.term(left), self.term(right))
+                return Bad(span) if refuse_zero_divisor(name, arguments, self.report) else fold(name, arguments, span)
             case IfElse(condition, then, otherwise, span):
                 chosen = self.symbols.statics.number(
                     condition, self.scope, "the condition of 'if'", help="at run time, 'where(condition, a, b)' chooses"

@@ -78,6 +78,9 @@ class Translation:
                         return terms[0] - terms[1]
                     case "mul":
                         return terms[0] * terms[1]
+                    case "div" if terms[1] == 0:
+                        # A constant that is compiled in: the quotient is what IEEE arithmetic makes of it.
+                        return terms[0] * self._hide(apply("div", Const(1.0), arguments[1]))
                     case "div":
                         return terms[0] / terms[1]
                     case "neg":
@@ -93,7 +96,7 @@ class Translation:
         if value.is_Symbol:
             return self._hidden.get(value.name, Ref(value.name))
         if value.is_Number:
-            return Const(float(value))
+            return Const(_number(value))
         if value.is_Add:
             return self._sum(value)
         if value.is_Mul or value.is_Pow:
@@ -128,7 +131,7 @@ class Translation:
                 case _:
                     (above if exponent > 0 else below).extend([expr] * abs(int(exponent)))
         minus = coefficient < 0
-        number = abs(float(coefficient))
+        number = abs(_number(coefficient))
         if number != 1.0:
             above.insert(0, Const(number))
         result = _fold("mul", above) if above else Const(1.0)
@@ -139,6 +142,14 @@ class Translation:
             condition, a, b = choice.arguments
             result = apply("where", condition, _times(result, a), _times(result, b))
         return apply("neg", result) if minus else result
+
+
+def _number(value: Any) -> float:
+    """The exact number as a float: numbers whose product in sympy is beyond all floats make an infinity."""
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
 
 
 def _factor_key(factor: Any) -> Any:

@@ -27,7 +27,7 @@ from rnncc.ir.cell import (
     Value,
     value_table,
 )
-from rnncc.ir.dim import HEADS, ONE, Dim, show, split_multiple
+from rnncc.ir.dim import HEADS, ONE, Dim, repeats_whole, show, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.dim import constant as constant_dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
@@ -187,10 +187,10 @@ class Emitter:
             case RowOperator.CONCAT:
                 return f"rows.concat(({', '.join(variable(name) for name in node.operands)},))"
             case RowOperator.REPEAT:
-                whole = split_multiple(self.table[node.target].width)[0]
-                if (k, whole) == (1, 1):
+                result = self.table[node.target].width
+                if repeats_whole(self.table[node.operands[0]].width, result):
                     return f"{operand}.repeat_interleave({node.times}, -1)"
-                return f"rows.row_repeat({operand}, {node.times}, {heads}, {k}, {whole})"
+                return f"rows.row_repeat({operand}, {node.times}, {heads}, {k}, {split_multiple(result)[0]})"
             case RowOperator.SPREAD | RowOperator.CUMSUM_REVERSED | RowOperator.SEGMENT_SUM | RowOperator.PAD:
                 raise InternalError(f"{node.operator.value} in a forward program")
             case _:

@@ -1,0 +1,245 @@
+"""The built op against the float64 reference: outputs, final states and every gradient (`rnncc verify`).
+
+The reference is `rnncc.reference`, which interprets the checked cell in eager torch with torch's own autograd; it
+shares neither the derived backward pass nor the generated code with what it verifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite, nan
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rnncc.ir.cell import Cell
+from rnncc.verify.cases import CASES, HALF, Case, cases_of, problem_sizes
+from rnncc.verify.problem import Named, Problem
+
+__all__ = [
+    "BOUNDS", "CASES", "HALF", "Case", "Doubt", "Report", "Row", "cases_of", "problem_sizes", "relative_error",
+    "verify",
+]  # fmt: skip
+
+# Relative error ‖ours - reference‖/‖reference‖ allowed, by dtype. Inputs and parameters are rounded to the dtype before
+# both run, so that only the arithmetic differs. A cell that amplifies rounding may exceed its bound: up to twice the
+# error of its eager loop in that dtype (both errors are samples of one distribution).
+BOUNDS = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+
+# What casts doubt on columns of the batch.
+RANGE = "the eager loop overflows"
+ROUNDING = "rounding may turn a relu, comparison or spike over"
+
+# A bound above this proves little: the eager loop in that dtype is off by as much.
+WEAK = 0.1
+
+EPSILON = {dtype: torch.finfo(dtype).eps for dtype in BOUNDS}
+
+# Where not even this share of a value is known in float64, its terms cancel: it is zero, and rounding is what is left.
+# Two such remainders differ by more than a factor of two; a wrong gradient is larger than NOISE of them by far.
+DIGITS = 1e-3
+NOISE = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One compared quantity: the worst relative error over the cases, and what was allowed.
+
+    cases   in how many cases it could be judged; in none, there is no error
+    zero    whether it is zero in exact arithmetic, so that only rounding is left to compare
+    """
+
+    quantity: str
+    dtype: str
+    error: float
+    bound: float
+    cases: int = 1
+    zero: bool = False
+
+    @property
+    def judged(self) -> bool:
+        """Whether there was anything to compare."""
+        return self.cases > 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error is a number within the bound."""
+        return self.judged and self.error <= self.bound
+
+    @property
+    def failed(self) -> bool:
+        """Whether the error is no number, or beyond the bound."""
+        return self.judged and not self.passed
+
+    @property
+    def weak(self) -> bool:
+        """Whether so much was allowed that passing proves little."""
+        return self.judged and self.bound > WEAK
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """For the reason `why`, a dtype says nothing sure about `columns` of the `of` that its cases have. They are left
+    out where the kernel overflows as the eager loop does, or where rows fail with them."""
+
+    dtype: str
+    columns: int
+    of: int
+    why: str
+    left_out: bool
+
+    def __str__(self) -> str:
+        text = f"{self.dtype}: {self.why} in {self.columns} of {self.of} columns"
+        return f"{text}, which are left out" if self.left_out else text
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was compared, by dtype and quantity, and what is in doubt."""
+
+    rows: tuple[Row, ...]
+    doubts: tuple[Doubt, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every row was judged, and every error is within its bound."""
+        return all(row.passed for row in self.rows)
+
+    @property
+    def failed(self) -> bool:
+        """Whether some error is beyond its bound."""
+        return any(row.failed for row in self.rows)
+
+
+def relative_error(ours: Tensor, expected: Tensor) -> float:
+    """‖ours - expected‖ / ‖expected‖ in float64; the plain norm where the expected value is zero; NaN never passes."""
+    exact = expected.detach().double()
+    difference = torch.linalg.vector_norm(ours.detach().double() - exact)
+    norm = torch.linalg.vector_norm(exact)
+    return float(difference / norm if norm > 0 else difference)
+
+
+def verify(
+    layer_class: Any, cell: Cell, *, device: str = "cpu", dtypes: tuple[torch.dtype, ...] = tuple(BOUNDS)
+) -> Report:
+    """Compare `layer_class` (a layer of a built package) with the reference of `cell` over its cases and dtypes.
+
+    Columns of the batch in which the reference itself overflows in a dtype take no part. Where rows fail, they are
+    compared again without the columns in which rounding may decide a relu or a spike. Raises ValueError where no small
+    sizes meet the cell's constraints.
+    """
+    rows: list[Row] = []
+    doubts: list[Doubt] = []
+    for dtype in dtypes:
+        cases = [case for case in cases_of(cell) if case.runs_in_half or dtype not in HALF]
+        comparisons = [_Comparison(Problem(layer_class, cell, case, dtype, device)) for case in cases]
+        name = str(dtype).removeprefix("torch.")
+        found = _rows(comparisons, dtype, name)
+        if undecided := any(row.failed for row in found) and any(c.undecided for c in comparisons):
+            for comparison in comparisons:
+                comparison.keep_decided()
+            found = _rows(comparisons, dtype, name)
+        rows += found
+        columns = sum(case.columns for case in cases)
+        overflowing, unsure = sum(c.overflowing for c in comparisons), sum(c.undecided for c in comparisons)
+        doubts += [Doubt(name, overflowing, columns, RANGE, True)] if overflowing else []
+        doubts += [Doubt(name, unsure, columns, ROUNDING, undecided)] if unsure else []
+    return Report(tuple(rows), tuple(doubts))
+
+
+class _Comparison:
+    """A problem, and what the layer and the reference make of it. Counts the columns that overflow, which are left out,
+    and those that rounding may decide."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._run()
+        if not _finite(*self.ours.values(), *self.exact.values()):
+            self._keep(problem.finite())
+        self.overflowing = problem.case.columns - problem.columns
+        self.undecided = int((~problem.decided).sum())
+
+    def keep_decided(self) -> None:
+        """Leave out the columns that rounding may decide."""
+        self._keep(self.problem.decided)
+
+    def _keep(self, kept: Tensor) -> None:
+        if not kept.all():
+            self.problem.keep(kept)
+            self._run()
+
+    def _run(self) -> None:
+        self._eager: dict[torch.dtype, Named] = {}
+        self.exact = self.problem.reference(torch.float64)
+        self.ours = self.problem.ours() if self.problem.columns else {}
+
+    def judges(self, quantity: str) -> bool:
+        """Whether there is something to compare: a sum over columns may overflow in the eager loop as it does here."""
+        if not self.problem.columns:
+            return False
+        here = _finite(self.ours[quantity], self.exact[quantity])
+        return here or _finite(self._in(self.problem.dtype)[quantity])
+
+    def error(self, quantity: str) -> float:
+        """The relative error of the layer."""
+        return relative_error(self.ours[quantity], self.exact[quantity])
+
+    def eager_error(self, quantity: str) -> float:
+        """That of the eager loop in the dtype; in float64, which is the reference itself, judged by float32."""
+        if self.problem.dtype == torch.float64:
+            return self._single(quantity) * EPSILON[torch.float64] / EPSILON[torch.float32]
+        return relative_error(self._in(self.problem.dtype)[quantity], self.exact[quantity])
+
+    def noise(self, quantity: str) -> float:
+        """The relative error that rounding may make of a quantity that is zero in exact arithmetic, whose value in
+        float64 is rounding itself; zero for any other quantity."""
+        single, eager = self._single(quantity) / EPSILON[torch.float32], self.eager_error(quantity)
+        if not single * EPSILON[torch.float64] > DIGITS:
+            return 0.0
+        return NOISE * max(eager if isfinite(eager) else 0.0, single * EPSILON[self.problem.dtype])
+
+    def _single(self, quantity: str) -> float:
+        return relative_error(self._in(torch.float32)[quantity], self.exact[quantity])
+
+    def _in(self, dtype: torch.dtype) -> Named:
+        if dtype not in self._eager:
+            self._eager[dtype] = self.problem.reference(dtype)
+        return self._eager[dtype]
+
+
+def _finite(*values: Tensor) -> bool:
+    return all(bool(value.isfinite().all()) for value in values)
+
+
+def _rows(comparisons: list[_Comparison], dtype: torch.dtype, name: str) -> list[Row]:
+    judged = {q: [c for c in comparisons if q in c.exact and c.judges(q)] for c in comparisons for q in c.exact}
+    every = [(quantity, c) for quantity, found in judged.items() for c in found]
+    right = all(c.error(quantity) <= BOUNDS[dtype] for quantity, c in every)
+    zeros = {} if right else {(quantity, c): noise for quantity, c in every if (noise := c.noise(quantity))}
+    eager = {} if right else {(q, c): c.eager_error(q) for q, c in every if (q, c) not in zeros}
+    rows = []
+    for quantity, found in judged.items():
+        options = [] if found else [Row(quantity, name, nan, BOUNDS[dtype], 0)]
+        for c in found:
+            error, bound, pair = c.error(quantity), BOUNDS[dtype], (quantity, c)
+            if not error <= bound:
+                bound = zeros[pair] if pair in zeros else max(bound, _excuse(quantity, c, eager))
+            options.append(Row(quantity, name, error, bound, len(found), pair in zeros))
+        # The case that is nearest to its bound, or farthest beyond it; a weak one only where there is no other.
+        rows.append(max(options, key=lambda row: (row.failed, not row.weak, row.error / row.bound)))
+    return rows
+
+
+def _excuse(quantity: str, comparison: _Comparison, eager: Mapping[tuple[str, _Comparison], float]) -> float:
+    """Twice what the eager loop is off by in cases of no more steps. An error that is infinite or no number excuses
+    nothing."""
+    steps = comparison.problem.case.steps
+    found = {pair: error for pair, error in eager.items() if pair[1].problem.case.steps <= steps}
+    own = [error for (other, _), error in found.items() if other == quantity]
+    if not all(map(isfinite, own)):
+        return 0.0
+    # An eager loop this far off follows other trajectories, and so do all its gradients.
+    most = max(filter(isfinite, found.values()), default=0.0)
+    return 2 * (most if 2 * most > WEAK else max(own, default=0.0))

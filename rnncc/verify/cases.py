@@ -1,0 +1,105 @@
+"""What `verify` runs: the ways of calling a layer, and the sizes of a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+
+from rnncc.ir.cell import Cell, Constraint
+from rnncc.ir.dim import evaluate
+
+HALF = (torch.bfloat16, torch.float16)
+
+# Hidden and input sizes beyond this are not tried.
+LARGEST_SIZE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One comparison: T steps of B columns, one layer and one direction of it.
+
+    given  whether `hx` is passed, or the states start with their declared (or learned) values
+    masked whether the columns have lengths of their own and start anew at some steps
+    """
+
+    steps: int
+    columns: int
+    heads: int = 1
+    reverse: bool = False
+    given: bool = True
+    masked: bool = False
+
+    @property
+    def runs_in_half(self) -> bool:
+        """Whether 16-bit dtypes run it too: what differs by the way of calling is told in 32 and 64 bits."""
+        return self.given and self.heads == 1 and not self.reverse and not self.masked
+
+    def __str__(self) -> str:
+        words = [f"T={self.steps} B={self.columns}"]
+        words += [f"num_heads={self.heads}"] if self.heads > 1 else []
+        words += ["reverse"] if self.reverse else []
+        words += [] if self.given else ["no hx"]
+        words += ["lengths and reset"] if self.masked else []
+        words += [] if self.runs_in_half else ["not in 16 bits"]
+        return ", ".join(words)
+
+
+CASES = (
+    Case(1, 1),
+    Case(7, 3),
+    Case(33, 16),
+    Case(4, 3, given=False),
+    Case(5, 4, reverse=True),
+    Case(9, 5, masked=True),
+    Case(6, 3, heads=2),
+)
+
+
+def cases_of(cell: Cell) -> tuple[Case, ...]:
+    """The cases that `verify` runs: CASES, less those with several heads for a cell that cannot have them."""
+    return tuple(case for case in CASES if case.heads == 1 or _has_heads(cell, case.heads))
+
+
+def problem_sizes(cell: Cell, num_heads: int = 1) -> dict[str, int]:
+    """I, H and every dim: small sizes that meet the cell's constraints, 7 and 12 where they allow it.
+
+    Raises ValueError where there are none for so many heads."""
+    for inputs, hidden, free in _candidates():
+        sizes = {"I": inputs, "H": hidden, "num_heads": num_heads}
+        for size in cell.sizes:
+            if size.solved is None:
+                sizes[size.name] = size.default if size.default is not None else free
+        for size in cell.sizes:
+            if size.solved is not None:
+                sizes[size.name] = evaluate(size.solved, sizes)
+        if min(sizes.values()) > 0 and all(_holds(constraint, sizes) for constraint in cell.constraints):
+            return sizes
+    raise ValueError(f"no small sizes meet the constraints of {cell.name}")
+
+
+def _candidates() -> Iterator[tuple[int, int, int]]:
+    """I, H and a value for dims without one: first the usual ones, then what makes more and more of them unusual."""
+    every = range(1, LARGEST_SIZE + 1)
+    yield from ((inputs, 12, 6) for inputs in (7, 12))
+    yield from ((inputs, hidden, 6) for hidden in every for inputs in (7, hidden))
+    yield from ((inputs, 12, 6) for inputs in every)
+    few = range(1, 33)
+    yield from ((inputs, hidden, free) for hidden in few for inputs in few for free in chain((6, hidden), few))
+
+
+def _has_heads(cell: Cell, heads: int) -> bool:
+    if cell.single_head_because:
+        return False
+    try:
+        problem_sizes(cell, heads)
+    except ValueError:
+        return False
+    return True
+
+
+def _holds(constraint: Constraint, sizes: dict[str, int]) -> bool:
+    left, right = evaluate(constraint.left, sizes), evaluate(constraint.right, sizes)
+    return left % right == 0 if constraint.divides else left == right

@@ -1,0 +1,282 @@
+"""One case of one cell in one dtype: what the layer and the reference are given, and what each makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rnncc import reference
+from rnncc.branches import Branch, branches, fixed_branches
+from rnncc.ir.cell import Cell, Pointwise, value_table
+from rnncc.ir.dim import evaluate
+from rnncc.verify.cases import Case, problem_sizes
+
+# A jump is decided where it lies farther away than MARGIN times the rounding error; what is not is drawn again, at most
+# ROUNDS times, and no longer than PATIENCE rounds without becoming less.
+MARGIN = 2
+ROUNDS = 40
+PATIENCE = 6
+
+Named = dict[str, Tensor]
+Draw = Callable[..., Tensor]  # of sizes: a tensor of normal numbers
+
+
+class Problem:
+    """A layer, what it is given (standard normal inputs, small initial states) and what it is asked for.
+
+    Rounding might turn a relu or a spike over, and with it the gradients: parameters and steps for which that could be
+    are drawn again. `decided`, [B], says for which columns it cannot be; the others may be left out later. What is
+    verified has no part in the choice."""
+
+    def __init__(self, layer_class: Any, cell: Cell, case: Case, dtype: torch.dtype, device: str) -> None:
+        steps, columns = case.steps, case.columns
+        generator = torch.Generator().manual_seed(steps * 1000 + columns)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype)
+
+        self.cell, self.case, self.dtype = cell, case, dtype
+        self.sizes = sizes = problem_sizes(cell, case.heads)
+        self.states = [state for state in cell.states if state.delay_of is None]
+        self.columns = columns
+        self.masks: Named = {}
+        if case.masked:
+            # Every length from T down; a restart in every column, at different steps.
+            column, step = torch.arange(columns, device=device), torch.arange(steps, device=device)
+            self.masks = {
+                "lengths": steps - column % steps,
+                "reset": (step[:, None] % (2 + column) == 1).to(dtype),
+            }
+        dims = {size.name: sizes[size.name] for size in cell.sizes if size.solved is None}
+        fixed_decided = False
+        for seed in range(ROUNDS + 1):
+            torch.manual_seed(seed)
+            # Made on the CPU: the same parameters on every device. The reverse direction comes with the forward one;
+            # it alone is compared.
+            self.layer = layer_class(
+                sizes["I"], sizes["H"], dtype=dtype, num_heads=case.heads, bidirectional=case.reverse, **dims
+            ).to(device)
+            self.parameters: Named = self.layer.gate_parameters(0, reverse=case.reverse)
+            fixed_decided = self._fixed_decided()
+            if fixed_decided:
+                break
+        self.inputs, self.initial, self.decided = self._decided(draw)
+        self.decided &= fixed_decided
+        with torch.no_grad():
+            output, finals = self._run_layer(self.inputs, self.initial)
+        self.cotangents = [draw(*value.shape) for value in (output, *finals)]
+
+    @property
+    def batch_axes(self) -> dict[str, int]:
+        """The axis of the batch in every quantity that has one."""
+        finals = (f"{state.name}_n" for state in self.states)
+        return {
+            "output": 1,
+            **dict.fromkeys(finals, 0),
+            **{f"d_{name}": 1 for name in self.inputs},
+            **{self._initial_gradient(name): 0 for name in self.initial},
+        }
+
+    def finite(self) -> Tensor:
+        """[B]: the columns in which the reference, computed in the dtype, makes finite numbers alone."""
+        found, finite = self.reference(self.dtype), torch.ones(self.columns, dtype=torch.bool)
+        for name, axis in self.batch_axes.items():
+            rows = found[name].movedim(axis, 0).flatten(1)
+            finite &= rows.isfinite().all(1).cpu()
+        return finite
+
+    def keep(self, kept: Tensor) -> None:
+        """Go on with some of the columns."""
+        chosen = kept.nonzero().squeeze(1).to(self.inputs["x"].device)
+        self.columns, self.decided = len(chosen), self.decided[kept]
+        self.inputs = {name: value[:, chosen] for name, value in self.inputs.items()}
+        self.initial = {name: value[chosen] for name, value in self.initial.items()}
+        output, *finals = self.cotangents
+        self.cotangents = [output[:, chosen], *(final[chosen] for final in finals)]
+        if self.masks:
+            self.masks = {"lengths": self.masks["lengths"][chosen], "reset": self.masks["reset"][:, chosen]}
+
+    # What is drawn.
+
+    def _drawn(self, draw: Draw) -> tuple[Named, Named]:
+        """Inputs, and initial states where they are given."""
+        steps, columns = self.case.steps, self.case.columns
+        inputs = {i.name: draw(steps, columns, evaluate(i.width, self.sizes)) for i in self.cell.inputs}
+        # Extra inputs are mostly times and gates: a negative one may leave the domain of a logarithm.
+        inputs |= {i.name: inputs[i.name].abs() for i in self.cell.inputs[1:]}
+        given = self.states if self.case.given else []
+        return inputs, {s.name: 0.1 * draw(columns, evaluate(s.width, self.sizes)) for s in given}
+
+    def _decided(self, draw: Draw) -> tuple[Named, Named, Tensor]:
+        """The same, with undecided steps drawn again; and which columns, [B], are decided at all steps."""
+        inputs, initial = self._drawn(draw)
+        found = branches(self.cell)
+        undecided = torch.zeros(self.case.steps, self.case.columns, dtype=torch.bool)
+        counts: list[int] = []
+        while found:
+            undecided = self._undecided(inputs, initial, found)
+            counts.append(int(undecided.sum()))
+            stuck = len(counts) > PATIENCE and min(counts[-PATIENCE:]) >= min(counts[:-PATIENCE])
+            if not counts[-1] or len(counts) > ROUNDS or stuck:
+                break
+            others, first = self._drawn(draw)
+            again = undecided.to(inputs["x"].device)
+            start = again[-1 if self.case.reverse else 0]
+            inputs = {name: torch.where(again[..., None], others[name], value) for name, value in inputs.items()}
+            initial = {name: torch.where(start[..., None], first[name], value) for name, value in initial.items()}
+        return inputs, initial, ~undecided.any(0)
+
+    def _undecided(self, inputs: Named, initial: Named, found: tuple[Branch, ...]) -> Tensor:
+        """[T, B]: whether some branch lies nearer to its jump than MARGIN times what rounding takes it off by, until
+        then. Equal values that follow from the equations (a relu of a relu) decide nothing."""
+        result = torch.zeros(self.case.steps, self.case.columns, dtype=torch.bool)
+        rounded, share = self._rounding()
+        exact, others = (self._compared(inputs, initial, dtype, found) for dtype in (torch.float64, rounded))
+        for branch, values, other in zip(found, exact, others, strict=True):
+            off = share * (other - values).abs().amax(2, keepdim=True)
+            if share < 1:
+                # What another dtype is off by at one step may be little by chance; the whole of it is little too.
+                off = off.amax((0, 1), keepdim=True).expand_as(off)
+            off = off.flip(0).cummax(0).values.flip(0) if self.case.reverse else off.cummax(0).values
+            result |= _near(branch, values, other, off).any(2)
+        if self.masks:
+            # Past a column's end nothing is compared.
+            result &= torch.arange(self.case.steps)[:, None] < self.masks["lengths"].cpu()
+        return result
+
+    @torch.no_grad()
+    def _fixed_decided(self) -> bool:
+        """Whether nothing that is made of parameters alone lies too near to a jump."""
+        found = fixed_branches(self.cell)
+        rounded, share = self._rounding()
+        for branch in found:
+            values, others = (
+                machine.node(Pointwise(branch.target, branch.value), fixed).double()
+                for machine, fixed in (self._fixed(dtype) for dtype in (torch.float64, rounded))
+            )
+            if _near(branch, values, others, share * (others - values).abs().max()).any():
+                return False
+        return True
+
+    def _rounding(self) -> tuple[torch.dtype, float]:
+        """A dtype whose rounding is seen against float64, and the share of it that the dtype at hand may have: of
+        float32's, float64 has a billionth, and a hundred times that may be taken for granted."""
+        if self.dtype != torch.float64:
+            return self.dtype, 1.0
+        return torch.float32, 100 * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+
+    def _fixed(self, dtype: torch.dtype) -> tuple[reference.Interpreter, Named]:
+        """The interpreter, and all that it makes of parameters, in `dtype`. On the CPU: the same problem on every
+        device."""
+        parameters = _on_cpu(self.parameters, dtype)
+        like = torch.zeros((), dtype=dtype)
+        machine = reference.Interpreter(value_table(self.cell), self.sizes, self.case.heads, like)
+        return machine, reference.fixed_values(self.cell, machine, parameters, {})
+
+    @torch.no_grad()
+    def _compared(
+        self, inputs: Named, initial: Named, dtype: torch.dtype, found: tuple[Branch, ...]
+    ) -> Iterator[Tensor]:
+        """What each branch looks at, [T, B, width], by the reference in `dtype`."""
+        inputs, initial = (_on_cpu(values, dtype) for values in (inputs, initial))
+        masks = {name: value.cpu() for name, value in self.masks.items()}
+        sequences, _ = self._run_reference(_on_cpu(self.parameters, dtype), inputs, initial, masks)
+        machine, fixed = self._fixed(dtype)
+        known = {**fixed, **inputs, **sequences}
+        for branch in found:
+            value = machine.node(Pointwise(branch.target, branch.value), known).double()
+            yield value.expand(self.case.steps, self.case.columns, value.shape[-1])
+
+    # What is made of it.
+
+    def _run_layer(self, inputs: Named, initial: Named) -> tuple[Tensor, list[Tensor]]:
+        directions = 2 if self.case.reverse else 1
+        hx = tuple(torch.stack([value] * directions) for value in initial.values())
+        extras = {name: value for name, value in inputs.items() if name != "x"}
+        output, finals = self.layer(inputs["x"], (hx if len(hx) > 1 else hx[0]) if hx else None, **extras, **self.masks)
+        output = output.chunk(directions, -1)[-1]
+        return output, [final[-1] for final in (finals if isinstance(finals, tuple) else (finals,))]
+
+    def _run_reference(
+        self, parameters: Named, inputs: Named, initial: Named, masks: Named
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return reference.run(
+            self.cell, parameters, inputs, initial=initial, sizes=self.sizes, num_heads=self.case.heads,
+            reverse=self.case.reverse, lengths=masks.get("lengths"), reset=masks.get("reset"),
+        )  # fmt: skip
+
+    def ours(self) -> Named:
+        """Every quantity by the layer."""
+        inputs, initial = _leaves(self.inputs), _leaves(self.initial)
+        self.layer.zero_grad()
+        output, finals = self._run_layer(inputs, initial)
+        self._backward([output, *finals])
+        gradients = self.layer.gate_parameters(0, reverse=self.case.reverse, grad=True)
+        return self._named(output, finals, inputs, initial, {name: gradients[name] for name in self.parameters})
+
+    def reference(self, dtype: torch.dtype) -> Named:
+        """Every quantity by the reference, computed in `dtype` from the same numbers."""
+        inputs, initial, parameters = (
+            _leaves(values, dtype) for values in (self.inputs, self.initial, self.parameters)
+        )
+        sequences, last = self._run_reference(parameters, inputs, initial, self.masks)
+        output, finals = sequences[self.cell.output], [last[state.name] for state in self.states]
+        if self.masks:
+            # What the layer promises of steps past a column's length; the reference leaves them open.
+            step = torch.arange(self.case.steps, device=output.device)
+            output = torch.where((step[:, None] < self.masks["lengths"])[..., None], output, 0)
+        self._backward([output, *finals])
+        return self._named(output, finals, inputs, initial, {name: p.grad for name, p in parameters.items()})
+
+    def _backward(self, values: Sequence[Tensor]) -> None:
+        """The gradients of all values that have any: a counter, or a number for all steps, has none."""
+        pairs = [pair for pair in zip(values, self.cotangents, strict=True) if pair[0].requires_grad]
+        if pairs:
+            torch.autograd.backward([value for value, _ in pairs], [given.to(value.dtype) for value, given in pairs])
+
+    def _named(
+        self, output: Tensor, finals: list[Tensor], inputs: Named, initial: Named,
+        gradients: dict[str, Tensor | None],
+    ) -> Named:  # fmt: skip
+        found = {"output": output}
+        found |= {f"{state.name}_n": value for state, value in zip(self.states, finals, strict=True)}
+        found |= {f"d_{name}": _gradient(value, value.grad) for name, value in inputs.items()}
+        # Where hx takes the place of a learned start and nothing restarts, its gradient is 0 on both sides: no proof.
+        idle = {f"{s.name}0" for s in self.states if s.initial is None} if initial and not self.masks else set()
+        found |= {
+            f"d_{name}": _gradient(value, gradients[name])
+            for name, value in self.parameters.items()
+            if name not in idle
+        }
+        return found | {self._initial_gradient(name): _gradient(value, value.grad) for name, value in initial.items()}
+
+    def _initial_gradient(self, state: str) -> str:
+        # A learned initial state is the parameter h0, so that `d_h0` may be taken; a name of the language has no dot.
+        return f"d_hx.{state}" if f"{state}0" in {*self.inputs, *self.parameters} else f"d_{state}0"
+
+
+def _near(branch: Branch, values: Tensor, rounded: Tensor, off: Tensor) -> Tensor:
+    """Where a value lies within MARGIN times `off` of a point at which its branch jumps, unless it lies there without
+    rounding and with it."""
+    result = torch.zeros_like(values, dtype=torch.bool)
+    for point in branch.points:
+        distance = (values - point).abs()
+        # `not >=`: an error that is no number decides nothing.
+        result |= ~(distance >= MARGIN * off) & ((distance > 0) | (rounded != point))
+    return result
+
+
+def _on_cpu(values: Named, dtype: torch.dtype) -> Named:
+    return {name: value.detach().to("cpu", dtype) for name, value in values.items()}
+
+
+def _leaves(values: Named, dtype: torch.dtype | None = None) -> Named:
+    return {name: value.detach().to(dtype or value.dtype, copy=True).requires_grad_() for name, value in values.items()}
+
+
+def _gradient(value: Tensor, gradient: Tensor | None) -> Tensor:
+    # No gradient means that it is zero.
+    return torch.zeros_like(value) if gradient is None else gradient
