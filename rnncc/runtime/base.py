@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from . import fused, package
+from . import function, fused, package
 from .inputs import autocast_dtype
 from .ops import Kernels, kept_bytes
 from .parameters import gate_view, initialise, members_of, ordered, shape_of
@@ -277,8 +277,9 @@ class RecurrentModule(nn.Module):
         return choose_kernels(kernels, x, self.backend, missing)
 
     def explain(self, batch_size: int | None = None) -> str:
-        """Which path runs for inputs of the parameters' dtype (or autocast's, where it is on) and device, and why; the
-        class of each loop. With a `batch_size`, on a GPU: which of the kernels that there are run such a batch."""
+        """Which path runs for inputs of the parameters' dtype (or autocast's, where it is on) and device, and why; what
+        the functional op takes; what each loop reads, and its class. With a `batch_size`, on a GPU: which of the
+        kernels that there are run such a batch."""
         if batch_size is not None:
             check_size("batch_size", batch_size)
         cell, sizes = self.spec, self._sizes[0]
@@ -292,10 +293,11 @@ class RecurrentModule(nn.Module):
             lines.append("  recompute: no effect, eager torch keeps what it wants")
         if self.recurrent_gradient_clip is not None and not any(segment.clips for segment in cell.segments):
             lines.append("  recurrent_gradient_clip: no effect, no matrix product reads an earlier value of a state")
+        lines.append(f"  functional op: {function.describe(cell, sizes)}")
         for segment in cell.segments:
             streams = ", ".join(f"{stream.name} [T, B, {stream.width(sizes)}]" for stream in segment.streams)
             weights = ", ".join(
-                f"{weight.name} ({weight.attribute})" if weight.attribute else weight.name
+                f"{weight.name} ({weight.attribute or 'of ' + ', '.join(weight.made_of)})"
                 for weight in segment.plain.weights
             )
             lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")

@@ -15,14 +15,10 @@ from .base import RecurrentModule, check_flags, document_delays, dtype_of
 from .inputs import Reset, StatesLike, read_inputs, read_states
 from .packing import read_packed
 from .regularisation import Zoneout, draw_masks
+from .rows import beside
 from .run import Direction, run_directions
 from .sizes import check_int, check_probability, check_size
 from .spec import CellSpec, InputSpec, StateSpec
-
-
-def beside(values: Sequence[Tensor]) -> Tensor:
-    """The directions' values side by side."""
-    return values[0] if len(values) == 1 else torch.cat(list(values), -1)
 
 
 class RecurrentLayer(RecurrentModule):
@@ -98,7 +94,7 @@ class RecurrentLayer(RecurrentModule):
         )  # fmt: skip
         check_probability("dropout", dropout)
         check_probability("weight_dropout", weight_dropout)
-        if weight_dropout and not any(map(self.spec.is_matrix, self.spec.loop_weights())):
+        if weight_dropout and not any(weight.is_matrix for weight in self.spec.loop_weights()):
             raise ValueError(f"weight_dropout: the steps of {self.spec.name} multiply by no matrix")
         self.weight_dropout = float(weight_dropout)
         self.return_sequences_of = self.spec.returnable(return_sequences_of)
