@@ -286,17 +286,5 @@ class RecurrentLayer(RecurrentModule):
         layer.load_state_dict(module.state_dict())
         return layer
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        # A hook would do as well, but pickling a layer would then name the module that this package was loaded as.
-        torch_names.mark_state_dict(self, destination, prefix)
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any], *rest: Any
-    ) -> None:
-        problem = torch_names.translate(self, state_dict, prefix, local_metadata)
-        if problem:
-            error_messages = rest[3]
-            error_messages.append(problem)
-            return
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+    def _check_state_dict(self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]) -> str:
+        return torch_names.translate(self, state_dict, prefix, local_metadata)
