@@ -20,6 +20,8 @@ from scan_cells import layer_class, op_of
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from rnncc.runtime.function import taken_streams, taken_weights
+
 # Steps that one compiled function of `Loop` takes: torch.compile unrolls loops, and takes minutes for 1024 steps.
 UNROLLED = 16
 Pair = tuple[Tensor, Tensor]
@@ -58,7 +60,8 @@ class Tensors:
         def in_time(tensor: Tensor) -> Tensor:
             return tensor.transpose(0, 1) if batch_first else tensor
 
-        given = [stream for loop in self.loops for stream in loop.streams if not stream.is_sequence]
+        given = taken_streams(self.spec)
+        self.given = [stream.name for stream in given]
         self.leaves = [leaf(normal(stream.width(self.sizes))) for stream in given]
         if cell == "affine":
             # Coefficients of a stable recurrence: with normal ones its values would be infinities.
@@ -73,15 +76,10 @@ class Tensors:
         self.gradient = in_time(normal(channels))
 
     def _weights(self, channels: int) -> list[Tensor]:
-        """Each loop's vectors, and what its layer makes of parameters before the loop; each once."""
+        """The parameters that the loops read, or read functions of."""
         layer = layer_class(self.cell)(channels, channels)
-        parameters = {p.attribute: getattr(layer, f"{p.attribute}_l0") for p in self.spec.parameters}
-        values: dict[str, Tensor] = {}
-        with torch.no_grad():
-            self.spec.prologue(values, parameters, self.constants, self.sizes)
-        weights = {weight.name: weight for loop in self.loops for weight in loop.plain.weights}
-        self.names = list(weights)
-        return [parameters[w.attribute] if w.attribute else values[w.name] for w in weights.values()]
+        self.names = [parameter.attribute for parameter in taken_weights(self.spec, False)]
+        return [getattr(layer, f"{name}_l0") for name in self.names]
 
     def by_op(self, **options: Any) -> Tensor:
         """The output by our op."""
@@ -99,42 +97,45 @@ class Loop:
 
     def __init__(self, tensors: Tensors, *, compiled: bool) -> None:
         self.tensors = tensors
-        by_name = dict(zip(tensors.names, tensors.weights, strict=True))
-        self.steps = [
-            loop.make_step(
-                [by_name[w.name] for w in loop.plain.weights], loop.numbers(tensors.constants, None), tensors.sizes
-            )
-            for loop in tensors.loops
-        ]
         self.stretch = torch.compile(self._stretch) if compiled else self._stretch
 
-    def _stretch(self, streams: Sequence[Tensor], states: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def _stretch(
+        self, streams: Sequence[Tensor], states: Mapping[str, Tensor], weights: Sequence[Sequence[Tensor]]
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Some steps: the output, and the states after them."""
+        here = self.tensors
+        steps = [
+            loop.make_step(own, loop.numbers(here.constants, None), here.sizes)
+            for loop, own in zip(here.loops, weights, strict=True)
+        ]
         outputs = []
         for rows in zip(*(stream.unbind(0) for stream in streams), strict=True):
-            states, values = self._step(rows, states)
+            states, values = self._step(steps, rows, states)
             outputs.append(values[self.tensors.spec.output])
         return torch.stack(outputs), states
 
     def _step(
-        self, rows: Sequence[Tensor], states: Mapping[str, Tensor]
+        self, steps: Sequence[Any], rows: Sequence[Tensor], states: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        fresh = iter(rows)
         after: dict[str, Tensor] = {}
-        values: dict[str, Tensor] = {}
-        for loop, step in zip(self.tensors.loops, self.steps, strict=True):
-            read = [values[stream.name] if stream.is_sequence else next(fresh) for stream in loop.streams]
+        values: dict[str, Tensor] = dict(zip(self.tensors.given, rows, strict=True))
+        for loop, step in zip(self.tensors.loops, steps, strict=True):
+            read = [values[stream.name] for stream in loop.streams]
             new, made = step(read, [states[state.name] for state in loop.states])
             after |= {state.name: value for state, value in zip(loop.states, new, strict=True)}
             values |= {sequence.name: value for sequence, value in zip(loop.sequences, made, strict=True)}
         return after, values
 
     def __call__(self) -> Tensor:
-        pieces = zip(*(torch.split(stream, UNROLLED) for stream in self.tensors.streams), strict=True)
+        here = self.tensors
+        pieces = zip(*(torch.split(stream, UNROLLED) for stream in here.streams), strict=True)
         outputs: list[Tensor] = []
-        states: Mapping[str, Tensor] = dict(zip(self.tensors.carried, self.tensors.states, strict=True))
+        states: Mapping[str, Tensor] = dict(zip(here.carried, here.states, strict=True))
+        parameters, values = dict(zip(here.names, here.weights, strict=True)), dict[str, Tensor]()
+        here.spec.derive(values, parameters, here.constants, here.sizes)
+        weights = [[weight.tensor(parameters, values) for weight in loop.plain.weights] for loop in here.loops]
         for piece in pieces:
-            output, states = self.stretch(piece, states)
+            output, states = self.stretch(piece, states, weights)
             outputs.append(output)
         return torch.cat(outputs)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +17,7 @@ from rnncc.ir.recurrence import RecurrenceKind
 from rnncc.stages.classify import classify
 from rnncc.verify import HALF, verify
 
+from .functional import op_of, streams_of, taken
 from .oracles import ORACLES, Case, Oracle, Sequences, draw, observed, relative_error, results
 from .shipped import FOLDER, STEMS, cells
 
@@ -88,6 +90,52 @@ def test_the_built_op_equals_the_oracle(oracle: Oracle) -> None:
         layer.zero_grad()
         again = built_results(layer, oracle, draw(oracle, seed=1, states=states), seed=2)
         assert not [name for name, value in found.items() if not torch.equal(again[name], value)]
+
+
+def op_arguments(layer: Any, oracle: Oracle) -> dict[str, Any]:
+    """The keywords that give the functional op the sizes and numbers of a layer."""
+    dims = {name: oracle.sizes[name] for name in oracle.dims}
+    return {"hidden_size": oracle.sizes["H"], "input_size": oracle.sizes["I"], "constants": layer.constants, **dims}
+
+
+ONE_A_CELL = list({oracle.cell: oracle for oracle in reversed(ORACLES)}.values())
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+@pytest.mark.parametrize("oracle", ONE_A_CELL, ids=str)
+def test_the_functional_op_takes_parameters_and_equals_the_layer(
+    oracle: Oracle, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given the layer's own parameters and streams, each once, by the names that explain() and help() list: values,
+    and gradients of parameters, inputs and states, by kernels and by the eager loop."""
+    case = draw(oracle, seed=1, states=True)
+    layer = layer_of(oracle, case)
+    assert case.states is not None
+    mask: dict[str, Any] = {"lengths": [5, 2, 0], "reset": torch.rand(5, 3) < 0.3} if masked else {}
+    states = [case.states[name] for name in oracle.states]
+    hx = states[0][None] if len(states) == 1 else tuple(state[None] for state in states)
+    extra = {name: case.inputs[name] for name in oracle.inputs}
+    streams, (output, last) = streams_of(layer, monkeypatch, lambda: layer(case.inputs["x"], hx, **extra, **mask))
+    names = taken(layer)
+    if isinstance(names, str):
+        with pytest.raises(NotImplementedError, match=re.escape(names)):
+            op_of(layer)([], [], states, **op_arguments(layer, oracle), **mask)
+        return
+    given = [streams[name] for name in names[0]]
+    weights = [getattr(layer, f"{name}_l0") for name in names[1]]
+    leaves = [*layer.parameters(), *case.inputs.values(), *states]
+
+    def all_of(output: Tensor, last: Any) -> list[Tensor]:
+        values = [output, *(last if isinstance(last, tuple) else (last,))]
+        loss = torch.stack([(value.reshape(-1).sin() * torch.arange(value.numel()).cos()).sum() for value in values])
+        gradients = torch.autograd.grad(loss.sum(), leaves, retain_graph=True, materialize_grads=True)
+        return [*(value.flatten() for value in values), *gradients]
+
+    expected = all_of(output, last)
+    for backend in (None, "reference"):
+        found = all_of(*op_of(layer)(given, weights, states, backend=backend, **op_arguments(layer, oracle), **mask))
+        for value, wanted in zip(found, expected, strict=True):
+            torch.testing.assert_close(value, wanted, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def is_without_products(cell: Cell) -> bool:

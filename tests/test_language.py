@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import re
 from functools import cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from rnncc import verify
 from rnncc.compiler import front
 from rnncc.source import Source
 
+from .functional import op_of, streams_of, taken
 from .language import cells_heads, cells_time, cells_width
 from .language.loop import Case, Setting, compare
 
@@ -157,38 +158,28 @@ def test_the_functional_op_is_the_loops(module: Any, case: Case, masked: bool, m
     options: dict[str, Any] = {"dtype": torch.float64, "num_heads": case.heads, **case.arguments}
     layer = getattr(package, case.name)(width, 6, return_delays=True, **options)
     spec = layer.spec
-    streams: list[Tensor] = []
-    weights: dict[str, Tensor] = {}
-    run = sys.modules[f"{package.__name__}._runtime.run"]
-    whole = run.run_segment
-
-    def noted(cell: Any, segment: Any, kernels: Any, read: Any, given: Any, *rest: Any) -> Any:
-        streams.extend(value for stream, value in zip(segment.streams, read, strict=False) if not stream.is_sequence)
-        loop = segment.plain if rest[1] is None and rest[2] is None else segment.masked
-        weights.update((weight.name, value) for weight, value in zip(loop.weights, given, strict=True))
-        return whole(cell, segment, kernels, read, given, *rest)
-
-    monkeypatch.setattr(run, "run_segment", noted)
     mask = {"lengths": [6, 7, 0], "reset": torch.rand(7, 3) < 0.3} if masked else {}
     inputs = {"input": torch.randn(7, 3, width, dtype=torch.float64)}
     inputs |= {name: torch.rand(7, 3, w, dtype=torch.float64) for name, w in case.extra.items()}
     hx = tuple(torch.randn_like(state) for state in as_tuple(layer(**inputs)[1]))
-    streams.clear()
-    weights.clear()
-    expected, last = layer(**inputs, hx=as_hx(hx), **mask)
+    streams, (expected, last) = streams_of(layer, monkeypatch, lambda: layer(**inputs, hx=as_hx(hx), **mask))
 
-    function = getattr(package, case.name.lower())
+    function = op_of(layer)
     states = [state[0] for state in hx[: len(hx) - len(spec.input_delays)]]
     sizes = {size.name: layer._sizes[0][size.name] for size in spec.sizes}
     given = dict(hidden_size=6, num_heads=case.heads, return_delays=True, constants=layer.constants, **sizes, **mask)
-    sequences = [sequence.name for segment in spec.segments for sequence in segment.sequences]
-    outside = [s for segment in spec.segments for s in segment.streams if s.finished and not s.is_sequence]
-    if outside or spec.output not in sequences:
-        with pytest.raises(NotImplementedError, match=outside[0].name if outside else spec.output):
-            function(streams, list(weights.values()), states, **given)
+    names = taken(layer)
+    if isinstance(names, str):
+        outside = [s for segment in spec.segments for s in segment.streams if s.finished and not s.is_sequence]
+        assert (outside[0].name if outside else spec.output) in names
+        with pytest.raises(NotImplementedError, match=re.escape(names)):
+            function([], [], states, **given)
         return
+    weights = [getattr(layer, f"{name}_l0") for name in names[1]]
+    if masked:
+        weights += [getattr(layer, f"{s.name}0_l0") for s in spec.states if s.initial is None and not s.delay_of]
     output, finals = function(
-        streams or torch.zeros(7, 3, 1, dtype=torch.float64), list(weights.values()), states, **given
+        [streams[name] for name in names[0]] or torch.zeros(7, 3, 1, dtype=torch.float64), weights, states, **given
     )
     torch.testing.assert_close(output.expand_as(expected), expected, atol=TOLERANCE, rtol=TOLERANCE)
     for got, wanted in zip(as_tuple(finals), as_tuple(last), strict=False):

@@ -62,6 +62,7 @@ class CellText:
     constraints: tuple[str, ...]
     classes: tuple[str, ...]
     segments: tuple[SegmentText, ...]
+    derive: tuple[str, ...]
     prologue: tuple[str, ...]
     epilogue: tuple[str, ...]
     output: str

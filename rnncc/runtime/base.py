@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from . import fused, package
+from . import function, fused, package, torch_names
 from .inputs import autocast_dtype
 from .ops import Kernels, kept_bytes
 from .parameters import gate_view, initialise, members_of, ordered, shape_of
@@ -71,6 +71,19 @@ class RecurrentModule(nn.Module):
     _suffixes: list[str]
     _sizes: list[dict[str, int]]
     _shapes: list[dict[str, tuple[int, ...]]]
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        # torch asks the class whether its state dicts have such an entry.
+        if "spec" in vars(cls) and torch_names.state_order(cls.spec) is not None:
+            cls.get_extra_state = cls._state_order  # type: ignore[assignment]
+            cls.set_extra_state = cls._take_state_order  # type: ignore[assignment]
+
+    def _state_order(self) -> Tensor | None:
+        return torch_names.state_order(self.spec)
+
+    def _take_state_order(self, state: Any) -> None:
+        """Nothing to take: `_load_from_state_dict` has compared it."""
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> RecurrentModule:
         """A constant that shapes the program, given another value than this class was built with, and regularisation
@@ -281,8 +294,9 @@ class RecurrentModule(nn.Module):
         return kernels_of_call(self.spec, kernels, x, self.backend, missing)
 
     def explain(self, batch_size: int | None = None) -> str:
-        """Which path runs for inputs of the parameters' dtype (or autocast's, where it is on) and device, and why; the
-        class of each loop. With a `batch_size`, on a GPU: which of the kernels that there are run such a batch."""
+        """Which path runs for inputs of the parameters' dtype (or autocast's, where it is on) and device, and why; what
+        the functional op takes; what each loop reads, and its class. With a `batch_size`, on a GPU: which of the
+        kernels that there are run such a batch."""
         if batch_size is not None:
             check_size("batch_size", batch_size)
         cell, sizes = self.spec, self._sizes[0]
@@ -296,10 +310,11 @@ class RecurrentModule(nn.Module):
             lines.append("  recompute: no effect, eager torch keeps what it wants")
         if self.recurrent_gradient_clip is not None and not any(segment.clips for segment in cell.segments):
             lines.append("  recurrent_gradient_clip: no effect, no matrix product reads an earlier value of a state")
+        lines.append(f"  functional op: {function.describe(cell, sizes)}")
         for segment in cell.segments:
             streams = ", ".join(f"{stream.name} [T, B, {stream.width(sizes)}]" for stream in segment.streams)
             weights = ", ".join(
-                f"{weight.name} ({weight.attribute})" if weight.attribute else weight.name
+                f"{weight.name} ({weight.attribute or 'of ' + ', '.join(weight.made_of)})"
                 for weight in segment.plain.weights
             )
             lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")
@@ -317,6 +332,24 @@ class RecurrentModule(nn.Module):
             f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes
         ]
         return "\n".join(lines)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        # A hook would do as well, but pickling a layer would then name the module that this package was loaded as.
+        torch_names.mark_state_dict(self, destination, prefix)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any], *rest: Any
+    ) -> None:
+        if problem := self._check_state_dict(state_dict, prefix, local_metadata):
+            error_messages = rest[3]
+            error_messages.append(problem)
+            return
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
+    def _check_state_dict(self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]) -> str:
+        """What is wrong with a dictionary, or "". What is not ours is brought into our form, in place."""
+        return torch_names.check_order(self, state_dict, prefix, local_metadata)[0]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A class that the user derived stands in a module of the user's, and pickles by its name there.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -11,9 +12,10 @@ from . import package
 from .inputs import Reset, active_steps, padded, read_lengths, read_reset, under_autocast
 from .packing import read_packed
 from .parameters import shape_of
+from .rows import beside
 from .run import kernels_of_call, run_segment
 from .sizes import check_clip, check_heads
-from .spec import CellSpec, SegmentSpec, Sizes, StreamSpec, WeightSpec, Width
+from .spec import CellSpec, ParameterSpec, SegmentSpec, Sizes, StreamSpec, Width
 
 Tensors = Tensor | Sequence[Tensor]
 # Sizes that tell which widths follow which size.
@@ -45,8 +47,10 @@ def run_function(
     """The cell's loops without what surrounds them: y, last = f(streams, weights, states).
 
     streams  one tensor [T, B, Σwidth] a stream, in the order of the layer's `explain()`; gates lie in text order. What
-             a loop reads of an earlier loop's sequences is handed on, and not given. With offsets [total, Σwidth]
-    weights  what the loops read at every step, packed as the layer's parameters, in the order of `explain()`
+             several loops read is given once. What a loop reads of an earlier loop's sequences is handed on, and not
+             given. With offsets [total, Σwidth]
+    weights  the layer's parameters that the loops read at every step, or read functions of: the op itself computes
+             these functions. In the order of `explain()`
     states   one tensor [B, width] a state; the declared initial values where None (a learned one must be given). With
              return_delays, older values of states follow, as in hx
     lengths, reset, offsets, max_length: as the layer's. With one of the first three, learned initial values are
@@ -62,17 +66,17 @@ def run_function(
     there are several). Raises NotImplementedError for a cell with work between or after its loops, which needs more
     than streams; ValueError for wrong counts, shapes and heads; TypeError for an unknown keyword or mixed dtypes.
     """
-    _refuse_work_outside(cell)
+    if problem := _work_outside(cell):
+        raise NotImplementedError(problem)
     returned = cell.returnable(return_sequences_of)
     known = {size.name for size in cell.sizes}
     for name in dims:
         if name not in known:
             raise TypeError(f"{cell.name} got an unexpected keyword argument {name!r}")
     masked = lengths is not None or reset is not None or offsets is not None
-    stream_specs = [stream for segment in cell.segments for stream in segment.streams if not stream.is_sequence]
-    weight_specs = _weights_of(cell, masked)
-    given_streams = _counted(cell, "streams", streams, [stream.name for stream in stream_specs] or ["any, for T and B"])
-    given_weights = _counted(cell, "weights", weights, [weight.name for weight in weight_specs])
+    stream_specs, weight_specs = taken_streams(cell), taken_weights(cell, masked)
+    given_streams = _counted(cell, "streams", streams, [_phrase(s) for s in stream_specs] or ["any, for T and B"])
+    given_weights = _counted(cell, "weights", weights, [_phrase(parameter) for parameter in weight_specs])
     carried = tuple(state for state in cell.carried(return_delays) if state not in cell.input_delays)
     given_states = None
     if states is not None:
@@ -95,7 +99,7 @@ def run_function(
         given, wanted_rows = (tensor, (steps, rows)) if packed is None else (tensor.squeeze(1), (steps,))
         _check_shape(cell, "stream", stream.name, given, (*wanted_rows, stream.width(sizes)))
     for weight, tensor in zip(weight_specs, given_weights, strict=True):
-        _check_shape(cell, "weight", weight.name, tensor, _weight_shape(cell, weight, sizes))
+        _check_shape(cell, "weight", weight.name, tensor, shape_of(weight, sizes))
     for state, tensor in zip(carried, given_states or (), strict=given_states is not None):
         _check_shape(cell, "state", cell.phrase(state), tensor, (columns, state.width(sizes)))
     _check_dtypes(cell, given_streams, given_weights)
@@ -104,14 +108,15 @@ def run_function(
     per_step = read_reset(reset, steps, rows, first.device)
     if per_column is not None:
         given_streams = [padded(stream, per_column) for stream in given_streams]
-    values: dict[str, Tensor] = {}
-    by_name = {weight.name: tensor for weight, tensor in zip(weight_specs, given_weights, strict=True)}
+    values: dict[str, Tensor] = {cell.inputs[0].name: given_streams[0]}
+    parameters = {weight.attribute: tensor for weight, tensor in zip(weight_specs, given_weights, strict=True)}
     if packed is not None and given_states is not None:
         given_states = [packed.sort(state) for state in given_states]
     named = {state.name: tensor for state, tensor in zip(carried, given_states or (), strict=False)}
     initial = _initial(cell, named, sizes, given_streams[0], columns)
     check_clip(recurrent_gradient_clip)
     numbers = {c.name: float(c.value) for c in cell.constants if not c.shaping} | dict(constants or {})
+    cell.derive(values, parameters, numbers, sizes)
     kernels, missing = package.kernels()
     chosen = kernels_of_call(cell, kernels, first, backend, missing)
     # A GPU runs packed tensors by the masked loops.
@@ -121,10 +126,20 @@ def run_function(
     fresh = iter(given_streams)
     for segment in cell.segments:
         wanted = segment.wanted((cell.output, *returned))
-        read = [values[stream.name] if stream.is_sequence else next(fresh) for stream in segment.streams]
+        read = []
+        for stream in segment.streams:
+            if stream in stream_specs:
+                read.append(next(fresh))
+                widths = [member.width(sizes) for member in stream.members]
+                values |= zip(
+                    (member.name for member in stream.members), torch.split(read[-1], widths, -1), strict=True
+                )
+            else:
+                read.append(beside([values[member.name] for member in stream.members]))
         loop = segment.masked if masked else segment.plain
         sequences, last = run_segment(
-            cell, segment, chosen, read or given_streams[:1], [by_name[weight.name] for weight in loop.weights],
+            cell, segment, chosen, read or given_streams[:1],
+            [weight.tensor(parameters, values) for weight in loop.weights],
             [initial[state.name] for state in segment.states], per_column, per_step,
             segment.numbers(numbers, recurrent_gradient_clip), sizes, [reverse], wanted, recompute,
             None if packed is None else packed.packing,
@@ -144,31 +159,74 @@ def run_function(
     return values[cell.output], final
 
 
-def _refuse_work_outside(cell: CellSpec) -> None:
-    """Streams and the loops' weights are all that the op is given: raises NotImplementedError where that is too
-    little."""
+def document(cell: CellSpec) -> str:
+    """The docstring of a cell's functional op."""
+    taken = describe(cell)
+    says = f"It takes {taken}." if not _work_outside(cell) else f"There is {taken}."
+    return f"The functional op of {cell.name}. {says}\n\n{inspect.cleandoc(run_function.__doc__ or '')}\n"
+
+
+def describe(cell: CellSpec, sizes: Sizes | None = None) -> str:
+    """What the functional op takes, or why there is none; with widths where there are sizes."""
+    if problem := _work_outside(cell):
+        return f"none: {problem}"
+    streams = [_phrase(s) if sizes is None else f"{_phrase(s)} [T, B, {s.width(sizes)}]" for s in taken_streams(cell)]
+    weights = [_phrase(parameter) for parameter in taken_weights(cell, False)]
+    return f"streams {', '.join(streams) or 'any, for T and B'}; weights {', '.join(weights) or 'none'}"
+
+
+def _phrase(given: StreamSpec | ParameterSpec) -> str:
+    """A stream with its gates, where there are several: `W (i, f)`; a parameter with its attribute: `R (weight_hh)`."""
+    if isinstance(given, ParameterSpec):
+        return given.name if given.name == given.attribute else f"{given.name} ({given.attribute})"
+    gates = [member.name.split("__")[0] for member in given.members]
+    return given.name if len(gates) == 1 else f"{given.name} ({', '.join(gates)})"
+
+
+def _work_outside(cell: CellSpec) -> str:
+    """Streams and the loops' weights are all that the op is given: why that is too little, or ""."""
     for index, segment in enumerate(cell.segments):
         for stream in segment.streams:
             if stream.finished and not stream.is_sequence:
-                raise NotImplementedError(
+                return (
                     f"{cell.name} computes the stream {stream.name} of its loop {index} ({_names(segment)}) from "
                     f"{', '.join(stream.finished)} of an earlier loop, by parameters that no loop reads; use the "
                     f"layer {cell.name}"
                 )
     if not any(sequence.name == cell.output for segment in cell.segments for sequence in segment.sequences):
-        raise NotImplementedError(
+        return (
             f"{cell.name} computes its output {cell.output} after its loops, over all steps; use the layer {cell.name}"
         )
+    return ""
 
 
 def _names(segment: SegmentSpec) -> str:
     return ", ".join(state.name for state in segment.states if state.delay_of is None)
 
 
-def _weights_of(cell: CellSpec, masked: bool) -> tuple[WeightSpec, ...]:
-    """The weights of all loops, each once."""
-    loops = [segment.masked if masked else segment.plain for segment in cell.segments]
-    return tuple({weight.name: weight for loop in loops for weight in loop.weights}.values())
+def taken_streams(cell: CellSpec) -> tuple[StreamSpec, ...]:
+    """What loops read step by step, but for members of streams before it and sequences of loops before it."""
+    known: set[str] = set()
+    given = []
+    for segment in cell.segments:
+        for stream in segment.streams:
+            members = {member.name for member in stream.members}
+            if not members <= known:
+                given.append(stream)
+                known |= members
+        known |= {sequence.name for sequence in segment.sequences}
+    return tuple(given)
+
+
+def taken_weights(cell: CellSpec, masked: bool) -> tuple[ParameterSpec, ...]:
+    """The parameters that the loops read, or read functions of, each once; where they are `masked`, learned initial
+    values follow."""
+    loops = [segment.plain for segment in cell.segments]
+    loops += [segment.masked for segment in cell.segments if masked]
+    weights = [weight for loop in loops for weight in loop.weights]
+    read = [name for weight in weights for name in (weight.made_of or (weight.attribute,))]
+    by_attribute = {parameter.attribute: parameter for parameter in cell.parameters}
+    return tuple(by_attribute[attribute] for attribute in dict.fromkeys(read))
 
 
 def _counted(cell: CellSpec, what: str, given: Tensors, names: Sequence[str]) -> list[Tensor]:
@@ -182,13 +240,6 @@ def _check_shape(cell: CellSpec, what: str, name: str, tensor: Tensor, wanted: t
     # A transposed matrix has as many elements as the right one: kernels could not tell.
     if tuple(tensor.shape) != wanted:
         raise ValueError(f"{cell.name}: the {what} {name} must be {list(wanted)}, got {list(tensor.shape)}")
-
-
-def _weight_shape(cell: CellSpec, weight: WeightSpec, sizes: Sizes) -> tuple[int, ...]:
-    for parameter in cell.parameters:
-        if weight.attribute and parameter.attribute == weight.attribute:
-            return shape_of(parameter, sizes)
-    return tuple(width(sizes) for width in (weight.rows, weight.columns) if width is not None)
 
 
 def _check_dtypes(cell: CellSpec, streams: Sequence[Tensor], weights: Sequence[Tensor]) -> None:

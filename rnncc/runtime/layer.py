@@ -15,14 +15,10 @@ from .base import RecurrentModule, check_flags, document_delays, dtype_of
 from .inputs import Reset, StatesLike, read_inputs, read_states
 from .packing import read_packed
 from .regularisation import Zoneout, draw_masks
+from .rows import beside
 from .run import Direction, run_directions
 from .sizes import check_int, check_probability, check_size
 from .spec import CellSpec, InputSpec, StateSpec
-
-
-def beside(values: Sequence[Tensor]) -> Tensor:
-    """The directions' values side by side."""
-    return values[0] if len(values) == 1 else torch.cat(list(values), -1)
 
 
 class RecurrentLayer(RecurrentModule):
@@ -98,7 +94,7 @@ class RecurrentLayer(RecurrentModule):
         )  # fmt: skip
         check_probability("dropout", dropout)
         check_probability("weight_dropout", weight_dropout)
-        if weight_dropout and not any(map(self.spec.is_matrix, self.spec.loop_weights())):
+        if weight_dropout and not any(weight.is_matrix for weight in self.spec.loop_weights()):
             raise ValueError(f"weight_dropout: the steps of {self.spec.name} multiply by no matrix")
         self.weight_dropout = float(weight_dropout)
         self.return_sequences_of = self.spec.returnable(return_sequences_of)
@@ -290,17 +286,5 @@ class RecurrentLayer(RecurrentModule):
         layer.load_state_dict(module.state_dict())
         return layer
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        # A hook would do as well, but pickling a layer would then name the module that this package was loaded as.
-        torch_names.mark_state_dict(self, destination, prefix)
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any], *rest: Any
-    ) -> None:
-        problem = torch_names.translate(self, state_dict, prefix, local_metadata)
-        if problem:
-            error_messages = rest[3]
-            error_messages.append(problem)
-            return
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+    def _check_state_dict(self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]) -> str:
+        return torch_names.translate(self, state_dict, prefix, local_metadata)

@@ -97,6 +97,11 @@ def concat(values: Sequence[Tensor]) -> Tensor:
     return torch.cat([value.expand(*batch, value.shape[-1]) for value in values], -1)
 
 
+def beside(values: Sequence[Tensor]) -> Tensor:
+    """Values of the same leading dimensions side by side; one alone as it is."""
+    return values[0] if len(values) == 1 else torch.cat(list(values), -1)
+
+
 def contract(
     matrix: Tensor, operand: Tensor, blocks: int, row_k: int, column_k: int, transposed: bool = False
 ) -> Tensor:

@@ -1,4 +1,4 @@
-"""The directions of one layer: prologue, then each segment's batched part and loop, then the epilogue."""
+"""The directions of one layer: functions of parameters, each segment's batched part and loop, the epilogue."""
 
 from __future__ import annotations
 
@@ -220,6 +220,7 @@ def run_directions(
         for own, finals in zip(directions, all_finals, strict=True)
     ]
     for own, values in zip(directions, all_values, strict=True):
+        cell.derive(values, own.parameters, constants, sizes)
         cell.prologue(values, own.parameters, constants, sizes)
     for segment in cell.segments:
         loop = segment.masked if masked else segment.plain
@@ -228,7 +229,7 @@ def run_directions(
         initial: list[Tensor] = []
         for own, values, tools in zip(directions, all_values, all_tools, strict=True):
             streams += segment.batched(values, own.parameters, constants, sizes, tools)
-            weights += [own.parameters[w.attribute] if w.attribute else values[w.name] for w in loop.weights]
+            weights += [weight.tensor(own.parameters, values) for weight in loop.weights]
             initial += [own.states[state.name] for state in segment.states]
         if weight_dropout:
             weights = [w if w.dim() < 2 else dropout(w, weight_dropout) for w in weights]

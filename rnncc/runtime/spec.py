@@ -109,24 +109,32 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """What a loop reads step by step, [T, B, width]. `finished`: the sequences of earlier loops that it is made of;
-    `is_sequence` where it is the one named there as it stands."""
+    """What a loop reads step by step, [T, B, Σwidth]: its members side by side. `finished`: the sequences of earlier
+    loops that it is made of; `is_sequence` where it is the one named there as it stands."""
 
     name: str
-    width: Width
+    members: tuple[TensorSpec, ...]
     finished: tuple[str, ...] = ()
     is_sequence: bool = False
+
+    def width(self, sizes: Sizes) -> int:
+        """The members' widths together."""
+        return sum(member.width(sizes) for member in self.members)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightSpec:
-    """What a loop reads at every step: the parameter `attribute`, or the prologue's value `name` (`attribute` "") of
-    `rows`, or of `rows` x `columns`."""
+    """What a loop reads at every step: the parameter `attribute`, or (`attribute` "") the function `name` of the
+    parameters `made_of`, which are attributes too. `is_matrix`: steps multiply by it."""
 
     name: str
     attribute: str = ""
-    rows: Width | None = None
-    columns: Width | None = None
+    made_of: tuple[str, ...] = ()
+    is_matrix: bool = False
+
+    def tensor(self, parameters: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
+        """A call's weight: one of its parameters by attribute, or of the values that `derive` made of them."""
+        return parameters[self.attribute] if self.attribute else values[self.name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +196,8 @@ class SegmentSpec:
 
 @dataclass(frozen=True, slots=True)
 class CellSpec:
-    """A cell. `prologue` and `epilogue` work like `batched`. `classes`, for `explain()`: (states, class, form, why).
+    """A cell. `derive`, `prologue` and `epilogue` work like `batched`: the first makes those functions of parameters
+    that loops read, the second all others. `classes`, for `explain()`: (states, class, form, why).
     `input_delays`: what `x[t-1]`, `x[t-2]` read, in this order; each keeps what stands before it, or the input."""
 
     name: str
@@ -202,6 +211,7 @@ class CellSpec:
     output: str
     output_width: Width
     constraints: tuple[ConstraintSpec, ...]
+    derive: Callable[..., None]
     prologue: Callable[..., None]
     epilogue: Callable[..., None]
     classes: tuple[tuple[str, str, str, str], ...] = ()
@@ -246,12 +256,6 @@ class CellSpec:
     def loop_weights(self) -> tuple[WeightSpec, ...]:
         """What steps read, of all loops."""
         return tuple(weight for segment in self.segments for weight in segment.plain.weights)
-
-    def is_matrix(self, weight: WeightSpec) -> bool:
-        """Whether steps multiply by it."""
-        if not weight.attribute:
-            return weight.columns is not None
-        return any(p.attribute == weight.attribute and p.columns is not None for p in self.parameters)
 
     def carried(self, return_delays: bool) -> tuple[StateSpec, ...]:
         """What stands in hx and h_n."""

@@ -3,21 +3,25 @@
 nn keeps two biases a gate and orders gates i, f, g, o (LSTM) or r, z, n (GRU). A cell has the biases that its equations
 write; what nn's second bias adds is added to the first where a gate has only that one. Names and shapes do not tell a
 cell: what comes from nn is taken by cells that give nn's results.
+
+A cell that has nn's gates in another order marks its dictionaries by an entry (torch's `_extra_state`), which copies
+keep. It takes no dictionary without the mark whose names nn's modules have, too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from .parameters import members_of
-from .spec import ParameterSpec
+from .spec import CellSpec, ParameterSpec
 
 if TYPE_CHECKING:
+    from .base import RecurrentModule
     from .layer import RecurrentLayer
 
 _GATES: dict[int, tuple[str, tuple[str, ...]]] = {
@@ -33,6 +37,9 @@ _MODES = {
 }
 _MODES_OF_GATES = {4: ("LSTM",), 3: ("GRU",), 1: ("RNN_TANH", "RNN_RELU")}
 _MARK = "rnncc_gates"
+_ENTRY = "_extra_state"
+# What torch.nn's modules name their parameters, and what pruning, weight norm and parametrizations make of that.
+_NN_NAME = re.compile(r"(parametrizations\.)?(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)(?![^_.])")
 _SUFFIX = re.compile(r"_l\d+(_reverse)?$")
 
 
@@ -42,17 +49,60 @@ def suffix_of(name: str) -> str:
     return match.group() if match else ""
 
 
-def mark_state_dict(module: RecurrentLayer, state_dict: dict[str, Any], prefix: str) -> None:
-    """Note the gates' order beside the values, so that loading can tell our dictionaries from torch.nn's."""
+def mark_state_dict(module: RecurrentModule, state_dict: dict[str, Any], prefix: str) -> None:
+    """Note the gates' order beside the values, so that loading can tell our dictionaries from torch.nn's. Plain copies
+    lose it: where the order matters, `state_order` is an entry."""
     metadata = getattr(state_dict, "_metadata", None)
     if metadata is not None:
-        metadata[prefix[:-1]][_MARK] = gate_names(module)
+        metadata[prefix[:-1]][_MARK] = gate_names(module.spec)
 
 
-def gate_names(module: RecurrentLayer) -> list[str]:
+def state_order(cell: CellSpec) -> Tensor | None:
+    """At which place nn has each gate, for gates that are nn's in another order; else None. Floating-point, for what
+    averages the entries of dictionaries."""
+    gates = gate_names(cell)
+    _, order = _GATES.get(len(gates), ("", ()))
+    if set(order) != set(gates) or list(order) == gates:
+        return None
+    return torch.tensor([float(order.index(gate)) for gate in gates], device="cpu")
+
+
+def check_order(
+    module: RecurrentModule, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]
+) -> tuple[str, bool]:
+    """Whether the rows of a dictionary lie in the order of the module's gates: what is wrong, or "", and whether the
+    dictionary is known to be rnncc's. Where nothing is wrong, `state_dict` has the module's own mark afterwards."""
+    name, gates, own = module.spec.name, gate_names(module.spec), state_order(module.spec)
+    order = ", ".join(gates)
+    entry = state_dict.get(prefix + _ENTRY)
+    marked = local_metadata.get(_MARK)
+    keys = [key.removeprefix(prefix) for key in state_dict if key.startswith(prefix)]
+    known = True
+    if marked is not None:
+        if list(marked) != gates:
+            return f"the gates of the saved layer are {', '.join(marked)}; those of {name} are {order}", known
+    elif _is_order(entry) and (own is not None or type(module).get_extra_state is nn.Module.get_extra_state):
+        if own is None or not (entry.is_meta or torch.equal(entry.to(own).round(), own)):
+            return f"the gates of the saved layer are in another order than those of {name}, {order}", known
+    elif own is not None and keys and all(map(_NN_NAME.match, keys)):
+        problem = _order_problem(module, gates, certain=True)
+        return f"{problem} (the state_dict of {name} says its order in '{_ENTRY}', which is not there)", False
+    else:
+        known = False
+    if own is not None:
+        state_dict.setdefault(prefix + _ENTRY, own)
+    return "", known
+
+
+def _is_order(entry: object) -> TypeGuard[Tensor]:
+    """Whether an entry may be what `state_order` gave, perhaps an average of such, or on the meta device."""
+    return isinstance(entry, Tensor) and entry.dim() == 1 and entry.numel() in _GATES
+
+
+def gate_names(cell: CellSpec) -> list[str]:
     """The gates in the order of the rows of `weight_ih` (else of `weight_hh`)."""
     for attribute in ("weight_ih", "weight_hh"):
-        parameter = _parameter(module, attribute)
+        parameter = _parameter(cell, attribute)
         if parameter is not None:
             return [_gate(member.name) for member in parameter.members]
     return []
@@ -62,33 +112,32 @@ def _gate(member: str) -> str:
     return member.split("_", 1)[1] if "_" in member else ""
 
 
-def _parameter(module: RecurrentLayer, attribute: str) -> ParameterSpec | None:
-    return next((p for p in module.spec.parameters if p.attribute == attribute), None)
+def _parameter(cell: CellSpec, attribute: str) -> ParameterSpec | None:
+    return next((p for p in cell.parameters if p.attribute == attribute), None)
 
 
 def translate(
     module: RecurrentLayer, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]
 ) -> str:
     """Bring torch.nn's keys in `state_dict` (changed in place) into ours. Returns what is wrong, or ""."""
-    gates = gate_names(module)
-    marked = local_metadata.get(_MARK)
-    if marked is not None:
-        if list(marked) != gates:
-            own = ", ".join(gates)
-            return f"the gates of the saved layer are {', '.join(marked)}; those of {module.spec.name} are {own}"
-        return ""
+    gates = gate_names(module.spec)
+    problem, known = check_order(module, state_dict, prefix, local_metadata)
+    if problem or known:
+        return problem
     extra = _second_biases(module, state_dict, prefix)
     if extra and (modes := _MODES_OF_GATES.get(len(gates), ())):
         # Which nonlinearity an nn.RNN has does not stand in its dictionary.
         problems = [difference(module, mode) for mode in modes]
         if all(problems):
             return "; ".join(problems)
-    return _order_problem(module, gates, certain=bool(extra)) or _merge_all(module, state_dict, prefix, extra)
+    if extra and (problem := _order_problem(module, gates, certain=True)):
+        return problem
+    return _merge_all(module, state_dict, prefix, extra)
 
 
 def _second_biases(module: RecurrentLayer, state_dict: Mapping[str, Any], prefix: str) -> list[str]:
     """The layers and directions for which there is nn's second bias and the cell has none: the dictionary is nn's."""
-    if _parameter(module, "bias_hh") is not None:
+    if _parameter(module.spec, "bias_hh") is not None:
         return []
     return [suffix for suffix in module._suffixes if f"{prefix}bias_hh{suffix}" in state_dict]
 
@@ -126,7 +175,7 @@ def difference(module: RecurrentLayer, mode: str) -> str:
             **module.constants, **dims,
         ).eval()  # fmt: skip
         extra = _second_biases(ours, values, "")
-        gates = gate_names(ours)
+        gates = gate_names(ours.spec)
         problem = _order_problem(ours, gates, certain=False) if mode in _MODES_OF_GATES.get(len(gates), ()) else ""
         if problem := problem or _merge_all(ours, values, "", extra):
             return problem
@@ -149,7 +198,7 @@ def _results(layer: nn.Module, x: Tensor) -> list[Tensor]:
     return [output, states] if isinstance(states, Tensor) else [output, *states]
 
 
-def _order_problem(module: RecurrentLayer, gates: list[str], *, certain: bool) -> str:
+def _order_problem(module: RecurrentModule, gates: list[str], *, certain: bool) -> str:
     """Whether nn's rows would land in other gates. `certain`: the dictionary is surely nn's."""
     if len(gates) not in _GATES:
         return ""
@@ -172,7 +221,7 @@ def _merge_all(module: RecurrentLayer, state_dict: dict[str, Any], prefix: str, 
 
 def _merge(module: RecurrentLayer, state_dict: dict[str, Any], prefix: str, suffix: str, sizes: Any) -> str:
     """Distribute nn's `bias_hh`: to bR where the gate has one, else to b."""
-    first, inner = _parameter(module, "bias_ih"), _parameter(module, "bR")
+    first, inner = _parameter(module.spec, "bias_ih"), _parameter(module.spec, "bR")
     key = f"{prefix}bias_hh{suffix}"
     bias = state_dict.get(f"{prefix}bias_ih{suffix}")
     if not module.bias or first is None or bias is None:
@@ -200,11 +249,11 @@ def _merge(module: RecurrentLayer, state_dict: dict[str, Any], prefix: str, suff
 
 def to_torch(module: RecurrentLayer) -> dict[str, Tensor]:
     """The layer's values under torch.nn's keys. Raises RuntimeError where the gates' order is not nn's."""
-    problem = _order_problem(module, gate_names(module), certain=True)
+    problem = _order_problem(module, gate_names(module.spec), certain=True)
     if problem:
         raise RuntimeError(problem)
     result: dict[str, Tensor] = {}
-    inner, first = _parameter(module, "bR"), _parameter(module, "bias_ih")
+    inner, first = _parameter(module.spec, "bR"), _parameter(module.spec, "bias_ih")
     for sizes, suffix in zip(module._sizes, module._suffixes, strict=True):
         for parameter in module.spec.parameters:
             name = parameter.attribute + suffix

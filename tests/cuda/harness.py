@@ -184,9 +184,7 @@ def draw(
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.uniform_(-1, 1, generator=generator).div_(units**0.5)
-    # A masked loop may read weights in another order.
-    loop = segment.masked if {"lengths", "reset"} & keywords.keys() else segment.plain
-    weights = tuple(getattr(layer, f"{weight.attribute}_l0").detach().to(DEVICE, dtype) for weight in loop.weights)
+    weights = tuple(getattr(layer, f"{w.attribute}_l0").detach().to(DEVICE, dtype) for w in segment.plain.weights)
     streams = tuple(normal(steps, columns, stream.width(sizes)) for stream in segment.streams)
     states = tuple(0.1 * normal(columns, state.width(sizes)) for state in segment.states)
     cotangents = (normal(steps, columns, hidden), *(normal(*state.shape) for state in states))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from math import inf, isfinite
 from typing import Any
 
@@ -15,6 +16,7 @@ import rnncc
 from rnncc.compiler import front
 from rnncc.paths import locate
 from rnncc.read import read_source
+from rnncc.runtime.function import taken_streams
 from rnncc.verify import BOUNDS, relative_error
 from tests.cuda import harness
 from tests.cuda.harness import Call
@@ -54,13 +56,14 @@ LAYOUTS: dict[str, Layout] = {
 
 @cache
 def package(name: str) -> tuple[Any, Any]:
-    """A cell's layer and op."""
+    """A cell's layer, and the op of its loops on what they read."""
     if name == "lru":
         module, cell = rnncc.compile(LRU), "LRULoop"
     else:
         ((found, _), *_) = front(read_source(locate(name)))
         module, cell = rnncc.load(name), found.name
-    return getattr(module, cell), getattr(module, cell.lower())
+    layer_class = getattr(module, cell)
+    return layer_class, loops_alone(layer_class)
 
 
 def draw_scan(
@@ -86,14 +89,13 @@ def draw_scan(
     layer_class, op = package(name)
     spec, sizes = layer_class.spec, {"I": units, "H": units, "num_heads": 1}
     memory, view = LAYOUTS[layout]
-    given = [stream for loop in spec.segments for stream in loop.streams if not stream.is_sequence]
+    given = taken_streams(spec)
     widths = [stream.width(sizes) for stream in given]
     streams = tuple(fill(normal(*memory(steps, columns, width))) for width in widths)
     states = tuple(normal(columns, s.width(sizes), of=state_dtype or dtype) for s in spec.visible_states())
     if name == "rwkv4":
         # The sum of weights that divides its output.
         states = (states[0], states[1].abs(), states[2])
-    masked = bool({"lengths", "reset"} & keywords.keys())
     # Where streams are not wide they do not say how many inputs there are.
     keywords |= {"hidden_size": units, "input_size": units}
 
@@ -102,22 +104,39 @@ def draw_scan(
         return op(own, *rest, **options)
 
     cotangents = (normal(steps, columns, units), *(normal(*state.shape, of=state.dtype) for state in states))
-    weights = tuple(weight.to(harness.DEVICE, dtype) for weight in _weights(layer_class, units, masked, seed))
+    weights = tuple(weight.to(harness.DEVICE, dtype) for weight in _weights(layer_class, units, seed))
     return Call(viewed, streams, weights, states, cotangents, 1, keywords)
 
 
-def _weights(layer_class: Any, units: int, masked: bool, seed: int) -> list[Tensor]:
-    """What the loops read at every step, each once: parameters, and what the layer makes of parameters alone."""
+def _weights(layer_class: Any, units: int, seed: int) -> list[Tensor]:
+    """What the loops read at every step, each once: parameters, and functions of parameters."""
     spec, sizes = layer_class.spec, {"I": units, "H": units, "num_heads": 1}
     torch.manual_seed(seed)
     layer = layer_class(units, units)
     parameters = {p.attribute: getattr(layer, f"{p.attribute}_l0").detach() for p in spec.parameters}
     values: dict[str, Tensor] = {}
     constants = {c.name: float(c.value) for c in spec.constants if not c.shaping}
-    spec.prologue(values, parameters, constants, sizes)
-    loops = [loop.masked if masked else loop.plain for loop in spec.segments]
-    weights = {weight.name: weight for loop in loops for weight in loop.weights}
-    return [parameters[w.attribute] if w.attribute else values[w.name] for w in weights.values()]
+    spec.derive(values, parameters, constants, sizes)
+    weights = {weight.name: weight for loop in spec.segments for weight in loop.plain.weights}
+    return [weight.tensor(parameters, values) for weight in weights.values()]
+
+
+def loops_alone(layer_class: Any) -> Callable[..., Any]:
+    """The functional op of a cell, but that a function of parameters is itself a parameter: rounding it is no matter of
+    the kernels."""
+    runtime, spec = layer_class.__mro__[1].__module__.rpartition(".")[0], layer_class.spec
+    specs, function = (sys.modules[f"{runtime}.{name}"] for name in ("spec", "function"))
+
+    def own(loop: Any) -> Any:
+        given = (w if w.attribute else replace(w, attribute=w.name, made_of=()) for w in loop.weights)
+        return replace(loop, weights=tuple(given))
+
+    weights = [weight for loop in spec.segments for weight in loop.plain.weights]
+    made = sorted({weight.name for weight in weights if not weight.attribute})
+    vectors = [specs.ParameterSpec(name, name, (specs.MemberSpec(name, lambda n: n["H"]),)) for name in made]
+    segments = [replace(loop, plain=own(loop.plain), masked=own(loop.masked)) for loop in spec.segments]
+    other = replace(spec, derive=lambda *_: None, parameters=(*spec.parameters, *vectors), segments=tuple(segments))
+    return partial(function.run_function, other)
 
 
 def assert_as(found: Values, expected: Values, bound: float, eager: Callable[[], Values] | None = None) -> None:

@@ -17,7 +17,7 @@ from rnncc.verify import BOUNDS, relative_error
 from tests import shipped
 from tests.cuda import harness
 from tests.cuda.harness import Call, launches_of
-from tests.cuda.scans import ELEMENTWISE, Fill, assert_as, assert_true, draw_scan
+from tests.cuda.scans import ELEMENTWISE, Fill, assert_as, assert_true, draw_scan, loops_alone, package
 from tests.cuda.test_calls import assert_same, in_a_graph, on_side_stream
 from tests.cuda.test_scan import edges, in_chunks, saturated
 
@@ -50,7 +50,7 @@ def newton(name: str) -> tuple[Any, Any]:
     """A cell's layer and op, with kernels that iterate."""
     cell = shipped.cells(name)[0].name
     module = rnncc.load(name, parallel_newton=True)
-    return getattr(module, cell), getattr(module, cell.lower())
+    return getattr(module, cell), loops_alone(getattr(module, cell))
 
 
 def iterating(call: Call, name: str) -> Call:
@@ -60,8 +60,7 @@ def iterating(call: Call, name: str) -> Call:
 
 def walked(call: Call, name: str) -> Call:
     """The same by the op that walks."""
-    cell = shipped.cells(name)[0].name
-    return replace(call, op=getattr(rnncc.load(name), cell.lower()))
+    return replace(call, op=package(name)[1])
 
 
 def draw(

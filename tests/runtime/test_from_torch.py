@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 import rnncc
 from tests.runtime.test_layers import DOUBLE, IN, H, close, layer_class, sample, tuple_of
@@ -77,3 +79,110 @@ def test_a_cell_of_more_inputs_is_refused_as_others_are() -> None:
         timed.from_torch(theirs)
     with pytest.raises(RuntimeError, match="Timed computes something else"):
         timed(IN, H).load_state_dict(theirs.state_dict())
+
+
+# nn.LSTM's gates in another order, with its names alone or with more; a second bias as nn has it.
+ORDERS = """
+cell Other
+state h, c
+i, f, o, g = W@x + R@h[t-1] + b
+c[t] = sigmoid(f)*c[t-1] + sigmoid(i)*tanh(g)
+h[t] = sigmoid(o)*tanh(c[t])
+
+cell Twice
+state h, c
+i, f, o, g = W@x + b + R@h[t-1] + bR
+c[t] = sigmoid(f)*c[t-1] + sigmoid(i)*tanh(g)
+h[t] = sigmoid(o)*tanh(c[t])
+
+cell Nested
+state h, c, d
+weights V: matrix, U: matrix
+i, f, o, g = W@x + R@h[t-1] + b
+s, p, q = V@c[t-1] + U@g
+d[t] = sigmoid(s)*d[t-1] + sigmoid(p)*tanh(q)
+c[t] = sigmoid(f)*c[t-1] + sigmoid(i)*tanh(d[t])
+h[t] = sigmoid(o)*tanh(c[t])
+"""
+COPIES: dict[str, Callable[[dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]]] = {
+    "plain": lambda a, _: dict(a),
+    "copied": lambda a, _: {name: value.clone() for name, value in a.items()},
+    "averaged": lambda a, b: {name: (3 * value + b[name]) / 4 for name, value in a.items()},
+    "moving average": lambda a, b: {
+        name: value.detach().clone().mul_(0.9).add_(b[name], alpha=0.1) for name, value in a.items()
+    },
+    "half": lambda a, _: {name: value.half() for name, value in a.items()},
+}
+
+
+class Around(nn.Module):
+    """A model around a layer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.out = layer, nn.Linear(H, 2)
+
+
+def orders(name: str, **options: Any) -> Any:
+    """A layer of a cell whose gates are in another order than nn's."""
+    if name in ("MUT2", "MUT3", "ParaGRU"):
+        return layer_class(name.lower(), name)(IN, H, **options)
+    return getattr(rnncc.compile(ORDERS), name)(IN, H, **options)
+
+
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"num_layers": 2, "bidirectional": True}], ids=str)
+@pytest.mark.parametrize("name", ["Other", "Twice", "Nested", "MUT2", "ParaGRU"])
+def test_a_layer_takes_its_own_dictionary_however_it_was_copied(name: str, options: dict[str, Any], copy: str) -> None:
+    models = [Around(orders(name, **options)) for _ in range(3)]
+    for part in ("", "inner"):
+        a, b, c = (model.get_submodule(part) for model in models)
+        c.load_state_dict(COPIES[copy](a.state_dict(), b.state_dict()))
+        for key, value in COPIES[copy](dict(a.named_parameters()), dict(b.named_parameters())).items():
+            assert torch.equal(c.get_parameter(key), value.float())
+
+
+@pytest.mark.parametrize("name", ["Other", "Twice"])
+@pytest.mark.parametrize("strict", [True, False])
+def test_rows_of_another_order_are_refused_without_metadata_too(name: str, strict: bool) -> None:
+    ours = orders(name, bias=False)
+    twin, single = nn.LSTM(IN, H, bias=False), layer_class("lstm", "LSTM")(IN, H, bias=False)
+    normed = nn.utils.parametrizations.weight_norm(nn.LSTM(IN, H, bias=False), "weight_hh_l0")
+    own = nn.utils.parametrizations.weight_norm(orders(name, bias=False), "weight_hh_l0")
+    for module, other in ((ours, twin), (ours, single), (own, normed)):
+        with pytest.raises(RuntimeError, match="the rows would land in the wrong gates"):
+            module.load_state_dict(dict(other.state_dict()), strict=strict)
+    with pytest.raises(RuntimeError, match="the rows would land in the wrong gates"):
+        orders(name).load_state_dict(dict(nn.LSTM(IN, H).state_dict()), strict=strict)
+    # And the other way; nn.LSTM does not know the entry.
+    with pytest.raises(RuntimeError, match="in another order than those of LSTM, i, f, g, o"):
+        single.load_state_dict(dict(ours.state_dict()), strict=strict)
+    if strict:
+        with pytest.raises(RuntimeError, match="_extra_state"):
+            twin.load_state_dict(dict(ours.state_dict()))
+    else:
+        ours.load_state_dict({}, strict=False)
+
+
+def test_a_single_step_tells_the_order_as_its_layer_does() -> None:
+    layer = orders("Other", bias=False)
+    step = rnncc.compile(ORDERS).OtherCell(IN, H, bias=False)
+    step.load_state_dict({name.removesuffix("_l0"): value for name, value in layer.state_dict().items()})
+    with pytest.raises(RuntimeError, match="the rows would land in the wrong gates"):
+        step.load_state_dict(nn.LSTMCell(IN, H, bias=False).state_dict())
+    assert list(layer_class("lstm", "LSTM")(IN, H).state_dict()) == ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0"]
+
+
+def test_an_extra_state_of_a_derived_class_stays_its_own() -> None:
+    class Derived(layer_class("lstm", "LSTM")):  # type: ignore[misc]
+        taken: Any = None
+
+        def get_extra_state(self) -> Tensor:
+            return torch.arange(4.0)
+
+        def set_extra_state(self, state: Tensor) -> None:
+            self.taken = state
+
+    layer = Derived(IN, H)
+    layer.load_state_dict(dict(layer.state_dict()))
+    assert torch.equal(layer.taken, torch.arange(4.0))

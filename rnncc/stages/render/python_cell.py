@@ -14,11 +14,12 @@ from rnncc.ir.cell import (
     State,
     Stream,
     Value,
+    Weight,
     declared_state,
     operands,
     value_table,
 )
-from rnncc.ir.dim import ONE, Dim, constant, floor_divide, split_multiple
+from rnncc.ir.dim import ONE, Dim, constant, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.package import CellText, CompiledCell, SegmentText
 from rnncc.recurrent import CLIP, loop_constants, recurrent_reads
@@ -77,7 +78,8 @@ def cell_text(compiled: CompiledCell) -> CellText:
         ),
         classes=tuple(repr(entry) for entry in compiled.classes),
         segments=tuple(_segment(compiled, index, table) for index in range(len(cell.segments))),
-        prologue=_prologue(cell, table),
+        derive=_of_parameters(cell, table, for_loops=True),
+        prologue=_of_parameters(cell, table, for_loops=False),
         epilogue=_epilogue(cell, table),
         output=repr(cell.output),
         output_width=width(table[cell.output].width),
@@ -159,11 +161,27 @@ def _external(nodes: Sequence[Node], extra: Iterable[str] = ()) -> set[str]:
     return (reads(nodes) | set(extra)) - made
 
 
-def _prologue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
+def _of_parameters(cell: Cell, table: Mapping[str, Value], *, for_loops: bool) -> tuple[str, ...]:
+    """The prologue's nodes: those that loops read and what these are made of, or all others."""
+    weights = {weight.name for segment in cell.segments for weight in segment.weights}
+    reached = _reached(cell.prologue, weights)
+    nodes = [node for node in cell.prologue if (node.target in reached) is for_loops]
     emitter = Emitter(cell, _torch_linear, _first_input(cell))
-    lines = bind(cell, _external(cell.prologue), table)
-    lines += [emitter.node(node) for node in cell.prologue]
-    return tuple(lines + keep(node.target for node in cell.prologue))
+    lines = bind(cell, _external(nodes), table)
+    lines += [emitter.node(node) for node in nodes]
+    return tuple(lines + keep(node.target for node in nodes))
+
+
+def _reached(nodes: Sequence[Node], names: Iterable[str]) -> set[str]:
+    """The names, and all that the nodes make them of."""
+    made = {node.target: node for node in nodes}
+    waiting, reached = list(names), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += operands(made[name]) if name in made else ()
+    return reached
 
 
 def _epilogue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
@@ -205,17 +223,12 @@ def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> 
 
 
 def _stream_spec(cell: Cell, index: int, stream: Stream, table: Mapping[str, Value]) -> str:
-    nodes = {node.target: node for segment in cell.segments[: index + 1] for node in segment.batched}
+    nodes = [node for segment in cell.segments[: index + 1] for node in segment.batched]
     finished = [name for segment in cell.segments[:index] for name in segment.sequences]
-    waiting, read = list(stream.members), set[str]()
-    while waiting:
-        name = waiting.pop()
-        if name not in read:
-            read.add(name)
-            waiting += operands(nodes[name]) if name in nodes else ()
+    read = _reached(nodes, stream.members)
     made_of = tuple(name for name in finished if name in read)
-    total = sum_dims([table[member].width for member in stream.members])
-    return f"_spec.StreamSpec({stream.name!r}, {width(total)}, {made_of!r}, {stream.members == made_of})"
+    members = "".join(f"_spec.TensorSpec({member!r}, {width(table[member].width)}), " for member in stream.members)
+    return f"_spec.StreamSpec({stream.name!r}, ({members}), {made_of!r}, {stream.members == made_of})"
 
 
 def _unpack(segment: Segment, table: Mapping[str, Value]) -> list[str]:
@@ -249,14 +262,8 @@ def _initials(segment: Segment, masked: Segment, states: Mapping[str, State]) ->
 
 
 def _loop(cell: Cell, segment: Segment, adjoints: Sequence[Adjoint]) -> str:
-    attributes = {parameter.name: parameter.attribute for parameter in cell.parameters}
     table = value_table(cell)
-    weights = "".join(
-        f"_spec.WeightSpec({weight.name!r}, {attributes[weight.name]!r}), "
-        if weight.name in attributes
-        else f"_spec.WeightSpec({weight.name!r}, '', {_shape(table[weight.name])}), "
-        for weight in segment.weights
-    )
+    weights = "".join(f"{_weight(cell, weight, table)}, " for weight in segment.weights)
     if not adjoints:
         return f"_spec.LoopSpec(({weights}))"
     table |= {value.name: value for value in adjoints[0].values}
@@ -270,10 +277,14 @@ def _loop(cell: Cell, segment: Segment, adjoints: Sequence[Adjoint]) -> str:
     return f"_spec.LoopSpec(({weights}), ({saved}), {flags})"
 
 
-def _shape(value: Value) -> str:
-    if value.columns is None:
-        return width(value.width)
-    return f"{width(value.width)}, {width(floor_divide(value.columns, value.blocks))}"
+def _weight(cell: Cell, weight: Weight, table: Mapping[str, Value]) -> str:
+    parameters = {parameter.name: parameter for parameter in cell.parameters}
+    is_matrix = table[weight.members[0]].columns is not None
+    if weight.name in parameters:
+        return f"_spec.WeightSpec({weight.name!r}, {parameters[weight.name].attribute!r}, (), {is_matrix})"
+    read = _reached(cell.prologue, weight.members)
+    made_of = tuple(p.attribute for p in cell.parameters if any(member.name in read for member in p.members))
+    return f"_spec.WeightSpec({weight.name!r}, '', {made_of!r}, {is_matrix})"
 
 
 def saved_names(adjoint: Adjoint) -> tuple[str, ...]:
