@@ -120,6 +120,12 @@ def test_derivative_at_kinks_is_the_stated_one_and_torchs(
         assert tuple(0.0 if g is None else float(g) for g in found) == pytest.approx(expected, abs=0)
 
 
+def test_clamp_is_differentiable_where_a_bound_is_wider() -> None:
+    values = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in ([0.5], 0.0, [1.0, 0.2])]
+    found = torch.autograd.grad(FUNCTIONS["clamp"](*values).sum(), values)
+    assert [gradient.tolist() for gradient in found] == [[1.0], 0.0, [0.0, 1.0]]
+
+
 @pytest.mark.parametrize("name", ["tanh", "sigmoid", "logsigmoid", "softplus", "silu", "gelu", "relu", "hardsigmoid"])
 def test_derivative_stays_finite_far_out(name: str) -> None:
     far = torch.tensor([-1e4, -200.0, 200.0, 1e4], dtype=torch.float32)

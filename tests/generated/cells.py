@@ -156,8 +156,8 @@ class _Cell:
             self.declare("param MP: matrix(P, H)")
             self.draft.matrices += [("MP", "P", "H"), ("T(MP)", "H", "P")]
         if self.heads == 1 and self.chance(0.2):
-            self.declare(f"weights BD: blockdiag({self.random.choice((2, 3))})")
-            self.draft.matrices.append(("BD", "H", "H"))
+            self.declare(f"weights BD: blockdiag({self.random.choice((2, 3))})", "param PB: blockdiag(2)")
+            self.draft.matrices += [("BD", "H", "H"), ("PB", "H", "H"), ("T(PB)", "H", "H")]
 
     def declare_states(self) -> None:
         widths = [w for w in self.units if w not in ("I", "E")] + ["H", "H", "H", "H"]
@@ -210,7 +210,7 @@ class _Cell:
 
     def write(self, left: str, value: Bounded, width: str = "") -> None:
         self.draft.equations.append(f"{left} = {ast.unparse(ast.parse(value.text, mode='eval'))}")
-        if width and re.search(r"\bg\b", value.text) and " if " not in value.text:
+        if width and re.search(r"\bg\b", value.text) and not re.search(r"@| if |sum|mean|concat|repeat", value.text):
             # Another equation may share the parameter by its full name.
             self.draft.vectors.append((f"g_{left}", width))
 

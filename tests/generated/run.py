@@ -1,7 +1,7 @@
 """Many generated cells, in pieces: `python -m tests.generated.run --seeds 0:10000 --minutes 9 --results file.json`.
 
-Called again with the same file it goes on where it stopped. Exit status: 0 all is done and agrees, 1 something does
-not, 2 seeds are left.
+Called again with the same file it goes on where it stopped; at another commit it runs again what did not agree. Exit
+status: 0 all is done and agrees, 1 something does not, 2 seeds are left.
 """
 
 from __future__ import annotations
@@ -35,39 +35,47 @@ def main() -> int:
     first, last = map(int, given.seeds.split(":"))
     part, parts = map(int, given.shard.split("/"))
     batches = [range(start, min(start + BATCH, last)) for start in range(first, last, BATCH)][part::parts]
-    results = _read(given.results, given.compiled)
+    results, commit = _read(given.results, given.compiled), _commit()
     end = time.monotonic() + 60 * given.minutes
     left = 0
     for batch in batches:
-        seeds = [seed for seed in batch if str(seed) not in results["outcomes"]]
+        seeds = [seed for seed in batch if not _is_done(results["outcomes"].get(str(seed)), commit)]
         if time.monotonic() > end:
             left += len(seeds)
         elif seeds:
             for outcome in run(seeds, given.compiled):
-                results["outcomes"][str(outcome.seed)] = _entry(outcome)
+                results["outcomes"][str(outcome.seed)] = _entry(outcome, commit)
             _write(given.results, results)
     kinds = Counter(entry["kind"] for entry in results["outcomes"].values())
+    commits = Counter(entry["commit"] for entry in results["outcomes"].values())
     for seed, entry in results["outcomes"].items():
         if entry["kind"] != "ok":
             print(f"seed {seed}: {entry['kind']}: {entry['detail']}")
-    print(f"{dict(kinds)} of seeds {given.seeds}, shard {given.shard}; {left} left; commits {results['commits']}")
+    print(f"{dict(kinds)} of seeds {given.seeds}, shard {given.shard}; {left} left; by commit {dict(commits)}")
     return 1 if set(kinds) - {"ok"} else 2 if left else 0
 
 
-def _entry(outcome: Outcome) -> dict[str, str]:
-    return {"kind": outcome.kind, **({"detail": outcome.detail} if outcome.detail else {})}
+def _commit() -> str:
+    found = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+def _entry(outcome: Outcome, commit: str) -> dict[str, str]:
+    detail = {"detail": outcome.detail} if outcome.detail else {}
+    return {"kind": outcome.kind, "commit": commit, **detail}
+
+
+def _is_done(entry: dict[str, str] | None, commit: str) -> bool:
+    return entry is not None and (entry["kind"] == "ok" or entry["commit"] == commit)
 
 
 def _read(path: Path, compiled: bool) -> dict[str, Any]:
-    """What a file holds so far, and the commit that goes on with it."""
-    found: dict[str, Any] = {"compiled": compiled, "commits": [], "outcomes": {}}
+    """What a file holds so far."""
+    found: dict[str, Any] = {"compiled": compiled, "outcomes": {}}
     if path.exists():
         found = json.loads(path.read_text(encoding="utf-8"))
     if found["compiled"] != compiled:
         raise SystemExit(f"{path} holds the other kind of run: give --compiled as before, or another file")
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    if (name := commit.stdout.strip()) not in found["commits"]:
-        found["commits"].append(name)
     return found
 
 

@@ -132,6 +132,13 @@ y = sum(h[t])
     assert [row for row in rows if not row.error < 1e-10] == []
 
 
+def test_what_parameters_make_is_joined_with_what_a_state_makes() -> None:
+    text = "cell Joined\nstate h\nparam a: vector\nh[t] = tanh(W@x + R@concat(sin(a), h[t-1]))\n"
+    module, (cell,) = reference_package(Source("joined.rnn", text), "joined")
+    rows = verify.verify(module.Joined, cell, dtypes=(torch.float64,)).rows
+    assert [row for row in rows if not row.error < 1e-10] == []
+
+
 @pytest.mark.parametrize(
     "comment",
     [

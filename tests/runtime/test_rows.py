@@ -46,3 +46,11 @@ def test_haste_takes_that_layer_norm() -> None:
     (found,) = torch.autograd.grad(layer._norm(x, gain).sum(), gain)
     (expected,) = torch.autograd.grad(F.layer_norm(x.double(), (H,), exact).sum(), exact)
     assert float((found.double() - expected).abs().max()) < 0.02 * ROWS**0.5
+
+
+@pytest.mark.parametrize(("heads", "k", "result_k"), [(1, 1, 2), (2, 1, 2), (3, 2, 4), (2, 2, 1)])
+def test_repeat_stays_within_a_head(heads: int, k: int, result_k: int) -> None:
+    """Each unit of a head twice in a row, whatever the layout of the result."""
+    value = torch.arange(5 * k * heads * 4.0).reshape(5, -1)
+    found = rows.split_heads(rows.row_repeat(value, 2, heads, k, result_k), heads, result_k)
+    assert torch.equal(found, rows.split_heads(value, heads, k).repeat_interleave(2, -1))

@@ -312,3 +312,42 @@ def test_a_state_that_is_a_reduction_is_a_copy_of_one_number_a_head(reduction: s
 
 def test_a_state_takes_over_the_node_of_its_own_width() -> None:
     assert isinstance(node(checked("state h", "h[t] = cumsum(h[t-1])"), "h"), RowOp)
+
+
+@pytest.mark.parametrize("function", ["elu(v + 1)", "mod(v, 3)", "0.5*(leakyrelu(v) + v)"])
+def test_what_torch_alone_computes_reads_batched_values(function: str) -> None:
+    """A value of inputs does not sink into the loop under a function that loops do not have."""
+    cell = checked("state h", "u = sin(x)", "v = exp(u)", f"h[t] = layernorm(h[t-1]) + {function} + W@x")
+    assert {"u", "v"} <= set(targets(cell.segments[0].batched))
+
+
+@pytest.mark.parametrize("sum_", ["x + h[t-1]", "h[t-1] + x", "x*(h[t-1] + x)"])
+def test_a_sum_with_an_input_has_the_heads_of_the_state(sum_: str) -> None:
+    """Whichever stands first: where I == H, x is laid out as the state is."""
+    cell = checked("state h", f"h[t] = tanh(W@x) + mean({sum_})")
+    (reduction,) = (each for each in cell.segments[0].nodes if isinstance(each, RowOp))
+    widths = {value.name: value.width for value in cell.values}
+    assert (widths[reduction.operands[0]], widths[reduction.target]) == (HIDDEN_SIZE, HEADS)
+
+
+def test_one_number_a_head_is_none_for_an_input() -> None:
+    cell = checked("state h", "g = W@x", "h[t] = tanh(W@(x*mean(g)) + R@h[t-1] + b)")
+    assert cell.single_head_because == "one number a head meets an input, which has no heads (line 4)"
+
+
+def test_sizes_that_must_be_equal_are_named_without_their_factor() -> None:
+    cell = checked("state h: 2*H", "h[t] = 0.5*h[t-1] + concat(x, x)")
+    assert [(each.left, each.right) for each in cell.constraints if not each.divides] == [(INPUT_SIZE, HIDDEN_SIZE)]
+
+
+def test_what_is_computed_from_a_matrix_of_blocks_has_its_blocks() -> None:
+    """Also where it multiplies what inputs alone make, and beside a matrix that does so."""
+    matrices = "param M: matrix(H, H), K: matrix(H, H), B: blockdiag(3)"
+    cell = checked("state h", matrices, "u = W@x", "h[t] = tanh(M@h[t-1] + T(M)@u + (M*2 + K)@u + T(B)@u)")
+    blocks = [value.blocks for value in cell.values if value.columns == HIDDEN_SIZE]
+    assert sorted(map(str, blocks)) == sorted(map(str, [HEADS] * 4 + [constant(3)] * 2))
+
+
+def test_a_w_that_joins_a_matrix_of_heads_has_one_head() -> None:
+    cell = checked("state h", "param M: matrix(H, I)", "h[t] = tanh((W + M)@x + M@(0.5*h[t-1]))")
+    assert cell.single_head_because == "W_h is joined with a matrix that has a block a head (line 4)"

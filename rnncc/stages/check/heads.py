@@ -44,6 +44,8 @@ class _Heads:
         self.constraints: dict[tuple[Dim, Dim], Constraint] = {}
         self.single = ""
         self.input_dims = input_dims(symbols)
+        # The matrices that each computed one is made of, itself the first.
+        self.computed = {name: self.made_of(name) for name in nodes if shapes[name].kind == "matrix"}
 
     def run(self) -> Heads:
         self.declared_blocks()
@@ -62,6 +64,7 @@ class _Heads:
             in_layout = width != HEADS and (width != ONE or isinstance(node, Contraction))
             if self.depends_on_state(name) and in_layout:
                 self.divides(name, width, node.span)
+        self.spread()
         return Heads(self.blocks, tuple(self.constraints.values()), self.single)
 
     def depends_on_state(self, name: str) -> bool:
@@ -76,6 +79,15 @@ class _Heads:
             self.blocks[name] = type_.blocks
             for side in (self.shapes[name].width, self.shapes[name].columns or ONE):
                 self.constrain(dims.split_multiple(side)[1], type_.blocks, type_.span)
+        for name, parts in self.computed.items():
+            read = [part for part in parts if part not in self.nodes]
+            blocks = {part: self.blocks.get(part, ONE) for part in read}
+            if len(set(blocks.values())) > 1:
+                texts = ", ".join(f"'{part}' has {dims.show(count)}" for part, count in blocks.items())
+                message = f"matrices of different numbers of blocks are computed with: {texts}"
+                self.report.error("RNN214", message, self.nodes[name].span, "blocks differ")
+            elif read and blocks[read[0]] != ONE:
+                self.blocks[name] = blocks[read[0]]
 
     def contraction(self, node: Contraction) -> None:
         if not self.depends_on_state(node.operand):
@@ -85,16 +97,29 @@ class _Heads:
         if dense:
             self.couple(f"{dense[0]} multiplies a value that depends on a state", node.span)
             return
-        for name in parts:
+        self.block(parts, node.target, node.operand, node.span)
+
+    def block(self, matrices: list[str], target: str, operand: str, span: Span) -> None:
+        """Each matrix has a block a head. `target` and `operand` name, in messages, what has its rows and columns."""
+        for name in matrices:
             shape = self.shapes[name]
-            if shape.kind != "matrix":
-                continue
             if self.blocks.get(name, ONE) == ONE:
                 self.blocks[name] = HEADS
-                self.divides(node.target, shape.width, node.span)
-                self.divides(node.operand, shape.columns or ONE, node.span)
+                self.divides(target, shape.width, span)
+                self.divides(operand, shape.columns or ONE, span)
             elif self.blocks[name] != HEADS:
-                self.constrain(self.blocks[name], HEADS, node.span)
+                self.constrain(self.blocks[name], HEADS, span)
+
+    def spread(self) -> None:
+        """What is computed from a matrix of blocks has the same, whatever it multiplies; and so has what joins it."""
+        count = -1
+        while count != len(self.blocks):
+            count = len(self.blocks)
+            for name, parts in self.computed.items():
+                if any(self.blocks.get(part) == HEADS for part in parts):
+                    for part in filter(self.is_dense_family, parts):
+                        self.couple(f"{part} is joined with a matrix that has a block a head", self.nodes[name].span)
+                    self.block(parts, name, name, self.nodes[name].span)
 
     def is_dense_family(self, name: str) -> bool:
         member = self.resolved.members.get(name)
