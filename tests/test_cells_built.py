@@ -92,6 +92,31 @@ def test_the_built_op_equals_the_oracle(oracle: Oracle) -> None:
         assert not [name for name, value in found.items() if not torch.equal(again[name], value)]
 
 
+def test_slstm_of_xlstm_from_states_of_zeros_for_all_or_for_some_of_a_batch() -> None:
+    """xlstm's own zero state, given; and where one row is fresh, which xlstm's formula asks of the whole batch: the
+    scale of c and n, exp(-m), is another there, and cancels in h."""
+    (oracle,) = (oracle for oracle in ORACLES if oracle.cell == "slstm_xlstm")
+    for fresh in (slice(None), slice(1, 2), slice(0, 0)):
+        case = draw(oracle, seed=4, states=True)
+        assert case.states is not None
+        with torch.no_grad():
+            for state in case.states.values():
+                state[fresh] = 0
+        expected, found = oracle.run(case), run(layer_of(oracle, case), oracle, case)
+        assert relative_error(found.output, expected.output) < TOLERANCE
+        for values in (expected, found):
+            c, n, m = (values.finals[name] for name in "cnm")
+            values.finals.update({"c": c / n, "n": n.log() + m, "m": m[:0]})
+        for name, value in expected.finals.items():
+            assert relative_error(found.finals[name], value) < TOLERANCE
+        # An input gate so small that, measured by m = 0, nothing of it is left.
+        layer = layer_of(oracle, case)
+        with torch.no_grad():
+            layer.gate_parameters()["b_i"].fill_(-2000.0)
+        output, _ = layer(case.inputs["x"], tuple(state[None] * 0 for state in case.states.values()))
+        assert output.isfinite().all() and output.abs().max() > 0.01
+
+
 def op_arguments(layer: Any, oracle: Oracle) -> dict[str, Any]:
     """The keywords that give the functional op the sizes and numbers of a layer."""
     dims = {name: oracle.sizes[name] for name in oracle.dims}

@@ -108,6 +108,14 @@ def test_states_and_gradients_are_those_of_the_formulas(function: str, backend: 
     compare(function, arguments, None, arguments, backend=backend)
 
 
+def test_fresh_rows_of_a_batch_stand_beside_used_ones() -> None:
+    wx, recurrent, bias, states = tensors("slstm")
+    with torch.no_grad():
+        states[:, 1] = 0
+    # What stands beside n = 0 gets no gradient here.
+    compare("slstm", (wx, recurrent, bias, states), None, (wx, recurrent, bias))
+
+
 @pytest.mark.parametrize("function", COUNTS)
 def test_without_states_they_are_zero(function: str) -> None:
     arguments = tensors(function, fresh=True)

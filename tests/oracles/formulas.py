@@ -120,6 +120,17 @@ def _slstm(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
     return h, {"h": h, "c": c, "n": n, "m": m}
 
 
+def _slstm_of_xlstm(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
+    # xlstm 2.0.6, blocks/slstm/src/vanilla/slstm.py: no bound on n, and whether it is 0 is asked of the whole batch
+    raw = dict(zip("ifzo", gates_of(p, "i f z o", i["x"], s["h"]), strict=True))
+    decayed = s["m"] + torch.nn.functional.logsigmoid(raw["f"])
+    m = torch.max(raw["i"], decayed) if s["n"].any() else raw["i"]
+    igate, fgate = ((v - m).exp().clamp(max=1) for v in (raw["i"], decayed))
+    c, n = fgate * s["c"] + igate * raw["z"].tanh(), fgate * s["n"] + igate
+    h = raw["o"].sigmoid() * c / n
+    return h, {"h": h, "c": c, "n": n, "m": m}
+
+
 def _lem(p: Tensors, i: State, s: State) -> tuple[Tensor, State]:
     # tk-rusch/LEM: z first, then h from the new z
     a, b, c = gates_of(p, "d1 d2 nz", i["x"], s["h"])
@@ -252,6 +263,14 @@ ORACLES = (
         "W:i,f,z,o R:i,f,z,o b:i,f,z,o",
         {"h": "H", "c": "H", "n": "H", "m": "H"},
         defaults={"m": -torch.inf},
+    ),
+    Oracle(
+        "slstm_xlstm",
+        "xlstm",
+        loop(_slstm_of_xlstm),
+        "W:i,f,z,o R:i,f,z,o b:i,f,z,o",
+        {"h": "H", "c": "H", "n": "H", "m": "H"},
+        ranges={"n": (1.0, 2.0)},
     ),
     Oracle(
         "lem",
