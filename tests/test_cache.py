@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from rnncc.cache import Cache, limit_bytes
+from rnncc.cache.root import make_folder
 from rnncc.diagnostics import RnnccError
 from rnncc.ir.artifact import File
 from rnncc.stages.build import Product, build, find_toolchain
@@ -119,25 +120,28 @@ def test_ten_builders_of_a_real_cell_after_one_that_was_killed(tmp_path: Path, c
 
 def test_what_killed_processes_leave_goes_with_the_next_build(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
-    tmp, locks, objects = (tmp_path / name for name in ("tmp", "locks", "objects"))
-    for folder in (tmp / ("a" * 32 + "-1"), tmp / ("b" * 32 + "-2"), tmp / ("c" * 32 + "-dropped-1-2"), locks, objects):
-        folder.mkdir(parents=True)
-    held = tmp / ("b" * 32 + "-2")
-    (held / "file").write_text("")
-    for path in (locks / "old.lock", objects / "old-1-2.tmp", locks / "new.lock", objects / "new-1-2.tmp"):
-        path.write_text("")
-        if path.name.startswith("old"):
-            os.utime(path, (0, 0))
+    tmp, locks, objects = (make_folder(tmp_path, name) for name in ("tmp", "locks", "objects"))
+    old, new, held = "a" * 32, "c" * 32, tmp / ("b" * 32 + "-2")
+    for folder in (tmp / f"{old}-1", held, tmp / f"{old}-dropped-1-2", tmp / f"{new}-3"):
+        folder.mkdir()
+        (folder / "file").write_text("")
+        if not folder.name.startswith(new):
+            os.utime(folder, (0, 0))
+    for key in (old, new):
+        for path in (locks / f"{key}.lock", objects / f"{key}-1-2.tmp"):
+            path.write_text("")
+            if key == old:
+                os.utime(path, (0, 0))
     with cache.lock("b" * 32):
         os.utime(locks / ("b" * 32 + ".lock"), (0, 0))
         build(KEY, "toy", lambda: Product((File("__init__.py", ""),), None, ("Toy",)), None, cache)
-        # What is being built stays, and so does its lock.
-        assert [path.name for path in tmp.iterdir()] == [held.name] and (held / "file").is_file()
-        assert sorted(path.name for path in locks.iterdir()) == ["b" * 32 + ".lock", "new.lock"]
-        assert [path.name for path in objects.iterdir()] == ["new-1-2.tmp"]
-    assert [path.name for path in locks.iterdir()] == ["new.lock"]
+        # What is being built stays, and so does its lock; another computer's lock may not be seen from here.
+        assert sorted(tmp.iterdir()) == [held, tmp / f"{new}-3"] and (held / "file").is_file()
+        assert sorted(path.name for path in locks.iterdir()) == ["b" * 32 + ".lock", f"{new}.lock"]
+        assert [path.name for path in objects.iterdir()] == [f"{new}-1-2.tmp"]
+    assert [path.name for path in locks.iterdir()] == [f"{new}.lock"]
     cache.trim()
-    assert list(tmp.iterdir()) == []
+    assert sorted(tmp.iterdir()) == [tmp / f"{new}-3"]
 
 
 def test_a_lock_is_held_by_one_though_its_file_is_removed_each_time(tmp_path: Path) -> None:
@@ -147,7 +151,7 @@ def test_a_lock_is_held_by_one_though_its_file_is_removed_each_time(tmp_path: Pa
 
     def enter(number: int) -> None:
         for _ in range(20):
-            with cache.lock("name"):
+            with cache.lock(KEY):
                 inside.append(number)
                 most.append(len(inside))
                 time.sleep(0.0005)
@@ -162,25 +166,27 @@ def test_a_lock_is_held_by_one_though_its_file_is_removed_each_time(tmp_path: Pa
 def test_the_latest_logs_stay(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     for number in range(60):
-        log = cache.log(f"log{number}")
-        log.write_text("")
+        log = cache.keep_log(f"toy-{number:012x}", "text")
+        assert log.read_text() == "text"
         os.utime(log, (number, number))
     kept = {path.name for path in (tmp_path / "logs").iterdir()}
-    assert kept == {f"log{number}.log" for number in range(10, 60)}
+    assert kept == {f"toy-{number:012x}.log" for number in range(10, 60)}
 
 
 def test_usage_counts_while_others_build_and_drop(tmp_path: Path) -> None:
-    kept = tmp_path / "packages" / "kept" / "cell"
+    kept = make_folder(tmp_path, "packages") / KEY / "cell"
     kept.mkdir(parents=True)
     (kept / "_rnncc.json").write_bytes(b'{"cells": ["Toy"]}')
+    tmp = make_folder(tmp_path, "tmp")
+    marker = (tmp_path / "CACHEDIR.TAG").stat().st_size
     ended = threading.Event()
 
     def churn() -> None:
         while not ended.is_set():
-            work = tmp_path / "tmp" / "work" / "deep"
+            work = tmp / f"{KEY}-1" / "deep"
             work.mkdir(parents=True)
             (work / "file").write_bytes(b"1")
-            shutil.rmtree(tmp_path / "tmp")
+            shutil.rmtree(work.parent)
 
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(churn)
@@ -190,16 +196,16 @@ def test_usage_counts_while_others_build_and_drop(tmp_path: Path) -> None:
             ended.set()
         other.result()
     assert {packages for packages, _ in counts} == {1}
-    assert {size for _, size in counts} <= {18, 19}
+    assert {size - marker for _, size in counts} <= {18, 19}
 
 
 def test_kernels_alone_and_what_is_damaged_are_no_packages(tmp_path: Path) -> None:
     kernels = '{"kernels": ["forward"], "stem": "lstm"}'
     for number, text in enumerate(('{"cells": ["Toy"], "stem": "toy"}', kernels, kernels, "12345", '{"cells')):
-        folder = tmp_path / "packages" / str(number) / "toy"
+        folder = make_folder(tmp_path, "packages") / f"{number:032x}" / "toy"
         folder.mkdir(parents=True)
         (folder / "_rnncc.json").write_text(text)
-    (tmp_path / "packages" / "empty").mkdir()
+    (tmp_path / "packages" / ("e" * 32)).mkdir()
     assert Cache(tmp_path).usage()[0] == 1
 
 
@@ -215,16 +221,16 @@ def test_the_limit_may_have_a_unit(text: str, expected: int, monkeypatch: pytest
 def test_a_limit_that_cannot_be_read_is_said_also_where_nothing_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Cache, "package", lambda *_: tmp_path)
+    build(KEY, "toy", lambda: Product((File("__init__.py", ""),), None, ("Toy",)), None, Cache(tmp_path))
     monkeypatch.setenv("RNNCC_CACHE_LIMIT", "a lot")
     with pytest.raises(RnnccError) as caught:
-        Cache(tmp_path).build("key", "toy", lambda _: pytest.fail("began"))
+        Cache(tmp_path).build(KEY, "toy", lambda _: pytest.fail("began"))
     assert caught.value.diagnostics[0].code == "RNN607"
 
 
 def test_a_lock_that_cannot_be_opened_is_a_diagnostic(tmp_path: Path) -> None:
-    (tmp_path / "locks" / "name.lock").mkdir(parents=True)
-    with pytest.raises(RnnccError) as caught, Cache(tmp_path).lock("name"):
+    (make_folder(tmp_path, "locks") / f"{KEY}.lock").mkdir()
+    with pytest.raises(RnnccError) as caught, Cache(tmp_path).lock(KEY):
         pass
     assert caught.value.diagnostics[0].code == "RNN605"
 
@@ -234,7 +240,7 @@ def test_a_file_that_is_missing_elsewhere_is_no_fault_of_the_cache(tmp_path: Pat
         shutil.copy(tmp_path / "installation" / "header", folder)
 
     with pytest.raises(FileNotFoundError, match="installation"):
-        Cache(tmp_path / "cache").build("key", "stem", make)
+        Cache(tmp_path / "cache").build(KEY, "stem", make)
 
 
 @pytest.mark.parametrize("path", ["", "tmp/file"])
@@ -243,5 +249,5 @@ def test_a_file_that_is_denied_within_is_a_fault_of_the_cache(path: str, tmp_pat
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / path))
 
     with pytest.raises(RnnccError) as caught:
-        Cache(tmp_path).build("key", "stem", make)
+        Cache(tmp_path).build(KEY, "stem", make)
     assert caught.value.diagnostics[0].code == "RNN605"
