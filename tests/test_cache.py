@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.cache import Cache, limit_bytes
+from rnncc.cache import KEEP_SECONDS, Cache, limit_bytes, locks
 from rnncc.cache.root import make_folder
 from rnncc.diagnostics import RnnccError
 from rnncc.ir.artifact import File
@@ -82,6 +82,25 @@ def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert new.is_dir() and not old.exists()
     # What was just used stays, however small the limit.
     assert cache.package("e" * 32) == new
+
+
+def test_what_is_dated_in_the_future_grows_old_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path)
+    package = build(KEY, "toy", lambda: Product((File("__init__.py", ""),), None, ("Toy",)), None, cache)
+    left = make_folder(tmp_path, "tmp") / f"{'a' * 32}-1"
+    left.mkdir()
+    future = time.time() + 70 * 365 * 86400
+    for path in (package.parent, left):
+        os.utime(path, (future, future))
+    monkeypatch.setenv("RNNCC_CACHE_LIMIT", "0")
+    cache.trim()
+    assert package.is_dir() and left.is_dir()
+    now = time.time()
+    assert all(abs(path.stat().st_mtime - now) < 60 for path in (package.parent, left))
+    with monkeypatch.context() as later:
+        later.setattr(time, "time", lambda: now + 2 * KEEP_SECONDS)
+        cache.trim()
+    assert not package.exists() and not left.exists()
 
 
 def command(folder: Path, number: int) -> subprocess.Popen[str]:
@@ -161,6 +180,47 @@ def test_a_lock_is_held_by_one_though_its_file_is_removed_each_time(tmp_path: Pa
         list(pool.map(enter, range(6)))
     assert len(most) == 120 and set(most) == {1}
     assert list((tmp_path / "locks").iterdir()) == []
+
+
+def test_a_lock_ends_with_its_process_though_a_child_lives_on(tmp_path: Path) -> None:
+    """A child that was forked while the lock was held has its file open, too."""
+    code = (
+        f"import os, sys, time\nsys.path.insert(0, {str(ROOT)!r})\nfrom pathlib import Path\n"
+        f"from rnncc.cache import Cache\nwith Cache(Path({str(tmp_path)!r})).lock({KEY!r}):\n"
+        "    child = os.fork()\n    if child == 0:\n        time.sleep(600)\n"
+        "    print(child, flush=True)\n    time.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    try:
+        time.sleep(0.2)  # the child closes it as its first work
+        parent.kill()
+        parent.wait()
+        begin = time.monotonic()
+        with Cache(tmp_path).lock(KEY):
+            assert time.monotonic() - begin < 10
+    finally:
+        os.kill(child, signal.SIGKILL)
+        parent.stdout.close()
+
+
+def test_who_waits_says_for_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_TELL_SECONDS", 0.0)
+    said: list[str] = []
+
+    def enter() -> None:
+        with Cache(tmp_path).lock(KEY, said.append):
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        with Cache(tmp_path).lock(KEY):
+            waiting = pool.submit(enter)
+            deadline = time.monotonic() + 30
+            while not said and time.monotonic() < deadline:
+                time.sleep(0.01)
+        waiting.result()
+    assert said == [f"waiting for process {os.getpid()}, which builds the same package"]
 
 
 def test_the_latest_logs_stay(tmp_path: Path) -> None:
@@ -244,9 +304,15 @@ def test_a_file_that_is_missing_elsewhere_is_no_fault_of_the_cache(tmp_path: Pat
 
 
 @pytest.mark.parametrize("path", ["", "tmp/file"])
-def test_a_file_that_is_denied_within_is_a_fault_of_the_cache(path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", [None, "/installation/header"])
+def test_a_file_that_is_denied_within_is_a_fault_of_the_cache(path: str, source: str | None, tmp_path: Path) -> None:
+    """Also where it is copied from elsewhere, and the disk is full."""
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), source or str(tmp_path / path))
+    if source is not None:
+        denied.filename2 = str(tmp_path / path)
+
     def make(folder: Path) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / path))
+        raise denied
 
     with pytest.raises(RnnccError) as caught:
         Cache(tmp_path).build(KEY, "stem", make)

@@ -78,7 +78,7 @@ def is_cache(root: Path) -> bool:
 
 
 def make_folder(root: Path, kind: str) -> Path:
-    """The folder of that kind in the cache, made where it is missing: readable by the user alone, whatever the umask.
+    """The folder of that kind in the cache. It is made where it is missing, for the user alone, whatever the umask.
 
     Raises RnnccError: RNN610, RNN605 where it cannot be made.
     """
@@ -177,7 +177,7 @@ def _is_marker_in_the_making(name: str) -> bool:
 
 
 def _close_to_others(root: Path) -> None:
-    """Of a cache of a version before the marker, whose folders were open as far as the umask let them."""
+    """Close a cache of a version before the marker, whose folders were as open as the umask let them be."""
     for folder in (root, *(root / kind for kind in KINDS)):
         with suppress(FileNotFoundError):
             if folder.lstat().st_uid == os.geteuid():

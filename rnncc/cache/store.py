@@ -79,7 +79,8 @@ class Cache:
         log = folder / f"{name}.log"
         try:
             log.unlink(missing_ok=True)  # what stands there may be a link
-            with log.open("x", encoding="utf-8") as file:
+            descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:
             raise unusable(self.root, error) from None
@@ -188,8 +189,9 @@ class Cache:
             sweep.drop(self.root, packages / key)  # one that is damaged
             alone.rename(packages / key)
         except OSError as error:
-            # Of what `make` reads, as an installation that lacks files.
-            if isinstance(error.filename, str) and not Path(error.filename).is_relative_to(self.root):
+            # It may be what `make` reads: an installation that lacks files.
+            named = [Path(name) for name in (error.filename, error.filename2) if isinstance(name, str)]
+            if named and not any(path.is_relative_to(self.root) for path in named):
                 raise
             raise unusable(self.root, error) from None
         finally:

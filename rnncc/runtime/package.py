@@ -33,8 +33,8 @@ _PACKAGE = _Package()
 
 
 def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
-    """Open the library of the package in `directory`. A library or kernels that are damaged or cannot be opened are a
-    warning: the cells then run through the reference. The package's Python files are not compared: who edits them means
+    """Open the library of the package in `directory`. A library or kernels that are damaged or cannot be opened give a
+    warning, and the cells run through the reference. The package's Python files are not compared: who edits them means
     it. Raises ImportError where `_rnncc.json` is missing or damaged, ValueError for a setting that means nothing."""
     try:
         about = manifest.read_sealed(directory)

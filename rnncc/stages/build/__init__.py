@@ -88,7 +88,9 @@ def first_key(
     """
     compiled_by = "\n".join((*compiler.command, compiler.version)) if compiler is not None else "no compiler"
     # Python writes no integer of more than some thousand digits; `check` refuses it later.
-    shaped = {name: hex(value) if isinstance(value, int) and value >> 64 else value for name, value in shaping.items()}
+    shaped = {
+        name: hex(value) if isinstance(value, int) and abs(value) >> 64 else value for name, value in shaping.items()
+    }
     wanted = [shaped, [astuple(problem) for problem in problems], newton, instructions]
     knobs = json.dumps(wanted, sort_keys=True, default=str)
     target = nvcc.key() if nvcc is not None else "cpu"

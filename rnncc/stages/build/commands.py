@@ -77,7 +77,7 @@ def run(
 
 
 def _checked(command: Command, outcome: Outcome, folder: Path) -> Outcome:
-    """What became of a command, with the command itself in the text."""
+    """The outcome of a command that ran, with the command itself in the text."""
     text = f"{' '.join(command.arguments)}\n{outcome.text}"
     if outcome.succeeded and (fault := elf.fault(folder / command.output)):
         error = f"error: '{command.arguments[0]}' reported success, but {Path(command.output).name} {fault}"

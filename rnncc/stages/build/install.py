@@ -107,7 +107,7 @@ def _copy(package: Path, target: Path) -> None:
 
 
 def _exchange(new: Path, target: Path, old: Path) -> None:
-    """Rename `new` to `target`, and what stood there to `old`. Where that fails, it stands there again."""
+    """Rename `target` to `old`, and then `new` to `target`. Where that fails, the old one stands there again."""
     while True:
         with suppress(FileNotFoundError):
             target.rename(old)

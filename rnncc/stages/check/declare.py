@@ -187,7 +187,8 @@ class _Declarer:
             if isinstance(given, (int, float)) and not isinstance(given, bool) and not math.isnan(_as_float(given)):
                 return given
             expected = "a number"
-        shown = f"an integer of {given.bit_length()} bits" if isinstance(given, int) and given >> 64 else repr(given)
+        is_long = isinstance(given, int) and abs(given) >> 64  # Python may refuse to write it out
+        shown = "an integer beyond every float" if is_long else repr(given)
         message = f"the constant '{statement.name}' must be {expected}, not {shown}"
         help = closest(str(given), FUNCTIONS) if isinstance(value, str) else ""
         self.report.error("RNN235", message, statement.span, help=help)
