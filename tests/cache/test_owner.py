@@ -62,7 +62,7 @@ def test_what_others_can_write_is_refused(
         make(root)
     diagnostic = caught.value.diagnostics[0]
     who = "every user" if mode == stat.S_IWOTH else "the group lab"
-    assert diagnostic.code == "RNN609" and f"can be written by {who}" in diagnostic.message
+    assert diagnostic.code == "RNN610" and f"can be written by {who}" in diagnostic.message
     assert f"chmod -R go-w '{root}'" in diagnostic.help
     # The user's own group, which has no other member, is no other.
     group = grp.struct_group((own.pw_name, "x", path.stat().st_gid, []))
@@ -97,7 +97,7 @@ def test_what_belongs_to_another_user_is_refused(name: str, tmp_path: Path, monk
     with pytest.raises(RnnccError) as caught:
         make(root)
     diagnostic = caught.value.diagnostics[0]
-    assert diagnostic.code == "RNN609" and str(owner) in diagnostic.message and "belongs to" in diagnostic.message
+    assert diagnostic.code == "RNN610" and str(owner) in diagnostic.message and "belongs to" in diagnostic.message
     assert "RNNCC_CACHE_DIR" in diagnostic.help and everything(root) == before
 
 

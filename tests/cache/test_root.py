@@ -73,14 +73,14 @@ def test_a_folder_in_use_is_refused_and_stays(
     with pytest.raises(RnnccError) as caught:
         make(in_use)
     diagnostic = caught.value.diagnostics[0]
-    assert diagnostic.code == "RNN609" and f"'{in_use}' is not a cache" in diagnostic.message
+    assert diagnostic.code == "RNN610" and f"'{in_use}' is not a cache" in diagnostic.message
     assert str(in_use / "rnncc") in diagnostic.help
     doors: list[Callable[[], object]] = [
         cache.trim, cache.usage, cache.check, lambda: cache.package(KEY), lambda: cache.take_object(KEY, in_use / "o"),
         lambda: cache.publish_object(KEY, Path(__file__)), lambda: cache.keep_log(f"toy-{KEY[:12]}", "text"),
         cache.lock(KEY).__enter__,
     ]  # fmt: skip
-    assert [code_of(door) for door in doors] == ["RNN609"] * len(doors)
+    assert [code_of(door) for door in doors] == ["RNN610"] * len(doors)
     assert everything(in_use) == before
 
 
@@ -88,7 +88,7 @@ def test_a_folder_in_use_is_refused_and_stays(
 def test_whatever_is_not_the_cache_s_makes_a_folder_another_s(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("Signature: 8a477f597d28d172789f06886806bc55\n# This one was made by cargo.\n")
     before = everything(tmp_path)
-    assert code_of(lambda: make(tmp_path)) == "RNN609"
+    assert code_of(lambda: make(tmp_path)) == "RNN610"
     assert everything(tmp_path) == before
 
 
@@ -97,10 +97,10 @@ def test_loading_and_kernels_at_first_use_are_refused_as_well(
 ) -> None:
     monkeypatch.setenv("RNNCC_CACHE_DIR", str(in_use))
     before = everything(in_use)
-    assert code_of(lambda: rnncc.load("lstm")) == "RNN609"
+    assert code_of(lambda: rnncc.load("lstm")) == "RNN610"
     nvcc = Nvcc(str(write_quick_nvcc(tmp_path)), "", ("sm_90a",))
     units = Bundle((File("a.cu", ""),), (), (), (DeviceUnit("a.cu", "a"),))
-    assert code_of(lambda: build_kernels(KEY, "toy", "", lambda: units, nvcc, Cache(in_use), print)) == "RNN609"
+    assert code_of(lambda: build_kernels(KEY, "toy", "", lambda: units, nvcc, Cache(in_use), print)) == "RNN610"
     assert everything(in_use) == before
 
 
@@ -142,8 +142,8 @@ def test_a_link_in_place_of_a_folder_is_refused(kind: str, marked: bool, in_use:
         (root / kind).rename(tmp_path / "away")
     (root / kind).symlink_to(target)
     before = everything(in_use)
-    assert code_of(lambda: build("e" * 32, "toy", plain, None, Cache(root))) == "RNN609"
-    assert code_of(Cache(root).trim) == "RNN609"
+    assert code_of(lambda: build("e" * 32, "toy", plain, None, Cache(root))) == "RNN610"
+    assert code_of(Cache(root).trim) == "RNN610"
     assert everything(in_use) == before
 
 
@@ -196,7 +196,7 @@ def test_an_old_cache_with_something_else_in_it_is_refused(more: str, tmp_path: 
     (root / more).parent.mkdir(exist_ok=True)
     (root / more).write_text("thesis")
     before = everything(root)
-    assert code_of(lambda: make(root)) == "RNN609" and everything(root) == before
+    assert code_of(lambda: make(root)) == "RNN610" and everything(root) == before
 
 
 def test_a_marker_that_is_damaged_is_written_again_and_another_layout_s_is_refused(tmp_path: Path) -> None:
