@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
     """Run the command line; exits the process with one of the codes of `rnncc.cli.output`."""
-    from rnncc.cli import cli
+    try:
+        from rnncc.cli import cli
 
-    cli(prog_name="rnncc")
+        cli(prog_name="rnncc")
+    except KeyboardInterrupt:  # before a command began, or after it ended
+        sys.exit(130)
 
 
 if __name__ == "__main__":

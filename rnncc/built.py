@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rnncc.ir.problem import INDEX_DTYPES, Problem
+from rnncc.runtime import manifest
 
 
 def about(package: Path) -> dict[str, Any]:
     """What it says of itself."""
-    found: dict[str, Any] = json.loads((package / "_rnncc.json").read_text(encoding="utf-8"))
-    return found
+    return manifest.read(package)
 
 
 def without_kernels(package: Path, problems: Iterable[Problem]) -> Iterator[Problem]:

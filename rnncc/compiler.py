@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rnncc.built import about, explanation, without_kernels
 from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.paths import locate, package_name, shipped_cell, templates_dir
-from rnncc.read import read_source
+from rnncc.read import from_text, read_source
 from rnncc.runtime.settings import log_level
 from rnncc.source import Source
 from rnncc.targets import EVERY, architecture_of, architectures, has_clusters, own_instructions, present
@@ -163,7 +163,8 @@ def build_package(
 
     Raises:
         RnnccError: mistakes in the text; RNN601 without a compiler, RNN602 where it failed, RNN603 to RNN605 where
-            the folder cannot be written, RNN606 for an unknown target, RNN608 for a GPU without nvcc.
+            the folder cannot be written, RNN606 for an unknown target, RNN608 for a GPU without nvcc, RNN610 for a
+            folder that is no cache of the user's.
     """
     from rnncc.stages.build import check_stem, find_nvcc, find_toolchain, install
 
@@ -176,14 +177,14 @@ def build_package(
     stem = name or path.stem
     check_stem(stem, out)
     source, shaping = read_source(path), shaping or {}
-    package, cache = _build(source, stem, shaping, find_toolchain(), nvcc, progress, problems, parallel_newton)
+    package = _build(source, stem, shaping, find_toolchain(), nvcc, progress, problems, parallel_newton)
     if progress is not None and _takes_fused(nvcc):
         able = next(name.strip() for name in target.split(",") if any(map(has_clusters, architectures(name))))
         for problem in without_kernels(package, problems):
             progress(f"no fused kernel for this size: {explanation(path, able, problem)} says why")
         if parallel_newton and not about(package)["newton"]:
             progress(f"--parallel-newton changes nothing: {path} has no loop that it is for")
-    return install(package, out, cache)
+    return install(package, out)
 
 
 def load_file(name_or_path: str | os.PathLike[str], shaping: Shaping, parallel_newton: bool = False) -> ModuleType:
@@ -194,7 +195,7 @@ def load_file(name_or_path: str | os.PathLike[str], shaping: Shaping, parallel_n
 
 def load_text(text: str, name: str, shaping: Shaping, parallel_newton: bool = False) -> ModuleType:
     """`rnncc.compile`."""
-    return _load(Source(f"<{name}>", text), package_name(name), shaping, parallel_newton)
+    return _load(from_text(f"<{name}>", text), package_name(name), shaping, parallel_newton)
 
 
 def unpickle(source: Source, stem: str, shaping: Shaping, parallel_newton: bool, class_name: str) -> Any:
@@ -214,7 +215,7 @@ def _load(source: Source, stem: str, shaping: Shaping, parallel_newton: bool) ->
         say(f"{error.diagnostics[0].message}: {stem} runs its eager reference, which is many times slower")
     nvcc = find_nvcc(present(), required=False) if toolchain is not None else None
     # What stays on this machine needs no code for others, which takes three times as long to compile.
-    package, _cache = _build(source, stem, shaping, toolchain, nvcc, say, (), parallel_newton, own_instructions())
+    package = _build(source, stem, shaping, toolchain, nvcc, say, (), parallel_newton, own_instructions())
     if parallel_newton and _takes_fused(nvcc) and not about(package)["newton"]:
         say(f"parallel_newton changes nothing: {stem} has no loop that it is for")
     return load(package, origin=(unpickle, (source, stem, dict(shaping), parallel_newton)))
@@ -236,7 +237,7 @@ def compile_fused(
 
     Raises:
         RnnccError: RNN602 where nvcc failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without nvcc,
-            RNN609 for a package of another rnncc.
+            RNN609 for a package of another rnncc, RNN610 for a folder that is no cache of the user's.
     """
     from rnncc.cache import Cache, default_root
     from rnncc.ir.problem import Problem
@@ -295,7 +296,7 @@ def _build(
     problems: Problems = (),
     parallel_newton: bool = False,
     instructions: str = EVERY,
-) -> tuple[Path, Any]:
+) -> Path:
     from rnncc.cache import Cache, default_root
     from rnncc.stages.build import build, first_key
 
@@ -304,9 +305,8 @@ def _build(
     def produce() -> Product:
         return _produce(source, stem, shaping, toolchain, nvcc, problems, newton, instructions)
 
-    cache = Cache(default_root())
     key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping, problems, newton, instructions)
-    return build(key, stem, produce, toolchain, cache, progress, nvcc), cache
+    return build(key, stem, produce, toolchain, Cache(default_root()), progress, nvcc)
 
 
 def _produce(

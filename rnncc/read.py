@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from rnncc.diagnostics import Diagnostic, RnnccError
@@ -41,6 +42,21 @@ def decode(name: str, data: bytes) -> Source:
             )
         ) from None
     return Source(name, text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def from_text(name: str, text: str) -> Source:
+    """A text that was given as such. Raises RnnccError (RNN101) where it holds half a surrogate pair, which is no
+    character: what is made of the text could not be written."""
+    if (found := re.search("[\ud800-\udfff]", text)) is not None:
+        line = text.count("\n", 0, found.start()) + 1
+        raise RnnccError(
+            Diagnostic(
+                "RNN101",
+                f"'{name}' is not text: U+{ord(found[0]):04X} in line {line} is half a surrogate pair",
+                help="decode the text as UTF-8 without `surrogateescape` and `surrogatepass`",
+            )
+        )
+    return Source(name, text)
 
 
 def read_source(path: str | os.PathLike[str]) -> Source:

@@ -6,13 +6,15 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rnncc.cache import default_root
-from rnncc.stages.build import ninja
+from rnncc.cache.root import MARKER
+from rnncc.stages.build import commands, processes
 
 Golden = Callable[[Path, str], None]
 # How many tests for a GPU were deselected.
@@ -64,14 +66,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture(scope="session", autouse=True)
 def warnings_are_errors() -> Iterator[None]:
     """What is generated compiles without a warning. No flag says so, so that packages are those of the product."""
-    run = ninja.run
+    run = commands.run
 
-    def strict(*arguments: Any) -> ninja.Outcome:
+    def strict(*arguments: Any) -> processes.Outcome:
         outcome = run(*arguments)
-        return ninja.Outcome(outcome.succeeded and "[-W" not in outcome.text, outcome.text)
+        return replace(outcome, succeeded=outcome.succeeded and "[-W" not in outcome.text)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ninja, "run", strict)
+        patch.setattr(commands, "run", strict)
         yield
 
 
@@ -79,8 +81,9 @@ def warnings_are_errors() -> Iterator[None]:
 def cell_cache(tmp_path: Path) -> Path:
     """A cache of the test's own, without packages. Objects that all packages share are there if any test made them."""
     cache = tmp_path / "cache"
-    cache.mkdir()
+    cache.mkdir(mode=0o700)
     with suppress(FileNotFoundError):
+        shutil.copy(default_root() / MARKER, cache)
         shutil.copytree(default_root() / "objects", cache / "objects", ignore=shutil.ignore_patterns("*.tmp"))
     return cache
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.cache import Cache, limit_bytes
+from rnncc.cache import KEEP_SECONDS, Cache, limit_bytes, locks
+from rnncc.cache.root import make_folder
 from rnncc.diagnostics import RnnccError
 from rnncc.ir.artifact import File
 from rnncc.stages.build import Product, build, find_toolchain
@@ -83,6 +84,25 @@ def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert cache.package("e" * 32) == new
 
 
+def test_what_is_dated_in_the_future_grows_old_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path)
+    package = build(KEY, "toy", lambda: Product((File("__init__.py", ""),), None, ("Toy",)), None, cache)
+    left = make_folder(tmp_path, "tmp") / f"{'a' * 32}-1"
+    left.mkdir()
+    future = time.time() + 70 * 365 * 86400
+    for path in (package.parent, left):
+        os.utime(path, (future, future))
+    monkeypatch.setenv("RNNCC_CACHE_LIMIT", "0")
+    cache.trim()
+    assert package.is_dir() and left.is_dir()
+    now = time.time()
+    assert all(abs(path.stat().st_mtime - now) < 60 for path in (package.parent, left))
+    with monkeypatch.context() as later:
+        later.setattr(time, "time", lambda: now + 2 * KEEP_SECONDS)
+        cache.trim()
+    assert not package.exists() and not left.exists()
+
+
 def command(folder: Path, number: int) -> subprocess.Popen[str]:
     """`rnncc build lem` as a process of its own, into the cache in `folder`."""
     return subprocess.Popen(
@@ -119,25 +139,28 @@ def test_ten_builders_of_a_real_cell_after_one_that_was_killed(tmp_path: Path, c
 
 def test_what_killed_processes_leave_goes_with_the_next_build(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
-    tmp, locks, objects = (tmp_path / name for name in ("tmp", "locks", "objects"))
-    for folder in (tmp / ("a" * 32 + "-1"), tmp / ("b" * 32 + "-2"), tmp / ("c" * 32 + "-dropped-1-2"), locks, objects):
-        folder.mkdir(parents=True)
-    held = tmp / ("b" * 32 + "-2")
-    (held / "file").write_text("")
-    for path in (locks / "old.lock", objects / "old-1-2.tmp", locks / "new.lock", objects / "new-1-2.tmp"):
-        path.write_text("")
-        if path.name.startswith("old"):
-            os.utime(path, (0, 0))
+    tmp, locks, objects = (make_folder(tmp_path, name) for name in ("tmp", "locks", "objects"))
+    old, new, held = "a" * 32, "c" * 32, tmp / ("b" * 32 + "-2")
+    for folder in (tmp / f"{old}-1", held, tmp / f"{old}-dropped-1-2", tmp / f"{new}-3"):
+        folder.mkdir()
+        (folder / "file").write_text("")
+        if not folder.name.startswith(new):
+            os.utime(folder, (0, 0))
+    for key in (old, new):
+        for path in (locks / f"{key}.lock", objects / f"{key}-1-2.tmp"):
+            path.write_text("")
+            if key == old:
+                os.utime(path, (0, 0))
     with cache.lock("b" * 32):
         os.utime(locks / ("b" * 32 + ".lock"), (0, 0))
         build(KEY, "toy", lambda: Product((File("__init__.py", ""),), None, ("Toy",)), None, cache)
-        # What is being built stays, and so does its lock.
-        assert [path.name for path in tmp.iterdir()] == [held.name] and (held / "file").is_file()
-        assert sorted(path.name for path in locks.iterdir()) == ["b" * 32 + ".lock", "new.lock"]
-        assert [path.name for path in objects.iterdir()] == ["new-1-2.tmp"]
-    assert [path.name for path in locks.iterdir()] == ["new.lock"]
+        # What is being built stays, and so does its lock; another computer's lock may not be seen from here.
+        assert sorted(tmp.iterdir()) == [held, tmp / f"{new}-3"] and (held / "file").is_file()
+        assert sorted(path.name for path in locks.iterdir()) == ["b" * 32 + ".lock", f"{new}.lock"]
+        assert [path.name for path in objects.iterdir()] == [f"{new}-1-2.tmp"]
+    assert [path.name for path in locks.iterdir()] == [f"{new}.lock"]
     cache.trim()
-    assert list(tmp.iterdir()) == []
+    assert sorted(tmp.iterdir()) == [tmp / f"{new}-3"]
 
 
 def test_a_lock_is_held_by_one_though_its_file_is_removed_each_time(tmp_path: Path) -> None:
@@ -147,7 +170,7 @@ def test_a_lock_is_held_by_one_though_its_file_is_removed_each_time(tmp_path: Pa
 
     def enter(number: int) -> None:
         for _ in range(20):
-            with cache.lock("name"):
+            with cache.lock(KEY):
                 inside.append(number)
                 most.append(len(inside))
                 time.sleep(0.0005)
@@ -159,28 +182,71 @@ def test_a_lock_is_held_by_one_though_its_file_is_removed_each_time(tmp_path: Pa
     assert list((tmp_path / "locks").iterdir()) == []
 
 
+def test_a_lock_ends_with_its_process_though_a_child_lives_on(tmp_path: Path) -> None:
+    """A child that was forked while the lock was held has its file open, too."""
+    code = (
+        f"import os, sys, time\nsys.path.insert(0, {str(ROOT)!r})\nfrom pathlib import Path\n"
+        f"from rnncc.cache import Cache\nwith Cache(Path({str(tmp_path)!r})).lock({KEY!r}):\n"
+        "    child = os.fork()\n    if child == 0:\n        time.sleep(600)\n"
+        "    print(child, flush=True)\n    time.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    try:
+        time.sleep(0.2)  # the child closes it as its first work
+        parent.kill()
+        parent.wait()
+        begin = time.monotonic()
+        with Cache(tmp_path).lock(KEY):
+            assert time.monotonic() - begin < 10
+    finally:
+        os.kill(child, signal.SIGKILL)
+        parent.stdout.close()
+
+
+def test_who_waits_says_for_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_TELL_SECONDS", 0.0)
+    said: list[str] = []
+
+    def enter() -> None:
+        with Cache(tmp_path).lock(KEY, said.append):
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        with Cache(tmp_path).lock(KEY):
+            waiting = pool.submit(enter)
+            deadline = time.monotonic() + 30
+            while not said and time.monotonic() < deadline:
+                time.sleep(0.01)
+        waiting.result()
+    assert said == [f"waiting for process {os.getpid()}, which builds the same package"]
+
+
 def test_the_latest_logs_stay(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     for number in range(60):
-        log = cache.log(f"log{number}")
-        log.write_text("")
+        log = cache.keep_log(f"toy-{number:012x}", "text")
+        assert log.read_text() == "text"
         os.utime(log, (number, number))
     kept = {path.name for path in (tmp_path / "logs").iterdir()}
-    assert kept == {f"log{number}.log" for number in range(10, 60)}
+    assert kept == {f"toy-{number:012x}.log" for number in range(10, 60)}
 
 
 def test_usage_counts_while_others_build_and_drop(tmp_path: Path) -> None:
-    kept = tmp_path / "packages" / "kept" / "cell"
+    kept = make_folder(tmp_path, "packages") / KEY / "cell"
     kept.mkdir(parents=True)
     (kept / "_rnncc.json").write_bytes(b'{"cells": ["Toy"]}')
+    tmp = make_folder(tmp_path, "tmp")
+    marker = (tmp_path / "CACHEDIR.TAG").stat().st_size
     ended = threading.Event()
 
     def churn() -> None:
         while not ended.is_set():
-            work = tmp_path / "tmp" / "work" / "deep"
+            work = tmp / f"{KEY}-1" / "deep"
             work.mkdir(parents=True)
             (work / "file").write_bytes(b"1")
-            shutil.rmtree(tmp_path / "tmp")
+            shutil.rmtree(work.parent)
 
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(churn)
@@ -190,16 +256,16 @@ def test_usage_counts_while_others_build_and_drop(tmp_path: Path) -> None:
             ended.set()
         other.result()
     assert {packages for packages, _ in counts} == {1}
-    assert {size for _, size in counts} <= {18, 19}
+    assert {size - marker for _, size in counts} <= {18, 19}
 
 
 def test_kernels_alone_and_what_is_damaged_are_no_packages(tmp_path: Path) -> None:
     kernels = '{"kernels": ["forward"], "stem": "lstm"}'
     for number, text in enumerate(('{"cells": ["Toy"], "stem": "toy"}', kernels, kernels, "12345", '{"cells')):
-        folder = tmp_path / "packages" / str(number) / "toy"
+        folder = make_folder(tmp_path, "packages") / f"{number:032x}" / "toy"
         folder.mkdir(parents=True)
         (folder / "_rnncc.json").write_text(text)
-    (tmp_path / "packages" / "empty").mkdir()
+    (tmp_path / "packages" / ("e" * 32)).mkdir()
     assert Cache(tmp_path).usage()[0] == 1
 
 
@@ -215,16 +281,16 @@ def test_the_limit_may_have_a_unit(text: str, expected: int, monkeypatch: pytest
 def test_a_limit_that_cannot_be_read_is_said_also_where_nothing_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Cache, "package", lambda *_: tmp_path)
+    build(KEY, "toy", lambda: Product((File("__init__.py", ""),), None, ("Toy",)), None, Cache(tmp_path))
     monkeypatch.setenv("RNNCC_CACHE_LIMIT", "a lot")
     with pytest.raises(RnnccError) as caught:
-        Cache(tmp_path).build("key", "toy", lambda _: pytest.fail("began"))
+        Cache(tmp_path).build(KEY, "toy", lambda _: pytest.fail("began"))
     assert caught.value.diagnostics[0].code == "RNN607"
 
 
 def test_a_lock_that_cannot_be_opened_is_a_diagnostic(tmp_path: Path) -> None:
-    (tmp_path / "locks" / "name.lock").mkdir(parents=True)
-    with pytest.raises(RnnccError) as caught, Cache(tmp_path).lock("name"):
+    (make_folder(tmp_path, "locks") / f"{KEY}.lock").mkdir()
+    with pytest.raises(RnnccError) as caught, Cache(tmp_path).lock(KEY):
         pass
     assert caught.value.diagnostics[0].code == "RNN605"
 
@@ -234,14 +300,20 @@ def test_a_file_that_is_missing_elsewhere_is_no_fault_of_the_cache(tmp_path: Pat
         shutil.copy(tmp_path / "installation" / "header", folder)
 
     with pytest.raises(FileNotFoundError, match="installation"):
-        Cache(tmp_path / "cache").build("key", "stem", make)
+        Cache(tmp_path / "cache").build(KEY, "stem", make)
 
 
 @pytest.mark.parametrize("path", ["", "tmp/file"])
-def test_a_file_that_is_denied_within_is_a_fault_of_the_cache(path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", [None, "/installation/header"])
+def test_a_file_that_is_denied_within_is_a_fault_of_the_cache(path: str, source: str | None, tmp_path: Path) -> None:
+    """Also where it is copied from elsewhere, and the disk is full."""
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), source or str(tmp_path / path))
+    if source is not None:
+        denied.filename2 = str(tmp_path / path)
+
     def make(folder: Path) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / path))
+        raise denied
 
     with pytest.raises(RnnccError) as caught:
-        Cache(tmp_path).build("key", "stem", make)
+        Cache(tmp_path).build(KEY, "stem", make)
     assert caught.value.diagnostics[0].code == "RNN605"

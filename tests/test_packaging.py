@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from packaging.utils import parse_wheel_filename
 
 from rnncc import __version__
 from rnncc.cli.wheel import write_wheel
+from rnncc.diagnostics import RnnccError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -145,7 +147,7 @@ def test_a_built_package_as_a_wheel_runs_without_rnncc_or_a_compiler(tmp_path: P
     assert about["License-File"] == "LICENSE" and texts == [licence, licence]
 
 
-@pytest.mark.parametrize("name", ["a_", "a__b"])
+@pytest.mark.parametrize("name", ["a_", "a__b", "a" * 240])
 def test_a_wheel_is_not_called_what_pip_takes_for_another_name(name: str, tmp_path: Path) -> None:
     text = "cell Foo\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b)\n"
     (tmp_path / f"{name}.rnn").write_text(text, encoding="utf-8")
@@ -153,6 +155,21 @@ def test_a_wheel_is_not_called_what_pip_takes_for_another_name(name: str, tmp_pa
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert found.returncode == 1 and "RNN604" in found.stderr + found.stdout
     assert not (tmp_path / "out").exists()
+
+
+def test_a_wheel_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "toy"
+    (package / "_runtime").mkdir(parents=True)
+    (package / "_runtime" / "LICENSE").write_text("…", encoding="utf-8")
+    (package / "_rnncc.json").write_text('{"cells": ["A"], "fingerprint": "0123456789", "torch_abi": "2.10"}')
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
+    with pytest.raises(RnnccError, match="whl' cannot be written: no space left on device"):
+        write_wheel(package)
+    assert [path.name for path in tmp_path.iterdir()] == ["toy"]
 
 
 def test_a_wheel_bears_its_package_s_name_as_file_names_do(tmp_path: Path) -> None:

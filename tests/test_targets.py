@@ -96,15 +96,15 @@ def test_a_build_says_which_gpus_take_no_fused_kernels(
 def test_a_build_says_where_newton_is_of_no_use(
     cell: str, target: str, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def described(source: Source, stem: str, shaping: Any, toolchain: Any, nvcc: Any, *rest: Any) -> tuple[Path, None]:
+    def described(source: Source, stem: str, shaping: Any, toolchain: Any, nvcc: Any, *rest: Any) -> Path:
         """What a package says of itself, without one."""
         product = compiler._produce(source, stem, shaping, toolchain, nvcc, (), newton=compiler._takes_fused(nvcc))
         (tmp_path / "_rnncc.json").write_text(json.dumps(product.about), encoding="utf-8")
         assert rest[-1] is True
-        return tmp_path, None
+        return tmp_path
 
     monkeypatch.setattr(compiler, "_build", described)
-    monkeypatch.setattr("rnncc.stages.build.install", lambda package, out, cache: package)
+    monkeypatch.setattr("rnncc.stages.build.install", lambda package, out: package)
     monkeypatch.setattr("rnncc.stages.build.nvcc.nvcc_release", lambda: ("nvcc", "release 13.0"))
     lines: list[str] = []
     compiler.build_package(locate(cell), tmp_path / "out", target=target, parallel_newton=True, progress=lines.append)
@@ -116,10 +116,10 @@ def test_a_build_says_where_newton_is_of_no_use(
 def test_loading_says_where_newton_is_of_no_use(
     cell: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def described(source: Source, stem: str, shaping: Any, toolchain: Any, nvcc: Any, *rest: Any) -> tuple[Path, None]:
+    def described(source: Source, stem: str, shaping: Any, toolchain: Any, nvcc: Any, *rest: Any) -> Path:
         product = compiler._produce(source, stem, shaping, toolchain, nvcc, (), newton=rest[2])
         (tmp_path / "_rnncc.json").write_text(json.dumps(product.about), encoding="utf-8")
-        return tmp_path, None
+        return tmp_path
 
     monkeypatch.setattr(compiler, "_build", described)
     monkeypatch.setattr(compiler, "present", lambda: ("sm_90a",))
@@ -138,8 +138,8 @@ def test_a_build_says_which_size_has_no_fused_kernel(
     (tmp_path / "cuda" / "fused.txt").write_text(
         "lstm_0_forward bf16 64 1 gather 1 256 1 8 1 0 name\n", encoding="utf-8"
     )
-    monkeypatch.setattr(compiler, "_build", lambda *given: (tmp_path, None))
-    monkeypatch.setattr("rnncc.stages.build.install", lambda package, out, cache: package)
+    monkeypatch.setattr(compiler, "_build", lambda *given: tmp_path)
+    monkeypatch.setattr("rnncc.stages.build.install", lambda package, out: package)
     monkeypatch.setattr("rnncc.stages.build.nvcc.nvcc_release", lambda: ("nvcc", "release 13.0"))
     lines: list[str] = []
     compiler.build_package(

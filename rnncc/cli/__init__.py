@@ -15,6 +15,7 @@ from rnncc.diagnostics import InternalError, RnnccError
 from rnncc.version import VERSION
 
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h: not the user's fault
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 class _Group(click.Group):
@@ -31,6 +32,9 @@ class _Group(click.Group):
         except InternalError as error:
             click.echo(f"internal error: {error}", err=True)
             ctx.exit(EXIT_BUG)
+        except KeyboardInterrupt:
+            click.echo("rnncc: interrupted", err=True)
+            ctx.exit(EXIT_INTERRUPTED)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -6,7 +6,6 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from importlib import metadata
 from typing import Any
 
 import click
@@ -17,15 +16,15 @@ from rnncc.diagnostics import RnnccError
 from rnncc.paths import shipped_cells
 from rnncc.read import read_source
 from rnncc.runtime.settings import compiles_at_first_use, log_level
-from rnncc.stages.build.ninja import most_jobs
+from rnncc.stages.build.commands import most_jobs
 from rnncc.stages.build.nvcc import nvcc_release
 from rnncc.stages.build.toolchain import find_toolchain
 from rnncc.targets import instruction_sets, present
 from rnncc.version import VERSION
 
-# Environment variables, and what reads each; None: any text will do.
-SETTINGS: dict[str, Callable[[], object] | None] = {
-    "RNNCC_CACHE_DIR": None,
+# Environment variables, and what reads each.
+SETTINGS: dict[str, Callable[[], object]] = {
+    "RNNCC_CACHE_DIR": lambda: Cache(default_root()).check(),
     "RNNCC_CACHE_LIMIT": limit_bytes,
     "RNNCC_COMPILE": compiles_at_first_use,
     "RNNCC_LOG": log_level,
@@ -60,7 +59,6 @@ def env(as_json: bool) -> None:
         "platform": platform.platform(),
         "torch": _torch(),
         "cxx": _compiler(),
-        "ninja": _distribution("ninja"),
         "nvcc": _nvcc(),
         "gpu": list(present()),
         "cpu": {"cores": os.cpu_count(), "instructions": _instructions()},
@@ -89,13 +87,6 @@ def _torch() -> dict[str, Any] | None:
     return {"version": torch.__version__, "cuda": torch.version.cuda, "gpus": gpus, "threads": torch.get_num_threads()}
 
 
-def _distribution(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _compiler() -> dict[str, Any] | None:
     try:
         found = find_toolchain()
@@ -116,8 +107,11 @@ def _instructions() -> str:
 
 
 def _cache() -> dict[str, Any]:
-    cache = Cache(default_root())
-    packages, size = cache.usage()
+    try:
+        cache = Cache(default_root())
+        packages, size = cache.usage()
+    except RnnccError:
+        return {"folder": os.environ.get("RNNCC_CACHE_DIR"), "packages": 0, "bytes": 0}
     return {"folder": str(cache.root), "packages": packages, "bytes": size}
 
 
@@ -146,8 +140,7 @@ def _unreadable() -> Iterator[str]:
     """What is wrong with the settings."""
     for read in SETTINGS.values():
         try:
-            if read is not None:
-                read()
+            read()
         except RnnccError as error:
             problem = error.diagnostics[0]
             yield f"{problem.message}: {problem.help}"

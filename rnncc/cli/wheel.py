@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
+import os
 import re
 import sysconfig
 import zipfile
 from pathlib import Path
 
 from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.runtime import manifest
+from rnncc.stages.build.install import check_length, unwritable
 from rnncc.version import VERSION
 
 # The earliest time a zip file can hold: the same package gives the same bytes.
@@ -28,19 +30,33 @@ def check_name(stem: str) -> None:
     if stem.endswith("_") or _distribution(stem) != stem.lower():
         message = f"'{stem}' cannot be a wheel's name: an underscore stands alone there, and not at the end"
         raise RnnccError(Diagnostic("RNN604", message, help="choose another name with --name"))
+    check_length(stem, "a wheel's", len(_file_name("", "0" * 8)))
+
+
+def _file_name(stem: str, fingerprint: str) -> str:
+    return f"{_distribution(stem)}-{_version(fingerprint)}-{_tag()}.whl"
+
+
+def _version(fingerprint: str) -> str:
+    return f"{VERSION}+{fingerprint[:8]}"
+
+
+def _tag() -> str:
+    return f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
 
 def write_wheel(package: Path) -> Path:
     """Write the wheel beside the package's folder and return its path.
 
+    Raises RnnccError (RNN605) where it cannot be written.
+
     The version is rnncc's, with the package's fingerprint as local part, so that other content has another version.
     The tag names no Python version and no torch version: the library uses torch's stable C interface alone. The
     licence is that of rnncc's code in the package; whose the cell is, its author knows.
     """
-    about = json.loads((package / "_rnncc.json").read_text(encoding="utf-8"))
-    stem, version = package.name, f"{VERSION}+{about['fingerprint'][:8]}"
-    name = _distribution(stem)
-    tag = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+    about = manifest.read(package)
+    stem, version = package.name, _version(about["fingerprint"])
+    name, tag = _distribution(stem), _tag()
     info = f"{name}-{version}.dist-info"
     files = {
         f"{stem}/{path.relative_to(package).as_posix()}": path.read_bytes()
@@ -60,15 +76,20 @@ def write_wheel(package: Path) -> Path:
     lines = [f"{path},sha256={_digest(data)},{len(data)}" for path, data in files.items()]
     files[record] = "\n".join([*lines, f"{record},,", ""]).encode()
 
-    target = package.parent / f"{name}-{version}-{tag}.whl"
-    beside = target.with_suffix(".tmp")
-    with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, data in files.items():
-            entry = zipfile.ZipInfo(path, _DATE)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = 0o644 << 16
-            archive.writestr(entry, data)
-    beside.rename(target)
+    target = package.parent / _file_name(stem, about["fingerprint"])
+    beside = target.with_name(f".rnncc-{os.getpid()}.whl")
+    try:
+        with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path, data in files.items():
+                entry = zipfile.ZipInfo(path, _DATE)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = 0o644 << 16
+                archive.writestr(entry, data)
+        beside.rename(target)
+    except OSError as error:
+        raise unwritable(target, error) from None
+    finally:
+        beside.unlink(missing_ok=True)
     return target
 
 

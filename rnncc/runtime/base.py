@@ -147,7 +147,10 @@ class RecurrentModule(nn.Module):
             if not constant.shaping:
                 if not isinstance(value, (int, float)) or isinstance(value, bool):
                     raise TypeError(f"{constant.name} should be a number, got: {type(value).__name__}")
-                self.constants[constant.name] = float(value)
+                try:
+                    self.constants[constant.name] = float(value)
+                except OverflowError:
+                    raise ValueError(f"{constant.name} is an integer beyond the range of float64") from None
             elif value != constant.value:
                 # `__new__` never saw it: a subclass of the user's passed it on to __init__.
                 raise ValueError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import first_use, fused
+from . import first_use, fused, manifest
 from .ops import Kernels, open_library
 from .spec import CellSpec
 
@@ -34,10 +33,13 @@ _PACKAGE = _Package()
 
 
 def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
-    """Open the library of the package in `directory`. A library that cannot be opened is a warning: the cells then run
-    through the reference. Raises FileNotFoundError where `_rnncc.json` is missing, ValueError for a setting that means
-    nothing."""
-    about = json.loads((directory / "_rnncc.json").read_text(encoding="utf-8"))
+    """Open the library of the package in `directory`. A library or kernels that are damaged or cannot be opened give a
+    warning, and the cells run through the reference. The package's Python files are not compared: who edits them means
+    it. Raises ImportError where `_rnncc.json` is missing or damaged, ValueError for a setting that means nothing."""
+    try:
+        about = manifest.read_sealed(directory)
+    except manifest.DamagedError as error:
+        raise ImportError(f"the package '{directory}' is damaged: {error}; build it again [RNN712]") from None
     _PACKAGE.source, _PACKAGE.stem = about["source"], about["stem"]
     _PACKAGE.newton = bool(about["newton"])
     if not about["library"]:
@@ -51,11 +53,17 @@ def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
     else:
         try:
             path = directory / about["library"]
+            for name, wanted in about["files"].items():
+                # What the processor or a GPU runs: it would end the process.
+                if name == about["library"] or name.startswith("cuda/"):
+                    manifest.compare(directory / name, wanted)
             _PACKAGE.kernels = open_library(path, about["namespace"], cells, tuple(about["architectures"]))
             library = ctypes.CDLL(str(path))
             fused.attach(directory, library, about)
             first_use.attach(library, cells)
             return
+        except manifest.DamagedError as error:
+            _PACKAGE.missing = f"its kernels could not be loaded: {error}; build the package again [RNN712]"
         except (OSError, RuntimeError) as error:
             _PACKAGE.missing = f"its kernels could not be loaded: {error} [RNN713]"
     warnings.warn(f"{directory.name}: {_PACKAGE.missing}; the slow reference runs instead", stacklevel=3)

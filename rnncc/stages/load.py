@@ -7,18 +7,55 @@ Fails with RnnccError: RNN712 (incomplete or damaged).
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 import threading
+import zlib
+from collections.abc import Sequence
+from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.runtime import manifest
 
 # Held while a package is imported: another thread must not get a module that is half executed. Reentrant, since what a
 # package imports may load another.
 _LOADING = threading.RLock()
+_PREFIX = "rnncc_loaded_"
+
+
+class _Loader(SourceFileLoader):
+    """Keeps the sum of bytecode behind it: Python writes it when a package is first imported, so that the package's own
+    sums do not tell of it. Damaged bytecode could end the process; here it is as if there were none."""
+
+    def get_data(self, path: str) -> bytes:
+        """The bytes of a file."""
+        data = super().get_data(path)
+        if not path.endswith(".pyc"):
+            return data
+        if data[-4:] != _sum(data[:-4]):
+            raise OSError("damaged bytecode")
+        return data[:-4]
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o600) -> None:
+        """Write bytecode."""
+        super().set_data(path, bytes(data) + _sum(data), _mode=_mode & 0o755)
+
+
+def _sum(data: bytes) -> bytes:
+    return zlib.crc32(data).to_bytes(4, "little")
+
+
+class _Finder:
+    """Finds the modules of loaded packages, for `_Loader`."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """As importlib asks for it."""
+        if not name.startswith(_PREFIX) or not path:
+            return None
+        return FileFinder(path[0], (_Loader, [".py"])).find_spec(name, target)
 
 
 def load(package: Path, origin: tuple[Any, tuple[Any, ...]] | None = None) -> ModuleType:
@@ -28,17 +65,20 @@ def load(package: Path, origin: tuple[Any, tuple[Any, ...]] | None = None) -> Mo
     again; layers of the module are then pickled as that call.
     """
     try:
-        about = json.loads((package / "_rnncc.json").read_text(encoding="utf-8"))
-        name = f"rnncc_loaded_{about['fingerprint']}_{package.name}"
-    except (OSError, ValueError, KeyError) as error:
+        about = manifest.read(package)
+        name = f"{_PREFIX}{about['fingerprint']}_{package.name}"
+    except (manifest.DamagedError, KeyError) as error:
         raise RnnccError(Diagnostic("RNN712", f"the package '{package}' is incomplete or damaged: {error}")) from None
     with _LOADING:
         return sys.modules.get(name) or _import(package, name, about["cells"], origin)
 
 
 def _import(package: Path, name: str, cells: list[str], origin: tuple[Any, tuple[Any, ...]] | None) -> ModuleType:
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)
+    file = str(package / "__init__.py")
     spec = importlib.util.spec_from_file_location(
-        name, package / "__init__.py", submodule_search_locations=[str(package)]
+        name, file, loader=_Loader(name, file), submodule_search_locations=[str(package)]
     )
     if spec is None or spec.loader is None:
         raise RnnccError(Diagnostic("RNN712", f"the package '{package}' cannot be imported"))

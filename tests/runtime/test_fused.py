@@ -17,6 +17,7 @@ import torch
 from rnncc.runtime import first_use, fused
 from rnncc.runtime.fused import Answer, Outcome
 from rnncc.stages.build.nvcc import nvcc_release
+from tests.compilers import write_quick_nvcc
 from tests.runtime.first_use import wanted
 
 RUNS = Answer(Outcome.RUNS)
@@ -55,13 +56,8 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
 
 @pytest.fixture
 def quick_nvcc(spied: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that makes empty files: what is compiled is never run here."""
-    nvcc = tmp_path / "nvcc"
-    nvcc.write_text(
-        '#!/bin/sh\n[ "$1" = --version ] && echo "release 0" && exit 0\n'
-        'while [ $# -gt 0 ]; do [ "$1" = -o ] && : > "$2"; shift; done\n'
-    )
-    nvcc.chmod(0o755)
+    """One that makes cubins without kernels: what is compiled is never run here."""
+    write_quick_nvcc(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
 

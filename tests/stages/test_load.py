@@ -132,6 +132,28 @@ def test_a_damaged_library_is_a_warning_and_the_reference_runs(tmp_path: Path) -
         tmp_path,
     )
     assert out.splitlines() == ["[True]", "5 True"]
+    (package / "_rnncc.json").write_text("{}")
+    out = run("try: import lstm\nexcept ImportError as error: print(error)\n", tmp_path)
+    assert "is damaged: '_rnncc.json' is not what was written; build it again [RNN712]" in out
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**5000)], ids=["long", "longer"])
+def test_a_constant_beyond_every_float_is_refused(number: int) -> None:
+    text = "cell Grow\nconst n = 1.0\nstate h\nh[t] = n*h[t-1] + x\n"
+    with pytest.raises(
+        RnnccError, match="the constant 'n' must be a number, not an integer beyond every float"
+    ) as caught:
+        rnncc.compile(text, "grow", n=number)
+    assert caught.value.diagnostics[0].code == "RNN235"
+    with pytest.raises(ValueError, match="n is an integer beyond the range of float64"):
+        rnncc.compile(text, "grow").Grow(3, 3, n=number)
+
+
+def test_a_text_with_half_a_surrogate_pair_is_refused() -> None:
+    text = "# one\n# \ud83d\ncell Leak\nstate h\nh[t] = 0.5*h[t-1] + x\n"
+    with pytest.raises(RnnccError, match=r"'<leak>' is not text: U\+D83D in line 2") as caught:
+        rnncc.compile(text, "leak")
+    assert caught.value.diagnostics[0].code == "RNN101"
 
 
 def test_two_versions_of_a_cell_live_in_one_process() -> None:

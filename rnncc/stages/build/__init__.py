@@ -3,14 +3,15 @@
 
 Input: what the stages before made (a Product), the compilers. Output: the folder of a finished package.
 Fails with RnnccError: RNN601 (no compiler; from `find_toolchain`), RNN602 (compilation failed), RNN605 (cache cannot be
-written), RNN607 (a setting that cannot be read), RNN608 (no CUDA compiler; from `find_nvcc`), and from `install`
-RNN603, RNN604, RNN605.
+written, disk full), RNN607 (a setting that cannot be read), RNN608 (no CUDA compiler; from `find_nvcc`), RNN610 (the
+folder is no cache of the user's), and from `install` RNN603, RNN604, RNN605.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
@@ -21,14 +22,18 @@ from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.artifact import Bundle, File, Unit
 from rnncc.ir.problem import Problem
 from rnncc.paths import license_file
-from rnncc.stages.build import ninja, toolchain
+from rnncc.runtime import manifest
+from rnncc.stages.build import commands, toolchain
 from rnncc.stages.build.install import check_stem, install
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
+from rnncc.stages.build.processes import Outcome
 from rnncc.stages.build.toolchain import Toolchain, find_toolchain
 from rnncc.targets import EVERY, has_clusters
 
 # The oldest torch whose C interface the binding needs.
 TORCH_ABI = "2.10"
+# With less than this, a disk counts as full: linkers do not always say so.
+_FULL_BYTES = 1 << 16
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 __all__ = [
@@ -82,7 +87,11 @@ def first_key(
     during development. Costs some milliseconds and imports nothing.
     """
     compiled_by = "\n".join((*compiler.command, compiler.version)) if compiler is not None else "no compiler"
-    wanted = [dict(shaping), [astuple(problem) for problem in problems], newton, instructions]
+    # Python writes no integer of more than some thousand digits; `check` refuses it later.
+    shaped = {
+        name: hex(value) if isinstance(value, int) and abs(value) >> 64 else value for name, value in shaping.items()
+    }
+    wanted = [shaped, [astuple(problem) for problem in problems], newton, instructions]
     knobs = json.dumps(wanted, sort_keys=True, default=str)
     target = nvcc.key() if nvcc is not None else "cpu"
     return digest(source, stem, target, knobs, toolchain.flags_text(), compiled_by, TORCH_ABI, own_code())[:32]
@@ -117,7 +126,7 @@ def build(
     and only where the cache has nothing. Without a compiler the package runs the reference alone."""
 
     def make(folder: Path) -> None:
-        ninja.most_jobs()  # what cannot be read is said before the work
+        commands.most_jobs()  # what cannot be read is said before the work
         product = produce()
         if progress is not None and product.bundle is not None:
             targets = " for " + ", ".join(nvcc.architectures) if nvcc is not None else ""
@@ -141,19 +150,18 @@ def build_kernels(
     produced and compiled. `what` names them in a line before that and a line after it."""
 
     def make(folder: Path) -> None:
-        ninja.most_jobs()  # what cannot be read is said before the work
+        commands.most_jobs()  # what cannot be read is said before the work
         bundle = produce()
         _write(bundle.files, folder)
         if bundle.device_units:
             progress(f"compiling {what}")
             begin = time.monotonic()
-            commands = _device_commands(bundle, folder, nvcc)
-            outcome = ninja.run(commands, None, folder, folder.parent / "build.ninja", progress)
+            outcome = commands.run(_device_commands(bundle, folder, nvcc), None, folder, progress)
             if not outcome.succeeded:
-                raise _failed(outcome.text, stem, key, cache, commands)
+                raise _failed(outcome, stem, key, cache)
             progress(f"compiled {what} in {time.monotonic() - begin:.1f} s")
         about = {"stem": stem, "kernels": [unit.name for unit in bundle.device_units]}
-        (folder / "_rnncc.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        manifest.seal(folder, about)
 
     return cache.build(key, stem, make, progress)
 
@@ -205,7 +213,7 @@ def _describe(
         "source": "",
         **product.about,
     }
-    (folder / "_rnncc.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    manifest.seal(folder, about)
 
 
 def _compile(
@@ -226,7 +234,7 @@ def _compile(
     fixed = [file for file in bundle.files if file.path.startswith(tuple(f"{path}/" for path in bundle.include))]
     headers = digest(*(part for file in fixed for part in (file.path, file.text)))
     texts = {file.path: file.text for file in bundle.files}
-    compiles: list[ninja.Command] = []
+    compiles: list[commands.Command] = []
     objects: list[str] = []
     fresh: list[tuple[str, Path]] = []
     for unit in (*bundle.units, Unit("src/binding.cpp", "binding", False)):
@@ -235,13 +243,11 @@ def _compile(
         flags = toolchain.BINDING if unit.isa == "binding" else (*toolchain.KERNEL, *toolchain.ISA[unit.isa])
         if unit.shared:
             shared = digest(texts[unit.path], headers, " ".join(flags), compiler.version)[:32]
-            found = cache.object(shared)
-            if found is not None:
-                shutil.copyfile(found, folder / output)
+            if cache.take_object(shared, folder / output, progress):
                 continue
             fresh.append((shared, folder / output))
         arguments = (*compiler.command, *flags, *include, "-c", unit.path, "-o", output)
-        compiles.append(ninja.Command(output, (unit.path,), arguments))
+        compiles.append(commands.Command(output, arguments))
     if nvcc is not None:
         compiles += _device_commands(bundle, folder, nvcc)
     # The slow ones first, so that they do not run alone at the end.
@@ -250,21 +256,20 @@ def _compile(
     empty = "../objects/empty.cpp"
     (folder / empty).write_text("int rnncc_no_symbol_of_torch;\n", encoding="utf-8")
     stub_command = (*compiler.command, "-shared", "-fPIC", empty, "-Wl,-soname,libtorch.so", "-o", stub)
-    compiles.append(ninja.Command(stub, (empty,), stub_command))
+    compiles.append(commands.Command(stub, stub_command))
     library = toolchain.library_name(stem)
-    link = ninja.Command(
+    link = commands.Command(
         library,
-        (*objects, stub),
         (*compiler.command, *toolchain.LINK, *objects, "-Wl,--no-as-needed", stub, "-o", library),
     )
-    outcome = ninja.run(compiles, link, folder, work / "build.ninja", progress)
+    outcome = commands.run(compiles, link, folder, progress)
     if not outcome.succeeded:
-        raise _failed(outcome.text, stem, key, cache, compiles)
+        raise _failed(outcome, stem, key, cache)
     for shared, path in fresh:
         cache.publish_object(shared, path)
 
 
-def _device_commands(bundle: Bundle, folder: Path, nvcc: Nvcc) -> list[ninja.Command]:
+def _device_commands(bundle: Bundle, folder: Path, nvcc: Nvcc) -> list[commands.Command]:
     (folder / "cuda").mkdir(exist_ok=True)
     return [
         nvcc.command(unit, architecture, bundle.include)
@@ -274,13 +279,13 @@ def _device_commands(bundle: Bundle, folder: Path, nvcc: Nvcc) -> list[ninja.Com
     ]
 
 
-def _failed(text: str, stem: str, key: str, cache: Cache, commands: Sequence[ninja.Command]) -> RnnccError:
-    log = cache.log(f"{stem}-{key[:12]}")
-    shown = "\n".join(" ".join(command.arguments) for command in commands)
-    log.write_text(f"{shown}\n\n{text}", encoding="utf-8")
-    first = next(
-        (line for line in text.splitlines() if "error" in line), text.strip().splitlines()[-1] if text.strip() else ""
-    )
-    return RnnccError(
-        Diagnostic("RNN602", f"the compiler failed on {stem}: {first.strip()}", help=f"everything it said is in {log}")
-    )
+def _failed(outcome: Outcome, stem: str, key: str, cache: Cache) -> RnnccError:
+    """Why the compiler failed: what it says of a full disk goes before the rest, of which that is the cause."""
+    full = outcome.full or ("it is full" if shutil.disk_usage(cache.root).free < _FULL_BYTES else "")
+    if full:
+        temporary = tempfile.gettempdir()
+        help = f"free some space, or set RNNCC_CACHE_DIR (now '{cache.root}') or TMPDIR ('{temporary}') to another disk"
+        return RnnccError(Diagnostic("RNN605", f"no space is left on the disk to compile {stem}: {full}", help=help))
+    log = cache.keep_log(f"{stem[:100]}-{key[:12]}", outcome.text)
+    message = f"the compiler failed on {stem}: {outcome.error}"
+    return RnnccError(Diagnostic("RNN602", message, help=f"everything it said is in {log}"))

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
+import re
 import shutil
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from rnncc.cache import KEEP_SECONDS, Cache, digest
+from rnncc.cache import KEEP_SECONDS, digest
 from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.paths import is_package_name
+from rnncc.runtime import manifest
+from rnncc.stages.build.toolchain import library_name
 
-DESCRIPTION = "_rnncc.json"
+_LONGEST_NAME = 255  # of a file, in bytes
+
+
+def check_length(stem: str, what: str, more: int) -> None:
+    """Refuse a name that is too long for a file whose name has `more` characters beside it. Raises RnnccError
+    (RNN604)."""
+    most = _LONGEST_NAME - more
+    if len(stem) > most:
+        message = f"'{stem[:20]}…' is too long for {what} name: it has {len(stem)} characters, of at most {most}"
+        raise RnnccError(Diagnostic("RNN604", message, help="choose another name with --name"))
 
 
 def check_stem(stem: str, directory: Path | None = None) -> None:
@@ -24,6 +39,7 @@ def check_stem(stem: str, directory: Path | None = None) -> None:
     rename = "choose another name with --name"
     if not is_package_name(stem):
         raise RnnccError(Diagnostic("RNN604", f"'{stem}' cannot be a package's name", help=rename))
+    check_length(stem, "a package's", len(library_name("")))
     if stem in sys.stdlib_module_names or stem in sys.builtin_module_names:
         raise RnnccError(Diagnostic("RNN604", f"'{stem}' is the name of a module of Python", help=rename))
     try:
@@ -36,20 +52,21 @@ def check_stem(stem: str, directory: Path | None = None) -> None:
     if directory is not None and origin == (directory / stem).resolve():
         return
     # A package that rnncc built elsewhere may be built again here.
-    if (origin / DESCRIPTION).is_file():
+    if (origin / manifest.NAME).is_file():
         return
     raise RnnccError(
         Diagnostic("RNN604", f"'{stem}' would hide the installed module of that name, {found.origin}", help=rename)
     )
 
 
-def install(package: Path, directory: Path, cache: Cache) -> Path:
-    """Copy a finished package to `directory`/<its name>: written beside it, then renamed over what was there.
+def install(package: Path, directory: Path) -> Path:
+    """Copy a finished package to `directory`/<its name>: written beside it, then renamed over what was there. Many
+    processes may do so at once: the last one's package stays.
 
     Raises RnnccError: RNN603 where something that rnncc did not make stands there, RNN605 where writing fails.
     """
     target = directory / package.name
-    if target.exists() and not (target / DESCRIPTION).is_file():
+    if target.exists() and not (target / manifest.NAME).is_file():
         raise RnnccError(
             Diagnostic(
                 "RNN603",
@@ -57,29 +74,59 @@ def install(package: Path, directory: Path, cache: Cache) -> Path:
                 help="choose another folder with -o, or another name with --name",
             )
         )
+    own = f".rnncc-{digest(package.name)[:8]}"
+    beside = directory / f"{own}-{os.getpid()}-{threading.get_ident()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with cache.lock(f"install-{digest(str(target.resolve()))[:16]}"):
-            beside = directory / f".{package.name}-{os.getpid()}.new"
-            old = directory / f".{package.name}-{os.getpid()}.old"
-            for left in (*directory.glob(f".{package.name}-*.new"), *directory.glob(f".{package.name}-*.old")):
-                # Of a process that was killed: an hour is longer than any copy takes, also through another cache.
-                if time.time() - left.stat().st_mtime > KEEP_SECONDS:
-                    shutil.rmtree(left, ignore_errors=True)
-            try:
-                shutil.copytree(package, beside, ignore=shutil.ignore_patterns("__pycache__"))
-                if target.exists():
-                    target.rename(old)
-                try:
-                    beside.rename(target)
-                except OSError:
-                    if old.exists():
-                        old.rename(target)
-                    raise
-            finally:
-                shutil.rmtree(beside, ignore_errors=True)
-                shutil.rmtree(old, ignore_errors=True)
+        _remove_left(directory, own)
+        try:
+            _copy(package, beside / "new")
+            _exchange(beside / "new", target, beside / "old")
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise RnnccError(Diagnostic("RNN605", f"'{target}' cannot be written: {reason}")) from None
+        raise unwritable(target, error) from None
     return target
+
+
+def unwritable(target: Path, error: OSError) -> RnnccError:
+    """The error (RNN605) for a file or folder of the user's that cannot be written."""
+    reason = (error.strerror or str(error)).lower()
+    return RnnccError(Diagnostic("RNN605", f"'{target}' cannot be written: {reason}"))
+
+
+def _copy(package: Path, target: Path) -> None:
+    """Copy a package's files to the disk. Unlike those of the cache, they may be read by whom the umask lets."""
+    for path in sorted(package.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            copied = target / path.relative_to(package)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copied)
+            with copied.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def _exchange(new: Path, target: Path, old: Path) -> None:
+    """Rename `target` to `old`, and then `new` to `target`. Where that fails, the old one stands there again."""
+    while True:
+        with suppress(FileNotFoundError):
+            target.rename(old)
+        try:
+            new.rename(target)
+            return
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process was faster
+                shutil.rmtree(old, ignore_errors=True)
+                continue
+            if old.exists():
+                old.rename(target)
+            raise
+
+
+def _remove_left(directory: Path, own: str) -> None:
+    """Remove what killed processes left: an hour is longer than any copy takes."""
+    for path in directory.glob(f"{own}-*"):
+        name = re.fullmatch(r"\d+-\d+", path.name.removeprefix(f"{own}-"))
+        with suppress(FileNotFoundError):  # another process removed it
+            if name and abs(time.time() - path.lstat().st_mtime) > KEEP_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.artifact import DeviceUnit
-from rnncc.stages.build.ninja import Command
+from rnncc.stages.build import processes
+from rnncc.stages.build.commands import Command
 
 # No fast-math flag.
 FLAGS = ("-cubin", "-std=c++17", "-O3", "--expt-relaxed-constexpr")
@@ -35,9 +35,7 @@ class Nvcc:
         """Compiles a unit for an architecture; paths are relative to the package."""
         output = f"cuda/{unit.name}_{architecture}.cubin"
         paths = (f"-I{path}" for path in include)
-        return Command(
-            output, (unit.path,), (self.path, *FLAGS, f"-arch={architecture}", *paths, unit.path, "-o", output)
-        )
+        return Command(output, (self.path, *FLAGS, f"-arch={architecture}", *paths, unit.path, "-o", output))
 
 
 def nvcc_release() -> tuple[str, str] | None:
@@ -46,12 +44,11 @@ def nvcc_release() -> tuple[str, str] | None:
     path = shutil.which("nvcc") or shutil.which("nvcc", path=str(Path(home) / "bin"))
     if path is None:
         return None
-    try:
-        shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=60)
-    except (OSError, subprocess.SubprocessError):
+    shown = processes.run([path, "--version"], seconds=60)
+    if not shown.succeeded:
         return None
-    release = [line for line in shown.stdout.splitlines() if "release" in line]
-    return path, release[0].strip() if release else shown.stdout.strip()
+    release = [line for line in shown.text.splitlines() if "release" in line]
+    return path, release[0].strip() if release else shown.text.strip()
 
 
 def find_nvcc(architectures: tuple[str, ...], *, required: bool) -> Nvcc | None:

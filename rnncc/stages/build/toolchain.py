@@ -6,10 +6,10 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
 from dataclasses import dataclass
 
 from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.stages.build import processes
 
 # Candidates after $CXX, in order.
 COMPILERS = ("g++", "clang++", "c++")
@@ -56,11 +56,10 @@ def find_toolchain() -> Toolchain:
         if path is None:
             continue
         command = (path, *candidate[1:])
-        try:
-            shown = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, timeout=60)
-        except (OSError, subprocess.SubprocessError):
+        shown = processes.run([*command, "--version"], seconds=60)
+        if not shown.succeeded:
             continue
-        return Toolchain(command, (shown.stdout.splitlines() or [""])[0].strip())
+        return Toolchain(command, (shown.text.splitlines() or [""])[0].strip())
     searched = f"$CXX is '{named}', which does not run" if named else f"looked for {', '.join(COMPILERS)} on PATH"
     raise RnnccError(
         Diagnostic(

@@ -184,10 +184,12 @@ class _Declarer:
                 return given
             expected = "the name of a function"
         else:
-            if isinstance(given, (int, float)) and not isinstance(given, bool) and not math.isnan(given):
+            if isinstance(given, (int, float)) and not isinstance(given, bool) and not math.isnan(_as_float(given)):
                 return given
             expected = "a number"
-        message = f"the constant '{statement.name}' must be {expected}, not {given!r}"
+        is_long = isinstance(given, int) and abs(given) >> 64  # Python may refuse to write it out
+        shown = "an integer beyond every float" if is_long else repr(given)
+        message = f"the constant '{statement.name}' must be {expected}, not {shown}"
         help = closest(str(given), FUNCTIONS) if isinstance(value, str) else ""
         self.report.error("RNN235", message, statement.span, help=help)
         return value
@@ -272,6 +274,14 @@ class _Declarer:
 def article(kind: str) -> str:
     """`an input`, `a state`."""
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def _as_float(given: float) -> float:
+    """The number, or NaN for an integer that no float holds."""
+    try:
+        return float(given)
+    except OverflowError:
+        return math.nan
 
 
 def declare(decl: CellDecl, shaping: Mapping[str, int | float | str], report: Report) -> Symbols:

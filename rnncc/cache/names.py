@@ -1,0 +1,67 @@
+"""The names of everything that the cache makes: what it recognises, tidies up and drops, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_KEY = "[0-9a-f]{32}"
+# kind -> the names in its folder, and whether they are folders. `KEY.o` and `install-….lock` are of earlier versions.
+_KINDS = {
+    "packages": (re.compile(_KEY), True),
+    "objects": (re.compile(rf"{_KEY}(-\d+-[0-9a-f]{{8}})?\.o|{_KEY}-\d+-\d+\.tmp"), False),
+    "tmp": (re.compile(rf"{_KEY}-\d+|{_KEY}-dropped-\d+-\d+"), True),
+    "locks": (re.compile(rf"({_KEY}|install-[0-9a-f]{{16}})\.lock"), False),
+    "logs": (re.compile(r"\w+-[0-9a-f]{12}\.log"), False),
+}
+KINDS = tuple(_KINDS)
+
+
+def key_of(path: Path) -> str:
+    """The key that a name begins with."""
+    return path.name[:32]
+
+
+def entries(root: Path, kind: str) -> Iterator[tuple[Path, os.stat_result]]:
+    """What the cache made in a folder of its own, by name; links are not followed. Nothing where there is no such
+    folder. Other processes may make and remove files meanwhile."""
+    for path, found in _all(root / kind):
+        if _is_own(kind, path, found):
+            yield path, found
+
+
+def is_layout(root: Path, others: frozenset[str]) -> bool:
+    """Whether a folder holds what the cache makes, some of it at least, and beside that only `others`."""
+    count = 0
+    for folder, found in _all(root):
+        if folder.name in others:
+            continue
+        if folder.name not in _KINDS or not stat.S_ISDIR(found.st_mode):
+            return False
+        for path, inside in _all(folder):
+            if not _is_own(folder.name, path, inside):
+                return False
+            if folder.name == "packages" and any(not stat.S_ISDIR(each.st_mode) for _, each in _all(path)):
+                return False
+            count += 1
+    return count > 0
+
+
+def _is_own(kind: str, path: Path, found: os.stat_result) -> bool:
+    pattern, is_folder = _KINDS[kind]
+    right = stat.S_ISDIR if is_folder else stat.S_ISREG
+    return pattern.fullmatch(path.name) is not None and right(found.st_mode)
+
+
+def _all(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """What lies in a folder; nothing where it is a link, or no folder."""
+    if folder.is_symlink():
+        return
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for path in folder.iterdir():
+            with suppress(FileNotFoundError):  # another process removed it
+                yield path, path.lstat()

@@ -1,0 +1,133 @@
+"""What the cache drops: the packages and objects used longest ago, above its limit, and what killed processes left.
+
+It touches what the cache made itself alone, by name, and follows no link.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rnncc.cache import locks
+from rnncc.cache.names import entries, key_of
+from rnncc.runtime import manifest
+
+# Nothing used within this time is dropped: another process may be importing it.
+KEEP_SECONDS = 3600.0
+# A clock may be so far ahead of that of the file system.
+_SKEW_SECONDS = 60.0
+
+
+def trim(root: Path, limit: int) -> None:
+    """Drop what was used longest ago until packages and objects take `limit` bytes, and what killed processes left."""
+    _sweep(root)
+    found = [
+        (_used(path, entry), _bytes(path, entry), path)
+        for kind in ("packages", "objects")
+        for path, entry in entries(root, kind)
+    ]
+    total = sum(size for _, size, _ in found)
+    for used, size, path in sorted(found):
+        if total <= limit or time.time() - used < KEEP_SECONDS:
+            break
+        if path.parent.name == "packages":
+            drop(root, path)
+        else:
+            with suppress(OSError):
+                path.unlink()
+        total -= size
+
+
+def drop(root: Path, package: Path) -> None:
+    """Take a package away at once: who looks now finds the whole package or none, also where this process is killed."""
+    dropped = root / "tmp" / f"{package.name}-dropped-{os.getpid()}-{threading.get_ident()}"
+    with suppress(OSError):
+        package.rename(dropped)
+        shutil.rmtree(dropped, ignore_errors=True)
+
+
+def usage(root: Path) -> tuple[int, int]:
+    """How many packages are here, and the bytes of everything. Other processes may build and drop meanwhile."""
+    packages = sum(_is_package(path) for path, _ in entries(root, "packages"))
+    try:
+        return packages, _bytes(root, root.stat())
+    except FileNotFoundError:
+        return 0, 0
+
+
+def oldest_first(root: Path, kind: str) -> list[Path]:
+    """What the cache made of a kind, by the time of its last change."""
+    return [path for _, path in sorted((found.st_mtime, path) for path, found in entries(root, kind))]
+
+
+def _sweep(root: Path) -> None:
+    """Remove what killed processes left: unfinished builds and copies, and locks."""
+    for path, found in entries(root, "tmp"):
+        if _is_left(path, found):
+            # The builder of a key holds its lock; what was dropped from the cache, anybody may remove.
+            with _unlocked(root / "locks" / f"{key_of(path)}.lock") as free:
+                if free:
+                    shutil.rmtree(path, ignore_errors=True)
+    for path, found in entries(root, "objects"):
+        if path.suffix == ".tmp" and _is_left(path, found):
+            with suppress(OSError):
+                path.unlink()
+    for path, found in entries(root, "locks"):
+        if _is_left(path, found):
+            with _unlocked(path):
+                pass
+
+
+@contextmanager
+def _unlocked(path: Path) -> Iterator[bool]:
+    """Holds the lock at the path, if nobody does: whether it is held now."""
+    try:
+        descriptor = locks.try_take(path)
+    except OSError:
+        descriptor = None
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            locks.release(descriptor, path)
+
+
+def _is_left(path: Path, found: os.stat_result) -> bool:
+    return time.time() - _used(path, found) > KEEP_SECONDS
+
+
+def _used(path: Path, found: os.stat_result) -> float:
+    """When it was used last. What is dated in the future, by a clock that was wrong, counts as used now: from then on
+    it grows old like the rest."""
+    now = time.time()
+    if found.st_mtime <= now + _SKEW_SECONDS:
+        return found.st_mtime
+    with suppress(OSError):  # another process dropped it
+        os.utime(path)
+    return now
+
+
+def _is_package(folder: Path) -> bool:
+    """Whether a folder of finished ones holds a package, and not GPU kernels alone: by its description."""
+    try:
+        return any("cells" in manifest.read(entry) for entry in folder.iterdir())
+    except (OSError, manifest.DamagedError):  # another process dropped it, or it is damaged
+        return False
+
+
+def _bytes(path: Path, found: os.stat_result) -> int:
+    """What a file, or a folder with all in it, takes; a link takes what it takes itself."""
+    if not stat.S_ISDIR(found.st_mode):
+        return found.st_size
+    size = 0
+    for folder, _, names in os.walk(path):  # unlike rglob, passes over a folder that goes meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):  # another process removed it
+                size += Path(folder, name).lstat().st_size
+    return size

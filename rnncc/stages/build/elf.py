@@ -1,0 +1,38 @@
+"""Whether a file is what a compiler or a linker makes: an ELF file for this use that is there to its end."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+# By a file's ending: e_type (None: any) and e_machine, as in the ELF specification. NVIDIA's machine is 190.
+_KINDS = {".o": (1, 62), ".so": (3, 62), ".cubin": (None, 190)}
+_BITCODE = b"BC\xc0\xde"  # an object of clang's with -flto
+_HEADER = struct.Struct("<4sBB10xHHIQQQIHHHHHH")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+
+
+def fault(path: Path) -> str:
+    """What is wrong with an object, a library or a cubin, in words after its name; nothing where nothing is."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return "was not written"
+    if not data:
+        return "is empty"
+    kind, machine = _KINDS[path.suffix]
+    if path.suffix == ".o" and data.startswith(_BITCODE):
+        return ""
+    if len(data) < _HEADER.size or data[:4] != b"\x7fELF":
+        return "is not an ELF file"
+    _, bits, order, found, made_for, _, _, segments, sections, _, _, size, count, section_size, section_count, _ = (
+        _HEADER.unpack_from(data)
+    )
+    if (bits, order, made_for) != (2, 1, machine) or kind not in (None, found):
+        return "is an ELF file of another kind"
+    ends = [segments + size * count, sections + section_size * section_count]
+    if ends[0] <= len(data) and size == _SEGMENT.size:
+        for i in range(count):
+            _, _, offset, _, _, length, _, _ = _SEGMENT.unpack_from(data, segments + i * size)
+            ends.append(offset + length)
+    return "is cut short" if max(ends) > len(data) else ""

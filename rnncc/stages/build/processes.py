@@ -1,0 +1,156 @@
+"""Programs that a build runs: what they print is bounded, and none outlives the build."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+# Bytes that are kept of the beginning, and of the end, of what a program prints.
+KEPT = 1 << 16
+_LONGEST_LINE = 1 << 12
+_GRACE_SECONDS = 2.0
+_FULL = re.compile(rb"No space left on device|Disk quota exceeded")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Whether a program, or all of several, succeeded; the beginning and the end of what was printed; of all that was
+    printed the first line with an error, and the first that says that a disk is full."""
+
+    succeeded: bool
+    text: str
+    error: str = ""
+    full: str = ""
+
+
+@dataclass(slots=True)
+class _Printed:
+    """What a program printed, as it comes."""
+
+    head: bytearray = field(default_factory=bytearray)
+    tail: bytearray = field(default_factory=bytearray)
+    left_out: int = 0
+    line: bytes = b""
+    error: bytes = b""
+    full: bytes = b""
+
+    def add(self, data: bytes) -> None:
+        """The next bytes."""
+        room = KEPT - len(self.head)
+        self.head += data[:room]
+        self.tail += data[room:]
+        if (more := len(self.tail) - KEPT) > 0:
+            self.left_out += more
+            del self.tail[:more]
+        *lines, rest = (self.line + data).split(b"\n")
+        self.line = rest[-_LONGEST_LINE:]
+        if not (self.error and self.full):
+            self._look(lines)
+
+    def _look(self, lines: Sequence[bytes]) -> None:
+        for line in lines:
+            if not self.error and b"error" in line:
+                self.error = line[:_LONGEST_LINE]
+            if not self.full and _FULL.search(line):
+                self.full = line[:_LONGEST_LINE]
+
+    def outcome(self, succeeded: bool) -> Outcome:
+        """At the end."""
+        self._look([self.line])
+        left_out = f"\n… {self.left_out} bytes more …\n".encode() if self.left_out else b""
+        text, error, full = (
+            part.decode(errors="replace") for part in (self.head + left_out + self.tail, self.error, self.full)
+        )
+        return Outcome(succeeded, text, error.strip(), full.strip())
+
+
+class Programs:
+    """Runs programs, from several threads at once. As a context, it leaves none of them running: where the work is
+    broken off, they are stopped with all that they started."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def __enter__(self) -> Programs:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def run(
+        self, arguments: Sequence[str], folder: Path | None = None, *, errors: bool = True, seconds: float | None = None
+    ) -> Outcome:
+        """Run a program to its end in a folder. `errors`: whether what it prints as errors counts; `seconds`: how long
+        it may take. One that cannot be started, or takes longer, is one that failed."""
+        try:
+            # In a group of its own, which can be stopped as a whole. Messages are in English, since they are read here.
+            with self._lock:
+                if self._stopped:
+                    return Outcome(False, "")
+                process = subprocess.Popen(
+                    arguments, cwd=folder, env=_environment(), process_group=0, stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
+                )  # fmt: skip
+                self._running.add(process)
+        except OSError as error:
+            message = f"error: '{arguments[0]}' cannot be run: {(error.strerror or str(error)).lower()}"
+            return Outcome(False, f"{message}\n", message)
+        assert process.stdout is not None
+        printed, end = _Printed(), time.monotonic() + (math.inf if seconds is None else seconds)
+        with process.stdout as output:
+            poll = select.poll()
+            poll.register(output, select.POLLIN)
+            while poll.poll(None if seconds is None else max(0.0, end - time.monotonic()) * 1e3):
+                data = os.read(output.fileno(), KEPT)
+                if not data:
+                    break
+                printed.add(data)
+            else:
+                _signal(process, signal.SIGKILL)
+                printed.add(f"error: '{arguments[0]}' did not end in {seconds:g} s\n".encode())
+        code = process.wait()
+        with self._lock:
+            self._running.discard(process)
+        return printed.outcome(code == 0)
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            running = list(self._running)
+        for process in running:
+            _signal(process, signal.SIGTERM)  # a compiler removes its temporary files
+        end = time.monotonic() + _GRACE_SECONDS
+        while any(process.poll() is None for process in running) and time.monotonic() < end:
+            time.sleep(0.01)
+        for process in running:
+            _signal(process, signal.SIGKILL)  # also what a program that has ended started
+
+
+def run(arguments: Sequence[str], *, seconds: float) -> Outcome:
+    """Run one program for what it prints, errors not counted."""
+    with Programs() as programs:
+        return programs.run(arguments, errors=False, seconds=seconds)
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def _environment() -> Mapping[str, str]:
+    return {**os.environ, "LC_ALL": "C"}

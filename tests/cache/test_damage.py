@@ -1,0 +1,229 @@
+"""What is damaged in the cache is noticed, said in one line and built again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rnncc
+from rnncc.cache import Cache
+from rnncc.cache.root import make_folder
+from rnncc.diagnostics import RnnccError
+from rnncc.ir.artifact import Bundle, DeviceUnit, File
+from rnncc.runtime import manifest
+from rnncc.stages.build import Nvcc, Product, build, build_kernels, find_toolchain
+from tests.compilers import write_quick_nvcc
+from tests.stages.test_build import KEY, answer, contents, product
+from tests.test_cache import worker
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def cut(path: Path) -> None:
+    """A file that a full disk or a power cut shortened."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    """One of which only the name reached the disk."""
+    os.truncate(path, 0)
+
+
+def zeros(path: Path) -> None:
+    """One of which only the size reached the disk."""
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def flip(path: Path) -> None:
+    """One bit."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def grow(path: Path) -> None:
+    """More than was written."""
+    with path.open("ab") as file:
+        file.write(b"!")
+
+
+def as_folder(path: Path) -> None:
+    """A folder in its place."""
+    path.unlink()
+    path.mkdir()
+
+
+def as_link(path: Path) -> None:
+    """A link to the same content in its place."""
+    path.rename(path.with_name("aside"))
+    path.symlink_to("aside")
+
+
+def as_pipe(path: Path) -> None:
+    """A pipe, which nobody writes."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGES = (cut, empty, zeros, flip, grow, Path.unlink, as_folder, as_link, as_pipe)
+OTHERS = ("_rnncc.json", "_runtime/layer.py")  # which every package has
+FILES = (*OTHERS, "__init__.py", "libtoy.so", "cuda/fused.txt", "cuda/a_sm_90a.cubin")
+
+
+def files() -> Product:
+    """A package whose files have the names of every kind, and no compiler's content."""
+    named = tuple(File(name, f"content of {name}, of some length\n") for name in FILES if name not in OTHERS)
+    return Product(named, None, ("Toy",))
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_damaged_package_is_built_again(name: str, damage: Callable[[Path], None], tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    said: list[str] = []
+    package = build(KEY, "toy", files, None, cache, said.append)
+    sound = contents(package)
+    damage(package / name)
+    assert cache.package(KEY) is None
+    assert build(KEY, "toy", files, None, cache, said.append) == package
+    short = Path(name).name
+    assert len(said) == 1 and said[0].startswith("the package toy in the cache is damaged (") and short in said[0]
+    assert contents(package) == sound and list((tmp_path / "tmp").iterdir()) == []
+    assert build(KEY, "toy", lambda: pytest.fail("built again"), None, cache, said.append) == package
+
+
+@pytest.mark.parametrize("left", ["nothing", "a file", "an empty package"])
+def test_a_folder_without_its_package_is_built_again(left: str, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, "packages") / KEY
+    folder.mkdir(mode=0o700)
+    if left == "a file":
+        (folder / "toy").write_text("")
+    elif left == "an empty package":
+        (folder / "toy").mkdir()
+    said: list[str] = []
+    assert build(KEY, "toy", files, None, Cache(tmp_path), said.append) == folder / "toy"
+    assert len(said) == 1 and "is damaged" in said[0]
+
+
+def test_damage_where_nothing_can_be_built_is_an_error_of_both(tmp_path: Path) -> None:
+    package = build(KEY, "toy", files, None, Cache(tmp_path))
+    flip(package / "libtoy.so")
+    (tmp_path / "locks" / f"{KEY}.lock").mkdir()  # as good as a cache that is read-only, also for root
+    with pytest.raises(RnnccError) as caught:
+        build(KEY, "toy", files, None, Cache(tmp_path))
+    assert [diagnostic.code for diagnostic in caught.value.diagnostics] == ["RNN712", "RNN605"]
+    assert "libtoy.so" in caught.value.diagnostics[0].message
+
+
+def test_ten_processes_mend_a_damaged_package_once(tmp_path: Path) -> None:
+    first = worker(tmp_path)
+    assert first.wait(120) == 0
+    package = tmp_path / "cache" / "packages" / KEY / "toy"
+    cut(package / "libtoy.so")
+    crowd = [worker(tmp_path) for _ in range(10)]
+    results = [process.communicate(timeout=240) for process in crowd]
+    assert [out.strip() for out, _ in results] == [str(package)] * 10, results
+    assert answer(package) == 42
+    assert (tmp_path / "log").read_text().splitlines() == ["produced"] * 2
+
+
+@pytest.mark.parametrize("damage", [cut, empty, zeros, flip])
+def test_a_damaged_object_is_compiled_again(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    cache, compiler = Cache(tmp_path), find_toolchain()
+    build(KEY, "toy", product, compiler, cache)
+    (shared,) = (tmp_path / "objects").iterdir()
+    sound = shared.read_bytes()
+    damage(shared)
+    said: list[str] = []
+    assert answer(build("e" * 32, "toy", lambda: product(7), compiler, cache, said.append)) == 7
+    assert [line for line in said if "damaged" in line] == [
+        f"a shared object in the cache is damaged ({shared}): compiling it again"
+    ]
+    assert [path.read_bytes() for path in (tmp_path / "objects").iterdir()] == [sound]
+
+
+def test_damaged_kernels_are_compiled_again(tmp_path: Path) -> None:
+    nvcc = Nvcc(str(write_quick_nvcc(tmp_path)), "", ("sm_90a",))
+    units = Bundle((File("src/a.cu", ""), File("cuda/fused.txt", "line\n")), (), (), (DeviceUnit("src/a.cu", "a"),))
+    cache = Cache(tmp_path / "cache")
+    said: list[str] = []
+    for name in ("a_sm_90a.cubin", "fused.txt", None):
+        folder = build_kernels(KEY, "toy", "kernels", lambda: units, nvcc, cache, said.append)
+        if name is not None:
+            cut(folder / "cuda" / name)
+    assert sum("is damaged" in line for line in said) == 2
+    assert (folder / "cuda" / "fused.txt").read_text() == "line\n"
+
+
+LOAD = """
+import sys
+sys.path.insert(0, {root!r})
+import rnncc, torch
+module = rnncc.load("elman")
+layer = module.Elman(3, 4)
+print(module.__path__[0], layer(torch.zeros(2, 1, 3))[0].shape[0], "CPU kernels" in layer.explain())
+"""
+
+
+def test_a_loaded_package_is_mended_and_so_is_its_bytecode(cell_cache: Path) -> None:
+    """In processes of their own: who maps a library that is cut short ends, and who runs damaged bytecode may."""
+    environment = {**os.environ, "RNNCC_CACHE_DIR": str(cell_cache), "PYTHONDONTWRITEBYTECODE": ""}
+
+    def load() -> tuple[Path, str]:
+        command = [sys.executable, "-c", LOAD.format(root=str(ROOT))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
+        path, *rest = done.stdout.split()
+        assert rest == ["2", "True"]
+        return Path(path), done.stderr
+
+    package, said = load()
+    assert "compiling elman" in said and "damaged" not in said
+    cut(package / "libelman.so")
+    again, said = load()
+    assert again == package and said.count("damaged") == 1
+    compiled = sorted(package.rglob("*.pyc"))
+    assert len(compiled) > 10
+    for path, damage in zip(compiled, (cut, empty, zeros, flip) * len(compiled), strict=False):
+        damage(path)
+    assert load() == (package, "")
+    assert not {path for path in package.rglob("*.pyc") if path.stat().st_size < 100}
+
+
+def test_every_single_bit_counts(tmp_path: Path) -> None:
+    manifest.seal(tmp_path, {"stem": "toy", "source": "h[t] = x", "number": 1.5})
+    text = (tmp_path / manifest.NAME).read_bytes()
+    about = manifest.read_sealed(tmp_path)
+    for place in range(len(text)):
+        (tmp_path / manifest.NAME).write_bytes(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :])
+        try:
+            found = manifest.read_sealed(tmp_path)
+        except manifest.DamagedError:
+            continue
+        assert found == about  # white space
+
+
+def test_comparing_takes_little_time(cell_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within 5 ms for the shipped LSTM, and 1 ms for each further megabyte, of the processor's time."""
+    module = rnncc.load("lstm")
+    package = Path(module.__path__[0])
+    cache = Cache(package.parents[2])
+
+    def milliseconds(work: Callable[[], object]) -> float:
+        best = 1e9
+        for _ in range(20):
+            begin = time.process_time()
+            work()
+            best = min(best, time.process_time() - begin)
+        return best * 1e3
+
+    assert milliseconds(lambda: cache.package(package.parent.name)) < 5
+    large = cell_cache / "large"
+    large.write_bytes(os.urandom(1 << 24))
+    assert milliseconds(lambda: manifest.checksum(large)) < 16

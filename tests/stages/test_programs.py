@@ -1,0 +1,168 @@
+"""Compilers that print too much, write nothing or something else, never end, or find the disk full."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rnncc.cache import Cache
+from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.stages.build import Toolchain, build, elf, find_toolchain, install, processes
+from rnncc.stages.build.nvcc import nvcc_release
+from tests.compilers import write_compiler
+from tests.stages.test_build import KEY, product, toy
+
+ROOT = Path(__file__).resolve().parents[2]
+REAL = find_toolchain().command[0]
+
+
+def failure(compiler: Path, cache: Path) -> Diagnostic:
+    """What a build with that compiler says; it leaves nothing in the cache."""
+    with pytest.raises(RnnccError) as caught:
+        build(KEY, "toy", product, Toolchain((str(compiler),), ""), Cache(cache))
+    left = [path for kind in ("packages", "objects", "tmp", "locks") for path in (cache / kind).glob("*")]
+    assert left == [] and len(caught.value.diagnostics) == 1
+    return caught.value.diagnostics[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        ("true", "was not written"),
+        (': > "$out"', "is empty"),
+        ('echo garbage > "$out"', "is not an ELF file"),
+        ('cp /bin/true "$out" 2>/dev/null || cp /usr/bin/true "$out"', "is an ELF file of another kind"),
+        (f'"{REAL}" "$@" && truncate -s 600 "$out"', "is cut short"),
+    ],
+)
+def test_a_compiler_that_reports_success_is_not_believed(body: str, fault: str, tmp_path: Path) -> None:
+    # $@ has lost what the search for -o shifted away: the arguments again.
+    body = body.replace('"$@"', '$(cat "$0.$$")')
+    compiler = write_compiler(tmp_path / "cxx", body)
+    compiler.write_text(compiler.read_text().replace('"$0.arguments"', '"$0.$$"'))
+    found = failure(compiler, tmp_path / "cache")
+    assert found.code == "RNN602" and f"'{compiler}' reported success, but" in found.message
+    assert found.message.endswith(fault), found.message
+
+
+def test_a_library_that_is_cut_short_is_seen(tmp_path: Path) -> None:
+    library = tmp_path / "lib.so"
+    (tmp_path / "a.cpp").write_text("int table[5000] = {1}; int f() { return table[7]; }\n")
+    subprocess.run([REAL, "-shared", "-fPIC", "a.cpp", "-o", "lib.so"], cwd=tmp_path, check=True)
+    assert elf.fault(library) == ""
+    data = library.read_bytes()
+    for length in range(1, len(data), 997):
+        library.write_bytes(data[:length])
+        assert elf.fault(library) in ("is not an ELF file", "is cut short")
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_output_is_bounded(status: int, tmp_path: Path) -> None:
+    """Lines, and one line without an end."""
+    print_much = (
+        "head -c 20000000 /dev/zero | tr '\\0' x; echo; yes warning | head -c 20000000; echo\n"
+        "echo 'a.cpp:1: error: no'\n"
+        f"yes more | head -c 20000000; echo the end; exit {status}"
+    )
+    compiler = write_compiler(tmp_path / "cxx", print_much)
+    outcome = processes.Programs().run([str(compiler), "-o", "x"])
+    assert outcome.succeeded == (status == 0)
+    assert len(outcome.text) < 2 * processes.KEPT + 100
+    assert outcome.text.startswith("xxx") and outcome.text.endswith("more\nthe end\n")
+    assert "bytes more …" in outcome.text and outcome.error == "a.cpp:1: error: no"
+
+
+def test_a_log_is_bounded(tmp_path: Path) -> None:
+    compiler = write_compiler(tmp_path / "cxx", "yes 'an error' | head -c 30000000; exit 1")
+    found = failure(compiler, tmp_path / "cache")
+    (log,) = (tmp_path / "cache" / "logs").iterdir()
+    assert found.code == "RNN602" and str(log) in found.help
+    assert log.stat().st_size < 2_000_000
+
+
+@pytest.mark.parametrize("version", ["printf 'g\\377\\376 1.0\\n'", "yes version | head -c 50000000"])
+def test_a_version_may_be_anything(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", str(write_compiler(tmp_path / "cxx", "", version)))
+    assert find_toolchain().version in ("g\ufffd\ufffd 1.0", "version")
+    write_compiler(tmp_path / "nvcc", "", version)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert nvcc_release() is not None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "/usr/bin/ld: final link failed: No space left on device\ncollect2: error: ld returned 1 exit status",
+        "{standard input}: Assembler messages:\nFatal error: can't write 24 bytes to a.o: 'No space left on device'",
+        "cc1plus: error: Disk quota exceeded",
+    ],
+)
+def test_a_full_disk_is_named(said: str, tmp_path: Path) -> None:
+    (tmp_path / "said").write_text(said)
+    found = failure(write_compiler(tmp_path / "cxx", f'cat "{tmp_path}/said" >&2; exit 1'), tmp_path / "cache")
+    assert found.code == "RNN605" and found.message.startswith("no space is left on the disk to compile toy: ")
+    assert "RNNCC_CACHE_DIR" in found.help and "TMPDIR" in found.help
+
+
+def test_a_full_disk_that_only_the_file_system_knows_of_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = shutil._ntuple_diskusage(1 << 30, 1 << 30, 0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+    compiler = write_compiler(tmp_path / "cxx", "echo 'collect2: fatal error: ld terminated with signal 7'; exit 1")
+    assert failure(compiler, tmp_path / "cache").code == "RNN605"
+
+
+def test_a_full_folder_to_build_into_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, _ = toy(tmp_path)
+
+    def copy(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    with pytest.raises(RnnccError) as caught:
+        install(package, tmp_path / "out")
+    message = caught.value.diagnostics[0].message
+    assert message == f"'{tmp_path / 'out' / 'toy'}' cannot be written: no space left on device"
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("hangs", ["version", "compiling"])
+def test_an_interrupted_build_leaves_nothing_running(hangs: str, tmp_path: Path) -> None:
+    """SIGINT to rnncc alone, as `kill` sends it; a terminal sends it to more."""
+    hang = f'sleep 600 & echo "$$ $!" >> "{tmp_path}/pids"; wait'
+    compiler = write_compiler(
+        tmp_path / "cxx", hang if hangs == "compiling" else "", hang if hangs == "version" else "echo 1"
+    )
+    cache = tmp_path / "cache"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rnncc", "build", "elman", "--target", "cpu", "-o", str(tmp_path / "out")],
+        env={**os.environ, "CXX": str(compiler), "RNNCC_CACHE_DIR": str(cache)}, cwd=ROOT,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    pids, deadline = tmp_path / "pids", time.monotonic() + 60
+    while not (pids.exists() and pids.read_text().endswith("\n")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130 and "Traceback" not in said and "interrupted" in said
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert started and not any(map(alive, started))
+    assert list(cache.glob("packages/*")) + list(cache.glob("tmp/*")) + list(cache.glob("locks/*")) == []
