@@ -25,7 +25,9 @@ class Recurrence:
     why      what prevents a better class, with its line; for AFFINE what makes it so
     matrix   AFFINE: matrix[i][j] multiplies the previous state j in the new state i, element by element
     offset   AFFINE: offset[i] is added to the new state i
-    Both are over streams, weights, constants and those values of the loop that are free of the segment's states.
+    shared   what several coefficients are made of, by name, in order of dependence
+    All are over streams, weights, constants, names of `shared` and those values of the loop that are free of the
+    segment's states.
     """
 
     states: tuple[str, ...]
@@ -34,3 +36,4 @@ class Recurrence:
     why: str
     matrix: tuple[tuple[Expr, ...], ...] = ()
     offset: tuple[Expr, ...] = ()
+    shared: tuple[tuple[str, Expr], ...] = ()

@@ -32,9 +32,10 @@ ShowNode = Callable[[Node], str]
 
 
 def show_recurrence(recurrence: Recurrence, expr: ShowExpr) -> Iterator[str]:
-    """The class of a segment, with A and b where it is affine."""
+    """The class of a segment, with A and b where it is affine, behind what they share."""
     form = f" {recurrence.form}" if recurrence.form else ""
     yield f"states {', '.join(recurrence.states)}: {recurrence.kind.value}{form}: {recurrence.why}"
+    yield from (f"  {name} = {expr(value)}" for name, value in recurrence.shared)
     for state, row, offset in zip(recurrence.states, recurrence.matrix, recurrence.offset, strict=False):
         terms = [
             f"({expr(coefficient)}) * {previous}[t-1]"

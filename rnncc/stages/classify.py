@@ -11,17 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from rnncc.affine import ONE, ZERO, Affine, fold, free, linear
+from rnncc.affine import ZERO, Affine, fold, free, in_names, linear, own
 from rnncc.diagnostics import InternalError
 from rnncc.ir.cell import Cell, Contraction, Delay, Node, Pointwise, RowOp, Segment, operands
-from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
+from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, operators, references, substitute
 from rnncc.ir.recurrence import Recurrence, RecurrenceKind
 from rnncc.source import Span, line_and_column
 
-# Coefficients are printed as trees. Shared subexpressions can make them exponentially larger than the text; beyond
-# this many operations a scan would not pay anyway.
-LARGEST_COEFFICIENTS = 1_000
 LARGEST_COUPLING = 3
+# Operations that are shown within another expression, where nothing else is made of them.
+MOST_INLINE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +46,21 @@ class _Classifier:
         self._cell = cell
         self._segment = segment
         self._span = Span(0, 0)
-        self._forms: dict[str, _Form] = {f"{state}__1": Affine(((state, ONE),), ZERO, 0) for state in segment.states}
+        self._forms: dict[str, _Form] = {f"{state}__1": own(state) for state in segment.states}
+        # Coefficients that are operations, by name: each is made once, however many others are made of it.
+        self._named: dict[str, Expr] = {}
 
     def recurrence(self) -> Recurrence:
         """The segment's class from the forms of its new states."""
         states = self._segment.states
         for node in self._segment.nodes:
             form = self._node(node)
-            # A value free of states goes by its name.
-            self._forms[node.target] = free(node.target) if _is_free(form) else form
-            if node.target in states:
-                self._forms[node.target] = form
+            if isinstance(form, Affine) and form.slopes:
+                form = in_names(form, node.target, self._name)
+            elif _is_free(form) and node.target not in states:
+                # A value free of states goes by its name.
+                form = free(node.target)
+            self._forms[node.target] = form
         forms = [self._forms[state] for state in states]
         beyond = [form for form in forms if isinstance(form, _Beyond)]
         if beyond:
@@ -67,11 +70,42 @@ class _Classifier:
         matrix = tuple(tuple(row.get(state, ZERO) for state in states) for row in slopes)
         coupled = any(set(row) - {state} for row, state in zip(slopes, states, strict=True))
         if coupled and len(states) > LARGEST_COUPLING:
-            why = f"{len(states)} states are coupled, and a scan takes up to {LARGEST_COUPLING}"
-            return Recurrence(states, RecurrenceKind.ELEMENTWISE, "", why)
+            return Recurrence(states, RecurrenceKind.ELEMENTWISE, "", self._coupled())
         shape = f"affine{len(states)}" if coupled else "diagonal"
         why = "every new state is affine in the previous ones, with coefficients free of them"
-        return Recurrence(states, RecurrenceKind.AFFINE, shape, why, matrix, tuple(form.offset for form in affine))
+        return self._affine(shape, why, matrix, tuple(form.offset for form in affine))
+
+    def _affine(
+        self, shape: str, why: str, matrix: tuple[tuple[Expr, ...], ...], offset: tuple[Expr, ...]
+    ) -> Recurrence:
+        """The class with its coefficients; what only one of them is made of stands in it again."""
+        roots = [*(entry for row in matrix for entry in row), *offset]
+        uses: dict[str, int] = {}
+        waiting = [name for root in roots for name in references(root)]
+        while waiting:
+            name = waiting.pop()
+            uses[name] = uses.get(name, 0) + 1
+            if name in self._named and uses[name] == 1:
+                waiting += references(self._named[name])
+        inlined: dict[str, Expr] = {}
+        shared: list[tuple[str, Expr]] = []
+        for name, expr in self._named.items():
+            if name in uses:
+                whole = substitute(expr, inlined)
+                if uses[name] == 1 and len(list(operators(whole))) <= MOST_INLINE:
+                    inlined[name] = whole
+                else:
+                    shared.append((name, whole))
+        rows = tuple(tuple(substitute(entry, inlined) for entry in row) for row in matrix)
+        offsets = tuple(substitute(entry, inlined) for entry in offset)
+        return Recurrence(self._segment.states, RecurrenceKind.AFFINE, shape, why, rows, offsets, tuple(shared))
+
+    def _name(self, name: str, expr: Expr) -> Expr:
+        self._named[name] = expr
+        return Ref(name)
+
+    def _coupled(self) -> str:
+        return f"{len(self._segment.states)} states are coupled, and a scan takes up to {LARGEST_COUPLING}"
 
     def _beyond(self, forms: list[_Beyond]) -> Recurrence:
         states = self._segment.states
@@ -140,7 +174,7 @@ class _Classifier:
     def _expression(self, expr: Expr) -> _Form:
         match expr:
             case Const():
-                return Affine((), expr, 0)
+                return Affine((), expr)
             case Ref(name):
                 return self._of(name)
             case Apply(operator, arguments):
@@ -155,21 +189,16 @@ class _Classifier:
             return worst
         if operator == "epsilon":
             # A number of the dtype, whatever it is asked of.
-            return Affine((), apply("epsilon", ZERO), 1)
+            return Affine((), apply("epsilon", ZERO))
         freed = [_is_free(form) for form in forms]
         if all(freed):
-            return Affine(
-                (),
-                fold(operator, *(form.offset for form in _affine(forms))),
-                1 + sum(form.size for form in _affine(forms)),
-            )
+            return Affine((), fold(operator, *(form.offset for form in _affine(forms))))
         if worst is None:
             found = linear(operator, _affine(forms))
+            if found is not None and len(found.slopes) > LARGEST_COUPLING:
+                return _Beyond(_ELEMENTWISE, self._coupled(), self._span)
             if found is not None:
-                if found.size <= LARGEST_COEFFICIENTS:
-                    return found
-                what = f"the coefficients of the states take more than {LARGEST_COEFFICIENTS} operations"
-                return _Beyond(_ELEMENTWISE, what, self._span)
+                return found
         if _keeps_clamp(operator, freed):
             return worst or _Beyond(_CLAMP, f"{operator} clamps an affine map of the state", self._span)
         return _Beyond(_ELEMENTWISE, _why_not_affine(operator, freed), self._span)

@@ -1,4 +1,4 @@
-"""Cells about what heads cut and join, and what they leave whole."""
+"""Cells about what heads cut and join, and what they leave whole; single numbers among wide values."""
 
 from __future__ import annotations
 
@@ -63,3 +63,30 @@ def repeated(p: Any, s: Any, x: Any, k: Any) -> Values:
     a, c = v.chunk(2)
     h = tanh(a - c * (p.W_h @ x()) + mm(p.R_h, s("h")))
     return {"h": h, "out": twice(h * (p.W_x0 @ x()))}
+
+
+# A delta rule: both states are read before either is written.
+@case(
+    """
+cell Delta
+state S1, S2
+output y
+local k: 2, n: 2, k1: 1, k2: 1, q1: 1, q2: 1, be: 1
+v, k, q1, q2 = W@x
+be = sigmoid(W@x)
+n = k/sqrt(1 + k*k)
+k1, k2 = split(n)
+e = be*(v - (k1*S1[t-1] + k2*S2[t-1]))
+S1[t] = S1[t-1] + k1*e
+S2[t] = S2[t-1] + k2*e
+y = q1*S1[t] + q2*S2[t]
+""",
+    lambda H: {"S1": (H, 0.0), "S2": (H, 0.0)},
+    heads=2,
+)
+def delta(p: Any, s: Any, x: Any, k: Any) -> Values:
+    n = p.W_k @ x()
+    n = n / torch.sqrt(1 + n * n)
+    e = torch.sigmoid(p.W_be @ x()) * (p.W_v @ x() - (n[0] * s("S1") + n[1] * s("S2")))
+    one, two = s("S1") + n[0] * e, s("S2") + n[1] * e
+    return {"S1": one, "S2": two, "out": p.W_q1 @ x() * one + p.W_q2 @ x() * two}

@@ -11,11 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rnncc.compiler import front
 from rnncc.ir.cell import Cell, Contraction, Pointwise, Segment, Stream
 from rnncc.ir.dim import INPUT_SIZE
-from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
+from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, operators
 from rnncc.ir.recurrence import Recurrence
 from rnncc.reference import complete_sizes, run
+from rnncc.source import Source
 from rnncc.stages.classify import classify
 from tests import builders, shipped
 from tests.problems import make_problem
@@ -138,25 +140,62 @@ def test_a_new_state_read_in_the_step_is_substituted() -> None:
     assert recurrence.offset == (E, E)
 
 
-def test_coefficients_do_not_explode() -> None:
-    expression: Expr = builders.add(builders.mul(A, H1), E)
-    nodes = [Pointwise("v0", expression)]
-    for number in range(60):
-        doubled = builders.add(builders.mul(A, Ref(f"v{number}")), Ref(f"v{number}"))
-        nodes.append(Pointwise(f"v{number + 1}", doubled))
-    nodes.append(Pointwise("h", Ref("v60")))
-    cell = builders.assemble(
-        "Deep",
-        "h",
-        [builders.parameter("W", "weight_ih", "ae", INPUT_SIZE)],
-        [Contraction("a", "W_a", "x"), Contraction("e", "W_e", "x")],
-        nodes,
-        [Stream("W", ("a", "e"))],
-        [],
-    )
+def chain(length: int, states: str) -> Cell:
+    """Coefficients that would double at every equation if they were written out."""
+    text = f"cell Chain\nstate {', '.join(states)}\ne = W@x\n"
+    text += "".join(f"a_{s} = sigmoid(W@x)\n" for s in states)
+    text += f"v0 = {' + '.join(f'a_{s}*{s}[t-1]' for s in states)}\n"
+    text += "".join(f"v{n + 1} = a_{states[0]}*v{n} + v{n} - e*(v{n} + e)/4\n" for n in range(length))
+    text += "".join(f"{s}[t] = tanh(e)*(a_{s}*v{length} + {s}[t-1])/4\n" for s in states)
+    ((cell, _),) = front(Source("chain.rnn", text))
+    return cell
+
+
+@pytest.mark.parametrize(("states", "form"), [("h", "diagonal"), ("hc", "affine2"), ("hcm", "affine3")])
+def test_coefficients_do_not_explode(states: str, form: str) -> None:
+    short, long = (classify(chain(length, states))[0] for length in (20, 400))
+    assert {(found.kind.value, found.form) for found in (short, long)} == {("AFFINE", form)}
+    assert operations(long) < 30 * operations(short)
+    cell = chain(20, states)
+    check_coefficients(cell, cell.segments[0], short)
+
+
+def operations(recurrence: Recurrence) -> int:
+    """How many operators all coefficients have."""
+    entries = [entry for row in recurrence.matrix for entry in row]
+    return sum(len(list(operators(e))) for e in (*(e for _, e in recurrence.shared), *entries, *recurrence.offset))
+
+
+DELTA = """
+cell Delta
+state S1, S2
+output y
+local k1: 1, k2: 1, be: 1
+v, k1, k2 = W@x
+be = sigmoid(W@x)
+e = be*(v - (k1*S1[t-1] + k2*S2[t-1]))
+S1[t] = S1[t-1] + k1*e
+S2[t] = S2[t-1] + k2*e
+y = S1[t]
+"""
+
+
+def test_a_delta_rule_of_two_states_is_affine() -> None:
+    ((cell, _),) = front(Source("delta.rnn", DELTA))
     (recurrence,) = classify(cell)
-    assert (recurrence.kind.value, recurrence.form) == ("ELEMENTWISE", "")
-    assert "1000 operations" in recurrence.why
+    assert (recurrence.kind.value, recurrence.form) == ("AFFINE", "affine2")
+    check_coefficients(cell, cell.segments[0], recurrence)
+
+
+def test_many_coupled_states() -> None:
+    """A chain of sums over all of them is left as soon as it is known that no scan takes so many."""
+    names = [f"S{n}" for n in range(60)]
+    text = f"cell Delta\nstate {', '.join(names)}\nk = W@x\ne = W@x - k*({' + '.join(f'{s}[t-1]' for s in names)})\n"
+    text += "".join(f"{name}[t] = {name}[t-1] + k*e\n" for name in names)
+    ((cell, _),) = front(Source("delta.rnn", text))
+    (recurrence,) = classify(cell)
+    assert recurrence.kind.value == "ELEMENTWISE" and recurrence.shared == ()
+    assert recurrence.why == "60 states are coupled, and a scan takes up to 3 (line 4)"
 
 
 # sympy as a second opinion.
@@ -218,17 +257,17 @@ def check_coefficients(cell: Cell, segment: Segment, recurrence: Recurrence) -> 
         total = offset
         for other, slope in zip(segment.states, row, strict=True):
             total = builders.add(total, builders.mul(slope, Ref(f"{other}__1")))
-        assert_step(cell, problem.keywords(), state, total, found[state])
+        nodes = tuple(Pointwise(name, expr) for name, expr in (*recurrence.shared, ("probe__", total)))
+        assert_step(cell, problem.keywords(), state, nodes, found[state])
 
 
-def assert_step(cell: Cell, keywords: dict[str, object], state: str, expression: Expr, expected: torch.Tensor) -> None:
-    """The expression, put into the cell's epilogue, equals the new state."""
+def assert_step(
+    cell: Cell, keywords: dict[str, object], state: str, nodes: tuple[Pointwise, ...], expected: torch.Tensor
+) -> None:
+    """The last of the nodes, put into the cell's epilogue, equals the new state."""
     value = next(v for v in cell.values if v.name == state)
-    probe = replace(
-        cell,
-        epilogue=(*cell.epilogue, Pointwise("probe__", expression)),
-        values=(*cell.values, replace(value, name="probe__")),
-    )
+    made = tuple(replace(value, name=node.target) for node in nodes)
+    probe = replace(cell, epilogue=(*cell.epilogue, *nodes), values=(*cell.values, *made))
     found, _ = run(probe, **keywords)  # type: ignore[arg-type]
     torch.testing.assert_close(found["probe__"], expected, rtol=1e-12, atol=1e-12)
 

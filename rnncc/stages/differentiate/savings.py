@@ -6,9 +6,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from rnncc.affine import ONE, ZERO, Affine, form_of
+from rnncc.affine import Affine, form_of, in_names, own
 from rnncc.bounds import Bounds
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, Segment, operands
+from rnncc.ir.expr import Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def rounded(
 
 def _is_affine(nodes: Iterable[Node], names: Iterable[str]) -> bool:
     """Whether all that the nodes make is an affine map of the named values; products take them as they are."""
-    forms: dict[str, Affine | None] = {name: Affine(((name, ONE),), ZERO, 0) for name in names}
+    forms: dict[str, Affine | None] = {name: own(name) for name in names}
     for node in nodes:
         match node:
             case Pointwise(target, expr):
@@ -105,7 +106,7 @@ def _is_affine(nodes: Iterable[Node], names: Iterable[str]) -> bool:
                 if form is None:
                     return False
                 if form.slopes:
-                    forms[target] = form
+                    forms[target] = in_names(form, target, lambda name, _: Ref(name))
             case RowOp():
                 if any(name in forms for name in operands(node)):
                     return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rnncc.affine import ONE, ZERO, Affine, form_of, free
+from rnncc.affine import Affine, form_of, free, in_names, own
 from rnncc.functions import CHEAP
 from rnncc.ir.cell import ACTIVE
 from rnncc.ir.expr import Apply, Expr, Ref, references
@@ -117,7 +117,7 @@ class _Mapper:
     def __init__(self, edges: tuple[FusedEdge, ...]) -> None:
         self.edges = edges
         # None: not affine.
-        self.forms: dict[str, Affine | None] = {edge.name: Affine(((edge.name, ONE),), ZERO, 0) for edge in edges}
+        self.forms: dict[str, Affine | None] = {edge.name: own(edge.name) for edge in edges}
         self.made: list[FusedStatement] = []
 
     def map(self, statements: tuple[FusedStatement, ...]) -> AffineMap | None:
@@ -143,14 +143,8 @@ class _Mapper:
             # Not the statement's own text: carries may be in it that cancel.
             self.made.append(FusedStatement(statement.target, form.offset, statement.line))
             return free(statement.target)
-        slopes = tuple(
-            (edge, self._name(f"{statement.target}__slope_{index}", slope, statement.line))
-            for index, (edge, slope) in enumerate(form.slopes)
-        )
-        return Affine(slopes, self._name(f"{statement.target}__offset", form.offset, statement.line), 0)
+        return in_names(form, statement.target, lambda name, expr: self._name(name, expr, statement.line))
 
     def _name(self, name: str, expr: Expr, line: int) -> Expr:
-        if not isinstance(expr, Apply):
-            return expr
         self.made.append(FusedStatement(name, expr, line))
         return Ref(name)
