@@ -88,7 +88,7 @@ def test_a_log_is_bounded(tmp_path: Path) -> None:
     assert log.stat().st_size < 2_000_000
 
 
-@pytest.mark.parametrize("version", ["printf 'g\\377\\376 1.0\\n'", "yes version | head -c 50000000"])
+@pytest.mark.parametrize("version", ["printf 'g\\377\\376 1.0\\n'", "yes version | head -c 20000000"])
 def test_a_version_may_be_anything(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", str(write_compiler(tmp_path / "cxx", "", version)))
     assert find_toolchain().version in ("g\ufffd\ufffd 1.0", "version")

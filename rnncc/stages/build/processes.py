@@ -20,6 +20,7 @@ from types import TracebackType
 KEPT = 1 << 16
 _LONGEST_LINE = 1 << 12
 _GRACE_SECONDS = 2.0
+_ERROR = re.compile(rb"error")
 _FULL = re.compile(rb"No space left on device|Disk quota exceeded")
 
 
@@ -53,26 +54,31 @@ class _Printed:
         if (more := len(self.tail) - KEPT) > 0:
             self.left_out += more
             del self.tail[:more]
-        *lines, rest = (self.line + data).split(b"\n")
+        lines, _, rest = (self.line + data).rpartition(b"\n")
         self.line = rest[-_LONGEST_LINE:]
-        if not (self.error and self.full):
-            self._look(lines)
+        self._look(lines)
 
-    def _look(self, lines: Sequence[bytes]) -> None:
-        for line in lines:
-            if not self.error and b"error" in line:
-                self.error = line[:_LONGEST_LINE]
-            if not self.full and _FULL.search(line):
-                self.full = line[:_LONGEST_LINE]
+    def _look(self, lines: bytes) -> None:
+        self.error = self.error or _first_line(_ERROR, lines)
+        self.full = self.full or _first_line(_FULL, lines)
 
     def outcome(self, succeeded: bool) -> Outcome:
         """At the end."""
-        self._look([self.line])
+        self._look(self.line)
         left_out = f"\n… {self.left_out} bytes more …\n".encode() if self.left_out else b""
         text, error, full = (
             part.decode(errors="replace") for part in (self.head + left_out + self.tail, self.error, self.full)
         )
         return Outcome(succeeded, text, error.strip(), full.strip())
+
+
+def _first_line(pattern: re.Pattern[bytes], lines: bytes) -> bytes:
+    """The first of the lines that the pattern is found in, or nothing."""
+    found = pattern.search(lines)
+    if found is None:
+        return b""
+    begin, end = lines.rfind(b"\n", 0, found.start()) + 1, lines.find(b"\n", found.end())
+    return lines[begin : end if end >= 0 else None][:_LONGEST_LINE]
 
 
 class Programs:
