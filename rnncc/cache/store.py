@@ -182,7 +182,7 @@ class Cache:
             work.mkdir(mode=0o700)
             target.mkdir(mode=0o700)
             make(target)
-            alone = work / "finished"
+            alone = work / "finished-package"
             alone.mkdir(mode=0o700)
             target.rename(alone / stem)
             _settle(alone)

@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from importlib import metadata
 from typing import Any
 
 import click
@@ -59,6 +60,7 @@ def env(as_json: bool) -> None:
         "platform": platform.platform(),
         "torch": _torch(),
         "cxx": _compiler(),
+        "ninja": _distribution("ninja"),
         "nvcc": _nvcc(),
         "gpu": list(present()),
         "cpu": {"cores": os.cpu_count(), "instructions": _instructions()},
@@ -85,6 +87,13 @@ def _torch() -> dict[str, Any] | None:
         [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     )
     return {"version": torch.__version__, "cuda": torch.version.cuda, "gpus": gpus, "threads": torch.get_num_threads()}
+
+
+def _distribution(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _compiler() -> dict[str, Any] | None:

@@ -227,7 +227,7 @@ def _compile(
     progress: Progress | None,
 ) -> None:
     """Compile and link in a folder beside the package; all paths in commands are relative to the package."""
-    work = folder.parent / "objects"
+    work = folder.parent / "object-files"
     work.mkdir()
     include = [f"-I{path}" for path in bundle.include]
     # The headers of the include folders: what shared units may read. A cell's own header stands beside its units.
@@ -238,7 +238,7 @@ def _compile(
     objects: list[str] = []
     fresh: list[tuple[str, Path]] = []
     for unit in (*bundle.units, Unit("src/binding.cpp", "binding", False)):
-        output = f"../objects/{Path(unit.path).stem}.o"
+        output = f"../object-files/{Path(unit.path).stem}.o"
         objects.append(output)
         flags = toolchain.BINDING if unit.isa == "binding" else (*toolchain.KERNEL, *toolchain.ISA[unit.isa])
         if unit.shared:
@@ -252,8 +252,8 @@ def _compile(
         compiles += _device_commands(bundle, folder, nvcc)
     # The slow ones first, so that they do not run alone at the end.
     compiles.sort(key=lambda command: 0 if "core" in command.output or command.output.endswith(".cubin") else 1)
-    stub = "../objects/libtorch.so"
-    empty = "../objects/empty.cpp"
+    stub = "../object-files/libtorch.so"
+    empty = "../object-files/empty.cpp"
     (folder / empty).write_text("int rnncc_no_symbol_of_torch;\n", encoding="utf-8")
     stub_command = (*compiler.command, "-shared", "-fPIC", empty, "-Wl,-soname,libtorch.so", "-o", stub)
     compiles.append(commands.Command(stub, stub_command))

@@ -1,21 +1,25 @@
-"""Runs a handful of compile commands and one link. What a compiler wrote is looked at: one that says it succeeded may
-have written nothing, or something else."""
+"""Runs a handful of compile commands and one link, by ninja. What a compiler wrote is looked at: one that says it
+succeeded may have written nothing, or something else."""
 
 from __future__ import annotations
 
 import os
-import threading
-import time
+import re
+import shlex
+import shutil
+import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillRunning
 from dataclasses import dataclass
 from pathlib import Path
 
 from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.stages.build import elf
-from rnncc.stages.build.processes import Outcome, Programs
+from rnncc.stages.build.processes import Outcome, Programs, read_outcome
 
 TELL_SECONDS = 15.0
+_FAILED = re.compile(r"^FAILED: (?:\[code=\d+\] )?(.*?) *$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,12 @@ class Command:
 
     output: str
     arguments: tuple[str, ...]
+
+
+def find_ninja() -> str:
+    """The ninja program: the one that came as a wheel beside this Python goes before PATH."""
+    beside = Path(sys.executable).with_name("ninja")
+    return str(beside) if beside.is_file() else shutil.which("ninja") or "ninja"
 
 
 def most_jobs() -> int | None:
@@ -44,36 +54,58 @@ def run(
     progress: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Run the commands in `folder`, as many at once as there are processors, `link` after the others; after one that
-    fails, no other begins. A program that cannot be started is a failure like any other of its own."""
-    failed = threading.Event()
+    fails, no other begins. A program that cannot be started is a failure like any other of its own. ninja's own files,
+    and what the commands print, lie in a folder beside `folder`."""
+    work = folder.parent / "ninja-files"
+    work.mkdir(exist_ok=True)
+    compiled = _run(compiles, folder, work, progress)
+    if link is None or not compiled.succeeded:
+        return compiled
+    linked = _run((link,), folder, work, None)
+    return Outcome(linked.succeeded, compiled.text + linked.text, linked.error, linked.full)
 
-    def one(command: Command) -> Outcome:
-        if failed.is_set():
-            return Outcome(False, "")
-        outcome = _checked(command, programs.run(command.arguments, folder), folder)
-        if not outcome.succeeded:
-            failed.set()
-        return outcome
 
-    # The programs are stopped first where the work is broken off, so that the threads can end.
-    with ThreadPoolExecutor(most_jobs() or len(os.sched_getaffinity(0))) as pool, Programs() as programs:
-        futures = [pool.submit(one, command) for command in compiles]
-        last = time.monotonic()
-        for count, future in enumerate(as_completed(futures), 1):
-            future.result()
-            now = time.monotonic()
-            if progress is not None and count < len(futures) and now - last >= TELL_SECONDS:
-                last = now
-                progress(f"{count} of {len(futures)} files compiled")
-        outcomes = [future.result() for future in futures]
-        if link is not None and not failed.is_set():
-            outcomes.append(one(link))
-    return Outcome(
-        not failed.is_set(),
-        "".join(outcome.text for outcome in outcomes),
-        next((outcome.error for outcome in outcomes if outcome.error), ""),
-        next((outcome.full for outcome in outcomes if outcome.full), ""),
-    )
+def ninja_text(commands: Sequence[Command], work: str) -> str:
+    """The commands as a ninja file. What each prints goes to a file in the folder `work`: ninja would keep it in
+    memory."""
+    lines = [f"builddir = {_escape(work)}", "", "rule run", "  command = $arguments", "  description = $out", ""]
+    for index, command in enumerate(commands):
+        words = " ".join(map(_shell, command.arguments))
+        lines.append(f"build {_escape(command.output)}: run")
+        lines.append(f"  arguments = {words} > {_shell(f'{work}/{index}.log')} 2>&1")
+    return "\n".join([*lines, ""])
+
+
+def _run(commands: Sequence[Command], folder: Path, work: Path, progress: Callable[[str], None] | None) -> Outcome:
+    beside = os.path.relpath(work, folder)
+    (work / "build.ninja").write_text(ninja_text(commands, beside), encoding="utf-8")
+    jobs = most_jobs() or len(os.sched_getaffinity(0))
+    arguments = (find_ninja(), "-f", f"{beside}/build.ninja", "-j", str(jobs))
+    # ninja is stopped first where the work is broken off, so that the thread can end.
+    with ThreadPoolExecutor(1) as pool, Programs() as programs:
+        running = pool.submit(programs.run, arguments, folder)
+        while True:
+            try:
+                ninja = running.result(TELL_SECONDS)
+                break
+            except StillRunning:
+                done = sum((folder / command.output).exists() for command in commands)
+                if progress is not None and done < len(commands):
+                    progress(f"{done} of {len(commands)} files compiled")
+    failed = set(_FAILED.findall(ninja.text))
+    outcomes = []
+    for index, command in enumerate(commands):
+        log = work / f"{index}.log"
+        if log.exists():  # else it never began
+            outcomes.append(_checked(command, read_outcome(log, command.output not in failed), folder))
+            log.unlink()
+    faults = [outcome for outcome in outcomes if not outcome.succeeded]
+    if not ninja.succeeded and not faults:  # ninja itself
+        faults.append(ninja)
+        outcomes.append(ninja)
+    first = faults[0] if faults else Outcome(True, "")
+    full = next((outcome.full for outcome in outcomes if outcome.full), "")
+    return Outcome(not faults, "".join(outcome.text for outcome in outcomes), first.error, full)
 
 
 def _checked(command: Command, outcome: Outcome, folder: Path) -> Outcome:
@@ -84,3 +116,11 @@ def _checked(command: Command, outcome: Outcome, folder: Path) -> Outcome:
         return Outcome(False, f"{text}{error}\n", error)
     error = outcome.error or (outcome.text.strip().splitlines() or [""])[-1] if not outcome.succeeded else ""
     return Outcome(outcome.succeeded, text, error, outcome.full)
+
+
+def _escape(path: str) -> str:
+    return path.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+
+
+def _shell(argument: str) -> str:
+    return shlex.quote(argument).replace("$", "$$")

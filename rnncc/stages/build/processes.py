@@ -72,6 +72,15 @@ class _Printed:
         return Outcome(succeeded, text, error.strip(), full.strip())
 
 
+def read_outcome(path: Path, succeeded: bool) -> Outcome:
+    """The outcome of a program that printed to a file."""
+    printed = _Printed()
+    with path.open("rb") as file:
+        while data := file.read(KEPT):
+            printed.add(data)
+    return printed.outcome(succeeded)
+
+
 def _first_line(pattern: re.Pattern[bytes], lines: bytes) -> bytes:
     """The first of the lines that the pattern is found in, or nothing."""
     found = pattern.search(lines)
