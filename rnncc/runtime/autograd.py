@@ -121,7 +121,7 @@ def autograd_of_lists(
         flat = Loop.apply(call, *tensors)  # type: ignore[no-untyped-call]
         return _regroup(flat, call.made)
 
-    return _recorded(op, run, lists)
+    return _recorded(op, run)
 
 
 def autograd_of_tensors(
@@ -155,12 +155,9 @@ def autograd_of_tensors(
     return _recorded(op, run)
 
 
-def _recorded(op: Any, run: Callable[[Callable[..., Any], tuple[Any, ...]], Any], lists: int = 0) -> Recorded:
-    """`run` as the two. The first `lists` arguments are lists, and None is an empty one."""
+def _recorded(op: Any, run: Callable[[Callable[..., Any], tuple[Any, ...]], Any]) -> Recorded:
     below = partial(unrecorded, op)
-
-    def kernel(keyset: Any, *arguments: Any) -> Any:
-        given = (*(group or [] for group in arguments[:lists]), *arguments[lists:])
-        return run(partial(below_autograd, op, keyset), given)
-
-    return Recorded(kernel, lambda *arguments: run(below, arguments))
+    return Recorded(
+        lambda keyset, *arguments: run(partial(below_autograd, op, keyset), arguments),
+        lambda *arguments: run(below, arguments),
+    )

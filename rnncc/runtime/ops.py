@@ -109,7 +109,7 @@ def _make_segment(
         streams: Any, weights: Any, states: Any, offsets: Any, steps: Any, lengths: Any, reset: Any, seed: Any,
         constants: Any, sizes: Any, num_heads: Any, reverse: Any, sequences: Any, training: bool, recompute: bool,
     ) -> Any:  # fmt: skip
-        first, weights, sequences = streams[0], weights or (), sequences or ()
+        first = streams[0]
         _check_devices(first, (*streams, *weights, *states, offsets, lengths, reset))
         n = _named(cell, sizes, num_heads)
 
@@ -135,7 +135,7 @@ def _make_segment(
     ) -> Any:  # fmt: skip
         result = []
         first = 0
-        for tensors in (streams, weights or (), states):
+        for tensors in (streams, weights, states):
             result.append([t.new_empty(t.shape) for i, t in enumerate(tensors) if needs[first + i]])
             first += len(tensors)
         return tuple(result)
@@ -148,7 +148,7 @@ def _make_segment(
         sequences, _, extra = output
         fresh = iter(extra)
         loop = loop_of(offsets, lengths, reset)
-        where = _shared(loop, streams[0], wanted or ())
+        where = _shared(loop, streams[0], wanted)
         saved = [
             next(fresh) if where[i] < 0 else returned[where[i]]
             for returned in shares(sequences, len(reverse))
@@ -156,7 +156,7 @@ def _make_segment(
         ]
         ctx.save_for_backward(*streams, *weights, *states, *saved, offsets, lengths, reset)
         ctx.counts = (len(streams), len(weights), len(states), len(saved))
-        ctx.rest = (steps, list(constants), list(sizes), num_heads, list(reverse), list(wanted or ()))
+        ctx.rest = (steps, list(constants), list(sizes), num_heads, list(reverse), list(wanted))
 
     def backward(ctx: Any, given_gradients: Any, needs: Any) -> Any:
         d_sequences, d_final, _ = given_gradients
@@ -187,14 +187,14 @@ def _make_segment(
     ) -> Any:  # fmt: skip
         n = _named(cell, sizes, num_heads)
         return *run_call(
-            segment, n, streams, weights, states, offsets, steps, lengths, reset, constants, reverse, sequences or ()
+            segment, n, streams, weights, states, offsets, steps, lengths, reset, constants, reverse, sequences
         ), []  # fmt: skip
 
     def refuse(ctx: Any, *gradients: Any) -> Any:
         raise RuntimeError(f"{backward_name} has no derivative of its own; differentiate {forward_name} twice instead")
 
     def autocast(keyset: Any, streams: Any, weights: Any, *rest: Any) -> Any:
-        device, weights = streams[0].device.type, weights or ()
+        device = streams[0].device.type
         streams = [stream.to(autocast_dtype(stream, device)) for stream in streams]
         # A loop without products gains nothing by vectors in 16 bits, and what it makes of them grows with the steps: a
         # decay rounded to 1, a rotation that is none.

@@ -280,9 +280,13 @@ def run_segment(
     streams and sequences are [total, 1, width]."""
     if kernels is None:
         return run_loops(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted, packing)
+    asked = wanted
+    if torch.compiler.is_compiling():
+        # AOTInductor hands an empty list over as None. A weight without elements stands for none.
+        weights, asked = weights or [streams[0].new_empty(0) for _ in reverse], wanted or [0]
     offsets, steps = (None, 0) if packing is None else (packing.offsets, packing.steps)
     sequences, finals, _ = kernels.run(
         segment.name, streams[0], streams, weights, states, offsets, steps, lengths, reset, None, constants,
-        op_sizes(cell, sizes), sizes["num_heads"], reverse, wanted, False, recompute,
+        op_sizes(cell, sizes), sizes["num_heads"], reverse, asked, False, recompute,
     )  # fmt: skip
-    return sequences, finals
+    return sequences if wanted else [], finals

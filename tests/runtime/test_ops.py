@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +10,9 @@ import torch
 from torch import Tensor
 
 import rnncc
-from rnncc.paths import templates_dir
 from rnncc.runtime.ops import op_sizes
 from rnncc.verify import relative_error
 
-SCHEMAS = (templates_dir() / "include" / "rnncc" / "schema.h").read_text(encoding="utf-8")
 T, B, IN, H = 4, 2, 3, 4
 DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 CELLS = [("lstm", "LSTM"), ("gru", "GRU"), ("mingru", "minGRU"), ("slstm", "sLSTM"), ("rhn", "RHN")]
@@ -292,30 +289,21 @@ def test_what_a_call_returns_follows_its_arguments_and_not_whether_gradients_are
     assert counts[0] == counts[1] == 0 and counts[2] == counts[3] > 0
 
 
-def test_a_list_that_is_none_is_an_empty_one() -> None:
-    """AOTInductor hands empty lists over as None."""
-    op, (streams, weights, states, *rest) = arguments(make("mingru", "minGRU"))
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_weight_without_elements_stands_for_none(recompute: bool) -> None:
+    """AOTInductor hands an empty list over as None, so that a compiled call gives none."""
+    op, (streams, weights, states, *rest) = arguments(make("mingru", "minGRU"), recompute=recompute)
     assert weights == []
-    inputs = [*streams, *states]
-    found = []
-    for none, wanted in (([], [0]), (None, [0]), (None, []), (None, None)):
-        sequences, finals, _ = op(streams, none, states, *rest[:9], wanted, *rest[10:])
-        found.append(torch.autograd.grad(finals[0].sum(), inputs))
-        assert len(sequences) == len(wanted or ())
-    assert all(torch.equal(a, b) for one in found[1:] for a, b in zip(one, found[0], strict=True))
-    fake = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
-    with fake, torch.no_grad():
-        assert [len(group) for group in op(streams, None, states, *rest[:9], None, *rest[10:])][:2] == [0, 1]
-    with torch.autocast("cpu", torch.bfloat16):
-        assert len(op(streams, None, states, *rest)[1]) == 1
-
-
-@pytest.mark.parametrize("text", re.findall(r'_schema =\s*((?:"[^"]*"\s*)+);', SCHEMAS))
-def test_lists_that_may_be_empty_are_optional(text: str) -> None:
-    """Of tensors and of integers, which AOTInductor makes None; a loop has a state, a stream and sizes."""
-    arguments = "".join(re.findall(r'"([^"]*)"', text)).split(" -> ")[0]
-    lists = re.findall(r"((?:Tensor|int|SymInt)\[\]\??) (\w+)", arguments)
-    assert {name for kind, name in lists if not kind.endswith("?")} <= {"streams", "states", "sizes"}
+    nothing = torch.empty(0, dtype=torch.float64)
+    both = [streams * 2, [nothing] * 2, states * 2, *rest[:8], [False, True], *rest[9:]]
+    for given in ([streams, [nothing], states, *rest], both):
+        inputs = [*given[0], *given[2]]
+        assert set(torch.library.opcheck(op, tuple(given)).values()) == {"SUCCESS"}
+        found = [[*op(given[0], own, *given[2:])[0], *op(given[0], own, *given[2:])[1]] for own in ([], given[1])]
+        assert all(map(torch.equal, *found))
+        gradients = [torch.autograd.grad([value.sum() for value in own], inputs) for own in found]
+        assert all(map(torch.equal, *gradients))
+    assert "weights, got 1" in raised(lambda: op(streams, [nothing.new_ones(1)], states, *rest))
 
 
 def test_no_memory_grows() -> None:

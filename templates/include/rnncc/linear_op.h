@@ -43,7 +43,7 @@ inline LinearShape linear_shape(const Tensor& x, const Tensor& weight, const Ten
 inline void run_linear_forward(StableValue* stack) {
   Tensor x(reinterpret_cast<TensorHandle>(stack[0]));
   Tensor weight(reinterpret_cast<TensorHandle>(stack[1]));
-  Tensor bias = take_optional_tensor(stack[2]);
+  Tensor bias = take_optional(stack[2]);
   const LinearShape shape = linear_shape(x, weight, bias);
   std::vector<int64_t> sizes = sizes_of(x);
   sizes.back() = shape.outputs;

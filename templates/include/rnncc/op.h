@@ -13,13 +13,13 @@ namespace rnncc {
 struct Arguments {
   Arguments(StableValue* tensors, StableValue* rest)
       : streams(take_tensors(tensors[0])),
-        weights(take_optional_tensors(tensors[1])),
+        weights(take_tensors(tensors[1])),
         states(take_tensors(tensors[2])),
-        offsets(take_optional_tensor(rest[0])),
+        offsets(take_optional(rest[0])),
         steps(int64_t(rest[1])),
-        lengths(take_optional_tensor(rest[2])),
-        reset(take_optional_tensor(rest[3])),
-        seed(take_optional_tensor(rest[4])),
+        lengths(take_optional(rest[2])),
+        reset(take_optional(rest[3])),
+        seed(take_optional(rest[4])),
         constants(take_doubles(rest[5])),
         sizes(take_integers(rest[6])),
         heads(int64_t(rest[7])),
@@ -67,7 +67,9 @@ class Run {
     expect("constants", this->constants.size(), segment.constants + segment.clips);
     // A loop that reads no stream is still given one, which tells T, B and the dtype.
     expect("streams", this->streams.size(), segment.streams > 0 ? segment.streams : 1);
-    expect("weights", this->weights.size(), loop.weights);
+    // A loop that reads no weight may be given one without elements: AOTInductor hands an empty list over as None.
+    const bool stands_for_none = loop.weights == 0 && this->weights.size() == 1 && this->weights[0].elements() == 0;
+    expect("weights", this->weights.size() - stands_for_none, loop.weights);
     expect("states", this->states.size(), segment.states);
     const Tensor& first = this->streams[0];
     if (first.dim() != 3) error("streams must be [T, B, width], got " + shape_text(first));

@@ -218,9 +218,9 @@ std::vector<T> take_list(StableValue value, const F& from) {
   return items;
 }
 
-inline Tensor take_tensor(StableValue value) { return Tensor(reinterpret_cast<TensorHandle>(value)); }
-
-inline std::vector<Tensor> take_tensors(StableValue value) { return take_list<Tensor>(value, take_tensor); }
+inline std::vector<Tensor> take_tensors(StableValue value) {
+  return take_list<Tensor>(value, [](StableValue item) { return Tensor(reinterpret_cast<TensorHandle>(item)); });
+}
 
 inline std::vector<int64_t> take_integers(StableValue value) {
   return take_list<int64_t>(value, [](StableValue item) { return int64_t(item); });
@@ -233,19 +233,13 @@ inline bool as_bool(StableValue value) { return (value & 0xff) != 0; }
 
 inline std::vector<bool> take_bools(StableValue value) { return take_list<bool>(value, as_bool); }
 
-// An optional argument, or what stands for none. `take` takes over a value.
-template <class T>
-T take_optional(StableValue value, T (*take)(StableValue)) {
+inline Tensor take_optional(StableValue value) {
   auto* pointer = reinterpret_cast<StableValue*>(value);
-  if (!pointer) return T();
-  const StableValue held = *pointer;
+  if (!pointer) return Tensor();
+  Tensor tensor(reinterpret_cast<TensorHandle>(*pointer));
   delete pointer;  // torch allocated it with new
-  return take(held);
+  return tensor;
 }
-
-inline Tensor take_optional_tensor(StableValue value) { return take_optional(value, take_tensor); }
-inline std::vector<Tensor> take_optional_tensors(StableValue value) { return take_optional(value, take_tensors); }
-inline std::vector<int64_t> take_optional_integers(StableValue value) { return take_optional(value, take_integers); }
 
 inline StableValue give(Tensor tensor) { return reinterpret_cast<StableValue>(tensor.release()); }
 
