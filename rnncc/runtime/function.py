@@ -141,7 +141,7 @@ def run_function(
             cell, segment, chosen, read or given_streams[:1],
             [weight.tensor(parameters, values) for weight in loop.weights],
             [initial[state.name] for state in segment.states], per_column, per_step,
-            segment.numbers(numbers, recurrent_gradient_clip), sizes, [reverse], wanted, recompute,
+            segment.numbers(numbers, recurrent_gradient_clip), sizes, [int(reverse)], wanted, recompute,
             None if packed is None else packed.packing,
         )  # fmt: skip
         values |= {segment.sequences[i].name: sequence for i, sequence in zip(wanted, sequences, strict=True)}

@@ -45,6 +45,11 @@ def is_batched(tensor: Tensor | None) -> bool:
     return functorch.is_batchedtensor(tensor) or functorch.is_legacy_batchedtensor(tensor)
 
 
+def under_trace() -> bool:
+    """Whether torch.jit.trace writes down what runs."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
+
+
 def autocast_dtype(x: Tensor, device: str) -> torch.dtype:
     """The dtype in which a loop on that kind of device gets the tensor: autocast casts what is floating, but not
     float64."""

@@ -254,7 +254,7 @@ def read_sequence(given: PackedSequence, kernels: Kernels | None) -> Packed:
         packing = Packing(starts, steps, columns, total, by_step=False)
 
         def permute(rows: Tensor, back: bool) -> Tensor:
-            permuted: Tensor = kernels.run("permute_rows", rows, rows, firsts, starts, back)
+            permuted: Tensor = kernels.run("permute_rows", rows, firsts, starts, back)
             return permuted
 
     return Packed(packing, given.sorted_indices, given.unsorted_indices, permute, given, firsts)

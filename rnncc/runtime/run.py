@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from .functional import in_forward_mode
-from .inputs import active_steps, cut_backwards
+from .inputs import active_steps, cut_backwards, under_autocast, under_trace
 from .loop import run_loops
 from .ops import Kernels, op_sizes
 from .packing import Packing
@@ -42,7 +42,7 @@ class Tools:
         if self.kernels is None or x.is_cuda:
             # On a GPU torch's own product is as good as any.
             return torch.nn.functional.linear(x, weight, bias)
-        result: Tensor = self.kernels.run("linear", x, x, weight, bias)
+        result: Tensor = self.kernels.run("linear", x, weight, bias)
         return result
 
     def delay(self, name: str, value: Tensor) -> Tensor:
@@ -113,6 +113,8 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
     elif transformed:
         reason = TRANSFORMS
     else:
+        if torch.compiler.is_compiling() or under_trace() or under_autocast(x):
+            kernels = kernels.dispatched
         if x.is_cuda:
             return kernels, "one launch a loop"
         return kernels, "a kernel for the CPU takes every size and dtype here"
@@ -212,7 +214,7 @@ def run_directions(
     # A GPU runs packed tensors by the masked loops.
     packed = packing is not None and kernels is not None and first.is_cuda
     masked = lengths is not None or reset is not None or packed
-    reverse = [own.reverse for own in directions]
+    reverse = [int(own.reverse) for own in directions]
     all_finals: list[dict[str, Tensor]] = [{} for _ in directions]
     all_values: list[dict[str, Tensor]] = [{**inputs, **own.masks} for own in directions]
     all_tools = [
@@ -271,7 +273,7 @@ def run_segment(
     reset: Tensor | None,
     constants: Sequence[float],
     sizes: Sizes,
-    reverse: Sequence[bool],
+    reverse: Sequence[int],
     wanted: Sequence[int],
     recompute: bool,
     packing: Packing | None = None,
@@ -282,7 +284,7 @@ def run_segment(
         return run_loops(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted, packing)
     offsets, steps = (None, 0) if packing is None else (packing.offsets, packing.steps)
     sequences, finals, _ = kernels.run(
-        segment.name, streams[0], streams, weights, states, offsets, steps, lengths, reset, None, constants,
+        segment.name, streams, weights, states, offsets, steps, lengths, reset, None, constants,
         op_sizes(cell, sizes), sizes["num_heads"], reverse, wanted, False, recompute,
     )  # fmt: skip
     return sequences, finals

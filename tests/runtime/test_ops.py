@@ -312,10 +312,10 @@ def test_a_list_that_is_none_is_an_empty_one() -> None:
 
 @pytest.mark.parametrize("text", re.findall(r'_schema =\s*((?:"[^"]*"\s*)+);', SCHEMAS))
 def test_lists_that_may_be_empty_are_optional(text: str) -> None:
-    """Of tensors and of integers, which AOTInductor makes None; a loop has a state, a stream and sizes."""
+    """Of tensors and of integers, which AOTInductor makes None; a loop has a direction, a state, a stream and sizes."""
     arguments = "".join(re.findall(r'"([^"]*)"', text)).split(" -> ")[0]
     lists = re.findall(r"((?:Tensor|int|SymInt)\[\]\??) (\w+)", arguments)
-    assert {name for kind, name in lists if not kind.endswith("?")} <= {"streams", "states", "sizes"}
+    assert {name for kind, name in lists if not kind.endswith("?")} <= {"streams", "states", "sizes", "reverse"}
 
 
 def test_no_memory_grows() -> None:
