@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .autograd import autograd_of_lists, autograd_of_tensors, unrecorded
+from .flops import register_formulas
 from .fork import release_threads
 from .inputs import autocast_dtype, is_batched
 from .loop import differentiable_gradients, run_call, shares
@@ -61,20 +62,22 @@ class Kernels:
 
 
 def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architectures: tuple[str, ...] = ()) -> Kernels:
-    """Open the library and register its ops as `namespace`, once a process. Raises RuntimeError, OSError."""
+    """Open the library, which makes its ops known as `namespace`, and give them what Python adds, once a process.
+    Raises RuntimeError, OSError."""
     segments = [(cell, segment) for cell in cells for segment in cell.segments]
+    # The schemas stand in templates/include/rnncc/schema.h.
+    opened = ctypes.CDLL(str(path)).rnncc_register
+    opened.restype = ctypes.c_char_p
+    if (problem := opened()) is not None:
+        raise RuntimeError(f"torch refused an op: {problem.decode()}")
     space = getattr(torch.ops, namespace)
     library = None
-    if not hasattr(space, "linear"):
-        # The schemas stand in templates/include/rnncc/schema.h.
-        register = ctypes.CDLL(str(path)).rnncc_register
-        register.restype = ctypes.c_char_p
-        register.argtypes = (ctypes.c_char_p,)
-        if (problem := register(namespace.encode())) is not None:
-            raise RuntimeError(f"torch refused an op: {problem.decode()}")
+    # Another copy of the package may have been imported before, and the library opened without one.
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"{namespace}::linear", "AutocastCPU"):
         library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
         _LIBRARIES.append(library)
         os.register_at_fork(before=release_threads)
+        register_formulas(namespace, segments)
     calls = {segment.name: _make_segment(library, namespace, cell, segment) for cell, segment in segments}
     calls["linear"] = _make_linear(library, namespace)
     ops = {segment.name: getattr(space, f"{segment.name}_forward") for _, segment in segments}
