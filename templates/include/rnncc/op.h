@@ -136,7 +136,7 @@ class Run {
   }
 
   void check_kind(const Tensor& tensor, const char* what) const {
-    if (!(tensor.device() == device)) error(std::string("a ") + what + " is not on the device of the first stream");
+    if (!(tensor.device() == device)) error(std::string("Input, hidden and parameter tensors are not at the same device: a ") + what + " is elsewhere than the first stream");
     const rnncc_dtype dtype = tensor.dtype();
     if ((dtype == RNNCC_FLOAT64) != (compute == RNNCC_FLOAT64))
       error(std::string("a ") + what + " mixes float64 with another dtype");
