@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from .functional import in_forward_mode
-from .inputs import active_steps, cut_backwards, under_autocast, under_trace
+from .inputs import active_steps, check_memory, cut_backwards, under_autocast, under_trace
 from .loop import run_loops
 from .ops import Kernels, op_sizes
 from .packing import Packing
@@ -87,6 +87,7 @@ class Tools:
 
 
 TRANSFORMS = "torch.func transforms run through the reference"
+ONNX = "torch.onnx.export writes torch's own operators down"
 
 
 def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, missing: str) -> tuple[Kernels | None, str]:
@@ -100,6 +101,9 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
         )
     if backend == "reference":
         return None, "backend='reference' was asked for"
+    recorded = torch.compiler.is_compiling() or under_trace()
+    if recorded and torch.onnx.is_in_onnx_export():
+        return None, ONNX
     if kernels is None:
         reason = missing
     elif not (x.is_cpu or x.is_cuda or x.is_meta):
@@ -113,7 +117,7 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
     elif transformed:
         reason = TRANSFORMS
     else:
-        if torch.compiler.is_compiling() or under_trace() or under_autocast(x):
+        if recorded or under_autocast(x):
             kernels = kernels.dispatched
         if x.is_cuda:
             return kernels, "one launch a loop"
@@ -134,8 +138,8 @@ def kernels_of_call(
     """As `choose_kernels`, for a call with the input `x` [T, B, width]. Where a long call goes through the reference,
     and nobody asked for that, it is one warning a cell and reason."""
     chosen, reason = choose_kernels(kernels, x, backend, missing)
-    # A package without kernels said so when it was loaded; transforms of torch.func are documented to go that way.
-    silent = chosen is not None or kernels is None or backend == "reference" or reason == TRANSFORMS
+    # A package without kernels said so when it was loaded; the others are documented to go that way.
+    silent = chosen is not None or kernels is None or backend == "reference" or reason in (TRANSFORMS, ONNX)
     if not silent and x.shape[0] >= _LONG_CALL_STEPS:
         _tell(f"{cell.name}: the reference (eager torch) runs, which is many times slower: {reason}")
     return chosen
@@ -211,6 +215,10 @@ def run_directions(
     """
     check_clip(recurrent_gradient_clip)  # of a layer an attribute, which may have changed since
     first = next(iter(inputs.values()))
+    # Ops look for themselves. What torch's own operators read first is looked at here, x by a glance.
+    if kernels is None or cell.computes_weights or (kernels is not kernels.dispatched and _is_gone(first)):
+        for own in directions:
+            check_memory(*inputs.values(), *own.parameters.values(), *own.states.values())
     # A GPU runs packed tensors by the masked loops.
     packed = packing is not None and kernels is not None and first.is_cuda
     masked = lengths is not None or reset is not None or packed
@@ -260,6 +268,11 @@ def run_directions(
         output = output if output.shape == shape else output.expand(shape)
         results.append(Result(output, tools.finals, {name: asked[name] for name in sequences_of}))
     return results
+
+
+def _is_gone(x: Tensor) -> bool:
+    """Whether a tensor of eager code has no memory, or no elements."""
+    return type(x) is Tensor and not x.data_ptr()
 
 
 def run_segment(

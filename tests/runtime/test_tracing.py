@@ -1,4 +1,4 @@
-"""What writes a model down while it runs: torch.jit.trace."""
+"""What writes a model down: torch.jit.trace, torch.fx; and torch.jit.script, which cannot."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def traced(module: nn.Module, *example: Any) -> Any:
         warnings.simplefilter("ignore")  # of sizes that are checked
         trace = torch.jit.trace(module, example)  # type: ignore[no-untyped-call]
     buffer = io.BytesIO()
-    torch.jit.save(trace, buffer)  # type: ignore[no-untyped-call]
+    torch.jit.save(trace, buffer)
     buffer.seek(0)
-    return torch.jit.load(buffer)
+    return torch.jit.load(buffer)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
@@ -74,3 +74,37 @@ def test_a_trace_of_a_single_step() -> None:
     cell = rnncc.load("lstm").LSTMCell(IN, H)
     trace, x = traced(cell, torch.randn(B, IN)), torch.randn(B + 2, IN)
     assert all(map(torch.equal, trace(x), cell(x)))
+
+
+def test_fx_takes_a_layer_as_one_node() -> None:
+    """As it takes torch.nn's own layers, without a Tracer of the user's."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.cell = layer_of("lstm", "LSTM"), rnncc.load("lstm").LSTMCell(H, H)
+
+        def forward(self, x: Tensor, h: Tensor, c: Tensor, lengths: Tensor) -> Tensor:
+            output, states = self.layer(x.relu(), (h, c), lengths=lengths)
+            result: Tensor = self.cell(output[0], (states[0][0], states[1][0]))[0]
+            return result
+
+    model = Model()
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["layer", "cell"]
+    x, states = torch.randn(T, B, IN), torch.randn(2, 1, B, H)
+    lengths = torch.tensor([5, 2, 3])
+    assert torch.equal(traced(x, *states, lengths), model(x, *states, lengths))
+    assert [name for name, _ in traced.named_parameters()] == [name for name, _ in model.named_parameters()]
+
+
+def test_fx_and_script_say_what_they_cannot_take() -> None:
+    layer, cells = layer_of("lstm", "LSTM"), rnncc.load("lstm")
+    for module in (layer, cells.LSTMCell(IN, H)):
+        with pytest.raises(TypeError, match="trace a module that holds it"):
+            torch.fx.symbolic_trace(module)
+        for scripted in (module, nn.Sequential(module)):
+            with pytest.raises(TypeError, match=r"torch.jit.script cannot read LSTM.*torch.export"):
+                torch.jit.script(scripted)
+    with pytest.raises(TypeError, match=r"torch\.fx\.wrap"):
+        torch.fx.symbolic_trace(lambda streams: cells.lstm(streams, layer.weight_hh_l0, hidden_size=H))
