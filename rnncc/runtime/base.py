@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from . import function, fused, package, torch_names
-from .inputs import autocast_dtype
+from .inputs import autocast_dtype, cast_state
 from .ops import Kernels, kept_bytes
 from .parameters import gate_view, initialise, members_of, ordered, shape_of
 from .regularisation import Zoneout, check_zoneout, variant
@@ -255,7 +255,7 @@ class RecurrentModule(nn.Module):
         for state in (*self.spec.states, *self.spec.input_delays):
             if given is not None and state.name in given:
                 value = given[state.name]
-                states[state.name] = value if value.dtype == dtype else value.to(dtype)
+                states[state.name] = value if value.dtype == dtype else cast_state(value, dtype, x)
             elif state.delay_of in states:
                 # Before the start, a state has its initial value for all time.
                 states[state.name] = states[state.delay_of]
@@ -353,6 +353,14 @@ class RecurrentModule(nn.Module):
     def _check_state_dict(self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]) -> str:
         """What is wrong with a dictionary, or "". What is not ours is brought into our form, in place."""
         return torch_names.check_order(self, state_dict, prefix, local_metadata)[0]
+
+    def __prepare_scriptable__(self) -> Any:
+        """What torch.jit.script asks first. Raises TypeError."""
+        name = type(self).__name__
+        raise TypeError(
+            f"torch.jit.script cannot read {name}: use torch.export, or put what torch.jit.trace makes of the layer in "
+            "its place"
+        )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A class that the user derived stands in a module of the user's, and pickles by its name there.

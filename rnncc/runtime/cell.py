@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .base import RecurrentModule, document_delays, dtype_of
+from .elsewhere import call_elsewhere
 from .inputs import StatesLike, read_inputs, read_states
 from .regularisation import Zoneout, draw_masks
 from .run import Direction, run_directions
@@ -73,6 +74,10 @@ class RecurrentCell(RecurrentModule):
 
     def forward(self, input: Tensor, hx: StatesLike = None, **extra: Tensor) -> Any:
         """The new state, or a tuple of them; before them the output where it is not the first state."""
+        if type(input) is not Tensor:
+            found = call_elsewhere(self, input, hx, extra, time=False)
+            if found is not None:
+                return found[0]
         cell, (sizes,) = self.spec, self._sizes
         parameters = self._parameters_of(0, input)
         given = read_inputs(

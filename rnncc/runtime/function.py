@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 
 from . import package
-from .inputs import Reset, active_steps, padded, read_lengths, read_reset, under_autocast
+from .inputs import Reset, active_steps, check_memory, padded, read_lengths, read_reset, refuse_kind, under_autocast
 from .packing import read_packed
 from .parameters import shape_of
 from .rows import beside
@@ -89,6 +90,7 @@ def run_function(
     elif max_length is not None:
         raise ValueError("max_length goes with offsets")
     first = given_streams[0]
+    refuse_kind(first, f"{cell.name}'s functional op")
     if first.dim() != 3:
         raise ValueError(f"{cell.name}: streams must be [T, B, width], got {list(first.shape)}")
     # Of packed rows [total, 1, width] each is a step of some column.
@@ -102,8 +104,11 @@ def run_function(
         _check_shape(cell, "weight", weight.name, tensor, shape_of(weight, sizes))
     for state, tensor in zip(carried, given_states or (), strict=given_states is not None):
         _check_shape(cell, "state", cell.phrase(state), tensor, (columns, state.width(sizes)))
-    _check_dtypes(cell, given_streams, given_weights)
-
+    _check_dtypes(cell, given_streams, given_weights, given_states or ())
+    kernels, missing = package.kernels()
+    chosen = kernels_of_call(cell, kernels, first, backend, missing)
+    if masked or chosen is None or cell.computes_weights:
+        check_memory(*given_streams, *given_weights, *(given_states or ()))  # torch's own operators come first
     per_column = read_lengths(lengths, steps, columns, first.device)
     per_step = read_reset(reset, steps, rows, first.device)
     if per_column is not None:
@@ -117,8 +122,6 @@ def run_function(
     check_clip(recurrent_gradient_clip)
     numbers = {c.name: float(c.value) for c in cell.constants if not c.shaping} | dict(constants or {})
     cell.derive(values, parameters, numbers, sizes)
-    kernels, missing = package.kernels()
-    chosen = kernels_of_call(cell, kernels, first, backend, missing)
     # A GPU runs packed tensors by the masked loops.
     on_gpu = packed is not None and chosen is not None and first.is_cuda
     masked = per_column is not None or per_step is not None or on_gpu
@@ -141,7 +144,7 @@ def run_function(
             cell, segment, chosen, read or given_streams[:1],
             [weight.tensor(parameters, values) for weight in loop.weights],
             [initial[state.name] for state in segment.states], per_column, per_step,
-            segment.numbers(numbers, recurrent_gradient_clip), sizes, [reverse], wanted, recompute,
+            segment.numbers(numbers, recurrent_gradient_clip), sizes, [int(reverse)], wanted, recompute,
             None if packed is None else packed.packing,
         )  # fmt: skip
         values |= {segment.sequences[i].name: sequence for i, sequence in zip(wanted, sequences, strict=True)}
@@ -229,7 +232,9 @@ def taken_weights(cell: CellSpec, masked: bool) -> tuple[ParameterSpec, ...]:
     return tuple(by_attribute[attribute] for attribute in dict.fromkeys(read))
 
 
-def _counted(cell: CellSpec, what: str, given: Tensors, names: Sequence[str]) -> list[Tensor]:
+def _counted(cell: CellSpec, what: str, given: Tensors | Proxy, names: Sequence[str]) -> list[Tensor]:
+    if isinstance(given, Proxy):
+        raise TypeError(f"{cell.name}: torch.fx cannot look into the functional op: use torch.fx.wrap, or the layer")
     tensors = [given] if isinstance(given, Tensor) else list(given)
     if len(tensors) != len(names):
         raise ValueError(f"{cell.name} takes {len(names)} {what} ({', '.join(names)}), got {len(tensors)}")
@@ -242,8 +247,14 @@ def _check_shape(cell: CellSpec, what: str, name: str, tensor: Tensor, wanted: t
         raise ValueError(f"{cell.name}: the {what} {name} must be {list(wanted)}, got {list(tensor.shape)}")
 
 
-def _check_dtypes(cell: CellSpec, streams: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+def _check_dtypes(
+    cell: CellSpec, streams: Sequence[Tensor], weights: Sequence[Tensor], states: Sequence[Tensor]
+) -> None:
     first = streams[0]
+    for state in states:
+        # A state may have more or fewer bits than streams, which is what `state_dtype` gives a layer.
+        if not state.is_floating_point() or (state.dtype == torch.float64) != (first.dtype == torch.float64):
+            raise TypeError(f"{cell.name}: a state is {state.dtype}, but the first stream is {first.dtype}")
     if under_autocast(first):
         return
     for what, tensors in (("stream", streams), ("weight", weights)):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.masked import MaskedTensor
+from torch.nn import Parameter
 
 from .spec import CellSpec, Sizes
 
@@ -45,12 +47,56 @@ def is_batched(tensor: Tensor | None) -> bool:
     return functorch.is_batchedtensor(tensor) or functorch.is_legacy_batchedtensor(tensor)
 
 
+def under_trace() -> bool:
+    """Whether torch.jit.trace writes down what runs."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
+
+
 def autocast_dtype(x: Tensor, device: str) -> torch.dtype:
     """The dtype in which a loop on that kind of device gets the tensor: autocast casts what is floating, but not
     float64."""
     if torch.is_autocast_enabled(device) and x.is_floating_point() and x.dtype != torch.float64:
         return torch.get_autocast_dtype(device)
     return x.dtype
+
+
+def check_memory(*tensors: Tensor | None) -> None:
+    """Raises RuntimeError for a tensor whose storage was freed (`untyped_storage().resize_(0)`), which leaves it its
+    sizes: torch's own operators would read what is not there."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return
+    for tensor in tensors:
+        if tensor is None or type(tensor) not in (Tensor, Parameter) or not (tensor.is_cpu or tensor.is_cuda):
+            continue
+        if not tensor.untyped_storage().nbytes() and tensor.numel():
+            raise RuntimeError(f"a tensor of shape {list(tensor.shape)} has no memory: its storage was freed")
+
+
+def cast_state(state: Tensor, dtype: torch.dtype, x: Tensor) -> Tensor:
+    """A state of hx in the dtype that the loop carries. Raises RuntimeError where it has neither that nor the input's,
+    as torch.nn does; autocast casts what is no float64."""
+    cast = (torch.float32, torch.bfloat16, torch.float16)
+    if state.dtype != x.dtype and not (under_autocast(x) and state.dtype in cast and dtype in cast):
+        raise RuntimeError(
+            f"Input and hidden tensors are not the same dtype, found input tensor with {x.dtype} and hidden tensor "
+            f"with {state.dtype}" + (f"; with state_dtype, {dtype} goes too" if dtype != x.dtype else "")
+        )
+    check_memory(state)
+    return state.to(dtype)
+
+
+def refuse_kind(x: Tensor, where: str) -> None:
+    """Raises TypeError for a tensor that loops cannot read, and says what they can. `where`: which cell asks."""
+    if x.is_nested:
+        raise TypeError(
+            f"{where} takes no nested tensor: call layer(x.values(), offsets=x.offsets(), max_length=longest) on the "
+            "rows of a jagged one, and make one of the output by "
+            "torch.nested.nested_tensor_from_jagged(output, x.offsets()); or give a PackedSequence"
+        )
+    if isinstance(x, MaskedTensor):
+        raise TypeError(f"{where} takes no MaskedTensor: give its data, and lengths= for a mask of padding")
+    if x.layout != torch.strided:
+        raise TypeError(f"{where} takes dense tensors, got the layout {x.layout}: call x.to_dense()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +123,13 @@ def read_inputs(
 ) -> Given:
     """Everything as [T, B, width]. With `time` False, x is [B, width] or [width]: one step.
 
-    Raises ValueError and RuntimeError as torch.nn.LSTM does, TypeError for missing or unknown inputs.
+    Raises ValueError and RuntimeError as torch.nn.LSTM does, TypeError for missing or unknown inputs, and for tensors
+    that are not dense.
     """
     most = 3 if time else 2
+    # A nested tensor may be of either layout, a MaskedTensor is dense.
+    if x.layout != torch.strided or x.is_nested or type(x) is MaskedTensor:
+        refuse_kind(x, cell.name)
     dims = x.dim()
     if dims not in (most - 1, most):
         raise ValueError(f"{cell.name}: Expected input to be {most - 1}D or {most}D, got {dims}D instead")
@@ -125,6 +175,7 @@ def read_inputs(
     steps, columns = leading
     per_column = read_lengths(lengths, steps, columns, x.device)
     if per_column is not None:
+        check_memory(*inputs.values())
         inputs = {name: padded(value, per_column) for name, value in inputs.items()}
     per_step = read_reset(reset, steps, columns, x.device, batched=batched, batch_first=batch_first)
     return Given(inputs, per_column, per_step, batched)
@@ -155,9 +206,15 @@ def read_lengths(
     """`lengths` as [B] of int64. Raises TypeError, RuntimeError and ValueError."""
     if lengths is None:
         return None
-    tensor = torch.as_tensor(lengths)
-    if tensor.is_floating_point() or tensor.dtype == torch.bool:
+    try:
+        tensor = torch.as_tensor(lengths)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"lengths must be integers, got {type(lengths).__name__}: {error}") from error
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise TypeError(f"lengths must be integers, got {tensor.dtype}")
+    if tensor.is_meta and device.type != "meta":
+        raise RuntimeError(f"Input and lengths are not at the same device, found input at {device} and lengths at meta")
+    check_memory(tensor)
     tensor = tensor.to(dtype=torch.int64).reshape(-1)
     if tensor.shape[0] != columns:
         raise RuntimeError(f"lengths must have one entry a column: expected {columns}, got {tensor.shape[0]}")
@@ -172,7 +229,8 @@ def read_lengths(
 def read_reset(
     reset: Reset, steps: int, columns: int, device: torch.device, *, batched: bool = True, batch_first: bool = False
 ) -> Tensor | None:
-    """`reset` as [T, B] of bool. Raises TypeError for what is no tensor or lists, RuntimeError for another shape.
+    """`reset` as [T, B] of bool. Raises TypeError for what is no tensor or lists of real numbers, RuntimeError for
+    another shape or device.
 
     Lists are copied from the host at every call. It does not wait for a GPU, but a capture in a CUDA graph cannot hold
     such a copy."""
@@ -185,6 +243,13 @@ def read_reset(
             raise TypeError(
                 f"reset must be a tensor [T, B] or nested lists of bool, got {type(reset).__name__}: {error}"
             ) from error
+    if reset.is_complex():
+        raise TypeError(f"reset must be bool or real numbers, got {reset.dtype}")
+    if reset.device != device:
+        raise RuntimeError(
+            f"Input and reset are not at the same device, found input at {device} and reset at {reset.device}"
+        )
+    check_memory(reset)
     wanted = ((columns, steps) if batch_first else (steps, columns)) if batched else (steps,)
     if tuple(reset.shape) != wanted:
         raise RuntimeError(f"reset must have the input's steps and batch {wanted}, got {tuple(reset.shape)}")

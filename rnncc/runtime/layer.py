@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from . import torch_names
 from .base import RecurrentModule, check_flags, document_delays, dtype_of
+from .elsewhere import call_elsewhere
 from .inputs import Reset, StatesLike, read_inputs, read_states
 from .packing import read_packed
 from .regularisation import Zoneout, draw_masks
@@ -152,6 +153,11 @@ class RecurrentLayer(RecurrentModule):
         """The output and the final states, and the sequences of `return_sequences_of`; see the class."""
         cell = self.spec
         packed = None
+        if type(input) is not Tensor and not isinstance(input, PackedSequence):
+            keywords = {"lengths": lengths, "reset": reset, "offsets": offsets, "max_length": max_length}
+            found = call_elsewhere(self, input, hx, keywords | extra, batch_first=self.batch_first)
+            if found is not None:
+                return found[0]
         if isinstance(input, PackedSequence) or offsets is not None:
             runs = self._choose(input.data)[0] if isinstance(input, PackedSequence) else None
             packed, input, extra, reset = read_packed(cell, input, extra, lengths, reset, offsets, max_length, runs)

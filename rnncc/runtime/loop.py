@@ -27,7 +27,7 @@ def run_loops(
     reset: Tensor | None,
     constants: Sequence[float],
     sizes: Sizes,
-    reverse: Sequence[bool],
+    reverse: Sequence[int],
     wanted: Sequence[int],
     packing: Packing | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
@@ -40,7 +40,7 @@ def run_loops(
     groups = [shares(group, len(reverse)) for group in (streams, weights, states)]
     for s, w, h, backwards in zip(*groups, reverse, strict=True):
         cut = cut_backwards(reset, lengths) if backwards and reset is not None else reset
-        sequences, finals = run_loop(segment, s, w, h, lengths, cut, constants, sizes, backwards, wanted)
+        sequences, finals = run_loop(segment, s, w, h, lengths, cut, constants, sizes, bool(backwards), wanted)
         all_sequences += sequences
         all_finals += finals
     if packing is not None:
@@ -59,7 +59,7 @@ def run_call(
     lengths: Tensor | None,
     reset: Tensor | None,
     constants: Sequence[float],
-    reverse: Sequence[bool],
+    reverse: Sequence[int],
     wanted: Sequence[int],
 ) -> tuple[list[Tensor], list[Tensor]]:
     """`run_loops` of a call of the op, whose arguments these are."""
@@ -81,7 +81,7 @@ def differentiable_gradients(
     lengths: Tensor | None,
     reset: Tensor | None,
     constants: list[float],
-    reverse: list[bool],
+    reverse: list[int],
     wanted: list[int],
     d_sequences: Sequence[Tensor | None],
     d_final: Sequence[Tensor | None],

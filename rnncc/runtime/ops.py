@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .autograd import autograd_of_lists, autograd_of_tensors, unrecorded
+from .flops import register_formulas
 from .fork import release_threads
-from .inputs import autocast_dtype, is_batched, under_autocast
+from .inputs import autocast_dtype, is_batched
 from .loop import differentiable_gradients, run_call, shares
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
 
@@ -26,14 +27,20 @@ _LIBRARIES: list[torch.library.Library] = []
 @dataclass(frozen=True, slots=True)
 class Kernels:
     """The ops of a package by name: `linear`, each segment's forward by the segment's name, and with kernels for GPUs
-    `permute_rows`; by the same names their `calls` (autograd.py). `architectures`: of the GPUs that it has kernels for,
-    as `sm_90a`."""
+    `permute_rows`; by the same names what runs them, their `calls` (autograd.py) or, of those `dispatched`, the ops
+    themselves: for whoever must see them go through the dispatcher, compilers, torch.jit.trace, autocast.
+    `architectures`: of the GPUs that it has kernels for, as `sm_90a`."""
 
     namespace: str
     ops: dict[str, Any]
     architectures: tuple[str, ...] = ()
     calls: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    dispatched: Kernels = field(init=False, repr=False, compare=False)
     _known: dict[int, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        own = self if self.calls is self.ops else replace(self, calls=self.ops)
+        object.__setattr__(self, "dispatched", own)
 
     def run_on(self, major: int, minor: int) -> bool:
         """Whether there are kernels for a GPU of that compute capability: its own, or an older one's of its
@@ -49,28 +56,28 @@ class Kernels:
             self._known[index] = self.run_on(*torch.cuda.get_device_capability(index))
         return self._known[index]
 
-    def run(self, name: str, x: Tensor, *arguments: Any) -> Any:
-        """The op of that name, of `x` among others."""
-        if not torch.compiler.is_compiling() and not under_autocast(x):
-            return self.calls[name](*arguments)
-        return self.ops[name](*arguments)
+    def run(self, name: str, *arguments: Any) -> Any:
+        """The op of that name."""
+        return self.calls[name](*arguments)
 
 
 def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architectures: tuple[str, ...] = ()) -> Kernels:
-    """Open the library and register its ops as `namespace`, once a process. Raises RuntimeError, OSError."""
+    """Open the library, which makes its ops known as `namespace`, and give them what Python adds, once a process.
+    Raises RuntimeError, OSError."""
     segments = [(cell, segment) for cell in cells for segment in cell.segments]
+    # The schemas stand in templates/include/rnncc/schema.h.
+    opened = ctypes.CDLL(str(path)).rnncc_register
+    opened.restype = ctypes.c_char_p
+    if (problem := opened()) is not None:
+        raise RuntimeError(f"torch refused an op: {problem.decode()}")
     space = getattr(torch.ops, namespace)
     library = None
-    if not hasattr(space, "linear"):
-        # The schemas stand in templates/include/rnncc/schema.h.
-        register = ctypes.CDLL(str(path)).rnncc_register
-        register.restype = ctypes.c_char_p
-        register.argtypes = (ctypes.c_char_p,)
-        if (problem := register(namespace.encode())) is not None:
-            raise RuntimeError(f"torch refused an op: {problem.decode()}")
+    # Another copy of the package may have been imported before, and the library opened without one.
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"{namespace}::linear", "AutocastCPU"):
         library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
         _LIBRARIES.append(library)
         os.register_at_fork(before=release_threads)
+        register_formulas(namespace, segments)
     calls = {segment.name: _make_segment(library, namespace, cell, segment) for cell, segment in segments}
     calls["linear"] = _make_linear(library, namespace)
     ops = {segment.name: getattr(space, f"{segment.name}_forward") for _, segment in segments}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from .inputs import is_batched
+from .inputs import check_memory, is_batched
 from .spec import CellSpec
 
 if TYPE_CHECKING:
@@ -181,6 +181,7 @@ class Packed:
         if value.device != self.packing.offsets.device:
             raise ValueError(f"{name} must be on the input's device, {self.packing.offsets.device}, not {value.device}")
         rows: Tensor = value
+        check_memory(rows)
         if not in_order and self.permute is not None:
             rows = self.permute(rows, False)
         return rows.unsqueeze(1)
@@ -231,6 +232,7 @@ def read_sequence(given: PackedSequence, kernels: Kernels | None) -> Packed:
     """A PackedSequence's lengths, which stand on the host. Raises ValueError where they are not those of its rows, of
     which torch takes any."""
     data, counts = given.data, given.batch_sizes
+    check_memory(counts)
     firsts = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
     steps, total, indices = counts.shape[0], data.shape[0], given.sorted_indices
     if torch.compiler.is_compiling() and indices is not None:
@@ -254,7 +256,7 @@ def read_sequence(given: PackedSequence, kernels: Kernels | None) -> Packed:
         packing = Packing(starts, steps, columns, total, by_step=False)
 
         def permute(rows: Tensor, back: bool) -> Tensor:
-            permuted: Tensor = kernels.run("permute_rows", rows, rows, firsts, starts, back)
+            permuted: Tensor = kernels.run("permute_rows", rows, firsts, starts, back)
             return permuted
 
     return Packed(packing, given.sorted_indices, given.unsorted_indices, permute, given, firsts)
@@ -278,6 +280,7 @@ def read_offsets(cell: CellSpec, rows: Tensor, offsets: Tensor, max_length: int 
         raise TypeError("offsets must be a tensor of int32 or int64")
     if offsets.dim() != 1 or not offsets.shape[0]:
         raise ValueError(f"offsets must be [B + 1], got {list(offsets.shape)}")
+    check_memory(offsets)
     if rows.dim() != 2:
         raise ValueError(f"{cell.name}: with offsets the input must be [total, width], got {list(rows.shape)}")
     if offsets.device != rows.device:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from .functional import in_forward_mode
-from .inputs import active_steps, cut_backwards
+from .inputs import active_steps, check_memory, cut_backwards, under_autocast, under_trace
 from .loop import run_loops
 from .ops import Kernels, op_sizes
 from .packing import Packing
@@ -42,7 +42,7 @@ class Tools:
         if self.kernels is None or x.is_cuda:
             # On a GPU torch's own product is as good as any.
             return torch.nn.functional.linear(x, weight, bias)
-        result: Tensor = self.kernels.run("linear", x, x, weight, bias)
+        result: Tensor = self.kernels.run("linear", x, weight, bias)
         return result
 
     def delay(self, name: str, value: Tensor) -> Tensor:
@@ -87,6 +87,7 @@ class Tools:
 
 
 TRANSFORMS = "torch.func transforms run through the reference"
+ONNX = "torch.onnx.export writes torch's own operators down"
 
 
 def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, missing: str) -> tuple[Kernels | None, str]:
@@ -100,6 +101,9 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
         )
     if backend == "reference":
         return None, "backend='reference' was asked for"
+    recorded = torch.compiler.is_compiling() or under_trace()
+    if recorded and torch.onnx.is_in_onnx_export():
+        return None, ONNX
     if kernels is None:
         reason = missing
     elif not (x.is_cpu or x.is_cuda or x.is_meta):
@@ -113,6 +117,8 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
     elif transformed:
         reason = TRANSFORMS
     else:
+        if recorded or under_autocast(x):
+            kernels = kernels.dispatched
         if x.is_cuda:
             return kernels, "one launch a loop"
         return kernels, "a kernel for the CPU takes every size and dtype here"
@@ -132,8 +138,8 @@ def kernels_of_call(
     """As `choose_kernels`, for a call with the input `x` [T, B, width]. Where a long call goes through the reference,
     and nobody asked for that, it is one warning a cell and reason."""
     chosen, reason = choose_kernels(kernels, x, backend, missing)
-    # A package without kernels said so when it was loaded; transforms of torch.func are documented to go that way.
-    silent = chosen is not None or kernels is None or backend == "reference" or reason == TRANSFORMS
+    # A package without kernels said so when it was loaded; the others are documented to go that way.
+    silent = chosen is not None or kernels is None or backend == "reference" or reason in (TRANSFORMS, ONNX)
     if not silent and x.shape[0] >= _LONG_CALL_STEPS:
         _tell(f"{cell.name}: the reference (eager torch) runs, which is many times slower: {reason}")
     return chosen
@@ -209,10 +215,14 @@ def run_directions(
     """
     check_clip(recurrent_gradient_clip)  # of a layer an attribute, which may have changed since
     first = next(iter(inputs.values()))
+    # Ops look for themselves. What torch's own operators read first is looked at here, x by a glance.
+    if kernels is None or cell.computes_weights or (kernels is not kernels.dispatched and _is_gone(first)):
+        for own in directions:
+            check_memory(*inputs.values(), *own.parameters.values(), *own.states.values())
     # A GPU runs packed tensors by the masked loops.
     packed = packing is not None and kernels is not None and first.is_cuda
     masked = lengths is not None or reset is not None or packed
-    reverse = [own.reverse for own in directions]
+    reverse = [int(own.reverse) for own in directions]
     all_finals: list[dict[str, Tensor]] = [{} for _ in directions]
     all_values: list[dict[str, Tensor]] = [{**inputs, **own.masks} for own in directions]
     all_tools = [
@@ -260,6 +270,11 @@ def run_directions(
     return results
 
 
+def _is_gone(x: Tensor) -> bool:
+    """Whether a tensor of eager code has no memory, or no elements."""
+    return type(x) is Tensor and not x.data_ptr()
+
+
 def run_segment(
     cell: CellSpec,
     segment: SegmentSpec,
@@ -271,7 +286,7 @@ def run_segment(
     reset: Tensor | None,
     constants: Sequence[float],
     sizes: Sizes,
-    reverse: Sequence[bool],
+    reverse: Sequence[int],
     wanted: Sequence[int],
     recompute: bool,
     packing: Packing | None = None,
@@ -286,7 +301,7 @@ def run_segment(
         weights, asked = weights or [streams[0].new_empty(0) for _ in reverse], wanted or [0]
     offsets, steps = (None, 0) if packing is None else (packing.offsets, packing.steps)
     sequences, finals, _ = kernels.run(
-        segment.name, streams[0], streams, weights, states, offsets, steps, lengths, reset, None, constants,
+        segment.name, streams, weights, states, offsets, steps, lengths, reset, None, constants,
         op_sizes(cell, sizes), sizes["num_heads"], reverse, asked, False, recompute,
     )  # fmt: skip
     return sequences if wanted else [], finals

@@ -220,11 +220,14 @@ class CellSpec:
     single_head_because: str = ""
     # Without delays, and with them: calls ask for these again and again.
     _carried: tuple[tuple[StateSpec, ...], tuple[StateSpec, ...]] = field(init=False, repr=False)
+    # Whether the prologue computes what loops read.
+    computes_weights: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         visible = tuple(state for state in self.states if state.delay_of is None)
         delays = tuple(state for state in self.states if state.delay_of is not None) + self.input_delays
         object.__setattr__(self, "_carried", (visible, visible + delays))
+        object.__setattr__(self, "computes_weights", any(not weight.attribute for weight in self.loop_weights()))
 
     def visible_states(self) -> tuple[StateSpec, ...]:
         """The states that the cell declares: what stands in hx and h_n."""

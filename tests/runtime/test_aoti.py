@@ -89,7 +89,7 @@ def test_from_python_and_from_a_program_without_it(tmp_path: Path) -> None:
         module = sys.modules[type(layer).__module__].__file__
         assert module is not None
         about = json.loads((Path(module).parent / "_rnncc.json").read_text(encoding="utf-8"))
-        arguments += [str(Path(module).parent / about["library"]), about["namespace"]]
+        arguments.append(str(Path(module).parent / about["library"]))
     done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = torch.tensor([float(line) for line in done.stdout.split()])

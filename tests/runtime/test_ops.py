@@ -295,11 +295,12 @@ def test_a_weight_without_elements_stands_for_none(recompute: bool) -> None:
     op, (streams, weights, states, *rest) = arguments(make("mingru", "minGRU"), recompute=recompute)
     assert weights == []
     nothing = torch.empty(0, dtype=torch.float64)
-    both = [streams * 2, [nothing] * 2, states * 2, *rest[:8], [False, True], *rest[9:]]
+    both = [streams * 2, [nothing] * 2, states * 2, *rest[:8], [0, 1], *rest[9:]]
     for given in ([streams, [nothing], states, *rest], both):
         inputs = [*given[0], *given[2]]
         assert set(torch.library.opcheck(op, tuple(given)).values()) == {"SUCCESS"}
-        found = [[*op(given[0], own, *given[2:])[0], *op(given[0], own, *given[2:])[1]] for own in ([], given[1])]
+        each: tuple[list[Tensor], ...] = ([], given[1])
+        found = [[*op(given[0], own, *given[2:])[0], *op(given[0], own, *given[2:])[1]] for own in each]
         assert all(map(torch.equal, *found))
         gradients = [torch.autograd.grad([value.sum() for value in own], inputs) for own in found]
         assert all(map(torch.equal, *gradients))

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import rnncc
@@ -214,7 +214,75 @@ def checkpoint(device: str, folder: Path) -> None:
     compare(parameters(again), parameters(model), 0.0)
 
 
+def distributed_tensors(device: str, folder: Path) -> None:
+    """Replicated parameters, and a batch that is replicated or shared out, unevenly too."""
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    for batch_first in (False, True):
+        torch.manual_seed(0)
+        alone = rnncc.load("lstm").LSTM(IN, H, num_layers=2, bidirectional=True, batch_first=batch_first).to(device)
+        x, lengths = batch(device, 0)
+        x, lengths = x[:, 1:], lengths[1:]
+        given = {"x": x.transpose(0, 1) if batch_first else x, "h": torch.randn(4, x.shape[1], H, device=device),
+                 "c": torch.randn(4, x.shape[1], H, device=device)}  # fmt: skip
+        dims = {"x": int(not batch_first), "h": 1, "c": 1}
+        for shared in (True, False):
+            both = []
+            for layer in (alone, distribute_module(copy.deepcopy(alone), mesh)):
+                here, own_lengths = {key: value.clone().requires_grad_() for key, value in given.items()}, lengths
+                if layer is not alone:
+                    places: dict[str, list[Any]] = {k: [Shard(d) if shared else Replicate()] for k, d in dims.items()}
+                    here = {k: distribute_tensor(v.detach(), mesh, places[k]).requires_grad_() for k, v in here.items()}
+                    own_lengths = distribute_tensor(lengths, mesh, [Replicate()])  # placed as the input is
+                output, (h, c) = layer(here["x"], (here["h"], here["c"]), lengths=own_lengths)
+                layer.zero_grad()
+                (output.square().sum() + h.sum() + c.square().sum()).backward()
+                tensors = {"output": output.detach(), "h_n": h.detach(), "c_n": c.detach()}
+                tensors |= {f"d_{k}": v.grad for k, v in here.items() if v.grad is not None}
+                both.append({k: whole(v) for k, v in (tensors | gradients(layer)).items()})
+            assert len(both[0]) == 3 + 3 + len(list(alone.parameters()))
+            compare(both[1], both[0], CLOSE)
+
+
+def distributed_tensors_of_a_step(device: str, folder: Path) -> None:
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    torch.manual_seed(0)
+    alone = rnncc.load("lstm").LSTMCell(IN, H).to(device)
+    x = torch.randn(6, IN, device=device)
+    layer = distribute_module(copy.deepcopy(alone), mesh)
+    h, c = layer(distribute_tensor(x, mesh, [Shard(0)]))
+    expected = alone(x)
+    compare({"h": whole(h.detach()), "c": whole(c.detach())}, {"h": expected[0], "c": expected[1]}, CLOSE)
+
+
+def distributed_tensors_that_are_refused(device: str, folder: Path) -> None:
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    layer = rnncc.load("lstm").LSTM(IN, H).to(device)
+    x, _ = batch(device, 0)
+    given, states = distribute_tensor(x, mesh, [Shard(1)]), torch.zeros(1, x.shape[1], H, device=device)
+
+    def refuses(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+        try:
+            call()
+        except error as found:
+            assert message in str(found), found
+            return
+        raise AssertionError(f"no error that says {message}")
+
+    refuses(lambda: layer(given), TypeError, "distribute_module(layer, mesh)")
+    placed = distribute_module(copy.deepcopy(layer), mesh)
+    refuses(lambda: placed(given.redistribute(mesh, [Shard(0)])), ValueError, "Shard(1), the batch, or Replicate()")
+    refuses(lambda: placed(given, (states, states)), TypeError, "hx must be one of the same mesh")
+    refuses(lambda: placed(given, lengths=[1] * x.shape[1]), TypeError, "lengths must be one of the same mesh")
+
+    def shards(name: str, module: nn.Module, mesh: Any) -> None:
+        for key, tensor in list(module.named_parameters(recurse=False)):
+            module.register_parameter(key, nn.Parameter(distribute_tensor(tensor.data, mesh, [Shard(0)])))
+
+    refuses(lambda: distribute_module(layer, mesh, shards)(given), ValueError, "takes replicated parameters")
+
+
 CASES = (
+    distributed_tensors, distributed_tensors_of_a_step, distributed_tensors_that_are_refused,
     ddp, ddp_compiled, ddp_accumulates, ddp_autocast, fsdp, fsdp_accumulates, fsdp_mixed_precision,
     fsdp_clips_the_norm, checkpoint,
 )  # fmt: skip

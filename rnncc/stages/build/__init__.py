@@ -128,6 +128,7 @@ def build(
     def make(folder: Path) -> None:
         commands.most_jobs()  # what cannot be read is said before the work
         product = produce()
+        namespace = _namespace(product, stem)
         if progress is not None and product.bundle is not None:
             targets = " for " + ", ".join(nvcc.architectures) if nvcc is not None else ""
             progress(f"compiling {stem} ({', '.join(product.cells)}){targets}")
@@ -135,10 +136,10 @@ def build(
         _write_runtime(folder)
         library = None
         if product.bundle is not None and compiler is not None:
-            _compile(product.bundle, stem, folder, compiler, cache, key, nvcc, progress)
+            _compile(product.bundle, stem, namespace, folder, compiler, cache, key, nvcc, progress)
             library = toolchain.library_name(stem)
         # Written last: a package without it is not finished.
-        _describe(product, stem, key, library, compiler, folder, nvcc)
+        _describe(product, stem, namespace, key, library, compiler, folder, nvcc)
 
     return cache.build(key, stem, make, progress)
 
@@ -181,26 +182,31 @@ def _write_runtime(folder: Path) -> None:
     shutil.copyfile(license_file(), runtime / "LICENSE")
 
 
+def _namespace(product: Product, stem: str) -> str:
+    """The namespace of the package's ops. Each content has its own."""
+    made = product.bundle.files if product.bundle is not None else ()
+    # But the units, which follow from the headers and from the set of instructions: a program that was exported with a
+    # package for one processor runs with the package for all.
+    units = {unit.path for unit in product.bundle.units} if product.bundle is not None else set()
+    files = (*product.files, *(file for file in made if file.path not in units))
+    return f"rnncc_{stem}_{digest(*(part for file in files for part in (file.path, file.text)))[:8]}"
+
+
 def _describe(
     product: Product,
     stem: str,
+    namespace: str,
     key: str,
     library: str | None,
     compiler: Toolchain | None,
     folder: Path,
     nvcc: Nvcc | None,
 ) -> None:
-    made = product.bundle.files if product.bundle is not None else ()
-    # But the units, which follow from the headers and from the set of instructions: a program that was exported with a
-    # package for one processor runs with the package for all.
-    units = {unit.path for unit in product.bundle.units} if product.bundle is not None else set()
-    files = (*product.files, *(file for file in made if file.path not in units))
-    content = digest(*(part for file in files for part in (file.path, file.text)))
     about = {
         "stem": stem,
         "cells": list(product.cells),
         "fingerprint": key,
-        "namespace": f"rnncc_{stem}_{content[:8]}",
+        "namespace": namespace,
         "library": library,
         "missing": product.missing if library is None else "",
         "compiler": compiler.version if library is not None and compiler is not None else None,
@@ -219,6 +225,7 @@ def _describe(
 def _compile(
     bundle: Bundle,
     stem: str,
+    namespace: str,
     folder: Path,
     compiler: Toolchain,
     cache: Cache,
@@ -237,10 +244,13 @@ def _compile(
     compiles: list[commands.Command] = []
     objects: list[str] = []
     fresh: list[tuple[str, Path]] = []
-    for unit in (*bundle.units, Unit("src/binding.cpp", "binding", False)):
+    binding = Unit("src/binding.cpp", "binding", False)
+    for unit in (*bundle.units, binding):
         output = f"../object-files/{Path(unit.path).stem}.o"
         objects.append(output)
         flags = toolchain.BINDING if unit.isa == "binding" else (*toolchain.KERNEL, *toolchain.ISA[unit.isa])
+        if unit == binding:
+            flags = (*flags, f"-DRNNCC_SPACE={namespace}")
         if unit.shared:
             shared = digest(texts[unit.path], headers, " ".join(flags), compiler.version)[:32]
             if cache.take_object(shared, folder / output, progress):

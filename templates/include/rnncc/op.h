@@ -23,7 +23,7 @@ struct Arguments {
         constants(take_doubles(rest[5])),
         sizes(take_integers(rest[6])),
         heads(int64_t(rest[7])),
-        reverse(take_bools(rest[8])) {}
+        reverse(take_integers(rest[8])) {}
 
   // Whether the loop is the masked one: that of a GPU runs packed tensors.
   bool are_masked() const { return lengths || reset || (offsets && !offsets.on_cpu()); }
@@ -35,7 +35,7 @@ struct Arguments {
   std::vector<double> constants;
   std::vector<int64_t> sizes;
   int64_t heads;
-  std::vector<bool> reverse;
+  std::vector<int64_t> reverse;
 };
 
 // A direction's share of a list, taken out of it. Lists that are no whole number of shares make unequal ones.
@@ -59,7 +59,7 @@ class Run {
         constants(given.constants),
         sizes(given.sizes),
         heads(given.heads),
-        reverse(given.reverse[direction]) {
+        reverse(given.reverse[direction] != 0) {
     if (given.seed) error("seed is not supported yet");
     expect("sizes", this->sizes.size(), segment.sizes);
     // No infinity stands in a call: AOTInductor could not hand it over.
@@ -138,7 +138,7 @@ class Run {
   }
 
   void check_kind(const Tensor& tensor, const char* what) const {
-    if (!(tensor.device() == device)) error(std::string("a ") + what + " is not on the device of the first stream");
+    if (!(tensor.device() == device)) error(std::string("Input, hidden and parameter tensors are not at the same device: a ") + what + " is elsewhere than the first stream");
     const rnncc_dtype dtype = tensor.dtype();
     if ((dtype == RNNCC_FLOAT64) != (compute == RNNCC_FLOAT64))
       error(std::string("a ") + what + " mixes float64 with another dtype");

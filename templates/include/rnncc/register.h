@@ -1,5 +1,5 @@
-// Registration by an explicit call, so that nothing runs when the library is opened and torch's complaint about a schema
-// comes back as text.
+// Registration of a package's ops while its library is opened: `dlopen`, torch.ops.load_library and an import all do it, whichever
+// is first. What torch complains of is kept as text.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace rnncc {
 
 // What torch refused, and why.
 inline const char* refused(const char* space, const rnncc_op& op, const char* step) {
-  static thread_local std::string message;
+  static std::string message;
   message = std::string(space) + "::" + op.name + ": " + step + ": " +
             (torch_exception_get_what_without_backtrace ? torch_exception_get_what_without_backtrace()
                                                         : "torch printed the reason to stderr");
@@ -20,6 +20,9 @@ inline const char* refused(const char* space, const rnncc_op& op, const char* st
 // Defines the ops of the table as `space::name`, with their kernels for each device. Null, or what went wrong. Libraries
 // are never deleted: an op lives as long as the process.
 inline const char* register_ops(const rnncc_op* table, int64_t count, const char* space) {
+  // A namespace is owned once. Its name tells what the ops are: another copy of this library was opened before.
+  LibraryHandle owner;
+  if (aoti_torch_library_init_def(space, __FILE__, __LINE__, &owner)) return nullptr;
   for (const rnncc_op* op = table; op != table + count; ++op) {
     LibraryHandle definition;
     if (aoti_torch_library_init_fragment(space, __FILE__, __LINE__, &definition))

@@ -1,8 +1,8 @@
 // The schemas of a package's ops, after their names; the same for every cell.
 //
-// `reverse` has an entry for each direction of the layer. Lists of tensors, given or returned, hold those of the first
-// direction first; indices of gradients count through all directions, `sequences` names those wanted of each. A bound on
-// the recurrent gradient may follow the loop's own `constants` (rnncc_segment::clips).
+// `reverse` has an entry for each direction of the layer, 0 or 1 (torch.jit.trace records no list of bool). Lists of tensors,
+// given or returned, hold those of the first direction first; indices of gradients count through all directions, `sequences`
+// names those wanted of each. A bound on the recurrent gradient may follow the loop's own `constants` (rnncc_segment::clips).
 // `training` asks for `saved`, what the backward reads; where autograd records a call, it asks by itself. No list of tensors
 // is optional: the dispatcher does not look into one that is.
 //
@@ -16,14 +16,14 @@ namespace rnncc {
 
 inline constexpr const char* forward_schema =
     "(Tensor[] streams, Tensor[] weights, Tensor[] states, Tensor? offsets, SymInt steps, Tensor? lengths, "
-    "Tensor? reset, Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool[] reverse, int[] sequences, "
+    "Tensor? reset, Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, int[] reverse, int[] sequences, "
     "bool training, bool recompute) "
     "-> (Tensor[] sequences, Tensor[] final, Tensor[] saved)";
 
 inline constexpr const char* backward_schema =
     "(Tensor[] d_sequences, int[] d_sequence_index, Tensor[] d_final, int[] d_final_index, Tensor[] streams, "
     "Tensor[] weights, Tensor[] states, Tensor[] saved, Tensor? offsets, SymInt steps, Tensor? lengths, "
-    "Tensor? reset, Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, bool[] reverse, bool[] needs) "
+    "Tensor? reset, Tensor? seed, float[] constants, SymInt[] sizes, SymInt num_heads, int[] reverse, bool[] needs) "
     "-> (Tensor[] d_streams, Tensor[] d_weights, Tensor[] d_states)";
 
 inline constexpr const char* linear_schema = "(Tensor x, Tensor weight, Tensor? bias) -> Tensor";

@@ -26,6 +26,8 @@ int32_t aoti_torch_get_dim(TensorHandle tensor, int64_t* dim);
 int32_t aoti_torch_get_numel(TensorHandle tensor, int64_t* elements);
 int32_t aoti_torch_get_sizes(TensorHandle tensor, int64_t** borrowed_sizes);
 int32_t aoti_torch_get_strides(TensorHandle tensor, int64_t** borrowed_strides);
+int32_t aoti_torch_get_storage_offset(TensorHandle tensor, int64_t* elements);
+int32_t aoti_torch_get_storage_size(TensorHandle tensor, int64_t* bytes);
 int32_t aoti_torch_get_dtype(TensorHandle tensor, int32_t* dtype);
 int32_t aoti_torch_get_device_type(TensorHandle tensor, int32_t* device_type);
 int32_t aoti_torch_get_device_index(TensorHandle tensor, int32_t* device_index);
@@ -59,6 +61,7 @@ int32_t torch_list_get_item(ListHandle list, size_t index, StableValue* element)
 int32_t torch_list_push_back(ListHandle list, StableValue element);
 int32_t torch_delete_list(ListHandle list);
 
+int32_t aoti_torch_library_init_def(const char* space, const char* file, uint32_t line, LibraryHandle* result);
 int32_t aoti_torch_library_init_fragment(const char* space, const char* file, uint32_t line, LibraryHandle* result);
 int32_t aoti_torch_library_init_impl(const char* space, const char* key, const char* file, uint32_t line,
                                      LibraryHandle* result);

@@ -97,9 +97,26 @@ class Tensor {
     return elements;
   }
   void* data() const {
+    check_memory();
     void* data;
     RNNCC_TORCH(aoti_torch_get_data_ptr(handle_, &data));
     return data;
+  }
+  // Fails where the storage does not reach the tensor's last element: whoever freed it (`untyped_storage().resize_(0)`) left the
+  // tensor's sizes as they were.
+  void check_memory() const {
+    int64_t bytes, last;
+    RNNCC_TORCH(aoti_torch_get_storage_size(handle_, &bytes));
+    RNNCC_TORCH(aoti_torch_get_storage_offset(handle_, &last));
+    const int64_t rank = dim();
+    for (int64_t i = 0; i < rank; ++i) {
+      if (sizes()[i] == 0) return;
+      last += (sizes()[i] - 1) * strides()[i];
+    }
+    const int64_t needed = (last + 1) * int64_t(aoti_torch_dtype_element_size(torch_type()));
+    if (bytes < needed)
+      fail("a tensor's storage holds " + std::to_string(bytes) + " bytes of the " + std::to_string(needed) +
+           " that it needs: it was freed or made smaller");
   }
   int32_t torch_type() const {
     int32_t dtype;
@@ -160,6 +177,7 @@ inline Tensor contiguous(Tensor tensor, int64_t dims) {
     expected *= sizes[i];
   }
   if (same || tensor.elements() == 0) return tensor;
+  tensor.check_memory();
   Tensor copy = empty(sizes_of(tensor), tensor.torch_type(), tensor.device());
   RNNCC_TORCH(aoti_torch_copy_(copy.get(), tensor.get(), 0));
   return copy;

@@ -1,0 +1,97 @@
+"""Calls of a layer or single step by what is no plain tensor: a proxy of torch.fx, and DTensor."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Proxy, Tracer
+from torch.utils import _pytree as pytree
+
+
+def call_elsewhere(
+    module: nn.Module, input: Any, hx: Any, keywords: Mapping[str, Any], *, batch_first: bool = False, time: bool = True
+) -> tuple[Any, ...] | None:
+    """The result of the call as a tuple of one where its input is of such a kind, else None. With `time` False the
+    module makes a single step.
+
+    Raises TypeError, ValueError for a call that cannot be made so.
+    """
+    if isinstance(input, Proxy):
+        return (_record(module, input, hx, keywords),)
+    tensors = sys.modules.get("torch.distributed.tensor")
+    if tensors is not None and isinstance(input, tensors.DTensor):
+        batched = input.dim() == 2 + time
+        batch = None if not batched else int(time and not batch_first)
+        return (_run_sharded(module, input, hx, keywords, batch, int(time)),)
+    return None
+
+
+def _record(module: nn.Module, input: Proxy, hx: Any, keywords: Mapping[str, Any]) -> Any:
+    """A node that calls the module, as torch.fx makes one of torch.nn's own layers."""
+    name, tracer = type(module).__name__, input.tracer
+    path = tracer.path_of_module(module) if isinstance(tracer, Tracer) else ""
+    if not path:
+        raise TypeError(f"torch.fx cannot look into {name}: trace a module that holds it, where it is one node")
+    given = {key: value for key, value in keywords.items() if value is not None}
+    return tracer.create_proxy("call_module", path, (input,) if hx is None else (input, hx), given)
+
+
+def _run_sharded(
+    module: nn.Module, x: Any, hx: Any, keywords: Mapping[str, Any], batch: int | None, state_batch: int
+) -> Any:
+    """Every rank runs its part of the batch with all of the parameters, and says nothing to the others: gradients of
+    parameters are then sums over ranks, which are still to be taken (`Partial`). `batch`, `state_batch`: which
+    dimensions of inputs and states are the batch; `batch` is None where there is none."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    name, mesh = type(module).__name__, x.device_mesh
+    for placement in x.placements:
+        if not isinstance(placement, Replicate) and (batch is None or placement != Shard(batch)):
+            wanted = "Replicate()" if batch is None else f"Shard({batch}), the batch, or Replicate()"
+            raise ValueError(
+                f"{name} takes a DTensor placed as {wanted}, got {placement}: call redistribute() on it first"
+            )
+    sharded = [not isinstance(placement, Replicate) for placement in x.placements]
+
+    def placed(dim: int) -> list[Any]:
+        return [Shard(dim) if split else Replicate() for split in sharded]
+
+    def own(value: Any, what: str, dim: int) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, DTensor) or value.device_mesh != mesh:
+            raise TypeError(f"{name}: the input is a DTensor, so {what} must be one of the same mesh")
+        return value.redistribute(mesh, placed(dim)).to_local()
+
+    if keywords.get("offsets") is not None or keywords.get("max_length") is not None:
+        raise TypeError(f"{name}: a DTensor cannot hold packed sequences: give lengths=")
+    parameters: dict[str, Tensor] = {}
+    for key, parameter in module.named_parameters():
+        if not isinstance(parameter, DTensor) or parameter.device_mesh != mesh:
+            raise TypeError(
+                f"{name}: the input is a DTensor, so {key} must be one of the same mesh: call "
+                "torch.distributed.tensor.distribute_module(layer, mesh)"
+            )
+        if not all(isinstance(placement, Replicate) for placement in parameter.placements):
+            raise ValueError(f"{name} takes replicated parameters, but {key} is placed as {parameter.placements}")
+        parameters[key] = parameter.to_local(grad_placements=[Partial() if split else Replicate() for split in sharded])
+    states = pytree.tree_map(lambda state: own(state, "hx", state_batch), hx)
+    given = {key: own(value, key, 0 if key == "lengths" else batch or 0) for key, value in keywords.items()}
+    result = torch.func.functional_call(module, parameters, (x.to_local(), states), given)
+
+    def give(value: Tensor, dim: int) -> Any:
+        shape = list(value.shape)
+        if batch is not None:
+            shape[dim] = x.shape[batch]
+        whole, value = torch.empty(shape, device="meta"), value.contiguous()
+        return DTensor.from_local(value, mesh, placed(dim), run_check=False, shape=whole.shape, stride=whole.stride())
+
+    # The output, the states, and sequences shaped as the output; a single step's have all the same dimensions.
+    parts = result if isinstance(result, tuple) else (result,)
+    dims = (batch or 0, state_batch, batch or 0)
+    made = tuple(pytree.tree_map(lambda v, d=dim: give(v, d), part) for part, dim in zip(parts, dims, strict=False))
+    return made if isinstance(result, tuple) else made[0]
