@@ -260,6 +260,24 @@ def read_reset(
     return reset != 0
 
 
+def _described(hx: object) -> str:
+    """What was given for hx, by its structure."""
+    if isinstance(hx, Tensor):
+        return "a tensor"
+    if not isinstance(hx, tuple | list):
+        return "None" if hx is None else f"an object of type {type(hx).__name__}"
+    kind = f"a {'tuple' if isinstance(hx, tuple) else 'list'} of {len(hx)}"
+    if hx and all(isinstance(item, Tensor) for item in hx):
+        return f"{kind} tensor{'s' if len(hx) > 1 else ''}"
+    return f"{kind}: {', '.join(_described(item) for item in hx[:4])}{', …' if len(hx) > 4 else ''}" if hx else kind
+
+
+def _result_hint(hx: object) -> str:
+    """The likeliest slip: the whole result of a call in place of its states."""
+    pair = isinstance(hx, tuple) and len(hx) == 2 and isinstance(hx[0], Tensor) and isinstance(hx[1], tuple)
+    return ". A call returns (output, states): pass the states alone" if pair else ""
+
+
 def read_states(
     cell: CellSpec,
     sizes: Sequence[Sizes],
@@ -273,15 +291,17 @@ def read_states(
     """hx by layer and direction, and by state, each [B, width]; None where it was not given. It is
     [num_layers * directions, B, width], or where `single` [B, width].
 
-    Raises TypeError for a wrong number of states, RuntimeError for a wrong shape.
+    Raises TypeError for another structure than the cell's states, RuntimeError for a wrong shape.
     """
     if hx is None:
         return None
     wanted = cell.carried(return_delays)
-    given = (hx,) if isinstance(hx, Tensor) else tuple(hx)
-    if len(given) != len(wanted) or not all(isinstance(state, Tensor) for state in given):
+    given = (hx,) if isinstance(hx, Tensor) else hx
+    tensors = isinstance(given, tuple | list) and all(isinstance(state, Tensor) for state in given)
+    if not tensors or len(given) != len(wanted):
         names = ", ".join(cell.phrase(state) for state in wanted)
-        raise TypeError(f"{cell.name}: hx must be {len(wanted)} tensor(s), for {names}; got {len(given)}")
+        form = "a tensor" if len(wanted) == 1 else f"a tuple of {len(wanted)} tensors"
+        raise TypeError(f"{cell.name}: hx must be {form}, for {names}; got {_described(hx)}{_result_hint(hx)}")
     found: list[dict[str, Tensor]] = [{} for _ in sizes]
     dims = 1 + batched + (not single)
     for i, (state, tensor) in enumerate(zip(wanted, given, strict=True)):

@@ -140,7 +140,8 @@ def verify(
         if undecided := any(row.failed for row in found) and any(c.undecided for c in comparisons):
             for comparison in comparisons:
                 comparison.keep_decided()
-            found = _rows(comparisons, dtype, name)
+            again = {row.quantity: row for row in _rows(comparisons, dtype, name)}
+            found = [again[row.quantity] if row.failed else row for row in found]
         rows += found
         columns = sum(case.columns for case in cases)
         overflowing, unsure = sum(c.overflowing for c in comparisons), sum(c.undecided for c in comparisons)
@@ -233,13 +234,14 @@ def _rows(comparisons: list[_Comparison], dtype: torch.dtype, name: str) -> list
 
 
 def _excuse(quantity: str, comparison: _Comparison, eager: Mapping[tuple[str, _Comparison], float]) -> float:
-    """Twice what the eager loop is off by in cases of no more steps. An error that is infinite or no number excuses
-    nothing."""
+    """Twice what the eager loop is off by: at this quantity in all cases, and at any in cases of no more steps, so that
+    a long sequence excuses no short one. An error that is infinite or no number excuses nothing."""
     steps = comparison.problem.case.steps
-    found = {pair: error for pair, error in eager.items() if pair[1].problem.case.steps <= steps}
-    own = [error for (other, _), error in found.items() if other == quantity]
+    own = [error for (other, _), error in eager.items() if other == quantity]
     if not all(map(isfinite, own)):
         return 0.0
+    every = [(c, error) for (_, c), error in eager.items() if isfinite(error)]
+    most = max(error for _, error in every)
     # An eager loop this far off follows other trajectories, and so do all its gradients.
-    most = max(filter(isfinite, found.values()), default=0.0)
-    return 2 * (most if 2 * most > WEAK else max(own, default=0.0))
+    worst = most if 2 * most > WEAK else max(own)
+    return 2 * min(worst, max(error for c, error in every if c.problem.case.steps <= steps))

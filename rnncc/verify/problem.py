@@ -136,7 +136,8 @@ class Problem:
         rounded, share = self._rounding()
         exact, others = (self._compared(inputs, initial, dtype, found) for dtype in (torch.float64, rounded))
         for branch, values, other in zip(found, exact, others, strict=True):
-            off = share * (other - values).abs().amax(2, keepdim=True)
+            # Equal infinities are not off; their difference is no number.
+            off = share * torch.where(other == values, 0, (other - values).abs()).amax(2, keepdim=True)
             if share < 1:
                 # What another dtype is off by at one step may be little by chance; the whole of it is little too.
                 off = off.amax((0, 1), keepdim=True).expand_as(off)

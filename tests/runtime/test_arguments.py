@@ -202,3 +202,35 @@ def test_the_functional_op_returns_sequences_of_states() -> None:
         assert gradient.isfinite().all() and gradient.abs().max() > 0
     with pytest.raises(ValueError, match="can return the sequences of h, c, not of 'z'"):
         module.lstm(streams, weight, hidden_size=5, return_sequences_of=("z",))
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["layer", "cell"])
+def test_states_of_a_wrong_structure_are_named(single: bool) -> None:
+    """What is wanted, and what was given: counting would say that a nested pair is two."""
+    lstm, gru = rnncc.load("lstm"), rnncc.load("gru")
+    two = lstm.LSTMCell(3, 4) if single else lstm.LSTM(3, 4)
+    one = gru.GRUCell(3, 4) if single else gru.GRU(3, 4)
+    x = torch.zeros(2, 3) if single else torch.zeros(5, 2, 3)
+    h = torch.zeros(2, 4) if single else torch.zeros(1, 2, 4)
+    nothing: Any = ()
+    for hx, got in (
+        (nothing, "got a tuple of 0"),
+        (h, "got a tensor"),
+        ((h,), "got a tuple of 1 tensor"),
+        ([h, h, h], "got a list of 3 tensors"),
+        ((h, None), "got a tuple of 2: a tensor, None"),
+        ((h, (h, h)), r"got a tuple of 2: a tensor, a tuple of 2 tensors\. A call returns \(output, states\): pass"),
+        ((h, [h, 1.0]), "got a tuple of 2: a tensor, a list of 2: a tensor, an object of type float"),
+        ({"h": h, "c": h}, "got an object of type dict"),
+        ("hc", "got an object of type str"),
+        (5, "got an object of type int"),
+    ):
+        with pytest.raises(TypeError, match=rf"^LSTM(Cell)?: hx must be a tuple of 2 tensors, for .*; {got}"):
+            two(x, hx)
+    for given, got in (
+        ((h, h), "a tuple of 2 tensors"),
+        (([h],), "a tuple of 1: a list of 1 tensor"),
+        (0, "an object"),
+    ):
+        with pytest.raises(TypeError, match=rf"^GRU(Cell)?: hx must be a tensor, for .*; got {got}"):
+            one(x, given)

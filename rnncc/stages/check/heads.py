@@ -167,8 +167,8 @@ class _Heads:
         if width == ONE:
             # The user's name of the equation that the value was made from.
             self.couple(f"'{name.partition('__')[0]}' is one number, which heads cannot divide", span)
-        elif width != HEADS:
-            self.constrain(dims.split_multiple(width)[1], HEADS, span)
+        elif (base := dims.split_multiple(width)[1]) != HEADS:
+            self.constrain(base, HEADS, span)
 
     def constrain(self, left: Dim, right: Dim, span: Span) -> None:
         line = "num_heads" if span == NOWHERE else f"line {self.report.line(span)}"

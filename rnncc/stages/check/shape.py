@@ -55,7 +55,9 @@ def input_dims(symbols: Symbols) -> frozenset[str]:
     """The dims that measure inputs only: values of such a width are not laid out by heads."""
     inputs = {"I"} | {name for value in symbols.inputs.values() for name in dims.names(value.width or ONE)}
     inside = [*symbols.states.values(), *symbols.locals.values()]
-    return frozenset(inputs - {"H"} - {name for value in inside for name in dims.names(value.width or ONE)})
+    return frozenset(
+        inputs - {"H", "num_heads"} - {name for value in inside for name in dims.names(value.width or ONE)}
+    )
 
 
 def is_quotient(width: Dim) -> bool:

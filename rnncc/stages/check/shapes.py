@@ -37,8 +37,8 @@ class _Inference:
         # Values of width 1 made of numbers and constants only: they have no units.
         self.numbers: set[str] = set(symbols.constants)
         free = frozenset(name for name, (default, _) in symbols.dims.items() if default is None)
-        given = frozenset({"I"} | {n for value in symbols.inputs.values() for n in dims.names(value.width or ONE)})
-        self.solver = Solver(free, given)
+        given = {"I"} | {n for value in symbols.inputs.values() for n in dims.names(value.width or ONE)}
+        self.solver = Solver(free, frozenset(given - {"num_heads"}))
         self.input_dims = input_dims(symbols)
 
     def run(self) -> Shapes:
@@ -155,8 +155,12 @@ class _Inference:
         if operand.is_matrix:
             self.misplaced(term.operand, "split")
             return
+        whole = self.solver.resolve(operand.width)
         declared = {name: self.split_target(name) for name in term.targets}
-        split = Split(term.targets, declared, self.solver.resolve(operand.width), equation.written)
+        if dims.split_multiple(whole)[1] == HEADS:
+            # Of numbers one a head, `local m: 1` names one a head, as it does for a reduction.
+            declared = {name: HEADS if width == ONE else width for name, width in declared.items()}
+        split = Split(term.targets, declared, whole, equation.written)
         width = split_widths(split, term.span, self.report)
         if width is None:
             self.values[equation.target] = Shape(declared[equation.target] or HIDDEN_SIZE)

@@ -43,7 +43,7 @@ class Statics:
     def __init__(self, report: Report) -> None:
         self.report = report
         self.constants: dict[str, NumberValue] = {}
-        self.dims: set[str] = {"I", "H"}
+        self.dims: set[str] = {"I", "H", "num_heads"}
         self.shaping: set[str] = set()
 
     def number(
@@ -128,7 +128,7 @@ class Statics:
             return NAMED_NUMBERS[name]
         if name in self.dims:
             message = f"must be known when the cell is compiled; the size '{name}' is chosen later"
-            if reserved(name):
+            if reserved(name) or name == "num_heads":
                 help = f"a formula of {name} may stand where a width does, 'state s: {name}//2'; here write a number"
             else:
                 help = f"declare 'const {name} = …' in place of the dim"
@@ -175,7 +175,7 @@ class Statics:
                     raise _NotStatic("RNN220", f"must be a whole number, not {value}", expression.span)
                 return dims.constant(value)
             case _:
-                message = "must be made of I, H, declared dims and whole numbers with + * //"
+                message = "must be made of I, H, num_heads, declared dims and whole numbers with + * //"
                 raise _NotStatic("RNN220", message, expression.span)
 
 
@@ -252,6 +252,9 @@ def _dim_arithmetic(operator: str, left: Dim, right: Dim, span: Span) -> Dim:
     if operator == "//":
         if dims.as_int(right) is not None and (dims.as_int(right) or 0) < 1:
             raise _NotStatic("RNN223", "is divided by something that is not positive", span)
+        if "num_heads" in dims.names(left) | dims.names(right):
+            help = "declare a dim for the units of one head: 'dim D', 'local v: D*num_heads'"
+            raise _NotStatic("RNN220", "may not divide by num_heads, or divide it", span, help)
         found = dims.floor_divide(left, right)
     else:
         found = dims.add(left, right) if operator == "+" else dims.multiply(left, right)
