@@ -216,3 +216,32 @@ def test_opcheck_of_tensors_in_any_layout() -> None:
 
     groups = [[strided(tensor) for tensor in group] for group in given[:3]]
     assert set(torch.library.opcheck(op, (*groups, *given[3:])).values()) == {"SUCCESS"}
+
+
+class Wrapped(Tensor):
+    """A tensor in another's place, as quantized and sharded ones are."""
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> Wrapped:
+        made: Wrapped = Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, strides=held.stride())
+        made.held = held
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        def opened(value: Any) -> Any:
+            return value.held if isinstance(value, Wrapped) else value
+
+        return op(*torch.utils._pytree.tree_map(opened, args), **(kwargs or {}))
+
+
+def test_a_subclass_among_the_weights_alone_is_asked() -> None:
+    """The dispatcher looks into the op's list of weights."""
+    layer, x = make(), sample()
+    with torch.no_grad():
+        expected, weight = layer(x)[0], layer.weight_hh_l0
+        del layer.weight_hh_l0
+        layer.weight_hh_l0 = Wrapped(weight)
+        assert torch.equal(layer(x)[0], expected)

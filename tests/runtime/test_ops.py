@@ -299,10 +299,12 @@ def test_a_weight_without_elements_stands_for_none(recompute: bool) -> None:
     for given in ([streams, [nothing], states, *rest], both):
         inputs = [*given[0], *given[2]]
         assert set(torch.library.opcheck(op, tuple(given)).values()) == {"SUCCESS"}
-        each: tuple[list[Tensor], ...] = ([], given[1])
-        found = [[*op(given[0], own, *given[2:])[0], *op(given[0], own, *given[2:])[1]] for own in each]
+        found = []
+        for own in (given[1][:0], given[1]):
+            sequences, finals, _ = op(given[0], own, *given[2:])
+            found.append([*sequences, *finals])
         assert all(map(torch.equal, *found))
-        gradients = [torch.autograd.grad([value.sum() for value in own], inputs) for own in found]
+        gradients = [torch.autograd.grad([value.sum() for value in values], inputs) for values in found]
         assert all(map(torch.equal, *gradients))
     assert "weights, got 1" in raised(lambda: op(streams, [nothing.new_ones(1)], states, *rest))
 
