@@ -273,7 +273,7 @@ def test_rows_of_a_packed_sequence_column_by_column(lengths: tuple[int, ...]) ->
         """In place of those of a GPU."""
 
         @staticmethod
-        def run(name: str, x: Tensor, rows: Tensor, *tables: Any) -> Tensor:
+        def run(name: str, rows: Tensor, *tables: Any) -> Tensor:
             assert name == "permute_rows" and x is rows
             return permuted(rows, *tables)
 
