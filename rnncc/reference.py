@@ -268,7 +268,8 @@ def run(
                 mean nothing
     recurrent_gradient_clip     bound on what products hand back to earlier values, see `rnncc.recurrent`
 
-    Returns (every value that a step computes and the previous states s__1, [T, B, width]; final states, [B, width]).
+    Returns (every value that a step computes, the previous states s__1 and the output, [T, B, width]; final states,
+    [B, width]).
     """
     like = next(iter(inputs.values()))
     steps, columns = like.shape[:2]
@@ -312,7 +313,11 @@ def run(
         delayed = {name: torch.where(active, value, delayed[name]) for name, value in following.items()}
         for name, sequence in sequences.items():
             sequence.append(known[name])
-    return {name: torch.stack(found[::-1] if reverse else found) for name, found in sequences.items()}, states
+    results = {name: torch.stack(found[::-1] if reverse else found) for name, found in sequences.items()}
+    if cell.output not in results:
+        # It is made of parameters alone, the same at every step.
+        results[cell.output] = fixed[cell.output].expand(steps, columns, machine.width(cell.output))
+    return results, states
 
 
 def fixed_values(

@@ -317,7 +317,7 @@ class RecurrentModule(nn.Module):
         for segment in cell.segments:
             streams = ", ".join(f"{stream.name} [T, B, {stream.width(sizes)}]" for stream in segment.streams)
             weights = ", ".join(
-                f"{weight.name} ({weight.attribute or 'of ' + ', '.join(weight.made_of)})"
+                f"{weight.name} ({weight.attribute or 'of ' + (', '.join(weight.made_of) or 'numbers')})"
                 for weight in segment.plain.weights
             )
             lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")

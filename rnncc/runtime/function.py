@@ -227,7 +227,8 @@ def taken_weights(cell: CellSpec, masked: bool) -> tuple[ParameterSpec, ...]:
     loops = [segment.plain for segment in cell.segments]
     loops += [segment.masked for segment in cell.segments if masked]
     weights = [weight for loop in loops for weight in loop.weights]
-    read = [name for weight in weights for name in (weight.made_of or (weight.attribute,))]
+    # What numbers alone make is a weight of no parameter.
+    read = [name for weight in weights for name in (weight.attribute, *weight.made_of) if name]
     by_attribute = {parameter.attribute: parameter for parameter in cell.parameters}
     return tuple(by_attribute[attribute] for attribute in dict.fromkeys(read))
 

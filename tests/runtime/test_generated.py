@@ -132,6 +132,28 @@ y = sum(h[t])
     assert [row for row in rows if not row.error < 1e-10] == []
 
 
+def test_what_numbers_make_is_a_weight_that_nobody_gives() -> None:
+    """A value of constants alone, which a loop reads: the layer and the functional op make it themselves."""
+    text = """
+cell Numbers
+state h
+const dt = 0.5
+param a: vector
+local u: 2*H
+v = 2*dt
+u = 0.25
+h[t] = tanh(W@x + R@(v*h[t-1]) + a*mean(cumsum(u)*concat(h[t-1], h[t-1])))
+"""
+    module, (cell,) = reference_package(Source("numbers.rnn", text), "numbers")
+    rows = verify.verify(module.Numbers, cell, dtypes=(torch.float64,)).rows
+    assert [row for row in rows if not row.error < 1e-10] == []
+    layer = module.Numbers(2, 4, dtype=torch.float64)
+    assert "(of numbers)" in layer.explain()
+    x = torch.randn(3, 2, 2, dtype=torch.float64)
+    found, _ = module.numbers(x @ layer.weight_ih_l0.T, [layer.weight_hh_l0, layer.a_l0], hidden_size=4)
+    torch.testing.assert_close(found, layer(x)[0])
+
+
 def test_what_parameters_make_is_joined_with_what_a_state_makes() -> None:
     text = "cell Joined\nstate h\nparam a: vector\nh[t] = tanh(W@x + R@concat(sin(a), h[t-1]))\n"
     module, (cell,) = reference_package(Source("joined.rnn", text), "joined")
