@@ -17,9 +17,10 @@ from rnncc.version import VERSION
 if TYPE_CHECKING:
     import os
     from types import ModuleType
+    from typing import Any
 
 __version__ = VERSION
-__all__ = ["Diagnostic", "InternalError", "RnnccError", "__version__", "compile", "load"]
+__all__ = ["Diagnostic", "InternalError", "RnnccError", "__version__", "compile", "load", "safe_globals"]
 
 
 def load(
@@ -56,3 +57,19 @@ def compile(
     from rnncc.compiler import load_text
 
     return load_text(text, name, shaping, parallel_newton)
+
+
+def safe_globals() -> list[Any]:
+    """What `torch.load(path, weights_only=True)` must be allowed for layers of `load` and `compile`, whole or within a
+    model, and for what `rnncc.compat.nn.replace` made:
+
+        with torch.serialization.safe_globals([*rnncc.safe_globals(), MyModel]):
+            model = torch.load(path, weights_only=True)
+
+    The file then says which cells are built; a cell's text can do nothing but compute.
+    """
+    from rnncc.compat.instances import KINDS, revive
+    from rnncc.compiler import unpickle
+    from rnncc.source import Source
+
+    return [unpickle, revive, Source, *KINDS]

@@ -200,7 +200,10 @@ def load_text(text: str, name: str, shaping: Shaping, parallel_newton: bool = Fa
 
 def unpickle(source: Source, stem: str, shaping: Shaping, parallel_newton: bool, class_name: str) -> Any:
     """An empty instance of a layer's class, loaded again from its text: how layers are pickled."""
+    from rnncc.stages.load import allow
+
     layer_class = getattr(_load(source, stem, shaping, parallel_newton), class_name)
+    allow(layer_class)
     return layer_class.__new__(layer_class)
 
 

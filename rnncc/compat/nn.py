@@ -14,8 +14,10 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import rnncc
+from rnncc.compat.instances import KINDS, instance_of, is_ours
 
-_KINDS: tuple[type[nn.RNNBase], ...] = (nn.LSTM, nn.GRU, nn.RNN)
+# What nn.RNNBase keeps of its weights, beside the parameters.
+_KEPT = frozenset({"_flat_weights", "_flat_weights_names", "_flat_weight_refs", "_all_weights"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +35,21 @@ class Found:
         return f"{names}: {self.kind} -> {self.cell}" if self.cell else f"{names}: {self.kind} stays: {self.why_not}"
 
 
-def survey(model: nn.Module, *, subclasses: tuple[type[nn.RNNBase], ...] = ()) -> tuple[Found, ...]:
+def survey(
+    model: nn.Module, *, subclasses: tuple[type[nn.RNNBase], ...] = (), as_nn: bool = False
+) -> tuple[Found, ...]:
     """Every nn.LSTM, nn.GRU and nn.RNN of a model (the model itself has the name ""), in the order of its modules, and
     what `replace` would do with it. Nothing changes."""
-    return tuple(_found(module, names, subclasses) for module, names in _recurrent(model))
+    return tuple(_found(module, names, subclasses, as_nn) for module, names in _recurrent(model))
 
 
 def replace(
-    model: nn.Module, *, keep: Iterable[str] = (), subclasses: tuple[type[nn.RNNBase], ...] = (), **options: Any
+    model: nn.Module,
+    *,
+    keep: Iterable[str] = (),
+    subclasses: tuple[type[nn.RNNBase], ...] = (),
+    as_nn: bool = False,
+    **options: Any,
 ) -> nn.Module:
     """Put rnncc's layer in the place of every nn.LSTM, nn.GRU and nn.RNN, in place, and return the model; a model that
     is itself such a module is returned anew.
@@ -50,8 +59,11 @@ def replace(
 
     Args:
         keep: names of modules that stay as they are.
-        subclasses: classes derived from torch.nn's whose instances are to be replaced like their base; what such a
-            class overrides is lost.
+        subclasses: classes derived from torch.nn's whose instances are to be replaced, too. One that has methods of
+            its own needs `as_nn`.
+        as_nn: the layers are instances of torch.nn's classes, `isinstance(layer, nn.LSTM)`, with `_flat_weights` and
+            `_all_weights`. An instance of a derived class keeps its class's methods, whose `super().forward(...)` is
+            then rnncc's.
         options: keywords of rnncc's layers (`recompute=True`, `state_dtype=…`, `recurrent_gradient_clip=…`).
 
     Raises:
@@ -63,14 +75,16 @@ def replace(
     unknown = kept - {name for _, names in modules for name in names}
     if unknown:
         raise ValueError(f"keep: the model has no recurrent module {', '.join(map(repr, sorted(unknown)))}")
-    wanted = [(module, _found(module, names, subclasses)) for module, names in modules if not kept.intersection(names)]
+    wanted = [
+        (module, _found(module, names, subclasses, as_nn)) for module, names in modules if not kept.intersection(names)
+    ]
     problems = [str(found) for _, found in wanted if not found.cell]
     if problems:
         raise ValueError(
             "these modules cannot be replaced; name them in keep= to leave them as they are:\n  "
             + "\n  ".join(problems)
         )
-    made = [(found, _layer(module, found.cell, options)) for module, found in wanted]
+    made = [(found, _layer(module, found.cell, as_nn, options)) for module, found in wanted]
     for found, layer in made:
         hooks: Iterable[Any] = layer._load_state_dict_pre_hooks.values()
         for hook in hooks:
@@ -88,16 +102,16 @@ def _recurrent(model: nn.Module) -> Iterator[tuple[nn.RNNBase, tuple[str, ...]]]
     """Each recurrent module once, with all its names."""
     names: dict[nn.RNNBase, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, _KINDS):
+        if isinstance(module, KINDS) and not is_ours(module):
             names.setdefault(module, []).append(name)
     yield from ((module, tuple(all_names)) for module, all_names in names.items())
 
 
-def _found(module: nn.RNNBase, names: tuple[str, ...], subclasses: tuple[type[nn.RNNBase], ...]) -> Found:
-    kind = next(kind for kind in _KINDS if isinstance(module, kind))
+def _found(module: nn.RNNBase, names: tuple[str, ...], subclasses: tuple[type[nn.RNNBase], ...], as_nn: bool) -> Found:
+    kind = next(kind for kind in KINDS if isinstance(module, kind))
     own = type(module)
     called = f"nn.{own.__name__}" if own is kind else own.__name__
-    why_not = _why_not(module, kind, subclasses)
+    why_not = _why_not(module, kind, subclasses, as_nn)
     return Found(names, called, "" if why_not else _cell(module, kind), why_not)
 
 
@@ -110,11 +124,16 @@ def _cell(module: nn.RNNBase, kind: type[nn.RNNBase]) -> str:
     return "nn_RNN" if module.mode == "RNN_TANH" else "nn_RNN_relu"
 
 
-def _why_not(module: nn.RNNBase, kind: type[nn.RNNBase], subclasses: tuple[type[nn.RNNBase], ...]) -> str:
+def _why_not(module: nn.RNNBase, kind: type[nn.RNNBase], subclasses: tuple[type[nn.RNNBase], ...], as_nn: bool) -> str:
     if parametrize.is_parametrized(module):
         return "its parameters are parametrized; replace first, and parametrize the layer"
-    if type(module) is not kind and not isinstance(module, subclasses):
-        return f"it derives from nn.{kind.__name__}, and what it changes would be lost (subclasses= accepts that)"
+    if type(module) is not kind:
+        own = _own_methods(type(module), kind)
+        keeps = f" and as_nn=True, which keeps {', '.join(own)}" if own else ""
+        if not isinstance(module, subclasses):
+            return f"it derives from nn.{kind.__name__}: give its class in subclasses={keeps}"
+        if own and not as_nn:
+            return f"it derives from nn.{kind.__name__}, and would lose {', '.join(own)}: as_nn=True keeps them"
     if "forward" in vars(module):
         return "its forward is another than its class's"
     extra = [*module._buffers, *module._modules]
@@ -124,7 +143,15 @@ def _why_not(module: nn.RNNBase, kind: type[nn.RNNBase], subclasses: tuple[type[
     return ""
 
 
-def _layer(module: nn.RNNBase, cell: str, options: dict[str, Any]) -> nn.Module:
+def _own_methods(own: type[nn.RNNBase], kind: type[nn.RNNBase]) -> list[str]:
+    """What a class derived from torch.nn's, or the classes between, define beside a constructor."""
+    between = own.__mro__[: own.__mro__.index(kind)]
+    names = {name for base in between for name in vars(base)}
+    kept = {"__call__", "__getattr__", "__setattr__", "__getstate__", "__setstate__"}
+    return sorted(name for name in names if name in kept or not name.startswith(("__", "_abc_")))
+
+
+def _layer(module: nn.RNNBase, cell: str, as_nn: bool, options: dict[str, Any]) -> nn.Module:
     weight = module.get_parameter("weight_ih_l0")
     # On the meta device nothing is drawn for values that are replaced at once. The dropout is set afterwards: for one
     # layer the constructor warns, as the module's own did.
@@ -138,6 +165,8 @@ def _layer(module: nn.RNNBase, cell: str, options: dict[str, Any]) -> nn.Module:
         setattr(layer, name, parameter)
     for name, value in vars(module).items():
         # The dictionaries themselves, so that the handles of hooks go on to remove them.
-        if "_hooks" in name or name == "_is_full_backward_hook" or (name[0] != "_" and name not in vars(layer)):
+        if "_hooks" in name or name == "_is_full_backward_hook" or (name not in _KEPT and name not in vars(layer)):
             vars(layer)[name] = value
+    if as_nn:
+        layer = instance_of(layer, type(module))
     return layer.train(module.training)  # type: ignore[no-any-return]

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.runtime import manifest
 
@@ -94,3 +96,8 @@ def _import(package: Path, name: str, cells: list[str], origin: tuple[Any, tuple
             for class_name in (cell, f"{cell}Cell"):
                 getattr(module, class_name)._origin = origin
     return module
+
+
+def allow(layer_class: type) -> None:
+    """Let torch.load(weights_only=True) fill in the state of an instance, which it has been allowed to make."""
+    torch.serialization.add_safe_globals([layer_class])

@@ -1,0 +1,98 @@
+"""rnncc's layers that are instances of torch.nn's classes, for code that asks `isinstance(module, nn.LSTM)` or reads
+what these classes keep of their weights."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from rnncc.stages.load import allow
+
+KINDS: tuple[type[nn.RNNBase], ...] = (nn.LSTM, nn.GRU, nn.RNN)
+
+
+class Instance:
+    """What nn.RNNBase keeps beside its parameters, made of them where it is asked for: it is never out of date."""
+
+    _suffixes: list[str]
+    bias: bool
+    proj_size: int
+
+    @property
+    def _all_weights(self) -> list[list[str]]:
+        names = ["weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if self.bias else ())]
+        names += ["weight_hr"] if self.proj_size else []
+        return [[name + suffix for name in names] for suffix in self._suffixes]
+
+    @property
+    def _flat_weights_names(self) -> list[str]:
+        return [name for names in self._all_weights for name in names]
+
+    @property
+    def _flat_weights(self) -> list[Tensor]:
+        return [getattr(self, name) for name in self._flat_weights_names]
+
+    def _weights_have_changed(self) -> bool:
+        return False
+
+    # Those of nn.RNNBase keep the above up to date.
+    __setattr__ = nn.Module.__setattr__
+    __setstate__ = nn.Module.__setstate__
+    _apply = nn.Module._apply
+    _replicate_for_data_parallel = nn.Module._replicate_for_data_parallel
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        parts = next((parts for parts, made in _CLASSES.items() if made is type(self)), None)
+        if parts is None:  # a class derived from one of these, which stands in a module of its own
+            return super().__reduce_ex__(protocol)
+        layer_class, kind = parts
+        again, arguments = layer_class._origin
+        return revive, (again, (*arguments, layer_class.__name__), kind), self.__dict__
+
+
+# By rnncc's class, and torch.nn's or the one derived from it.
+_CLASSES: dict[tuple[Any, Any], Any] = {}
+
+
+def is_ours(module: object) -> bool:
+    """Whether it is an instance made here."""
+    return isinstance(module, Instance)
+
+
+def instance_of(layer: nn.Module, kind: type[nn.RNNBase]) -> nn.Module:
+    """The layer, which is not to be used any more, as an instance of a `kind` too."""
+    made = _class(type(layer), kind)
+    instance: nn.Module = made.__new__(made)
+    # Not another class of the same object: a derived class may lay objects out otherwise.
+    vars(instance).update(vars(layer))
+    return instance
+
+
+def _class(layer_class: Any, kind: Any) -> Any:
+    """A class of rnncc's layer that is also of a `kind`: torch.nn's class, or one derived from it. Methods of the
+    derived class stay, and their `super()` calls reach rnncc's layer."""
+    if (layer_class, kind) in _CLASSES:
+        return _CLASSES[layer_class, kind]
+    base = next(own for own in KINDS if issubclass(kind, own))
+
+    def fill(namespace: dict[str, Any]) -> None:
+        # torch's list of classes that are safe to load knows them by module and qualified name.
+        qualified = f"{layer_class.__name__}.{kind.__module__}.{kind.__qualname__}"
+        names = {"__module__": layer_class.__module__, "__qualname__": qualified}
+        namespace |= {**names, "__doc__": layer_class.__doc__}
+
+    made = types.new_class(layer_class.__name__, (Instance, layer_class, base), exec_body=fill)
+    if kind is not base:
+        made = types.new_class(kind.__name__, (kind, made), exec_body=fill)
+    _CLASSES[layer_class, kind] = made
+    return made
+
+
+def revive(again: Callable[..., Any], arguments: tuple[Any, ...], kind: type[nn.RNNBase]) -> Any:
+    """An empty instance, of which pickle fills in the state."""
+    made = _class(type(again(*arguments)), kind)
+    allow(made)
+    return made.__new__(made)

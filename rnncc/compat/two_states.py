@@ -1,0 +1,46 @@
+"""Cells of one state for code that hands on an LSTM's two, (h, c)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class TwoStates(nn.Module):
+    """A layer of one state in the place of an nn.LSTM: hx and the final states are (h, c). h is the layer's state; c is
+    not used, and comes back as it was given (zeros without hx). Other attributes (`hidden_size`, `num_layers`) are the
+    layer's, whose parameters have names that begin with `layer.`.
+
+    Raises TypeError for what is no layer of rnncc's, ValueError for a layer of several states or of more results.
+    """
+
+    layer: nn.Module
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        name = type(layer).__name__
+        if not hasattr(layer, "spec") or not hasattr(layer, "num_layers"):
+            raise TypeError(f"TwoStates is for rnncc's layers, not for {name}")
+        own: Any = layer
+        states = [own.spec.phrase(state) for state in own.spec.carried(own.return_delays)]
+        if len(states) != 1:
+            raise ValueError(f"{name} has the states {', '.join(states)}: TwoStates is for layers of one")
+        if own.return_sequences_of:
+            raise ValueError(f"{name} returns sequences of states, which an nn.LSTM does not")
+        self.layer = layer
+
+    def forward(self, input: Any, hx: tuple[Tensor, Tensor] | None = None, **options: Any) -> Any:
+        """(output, (h_n, c)); `options` are the layer's."""
+        output, h = self.layer(input, None if hx is None else hx[0], **options)
+        return output, (h, torch.zeros_like(h) if hx is None else hx[1])
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            # Copying and pickling ask for names of Python's, which are not the layer's to answer.
+            if name.startswith("_"):
+                raise
+            return getattr(super().__getattr__("layer"), name)
