@@ -306,7 +306,7 @@ def _build(
     newton = parallel_newton and _takes_fused(nvcc)
 
     def produce() -> Product:
-        return _produce(source, stem, shaping, toolchain, nvcc, problems, newton, instructions)
+        return _produce(source, stem, shaping, toolchain, nvcc, problems, newton, instructions, progress)
 
     key = first_key(source.text.encode(), stem, nvcc, toolchain, shaping, problems, newton, instructions)
     return build(key, stem, produce, toolchain, Cache(default_root()), progress, nvcc)
@@ -321,6 +321,7 @@ def _produce(
     problems: Problems,
     newton: bool = False,
     instructions: str = EVERY,
+    progress: Progress | None = None,
 ) -> Product:
     from rnncc.gpu import newton_loops, scan_families, unfused
     from rnncc.ir.cell import declared_names
@@ -331,7 +332,13 @@ def _produce(
     from rnncc.stages.mask import mask
     from rnncc.stages.render.python import plan_package, render_package
 
-    cells = [cell for cell, _ in front(source, shaping)]
+    checked = front(source, shaping)
+    cells = [cell for cell, _ in checked]
+    for cell, warnings in checked:
+        for warning in warnings:
+            # The others are `check`'s: the work that begins here may take minutes.
+            if warning.code == "RNN264" and toolchain is not None and progress is not None:
+                progress(f"{warning.code}: {cell.name}: {warning.message}")
     compiled: list[CompiledCell] = []
     plans: list[KernelPlan] = []
     for cell in cells:

@@ -22,7 +22,7 @@ from rnncc.ir.schedule import (
     Schedule,
 )
 from rnncc.ir.target import GPUS, Target
-from rnncc.stages.schedule import after_us, expected, inference, plan_scan, scan_schedule, schedule
+from rnncc.stages.schedule import Found, after_us, expected, find, inference, plan_scan, scan_schedule, schedule
 
 
 def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
@@ -30,27 +30,26 @@ def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
     # The masked variant is the same loop with a few more elementwise operations.
     loops = [loop for loop in plan.loops if not loop.variant]
 
-    def of_loop(fused: FusedLoop | str, scan: ScanLoop | str, *, reasons: bool) -> Schedule | ScanPlan:
-        if isinstance(scan, str):
-            return schedule(fused, problem, target, reasons=reasons)
-        return plan_scan(scan, problem, target)
+    def of_loop(fused: FusedLoop | str, scan: ScanLoop | str) -> Found | ScanPlan:
+        return find(fused, problem, target) if isinstance(scan, str) else plan_scan(scan, problem, target)
 
-    def both(loop: LoopPlan, *, reasons: bool) -> LoopSchedule:
-        ahead, back = (
-            of_loop(fused, scan, reasons=reasons)
-            for fused, scan in ((loop.fused_forward, loop.scan_forward), (loop.fused_backward, loop.scan_backward))
-        )
-        after = None
-        if not isinstance(loop.fused_backward, str) and back.step_us is not None:
-            after = round(after_us(loop.fused_backward, problem, AFTER_STEPS, target) / AFTER_STEPS, 3)
-        return LoopSchedule(loop.segment, ahead, back, after)
+    def explained(found: Found | ScanPlan) -> Schedule | ScanPlan:
+        return found.explained() if isinstance(found, Found) else found
 
     begin = time.process_time()
-    for loop in loops:
-        both(loop, reasons=False)
+    found = [
+        (of_loop(loop.fused_forward, loop.scan_forward), of_loop(loop.fused_backward, loop.scan_backward))
+        for loop in loops
+    ]
     solve_ms = round((time.process_time() - begin) * 1e3, 1)
     # Reasons are worked out for readers alone, and are no part of that time.
-    return Plan(plan.cell, problem, target, tuple(both(loop, reasons=True) for loop in loops), solve_ms)
+    planned_loops = []
+    for loop, (forward, backward) in zip(loops, found, strict=True):
+        ahead, back, after = explained(forward), explained(backward), None
+        if not isinstance(loop.fused_backward, str) and back.step_us is not None:
+            after = round(after_us(loop.fused_backward, problem, AFTER_STEPS, target) / AFTER_STEPS, 3)
+        planned_loops.append(LoopSchedule(loop.segment, ahead, back, after))
+    return Plan(plan.cell, problem, target, tuple(planned_loops), solve_ms)
 
 
 _schedule = cache(schedule)

@@ -148,6 +148,31 @@ WARNINGS = (
         label="not finite",
     ),
     Code(
+        "RNN264",
+        "a cell takes long to compile",
+        "Every turn of a `for` and every gate becomes code of its own, forward and backward, with resets and without. "
+        "Functions such as `tanh` cost most of the time: hundreds of them in a loop take minutes to compile. The "
+        "figures are estimates for one instruction set in float and double, as `rnncc.load` compiles; `rnncc build` "
+        "compiles three. The marked equation has the largest part. Fewer turns take less. A state of several parts, "
+        "`state h: 8*H`, is one operation for all of its units, where eight states are eight.",
+        _cell(
+            "state h",
+            "v[0] = tanh(W@x + R@h[t-1] + b)",
+            "for m in 1..300:",
+            "    v[m] = tanh(0.9*v[m-1])",
+            "h[t] = v[300]",
+        ),
+        _cell(
+            "state h",
+            "v[0] = tanh(W@x + R@h[t-1] + b)",
+            "for m in 1..3:",
+            "    v[m] = tanh(0.9*v[m-1])",
+            "h[t] = v[3]",
+        ),
+        _WARNING,
+        label="the largest part of it",
+    ),
+    Code(
         "RNN271",
         "more than one matrix phase a step",
         "A product with a recurrent matrix that needs the result of another one of the same step has to wait for "

@@ -14,6 +14,9 @@ from rnncc.constrint.order import Decisions, Split
 from rnncc.constrint.search import Search
 from rnncc.constrint.store import LOW, Meter, Program, Propagator, Store
 
+# Who requires that a solution be better than the best: no requirement of the user's.
+_BETTER = -1
+
 
 class Improve(Propagator):
     """Wants objectives lexicographically less than the best found so far. Holds while there is none."""
@@ -49,8 +52,13 @@ class Minimisation(Search):
         meter: Meter,
     ) -> None:
         self.improve = Improve(objectives)
-        bounded = replace(program, propagators=(*program.propagators, self.improve), owners=(*program.owners, None))
-        super().__init__(bounded, owners, decisions, meter)
+        bounded = replace(
+            program,
+            propagators=(*program.propagators, self.improve),
+            owners=(*program.owners, _BETTER),
+            defined=(*program.defined, None),
+        )
+        super().__init__(bounded, (*owners, _BETTER), decisions, meter)
 
     def solutions(self) -> Iterator[tuple[int, ...]]:
         """The values of the user's variables, each solution better than the one before."""

@@ -1,7 +1,8 @@
 """Why there is no solution: a minimal set of requirements that cannot hold together, with numbers.
 
-A search that fails is a proof. Tracing every dead end back along the trail to the propagators that caused it gives the
-requirements the proof used; each of these is then dropped in turn and kept only if the rest has a solution.
+Each requirement is dropped in turn and kept only if the rest has a solution. Where it has none the failed search is a
+proof: tracing every dead end back along the trail to the propagators that caused it gives the requirements that the
+proof used, and all others go as well.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rnncc.constrint.search import Search
 from rnncc.constrint.store import Limits, Meter
 
 # What may be spent on finding the least violation of one requirement: numbers for a message, not truth.
-NUMBERS = Limits(nodes=100, steps=4000)
+NUMBERS = Limits(nodes=200, steps=3000)
 
 
 class Part:
@@ -97,22 +98,22 @@ class Conflict:
 class Infeasible(ConstrintError):
     """No solution exists. The reason is worked out when first asked for, by `conflict` or by printing the error."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, lowered: Lowered) -> None:
         super().__init__(problem)
-        self.problem = problem
+        self.problem, self._lowered = problem, lowered
 
     @cached_property
     def conflict(self) -> Conflict:
         """A minimal set of requirements that cannot hold together."""
-        return explain(self.problem)
+        return explain(self.problem, self._lowered)
 
     def __str__(self) -> str:
         return str(self.conflict)
 
 
-def explain(problem: Problem) -> Conflict:
+def explain(problem: Problem, lowered: Lowered) -> Conflict:
     """The conflict of a problem that has no solution."""
-    witnesses, minimal = minimal_core(problem)
+    witnesses, minimal = minimal_core(problem, lowered)
     parts = tuple(
         Part(problem.requirements[owner], problem.only([other for other in witnesses if other != owner]), witness)
         for owner, witness in witnesses.items()
@@ -123,18 +124,10 @@ def explain(problem: Problem) -> Conflict:
     return Conflict(parts, tuple(variables), minimal)
 
 
-def minimal_core(problem: Problem) -> tuple[dict[int, tuple[int, ...] | None], bool]:
+def minimal_core(problem: Problem, lowered: Lowered) -> tuple[dict[int, tuple[int, ...] | None], bool]:
     """Positions of requirements that cannot hold together, each with values that satisfy all the others; and whether
     such values were found for each, which proves that each is needed."""
-    lowered = problem.lowered()
-    everything = set(range(len(problem.requirements)))
-    try:
-        found = refuted(lowered, everything, problem.limits)
-        if isinstance(found, tuple):
-            raise ValueError("the problem has a solution: there is nothing to explain")
-        used = found
-    except LimitReached:
-        used = everything
+    used = set(range(len(problem.requirements)))
     witnesses: dict[int, tuple[int, ...] | None] = {}
     # The later requirement is dropped first: models start with what defines their sizes.
     for owner in sorted(used, reverse=True):
@@ -156,7 +149,7 @@ def refuted(lowered: Lowered, owners: Collection[int], limits: Limits) -> set[in
     """Those of the requirements `owners` that the proof of their infeasibility used; or a solution of them."""
     program = lowered.program
     run = Search(program, owners, lowered.decisions, Meter(limits))
-    scopes = [[variable for variable, _ in propagator.watches()] for propagator in program.propagators]
+    scopes = program.watches
     used: set[int] = set()
 
     def blame() -> None:
@@ -167,11 +160,11 @@ def refuted(lowered: Lowered, owners: Collection[int], limits: Limits) -> set[in
         """
         store = run.store
         culprits = [store.cause]
-        relevant = set(scopes[store.cause])
+        relevant = {watched for watched, _ in scopes[store.cause]}
         for variable, _, cause in reversed(store.trail):
             if variable in relevant and cause >= 0:
                 culprits.append(cause)
-                relevant.update(scopes[cause])
+                relevant.update(watched for watched, _ in scopes[cause])
         used.update(owner for cause in culprits if (owner := program.owners[cause]) is not None)
 
     run.on_contradiction = blame

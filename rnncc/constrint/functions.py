@@ -19,6 +19,12 @@ MOST_MULTIPLES = 8
 MOST_TRIALS = 2**16
 
 
+def is_open(store: Store, left: int, right: int) -> bool:
+    """Whether a function's value is not yet decided. What it says by bounds is then not worth a second look before
+    another propagator brings something new."""
+    return len(store.domains[left]) > 1 or len(store.domains[right]) > 1
+
+
 def by_support(
     store: Store, function: Callable[[int, int], int], left: int, right: int, result: int, one: Domain, two: Domain
 ) -> None:
@@ -62,13 +68,27 @@ class Product(Propagator):
             return True
         a, b, c, d = left[0], left[-1], right[0], right[-1]
         if a >= 0 and c >= 0:
-            store.clip(self.result, a * c, b * d)
+            low, high = a * c, b * d
         else:
             ends = (a * c, a * d, b * c, b * d)
-            store.clip(self.result, min(ends), max(ends))
-        self._factor(store, self.left, self.right)
-        self._factor(store, self.right, self.left)
-        return False
+            low, high = min(ends), max(ends)
+        result = store.domains[self.result]
+        if result[0] < low or result[-1] > high:
+            store.assign(self.result, sets.clip(result, low, high))
+            result = store.domains[self.result]
+        if c > 0:
+            self._divide(store, self.left, result, c, d)
+        if a > 0:
+            # The left factor has fewer values by now.
+            left = store.domains[self.left]
+            self._divide(store, self.right, result, left[0], left[-1])
+        if result[0] > 0 and len(result) <= MOST_MULTIPLES and len(result) * isqrt(result[-1]) <= MOST_TRIALS:
+            common = sets.of_values(divisor for value in result for divisor in sets.divisors(value))
+            for factor in (self.left, self.right):
+                domain = store.domains[factor]
+                if domain[0] > 0 and len(domain) > 1:
+                    store.restrict(factor, common)
+        return is_open(store, self.left, self.right)
 
     def _scaled(self, store: Store, variable: int, factor: int) -> bool:
         """`result == factor * variable`, value by value; by bounds if the factor is negative."""
@@ -86,22 +106,15 @@ class Product(Propagator):
         store.restrict(variable, sets.divided(store.domains[self.result], factor))
         return True
 
-    def _factor(self, store: Store, factor: int, other: int) -> None:
-        """Narrow one factor by the result and the other factor."""
-        result, by = store.domains[self.result], store.domains[other]
-        if by[0] > 0:
-            # factor == result / by: the extreme quotients, rounded inwards.
-            low, high = result[0], result[-1]
-            least = -(-low // (by[-1] if low > 0 else by[0]))
-            most = high // (by[0] if high >= 0 else by[-1])
-            domain = store.domains[factor]
-            if domain[0] < least or domain[-1] > most:
-                store.assign(factor, sets.clip(domain, least, most))
-        if result[0] > 0 and len(result) <= MOST_MULTIPLES and len(result) * isqrt(result[-1]) <= MOST_TRIALS:
-            domain = store.domains[factor]
-            if domain[0] > 0 and len(domain) > 1:
-                common = {divisor for value in result for divisor in sets.divisors(value)}
-                store.restrict(factor, tuple(sorted(common)))
+    def _divide(self, store: Store, factor: int, result: Domain, least: int, most: int) -> None:
+        """Narrow one factor by the result and the ends of the other factor, which is positive: their extreme quotients,
+        rounded inwards."""
+        low, high = result[0], result[-1]
+        low = -(-low // (most if low > 0 else least))
+        high = high // (least if high >= 0 else most)
+        domain = store.domains[factor]
+        if domain[0] < low or domain[-1] > high:
+            store.assign(factor, sets.clip(domain, low, high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +165,7 @@ class Quotient(Propagator):
         if top > 0 and low >= 0:
             least = max(least, low // top + 1)
         store.clip(self.right, least, most)
-        return False
+        return is_open(store, self.left, self.right)
 
 
 @dataclass(frozen=True, slots=True)

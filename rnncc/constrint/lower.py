@@ -75,11 +75,15 @@ class Lowering:
         self.user_variable_count = len(self.domains)
         self.propagators: list[Propagator] = []
         self.owners: list[int | None] = []
+        self.defined: list[int | None] = []
         self.known: dict[Hashable, int] = {}
+        # A model uses many of its expressions several times. (Their hashes are their identities, so none are compared.)
+        self.forms: dict[Node, Form] = {}
 
     def program(self) -> Program:
         """What has been lowered so far."""
-        return Program(tuple(self.domains), self.user_variable_count, tuple(self.propagators), tuple(self.owners))
+        owners, defined = tuple(self.owners), tuple(self.defined)
+        return Program(tuple(self.domains), self.user_variable_count, tuple(self.propagators), owners, defined)
 
     # Requirements
 
@@ -129,8 +133,10 @@ class Lowering:
                 self._post(Congruence(terms, constant), owner)
 
     def _post(self, propagator: Propagator, owner: int | None = None) -> None:
+        """Add a propagator, of a requirement or of the auxiliary variable that was made last."""
         self.propagators.append(propagator)
         self.owners.append(owner)
+        self.defined.append(len(self.domains) - 1 if owner is None else None)
 
     # Conditions
 
@@ -174,6 +180,12 @@ class Lowering:
 
     def form(self, expression: Node) -> Form:
         """An expression as a linear form over variables, auxiliary ones included."""
+        form = self.forms.get(expression)
+        if form is None:
+            form = self.forms[expression] = self._form(expression)
+        return form
+
+    def _form(self, expression: Node) -> Form:
         match expression:
             case Constant(value):
                 return (), value
@@ -182,7 +194,7 @@ class Lowering:
                     raise ModelError(f"{name} is a variable of another model")
                 return ((index, 1),), 0
             case Lookup(key, table):
-                return self._lookup(self.form(key), dict(table), text.expression(expression))
+                return self._lookup(self.form(key), table, expression)
             case Truth(constraint):
                 return self._truth(constraint)
             case Apply("+", (left, right)):
@@ -286,11 +298,12 @@ class Lowering:
         ends = [low**degree, high**degree] + [0] * (degree % 2 == 0 and low < 0 < high)
         return self._define(("power", base, degree), min(ends), max(ends), lambda result: Power(base, degree, result))
 
-    def _lookup(self, key: Form, table: dict[int, int], shown: str) -> Form:
+    def _lookup(self, key: Form, entries: tuple[tuple[int, int], ...], expression: Lookup) -> Form:
+        table = dict(entries)
         missing = next((value for value in self._values(key) if value not in table), None)
         if missing is not None:
-            raise ModelError(f"{shown}: the table has no entry for {missing}")
-        return self._tabulated(key, table.__getitem__, ("lookup", tuple(table.items())))
+            raise ModelError(f"{text.expression(expression)}: the table has no entry for {missing}")
+        return self._tabulated(key, table.__getitem__, ("lookup", entries))
 
     def _tabulated(self, key: Form, function: Callable[[int], int], name: Hashable) -> Form:
         """A function of one argument, value by value."""

@@ -122,7 +122,7 @@ class Model:
         meter = Meter(limits)
         best = minimum(lowered.program, range(len(problem.requirements)), lowered.decisions, lowered.objectives, meter)
         if best is None:
-            raise Infeasible(problem)
+            raise Infeasible(problem, lowered)
         return Solution(problem.variables, best[0], best[1], meter.nodes)
 
     def maximise(
@@ -178,4 +178,4 @@ class Model:
         for values in run.solutions():
             yield Solution(problem.variables, values, (), meter.nodes)
         if values is None:
-            raise Infeasible(problem)
+            raise Infeasible(problem, lowered)

@@ -76,7 +76,8 @@ class Equal(Condition):
                     store.clip(variable, high - most // factor, low + -least // factor)
                 else:
                     store.clip(variable, high - -least // -factor, low + most // -factor)
-        return False
+        # A second look at bounds alone is not worth it before another propagator brings something new.
+        return any(len(domains[variable]) > 1 for variable, _ in self.terms)
 
     def status(self, store: Store) -> bool | None:
         least, most = _span(self.terms, self.constant, store)
@@ -193,17 +194,17 @@ class TableRows(Condition):
     Sets of rows are integers, a bit a row, so a run costs one `and` a variable and one `or` a value of the table.
     """
 
-    __slots__ = ("everything", "supports", "variables")
+    __slots__ = ("columns", "everything", "variables")
 
     def __init__(self, variables: tuple[int, ...], rows: tuple[tuple[int, ...], ...]) -> None:
-        self.variables = variables
+        # A variable that stands there twice has one value.
+        first = {variable: variables.index(variable) for variable in variables}
+        rows = tuple(
+            row for row in rows if all(row[first[v]] == value for v, value in zip(variables, row, strict=True))
+        )
+        self.variables = tuple(first)
         self.everything = (1 << len(rows)) - 1
-        supports: list[dict[int, int]] = [{} for _ in variables]
-        for bit, row in enumerate(rows):
-            for column, value in zip(supports, row, strict=True):
-                column[value] = column.get(value, 0) | 1 << bit
-        # By variable: (value, rows that have it), ascending in the value.
-        self.supports = [sorted(column.items()) for column in supports]
+        self.columns = [_Column(tuple(row[position] for row in rows)) for position in first.values()]
 
     def watches(self) -> tuple[tuple[int, int], ...]:
         return tuple((variable, ANY) for variable in self.variables)
@@ -211,23 +212,18 @@ class TableRows(Condition):
     def _alive(self, store: Store) -> int:
         """The rows whose every value is still possible."""
         alive = self.everything
-        for variable, column in zip(self.variables, self.supports, strict=True):
-            domain = store.domains[variable]
-            possible = 0
-            for value, rows in column:
-                if value in domain:
-                    possible |= rows
-            alive &= possible
+        for variable, column in zip(self.variables, self.columns, strict=True):
+            alive &= column.rows_of(store.domains[variable])
         return alive
 
     def propagate(self, store: Store) -> bool:
         alive = self._alive(store)
         if not alive:
             raise Contradiction
-        for variable, column in zip(self.variables, self.supports, strict=True):
+        for variable, column in zip(self.variables, self.columns, strict=True):
             domain = store.domains[variable]
             if len(domain) > 1:
-                store.assign(variable, tuple(value for value, rows in column if rows & alive and value in domain))
+                store.assign(variable, column.values_of(alive))
         return True
 
     def status(self, store: Store) -> bool | None:
@@ -235,6 +231,38 @@ class TableRows(Condition):
         if not alive:
             return False
         return True if all(len(store.domains[variable]) == 1 for variable in self.variables) else None
+
+
+class _Column:
+    """The values of one variable of a table. A search asks for few different sets of them, again and again."""
+
+    __slots__ = ("_rows", "_rows_of", "_values_of")
+
+    def __init__(self, values: tuple[int, ...]) -> None:
+        rows: dict[int, int] = {}
+        for bit, value in enumerate(values):
+            rows[value] = rows.get(value, 0) | 1 << bit
+        self._rows = sorted(rows.items())
+        self._rows_of: dict[sets.Domain, int] = {}
+        self._values_of: dict[int, sets.Domain] = {}
+
+    def rows_of(self, domain: sets.Domain) -> int:
+        """The rows whose value is in a domain."""
+        found = self._rows_of.get(domain)
+        if found is None:
+            found = 0
+            for value, rows in self._rows:
+                if value in domain:
+                    found |= rows
+            self._rows_of[domain] = found
+        return found
+
+    def values_of(self, alive: int) -> sets.Domain:
+        """The values that some of the rows have."""
+        found = self._values_of.get(alive)
+        if found is None:
+            found = self._values_of[alive] = tuple(value for value, rows in self._rows if rows & alive)
+        return found
 
 
 class NoTableRow(Condition):

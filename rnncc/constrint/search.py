@@ -13,10 +13,10 @@ class Search:
     """All solutions of the requirements `owners` of a program, one after the other."""
 
     def __init__(self, program: Program, owners: Collection[int], decisions: Decisions, meter: Meter) -> None:
-        self.store = Store(program, owners, meter)
+        named = {variable for variable, _ in decisions}
+        self.store = Store(program, program.part(owners, named), meter)
         self.meter = meter
         self.decisions = decisions
-        named = {variable for variable, _ in decisions}
         self.undecided = [variable for variable in range(program.user_variable_count) if variable not in named]
         # Called at every contradiction, with the store as it was found.
         self.on_contradiction: Callable[[], None] | None = None

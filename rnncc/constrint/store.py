@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from functools import cached_property
 
 from rnncc.constrint import domain as sets
 from rnncc.constrint.domain import Domain
@@ -58,18 +58,46 @@ class Condition(Propagator):
         """Whether the relation holds for all values left (True), for none (False), or it is open (None)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Program:
     """A compiled model: domains by variable, the user's variables first, and propagators.
 
     `owners` gives the requirement each propagator stands for; None if it only defines an auxiliary variable, which any
-    values of the user's variables allow.
+    values of the user's variables allow: that of `defined`. A definition stands before the users of its variable.
     """
 
     domains: tuple[Domain, ...]
     user_variable_count: int
     propagators: tuple[Propagator, ...]
     owners: tuple[int | None, ...]
+    defined: tuple[int | None, ...]
+
+    def part(self, owners: Collection[int], variables: Iterable[int]) -> int:
+        """The propagators of the requirements `owners`, and of the auxiliary variables among these and `variables`: a
+        bit each."""
+        wanted, found = set(variables), 0
+        for index in reversed(range(len(self.propagators))):
+            owner, variable = self.owners[index], self.defined[index]
+            if owner in owners if variable is None else variable in wanted:
+                found |= 1 << index
+                wanted.update(watched for watched, _ in self.watches[index])
+        return found
+
+    @cached_property
+    def watches(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """By propagator, the variables of its relation, each with the events to be woken by."""
+        return tuple(propagator.watches() for propagator in self.propagators)
+
+    @cached_property
+    def watchers(self) -> tuple[tuple[int, ...], ...]:
+        """For each of the events LOW, HIGH, HOLE, FIXED, by variable: who is woken by it, a bit a propagator."""
+        woken = {event: [0] * len(self.domains) for event in (LOW, HIGH, HOLE, FIXED)}
+        for index, watched in enumerate(self.watches):
+            for variable, mask in watched:
+                for event, of_variable in woken.items():
+                    if mask & event:
+                        of_variable[variable] |= 1 << index
+        return tuple(map(tuple, woken.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,29 +133,20 @@ class Meter:
 
 
 class Store:
-    """Domains under change. `trail` holds (variable, domain before, propagator at work), newest last."""
+    """Domains under change. `trail` holds (variable, domain before, propagator at work), newest last; `queue` the
+    propagators that are due, a bit each."""
 
-    __slots__ = ("active", "cause", "domains", "meter", "program", "propagators", "queue", "queued", "trail", "wake")
+    __slots__ = ("active", "cause", "domains", "meter", "program", "queue", "trail", "watchers")
 
-    def __init__(self, program: Program, owners: Collection[int], meter: Meter) -> None:
-        """A run over the requirements `owners`; all their propagators are due."""
+    def __init__(self, program: Program, active: int, meter: Meter) -> None:
+        """A run over some of the propagators, a bit each; all of them are due."""
         self.program, self.meter = program, meter
-        self.propagators = program.propagators
         self.domains = list(program.domains)
         self.trail: list[tuple[int, Domain, int]] = []
         # The propagator at work, -1 while the search decides.
         self.cause = -1
-        self.active = [i for i, owner in enumerate(program.owners) if owner is None or owner in owners]
-        self.queue = list(self.active)
-        self.queued = bytearray(len(program.propagators))
-        # By variable and event mask, whom to wake.
-        self.wake: list[list[list[int]]] = [[[] for _ in range(16)] for _ in program.domains]
-        for index in self.active:
-            self.queued[index] = 1
-            for variable, mask in self.propagators[index].watches():
-                for events, waiting in enumerate(self.wake[variable]):
-                    if events & mask:
-                        waiting.append(index)
+        self.queue = self.active = active
+        self.watchers = program.watchers
 
     def assign(self, variable: int, domain: Domain) -> None:
         """Give a variable a subset of its domain."""
@@ -139,16 +158,15 @@ class Store:
             raise Contradiction
         self.trail.append((variable, old, self.cause))
         self.domains[variable] = domain
-        events = FIXED | HOLE if count == 1 else HOLE
+        low, high, hole, fixed = self.watchers
+        woken = hole[variable]
+        if count == 1:
+            woken |= fixed[variable]
         if domain[0] != old[0]:
-            events |= LOW
+            woken |= low[variable]
         if domain[-1] != old[-1]:
-            events |= HIGH
-        queued = self.queued
-        for index in self.wake[variable][events]:
-            if not queued[index]:
-                queued[index] = 1
-                heappush(self.queue, index)
+            woken |= high[variable]
+        self.queue |= woken & self.active
 
     def clip(self, variable: int, low: int, high: int) -> None:
         """Keep the values between two bounds, both included."""
@@ -162,25 +180,20 @@ class Store:
 
     def propagate(self) -> None:
         """Run what is due until nothing is; raises Contradiction, after which the queue is empty."""
-        queue, queued, propagators = self.queue, self.queued, self.propagators
-        meter, trail = self.meter, self.trail
+        propagators, meter, trail = self.program.propagators, self.meter, self.trail
         try:
-            while queue:
-                self.cause = index = heappop(queue)
+            while queue := self.queue:
+                due = queue & -queue
+                self.cause = index = due.bit_length() - 1
                 changes = len(trail)
-                done = propagators[index].propagate(self)
-                queued[index] = 0
-                if not done and len(trail) > changes:
-                    queued[index] = 1
-                    heappush(queue, index)
+                if propagators[index].propagate(self) or len(trail) == changes:
+                    # What it was woken by just now are its own changes.
+                    self.queue &= ~due
                 meter.steps += 1
                 if meter.steps % LOOK == 0:
                     meter.check()
         except BaseException:
-            queued[self.cause] = 0
-            for index in queue:
-                queued[index] = 0
-            queue.clear()
+            self.queue = 0
             raise
         self.cause = -1
 

@@ -31,6 +31,7 @@ class FusedSchedule:
     heads, places  heads that it is for, and how many groups run side by side, of all heads together
     pass_us        what a step of as many groups as run side by side is expected to take
     step_us        and of all columns it was laid out for
+    solution       the values of the variables of the family's model
     launch_us      of a launch of `capacity` columns, where more columns take several launches, one after the other;
                    None: they do not
     """
@@ -48,6 +49,7 @@ class FusedSchedule:
     places: int
     pass_us: float
     step_us: float
+    solution: tuple[int, ...] = ()
     launch_us: float | None = None
 
     @property

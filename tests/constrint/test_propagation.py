@@ -27,7 +27,8 @@ from rnncc.constrint.store import Contradiction, Meter, Store
 def propagated(model: Model) -> dict[str, list[int] | Domain]:
     """The domains by name after propagation, long ranges as they are."""
     problem = Problem(model.variables, model.requirements)
-    store = Store(problem.lowered().program, range(len(model.requirements)), Meter(Limits()))
+    program = problem.lowered().program
+    store = Store(program, program.part(range(len(model.requirements)), ()), Meter(Limits()))
     store.propagate()
     return {variable.name: short(store.domains[variable.index]) for variable in model.variables}
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from rnncc.constrint.store import Limits, Meter
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
 from rnncc.ir.show_schedule import show_schedule
@@ -280,3 +281,32 @@ def test_schedules_as_text(name: str, golden: Golden) -> None:
             found = schedule(loop(name), Problem(units, heads, "bf16"), H200, reasons=True)
             lines += (f"  {line}" for line in show_schedule(found, 16))
     golden(GOLDEN / name / "schedule.txt", "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "gpu"),
+    [
+        ("nas", Problem(1536, 2, "fp16", 1), "h100"),
+        ("mclstm", Problem(768, 1, "bf16", 256), "b200"),
+        ("lstm", Problem(768, 4, "bf16", 64), "h100"),
+        ("nn_gru", Problem(640, 1, "fp32", 64), "h200"),
+        ("lstm", Problem(2048, 1, "bf16"), "h200"),
+        ("slstm", Problem(4096, 1, "bf16"), "h200"),
+    ],
+    ids=str,
+)
+def test_the_work_of_a_schedule_and_its_reasons_is_bounded(
+    name: str, problem: Problem, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In runs of propagators, of which there are about 200 a millisecond, for what takes longest of all shipped cells:
+    within 50 ms. The clock is benchmarks/constrint.py's."""
+    meters: list[Meter] = []
+    begin = Meter.__init__
+
+    def counted(meter: Meter, limits: Limits) -> None:
+        begin(meter, limits)
+        meters.append(meter)
+
+    monkeypatch.setattr(Meter, "__init__", counted)
+    schedule(backward(name), problem, GPUS[gpu], reasons=True)
+    assert 0 < sum(meter.steps for meter in meters) < 9_000

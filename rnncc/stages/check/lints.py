@@ -14,6 +14,7 @@ from rnncc.ir.cell import Constraint, Contraction, Node, Placement, Pointwise, R
 from rnncc.ir.dim import show
 from rnncc.ir.expr import Apply, Expr, Ref
 from rnncc.source import Span
+from rnncc.stages.check.cost import MOST_SECONDS, cost, dearest
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.fold import leaves_the_numbers
 from rnncc.stages.check.place import Placed, Program
@@ -210,6 +211,12 @@ def _fixed_sizes(subject: Subject, report: Report) -> None:
             report.warn("RNN262", message, constraint.span, help=help)
 
 
+def _cost(subject: Subject, report: Report) -> None:
+    found = cost(subject.segments)
+    if found.seconds >= MOST_SECONDS:
+        report.warn("RNN264", f"the loops hold {found}", dearest(subject.segments))
+
+
 def _performance(subject: Subject, report: Report) -> None:
     for segment in subject.segments:
         depth: dict[str, int] = {}
@@ -276,6 +283,7 @@ _RULES = (
     _no_gradient,
     _fixed_sizes,
     _not_finite,
+    _cost,
     _performance,
 )
 

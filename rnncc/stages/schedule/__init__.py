@@ -7,8 +7,8 @@ alternating kernel takes what no fused one does. Of a ScanLoop: a ScanSchedule, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from rnncc.constrint import Infeasible, LimitReached, Limits
 from rnncc.diagnostics import InternalError
@@ -24,7 +24,7 @@ from rnncc.stages.schedule.families import FAMILIES
 from rnncc.stages.schedule.scan import plan_scan, scan_schedule
 from rnncc.stages.schedule.stepwise import stepwise, takes
 
-__all__ = ["after_us", "expected", "inference", "plan_scan", "scan_schedule", "schedule"]
+__all__ = ["Found", "after_us", "expected", "find", "inference", "plan_scan", "scan_schedule", "schedule"]
 
 # A search takes some tens of nodes; far more would be a mistake in a model.
 LIMITS = Limits(nodes=1_000, steps=20_000)
@@ -34,22 +34,46 @@ WORTH = 0.9
 _MANY = 256  # launches
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A schedule, and of the families that have no kernel the proof. To say why takes longer than the search."""
+
+    schedule: Schedule
+    proofs: Mapping[str, Infeasible] = field(default_factory=dict)
+
+    def explained(self) -> Schedule:
+        """The schedule with what rules out the families that have no kernel."""
+        rejected = (
+            replace(entry, limits=_limits(self.proofs[entry.family])) if entry.family in self.proofs else entry
+            for entry in self.schedule.rejected
+        )
+        return replace(self.schedule, rejected=tuple(rejected))
+
+
 def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons: bool = False) -> Schedule:
     """The quickest kernels of a loop; a text instead of a loop says why it has no fused form. `reasons`: also say what
-    rules out the families that have no kernel, which takes longer than the rest.
+    rules out the families that have no kernel."""
+    found = find(loop, problem, target)
+    return found.explained() if reasons else found.schedule
+
+
+def find(loop: FusedLoop | str, problem: Problem, target: Target) -> Found:
+    """The same, so that the reasons can be asked for later.
 
     Clusters take any number of columns, group after group. Blocks of the grid must all run at once, so after a kernel
     of theirs comes the quickest for twice the columns that it takes, or at least for one more. Where that is quicker,
     more columns take several launches of one of them.
     """
     if isinstance(loop, str):
-        return Schedule((), None, (Rejected("fused", None, (Limit("form", loop, ""),)),), 0)
+        return Found(Schedule((), None, (Rejected("fused", None, (Limit("form", loop, ""),)),), 0))
     known = facts(loop, problem.dtype)
     if too_large := _too_large(known, problem, target):
-        return Schedule((), None, (Rejected("fused", None, too_large), Rejected("alternating", None, too_large)), 0)
+        return Found(
+            Schedule((), None, (Rejected("fused", None, too_large), Rejected("alternating", None, too_large)), 0)
+        )
     alternating = alternating_us(known, problem, target)
     if unfit := _unfit(problem, target):
-        return Schedule((), alternating, (Rejected("fused", None, unfit),), 0)
+        return Found(Schedule((), alternating, (Rejected("fused", None, unfit),), 0))
 
     def solve(columns: int, families: Iterable[str] = FAMILIES) -> _Answer:
         return _solve(known, replace(problem, columns=columns), target, families)
@@ -60,17 +84,17 @@ def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons
     kernels = _of_use(_again(kernel, known, problem, target) for kernel in _for_more_and_more(few, solve))
     if takes(loop, problem):
         kernels = (*kernels, *_by_steps(kernels, known, problem, target))
-    found = Schedule(kernels, alternating, answer.rejected(reasons), answer.nodes)
+    found = Schedule(kernels, alternating, answer.rejected, answer.nodes)
     taken = found.kernel_for(problem.columns)
-    if taken is None:
-        return found
-    # Of the families, a kernel that needs several launches was none of those for all columns at once.
-    others = tuple(entry for entry in found.rejected if entry.family != taken.family)
-    return replace(
-        found,
-        step_us=round(step_us(known, taken, problem, target), 3),
-        rejected=(*others, Rejected("alternating", alternating, ())),
-    )
+    if taken is not None:
+        # Of the families, a kernel that needs several launches was none of those for all columns at once.
+        others = tuple(entry for entry in found.rejected if entry.family != taken.family)
+        found = replace(
+            found,
+            step_us=round(step_us(known, taken, problem, target), 3),
+            rejected=(*others, Rejected("alternating", alternating, ())),
+        )
+    return Found(found, answer.proofs)
 
 
 def _for_more_and_more(answer: _Answer, solve: Callable[[int, Iterable[str]], _Answer]) -> Iterator[FusedSchedule]:
@@ -152,12 +176,16 @@ class _Answer:
         """The families that have a kernel; the others have none for more columns either."""
         return tuple(family for family, found in self.families if not isinstance(found, Infeasible))
 
-    def rejected(self, reasons: bool) -> tuple[Rejected, ...]:
+    @property
+    def proofs(self) -> dict[str, Infeasible]:
+        """Of the families that have no kernel."""
+        return {family: found for family, found in self.families if isinstance(found, Infeasible)}
+
+    @property
+    def rejected(self) -> tuple[Rejected, ...]:
         """All but the quickest."""
         return tuple(
-            Rejected(family, None, _limits(found) if reasons else ())
-            if isinstance(found, Infeasible)
-            else Rejected(family, found.step_us, ())
+            Rejected(family, None if isinstance(found, Infeasible) else found.step_us, ())
             for family, found in self.families
             if found is not self.quickest
         )

@@ -108,7 +108,17 @@ class Draft:
             places,
             round(value(self.step) / TENTHS_OF_NS, 3),
             round(self.expected_us(solution, problem, target), 3),
+            solution.values_by_index,
         )
+
+    def known(self, kernel: FusedSchedule) -> Solution:
+        """The solution that a kernel of this family is, where the loop may be that of inference: as few registers spill
+        as must."""
+        values = list(kernel.solution)
+        if isinstance(spilled := self.tiles["spilled_registers"], Variable):
+            found = Solution(self.model.variables, kernel.solution)
+            values[spilled.index] = max(0, found.value(self.needed) - found.value(self.registers))
+        return Solution(self.model.variables, tuple(values))
 
 
 def ceil(a: int, b: int) -> int:

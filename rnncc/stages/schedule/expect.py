@@ -65,11 +65,7 @@ def step_us(known: Facts, kernel: FusedSchedule, problem: Problem, target: Targe
 
 def _launch_us(known: Facts, kernel: FusedSchedule, problem: Problem, target: Target) -> float:
     draft = FAMILIES[kernel.family](known, problem, target)
-    for size, given in zip(draft.shape, kernel.shape, strict=True):
-        if not isinstance(size, int):
-            draft.model.require(size == given, because="known: the kernel that is there")
-    solution = draft.model.minimise(draft.step)
-    return draft.expected_us(solution, problem, target, kernel.shared_bytes)
+    return draft.expected_us(draft.known(kernel), problem, target, kernel.shared_bytes)
 
 
 def _matrices(loop: FusedLoop) -> int:

@@ -74,8 +74,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     spilled: Operand = 0
     if of.is_float:
         several = facts.operands > 1
-        spilled = require_registers(
-            model,
+        needed = (
             BASE_REGISTERS
             + facts.item_registers * owned
             + piece_registers(facts, items, _K_WARPS)
@@ -85,18 +84,20 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             + (_FLOAT_OPERAND_REGISTERS + _ADDRESS_REGISTERS * chunks * tiles if several else 0)
             + _FAR_REGISTERS * max(0, chunks - _NEAR_CHUNKS)
             + PAIR_REGISTERS * fragments
-            + matrix_registers,
-            registers_of(_K_WARPS),
+            + matrix_registers
         )
+        spilled = require_registers(model, needed, registers_of(_K_WARPS))
     else:
-        model.require(
+        needed = (
             _BASE_REGISTERS
             + (ceil(facts.item_registers, 2) + _OPERAND_REGISTERS * facts.operands) * owned
             + by(unit_blocks, _UNIT_BLOCKS, lambda u: _ODD_REGISTERS * facts.operands if u == 3 else 0)
             + _TILE_REGISTERS * tiles
             + _SUM_REGISTERS * fragments * tiles
             + matrix_registers
-            <= registers_of(_K_WARPS),
+        )
+        model.require(
+            needed <= registers_of(_K_WARPS),
             because="registers: of a thread, for its part of the matrix beside sums, operands and items",
         )
     halves = facts.sums * items
@@ -131,7 +132,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         step,
         step,
         step,
-        registers_of(_K_WARPS),
+        needed,
         0,
         (unit_blocks, _K_WARPS, tiles, 2 * register_chunks),
         {

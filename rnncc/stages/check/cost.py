@@ -1,0 +1,121 @@
+"""What a cell's kernels cost to compile, by what its loops hold when every `for` is written out.
+
+A proxy: `differentiate` and `lower` make the code, backward as well and a second variant with resets and lengths, and
+on cells of thousands of operations they take seconds themselves. tests/stages/test_check_cost.py compares the size with
+what they make.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rnncc.functions import CHEAP
+from rnncc.ir.cell import Contraction, Node, Pointwise, RowOp, Segment
+from rnncc.ir.expr import Apply, Expr
+from rnncc.source import Span
+
+# Of what a loop holds: seconds of processor time that g++ 12 takes for one unit (-O2, x86-64-v3, one of float and
+# double), and KB of generated C++. Fitted to cells that hold one thing many times, one unit each on an AMD EPYC, a
+# shared machine, seconds [KB]: 30, 100 and 300 times tanh 2.5, 9.9, 32.8 [87, 140, 357]; 200 times log and exp 32.9
+# [390]; 60 gates 4.6 [227]; 45 tanh in one expression 3.5 [134]; 200 quotients 1.5 [259]; 300 sums 0.9 [149]; 60 states
+# 3.2 [277]; 50 recurrent products one after the other, each with a tanh, 4.6 [365]; 50 sums over the units, each with a
+# tanh, 5.8 [469]; 50 times softmax, cumsum and tanh 11.5 [930]; a delta rule of 64 states 8.7 [727]; 16 loops of a
+# state each 2.1 [441]; the LSTM 0.5 [48], NAS 0.7 [66].
+_SECONDS = {
+    "function": 0.09,
+    "operation": 0.004,
+    "row": 0.04,
+    "product": 0.03,
+    "state": 0.045,
+    "stream": 0.02,
+    "loop": 0.05,
+}
+_KILOBYTES = {
+    "function": 0.65,
+    "operation": 0.1,
+    "row": 4.5,
+    "product": 3.0,
+    "state": 3.0,
+    "stream": 2.5,
+    "loop": 15.0,
+    "value": 0.4,
+}
+# Operators that are some instructions; a function is dozens, in every place where it stands.
+_SHORT = CHEAP | {"div", "sqrt"}
+_LEAST_SECONDS, _LEAST_KILOBYTES = 0.2, 8.0
+# Of a unit's compiler: it took 52 MB for the LSTM, 260 for 100 times tanh, 672 for 300 times, 298 for the delta rule.
+_MEGABYTES, _MEGABYTES_A_SECOND = 45.0, 22.0
+# Kernels for float and for double: what `rnncc.load` compiles. `rnncc build` does so for three instruction sets.
+_UNITS = 2
+# From here on a cell is warned of, `Cost.seconds`.
+MOST_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of a cell's kernels for one instruction set.
+
+    seconds     of processor time to compile them, all units together
+    memory_mb   that the compiler takes, both units at once
+    code_mb     of generated C++
+    operations  of all loops
+    """
+
+    seconds: float
+    memory_mb: float
+    code_mb: float
+    operations: int
+
+    def __str__(self) -> str:
+        memory = f"{self.memory_mb / 1000:.1f} GB" if self.memory_mb >= 1000 else f"{self.memory_mb:.0f} MB"
+        return (
+            f"{self.operations} operations: about {self.code_mb:.1f} MB of C++, which take about {self.seconds:.0f} s"
+            f" of processor time and {memory} of memory to compile"
+        )
+
+
+def cost(segments: Iterable[Segment]) -> Cost:
+    """What the loops of a cell cost."""
+    held: Counter[str] = Counter()
+    for segment in segments:
+        streams = sum(len(stream.members) for stream in segment.streams)
+        held += Counter(loop=1, state=len(segment.states), stream=streams)
+        for node in segment.nodes:
+            held += _held(node)
+    unit = _LEAST_SECONDS + sum(seconds * held[kind] for kind, seconds in _SECONDS.items())
+    kilobytes = _LEAST_KILOBYTES + sum(size * held[kind] for kind, size in _KILOBYTES.items())
+    operations = sum(held[kind] for kind in ("function", "operation", "row", "product"))
+    return Cost(_UNITS * unit, _UNITS * (_MEGABYTES + _MEGABYTES_A_SECOND * unit), kilobytes / 1000, operations)
+
+
+def dearest(segments: Iterable[Segment]) -> Span:
+    """The place of the equation whose instances cost most, the first of equals."""
+    seconds: dict[Span, float] = {}
+    for segment in segments:
+        for node in segment.nodes:
+            own = sum(_SECONDS.get(kind, 0.0) * count for kind, count in _held(node).items())
+            seconds[node.span] = seconds.get(node.span, 0.0) + own
+    return max(seconds, key=lambda span: (seconds[span], -span.start))
+
+
+def _held(node: Node) -> Counter[str]:
+    match node:
+        case Pointwise():
+            found = Counter({"value": 1})
+            _count(node.expr, found)
+            return found
+        case RowOp():
+            return Counter(row=1, value=1)
+        case Contraction():
+            return Counter(product=1, value=1)
+        case _:
+            return Counter(value=1)
+
+
+def _count(expr: Expr, found: Counter[str]) -> None:
+    if isinstance(expr, Apply):
+        found["operation" if expr.operator in _SHORT else "function"] += 1
+        for argument in expr.arguments:
+            _count(argument, found)
