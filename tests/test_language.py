@@ -306,3 +306,22 @@ def test_padding_is_no_argument_of_a_function() -> None:
         assert zero.isfinite().all()
         torch.testing.assert_close(zero, half)
         torch.testing.assert_close(nan, half)
+
+
+def test_a_state_that_no_step_has_made_is_no_argument_of_a_later_loop() -> None:
+    """An empty column holds m = -inf, and -inf + inf would be NaN where a later loop or the output reads it."""
+    text = (
+        "cell Held\nstate h, m = -inf\noutput y\nparam k: vector\n"
+        "m[t] = max(m[t-1] - 0.3, W@x + b)\nh[t] = tanh(R@h[t-1] + k*exp(m[t-1] - m[t]))\n"
+        "y = elu(k*exp(m[t-1] - m[t])) + h[t]\n"
+    )
+    layer = rnncc.compile(text, "held").Held(2, 3, bidirectional=True, dtype=torch.float64)
+    x = torch.randn(4, 3, 2, dtype=torch.float64)
+    gradients = []
+    for lengths, given in (([4, 0, 2], x), ([4, 2], x[:, [0, 2]])):
+        output, last = layer(given, lengths=lengths)
+        (output.square().sum() + last[0].sum()).backward()
+        gradients.append([parameter.grad.clone() for parameter in layer.parameters()])
+        layer.zero_grad()
+    for found, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, expected)

@@ -14,7 +14,7 @@ from .inputs import Reset, active_steps, check_memory, padded, read_lengths, rea
 from .packing import read_packed
 from .parameters import shape_of
 from .rows import beside
-from .run import kernels_of_call, run_segment
+from .run import handed, kernels_of_call, run_segment
 from .sizes import check_clip, check_heads
 from .spec import CellSpec, ParameterSpec, SegmentSpec, Sizes, StreamSpec, Width
 
@@ -147,7 +147,8 @@ def run_function(
             segment.numbers(numbers, recurrent_gradient_clip), sizes, [int(reverse)], wanted, recompute,
             None if packed is None else packed.packing,
         )  # fmt: skip
-        values |= {segment.sequences[i].name: sequence for i, sequence in zip(wanted, sequences, strict=True)}
+        made = zip((segment.sequences[i].name for i in wanted), sequences, strict=True)
+        values |= {name: handed(cell, name, sequence, per_column) for name, sequence in made}
         finals |= {state.name: final for state, final in zip(segment.states, last, strict=True)}
     if per_column is not None:
         active = active_steps(steps, per_column).unsqueeze(-1)

@@ -145,6 +145,8 @@ def run_loop(
                 torch.where(restart, _initial(segment, i, weights, state), state) for i, state in enumerate(current)
             )
         new, values = step([stream[t] for stream in streams], started)
+        # A state may have become a number: `h[t] = 1`.
+        new = tuple(value.expand_as(old) for value, old in zip(new, current, strict=True))
         if lengths is not None:
             # An inactive column keeps its states, also where a reset stands past its length.
             active = (lengths > t).reshape(columns, 1)
@@ -165,8 +167,7 @@ def run_loop(
         nothing = torch.cat([tensor.reshape(-1)[:0] for tensor in (*streams, *weights, *current)]).sum().neg()
         sequences = [sequence + nothing.to(sequence) for sequence in sequences]
         current = tuple(state + nothing for state in current)
-    # A state may have become a number: `h[t] = 1`.
-    return sequences, [new.expand_as(old).to(old.dtype) for new, old in zip(current, states, strict=True)]
+    return sequences, [new.to(old.dtype) for new, old in zip(current, states, strict=True)]
 
 
 def _initial(segment: SegmentSpec, index: int, weights: Sequence[Tensor], like: Tensor) -> Tensor:

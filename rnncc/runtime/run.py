@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from .functional import in_forward_mode
-from .inputs import active_steps, check_memory, cut_backwards, under_autocast, under_trace
+from .inputs import active_steps, check_memory, cut_backwards, padded, under_autocast, under_trace
 from .loop import run_loops
 from .ops import Kernels, op_sizes
 from .packing import Packing
@@ -88,6 +88,12 @@ class Tools:
 
 TRANSFORMS = "torch.func transforms run through the reference"
 ONNX = "torch.onnx.export writes torch's own operators down"
+
+
+def handed(cell: CellSpec, name: str, sequence: Tensor, lengths: Tensor | None) -> Tensor:
+    """A sequence as what follows reads it. Past its length a column holds a state that no step has made (m = -inf),
+    which must not reach a gradient."""
+    return sequence if lengths is None or name not in cell.handed_on else padded(sequence, lengths)
 
 
 def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, missing: str) -> tuple[Kernels | None, str]:
@@ -252,7 +258,8 @@ def run_directions(
         made, ended = iter(sequences), iter(last)
         for values, finals in zip(all_values, all_finals, strict=True):
             for i in wanted:
-                values[segment.sequences[i].name] = next(made)
+                name = segment.sequences[i].name
+                values[name] = handed(cell, name, next(made), lengths)
             for state in segment.states:
                 finals[state.name] = next(ended)
     active = None if lengths is None else active_steps(first.shape[0], lengths).unsqueeze(-1)

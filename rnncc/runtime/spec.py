@@ -222,12 +222,18 @@ class CellSpec:
     _carried: tuple[tuple[StateSpec, ...], tuple[StateSpec, ...]] = field(init=False, repr=False)
     # Whether the prologue computes what loops read.
     computes_weights: bool = field(init=False, repr=False)
+    # The sequences that later segments or the epilogue read.
+    handed_on: frozenset[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         visible = tuple(state for state in self.states if state.delay_of is None)
         delays = tuple(state for state in self.states if state.delay_of is not None) + self.input_delays
         object.__setattr__(self, "_carried", (visible, visible + delays))
         object.__setattr__(self, "computes_weights", any(not weight.attribute for weight in self.loop_weights()))
+        needed = {segment.sequences[i].name for segment in self.segments for i in segment.needed}
+        streamed = {name for segment in self.segments for stream in segment.streams for name in stream.finished}
+        # What is the output of a segment leaves the epilogue nothing to do.
+        object.__setattr__(self, "handed_on", frozenset((needed - {self.output}) | streamed))
 
     def visible_states(self) -> tuple[StateSpec, ...]:
         """The states that the cell declares: what stands in hx and h_n."""

@@ -154,6 +154,15 @@ h[t] = tanh(W@x + R@(v*h[t-1]) + a*mean(cumsum(u)*concat(h[t-1], h[t-1])))
     torch.testing.assert_close(found, layer(x)[0])
 
 
+def test_a_state_that_became_a_number_can_start_anew() -> None:
+    text = "cell Anew\nstate h, c: 1 = learned\nc[t] = 1\nh[t] = tanh(W@x + R@h[t-1])*c[t-1]\n"
+    module, (cell,) = reference_package(Source("anew.rnn", text), "anew")
+    layer = module.Anew(2, 3, dtype=torch.float64)
+    inputs, reset = torch.randn(4, 2, 2, dtype=torch.float64), torch.tensor([[0, 0], [0, 1], [1, 0], [0, 0]])
+    expected, _ = reference.run(cell, layer.gate_parameters(), {"x": inputs}, sizes={"I": 2, "H": 3}, reset=reset)
+    torch.testing.assert_close(layer(inputs, reset=reset)[0], expected["h"])
+
+
 def test_what_parameters_make_is_joined_with_what_a_state_makes() -> None:
     text = "cell Joined\nstate h\nparam a: vector\nh[t] = tanh(W@x + R@concat(sin(a), h[t-1]))\n"
     module, (cell,) = reference_package(Source("joined.rnn", text), "joined")
