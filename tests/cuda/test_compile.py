@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from rnncc.paths import shipped_cells
+from rnncc.source import Source
 from rnncc.stages.build.nvcc import nvcc_release
 from tests.cuda import kernels
+from tests.cuda.sources import lowered
 
 needs_nvcc = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 
@@ -52,6 +54,27 @@ def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path)
 def test_every_cell_once_each_way(cell: str, tmp_path: Path) -> None:
     for case in kernels.once(cell):
         assert kernels.check(case, tmp_path / case.family, optimised=cell in KINDS or case.family == "gather") == ()
+
+
+SPLIT = """
+cell SplitState
+state h, s: 2*num_heads, c: 2*H
+local a: 1, e: 1, old: H, young: H
+weights V: matrix
+a, e = split(s[t-1])
+old, young = split(c[t-1])
+s[t] = concat(e + mean(h[t-1]), a) + W@x
+c[t] = concat(young + h[t-1], old)
+h[t] = tanh(W@x + R@h[t-1] + V@young + layernorm(old) + e)
+"""
+
+
+@needs_nvcc
+def test_parts_of_earlier_states_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = lowered(Source("split.rnn", SPLIT))
+    monkeypatch.setattr(kernels, "plan", lambda _: whole)
+    case = kernels.Case("splitstate", "alternating", "bf16", kernels.ARCHITECTURES[-1], masked=False)
+    assert kernels.check(case, tmp_path, optimised=False) == ()
 
 
 def texts(cell: str) -> list[str]:

@@ -104,6 +104,8 @@ RNNCC_DEVICE float load(const R& run, int column, int64_t unit) {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
   if constexpr (slot == R::Program::tables.active) {
     return run.rows_of(column).is_active(int(run.n)) ? 1.0f : 0.0f;
+  } else if constexpr (info.kind == Kind::view) {
+    return load<info.link>(run, column, unit + run.plan.dims[info.offset]);
   } else if constexpr (info.kind == Kind::previous || info.kind == Kind::next) {
     const SlotPlace& place = place_of<slot>(run);
     const bool beyond = info.kind == Kind::previous ? run.n == 0 : run.n >= run.steps_of(column) - 1;
