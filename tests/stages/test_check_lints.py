@@ -48,7 +48,7 @@ ELMAN = "h[t] = tanh(W@x + R@h[t-1] + b)"
         (("state h", "a = R@h[t-1]", "h[t] = exp(a - min(a, W@x))"), ["RNN259"]),
         (("state h", "a = R@h[t-1]", "h[t] = exp(max(a, W@x) - a)"), ["RNN259"]),
         (("state h", "h[t] = exp(-(W@x + R@h[t-1])**2)"), []),
-        (("state h", "g = max(1/0, 2)", "k = -log(-1)*2", "h[t] = tanh(W@x + R@h[t-1] + g + k)"), ["RNN263"] * 2),
+        (("state h", "g = max(log(0), 2)", "k = -log(-1)*2", "h[t] = tanh(W@x + R@h[t-1] + g + k)"), ["RNN263"] * 2),
         (("state h", "g = 2*sqrt(2) - exp(1)", "h[t] = tanh(W@x + R@h[t-1] + g - inf/2 + 0*inf)"), []),
         (("state h", "const z = 0", "h[t] = tanh(W@x + R@h[t-1] + 1/z)"), []),
         (("state h", "h[t] = exp((W@x + R@h[t-1])**2)"), ["RNN259"]),
