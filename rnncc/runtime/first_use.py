@@ -56,8 +56,13 @@ def attach(library: ctypes.CDLL, cells: Sequence[CellSpec]) -> None:
     _WARNED.clear()
     if hasattr(library, "rnncc_set_fused_handler"):
         library.rnncc_set_fused_handler(_HANDLER)
-        # Threads that still run a loop while Python ends find nobody.
-        atexit.register(library.rnncc_set_fused_handler, None)
+        # Threads that still run a loop while Python ends find nobody. The library may outlive this module, whose handler it
+        # calls until then: what is registered keeps it.
+        atexit.register(_forget, library, _HANDLER)
+
+
+def _forget(library: ctypes.CDLL, handler: object) -> None:
+    library.rnncc_set_fused_handler(None)
 
 
 @_Handler
