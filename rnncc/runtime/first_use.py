@@ -56,8 +56,8 @@ def attach(library: ctypes.CDLL, cells: Sequence[CellSpec]) -> None:
     _WARNED.clear()
     if hasattr(library, "rnncc_set_fused_handler"):
         library.rnncc_set_fused_handler(_HANDLER)
-        # Threads that still run a loop while Python ends find nobody. The library may outlive this module, whose handler it
-        # calls until then: what is registered keeps it.
+        # Threads that still run a loop while Python ends find nobody. Until then the library calls the handler, which
+        # what is registered here keeps alive, also where nothing else of this module is used any more.
         atexit.register(_forget, library, _HANDLER)
 
 
