@@ -218,12 +218,21 @@ class Problem:
         gradients = self.layer.gate_parameters(0, reverse=self.case.reverse, grad=True)
         return self._named(output, finals, inputs, initial, {name: gradients[name] for name in self.parameters})
 
-    def reference(self, dtype: torch.dtype) -> Named:
-        """Every quantity by the reference, computed in `dtype` from the same numbers."""
+    def reference(self, dtype: torch.dtype, sample: int = 0) -> Named:
+        """Every quantity by the reference, computed in `dtype` from the same numbers. In samples
+        other than the first, one unit of x is moved by a rounding of it at every step, up or down."""
         inputs, initial, parameters = (
             _leaves(values, dtype) for values in (self.inputs, self.initial, self.parameters)
         )
-        sequences, last = self._run_reference(parameters, inputs, initial, self.masks)
+        given = inputs
+        if sample:
+            generator = torch.Generator().manual_seed(sample)
+            *rows, units = inputs["x"].shape
+            unit = torch.randint(units, (*rows, 1), generator=generator)
+            sign = torch.randint(2, (*rows, 1), generator=generator) * 2.0 - 1
+            factor = torch.ones(*rows, units).scatter_(2, unit, 1 + sign * torch.finfo(dtype).eps)
+            given = {**inputs, "x": inputs["x"] * factor.to(inputs["x"])}
+        sequences, last = self._run_reference(parameters, given, initial, self.masks)
         output, finals = sequences[self.cell.output], [last[state.name] for state in self.states]
         if self.masks:
             # What the layer promises of steps past a column's length; the reference leaves them open.
