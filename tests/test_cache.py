@@ -117,7 +117,7 @@ def test_ten_builders_of_a_real_cell_after_one_that_was_killed(tmp_path: Path, c
     killed = command(tmp_path, 0)
     tmp = cell_cache / "tmp"
     deadline = time.monotonic() + 60
-    while not list(tmp.glob("*/objects/lem_*.o")) and time.monotonic() < deadline:
+    while not list(tmp.glob("*/object-files/lem_*.o")) and time.monotonic() < deadline:
         time.sleep(0.005)
     killed.kill()
     killed.communicate()
