@@ -210,7 +210,7 @@ class _Comparison:
     def _worst(self, quantity: str, dtype: torch.dtype) -> float:
         """The largest error of the samples; that of the first where it is no finite number."""
         first, *others = (self._error_in(quantity, dtype, sample) for sample in range(SAMPLES))
-        return max(first, *filter(isfinite, others)) if isfinite(first) else first
+        return max([first, *filter(isfinite, others)]) if isfinite(first) else first
 
     def _error_in(self, quantity: str, dtype: torch.dtype, sample: int = 0) -> float:
         return relative_error(self._in(dtype, sample)[quantity], self.exact[quantity])

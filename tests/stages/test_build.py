@@ -99,7 +99,7 @@ def test_a_long_build_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Mon
     said: list[str] = []
     build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "quick"), said.append)
     assert said == ["compiling toy (Toy)"]
-    monkeypatch.setattr(commands, "TELL_SECONDS", 0.05)
+    monkeypatch.setattr(commands, "TELL_SECONDS", 0.001)
     build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "slow"), said.append)
     counts = [re.fullmatch(r"(\d+) of (\d+) files compiled", line) for line in said[2:]]
     total = int(counts[0][2]) if counts and counts[0] else 0
