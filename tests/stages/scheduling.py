@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import LoopPlan
@@ -15,8 +14,6 @@ from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import lower
 from rnncc.stages.mask import mask
 from rnncc.stages.parse import parse
-
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 
 @cache
