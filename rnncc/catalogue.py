@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rnncc.compiler import analyse
+from rnncc.ir.request import Request
+from rnncc.pipeline import compile_cells
 from rnncc.source import Source
 
 
@@ -23,15 +24,17 @@ class Entry:
 
 def catalogue(source: Source) -> tuple[Entry, ...]:
     """An entry for every cell of a file."""
+    file = Path(source.name).stem
+    made = compile_cells(Request(source, file), "classify")
     return tuple(
         Entry(
-            Path(source.name).stem,
-            analysis.cell.name,
-            " + ".join(dict.fromkeys(recurrence.kind.value for recurrence in analysis.recurrences)),
-            max(segment.phases for segment in analysis.cell.segments),
-            citation(analysis.cell.comment),
+            file,
+            cell.name,
+            " + ".join(dict.fromkeys(recurrence.kind.value for recurrence in recurrences)),
+            max(segment.phases for segment in cell.segments),
+            citation(cell.comment),
         )
-        for analysis in analyse(source)
+        for cell, recurrences in zip(made.cells, made.recurrences, strict=True)
     )
 
 

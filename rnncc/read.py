@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.ir.request import Request
+from rnncc.paths import locate
 from rnncc.source import Source
 
 # The largest text that is looked at, in bytes of UTF-8 (language.md, limits).
@@ -57,6 +59,13 @@ def from_text(name: str, text: str) -> Source:
             )
         )
     return Source(name, text)
+
+
+def read_request(name_or_path: str | os.PathLike[str]) -> Request:
+    """A request for the cells of a file, or of a shipped one by its name (`lstm`). Raises RnnccError (RNN101,
+    RNN102)."""
+    path = locate(os.fspath(name_or_path))
+    return Request(read_source(path), path.stem)
 
 
 def read_source(path: str | os.PathLike[str]) -> Source:

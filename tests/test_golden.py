@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rnncc.compiler import _produce, stage_text
+from rnncc.driver import make_product
 from rnncc.ir.artifact import File
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
-from rnncc.paths import locate
-from rnncc.read import read_source
-from rnncc.stages.build import Nvcc, Toolchain
+from rnncc.read import read_request
+from rnncc.show_stage import stage_text
 from tests.conftest import Golden
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -37,11 +37,11 @@ REPEATED = re.compile(r"_(v3|v4)_|_f64\.|_(f32|f16)(_scans)?\.cu|_(f32|f16)_\d+_
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("stage", ["check", "classify", "differentiate", "lower", "schedule"])
 def test_what_a_stage_makes(cell: str, stage: str, golden: Golden) -> None:
-    source = read_source(locate(cell))
+    request = read_request(cell)
     if stage == "schedule":
-        text = "\n\n".join(stage_text(source, stage, size, GPUS["h200"]) for size in SIZES)
+        text = "\n\n".join(stage_text(request, stage, (size, GPUS["h200"])) for size in SIZES)
     else:
-        text = stage_text(source, stage)
+        text = stage_text(request, stage)
     golden(GOLDEN / Path(cell).stem / f"{stage}.txt", text + "\n")
 
 
@@ -61,9 +61,7 @@ def test_the_files_of_a_package(cell: str, golden: Golden) -> None:
 
 def package_files(cell: str) -> list[File]:
     """All files of a package with kernels for CPUs and GPUs, those for `SIZES` among them, before it is compiled."""
-    path = locate(cell)
-    toolchain, nvcc = Toolchain(("c++",), "none"), Nvcc("nvcc", "none", ("sm_90a",))
-    product = _produce(read_source(path), path.stem, {}, toolchain, nvcc, SIZES, newton=True)
+    product = make_product(replace(read_request(cell), architectures=("sm_90a",), problems=SIZES, newton=True))
     assert product.bundle is not None
     return sorted([*product.files, *product.bundle.files], key=lambda file: file.path)
 

@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rnncc.codes import CODES
-from rnncc.compiler import front
 from rnncc.diagnostics import RnnccError
 from rnncc.ir.cell import Cell
 from rnncc.ir.verify import verify
@@ -27,6 +26,7 @@ from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import lower
 from rnncc.stages.mask import mask
 from rnncc.stages.render import render
+from tests.compiling import front
 
 # What a text may take, in seconds; the largest ones take a few on a slow machine.
 LIMIT = 60

@@ -9,10 +9,10 @@ import pytest
 
 from rnncc import load
 from rnncc.catalogue import catalogue, markdown
-from rnncc.compiler import front
 from rnncc.paths import shipped_cells
 from rnncc.read import read_source
 from rnncc.source import Source
+from tests.compiling import front
 from tests.conftest import Golden
 
 ROOT = Path(__file__).resolve().parents[1]

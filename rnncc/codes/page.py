@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rnncc.codes import CODES, Code
-from rnncc.compiler import front
 from rnncc.diagnostics import Diagnostic, RnnccError, render
+from rnncc.ir.request import Request
+from rnncc.pipeline import compile_cells
 from rnncc.source import Source
 
 _HEAD = """\
@@ -34,7 +35,8 @@ def _section(row: Code) -> str:
 
 def _found(row: Code, text: str) -> list[Diagnostic]:
     try:
-        found = [one for _, warnings in front(Source("example.rnn", text), dict(row.shaping)) for one in warnings]
+        request = Request(Source("example.rnn", text), "example", dict(row.shaping))
+        found = [one for warnings in compile_cells(request, "check").warnings for one in warnings]
     except RnnccError as error:
         found = list(error.diagnostics)
     return [one for one in found if one.code == row.code]

@@ -267,6 +267,8 @@ class Cell:
     epilogue   nodes of placement Y that are not sunk into a loop: batched after the last segment
     output     the value the layer returns: a sequence of a segment or a value of the epilogue
     values     every value by name: inputs, members, previous states, node targets
+    zoneout, recurrent_dropout
+               what `regularise` made the cell for: states with zoneout, and whether there is recurrent dropout
     """
 
     name: str
@@ -284,6 +286,8 @@ class Cell:
     comment: str = field(default="", compare=False)
     source: Source = field(default=Source("", ""), compare=False, repr=False)
     single_head_because: str = ""
+    zoneout: tuple[str, ...] = ()
+    recurrent_dropout: bool = False
 
 
 def value_table(cell: Cell) -> dict[str, Value]:

@@ -134,11 +134,11 @@ def settle(wanted: Wanted) -> Answer:
 def _compile(wanted: Wanted) -> str:
     """Why there is no fused kernel, or nothing: then it is compiled, and the library knows it. Raises RnnccError, and
     RuntimeError, OSError, ValueError for kernels that cannot be read."""
-    compiler, cell, about = importlib.import_module("rnncc.compiler"), wanted.cell, STATE.about
-    shaping = {constant.name: constant.value for constant in cell.constants if constant.shaping}
-    needed = tuple((wanted.units, heads, DTYPES[wanted.dtype][1]) for heads in wanted.made_for)
-    folder, reason = compiler.compile_fused(
-        about["source"], about["stem"], shaping, cell.name, needed, wanted.capability, about["code"]
+    driver, cell, about = importlib.import_module("rnncc.driver"), wanted.cell, STATE.about
+    problems = [(wanted.units, heads, DTYPES[wanted.dtype][1]) for heads in wanted.made_for]
+    options = cell.program() | {"problems": problems}
+    folder, reason = driver.compile_fused(
+        about["source"], about["stem"], options, cell.name, wanted.capability, about["code"]
     )
     if folder is None:
         return str(reason)

@@ -31,7 +31,7 @@ class RecurrentLayer(RecurrentModule):
     def document(cell: CellSpec) -> str:
         """The docstring of a cell's layer."""
         own = [f"{size.name}: a size" for size in cell.sizes]
-        own += [f"{constant.name}: default {constant.value!r}" for constant in cell.own_constants()]
+        own += [f"{constant.name}: default {constant.value!r}" for constant in cell.constants]
         extra = [f"{item.name}= [T, B, width]" for item in cell.inputs[1:]]
         names = [f"{state.name}_n" for state in cell.visible_states()]
         states = names[0] if len(names) == 1 else f"({', '.join(names)})"

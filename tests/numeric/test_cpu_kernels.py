@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 import rnncc
-from rnncc.compiler import build_package
+from rnncc.driver import build_package
 from rnncc.ir.cell import Cell
 from rnncc.paths import cells_dir, shipped_cells
+from rnncc.read import read_request
 from rnncc.source import Source
 from rnncc.stages.check import check
 from rnncc.stages.parse import parse
@@ -41,7 +42,7 @@ def shipped(name: str, isa: str = BEST) -> tuple[tuple[Loop, ...], ctypes.CDLL]:
     if isa == BEST:
         return loops_of(cell), open_library(Path(rnncc.load(name).__path__[0]))
     with tempfile.TemporaryDirectory() as folder:
-        return loops_of(cell), open_library(build_package(path, Path(folder), target="cpu"))
+        return loops_of(cell), open_library(build_package(read_request(path), Path(folder), "cpu"))
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rnncc.compiler import front
 from rnncc.ir.cell import Cell, Contraction, Pointwise, Segment, Stream
 from rnncc.ir.dim import INPUT_SIZE
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, operators
@@ -20,6 +19,7 @@ from rnncc.reference import complete_sizes, run
 from rnncc.source import Source
 from rnncc.stages.classify import classify
 from tests import builders, shipped
+from tests.compiling import front
 from tests.problems import make_problem
 
 # The cells whose segments are not all DENSE (notes: column "cls" of the cell zoo): (states, kind, form) a segment.

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rnncc.compiler import kernel_plan
 from rnncc.gpu import scan_kernels
 from rnncc.ir.adjoint import Adjoint, OuterProduct
 from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, RowOp, RowOperator, Segment, Stream, operands
@@ -34,6 +33,7 @@ from rnncc.stages.parse import parse
 from rnncc.stages.render import render
 from tests import builders, shipped
 from tests.adjoint_interpreter import backward, forward, machine_of
+from tests.compiling import kernel_plan
 from tests.problems import make_problem
 from tests.random_cells import cells
 

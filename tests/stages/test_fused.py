@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from rnncc.compiler import front, kernel_plan
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import KernelPlan, Table, fused_programs
 from rnncc.ir.problem import Problem
@@ -18,6 +17,7 @@ from rnncc.source import Source
 from rnncc.stages.render.fused import steps_text
 from rnncc.stages.render.step import inference_writes
 from rnncc.stages.schedule import schedule
+from tests.compiling import front, kernel_plan
 
 
 def plan_of(name_or_text: str) -> KernelPlan:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from rnncc.compiler import front
 from rnncc.gpu import families, newton_loops, scan_kernels
 from rnncc.ir.kernel import KernelPlan, scan_programs
 from rnncc.ir.problem import Problem
@@ -25,6 +24,7 @@ from rnncc.stages.classify import classify
 from rnncc.stages.render import render
 from rnncc.stages.schedule import plan_scan
 from rnncc.stages.schedule.scan import scan_blocks, scan_schedule
+from tests.compiling import front
 from tests.cuda.sources import lowered, plan_of
 
 # Forward; every backward of them is a scan.

@@ -15,6 +15,7 @@ from rnncc.ir.cell import (
     Stream,
     Value,
     Weight,
+    declared_names,
     declared_state,
     operands,
     value_table,
@@ -76,7 +77,11 @@ def cell_text(compiled: CompiledCell) -> CellText:
             f"{c.why!r}, {c.divides})"
             for c in cell.constraints
         ),
-        classes=tuple(repr(entry) for entry in compiled.classes),
+        regularisation=_regularisation(cell),
+        classes=tuple(
+            repr((", ".join(declared_names(cell, segment)), recurrence.kind.value, recurrence.form, recurrence.why))
+            for segment, recurrence in zip(cell.segments, compiled.recurrences, strict=True)
+        ),
         segments=tuple(_segment(compiled, index, table) for index in range(len(cell.segments))),
         derive=_of_parameters(cell, table, for_loops=True),
         prologue=_of_parameters(cell, table, for_loops=False),
@@ -191,6 +196,13 @@ def _epilogue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
     lines = bind(cell, read - {node.target for node in cell.epilogue}, table)
     lines += [step_text(step, emitter) for step in steps]
     return tuple(lines + keep(node.target for node in cell.epilogue if node.target == cell.output))
+
+
+def _regularisation(cell: Cell) -> tuple[str, ...]:
+    """A keyword of the spec, for a cell that has zoneout or recurrent dropout compiled in."""
+    if not (cell.zoneout or cell.recurrent_dropout):
+        return ()
+    return (f"regularisation=_spec.Regularisation({cell.zoneout!r}, {cell.recurrent_dropout})",)
 
 
 def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> SegmentText:
