@@ -9,7 +9,7 @@ from rnncc.ir.expr import Expr
 
 
 class RecurrenceKind(Enum):
-    """language.md, Semantics 7, from the most parallel to the least."""
+    """docs/language.md, "What the compiler finds out by itself", from the most parallel to the least."""
 
     AFFINE = "AFFINE"  # s[t] = A s[t-1] + b, A and b free of the segment's states: a scan
     ELEMENTWISE = "ELEMENTWISE"  # units do not mix: one sequential chain a unit
