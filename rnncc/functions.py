@@ -1,4 +1,4 @@
-"""The operator table: one row an elementwise operator, read by every stage that meets one.
+"""The operator table: one row per elementwise operator. Every stage that handles operators reads it.
 
 A derivative is written once, generically: `derivative(f, y, *arguments)` returns the partial derivative with respect
 to each argument, built with `+ - * /` and with other operators of the table as attributes of `f`; `y` is the
@@ -6,7 +6,8 @@ operator's own value, so derivatives stand in output form (σ' = y(1-y)), which 
 gives NaN. The same rows are evaluated on sympy expressions (differentiate) and on tensors (the table's tests).
 
 Definitions, and derivatives at kinks and ties, are those of torch with default arguments (docs/language.md, "Operators
-and functions")."""
+and functions").
+"""
 
 from __future__ import annotations
 

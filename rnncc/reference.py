@@ -171,7 +171,7 @@ class Interpreter:
     def _row_by_heads(self, node: RowOp, known: Mapping[str, Tensor]) -> Tensor:
         result = self.values[node.target].width
         row = self._row_of_heads(known[node.operands[0]], self.values[node.operands[0]].width)
-        match node.operator:  # row: [..., N, units of a head]
+        match node.operator:  # row: [..., N, head_dim]
             case RowOperator.SUM:
                 if result == ONE:
                     return known[node.operands[0]].sum(-1, keepdim=True)
