@@ -6,7 +6,7 @@ with a jump or kink (relu, max, a comparison) gets a constant of its own added, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import exp, inf, log, log1p, sqrt
+from math import exp, log, log1p, sqrt
 from random import Random
 
 LIMIT = 40.0
@@ -138,9 +138,11 @@ class Expressions:
         found = self.leaf(width)
         if found is not None:
             return found
-        return Bounded("PINNED", inf, inf) if pinned else self.narrow(0)
+        assert not pinned, f"no value has the width {width}: ask can_pin first"
+        return self.narrow(0)
 
     def can_pin(self, width: str) -> bool:
+        """Whether `draw` may be asked for this width with `pinned`: whether a value has it."""
         return bool(self.leaves(width))
 
     def narrow(self, depth: int) -> Bounded:
