@@ -20,17 +20,22 @@ def _ceil(a: int, b: int) -> int:
 class FusedSchedule:
     """One kernel of one loop. A column is one sequence of the batch. Times are in microseconds.
 
-    family        `gather`, `scatter`, `grid` or `stepwise` blocks        the CTAs for a head and group of columns: of a
-    cluster, or of the grid shape         the template arguments of the family's shape after the step and the units, in
-    the template's order tiles         the same numbers, and those that follow from them, by name threads       per CTA
-    shared_bytes  per CTA registers     per thread, as planned columns       the largest number of columns in a group;
-    for stepwise the smallest batch that it runs capacity      the largest number of columns in a launch; None where a
-    launch takes any number, group after group heads         the number of heads that it is for places        how many
-    groups, of all heads together, run side by side pass_us       the expected time of a step of all groups that run
-    side by side step_us       the expected time of a step of the batch that it was laid out for solution      the
-    values of the variables of the family's model launch_us     the expected time of a step of a launch with `capacity`
-    columns; None where larger batches do not run in
-                  several launches
+    family        `gather`, `scatter`, `grid` or `stepwise`
+    blocks        the CTAs for a head and group of columns: of a cluster, or of the grid
+    shape         the template arguments of the family's shape after the step and the units, in the template's order
+    tiles         the same numbers, and those that follow from them, by name
+    threads       per CTA
+    shared_bytes  per CTA
+    registers     per thread, as planned
+    columns       the largest number of columns in a group; for stepwise the smallest batch that it runs
+    capacity      the largest number of columns in a launch; None where it takes any number, group after group
+    heads         the number of heads that it is for
+    places        how many groups, of all heads together, run side by side
+    pass_us       the expected time of a step of all groups that run side by side
+    step_us       the expected time of a step of the batch that it was laid out for
+    solution      the values of the variables of the family's model
+    launch_us     the expected time of a step of a launch with `capacity` columns; None where larger batches do not
+                  run in several launches
     """
 
     family: str
