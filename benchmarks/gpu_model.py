@@ -1,17 +1,18 @@
-"""A training step of a whole language model on a GPU, with and without torch.compile.
+"""Measures a training step of a whole language model on a GPU, with and without torch.compile.
 
     python benchmarks/gpu_model.py [--quick] [--only WORDS] [--out FILE]
     python benchmarks/gpu_model.py --show FILE
 
-The model has 12 layers of width 768: a sequence mixer and an MLP of width 3072 in each, both with a norm before
-and a residual around, bytes as tokens, bfloat16, AdamW. One step trains on a batch of 16 sequences of 1024 tokens. The
-mixers are attention, sLSTM and LSTM of 12 heads of 64, minGRU, and cuDNN's LSTM through torch.nn (float16, one head).
+The model has 12 layers of width 768. Each has a sequence mixer and an MLP of width 3072, both with a norm before and a
+residual around them. Tokens are bytes, the dtype is bfloat16, the optimiser AdamW. One step trains on a batch of 16
+sequences of 1024 tokens. The mixers are attention, sLSTM and LSTM of 12 heads with head_dim 64, minGRU, and cuDNN's
+LSTM through torch.nn (float16, one head).
 
 Every case runs in a process of its own, in one of three ways: `uncompiled`; `compiled`, by torch.compile from the first
-step on, as a user's program does; `warmed`, where one uncompiled step runs first. `compiled` must not be slower than
-`warmed`: whatever a first call prepares has to happen under torch.compile too. Times are medians of steps between CUDA
-events; `first_s` is the time of the first step, with all that is compiled in it. `fused` counts the launches of fused
-kernels in a step, `alternating` those of the kernels for every size.
+step on, as a user's program does; `warmed`, where one uncompiled step runs before torch.compile. `compiled` must not be
+slower than `warmed`: the first call must prepare the same kernels under torch.compile. `step_ms` is the median time of
+a step between CUDA events, in milliseconds. `first_s` is the time of the first step, in seconds, with all compilation.
+`fused` counts the launches of fused kernels per step, `alternating` those of the kernels for every size.
 
 WORDS, separated by commas, choose mixers and ways. A run that is started again goes on where it stopped.
 """
@@ -42,7 +43,7 @@ QUICK_MIXERS = ("slstm",)
 
 
 class Attention(nn.Module):
-    """Causal self-attention over x [T, B, WIDTH]."""
+    """Applies causal self-attention of HEADS heads to x [T, B, WIDTH]; returns [T, B, WIDTH]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +57,8 @@ class Attention(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer over x [T, B, WIDTH], in its own dtype."""
+    """Runs a recurrent layer over x [T, B, WIDTH], in `dtype` if given, else in the model's; returns x's shape and
+    dtype."""
 
     def __init__(self, layer: nn.Module, dtype: torch.dtype | None = None) -> None:
         super().__init__()
@@ -66,7 +68,7 @@ class Recurrent(nn.Module):
         return self.layer(x if self.dtype is None else x.to(self.dtype))[0].to(x.dtype)  # type: ignore[no-any-return]
 
     def keep_dtype(self) -> None:
-        """After the model was converted."""
+        """Give the layer its own dtype back after the whole model was converted."""
         if self.dtype is not None:
             self.to(self.dtype)
 
@@ -98,7 +100,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """A language model: tokens [T, B] to the loss of predicting each from those before it."""
+    """A language model. It maps tokens [T, B] to the mean loss of predicting each token from those before it."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -165,7 +167,7 @@ def measure(name: str, way: str, quick: bool) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What was measured, a line each way of each mixer."""
+    """The lines of a table of measured rows: one line per mixer and way, and the ratio of compiled to warmed."""
     lines = [f"{'mixer':10} {'way':11} {'step':>9} {'tokens/s':>10} {'first':>8} {'memory':>9}  fused, alternating"]
     for row in sorted(rows, key=lambda row: (MIXERS.index(row["mixer"]), WAYS.index(row["way"]))):
         if "error" in row:

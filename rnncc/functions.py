@@ -1,11 +1,12 @@
-"""The operator table: one row an elementwise operator, read by every stage that meets one.
+"""The operator table: one row per elementwise operator. Every stage that handles operators reads it.
 
 A derivative is written once, generically: `derivative(f, y, *arguments)` returns the partial derivative with respect
 to each argument, built with `+ - * /` and with other operators of the table as attributes of `f`; `y` is the
 operator's own value, so derivatives stand in output form (σ' = y(1-y)), which stays finite where the textbook form
 gives NaN. The same rows are evaluated on sympy expressions (differentiate) and on tensors (the table's tests).
 
-Definitions, and derivatives at kinks and ties, are those of torch with default arguments (language.md, Semantics 8).
+Definitions, and derivatives at kinks and ties, are those of torch with default arguments (docs/language.md, "Operators
+and functions").
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Operator:
     arity       number of arguments
     derivative  see the module's docstring
     cpp         C++ text with `{0}`, `{1}`: an infix form or a function of `rnncc/math.h`
-    torch       Python text of the same; `f` is `rnncc.runtime.functional`
+    torch       Python text of the same; `f` is `rnncc.runtime.elementwise`
     domain      where tests draw each argument from
     kinks       first arguments where the value or the derivative jumps (tests stay away)
     ties        whether one of them jumps where the first argument equals another, too

@@ -31,6 +31,8 @@ STAGES = {
 
 def compile_cells(request: Request, until: str = "render") -> Compilation:
     """A text's cells, with all that the stages up to `until` make of them. Raises RnnccError: every mistake found."""
+    if until not in STAGES:
+        raise ValueError(f"no stage is called '{until}'")
     made = Compilation(request)
     next(stage for stage in run_stages(made) if stage == until)
     return made

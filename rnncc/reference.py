@@ -34,7 +34,7 @@ from rnncc.ir.cell import (
 from rnncc.ir.dim import HEADS, ONE, Dim, evaluate, repeats_whole, split_multiple
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.recurrent import recurrent_reads, with_aliases
-from rnncc.runtime import functional
+from rnncc.runtime import elementwise
 
 
 def _torch_function(name: str) -> Callable[..., Tensor]:
@@ -42,7 +42,7 @@ def _torch_function(name: str) -> Callable[..., Tensor]:
     row = OPERATORS[name]
     letters = [f"a{position}" for position in range(row.arity)]
     text = f"lambda {', '.join(letters)}: {row.torch.format(*letters)}"
-    function: Callable[..., Tensor] = eval(text, {"torch": torch, "f": functional})
+    function: Callable[..., Tensor] = eval(text, {"torch": torch, "f": elementwise})
     return function
 
 
@@ -171,7 +171,7 @@ class Interpreter:
     def _row_by_heads(self, node: RowOp, known: Mapping[str, Tensor]) -> Tensor:
         result = self.values[node.target].width
         row = self._row_of_heads(known[node.operands[0]], self.values[node.operands[0]].width)
-        match node.operator:  # row: [..., N, units of a head]
+        match node.operator:  # row: [..., N, head_dim]
             case RowOperator.SUM:
                 if result == ONE:
                     return known[node.operands[0]].sum(-1, keepdim=True)
@@ -303,7 +303,7 @@ def run(
         known |= {f"{name}__1": value for name, value in states.items()}
         for node in nodes:
             if node.target in aliases:
-                value = functional.clip_gradient(known[aliases[node.target]], recurrent_gradient_clip)
+                value = elementwise.clip_gradient(known[aliases[node.target]], recurrent_gradient_clip)
             else:
                 value = delayed[node.target] if isinstance(node, Delay) else machine.node(node, known)
             known[node.target] = value.expand(columns, machine.width(node.target))

@@ -13,7 +13,7 @@ from rnncc.ir.cell import Cell, Segment, value_table
 from rnncc.ir.dim import ONE
 from rnncc.recurrent import CLIP, recurrent_reads, with_aliases
 from rnncc.reference import Interpreter
-from rnncc.runtime.functional import clip_gradient
+from rnncc.runtime.elementwise import clip_gradient
 
 Tensors = Mapping[str, Tensor]
 

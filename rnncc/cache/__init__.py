@@ -1,15 +1,15 @@
 """The cache of built packages: content-addressed, safe under many processes, bounded, and readable by eye.
 
     <root>/CACHEDIR.TAG             says that the folder is a cache, and which layout it has
-    <root>/packages/<key>/<stem>/   a finished package, or GPU kernels alone that a package in use asked for; the folder
-                                    appears whole, by a rename, or not at all; `_rnncc.json` holds the files' sums
-    <root>/objects/<key>-<sum>.o    objects that every package shares
-    <root>/tmp/<key>-<pid>/         a build under way, or what a killed one left: the next builder clears it
-    <root>/locks/<key>.lock         an OS lock while a build runs: it ends with the process that holds it
-    <root>/logs/<name>.log          the compiler's output of builds that failed, the latest of them
+    <root>/packages/<key>/<stem>/   a finished package, or only the GPU kernels that a loaded package asked for;
+                                    a rename makes the whole folder visible at once; `_rnncc.json` has checksums
+    <root>/objects/<key>-<sum>.o    object files that all packages share
+    <root>/tmp/<key>-<pid>/         a running build, or the rest of a killed one, which the next builder removes
+    <root>/locks/<key>.lock         an OS lock, held while a build runs; it ends with the process that holds it
+    <root>/logs/<name>.log          the compiler's output of the latest failed builds
 
-`root` says which folder that is and whether it may be used, `names` what the cache made, `locks` who builds, `store`
-puts in and takes out, `sweep` drops.
+Module `root` finds the folder and decides whether it may be used. `names` knows the names that the cache gives, `locks`
+lets one process build, `store` adds and reads entries, `sweep` deletes them.
 """
 
 from __future__ import annotations

@@ -7,15 +7,15 @@ import re
 
 from rnncc.diagnostics import Diagnostic, RnnccError
 
-# Bytes of finished packages and objects that are kept; RNNCC_CACHE_LIMIT overrides. The least recently used go first.
+# Bytes of finished packages and objects that are kept, unless RNNCC_CACHE_LIMIT says otherwise.
 DEFAULT_LIMIT_BYTES = 1 << 30
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def limit_bytes() -> int:
-    """The limit of the cache: `RNNCC_CACHE_LIMIT`, bytes as `500000000`, `500MB` (thousands) or `500MiB` (1024s).
+    """The limit of the cache in bytes, by `RNNCC_CACHE_LIMIT`: `500000000`, `500MB` (1000²) or `500MiB` (1024²).
 
-    Raises RnnccError (RNN607) where that cannot be read.
+    Raises RnnccError (RNN607) where that variable is no size.
     """
     text = os.environ.get("RNNCC_CACHE_LIMIT", "").strip()
     if not text:

@@ -1,4 +1,4 @@
-"""OS locks on files of their own. A lock ends with the process that holds it. Nothing is ever written to its file.
+"""OS locks, each on a file that is there for the lock alone. A lock ends with its process. Its file stays empty.
 
 Every function raises OSError where the file cannot be opened or locked, also where a link stands in its place.
 """
@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 _TELL_SECONDS = 5.0
-# A child that is forked while a lock is held has the file open, too. It would keep the lock of a parent that died.
+# Open files of the locks that this process holds. A child that is forked meanwhile inherits them, and would keep the
+# lock of a parent that died. So the child closes them.
 _HELD: set[int] = set()
 
 
@@ -28,7 +29,8 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 def take(path: Path, progress: Callable[[str], None] | None = None) -> int:
-    """Wait for the lock and hold it: the open file, for `release`. After five seconds, says for whom it waits."""
+    """Wait for the lock and take it. Returns the open file, for `release`. After five seconds, reports who holds the
+    lock."""
     started, told = time.monotonic(), False
     while True:
         descriptor = try_take(path)
@@ -45,7 +47,7 @@ def try_take(path: Path) -> int | None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Who held it may have removed the file: a lock on that is nobody's.
+        # The process that held the lock may have removed the file. A lock on a removed file protects nothing.
         if _is_at(descriptor, path):
             _HELD.add(descriptor)
             return descriptor
@@ -60,9 +62,9 @@ def try_take(path: Path) -> int | None:
 
 def release(descriptor: int, path: Path) -> None:
     """Give the lock back."""
-    if descriptor not in _HELD:  # in a child that was forked meanwhile: the lock is its parent's
+    if descriptor not in _HELD:  # this is a child that was forked meanwhile: the lock belongs to its parent
         return
-    # Removed while held, so that nobody else can hold it; the next one makes it anew.
+    # The file is removed before the lock ends, so that nobody can hold a lock on it. The next process makes a new file.
     with suppress(OSError):
         path.unlink()
     _HELD.discard(descriptor)
@@ -80,7 +82,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _holder(path: Path) -> str:
-    """Which process holds the lock, as Linux lists them: `7: FLOCK ADVISORY WRITE 4711 fd:00:131 0 EOF`."""
+    """Which process holds the lock. Linux lists locks as `7: FLOCK ADVISORY WRITE 4711 fd:00:131 0 EOF`."""
     with suppress(OSError):  # just removed, or no such list here
         inode = str(path.lstat().st_ino)
         for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""The names of everything that the cache makes: what it recognises, tidies up and drops, and nothing else."""
+"""The names that the cache gives to its files and folders. It deletes nothing with another name."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def key_of(path: Path) -> str:
 
 
 def entries(root: Path, kind: str) -> Iterator[tuple[Path, os.stat_result]]:
-    """What the cache made in a folder of its own, by name; links are not followed. Nothing where there is no such
-    folder. Other processes may make and remove files meanwhile."""
+    """The entries with names of the cache in one of its folders, each with its status; links are not followed. Yields
+    nothing where the folder is missing. Other processes may make and remove entries meanwhile."""
     for path, found in _all(root / kind):
         if _is_own(kind, path, found):
             yield path, found
 
 
 def is_layout(root: Path, others: frozenset[str]) -> bool:
-    """Whether a folder holds what the cache makes, some of it at least, and beside that only `others`."""
+    """Whether a folder holds at least one entry of a cache, and nothing else but names in `others`."""
     count = 0
     for folder, found in _all(root):
         if folder.name in others:
@@ -58,7 +58,7 @@ def _is_own(kind: str, path: Path, found: os.stat_result) -> bool:
 
 
 def _all(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """What lies in a folder; nothing where it is a link, or no folder."""
+    """Every entry of a folder, with its status. Yields nothing where the folder is a link, a file, or missing."""
     if folder.is_symlink():
         return
     with suppress(FileNotFoundError, NotADirectoryError):

@@ -1,9 +1,9 @@
-"""Which folder is the cache, and whether it is one: made by rnncc, and changed by nobody but the user and root.
+"""Which folder is the cache, and whether rnncc may use it: rnncc made it, and only the user and root can write there.
 
-A cache has a marker, `CACHEDIR.TAG` (bford.info/cachedir), so that backup programs pass over it. A folder without one
-is taken where it is empty or missing, and where it holds what versions before the marker made and nothing else. Every
-other folder is refused before anything in it is written or deleted. Packages are code that runs: a folder that others
-can write, or that belongs to another user than this process's or root, is refused as well.
+A cache has a marker file, `CACHEDIR.TAG` (bford.info/cachedir), which also makes backup programs skip it. A folder
+without the marker becomes a cache where it is empty or missing, and where it holds a cache of an older version and
+nothing else. Every other folder is refused before anything in it is written or deleted. Packages are code that runs: a
+folder that others can write, or that belongs to another user than this process's or root, is refused as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TEXT = (
     "# rnncc keeps built packages in this folder and drops old ones. Nothing else belongs here.\n"
     f"# rnncc cache {_LAYOUT}\n"
 )
-# What the root of a file system may hold when it is new.
+# The root of a new file system holds this folder, and counts as empty.
 _OF_FILE_SYSTEMS = "lost+found"
 
 
@@ -50,8 +50,8 @@ def default_root() -> Path:
 
 
 def is_cache(root: Path) -> bool:
-    """Whether the folder is a cache already: with its marker, or of a version before it. False where it is missing or
-    empty, and can become one.
+    """Whether the folder is a cache already: it has the marker, or it is a cache of an older version. False where the
+    folder is missing or empty, and can become a cache.
 
     Raises RnnccError: RNN610 for every other folder, RNN605 where it cannot be read.
     """
@@ -63,7 +63,7 @@ def is_cache(root: Path) -> bool:
         names = {entry.name for entry in root.iterdir()} - {_OF_FILE_SYSTEMS}
         if not {name for name in names if not _is_marker_in_the_making(name)}:
             return False
-        # Others may have made it a cache since.
+        # Another process may have made it a cache since the first look.
         if _is_marked(root) or is_layout(root, frozenset({MARKER, _OF_FILE_SYSTEMS})):
             return _check_folders(root)
     except FileNotFoundError:
@@ -78,7 +78,7 @@ def is_cache(root: Path) -> bool:
 
 
 def make_folder(root: Path, kind: str) -> Path:
-    """The folder of that kind in the cache. It is made where it is missing, for the user alone, whatever the umask.
+    """Return the cache's folder of that kind. Where it is missing, make it for the user alone, whatever the umask.
 
     Raises RnnccError: RNN610, RNN605 where it cannot be made.
     """
@@ -104,8 +104,8 @@ def make_folder(root: Path, kind: str) -> Path:
 
 
 def check_owner(root: Path, path: Path, found: os.stat_result) -> None:
-    """Raise RnnccError (RNN610) where somebody else than the user and root may have written a file or folder of the
-    cache. Access control lists are not looked at."""
+    """Raise RnnccError (RNN610) where anybody but the user and root can have written a file or folder of the cache.
+    `found` is its status. Access control lists are not checked."""
     own = os.geteuid()
     if found.st_uid not in (own, 0):
         raise _refused(
@@ -142,7 +142,7 @@ def _refused(message: str, help: str) -> RnnccError:
 
 
 def _is_marked(root: Path) -> bool:
-    """Whether the marker stands there. Raises RnnccError (RNN610) where it is that of another layout."""
+    """Whether the folder has the marker. Raises RnnccError (RNN610) where the marker names another layout."""
     path = root / MARKER
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -150,7 +150,7 @@ def _is_marked(root: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # a link, a folder, a socket: not ours
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # a link, a folder, a socket: not rnncc's
             return False
         raise
     layout = re.search(rb"^# rnncc cache (\d+)$", text, re.MULTILINE)
@@ -163,7 +163,7 @@ def _is_marked(root: Path) -> bool:
 
 
 def _mark(root: Path) -> None:
-    """Write the marker, which appears whole."""
+    """Write the marker. A rename makes the whole file visible at once."""
     beside = root / f"{MARKER}-{os.getpid()}-{threading.get_ident()}"
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "w") as file:
         file.write(_TEXT)
@@ -177,7 +177,7 @@ def _is_marker_in_the_making(name: str) -> bool:
 
 
 def _close_to_others(root: Path) -> None:
-    """Close a cache of a version before the marker, whose folders were as open as the umask let them be."""
+    """Remove other users' rights to an older version's cache, whose folders the umask may have left open."""
     for folder in (root, *(root / kind for kind in KINDS)):
         with suppress(FileNotFoundError):
             if folder.lstat().st_uid == os.geteuid():
@@ -203,8 +203,8 @@ def _check_folder(root: Path, folder: Path) -> None:
 
 
 def _is_private(group: int, user: int) -> bool:
-    """Whether a group is the user's own, with no other member: many systems have one for each user, and a umask of 002,
-    which lets it write."""
+    """Whether a group is the user's own, without other members. Many systems have such a group for each user, and a
+    umask of 002, by which the group can write."""
     try:
         owner, members = pwd.getpwuid(user), grp.getgrgid(group)
     except KeyError:

@@ -1,4 +1,5 @@
-"""What is put into the cache and taken out of it. Both are compared with the sums that were written along."""
+"""Puts packages, objects and logs into the cache, and takes them out. It checks what it takes out by the checksums that
+were stored with it."""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """One cache folder. Every method raises RnnccError: RNN610 where the folder is no cache of the user's, RNN605 where
-    it cannot be read or written. Keys are 32 hex digits."""
+    """One cache folder. Keys are 32 hex digits. Every method raises RnnccError: RNN610 where the folder is no cache
+    that this user may use, RNN605 where it cannot be read or written."""
 
     root: Path
 
     def check(self) -> None:
-        """Raise RNN610 for a folder that will not be used."""
+        """Raise RnnccError where the folder cannot be the cache."""
         is_cache(self.root)
 
     def package(self, key: str) -> Path | None:
@@ -39,7 +40,8 @@ class Cache:
         return self._find(key)[0]
 
     def take_object(self, key: str, target: Path, progress: Progress | None = None) -> bool:
-        """Copy the shared object of that key, if there is one. A damaged one is removed, which is said."""
+        """Copy the shared object of that key to `target`. Returns whether there was one. A damaged one is removed and
+        reported."""
         is_cache(self.root)
         for path, _ in entries(self.root, "objects"):
             wanted = path.stem[33:]  # KEY-SUM.o
@@ -60,7 +62,7 @@ class Cache:
         return False
 
     def publish_object(self, key: str, path: Path) -> None:
-        """Keep a copy of a shared object. Its name has its sum, so that both appear at once."""
+        """Keep a copy of a shared object. Its name holds its checksum, so one rename makes both visible."""
         folder = make_folder(self.root, "objects")
         beside = folder / f"{key}-{os.getpid()}-{threading.get_ident()}.tmp"
         try:
@@ -71,14 +73,14 @@ class Cache:
             raise unusable(self.root, error) from None
 
     def keep_log(self, name: str, text: str) -> Path:
-        """Keep the output of a build that failed as `name`.log; `name` ends in 12 hex digits. The oldest logs go."""
+        """Keep the output of a failed build as `name`.log; `name` ends in 12 hex digits. Deletes the oldest logs."""
         folder = make_folder(self.root, "logs")
         for path in sweep.oldest_first(self.root, "logs")[: 1 - _MOST_LOGS]:
             with suppress(OSError):
                 path.unlink()
         log = folder / f"{name}.log"
         try:
-            log.unlink(missing_ok=True)  # what stands there may be a link
+            log.unlink(missing_ok=True)  # it may be a link
             descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
@@ -88,7 +90,7 @@ class Cache:
 
     @contextmanager
     def lock(self, key: str, progress: Progress | None = None) -> Iterator[None]:
-        """Hold the OS lock of that key. After five seconds of waiting, says for whom."""
+        """Hold the OS lock of that key. After five seconds of waiting, reports who holds it."""
         path = make_folder(self.root, "locks") / f"{key}.lock"
         try:
             held = locks.take(path, progress)
@@ -100,9 +102,10 @@ class Cache:
             locks.release(held, path)
 
     def build(self, key: str, stem: str, make: Callable[[Path], None], progress: Progress | None = None) -> Path:
-        """The package of that key, made once however many processes ask: `make` fills the folder it is given, and seals
-        it. A damaged one is made again, which is said."""
-        limit = limit_bytes()  # what cannot be read is said before the work, also where there is none
+        """Return the folder of the package of that key. Where it is missing or damaged, `make` fills and seals the
+        folder that it is given; one process does that, however many ask. Raises also RNN607 for a wrong limit, and
+        RNN712 where a damaged package cannot be made again."""
+        limit = limit_bytes()  # a wrong setting is an error before the work, and also where there is no work
         found, damage = self._find(key)
         if found is not None:
             return found
@@ -123,17 +126,17 @@ class Cache:
         return made
 
     def trim(self) -> None:
-        """Drop what was used longest ago until the cache is within its limit, and what killed processes left."""
+        """Delete what was used longest ago until the cache is within its limit, and what killed processes left."""
         limit = limit_bytes()
         if is_cache(self.root):
             sweep.trim(self.root, limit)
 
     def usage(self) -> tuple[int, int]:
-        """How many packages are here, and the bytes of everything."""
+        """The number of packages, and the size of the whole folder in bytes."""
         return sweep.usage(self.root) if is_cache(self.root) else (0, 0)
 
     def _find(self, key: str) -> tuple[Path | None, str]:
-        """The package of that key, or None and what is wrong with what stands there, if anything does."""
+        """The package of that key and ""; or None and what is damaged, "" where there is no package."""
         if not is_cache(self.root):
             return None, ""
         folder = self.root / "packages" / key
@@ -189,7 +192,7 @@ class Cache:
             sweep.drop(self.root, packages / key)  # one that is damaged
             alone.rename(packages / key)
         except OSError as error:
-            # It may be what `make` reads: an installation that lacks files.
+            # The error may be about a file that `make` reads, such as one that the installation lacks.
             named = [Path(name) for name in (error.filename, error.filename2) if isinstance(name, str)]
             if named and not any(path.is_relative_to(self.root) for path in named):
                 raise
@@ -200,14 +203,14 @@ class Cache:
 
 
 def _touch(path: Path) -> None:
-    # A read-only cache still serves; it only forgets what was used last.
+    # A read-only cache still works, but cannot note what was used last.
     with suppress(OSError):
         os.utime(path)
 
 
 def _settle(path: Path) -> None:
-    """Before a rename makes a file or folder visible: bring it to the disk with all in it, and let nobody else write
-    there, whatever the umask and the compiler."""
+    """Write a file or folder, with all in it, to the disk, and remove other users' right to write there, whatever the
+    umask and the compiler did. Call it before the rename that makes the file or folder visible."""
     inside = sorted(path.rglob("*")) if path.is_dir() else []
     for entry in (*inside, path):
         entry.chmod(0o700 if entry.is_dir() else entry.stat().st_mode & 0o755)

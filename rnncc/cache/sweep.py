@@ -1,6 +1,6 @@
-"""What the cache drops: the packages and objects used longest ago, above its limit, and what killed processes left.
+"""Deletes from the cache the packages and objects that were used longest ago, and what killed processes left.
 
-It touches what the cache made itself alone, by name, and follows no link.
+It deletes only entries with names that the cache gives, and follows no link.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from rnncc.cache import locks
 from rnncc.cache.names import entries, key_of
 from rnncc.runtime import manifest
 
-# Nothing used within this time is dropped: another process may be importing it.
+# Nothing that was used within this time is deleted: another process may be importing it.
 KEEP_SECONDS = 3600.0
-# A clock may be so far ahead of that of the file system.
+# A date that is so much ahead of this machine's clock counts as now: file servers have clocks of their own.
 _SKEW_SECONDS = 60.0
 
 
 def trim(root: Path, limit: int) -> None:
-    """Drop what was used longest ago until packages and objects take `limit` bytes, and what killed processes left."""
+    """Delete what was used longest ago until packages and objects take `limit` bytes, and what killed processes
+    left."""
     _sweep(root)
     found = [
         (_used(path, entry), _bytes(path, entry), path)
@@ -45,7 +46,7 @@ def trim(root: Path, limit: int) -> None:
 
 
 def drop(root: Path, package: Path) -> None:
-    """Take a package away at once: who looks now finds the whole package or none, also where this process is killed."""
+    """Delete a package. A rename hides all of it first, so that nobody sees a part, even if this process is killed."""
     dropped = root / "tmp" / f"{package.name}-dropped-{os.getpid()}-{threading.get_ident()}"
     with suppress(OSError):
         package.rename(dropped)
@@ -53,7 +54,7 @@ def drop(root: Path, package: Path) -> None:
 
 
 def usage(root: Path) -> tuple[int, int]:
-    """How many packages are here, and the bytes of everything. Other processes may build and drop meanwhile."""
+    """The number of packages, and the size of the whole folder in bytes. Other processes may change it meanwhile."""
     packages = sum(_is_package(path) for path, _ in entries(root, "packages"))
     try:
         return packages, _bytes(root, root.stat())
@@ -62,7 +63,7 @@ def usage(root: Path) -> tuple[int, int]:
 
 
 def oldest_first(root: Path, kind: str) -> list[Path]:
-    """What the cache made of a kind, by the time of its last change."""
+    """The cache's entries of a kind, sorted by the time of their last change."""
     return [path for _, path in sorted((found.st_mtime, path) for path, found in entries(root, kind))]
 
 
@@ -70,7 +71,7 @@ def _sweep(root: Path) -> None:
     """Remove what killed processes left: unfinished builds and copies, and locks."""
     for path, found in entries(root, "tmp"):
         if _is_left(path, found):
-            # The builder of a key holds its lock; what was dropped from the cache, anybody may remove.
+            # The builder of a key holds its lock. Any process may remove what `drop` hid.
             with _unlocked(root / "locks" / f"{key_of(path)}.lock") as free:
                 if free:
                     shutil.rmtree(path, ignore_errors=True)
@@ -86,7 +87,7 @@ def _sweep(root: Path) -> None:
 
 @contextmanager
 def _unlocked(path: Path) -> Iterator[bool]:
-    """Holds the lock at the path, if nobody does: whether it is held now."""
+    """Hold the lock at the path where nobody else does. Yields whether this process holds it."""
     try:
         descriptor = locks.try_take(path)
     except OSError:
@@ -103,8 +104,8 @@ def _is_left(path: Path, found: os.stat_result) -> bool:
 
 
 def _used(path: Path, found: os.stat_result) -> float:
-    """When it was used last. What is dated in the future, by a clock that was wrong, counts as used now: from then on
-    it grows old like the rest."""
+    """When an entry was used last. An entry with a date in the future, by a wrong clock, counts as used now, and gets
+    that date."""
     now = time.time()
     if found.st_mtime <= now + _SKEW_SECONDS:
         return found.st_mtime
@@ -114,7 +115,7 @@ def _used(path: Path, found: os.stat_result) -> float:
 
 
 def _is_package(folder: Path) -> bool:
-    """Whether a folder of finished ones holds a package, and not GPU kernels alone: by its description."""
+    """Whether a folder in `packages` holds a package, and not GPU kernels alone. Its manifest says so."""
     try:
         return any("cells" in manifest.read(entry) for entry in folder.iterdir())
     except (OSError, manifest.DamagedError):  # another process dropped it, or it is damaged
@@ -122,7 +123,7 @@ def _is_package(folder: Path) -> bool:
 
 
 def _bytes(path: Path, found: os.stat_result) -> int:
-    """What a file, or a folder with all in it, takes; a link takes what it takes itself."""
+    """The size of a file, or of a folder with all in it, in bytes; links are not followed."""
     if not stat.S_ISDIR(found.st_mode):
         return found.st_size
     size = 0

@@ -1,7 +1,12 @@
-"""What every command prints with: diagnostics, JSON, tables, progress; and the exit codes.
+"""How every command prints diagnostics, JSON, tables and progress; and the exit codes:
 
-0 done, 1 the user's input is wrong, 2 the command line is wrong (click), 3 the toolchain is missing or failed,
-4 `verify` found nothing wrong but could not judge everything, 70 a bug of rnncc's, 130 interrupted.
+0    done
+1    the user's input is wrong
+2    the command line is wrong (click)
+3    the toolchain is missing or failed
+4    `verify` found nothing wrong, but could not judge everything
+70   a bug in rnncc
+130  interrupted
 """
 
 from __future__ import annotations

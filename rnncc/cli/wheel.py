@@ -1,4 +1,5 @@
-"""A built package as a wheel (`rnncc build --wheel`): PyPA's binary distribution format 1.0, core metadata 2.4."""
+"""Writes a built package as a wheel (`rnncc build --wheel`), in PyPA's binary distribution format 1.0 with core
+metadata 2.4."""
 
 from __future__ import annotations
 

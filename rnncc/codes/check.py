@@ -116,7 +116,7 @@ CHECK = (
     Code(
         "RNN212",
         "the left side of `@` is not a matrix",
-        "`M@v` needs a matrix on its left. A weight of one number a unit (a `vector`, as in peepholes) multiplies "
+        "`M@v` needs a matrix on its left. A weight of one number per unit (a `vector`, as in peepholes) multiplies "
         "with `*`; a vector times a matrix is written `T(M)@v`.",
         _cell("state h, c", "weights p: vector", "c[t] = tanh(W@x + p@c[t-1] + b)", "h[t] = tanh(R@h[t-1] + c[t])"),
         _cell("state h, c", "weights p: vector", "c[t] = tanh(W@x + p*c[t-1] + b)", "h[t] = tanh(R@h[t-1] + c[t])"),
@@ -381,9 +381,8 @@ CHECK = (
     Code(
         "RNN237",
         "division by zero",
-        "Numbers alone make the divisor, and they make zero: the quotient is infinite or no number at every step, and "
-        "has no derivative. Write `inf` where infinity is meant. A divisor that only may be zero is bounded away from "
-        "it: `v/max(n, 1e-6)`.",
+        "The divisor is made of numbers alone, and is zero: the quotient is infinite or NaN at every step, and has no "
+        "derivative. Write `inf` where infinity is meant. Where a divisor may become zero, bound it: `v/max(n, 1e-6)`.",
         _cell("state h", "h[t] = tanh(W@x + R@h[t-1] + b)/(1 - 1)"),
         _cell("state h", "h[t] = tanh(W@x + R@h[t-1] + b)/(1 - 0.5)"),
         label="this is zero",

@@ -30,9 +30,9 @@ LATER = (
         "RNN602",
         "the generated code did not compile",
         "The C++ compiler refused what rnncc generated, ran out of memory, was stopped, could not be started, or "
-        "reported success and wrote something else than was asked for. The message shows its first error and names the "
-        "log with the rest (of very long output, the beginning and the end). If it reports an error in a generated "
-        "file, that is a bug in rnncc: please report it with the `.rnn` file.",
+        "reported success without a proper output file. The message shows its first error and names the log, which "
+        "holds the rest (the beginning and the end of very long output). An error in a generated file is a bug in "
+        "rnncc: please report it and attach the `.rnn` file.",
     ),
     Code(
         "RNN603",
@@ -52,8 +52,8 @@ LATER = (
         "a folder cannot be written",
         "The folder to build into, or the cache, cannot be created, read or written: no permission, no space (also for "
         "a compiler's temporary files, in `TMPDIR`), or a file of that name is in the way. `RNNCC_CACHE_DIR` sets "
-        "another place for the cache. A cache in a home folder that `sudo` wrote to may hold folders of root's: "
-        "`sudo chown -R $USER ~/.cache/rnncc` gives them back.",
+        "another place for the cache. Where `sudo` wrote to the cache in your home folder, some folders may belong to "
+        "root: `sudo chown -R $USER ~/.cache/rnncc` makes them yours again.",
     ),
     Code(
         "RNN606",
@@ -78,25 +78,25 @@ LATER = (
     Code(
         "RNN609",
         "another rnncc built the package",
-        "A package that is in use asks rnncc for GPU kernels of a size that it was not built with. They must take what "
-        "its library gives, and the rnncc that is installed now may lay that out otherwise. Build the package again.",
+        "A package asked rnncc for GPU kernels of a size that it was not built with. These kernels must fit the "
+        "package's library, but another version of rnncc made that library. Build the package again.",
     ),
     Code(
         "RNN610",
         "the folder cannot be the cache",
         "rnncc deletes old packages from its cache, and runs the code in it. So it takes an empty or missing folder, "
         "or a cache that it made (its file `CACHEDIR.TAG` says so), and refuses every other one before it changes "
-        "anything:\n\n"
+        "anything. It refuses\n\n"
         "- a folder with something else in it: give the cache a folder of its own, such as a new one inside;\n"
-        "- a link in place of one of the folders that the cache makes; the cache's folder itself may be a link;\n"
-        "- a folder of another user than the one who runs rnncc, or root. With `sudo` and a `HOME` that is not root's, "
-        "or in a container where files belong to `nobody` because it does not know their owner, set `RNNCC_CACHE_DIR` "
-        "to another folder;\n"
-        "- a folder that others can write: everybody, or a group. A group that is the user's own, without other "
-        "members, is no obstacle. Some file systems (FAT, some network shares) let everybody write: name a folder on "
-        "another one. Access control lists are not looked at.\n\n"
-        "A cache is one user's. Several users can read one that root built and nobody else can write: "
-        "`chmod -R a+rX` it, and let `RNNCC_CACHE_DIR` name it.",
+        "- a cache in which a link stands in place of one of its folders; the cache's folder itself may be a link;\n"
+        "- a folder that belongs neither to the user who runs rnncc nor to root. This happens under `sudo` with a "
+        "`HOME` that is not root's, and in a container that does not know a file's owner and shows `nobody`: set "
+        "`RNNCC_CACHE_DIR` to another folder;\n"
+        "- a folder that everybody or a group can write. The user's own group, without other members, is allowed. Some "
+        "file systems (FAT, some network shares) let everybody write: name a folder on another one. Access control "
+        "lists are not checked.\n\n"
+        "A cache belongs to one user. Several users can read one cache that root filled and nobody else can write: run "
+        "`chmod -R a+rX` on it, and set `RNNCC_CACHE_DIR` to it.",
     ),
     Code(
         "RNN701",
@@ -130,11 +130,11 @@ LATER = (
     Code(
         "RNN712",
         "the package is incomplete or damaged",
-        "A file of the built package is missing or is not what was written: `_rnncc.json` holds the sums of all. "
-        "`rnncc.load` and `rnncc build` compare every file in the cache with its sum, and build a damaged package "
-        "again; the error is for a cache that cannot be written. A package that `rnncc build` wrote compares its "
-        "library and its GPU kernels when it is imported. Where they are damaged, the slow reference path runs and a "
-        "warning says so; where `_rnncc.json` is, the import fails. Its Python files may be edited. Build the package "
+        "A file of the built package is missing or has changed: `_rnncc.json` holds the checksums of all files. "
+        "`rnncc.load` and `rnncc build` check every file of a package in the cache, and build a damaged package again; "
+        "this error comes where the cache cannot be written. A package that `rnncc build` wrote checks its library and "
+        "its GPU kernels when it is imported. Where they are damaged, a warning says so and the slow reference path "
+        "runs; where `_rnncc.json` is damaged, the import fails. You may edit the Python files. Build the package "
         "again, also where a tool changed the library on purpose (`strip`, `patchelf`).",
     ),
     Code(

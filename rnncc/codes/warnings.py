@@ -140,8 +140,8 @@ WARNINGS = (
     Code(
         "RNN263",
         "numbers make an infinity or a NaN",
-        "An expression of finite numbers alone, such as `log(0)`, `log(-1)` or `10**400`, is infinite or not a number, "
-        "and so is what it is added to, at every step. Where that is meant, as in a maximum, `inf` says so.",
+        "An expression of finite numbers alone, such as `log(0)`, `log(-1)` or `10**400`, is infinite or NaN. So is "
+        "every value that it is added to, at every step. Write `inf` where that is meant, as in a maximum.",
         _cell("state h", "g = sigmoid(W@x + R@h[t-1] + b)", "h[t] = min(g, -log(0))"),
         _cell("state h", "g = sigmoid(W@x + R@h[t-1] + b)", "h[t] = min(g, inf)"),
         _WARNING,
@@ -152,9 +152,9 @@ WARNINGS = (
         "a cell takes long to compile",
         "Every turn of a `for` and every gate becomes code of its own, forward and backward, with resets and without. "
         "Functions such as `tanh` cost most of the time: hundreds of them in a loop take minutes to compile. The "
-        "figures are estimates for one instruction set in float and double, as `rnncc.load` compiles; `rnncc build` "
-        "compiles three. The marked equation has the largest part. Fewer turns take less. A state of several parts, "
-        "`state h: 8*H`, is one operation for all of its units, where eight states are eight.",
+        "figures are estimates for one instruction set in float and double, which is what `rnncc.load` compiles; "
+        "`rnncc build` compiles three instruction sets. The marked equation takes the largest part of the time. Fewer "
+        "turns take less. One wide state, `state h: 8*H`, takes one operation where eight states take eight.",
         _cell(
             "state h",
             "v[0] = tanh(W@x + R@h[t-1] + b)",
@@ -176,7 +176,7 @@ WARNINGS = (
         "RNN271",
         "more than one matrix phase a step",
         "A product with a recurrent matrix that needs the result of another one of the same step has to wait for "
-        "it. Each such phase costs a synchronisation a step on a GPU. The GRU of 1406.1078v3 has two, that of v1 "
+        "it. Each such phase costs one synchronisation per step on a GPU. The GRU of 1406.1078v3 has two, that of v1 "
         "(reset after the product) one.",
         _cell("state h", "r = sigmoid(W@x + R@h[t-1] + b)", "h[t] = tanh(W@x + R@(r*h[t-1]) + b)"),
         _cell("state h", "r = sigmoid(W@x + R@h[t-1] + b)", "h[t] = tanh(W@x + r*(R@h[t-1]) + b)"),
@@ -187,7 +187,7 @@ WARNINGS = (
         "RNN272",
         "a reduction over the units in the loop",
         "Layer norms, softmax, sums and means of values that depend on a state need all units of a row at once, "
-        "at every step. On a GPU they cost another synchronisation a step. A norm of an input's product is "
+        "at every step. On a GPU they cost another synchronisation per step. A norm of an input's product is "
         "computed before the loop, for all steps together.",
         _cell("state h", "h[t] = tanh(W@x + layernorm(R@h[t-1]) + b)"),
         _cell("state h", "h[t] = tanh(layernorm(W@x) + R@h[t-1] + b)"),

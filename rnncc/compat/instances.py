@@ -1,5 +1,5 @@
-"""rnncc's layers that are instances of torch.nn's classes, for code that asks `isinstance(module, nn.LSTM)` or reads
-what these classes keep of their weights."""
+"""Makes rnncc's layers instances of torch.nn's classes, for code that asks `isinstance(module, nn.LSTM)` or reads
+private attributes such as `_flat_weights`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ KINDS: tuple[type[nn.RNNBase], ...] = (nn.LSTM, nn.GRU, nn.RNN)
 
 
 class Instance:
-    """What nn.RNNBase keeps beside its parameters, made of them where it is asked for: it is never out of date."""
+    """The private attributes of nn.RNNBase about weights. Each is computed from the parameters at every access, so it
+    is never out of date."""
 
     _suffixes: list[str]
     bias: bool
@@ -38,7 +39,7 @@ class Instance:
     def _weights_have_changed(self) -> bool:
         return False
 
-    # Those of nn.RNNBase keep the above up to date.
+    # nn.RNNBase overrides these methods of nn.Module to update the attributes above. Here nothing needs an update.
     __setattr__ = nn.Module.__setattr__
     __setstate__ = nn.Module.__setstate__
     _apply = nn.Module._apply
@@ -46,14 +47,14 @@ class Instance:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         parts = next((parts for parts, made in _CLASSES.items() if made is type(self)), None)
-        if parts is None:  # a class derived from one of these, which stands in a module of its own
+        if parts is None:  # a class derived from one of these, which pickle finds in its own module
             return super().__reduce_ex__(protocol)
         layer_class, kind = parts
         again, arguments = layer_class._origin
         return revive, (again, (*arguments, layer_class.__name__), kind), self.__dict__
 
 
-# By rnncc's class, and torch.nn's or the one derived from it.
+# The made classes, by rnncc's class and torch.nn's (or the one derived from torch.nn's).
 _CLASSES: dict[tuple[Any, Any], Any] = {}
 
 
@@ -63,23 +64,24 @@ def is_ours(module: object) -> bool:
 
 
 def instance_of(layer: nn.Module, kind: type[nn.RNNBase]) -> nn.Module:
-    """The layer, which is not to be used any more, as an instance of a `kind` too."""
+    """A new object with the layer's contents that is also an instance of `kind`. The old layer must not be used any
+    more."""
     made = _class(type(layer), kind)
     instance: nn.Module = made.__new__(made)
-    # Not another class of the same object: a derived class may lay objects out otherwise.
+    # Another `__class__` of the same object would not do: a derived class may have another object layout.
     vars(instance).update(vars(layer))
     return instance
 
 
 def _class(layer_class: Any, kind: Any) -> Any:
-    """A class of rnncc's layer that is also of a `kind`: torch.nn's class, or one derived from it. Methods of the
-    derived class stay, and their `super()` calls reach rnncc's layer."""
+    """A class that derives from rnncc's layer class and from `kind`, which is torch.nn's class or one derived from it.
+    The derived class keeps its methods, and their `super()` calls reach rnncc's layer."""
     if (layer_class, kind) in _CLASSES:
         return _CLASSES[layer_class, kind]
     base = next(own for own in KINDS if issubclass(kind, own))
 
     def fill(namespace: dict[str, Any]) -> None:
-        # torch's list of classes that are safe to load knows them by module and qualified name.
+        # torch's list of classes that are safe to load goes by module and qualified name, so each class needs its own.
         qualified = f"{layer_class.__name__}.{kind.__module__}.{kind.__qualname__}"
         names = {"__module__": layer_class.__module__, "__qualname__": qualified}
         namespace |= {**names, "__doc__": layer_class.__doc__}
@@ -92,7 +94,7 @@ def _class(layer_class: Any, kind: Any) -> Any:
 
 
 def revive(again: Callable[..., Any], arguments: tuple[Any, ...], kind: type[nn.RNNBase]) -> Any:
-    """An empty instance, of which pickle fills in the state."""
+    """An empty instance; pickle then sets its state."""
     made = _class(type(again(*arguments)), kind)
     allow(made)
     return made.__new__(made)

@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 
 class TwoStates(nn.Module):
-    """A layer of one state in the place of an nn.LSTM: hx and the final states are (h, c). h is the layer's state; c is
-    not used, and comes back as it was given (zeros without hx). Other attributes (`hidden_size`, `num_layers`) are the
-    layer's, whose parameters have names that begin with `layer.`.
+    """Makes a layer of one state fit where code expects an nn.LSTM: hx and the final states are (h, c). h is the
+    layer's state, [num_layers * directions, B, width]. c is not used, and comes back as it was given (zeros without
+    hx). Other attributes (`hidden_size`, `num_layers`) are the layer's. The names of its parameters begin with
+    `layer.`.
 
-    Raises TypeError for what is no layer of rnncc's, ValueError for a layer of several states or of more results.
+    Raises TypeError where `layer` is no layer of rnncc, ValueError where it has several states or returns sequences of
+    states.
     """
 
     layer: nn.Module
@@ -32,7 +34,7 @@ class TwoStates(nn.Module):
         self.layer = layer
 
     def forward(self, input: Any, hx: tuple[Tensor, Tensor] | None = None, **options: Any) -> Any:
-        """(output, (h_n, c)); `options` are the layer's."""
+        """Returns (output, (h_n, c)). `options` are keywords of the layer's call."""
         output, h = self.layer(input, None if hx is None else hx[0], **options)
         return output, (h, torch.zeros_like(h) if hx is None else hx[1])
 
@@ -40,7 +42,7 @@ class TwoStates(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            # Copying and pickling ask for names of Python's, which are not the layer's to answer.
+            # Copy and pickle ask for private names, which the layer must not answer for this object.
             if name.startswith("_"):
                 raise
             return getattr(super().__getattr__("layer"), name)

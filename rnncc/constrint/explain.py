@@ -146,7 +146,8 @@ def minimal_core(problem: Problem, lowered: Lowered) -> tuple[dict[int, tuple[in
 
 
 def refuted(lowered: Lowered, owners: Collection[int], limits: Limits) -> set[int] | tuple[int, ...]:
-    """Those of the requirements `owners` that the proof of their infeasibility used; or a solution of them."""
+    """Search under the requirements `owners`. Returns a solution, or the set of requirements that the proof of
+    infeasibility used."""
     program = lowered.program
     run = Search(program, owners, lowered.decisions, Meter(limits))
     scopes = program.watches

@@ -41,7 +41,7 @@ class Role(Enum):
 
 
 class Placement(Enum):
-    """Where a value is computed (language.md, Semantics 6)."""
+    """Where a value is computed (docs/language.md, "What the compiler finds out by itself")."""
 
     P = "P"  # from parameters only: once a call
     X = "X"  # from inputs (and finished segments) only: batched over all steps

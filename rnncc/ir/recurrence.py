@@ -9,7 +9,7 @@ from rnncc.ir.expr import Expr
 
 
 class RecurrenceKind(Enum):
-    """language.md, Semantics 7, from the most parallel to the least."""
+    """The classes of docs/language.md, "What the compiler finds out by itself", from the most parallel to the least."""
 
     AFFINE = "AFFINE"  # s[t] = A s[t-1] + b, A and b free of the segment's states: a scan
     ELEMENTWISE = "ELEMENTWISE"  # units do not mix: one sequential chain a unit
@@ -20,15 +20,15 @@ class RecurrenceKind(Enum):
 class Recurrence:
     """One segment's class.
 
-    form     AFFINE: `diagonal`, or `affine2`, `affine3` for that many coupled states; ELEMENTWISE: `clamp` where the
-             step is a clamp of an affine map of one state; else empty
-    why      what prevents a better class, with its line; for AFFINE what makes it so
-    matrix   AFFINE: matrix[i][j] multiplies the previous state j in the new state i, element by element
-    offset   AFFINE: offset[i] is added to the new state i
-    shared   what several coefficients are made of, by name, in order of dependence
-    All are over streams, weights, constants, names of `shared` and those values of the loop that are free of the
-    segment's states.
-    """
+    form     for AFFINE `diagonal`, or `affine2`, `affine3` for that many coupled states. For ELEMENTWISE `clamp`, where
+             the step is a clamp of an affine map of one state. Else it is empty.
+    why      what prevents a better class, with its line; for AFFINE what makes it affine
+    matrix   for AFFINE: matrix[i][j] multiplies the previous state j in the new state i, element by element
+    offset   for AFFINE: offset[i] is added to the new state i
+    shared   named parts that several coefficients contain; a part follows those that it reads
+
+    Coefficients and parts read streams, weights, constants, names of `shared`, and values of the loop that do not
+    depend on the segment's states."""
 
     states: tuple[str, ...]
     kind: RecurrenceKind

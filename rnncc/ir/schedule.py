@@ -1,4 +1,4 @@
-"""How kernels of a loop are laid out on a GPU: fused ones for one size and dtype, with what was decided against, and
+"""The layout of a loop's kernels on a GPU: fused kernels for one size and dtype, with the reasons against others, and
 scans and walks."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
 
-# A family.
+# The family that runs one launch per step.
 STEPWISE = "stepwise"
 
 
@@ -18,22 +18,24 @@ def _ceil(a: int, b: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FusedSchedule:
-    """One kernel of one loop.
+    """One kernel of one loop. A column is one sequence of the batch. Times are in microseconds.
 
-    family         gather or scatter (a cluster of thread blocks for a head and group of columns), grid, or stepwise (a
-                   launch a step)
-    blocks         thread blocks of a cluster, or of the grid for a head and group of columns
-    shape          the template arguments of the family's shape after the step and the units, in its order
-    tiles          these and what follows from them, by name
-    threads, shared_bytes, registers   of a thread block, and of a thread as planned
-    columns        most batch columns of a group; stepwise the fewest of a call: from there on it is the quickest
-    capacity       most batch columns of a launch; None: any number, group after group
-    heads, places  heads that it is for, and how many groups run side by side, of all heads together
-    pass_us        what a step of as many groups as run side by side is expected to take
-    step_us        and of all columns it was laid out for
-    solution       the values of the variables of the family's model
-    launch_us      of a launch of `capacity` columns, where more columns take several launches, one after the other;
-                   None: they do not
+    family        `gather`, `scatter`, `grid` or `stepwise`
+    blocks        the CTAs for a head and group of columns: of a cluster, or of the grid
+    shape         the template arguments of the family's shape after the step and the units, in the template's order
+    tiles         the same numbers, and those that follow from them, by name
+    threads       per CTA
+    shared_bytes  per CTA
+    registers     per thread, as planned
+    columns       the largest number of columns in a group; for stepwise the smallest batch that it runs
+    capacity      the largest number of columns in a launch; None where it takes any number, group after group
+    heads         the number of heads that it is for
+    places        how many groups, of all heads together, run side by side
+    pass_us       the expected time of a step of all groups that run side by side
+    step_us       the expected time of a step of the batch that it was laid out for
+    solution      the values of the variables of the family's model
+    launch_us     the expected time of a step of a launch with `capacity` columns; None where larger batches do not
+                  run in several launches
     """
 
     family: str
@@ -54,23 +56,24 @@ class FusedSchedule:
 
     @property
     def scope(self) -> str:
-        """block, cluster or grid: how far the units of a head are spread."""
+        """`block` (one CTA), `cluster` or `grid`: how far the units of a head are spread."""
         if self.family in ("grid", STEPWISE):
             return "grid"
         return "cluster" if self.blocks > 1 else "block"
 
     @property
     def fewest_columns(self) -> int:
-        """Of a call."""
+        """The smallest batch of a call."""
         return self.columns if self.family == STEPWISE else 1
 
     @property
     def most_columns(self) -> int | None:
-        """Of a call; None: any number."""
+        """The largest batch of a call; None: any batch."""
         return self.capacity if self.launch_us is None else None
 
     def launches(self, columns: int) -> int:
-        """How many launches so many batch columns take, stepwise of a step; 0: it does not take them."""
+        """How many launches a batch of `columns` takes; for stepwise how many per step. 0 where the kernel does not
+        take it."""
         if self.family == STEPWISE:
             return int(columns >= self.fewest_columns)
         if self.capacity is None or columns <= self.capacity:

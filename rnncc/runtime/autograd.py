@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .functional import in_forward_mode
+from .elementwise import in_forward_mode
 
 Groups = tuple[list[Any], ...]
 

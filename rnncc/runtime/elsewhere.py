@@ -1,4 +1,4 @@
-"""Calls of a layer or single step by what is no plain tensor: a proxy of torch.fx, and DTensor."""
+"""Calls of a layer or single step whose input is no plain tensor: a proxy of torch.fx, or a DTensor."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch.utils import _pytree as pytree
 def call_elsewhere(
     module: nn.Module, input: Any, hx: Any, keywords: Mapping[str, Any], *, batch_first: bool = False, time: bool = True
 ) -> tuple[Any, ...] | None:
-    """The result of the call as a tuple of one where its input is of such a kind, else None. With `time` False the
-    module makes a single step.
+    """Make the call where its input is a proxy or a DTensor, and return its result in a tuple of one; else return None.
+    With `time` False the module makes a single step.
 
-    Raises TypeError, ValueError for a call that cannot be made so.
+    Raises TypeError or ValueError where such a call is not possible.
     """
     if isinstance(input, Proxy):
         return (_record(module, input, hx, keywords),)
@@ -43,9 +43,9 @@ def _record(module: nn.Module, input: Proxy, hx: Any, keywords: Mapping[str, Any
 def _run_sharded(
     module: nn.Module, x: Any, hx: Any, keywords: Mapping[str, Any], batch: int | None, state_batch: int
 ) -> Any:
-    """Every rank runs its part of the batch with all of the parameters, and says nothing to the others: gradients of
-    parameters are then sums over ranks, which are still to be taken (`Partial`). `batch`, `state_batch`: which
-    dimensions of inputs and states are the batch; `batch` is None where there is none."""
+    """Run this rank's part of the batch with all of the parameters, without communication. The gradients of parameters
+    must then be summed over ranks, so they are `Partial`. `batch` and `state_batch` are the batch dimensions of inputs
+    and of states; `batch` is None where the input has none."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     name, mesh = type(module).__name__, x.device_mesh
@@ -90,7 +90,7 @@ def _run_sharded(
         whole, value = torch.empty(shape, device="meta"), value.contiguous()
         return DTensor.from_local(value, mesh, placed(dim), run_check=False, shape=whole.shape, stride=whole.stride())
 
-    # The output, the states, and sequences shaped as the output; a single step's have all the same dimensions.
+    # The output, the states, and sequences with the output's shape. In a single step all have the same batch dimension.
     parts = result if isinstance(result, tuple) else (result,)
     dims = (batch or 0, state_batch, batch or 0)
     made = tuple(pytree.tree_map(lambda v, d=dim: give(v, d), part) for part, dim in zip(parts, dims, strict=False))

@@ -1,4 +1,4 @@
-"""Fused kernels that are missing are compiled when a call first needs them.
+"""Compiles a missing fused kernel when a call first needs it, and warns where a slower kernel runs.
 
 The op itself asks (templates/include/rnncc/cuda/fused/first_use.h). So it makes no difference whether the call comes
 from Python, from a graph that torch.compile made, from an exported program, or while a CUDA graph is captured.
@@ -29,7 +29,7 @@ _Handler = ctypes.CFUNCTYPE(
 
 
 class Event(enum.IntEnum):
-    """What happens for the first time, as rnncc::FusedEvent has it."""
+    """What happens to a loop at a size for the first time. The numbers are those of rnncc::FusedEvent."""
 
     CALL = 0
     LONG_CALL = 1
@@ -37,18 +37,18 @@ class Event(enum.IntEnum):
 
 
 _CELLS: dict[str, CellSpec] = {}  # by the names of their loops
-_WARNED: set[tuple[Key, bool]] = set()  # True: of a fused kernel that does not run
-# One for what is compiled at once, so that nothing else waits. A child that was forked meanwhile begins without: there,
-# no thread would ever release them.
+_WARNED: set[tuple[Key, bool]] = set()  # True: there is a fused kernel, but the tensors' layout leaves it out
+# One lock for the kernels that are compiled together, so that nothing else waits. A forked child clears them: no thread
+# of the child would ever release a lock that was held at the fork.
 _LOCKS: dict[tuple[str, int, tuple[int, ...], torch.dtype, tuple[int, int]], threading.Lock] = {}
 os.register_at_fork(after_in_child=_LOCKS.clear)
-# What a missing nvcc and another version of rnncc are called (rnncc/codes/later.py).
+# The codes for a missing nvcc and for another version of rnncc (rnncc/codes/later.py).
 _KEEPING = ("RNN608", "RNN609")
 
 
 def attach(library: ctypes.CDLL, cells: Sequence[CellSpec]) -> None:
-    """From now on the library's loops ask here. Raises ValueError for a setting that means nothing, on any machine: it
-    would be one on a GPU."""
+    """From now on the library's loops ask `prepare`. Raises ValueError for a wrong setting, also on a machine without a
+    GPU: it would be an error on a GPU."""
     compiles_at_first_use()
     log_level()
     _CELLS.clear()
@@ -56,8 +56,9 @@ def attach(library: ctypes.CDLL, cells: Sequence[CellSpec]) -> None:
     _WARNED.clear()
     if hasattr(library, "rnncc_set_fused_handler"):
         library.rnncc_set_fused_handler(_HANDLER)
-        # Threads that still run a loop while Python ends find nobody. Until then the library calls the handler, which
-        # what is registered here keeps alive, also where nothing else of this module is used any more.
+        # When Python ends, threads may still run a loop, and must not call the handler any more. Until then the library
+        # may call it at any time. The registration below holds a reference to the handler, which keeps it alive even
+        # where nothing else refers to this module.
         atexit.register(_forget, library, _HANDLER)
 
 
@@ -73,7 +74,7 @@ def _HANDLER(loop, dtype, units, heads, directions, device, event, problem, size
         return 0
     except KeyboardInterrupt:
         return -2
-    # The library raises it as a RuntimeError; ctypes would print it and go on.
+    # The library raises a RuntimeError with this text. Without it ctypes would print the exception and go on.
     except BaseException as error:
         text = f"{type(error).__name__}: {error}".encode()[: size - 1]
         ctypes.memmove(problem, text, len(text))
@@ -81,12 +82,12 @@ def _HANDLER(loop, dtype, units, heads, directions, device, event, problem, size
 
 
 def prepare(key: Key, event: Event) -> None:
-    """Before a loop runs at a size for the first time: compiles its fused kernels where it has none. A slow path that
-    could be a fast one is one warning. Raises ValueError for a setting that means nothing."""
+    """Compile the fused kernels of a loop at a size, where they are missing and can be compiled. The op calls this
+    before the event. Warns once where a slower kernel runs than could run. Raises ValueError for a wrong setting."""
     loop, units, heads, directions, dtype, device = key
     cell = _CELLS[loop]
     wanted = Wanted(cell, loop, units, heads, dtype, torch.cuda.get_device_capability(device), directions)
-    # By the cell: its loops are compiled together.
+    # By cell, not by loop: the loops of a cell are compiled together.
     together = (cell.name, units, wanted.made_for, dtype, wanted.capability)
     with _LOCKS.setdefault(together, threading.Lock()):
         if key not in STATE.answers:
@@ -103,14 +104,14 @@ def prepare(key: Key, event: Event) -> None:
             return
         _WARNED.add((key, is_left_out))
     if not warned and warns_of_slow_paths():
-        # The caller is the op, which has no line of its own.
+        # The caller is the op, which has no line in Python, so the warning names this one.
         said = f"{slow}; the alternating kernel runs, which is slower (RNNCC_LOG=error hides this)"
         warnings.warn(said, stacklevel=1)
 
 
 def settle(wanted: Wanted) -> Answer:
-    """Whether a fused kernel runs: there may be one, or it is compiled now. Raises ValueError for a setting that means
-    nothing."""
+    """Whether a fused kernel runs, which may exist or is compiled now; else why none runs. Raises ValueError for a
+    wrong setting."""
     reason = fused.needless(wanted)
     if reason is not None:
         return Answer(Outcome.NONE, reason) if reason else Answer(Outcome.RUNS)
@@ -124,16 +125,16 @@ def settle(wanted: Wanted) -> Answer:
         problem = error.diagnostics[0]
         text = f"{problem.message} [{problem.code}]" + (f"; {problem.help}" if problem.help else "")
         return Answer(Outcome.KEPT if problem.code in _KEEPING else Outcome.FAILED, text)
-    # Whatever it was, also a bug in rnncc or half an installation of it: the layer must run, and the alternating kernel
-    # can. The user hears of it, and it is not tried again.
+    # Any error may come here, also from a bug in rnncc or a broken installation. The layer must still run, and the
+    # alternating kernel can run it. The user gets a warning, and this process does not try again.
     except Exception as error:
         return Answer(Outcome.FAILED, f"{type(error).__name__}: {error}")
     return Answer(Outcome.NONE, reason) if reason else Answer(Outcome.RUNS)
 
 
 def _compile(wanted: Wanted) -> str:
-    """Why there is no fused kernel, or nothing: then it is compiled, and the library knows it. Raises RnnccError, and
-    RuntimeError, OSError, ValueError for kernels that cannot be read."""
+    """Compile the fused kernels and add them to the library. Returns "", or why there is no fused kernel. Raises
+    RnnccError where the build fails, and RuntimeError, OSError or ValueError where its kernels cannot be read."""
     driver, cell, about = importlib.import_module("rnncc.driver"), wanted.cell, STATE.about
     problems = [(wanted.units, heads, DTYPES[wanted.dtype][1]) for heads in wanted.made_for]
     options = cell.program() | {"problems": problems}
@@ -143,5 +144,5 @@ def _compile(wanted: Wanted) -> str:
     if folder is None:
         return str(reason)
     fused.add_kernels(folder, wanted.capability)
-    # What was compiled may be another loop's of the cell.
+    # The compiled kernels may all be for another loop of the cell.
     return "" if fused.families(wanted, wanted.made_for) else f"no fused kernel for {wanted} fits this loop"

@@ -1,4 +1,4 @@
-"""How many floating-point operations the ops do, for torch.utils.flop_counter, which counts matrix products alone."""
+"""FLOP formulas of the ops for torch.utils.flop_counter, which counts matrix products alone (2 per multiply-add)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from .later import when_imported
 from .loop import shares
 from .spec import CellSpec, SegmentSpec
 
-# The products of one step are counted for so many columns.
+# The products of one step are counted for a batch of this size, and scaled to the batch of the call. (A batch of 1
+# could be broadcast.)
 _COLUMNS = 2
 
 Shape = Sequence[int]
 
 
 def register_formulas(namespace: str, segments: Sequence[tuple[CellSpec, SegmentSpec]]) -> None:
-    """Make the ops of a package known to FlopCounterMode, when a program imports it."""
+    """Make the ops of a package known to FlopCounterMode, as soon as a program imports it."""
 
     def register() -> None:
         from torch.utils.flop_counter import flop_registry, register_flop_formula
 
         space = getattr(torch.ops, namespace)
-        if space.linear in flop_registry:  # another copy of the package
+        if space.linear in flop_registry:  # another copy of the package registered them
             return
         register_flop_formula(space.linear)(_linear)
         register_flop_formula(space.linear_backward)(_linear_backward)
@@ -49,14 +50,16 @@ def _linear_backward(d_y: Shape, x: Shape, weight: Shape, needs: Sequence[bool],
 
 
 def _loop(cell: CellSpec, segment: SegmentSpec) -> tuple[Any, Any]:
-    """The formulas of a loop's forward and backward, which are given shapes in place of tensors."""
+    """The formulas of a loop's forward and backward op. FlopCounterMode calls them with the op's arguments, and gives
+    shapes in place of tensors."""
 
     @cache
     def step(
         streams: tuple[Shape, ...], weights: tuple[Shape, ...], states: tuple[Shape, ...], constants: tuple[float, ...],
         sizes: tuple[int, ...], num_heads: int, needs: tuple[bool, ...] | None,
     ) -> int:  # fmt: skip
-        """The products of one step: forward, or with `needs` (which tensors want gradients) backward."""
+        """The FLOPs of one step for _COLUMNS columns: of the forward where `needs` is None, else of the backward.
+        `needs` says which of the streams, weights and states want gradients."""
         from torch.utils.flop_counter import FlopCounterMode
 
         named = dict(zip(("I", "H", *(size.name for size in cell.sizes)), sizes, strict=True))
@@ -83,7 +86,7 @@ def _loop(cell: CellSpec, segment: SegmentSpec) -> tuple[Any, Any]:
                     torch.autograd.grad(results, inputs, [torch.empty_like(r) for r in results], allow_unused=True)
             return int(backward.get_total_flops())
 
-        # What runs within a dispatch mode, as these formulas do, records no gradients; a new thread is in none.
+        # These formulas run within a dispatch mode, where autograd records nothing. A new thread is in no such mode.
         with ThreadPoolExecutor(1) as thread:
             found: int = thread.submit(count).result()
         return found
@@ -111,6 +114,7 @@ def _loop(cell: CellSpec, segment: SegmentSpec) -> tuple[Any, Any]:
         seed: Any, constants: Any, sizes: Any, num_heads: Any, reverse: Any, needs: Any, **_: Any,
     ) -> int:  # fmt: skip
         rest = (tuple(constants), tuple(sizes), num_heads)
+        # With packed rows, streams are [total, 1, width].
         rows, columns = prod(streams[0][:2]), states[0][0] if states else streams[0][1]
         flags, first = [], 0
         for group in (streams, weights, states):
@@ -118,14 +122,15 @@ def _loop(cell: CellSpec, segment: SegmentSpec) -> tuple[Any, Any]:
             first += len(group)
         total = 0
         for own, *wanted in zip(directions(streams, weights, states, reverse), *flags, strict=True):
-            # At the first step states are what was given; at others they depend on all that the loop reads.
+            # At the first step of a column, states are the given ones. At later steps they depend on all that the loop
+            # reads, so they need gradients where anything does.
             of_first = tuple(bool(need) for group in wanted for need in group)
             of_others = (*of_first[: len(of_first) - len(own[2])], *(any(of_first) for _ in own[2]))
             total += min(columns, rows) * step(*own, *rest, of_first)
             total += max(rows - columns, 0) * step(*own, *rest, of_others)
         total //= _COLUMNS
         loop = segment.plain if lengths is None and reset is None and offsets is None else segment.masked
-        if len(saved) < len(loop.saved) * len(reverse):
+        if len(saved) < len(loop.saved) * len(reverse):  # with `recompute`, the backward runs the forward again
             total += forward(streams, weights, states, offsets, steps, lengths, reset, seed, *rest, reverse)
         return total
 

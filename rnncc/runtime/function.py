@@ -19,7 +19,7 @@ from .sizes import check_clip, check_heads
 from .spec import CellSpec, ParameterSpec, SegmentSpec, Sizes, StreamSpec, Width
 
 Tensors = Tensor | Sequence[Tensor]
-# Sizes that tell which widths follow which size.
+# Two sets of sizes: a width that equals a size in both is that size.
 _PROBES = ({"I": 7, "H": 11, "num_heads": 1}, {"I": 13, "H": 17, "num_heads": 1})
 
 
@@ -47,26 +47,28 @@ def run_function(
 ) -> tuple[Tensor, Tensor | tuple[Tensor, ...]] | tuple[Tensor, Tensor | tuple[Tensor, ...], dict[str, Tensor]]:
     """The cell's loops without what surrounds them: y, last = f(streams, weights, states).
 
-    streams  one tensor [T, B, Σwidth] a stream, in the order of the layer's `explain()`; gates lie in text order. What
-             several loops read is given once. What a loop reads of an earlier loop's sequences is handed on, and not
-             given. With offsets [total, Σwidth]
-    weights  the layer's parameters that the loops read at every step, or read functions of: the op itself computes
-             these functions. In the order of `explain()`
-    states   one tensor [B, width] a state; the declared initial values where None (a learned one must be given). With
-             return_delays, older values of states follow, as in hx
-    lengths, reset, offsets, max_length: as the layer's. With one of the first three, learned initial values are
-             weights. No state passes between a step that is reset and the one before it, in neither direction
+    streams  one tensor [T, B, Σwidth] per stream, in the order of the layer's `explain()`; gates lie in text order. A
+             stream that several loops read is given once. Sequences that a loop reads from an earlier loop are not
+             given. With offsets each stream is [total, Σwidth]
+    weights  the layer's parameters that the loops read at every step, in the order of `explain()`. Where a loop reads a
+             function of a parameter, the op computes it
+    states   one tensor [B, width] per state; None stands for the declared initial values (a learned one must be given).
+             With return_delays, older values of states follow, as in hx
+    lengths, reset, offsets, max_length: as the layer's. With one of the first three, learned initial values are further
+             weights, and come last. No state passes between a step that is reset and the one before it, in either
+             direction
     return_sequences_of: names of states; a dict of their values at all steps, [T, B, width] each, is a third result
-    recompute: keep only states for the backward, and compute the rest again there
-    recurrent_gradient_clip: a bound, element by element, on the gradient that matrix products hand back to earlier
-             values of states; 0 cuts it
-    hidden_size is taken from the first of `states` whose width is H, and input_size (where a width follows it) from
-    the streams, where they are not given.
+    recompute: the forward keeps only states, and the backward computes the rest again
+    recurrent_gradient_clip: a bound, element by element, on the gradient that matrix products give to earlier values
+             of states; 0 cuts it
+    hidden_size: where it is not given, the width of the first of `states` whose width is H
+    input_size: where it is not given, the width of the first stream whose width is I, if any
+    constants: values of the cell's constants by name; dims are further keywords
 
-    Returns the output [T, B, width] (with offsets [total, width], as all sequences) and the final state (a tuple where
-    there are several). Raises NotImplementedError for a cell with work between or after its loops, which needs more
-    than streams; ValueError for wrong counts, shapes and heads; TypeError for an unknown keyword or mixed dtypes.
-    """
+    Returns the output [T, B, width] and the final state [B, width], or a tuple of them where there are several. With
+    offsets, all sequences are [total, width]. Raises NotImplementedError for a cell with work between or after its
+    loops, which needs more than streams; ValueError for wrong counts, shapes and heads; TypeError for an unknown
+    keyword or mixed dtypes."""
     if problem := _work_outside(cell):
         raise NotImplementedError(problem)
     returned = cell.returnable(return_sequences_of)
@@ -93,7 +95,7 @@ def run_function(
     refuse_kind(first, f"{cell.name}'s functional op")
     if first.dim() != 3:
         raise ValueError(f"{cell.name}: streams must be [T, B, width], got {list(first.shape)}")
-    # Of packed rows [total, 1, width] each is a step of some column.
+    # Packed rows are [total, 1, width]: each row is a step of some column of the batch.
     steps, rows = first.shape[:2]
     columns = rows if packed is None else packed.columns
     sizes = _sizes(cell, stream_specs, given_streams, given_states, hidden_size, input_size, num_heads, dims)
@@ -108,7 +110,8 @@ def run_function(
     kernels, missing = package.kernels()
     chosen = kernels_of_call(cell, kernels, first, backend, missing)
     if masked or chosen is None or cell.computes_weights:
-        check_memory(*given_streams, *given_weights, *(given_states or ()))  # torch's own operators come first
+        # torch's own operators read these tensors before the op can check them.
+        check_memory(*given_streams, *given_weights, *(given_states or ()))
     per_column = read_lengths(lengths, steps, columns, first.device)
     per_step = read_reset(reset, steps, rows, first.device)
     if per_column is not None:
@@ -171,7 +174,8 @@ def document(cell: CellSpec) -> str:
 
 
 def describe(cell: CellSpec, sizes: Sizes | None = None) -> str:
-    """What the functional op takes, or why there is none; with widths where there are sizes."""
+    """The streams and weights that the functional op takes, or why there is no op. With `sizes`, streams have
+    shapes."""
     if problem := _work_outside(cell):
         return f"none: {problem}"
     streams = [_phrase(s) if sizes is None else f"{_phrase(s)} [T, B, {s.width(sizes)}]" for s in taken_streams(cell)]
@@ -180,7 +184,8 @@ def describe(cell: CellSpec, sizes: Sizes | None = None) -> str:
 
 
 def _phrase(given: StreamSpec | ParameterSpec) -> str:
-    """A stream with its gates, where there are several: `W (i, f)`; a parameter with its attribute: `R (weight_hh)`."""
+    """The words for a stream, with its gates where there are several (`W (i, f)`), or for a parameter, with its
+    attribute (`R (weight_hh)`)."""
     if isinstance(given, ParameterSpec):
         return given.name if given.name == given.attribute else f"{given.name} ({given.attribute})"
     gates = [member.name.split("__")[0] for member in given.members]
@@ -188,7 +193,7 @@ def _phrase(given: StreamSpec | ParameterSpec) -> str:
 
 
 def _work_outside(cell: CellSpec) -> str:
-    """Streams and the loops' weights are all that the op is given: why that is too little, or ""."""
+    """Why streams and the loops' weights are not enough to compute the output; else ""."""
     for index, segment in enumerate(cell.segments):
         for stream in segment.streams:
             if stream.finished and not stream.is_sequence:
@@ -209,7 +214,8 @@ def _names(segment: SegmentSpec) -> str:
 
 
 def taken_streams(cell: CellSpec) -> tuple[StreamSpec, ...]:
-    """What loops read step by step, but for members of streams before it and sequences of loops before it."""
+    """The streams that the caller gives: not those whose members are all in earlier streams or are sequences of earlier
+    loops."""
     known: set[str] = set()
     given = []
     for segment in cell.segments:
@@ -223,12 +229,12 @@ def taken_streams(cell: CellSpec) -> tuple[StreamSpec, ...]:
 
 
 def taken_weights(cell: CellSpec, masked: bool) -> tuple[ParameterSpec, ...]:
-    """The parameters that the loops read, or read functions of, each once; where they are `masked`, learned initial
-    values follow."""
+    """The parameters that the loops read, or read functions of, each once. Learned initial values follow where the
+    loops are `masked` (have lengths, resets or offsets)."""
     loops = [segment.plain for segment in cell.segments]
     loops += [segment.masked for segment in cell.segments if masked]
     weights = [weight for loop in loops for weight in loop.weights]
-    # What numbers alone make is a weight of no parameter.
+    # A weight that is made of numbers alone has no parameter.
     read = [name for weight in weights for name in (weight.attribute, *weight.made_of) if name]
     by_attribute = {parameter.attribute: parameter for parameter in cell.parameters}
     return tuple(by_attribute[attribute] for attribute in dict.fromkeys(read))
@@ -244,7 +250,7 @@ def _counted(cell: CellSpec, what: str, given: Tensors | Proxy, names: Sequence[
 
 
 def _check_shape(cell: CellSpec, what: str, name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
-    # A transposed matrix has as many elements as the right one: kernels could not tell.
+    # A transposed matrix has as many elements as the right one, so kernels could not notice it.
     if tuple(tensor.shape) != wanted:
         raise ValueError(f"{cell.name}: the {what} {name} must be {list(wanted)}, got {list(tensor.shape)}")
 
@@ -304,7 +310,7 @@ def _sizes(
 
 
 def _is_size(width: Width, name: str) -> bool:
-    """Whether a width is I or H itself."""
+    """Whether a width is the size `name` itself ("I" or "H")."""
     try:
         return all(width(probe) == probe[name] for probe in _PROBES)
     except KeyError:

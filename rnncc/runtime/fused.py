@@ -1,4 +1,4 @@
-"""Fused kernels, each for one size: which this package has, and what a layer says of them."""
+"""Fused kernels, each for one size: which ones this package has, and how `explain()` describes them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,24 @@ import torch
 from .settings import compiles_at_first_use
 from .spec import CellSpec, SegmentSpec, Sizes
 
-# dtype -> what the index of kernels calls it, and what rnncc does
+# dtype -> its name in the index of kernels, and its name in rnncc's options (`--dtype`)
 DTYPES = {torch.float32: ("f32", "fp32"), torch.bfloat16: ("bf16", "bf16"), torch.float16: ("f16", "fp16")}
 # A loop, the head_dim of its state, heads, directions, dtype and device.
 Key = tuple[str, int, int, int, torch.dtype, int]
-_UNIT_BLOCK = 8  # units that a fused kernel has at a time
-_LOWEST_CAPABILITY = (9, 0)  # clusters of thread blocks
+_UNIT_BLOCK = 8  # the head_dim of a fused kernel is a multiple of this
+_LOWEST_CAPABILITY = (9, 0)  # the first with clusters of CTAs
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What kernels are made for: a loop by its name, `heads` heads of `units` units in each direction, a dtype, a
-    GPU."""
+    """A loop at a size, for which kernels are wanted.
+
+    segment     the loop's name
+    units       head_dim
+    heads       the heads of one direction
+    capability  the GPU's compute capability
+    directions  1, or 2 where both directions of a layer run in one call
+    """
 
     cell: CellSpec
     segment: str
@@ -38,8 +44,9 @@ class Wanted:
 
     @property
     def made_for(self) -> tuple[int, ...]:
-        """Numbers of heads: of all directions, which run side by side, and before it of one, for where a kernel can run
-        them one after the other alone."""
+        """The numbers of heads to compile kernels for. The last is that of all directions, which run side by side.
+        Where there are two directions, that of one comes first: some kernels can only run the directions one after the
+        other."""
         return tuple(dict.fromkeys((self.heads, self.heads * self.directions)))
 
     def __str__(self) -> str:
@@ -49,8 +56,8 @@ class Wanted:
 
 
 class Outcome(enum.Enum):
-    """What came of looking for a fused kernel. `NONE`: there can be none. `KEPT`: a setting, or what is missing here,
-    keeps it from being compiled. `FAILED`: it could not be compiled, though it should be."""
+    """The result of the search for a fused kernel. RUNS: there is one. NONE: there can be none. KEPT: a setting, or
+    something missing on this machine, prevents its compilation. FAILED: its compilation failed."""
 
     RUNS = enum.auto()
     NONE = enum.auto()
@@ -60,7 +67,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`reason`: why no fused kernel runs, or nothing."""
+    """Whether a fused kernel runs. `reason` says why none runs, and is "" for RUNS."""
 
     outcome: Outcome
     reason: str = ""
@@ -68,15 +75,21 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Of the index: a kernel, the size that it is meant for, and for which GPU (None: every one that the package is
-    for)."""
+    """A line of the index of kernels.
+
+    program     the loop's name with `_forward`, `_backward` or `_inference`
+    units       head_dim
+    fewest      the smallest batch that it runs
+    name        the kernel's name
+    capability  the GPU that it is for; None: every GPU that the package is for
+    """
 
     program: str
     dtype: str
     units: int
     heads: int
     family: str
-    fewest: int  # batch columns
+    fewest: int
     name: str
     capability: tuple[int, int] | None
 
@@ -86,15 +99,16 @@ class _State:
     library: ctypes.CDLL | None
     about: Mapping[str, Any]
     lines: list[_Line]
-    readable: bool  # the package's own index
-    answers: dict[Key, Answer]  # first_use.py's
+    readable: bool  # whether the package's own index could be read
+    answers: dict[Key, Answer]  # of first_use.settle, one for each size that was asked for
 
 
 STATE = _State(None, {}, [], True, {})
 
 
 def attach(directory: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> None:
-    """What the package in `directory` has, by its `_rnncc.json`. An index that cannot be read is one of no kernels."""
+    """Read the index of the package in `directory`; `about` is its `_rnncc.json`. An unreadable index counts as
+    empty."""
     index = directory / "cuda" / "fused.txt"
     STATE.library, STATE.about, STATE.lines, STATE.readable = library, about, [], True
     try:
@@ -106,8 +120,8 @@ def attach(directory: Path, library: ctypes.CDLL, about: Mapping[str, Any]) -> N
 
 
 def add_kernels(folder: Path, capability: tuple[int, int]) -> None:
-    """Give the library the kernels of a folder, which are for GPUs of that capability. Raises RuntimeError, OSError and
-    ValueError where they cannot be read."""
+    """Add the kernels of a folder to the library. They are for GPUs of that compute capability. Raises RuntimeError,
+    OSError or ValueError where they cannot be read."""
     lines = read_index(folder / "fused.txt", capability)
     assert STATE.library is not None
     if STATE.library.rnncc_add_kernels(str(folder).encode()) < 1:
@@ -124,7 +138,8 @@ def describe(
     device: int,
     columns: int | None,
 ) -> list[str]:
-    """Which kernels there are for a loop on a GPU, and why; which of them a batch of so many columns takes."""
+    """Lines of `explain()`: which kernels run a loop on a GPU, and why. With `columns`, also which of them run a batch
+    of that size."""
     heads, width = sizes["num_heads"], segment.states[0].width(sizes)
     capability = torch.cuda.get_device_capability(device)
     answer = STATE.answers.get((segment.name, width // heads, heads, directions, dtype, device))
@@ -147,8 +162,8 @@ def describe(
 
 
 def chosen(wanted: Wanted, columns: int, device: int) -> str:
-    """`forward gather, backward scatter, without gradients gather`: of the kernels that there are now, those that run
-    so many batch columns. Raises RuntimeError where the GPU cannot be asked."""
+    """Which of the kernels that exist now run a batch of `columns`: `forward gather, backward scatter, without
+    gradients gather`. Raises RuntimeError where the library cannot ask the GPU."""
     found = []
     library = STATE.library
     assert library is not None
@@ -168,17 +183,17 @@ def chosen(wanted: Wanted, columns: int, device: int) -> str:
 
 
 def explain(wanted: Wanted, settled: str | None) -> str:
-    """Which kernel runs, and why. `settled`: the reason of the answer, None where nobody asked yet."""
+    """Which kernel runs, and why. `settled` is the answer's reason, None where no call asked yet."""
     if own := STATE.about["scans"].get(wanted.segment):
         return f"{own}, one launch a sequence at every size: a step has no product"
     one, others = families(wanted, wanted.made_for[:1]), families(wanted, None)
-    # Once they were asked for, there are no others than those of one direction where both do not fit a launch.
+    # After the compilation, kernels for one direction alone mean that both directions do not fit in a launch.
+    # Before it, they do not count: the first call compiles those for both.
     own = families(wanted, wanted.made_for if settled == "" else wanted.made_for[-1:])
     if own:
         return f"fused ({own}), made for {wanted}"
     reason = settled if settled is not None else needless(wanted)
     if reason is None:
-        # None: the first call of several steps compiles it.
         reason = kept_from_compiling() or f"the first call of several steps compiles a fused one for {wanted}"
     if not STATE.readable:
         reason = f"the package's own index of fused kernels cannot be read; {reason}"
@@ -190,7 +205,7 @@ def explain(wanted: Wanted, settled: str | None) -> str:
 
 
 def needless(wanted: Wanted) -> str | None:
-    """Nothing where there is a kernel; why there can be none; None where one can be compiled."""
+    """ "" where there is a fused kernel, None where one can be compiled, else the reason why there can be none."""
     if wanted.segment in STATE.about["scans"]:
         return "its loop has kernels for every size"
     if wanted.capability < _LOWEST_CAPABILITY:
@@ -207,7 +222,7 @@ def needless(wanted: Wanted) -> str | None:
 
 
 def kept_from_compiling() -> str:
-    """What keeps a kernel from being compiled here, or nothing. Raises ValueError for a setting that means nothing."""
+    """What prevents the compilation of a kernel here, or "". Raises ValueError for a wrong setting."""
     compiles = compiles_at_first_use()
     stem = STATE.about["stem"]
     instead = f"`rnncc build {stem} --hidden … --heads … --dtype …` makes a package with fused ones"
@@ -215,7 +230,7 @@ def kept_from_compiling() -> str:
         return f"RNNCC_COMPILE=0 keeps a fused one from being compiled; {instead}"
     try:
         driver = importlib.import_module("rnncc.driver")
-    except Exception as error:  # whatever it is that is called rnncc here, if anything: the layer runs without it
+    except Exception as error:  # another module may have the name rnncc, and fail in any way: the layer runs without it
         return f"rnncc, which compiles fused ones at first use, cannot be imported ({error}); {instead}"
     if not hasattr(driver, "compile_fused"):
         return f"the rnncc that is installed is older than first use, when it compiles fused ones; {instead}"
@@ -223,8 +238,8 @@ def kept_from_compiling() -> str:
 
 
 def families(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
-    """`forward gather, backward grid or stepwise from 64 columns on`: of the kernels for these numbers of heads, or
-    any; empty without."""
+    """The families of the kernels that exist for these numbers of heads (None: for any number), as `forward gather,
+    backward grid or stepwise from 64 columns on`. "" where there is none."""
     name = DTYPES.get(wanted.dtype, ("", ""))[0]
     found = []
     for direction in ("forward", "backward"):
@@ -241,7 +256,8 @@ def families(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
 
 
 def read_index(path: Path, capability: tuple[int, int] | None) -> list[_Line]:
-    """An index, as the library reads it (index.h). Raises OSError, ValueError where it cannot be read."""
+    """Read an index of kernels, which the library also reads (index.h). Raises OSError or ValueError where it cannot be
+    read."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
         program, dtype, units, heads, family, *numbers, name = text.split()

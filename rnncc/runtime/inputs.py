@@ -1,4 +1,4 @@
-"""What a layer's `forward` accepts, checked and brought into one form. Messages follow torch.nn.LSTM's."""
+"""Checks the arguments of a layer's `forward`, and brings them into one form. Messages follow torch.nn.LSTM's."""
 
 from __future__ import annotations
 
@@ -23,37 +23,38 @@ def active_steps(steps: int, lengths: Tensor) -> Tensor:
 
 
 def cut_backwards(reset: Tensor, lengths: Tensor | None) -> Tensor:
-    """`reset` [T, B] as a loop that runs backwards has it: where a column starts anew before the step, in that loop's
-    order. A reset at step t cuts what passes between t - 1 and t, whichever way it goes."""
+    """`reset` [T, B] for a loop that runs backwards: the result says before which steps, in that loop's order, a column
+    starts anew. A reset at step t cuts between t - 1 and t in either direction, so here it starts step t - 1 anew."""
     cut = torch.cat((reset[1:], torch.zeros_like(reset[:1])))
     return cut if lengths is None else cut & active_steps(reset.shape[0], lengths - 1)
 
 
 def under_autocast(x: Tensor) -> bool:
     """Whether autocast is on for the tensor's device. torch raises for the meta device, which has none."""
-    # To ask for a device's type takes long.
+    # `x.device.type` is slow.
     kind = "cpu" if x.is_cpu else "cuda" if x.is_cuda else x.device.type
     return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
 def is_batched(tensor: Tensor | None) -> bool:
-    """Whether vmap gives many tensors as one, as autograd.functional.jacobian(vectorize=True) does with gradients."""
-    # Where torch compiles, its own operators stand for the loop wherever vmap is active.
+    """Whether the tensor stands for many under vmap. autograd.functional.jacobian(vectorize=True) gives such
+    gradients."""
+    # Where torch compiles and vmap is active, the loop is torch's own operators anyway.
     if tensor is None or torch.compiler.is_compiling():
         return False
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor) and not functorch.is_batchedtensor(tensor):
-        tensor = functorch.get_unwrapped(tensor)  # what torch.func.grad wraps
+        tensor = functorch.get_unwrapped(tensor)  # torch.func.grad wraps tensors
     return functorch.is_batchedtensor(tensor) or functorch.is_legacy_batchedtensor(tensor)
 
 
 def under_trace() -> bool:
-    """Whether torch.jit.trace writes down what runs."""
+    """Whether torch.jit.trace is recording."""
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
 def autocast_dtype(x: Tensor, device: str) -> torch.dtype:
-    """The dtype in which a loop on that kind of device gets the tensor: autocast casts what is floating, but not
+    """The dtype in which a loop on that kind of device gets the tensor. Autocast casts floating dtypes except
     float64."""
     if torch.is_autocast_enabled(device) and x.is_floating_point() and x.dtype != torch.float64:
         return torch.get_autocast_dtype(device)
@@ -61,8 +62,8 @@ def autocast_dtype(x: Tensor, device: str) -> torch.dtype:
 
 
 def check_memory(*tensors: Tensor | None) -> None:
-    """Raises RuntimeError for a tensor whose storage was freed (`untyped_storage().resize_(0)`), which leaves it its
-    sizes: torch's own operators would read what is not there."""
+    """Raises RuntimeError for a tensor whose storage was freed (`untyped_storage().resize_(0)`). Such a tensor keeps
+    its sizes, so torch's own operators would read memory that is not there."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return
     for tensor in tensors:
@@ -73,8 +74,8 @@ def check_memory(*tensors: Tensor | None) -> None:
 
 
 def cast_state(state: Tensor, dtype: torch.dtype, x: Tensor) -> Tensor:
-    """A state of hx in the dtype that the loop carries. Raises RuntimeError where it has neither that nor the input's,
-    as torch.nn does; autocast casts what is no float64."""
+    """A state of hx in the dtype that the loop carries. As in torch.nn, raises RuntimeError where the state has neither
+    that dtype nor the input's. Under autocast any dtype but float64 will do."""
     cast = (torch.float32, torch.bfloat16, torch.float16)
     if state.dtype != x.dtype and not (under_autocast(x) and state.dtype in cast and dtype in cast):
         raise RuntimeError(
@@ -86,7 +87,8 @@ def cast_state(state: Tensor, dtype: torch.dtype, x: Tensor) -> Tensor:
 
 
 def refuse_kind(x: Tensor, where: str) -> None:
-    """Raises TypeError for a tensor that loops cannot read, and says what they can. `where`: which cell asks."""
+    """Raises TypeError for a tensor that loops cannot read; the message says what to give instead. `where` names the
+    cell."""
     if x.is_nested:
         raise TypeError(
             f"{where} takes no nested tensor: call layer(x.values(), offsets=x.offsets(), max_length=longest) on the "
@@ -101,7 +103,8 @@ def refuse_kind(x: Tensor, where: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Inputs [T, B, width] by name (x first), lengths [B] or None, reset [T, B] (bool) or None."""
+    """Inputs [T, B, width] by name (x first), lengths [B] (int64) or None, reset [T, B] (bool) or None. `batched` is
+    False where the caller's input had no batch."""
 
     inputs: dict[str, Tensor]
     lengths: Tensor | None
@@ -121,7 +124,8 @@ def read_inputs(
     weight_dtype: torch.dtype | None,
     time: bool = True,
 ) -> Given:
-    """Everything as [T, B, width]. With `time` False, x is [B, width] or [width]: one step.
+    """Check all inputs and bring them into the form [T, B, width]. With `time` False, x is one step: [B, width] or
+    [width].
 
     Raises ValueError and RuntimeError as torch.nn.LSTM does, TypeError for missing or unknown inputs, and for tensors
     that are not dense.
@@ -189,10 +193,10 @@ def _check_names(cell: CellSpec, extra: Mapping[str, object]) -> None:
 
 
 def padded(value: Tensor, lengths: Tensor) -> Tensor:
-    """[T, B, width] with the column's last value past its length, and ones where it has none.
+    """`value` [T, B, width] with each column's last value past its length; ones where the length is 0.
 
-    What pads a column must not reach a gradient, and what steps make of it (log(0), NaN) would: 0*inf is NaN.
-    """
+    The caller's padding may be any value, and a function of it may be infinite or NaN (log(0)). Its gradient would then
+    be NaN even where the cotangent is 0."""
     if not value.shape[0]:
         return value
     last = (lengths - 1).clamp(min=0).reshape(1, -1, 1).expand(1, *value.shape[1:])
@@ -203,7 +207,8 @@ def padded(value: Tensor, lengths: Tensor) -> Tensor:
 def read_lengths(
     lengths: Tensor | Sequence[int] | None, steps: int, columns: int, device: torch.device
 ) -> Tensor | None:
-    """`lengths` as [B] of int64. Raises TypeError, RuntimeError and ValueError."""
+    """`lengths` as [B] of int64, on `device`. Raises TypeError where they are no integers, RuntimeError for another
+    number of them or a meta tensor, ValueError for one outside of 0 … `steps`."""
     if lengths is None:
         return None
     try:
@@ -218,7 +223,8 @@ def read_lengths(
     tensor = tensor.to(dtype=torch.int64).reshape(-1)
     if tensor.shape[0] != columns:
         raise RuntimeError(f"lengths must have one entry a column: expected {columns}, got {tensor.shape[0]}")
-    # Values on a GPU are not looked at: the host would wait for it. What vmap batches has no one value.
+    # Values on a GPU are not checked, since the host would wait for the GPU. A tensor that vmap batches has no single
+    # value.
     known = not torch.compiler.is_compiling() and not tensor.is_cuda and not is_batched(tensor)
     looked_at = known and columns
     if looked_at and (int(tensor.min()) < 0 or int(tensor.max()) > steps):
@@ -232,8 +238,8 @@ def read_reset(
     """`reset` as [T, B] of bool. Raises TypeError for what is no tensor or lists of real numbers, RuntimeError for
     another shape or device.
 
-    Lists are copied from the host at every call. It does not wait for a GPU, but a capture in a CUDA graph cannot hold
-    such a copy."""
+    Lists are copied from the host at every call. The host does not wait for a GPU, but a CUDA graph cannot capture such
+    a copy."""
     if reset is None:
         return None
     if not isinstance(reset, Tensor):
@@ -261,7 +267,7 @@ def read_reset(
 
 
 def _described(hx: object) -> str:
-    """What was given for hx, by its structure."""
+    """Words for the structure of a wrong hx."""
     if isinstance(hx, Tensor):
         return "a tensor"
     if not isinstance(hx, tuple | list):
@@ -273,7 +279,7 @@ def _described(hx: object) -> str:
 
 
 def _result_hint(hx: object) -> str:
-    """The likeliest slip: the whole result of a call in place of its states."""
+    """A hint for the likeliest mistake: the whole result of a call in place of its states. Else ""."""
     pair = isinstance(hx, tuple) and len(hx) == 2 and isinstance(hx[0], Tensor) and isinstance(hx[1], tuple)
     return ". A call returns (output, states): pass the states alone" if pair else ""
 
@@ -288,8 +294,8 @@ def read_states(
     return_delays: bool,
     single: bool = False,
 ) -> list[dict[str, Tensor]] | None:
-    """hx by layer and direction, and by state, each [B, width]; None where it was not given. It is
-    [num_layers * directions, B, width], or where `single` [B, width].
+    """Split hx into a dict for each layer and direction: the states [B, width] by name. None where hx was not given.
+    Each tensor of hx is [num_layers * directions, B, width], or [B, width] where `single`.
 
     Raises TypeError for another structure than the cell's states, RuntimeError for a wrong shape.
     """
@@ -314,7 +320,7 @@ def read_states(
         if tensor.shape != expected:
             what = "hidden" if len(wanted) == 1 else f"hidden[{i}]"
             raise RuntimeError(f"Expected {what} size {expected}, got {list(tensor.shape)}")
-        # Where there is one, a view whose gradient is a view as well.
+        # With one layer and direction, `squeeze` is a view whose gradient is a view as well.
         each = (tensor,) if single else (tensor.squeeze(0),) if len(sizes) == 1 else tensor.unbind()
         for own, value in zip(found, each, strict=True):
             own[state.name] = value

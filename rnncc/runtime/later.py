@@ -1,4 +1,5 @@
-"""Work that waits for a module of torch which takes long to import, and which most programs never do."""
+"""Delays work until a program imports some module of torch. Such modules take long to import, and most programs never
+need them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from types import ModuleType
 
 
 def when_imported(name: str, act: Callable[[], None]) -> None:
-    """Call `act` once the module of that name is there: now, or after its import."""
+    """Call `act` once: now where the module of that name is imported, else after its import."""
     if name in sys.modules:
         act()
     else:
@@ -19,7 +20,7 @@ def when_imported(name: str, act: Callable[[], None]) -> None:
 
 
 class _Watch(MetaPathFinder):
-    """Finds one module where others find it, and acts after it ran."""
+    """Finds one module as the other finders do, and calls `act` after the module's code ran."""
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
         self.name, self.act = name, act

@@ -1,8 +1,7 @@
-"""What a package says of itself, `_rnncc.json`, and whether its files are still those that were written.
+"""The manifest of a package, `_rnncc.json`: what the package holds, and the checksums of its files.
 
-The sums are CRC-32 with the size. They are there to find damage, and every processor computes them at some gigabytes a
-second. A cryptographic hash would tell no more: who can change a file can also change its sum. Imports no torch.
-"""
+A checksum is a file's size and CRC-32. It finds damage, at some gigabytes per second. A cryptographic hash would find
+no more: whoever can change a file can also change its checksum. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = "_rnncc.json"
-_BLOCK = 1 << 18  # stays in a processor's cache
+_BLOCK = 1 << 18  # bytes read at once, which fit in a processor's cache
 
 
 class DamagedError(ValueError):
@@ -23,13 +22,14 @@ class DamagedError(ValueError):
 
 
 def checksum(path: Path, size: int | None = None) -> str:
-    """The sum of a file, `size-crc`. With `size`, a file of another size is not read.
+    """The checksum of a file, `size-crc`: the size in bytes, and 8 hex digits. With `size`, a file of another size is
+    not read.
 
-    Raises DamagedError for what is no file or not of that size, OSError where it cannot be read.
+    Raises DamagedError where the path is no regular file or has another size, OSError where it cannot be read.
     """
     crc = length = 0
     block = memoryview(bytearray(_BLOCK))
-    # Without O_NONBLOCK, a pipe in place of the file would be waited for.
+    # Without O_NONBLOCK, a pipe in place of the file would block.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or size not in (None, found.st_size):
@@ -40,7 +40,7 @@ def checksum(path: Path, size: int | None = None) -> str:
 
 
 def compare(path: Path, wanted: str) -> None:
-    """Raise DamagedError where the sum of a file is not `wanted`, or the file cannot be read."""
+    """Raise DamagedError where the checksum of a file is not `wanted`, or the file cannot be read."""
     try:
         found = checksum(path, int(wanted.partition("-")[0]))
     except OSError as error:
@@ -50,8 +50,8 @@ def compare(path: Path, wanted: str) -> None:
 
 
 def seal(folder: Path, about: Mapping[str, Any]) -> None:
-    """Write what a package says of itself. It holds `about`, the sum of every file in the folder, and a sum of all
-    that. It is written last: a package without it is not finished."""
+    """Write the manifest: `about`, the checksum of every file in the folder, and a checksum of both. Write it last: a
+    package without a manifest is not finished."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     whole = {**about, "files": {name: checksum(folder / name) for name in names}}
     text = json.dumps({**whole, "sum": _own_sum(whole)}, indent=2, sort_keys=True)
@@ -59,7 +59,7 @@ def seal(folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What the package in a folder says of itself. Raises DamagedError where that cannot be read."""
+    """The manifest of the package in a folder. Raises DamagedError where it cannot be read."""
     try:
         about = json.loads((folder / NAME).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -70,7 +70,8 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def read_sealed(folder: Path) -> dict[str, Any]:
-    """The same, compared with its own sum. Its `files` are the sums of the package's files by their paths."""
+    """As `read`, and compare the manifest with its own checksum. `files` maps the package's paths to their checksums.
+    Raises DamagedError also where they differ."""
     about = read(folder)
     own = about.pop("sum", None)
     if own != _own_sum(about):

@@ -33,9 +33,9 @@ _PACKAGE = _Package()
 
 
 def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
-    """Open the library of the package in `directory`. A library or kernels that are damaged or cannot be opened give a
-    warning, and the cells run through the reference. The package's Python files are not compared: who edits them means
-    it. Raises ImportError where `_rnncc.json` is missing or damaged, ValueError for a setting that means nothing."""
+    """Open the library of the package in `directory`. Where the library or its kernels are damaged or cannot be opened,
+    this warns, and the cells run through the reference. The package's Python files are not checked, so that users may
+    edit them. Raises ImportError where `_rnncc.json` is missing or damaged, ValueError for a wrong setting."""
     try:
         about = manifest.read_sealed(directory)
     except manifest.DamagedError as error:

@@ -1,4 +1,4 @@
-"""The directions of one layer: functions of parameters, each segment's batched part and loop, the epilogue."""
+"""Runs the directions of one layer: functions of parameters, each segment's batched part and loop, the epilogue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from .functional import in_forward_mode
+from .elementwise import in_forward_mode
 from .inputs import active_steps, check_memory, cut_backwards, padded, under_autocast, under_trace
 from .loop import run_loops
 from .ops import Kernels, op_sizes
@@ -25,8 +25,13 @@ KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the generated batched code calls. `delayed`: what delays hold before the first step, [B, width] by name;
-    what they hold after the last one goes to `finals`."""
+    """The functions that the generated batched code calls.
+
+    shape_stream  any tensor [T, B, width], for T, B, dtype and device
+    lengths       [B] or None; `reset` [T, B] or None
+    delayed       the values of delays before the first step, [B, width] by name
+    finals        gets their values after the last step, [B, width] by name
+    """
 
     kernels: Kernels | None
     shape_stream: Tensor
@@ -40,7 +45,7 @@ class Tools:
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """x weightᵀ + bias over the last dimension."""
         if self.kernels is None or x.is_cuda:
-            # On a GPU torch's own product is as good as any.
+            # On a GPU torch's own product is as fast as ours could be.
             return torch.nn.functional.linear(x, weight, bias)
         result: Tensor = self.kernels.run("linear", x, weight, bias)
         return result
@@ -55,7 +60,7 @@ class Tools:
             return delayed if restarts is None else torch.where(restarts.unsqueeze(-1), 0, delayed)
         before = start.to(value).unsqueeze(0)
         if self.lengths is not None and self.reverse:
-            # A reversed column starts at its last step: what lies behind it is not its past.
+            # A reversed column starts at its last step. What lies behind that step is not the column's past.
             value = torch.where(active_steps(value.shape[0], self.lengths).unsqueeze(-1), value, before)
         chain = torch.cat((value, before) if self.reverse else (before, value))
         delayed = chain[1:] if self.reverse else chain[:-1]
@@ -69,7 +74,7 @@ class Tools:
         return delayed
 
     def _restarts(self) -> Tensor | None:
-        """Before which steps, in the direction's order, columns start anew: as `reset`."""
+        """Before which steps columns start anew, in this direction's order: bool, shaped as `reset`."""
         if self.reset is None or not self.reverse:
             return self.reset
         if self.packing is not None:
@@ -86,22 +91,24 @@ class Tools:
         return parts[0] if len(parts) == 1 else concat(parts)
 
 
+# Two reasons for the reference, which docs/torch.md names: no warning says them.
 TRANSFORMS = "torch.func transforms run through the reference"
 ONNX = "torch.onnx.export writes torch's own operators down"
 
 
 def handed(cell: CellSpec, name: str, sequence: Tensor, lengths: Tensor | None) -> Tensor:
-    """A sequence as what follows reads it. Past its length a column holds a state that no step has made (m = -inf),
-    which must not reach a gradient."""
+    """A sequence [T, B, width] for the code that reads it after the loop. Past its length a column may hold a state
+    that no step has made (m = -inf). That must not reach a gradient, so it is padded with the last value."""
     return sequence if lengths is None or name not in cell.handed_on else padded(sequence, lengths)
 
 
 def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, missing: str) -> tuple[Kernels | None, str]:
-    """The kernels to use for this input, or None, and why. Raises NotImplementedError for dual tensors where torch
-    compiles."""
+    """The kernels to use for this input, or None for the reference, and the reason. `missing` says why there are no
+    kernels. Raises NotImplementedError for dual tensors where torch compiles, RuntimeError where `backend` cannot
+    run."""
     transformed = torch._C._are_functorch_transforms_active()
     if in_forward_mode() and not transformed and _compiles():
-        # What is compiled loses tangents, and says nothing.
+        # Compiled code would lose tangents silently.
         raise NotImplementedError(
             "torch.compile does not hand on the tangents of dual tensors: use torch.func.jvp, or do not compile"
         )
@@ -133,7 +140,7 @@ def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, miss
     return None, reason
 
 
-# A call of fewer steps is not told that it is slow.
+# A call of fewer steps does not warn that it is slow.
 _LONG_CALL_STEPS = 32
 _TOLD: set[str] = set()
 
@@ -141,10 +148,10 @@ _TOLD: set[str] = set()
 def kernels_of_call(
     cell: CellSpec, kernels: Kernels | None, x: Tensor, backend: str | None, missing: str
 ) -> Kernels | None:
-    """As `choose_kernels`, for a call with the input `x` [T, B, width]. Where a long call goes through the reference,
-    and nobody asked for that, it is one warning a cell and reason."""
+    """As `choose_kernels`, for a call with the input `x` [T, B, width]. Warns once per cell and reason where a long
+    call runs by the reference and nobody asked for that."""
     chosen, reason = choose_kernels(kernels, x, backend, missing)
-    # A package without kernels said so when it was loaded; the others are documented to go that way.
+    # A package without kernels warned when it was loaded, and the documents name the other reasons.
     silent = chosen is not None or kernels is None or backend == "reference" or reason in (TRANSFORMS, ONNX)
     if not silent and x.shape[0] >= _LONG_CALL_STEPS:
         _tell(f"{cell.name}: the reference (eager torch) runs, which is many times slower: {reason}")
@@ -157,12 +164,13 @@ def _tell(text: str) -> None:
         warnings.warn(f"{text} (RNNCC_LOG=error hides this)", stacklevel=4)
 
 
-# As torch.compiler.assume_constant_result, which would import all of torch._dynamo: called once, while torch traces.
+# This is torch.compiler.assume_constant_result, which would import all of torch._dynamo: torch calls the function once,
+# while it traces.
 _tell._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _compiles() -> bool:
-    """Whether torch.compile is at work, also where it has given up this function and compiles those that it calls."""
+    """Whether torch.compile is active, also where it gave up this function and compiles those that it calls."""
     return torch.compiler.is_compiling() or torch._C._dynamo.eval_frame.get_eval_frame_callback() is not None
 
 
@@ -177,8 +185,8 @@ def _no_architecture(kernels: Kernels, x: Tensor) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """What each direction of a layer has for its own. `states`: every state's initial value, and every delay's.
-    `masks`: those drawn for zoneout and recurrent dropout."""
+    """The tensors of one direction of a layer, by name. `states`: the initial values of every state and every delay,
+    [B, width]. `masks`: those of zoneout and recurrent dropout, which broadcast to [T, B, width]."""
 
     parameters: Mapping[str, Tensor]
     states: Mapping[str, Tensor]
@@ -188,8 +196,8 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one direction: the output [T, B, width], final states [B, width] and the sequences asked for [T, B, width] by
-    name."""
+    """The results of one direction: the output [T, B, width], final states [B, width] by name, and the sequences that
+    were asked for, [T, B, width] by name."""
 
     output: Tensor
     finals: dict[str, Tensor]
@@ -212,16 +220,17 @@ def run_directions(
     sequences_of: Sequence[str] = (),
     weight_dropout: float = 0.0,
 ) -> list[Result]:
-    """What each direction gives.
+    """Run every direction, and return their results.
 
-    `inputs` are [T, B, width] and begin with x; where there is a `packing`, they and the output are [total, 1, width],
-    and `reset` [total, 1]. `recompute`: kernels keep only states for the backward.
-    `recurrent_gradient_clip`: a bound on what products hand back to earlier values of states. `weight_dropout`: the
-    probability with which elements of the loops' matrices are zeroed, once for all steps.
+    `inputs` are [T, B, width] by name and begin with x; `lengths` are [B], `reset` [T, B]. With a `packing`, inputs and
+    outputs are [total, 1, width], and `reset` [total, 1]. `recompute`: kernels keep only states for the backward.
+    `recurrent_gradient_clip`: a bound on the gradient that products give to earlier values of states. `weight_dropout`:
+    the probability with which elements of the loops' matrices are zeroed, once for all steps.
     """
-    check_clip(recurrent_gradient_clip)  # of a layer an attribute, which may have changed since
+    check_clip(recurrent_gradient_clip)  # it is an attribute of the layer, which may have changed
     first = next(iter(inputs.values()))
-    # Ops look for themselves. What torch's own operators read first is looked at here, x by a glance.
+    # Ops check their tensors themselves. Tensors that torch's own operators read first are checked here; for the common
+    # case one quick look at x is enough.
     if kernels is None or cell.computes_weights or (kernels is not kernels.dispatched and _is_gone(first)):
         for own in directions:
             check_memory(*inputs.values(), *own.parameters.values(), *own.states.values())
@@ -270,7 +279,7 @@ def run_directions(
         asked = {name: values[name] for name in (cell.output, *sequences_of)}
         if active is not None:
             asked = {name: torch.where(active, value, 0) for name, value in asked.items()}
-        # No view of itself, of which FSDP2 would warn.
+        # FSDP2 would warn of an output that is a view of itself.
         output = asked[cell.output]
         output = output if output.shape == shape else output.expand(shape)
         results.append(Result(output, tools.finals, {name: asked[name] for name in sequences_of}))
@@ -278,7 +287,7 @@ def run_directions(
 
 
 def _is_gone(x: Tensor) -> bool:
-    """Whether a tensor of eager code has no memory, or no elements."""
+    """Whether a plain tensor has no memory, or no elements."""
     return type(x) is Tensor and not x.data_ptr()
 
 
@@ -298,13 +307,15 @@ def run_segment(
     recompute: bool,
     packing: Packing | None = None,
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """One loop, by its op or by the reference; `reverse` and the lists of tensors as the op's. With a `packing`,
-    streams and sequences are [total, 1, width]."""
+    """Run one loop, by its op or by the reference. Returns the sequences `wanted` (by index) [T, B, width], and the
+    final states [B, width]. Lists of tensors hold those of the first direction and then those of the second, as the op
+    takes them; `reverse` has an entry per direction. With a `packing`, streams and sequences are [total, 1, width]."""
     if kernels is None:
         return run_loops(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted, packing)
     asked = wanted
     if torch.compiler.is_compiling():
-        # AOTInductor hands an empty list over as None. A weight without elements stands for none.
+        # AOTInductor passes an empty list as None. So a weight without elements stands for no weights, and sequence 0
+        # for none.
         weights, asked = weights or [streams[0].new_empty(0) for _ in reverse], wanted or [0]
     offsets, steps = (None, 0) if packing is None else (packing.offsets, packing.steps)
     sequences, finals, _ = kernels.run(

@@ -8,7 +8,7 @@ _LEVELS = ("info", "warning", "error")
 
 
 def compiles_at_first_use() -> bool:
-    """Whether kernels that are missing are compiled: unless RNNCC_COMPILE is 0. Raises ValueError where it is neither 0
+    """Whether missing kernels are compiled. They are unless RNNCC_COMPILE is 0. Raises ValueError where it is neither 0
     nor 1."""
     setting = os.environ.get("RNNCC_COMPILE", "").strip()
     if setting not in ("", "0", "1"):
@@ -17,8 +17,8 @@ def compiles_at_first_use() -> bool:
 
 
 def log_level() -> str:
-    """What is said beside errors, by RNNCC_LOG: `info` (the default) says what is compiled and warns of slow paths,
-    `warning` only warns of them, `error` does neither. Raises ValueError for anything else."""
+    """The value of RNNCC_LOG. With `info` (the default) users see lines of progress and warnings of slow paths, with
+    `warning` these warnings alone, with `error` neither. Raises ValueError for any other value."""
     setting = os.environ.get("RNNCC_LOG", "").strip() or "info"
     if setting not in _LEVELS:
         raise ValueError(
@@ -28,5 +28,5 @@ def log_level() -> str:
 
 
 def warns_of_slow_paths() -> bool:
-    """Whether users hear of a slow path that a call takes. Raises ValueError as `log_level` does."""
+    """Whether a call that takes a slow path warns. Raises ValueError as `log_level` does."""
     return log_level() != "error"

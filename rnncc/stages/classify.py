@@ -1,4 +1,4 @@
-"""`classify`: the recurrence class of every segment (language.md, Semantics 7).
+"""`classify`: the recurrence class of every segment (docs/language.md, "What the compiler finds out by itself").
 
 Input: a Cell. Output: one Recurrence a segment. An abstract interpretation: every value of the loop's body is free of
 the segment's previous states, affine in them, a clamp of such a value, any function unit by unit, or a mixture of

@@ -23,16 +23,17 @@ __all__ = [
     "verify",
 ]  # fmt: skip
 
-# Relative error ‖ours - reference‖/‖reference‖ allowed, by dtype. Inputs and parameters are rounded to the dtype before
-# both run, so that only the arithmetic differs. A cell that amplifies rounding may exceed its bound: up to twice the
-# error of its eager loop in that dtype (both errors are samples of one distribution). This is judged case by case: a
-# sequence of one step is hardly ever excused.
+# The allowed relative error ‖ours - reference‖/‖reference‖, by dtype. Inputs and parameters are rounded to the dtype
+# before both run, so that only the arithmetic differs. A cell that amplifies rounding may exceed its bound, up to twice
+# the error of its eager loop in that dtype (both errors are samples of one distribution). This is judged case by case:
+# a sequence of one step hardly ever exceeds the bound.
 BOUNDS = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
-# The error of one eager loop may be small by chance: of so many, whose inputs differ by roundings, the largest counts.
+# The error of one eager loop may be small by chance. So this many loops run, whose inputs differ by roundings, and the
+# largest error counts.
 SAMPLES = 4
 
-# What casts doubt on columns of the batch.
+# Why nothing sure can be said of a column of the batch (one of its sequences).
 RANGE = "the eager loop overflows"
 ROUNDING = "rounding may turn a relu, comparison or spike over"
 
@@ -41,8 +42,9 @@ WEAK = 0.1
 
 EPSILON = {dtype: torch.finfo(dtype).eps for dtype in BOUNDS}
 
-# Where not even this share of a value is known in float64, its terms cancel: it is zero, and rounding is what is left.
-# Two such remainders differ by more than a factor of two; a wrong gradient is larger than NOISE of them by far.
+# Where the relative error of a value in float64 exceeds DIGITS, its terms cancel: the exact value is zero, and only
+# rounding is left. Two such remainders may differ by far more than a factor of two, so NOISE times the rounding is
+# allowed; a wrong gradient is much larger than that.
 DIGITS = 1e-3
 NOISE = 100.0
 
@@ -51,8 +53,12 @@ NOISE = 100.0
 class Row:
     """One compared quantity: the worst relative error over the cases, and what was allowed.
 
-    cases   in how many cases it could be judged; in none, there is no error
-    zero    whether it is zero in exact arithmetic, so that only rounding is left to compare
+    quantity  `output`, `h_n` (a final state), `d_x` (a gradient)
+    dtype     without `torch.`
+    error     relative, without a unit; NaN where nothing could be judged
+    bound     the largest error that passes
+    cases     the number of cases in which it could be judged
+    zero      whether it is zero in exact arithmetic, so that only rounding is left to compare
     """
 
     quantity: str
@@ -85,8 +91,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """For the reason `why`, a dtype says nothing sure about `columns` of the `of` that its cases have. They are left
-    out where the kernel overflows as the eager loop does, or where rows fail with them."""
+    """Nothing sure can be said of some columns of the batch (sequences) in a dtype.
+
+    columns   how many columns, of all cases together
+    of        the number of columns that the cases of the dtype have
+    why       RANGE or ROUNDING
+    left_out  whether they took no part in the comparison: where the eager loop overflows, or where rows fail with them
+    """
 
     dtype: str
     columns: int
@@ -101,7 +112,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was compared, by dtype and quantity, and what is in doubt."""
+    """The compared quantities, a row for each dtype and quantity, and the doubts."""
 
     rows: tuple[Row, ...]
     doubts: tuple[Doubt, ...] = ()
@@ -130,10 +141,9 @@ def verify(
 ) -> Report:
     """Compare `layer_class` (a layer of a built package) with the reference of `cell` over its cases and dtypes.
 
-    Columns of the batch in which the reference itself overflows in a dtype take no part. Where rows fail, they are
-    compared again without the columns in which rounding may decide a relu or a spike. Raises ValueError where no small
-    sizes meet the cell's constraints.
-    """
+    Columns of the batch in which the reference itself overflows in a dtype take no part. Where rows fail, these rows
+    are compared again without the columns in which rounding may flip a relu or a spike. Raises ValueError where no
+    small sizes meet the cell's constraints."""
     rows: list[Row] = []
     doubts: list[Doubt] = []
     for dtype in dtypes:
@@ -155,8 +165,8 @@ def verify(
 
 
 class _Comparison:
-    """A problem, and what the layer and the reference make of it. Counts the columns that overflow, which are left out,
-    and those that rounding may decide."""
+    """A problem, and the results of the layer and of the reference. `overflowing` counts the columns that overflow,
+    which are left out, `undecided` those in which rounding may flip a branch."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -167,7 +177,7 @@ class _Comparison:
         self.undecided = int((~problem.decided).sum())
 
     def keep_decided(self) -> None:
-        """Leave out the columns that rounding may decide."""
+        """Leave out the columns in which rounding may flip a branch, and run again."""
         self._keep(self.problem.decided)
 
     def _keep(self, kept: Tensor) -> None:
@@ -181,34 +191,35 @@ class _Comparison:
         self.ours = self.problem.ours() if self.problem.columns else {}
 
     def judges(self, quantity: str) -> bool:
-        """Whether there is something to compare: a sum over columns may overflow in the eager loop as it does here."""
+        """Whether there is something to compare. There is not where the layer and the eager loop both overflow, as a
+        sum over columns may."""
         if not self.problem.columns:
             return False
         here = _finite(self.ours[quantity], self.exact[quantity])
         return here or _finite(self._in(self.problem.dtype)[quantity])
 
     def error(self, quantity: str) -> float:
-        """The relative error of the layer."""
+        """The relative error of the layer's value."""
         return relative_error(self.ours[quantity], self.exact[quantity])
 
     def eager_error(self, quantity: str) -> float:
-        """That of the eager loop in the dtype, the worst of some samples; in float64, which is the reference itself,
-        judged by float32."""
+        """The relative error of the eager loop in the dtype, the worst of SAMPLES. In float64 the eager loop is the
+        reference itself, so there the error in float32 is scaled down."""
         dtype = self.problem.dtype
         if dtype == torch.float64:
             return self._worst(quantity, torch.float32) * EPSILON[torch.float64] / EPSILON[torch.float32]
         return self._worst(quantity, dtype)
 
     def noise(self, quantity: str) -> float:
-        """The relative error that rounding may make of a quantity that is zero in exact arithmetic, whose value in
-        float64 is rounding itself; zero for any other quantity."""
+        """The relative error that rounding may cause where the exact value is zero, so that the value in float64 is
+        itself rounding. Returns 0 for any other quantity."""
         single, eager = self._error_in(quantity, torch.float32) / EPSILON[torch.float32], self.eager_error(quantity)
         if not single * EPSILON[torch.float64] > DIGITS:
             return 0.0
         return NOISE * max(eager if isfinite(eager) else 0.0, single * EPSILON[self.problem.dtype])
 
     def _worst(self, quantity: str, dtype: torch.dtype) -> float:
-        """The largest error of the samples; that of the first where it is no finite number."""
+        """The largest error of the samples; the first sample's error where that is infinite or NaN."""
         first, *others = (self._error_in(quantity, dtype, sample) for sample in range(SAMPLES))
         return max([first, *filter(isfinite, others)]) if isfinite(first) else first
 
@@ -239,20 +250,22 @@ def _rows(comparisons: list[_Comparison], dtype: torch.dtype, name: str) -> list
             if not error <= bound:
                 bound = zeros[pair] if pair in zeros else max(bound, _excuse(quantity, c, eager))
             options.append(Row(quantity, name, error, bound, len(found), pair in zeros))
-        # The case that is nearest to its bound, or farthest beyond it; a weak one only where there is no other.
+        # The row of the worst case: a failed one, else one that is not weak, and of these the nearest to its bound.
         rows.append(max(options, key=lambda row: (row.failed, not row.weak, row.error / row.bound)))
     return rows
 
 
 def _excuse(quantity: str, comparison: _Comparison, eager: Mapping[tuple[str, _Comparison], float]) -> float:
-    """Twice what the eager loop is off by: at this quantity in all cases, and at any in cases of no more steps, so that
-    a long sequence excuses no short one. An error that is infinite or no number excuses nothing."""
+    """The bound that the eager loop's errors allow: twice the smaller of two errors. One is the largest error at this
+    quantity over all cases. The other is the largest error at any quantity over cases of no more steps, so that a long
+    sequence excuses no short one. Returns 0 where an error at this quantity is infinite or NaN."""
     steps = comparison.problem.case.steps
     own = [error for (other, _), error in eager.items() if other == quantity]
     if not all(map(isfinite, own)):
         return 0.0
     every = [(c, error) for (_, c), error in eager.items() if isfinite(error)]
     most = max(error for _, error in every)
-    # An eager loop this far off follows other trajectories, and so do all its gradients.
+    # An eager loop with such errors follows other trajectories, and so do all of its gradients. Then any quantity
+    # counts.
     worst = most if 2 * most > WEAK else max(own)
     return 2 * min(worst, max(error for c, error in every if c.problem.case.steps <= steps))

@@ -1,4 +1,4 @@
-"""What `verify` runs: the ways of calling a layer, and the sizes of a cell."""
+"""The cases that `verify` runs: ways of calling a layer, and sizes of a cell."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ LARGEST_SIZE = 256
 class Case:
     """One comparison: T steps of B columns, one layer and one direction of it.
 
-    given  whether `hx` is passed, or the states start with their declared (or learned) values
-    masked whether the columns have lengths of their own and start anew at some steps
+    columns  the batch size
+    given    whether `hx` is passed; else the states start with their declared (or learned) values
+    masked   whether the columns have lengths of their own and start anew at some steps
     """
 
     steps: int
@@ -34,7 +35,7 @@ class Case:
 
     @property
     def runs_in_half(self) -> bool:
-        """Whether 16-bit dtypes run it too: what differs by the way of calling is told in 32 and 64 bits."""
+        """Whether 16-bit dtypes run it too. Runs in 32 and 64 bits are enough to find errors of the way of calling."""
         return self.given and self.heads == 1 and not self.reverse and not self.masked
 
     def __str__(self) -> str:
@@ -59,14 +60,14 @@ CASES = (
 
 
 def cases_of(cell: Cell) -> tuple[Case, ...]:
-    """The cases that `verify` runs: CASES, less those with several heads for a cell that cannot have them."""
+    """The cases that `verify` runs: CASES, without those of several heads where the cell cannot have them."""
     return tuple(case for case in CASES if case.heads == 1 or _has_heads(cell, case.heads))
 
 
 def problem_sizes(cell: Cell, num_heads: int = 1) -> dict[str, int]:
     """I, H and every dim: small sizes that meet the cell's constraints, 7 and 12 where they allow it.
 
-    Raises ValueError where there are none for so many heads."""
+    Raises ValueError where no small sizes meet them with so many heads."""
     for inputs, hidden, free in _candidates():
         sizes = {"I": inputs, "H": hidden, "num_heads": num_heads}
         for size in cell.sizes:
@@ -81,7 +82,7 @@ def problem_sizes(cell: Cell, num_heads: int = 1) -> dict[str, int]:
 
 
 def _candidates() -> Iterator[tuple[int, int, int]]:
-    """I, H and a value for dims without one: first the usual ones, then what makes more and more of them unusual."""
+    """I, H and a value for the dims that have none: usual sizes first, then more and more unusual ones."""
     every = range(1, LARGEST_SIZE + 1)
     yield from ((inputs, 12, 6) for inputs in (7, 12))
     yield from ((inputs, hidden, 6) for hidden in every for inputs in (7, hidden))

@@ -1,4 +1,4 @@
-"""One case of one cell in one dtype: what the layer and the reference are given, and what each makes of it."""
+"""One case of one cell in one dtype: the arguments of the layer and the reference, and the results of both."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from rnncc.ir.cell import Cell, Pointwise, value_table
 from rnncc.ir.dim import evaluate
 from rnncc.verify.cases import Case, problem_sizes
 
-# A jump is decided where it lies farther away than MARGIN times the rounding error; what is not is drawn again, at most
-# ROUNDS times, and no longer than PATIENCE rounds without becoming less.
+# A branch (a relu, a comparison, a spike) is decided where its value lies farther from the jump than MARGIN times the
+# rounding error. Undecided steps are drawn again, for at most ROUNDS rounds, and until PATIENCE rounds in a row brought
+# no fewer of them.
 MARGIN = 2
 ROUNDS = 40
 PATIENCE = 6
 
 Named = dict[str, Tensor]
-Draw = Callable[..., Tensor]  # of sizes: a tensor of normal numbers
+Draw = Callable[..., Tensor]  # draw(*sizes): a tensor of normal numbers
 
 
 class Problem:
-    """A layer, what it is given (standard normal inputs, small initial states) and what it is asked for.
+    """A layer, its arguments (standard normal inputs [T, B, width], small initial states [B, width]) and the gradients
+    of its results.
 
-    Rounding might turn a relu or a spike over, and with it the gradients: parameters and steps for which that could be
-    are drawn again. `decided`, [B], says for which columns it cannot be; the others may be left out later. What is
-    verified has no part in the choice."""
+    Rounding might flip a relu or a spike, which changes the gradients. So parameters and steps for which that could
+    happen are drawn again. `decided`, [B], says for which columns of the batch it cannot happen; the others may be left
+    out later. The layer under test has no part in this choice."""
 
     def __init__(self, layer_class: Any, cell: Cell, case: Case, dtype: torch.dtype, device: str) -> None:
         steps, columns = case.steps, case.columns
@@ -54,8 +56,8 @@ class Problem:
         fixed_decided = False
         for seed in range(ROUNDS + 1):
             torch.manual_seed(seed)
-            # Made on the CPU: the same parameters on every device. The reverse direction comes with the forward one;
-            # it alone is compared.
+            # The layer is made on the CPU, so that every device has the same parameters. A layer with the reverse
+            # direction also has the forward one, which is not compared.
             self.layer = layer_class(
                 sizes["I"], sizes["H"], dtype=dtype, num_heads=case.heads, bidirectional=case.reverse, **dims
             ).to(device)
@@ -71,7 +73,7 @@ class Problem:
 
     @property
     def batch_axes(self) -> dict[str, int]:
-        """The axis of the batch in every quantity that has one."""
+        """The batch axis of every quantity that has one."""
         finals = (f"{state.name}_n" for state in self.states)
         return {
             "output": 1,
@@ -81,7 +83,7 @@ class Problem:
         }
 
     def finite(self) -> Tensor:
-        """[B]: the columns in which the reference, computed in the dtype, makes finite numbers alone."""
+        """[B]: in which columns all results of the reference, computed in the dtype, are finite."""
         found, finite = self.reference(self.dtype), torch.ones(self.columns, dtype=torch.bool)
         for name, axis in self.batch_axes.items():
             rows = found[name].movedim(axis, 0).flatten(1)
@@ -89,7 +91,7 @@ class Problem:
         return finite
 
     def keep(self, kept: Tensor) -> None:
-        """Go on with some of the columns."""
+        """Drop the columns for which `kept`, [B], is False."""
         chosen = kept.nonzero().squeeze(1).to(self.inputs["x"].device)
         self.columns, self.decided = len(chosen), self.decided[kept]
         self.inputs = {name: value[:, chosen] for name, value in self.inputs.items()}
@@ -99,7 +101,7 @@ class Problem:
         if self.masks:
             self.masks = {"lengths": self.masks["lengths"][chosen], "reset": self.masks["reset"][:, chosen]}
 
-    # What is drawn.
+    # Draw arguments.
 
     def _drawn(self, draw: Draw) -> tuple[Named, Named]:
         """Inputs, and initial states where they are given."""
@@ -111,7 +113,7 @@ class Problem:
         return inputs, {s.name: 0.1 * draw(columns, evaluate(s.width, self.sizes)) for s in given}
 
     def _decided(self, draw: Draw) -> tuple[Named, Named, Tensor]:
-        """The same, with undecided steps drawn again; and which columns, [B], are decided at all steps."""
+        """As `_drawn`, with undecided steps drawn again; and which columns, [B], are decided at all steps."""
         inputs, initial = self._drawn(draw)
         found = branches(self.cell)
         undecided = torch.zeros(self.case.steps, self.case.columns, dtype=torch.bool)
@@ -130,27 +132,27 @@ class Problem:
         return inputs, initial, ~undecided.any(0)
 
     def _undecided(self, inputs: Named, initial: Named, found: tuple[Branch, ...]) -> Tensor:
-        """[T, B]: whether some branch lies nearer to its jump than MARGIN times what rounding takes it off by, until
-        then. Equal values that follow from the equations (a relu of a relu) decide nothing."""
+        """[T, B]: whether some branch lies nearer to its jump than MARGIN times its largest rounding error up to that
+        step. A value that lies on the jump by its equations (a relu of a relu) is not undecided."""
         result = torch.zeros(self.case.steps, self.case.columns, dtype=torch.bool)
         rounded, share = self._rounding()
         exact, others = (self._compared(inputs, initial, dtype, found) for dtype in (torch.float64, rounded))
         for branch, values, other in zip(found, exact, others, strict=True):
-            # Equal infinities are not off; their difference is no number.
+            # Equal infinities have no rounding error, but their difference is NaN.
             off = share * torch.where(other == values, 0, (other - values).abs()).amax(2, keepdim=True)
             if share < 1:
-                # What another dtype is off by at one step may be little by chance; the whole of it is little too.
+                # The other dtype's error at one step may be small by chance. The largest of all steps is small enough.
                 off = off.amax((0, 1), keepdim=True).expand_as(off)
             off = off.flip(0).cummax(0).values.flip(0) if self.case.reverse else off.cummax(0).values
             result |= _near(branch, values, other, off).any(2)
         if self.masks:
-            # Past a column's end nothing is compared.
+            # Nothing is compared past the end of a column.
             result &= torch.arange(self.case.steps)[:, None] < self.masks["lengths"].cpu()
         return result
 
     @torch.no_grad()
     def _fixed_decided(self) -> bool:
-        """Whether nothing that is made of parameters alone lies too near to a jump."""
+        """Whether every branch that depends on parameters alone is decided."""
         found = fixed_branches(self.cell)
         rounded, share = self._rounding()
         for branch in found:
@@ -163,15 +165,16 @@ class Problem:
         return True
 
     def _rounding(self) -> tuple[torch.dtype, float]:
-        """A dtype whose rounding is seen against float64, and the share of it that the dtype at hand may have: of
-        float32's, float64 has a billionth, and a hundred times that may be taken for granted."""
+        """A dtype whose rounding errors can be measured against float64, and the factor from these errors to those of
+        the problem's dtype. For a problem in float64 that is float32 and the ratio of the epsilons, times a hundred to
+        be safe."""
         if self.dtype != torch.float64:
             return self.dtype, 1.0
         return torch.float32, 100 * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
 
     def _fixed(self, dtype: torch.dtype) -> tuple[reference.Interpreter, Named]:
-        """The interpreter, and all that it makes of parameters, in `dtype`. On the CPU: the same problem on every
-        device."""
+        """The interpreter, and every value that depends on parameters alone, in `dtype`. It runs on the CPU, so that
+        the problem is the same on every device."""
         parameters = _on_cpu(self.parameters, dtype)
         like = torch.zeros((), dtype=dtype)
         machine = reference.Interpreter(value_table(self.cell), self.sizes, self.case.heads, like)
@@ -181,7 +184,7 @@ class Problem:
     def _compared(
         self, inputs: Named, initial: Named, dtype: torch.dtype, found: tuple[Branch, ...]
     ) -> Iterator[Tensor]:
-        """What each branch looks at, [T, B, width], by the reference in `dtype`."""
+        """The value that decides each branch, [T, B, width], computed by the reference in `dtype`."""
         inputs, initial = (_on_cpu(values, dtype) for values in (inputs, initial))
         masks = {name: value.cpu() for name, value in self.masks.items()}
         sequences, _ = self._run_reference(_on_cpu(self.parameters, dtype), inputs, initial, masks)
@@ -191,7 +194,7 @@ class Problem:
             value = machine.node(Pointwise(branch.target, branch.value), known).double()
             yield value.expand(self.case.steps, self.case.columns, value.shape[-1])
 
-    # What is made of it.
+    # Run.
 
     def _run_layer(self, inputs: Named, initial: Named) -> tuple[Tensor, list[Tensor]]:
         directions = 2 if self.case.reverse else 1
@@ -210,7 +213,7 @@ class Problem:
         )  # fmt: skip
 
     def ours(self) -> Named:
-        """Every quantity by the layer."""
+        """Every quantity as the layer computes it."""
         inputs, initial = _leaves(self.inputs), _leaves(self.initial)
         self.layer.zero_grad()
         output, finals = self._run_layer(inputs, initial)
@@ -235,14 +238,15 @@ class Problem:
         sequences, last = self._run_reference(parameters, given, initial, self.masks)
         output, finals = sequences[self.cell.output], [last[state.name] for state in self.states]
         if self.masks:
-            # What the layer promises of steps past a column's length; the reference leaves them open.
+            # The layer promises zeros past a column's length; the reference promises nothing there.
             step = torch.arange(self.case.steps, device=output.device)
             output = torch.where((step[:, None] < self.masks["lengths"])[..., None], output, 0)
         self._backward([output, *finals])
         return self._named(output, finals, inputs, initial, {name: p.grad for name, p in parameters.items()})
 
     def _backward(self, values: Sequence[Tensor]) -> None:
-        """The gradients of all values that have any: a counter, or a number for all steps, has none."""
+        """Run backward from all values that have gradients. A counter, or a number that is the same at all steps, has
+        none."""
         pairs = [pair for pair in zip(values, self.cotangents, strict=True) if pair[0].requires_grad]
         if pairs:
             torch.autograd.backward([value for value, _ in pairs], [given.to(value.dtype) for value, given in pairs])
@@ -254,7 +258,8 @@ class Problem:
         found = {"output": output}
         found |= {f"{state.name}_n": value for state, value in zip(self.states, finals, strict=True)}
         found |= {f"d_{name}": _gradient(value, value.grad) for name, value in inputs.items()}
-        # Where hx takes the place of a learned start and nothing restarts, its gradient is 0 on both sides: no proof.
+        # Where hx replaces a learned start and nothing restarts, that start's gradient is 0 on both sides. It proves
+        # nothing.
         idle = {f"{s.name}0" for s in self.states if s.initial is None} if initial and not self.masks else set()
         found |= {
             f"d_{name}": _gradient(value, gradients[name])
@@ -269,12 +274,12 @@ class Problem:
 
 
 def _near(branch: Branch, values: Tensor, rounded: Tensor, off: Tensor) -> Tensor:
-    """Where a value lies within MARGIN times `off` of a point at which its branch jumps, unless it lies there without
-    rounding and with it."""
+    """Where a value lies within MARGIN times `off` of a point at which its branch jumps. A value that lies exactly on
+    the point, with rounding and without, does not count."""
     result = torch.zeros_like(values, dtype=torch.bool)
     for point in branch.points:
         distance = (values - point).abs()
-        # `not >=`: an error that is no number decides nothing.
+        # `not >=`: with an error that is NaN, the value counts as near.
         result |= ~(distance >= MARGIN * off) & ((distance > 0) | (rounded != point))
     return result
 
@@ -288,5 +293,5 @@ def _leaves(values: Named, dtype: torch.dtype | None = None) -> Named:
 
 
 def _gradient(value: Tensor, gradient: Tensor | None) -> Tensor:
-    # No gradient means that it is zero.
+    # torch gives None where a gradient is zero.
     return torch.zeros_like(value) if gradient is None else gradient

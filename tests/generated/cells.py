@@ -1,4 +1,4 @@
-"""Cells drawn from a seed: declarations, values before, in and after the loops, states of several widths, an output."""
+"""Draws cells from seeds: declarations, values before, in and after the loops, states of several widths, an output."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from tests.generated.interpreter import Step, states
 from tests.generated.program import read
 from tests.language.loop import HIDDEN, INPUT, Case, Setting
 
-# What a state may hold: its own bounds, hx and initial values lie within them.
+# States, hx and initial values lie between -STATE and STATE.
 STATE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A cell, how its layer is made and run. `sizes` are those of the layer."""
+    """A cell, and how its layer is made and run.
+
+    case       the layer's arguments, and how the loop that it is compared with computes a step
+    settings   the ways of calling it
+    sizes      the layer's I, H and dims
+    constants  values of constants that differ from the text
+    """
 
     seed: int
     text: str
@@ -60,8 +66,8 @@ class _Cell:
         self.units = {"H": HIDDEN, "2*H": 2 * HIDDEN}
         self.draw = Expressions(random, self.units, self.heads)
 
-    def chance(self, of: float) -> bool:
-        return self.random.random() < of
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
 
     def new(self, stem: str) -> str:
         self.counts[stem] = self.counts.get(stem, 0) + 1
@@ -130,7 +136,7 @@ class _Cell:
             if self.chance(0.15):
                 self.leaf(f"x[t-{steps}]", "I", "X")
         if self.square and self.heads == 1:
-            # What is as wide as x and what is as wide as H meet, where I == H.
+            # With I == H, values as wide as x may meet values as wide as H.
             self.draft.leaves += [Leaf(e.value, "H", "X") for e in self.draft.leaves if e.width == "I"]
 
     def constants(self) -> None:
@@ -178,7 +184,7 @@ class _Cell:
             self.largest()
 
     def largest(self) -> None:
-        """The running maximum of what went before, from -inf: what keeps exp in its bounds, as in an xLSTM."""
+        """A state that is a running maximum, from -inf. It keeps exp within bounds, as in an xLSTM."""
         self.declare("state m = -inf")
         self.draft.equations.append(f"m[t] = max(m[t - 1] - 0.301, {self.random.choice(('W@x', 'tanh(W@x + b)'))})")
         self.draft.leaves.append(Leaf(Bounded("exp(m[t-1] - m[t])", 0, 1.36), "H", "S"))
@@ -235,7 +241,7 @@ class _Cell:
         self.draft.leaves.append(Leaf(Bounded(name, value.low, value.high), width, level))
 
     def bare(self, width: str) -> Bounded:
-        """A right side that is one function of all units, one product, or one value."""
+        """A right side that is just one function across units, one product, or one value."""
         match self.random.randrange(4):
             case 0 | 1:
                 return self.draw.reduction(2) or self.draw.draw(width, 1)
@@ -251,7 +257,7 @@ class _Cell:
                 )
 
     def split(self, level: str) -> None:
-        # What is split has its width from a value that is declared: other widths are not known yet.
+        # The split value contains a value of declared width, since no target gives it a width.
         whole = next(e.value for e in self.draw.leaves("2*H"))
         value = self.draw.binary_of(whole, self.draw.draw("2*H", 2))
         names = [self.target("H", "part"), self.target("H", "part")]

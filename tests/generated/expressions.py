@@ -1,13 +1,12 @@
-"""Expressions drawn at random, whose every value is known to lie between bounds.
+"""Draws random expressions, each with known bounds of its value.
 
-Bounds keep numbers comparable by construction: no function leaves its domain or overflows, and what jumps (relu, max,
-a comparison) is moved off its jump by a constant of its own, so that no rounding decides a branch.
-"""
+Bounds keep results comparable by construction. No function leaves its domain or overflows. The argument of a function
+with a jump or kink (relu, max, a comparison) gets a constant of its own added, so that rounding decides no branch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import exp, inf, log, log1p, sqrt
+from math import exp, log, log1p, sqrt
 from random import Random
 
 LIMIT = 40.0
@@ -36,7 +35,7 @@ class Bounded:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A value by its text. `level`: P of parameters only, X of inputs, S of states."""
+    """A value that expressions may read. `level` says what it depends on: P parameters only, X inputs, S states."""
 
     value: Bounded
     width: str
@@ -45,8 +44,14 @@ class Leaf:
 
 @dataclass(slots=True)
 class Scope:
-    """What an equation may read. `matrices`: families and params that stand before a vector, each once, with the
-    widths of its operand and of its result where these are fixed, and the levels of operands it takes."""
+    """What an equation may read.
+
+    matrices      (text, width of the result, width of the operand, level of operands that it takes); a width is ""
+    where
+                  it is not fixed. Each family stands once in an equation.
+    vectors       (name, width) of vector parameters; a width is "" where it is not fixed
+    batched_only  whether functions may be drawn that a loop does not have
+    """
 
     leaves: list[Leaf]
     level: str
@@ -56,7 +61,7 @@ class Scope:
 
 
 class Expressions:
-    """Draws expressions. `sizes` gives the number of units of every width that is drawn."""
+    """Draws expressions. `sizes` gives the number of elements of every width that may be drawn."""
 
     def __init__(self, random: Random, sizes: dict[str, int], heads: int) -> None:
         self.random, self.sizes, self.heads = random, sizes, heads
@@ -65,7 +70,7 @@ class Expressions:
     # Leaves
 
     def off(self) -> float:
-        """A constant that nothing else equals."""
+        """A small constant to move an argument off a jump. It is random, so that no other value equals it."""
         return round(self.random.choice((-1, 1)) * self.random.uniform(0.03, 0.4), 6)
 
     def number(self) -> Bounded:
@@ -133,9 +138,11 @@ class Expressions:
         found = self.leaf(width)
         if found is not None:
             return found
-        return Bounded("PINNED", inf, inf) if pinned else self.narrow(0)
+        assert not pinned, f"no value has the width {width}: ask can_pin first"
+        return self.narrow(0)
 
     def can_pin(self, width: str) -> bool:
+        """Whether `draw` may be asked for this width with `pinned`: whether a value has it."""
         return bool(self.leaves(width))
 
     def narrow(self, depth: int) -> Bounded:
@@ -224,7 +231,7 @@ class Expressions:
                 )
 
     def in_domain(self, v: Bounded) -> Bounded:
-        """A function that is not defined everywhere."""
+        """A function that is not defined everywhere, of an argument in its domain."""
         match self.random.choice(("exp", "log", "log1p", "sqrt", "power", "square")):
             case "exp":
                 small = v if v.high <= 2 else self.squashed(v)
@@ -328,7 +335,7 @@ class Expressions:
             if self.random.random() < 0.3:
                 return Bounded(f"repeat({a.text}, 2)", a.low, a.high)
             return Bounded(f"concat({a.text}, {b.text})", min(a.low, b.low), max(a.high, b.high))
-        # What is one number stays one: it has one unit.
+        # A function across units of one number is allowed too; it has one unit.
         one = None if pinned or self.random.random() > 0.1 else self.reduction(depth - 1)
         inner, units = one or self.draw(width, depth - 1, pinned=True), self.sizes[width]
         name = self.random.choice(SAME_WIDTH)
@@ -360,7 +367,7 @@ class Expressions:
         if outer.level == "S" and (level == "X" or not self.may_reduce(source)):
             self.scope = Scope(outer.leaves, "X", [], [], False)
         if not self.may_reduce(source):
-            # What has no heads cannot take one number a head.
+            # An input has no heads, so it cannot meet one number per head.
             self.scope = Scope([e for e in outer.leaves if e.width == source], "X", [], [], False)
         inner = self.draw(source, depth - 2, pinned=True)
         self.scope = outer

@@ -23,7 +23,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`kind`: ok; differs (`detail` says where); error (`detail` is the last of its traceback)."""
+    """`kind` is `ok`, `differs` (`detail` has the differences) or `error` (`detail` has the end of the traceback)."""
 
     seed: int
     kind: str
@@ -31,7 +31,8 @@ class Outcome:
 
 
 def run(seeds: Sequence[int], compiled: bool) -> list[Outcome]:
-    """The outcomes of cells that one package holds; where it cannot be made, of each by itself."""
+    """The outcomes of the seeds' cells. All are in one package; where that cannot be made, each gets a package of its
+    own."""
     drawn = [generate(seed) for seed in seeds]
     try:
         package, cells = make(drawn, compiled)
@@ -43,7 +44,7 @@ def run(seeds: Sequence[int], compiled: bool) -> list[Outcome]:
 
 
 def make(drawn: Sequence[Generated], compiled: bool) -> tuple[Any, dict[str, Cell]]:
-    """A package of all the cells, and the cells where it has no kernels."""
+    """A package of all the cells. Where it is not compiled, also the checked cells by name."""
     text = "\n".join(each.text for each in drawn)
     stem = f"generated{drawn[0].seed}"
     if compiled:

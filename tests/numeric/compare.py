@@ -16,7 +16,7 @@ from rnncc.ir.cell import Role, Value, operands, value_table
 from rnncc.ir.dim import HEADS, ONE, Dim, evaluate
 from rnncc.recurrent import CLIP, loop_constants, recurrent_reads, with_aliases
 from rnncc.reference import Interpreter, complete_sizes
-from rnncc.runtime.functional import clip_gradient
+from rnncc.runtime.elementwise import clip_gradient
 from tests.numeric.loops import Loop, Tensors, call
 
 MASKS = ("reset__", "active__")

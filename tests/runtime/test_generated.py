@@ -97,11 +97,11 @@ param gain: scalar = 2
 weights u: vector
 state torch, values = learned
 input x, sizes: 1
-functional = sigmoid(W@x + sizes)
+elementwise = sigmoid(W@x + sizes)
 rows = dt*0.25 + sin(dt)
 tools = sizes
 streams = softmax(u + tools)
-step = functional*gain
+step = elementwise*gain
 torch[t] = step*torch[t-1] + rows + streams*values[t-1]
 values[t] = tanh(torch[t])*exp(rows)
 """

@@ -1,7 +1,7 @@
-"""`build`: a Bundle and the package's own files become a package in the cache; `install` copies it to the user.
-`build_kernels` compiles GPU kernels alone, which a package that is in use learns of.
+"""`build` makes a package in the cache from a Bundle and the package's own files; `install` copies it to the user's
+folder. `build_kernels` compiles GPU kernels alone, for a package that is loaded already.
 
-Input: what the stages before made (a Product), the compilers. Output: the folder of a finished package.
+Input: a Product of the stages before, the compilers. Output: the folder of a finished package.
 Fails with RnnccError: RNN601 (no compiler; from `find_toolchain`), RNN602 (compilation failed), RNN605 (cache cannot be
 written, disk full), RNN607 (a setting that cannot be read), RNN608 (no CUDA compiler; from `find_nvcc`), RNN610 (the
 folder is no cache of the user's), and from `install` RNN603, RNN604, RNN605.
@@ -32,7 +32,7 @@ from rnncc.targets import has_clusters
 
 # The oldest torch whose C interface the binding needs.
 TORCH_ABI = "2.10"
-# With less than this, a disk counts as full: linkers do not always say so.
+# With fewer free bytes than this, a disk counts as full. Linkers do not always say that it is.
 _FULL_BYTES = 1 << 16
 _PACKAGE = Path(__file__).resolve().parents[2]
 
@@ -99,7 +99,7 @@ def first_key(request: Request, nvcc: Nvcc | None, compiler: Toolchain | None) -
 
 
 def own_code() -> str:
-    """The bytes of rnncc's own code and templates, hashed."""
+    """A hash of rnncc's own code and templates."""
     return digest(*(part for path, data in _own_files() for part in (path, data)))
 
 
@@ -123,11 +123,11 @@ def build(
     progress: Progress | None = None,
     nvcc: Nvcc | None = None,
 ) -> Path:
-    """The finished package of `key` in the cache: found there, or produced and compiled. `produce` runs at most once,
-    and only where the cache has nothing. Without a compiler the package runs the reference alone."""
+    """Return the folder of the package of `key` in the cache. Where the cache has none, `produce` runs, once, and its
+    product is compiled. Without a compiler the package runs the reference alone."""
 
     def make(folder: Path) -> None:
-        commands.most_jobs()  # what cannot be read is said before the work
+        commands.most_jobs()  # a wrong setting is an error before the work
         product = produce()
         namespace = _namespace(product, stem)
         if progress is not None and product.bundle is not None:
@@ -139,7 +139,7 @@ def build(
         if product.bundle is not None and compiler is not None:
             _compile(product.bundle, stem, namespace, folder, compiler, cache, key, nvcc, progress)
             library = toolchain.library_name(stem)
-        # Written last: a package without it is not finished.
+        # This comes last: a package without a manifest is not finished.
         _describe(product, stem, namespace, key, library, compiler, folder, nvcc)
 
     return cache.build(key, stem, make, progress)
@@ -148,11 +148,11 @@ def build(
 def build_kernels(
     key: str, stem: str, what: str, produce: Callable[[], Bundle], nvcc: Nvcc, cache: Cache, progress: Progress
 ) -> Path:
-    """The folder of `key` in the cache, with the GPU kernels that `produce` makes and nothing else: found there, or
-    produced and compiled. `what` names them in a line before that and a line after it."""
+    """Return the folder of `key` in the cache, which holds GPU kernels and nothing else. Where the cache has none,
+    `produce` runs and its bundle is compiled. `what` names the kernels in the lines of progress."""
 
     def make(folder: Path) -> None:
-        commands.most_jobs()  # what cannot be read is said before the work
+        commands.most_jobs()  # a wrong setting is an error before the work
         bundle = produce()
         _write(bundle.files, folder)
         if bundle.device_units:
@@ -186,8 +186,8 @@ def _write_runtime(folder: Path) -> None:
 def _namespace(product: Product, stem: str) -> str:
     """The namespace of the package's ops. Each content has its own."""
     made = product.bundle.files if product.bundle is not None else ()
-    # But the units, which follow from the headers and from the set of instructions: a program that was exported with a
-    # package for one processor runs with the package for all.
+    # Units take no part, since they differ by instruction set: a program that was exported with a package for one
+    # processor runs with the package for all processors.
     units = {unit.path for unit in product.bundle.units} if product.bundle is not None else set()
     files = (*product.files, *(file for file in made if file.path not in units))
     return f"rnncc_{stem}_{digest(*(part for file in files for part in (file.path, file.text)))[:8]}"
@@ -234,11 +234,12 @@ def _compile(
     nvcc: Nvcc | None,
     progress: Progress | None,
 ) -> None:
-    """Compile and link in a folder beside the package; all paths in commands are relative to the package."""
+    """Compile and link. Object files go to a folder beside the package. All paths in commands are relative to the
+    package, so that the output does not depend on where it lies."""
     work = folder.parent / "object-files"
     work.mkdir()
     include = [f"-I{path}" for path in bundle.include]
-    # The headers of the include folders: what shared units may read. A cell's own header stands beside its units.
+    # Shared units may read the headers of the include folders. A cell's own header lies beside its units.
     fixed = [file for file in bundle.files if file.path.startswith(tuple(f"{path}/" for path in bundle.include))]
     headers = digest(*(part for file in fixed for part in (file.path, file.text)))
     texts = {file.path: file.text for file in bundle.files}
@@ -261,7 +262,7 @@ def _compile(
         compiles.append(commands.Command(output, arguments))
     if nvcc is not None:
         compiles += _device_commands(bundle, folder, nvcc)
-    # The slow ones first, so that they do not run alone at the end.
+    # The slow units come first, so that they do not run alone at the end.
     compiles.sort(key=lambda command: 0 if "core" in command.output or command.output.endswith(".cubin") else 1)
     stub = "../object-files/libtorch.so"
     empty = "../object-files/empty.cpp"
@@ -291,7 +292,7 @@ def _device_commands(bundle: Bundle, folder: Path, nvcc: Nvcc) -> list[commands.
 
 
 def _failed(outcome: Outcome, stem: str, key: str, cache: Cache) -> RnnccError:
-    """Why the compiler failed: what it says of a full disk goes before the rest, of which that is the cause."""
+    """The error for a failed compiler. A full disk comes first: it causes the compiler's other messages."""
     full = outcome.full or ("it is full" if shutil.disk_usage(cache.root).free < _FULL_BYTES else "")
     if full:
         temporary = tempfile.gettempdir()

@@ -1,5 +1,5 @@
-"""Runs a handful of compile commands and one link, by ninja. What a compiler wrote is looked at: one that says it
-succeeded may have written nothing, or something else."""
+"""Runs compile commands and a link by ninja, and checks their output files: a compiler that reports success may have
+written nothing, or something else."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ _FAILED = re.compile(r"^FAILED: (?:\[code=\d+\] )?(.*?) *$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Makes `output` by `arguments`. Paths are relative to the folder the commands run in."""
+    """The command `arguments` writes the file `output`. Paths are relative to the folder in which commands run."""
 
     output: str
     arguments: tuple[str, ...]
 
 
 def find_ninja() -> str:
-    """The ninja program: the one that came as a wheel beside this Python goes before PATH."""
+    """The ninja program: that of the wheel beside this Python, else the one on PATH."""
     beside = Path(sys.executable).with_name("ninja")
     return str(beside) if beside.is_file() else shutil.which("ninja") or "ninja"
 
 
 def most_jobs() -> int | None:
-    """$MAX_JOBS, the most commands to run at once, or None. Raises RnnccError (RNN607) where it is no such number."""
+    """$MAX_JOBS, the largest number of commands to run at once, or None. Raises RnnccError (RNN607) where it is no
+    whole number above 0."""
     text = os.environ.get("MAX_JOBS", "").strip()
     if not text:
         return None
@@ -53,9 +54,9 @@ def run(
     folder: Path,
     progress: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Run the commands in `folder`, as many at once as there are processors, `link` after the others; after one that
-    fails, no other begins. A program that cannot be started is a failure like any other of its own. ninja's own files,
-    and what the commands print, lie in a folder beside `folder`."""
+    """Run the commands in `folder`, as many at once as there are processors (or MAX_JOBS), and then `link`. After a
+    failure no other command begins. A program that cannot be started counts as a failed command. ninja's own files, and
+    the commands' output, go to a folder beside `folder`."""
     work = folder.parent / "ninja-files"
     work.mkdir(exist_ok=True)
     compiled = _run(compiles, folder, work, progress)
@@ -66,8 +67,8 @@ def run(
 
 
 def ninja_text(commands: Sequence[Command], work: str) -> str:
-    """The commands as a ninja file. What each prints goes to a file in the folder `work`: ninja would keep it in
-    memory."""
+    """The commands as a ninja file. Each command prints to a file in the folder `work`, since ninja would keep its
+    output in memory."""
     lines = [f"builddir = {_escape(work)}", "", "rule run", "  command = $arguments", "  description = $out", ""]
     for index, command in enumerate(commands):
         words = " ".join(map(_shell, command.arguments))
@@ -81,7 +82,7 @@ def _run(commands: Sequence[Command], folder: Path, work: Path, progress: Callab
     (work / "build.ninja").write_text(ninja_text(commands, beside), encoding="utf-8")
     jobs = most_jobs() or len(os.sched_getaffinity(0))
     arguments = (find_ninja(), "-f", f"{beside}/build.ninja", "-j", str(jobs))
-    # ninja is stopped first where the work is broken off, so that the thread can end.
+    # Where the work is interrupted, `programs` stops ninja first, so that the thread of the pool can end.
     with ThreadPoolExecutor(1) as pool, Programs() as programs:
         running = pool.submit(programs.run, arguments, folder)
         while True:
@@ -96,11 +97,11 @@ def _run(commands: Sequence[Command], folder: Path, work: Path, progress: Callab
     outcomes = []
     for index, command in enumerate(commands):
         log = work / f"{index}.log"
-        if log.exists():  # else it never began
+        if log.exists():  # else the command never began
             outcomes.append(_checked(command, read_outcome(log, command.output not in failed), folder))
             log.unlink()
     faults = [outcome for outcome in outcomes if not outcome.succeeded]
-    if not ninja.succeeded and not faults:  # ninja itself
+    if not ninja.succeeded and not faults:  # ninja itself failed
         faults.append(ninja)
         outcomes.append(ninja)
     first = faults[0] if faults else Outcome(True, "")
@@ -109,7 +110,7 @@ def _run(commands: Sequence[Command], folder: Path, work: Path, progress: Callab
 
 
 def _checked(command: Command, outcome: Outcome, folder: Path) -> Outcome:
-    """The outcome of a command that ran, with the command itself in the text."""
+    """Check the output file of a command that ran. The returned outcome's text begins with the command."""
     text = f"{' '.join(command.arguments)}\n{outcome.text}"
     if outcome.succeeded and (fault := elf.fault(folder / command.output)):
         error = f"error: '{command.arguments[0]}' reported success, but {Path(command.output).name} {fault}"

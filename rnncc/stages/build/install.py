@@ -1,4 +1,4 @@
-"""Where a package goes: which names and folders are refused, and the copy that appears whole."""
+"""Copies a package to the user's folder, and refuses names and folders that cannot hold it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _LONGEST_NAME = 255  # of a file, in bytes
 
 
 def check_length(stem: str, what: str, more: int) -> None:
-    """Refuse a name that is too long for a file whose name has `more` characters beside it. Raises RnnccError
-    (RNN604)."""
+    """Raise RnnccError (RNN604) where a file name of `stem` and `more` other characters is too long. `what` ("a
+    package's") says in the message whose name it is."""
     most = _LONGEST_NAME - more
     if len(stem) > most:
         message = f"'{stem[:20]}…' is too long for {what} name: it has {len(stem)} characters, of at most {most}"
@@ -60,8 +60,8 @@ def check_stem(stem: str, directory: Path | None = None) -> None:
 
 
 def install(package: Path, directory: Path) -> Path:
-    """Copy a finished package to `directory`/<its name>: written beside it, then renamed over what was there. Many
-    processes may do so at once: the last one's package stays.
+    """Copy a finished package to `directory`/<its name>, and return that folder. The copy is made beside it and then
+    renamed, in place of an older package. Many processes may do this at once; the last one's package stays.
 
     Raises RnnccError: RNN603 where something that rnncc did not make stands there, RNN605 where writing fails.
     """
@@ -96,7 +96,7 @@ def unwritable(target: Path, error: OSError) -> RnnccError:
 
 
 def _copy(package: Path, target: Path) -> None:
-    """Copy a package's files to the disk. Unlike those of the cache, they may be read by whom the umask lets."""
+    """Copy a package's files, and write them to the disk. Unlike in the cache, the umask decides who can read them."""
     for path in sorted(package.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             copied = target / path.relative_to(package)
@@ -107,7 +107,7 @@ def _copy(package: Path, target: Path) -> None:
 
 
 def _exchange(new: Path, target: Path, old: Path) -> None:
-    """Rename `target` to `old`, and then `new` to `target`. Where that fails, the old one stands there again."""
+    """Rename `target` to `old`, and then `new` to `target`. Where the second rename fails, undo the first one."""
     while True:
         with suppress(FileNotFoundError):
             target.rename(old)
@@ -124,7 +124,8 @@ def _exchange(new: Path, target: Path, old: Path) -> None:
 
 
 def _remove_left(directory: Path, own: str) -> None:
-    """Remove what killed processes left: an hour is longer than any copy takes."""
+    """Remove unfinished copies that killed processes left. They are older than KEEP_SECONDS, which is longer than a
+    copy takes."""
     for path in directory.glob(f"{own}-*"):
         name = re.fullmatch(r"\d+-\d+", path.name.removeprefix(f"{own}-"))
         with suppress(FileNotFoundError):  # another process removed it

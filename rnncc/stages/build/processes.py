@@ -1,4 +1,4 @@
-"""Programs that a build runs: what they print is bounded, and none outlives the build."""
+"""Runs a build's programs. Their output is bounded in memory, and none of them outlives the build."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-# Bytes that are kept of the beginning, and of the end, of what a program prints.
+# The number of bytes that are kept of a program's output, at its beginning and again at its end.
 KEPT = 1 << 16
 _LONGEST_LINE = 1 << 12
 _GRACE_SECONDS = 2.0
@@ -26,8 +26,13 @@ _FULL = re.compile(rb"No space left on device|Disk quota exceeded")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Whether a program, or all of several, succeeded; the beginning and the end of what was printed; of all that was
-    printed the first line with an error, and the first that says that a disk is full."""
+    """The outcome of a program, or of several together.
+
+    succeeded  whether all succeeded
+    text       the beginning and the end of the output
+    error      the first line of the whole output with an error, or ""
+    full       the first line of the whole output that says that a disk is full, or ""
+    """
 
     succeeded: bool
     text: str
@@ -37,7 +42,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Printed:
-    """What a program printed, as it comes."""
+    """Collects a program's output as it comes, in bounded memory."""
 
     head: bytearray = field(default_factory=bytearray)
     tail: bytearray = field(default_factory=bytearray)
@@ -47,7 +52,7 @@ class _Printed:
     full: bytes = b""
 
     def add(self, data: bytes) -> None:
-        """The next bytes."""
+        """Take the next bytes of the output."""
         room = KEPT - len(self.head)
         self.head += data[:room]
         self.tail += data[room:]
@@ -63,7 +68,7 @@ class _Printed:
         self.full = self.full or _first_line(_FULL, lines)
 
     def outcome(self, succeeded: bool) -> Outcome:
-        """At the end."""
+        """The outcome after the last bytes."""
         self._look(self.line)
         left_out = f"\n… {self.left_out} bytes more …\n".encode() if self.left_out else b""
         text, error, full = (
@@ -73,7 +78,7 @@ class _Printed:
 
 
 def read_outcome(path: Path, succeeded: bool) -> Outcome:
-    """The outcome of a program that printed to a file."""
+    """The outcome of a program whose output is in a file."""
     printed = _Printed()
     with path.open("rb") as file:
         while data := file.read(KEPT):
@@ -82,7 +87,7 @@ def read_outcome(path: Path, succeeded: bool) -> Outcome:
 
 
 def _first_line(pattern: re.Pattern[bytes], lines: bytes) -> bytes:
-    """The first of the lines that the pattern is found in, or nothing."""
+    """The first line that contains the pattern, or b""."""
     found = pattern.search(lines)
     if found is None:
         return b""
@@ -91,8 +96,8 @@ def _first_line(pattern: re.Pattern[bytes], lines: bytes) -> bytes:
 
 
 class Programs:
-    """Runs programs, from several threads at once. As a context, it leaves none of them running: where the work is
-    broken off, they are stopped with all that they started."""
+    """Runs programs, from several threads at once. It is a context manager: at its exit, also by an exception, it stops
+    the programs that still run, and all processes that they started."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -110,10 +115,11 @@ class Programs:
     def run(
         self, arguments: Sequence[str], folder: Path | None = None, *, errors: bool = True, seconds: float | None = None
     ) -> Outcome:
-        """Run a program to its end in a folder. `errors`: whether what it prints as errors counts; `seconds`: how long
-        it may take. One that cannot be started, or takes longer, is one that failed."""
+        """Run a program to its end in a folder. `errors`: whether stderr belongs to the output. `seconds`: how long the
+        program may take. A program that cannot be started, or takes longer, has failed."""
         try:
-            # In a group of its own, which can be stopped as a whole. Messages are in English, since they are read here.
+            # A process group of its own can be stopped as a whole. Messages are in English, since `_Printed` reads
+            # them.
             with self._lock:
                 if self._stopped:
                     return Outcome(False, "")
@@ -148,16 +154,16 @@ class Programs:
             self._stopped = True
             running = list(self._running)
         for process in running:
-            _signal(process, signal.SIGTERM)  # a compiler removes its temporary files
+            _signal(process, signal.SIGTERM)  # on this a compiler removes its temporary files
         end = time.monotonic() + _GRACE_SECONDS
         while any(process.poll() is None for process in running) and time.monotonic() < end:
             time.sleep(0.01)
         for process in running:
-            _signal(process, signal.SIGKILL)  # also what a program that has ended started
+            _signal(process, signal.SIGKILL)  # the group may live on after the program itself
 
 
 def run(arguments: Sequence[str], *, seconds: float) -> Outcome:
-    """Run one program for what it prints, errors not counted."""
+    """Run one program for its output, without stderr, for at most that many seconds."""
     with Programs() as programs:
         return programs.run(arguments, errors=False, seconds=seconds)
 

@@ -1,8 +1,8 @@
-"""What a cell's kernels cost to compile, by what its loops hold when every `for` is written out.
+"""Estimates what a cell's kernels cost to compile, by the contents of its loops after every `for` is unrolled.
 
-A proxy: `differentiate` and `lower` make the code, backward as well and a second variant with resets and lengths, and
-on cells of thousands of operations they take seconds themselves. tests/stages/test_check_cost.py compares the size with
-what they make.
+The estimate does not run `differentiate` and `lower`, which make the code (also the backward, and a second variant with
+resets and lengths): on cells of thousands of operations they take seconds themselves. tests/stages/test_check_cost.py
+compares the estimated size of the code with the real one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rnncc.ir.cell import Contraction, Node, Pointwise, RowOp, Segment
 from rnncc.ir.expr import Apply, Expr
 from rnncc.source import Span
 
-# Of what a loop holds: seconds of processor time that g++ 12 takes for one unit (-O2, x86-64-v3, one of float and
-# double), and KB of generated C++. Fitted to cells that hold one thing many times, one unit each on an AMD EPYC, a
-# shared machine, seconds [KB]: 30, 100 and 300 times tanh 2.5, 9.9, 32.8 [87, 140, 357]; 200 times log and exp 32.9
-# [390]; 60 gates 4.6 [227]; 45 tanh in one expression 3.5 [134]; 200 quotients 1.5 [259]; 300 sums 0.9 [149]; 60 states
-# 3.2 [277]; 50 recurrent products one after the other, each with a tanh, 4.6 [365]; 50 sums over the units, each with a
-# tanh, 5.8 [469]; 50 times softmax, cumsum and tanh 11.5 [930]; a delta rule of 64 states 8.7 [727]; 16 loops of a
-# state each 2.1 [441]; the LSTM 0.5 [48], NAS 0.7 [66].
+# For each thing that a loop holds: the processor time that g++ 12 takes for one unit (-O2, x86-64-v3, either float or
+# double), in seconds, and the generated C++, in KB. They are fitted to cells that hold one thing many times; each cell
+# was one unit, measured on a shared AMD EPYC machine, in seconds [KB]: 30, 100 and 300 times tanh 2.5, 9.9, 32.8 [87,
+# 140, 357]; 200 times log and exp 32.9 [390]; 60 gates 4.6 [227]; 45 tanh in one expression 3.5 [134]; 200 quotients
+# 1.5 [259]; 300 sums 0.9 [149]; 60 states 3.2 [277]; 50 recurrent products one after the other, each with a tanh, 4.6
+# [365]; 50 sums over the units, each with a tanh, 5.8 [469]; 50 times softmax, cumsum and tanh 11.5 [930]; a delta rule
+# of 64 states 8.7 [727]; 16 loops of a state each 2.1 [441]; the LSTM 0.5 [48], NAS 0.7 [66].
 _SECONDS = {
     "function": 0.09,
     "operation": 0.004,
@@ -42,25 +42,26 @@ _KILOBYTES = {
     "loop": 15.0,
     "value": 0.4,
 }
-# Operators that are some instructions; a function is dozens, in every place where it stands.
+# Operators that take a few instructions. A function takes dozens, at each of its calls.
 _SHORT = CHEAP | {"div", "sqrt"}
 _LEAST_SECONDS, _LEAST_KILOBYTES = 0.2, 8.0
-# Of a unit's compiler: it took 52 MB for the LSTM, 260 for 100 times tanh, 672 for 300 times, 298 for the delta rule.
-_MEGABYTES, _MEGABYTES_A_SECOND = 45.0, 22.0
-# Kernels for float and for double: what `rnncc.load` compiles. `rnncc build` does so for three instruction sets.
+# The memory of a unit's compiler grows with its time. It took 52 MB for the LSTM, 260 for 100 times tanh, 672 for 300
+# times, 298 for the delta rule.
+_MEGABYTES, _MEGABYTES_PER_SECOND = 45.0, 22.0
+# `rnncc.load` compiles a unit for float and one for double. (`rnncc build` does so for three instruction sets.)
 _UNITS = 2
-# From here on a cell is warned of, `Cost.seconds`.
-MOST_SECONDS = 30.0
+# `rnncc check` warns of a cell from this `Cost.seconds` on.
+WARN_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a cell's kernels for one instruction set.
+    """The cost of a cell's kernels for one instruction set.
 
-    seconds     of processor time to compile them, all units together
-    memory_mb   that the compiler takes, both units at once
-    code_mb     of generated C++
-    operations  of all loops
+    seconds     processor time to compile all units
+    memory_mb   memory of the compilers of both units together, in MB
+    code_mb     size of the generated C++, in MB
+    operations  number of operations in all loops
     """
 
     seconds: float
@@ -77,7 +78,7 @@ class Cost:
 
 
 def cost(segments: Iterable[Segment]) -> Cost:
-    """What the loops of a cell cost."""
+    """Estimate the cost of a cell by its loops."""
     held: Counter[str] = Counter()
     for segment in segments:
         streams = sum(len(stream.members) for stream in segment.streams)
@@ -87,11 +88,11 @@ def cost(segments: Iterable[Segment]) -> Cost:
     unit = _LEAST_SECONDS + sum(seconds * held[kind] for kind, seconds in _SECONDS.items())
     kilobytes = _LEAST_KILOBYTES + sum(size * held[kind] for kind, size in _KILOBYTES.items())
     operations = sum(held[kind] for kind in ("function", "operation", "row", "product"))
-    return Cost(_UNITS * unit, _UNITS * (_MEGABYTES + _MEGABYTES_A_SECOND * unit), kilobytes / 1000, operations)
+    return Cost(_UNITS * unit, _UNITS * (_MEGABYTES + _MEGABYTES_PER_SECOND * unit), kilobytes / 1000, operations)
 
 
-def dearest(segments: Iterable[Segment]) -> Span:
-    """The place of the equation whose instances cost most, the first of equals."""
+def most_expensive(segments: Iterable[Segment]) -> Span:
+    """The place of the equation whose instances cost most together; the first of equal ones."""
     seconds: dict[Span, float] = {}
     for segment in segments:
         for node in segment.nodes:
@@ -101,6 +102,7 @@ def dearest(segments: Iterable[Segment]) -> Span:
 
 
 def _held(node: Node) -> Counter[str]:
+    """How many things of each kind (the keys of _SECONDS and _KILOBYTES) a node holds."""
     match node:
         case Pointwise():
             found = Counter({"value": 1})

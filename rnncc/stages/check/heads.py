@@ -1,4 +1,4 @@
-"""Heads: which matrices are block-diagonal, and what N heads demand of the sizes."""
+"""Finds which matrices are block-diagonal with several heads, and which constraints N heads put on sizes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved
 from rnncc.stages.check.shape import Shape, input_dims, is_of_inputs, reduced
 
-# What works on the units of one head.
+# Operators that work on the units of one head at a time.
 _BY_HEADS = frozenset({RowOperator.SUM, RowOperator.MEAN, RowOperator.MAX, RowOperator.CUMSUM})
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """`blocks` of every matrix that has more than one; `single` why the cell has one head only, else nothing."""
+    """The result of `heads`.
+
+    blocks       the number of blocks of every matrix that may have several
+    constraints  on sizes: what `num_heads` (or a number of blocks) must divide
+    single       why the cell can have one head only, or ""
+    """
 
     blocks: dict[str, Dim]
     constraints: tuple[Constraint, ...]
@@ -44,7 +49,7 @@ class _Heads:
         self.constraints: dict[tuple[Dim, Dim], Constraint] = {}
         self.single = ""
         self.input_dims = input_dims(symbols)
-        # The matrices that each computed one is made of, itself the first.
+        # For each computed matrix: itself, and the matrices that it is computed from.
         self.computed = {name: self.made_of(name) for name in nodes if shapes[name].kind == "matrix"}
 
     def run(self) -> Heads:
@@ -60,7 +65,7 @@ class _Heads:
             width = self.shapes[name].width
             if isinstance(node, Pointwise) and not self.depends_on_state(name):
                 self.of_inputs(node, width)
-            # A single number takes no part in the layout by heads, unless a product makes it.
+            # A single number is not divided among heads, unless a product makes it.
             in_layout = width != HEADS and (width != ONE or isinstance(node, Contraction))
             if self.depends_on_state(name) and in_layout:
                 self.divides(name, width, node.span)
@@ -100,7 +105,8 @@ class _Heads:
         self.block(parts, node.target, node.operand, node.span)
 
     def block(self, matrices: list[str], target: str, operand: str, span: Span) -> None:
-        """Each matrix has a block a head. `target` and `operand` name, in messages, what has its rows and columns."""
+        """Give each matrix one block per head. `target` and `operand` are, in messages, the names of the values that
+        have the matrix's rows and columns."""
         for name in matrices:
             shape = self.shapes[name]
             if self.blocks.get(name, ONE) == ONE:
@@ -111,7 +117,8 @@ class _Heads:
                 self.constrain(self.blocks[name], HEADS, span)
 
     def spread(self) -> None:
-        """What is computed from a matrix of blocks has the same, whatever it multiplies; and so has what joins it."""
+        """A matrix that is computed from one with blocks has the same blocks, whatever it multiplies. So have the other
+        matrices that it is computed from."""
         count = -1
         while count != len(self.blocks):
             count = len(self.blocks)
@@ -126,7 +133,7 @@ class _Heads:
         return member is not None and member.family == "W"
 
     def made_of(self, matrix: str) -> list[str]:
-        """The matrix and every matrix that it is computed from."""
+        """The matrix, and every matrix that it is computed from, directly or not."""
         found = [matrix]
         for name in found:
             node = self.nodes.get(name)
@@ -135,12 +142,13 @@ class _Heads:
         return [name for name in found if self.shapes[name].kind == "matrix"]
 
     def row(self, node: RowOp) -> None:
-        """Values packed along k can be cut and joined by heads only where all are multiples of one size."""
+        """Constraints of a function across units. `split` and `concat` can cut and join values by heads only where all
+        widths are multiples of one size."""
         width = self.shapes[node.operands[0]].width
         if not self.depends_on_state(node.target) and reduced(width, self.input_dims) == ONE != width:
             self.couple("a function across units works on an input, which has no heads", node.span)
         elif node.operator in _BY_HEADS and width != ONE:
-            # Also where no state is in the value: its heads are those of the values that it meets.
+            # This holds also where the value depends on no state: it meets values that have heads.
             self.divides(node.operands[0], width, node.span)
         if node.operator not in (RowOperator.SLICE, RowOperator.CONCAT):
             return
@@ -155,7 +163,7 @@ class _Heads:
             self.couple("values of different widths are packed into one", node.span)
 
     def of_inputs(self, node: Pointwise, width: Dim) -> None:
-        """What has no heads cannot take one number a head."""
+        """A value of the width of an input has no heads, so it cannot take one number per head."""
         if is_of_inputs(width, self.input_dims) and any(self.shapes[n].width == HEADS for n in references(node.expr)):
             self.couple("one number a head meets an input, which has no heads", node.span)
 
@@ -163,9 +171,9 @@ class _Heads:
         self.single = self.single or f"{why} (line {self.report.line(span)})"
 
     def divides(self, name: str, width: Dim, span: Span) -> None:
-        """Heads divide the value `name`, of this width."""
+        """Demand that heads divide the value `name`, of this width."""
         if width == ONE:
-            # The user's name of the equation that the value was made from.
+            # The text before `__` is the user's name of the equation.
             self.couple(f"'{name.partition('__')[0]}' is one number, which heads cannot divide", span)
         elif (base := dims.split_multiple(width)[1]) != HEADS:
             self.constrain(base, HEADS, span)
@@ -183,5 +191,6 @@ def heads(
     symbols: Symbols,
     report: Report,
 ) -> Heads:
-    """Find the blocks of matrices and what heads demand; `history` is `Placed.last`."""
+    """Find the blocks of matrices and the constraints of heads. `history` is `Placed.last`. Reports RNN214 where
+    matrices with different blocks are computed with."""
     return _Heads(nodes, shapes, history, resolved, symbols, report).run()

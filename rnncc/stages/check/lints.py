@@ -14,7 +14,7 @@ from rnncc.ir.cell import Constraint, Contraction, Node, Placement, Pointwise, R
 from rnncc.ir.dim import show
 from rnncc.ir.expr import Apply, Expr, Ref
 from rnncc.source import Span
-from rnncc.stages.check.cost import MOST_SECONDS, cost, dearest
+from rnncc.stages.check.cost import WARN_SECONDS, cost, most_expensive
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.fold import leaves_the_numbers
 from rnncc.stages.check.place import Placed, Program
@@ -213,8 +213,8 @@ def _fixed_sizes(subject: Subject, report: Report) -> None:
 
 def _cost(subject: Subject, report: Report) -> None:
     found = cost(subject.segments)
-    if found.seconds >= MOST_SECONDS:
-        report.warn("RNN264", f"the loops hold {found}", dearest(subject.segments))
+    if found.seconds >= WARN_SECONDS:
+        report.warn("RNN264", f"the loops hold {found}", most_expensive(subject.segments))
 
 
 def _performance(subject: Subject, report: Report) -> None:

@@ -1,4 +1,7 @@
-"""Placements: which states recur together (segments), and which values are P, X, S or Y (language.md, Semantics 6)."""
+"""Finds the segments (the states that one loop computes together), and the placement of every value: P, X, S or Y.
+
+docs/language.md, "What the compiler finds out by itself", says what these are.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ from rnncc.stages.check import graph
 class Program:
     """The live nodes of a cell, before they are cut into parts.
 
-    states     visible and hidden states; hidden ones follow their own
-    delays     hidden states by the state they keep
+    nodes      the definition of every value, by name
+    states     visible and hidden states; a hidden state follows the state that it delays
+    delays     hidden states, by the state that they delay
     inputs     names of inputs; every other name without a node is a parameter, a constant or a previous state
+    output     the name of the value that the layer returns
     """
 
     nodes: dict[str, Node]
@@ -30,8 +35,13 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """`segments`: the states of each, in order of dependence. `owner` gives the segment of S values and previous
-    states, `last` the last segment that a value's history holds (-1: none, it depends on no state)."""
+    """The segments and placements of a program.
+
+    segments   the states of each segment; a segment follows those that it reads
+    placement  of every node
+    owner      the segment's number, for S values and previous states
+    last       the largest number of a segment that a value depends on; -1 where it depends on no state
+    """
 
     segments: tuple[tuple[str, ...], ...]
     placement: dict[str, Placement]
@@ -40,7 +50,8 @@ class Placed:
 
 
 def live(nodes: Mapping[str, Node], roots: Iterable[str]) -> dict[str, Node]:
-    """The nodes that the roots need, in their order. A previous state needs nothing more: states are roots."""
+    """The nodes that the roots need, in the order of `nodes`. A previous state needs no further nodes, since states are
+    roots."""
     seen: set[str] = set()
     waiting = [root for root in roots if root in nodes]
     while waiting:
@@ -53,7 +64,7 @@ def live(nodes: Mapping[str, Node], roots: Iterable[str]) -> dict[str, Node]:
 
 
 def place(program: Program) -> Placed:
-    """Find segments and placements; see the module's docstring."""
+    """Find segments and placements. Raises InternalError where the equations have a cycle."""
     nodes = program.nodes
     reads: dict[str, tuple[str, ...]] = {name: operands(node) for name, node in nodes.items()}
     over_time = dict(reads)
@@ -87,8 +98,9 @@ def place(program: Program) -> Placed:
 
 
 def fuse(nodes: dict[str, Node], placed: Placed, states: Iterable[str], width: Callable[[str], Dim]) -> dict[str, Node]:
-    """`h = h__M` and `h__M = M @ v` become `h = M @ v` where both run in the loop, nothing else reads h__M, and h is
-    no wider: the copy of a reduction broadcasts it."""
+    """Merge `h = h__M` and `h__M = M @ v` into `h = M @ v`, for every state h where both run in the loop, nothing else
+    reads h__M, and both have the same width. (Where h is wider, as with a reduction in place of the product, the copy
+    broadcasts.)"""
     readers: dict[str, int] = {}
     for node in nodes.values():
         for name in operands(node):
@@ -113,6 +125,7 @@ def fuse(nodes: dict[str, Node], placed: Placed, states: Iterable[str], width: C
 def _histories(
     order: list[str], reads: Mapping[str, tuple[str, ...]], owner: Mapping[str, int], inputs: frozenset[str]
 ) -> tuple[dict[str, int], set[str]]:
+    """`Placed.last`, and the names of values that depend on an input."""
     last = dict(owner)
     from_inputs = set(inputs)
     for name in order:

@@ -158,7 +158,8 @@ class _Inference:
         whole = self.solver.resolve(operand.width)
         declared = {name: self.split_target(name) for name in term.targets}
         if dims.split_multiple(whole)[1] == HEADS:
-            # Of numbers one a head, `local m: 1` names one a head, as it does for a reduction.
+            # Where v has a multiple of num_heads, `local m: 1` declares one number per head, as it does for a
+            # reduction.
             declared = {name: HEADS if width == ONE else width for name, width in declared.items()}
         split = Split(term.targets, declared, whole, equation.written)
         width = split_widths(split, term.span, self.report)

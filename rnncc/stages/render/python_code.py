@@ -1,7 +1,7 @@
 """The cell's nodes as lines of plain torch code.
 
 Values keep their names as Python variables, but for the few that the generated functions use themselves. Widths become
-expressions of `sizes`. `functional` and `rows` are the modules of the runtime that travels with a package.
+expressions of `sizes`. `elementwise` and `rows` are the modules of the runtime that travels with a package.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rnncc.recurrent import CLIP, with_aliases
 
 _OWN_NAMES = frozenset(
     {
-        "torch", "functional", "rows", "tools", "values", "parameters", "constants", "sizes", "streams", "states",
+        "torch", "elementwise", "rows", "tools", "values", "parameters", "constants", "sizes", "streams", "states",
         "weights", "step", "inf",
     }
 )  # fmt: skip
@@ -99,7 +99,7 @@ class Emitter:
         """The value of a node as an expression."""
         match node:
             case Pointwise(target) if target in self.aliases:
-                return f"functional.clip_gradient({variable(self.aliases[target])}, {CLIP.name})"
+                return f"elementwise.clip_gradient({variable(self.aliases[target])}, {CLIP.name})"
             case Pointwise(target, expr):
                 return self._pointwise(self.table[target], expr)
             case Contraction(_, matrix, operand, transposed):
@@ -140,7 +140,7 @@ class Emitter:
                 texts = [self._expression(argument, target) for argument in arguments]
                 if operator not in _NUMBER_OPERATORS and self._is_number(expr):
                     texts[0] = f"rows.number({texts[0]})"
-                text = re.sub(r"\bf\.", "functional.", OPERATORS[operator].torch)
+                text = re.sub(r"\bf\.", "elementwise.", OPERATORS[operator].torch)
                 return text.format(*texts)
             case _:
                 assert_never(expr)

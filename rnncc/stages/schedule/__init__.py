@@ -1,9 +1,9 @@
 """`schedule`: how a loop is laid out on a GPU.
 
-Input: a FusedLoop (or why there is none), a Problem, a Target. Output: a Schedule: kernels for few and for many batch
-columns, and what was decided against, with the requirements that rule it out. Fails with: InternalError only, since the
-alternating kernel takes what no fused one does. Of a ScanLoop: a ScanSchedule, for all problems and GPUs (scan.py).
-"""
+Input: a FusedLoop (or why there is none), a Problem, a Target. Output: a Schedule, which has kernels for small and
+large batches, and for each family without a kernel the requirements that rule it out. Fails with: InternalError only,
+since the alternating kernel takes what no fused one does. For a ScanLoop the output is a ScanSchedule, for all problems
+and GPUs (scan.py)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ __all__ = ["Found", "after_us", "expected", "find", "inference", "plan_scan", "s
 
 # A search takes some tens of nodes; far more would be a mistake in a model.
 LIMITS = Limits(nodes=1_000, steps=20_000)
-# Of the alternating kernel's time: a fused kernel that is expected to save less is not worth its compilation, and the
-# estimates are no better than that.
+# A fused kernel must be expected to take at most this part of the alternating kernel's time. Otherwise it is not worth
+# its compilation, and the estimates are not more accurate than that.
 WORTH = 0.9
-_MANY = 256  # launches
+_MANY = 256  # the number of launches at which large batches are compared with the alternating kernel
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A schedule, and of the families that have no kernel the proof. To say why takes longer than the search."""
+    """A schedule, and for each family without a kernel the proof. The reason is found on demand (`explained`), because
+    that takes longer than the search."""
 
     schedule: Schedule
     proofs: Mapping[str, Infeasible] = field(default_factory=dict)
@@ -87,7 +88,7 @@ def find(loop: FusedLoop | str, problem: Problem, target: Target) -> Found:
     found = Schedule(kernels, alternating, answer.rejected, answer.nodes)
     taken = found.kernel_for(problem.columns)
     if taken is not None:
-        # Of the families, a kernel that needs several launches was none of those for all columns at once.
+        # A kernel that needs several launches was rejected above, where all columns had to run at once.
         others = tuple(entry for entry in found.rejected if entry.family != taken.family)
         found = replace(
             found,
@@ -178,12 +179,12 @@ class _Answer:
 
     @property
     def proofs(self) -> dict[str, Infeasible]:
-        """Of the families that have no kernel."""
+        """The proofs for the families that have no kernel."""
         return {family: found for family, found in self.families if isinstance(found, Infeasible)}
 
     @property
     def rejected(self) -> tuple[Rejected, ...]:
-        """All but the quickest."""
+        """All families but the quickest."""
         return tuple(
             Rejected(family, None if isinstance(found, Infeasible) else found.step_us, ())
             for family, found in self.families

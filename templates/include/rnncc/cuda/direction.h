@@ -1,5 +1,5 @@
-// One direction of a layer on a GPU: places every value that its loop reads and writes, and does what is left for after the last
-// step.
+// One direction of a layer on a GPU. It decides where every value lies that its loop reads or writes, and does the work after the
+// last step.
 #pragma once
 
 #include "fused/run.h"
@@ -59,7 +59,7 @@ class ArgumentBuffer {
   size_t used_ = 0;
 };
 
-// Parts of one allocation: asked for first, placed together.
+// One allocation for several parts. Call `want` for each part; `allocate` then tells each `place` its address.
 class Workspace {
  public:
   void want(int64_t bytes, std::function<void(char*)> place) {
@@ -81,7 +81,7 @@ class Workspace {
   int64_t used_ = 0;
 };
 
-// One direction of a layer.
+// One direction of a layer: fills the alternating kernel's parameter, or describes itself to a fused or scan kernel.
 class DeviceRun {
  public:
   // `float_vectors` as CallTensors has it.
@@ -92,12 +92,12 @@ class DeviceRun {
         dims_(make_dims(tables, call)),
         tensors_(tables, call, dims_.data(), device_, float_vectors) {}
 
-  // For the alternating kernel: how one of so many directions like this one, side by side, is divided.
+  // The alternating kernel's division of this direction's work, where so many directions like it run side by side.
   Schedule schedule(int directions) const {
     return make_schedule(tables_, dims_.data(), call_.columns, int(dtype_bytes(scalar())), gpu(device_.index), directions);
   }
 
-  // What all directions of a launch of it have in common.
+  // Fills the part of the alternating kernel's parameter that all directions of a launch share.
   void fill_common(const Schedule& schedule, ArgumentBuffer& arguments) const {
     std::copy(schedule.stages.begin(), schedule.stages.end(), arguments.stages);
     std::copy(schedule.joints.begin(), schedule.joints.end(), arguments.joints);
@@ -109,7 +109,7 @@ class DeviceRun {
     *arguments.header = {call_.steps, call_.columns, call_.heads, call_.starts, call_.rows, call_.lengths, image_step, row, schedule.shared};
   }
 
-  // What this one has by itself; `image_step` as Header has it.
+  // Fills this direction's own part of the parameter; `image_step` as in Header (arguments.h).
   void fill(const Schedule& schedule, int64_t image_step, const ArgumentBuffer::OfDirection& own) {
     *own.header = {call_.descending, nullptr, nullptr, nullptr};
     for (int p = 0; p < tables_.product_count; ++p) {
@@ -132,12 +132,12 @@ class DeviceRun {
     workspace_.allocate(device_);
   }
 
-  // What a kernel that is made for the loop runs.
+  // This direction for a fused or scan kernel.
   LoopDirection direction() { return {call_, tensors_, records_, totals_}; }
   const int64_t* dims() const { return dims_.data(); }
   rnncc_dtype scalar() const { return tensors_.scalar(); }
 
-  // After the kernel.
+  // The work after the kernel: products over all steps, and results in the caller's dtypes.
   void finish() {
     After(tables_, call_, dims_.data(), tensors_, records_, totals_).run();
     tensors_.write_back();
@@ -174,7 +174,7 @@ class DeviceRun {
   }
 
   void place_slot(int s, const ArgumentBuffer::OfDirection& own) {
-    if (s == tables_.active) return;  // nobody reads it
+    if (s == tables_.active) return;  // the kernel computes it from lengths and reads no memory
     const SlotInfo& info = tables_.slots[s];
     SlotPlace* const place = has_place(info) ? own.places + places_before(tables_, s) : nullptr;
     switch (info.kind) {
@@ -201,8 +201,8 @@ class DeviceRun {
     }
   }
 
-  // A slot that stages read lies in the first wanted tensor of floats, else in the workspace. Products after the loop read
-  // the first wanted tensor of the streams' type, else a record.
+  // A slot that stages read lies in the first of its destinations that is a wanted float tensor, else in the workspace. Products
+  // after the loop read the first wanted destination in the streams' dtype, else a copy in the workspace (a record).
   void place_stored(int s, SlotPlace* place, const ArgumentBuffer::OfDirection& own) {
     const SlotInfo& info = tables_.slots[s];
     bool placed = !place, recorded = !info.kept || !After::reads(tables_, call_, s);
@@ -239,7 +239,7 @@ class DeviceRun {
                     [&record, &kept = records_[s]](char* p) { record.base = kept.data = p; });
   }
 
-  // Whether an earlier destination of the slot is the same memory: a returned sequence that is also what was saved.
+  // Whether an earlier destination of the slot is the same memory. A returned sequence may also be the saved one.
   bool is_written_before(int d, int first) {
     const auto start = [&](int i) {
       return element(tensors_.at(tables_.destinations[i].table, tables_.destinations[i].index), dim(tables_.destinations[i].offset));

@@ -1,5 +1,5 @@
-// Runs a program on a GPU: chooses the kernel of the loop, launches it, then the products over all steps. Nothing here waits for
-// the device.
+// Runs a loop, forward or backward, on a GPU: chooses a kernel, launches it, and then the products over all steps. Nothing here
+// waits for the device.
 #pragma once
 
 #include "direction.h"
@@ -8,9 +8,9 @@
 
 namespace rnncc {
 
-// The directions of a layer: side by side in one launch where a kernel can and that is not expected to take longer, else one
-// after the other. A loop without products by its scans or walks; others by fused kernels where there are some, else by the
-// alternating one.
+// Runs the directions of a layer: in one launch where a kernel can do that and it is not expected to take longer, else one after
+// the other. A loop without products runs by its scans or walks, any other by a fused kernel where there is one, else by the
+// alternating kernel.
 class DeviceRuns {
  public:
   // `scans`: null where the loop has products.
@@ -99,7 +99,7 @@ class DeviceRuns {
   bool can_be_fused() const { return info_.sums && gpu(device_).major >= 9 && first().steps <= INT32_MAX; }
   int64_t units(const DeviceRun& run) const { return run.dims()[tables_.slots[info_.edge_slots[0]].width] / first().heads; }
 
-  // What kernels are asked for, for the loop by the name of its segment.
+  // The size for which fused kernels are asked for. Its loop has the segment's name, without direction and `_masked`.
   FusedSize size_of(const DeviceRun& run) const {
     std::string loop = name_.substr(0, name_.rfind('_'));
     const size_t variant = loop.size() - std::min(loop.size(), std::strlen("_masked"));
@@ -115,7 +115,7 @@ class DeviceRuns {
     return fused_choices(program, dtype_name(run.scalar()), units(run), directions * first().heads, first().columns, by_steps, device_);
   }
 
-  // By the first kernel that takes the tensors as they lie.
+  // Runs by the first kernel that takes the tensors as they lie. False where none does.
   bool run_fused(const std::vector<FusedChoice>& choices, const std::vector<DeviceRun*>& runs) {
     std::vector<LoopDirection> directions;
     for (DeviceRun* run : runs) directions.push_back(run->direction());
@@ -128,7 +128,7 @@ class DeviceRuns {
     return false;
   }
 
-  // Whether a forward saves anything, or it is a backward.
+  // Whether this is a backward, or a forward that saves something for one.
   bool is_training() const {
     if (!first().table[SEQUENCES]) return true;
     for (int d = 0; d < tables_.destination_count; ++d) {

@@ -1,5 +1,5 @@
-// Asks for fused kernels before a loop first runs at a size: here every call arrives, whether Python makes it, a graph that torch
-// compiled, an exported program or C++.
+// Asks for fused kernels before a loop first runs at a size. Every call comes through here: from Python, from a graph that torch
+// compiled, from an exported program or from C++.
 #pragma once
 
 #include <csignal>
@@ -12,18 +12,18 @@
 #include "index.h"
 
 // Compiles the fused kernels of a loop, where they are missing and can be compiled, and adds them to this package's
-// (rnncc/runtime/fused.py). `loop` is the segment's name; `heads` those of one direction; `event` a rnncc::FusedEvent. Returns 0,
-// or -1 and writes what is to be raised to `problem` (of `size` bytes), or -2 where an interrupt (Ctrl-C) ended it.
+// (rnncc/runtime/first_use.py). `loop` is the segment's name, `units` the head_dim, `heads` the heads of one direction, `event` a
+// rnncc::FusedEvent. Returns 0; or -1, with the text of the error in `problem` (of `size` bytes); or -2 after Ctrl-C.
 typedef int32_t (*rnncc_fused_handler)(const char* loop, const char* dtype, int64_t units, int64_t heads, int32_t directions,
                                        int32_t device, int32_t event, char* problem, int64_t size);
 
 namespace rnncc {
 
-// A loop at a size, in a dtype, on a device.
+// A size of a loop: the loop's name, dtype, head_dim, heads of one direction, number of directions, device.
 using FusedSize = std::tuple<std::string, std::string, int64_t, int64_t, int32_t, int32_t>;
 
-// What happens to one, each for the first time: a call of several steps; one that is long enough to be told that it is slow; and
-// one of those whose tensors lie in a way that the fused kernels, which there are, do not take.
+// What happens to a size for the first time. FIRST_CALL: a call of several steps. FIRST_LONG_CALL: a call that is long enough for
+// a warning that it is slow. LEFT_OUT: such a long call where there are fused kernels, but none takes its tensors as they lie.
 enum FusedEvent : int32_t { FIRST_CALL = 0, FIRST_LONG_CALL = 1, LEFT_OUT = 2 };
 
 class FirstUse {
@@ -41,7 +41,7 @@ class FirstUse {
     told_.clear();
   }
 
-  // Before a call of so many steps. Single steps gain nothing by a fused kernel. `exists` says whether there is one.
+  // Call it before a call of so many steps. Single steps gain nothing by a fused kernel. `exists` says whether there is one.
   template <class Exists>
   void before(const FusedSize& size, int64_t steps, const Exists& exists) {
     if (steps < 2) return;
@@ -55,7 +55,7 @@ class FirstUse {
   }
 
  private:
-  // The first time alone. False where nobody is there to be told, now for the first time.
+  // Calls the handler, the first time alone. Returns false once where there is no handler; the caller then prints.
   bool tell(const FusedSize& size, FusedEvent event) {
     rnncc_fused_handler handler;
     {
@@ -66,10 +66,10 @@ class FirstUse {
     }
     if (!handler) return false;
     const auto& [loop, dtype, units, heads, directions, device] = size;
-    // Not locked: calls of other sizes go on, and who asks for the same one waits for the handler.
+    // The mutex is free here, so that calls of other sizes go on. Threads that ask for the same size wait in the handler.
     char problem[2048] = "";
     const int32_t code = handler(loop.c_str(), dtype.c_str(), units, heads, directions, device, event, problem, sizeof problem);
-    // Again, for Python to see once the op has failed: an exception cannot pass through C++.
+    // The handler caught Ctrl-C, since no Python exception can pass through C++. Python gets the signal again after the op failed.
     if (code == -2) std::raise(SIGINT);
     if (code != 0) throw std::runtime_error(code == -2 ? "interrupted while kernels were compiled" : problem);
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -77,7 +77,7 @@ class FirstUse {
     return true;
   }
 
-  // Without Python, in a process of C++ alone.
+  // Warns on stderr, in a process without Python.
   static void say(const FusedSize& size, const char* why) {
     const char* level = std::getenv("RNNCC_LOG");
     if (level && std::strcmp(level, "error") == 0) return;
@@ -93,7 +93,7 @@ class FirstUse {
 
 }  // namespace rnncc
 
-// Who is asked for kernels from now on; null: nobody.
+// Sets the handler that is asked for kernels from now on; null for none.
 extern "C" inline __attribute__((used, visibility("default"))) void rnncc_set_fused_handler(rnncc_fused_handler handler) {
   rnncc::FirstUse::of_package().set_handler(handler);
 }

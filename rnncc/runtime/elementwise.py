@@ -1,6 +1,7 @@
-"""Elementwise functions that torch does not spell exactly as the language defines them.
+"""Elementwise functions that torch does not have exactly as the language defines them, and the clip of a gradient.
 
-Arguments are tensors or Python numbers; at least one is a tensor.
+Arguments are tensors or Python numbers; at least one is a tensor. Shapes broadcast, and the result has the dtype of the
+first tensor, or torch's promoted one.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def mod(a: Number, b: Number) -> Tensor:
 def clamp(a: Number, low: Number, high: Number) -> Tensor:
     """torch.clamp with bounds that may be tensors."""
     like = _first(a, low, high)
-    # torch's own derivative fails where a bound is wider than the value.
+    # torch's own derivative fails where a bound has more elements than the value.
     values = (_tensor(a, like), _tensor(low, like), _tensor(high, like))
     return torch.clamp(*torch.broadcast_tensors(*values))  # type: ignore[no-untyped-call]
 
@@ -135,12 +136,12 @@ class _ClipGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
-        # A zero cuts a NaN, which a clamp would let pass.
+        # A bound of 0 gives zeros even for NaN, which a clamp would let pass.
         return d.clamp(-ctx.bound, ctx.bound) if ctx.bound else torch.zeros_like(d), None
 
 
 def in_forward_mode() -> bool:
-    """Whether dual tensors may be under way (torch.func.jvp, torch.autograd.forward_ad)."""
+    """Whether forward-mode differentiation is active (torch.func.jvp, torch.autograd.forward_ad)."""
     return forward_ad._current_level >= 0
 
 
@@ -149,7 +150,7 @@ def clip_gradient(value: Tensor, bound: float) -> Tensor:
     under forward-mode differentiation."""
     if bound == math.inf:
         return value
-    # A `jvp` of the function's own would say it too, but torch.compile takes no function that has one.
+    # A `jvp` method could raise this too, but torch.compile takes no autograd.Function that has one.
     if in_forward_mode():
         raise NotImplementedError(
             "forward-mode automatic differentiation (torch.func.jvp, dual tensors) cannot go through "
@@ -165,37 +166,37 @@ def heaviside(v: Tensor) -> Tensor:
 
 
 def _magnitude(v: Tensor) -> Tensor:
-    """|v|, whose derivative is -1 at 0: that of torch.abs is 0 there."""
+    """|v| with the derivative -1 at 0, where torch.abs has 0. No surrogate may lose its gradient at 0."""
     return torch.where(v > 0, v, -v)
 
 
 def _spike(v: Tensor, smooth: Tensor) -> Tensor:
     """heaviside(v) with the derivatives of `smooth`, a function of v, of every order and in every mode."""
-    # An autograd.Function would say it more directly, but torch.compile takes none that forward mode can differentiate.
+    # An autograd.Function would be more direct, but torch.compile takes none that forward mode can differentiate.
     nothing = torch.where(smooth.isfinite(), smooth - smooth.detach(), 0)
     return heaviside(v) + nothing
 
 
 def heaviside_fast_sigmoid(v: Tensor, k: Number) -> Tensor:
-    """heaviside with the derivative 1 / (1 + k|v|)² (Zenke & Ganguli 2018)."""
+    """Returns heaviside(v), with the derivative 1 / (1 + k|v|)² (Zenke & Ganguli 2018)."""
     if k == 0:
         return _spike(v, v)
-    # As v/(1 + k|v|) it would have a derivative that loses digits where k|v| is large.
+    # The derivative of v/(1 + k|v|) would lose digits where k|v| is large.
     falling = 1 / (1 + k * _magnitude(v))
     return _spike(v, torch.where(v > 0, -falling, falling) / k)
 
 
 def heaviside_atan(v: Tensor, k: Number) -> Tensor:
-    """heaviside with the derivative (k/2) / (1 + (π k v/2)²) (Fang et al. 2021)."""
+    """Returns heaviside(v), with the derivative (k/2) / (1 + (π k v/2)²) (Fang et al. 2021)."""
     return _spike(v, torch.atan(torch.pi / 2 * k * v) / torch.pi)
 
 
 def heaviside_sigmoid(v: Tensor, k: Number) -> Tensor:
-    """heaviside with the derivative of sigmoid(k v)."""
+    """Returns heaviside(v), with the derivative of sigmoid(k v)."""
     return _spike(v, torch.sigmoid(k * v))
 
 
 def heaviside_triangular(v: Tensor, k: Number) -> Tensor:
-    """heaviside with the derivative k·max(0, 1 - |v|) (Bellec et al. 2018)."""
+    """Returns heaviside(v), with the derivative k·max(0, 1 - |v|) (Bellec et al. 2018)."""
     falling = torch.relu(1 - _magnitude(v)).square() / 2
     return _spike(v, k * torch.where(v > 0, -falling, falling))
