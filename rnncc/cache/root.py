@@ -85,7 +85,9 @@ def make_folder(root: Path, kind: str) -> Path:
     folder = root / kind
     try:
         if not is_cache(root):
-            root.parent.mkdir(parents=True, exist_ok=True)
+            for parent in reversed(root.parents):
+                if not parent.exists():
+                    parent.mkdir(mode=0o755, exist_ok=True)  # ~/.cache, which a umask could open to everybody
             with suppress(FileExistsError):
                 root.mkdir(mode=0o700)
                 root.chmod(0o700)

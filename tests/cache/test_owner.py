@@ -33,12 +33,14 @@ OTHER = 65534  # nobody, who is also the owner of all that a user namespace does
 def test_modes_do_not_depend_on_the_umask(umask: int, tmp_path: Path) -> None:
     before = os.umask(umask)
     try:
-        package = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "cache"))
-        Cache(tmp_path / "cache").keep_log(f"toy-{KEY[:12]}", "text")
+        package = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "home" / ".cache" / "rnncc"))
+        Cache(tmp_path / "home" / ".cache" / "rnncc").keep_log(f"toy-{KEY[:12]}", "text")
         installed = install(package, tmp_path / "out")
     finally:
         os.umask(before)
-    made = [tmp_path / "cache", *(tmp_path / "cache").rglob("*")]
+    parents, cache = [tmp_path / "home", tmp_path / "home" / ".cache"], tmp_path / "home" / ".cache" / "rnncc"
+    assert {path.stat().st_mode & 0o777 for path in parents} == {0o755 & ~umask}
+    made = [cache, *cache.rglob("*")]
     assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {0o700}
     shown = {str(path): path.stat().st_mode & 0o022 for path in made if path.is_file()}
     assert not any(shown.values()), shown

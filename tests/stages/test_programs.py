@@ -105,6 +105,21 @@ def test_what_fails_is_told_apart_where_colours_are_forced(tmp_path: Path, monke
     assert found.message == "the compiler failed on toy: a.cpp:1: error: no"
 
 
+def test_a_compiler_that_fails_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says goes to the disk: where that is full, nothing arrives."""
+    compiler = write_compiler(tmp_path / "cxx", "exit 1")
+    free = 1 << 40
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 40, 0, free))
+    found = failure(compiler, tmp_path / "cache")
+    assert found.code == "RNN602" and found.message == "the compiler failed on toy: it printed nothing"
+    free = 1 << 20
+    assert failure(compiler, tmp_path / "cache").code == "RNN605"
+    write_compiler(compiler, "echo 'collect2: error: ld returned 1 exit status'; exit 1")
+    assert failure(compiler, tmp_path / "cache").code == "RNN605"
+    write_compiler(compiler, "echo 'a.cpp:1: error: no'; exit 1")
+    assert failure(compiler, tmp_path / "cache").code == "RNN602"
+
+
 @pytest.mark.parametrize("folder", [".", "tools", "w\udcff", "a b$(c)'ü"])
 @pytest.mark.parametrize("by", ["CXX", "PATH"])
 def test_a_compiler_may_be_named_from_here_and_lie_anywhere(
