@@ -37,9 +37,9 @@ LATER = (
     Code(
         "RNN603",
         "refusing to overwrite a folder",
-        "The folder to build into exists and was not made by rnncc (it holds no `_rnncc.json`), or it is a package "
-        "with files of yours beside those that rnncc made, which would be deleted. It is left as it is: give another "
-        "folder, or remove it, or move those files elsewhere.",
+        "The folder to build into exists and was not made by rnncc: it holds no `_rnncc.json`. Or it is a package with "
+        "files of yours beside those that rnncc made, which would be deleted. rnncc leaves it as it is: give another "
+        "folder, remove this one, or move your files elsewhere.",
     ),
     Code(
         "RNN604",

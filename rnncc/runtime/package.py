@@ -38,7 +38,9 @@ def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
     edit them. Raises ImportError where `_rnncc.json` is missing or damaged, and for a package in an archive; ValueError
     for a wrong setting."""
     if not directory.is_dir():
-        raise ImportError(f"the package '{directory}' lies in an archive, from which no library can be loaded: unpack it")
+        raise ImportError(
+            f"the package '{directory}' lies in an archive, from which no library can be loaded: unpack it"
+        )
     try:
         about = manifest.read_sealed(directory)
     except manifest.DamagedError as error:

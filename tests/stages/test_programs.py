@@ -199,9 +199,11 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("hangs", ["version", "compiling"])
-def test_an_interrupted_build_leaves_nothing_running(hangs: str, tmp_path: Path) -> None:
-    """SIGINT to rnncc alone, as `kill` sends it; a terminal sends it to more."""
+@pytest.mark.parametrize(
+    ("hangs", "number"), [("version", signal.SIGINT), ("compiling", signal.SIGINT), ("compiling", signal.SIGTERM)]
+)
+def test_an_interrupted_build_leaves_nothing_running(hangs: str, number: signal.Signals, tmp_path: Path) -> None:
+    """A signal to rnncc alone, as `kill` sends it; a terminal sends it to more."""
     hang = f'sleep 600 & echo "$$ $!" >> "{tmp_path}/pids"; wait'
     compiler = write_compiler(
         tmp_path / "cxx", hang if hangs == "compiling" else "", hang if hangs == "version" else "echo 1"
@@ -216,9 +218,9 @@ def test_an_interrupted_build_leaves_nothing_running(hangs: str, tmp_path: Path)
     while not (pids.exists() and pids.read_text().endswith("\n")) and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 130 and "Traceback" not in said and "interrupted" in said
+    assert process.returncode == 128 + number and "Traceback" not in said and "interrupted" in said
     started = [int(pid) for pid in pids.read_text().split()]
     assert started and not any(map(alive, started))
     assert list(cache.glob("packages/*")) + list(cache.glob("tmp/*")) + list(cache.glob("locks/*")) == []
