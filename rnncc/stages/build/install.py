@@ -85,23 +85,44 @@ def install(package: Path, directory: Path) -> Path:
 def _check_replaced(target: Path) -> None:
     """Refuse to replace what rnncc did not make, also single files of the user's in a package. Raises RnnccError
     (RNN603)."""
+    while True:
+        seen = _identity(target)
+        # Another process may put its package there meanwhile. Then half of each was looked at.
+        with suppress(FileNotFoundError):
+            fault = _not_ours(target)
+            if fault is None:
+                return
+            if _identity(target) == seen:
+                raise RnnccError(fault)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _not_ours(target: Path) -> Diagnostic | None:
     help = "choose another folder with -o, or another name with --name"
     if not target.exists():
-        return
+        return None
     if not (target / manifest.NAME).is_file():
-        raise RnnccError(Diagnostic("RNN603", f"'{target}' exists and was not made by rnncc", help=help))
+        return Diagnostic("RNN603", f"'{target}' exists and was not made by rnncc", help=help)
     try:
         made = manifest.read(target).get("files")
     except manifest.DamagedError:
         made = None
     if not isinstance(made, dict):  # damaged, or of a version that listed no files
-        return
+        return None
     for path in sorted(target.rglob("*")):
         name = path.relative_to(target)
         is_folder = path.is_dir() and not path.is_symlink()
         if not is_folder and "__pycache__" not in name.parts and name.as_posix() not in {*made, manifest.NAME}:
             message = f"'{target}' holds '{name}', which rnncc did not make and would delete"
-            raise RnnccError(Diagnostic("RNN603", message, help=f"move it elsewhere, or {help}"))
+            return Diagnostic("RNN603", message, help=f"move it elsewhere, or {help}")
+    return None
 
 
 def unwritable(target: Path, error: OSError) -> RnnccError:
