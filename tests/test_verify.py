@@ -198,7 +198,7 @@ def test_what_is_chaotic_in_float64_too_is_judged_by_its_first_steps(awkward: di
 
 
 def test_numbers_that_the_eager_loop_alone_cannot_hold_prove_nothing(awkward: dict[str, tuple[Any, Cell]]) -> None:
-    """The eager loop in float16 makes an infinity of 1e6. The kernel computes in float32, and rounds to 1e-6 coarsely."""
+    """The eager loop in float16 makes an infinity of 1e6. The kernel computes in float32."""
     report = verify.verify(*awkward["Numbers"], dtypes=(torch.float32, torch.float16))
     assert not report.failed and all(row.passed for row in report.rows if row.dtype == "float32")
     assert [(doubt.dtype, doubt.why, doubt.left_out) for doubt in report.doubts] == [("float16", verify.RANGE, True)]
