@@ -61,7 +61,7 @@ def compile(
 
 def safe_globals() -> list[Any]:
     """What `torch.load(path, weights_only=True)` must be allowed for layers of `load` and `compile`, whole or within a
-    model, and for what `rnncc.compat.nn.replace` made:
+    model, and for what `rnncc.compat` makes of them (`nn.replace`, `TwoStates`):
 
         with torch.serialization.safe_globals([*rnncc.safe_globals(), MyModel]):
             model = torch.load(path, weights_only=True)
@@ -69,7 +69,8 @@ def safe_globals() -> list[Any]:
     The file then says which cells are built; a cell's text can do nothing but compute.
     """
     from rnncc.compat.instances import KINDS, revive
+    from rnncc.compat.two_states import TwoStates
     from rnncc.compiler import unpickle
     from rnncc.source import Source
 
-    return [unpickle, revive, Source, *KINDS]
+    return [unpickle, revive, Source, TwoStates, *KINDS]

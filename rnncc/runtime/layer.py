@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from . import torch_names
-from .base import RecurrentModule, check_flags, document_delays, dtype_of
+from .base import RecurrentModule, document_delays, dtype_of
 from .elsewhere import call_elsewhere
 from .inputs import Reset, StatesLike, read_inputs, read_states
 from .packing import read_packed
 from .regularisation import Zoneout, draw_masks
 from .rows import beside
 from .run import Direction, run_directions
-from .sizes import check_int, check_probability, check_size
+from .sizes import check_flags, check_int, check_probability, check_size
 from .spec import CellSpec, InputSpec, StateSpec
 
 
