@@ -83,18 +83,16 @@ def test_packed_sequences_and_single_steps() -> None:
         assert torch.equal(own, other)
 
 
-def test_other_dtypes_compiled_and_exported() -> None:
+def test_under_autocast_exported_and_mapped() -> None:
     torch.manual_seed(0)
     layer = paced().Paced(IN, H)
     x = X.float()
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(results(layer, x), results(layer, x, **filled(x, 1)), atol=0, rtol=0)
-    compiled: Any = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
     any_size = torch.export.Dim.AUTO
     program = torch.export.export(layer, (x,), dynamic_shapes=({0: any_size, 1: any_size},)).module()
     for part in (x, x[:2, :2]):
         expected = results(layer, part, **filled(part, 1))
-        torch.testing.assert_close(results(compiled, part), expected)
         torch.testing.assert_close(results(program, part), expected)
     each = torch.func.vmap(lambda own: layer(own)[0], in_dims=1, out_dims=1)(x)
     torch.testing.assert_close(each, layer(x)[0])
