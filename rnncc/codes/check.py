@@ -390,7 +390,7 @@ CHECK = (
     Code(
         "RNN238",
         "bad default of an input",
-        "A call may leave out an input that has a default, a number for every step and column. `x` can have none.",
+        "A call may leave out an input that has a default, a number for every step and sequence. `x` can have none.",
         _cell("input gap: 1 = x", "state h", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
         _cell("input gap: 1 = 1", "state h", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
         label="not known before the run",

@@ -267,7 +267,7 @@ class _Declarer:
 
     def _default(self, name: str, expression: Expression) -> float:
         if name == "x":
-            message = "'x' has no default: it says how many steps and columns there are"
+            message = "'x' has no default: it gives the number of steps and the batch size"
             self.report.error("RNN238", message, expression.span, "every call gives it")
         return self._number(expression, f"the default of '{name}'", "RNN238", "a number", "no such number")
 
