@@ -63,7 +63,6 @@ def front(source: Source, shaping: Shaping | None = None) -> tuple[tuple[Cell, t
     from rnncc.ir.syntax import ConstDecl
     from rnncc.stages.check import check
     from rnncc.stages.parse import parse
-    from rnncc.stages.regularise import regularise
 
     checked = []
     errors: list[Diagnostic] = []
@@ -78,6 +77,8 @@ def front(source: Source, shaping: Shaping | None = None) -> tuple[tuple[Cell, t
         try:
             cell, warnings = check(declaration, given)
             if zoneout or dropout:
+                from rnncc.stages.regularise import regularise
+
                 cell = regularise(cell, tuple(zoneout.split()), bool(dropout))
             checked.append((cell, warnings))
         except RnnccError as error:

@@ -168,6 +168,9 @@ def read_inputs(
     leading = inputs[first.name].shape[:2]
     for item in others:
         width, given = item.width(sizes), extra.get(item.name)
+        if given is None and item.default is not None:
+            inputs[item.name] = x.new_full((), item.default).expand(*leading, width)
+            continue
         if given is None:
             raise TypeError(f"{cell.name} needs the input {item.name}=, a tensor like the first input [.., {width}]")
         value = shaped(given, item.name, width).to(x.dtype)
