@@ -61,7 +61,7 @@ def compile(
 
 def safe_globals() -> list[Any]:
     """What `torch.load(path, weights_only=True)` must be allowed for layers of `load` and `compile`, whole or within a
-    model, and for what `rnncc.compat.nn.replace` made:
+    model, and for what `rnncc.compat` makes of them (`nn.replace`, `TwoStates`):
 
         with torch.serialization.safe_globals([*rnncc.safe_globals(), MyModel]):
             model = torch.load(path, weights_only=True)
@@ -70,6 +70,7 @@ def safe_globals() -> list[Any]:
     """
     from rnncc import compiler, driver
     from rnncc.compat.instances import KINDS, revive
+    from rnncc.compat.two_states import TwoStates
     from rnncc.source import Source
 
-    return [driver.unpickle, compiler.unpickle, revive, Source, *KINDS]
+    return [driver.unpickle, compiler.unpickle, revive, Source, TwoStates, *KINDS]

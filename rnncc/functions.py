@@ -7,6 +7,8 @@ gives NaN. The same rows are evaluated on sympy expressions (differentiate) and 
 
 Definitions, and derivatives at kinks and ties, are those of torch with default arguments (docs/language.md, "Operators
 and functions").
+Where an operator passes a gradient or drops it (relu, max), its derivative is a `where` of which one side is 0: a
+gradient that is infinite or no number is dropped like any other.
 """
 
 from __future__ import annotations
@@ -109,7 +111,7 @@ _ROWS = (
     ),
     _unary("tanh", lambda f, y, a: (1 - y * y,)),
     _unary("sigmoid", lambda f, y, a: (y * (1 - y),)),
-    _unary("relu", lambda f, y, a: (f.gt(y, 0),), kinks=(0.0,)),
+    _unary("relu", lambda f, y, a: (f.where(f.gt(y, 0), 1, 0),), kinks=(0.0,)),
     _unary("exp", lambda f, y, a: (y,)),
     _unary("log", lambda f, y, a: (1 / a,), domain=(0.1, 4.0)),
     _unary("log1p", lambda f, y, a: (1 / (1 + a),), domain=(-0.9, 4.0)),
@@ -146,7 +148,7 @@ _ROWS = (
     ),
     _unary(
         "hardtanh",
-        lambda f, y, a: (f.gt(a, -1) * f.lt(a, 1),),
+        lambda f, y, a: (f.where(f.gt(a, -1) * f.lt(a, 1), 1, 0),),
         "torch.nn.functional.hardtanh({0})",
         kinks=(-1.0, 1.0),
     ),
@@ -168,8 +170,8 @@ _ROWS = (
         "max",
         2,
         lambda f, y, a, b: (
-            f.where(f.eq(a, b), 0.5, f.gt(a, b)),
-            f.where(f.eq(a, b), 0.5, f.gt(b, a)),
+            f.where(f.lt(a, b), 0, f.where(f.eq(a, b), 0.5, 1)),
+            f.where(f.lt(b, a), 0, f.where(f.eq(a, b), 0.5, 1)),
         ),
         "max({0}, {1})",
         "f.max({0}, {1})",
@@ -179,8 +181,8 @@ _ROWS = (
         "min",
         2,
         lambda f, y, a, b: (
-            f.where(f.eq(a, b), 0.5, f.lt(a, b)),
-            f.where(f.eq(a, b), 0.5, f.lt(b, a)),
+            f.where(f.gt(a, b), 0, f.where(f.eq(a, b), 0.5, 1)),
+            f.where(f.gt(b, a), 0, f.where(f.eq(a, b), 0.5, 1)),
         ),
         "min({0}, {1})",
         "f.min({0}, {1})",
@@ -196,7 +198,12 @@ _ROWS = (
     Operator(
         "clamp",
         3,
-        lambda f, y, a, low, high: (f.ge(a, low) * f.le(a, high), f.lt(a, low), f.gt(a, high)),
+        # Where the bounds are the wrong way round, the value is the upper one.
+        lambda f, y, a, low, high: (
+            f.where(f.ge(a, low) * f.le(a, high), 1, 0),
+            f.where(f.lt(low, high) * f.lt(a, low), 1, 0),
+            f.where(f.ge(high, low) * f.le(a, high), 0, 1),
+        ),
         "clamp({0}, {1}, {2})",
         "f.clamp({0}, {1}, {2})",
         ties=True,

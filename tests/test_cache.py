@@ -182,6 +182,17 @@ def test_a_lock_is_held_by_one_though_its_file_is_removed_each_time(tmp_path: Pa
     assert list((tmp_path / "locks").iterdir()) == []
 
 
+def test_a_lock_in_a_cache_that_was_emptied_leaves_the_next_one_alone(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    with cache.lock(KEY):
+        (tmp_path / "locks" / f"{KEY}.lock").unlink()
+        held = locks.try_take(tmp_path / "locks" / f"{KEY}.lock")
+        assert held is not None
+    assert locks.try_take(tmp_path / "locks" / f"{KEY}.lock") is None
+    locks.release(held, tmp_path / "locks" / f"{KEY}.lock")
+    assert list((tmp_path / "locks").iterdir()) == []
+
+
 def test_a_lock_ends_with_its_process_though_a_child_lives_on(tmp_path: Path) -> None:
     """A child that was forked while the lock was held has its file open, too."""
     code = (
@@ -271,7 +282,18 @@ def test_kernels_alone_and_what_is_damaged_are_no_packages(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("", 1 << 30), ("0", 0), ("1234", 1234), ("1GB", 10**9), ("1.5 MiB", 3 << 19), ("2g", 2 * 10**9), ("7kb", 7000)],
+    [
+        ("", 1 << 30),
+        ("0", 0),
+        ("1234", 1234),
+        ("1GB", 10**9),
+        ("1.5 MiB", 3 << 19),
+        ("2g", 2 * 10**9),
+        ("7kb", 7000),
+        ("9" * 400, sys.maxsize),
+        ("9" * 300 + "TB", sys.maxsize),
+    ],
+    ids=lambda value: str(value)[:8],
 )
 def test_the_limit_may_have_a_unit(text: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RNNCC_CACHE_LIMIT", text)

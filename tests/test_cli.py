@@ -363,6 +363,19 @@ def test_check_is_quick() -> None:
     assert best <= 0.6
 
 
+def test_check_imports_the_stages_that_it_runs_and_no_others(tmp_path: Path) -> None:
+    program = (
+        "import sys; from rnncc.cli import cli; cli(sys.argv[1:], standalone_mode=False); "
+        "print(*(name for name in sys.modules if name.startswith('rnncc')))"
+    )
+    result = python("-c", program, "check", str(write(tmp_path, GOOD)), cwd=tmp_path)
+    names = set(result.stdout.splitlines()[-1].split())
+    assert {name.split(".")[2] for name in names if name.count(".") > 1 and name.startswith("rnncc.stages.")} == {
+        "parse", "check",
+    }  # fmt: skip
+    assert not names & {"rnncc.cache", "rnncc.cli.environment", "rnncc.verify", "rnncc.gpu"}
+
+
 def _seconds(*arguments: str, **options: Any) -> float:
     """What another Python costs in time of one core: by the clock it takes that long where nothing else runs."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

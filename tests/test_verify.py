@@ -161,6 +161,14 @@ h[t] = tanh(W@x + R@h[t-1]) + where(sum(layernorm(W@x)) > 0, 1, 0)
 cell Overflowing
 state h
 h[t] = exp(12 + sigmoid(W@x)) + h[t-1]
+
+cell Chaotic
+state h
+h[t] = sin(9*h[t-1] + W@x)
+
+cell Numbers
+state h
+h[t] = 1e-6*tanh(W@x + 1e6*(R@h[t-1]))
 """
 
 
@@ -182,6 +190,18 @@ def test_what_overflows_in_the_eager_loop_too_is_left_out(awkward: dict[str, tup
     report = verify.verify(*awkward["Growing"], dtypes=(torch.float64, torch.float16))
     assert report.passed
     assert {doubt.why for doubt in report.doubts} == {verify.RANGE} and all(doubt.left_out for doubt in report.doubts)
+
+
+def test_what_is_chaotic_in_float64_too_is_judged_by_its_first_steps(awkward: dict[str, tuple[Any, Cell]]) -> None:
+    report = verify.verify(*awkward["Chaotic"], dtypes=(torch.float64, torch.bfloat16))
+    assert report.passed and all(row.cases > 1 for row in report.rows)
+
+
+def test_numbers_that_the_eager_loop_alone_cannot_hold_prove_nothing(awkward: dict[str, tuple[Any, Cell]]) -> None:
+    """The eager loop in float16 makes an infinity of 1e6. The kernel computes in float32."""
+    report = verify.verify(*awkward["Numbers"], dtypes=(torch.float32, torch.float16))
+    assert not report.failed and all(row.passed for row in report.rows if row.dtype == "float32")
+    assert [(doubt.dtype, doubt.why, doubt.left_out) for doubt in report.doubts] == [("float16", verify.RANGE, True)]
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("Undecided", torch.float64), ("Overflowing", torch.float16)])
@@ -209,7 +229,7 @@ def test_what_cannot_be_judged_is_neither_right_nor_wrong(
     assert (said["passed"], said["failed"]) == (False, False)
 
 
-@pytest.mark.parametrize("name", ["Growing", "Ternary", "Threshold", "Cancelling", "Counter"])
+@pytest.mark.parametrize("name", ["Growing", "Ternary", "Threshold", "Cancelling", "Counter", "Chaotic"])
 def test_a_wrong_kernel_of_such_a_cell_fails(awkward: dict[str, tuple[Any, Cell]], name: str) -> None:
     """In all dtypes: its gradients are off by a tenth, or its zeros are not zero."""
     layer_class, cell = awkward[name]

@@ -28,7 +28,8 @@ def digest(*parts: bytes | str) -> str:
     """A hash of the parts: 64 hex digits. Each part's length counts, so that parts cannot run together."""
     whole = hashlib.sha256()
     for part in parts:
-        data = part.encode() if isinstance(part, str) else part
+        # A path may be bytes that are no UTF-8.
+        data = part.encode(errors="surrogateescape") if isinstance(part, str) else part
         whole.update(len(data).to_bytes(8, "little"))
         whole.update(data)
     return whole.hexdigest()

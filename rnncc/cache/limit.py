@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 
 from rnncc.diagnostics import Diagnostic, RnnccError
 
@@ -24,4 +25,5 @@ def limit_bytes() -> int:
     if found is None or (found[3] and not found[2]):
         help = "write bytes, or a number with a unit: RNNCC_CACHE_LIMIT=2GB"
         raise RnnccError(Diagnostic("RNN607", f"RNNCC_CACHE_LIMIT is '{text}', which is no size", help=help))
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2].lower()])
+    size = float(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2].lower()]
+    return int(min(size, sys.maxsize))  # so many digits that it is infinity

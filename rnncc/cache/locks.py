@@ -66,7 +66,8 @@ def release(descriptor: int, path: Path) -> None:
         return
     # The file is removed before the lock ends, so that nobody can hold a lock on it. The next process makes a new file.
     with suppress(OSError):
-        path.unlink()
+        if _is_at(descriptor, path):  # else somebody emptied the cache: what stands there is another's lock
+            path.unlink()
     _HELD.discard(descriptor)
     os.close(descriptor)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,11 +34,11 @@ def entries(root: Path, kind: str) -> Iterator[tuple[Path, os.stat_result]]:
             yield path, found
 
 
-def is_layout(root: Path, others: frozenset[str]) -> bool:
-    """Whether a folder holds at least one entry of a cache, and nothing else but names in `others`."""
+def is_layout(root: Path, is_passed_over: Callable[[str], bool]) -> bool:
+    """Whether a folder holds at least one entry of a cache, and nothing else but names that are passed over."""
     count = 0
     for folder, found in _all(root):
-        if folder.name in others:
+        if is_passed_over(folder.name):
             continue
         if folder.name not in _KINDS or not stat.S_ISDIR(found.st_mode):
             return False

@@ -60,17 +60,17 @@ def is_cache(root: Path) -> bool:
         check_owner(root, root, found)
         if _is_marked(root):
             return _check_folders(root)
-        names = {entry.name for entry in root.iterdir()} - {_OF_FILE_SYSTEMS}
-        if not {name for name in names if not _is_marker_in_the_making(name)}:
+        names = sorted(entry.name for entry in root.iterdir() if not _is_passed_over(entry.name))
+        if not names:
             return False
         # Another process may have made it a cache since the first look.
-        if _is_marked(root) or is_layout(root, frozenset({MARKER, _OF_FILE_SYSTEMS})):
+        if _is_marked(root) or is_layout(root, lambda name: name == MARKER or _is_passed_over(name)):
             return _check_folders(root)
     except FileNotFoundError:
         return False
     except OSError as error:
         raise unusable(root, error, "read") from None
-    shown = sorted(names)[0] + (f"' and {len(names) - 1} more" if len(names) > 1 else "'")
+    shown = names[0] + (f"' and {len(names) - 1} more" if len(names) > 1 else "'")
     raise _refused(
         f"'{root}' is not a cache that rnncc made: it holds '{shown}",
         f"nothing in it was changed; set RNNCC_CACHE_DIR to a folder for the cache alone, as '{root / 'rnncc'}'",
@@ -85,7 +85,9 @@ def make_folder(root: Path, kind: str) -> Path:
     folder = root / kind
     try:
         if not is_cache(root):
-            root.parent.mkdir(parents=True, exist_ok=True)
+            for parent in reversed(root.parents):
+                if not parent.exists():
+                    parent.mkdir(mode=0o755, exist_ok=True)  # ~/.cache, which a umask could open to everybody
             with suppress(FileExistsError):
                 root.mkdir(mode=0o700)
                 root.chmod(0o700)
@@ -165,15 +167,23 @@ def _is_marked(root: Path) -> bool:
 def _mark(root: Path) -> None:
     """Write the marker. A rename makes the whole file visible at once."""
     beside = root / f"{MARKER}-{os.getpid()}-{threading.get_ident()}"
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "w") as file:
-        file.write(_TEXT)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.rename(root / MARKER)
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as file:
+            file.write(_TEXT.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        beside.rename(root / MARKER)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
-def _is_marker_in_the_making(name: str) -> bool:
+def is_unfinished_marker(name: str) -> bool:
+    """Whether a file of that name in the root is a marker that a process writes, or that a killed one left."""
     return re.fullmatch(rf"{MARKER}-\d+-\d+", name) is not None
+
+
+def _is_passed_over(name: str) -> bool:
+    return name == _OF_FILE_SYSTEMS or is_unfinished_marker(name)
 
 
 def _close_to_others(root: Path) -> None:

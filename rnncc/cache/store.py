@@ -43,10 +43,11 @@ class Cache:
         """Copy the shared object of that key to `target`. Returns whether there was one. A damaged one is removed and
         reported."""
         is_cache(self.root)
-        for path, _ in entries(self.root, "objects"):
+        for path, found in entries(self.root, "objects"):
             wanted = path.stem[33:]  # KEY-SUM.o
             if key_of(path) != key or path.suffix != ".o" or not wanted:
                 continue
+            check_owner(self.root, path, found)
             try:
                 shutil.copyfile(path, target)
                 manifest.compare(target, wanted)
@@ -71,6 +72,9 @@ class Cache:
             beside.rename(folder / f"{key}-{manifest.checksum(beside)}.o")
         except OSError as error:
             raise unusable(self.root, error) from None
+        finally:
+            with suppress(OSError):
+                beside.unlink()
 
     def keep_log(self, name: str, text: str) -> Path:
         """Keep the output of a failed build as `name`.log; `name` ends in 12 hex digits. Deletes the oldest logs."""
@@ -82,7 +86,8 @@ class Cache:
         try:
             log.unlink(missing_ok=True)  # it may be a link
             descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            # Names of files may be bytes that are no UTF-8.
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
         except OSError as error:
             raise unusable(self.root, error) from None
@@ -148,6 +153,8 @@ class Cache:
                 return package, ""
         except FileNotFoundError:
             return None, ""
+        except NotADirectoryError:
+            return None, f"'{key}' is no folder"
         except manifest.DamagedError as error:
             return None, str(error)
         except OSError as error:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rnncc.cache import locks
 from rnncc.cache.names import entries, key_of
+from rnncc.cache.root import is_unfinished_marker
 from rnncc.runtime import manifest
 
 # Nothing that was used within this time is deleted: another process may be importing it.
@@ -50,7 +51,10 @@ def drop(root: Path, package: Path) -> None:
     dropped = root / "tmp" / f"{package.name}-dropped-{os.getpid()}-{threading.get_ident()}"
     with suppress(OSError):
         package.rename(dropped)
-        shutil.rmtree(dropped, ignore_errors=True)
+        if stat.S_ISDIR(dropped.lstat().st_mode):
+            shutil.rmtree(dropped, ignore_errors=True)
+        else:  # what stood in the place of a package
+            dropped.unlink()
 
 
 def usage(root: Path) -> tuple[int, int]:
@@ -78,6 +82,10 @@ def _sweep(root: Path) -> None:
     for path, found in entries(root, "objects"):
         if path.suffix == ".tmp" and _is_left(path, found):
             with suppress(OSError):
+                path.unlink()
+    for path in root.iterdir():
+        with suppress(OSError):  # another process removed it
+            if is_unfinished_marker(path.name) and _is_left(path, path.lstat()):
                 path.unlink()
     for path, found in entries(root, "locks"):
         if _is_left(path, found):

@@ -5,7 +5,12 @@ Modules that cost time to import (the stages, torch) are imported inside the com
 
 from __future__ import annotations
 
-from typing import Any
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn
 
 import click
 
@@ -15,7 +20,7 @@ from rnncc.diagnostics import InternalError, RnnccError
 from rnncc.version import VERSION
 
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h: not the user's fault
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+_SIGNALLED = 128  # and the signal's number, as shells have it
 
 
 class _Group(click.Group):
@@ -26,15 +31,44 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _signals_end_it_in_order():
+                return super().invoke(ctx)
         except RnnccError as error:
             ctx.exit(fail(error, as_json=ctx.meta.get("rnncc.json", False)))
         except InternalError as error:
             click.echo(f"internal error: {error}", err=True)
             ctx.exit(EXIT_BUG)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             click.echo("rnncc: interrupted", err=True)
-            ctx.exit(EXIT_INTERRUPTED)
+            ctx.exit(_SIGNALLED + (error.number if isinstance(error, _Signalled) else signal.SIGINT))
+
+
+class _Signalled(KeyboardInterrupt):
+    """SIGTERM (`kill`, `timeout`) or SIGHUP (a terminal was closed): as Ctrl-C, it stops the compilers and removes what
+    they began."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+@contextmanager
+def _signals_end_it_in_order() -> Iterator[None]:
+    """Raises _Signalled where Python would end at once. A signal that is ignored (`nohup`) still is."""
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        raise _Signalled(number)
+
+    # Handlers are the main thread's; a program may call the command in another one.
+    own = threading.current_thread() is threading.main_thread()
+    ours = [s for s in (signal.SIGTERM, signal.SIGHUP) if own and signal.getsignal(s) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

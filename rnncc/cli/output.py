@@ -6,7 +6,7 @@
 3    the toolchain is missing or failed
 4    `verify` found nothing wrong, but could not judge everything
 70   a bug in rnncc
-130  interrupted
+130  interrupted (Ctrl-C); 143 by SIGTERM, 129 by SIGHUP
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def write_wheel(package: Path) -> Path:
     files = {
         f"{stem}/{path.relative_to(package).as_posix()}": path.read_bytes()
         for path in sorted(package.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and "__pycache__" not in path.relative_to(package).parts
     }
     cells = ", ".join(about["cells"])
     files[f"{info}/METADATA"] = (

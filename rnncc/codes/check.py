@@ -387,4 +387,12 @@ CHECK = (
         _cell("state h", "h[t] = tanh(W@x + R@h[t-1] + b)/(1 - 0.5)"),
         label="this is zero",
     ),
+    Code(
+        "RNN238",
+        "bad default of an input",
+        "A call may leave out an input that has a default, a number for every step and sequence. `x` can have none.",
+        _cell("input gap: 1 = x", "state h", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
+        _cell("input gap: 1 = 1", "state h", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
+        label="not known before the run",
+    ),
 )

@@ -37,8 +37,9 @@ LATER = (
     Code(
         "RNN603",
         "refusing to overwrite a folder",
-        "The folder to build into exists and was not made by rnncc (it holds no `_rnncc.json`). It is left as it "
-        "is: give another folder, or remove it yourself.",
+        "The folder to build into exists and was not made by rnncc: it holds no `_rnncc.json`. Or it is a package with "
+        "files of yours beside those that rnncc made, which would be deleted. rnncc leaves it as it is: give another "
+        "folder, remove this one, or move your files elsewhere.",
     ),
     Code(
         "RNN604",

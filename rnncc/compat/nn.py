@@ -19,6 +19,15 @@ from rnncc.compat.instances import KINDS, instance_of, is_ours
 # What nn.RNNBase keeps of its weights, beside the parameters.
 _KEPT = frozenset({"_flat_weights", "_flat_weights_names", "_flat_weight_refs", "_all_weights"})
 
+# What the layer has from the module, so that it is no option.
+_OF_MODULE = frozenset(
+    (
+        "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size",
+        "num_heads", "device", "dtype",
+    )
+)  # fmt: skip
+Classes = type[nn.RNNBase] | Iterable[type[nn.RNNBase]]
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -35,19 +44,18 @@ class Found:
         return f"{names}: {self.kind} -> {self.cell}" if self.cell else f"{names}: {self.kind} stays: {self.why_not}"
 
 
-def survey(
-    model: nn.Module, *, subclasses: tuple[type[nn.RNNBase], ...] = (), as_nn: bool = False
-) -> tuple[Found, ...]:
+def survey(model: nn.Module, *, subclasses: Classes = (), as_nn: bool = False) -> tuple[Found, ...]:
     """Every nn.LSTM, nn.GRU and nn.RNN of a model (the model itself has the name ""), in the order of its modules, and
-    what `replace` would do with it. Nothing changes."""
-    return tuple(_found(module, names, subclasses, as_nn) for module, names in _recurrent(model))
+    what `replace` would do with it. Nothing changes. Raises TypeError for arguments of other kinds."""
+    named = _classes(subclasses)
+    return tuple(_found(module, names, named, as_nn) for module, names in _recurrent(model))
 
 
 def replace(
     model: nn.Module,
     *,
     keep: Iterable[str] = (),
-    subclasses: tuple[type[nn.RNNBase], ...] = (),
+    subclasses: Classes = (),
     as_nn: bool = False,
     **options: Any,
 ) -> nn.Module:
@@ -64,19 +72,26 @@ def replace(
         as_nn: the layers are instances of torch.nn's classes, `isinstance(layer, nn.LSTM)`, with `_flat_weights` and
             `_all_weights`. An instance of a derived class keeps its class's methods, whose `super().forward(...)` is
             then rnncc's.
-        options: keywords of rnncc's layers (`recompute=True`, `state_dtype=…`, `recurrent_gradient_clip=…`).
+        options: keywords of rnncc's layers (`recompute=True`, `state_dtype=…`, `recurrent_gradient_clip=…`), other than
+            those that the module decides (sizes, dtype, device, heads).
 
     Raises:
+        TypeError: for arguments of other kinds, and options that the module decides.
         ValueError: for modules that cannot be replaced, all of them, and for unknown names in `keep`; nothing has
             changed then.
     """
+    if isinstance(keep, str):
+        raise TypeError(f"keep should be several names, such as ({keep!r},), got a str")
+    if given := sorted(_OF_MODULE.intersection(options)):
+        raise TypeError(f"replace() takes no {', '.join(given)}: a layer has what its module has, and one head")
+    named = _classes(subclasses)
     modules = list(_recurrent(model))
     kept = set(keep)
     unknown = kept - {name for _, names in modules for name in names}
     if unknown:
         raise ValueError(f"keep: the model has no recurrent module {', '.join(map(repr, sorted(unknown)))}")
     wanted = [
-        (module, _found(module, names, subclasses, as_nn)) for module, names in modules if not kept.intersection(names)
+        (module, _found(module, names, named, as_nn)) for module, names in modules if not kept.intersection(names)
     ]
     problems = [str(found) for _, found in wanted if not found.cell]
     if problems:
@@ -98,8 +113,19 @@ def replace(
     return model
 
 
+def _classes(given: Classes) -> tuple[type[nn.RNNBase], ...]:
+    """`subclasses`, checked."""
+    classes = (given,) if isinstance(given, type) else tuple(given)
+    for one in classes:
+        if not isinstance(one, type) or not issubclass(one, KINDS):
+            raise TypeError(f"subclasses should be classes derived from nn.LSTM, nn.GRU or nn.RNN, got: {one!r}")
+    return classes
+
+
 def _recurrent(model: nn.Module) -> Iterator[tuple[nn.RNNBase, tuple[str, ...]]]:
     """Each recurrent module once, with all its names."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model should be an nn.Module, got: {model!r}")
     names: dict[nn.RNNBase, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, KINDS) and not is_ours(module):

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rnncc.runtime.inputs import described
+
 
 class TwoStates(nn.Module):
     """Makes a layer of one state fit where code expects an nn.LSTM: hx and the final states are (h, c). h is the
@@ -34,7 +36,12 @@ class TwoStates(nn.Module):
         self.layer = layer
 
     def forward(self, input: Any, hx: tuple[Tensor, Tensor] | None = None, **options: Any) -> Any:
-        """Returns (output, (h_n, c)). `options` are keywords of the layer's call."""
+        """Returns (output, (h_n, c)). `options` are keywords of the layer's call. Raises TypeError where hx is not
+        (h, c)."""
+        # What torch.fx traces has no structure yet.
+        several = isinstance(hx, tuple | list)
+        if isinstance(hx, Tensor) or (several and [state is None for state in hx or ()] != [False, False]):
+            raise TypeError(f"TwoStates: hx must be a tuple of 2 tensors, (h, c); got {described(hx)}")
         output, h = self.layer(input, None if hx is None else hx[0], **options)
         return output, (h, torch.zeros_like(h) if hx is None else hx[1])
 

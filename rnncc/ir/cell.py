@@ -194,13 +194,15 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """`drawn`: `zoneout` or `recurrent_dropout`, a mask for the state `of` that a layer draws; else the caller's."""
+    """`drawn`: `zoneout` or `recurrent_dropout`, a mask for the state `of` that a layer draws; else the caller's, who
+    may leave it out where it has a `default`."""
 
     name: str
     width: Dim
     span: Span = _span()
     drawn: str = ""
     of: str = ""
+    default: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

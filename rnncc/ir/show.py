@@ -179,7 +179,8 @@ def _cell(cell: Cell) -> Iterator[str]:
         value = constant.value if isinstance(constant.value, str) else show_number(constant.value)
         yield f"const {constant.name} = {value}{', shaping' if constant.shaping else ''}"
     for given in cell.inputs:
-        yield f"input {given.name}: {dims.show(given.width)}"
+        default = "" if given.default is None else f" = {show_number(given.default)}"
+        yield f"input {given.name}: {dims.show(given.width)}{default}"
     for state in cell.states:
         initial = "learned" if state.initial is None else show_number(state.initial)
         delay = "" if state.delay_of is None else f", delay of {state.delay_of}"

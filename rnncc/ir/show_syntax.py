@@ -88,8 +88,8 @@ def _with(name: str, width: Expression | None, value: Expression | None = None) 
 
 def _statement(statement: Statement) -> Iterator[str]:
     match statement:
-        case InputDecl(name, width):
-            yield f"input {_with(name, width)}"
+        case InputDecl(name, width, default):
+            yield f"input {_with(name, width, default)}"
         case StateDecl(name, width, initial):
             yield f"state {_with(name, width, initial)}"
         case OutputDecl(name):

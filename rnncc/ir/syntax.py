@@ -85,10 +85,11 @@ Expression = Number | Name | Index | Call | Unary | Binary | IfElse
 
 @dataclass(frozen=True, slots=True)
 class InputDecl:
-    """`input x, gap: 1` gives one InputDecl a name; `width` is None where not written."""
+    """`input x, gap: 1 = 0.5` gives one InputDecl a name; `width` and `default` are None where not written."""
 
     name: str
     width: Expression | None
+    default: Expression | None = None
     span: Span = _span()
 
 

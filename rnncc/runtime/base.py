@@ -16,7 +16,15 @@ from .ops import Kernels, kept_bytes
 from .parameters import gate_view, initialise, members_of, ordered, shape_of
 from .regularisation import Zoneout, check_zoneout, wanted_regularisation
 from .run import choose_kernels, kernels_of_call
-from .sizes import check_clip, check_probability, check_size, resolve_sizes
+from .sizes import (
+    check_backend,
+    check_clip,
+    check_constant,
+    check_flags,
+    check_probability,
+    check_size,
+    resolve_sizes,
+)
 from .spec import CellSpec, ParameterSpec, Sizes
 
 
@@ -29,13 +37,6 @@ def document_delays(cell: CellSpec, when: str) -> list[str]:
         f"{when}, hx and the final states end with the older values that the cell",
         f"reads, {names} (t: the last step).",
     ]
-
-
-def check_flags(**flags: object) -> None:
-    """Raises TypeError for what is neither True nor False."""
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} should be of type bool, got: {type(value).__name__}")
 
 
 def dtype_of(parameters: Mapping[str, Tensor]) -> torch.dtype | None:
@@ -125,8 +126,7 @@ class RecurrentModule(nn.Module):
         check_flags(bias=bias)
         if state_dtype is not None and (not isinstance(state_dtype, torch.dtype) or not state_dtype.is_floating_point):
             raise TypeError(f"state_dtype should be a floating-point torch.dtype or None, got: {state_dtype!r}")
-        if backend not in (None, "cpu", "cuda", "reference"):
-            raise ValueError(f"backend must be None, 'cpu', 'cuda' or 'reference', got {backend!r}")
+        check_backend(backend)
         check_clip(recurrent_gradient_clip)
         self.recurrent_gradient_clip = recurrent_gradient_clip
         cell = self.spec
@@ -146,12 +146,7 @@ class RecurrentModule(nn.Module):
         for constant in cell.constants:
             value = keywords.pop(constant.name, constant.value)
             if not constant.shaping:
-                if not isinstance(value, (int, float)) or isinstance(value, bool):
-                    raise TypeError(f"{constant.name} should be a number, got: {type(value).__name__}")
-                try:
-                    self.constants[constant.name] = float(value)
-                except OverflowError:
-                    raise ValueError(f"{constant.name} is an integer beyond the range of float64") from None
+                self.constants[constant.name] = check_constant(constant.name, value)
             elif value != constant.value:
                 # `__new__` never saw it: a subclass of the user's passed it on to __init__.
                 raise ValueError(

@@ -147,9 +147,16 @@ def in_forward_mode() -> bool:
 
 def clip_gradient(value: Tensor, bound: float) -> Tensor:
     """The value; its gradient is clipped to [-bound, bound], and zero where bound is zero. Raises NotImplementedError
-    under forward-mode differentiation."""
+    under forward-mode differentiation, and in torch.export: torch's own operators cannot write a clip down."""
     if bound == math.inf:
         return value
+    if torch.compiler.is_exporting():
+        if torch.onnx.is_in_onnx_export():
+            return value  # a model for inference
+        raise NotImplementedError(
+            "an exported program of torch's own operators would have gradients without the recurrent_gradient_clip: "
+            "set the layer's to None, or export with the kernels' ops (not backend='reference')"
+        )
     # A `jvp` method could raise this too, but torch.compile takes no autograd.Function that has one.
     if in_forward_mode():
         raise NotImplementedError(

@@ -76,7 +76,8 @@ def _HANDLER(loop, dtype, units, heads, directions, device, event, problem, size
         return -2
     # The library raises a RuntimeError with this text. Without it ctypes would print the exception and go on.
     except BaseException as error:
-        text = f"{type(error).__name__}: {error}".encode()[: size - 1]
+        text = f"{type(error).__name__}: {error}".encode(errors="replace")[: size - 1]
+        text = text.decode(errors="ignore").encode()  # no half of a character at the end
         ctypes.memmove(problem, text, len(text))
         return -1
 

@@ -15,7 +15,7 @@ from .packing import read_packed
 from .parameters import shape_of
 from .rows import beside
 from .run import handed, kernels_of_call, run_segment
-from .sizes import check_clip, check_heads
+from .sizes import check_backend, check_clip, check_constant, check_flags, check_given_size, check_heads
 from .spec import CellSpec, ParameterSpec, SegmentSpec, Sizes, StreamSpec, Width
 
 Tensors = Tensor | Sequence[Tensor]
@@ -68,7 +68,7 @@ def run_function(
     Returns the output [T, B, width] and the final state [B, width], or a tuple of them where there are several. With
     offsets, all sequences are [total, width]. Raises NotImplementedError for a cell with work between or after its
     loops, which needs more than streams; ValueError for wrong counts, shapes and heads; TypeError for an unknown
-    keyword or mixed dtypes."""
+    keyword or constant, for what is no tensor of floating-point numbers, and for mixed dtypes."""
     if problem := _work_outside(cell):
         raise NotImplementedError(problem)
     returned = cell.returnable(return_sequences_of)
@@ -76,6 +76,9 @@ def run_function(
     for name in dims:
         if name not in known:
             raise TypeError(f"{cell.name} got an unexpected keyword argument {name!r}")
+    check_backend(backend)
+    check_flags(reverse=reverse, return_delays=return_delays, recompute=recompute)
+    numbers = _constants(cell, constants or {})
     masked = lengths is not None or reset is not None or offsets is not None
     stream_specs, weight_specs = taken_streams(cell), taken_weights(cell, masked)
     given_streams = _counted(cell, "streams", streams, [_phrase(s) for s in stream_specs] or ["any, for T and B"])
@@ -123,7 +126,6 @@ def run_function(
     named = {state.name: tensor for state, tensor in zip(carried, given_states or (), strict=False)}
     initial = _initial(cell, named, sizes, given_streams[0], columns)
     check_clip(recurrent_gradient_clip)
-    numbers = {c.name: float(c.value) for c in cell.constants if not c.shaping} | dict(constants or {})
     cell.derive(values, parameters, numbers, sizes)
     # A GPU runs packed tensors by the masked loops.
     on_gpu = packed is not None and chosen is not None and first.is_cuda
@@ -240,10 +242,34 @@ def taken_weights(cell: CellSpec, masked: bool) -> tuple[ParameterSpec, ...]:
     return tuple(by_attribute[attribute] for attribute in dict.fromkeys(read))
 
 
+def _constants(cell: CellSpec, given: Mapping[str, float]) -> dict[str, float]:
+    """The constants that do not shape the program, by name. Raises TypeError, ValueError."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"constants should be a dict of numbers by name, got: {type(given).__name__}")
+    known = {constant.name: constant.value for constant in cell.constants}
+    numbers = {constant.name: float(constant.value) for constant in cell.constants if not constant.shaping}
+    for name, value in given.items():
+        if name not in known:
+            own = ", ".join(known) or "none"
+            raise TypeError(f"{cell.name} has no constant {name!r}; its own: {own}")
+        if name in numbers:
+            numbers[name] = check_constant(name, value)
+        elif value != known[name]:
+            raise ValueError(
+                f"{name}={value!r} is another program than this op was built with ({name}={known[name]!r}): "
+                f"load the cell with {name}={value!r}"
+            )
+    return numbers
+
+
 def _counted(cell: CellSpec, what: str, given: Tensors | Proxy, names: Sequence[str]) -> list[Tensor]:
     if isinstance(given, Proxy):
         raise TypeError(f"{cell.name}: torch.fx cannot look into the functional op: use torch.fx.wrap, or the layer")
+    if given is None or isinstance(given, Mapping | str | int | float):
+        raise TypeError(f"{cell.name}: {what} should be a tensor or several, got: {type(given).__name__}")
     tensors = [given] if isinstance(given, Tensor) else list(given)
+    if wrong := [type(item).__name__ for item in tensors if not isinstance(item, Tensor)]:
+        raise TypeError(f"{cell.name}: {what} should be tensors, got: {wrong[0]}")
     if len(tensors) != len(names):
         raise ValueError(f"{cell.name} takes {len(names)} {what} ({', '.join(names)}), got {len(tensors)}")
     return tensors
@@ -259,6 +285,8 @@ def _check_dtypes(
     cell: CellSpec, streams: Sequence[Tensor], weights: Sequence[Tensor], states: Sequence[Tensor]
 ) -> None:
     first = streams[0]
+    if not first.is_floating_point():
+        raise TypeError(f"{cell.name} takes floating-point streams, got {first.dtype}")
     for state in states:
         # A state may have more or fewer bits than streams, which is what `state_dtype` gives a layer.
         if not state.is_floating_point() or (state.dtype == torch.float64) != (first.dtype == torch.float64):
@@ -281,6 +309,10 @@ def _sizes(
     num_heads: int,
     dims: Mapping[str, int],
 ) -> dict[str, int]:
+    check_given_size("num_heads", num_heads)
+    for name, given in (("hidden_size", hidden_size), ("input_size", input_size), *dims.items()):
+        if given is not None:
+            check_given_size(name, given)
     if hidden_size is None:
         if states is None:
             raise ValueError(f"{cell.name}: give states or hidden_size")
@@ -303,8 +335,6 @@ def _sizes(
         if value is None:
             raise ValueError(f"{cell.name} needs the size {size.name}=")
         sizes[size.name] = value
-    if num_heads <= 0:
-        raise ValueError("num_heads must be greater than zero")
     check_heads(cell, sizes)
     return sizes
 

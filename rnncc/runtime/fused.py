@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import importlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +125,7 @@ def add_kernels(folder: Path, capability: tuple[int, int]) -> None:
     OSError or ValueError where they cannot be read."""
     lines = read_index(folder / "fused.txt", capability)
     assert STATE.library is not None
-    if STATE.library.rnncc_add_kernels(str(folder).encode()) < 1:
+    if STATE.library.rnncc_add_kernels(os.fsencode(folder)) < 1:
         raise RuntimeError(f"the kernels in {folder} cannot be read")
     STATE.lines += lines
 

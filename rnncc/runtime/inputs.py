@@ -128,7 +128,7 @@ def read_inputs(
     [width].
 
     Raises ValueError and RuntimeError as torch.nn.LSTM does, TypeError for missing or unknown inputs, and for tensors
-    that are not dense.
+    that are not dense, or not of floating-point numbers.
     """
     most = 3 if time else 2
     # A nested tensor may be of either layout, a MaskedTensor is dense.
@@ -162,10 +162,15 @@ def read_inputs(
             f"RNN input dtype ({x.dtype}) does not match weight dtype ({weight_dtype}). "
             f"Convert input: input.to({weight_dtype}), or convert model: model.to({x.dtype})"
         )
+    if not x.is_floating_point():
+        raise TypeError(f"{cell.name} takes floating-point input, got {x.dtype}")
     inputs = {first.name: shaped(x, "input", first.width(sizes))}
     leading = inputs[first.name].shape[:2]
     for item in others:
         width, given = item.width(sizes), extra.get(item.name)
+        if given is None and item.default is not None:
+            inputs[item.name] = x.new_full((), item.default).expand(*leading, width)
+            continue
         if given is None:
             raise TypeError(f"{cell.name} needs the input {item.name}=, a tensor like the first input [.., {width}]")
         value = shaped(given, item.name, width).to(x.dtype)
@@ -266,7 +271,7 @@ def read_reset(
     return reset != 0
 
 
-def _described(hx: object) -> str:
+def described(hx: object) -> str:
     """Words for the structure of a wrong hx."""
     if isinstance(hx, Tensor):
         return "a tensor"
@@ -275,7 +280,7 @@ def _described(hx: object) -> str:
     kind = f"a {'tuple' if isinstance(hx, tuple) else 'list'} of {len(hx)}"
     if hx and all(isinstance(item, Tensor) for item in hx):
         return f"{kind} tensor{'s' if len(hx) > 1 else ''}"
-    return f"{kind}: {', '.join(_described(item) for item in hx[:4])}{', …' if len(hx) > 4 else ''}" if hx else kind
+    return f"{kind}: {', '.join(described(item) for item in hx[:4])}{', …' if len(hx) > 4 else ''}" if hx else kind
 
 
 def _result_hint(hx: object) -> str:
@@ -307,7 +312,7 @@ def read_states(
     if not tensors or len(given) != len(wanted):
         names = ", ".join(cell.phrase(state) for state in wanted)
         form = "a tensor" if len(wanted) == 1 else f"a tuple of {len(wanted)} tensors"
-        raise TypeError(f"{cell.name}: hx must be {form}, for {names}; got {_described(hx)}{_result_hint(hx)}")
+        raise TypeError(f"{cell.name}: hx must be {form}, for {names}; got {described(hx)}{_result_hint(hx)}")
     found: list[dict[str, Tensor]] = [{} for _ in sizes]
     dims = 1 + batched + (not single)
     for i, (state, tensor) in enumerate(zip(wanted, given, strict=True)):

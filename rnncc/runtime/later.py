@@ -3,7 +3,6 @@ need them."""
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
@@ -20,25 +19,32 @@ def when_imported(name: str, act: Callable[[], None]) -> None:
 
 
 class _Watch(MetaPathFinder):
-    """Finds one module as the other finders do, and calls `act` after the module's code ran."""
+    """Finds one module as the other finders do, and calls `act` after the module's code ran for the first time.
+
+    It stays in `sys.meta_path`: many programs only ask whether a module exists, an import may fail, and another thread
+    may be going through the list.
+    """
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
-        self.name, self.act = name, act
+        self.name, self.act, self.acted = name, act, False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self.name:
+        if fullname != self.name or self.acted or self not in sys.meta_path:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        behind = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        found = (finder.find_spec(fullname, path, target) for finder in behind)
+        spec = next((spec for spec in found if spec is not None), None)
         if spec is None or spec.loader is None:
-            return None
+            return spec
         run = spec.loader.exec_module
 
         def execute(module: ModuleType) -> None:
             run(module)
-            self.act()
+            if not self.acted:
+                self.acted = True
+                self.act()
 
         spec.loader.exec_module = execute  # type: ignore[method-assign]
         return spec

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from . import torch_names
-from .base import RecurrentModule, check_flags, document_delays, dtype_of
+from .base import RecurrentModule, document_delays, dtype_of
 from .elsewhere import call_elsewhere
 from .inputs import Reset, StatesLike, read_inputs, read_states
 from .packing import read_packed
 from .regularisation import Zoneout, draw_masks
 from .rows import beside
 from .run import Direction, run_directions
-from .sizes import check_int, check_probability, check_size
+from .sizes import check_flags, check_int, check_probability, check_size
 from .spec import CellSpec, InputSpec, StateSpec
 
 
@@ -32,7 +32,8 @@ class RecurrentLayer(RecurrentModule):
         """The docstring of a cell's layer."""
         own = [f"{size.name}: a size" for size in cell.sizes]
         own += [f"{constant.name}: default {constant.value!r}" for constant in cell.constants]
-        extra = [f"{item.name}= [T, B, width]" for item in cell.inputs[1:]]
+        defaults = {i.name: f" ({i.default:g} where left out)" for i in cell.inputs if i.default is not None}
+        extra = [f"{item.name}= [T, B, width]{defaults.get(item.name, '')}" for item in cell.inputs[1:]]
         names = [f"{state.name}_n" for state in cell.visible_states()]
         states = names[0] if len(names) == 1 else f"({', '.join(names)})"
         lines = [

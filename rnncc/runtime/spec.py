@@ -75,8 +75,11 @@ class ConstantSpec:
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
+    """`default`: the number that a call without it stands for, or None where every call gives it."""
+
     name: str
     width: Width
+    default: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,10 @@ def check_order(
             return f"the gates of the saved layer are in another order than those of {name}, {order}", known
     elif own is not None and keys and all(map(_NN_NAME.match, keys)):
         problem = _order_problem(module, gates, certain=True)
-        return f"{problem} (the state_dict of {name} says its order in '{_ENTRY}', which is not there)", False
+        hint = (
+            f"if they are a {name}'s own, add the entry '{prefix}{_ENTRY}' of its state_dict(), which says their order"
+        )
+        return f"{problem}; {hint}", False
     else:
         known = False
     if own is not None:

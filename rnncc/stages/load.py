@@ -7,10 +7,12 @@ Fails with RnnccError: RNN712 (incomplete or damaged).
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import threading
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +26,8 @@ from rnncc.runtime import manifest
 # Held while a package is imported: another thread must not get a module that is half executed. Reentrant, since what a
 # package imports may load another.
 _LOADING = threading.RLock()
+# A fork waits as well: in the child, nobody would ever finish the import or release the lock.
+os.register_at_fork(before=_LOADING.acquire, after_in_parent=_LOADING.release, after_in_child=_LOADING.release)
 _PREFIX = "rnncc_loaded_"
 
 
@@ -41,7 +45,9 @@ class _Loader(SourceFileLoader):
         return data[:-4]
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0o600) -> None:
-        """Write bytecode."""
+        """Write bytecode, where nobody else can write, whatever the umask."""
+        with suppress(OSError):  # it is there; or it cannot be made, which is no error for Python either
+            Path(path).parent.mkdir(mode=0o700)
         super().set_data(path, bytes(data) + _sum(data), _mode=_mode & 0o755)
 
 

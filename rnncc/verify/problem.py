@@ -232,8 +232,9 @@ class Problem:
             generator = torch.Generator().manual_seed(sample)
             *rows, units = inputs["x"].shape
             unit = torch.randint(units, (*rows, 1), generator=generator)
-            sign = torch.randint(2, (*rows, 1), generator=generator) * 2.0 - 1
-            factor = torch.ones(*rows, units).scatter_(2, unit, 1 + sign * torch.finfo(dtype).eps)
+            sign = torch.randint(2, (*rows, 1), generator=generator).double() * 2 - 1
+            factor = torch.ones(*rows, units, dtype=torch.float64)
+            factor.scatter_(2, unit, 1 + sign * torch.finfo(dtype).eps)
             given = {**inputs, "x": inputs["x"] * factor.to(inputs["x"])}
         sequences, last = self._run_reference(parameters, given, initial, self.masks)
         output, finals = sequences[self.cell.output], [last[state.name] for state in self.states]

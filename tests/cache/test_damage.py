@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -98,10 +100,15 @@ def test_a_damaged_package_is_built_again(name: str, damage: Callable[[Path], No
     assert build(KEY, "toy", lambda: pytest.fail("built again"), None, cache, said.append) == package
 
 
-@pytest.mark.parametrize("left", ["nothing", "a file", "an empty package"])
+@pytest.mark.parametrize("left", ["nothing", "a file", "an empty package", "a file alone", "a link alone"])
 def test_a_folder_without_its_package_is_built_again(left: str, tmp_path: Path) -> None:
     folder = make_folder(tmp_path, "packages") / KEY
-    folder.mkdir(mode=0o700)
+    if left == "a file alone":
+        folder.write_text("")
+    elif left == "a link alone":
+        folder.symlink_to(tmp_path)
+    else:
+        folder.mkdir(mode=0o700)
     if left == "a file":
         (folder / "toy").write_text("")
     elif left == "an empty package":
@@ -109,6 +116,20 @@ def test_a_folder_without_its_package_is_built_again(left: str, tmp_path: Path) 
     said: list[str] = []
     assert build(KEY, "toy", files, None, Cache(tmp_path), said.append) == folder / "toy"
     assert len(said) == 1 and "is damaged" in said[0]
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_an_object_that_does_not_fit_on_the_disk_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, target: Path) -> None:
+        target.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(RnnccError, match="no space left"):
+        Cache(tmp_path).publish_object(KEY, Path(__file__))
+    assert list((tmp_path / "objects").iterdir()) == []
 
 
 def test_damage_where_nothing_can_be_built_is_an_error_of_both(tmp_path: Path) -> None:

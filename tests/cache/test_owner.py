@@ -21,6 +21,7 @@ from rnncc.cache import Cache
 from rnncc.cache.root import make_folder
 from rnncc.diagnostics import RnnccError
 from rnncc.stages.build import build, find_toolchain, install
+from rnncc.stages.load import load
 from tests.cache.test_root import code_of, everything, make
 from tests.stages.test_build import KEY, product
 
@@ -32,12 +33,14 @@ OTHER = 65534  # nobody, who is also the owner of all that a user namespace does
 def test_modes_do_not_depend_on_the_umask(umask: int, tmp_path: Path) -> None:
     before = os.umask(umask)
     try:
-        package = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "cache"))
-        Cache(tmp_path / "cache").keep_log(f"toy-{KEY[:12]}", "text")
+        package = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "home" / ".cache" / "rnncc"))
+        Cache(tmp_path / "home" / ".cache" / "rnncc").keep_log(f"toy-{KEY[:12]}", "text")
         installed = install(package, tmp_path / "out")
     finally:
         os.umask(before)
-    made = [tmp_path / "cache", *(tmp_path / "cache").rglob("*")]
+    parents, cache = [tmp_path / "home", tmp_path / "home" / ".cache"], tmp_path / "home" / ".cache" / "rnncc"
+    assert {path.stat().st_mode & 0o777 for path in parents} == {0o755 & ~umask}
+    made = [cache, *cache.rglob("*")]
     assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {0o700}
     shown = {str(path): path.stat().st_mode & 0o022 for path in made if path.is_file()}
     assert not any(shown.values()), shown
@@ -80,6 +83,33 @@ def open_folder() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
+
+
+def test_an_object_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    """It would become a part of the next package."""
+    cache = Cache(tmp_path / "cache")
+    cache.publish_object(KEY, Path(__file__))
+    (path,) = (tmp_path / "cache" / "objects").iterdir()
+    assert cache.take_object(KEY, tmp_path / "taken")
+    path.chmod(0o646)
+    assert code_of(lambda: cache.take_object(KEY, tmp_path / "taken")) == "RNN610"
+
+
+def test_bytecode_is_made_for_the_user_alone_whatever_the_umask(tmp_path: Path) -> None:
+    package = tmp_path / "bytecode"
+    (package / "part").mkdir(parents=True)
+    (package / "_rnncc.json").write_text('{"fingerprint": "f", "cells": []}')
+    (package / "__init__.py").write_text("from .part import x\n")
+    (package / "part" / "__init__.py").write_text("x = 1\n")
+    before, writes = os.umask(0), sys.dont_write_bytecode
+    sys.dont_write_bytecode = False
+    try:
+        assert load(package).x == 1
+    finally:
+        os.umask(before)
+        sys.dont_write_bytecode = writes
+    made = [path for folder in package.rglob("__pycache__") for path in (folder, *folder.iterdir())]
+    assert len(made) == 4 and not any(path.stat().st_mode & 0o022 for path in made)
 
 
 @pytest.mark.parametrize("name", ["", "packages", f"packages/{KEY}/toy/__init__.py"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 from collections.abc import Callable
@@ -210,6 +211,32 @@ def test_a_marker_that_is_damaged_is_written_again_and_another_layout_s_is_refus
     (root / MARKER).write_text(marker.replace("rnncc cache 1", "rnncc cache 2"))
     with pytest.raises(RnnccError, match="another version of rnncc"):
         Cache(root).package(KEY)
+
+
+@pytest.mark.parametrize("made", ["new", "old"])
+def test_who_is_stopped_while_it_writes_the_marker_leaves_a_cache(
+    made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed, or for a full disk; also where others upgrade the cache at that time."""
+    root = tmp_path / "cache"
+    if made == "old":
+        old_cache(root)
+    else:
+        root.mkdir(mode=0o700)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", full)
+        assert code_of(lambda: make(root)) == "RNN605"
+    assert not list(root.glob(f"{MARKER}*"))
+    left, writing = root / f"{MARKER}-1-2", root / f"{MARKER}-3-4"
+    for path in (left, writing):
+        path.write_text("")
+    os.utime(left, LONG_AGO)
+    assert make(root).is_dir()
+    assert sorted(root.glob(f"{MARKER}*")) == [root / MARKER, writing]
 
 
 @pytest.mark.parametrize("written", ["cache", "./cache/", "~/cache", "~/cache/", "link", "{0}/cache", "{0}//link/"])

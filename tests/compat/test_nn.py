@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -235,6 +236,33 @@ def test_a_subclass_is_replaced_on_demand() -> None:
     assert survey(model)[0].cell == ""
     replace(model, subclasses=(Derived,))
     assert type(model[0]).__name__ == "nn_LSTM"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"keep": "10"}, "keep should be several names, such as ('10',), got a str"),
+        ({"num_heads": 2}, "replace() takes no num_heads: a layer has what its module has, and one head"),
+        ({"device": "cpu", "dtype": torch.float32}, "replace() takes no device, dtype: a layer has"),
+        ({"subclasses": (nn.Linear,)}, "subclasses should be classes derived from nn.LSTM, nn.GRU or nn.RNN, got:"),
+        ({"subclasses": "Derived"}, "subclasses should be classes derived from nn.LSTM, nn.GRU or nn.RNN, got: 'D'"),
+    ],
+)
+def test_arguments_of_other_kinds_change_nothing(given: dict[str, Any], message: str) -> None:
+    model = nn.ModuleList([nn.LSTM(4, 4), nn.LSTM(4, 4)])
+    with pytest.raises(TypeError, match=re.escape(message)):
+        replace(model, **given)
+    assert [type(module) for module in model] == [nn.LSTM, nn.LSTM]
+    with pytest.raises(TypeError, match=r"model should be an nn.Module, got: <class 'torch.nn"):
+        replace(nn.LSTM)  # type: ignore[arg-type]
+
+
+def test_subclasses_may_be_a_list_or_one_class() -> None:
+    class Derived(nn.LSTM):
+        pass
+
+    for named in ([Derived], Derived):
+        assert type(replace(nn.Sequential(Derived(4, 4)), subclasses=named)[0]).__name__ == "nn_LSTM"  # type: ignore[index]
 
 
 def test_an_unknown_name_to_keep_is_an_error() -> None:

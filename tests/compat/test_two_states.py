@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from typing import Any
 
 import pytest
@@ -43,3 +44,20 @@ def test_it_is_for_layers_of_one_state() -> None:
     for module in (nn.LSTM(4, 5), rnncc.load("mingru").minGRUCell(4, 5)):
         with pytest.raises(TypeError, match=r"not for (LSTM|minGRUCell)"):
             TwoStates(module)
+
+
+@pytest.mark.parametrize("wrong", ["h", "h,", "hhh", "h-"])
+def test_an_hx_of_another_structure_is_named(wrong: str) -> None:
+    h = torch.zeros(1, 3, 5)
+    hx = {"h": h, "h,": (h,), "hhh": [h, h, h], "h-": (h, None)}[wrong]
+    layer = TwoStates(rnncc.load("mingru").minGRU(4, 5))
+    with pytest.raises(TypeError, match=r"TwoStates: hx must be a tuple of 2 tensors, \(h, c\); got a "):
+        layer(torch.randn(6, 3, 4), hx)
+
+
+def test_one_allow_list_loads_it() -> None:
+    layer, x, file = TwoStates(rnncc.load("mingru").minGRU(4, 5)), torch.randn(6, 3, 4), io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    with torch.serialization.safe_globals(rnncc.safe_globals()):
+        assert torch.equal(torch.load(file, weights_only=True)(x)[0], layer(x)[0])

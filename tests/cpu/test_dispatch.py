@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from rnncc.cli.about import _instructions
+from rnncc.cli.environment import _instructions
 from rnncc.paths import templates_dir
 from rnncc.stages.build import find_toolchain
 from rnncc.stages.build.toolchain import ISA

@@ -46,6 +46,7 @@ class _Draft:
     leaves: list[Leaf] = field(default_factory=list)
     given: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, int] = field(default_factory=dict)
+    defaults: dict[str, float] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
     vectors: list[tuple[str, str]] = field(default_factory=list)
@@ -127,7 +128,12 @@ class _Cell:
             if width == "E":
                 self.declare("dim E = 3")
                 self.units["E"] = self.draft.sizes["E"] = 3
-            self.declare(f"input {name}: {width}" if width else f"input {name}")
+            # Of a generator of its own, so that what else a seed draws is what it was.
+            default = Random(f"{self.seed} {name}")
+            if default.random() < 0.3:
+                self.draft.defaults[name] = default.randrange(-4, 5) / 4
+            start = f" = {self.draft.defaults[name]}" if name in self.draft.defaults else ""
+            self.declare(f"input {name}: {width}{start}" if width else f"input {name}{start}")
             self.leaf(name, width or "I", "X")
             self.draft.extra[name] = units
             if self.chance(0.3):
@@ -347,7 +353,7 @@ class _Cell:
         found = states(program)
         case = Case(
             text, lambda H: found, Step(program), heads=self.heads, extra=self.draft.extra, arguments=given,
-            square=self.square, bounded=True,
+            square=self.square, bounded=True, defaults=self.draft.defaults,
         )  # fmt: skip
         return Generated(self.seed, text, case, self.settings(), self.draft.sizes, constants)
 

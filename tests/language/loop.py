@@ -22,7 +22,8 @@ HIDDEN, INPUT, STEPS, COLUMNS = 6, 5, 7, 3
 class Case:
     """A cell's text, its states for a hidden size, and one step of it. `step(p, s, x, k)`: parameters by name, the
     state `s(name, steps back)`, the input `x(name, steps back)`, sizes N, H, D; it returns the new states, and `out`
-    where that is not the first state. `square`: I == H. `whole`: whole numbers everywhere, so that there are ties.
+    where that is not the first state. `extra`: the widths of further inputs; `defaults`: those of them that the layer
+    is not given, with their numbers. `square`: I == H. `whole`: whole numbers everywhere, so that there are ties.
     `bounded`: every number lies between -1 and 1."""
 
     text: str
@@ -30,6 +31,7 @@ class Case:
     step: Step
     heads: int = 1
     extra: Mapping[str, int] = field(default_factory=dict)
+    defaults: Mapping[str, float] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
     square: bool = False
     whole: bool = False
@@ -188,7 +190,11 @@ def compare(
         parameters.append({name: view.detach().clone().requires_grad_() for name, view in views.items()})
     inputs = {
         "x": draw(setting.steps, COLUMNS, width),
-        **{n: draw(setting.steps, COLUMNS, w).abs() for n, w in case.extra.items()},
+        **{n: draw(setting.steps, COLUMNS, w).abs() for n, w in case.extra.items() if n not in case.defaults},
+    }
+    written_out = {
+        name: torch.full((setting.steps, COLUMNS, case.extra[name]), value, dtype=torch.float64)
+        for name, value in case.defaults.items()
     }
     states = case.states(HIDDEN)
     hx = {name: draw(len(places), COLUMNS, w) for name, (w, _) in states.items()} if setting.states else None
@@ -196,6 +202,7 @@ def compare(
 
     ours = [{name: v.clone().requires_grad_() for name, v in group.items()} for group in (inputs, hx or {})]
     theirs = [{name: v.clone().requires_grad_() for name, v in group.items()} for group in (inputs, hx or {})]
+    theirs[0] |= written_out
     k = SimpleNamespace(N=setting.heads, H=HIDDEN, D=HIDDEN // setting.heads)
     current, finals = theirs[0], {name: [] for name in states}  # type: ignore[var-annotated]
     for number in range(setting.layers):

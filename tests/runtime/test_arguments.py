@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,54 @@ def test_the_functional_op_says_what_it_cannot_be_given() -> None:
         NotImplementedError, match=r"SCRN computes the stream .* of its loop 1 \(h\) from s of an earlier loop"
     ):
         module.scrn(torch.zeros(2, 1, 4), [], hidden_size=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"hidden_size": "2"}, "hidden_size should be of type int, got: str"),
+        ({"hidden_size": 2.0}, "hidden_size should be of type int, got: float"),
+        ({"num_heads": None}, "num_heads should be of type int, got: NoneType"),
+        ({"input_size": "a"}, "input_size should be of type int, got: str"),
+        ({"reverse": "yes"}, "reverse should be of type bool, got: str"),
+        ({"return_delays": 3}, "return_delays should be of type bool, got: int"),
+        ({"recompute": "x"}, "recompute should be of type bool, got: str"),
+        ({"constants": 3}, "constants should be a dict of numbers by name, got: int"),
+        ({"constants": {"bata": 0.5}}, "LIF has no constant 'bata'; its own: beta, theta"),
+        ({"constants": {"beta": "a"}}, "beta should be a number, got: str"),
+        ({"streams": None}, "LIF: streams should be a tensor or several, got: NoneType"),
+        ({"streams": [[0.0]]}, "LIF: streams should be tensors, got: list"),
+        ({"states": {"s": torch.zeros(1, 2)}}, "LIF: states should be a tensor or several, got: dict"),
+        ({"states": (torch.zeros(1, 2), None)}, "LIF: states should be tensors, got: NoneType"),
+        ({"streams": torch.zeros(2, 1, 2).long()}, "LIF takes floating-point streams, got torch.int64"),
+        (
+            {"streams": torch.zeros(2, 1, 2, dtype=torch.complex64)},
+            "LIF takes floating-point streams, got torch.complex64",
+        ),
+    ],
+)
+def test_what_the_functional_op_is_not_given_is_named(given: dict[str, Any], message: str) -> None:
+    usual = {"streams": torch.zeros(2, 1, 2), "weights": torch.zeros(2, 2), "hidden_size": 2}
+    with pytest.raises(TypeError, match=message):
+        rnncc.load("lif").lif(**usual | given)
+
+
+def test_the_functional_op_takes_no_constant_that_is_another_program() -> None:
+    op, streams, weights = rnncc.load("rhn").rhn, torch.zeros(3, 1, 4), torch.zeros(8, 2)
+    with pytest.raises(ValueError, match=r"L=3 is another program than this op was built with \(L=2\)"):
+        op(streams, weights, hidden_size=2, constants={"L": 3})
+    with pytest.raises(ValueError, match="backend must be None, 'cpu', 'cuda' or 'reference', got 'gpu'"):
+        op(streams, weights, hidden_size=2, backend="gpu")
+
+
+def test_complex_numbers_are_refused() -> None:
+    """The reference would drop their imaginary part."""
+    layer = rnncc.load("lstm").LSTM(3, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        layer.to(torch.complex64)
+    with pytest.raises(TypeError, match=r"LSTM takes floating-point input, got torch\.complex64"):
+        layer(torch.zeros(2, 1, 3, dtype=torch.complex64))
 
 
 def test_explain_names_what_the_functional_op_takes() -> None:

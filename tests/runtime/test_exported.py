@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._functorch.aot_autograd import aot_export_joint_simple
+from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -94,3 +96,35 @@ def test_a_program_compiled_or_checkpointed() -> None:
         assert torch.equal(compiled(x)[0], expected[0])
     torch.testing.assert_close(results(compiled, x), expected, atol=1e-12, rtol=1e-12)
     assert all(map(torch.equal, results(Checkpointed(program), x), expected))
+
+
+def test_a_program_clips_the_recurrent_gradient_or_is_refused() -> None:
+    """Of an autograd.Function, torch.export keeps the forward alone: a clip in torch's own operators would be lost."""
+    layer, x = make("lstm", "LSTM", recurrent_gradient_clip=0.01)
+    expected = results(layer, x)
+    for program in (torch.export.export(layer, (x,)), torch.export.export(layer, (x,)).run_decompositions()):
+        assert all(map(torch.equal, results(program.module(), x), expected))
+    layer.backend = "reference"
+    step = rnncc.load("lstm").LSTMCell(IN, H, backend="reference", dtype=x.dtype, recurrent_gradient_clip=0.01)
+    for module, argument in ((layer, x), (step, x[0])):
+        for strict in (False, True):
+            with pytest.raises(Exception, match="would have gradients without the recurrent_gradient_clip"):
+                torch.export.export(module, (argument,), strict=strict)
+    layer.recurrent_gradient_clip = None
+    unclipped = results(torch.export.export(layer, (x,)).module(), x)
+    assert not torch.allclose(unclipped[1], expected[1])
+
+
+def test_the_reference_s_clip_is_in_a_compiled_backward() -> None:
+    layer, x = make("lstm", "LSTM", recurrent_gradient_clip=0.01, backend="reference")
+    parameters = dict(layer.named_parameters())
+
+    def loss(x: Tensor, *values: Tensor) -> tuple[Tensor]:
+        output, _ = functional_call(layer, dict(zip(parameters, values, strict=True)), (x,))
+        return (output.square().sum(),)
+
+    expected = results(layer, x)
+    torch.testing.assert_close(results(torch.compile(layer, backend="aot_eager"), x), expected)
+    joint = aot_export_joint_simple(loss, (x, *parameters.values()), trace_joint=True)
+    _, (_, *gradients) = joint((x, *(p.detach() for p in parameters.values())), (torch.ones((), dtype=x.dtype),))
+    torch.testing.assert_close(gradients, expected[2:])

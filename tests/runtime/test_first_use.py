@@ -130,6 +130,18 @@ def test_whatever_goes_wrong_is_one_warning(error: Exception, on_gpu: Any, monke
     assert list(fused.STATE.answers.values()) == [Answer(Outcome.FAILED, reason)]
 
 
+@pytest.mark.parametrize("path", ["/w\udcff/", "ü" * 3000, "x" + "ü" * 3000], ids=["bytes", "long", "longer"])
+def test_every_error_can_be_said(path: str, on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths that are no UTF-8, and messages that are cut."""
+
+    def settle(wanted: fused.Wanted) -> Answer:
+        raise ValueError(path)
+
+    monkeypatch.setattr(first_use, "settle", settle)
+    with pytest.raises(RuntimeError, match=r"^ValueError: .{4,}$"):
+        on_gpu()
+
+
 def test_a_setting_that_means_nothing_is_the_ops_error(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RNNCC_COMPILE", "maybe")
     with pytest.raises(RuntimeError, match="ValueError: RNNCC_COMPILE is 'maybe'"):

@@ -152,6 +152,8 @@ def test_rows_of_another_order_are_refused_without_metadata_too(name: str, stric
     for module, other in ((ours, twin), (ours, single), (own, normed)):
         with pytest.raises(RuntimeError, match="the rows would land in the wrong gates"):
             module.load_state_dict(dict(other.state_dict()), strict=strict)
+    with pytest.raises(RuntimeError, match=rf"a {name}'s own, add the entry '_extra_state' of its state_dict\(\)"):
+        ours.load_state_dict(dict(ours.named_parameters()), strict=strict)
     with pytest.raises(RuntimeError, match="the rows would land in the wrong gates"):
         orders(name).load_state_dict(dict(nn.LSTM(IN, H).state_dict()), strict=strict)
     # And the other way; nn.LSTM does not know the entry.

@@ -235,7 +235,9 @@ def test_install_copies_replaces_and_refuses(tmp_path: Path) -> None:
     out = tmp_path / "out"
     target = install(package, out)
     assert (target / "__init__.py").read_text() == "x = 1\n" and not (target / "__pycache__").exists()
-    (target / "stale.py").write_text("")
+    older = Product((File("__init__.py", "x = 0\n"), File("stale.py", "")), None, ("Toy",))
+    install(build("e" * 32, "toy", lambda: older, None, Cache(tmp_path / "cache")), out)
+    assert (target / "stale.py").exists()
     assert install(package, out) == target and not (target / "stale.py").exists()
     assert sorted(path.name for path in out.iterdir()) == ["toy"]
     (tmp_path / "mine" / "toy").mkdir(parents=True)
@@ -322,6 +324,7 @@ def test_a_package_does_not_hide_itself(tmp_path: Path, monkeypatch: pytest.Monk
         ("MAX_JOBS", "abc", "RNN607"),
         ("MAX_JOBS", "0", "RNN607"),
         ("MAX_JOBS", "-2", "RNN607"),
+        ("MAX_JOBS", "000", "RNN607"),
         ("CXX", "g++ '-O2", "RNN601"),
     ],
 )

@@ -130,6 +130,26 @@ def test_gradients_of_random_cells(cell: Cell, heads: int) -> None:
     check_gradients(cell, steps=3, columns=2, heads=heads)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "sqrt(relu(a))", "sqrt(1 - hardtanh(a))", "sqrt(max(a, 0))", "sqrt(-min(a, 0))", "sqrt(clamp(a, 0, 9))",
+        "sqrt(clamp(0, a, 9))", "sqrt(-clamp(0, -9, a))",
+    ],
+)  # fmt: skip
+def test_a_gradient_that_is_dropped_may_be_infinite(value: str) -> None:
+    """The derivative of sqrt at 0 is infinite. torch drops it where a relu is 0; times 0 it would be no number."""
+    text = f"cell Dropped\nstate h\na = W@x + R@h[t-1] + b\nh[t] = {value}"
+    cell, _ = check(parse(Source("dropped.rnn", text))[0])
+    check_gradients(cell)
+
+
+def test_bounds_of_clamp_the_wrong_way_round_have_the_gradients_of_torch() -> None:
+    text = "cell Crossed\nstate h\nparam u: vector, v: vector\nh[t] = clamp(W@x + R@h[t-1], u, v)"
+    cell, _ = check(parse(Source("crossed.rnn", text))[0])
+    check_gradients(cell, H=32)
+
+
 def only(cell: Cell) -> Adjoint:
     """The adjoint of a cell with one segment."""
     (adjoint,) = differentiate(cell)

@@ -6,6 +6,8 @@ import ast
 import copy
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -181,6 +183,35 @@ def test_threads_share_one_import(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         modules = list(pool.map(lambda _: load(package).ready, range(4)))
     assert modules == [True] * 4
+
+
+def test_a_fork_waits_for_an_import(tmp_path: Path) -> None:
+    """In the child, nobody would finish what another thread imports."""
+    package = tmp_path / "forked"
+    package.mkdir()
+    (package / "_rnncc.json").write_text('{"fingerprint": "f", "cells": []}')
+    (package / "__init__.py").write_text("import time\ntime.sleep(0.5)\nready = True\n")
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(load, package)
+        while f"rnncc_loaded_f_{package.name}" not in sys.modules:
+            assert not loading.done()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            os._exit(0 if load(package).ready else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert loading.result().ready
+
+
+def test_a_package_in_an_archive_says_so(tmp_path: Path) -> None:
+    build_package(read_request("lstm"), tmp_path / "out")
+    shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "out")
+    out = run(
+        f"sys.path.insert(0, {str(tmp_path / 'packed.zip')!r})\n"
+        "try: import lstm\nexcept ImportError as error: print(error)\n",
+        tmp_path,
+    )
+    assert "packed.zip/lstm' lies in an archive" in out and "unpack it" in out
 
 
 def test_a_package_for_regularised_layers_needs_torch_alone(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_number(text: str, value: float, is_integer: bool) -> None:
 @pytest.mark.parametrize(
     ("line", "declared"),
     [
-        ("input x, gap: 1", (InputDecl("x", None), InputDecl("gap", ONE))),
+        ("input x, gap: 1 = 1", (InputDecl("x", None), InputDecl("gap", ONE, ONE))),
         (
             "state h, c: P = 0, m = -inf",
             (

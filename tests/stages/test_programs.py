@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,9 +17,10 @@ import pytest
 from rnncc.cache import Cache
 from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.stages.build import Toolchain, build, elf, find_toolchain, install, processes
+from rnncc.stages.build.commands import find_ninja
 from rnncc.stages.build.nvcc import nvcc_release
 from tests.compilers import write_compiler
-from tests.stages.test_build import KEY, product, toy
+from tests.stages.test_build import KEY, answer, product, toy
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = find_toolchain().command[0]
@@ -97,6 +99,60 @@ def test_a_version_may_be_anything(version: str, tmp_path: Path, monkeypatch: py
     assert nvcc_release() is not None
 
 
+def test_what_fails_is_told_apart_where_colours_are_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLICOLOR_FORCE", "1")
+    found = failure(write_compiler(tmp_path / "cxx", "echo 'a.cpp:1: error: no'; exit 1"), tmp_path / "cache")
+    assert found.message == "the compiler failed on toy: a.cpp:1: error: no"
+
+
+def test_a_compiler_that_fails_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says goes to the disk: where that is full, nothing arrives."""
+    compiler = write_compiler(tmp_path / "cxx", "exit 1")
+    free = 1 << 40
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 40, 0, free))
+    found = failure(compiler, tmp_path / "cache")
+    assert found.code == "RNN602" and found.message == "the compiler failed on toy: it printed nothing"
+    free = 1 << 20
+    assert failure(compiler, tmp_path / "cache").code == "RNN605"
+    write_compiler(compiler, "echo 'collect2: error: ld returned 1 exit status'; exit 1")
+    assert failure(compiler, tmp_path / "cache").code == "RNN605"
+    write_compiler(compiler, "echo 'a.cpp:1: error: no'; exit 1")
+    assert failure(compiler, tmp_path / "cache").code == "RNN602"
+
+
+@pytest.mark.parametrize("folder", [".", "tools", "w\udcff", "a b$(c)'ü"])
+@pytest.mark.parametrize("by", ["CXX", "PATH"])
+def test_a_compiler_may_be_named_from_here_and_lie_anywhere(
+    folder: str, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs run in folders of their own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / folder).mkdir(exist_ok=True)
+    compiler, nvcc = tmp_path / folder / "my-c++", tmp_path / folder / "nvcc"
+    compiler.symlink_to(shutil.which(REAL) or REAL)
+    write_compiler(nvcc, "")
+    monkeypatch.setenv("CXX", shlex.quote(f"./{folder}/my-c++") if by == "CXX" else "my-c++")
+    monkeypatch.setenv("PATH", folder, prepend=":")
+    assert answer(build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "cache"))) == 42
+    assert nvcc_release() == (str(nvcc), "release 0")
+    compiler.unlink()
+    write_compiler(compiler, f"cat '{tmp_path}/none' >&2; exit 1")
+    assert failure(compiler, tmp_path / "other").code == "RNN602"
+
+
+def test_without_an_executable_of_python_s_ninja_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program that embeds Python."""
+    monkeypatch.setenv("PATH", str(Path(find_ninja()).parent), prepend=":")
+    for nowhere in ("", None):
+        monkeypatch.setattr(sys, "executable", nowhere)
+        assert Path(find_ninja()).is_file()
+
+
+def test_as_many_jobs_as_there_are_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAX_JOBS", "9" * 5000)
+    assert answer(build(KEY, "toy", product, find_toolchain(), Cache(tmp_path))) == 42
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -143,9 +199,11 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("hangs", ["version", "compiling"])
-def test_an_interrupted_build_leaves_nothing_running(hangs: str, tmp_path: Path) -> None:
-    """SIGINT to rnncc alone, as `kill` sends it; a terminal sends it to more."""
+@pytest.mark.parametrize(
+    ("hangs", "number"), [("version", signal.SIGINT), ("compiling", signal.SIGINT), ("compiling", signal.SIGTERM)]
+)
+def test_an_interrupted_build_leaves_nothing_running(hangs: str, number: signal.Signals, tmp_path: Path) -> None:
+    """A signal to rnncc alone, as `kill` sends it; a terminal sends it to more."""
     hang = f'sleep 600 & echo "$$ $!" >> "{tmp_path}/pids"; wait'
     compiler = write_compiler(
         tmp_path / "cxx", hang if hangs == "compiling" else "", hang if hangs == "version" else "echo 1"
@@ -160,9 +218,9 @@ def test_an_interrupted_build_leaves_nothing_running(hangs: str, tmp_path: Path)
     while not (pids.exists() and pids.read_text().endswith("\n")) and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 130 and "Traceback" not in said and "interrupted" in said
+    assert process.returncode == 128 + number and "Traceback" not in said and "interrupted" in said
     started = [int(pid) for pid in pids.read_text().split()]
     assert started and not any(map(alive, started))
     assert list(cache.glob("packages/*")) + list(cache.glob("tmp/*")) + list(cache.glob("locks/*")) == []

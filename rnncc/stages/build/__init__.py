@@ -10,6 +10,7 @@ folder is no cache of the user's), and from `install` RNN603, RNN604, RNN605.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 import time
@@ -34,6 +35,10 @@ from rnncc.targets import has_clusters
 TORCH_ABI = "2.10"
 # With fewer free bytes than this, a disk counts as full. Linkers do not always say that it is.
 _FULL_BYTES = 1 << 16
+# The same where nothing says why a program failed. It removed what it had begun, and its messages, which go to the same
+# disk, did not fit there either.
+_FULL_BYTES_IN_SILENCE = 1 << 25
+_SILENCE = re.compile(r"$|.*(returned \d+ exit status|exit code \d+)")
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 __all__ = [
@@ -293,11 +298,13 @@ def _device_commands(bundle: Bundle, folder: Path, nvcc: Nvcc) -> list[commands.
 
 def _failed(outcome: Outcome, stem: str, key: str, cache: Cache) -> RnnccError:
     """The error for a failed compiler. A full disk comes first: it causes the compiler's other messages."""
-    full = outcome.full or ("it is full" if shutil.disk_usage(cache.root).free < _FULL_BYTES else "")
+    free = shutil.disk_usage(cache.root).free
+    least = _FULL_BYTES_IN_SILENCE if _SILENCE.match(outcome.error) else _FULL_BYTES
+    full = outcome.full or (f"{free >> 10} KiB are free" if free < least else "")
     if full:
         temporary = tempfile.gettempdir()
         help = f"free some space, or set RNNCC_CACHE_DIR (now '{cache.root}') or TMPDIR ('{temporary}') to another disk"
         return RnnccError(Diagnostic("RNN605", f"no space is left on the disk to compile {stem}: {full}", help=help))
     log = cache.keep_log(f"{stem[:100]}-{key[:12]}", outcome.text)
-    message = f"the compiler failed on {stem}: {outcome.error}"
+    message = f"the compiler failed on {stem}: {outcome.error or 'it printed nothing'}"
     return RnnccError(Diagnostic("RNN602", message, help=f"everything it said is in {log}"))

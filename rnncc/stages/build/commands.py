@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rnncc.diagnostics import Diagnostic, RnnccError
-from rnncc.stages.build import elf
+from rnncc.stages.build import elf, processes
 from rnncc.stages.build.processes import Outcome, Programs, read_outcome
 
 TELL_SECONDS = 15.0
@@ -32,8 +31,9 @@ class Command:
 
 def find_ninja() -> str:
     """The ninja program: that of the wheel beside this Python, else the one on PATH."""
-    beside = Path(sys.executable).with_name("ninja")
-    return str(beside) if beside.is_file() else shutil.which("ninja") or "ninja"
+    # A program that embeds Python has no executable of Python's.
+    beside = Path(sys.executable).with_name("ninja") if sys.executable else None
+    return str(beside) if beside is not None and beside.is_file() else processes.find("ninja") or "ninja"
 
 
 def most_jobs() -> int | None:
@@ -42,10 +42,11 @@ def most_jobs() -> int | None:
     text = os.environ.get("MAX_JOBS", "").strip()
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
+    # More than six digits mean as much as no limit, and neither ninja nor Python reads every number.
+    if not (text.isascii() and text.isdigit() and text.strip("0")):
         message = f"MAX_JOBS is '{text}', which is no number of jobs"
         raise RnnccError(Diagnostic("RNN607", message, help="set it to a whole number above 0, or not at all"))
-    return int(text)
+    return int(text.lstrip("0")[:6])
 
 
 def run(
@@ -79,7 +80,9 @@ def ninja_text(commands: Sequence[Command], work: str) -> str:
 
 def _run(commands: Sequence[Command], folder: Path, work: Path, progress: Callable[[str], None] | None) -> Outcome:
     beside = os.path.relpath(work, folder)
-    (work / "build.ninja").write_text(ninja_text(commands, beside), encoding="utf-8")
+    # A compiler's path may be bytes that are no UTF-8.
+    text = ninja_text(commands, beside).encode(errors="surrogateescape")
+    (work / "build.ninja").write_bytes(text)
     jobs = most_jobs() or len(os.sched_getaffinity(0))
     arguments = (find_ninja(), "-f", f"{beside}/build.ninja", "-j", str(jobs))
     # Where the work is interrupted, `programs` stops ninja first, so that the thread of the pool can end.

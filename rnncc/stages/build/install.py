@@ -66,14 +66,7 @@ def install(package: Path, directory: Path) -> Path:
     Raises RnnccError: RNN603 where something that rnncc did not make stands there, RNN605 where writing fails.
     """
     target = directory / package.name
-    if target.exists() and not (target / manifest.NAME).is_file():
-        raise RnnccError(
-            Diagnostic(
-                "RNN603",
-                f"'{target}' exists and was not made by rnncc",
-                help="choose another folder with -o, or another name with --name",
-            )
-        )
+    _check_replaced(target)
     own = f".rnncc-{digest(package.name)[:8]}"
     beside = directory / f"{own}-{os.getpid()}-{threading.get_ident()}"
     try:
@@ -89,6 +82,49 @@ def install(package: Path, directory: Path) -> Path:
     return target
 
 
+def _check_replaced(target: Path) -> None:
+    """Refuse to replace what rnncc did not make, also single files of the user's in a package. Raises RnnccError
+    (RNN603)."""
+    while True:
+        seen = _identity(target)
+        # Another process may put its package there meanwhile. Then half of each was looked at.
+        with suppress(FileNotFoundError):
+            fault = _not_ours(target)
+            if fault is None:
+                return
+            if _identity(target) == seen:
+                raise RnnccError(fault)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _not_ours(target: Path) -> Diagnostic | None:
+    help = "choose another folder with -o, or another name with --name"
+    if not target.exists():
+        return None
+    if not (target / manifest.NAME).is_file():
+        return Diagnostic("RNN603", f"'{target}' exists and was not made by rnncc", help=help)
+    try:
+        made = manifest.read(target).get("files")
+    except manifest.DamagedError:
+        made = None
+    if not isinstance(made, dict):  # damaged, or of a version that listed no files
+        return None
+    for path in sorted(target.rglob("*")):
+        name = path.relative_to(target)
+        is_folder = path.is_dir() and not path.is_symlink()
+        if not is_folder and "__pycache__" not in name.parts and name.as_posix() not in {*made, manifest.NAME}:
+            message = f"'{target}' holds '{name}', which rnncc did not make and would delete"
+            return Diagnostic("RNN603", message, help=f"move it elsewhere, or {help}")
+    return None
+
+
 def unwritable(target: Path, error: OSError) -> RnnccError:
     """The error (RNN605) for a file or folder of the user's that cannot be written."""
     reason = (error.strerror or str(error)).lower()
@@ -98,8 +134,9 @@ def unwritable(target: Path, error: OSError) -> RnnccError:
 def _copy(package: Path, target: Path) -> None:
     """Copy a package's files, and write them to the disk. Unlike in the cache, the umask decides who can read them."""
     for path in sorted(package.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            copied = target / path.relative_to(package)
+        name = path.relative_to(package)
+        if path.is_file() and "__pycache__" not in name.parts:
+            copied = target / name
             copied.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copied)
             with copied.open("rb") as file:
@@ -108,19 +145,22 @@ def _copy(package: Path, target: Path) -> None:
 
 def _exchange(new: Path, target: Path, old: Path) -> None:
     """Rename `target` to `old`, and then `new` to `target`. Where the second rename fails, undo the first one."""
-    while True:
-        with suppress(FileNotFoundError):
-            target.rename(old)
-        try:
-            new.rename(target)
-            return
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process was faster
-                shutil.rmtree(old, ignore_errors=True)
-                continue
-            if old.exists():
+    try:
+        while True:
+            with suppress(FileNotFoundError):
+                target.rename(old)
+            try:
+                new.rename(target)
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            shutil.rmtree(old, ignore_errors=True)  # another process was faster
+    except BaseException:  # also an interrupt
+        if not target.exists():
+            with suppress(OSError):  # there was none
                 old.rename(target)
-            raise
+        raise
 
 
 def _remove_left(directory: Path, own: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +40,7 @@ class Nvcc:
 def nvcc_release() -> tuple[str, str] | None:
     """(path, release) of nvcc: on PATH, else in $CUDA_HOME or /usr/local/cuda; None where there is none."""
     home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
-    path = shutil.which("nvcc") or shutil.which("nvcc", path=str(Path(home) / "bin"))
+    path = processes.find("nvcc") or processes.find("nvcc", str(Path(home) / "bin"))
     if path is None:
         return None
     shown = processes.run([path, "--version"], seconds=60)

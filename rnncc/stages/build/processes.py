@@ -6,6 +6,7 @@ import math
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import threading
@@ -118,8 +119,7 @@ class Programs:
         """Run a program to its end in a folder. `errors`: whether stderr belongs to the output. `seconds`: how long the
         program may take. A program that cannot be started, or takes longer, has failed."""
         try:
-            # A process group of its own can be stopped as a whole. Messages are in English, since `_Printed` reads
-            # them.
+            # A process group of its own can be stopped as a whole.
             with self._lock:
                 if self._stopped:
                     return Outcome(False, "")
@@ -162,6 +162,13 @@ class Programs:
             _signal(process, signal.SIGKILL)  # the group may live on after the program itself
 
 
+def find(name: str, path: str | None = None) -> str | None:
+    """The program of that name on PATH, or in the folders of `path`; None where there is none. A relative path counts
+    from the folder where rnncc runs: programs are run in others."""
+    found = shutil.which(name, path=path)
+    return None if found is None else str(Path(found).absolute())
+
+
 def run(arguments: Sequence[str], *, seconds: float) -> Outcome:
     """Run one program for its output, without stderr, for at most that many seconds."""
     with Programs() as programs:
@@ -174,4 +181,5 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def _environment() -> Mapping[str, str]:
-    return {**os.environ, "LC_ALL": "C"}
+    # Messages are in English and without colours, since `_Printed` and commands.py read them.
+    return {**os.environ, "LC_ALL": "C", "CLICOLOR_FORCE": "0"}

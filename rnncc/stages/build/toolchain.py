@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-import shutil
 from dataclasses import dataclass
 
 from rnncc.diagnostics import Diagnostic, RnnccError
@@ -52,7 +51,7 @@ def find_toolchain() -> Toolchain:
         message = f"no C++ compiler found: $CXX is '{named}', which is no command: {str(error).lower()}"
         raise RnnccError(Diagnostic("RNN601", message, help="set CXX to a compiler, or not at all")) from None
     for candidate in candidates:
-        path = shutil.which(candidate[0]) if candidate else None
+        path = processes.find(candidate[0]) if candidate else None
         if path is None:
             continue
         command = (path, *candidate[1:])

@@ -66,7 +66,10 @@ def assemble(decl: CellDecl, resolved: Resolved, shapes: Shapes, symbols: Symbol
         name=decl.name,
         sizes=_sizes(symbols, shapes),
         constants=_constants(symbols),
-        inputs=tuple(Input(name, flat.shapes[name].width, given.span) for name, given in symbols.inputs.items()),
+        inputs=tuple(
+            Input(name, flat.shapes[name].width, given.span, default=symbols.defaults.get(name))
+            for name, given in symbols.inputs.items()
+        ),
         states=states,
         parameters=parameters,
         prologue=prologue,

@@ -63,6 +63,7 @@ class Symbols:
 
     statics: Statics
     inputs: dict[str, Declared] = field(default_factory=dict)
+    defaults: dict[str, float] = field(default_factory=dict)  # of inputs
     states: dict[str, Declared] = field(default_factory=dict)
     initial: dict[str, float | None] = field(default_factory=dict)
     dims: dict[str, tuple[int | None, Span]] = field(default_factory=dict)
@@ -197,10 +198,12 @@ class _Declarer:
     def _declare(self, statement: Statement) -> None:
         symbols = self.symbols
         match statement:
-            case InputDecl(name, width):
+            case InputDecl(name, width, default):
                 given = self._width(width, f"the width of '{name}'")
                 if self._take(name, "input", statement.span, frozenset({"x"})):
                     symbols.inputs[name] = Declared(given or INPUT_SIZE, statement.span)
+                    if default is not None:
+                        symbols.defaults[name] = self._default(name, default)
             case StateDecl(name, width, initial):
                 given = self._width(width, f"the width of '{name}'")
                 if self._take(name, "state", statement.span):
@@ -259,15 +262,23 @@ class _Declarer:
             return 0.0
         if isinstance(expression, Name) and expression.name == "learned":
             return None
-        value = self.symbols.statics.number(
-            expression, {}, f"the initial value of '{name}'", "RNN225", "a number, -inf or 'learned'"
-        )
+        what = f"the initial value of '{name}'"
+        return self._number(expression, what, "RNN225", "a number, -inf or 'learned'", "no number to start from")
+
+    def _default(self, name: str, expression: Expression) -> float:
+        if name == "x":
+            message = "'x' has no default: it gives the number of steps and the batch size"
+            self.report.error("RNN238", message, expression.span, "every call gives it")
+        return self._number(expression, f"the default of '{name}'", "RNN238", "a number", "no such number")
+
+    def _number(self, expression: Expression, what: str, code: str, help: str, label: str) -> float:
+        """A number that the dtype of layers holds, or 0 after an error."""
+        value = self.symbols.statics.number(expression, {}, what, code, help)
         if value is None:
             return 0.0
         wrong = "is not a number" if math.isnan(value) else beyond_float32(float(value))
         if wrong:
-            message = f"the initial value of '{name}' {wrong}"
-            self.report.error("RNN225", message, expression.span, "no number to start from")
+            self.report.error(code, f"{what} {wrong}", expression.span, label)
         return float(value)
 
 

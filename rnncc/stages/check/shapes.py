@@ -257,7 +257,8 @@ class _Inference:
     def elementwise(self, term: Op, matrix: Term, other: Term) -> None:
         name = self.text(matrix)
         if matrix is other or not isinstance(other, Val):
-            help = f"write '{name}@x' for the product of the matrix with a vector"
+            outside = "a value for each pair of units, as in liquid time-constant networks, is outside the language"
+            help = f"write '{name}@x' for the product of the matrix with a vector; {outside}"
         else:
             help = f"write '{name}@{self.text(other)}' for the product, or declare a vector: 'weights u: vector'"
         message = f"the matrix '{name}' is used element by element"

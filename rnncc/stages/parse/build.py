@@ -112,7 +112,7 @@ class _Builder(Transformer[Token, Built]):
     inputs = states = dims = consts = locals = params = families = _declarations
 
     def input_item(self, children: list[Any]) -> InputDecl:
-        return InputDecl(str(children[0]), _after(children, "COLON"), _from(children))
+        return InputDecl(str(children[0]), _after(children, "COLON"), _after(children, "EQUAL"), _from(children))
 
     def state_item(self, children: list[Any]) -> StateDecl:
         return StateDecl(str(children[0]), _after(children, "COLON"), _after(children, "EQUAL"), _from(children))

@@ -114,10 +114,10 @@ def _expressions(statement: Statement) -> Iterator[Expression]:
     match statement:
         case OutputDecl():
             return
-        case InputDecl(_, optional) | DimDecl(_, optional):
-            if optional is not None:
-                yield optional
-        case StateDecl(_, width, initial):
+        case DimDecl(_, value):
+            if value is not None:
+                yield value
+        case InputDecl(_, width, initial) | StateDecl(_, width, initial):
             yield from (part for part in (width, initial) if part is not None)
         case ConstDecl(_, value) | LocalDecl(_, value) | InitDecl(_, value):
             yield value

@@ -8,6 +8,7 @@ from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import (
     Cell,
     Delay,
+    Input,
     Node,
     Parameter,
     Segment,
@@ -66,7 +67,7 @@ def cell_text(compiled: CompiledCell) -> CellText:
             f"_spec.ConstantSpec({constant.name!r}, {_literal(constant.value)}, {constant.shaping})"
             for constant in cell.constants
         ),
-        inputs=tuple(f"_spec.InputSpec({i.name!r}, {width(i.width)})" for i in cell.inputs if not i.drawn),
+        inputs=tuple(_input(item) for item in cell.inputs if not item.drawn),
         masks=tuple(
             f"_spec.MaskSpec({i.name!r}, {width(i.width)}, {i.drawn!r}, {i.of!r})" for i in cell.inputs if i.drawn
         ),
@@ -115,6 +116,11 @@ def _phrase(dim: Dim) -> str:
 
 def _size(name: str, default: int | None, solved: Dim | None) -> str:
     return f"_spec.SizeSpec({name!r}, {default!r}, {width(solved) if solved is not None else None})"
+
+
+def _input(item: Input) -> str:
+    default = "" if item.default is None else f", {_literal(item.default)}"
+    return f"_spec.InputSpec({item.name!r}, {width(item.width)}{default})"
 
 
 def _state(state: State) -> str:
