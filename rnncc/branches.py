@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
-from rnncc.functions import OPERATORS
 from rnncc.ir.cell import Cell, Node, Pointwise
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
+from rnncc.operators import OPERATORS
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from rnncc.diagnostics import InternalError
-from rnncc.functions import OPERATORS
 from rnncc.ir.cell import (
     Cell,
     Contraction,
@@ -33,6 +32,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, ONE, Dim, evaluate, repeats_whole, split_multiple
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
+from rnncc.operators import OPERATORS
 from rnncc.recurrent import recurrent_reads, with_aliases
 from rnncc.runtime import elementwise
 

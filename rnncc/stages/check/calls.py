@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rnncc.functions import MATRIX_FUNCTIONS, OPERATORS, ROW_FUNCTIONS, SURROGATES
+from rnncc.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
 from rnncc.ir.syntax import Call, Expression, Name
+from rnncc.operators import OPERATORS, SURROGATES
 from rnncc.source import Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.fold import refuse_zero_divisor

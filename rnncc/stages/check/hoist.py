@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from rnncc.functions import OPERATORS
 from rnncc.ir.cell import Node, Placement, Pointwise
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Apply, Expr, Ref, apply, references
+from rnncc.operators import OPERATORS
 from rnncc.source import Span
 from rnncc.stages.check.locate import Located, Part
 from rnncc.stages.check.place import Placed, Program

@@ -14,9 +14,9 @@ from typing import Any
 import sympy
 
 from rnncc.diagnostics import InternalError
-from rnncc.functions import OPERATORS
 from rnncc.ir.cell import Value
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, references
+from rnncc.operators import OPERATORS
 from rnncc.stages.differentiate.normalise import is_arithmetic
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from rnncc.diagnostics import InternalError
-from rnncc.functions import OPERATORS
 from rnncc.ir.cell import (
     Cell,
     Contraction,
@@ -31,6 +30,7 @@ from rnncc.ir.dim import HEADS, ONE, Dim, repeats_whole, show, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.dim import constant as constant_dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
+from rnncc.operators import OPERATORS
 from rnncc.recurrent import CLIP, with_aliases
 
 _OWN_NAMES = frozenset(

@@ -1,16 +1,24 @@
-"""Every row of the operator table: its torch spelling against its derivative, in float64."""
+"""Every row of the operator table: its torch spelling against its derivative, and its kernels' functions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from rnncc.functions import OPERATORS, SURROGATES, Operator
+import rnncc
+from rnncc.operators import OPERATORS, SURROGATES, Operator
+from rnncc.paths import templates_dir
 from rnncc.reference import FUNCTIONS
+from rnncc.source import Source
+from rnncc.stages.build.nvcc import nvcc_release
+from tests.cuda import kernels
+from tests.cuda.sources import lowered
 
 # Those whose value and derivative are numbers; matrix operators have derivatives in torch alone.
 ELEMENTWISE = sorted(name for name in OPERATORS if name not in {"transpose", "matmul", "eye", "epsilon"})
@@ -180,3 +188,74 @@ def test_surrogates_are_heaviside_with_the_published_derivative_twice_and_forwar
         second = torch.func.grad(lambda v: torch.func.jvp(spike, (v,), (torch.ones_like(v),))[1].sum())(smooth)
         (expected,) = torch.autograd.grad(derivative(smooth).sum(), smooth)
         torch.testing.assert_close(second, expected, rtol=1e-12, atol=1e-14)
+
+
+# Where each row's function must stand, for it to compile on a CPU and on a GPU.
+CPU_HEADERS = ("math.h", "math_exp.h", "math_piecewise.h", "math_special.h", "vec.h")
+IN_LOOPS = [row for row in OPERATORS.values() if row.in_loop and re.match(r"\w+\(", row.cpp)]
+
+
+def headers(*names: str) -> str:
+    """The text of headers under templates/include/rnncc."""
+    folder = templates_dir() / "include" / "rnncc"
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
+
+
+@pytest.mark.parametrize("row", IN_LOOPS, ids=lambda row: row.name)
+def test_a_row_has_its_function_for_cpus_and_gpus(row: Operator) -> None:
+    name = row.cpp.partition("(")[0]
+    defined = re.compile(rf"^((RNNCC_INLINE|RNNCC_DEVICE) [^=;]*\b{name}\(|RNNCC_CONDITION\({name},)", re.MULTILINE)
+    assert defined.search(headers(*CPU_HEADERS)), "no function in templates/include/rnncc/math*.h"
+    assert defined.search(headers("cuda/math.cuh")), "no function in templates/include/rnncc/cuda/math.cuh"
+
+
+@pytest.mark.parametrize("row", [row for row in OPERATORS.values() if row.fast], ids=lambda row: row.name)
+def test_a_fast_form_is_there_for_each_dtype(row: Operator) -> None:
+    name = row.fast.partition("(")[0]
+    assert len(re.findall(rf"static float {name}\(", headers("cuda/fused/fast.cuh"))) >= 2  # float32, 16 bits
+
+
+CALLED = [row for row in OPERATORS.values() if row.user and row.in_loop]
+
+
+def every_operator(rows: Sequence[Operator] = CALLED) -> str:
+    """A cell in whose loop these operators stand, with arguments from their domains."""
+    lines, used = ["cell EveryOperator", "state h"], []
+    for row in rows:
+        low, high = row.domain
+        names = [f"{row.name}_{i}" for i in range(row.arity)]
+        # Different ones, so that there are no ties; the first depends on the state.
+        moved = ["R@h[t-1]", "0.3", "0.7"]
+        lines += [f"{a} = {low} + {high - low}*sigmoid(W@x + {m})" for a, m in zip(names, moved, strict=False)]
+        arguments = [f"{names[0]} > 0", *names[1:]] if row.name == "where" else names
+        used.append(f"{row.name}({', '.join(arguments)})")
+    return "\n".join([*lines, f"h[t] = tanh({' + '.join(used)})", ""])
+
+
+def test_every_operator_in_a_loop_on_the_cpu() -> None:
+    """The kernel, against torch's functions and autograd."""
+    layer = rnncc.compile(every_operator(), "every").EveryOperator(3, 4, dtype=torch.float64)
+    eager = rnncc.compile(every_operator(), "every").EveryOperator(3, 4, dtype=torch.float64, backend="reference")
+    eager.load_state_dict(layer.state_dict())
+    x = torch.randn(3, 2, 3, dtype=torch.float64)
+    results = []
+    for module in (layer, eager):
+        output, h_n = module(x)
+        gradients = torch.autograd.grad(output.square().sum() + h_n.sum(), list(module.parameters()))
+        results.append([output, *gradients])
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
+@pytest.mark.parametrize("family", ["alternating", "gather"])
+def test_every_operator_in_a_loop_compiles_for_a_gpu(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A fused kernel has no room for all of them; it takes the others as the alternating kernel does.
+    rows = CALLED if family == "alternating" else [row for row in CALLED if row.fast]
+    plan = lowered(Source("every.rnn", every_operator(rows)))
+    monkeypatch.setattr(kernels, "plan", lambda _: plan)
+    case = kernels.Case("everyoperator", family, "bf16", kernels.ARCHITECTURES[-1], masked=False)
+    assert kernels.sources(case)[0].device_units
+    assert kernels.check(case, tmp_path, optimised=False) == ()
