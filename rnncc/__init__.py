@@ -54,9 +54,11 @@ def compile(
     Raises:
         RnnccError: as for `load`.
     """
+    from rnncc.compiler import request_options
     from rnncc.driver import load_text
 
-    return load_text(text, name, {"constants": shaping, "newton": parallel_newton})
+    # A package of rnncc 0.1 asks here for a layer with zoneout.
+    return load_text(text, name, request_options(shaping, parallel_newton))
 
 
 def safe_globals() -> list[Any]:

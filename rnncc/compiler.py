@@ -12,13 +12,16 @@ from rnncc.version import VERSION
 
 
 def unpickle(source: Source, stem: str, shaping: Mapping[str, Any], parallel_newton: bool, class_name: str) -> Any:
-    """An empty instance of a layer's class, as pickles of rnncc 0.1 ask for it. Among their constants stand zoneout
-    and recurrent dropout."""
+    """An empty instance of a layer's class, as pickles of rnncc 0.1 ask for it."""
+    return driver.unpickle(source, stem, request_options(shaping, parallel_newton), class_name)
+
+
+def request_options(shaping: Mapping[str, Any], parallel_newton: bool) -> dict[str, Any]:
+    """Fields of a request, from constants that zoneout and recurrent dropout stand among."""
     constants = dict(shaping)
     zoneout = tuple(str(constants.pop("zoneout__", "")).split())
     dropout = bool(constants.pop("recurrent_dropout__", 0))
-    given = {"constants": constants, "zoneout": zoneout, "recurrent_dropout": dropout, "newton": parallel_newton}
-    return driver.unpickle(source, stem, given, class_name)
+    return {"constants": constants, "zoneout": zoneout, "recurrent_dropout": dropout, "newton": parallel_newton}
 
 
 def compile_fused(*request: object) -> Any:
