@@ -22,7 +22,7 @@ from rnncc.constrint.search import Search
 from rnncc.constrint.store import Limits, Meter
 
 # What may be spent on finding the least violation of one requirement: numbers for a message, not truth.
-NUMBERS = Limits(nodes=200, steps=3000)
+NUMBERS = Limits(nodes=200, steps=2400)
 
 
 class Part:
