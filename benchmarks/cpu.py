@@ -22,8 +22,8 @@ from torch import Tensor, nn
 import rnncc
 from rnncc.ir.cell import Cell, Contraction, value_table
 from rnncc.ir.dim import as_int, evaluate
+from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
-from rnncc.read import read_request
 
 SIZES = ((128, 16, 128), (512, 1, 256), (256, 32, 256), (128, 64, 512))
 LARGE = SIZES[2:]

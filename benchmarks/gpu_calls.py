@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import rnncc
 from rnncc.driver import build_package
 from rnncc.ir.problem import Problem
-from rnncc.read import read_request
+from rnncc.language.read import read_request
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PEERS = {"lstm": nn.LSTM, "gru": nn.GRU, "elman": nn.RNN}

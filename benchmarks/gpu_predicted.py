@@ -6,12 +6,12 @@ from functools import cache
 
 from gpu_cases import Case
 
-from rnncc.gpu import call_time
 from rnncc.ir.kernel import KernelPlan
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS, Target
+from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
-from rnncc.read import read_request
+from rnncc.stages.schedule.kernels import call_time
 
 
 def target_named(gpu: str) -> Target | None:

@@ -11,10 +11,10 @@ import rnncc
 from rnncc.ir.compilation import Compilation
 from rnncc.ir.recurrence import RecurrenceKind
 from rnncc.ir.request import Request
-from rnncc.paths import shipped_cells
+from rnncc.language.read import read_request
+from rnncc.language.source import Source
+from rnncc.machine.paths import shipped_cells
 from rnncc.pipeline import compile_cells
-from rnncc.read import read_request
-from rnncc.source import Source
 
 # What is no shipped cell: the recurrence that peers offer, with both coefficients given; and the LRU without its
 # output's products, which its functional op leaves to the layer.

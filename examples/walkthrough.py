@@ -15,11 +15,11 @@ import torch
 
 import rnncc
 from rnncc import verify
-from rnncc.explain import explain_words
 from rnncc.ir.request import Request
+from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
-from rnncc.show_stage import stage_text
-from rnncc.source import Source
+from rnncc.show.explain import explain_words
+from rnncc.show.stage import stage_text
 
 CELL = Path(__file__).with_name("mycell.rnn")
 

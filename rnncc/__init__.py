@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rnncc.diagnostics import Diagnostic, InternalError, RnnccError
+from rnncc.language.diagnostics import Diagnostic, InternalError, RnnccError
 from rnncc.version import VERSION
 
 if TYPE_CHECKING:
@@ -73,6 +73,6 @@ def safe_globals() -> list[Any]:
     from rnncc import compiler, driver
     from rnncc.compat.instances import KINDS, revive
     from rnncc.compat.two_states import TwoStates
-    from rnncc.source import Source
+    from rnncc.language.source import Source
 
     return [driver.unpickle, compiler.unpickle, revive, Source, TwoStates, *KINDS]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rnncc import driver
-from rnncc.diagnostics import Diagnostic, RnnccError
-from rnncc.source import Source
+from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.language.source import Source
 from rnncc.version import VERSION
 
 

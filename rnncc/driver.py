@@ -10,17 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rnncc.built import about, explanation, without_kernels
-from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.compilation import Compilation
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
-from rnncc.paths import package_name, shipped_cell
+from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.language.read import from_text, read_request
+from rnncc.language.source import Source
+from rnncc.machine.built import about, explanation, without_kernels
+from rnncc.machine.paths import package_name, shipped_cell
+from rnncc.machine.targets import architecture_of, architectures, has_clusters, own_instructions, present
 from rnncc.pipeline import compile_cells, run_stages
-from rnncc.read import from_text, read_request
 from rnncc.runtime.settings import log_level
-from rnncc.source import Source
-from rnncc.targets import architecture_of, architectures, has_clusters, own_instructions, present
 from rnncc.version import VERSION
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def compile_fused(
         RnnccError: RNN602 where nvcc failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without nvcc,
             RNN609 for a package of another rnncc, RNN610 for a folder that is no cache of the user's.
     """
-    from rnncc.cache import Cache, default_root
     from rnncc.ir.target import gpu
+    from rnncc.machine.cache import Cache, default_root
     from rnncc.stages.build import build_kernels, find_nvcc, first_key, own_code
 
     if code != own_code():
@@ -136,8 +136,8 @@ def compile_fused(
     request = Request(Source(f"<{name}>", text), name, **{**options, "problems": problems})
 
     def produce() -> Bundle:
-        from rnncc.gpu import fused_kernels
         from rnncc.stages.render import render_fused
+        from rnncc.stages.schedule.kernels import fused_kernels
 
         plan = next(plan for plan in compile_cells(request, "lower").plans if plan.cell == cell)
         return render_fused(plan, fused_kernels(plan, problems, target))
@@ -178,7 +178,7 @@ def _without_clusters(request: Request, target: str) -> str:
 
 
 def _build(request: Request, toolchain: Toolchain | None, nvcc: Nvcc | None, progress: Progress | None) -> Path:
-    from rnncc.cache import Cache, default_root
+    from rnncc.machine.cache import Cache, default_root
     from rnncc.stages.build import build, first_key
 
     def produce() -> Product:
@@ -190,8 +190,8 @@ def _build(request: Request, toolchain: Toolchain | None, nvcc: Nvcc | None, pro
 
 def make_product(request: Request, progress: Progress | None = None) -> Product:
     """A package with kernels, before they are compiled."""
-    from rnncc.gpu import newton_loops, scan_families, unfused
     from rnncc.stages.build import Product
+    from rnncc.stages.schedule.kernels import newton_loops, scan_families, unfused
 
     made = Compilation(request)
     for stage in run_stages(made):

@@ -79,7 +79,7 @@ def run_stages(made: Compilation) -> Iterator[str]:
     made.plans = tuple(map(lower, made.cells, made.adjoints, made.masked, made.masked_adjoints))
     yield "lower"
 
-    from rnncc.gpu import fused_kernels, scan_kernels
+    from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
 
     newton, problems = (request.newton, request.problems) if request.has_clusters else (False, ())
     made.scans = tuple(scan_kernels(plan, newton=newton) for plan in made.plans)

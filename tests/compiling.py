@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rnncc.diagnostics import Diagnostic
 from rnncc.ir.cell import Cell
 from rnncc.ir.kernel import KernelPlan
 from rnncc.ir.request import Request
+from rnncc.language.diagnostics import Diagnostic
+from rnncc.language.read import read_request
+from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
-from rnncc.read import read_request
-from rnncc.source import Source
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import lower
 from rnncc.stages.mask import mask

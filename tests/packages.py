@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from rnncc.cache import Cache, default_root, digest
 from rnncc.driver import make_reference
 from rnncc.ir.cell import Cell
 from rnncc.ir.request import Request
+from rnncc.language.source import Source
+from rnncc.machine.cache import Cache, default_root, digest
 from rnncc.pipeline import compile_cells
-from rnncc.source import Source
 from rnncc.stages.build import build, own_code
 from rnncc.stages.load import load
 

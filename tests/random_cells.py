@@ -22,7 +22,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim, scale
 from rnncc.ir.expr import Const, Expr, Ref, apply
-from rnncc.operators import OPERATORS
+from rnncc.language.operators import OPERATORS
 from tests import builders
 
 H = HIDDEN_SIZE

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from rnncc import compiler
-from rnncc.diagnostics import RnnccError
+from rnncc.language.diagnostics import RnnccError
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SAVED = FIXTURES / "layers_0_1.pt"

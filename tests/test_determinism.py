@@ -14,8 +14,8 @@ CELLS = ("slstm", "scrn", "rhn", "onlstm", "layernormlstm", "rglru", "taugru", "
 STAGES = ("parse", "check", "classify", "differentiate", "lower", "render")
 
 TEXTS = f"""
-from rnncc.read import read_request
-from rnncc.show_stage import stage_text
+from rnncc.language.read import read_request
+from rnncc.show.stage import stage_text
 for name in {CELLS!r}:
     for stage in {STAGES!r}:
         print("##", name, stage)

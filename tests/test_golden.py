@@ -17,8 +17,8 @@ from rnncc.driver import make_product
 from rnncc.ir.artifact import File
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
-from rnncc.read import read_request
-from rnncc.show_stage import stage_text
+from rnncc.language.read import read_request
+from rnncc.show.stage import stage_text
 from tests.conftest import Golden
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rnncc.gpu import call_time, planned
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import AFTER_STEPS, Schedule
 from rnncc.ir.target import GPUS
+from rnncc.stages.schedule.kernels import call_time, planned
 from tests.compiling import plan_of
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import rnncc
 from rnncc import verify
-from rnncc.source import Source
+from rnncc.language.source import Source
 from tests.compiling import front
 
 from .functional import op_of, streams_of, taken

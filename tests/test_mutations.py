@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from rnncc.codes import CODES
-from rnncc.diagnostics import RnnccError
 from rnncc.ir.cell import Cell
 from rnncc.ir.verify import verify
-from rnncc.paths import shipped_cells
-from rnncc.read import LARGEST, decode
+from rnncc.language.codes import CODES
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.read import LARGEST, decode
+from rnncc.machine.paths import shipped_cells
 from rnncc.stages.classify import classify
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import lower

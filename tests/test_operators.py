@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 import rnncc
-from rnncc.operators import OPERATORS, SURROGATES, Operator
-from rnncc.paths import templates_dir
-from rnncc.reference import FUNCTIONS
-from rnncc.source import Source
+from rnncc.language.operators import OPERATORS, SURROGATES, Operator
+from rnncc.language.source import Source
+from rnncc.machine.paths import templates_dir
 from rnncc.stages.build.nvcc import nvcc_release
+from rnncc.verify.reference import FUNCTIONS
 from tests.cuda import kernels
 from tests.cuda.sources import lowered
 

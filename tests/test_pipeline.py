@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from rnncc.diagnostics import RnnccError
 from rnncc.ir.compilation import Compilation
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.read import read_request
+from rnncc.language.source import Source
 from rnncc.pipeline import STAGES, compile_cells, run_stages
-from rnncc.read import read_request
-from rnncc.source import Source
 
 TEXT = "cell A\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b)\n\ncell B\nstate h\nh[t] = 0.5*h[t-1] + W@x\n"
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rnncc import driver, targets
-from rnncc.diagnostics import RnnccError
+from rnncc import driver
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
 from rnncc.ir.target import GPUS, Target
-from rnncc.read import read_request
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.read import read_request
+from rnncc.machine import targets
 from rnncc.runtime.ops import Kernels
 from rnncc.stages.build import nvcc
 

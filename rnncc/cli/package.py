@@ -22,8 +22,8 @@ from rnncc.cli.output import (
     table,
 )
 from rnncc.ir.request import Request
+from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
-from rnncc.read import read_request
 
 if TYPE_CHECKING:
     from rnncc.verify import Report, Row

@@ -22,10 +22,10 @@ from rnncc.cli.output import (
     summary,
     wants_colour,
 )
-from rnncc.diagnostics import Diagnostic, RnnccError, Severity
-from rnncc.paths import SUFFIX, is_package_name, shipped_cell
+from rnncc.language.diagnostics import Diagnostic, RnnccError, Severity
+from rnncc.language.read import read_request
+from rnncc.machine.paths import SUFFIX, is_package_name, shipped_cell
 from rnncc.pipeline import STAGES, compile_cells
-from rnncc.read import read_request
 
 _STARTER = """\
 # {name}: say here what the cell is and where it comes from (this text is kept in the generated code).
@@ -100,7 +100,7 @@ def check(files: tuple[str, ...], pedantic: bool, as_json: bool) -> None:
 
 def _diagnose(file: str, pedantic: bool) -> list[Diagnostic]:
     """Everything that is wrong with a file, in the order of the text."""
-    from rnncc.codes import CODES
+    from rnncc.language.codes import CODES
 
     try:
         checked = compile_cells(read_request(file), "check")
@@ -120,7 +120,7 @@ def show(file: str, stage: str, target: str, hidden: int | None, heads: int | No
 
     The schedule of a GPU's kernels is for a hidden size.
     """
-    from rnncc.show_stage import stage_text
+    from rnncc.show.stage import stage_text
 
     wanted = plan_for(target, hidden, heads, dtype)
     click.echo(stage_text(read_request(file), stage, wanted).rstrip("\n"))
@@ -147,9 +147,9 @@ def explain(
     if re.fullmatch(r"(?i)RNN\d+", what) and not Path(what).exists():
         _explain_code(what.upper(), as_json)
         return
-    from rnncc.explain import explain as facts
-    from rnncc.explain import explain_words
-    from rnncc.gpu import planned
+    from rnncc.show.explain import explain as facts
+    from rnncc.show.explain import explain_words
+    from rnncc.stages.schedule.kernels import planned
 
     wanted = plan_for(target, hidden, heads, dtype)
     made = compile_cells(read_request(what), "lower" if wanted else "differentiate")
@@ -163,7 +163,7 @@ def explain(
 
 
 def _explain_code(code: str, as_json: bool) -> None:
-    from rnncc.codes import CODES
+    from rnncc.language.codes import CODES
 
     row = CODES.get(code)
     if row is None:

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import assert_never
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.expr import Expr, Ref, references, substitute
-from rnncc.source import NOWHERE, Source, Span
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.source import NOWHERE, Source, Span
 
 
 def _span() -> Span:

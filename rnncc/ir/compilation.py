@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rnncc.diagnostics import Diagnostic
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.artifact import Bundle, File
 from rnncc.ir.cell import Cell
@@ -13,6 +12,7 @@ from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.request import Request
 from rnncc.ir.schedule import FusedKernels, ScanKernels
 from rnncc.ir.syntax import CellDecl
+from rnncc.language.diagnostics import Diagnostic
 
 
 @dataclass(slots=True)

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from rnncc.affine import ZERO, Affine, fold, free, in_names, linear, own
-from rnncc.diagnostics import InternalError
+from rnncc.analysis.affine import ZERO, Affine, fold, free, in_names, linear, own
 from rnncc.ir.cell import Cell, Contraction, Delay, Node, Pointwise, RowOp, Segment, operands
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, operators, references, substitute
 from rnncc.ir.recurrence import Recurrence, RecurrenceKind
-from rnncc.operators import OPERATORS
-from rnncc.source import Span, line_and_column
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.operators import OPERATORS
+from rnncc.language.source import Span, line_and_column
 
 LARGEST_COUPLING = 3
 # Operations that are shown within another expression, where nothing else is made of them.

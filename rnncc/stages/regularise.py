@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from rnncc.analysis.recurrent import recurrent_reads
 from rnncc.ir.cell import (
     Cell,
     Input,
@@ -34,7 +35,6 @@ from rnncc.ir.cell import (
     value_table,
 )
 from rnncc.ir.expr import Const, Ref, apply
-from rnncc.recurrent import recurrent_reads
 
 ZONEOUT, DROPOUT = "zoneout", "recurrent_dropout"
 

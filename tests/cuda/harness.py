@@ -19,7 +19,7 @@ import rnncc
 from rnncc import verify
 from rnncc.driver import build_package
 from rnncc.ir.problem import Problem
-from rnncc.read import read_request
+from rnncc.language.read import read_request
 
 DEVICE = "cuda"
 FAMILIES = ("gather", "scatter", "grid", "stepwise")

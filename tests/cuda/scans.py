@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import rnncc
-from rnncc.paths import locate
-from rnncc.read import read_source
+from rnncc.language.read import read_source
+from rnncc.machine.paths import locate
 from rnncc.runtime.function import taken_streams
 from rnncc.verify import BOUNDS, relative_error
 from tests.compiling import front

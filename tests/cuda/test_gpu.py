@@ -11,8 +11,8 @@ from torch import Tensor
 
 import rnncc
 from rnncc import verify
-from rnncc.paths import locate
-from rnncc.read import read_source
+from rnncc.language.read import read_source
+from rnncc.machine.paths import locate
 from rnncc.runtime.ops import kept_bytes
 from tests.compiling import front
 

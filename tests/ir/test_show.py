@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rnncc.ir.expr import Const, Expr, Ref, apply
-from rnncc.ir.show import show, show_expr, show_number
 from rnncc.ir.syntax import CellDecl
-from rnncc.source import Source
+from rnncc.language.source import Source
+from rnncc.show.values import show, show_expr, show_number
 from rnncc.stages.check import check
 from rnncc.stages.parse import parse
 from tests.conftest import Golden

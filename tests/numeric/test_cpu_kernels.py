@@ -15,12 +15,12 @@ from torch import Tensor
 import rnncc
 from rnncc.driver import build_package
 from rnncc.ir.cell import Cell
-from rnncc.paths import cells_dir, shipped_cells
-from rnncc.read import read_request
-from rnncc.source import Source
+from rnncc.language.read import read_request
+from rnncc.language.source import Source
+from rnncc.machine.paths import cells_dir, shipped_cells
+from rnncc.machine.targets import instruction_sets
 from rnncc.stages.check import check
 from rnncc.stages.parse import parse
-from rnncc.targets import instruction_sets
 from rnncc.verify import problem_sizes
 from tests.numeric.compare import Case, Problem, heads_fit
 from tests.numeric.loops import DTYPES, Loop, Tensors, call, loops_of, open_library

@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import rnncc
-from rnncc.diagnostics import InternalError
+from rnncc.language.diagnostics import InternalError
 from rnncc.runtime import first_use, fused
 from rnncc.runtime.fused import Answer, Outcome
 from tests.runtime.first_use import wanted

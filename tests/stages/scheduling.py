@@ -6,8 +6,8 @@ from functools import cache
 
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import LoopPlan
-from rnncc.paths import cells_dir
-from rnncc.source import Source
+from rnncc.language.source import Source
+from rnncc.machine.paths import cells_dir
 from rnncc.stages import schedule
 from rnncc.stages.check import check
 from rnncc.stages.differentiate import differentiate

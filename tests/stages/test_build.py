@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.cache import Cache, digest
-from rnncc.diagnostics import RnnccError
 from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
-from rnncc.paths import is_package_name, package_name
-from rnncc.source import Source
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.source import Source
+from rnncc.machine.cache import Cache, digest
+from rnncc.machine.paths import is_package_name, package_name
+from rnncc.machine.targets import architectures
 from rnncc.stages.build import (
     Nvcc,
     Product,
@@ -36,7 +37,6 @@ from rnncc.stages.build import (
     processes,
 )
 from rnncc.stages.build.nvcc import nvcc_release
-from rnncc.targets import architectures
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "0123456789abcdef" * 2
@@ -266,7 +266,7 @@ def test_a_package_is_dropped_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     os.utime(package.parent, (0, 0))
     monkeypatch.setenv("RNNCC_CACHE_LIMIT", "0")
     # As if the process were killed at the first file.
-    monkeypatch.setattr("rnncc.cache.sweep.shutil.rmtree", lambda *_, **__: None)
+    monkeypatch.setattr("rnncc.machine.cache.sweep.shutil.rmtree", lambda *_, **__: None)
     cache.trim()
     assert not package.parent.exists() and cache.package(package.parent.name) is None
 
@@ -369,11 +369,11 @@ def test_other_systems_are_told_that_there_are_no_kernels(monkeypatch: pytest.Mo
 RENDER = """
 import sys
 sys.path.insert(0, {root!r})
-from rnncc.cache import digest
+from rnncc.machine.cache import digest
 from dataclasses import replace
 from rnncc.driver import make_product
 from rnncc.ir.problem import Problem
-from rnncc.read import read_request
+from rnncc.language.read import read_request
 for name in ("lstm", "slstm", "onlstm", "lmu", "layernormlstm"):
     problems = (Problem(64, 1, "bf16"),)
     product = make_product(replace(read_request(name), architectures=("sm_90a",), problems=problems))

@@ -8,8 +8,8 @@ import pytest
 
 from rnncc.driver import load_text
 from rnncc.ir.cell import Cell
-from rnncc.paths import cells_dir
-from rnncc.source import Source
+from rnncc.language.source import Source
+from rnncc.machine.paths import cells_dir
 from rnncc.stages.check.cost import WARN_SECONDS, cost
 from rnncc.stages.render import render
 from tests.compiling import front, kernel_plan

@@ -9,7 +9,7 @@ import pytest
 from rnncc.ir.cell import Constraint, Contraction, Delay, Initialiser, Placement, Pointwise, RowOp, RowOperator, Stream
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, add, constant, named, scale
 from rnncc.ir.expr import Const, Ref, apply
-from rnncc.operators import SURROGATES
+from rnncc.language.operators import SURROGATES
 from tests.stages.checking import checked, codes, node, targets
 
 ELMAN = "h[t] = tanh(W@x + R@h[t-1] + b)"

@@ -15,9 +15,9 @@ from rnncc.ir.cell import Cell, Contraction, Pointwise, Segment, Stream
 from rnncc.ir.dim import INPUT_SIZE
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, operators
 from rnncc.ir.recurrence import Recurrence
-from rnncc.reference import complete_sizes, run
-from rnncc.source import Source
+from rnncc.language.source import Source
 from rnncc.stages.classify import classify
+from rnncc.verify.reference import complete_sizes, run
 from tests import builders, shipped
 from tests.compiling import front
 from tests.problems import make_problem

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rnncc.diagnostics import RnnccError
-from rnncc.source import Source
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.source import Source
 from tests.compiling import front
 
 

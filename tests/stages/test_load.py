@@ -20,10 +20,10 @@ from click.testing import CliRunner
 
 import rnncc
 from rnncc.cli import cli
-from rnncc.diagnostics import RnnccError
 from rnncc.driver import build_package
-from rnncc.paths import cells_dir, is_package_name
-from rnncc.read import read_request
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.read import read_request
+from rnncc.machine.paths import cells_dir, is_package_name
 from rnncc.stages.load import load
 
 ROOT = Path(__file__).resolve().parents[2]

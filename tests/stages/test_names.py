@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rnncc.gpu import fused_kernels, scan_kernels
 from rnncc.ir.artifact import Bundle
 from rnncc.ir.kernel import KernelPlan
 from rnncc.ir.package import CompiledCell
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
+from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
-from rnncc.source import Source
 from rnncc.stages.parse import parse
 from rnncc.stages.render import render
 from rnncc.stages.render.python import render_package
+from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
 from tests.cuda.sources import lowered
 
 # A loop with a product and one without, so that there are files of every kind.

@@ -10,8 +10,8 @@ import pytest
 from rnncc.constrint.store import Limits, Meter
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
-from rnncc.ir.show_schedule import show_schedule
 from rnncc.ir.target import GPUS, Target
+from rnncc.show.schedule import show_schedule
 from rnncc.stages.schedule import WORTH, schedule
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.expect import step_us

@@ -18,18 +18,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
-from rnncc.cache import Cache, Progress, digest
-from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.artifact import Bundle, File, Unit
 from rnncc.ir.request import Request
-from rnncc.paths import license_file
+from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.machine.cache import Cache, Progress, digest
+from rnncc.machine.paths import license_file
+from rnncc.machine.targets import has_clusters
 from rnncc.runtime import manifest
 from rnncc.stages.build import commands, toolchain
 from rnncc.stages.build.install import check_stem, install
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
 from rnncc.stages.build.processes import Outcome
 from rnncc.stages.build.toolchain import Toolchain, find_toolchain
-from rnncc.targets import has_clusters
 
 # The oldest torch whose C interface the binding needs.
 TORCH_ABI = "2.10"

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.cell import Cell
 from rnncc.ir.syntax import CellDecl, ConstDecl
+from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.stages.check.assemble import assemble
 from rnncc.stages.check.declare import Symbols, declare
 from rnncc.stages.check.order import order

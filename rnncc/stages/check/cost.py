@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from rnncc.ir.cell import Contraction, Node, Pointwise, RowOp, Segment
 from rnncc.ir.expr import Apply, Expr
-from rnncc.operators import OPERATORS
-from rnncc.source import Span
+from rnncc.language.operators import OPERATORS
+from rnncc.language.source import Span
 
 # For each thing that a loop holds: the processor time that g++ 12 takes for one unit (-O2, x86-64-v3, either float or
 # double), in seconds, and the generated C++, in KB. They are fitted to cells that hold one thing many times; each cell

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from rnncc.operators import OPERATORS
-from rnncc.source import Span
+from rnncc.language.operators import OPERATORS
+from rnncc.language.source import Span
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.terms import Num, Op, Term
 

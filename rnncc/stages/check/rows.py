@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Node, Pointwise, RowOp, RowOperator
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Const, Expr, Ref, apply
+from rnncc.language.diagnostics import InternalError
 from rnncc.stages.check.shape import Shape, reduced
 from rnncc.stages.check.terms import Row
 

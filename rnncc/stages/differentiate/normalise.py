@@ -13,8 +13,8 @@ from dataclasses import replace
 from rnncc.ir.cell import Node, Placement, Pointwise, Role, Value
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
-from rnncc.operators import OPERATORS
-from rnncc.source import Span
+from rnncc.language.operators import OPERATORS
+from rnncc.language.source import Span
 
 NARROW = (ONE, HEADS)
 

@@ -16,7 +16,7 @@ from typing import assert_never
 from rnncc.ir.dim import Dim, show
 from rnncc.ir.expr import Apply, Const, Expr, Ref
 from rnncc.ir.kernel import Access, KernelPlan, TileStage
-from rnncc.operators import OPERATORS
+from rnncc.language.operators import OPERATORS
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 # What a macro of the standard's headers, of the system's or of CUDA's may be called.

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import jinja2
 
+from rnncc.analysis.recurrent import recurrent_reads
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.artifact import File
 from rnncc.ir.cell import Cell, Segment, value_table
 from rnncc.ir.dim import Dim, floor_divide, multiply, show
 from rnncc.ir.package import CompiledCell, LoopText, PackagePlan, SegmentBinding
-from rnncc.paths import templates_dir
-from rnncc.recurrent import recurrent_reads
+from rnncc.machine.paths import templates_dir
 from rnncc.stages.render.python_cell import (
     cell_text,
     saved_names,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import (
     Cell,
@@ -24,8 +25,7 @@ from rnncc.ir.cell import (
 from rnncc.ir.dim import ONE, Dim, constant, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.package import CellText, CompiledCell, SegmentText
-from rnncc.recurrent import CLIP, loop_constants, recurrent_reads
-from rnncc.source import escaped, file_name
+from rnncc.language.source import escaped, file_name
 from rnncc.stages.render.python_batched import batched, bind, keep, read_later
 from rnncc.stages.render.python_code import Emitter, dim_text, split_lines, variable
 from rnncc.stages.render.python_fused import fuse, step_reads, step_text

@@ -10,7 +10,7 @@ from rnncc.ir.expr import references
 from rnncc.ir.fused import FusedLoop, FusedStatement, FusedWrite
 from rnncc.ir.kernel import Table
 from rnncc.ir.scan import ScanLoop, entries, row_values, slopes
-from rnncc.operators import OPERATORS
+from rnncc.language.operators import OPERATORS
 from rnncc.stages.render.cpp import expression_text
 
 # The forms of fast.cuh, of which a kernel chooses by its dtype.

@@ -10,7 +10,7 @@ from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import Place, Table
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
-from rnncc.operators import OPERATORS
+from rnncc.language.operators import OPERATORS
 
 # Of the ring that holds what a block reads ahead: few stages where one is larger than this, many where not.
 _LARGE_STAGE, _FEW_STAGES, _MANY_STAGES = 8192, 4, 8

@@ -15,7 +15,7 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.scan import ScanLoop, entries, row_values
 from rnncc.ir.schedule import ScanPlan, ScanSchedule, ScanShape
 from rnncc.ir.target import GPUS, REGISTERS, Target
-from rnncc.operators import OPERATORS
+from rnncc.language.operators import OPERATORS
 
 MOST_BLOCKS = 16  # of a cluster
 # Newton's iterations take some four to seven runs of a slice, and as many exchanges, for all slices of a tile. Measured

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rnncc.ir.request import Request
+from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
-from rnncc.source import Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ def stage_text(request: Request, stage: str, size: tuple[Problem, Target] | None
         case "render":
             own = (file for file in made.bundle.files if not file.path.startswith(made.bundle.include))
             return "\n".join(f"// {file.path}\n{file.text}" for file in own)
-    from rnncc.ir.show import show
+    from rnncc.show.values import show
 
     values = getattr(made, STAGES[stage])
     by_segment = stage in ("classify", "differentiate")
@@ -31,8 +31,8 @@ def stage_text(request: Request, stage: str, size: tuple[Problem, Target] | None
 
 
 def _schedules(made: Compilation, size: tuple[Problem, Target] | None) -> Iterable[str]:
-    from rnncc.gpu import families, planned
-    from rnncc.ir.show_schedule import show_kernels
+    from rnncc.show.schedule import show_kernels
+    from rnncc.stages.schedule.kernels import families, planned
 
     for plan in made.plans:
         if size is not None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from rnncc.explain_plan import plan_facts, plan_words
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Contraction, Segment, declared_names, value_table
 from rnncc.ir.dim import show
 from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.schedule import Plan
-from rnncc.ir.show import show_constraint
+from rnncc.show.explain_plan import plan_facts, plan_words
+from rnncc.show.values import show_constraint
 
 
 def explain(

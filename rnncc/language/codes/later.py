@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rnncc.codes.entry import Code
+from rnncc.language.codes.entry import Code
 
 LATER = (
     Code(

@@ -1,7 +1,8 @@
 """Errors and warnings as data, and the one place that renders them.
 
 A user's mistake is a `Diagnostic` (raised in an `RnnccError`, which carries all that were found); a bug of rnncc is an
-`InternalError`. The text of each code, for `rnncc explain CODE` and docs/errors.md, stands in `rnncc.codes.CODES`.
+`InternalError`. The text of each code, for `rnncc explain CODE` and docs/errors.md, stands in
+`rnncc.language.codes.CODES`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import unicodedata
 from dataclasses import dataclass
 from enum import Enum
 
-from rnncc.source import NOWHERE, Source, Span, line_and_column, line_span
+from rnncc.language.source import NOWHERE, Source, Span, line_and_column, line_span
 
 
 class Severity(Enum):

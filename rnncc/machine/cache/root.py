@@ -18,8 +18,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from rnncc.cache.names import KINDS, is_layout
-from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.machine.cache.names import KINDS, is_layout
 
 MARKER = "CACHEDIR.TAG"
 _LAYOUT = "1"

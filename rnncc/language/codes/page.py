@@ -1,12 +1,12 @@
-"""docs/errors.md from the table: `python -m rnncc.codes.page > docs/errors.md`."""
+"""docs/errors.md from the table: `python -m rnncc.language.codes.page > docs/errors.md`."""
 
 from __future__ import annotations
 
-from rnncc.codes import CODES, Code
-from rnncc.diagnostics import Diagnostic, RnnccError, render
 from rnncc.ir.request import Request
+from rnncc.language.codes import CODES, Code
+from rnncc.language.diagnostics import Diagnostic, RnnccError, render
+from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
-from rnncc.source import Source
 
 _HEAD = """\
 # Diagnostics

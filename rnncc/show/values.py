@@ -38,9 +38,9 @@ from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref
 from rnncc.ir.kernel import KernelPlan
 from rnncc.ir.recurrence import Recurrence
-from rnncc.ir.show_compiled import show_adjoint, show_plan, show_recurrence
-from rnncc.ir.show_syntax import show_declaration
 from rnncc.ir.syntax import CellDecl
+from rnncc.show.compiled import show_adjoint, show_plan, show_recurrence
+from rnncc.show.syntax import show_declaration
 
 # Operators that are written between their operands, and how tightly they bind (as in Python).
 _INFIX = {

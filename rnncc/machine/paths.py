@@ -11,10 +11,10 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
-from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.language.diagnostics import Diagnostic, RnnccError
 
 SUFFIX = ".rnn"
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def _data(name: str) -> Path:

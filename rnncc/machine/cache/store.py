@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rnncc.cache import locks, sweep
-from rnncc.cache.limit import limit_bytes
-from rnncc.cache.names import entries, key_of
-from rnncc.cache.root import check_owner, is_cache, make_folder, unusable
-from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.machine.cache import locks, sweep
+from rnncc.machine.cache.limit import limit_bytes
+from rnncc.machine.cache.names import entries, key_of
+from rnncc.machine.cache.root import check_owner, is_cache, make_folder, unusable
 from rnncc.runtime import manifest
 
 _MOST_LOGS = 50

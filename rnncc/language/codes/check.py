@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rnncc.codes.entry import Code
-from rnncc.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
-from rnncc.operators import OPERATORS
+from rnncc.language.codes.entry import Code
+from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
+from rnncc.language.operators import OPERATORS
 
 _FUNCTIONS = ", ".join([*(name for name, row in OPERATORS.items() if row.user), *ROW_FUNCTIONS, *MATRIX_FUNCTIONS])
 

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from rnncc.ir.cell import Cell, Node, Pointwise
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
-from rnncc.operators import OPERATORS
+from rnncc.language.operators import OPERATORS
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 
-from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.language.diagnostics import Diagnostic, RnnccError
 
 # Bytes of finished packages and objects that are kept, unless RNNCC_CACHE_LIMIT says otherwise.
 DEFAULT_LIMIT_BYTES = 1 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rnncc.diagnostics import Severity
+from rnncc.language.diagnostics import Severity
 
 
 @dataclass(frozen=True, slots=True)

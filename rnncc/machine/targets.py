@@ -7,8 +7,8 @@ import ctypes
 import re
 from pathlib import Path
 
-from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.target import GPUS, Target, gpu
+from rnncc.language.diagnostics import Diagnostic, RnnccError
 
 # x86-64's levels, worst first, and what a processor needs for each beyond the one before, as Linux calls it (lzcnt is
 # abm): the same lists as in dispatch.h.

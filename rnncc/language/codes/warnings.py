@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rnncc.codes.check import _cell
-from rnncc.codes.entry import Code
-from rnncc.diagnostics import Severity
+from rnncc.language.codes.check import _cell
+from rnncc.language.codes.entry import Code
+from rnncc.language.diagnostics import Severity
 
 _WARNING, _NOTE = Severity.WARNING, Severity.NOTE
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rnncc.cache import locks
-from rnncc.cache.names import entries, key_of
-from rnncc.cache.root import is_unfinished_marker
+from rnncc.machine.cache import locks
+from rnncc.machine.cache.names import entries, key_of
+from rnncc.machine.cache.root import is_unfinished_marker
 from rnncc.runtime import manifest
 
 # Nothing that was used within this time is deleted: another process may be importing it.

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rnncc.bound import FREE, RAY, SIGNED, Bound
+from rnncc.analysis.sums import Signed, terms
 from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, RowOperator, Segment
 from rnncc.ir.expr import Apply, Const, Expr, Ref
-from rnncc.operators import OPERATORS
-from rnncc.sums import Signed, terms
+from rnncc.language.bound import FREE, RAY, SIGNED, Bound
+from rnncc.language.operators import OPERATORS
 
 
 class Bounds:

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import hashlib
 
-from rnncc.cache.limit import DEFAULT_LIMIT_BYTES, limit_bytes
-from rnncc.cache.root import default_root
-from rnncc.cache.store import Cache, Progress
-from rnncc.cache.sweep import KEEP_SECONDS
+from rnncc.machine.cache.limit import DEFAULT_LIMIT_BYTES, limit_bytes
+from rnncc.machine.cache.root import default_root
+from rnncc.machine.cache.store import Cache, Progress
+from rnncc.machine.cache.sweep import KEEP_SECONDS
 
 __all__ = ["DEFAULT_LIMIT_BYTES", "KEEP_SECONDS", "Cache", "Progress", "default_root", "digest", "limit_bytes"]
 

@@ -6,10 +6,10 @@ import os
 import re
 from pathlib import Path
 
-from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.request import Request
-from rnncc.paths import locate
-from rnncc.source import Source
+from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.language.source import Source
+from rnncc.machine.paths import locate
 
 # The largest text that is looked at, in bytes of UTF-8 (language.md, limits).
 LARGEST = 1 << 20

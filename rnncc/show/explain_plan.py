@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rnncc.ir.schedule import FusedSchedule, Plan, Rejected, ScanPlan, Schedule
-from rnncc.ir.show_schedule import show_kernels
+from rnncc.show.schedule import show_kernels
 
 # Of a kernel, in the order of `rnncc explain --json`.
 _KERNEL_KEYS = ("family", "scope", "tiles", "registers", "shared_bytes", "predicted_us_per_step")

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rnncc import bound as bounds
-from rnncc.bound import Bound
+from rnncc.language import bound as bounds
+from rnncc.language.bound import Bound
 
 Derivative = Callable[..., tuple[Any, ...]]
 

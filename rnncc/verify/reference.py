@@ -16,7 +16,7 @@ from typing import assert_never
 import torch
 from torch import Tensor
 
-from rnncc.diagnostics import InternalError
+from rnncc.analysis.recurrent import recurrent_reads, with_aliases
 from rnncc.ir.cell import (
     Cell,
     Contraction,
@@ -32,8 +32,8 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, ONE, Dim, evaluate, repeats_whole, split_multiple
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
-from rnncc.operators import OPERATORS
-from rnncc.recurrent import recurrent_reads, with_aliases
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.operators import OPERATORS
 from rnncc.runtime import elementwise
 
 
@@ -266,7 +266,7 @@ def run(
                 before to that step, nor back in reverse
     lengths     [B]; from step lengths[b] on, column b keeps its states whatever `reset` says, and its other values
                 mean nothing
-    recurrent_gradient_clip     bound on what products hand back to earlier values, see `rnncc.recurrent`
+    recurrent_gradient_clip     bound on what products hand back to earlier values, see `rnncc.analysis.recurrent`
 
     Returns (every value that a step computes, the previous states s__1 and the output, [T, B, width]; final states,
     [B, width]).
