@@ -6,7 +6,7 @@ from functools import cache
 
 from gpu_cases import Case
 
-from rnncc.ir.kernel import KernelPlan
+from rnncc.ir.plan import KernelPlan
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS, Target
 from rnncc.language.read import read_request

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from rnncc import driver
+from rnncc.ir.cell import Cell
+from rnncc.ir.request import Request
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.language.source import Source
+from rnncc.pipeline import compile_cells
 from rnncc.version import VERSION
 
 
@@ -22,6 +26,15 @@ def request_options(shaping: Mapping[str, Any], parallel_newton: bool) -> dict[s
     zoneout = tuple(str(constants.pop("zoneout__", "")).split())
     dropout = bool(constants.pop("recurrent_dropout__", 0))
     return {"constants": constants, "zoneout": zoneout, "recurrent_dropout": dropout, "newton": parallel_newton}
+
+
+def front(source: Source, shaping: Mapping[str, Any] | None = None) -> tuple[tuple[Cell, tuple[Diagnostic, ...]], ...]:
+    """The checked cells of a text, each with its warnings. Deprecated: `rnncc.pipeline.compile_cells(request, "check")`
+    has them."""
+    message = 'rnncc.compiler.front is rnncc.pipeline.compile_cells(request, "check")'
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    made = compile_cells(Request(source, "cell", **request_options(shaping or {}, False)), "regularise")
+    return tuple(zip(made.cells, made.warnings, strict=True))
 
 
 def compile_fused(*request: object) -> Any:

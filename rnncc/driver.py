@@ -63,7 +63,7 @@ def build_package(request: Request, out: Path, target: str = "auto", progress: P
 
 
 def load_module(request: Request) -> ModuleType:
-    """The module of a request's cells, for this machine's processor and GPUs: built now, or found in the cache.
+    """The module of a request's cells, for this machine's processor and GPUs. It is built now, or found in the cache.
 
     Raises:
         RnnccError: as for `rnncc.load`.
@@ -171,7 +171,7 @@ def _for_gpus(request: Request, nvcc: Nvcc | None) -> Request:
 
 
 def _without_clusters(request: Request, target: str) -> str:
-    """What of a target has no use for kernels with clusters, or nothing."""
+    """The part of a target that has no clusters, as a message names it; empty where each GPU has them."""
     if not request.has_clusters:
         return f"--target {target}"
     return ", ".join(name for name in request.architectures if not has_clusters(name))

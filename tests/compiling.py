@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rnncc.ir.cell import Cell
-from rnncc.ir.kernel import KernelPlan
+from rnncc.ir.plan import KernelPlan
 from rnncc.ir.request import Request
 from rnncc.language.diagnostics import Diagnostic
 from rnncc.language.read import read_request

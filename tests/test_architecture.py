@@ -113,6 +113,33 @@ def test_the_ir_knows_no_stage(path: Path) -> None:
     assert not [name for name, _ in imports(path) if stage_of(name)]
 
 
+def import_graph() -> dict[str, set[str]]:
+    """Which of the package's modules each imports, at its top, inside functions, or for types alone."""
+    own = {module_name(path): path for path in MODULES}
+    graph: dict[str, set[str]] = {}
+    for module, path in own.items():
+        found = {name for name, _ in imports(path)}
+        # `from a import b` gives a and a.b: if that is a module, it is the one that is meant.
+        packages = {name.rpartition(".")[0] for name in found if name in own}
+        names = {name.rpartition(".")[0] for name in found if name not in own}
+        graph[module] = {name for name in found if name in own and (name not in packages or name in names)} - {module}
+    return graph
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    graph, finished = import_graph(), set[str]()
+
+    def follow(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " imports ".join((*path[path.index(module) :], module))
+        if module not in finished:
+            for name in sorted(graph[module]):
+                follow(name, (*path, module))
+            finished.add(module)
+
+    for module in sorted(graph):
+        follow(module, ())
+
+
 def source_files() -> list[Path]:
     """Everything that people read and edit as code."""
     folders = ("rnncc", "templates", "tests", "examples", "benchmarks")

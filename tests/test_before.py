@@ -18,6 +18,7 @@ import torch
 
 from rnncc import compiler
 from rnncc.language.diagnostics import RnnccError
+from rnncc.language.source import Source
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SAVED = FIXTURES / "layers_0_1.pt"
@@ -55,3 +56,9 @@ def test_its_fused_kernels_are_refused() -> None:
     with pytest.raises(RnnccError, match="build the package again") as caught:
         compiler.compile_fused("text", "lstm", {}, "LSTM", ((64, 1, "bf16"),), (9, 0), "code")
     assert caught.value.diagnostics[0].code == "RNN609"
+
+
+def test_the_old_way_to_check_a_text_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="compile_cells"):
+        ((cell, warnings),) = compiler.front(Source("cell.rnn", "cell Leak\nstate h\nh[t] = 0.5*h[t-1] + W@x\n"))
+    assert cell.name == "Leak" and [found.code for found in warnings] == ["RNN258"]

@@ -15,7 +15,7 @@ from rnncc.ir.target import GPUS, Target
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.read import read_request
 from rnncc.machine import targets
-from rnncc.runtime.ops import Kernels
+from rnncc.runtime.kernels import Kernels
 from rnncc.stages.build import nvcc
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.artifact import Bundle, File
 from rnncc.ir.cell import Cell
-from rnncc.ir.kernel import KernelPlan
+from rnncc.ir.plan import KernelPlan
 from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.request import Request
 from rnncc.ir.schedule import FusedKernels, ScanKernels

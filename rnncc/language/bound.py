@@ -53,47 +53,47 @@ RAY = Bound(False, True, True)  # [0, inf)
 
 
 def nothing(*arguments: Bound) -> Bound:
-    """Of a value that may be any number."""
+    """Nothing is certain of the value."""
     return FREE
 
 
 def unit(*arguments: Bound) -> Bound:
-    """Of a value in [0, 1]."""
+    """The value lies in [0, 1]."""
     return UNIT
 
 
 def signed(*arguments: Bound) -> Bound:
-    """Of a value in [-1, 1]."""
+    """The value lies in [-1, 1]."""
     return SIGNED
 
 
 def ray(a: Bound) -> Bound:
-    """Of a value that is not negative, and bounded where its argument is."""
+    """The value is not negative, and bounded where its argument is."""
     return Bound(a.both, True, True)
 
 
 def from_below(a: Bound) -> Bound:
-    """Of a value that is at least some number."""
+    """The value is at least some number."""
     return Bound(below=True)
 
 
 def logarithm(a: Bound) -> Bound:
-    """Of a logarithm: as large as its argument lets it be."""
+    """The value is bounded from above where its argument is."""
     return Bound(above=a.above)
 
 
 def largest(a: Bound, b: Bound) -> Bound:
-    """Of the larger of two values."""
+    """The value is the larger of two."""
     joined = a.plus(b)
     return Bound(joined.above, a.below or b.below, a.not_negative or b.not_negative, joined.not_positive)
 
 
 def smallest(a: Bound, b: Bound) -> Bound:
-    """Of the smaller of two values."""
+    """The value is the smaller of two."""
     joined = a.plus(b)
     return Bound(a.above or b.above, joined.below, joined.not_negative, a.not_positive or b.not_positive)
 
 
 def between(a: Bound, low: Bound, high: Bound) -> Bound:
-    """Of a value that is cut at two others."""
+    """The value is the first, cut at the two others."""
     return Bound(high.above, low.below, low.not_negative, high.not_positive)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from . import function, fused, package, torch_names
 from .inputs import autocast_dtype, cast_state
-from .ops import Kernels, kept_bytes
+from .kernels import Kernels
+from .ops import kept_bytes
 from .parameters import gate_view, initialise, members_of, ordered, shape_of
 from .regularisation import Zoneout, check_zoneout, wanted_regularisation
 from .run import choose_kernels, kernels_of_call

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from . import first_use, fused, manifest
-from .ops import Kernels, open_library
+from .kernels import Kernels
+from .ops import open_library
 from .spec import CellSpec, Regularisation
 
 LOWEST_TORCH = (2, 10)

@@ -12,7 +12,6 @@ from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Expr
 from rnncc.ir.kernel import (
     EdgeSlot,
-    KernelPlan,
     Place,
     Program,
     ReadSlot,
@@ -25,6 +24,7 @@ from rnncc.ir.kernel import (
     VectorSlot,
     ViewSlot,
 )
+from rnncc.ir.plan import KernelPlan
 from rnncc.ir.recurrence import Recurrence
 
 ShowExpr = Callable[[Expr], str]

@@ -36,7 +36,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref
-from rnncc.ir.kernel import KernelPlan
+from rnncc.ir.plan import KernelPlan
 from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.syntax import CellDecl
 from rnncc.show.compiled import show_adjoint, show_plan, show_recurrence

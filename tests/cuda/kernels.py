@@ -20,7 +20,8 @@ from pathlib import Path
 
 from rnncc.constrint import Infeasible
 from rnncc.ir.artifact import Bundle, DeviceUnit
-from rnncc.ir.kernel import KernelPlan, TileStage, fused_programs, scan_programs
+from rnncc.ir.kernel import TileStage
+from rnncc.ir.plan import KernelPlan, fused_programs, scan_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.ir.target import GPUS, REGISTERS

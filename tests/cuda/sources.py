@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rnncc.ir.artifact import File
-from rnncc.ir.kernel import KernelPlan
+from rnncc.ir.plan import KernelPlan
 from rnncc.language.source import Source
 from rnncc.machine.paths import cells_dir
 from rnncc.stages.check import check

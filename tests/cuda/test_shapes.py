@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import rnncc
-from rnncc.ir.kernel import fused_programs
+from rnncc.ir.plan import fused_programs
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.machine.paths import locate
 from tests.cuda.harness import DTYPES, assert_true, draw, kernels_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import LoopPlan
+from rnncc.ir.plan import LoopPlan
 from rnncc.language.source import Source
 from rnncc.machine.paths import cells_dir
 from rnncc.stages import schedule

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import KernelPlan, Table, fused_programs
+from rnncc.ir.kernel import Table
+from rnncc.ir.plan import KernelPlan, fused_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.scan import row_values
 from rnncc.ir.target import GPUS

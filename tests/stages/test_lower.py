@@ -9,7 +9,6 @@ from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, constant, scale
 from rnncc.ir.kernel import (
     Access,
     EdgeSlot,
-    KernelPlan,
     Outer,
     Place,
     Program,
@@ -21,6 +20,7 @@ from rnncc.ir.kernel import (
     ViewSlot,
     Zero,
 )
+from rnncc.ir.plan import KernelPlan
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.source import Source
 from rnncc.machine.paths import cells_dir, shipped_cells

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from rnncc.ir.artifact import Bundle
-from rnncc.ir.kernel import KernelPlan
 from rnncc.ir.package import CompiledCell
+from rnncc.ir.plan import KernelPlan
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
 from rnncc.language.source import Source

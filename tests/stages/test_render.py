@@ -8,7 +8,7 @@ import pytest
 
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, constant, floor_divide, multiply, named, scale
 from rnncc.ir.expr import Const, Ref, apply
-from rnncc.ir.kernel import KernelPlan
+from rnncc.ir.plan import KernelPlan
 from rnncc.language.source import Source
 from rnncc.machine.paths import cells_dir, templates_dir
 from rnncc.machine.targets import INSTRUCTION_SETS

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rnncc.ir.kernel import KernelPlan, scan_programs
+from rnncc.ir.plan import KernelPlan, scan_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.recurrence import RecurrenceKind
 from rnncc.ir.scan import ScanLoop, row_values

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, value_table
-from rnncc.ir.kernel import KernelPlan, LoopPlan
+from rnncc.ir.plan import KernelPlan, LoopPlan
 from rnncc.language.source import escaped, file_name
 from rnncc.stages.lower.fused import fuse
 from rnncc.stages.lower.limits import check_limits

@@ -9,7 +9,8 @@ from typing import Any
 
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Apply, Const, Ref
-from rnncc.ir.kernel import LoopPlan, Product, Program, RowStage, StoredSlot, TileStage
+from rnncc.ir.kernel import Product, Program, RowStage, StoredSlot, TileStage
+from rnncc.ir.plan import LoopPlan
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 
 MOST = (1 << 15) - 1

@@ -34,15 +34,7 @@ from rnncc.language.source import NOWHERE, Span, line_and_column
 from rnncc.stages.lower.barriers import place_barriers
 from rnncc.stages.lower.needs import Needs
 from rnncc.stages.lower.products import Accumulator, accumulate, form_products
-from rnncc.stages.lower.shape import access, is_contiguous, is_narrow
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What the statements of a stage share: the width, and the blocks that its tiles must not cross."""
-
-    width: Dim
-    blocks: Dim
+from rnncc.stages.lower.shape import Key, access, is_contiguous, is_narrow
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 import jinja2
 
 from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
-from rnncc.ir.kernel import KernelPlan
+from rnncc.ir.plan import KernelPlan
 from rnncc.ir.schedule import FusedKernels, ScanKernels
 from rnncc.machine.paths import templates_dir
 from rnncc.machine.targets import EVERY, INSTRUCTION_SETS

@@ -15,7 +15,8 @@ from typing import assert_never
 
 from rnncc.ir.dim import Dim, show
 from rnncc.ir.expr import Apply, Const, Expr, Ref
-from rnncc.ir.kernel import Access, KernelPlan, TileStage
+from rnncc.ir.kernel import Access, TileStage
+from rnncc.ir.plan import KernelPlan
 from rnncc.language.operators import OPERATORS
 
 _NAME = re.compile(r"[A-Za-z_]\w*")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import KernelPlan, LoopPlan, fused_programs, loop_name, scan_programs
+from rnncc.ir.plan import KernelPlan, LoopPlan, fused_programs, loop_name, scan_programs
 from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.scan import ScanLoop
 from rnncc.ir.schedule import (
