@@ -239,7 +239,7 @@ def test_megabyte(where: str) -> None:
     survive(texts[where])
 
 
-@pytest.mark.parametrize("depth", [50, 100, 1_000, 100_000])
+@pytest.mark.parametrize("depth", [50, 100, 1_000, 20_000])
 @pytest.mark.parametrize(
     "opening", ["(", "-", "tanh(", "x + ", "x*", "x**", "h[", "x if 1 else ", "R@", "where(1, 1, "]
 )
