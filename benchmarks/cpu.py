@@ -20,11 +20,10 @@ from measure import Function, interleaved, median_ms, ratio, write
 from torch import Tensor, nn
 
 import rnncc
-from rnncc.compiler import front
 from rnncc.ir.cell import Cell, Contraction, value_table
 from rnncc.ir.dim import as_int, evaluate
-from rnncc.paths import locate
-from rnncc.read import read_source
+from rnncc.language.read import read_request
+from rnncc.pipeline import compile_cells
 
 SIZES = ((128, 16, 128), (512, 1, 256), (256, 32, 256), (128, 64, 512))
 LARGE = SIZES[2:]
@@ -67,7 +66,7 @@ def runner(layer: Callable[[Tensor], Any], x: Tensor, backward: bool) -> Functio
 
 def compare(name: str, steps: int, columns: int, hidden: int, backward: bool, seconds: float) -> dict[str, Any]:
     """One row: ours, the peer and the eager loop in turn."""
-    (cell, _), *_ = front(read_source(locate(name)))
+    cell = compile_cells(read_request(name), "check").cells[0]
     ours = getattr(rnncc.load(name), cell.name)(hidden, hidden)
     eager = getattr(rnncc.load(name), cell.name)(hidden, hidden, backend="reference")
     eager.load_state_dict(ours.state_dict())

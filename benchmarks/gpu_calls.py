@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -17,9 +18,9 @@ from measure import Function
 from torch import Tensor, nn
 
 import rnncc
-from rnncc.compiler import build_package
+from rnncc.driver import build_package
 from rnncc.ir.problem import Problem
-from rnncc.paths import locate
+from rnncc.language.read import read_request
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PEERS = {"lstm": nn.LSTM, "gru": nn.GRU, "elman": nn.RNN}
@@ -55,7 +56,7 @@ class Packages:
                 built.result()
 
     def _build(self, cell: str, problems: tuple[Problem, ...]) -> Path:
-        return build_package(locate(cell), self.folder, name=f"{cell}_sized", problems=problems)
+        return build_package(replace(read_request(cell), name=f"{cell}_sized", problems=problems), self.folder)
 
     def __call__(self, case: Case) -> ModuleType:
         """The module for a case."""

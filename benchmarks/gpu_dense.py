@@ -34,7 +34,7 @@ from gpu_run import Results, obstacle, parser_of
 from gpu_table import table
 from measure import environment, gpu_ms
 
-from rnncc.diagnostics import RnnccError
+from rnncc.language.diagnostics import RnnccError
 
 # Loops in torch queue thousands of kernels a call: the queue is full anyhow.
 LOOPS = ("eager", "compiled")

@@ -6,13 +6,12 @@ from functools import cache
 
 from gpu_cases import Case
 
-from rnncc.compiler import front, kernel_plan
-from rnncc.gpu import call_time
-from rnncc.ir.kernel import KernelPlan
+from rnncc.ir.plan import KernelPlan
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS, Target
-from rnncc.paths import locate
-from rnncc.read import read_source
+from rnncc.language.read import read_request
+from rnncc.pipeline import compile_cells
+from rnncc.stages.schedule.kernels import call_time
 
 
 def target_named(gpu: str) -> Target | None:
@@ -38,5 +37,4 @@ def predicted_us(case: Case, target: Target) -> float | None:
 
 @cache
 def _plan(cell: str) -> KernelPlan:
-    (parsed, _), *_ = front(read_source(locate(cell)))
-    return kernel_plan(parsed)
+    return compile_cells(read_request(cell), "lower").plans[0]

@@ -41,7 +41,7 @@ from scan_cases import LOG_SPACE, NEWTON, OURS, PEERS, ScanCase, select
 from scan_cells import module_of, traffic
 from scan_table import plot, table
 
-from rnncc.diagnostics import RnnccError
+from rnncc.language.diagnostics import RnnccError
 
 COPY_BYTES = 2**30
 # One call queues thousands of kernels, or many that each take long: the queue is full anyhow.

@@ -15,9 +15,11 @@ import torch
 
 import rnncc
 from rnncc import verify
-from rnncc.compiler import analyse, front, stage_text
-from rnncc.explain import explain_words
-from rnncc.source import Source
+from rnncc.ir.request import Request
+from rnncc.language.source import Source
+from rnncc.pipeline import compile_cells
+from rnncc.show.explain import explain_words
+from rnncc.show.stage import stage_text
 
 CELL = Path(__file__).with_name("mycell.rnn")
 
@@ -28,7 +30,7 @@ The cell is [examples/mycell.rnn](../examples/mycell.rnn), which [examples/char_
 
 {text}
 
-The order of the stages stands in [rnncc/compiler.py](../rnncc/compiler.py) and nowhere else. Every stage is a function
+The order of the stages stands in [rnncc/pipeline.py](../rnncc/pipeline.py) and nowhere else. Every stage is a function
 from one immutable value to the next; `rnncc show examples/mycell.rnn --stage NAME` prints what is shown here. This page
 is printed by [examples/walkthrough.py](../examples/walkthrough.py).
 """
@@ -158,8 +160,9 @@ def elementwise(rendered: str) -> str:
 
 def page() -> str:
     """The whole document."""
-    source = Source(CELL.name, CELL.read_text(encoding="utf-8"))
-    value = {stage: fenced(stage_text(source, stage)) for stage in ("parse", "check", "classify", "differentiate")}
+    request = Request(Source(CELL.name, CELL.read_text(encoding="utf-8")), CELL.stem)
+    made = compile_cells(request, "differentiate")
+    value = {stage: fenced(stage_text(request, stage)) for stage in ("parse", "check", "classify", "differentiate")}
     package = rnncc.load(CELL)
     folder = Path(package.__file__ or "").parent
     files = sorted(
@@ -181,23 +184,22 @@ def page() -> str:
         ">>> {name: tuple(parameter.shape) for name, parameter in layer.named_parameters()}",
         str({name: tuple(parameter.shape) for name, parameter in layer.named_parameters()}),
     ]
-    ((cell, _),) = front(source)
-    rows = verify.verify(package.MyCell, cell, dtypes=(torch.float64,)).rows
+    rows = verify.verify(package.MyCell, made.cells[0], dtypes=(torch.float64,)).rows
     lines = [f"{row.quantity:8} {'ok' if row.error < 1e-12 else row.error}" for row in rows]
     return "\n".join(
         [
-            HEAD.format(text=fenced(source.text)),
+            HEAD.format(text=fenced(request.source.text)),
             PARSE.format(value=value["parse"]),
             CHECK.format(value=value["check"]),
             CLASSIFY.format(value=value["classify"]),
             DIFFERENTIATE.format(value=value["differentiate"]),
-            LOWER.format(value=fenced(without_masked(stage_text(source, "lower")))),
-            RENDER.format(value=fenced(elementwise(stage_text(source, "render")))),
+            LOWER.format(value=fenced(without_masked(stage_text(request, "lower")))),
+            RENDER.format(value=fenced(elementwise(stage_text(request, "render")))),
             BUILD.format(
                 files=fenced("\n".join(files)),
                 schema=fenced(schema),
                 use=fenced("\n".join(use)),
-                words=fenced("\n".join(explain_words(*analysis) for analysis in analyse(source))),
+                words=fenced(explain_words(made.cells[0], made.recurrences[0], made.adjoints[0])),
                 errors=fenced("\n".join(lines)),
             ),
         ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rnncc.diagnostics import Diagnostic, InternalError, RnnccError
+from rnncc.language.diagnostics import Diagnostic, InternalError, RnnccError
 from rnncc.version import VERSION
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def load(
         RnnccError: every mistake in the text at once (RNN1xx, RNN2xx), or what keeps the package from being built
             (RNN6xx) or loaded (RNN7xx).
     """
-    from rnncc.compiler import load_file
+    from rnncc.driver import load_file
 
-    return load_file(name_or_path, shaping, parallel_newton)
+    return load_file(name_or_path, {"constants": shaping, "newton": parallel_newton})
 
 
 def compile(
@@ -54,9 +54,11 @@ def compile(
     Raises:
         RnnccError: as for `load`.
     """
-    from rnncc.compiler import load_text
+    from rnncc.compiler import request_options
+    from rnncc.driver import load_text
 
-    return load_text(text, name, shaping, parallel_newton)
+    # A package of rnncc 0.1 asks here for a layer with zoneout.
+    return load_text(text, name, request_options(shaping, parallel_newton))
 
 
 def safe_globals() -> list[Any]:
@@ -68,9 +70,9 @@ def safe_globals() -> list[Any]:
 
     The file then says which cells are built; a cell's text can do nothing but compute.
     """
+    from rnncc import compiler, driver
     from rnncc.compat.instances import KINDS, revive
     from rnncc.compat.two_states import TwoStates
-    from rnncc.compiler import unpickle
-    from rnncc.source import Source
+    from rnncc.language.source import Source
 
-    return [unpickle, revive, Source, TwoStates, *KINDS]
+    return [driver.unpickle, compiler.unpickle, revive, Source, TwoStates, *KINDS]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rnncc.analysis.recurrent import CLIP, recurrent_reads, with_aliases
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Segment, value_table
 from rnncc.ir.dim import ONE
-from rnncc.recurrent import CLIP, recurrent_reads, with_aliases
-from rnncc.reference import Interpreter
 from rnncc.runtime.elementwise import clip_gradient
+from rnncc.verify.reference import Interpreter
 
 Tensors = Mapping[str, Tensor]
 

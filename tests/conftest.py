@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rnncc.cache import default_root
-from rnncc.cache.root import MARKER
+from rnncc.machine.cache import default_root
+from rnncc.machine.cache.root import MARKER
 from rnncc.stages.build import commands, processes
 
 Golden = Callable[[Path, str], None]

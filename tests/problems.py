@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rnncc.ir.cell import ACTIVE, RESET, Cell, Initialiser, value_table
 from rnncc.ir.dim import evaluate
-from rnncc.reference import complete_sizes
+from rnncc.verify.reference import complete_sizes
 
 
 @dataclass(frozen=True)

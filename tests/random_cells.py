@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from rnncc.functions import OPERATORS
 from rnncc.ir.cell import (
     Cell,
     Contraction,
@@ -23,6 +22,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim, scale
 from rnncc.ir.expr import Const, Expr, Ref, apply
+from rnncc.language.operators import OPERATORS
 from tests import builders
 
 H = HIDDEN_SIZE

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rnncc.ir.cell import Cell
 from rnncc.ir.dim import HEADS, ONE
-from rnncc.source import Source
+from rnncc.language.source import Source
 from rnncc.stages.check import check
 from rnncc.stages.parse import parse
 

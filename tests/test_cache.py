@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.cache import KEEP_SECONDS, Cache, limit_bytes, locks
-from rnncc.cache.root import make_folder
-from rnncc.diagnostics import RnnccError
 from rnncc.ir.artifact import File
+from rnncc.language.diagnostics import RnnccError
+from rnncc.machine.cache import KEEP_SECONDS, Cache, limit_bytes, locks
+from rnncc.machine.cache.root import make_folder
 from rnncc.stages.build import Product, build, find_toolchain
 from tests.stages.test_build import KEY, answer, product
 
@@ -31,7 +31,7 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from tests.stages.test_build import KEY, product
-from rnncc.cache import Cache
+from rnncc.machine.cache import Cache
 from rnncc.stages.build import build, find_toolchain
 def produce():
     with open({log!r}, "a") as log:
@@ -197,7 +197,7 @@ def test_a_lock_ends_with_its_process_though_a_child_lives_on(tmp_path: Path) ->
     """A child that was forked while the lock was held has its file open, too."""
     code = (
         f"import os, sys, time\nsys.path.insert(0, {str(ROOT)!r})\nfrom pathlib import Path\n"
-        f"from rnncc.cache import Cache\nwith Cache(Path({str(tmp_path)!r})).lock({KEY!r}):\n"
+        f"from rnncc.machine.cache import Cache\nwith Cache(Path({str(tmp_path)!r})).lock({KEY!r}):\n"
         "    child = os.fork()\n    if child == 0:\n        time.sleep(600)\n"
         "    print(child, flush=True)\n    time.sleep(600)\n"
     )

@@ -10,12 +10,12 @@ import pytest
 import torch
 import torchrecurrent
 
-from rnncc import reference
 from rnncc.ir.cell import Cell, Role
 from rnncc.ir.dim import evaluate
-from rnncc.source import Source
+from rnncc.language.source import Source
 from rnncc.stages.check import check
 from rnncc.stages.parse import parse
+from rnncc.verify import reference
 
 from .oracles import ORACLES, Case, Oracle, Sequences, draw, relative_error, results
 

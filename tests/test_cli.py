@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rnncc.cli import cli
-from rnncc.paths import cells_dir, locate, shipped_cells
+from rnncc.machine.paths import cells_dir, locate, shipped_cells
 
 ROOT = Path(__file__).resolve().parents[1]
 GOOD = "cell Elman\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b)\n"
@@ -373,7 +373,7 @@ def test_check_imports_the_stages_that_it_runs_and_no_others(tmp_path: Path) -> 
     assert {name.split(".")[2] for name in names if name.count(".") > 1 and name.startswith("rnncc.stages.")} == {
         "parse", "check",
     }  # fmt: skip
-    assert not names & {"rnncc.cache", "rnncc.cli.environment", "rnncc.verify", "rnncc.gpu"}
+    assert not names & {"rnncc.machine.cache", "rnncc.cli.environment", "rnncc.verify", "rnncc.stages.schedule.kernels"}
 
 
 def _seconds(*arguments: str, **options: Any) -> float:

@@ -14,14 +14,12 @@ CELLS = ("slstm", "scrn", "rhn", "onlstm", "layernormlstm", "rglru", "taugru", "
 STAGES = ("parse", "check", "classify", "differentiate", "lower", "render")
 
 TEXTS = f"""
-from rnncc.compiler import stage_text
-from rnncc.paths import cells_dir
-from rnncc.source import Source
+from rnncc.language.read import read_request
+from rnncc.show.stage import stage_text
 for name in {CELLS!r}:
-    source = Source(name + ".rnn", (cells_dir() / (name + ".rnn")).read_text(encoding="utf-8"))
     for stage in {STAGES!r}:
         print("##", name, stage)
-        print(stage_text(source, stage))
+        print(stage_text(read_request(name), stage))
 """
 
 

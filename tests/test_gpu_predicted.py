@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from rnncc.compiler import front, kernel_plan, plan_kernels
-from rnncc.gpu import call_time
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import AFTER_STEPS, Schedule
 from rnncc.ir.target import GPUS
-from rnncc.paths import locate
-from rnncc.read import read_source
+from rnncc.stages.schedule.kernels import call_time, planned
+from tests.compiling import plan_of
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 MEASURED = FOLDER / "results" / "gpu_dense.json"
@@ -54,28 +52,28 @@ def test_rows_are_as_predicted(predicted: Any) -> None:
 
 def test_a_call_is_what_explain_says_and_what_surrounds_it() -> None:
     """At the columns that kernels are laid out for, in training."""
-    (parsed, _), *_ = front(read_source(locate("lstm")))
+    plan = plan_of("lstm")
     for units, heads in ((64, 12), (768, 1)):
         problem = Problem(units, heads, "bf16")
-        (loop,) = plan_kernels(parsed, problem, H200).loops
-        call = call_time(kernel_plan(parsed), problem, H200, columns=16, steps=AFTER_STEPS, training=True)
+        (loop,) = planned(plan, problem, H200).loops
+        call = call_time(plan, problem, H200, columns=16, steps=AFTER_STEPS, training=True)
         assert call is not None and isinstance(loop.forward, Schedule) and isinstance(loop.backward, Schedule)
         assert call.forward / AFTER_STEPS == pytest.approx(loop.forward.step_us, abs=1e-3)
         assert call.backward / AFTER_STEPS == pytest.approx(loop.backward.step_us, abs=1e-3)
         assert call.after / AFTER_STEPS == pytest.approx(loop.after_us, abs=1e-3)
         assert call.total == call.start + call.forward + call.backward + call.after
-        alone = call_time(kernel_plan(parsed), problem, H200, columns=16, steps=AFTER_STEPS, training=False)
+        alone = call_time(plan, problem, H200, columns=16, steps=AFTER_STEPS, training=False)
         assert alone is not None and 0 == alone.backward == alone.after < alone.forward < call.forward
 
 
 def test_small_blocks_share_a_multiprocessor() -> None:
     """48 heads of 16 units: of 256 columns 12 times as many thread blocks as multiprocessors, but not 12 times the
     time; from where all are busy on, twice the columns take twice as long."""
-    (parsed, _), *_ = front(read_source(locate("lstm")))
+    plan = plan_of("lstm")
 
     def forward(columns: int) -> float:
         problem = Problem(16, 48, "bf16")
-        call = call_time(kernel_plan(parsed), problem, H200, columns=columns, steps=1024, training=False)
+        call = call_time(plan, problem, H200, columns=columns, steps=1024, training=False)
         assert call is not None
         return call.forward
 
@@ -85,8 +83,8 @@ def test_small_blocks_share_a_multiprocessor() -> None:
 
 
 def test_a_loop_without_a_fused_form_is_not_predicted() -> None:
-    (parsed, _), *_ = front(read_source(locate("layernormlstm")))
+    plan = plan_of("layernormlstm")
     problem = Problem(64, 1, "bf16")
-    assert call_time(kernel_plan(parsed), problem, H200, columns=16, steps=16, training=True) is None
-    (loop,) = plan_kernels(parsed, problem, H200).loops
+    assert call_time(plan, problem, H200, columns=16, steps=16, training=True) is None
+    (loop,) = planned(plan, problem, H200).loops
     assert loop.after_us is None

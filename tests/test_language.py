@@ -12,8 +12,8 @@ from torch import Tensor
 
 import rnncc
 from rnncc import verify
-from rnncc.compiler import front
-from rnncc.source import Source
+from rnncc.language.source import Source
+from tests.compiling import front
 
 from .functional import op_of, streams_of, taken
 from .language import cells_heads, cells_time, cells_width

@@ -19,7 +19,7 @@ from packaging.utils import parse_wheel_filename
 
 from rnncc import __version__
 from rnncc.cli.wheel import write_wheel
-from rnncc.diagnostics import RnnccError
+from rnncc.language.diagnostics import RnnccError
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from rnncc import load
-from rnncc.catalogue import catalogue, markdown
-from rnncc.compiler import front
-from rnncc.paths import shipped_cells
-from rnncc.read import read_source
-from rnncc.source import Source
+from rnncc.language.read import read_source
+from rnncc.language.source import Source
+from rnncc.machine.paths import shipped_cells
+from rnncc.show.catalogue import catalogue, markdown
+from tests.compiling import front
 from tests.conftest import Golden
 
 ROOT = Path(__file__).resolve().parents[1]

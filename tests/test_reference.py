@@ -24,8 +24,8 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim, named, scale
 from rnncc.ir.expr import Const, Ref, apply
-from rnncc.reference import Interpreter, complete_sizes, run
 from rnncc.stages.mask import mask
+from rnncc.verify.reference import Interpreter, complete_sizes, run
 from tests import builders, shipped
 from tests.problems import Problem, make_problem
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rnncc import compiler, targets
-from rnncc.diagnostics import RnnccError
+from rnncc import driver
 from rnncc.ir.problem import Problem
+from rnncc.ir.request import Request
 from rnncc.ir.target import GPUS, Target
-from rnncc.paths import locate
-from rnncc.runtime.ops import Kernels
-from rnncc.source import Source
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.read import read_request
+from rnncc.machine import targets
+from rnncc.runtime.kernels import Kernels
 from rnncc.stages.build import nvcc
 
 
@@ -71,13 +72,12 @@ def test_a_build_says_which_gpus_take_no_fused_kernels(
     def stop(*given: object) -> None:
         raise Enough
 
-    monkeypatch.setattr(compiler, "_build", stop)
+    monkeypatch.setattr(driver, "_build", stop)
     monkeypatch.setattr("rnncc.stages.build.nvcc.nvcc_release", lambda: ("nvcc", "release 13.0"))
     lines: list[str] = []
     with pytest.raises(Enough):
-        compiler.build_package(
-            locate("lstm"), tmp_path, target=target, problems=(Problem(64, 1, "bf16"),), progress=lines.append
-        )
+        wanted = replace(read_request("lstm"), problems=(Problem(64, 1, "bf16"),))
+        driver.build_package(wanted, tmp_path, target, lines.append)
     needed = "fused kernels need nvcc and a GPU of compute capability 9.0 or more"
     assert lines == ([] if said is None else [f"{needed}: none for {said}"])
 
@@ -96,18 +96,16 @@ def test_a_build_says_which_gpus_take_no_fused_kernels(
 def test_a_build_says_where_newton_is_of_no_use(
     cell: str, target: str, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def described(source: Source, stem: str, shaping: Any, toolchain: Any, nvcc: Any, *rest: Any) -> Path:
+    def described(request: Request, *rest: object) -> Path:
         """What a package says of itself, without one."""
-        product = compiler._produce(source, stem, shaping, toolchain, nvcc, (), newton=compiler._takes_fused(nvcc))
-        (tmp_path / "_rnncc.json").write_text(json.dumps(product.about), encoding="utf-8")
-        assert rest[-1] is True
+        (tmp_path / "_rnncc.json").write_text(json.dumps(driver.make_product(request).about), encoding="utf-8")
         return tmp_path
 
-    monkeypatch.setattr(compiler, "_build", described)
+    monkeypatch.setattr(driver, "_build", described)
     monkeypatch.setattr("rnncc.stages.build.install", lambda package, out: package)
     monkeypatch.setattr("rnncc.stages.build.nvcc.nvcc_release", lambda: ("nvcc", "release 13.0"))
     lines: list[str] = []
-    compiler.build_package(locate(cell), tmp_path / "out", target=target, parallel_newton=True, progress=lines.append)
+    driver.build_package(replace(read_request(cell), newton=True), tmp_path / "out", target, lines.append)
     assert len(lines) == (said is not None)
     assert said is None or said in lines[0]
 
@@ -116,16 +114,15 @@ def test_a_build_says_where_newton_is_of_no_use(
 def test_loading_says_where_newton_is_of_no_use(
     cell: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def described(source: Source, stem: str, shaping: Any, toolchain: Any, nvcc: Any, *rest: Any) -> Path:
-        product = compiler._produce(source, stem, shaping, toolchain, nvcc, (), newton=rest[2])
-        (tmp_path / "_rnncc.json").write_text(json.dumps(product.about), encoding="utf-8")
+    def described(request: Request, *rest: object) -> Path:
+        (tmp_path / "_rnncc.json").write_text(json.dumps(driver.make_product(request).about), encoding="utf-8")
         return tmp_path
 
-    monkeypatch.setattr(compiler, "_build", described)
-    monkeypatch.setattr(compiler, "present", lambda: ("sm_90a",))
+    monkeypatch.setattr(driver, "_build", described)
+    monkeypatch.setattr(driver, "present", lambda: ("sm_90a",))
     monkeypatch.setattr("rnncc.stages.build.nvcc.nvcc_release", lambda: ("nvcc", "release 13.0"))
     monkeypatch.setattr("rnncc.stages.load.load", lambda package, origin: package)
-    compiler.load_file(cell, {}, parallel_newton=True)
+    driver.load_file(cell, {"newton": True})
     told = capsys.readouterr().err
     assert said in told and bool(told) == bool(said)
 
@@ -138,17 +135,12 @@ def test_a_build_says_which_size_has_no_fused_kernel(
     (tmp_path / "cuda" / "fused.txt").write_text(
         "lstm_0_forward bf16 64 1 gather 1 256 1 8 1 0 name\n", encoding="utf-8"
     )
-    monkeypatch.setattr(compiler, "_build", lambda *given: tmp_path)
+    monkeypatch.setattr(driver, "_build", lambda *given: tmp_path)
     monkeypatch.setattr("rnncc.stages.build.install", lambda package, out: package)
     monkeypatch.setattr("rnncc.stages.build.nvcc.nvcc_release", lambda: ("nvcc", "release 13.0"))
     lines: list[str] = []
-    compiler.build_package(
-        locate("lstm"),
-        tmp_path / "out",
-        target=target,
-        problems=(Problem(64, 1, "bf16"), Problem(765, 2, "fp16")),
-        progress=lines.append,
-    )
+    problems = (Problem(64, 1, "bf16"), Problem(765, 2, "fp16"))
+    driver.build_package(replace(read_request("lstm"), problems=problems), tmp_path / "out", target, lines.append)
     line = lines[-1]
     assert len(lines) == (1 if target == "h200" else 2)
     assert "no fused kernel for this size" in line and "--target h200 --hidden 1530 --heads 2 --dtype fp16" in line

@@ -11,13 +11,13 @@ import torch
 
 import rnncc
 from rnncc import verify
-from rnncc.branches import branches
-from rnncc.compiler import front
+from rnncc.analysis.kinks import branches
 from rnncc.ir.cell import Cell
-from rnncc.paths import locate
-from rnncc.read import read_source
-from rnncc.source import Source
+from rnncc.language.read import read_source
+from rnncc.language.source import Source
+from rnncc.machine.paths import locate
 from rnncc.verify.problem import Problem
+from tests.compiling import front
 from tests.test_cli import GOOD, python, run, write
 
 LEARNED = "cell Learned\nstate h = learned\nh[t] = tanh(W@x + R@h[t-1] + b)\n"

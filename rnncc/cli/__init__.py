@@ -16,7 +16,7 @@ import click
 
 from rnncc.cli import about, package, text
 from rnncc.cli.output import fail
-from rnncc.diagnostics import InternalError, RnnccError
+from rnncc.language.diagnostics import InternalError, RnnccError
 from rnncc.version import VERSION
 
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h: not the user's fault

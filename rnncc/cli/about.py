@@ -8,15 +8,15 @@ from typing import Any
 import click
 
 from rnncc.cli.output import json_option, print_json, table
-from rnncc.paths import shipped_cells
-from rnncc.read import read_source
+from rnncc.language.read import read_source
+from rnncc.machine.paths import shipped_cells
 
 
 @click.command()
 @json_option
 def cells(as_json: bool) -> None:
     """List the shipped cells: class, phases, citation."""
-    from rnncc.catalogue import catalogue
+    from rnncc.show.catalogue import catalogue
 
     rows = [row for path in shipped_cells() for row in catalogue(read_source(path))]
     if as_json:

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
 
-from rnncc.cache import Cache, default_root, limit_bytes
 from rnncc.cli.output import ignore_missing_numpy
-from rnncc.diagnostics import RnnccError
+from rnncc.language.diagnostics import RnnccError
+from rnncc.machine.cache import Cache, default_root, limit_bytes
+from rnncc.machine.targets import instruction_sets, present
 from rnncc.runtime.settings import compiles_at_first_use, log_level
 from rnncc.stages.build.commands import most_jobs
 from rnncc.stages.build.nvcc import nvcc_release
 from rnncc.stages.build.toolchain import find_toolchain
-from rnncc.targets import instruction_sets, present
 from rnncc.version import VERSION
 
 # Environment variables, and what reads each.

@@ -20,11 +20,11 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from rnncc.diagnostics import Diagnostic, RnnccError, Severity, render
 from rnncc.ir.problem import DTYPES, Problem
 from rnncc.ir.target import Target
-from rnncc.source import Span, line_and_column
-from rnncc.targets import planned
+from rnncc.language.diagnostics import Diagnostic, RnnccError, Severity, render
+from rnncc.language.source import Span, line_and_column
+from rnncc.machine.targets import planned
 
 EXIT_USER = 1
 EXIT_TOOLCHAIN = 3

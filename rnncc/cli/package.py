@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,11 @@ from rnncc.cli.output import (
     progress_printer,
     table,
 )
-from rnncc.paths import locate
+from rnncc.ir.request import Request
+from rnncc.language.read import read_request
+from rnncc.pipeline import compile_cells
 
 if TYPE_CHECKING:
-    from rnncc.compiler import Shaping
     from rnncc.verify import Report, Row
 
 
@@ -72,55 +73,48 @@ def build(
 
     Layers with zoneout or recurrent dropout run another program, which takes the place of the plain one.
     """
-    from rnncc.compiler import build_package
+    from rnncc.driver import build_package
 
     problems = fused_problems(hidden, heads, dtype)
     if name is not None and len(files) > 1:
         raise click.UsageError("--name is for one FILE: each of several is a package of its own")
-    paths = [locate(file) for file in files]
-    stems = [path.stem for path in paths]
+    requests = [read_request(file) for file in files]
+    stems = [request.name for request in requests]
     for stem in stems:
         if stems.count(stem) > 1:
             raise click.UsageError(
                 f"two of the files would become the package '{stem}': build one under another --name"
             )
-    shaping: Shaping = {"zoneout__": " ".join(zoneout), "recurrent_dropout__": int(recurrent_dropout)}
+    requests = [
+        replace(
+            request, zoneout=zoneout, recurrent_dropout=recurrent_dropout, problems=problems, newton=parallel_newton
+        )
+        for request in requests
+    ]
     if zoneout or recurrent_dropout:
-        for source in paths:
-            _check_regularised(source, shaping)
+        for request in requests:
+            _check_regularised(request)
     if wheel:
         from rnncc.cli.wheel import check_name, write_wheel
 
         for stem in stems if name is None else [name]:
             check_name(stem)
-    for source in paths:
-        path = build_package(
-            source,
-            out,
-            target=target,
-            name=name,
-            problems=problems,
-            parallel_newton=parallel_newton,
-            shaping=shaping if zoneout or recurrent_dropout else None,
-            progress=progress_printer(),
-        )
+    for request in requests:
+        path = build_package(replace(request, name=name or request.name), out, target, progress_printer())
         click.echo(str(path))
         if wheel:
             click.echo(str(write_wheel(path)))
 
 
-def _check_regularised(path: Path, shaping: Shaping) -> None:
+def _check_regularised(request: Request) -> None:
     """Raises a usage error for a state that no cell of the file has, and for a cell without what dropout acts on."""
-    from rnncc.compiler import front
-    from rnncc.read import read_source
-
-    cells = [cell for cell, _ in front(read_source(path), shaping)]
+    cells = compile_cells(request, "regularise").cells
     drawn = [{(item.drawn, item.of) for item in cell.inputs} for cell in cells]
-    for state in str(shaping["zoneout__"]).split():
+    for state in request.zoneout:
         if not any(("zoneout", state) in own for own in drawn):
-            raise click.UsageError(f"--zoneout: {path.name} has no cell with a state '{state}'")
+            raise click.UsageError(f"--zoneout: {Path(request.source.name).name} has no cell with a state '{state}'")
     for cell, own in zip(cells, drawn, strict=True):
-        if shaping["recurrent_dropout__"] and not any(kind == "recurrent_dropout" for kind, _ in own):
+        if request.recurrent_dropout and not any(kind == "recurrent_dropout" for kind, _ in own):
             raise click.UsageError(
                 f"--recurrent-dropout: no matrix product of {cell.name} reads an earlier value of a state"
             )
@@ -146,15 +140,13 @@ def verify(file: str, device: str, cell: str | None, quiet: bool, as_json: bool)
 
     import rnncc
     from rnncc import verify as verifier
-    from rnncc.compiler import front
-    from rnncc.read import read_source
 
-    path = locate(file)
-    chosen = pick({checked.name: checked for checked, _ in front(read_source(path))}, cell, file)
+    request = read_request(file)
+    chosen = pick({checked.name: checked for checked in compile_cells(request, "check").cells}, cell, file)
     if device == "cuda" and not torch.cuda.is_available():
         raise click.BadParameter("no CUDA device is available", param_hint="--device")
     report = progress_printer()
-    module = rnncc.load(path)
+    module = rnncc.load(request.source.name)
     results: list[dict[str, Any]] = []
     for checked in chosen:
         try:

@@ -22,12 +22,10 @@ from rnncc.cli.output import (
     summary,
     wants_colour,
 )
-from rnncc.diagnostics import Diagnostic, RnnccError, Severity
-from rnncc.paths import SUFFIX, is_package_name, locate, shipped_cell
-from rnncc.read import read_source
-
-# What `show --stage` takes, in the order of the pipeline.
-STAGES = ("parse", "check", "classify", "differentiate", "schedule", "lower", "render")
+from rnncc.language.diagnostics import Diagnostic, RnnccError, Severity
+from rnncc.language.read import read_request
+from rnncc.machine.paths import SUFFIX, is_package_name, shipped_cell
+from rnncc.pipeline import STAGES, compile_cells
 
 _STARTER = """\
 # {name}: say here what the cell is and where it comes from (this text is kept in the generated code).
@@ -102,11 +100,11 @@ def check(files: tuple[str, ...], pedantic: bool, as_json: bool) -> None:
 
 def _diagnose(file: str, pedantic: bool) -> list[Diagnostic]:
     """Everything that is wrong with a file, in the order of the text."""
-    from rnncc.codes import CODES
-    from rnncc.compiler import front
+    from rnncc.language.codes import CODES
 
     try:
-        found = [diagnostic for _, warnings in front(read_source(locate(file))) for diagnostic in warnings]
+        checked = compile_cells(read_request(file), "check")
+        found = [diagnostic for warnings in checked.warnings for diagnostic in warnings]
     except RnnccError as error:
         found = list(error.diagnostics)
     kept = [diagnostic for diagnostic in found if pedantic or not CODES[diagnostic.code].pedantic]
@@ -122,10 +120,10 @@ def show(file: str, stage: str, target: str, hidden: int | None, heads: int | No
 
     The schedule of a GPU's kernels is for a hidden size.
     """
-    from rnncc.compiler import stage_text
+    from rnncc.show.stage import stage_text
 
-    wanted = plan_for(target, hidden, heads, dtype) or (None, None)
-    click.echo(stage_text(read_source(locate(file)), stage, *wanted).rstrip("\n"))
+    wanted = plan_for(target, hidden, heads, dtype)
+    click.echo(stage_text(read_request(file), stage, wanted).rstrip("\n"))
 
 
 @click.command()
@@ -149,15 +147,15 @@ def explain(
     if re.fullmatch(r"(?i)RNN\d+", what) and not Path(what).exists():
         _explain_code(what.upper(), as_json)
         return
-    from rnncc.compiler import analyse, plan_kernels
-    from rnncc.explain import explain as facts
-    from rnncc.explain import explain_words
+    from rnncc.show.explain import explain as facts
+    from rnncc.show.explain import explain_words
+    from rnncc.stages.schedule.kernels import planned
 
     wanted = plan_for(target, hidden, heads, dtype)
-    found = {analysis.cell.name: analysis for analysis in analyse(read_source(locate(what)))}
-    explained = [
-        (*analysis, plan_kernels(analysis.cell, *wanted) if wanted else None) for analysis in pick(found, cell, what)
-    ]
+    made = compile_cells(read_request(what), "lower" if wanted else "differentiate")
+    plans = (planned(plan, *wanted) for plan in made.plans) if wanted else (None for _ in made.cells)
+    by_name = {entry[0].name: entry for entry in zip(made.cells, made.recurrences, made.adjoints, plans, strict=True)}
+    explained = pick(by_name, cell, what)
     if as_json:
         print_json(one_or_list([facts(*entry) for entry in explained]))
     else:
@@ -165,7 +163,7 @@ def explain(
 
 
 def _explain_code(code: str, as_json: bool) -> None:
-    from rnncc.codes import CODES
+    from rnncc.language.codes import CODES
 
     row = CODES.get(code)
     if row is None:

@@ -11,7 +11,7 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
-from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.runtime import manifest
 from rnncc.stages.build.install import check_length, unwritable
 from rnncc.version import VERSION

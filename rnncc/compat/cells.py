@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-import rnncc
+from rnncc.driver import load_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,8 @@ def op(cell: str, act: str = "", zoneout: bool = False) -> Op:
 def _load(cell: str, act: str, zoneout: bool) -> None:
     if (cell, act, zoneout) in _LOADED:
         return
-    shaping: dict[str, Any] = {"act": act} if act else {}
-    if zoneout:
-        shaping |= {"zoneout__": "h", "recurrent_dropout__": 0}
     name = cell.lower()
-    cells = rnncc.load(name, **shaping)
+    constants = {"act": act} if act else {}
+    cells = load_file(name, {"constants": constants, "zoneout": ("h",) if zoneout else ()})
     states = getattr(cells, cell).spec.visible_states()
     _LOADED[cell, act, zoneout] = Op(getattr(cells, name), tuple(state.name for state in states))

@@ -18,7 +18,7 @@ Two places in it are there to be changed:
              there: a rewrite of the cell, like `mask`, which this stage differentiates.
   joined     where what matrix products hand back to an earlier value of a state joins its cotangent:
              `d_s__1__recurrent__clipped` (in a masked cell `d_s__restarted__…`), a clamp to the loop's last constant
-             (`rnncc.recurrent`: which reads these are). Zero cuts the path, infinity leaves it as it is.
+             (`rnncc.analysis.recurrent`: which reads these are). Zero cuts the path, infinity leaves it as it is.
 """
 
 from __future__ import annotations

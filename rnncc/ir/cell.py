@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import assert_never
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.expr import Expr, Ref, references, substitute
-from rnncc.source import NOWHERE, Source, Span
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.source import NOWHERE, Source, Span
 
 
 def _span() -> Span:
@@ -269,6 +269,8 @@ class Cell:
     epilogue   nodes of placement Y that are not sunk into a loop: batched after the last segment
     output     the value the layer returns: a sequence of a segment or a value of the epilogue
     values     every value by name: inputs, members, previous states, node targets
+    zoneout, recurrent_dropout
+               what `regularise` made the cell for: states with zoneout, and whether there is recurrent dropout
     """
 
     name: str
@@ -286,6 +288,8 @@ class Cell:
     comment: str = field(default="", compare=False)
     source: Source = field(default=Source("", ""), compare=False, repr=False)
     single_head_because: str = ""
+    zoneout: tuple[str, ...] = ()
+    recurrent_dropout: bool = False
 
 
 def value_table(cell: Cell) -> dict[str, Value]:

@@ -1,4 +1,4 @@
-"""Elementwise expressions: three kinds of node. What an operator means stands in `rnncc.functions`."""
+"""Elementwise expressions: three kinds of node. What an operator means stands in `rnncc.language.operators`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """An operator of `rnncc.functions.OPERATORS` applied to arguments."""
+    """An operator of `rnncc.language.operators.OPERATORS` applied to arguments."""
 
     operator: str
     arguments: tuple[Expr, ...]

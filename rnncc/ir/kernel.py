@@ -1,6 +1,6 @@
 """What a kernel is before it is text: the loop of a segment as slots, products and stages.
 
-A `KernelPlan` holds two `Program`s, forward and backward. A program is a list of stages that run once a step; the fixed
+A loop has two `Program`s, forward and backward (plan.py). A program is a list of stages that run once a step; the fixed
 driver (templates/include/rnncc/sequence.h) owns time, rows, threads and memory, and the plan says
 
   slots      every value with an address: where it is read from, where it goes
@@ -13,18 +13,12 @@ The tables of program.h are these types, name by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
 from rnncc.ir.expr import Expr
-
-if TYPE_CHECKING:
-    from rnncc.ir.fused import FusedLoop
-    from rnncc.ir.scan import ScanLoop
 
 
 def row_parts(width: Dim) -> int:
@@ -270,59 +264,3 @@ class Program:
     weights: tuple[WeightShape, ...]
     constants: tuple[str, ...]
     masked: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LoopPlan:
-    """A segment's loop, plain (`variant` "") or with mask streams ("_masked"). `fused_…`: the form that the fused GPU
-    kernels take, `scan_…`: the form of a loop without products; or why there is none."""
-
-    segment: int
-    variant: str
-    forward: Program
-    backward: Program
-    fused_forward: FusedLoop | str
-    fused_backward: FusedLoop | str
-    scan_forward: ScanLoop | str
-    scan_backward: ScanLoop | str
-
-
-@dataclass(frozen=True, slots=True)
-class KernelPlan:
-    """All loops of a cell. `cell` is its name, `source` the `.rnn` file's as a comment may hold it; `sizes` names the
-    entries of a call's sizes."""
-
-    cell: str
-    source: str
-    sizes: tuple[str, ...]
-    loops: tuple[LoopPlan, ...]
-
-
-def loop_name(plan: KernelPlan, loop: LoopPlan) -> str:
-    """What the names of a loop's programs begin with."""
-    return f"{plan.cell.lower()}_{loop.segment}{loop.variant}"
-
-
-def fused_programs(plan: KernelPlan) -> Iterator[tuple[str, FusedLoop]]:
-    """The names of the fused programs, with their loops: of those that have the form both ways. The forward loop gives
-    two, since inference writes less."""
-    for loop in plan.loops:
-        if isinstance(loop.fused_forward, str) or isinstance(loop.fused_backward, str):
-            continue
-        name = loop_name(plan, loop)
-        yield f"{name}_forward", loop.fused_forward
-        yield f"{name}_inference", loop.fused_forward
-        yield f"{name}_backward", loop.fused_backward
-
-
-def own_form(fused: FusedLoop | str, scan: ScanLoop | str) -> FusedLoop | ScanLoop | None:
-    """The form in which a loop has kernels of its own; it has one of the two at most."""
-    return next((form for form in (fused, scan) if not isinstance(form, str)), None)
-
-
-def scan_programs(plan: KernelPlan) -> Iterator[tuple[str, ScanLoop]]:
-    """The names of the programs without products, with their loops."""
-    for loop in plan.loops:
-        for direction, scan in (("forward", loop.scan_forward), ("backward", loop.scan_backward)):
-            if not isinstance(scan, str):
-                yield f"{loop_name(plan, loop)}_{direction}", scan

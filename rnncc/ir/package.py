@@ -6,18 +6,19 @@ from dataclasses import dataclass
 
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell
+from rnncc.ir.recurrence import Recurrence
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledCell:
-    """A cell with what the stages made of it. `classes` holds (states, class, form, why) a segment.
+    """A cell with what the stages made of it: one recurrence class and one adjoint for each segment.
 
-    The adjoints (one a segment; `masked` is `mask(cell)` with its own) are
-    empty where no kernels are built: the package then holds the reference path alone."""
+    The adjoints (`masked` is `mask(cell)` with its own) are empty where no kernels are built: the package then holds
+    the reference path alone."""
 
     cell: Cell
     masked: Cell
-    classes: tuple[tuple[str, str, str, str], ...] = ()
+    recurrences: tuple[Recurrence, ...]
     adjoints: tuple[Adjoint, ...] = ()
     masked_adjoints: tuple[Adjoint, ...] = ()
 
@@ -60,6 +61,7 @@ class CellText:
     states: tuple[str, ...]
     parameters: tuple[str, ...]
     constraints: tuple[str, ...]
+    regularisation: tuple[str, ...]
     classes: tuple[str, ...]
     segments: tuple[SegmentText, ...]
     derive: tuple[str, ...]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rnncc.source import NOWHERE, Source, Span
+from rnncc.language.source import NOWHERE, Source, Span
 
 
 def _span() -> Span:

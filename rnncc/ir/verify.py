@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
-from rnncc.diagnostics import InternalError
-from rnncc.functions import OPERATORS
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import (
     Cell,
@@ -27,6 +25,8 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.operators import OPERATORS
 
 _REDUCTIONS = (RowOperator.SUM, RowOperator.MEAN, RowOperator.MAX)
 _SAME_WIDTH = (RowOperator.CUMSUM, RowOperator.CUMSUM_REVERSED)

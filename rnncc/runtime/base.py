@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from . import function, fused, package, torch_names
 from .inputs import autocast_dtype, cast_state
-from .ops import Kernels, kept_bytes
+from .kernels import Kernels
+from .ops import kept_bytes
 from .parameters import gate_view, initialise, members_of, ordered, shape_of
-from .regularisation import Zoneout, check_zoneout, variant
+from .regularisation import Zoneout, check_zoneout, wanted_regularisation
 from .run import choose_kernels, kernels_of_call
 from .sizes import (
     check_backend,
@@ -94,15 +95,16 @@ class RecurrentModule(nn.Module):
         dropout = keywords.get("recurrent_dropout", cls._no_dropout)
         if "recurrent_dropout" in keywords:
             check_probability("recurrent_dropout", dropout)
-        shaping = variant(cls.spec, keywords.get("zoneout"), dropout)
-        shaping |= {
+        regularisation = wanted_regularisation(cls.spec, keywords.get("zoneout"), dropout)
+        constants = {
             constant.name: keywords[constant.name]
             for constant in cls.spec.constants
             if constant.shaping and keywords.get(constant.name, constant.value) != constant.value
         }
-        if not shaping or "spec" not in cls.__dict__:
+        is_own = not constants and regularisation == cls.spec.regularisation
+        if is_own or "spec" not in cls.__dict__:
             return super().__new__(cls)
-        other = getattr(package.specialise(cls.spec, shaping), cls.__name__)
+        other = getattr(package.specialise(cls.spec, constants, regularisation), cls.__name__)
         made: RecurrentModule = other(*arguments, **keywords)
         return made
 
@@ -130,7 +132,7 @@ class RecurrentModule(nn.Module):
         self.recurrent_gradient_clip = recurrent_gradient_clip
         cell = self.spec
         self._zoneout, self._recurrent_dropout = check_zoneout(cell, zoneout), float(recurrent_dropout or 0)
-        if variant(cell, zoneout, recurrent_dropout):
+        if wanted_regularisation(cell, zoneout, recurrent_dropout) != cell.regularisation:
             # `__new__` never saw it: a subclass of the user's passed it on to __init__.
             raise ValueError(
                 "zoneout and recurrent_dropout mean another program than this class was built with: a class derived "
@@ -155,7 +157,7 @@ class RecurrentModule(nn.Module):
         for size in cell.sizes:
             self.dims[size.name] = keywords.pop(size.name, None)
         if keywords:
-            known = [constant.name for constant in cell.own_constants()] + [size.name for size in cell.sizes]
+            known = [constant.name for constant in cell.constants] + [size.name for size in cell.sizes]
             raise TypeError(
                 f"{type(self).__name__} got an unexpected keyword argument {next(iter(keywords))!r}"
                 + (f"; its own are {', '.join(known)}" if known else "")

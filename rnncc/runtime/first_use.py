@@ -42,7 +42,7 @@ _WARNED: set[tuple[Key, bool]] = set()  # True: there is a fused kernel, but the
 # of the child would ever release a lock that was held at the fork.
 _LOCKS: dict[tuple[str, int, tuple[int, ...], torch.dtype, tuple[int, int]], threading.Lock] = {}
 os.register_at_fork(after_in_child=_LOCKS.clear)
-# The codes for a missing nvcc and for another version of rnncc (rnncc/codes/later.py).
+# The codes for a missing nvcc and for another version of rnncc (rnncc/language/codes/later.py).
 _KEEPING = ("RNN608", "RNN609")
 
 
@@ -136,11 +136,11 @@ def settle(wanted: Wanted) -> Answer:
 def _compile(wanted: Wanted) -> str:
     """Compile the fused kernels and add them to the library. Returns "", or why there is no fused kernel. Raises
     RnnccError where the build fails, and RuntimeError, OSError or ValueError where its kernels cannot be read."""
-    compiler, cell, about = importlib.import_module("rnncc.compiler"), wanted.cell, STATE.about
-    shaping = {constant.name: constant.value for constant in cell.constants if constant.shaping}
-    needed = tuple((wanted.units, heads, DTYPES[wanted.dtype][1]) for heads in wanted.made_for)
-    folder, reason = compiler.compile_fused(
-        about["source"], about["stem"], shaping, cell.name, needed, wanted.capability, about["code"]
+    driver, cell, about = importlib.import_module("rnncc.driver"), wanted.cell, STATE.about
+    problems = [(wanted.units, heads, DTYPES[wanted.dtype][1]) for heads in wanted.made_for]
+    options = cell.program() | {"problems": problems}
+    folder, reason = driver.compile_fused(
+        about["source"], about["stem"], options, cell.name, wanted.capability, about["code"]
     )
     if folder is None:
         return str(reason)

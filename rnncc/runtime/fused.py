@@ -230,10 +230,10 @@ def kept_from_compiling() -> str:
     if not compiles:
         return f"RNNCC_COMPILE=0 keeps a fused one from being compiled; {instead}"
     try:
-        compiler = importlib.import_module("rnncc.compiler")
+        driver = importlib.import_module("rnncc.driver")
     except Exception as error:  # another module may have the name rnncc, and fail in any way: the layer runs without it
         return f"rnncc, which compiles fused ones at first use, cannot be imported ({error}); {instead}"
-    if not hasattr(compiler, "compile_fused"):
+    if not hasattr(driver, "compile_fused"):
         return f"the rnncc that is installed is older than first use, when it compiles fused ones; {instead}"
     return ""
 

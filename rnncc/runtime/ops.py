@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,48 +16,12 @@ from .autograd import autograd_of_lists, autograd_of_tensors, unrecorded
 from .flops import register_formulas
 from .fork import release_threads
 from .inputs import autocast_dtype, is_batched
+from .kernels import Kernels
 from .loop import differentiable_gradients, run_call, shares
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
 
 # torch forgets a registration when its Library object dies.
 _LIBRARIES: list[torch.library.Library] = []
-
-
-@dataclass(frozen=True, slots=True)
-class Kernels:
-    """The ops of a package by name: `linear`, each segment's forward by the segment's name, and with kernels for GPUs
-    `permute_rows`; by the same names what runs them, their `calls` (autograd.py) or, of those `dispatched`, the ops
-    themselves: for whoever must see them go through the dispatcher, compilers, torch.jit.trace, autocast.
-    `architectures`: of the GPUs that it has kernels for, as `sm_90a`."""
-
-    namespace: str
-    ops: dict[str, Any]
-    architectures: tuple[str, ...] = ()
-    calls: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    dispatched: Kernels = field(init=False, repr=False, compare=False)
-    _known: dict[int, bool] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        own = self if self.calls is self.ops else replace(self, calls=self.ops)
-        object.__setattr__(self, "dispatched", own)
-
-    def run_on(self, major: int, minor: int) -> bool:
-        """Whether there are kernels for a GPU of that compute capability: its own, or an older one's of its
-        generation."""
-        older = {f"sm_{major}{number}" for number in range(minor + 1)}
-        return not {f"sm_{major}{minor}a", *older}.isdisjoint(self.architectures)
-
-    def run_on_gpu(self, index: int) -> bool:
-        """The same of this machine's GPU of that number, which eager calls ask again and again."""
-        if torch.compiler.is_compiling():
-            return self.run_on(*torch.cuda.get_device_capability(index))
-        if index not in self._known:
-            self._known[index] = self.run_on(*torch.cuda.get_device_capability(index))
-        return self._known[index]
-
-    def run(self, name: str, *arguments: Any) -> Any:
-        """The op of that name."""
-        return self.calls[name](*arguments)
 
 
 def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architectures: tuple[str, ...] = ()) -> Kernels:

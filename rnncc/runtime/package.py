@@ -6,7 +6,7 @@ import ctypes
 import importlib
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from . import first_use, fused, manifest
-from .ops import Kernels, open_library
-from .spec import CellSpec
+from .kernels import Kernels
+from .ops import open_library
+from .spec import CellSpec, Regularisation
 
 LOWEST_TORCH = (2, 10)
 
@@ -74,39 +75,39 @@ def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
     warnings.warn(f"{directory.name}: {_PACKAGE.missing}; the slow reference runs instead", stacklevel=3)
 
 
-def specialise(cell: CellSpec, shaping: Mapping[str, Any]) -> ModuleType:
-    """The package of the same text with other values of constants that shape the program: built now, where rnncc is
-    installed. Raises ValueError where it is not."""
-    built = {c.name: c.value for c in cell.constants if c.shaping}
+def specialise(cell: CellSpec, constants: Mapping[str, Any], regularisation: Regularisation) -> ModuleType:
+    """The package of the same text with other values of these constants, which shape the program, and with that
+    regularisation: built now, where rnncc is installed. Raises ValueError where it is not."""
+    built = cell.program()["constants"]
     try:
-        compiler = importlib.import_module("rnncc")
+        driver = importlib.import_module("rnncc.driver")
     except ImportError:
-        held = {name: built.get(name, type(value)()) for name, value in shaping.items()}
+        held = {name: built[name] for name in constants}
+        differs = regularisation != cell.regularisation
         raise ValueError(
-            f"this package holds {cell.name} with {_said(held)}; with {_said(shaping)} it is another program, for "
-            f"which rnncc must be installed{_other_build(shaping)}"
+            f"this package holds {cell.name} with {_said(held, cell.regularisation if differs else None)}; with "
+            f"{_said(constants, regularisation if differs else None)} it is another program, for which rnncc must be "
+            f"installed{'' if constants else _other_build(regularisation)}"
         ) from None
-    constants = built | dict(shaping)
-    module: ModuleType = compiler.compile(_PACKAGE.source, _PACKAGE.stem, parallel_newton=_PACKAGE.newton, **constants)
+    options = {"constants": built | dict(constants), **asdict(regularisation), "newton": _PACKAGE.newton}
+    module: ModuleType = driver.load_text(_PACKAGE.source, _PACKAGE.stem, options)
     return module
 
 
-def _said(shaping: Mapping[str, Any]) -> str:
+def _said(constants: Mapping[str, Any], regularisation: Regularisation | None) -> str:
     """Constants that shape the program, and regularisation, in a user's words."""
-    said = [f"{name}={value!r}" for name, value in shaping.items() if not name.endswith("__")]
-    if "zoneout__" in shaping:
-        states = ", ".join(shaping["zoneout__"].split())
+    said = [f"{name}={value!r}" for name, value in constants.items()]
+    if regularisation is not None:
+        states = ", ".join(regularisation.zoneout)
         said.append(f"zoneout of {states}" if states else "no zoneout")
-        said.append("recurrent dropout" if shaping["recurrent_dropout__"] else "no recurrent dropout")
+        said.append("recurrent dropout" if regularisation.recurrent_dropout else "no recurrent dropout")
     return " and ".join(said)
 
 
-def _other_build(shaping: Mapping[str, Any]) -> str:
-    """The command for a package of that program, where there is one."""
-    if any(not name.endswith("__") for name in shaping):
-        return ""
-    options = "".join(f" --zoneout {state}" for state in shaping["zoneout__"].split())
-    return f"; `rnncc build{options}{' --recurrent-dropout' * shaping['recurrent_dropout__']}` makes a package of it"
+def _other_build(regularisation: Regularisation) -> str:
+    """The command for a package of that program."""
+    options = "".join(f" --zoneout {state}" for state in regularisation.zoneout)
+    return f"; `rnncc build{options}{' --recurrent-dropout' * regularisation.recurrent_dropout}` makes a package of it"
 
 
 def kernels() -> tuple[Kernels | None, str]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from .inputs import check_memory, is_batched
+from .kernels import Kernels
 from .spec import CellSpec
-
-if TYPE_CHECKING:
-    from .ops import Kernels
 
 # Up to which CUDA copies pageable memory without waiting for the stream (CUDA Runtime API, "API synchronization
 # behavior").

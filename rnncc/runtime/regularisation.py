@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .packing import Packing
 from .sizes import check_probability
-from .spec import CellSpec, Sizes
+from .spec import CellSpec, Regularisation, Sizes
 
 Zoneout = Mapping[str, float] | None
 
@@ -31,17 +31,15 @@ def check_zoneout(cell: CellSpec, zoneout: Any) -> dict[str, float]:
     return {name: float(zoneout[name]) for name in known if name in zoneout}
 
 
-def variant(cell: CellSpec, zoneout: Any, recurrent_dropout: Any) -> dict[str, Any]:
-    """What the compiler is told for these: nothing where the cell's own program is the one. Raises TypeError,
-    ValueError. `recurrent_dropout` None: whether the program has it does not matter."""
-    built = {constant.name: constant.value for constant in cell.constants}
+def wanted_regularisation(cell: CellSpec, zoneout: Any, recurrent_dropout: Any) -> Regularisation:
+    """What the program must have for these probabilities. `recurrent_dropout` None: whether it has that does not
+    matter. Raises TypeError, ValueError."""
     if recurrent_dropout is None:
-        dropout = int(built.get("recurrent_dropout__", 0))
+        dropout = cell.regularisation.recurrent_dropout
     else:
         check_probability("recurrent_dropout", recurrent_dropout)
-        dropout = int(recurrent_dropout > 0)
-    wanted = {"zoneout__": " ".join(check_zoneout(cell, zoneout)), "recurrent_dropout__": dropout}
-    return wanted if any(value != (built.get(name) or type(value)()) for name, value in wanted.items()) else {}
+        dropout = recurrent_dropout > 0
+    return Regularisation(tuple(check_zoneout(cell, zoneout)), dropout)
 
 
 def draw_masks(

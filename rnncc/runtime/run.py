@@ -12,8 +12,9 @@ from torch.nn.functional import dropout
 
 from .elementwise import in_forward_mode
 from .inputs import active_steps, check_memory, cut_backwards, padded, under_autocast, under_trace
+from .kernels import Kernels
 from .loop import run_loops
-from .ops import Kernels, op_sizes
+from .ops import op_sizes
 from .packing import Packing
 from .rows import concat, widen
 from .settings import warns_of_slow_paths

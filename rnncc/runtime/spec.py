@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -198,6 +199,14 @@ class SegmentSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Regularisation:
+    """What is compiled into the steps of a cell: zoneout of these states, and variational recurrent dropout."""
+
+    zoneout: tuple[str, ...] = ()
+    recurrent_dropout: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CellSpec:
     """A cell. `derive`, `prologue` and `epilogue` work like `batched`: the first makes those functions of parameters
     that loops read, the second all others. `classes`, for `explain()`: (states, class, form, why).
@@ -220,6 +229,7 @@ class CellSpec:
     classes: tuple[tuple[str, str, str, str], ...] = ()
     input_delays: tuple[StateSpec, ...] = ()
     masks: tuple[MaskSpec, ...] = ()
+    regularisation: Regularisation = Regularisation()
     single_head_because: str = ""
     # Without delays, and with them: calls ask for these again and again.
     _carried: tuple[tuple[StateSpec, ...], tuple[StateSpec, ...]] = field(init=False, repr=False)
@@ -246,9 +256,10 @@ class CellSpec:
         """What `return_delays` adds to hx and h_n: older values of states, newest first, then of inputs."""
         return self._carried[1][len(self._carried[0]) :]
 
-    def own_constants(self) -> tuple[ConstantSpec, ...]:
-        """The constants of the text."""
-        return tuple(constant for constant in self.constants if not constant.name.endswith("__"))
+    def program(self) -> dict[str, Any]:
+        """Which program of its text this is, as fields of rnncc's Request."""
+        constants = {constant.name: constant.value for constant in self.constants if constant.shaping}
+        return {"constants": constants, **asdict(self.regularisation)}
 
     def returnables(self) -> tuple[str, ...]:
         """What `return_sequences_of` may name: states, and what is computed after or handed on by a loop."""

@@ -12,17 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, ClassVar, Protocol, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from .parameters import members_of
 from .spec import CellSpec, ParameterSpec
-
-if TYPE_CHECKING:
-    from .base import RecurrentModule
-    from .layer import RecurrentLayer
 
 _GATES: dict[int, tuple[str, tuple[str, ...]]] = {
     4: ("nn.LSTM", ("i", "f", "g", "o")),
@@ -43,13 +39,24 @@ _NN_NAME = re.compile(r"(parametrizations\.)?(weight_ih|weight_hh|weight_hr|bias
 _SUFFIX = re.compile(r"_l\d+(_reverse)?$")
 
 
+class Module(Protocol):
+    """What is read here of a layer or of a single step (base.py), beside its parameters."""
+
+    spec: ClassVar[CellSpec]
+    bias: bool
+    constants: dict[str, float]
+    dims: dict[str, int | None]
+    _suffixes: list[str]
+    _sizes: list[dict[str, int]]
+
+
 def suffix_of(name: str) -> str:
     """`_l0_reverse` of `weight_ih_l0_reverse`; "" where there is none."""
     match = _SUFFIX.search(name)
     return match.group() if match else ""
 
 
-def mark_state_dict(module: RecurrentModule, state_dict: dict[str, Any], prefix: str) -> None:
+def mark_state_dict(module: Module, state_dict: dict[str, Any], prefix: str) -> None:
     """Note the gates' order beside the values, so that loading can tell our dictionaries from torch.nn's. Plain copies
     lose it: where the order matters, `state_order` is an entry."""
     metadata = getattr(state_dict, "_metadata", None)
@@ -68,7 +75,7 @@ def state_order(cell: CellSpec) -> Tensor | None:
 
 
 def check_order(
-    module: RecurrentModule, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]
+    module: Module, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]
 ) -> tuple[str, bool]:
     """Whether the rows of a dictionary lie in the order of the module's gates: what is wrong, or "", and whether the
     dictionary is known to be rnncc's. Where nothing is wrong, `state_dict` has the module's own mark afterwards."""
@@ -81,7 +88,9 @@ def check_order(
     if marked is not None:
         if list(marked) != gates:
             return f"the gates of the saved layer are {', '.join(marked)}; those of {name} are {order}", known
-    elif _is_order(entry) and (own is not None or type(module).get_extra_state is nn.Module.get_extra_state):
+    elif _is_order(entry) and (
+        own is not None or getattr(type(module), "get_extra_state", None) is nn.Module.get_extra_state
+    ):
         if own is None or not (entry.is_meta or torch.equal(entry.to(own).round(), own)):
             return f"the gates of the saved layer are in another order than those of {name}, {order}", known
     elif own is not None and keys and all(map(_NN_NAME.match, keys)):
@@ -119,9 +128,7 @@ def _parameter(cell: CellSpec, attribute: str) -> ParameterSpec | None:
     return next((p for p in cell.parameters if p.attribute == attribute), None)
 
 
-def translate(
-    module: RecurrentLayer, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]
-) -> str:
+def translate(module: Module, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]) -> str:
     """Bring torch.nn's keys in `state_dict` (changed in place) into ours. Returns what is wrong, or ""."""
     gates = gate_names(module.spec)
     problem, known = check_order(module, state_dict, prefix, local_metadata)
@@ -138,14 +145,14 @@ def translate(
     return _merge_all(module, state_dict, prefix, extra)
 
 
-def _second_biases(module: RecurrentLayer, state_dict: Mapping[str, Any], prefix: str) -> list[str]:
+def _second_biases(module: Module, state_dict: Mapping[str, Any], prefix: str) -> list[str]:
     """The layers and directions for which there is nn's second bias and the cell has none: the dictionary is nn's."""
     if _parameter(module.spec, "bias_hh") is not None:
         return []
     return [suffix for suffix in module._suffixes if f"{prefix}bias_hh{suffix}" in state_dict]
 
 
-def difference(module: RecurrentLayer, mode: str) -> str:
+def difference(module: Module, mode: str) -> str:
     """Why the module's cell is not that of torch.nn's of a `mode` ("LSTM", "GRU", "RNN_TANH", "RNN_RELU"), or "".
 
     Both run some steps of a small layer in float64, with the same random parameters of some units in size. Zoneout is
@@ -201,7 +208,7 @@ def _results(layer: nn.Module, x: Tensor) -> list[Tensor]:
     return [output, states] if isinstance(states, Tensor) else [output, *states]
 
 
-def _order_problem(module: RecurrentModule, gates: list[str], *, certain: bool) -> str:
+def _order_problem(module: Module, gates: list[str], *, certain: bool) -> str:
     """Whether nn's rows would land in other gates. `certain`: the dictionary is surely nn's."""
     if len(gates) not in _GATES:
         return ""
@@ -214,7 +221,7 @@ def _order_problem(module: RecurrentModule, gates: list[str], *, certain: bool) 
     )
 
 
-def _merge_all(module: RecurrentLayer, state_dict: dict[str, Any], prefix: str, suffixes: Sequence[str]) -> str:
+def _merge_all(module: Module, state_dict: dict[str, Any], prefix: str, suffixes: Sequence[str]) -> str:
     for suffix in suffixes:
         problem = _merge(module, state_dict, prefix, suffix, module._sizes[module._suffixes.index(suffix)])
         if problem:
@@ -222,7 +229,7 @@ def _merge_all(module: RecurrentLayer, state_dict: dict[str, Any], prefix: str, 
     return ""
 
 
-def _merge(module: RecurrentLayer, state_dict: dict[str, Any], prefix: str, suffix: str, sizes: Any) -> str:
+def _merge(module: Module, state_dict: dict[str, Any], prefix: str, suffix: str, sizes: Any) -> str:
     """Distribute nn's `bias_hh`: to bR where the gate has one, else to b."""
     first, inner = _parameter(module.spec, "bias_ih"), _parameter(module.spec, "bR")
     key = f"{prefix}bias_hh{suffix}"
@@ -250,7 +257,7 @@ def _merge(module: RecurrentLayer, state_dict: dict[str, Any], prefix: str, suff
     return ""
 
 
-def to_torch(module: RecurrentLayer) -> dict[str, Tensor]:
+def to_torch(module: Module) -> dict[str, Tensor]:
     """The layer's values under torch.nn's keys. Raises RuntimeError where the gates' order is not nn's."""
     problem = _order_problem(module, gate_names(module.spec), certain=True)
     if problem:

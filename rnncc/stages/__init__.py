@@ -1,1 +1,1 @@
-"""The stages of the compiler, one public function each; `rnncc.compiler` alone knows their order."""
+"""The stages of the compiler, one public function each; `rnncc.pipeline` alone knows their order."""

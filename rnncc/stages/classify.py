@@ -11,12 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from rnncc.affine import ZERO, Affine, fold, free, in_names, linear, own
-from rnncc.diagnostics import InternalError
+from rnncc.analysis.affine import ZERO, Affine, fold, free, in_names, linear, own
 from rnncc.ir.cell import Cell, Contraction, Delay, Node, Pointwise, RowOp, Segment, operands
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, operators, references, substitute
 from rnncc.ir.recurrence import Recurrence, RecurrenceKind
-from rnncc.source import Span, line_and_column
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.operators import OPERATORS
+from rnncc.language.source import Span, line_and_column
 
 LARGEST_COUPLING = 3
 # Operations that are shown within another expression, where nothing else is made of them.
@@ -213,21 +214,9 @@ def _affine(forms: list[_Form]) -> list[Affine]:
 
 
 def _keeps_clamp(operator: str, free: list[bool]) -> bool:
-    """Whether the operator makes a clamp of an affine map, or a clamp of a clamp, out of one (x ↦ clamp(ax + b, l, u)
-    is closed under composition, whatever the sign of a)."""
-    match operator:
-        case "relu" | "hardtanh" | "hardsigmoid" | "neg":
-            return True
-        case "add" | "sub" | "mul" | "max" | "min":
-            return sum(free) == 1
-        case "div":
-            return free[1]
-        case "clamp":
-            return free[1] and free[2]
-        case "where":
-            return free[0] and sum(free) == 2
-        case _:
-            return False
+    """Whether the operator makes a clamp of an affine map, or a clamp of a clamp, out of one."""
+    others = [index for index, is_free in enumerate(free) if not is_free]
+    return len(others) == 1 and others[0] in OPERATORS[operator].clamps
 
 
 def _why_not_affine(operator: str, free: list[bool]) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.runtime import manifest
 
 # Held while a package is imported: another thread must not get a module that is half executed. Reentrant, since what a

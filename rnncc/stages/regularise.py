@@ -8,8 +8,7 @@ the caller draws (`Input.drawn`), each as wide as its state s:
     recurrent_dropout__s   multiplies s[t-1] where matrix products read it: one mask for all steps (Gal & Ghahramani
                            2016, arXiv:1512.05287)
 
-The new cell is built like any other; its gradients come by differentiation. Shaping constants with these names say what
-it is.
+The new cell is built like any other; its gradients come by differentiation.
 
 Fails with: InternalError only.
 """
@@ -19,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from rnncc.analysis.recurrent import recurrent_reads
 from rnncc.ir.cell import (
     Cell,
-    Constant,
     Input,
     Node,
     Placement,
@@ -36,7 +35,6 @@ from rnncc.ir.cell import (
     value_table,
 )
 from rnncc.ir.expr import Const, Ref, apply
-from rnncc.recurrent import recurrent_reads
 
 ZONEOUT, DROPOUT = "zoneout", "recurrent_dropout"
 
@@ -58,11 +56,8 @@ def regularise(cell: Cell, zoneout: tuple[str, ...], recurrent_dropout: bool) ->
     values += [Value(item.name, Role.INPUT, Placement.X, item.width) for item in drawn]
     return replace(
         cell,
-        constants=(
-            *cell.constants,
-            Constant(f"{ZONEOUT}__", " ".join(zoned), True),
-            Constant(f"{DROPOUT}__", int(recurrent_dropout), True),
-        ),
+        zoneout=zoned,
+        recurrent_dropout=recurrent_dropout,
         inputs=(*cell.inputs, *drawn),
         segments=segments,
         epilogue=tuple(rename(node, made) for node in cell.epilogue),

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rnncc import reference
-from rnncc.branches import Branch, branches, fixed_branches
+from rnncc.analysis.kinks import Branch, branches, fixed_branches
 from rnncc.ir.cell import Cell, Pointwise, value_table
 from rnncc.ir.dim import evaluate
+from rnncc.verify import reference
 from rnncc.verify.cases import Case, problem_sizes
 
 # A branch (a relu, a comparison, a spike) is decided where its value lies farther from the jump than MARGIN times the

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import rnncc
-from rnncc.cache import Cache
-from rnncc.cache.root import make_folder
-from rnncc.diagnostics import RnnccError
 from rnncc.ir.artifact import Bundle, DeviceUnit, File
+from rnncc.language.diagnostics import RnnccError
+from rnncc.machine.cache import Cache
+from rnncc.machine.cache.root import make_folder
 from rnncc.runtime import manifest
 from rnncc.stages.build import Nvcc, Product, build, build_kernels, find_toolchain
 from tests.compilers import write_quick_nvcc

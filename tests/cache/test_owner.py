@@ -17,9 +17,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from rnncc.cache import Cache
-from rnncc.cache.root import make_folder
-from rnncc.diagnostics import RnnccError
+from rnncc.language.diagnostics import RnnccError
+from rnncc.machine.cache import Cache
+from rnncc.machine.cache.root import make_folder
 from rnncc.stages.build import build, find_toolchain, install
 from rnncc.stages.load import load
 from tests.cache.test_root import code_of, everything, make
@@ -135,8 +135,8 @@ READER = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from rnncc.cache import Cache
-from rnncc.diagnostics import RnnccError
+from rnncc.machine.cache import Cache
+from rnncc.language.diagnostics import RnnccError
 from rnncc.stages.build import build, install
 if os.geteuid() == 0:  # after the imports: Python itself may lie where nobody else can read
     os.setgid({other}); os.setuid({other})

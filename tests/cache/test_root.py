@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import rnncc
-from rnncc.cache import Cache, default_root
-from rnncc.cache.names import KINDS
-from rnncc.cache.root import MARKER, make_folder
-from rnncc.diagnostics import RnnccError
 from rnncc.ir.artifact import Bundle, DeviceUnit, File
+from rnncc.language.diagnostics import RnnccError
+from rnncc.machine.cache import Cache, default_root
+from rnncc.machine.cache.names import KINDS
+from rnncc.machine.cache.root import MARKER, make_folder
 from rnncc.stages.build import Nvcc, Product, build, build_kernels
 from tests.compilers import write_quick_nvcc
 from tests.stages.test_build import KEY

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.codes import CODES, Code
-from rnncc.codes.check import CHECK
-from rnncc.codes.later import LATER
-from rnncc.codes.page import errors_page
-from rnncc.codes.parse import PARSE
-from rnncc.codes.warnings import WARNINGS
-from rnncc.diagnostics import Severity
+from rnncc.language.codes import CODES, Code
+from rnncc.language.codes.check import CHECK
+from rnncc.language.codes.later import LATER
+from rnncc.language.codes.page import errors_page
+from rnncc.language.codes.parse import PARSE
+from rnncc.language.codes.warnings import WARNINGS
+from rnncc.language.diagnostics import Severity
 from tests.conftest import Golden
 
 ROOT = Path(__file__).parents[2]

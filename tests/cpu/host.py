@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from rnncc.paths import templates_dir
+from rnncc.machine.paths import templates_dir
 from rnncc.stages.build.toolchain import ISA
 
 HERE = Path(__file__).resolve().parent

@@ -17,9 +17,9 @@ from torch import Tensor
 
 import rnncc
 from rnncc import verify
-from rnncc.compiler import build_package
+from rnncc.driver import build_package
 from rnncc.ir.problem import Problem
-from rnncc.paths import locate
+from rnncc.language.read import read_request
 
 DEVICE = "cuda"
 FAMILIES = ("gather", "scatter", "grid", "stepwise")
@@ -54,8 +54,8 @@ class Packages:
             return rnncc.load(cell)
         name = f"{cell}_fused"
         if not (self.folder / name).exists():
-            problems = [Problem(units, 1, dtype) for units, dtype in FUSED[cell]]
-            build_package(locate(cell), self.folder, name=name, problems=problems)
+            problems = tuple(Problem(units, 1, dtype) for units, dtype in FUSED[cell])
+            build_package(replace(read_request(cell), name=name, problems=problems), self.folder)
         return importlib.import_module(name)
 
     def families(self, cell: str) -> dict[str, str]:

@@ -19,18 +19,19 @@ from functools import cache
 from pathlib import Path
 
 from rnncc.constrint import Infeasible
-from rnncc.gpu import scan_kernels
 from rnncc.ir.artifact import Bundle, DeviceUnit
-from rnncc.ir.kernel import KernelPlan, TileStage, fused_programs, scan_programs
+from rnncc.ir.kernel import TileStage
+from rnncc.ir.plan import KernelPlan, fused_programs, scan_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.ir.target import GPUS, REGISTERS
-from rnncc.paths import shipped_cells
+from rnncc.machine.paths import shipped_cells
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
 from rnncc.stages.render import render, render_fused
 from rnncc.stages.render.text import cell_text
 from rnncc.stages.schedule.facts import facts
 from rnncc.stages.schedule.families import FAMILIES
+from rnncc.stages.schedule.kernels import scan_kernels
 from rnncc.stages.schedule.stepwise import stepwise_from, takes
 from tests.cuda.sources import plan_of, write_files
 

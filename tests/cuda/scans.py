@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 import rnncc
-from rnncc.compiler import front
-from rnncc.paths import locate
-from rnncc.read import read_source
+from rnncc.language.read import read_source
+from rnncc.machine.paths import locate
 from rnncc.runtime.function import taken_streams
 from rnncc.verify import BOUNDS, relative_error
+from tests.compiling import front
 from tests.cuda import harness
 from tests.cuda.harness import Call
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rnncc.constrint import Infeasible
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import KernelPlan, fused_programs
+from rnncc.ir.plan import KernelPlan, fused_programs
 from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.ir.target import GPUS

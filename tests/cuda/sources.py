@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rnncc.gpu import scan_kernels
 from rnncc.ir.artifact import File
-from rnncc.ir.kernel import KernelPlan
-from rnncc.paths import cells_dir
-from rnncc.source import Source
+from rnncc.ir.plan import KernelPlan
+from rnncc.language.source import Source
+from rnncc.machine.paths import cells_dir
 from rnncc.stages.check import check
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import lower
 from rnncc.stages.mask import mask
 from rnncc.stages.parse import parse
 from rnncc.stages.render import render
+from rnncc.stages.schedule.kernels import scan_kernels
 
 
 def plan_of(name: str) -> KernelPlan:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.paths import shipped_cells
-from rnncc.source import Source
+from rnncc.language.source import Source
+from rnncc.machine.paths import shipped_cells
 from rnncc.stages.build.nvcc import nvcc_release
 from tests.cuda import kernels
 from tests.cuda.sources import lowered

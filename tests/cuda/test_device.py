@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir.dim import HEADS
 from rnncc.ir.kernel import TileStage
+from rnncc.language.diagnostics import InternalError
 from rnncc.stages.render.device import Image, device_text, image_of, product_images, readers
 from tests.cuda.sources import plan_of
 

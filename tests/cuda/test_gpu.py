@@ -11,10 +11,10 @@ from torch import Tensor
 
 import rnncc
 from rnncc import verify
-from rnncc.compiler import front
-from rnncc.paths import locate
-from rnncc.read import read_source
+from rnncc.language.read import read_source
+from rnncc.machine.paths import locate
 from rnncc.runtime.ops import kept_bytes
+from tests.compiling import front
 
 pytestmark = pytest.mark.gpu
 

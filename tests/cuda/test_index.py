@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.gpu import fused_kernels, scan_kernels
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
 from rnncc.stages.render import render
 from rnncc.stages.schedule import schedule
+from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
 from rnncc.stages.schedule.scan import scan_blocks
 from tests.cpu.host import build
 from tests.cuda.sources import plan_of

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import rnncc
 from rnncc.ir.recurrence import RecurrenceKind
-from rnncc.paths import shipped_cells
+from rnncc.machine.paths import shipped_cells
 from rnncc.stages.classify import classify
 from rnncc.verify import BOUNDS, relative_error, verify
 from tests import shipped

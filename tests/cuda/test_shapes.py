@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import rnncc
-from rnncc.ir.kernel import fused_programs
+from rnncc.ir.plan import fused_programs
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
-from rnncc.paths import locate
+from rnncc.machine.paths import locate
 from tests.cuda.harness import DTYPES, assert_true, draw, kernels_of
 from tests.cuda.kernels import plan
 from tests.cuda.shapes import compiled, shapes, varied

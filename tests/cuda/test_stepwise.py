@@ -13,9 +13,9 @@ import torch
 
 import rnncc
 from rnncc import verify
-from rnncc.ir.kernel import fused_programs
-from rnncc.paths import locate
-from rnncc.source import Source
+from rnncc.ir.plan import fused_programs
+from rnncc.language.source import Source
+from rnncc.machine.paths import locate
 from tests.cuda.harness import DEVICE, DTYPES, add_kernels, assert_true, draw, launches_of
 from tests.cuda.kernels import plan
 from tests.cuda.shapes import compiled, stepwise_kernels

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.codes import CODES, Code
-from rnncc.compiler import front
-from rnncc.diagnostics import Diagnostic, RnnccError, Severity, render
-from rnncc.read import decode
-from rnncc.source import Source
+from rnncc.language.codes import CODES, Code
+from rnncc.language.diagnostics import Diagnostic, RnnccError, Severity, render
+from rnncc.language.read import decode
+from rnncc.language.source import Source
+from tests.compiling import front
 from tests.conftest import Golden
 
 HERE = Path(__file__).parent

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 import rnncc
-from rnncc import reference
 from rnncc.ir.cell import Cell
 from rnncc.ir.verify import verify
-from rnncc.source import Source
+from rnncc.language.source import Source
+from rnncc.verify import reference
 from tests.generated.cells import Generated, generate
 from tests.language.loop import compare
 from tests.packages import reference_package

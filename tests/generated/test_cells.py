@@ -38,7 +38,8 @@ def test_a_seed_is_a_cell() -> None:
 
 def test_the_cells_hold_the_whole_language() -> None:
     """Every function, in every placement's reach; so that a row of the operator table is not forgotten."""
-    from rnncc.functions import OPERATORS, ROW_FUNCTIONS, SURROGATES
+    from rnncc.language.functions import ROW_FUNCTIONS
+    from rnncc.language.operators import OPERATORS, SURROGATES
 
     texts = [generate(seed).text for seed in range(300)]
     called = {name for name, row in OPERATORS.items() if row.user} | set(ROW_FUNCTIONS) | {"T", "eye"}

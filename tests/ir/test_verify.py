@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir.cell import Cell, Contraction, Pointwise, Segment, Stream
 from rnncc.ir.dim import named
 from rnncc.ir.expr import Ref, apply
 from rnncc.ir.verify import verify
+from rnncc.language.diagnostics import InternalError
 from tests.stages.checking import checked
 
 

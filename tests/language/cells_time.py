@@ -336,7 +336,7 @@ def kinks(p: Any, s: Any, x: Any, k: Any) -> Values:
 
 
 def surrogate(kind: str, v: Tensor, k: float) -> Tensor:
-    """heaviside(v, grad=kind(k)); the derivatives are those of the papers that `rnncc.functions` cites."""
+    """heaviside(v, grad=kind(k)); the derivatives are those of the papers that `rnncc.language.operators` cites."""
     s = sigmoid(k * v)
     derivative = {
         "fast_sigmoid": 1 / (1 + k * v.abs()) ** 2,

@@ -12,11 +12,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads, with_aliases
 from rnncc.ir.cell import Role, Value, operands, value_table
 from rnncc.ir.dim import HEADS, ONE, Dim, evaluate
-from rnncc.recurrent import CLIP, loop_constants, recurrent_reads, with_aliases
-from rnncc.reference import Interpreter, complete_sizes
 from rnncc.runtime.elementwise import clip_gradient
+from rnncc.verify.reference import Interpreter, complete_sizes
 from tests.numeric.loops import Loop, Tensors, call
 
 MASKS = ("reset__", "active__")

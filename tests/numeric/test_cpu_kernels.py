@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 import rnncc
-from rnncc.compiler import build_package
+from rnncc.driver import build_package
 from rnncc.ir.cell import Cell
-from rnncc.paths import cells_dir, shipped_cells
-from rnncc.source import Source
+from rnncc.language.read import read_request
+from rnncc.language.source import Source
+from rnncc.machine.paths import cells_dir, shipped_cells
+from rnncc.machine.targets import instruction_sets
 from rnncc.stages.check import check
 from rnncc.stages.parse import parse
-from rnncc.targets import instruction_sets
 from rnncc.verify import problem_sizes
 from tests.numeric.compare import Case, Problem, heads_fit
 from tests.numeric.loops import DTYPES, Loop, Tensors, call, loops_of, open_library
@@ -41,7 +42,7 @@ def shipped(name: str, isa: str = BEST) -> tuple[tuple[Loop, ...], ctypes.CDLL]:
     if isa == BEST:
         return loops_of(cell), open_library(Path(rnncc.load(name).__path__[0]))
     with tempfile.TemporaryDirectory() as folder:
-        return loops_of(cell), open_library(build_package(path, Path(folder), target="cpu"))
+        return loops_of(cell), open_library(build_package(read_request(path), Path(folder), "cpu"))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from rnncc.paths import cells_dir, templates_dir
+from rnncc.machine.paths import cells_dir, templates_dir
 from rnncc.runtime import first_use, fused
 from rnncc.stages.build import own_code
 from rnncc.stages.build.toolchain import BINDING

@@ -12,7 +12,7 @@ from rnncc.runtime import fused
 SIZES = {"H": 64, "num_heads": 1, "I": 8}
 # As much of the LSTM's description as is read.
 SEGMENT = SimpleNamespace(name="lstm_0", states=(SimpleNamespace(width=lambda sizes: sizes["H"]),))
-CELL: Any = SimpleNamespace(name="LSTM", constants=(), sizes=(), segments=(SEGMENT,))
+CELL: Any = SimpleNamespace(name="LSTM", constants=(), sizes=(), segments=(SEGMENT,), program=dict)
 
 
 def wanted(units: int = 64, dtype: torch.dtype = torch.bfloat16, **changed: Any) -> fused.Wanted:

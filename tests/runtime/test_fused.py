@@ -175,14 +175,14 @@ def test_what_is_called_rnncc_may_be_of_no_use(
     module = ModuleType("rnncc")
     (tmp_path / "rnncc").mkdir()
     if what == "an older rnncc":
-        monkeypatch.setitem(sys.modules, "rnncc.compiler", ModuleType("rnncc.compiler"))
+        monkeypatch.setitem(sys.modules, "rnncc.driver", ModuleType("rnncc.driver"))
         reason = "older than first use"
     else:
-        monkeypatch.delitem(sys.modules, "rnncc.compiler", raising=False)
+        monkeypatch.delitem(sys.modules, "rnncc.driver", raising=False)
         if what in ("a bare folder", "one that fails"):
             module.__path__ = [str(tmp_path / "rnncc")]
         if what == "one that fails":
-            (tmp_path / "rnncc" / "compiler.py").write_text("1 / 0\n")
+            (tmp_path / "rnncc" / "driver.py").write_text("1 / 0\n")
         sys_modules: Any = sys.modules
         monkeypatch.setitem(sys_modules, "rnncc", None if what == "nothing" else module)
     answer = first_use.settle(wanted())

@@ -1,4 +1,4 @@
-"""The generated torch code of every shipped cell against the interpreter `rnncc.reference`, without any kernel."""
+"""The generated torch code of every shipped cell against `rnncc.verify.reference`, without any kernel."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from rnncc import reference, verify
+from rnncc import verify
 from rnncc.ir.cell import Cell
 from rnncc.ir.dim import evaluate
-from rnncc.paths import shipped_cells
-from rnncc.read import read_source
-from rnncc.source import Source
+from rnncc.language.read import read_source
+from rnncc.language.source import Source
+from rnncc.machine.paths import shipped_cells
+from rnncc.verify import reference
 from tests.packages import reference_package
 
 CELLS = [path.stem for path in shipped_cells()]

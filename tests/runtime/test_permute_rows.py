@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rnncc.paths import templates_dir
+from rnncc.machine.paths import templates_dir
 from rnncc.runtime.ops import make_permute_rows
 
 LENGTHS = (5, 3, 3, 1)

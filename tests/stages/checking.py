@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rnncc.diagnostics import Diagnostic, RnnccError, Severity
 from rnncc.ir.cell import Cell, Node
 from rnncc.ir.verify import verify
-from rnncc.source import Source
+from rnncc.language.diagnostics import Diagnostic, RnnccError, Severity
+from rnncc.language.source import Source
 from rnncc.stages.check import check
 from rnncc.stages.parse import parse
 

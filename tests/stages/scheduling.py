@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import LoopPlan
-from rnncc.paths import cells_dir
-from rnncc.source import Source
+from rnncc.ir.plan import LoopPlan
+from rnncc.language.source import Source
+from rnncc.machine.paths import cells_dir
 from rnncc.stages import schedule
 from rnncc.stages.check import check
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import lower
 from rnncc.stages.mask import mask
 from rnncc.stages.parse import parse
-
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 
 @cache

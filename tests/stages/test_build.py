@@ -14,10 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.cache import Cache, digest
-from rnncc.diagnostics import RnnccError
 from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
-from rnncc.paths import is_package_name, package_name
+from rnncc.ir.problem import Problem
+from rnncc.ir.request import Request
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.source import Source
+from rnncc.machine.cache import Cache, digest
+from rnncc.machine.paths import is_package_name, package_name
+from rnncc.machine.targets import architectures
 from rnncc.stages.build import (
     Nvcc,
     Product,
@@ -33,7 +37,6 @@ from rnncc.stages.build import (
     processes,
 )
 from rnncc.stages.build.nvcc import nvcc_release
-from rnncc.targets import architectures
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "0123456789abcdef" * 2
@@ -180,25 +183,35 @@ def test_without_a_compiler_the_package_has_no_library(tmp_path: Path) -> None:
 def test_first_key_follows_everything_it_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = find_toolchain()
     nvcc = Nvcc("nvcc", "release 13.0", ("sm_90a",))
-    base = first_key(b"text", "stem", None, compiler, {})
-    assert base == first_key(b"text", "stem", None, compiler, {})
+    request = Request(Source("cell.rnn", "text"), "stem")
+    base = first_key(request, None, compiler)
+    assert base == first_key(replace(request, source=Source("other.rnn", "text")), None, compiler)
+    on_gpus = replace(request, architectures=("sm_90a",))
     others = [
-        first_key(b"text ", "stem", None, compiler, {}),
-        first_key(b"text", "other", None, compiler, {}),
-        first_key(b"text", "stem", nvcc, compiler, {}),
-        first_key(b"text", "stem", replace(nvcc, version="release 12.4"), compiler, {}),
-        first_key(b"text", "stem", replace(nvcc, architectures=("sm_80",)), compiler, {}),
-        first_key(b"text", "stem", None, None, {}),
-        first_key(b"text", "stem", None, compiler, {"L": 3}),
-        first_key(b"text", "stem", nvcc, compiler, {}, newton=True),
-        first_key(b"text", "stem", None, compiler, {}, instructions="v3"),
+        first_key(request, nvcc, compiler),
+        first_key(request, replace(nvcc, version="release 12.4"), compiler),
+        first_key(request, replace(nvcc, architectures=("sm_80",)), compiler),
+        first_key(request, None, None),
+        first_key(replace(on_gpus, newton=True), nvcc, compiler),
+        first_key(replace(on_gpus, problems=(Problem(64, 1, "bf16"),)), nvcc, compiler),
+        *(
+            first_key(replace(request, **changed), None, compiler)
+            for changed in (
+                {"source": Source("cell.rnn", "text ")},
+                {"name": "other"},
+                {"constants": {"L": 3}},
+                {"zoneout": ("h",)},
+                {"recurrent_dropout": True},
+                {"instructions": "v3"},
+            )
+        ),
     ]
     for name in ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS"):
         with monkeypatch.context() as setting:
             setting.setenv(name, "-DRNNCC_SPIN_BUDGET=30000000")
-            others.append(first_key(b"text", "stem", nvcc, compiler, {}))
-            assert first_key(b"text", "stem", None, compiler, {}) == base  # nothing that nvcc makes
-    assert len({base, *others}) == 12
+            others.append(first_key(request, nvcc, compiler))
+            assert first_key(request, None, compiler) == base  # nothing that nvcc makes
+    assert len({base, *others}) == 15
     assert digest("ab", "c") != digest("a", "bc")
 
 
@@ -253,7 +266,7 @@ def test_a_package_is_dropped_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     os.utime(package.parent, (0, 0))
     monkeypatch.setenv("RNNCC_CACHE_LIMIT", "0")
     # As if the process were killed at the first file.
-    monkeypatch.setattr("rnncc.cache.sweep.shutil.rmtree", lambda *_, **__: None)
+    monkeypatch.setattr("rnncc.machine.cache.sweep.shutil.rmtree", lambda *_, **__: None)
     cache.trim()
     assert not package.parent.exists() and cache.package(package.parent.name) is None
 
@@ -356,18 +369,16 @@ def test_other_systems_are_told_that_there_are_no_kernels(monkeypatch: pytest.Mo
 RENDER = """
 import sys
 sys.path.insert(0, {root!r})
-from rnncc.cache import digest
-from rnncc.compiler import _produce
+from rnncc.machine.cache import digest
+from dataclasses import replace
+from rnncc.driver import make_product
 from rnncc.ir.problem import Problem
-from rnncc.paths import shipped_cells
-from rnncc.read import read_source
-from rnncc.stages.build import Nvcc, Toolchain
-for path in shipped_cells():
-    if path.stem in ("lstm", "slstm", "onlstm", "lmu", "layernormlstm"):
-        nvcc, problems = Nvcc("none", "", ("sm_90a",)), (Problem(64, 1, "bf16"),)
-        product = _produce(read_source(path), path.stem, {{}}, Toolchain(("none",), ""), nvcc, problems)
-        files = product.files + product.bundle.files
-        print(path.stem, digest(*(part for file in files for part in (file.path, file.text))))
+from rnncc.language.read import read_request
+for name in ("lstm", "slstm", "onlstm", "lmu", "layernormlstm"):
+    problems = (Problem(64, 1, "bf16"),)
+    product = make_product(replace(read_request(name), architectures=("sm_90a",), problems=problems))
+    files = product.files + product.bundle.files
+    print(name, digest(*(part for file in files for part in (file.path, file.text))))
 """
 
 

@@ -25,7 +25,7 @@ from rnncc.ir.cell import (
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, constant, named, scale
 from rnncc.ir.expr import Apply, Const, Ref, apply
 from rnncc.ir.verify import verify
-from rnncc.source import Source
+from rnncc.language.source import Source
 from rnncc.stages.check import check
 from rnncc.stages.parse import parse
 from tests.stages.checking import checked, node, targets

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.compiler import front, kernel_plan, load_text
+from rnncc.driver import load_text
 from rnncc.ir.cell import Cell
-from rnncc.paths import cells_dir
-from rnncc.source import Source
+from rnncc.language.source import Source
+from rnncc.machine.paths import cells_dir
 from rnncc.stages.check.cost import WARN_SECONDS, cost
 from rnncc.stages.render import render
+from tests.compiling import front, kernel_plan
 
 SUM = "tanh(W@x + R@h[t-1] + b)"
 
@@ -100,15 +101,13 @@ def test_what_takes_minutes_is_warned_of(text: str) -> None:
 def test_it_is_said_once_before_the_work_begins(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from rnncc import compiler
-
     class Begun(Exception):
         pass
 
     def begins(*_: object) -> None:
         raise Begun
 
-    monkeypatch.setattr(compiler, "kernel_plan", begins)
+    monkeypatch.setattr("rnncc.stages.mask.mask", begins)
     with pytest.raises(Begun):
         load_text(f"cell Trap\n{loop(401, 'tanh(0.9*v[m-1])')}", "trap", {})
     assert capsys.readouterr().err.count("RNN264") == 1

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rnncc.diagnostics import Diagnostic, RnnccError, render
+from rnncc.language.diagnostics import Diagnostic, RnnccError, render
 from rnncc.stages.check.names import reserved, reserved_attribute
 from tests.stages.checking import body, codes, diagnose
 

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from rnncc.functions import SURROGATES
 from rnncc.ir.cell import Constraint, Contraction, Delay, Initialiser, Placement, Pointwise, RowOp, RowOperator, Stream
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, add, constant, named, scale
 from rnncc.ir.expr import Const, Ref, apply
+from rnncc.language.operators import SURROGATES
 from tests.stages.checking import checked, codes, node, targets
 
 ELMAN = "h[t] = tanh(W@x + R@h[t-1] + b)"

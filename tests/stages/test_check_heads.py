@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 import rnncc
-from rnncc import reference
 from rnncc.ir.dim import HEADS as NUM_HEADS
 from rnncc.ir.dim import ONE, constant, evaluate
+from rnncc.verify import reference
 from tests.stages.checking import checked
 
 INPUTS, HIDDEN, HEADS = 3, 6, 2

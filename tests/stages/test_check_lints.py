@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.diagnostics import Severity
-from rnncc.paths import shipped_cells
-from rnncc.source import Source
+from rnncc.language.diagnostics import Severity
+from rnncc.language.source import Source
+from rnncc.machine.paths import shipped_cells
 from rnncc.stages.check import check
 from rnncc.stages.parse import parse
 from tests.stages.checking import body, codes, diagnose

@@ -11,15 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rnncc.compiler import front
 from rnncc.ir.cell import Cell, Contraction, Pointwise, Segment, Stream
 from rnncc.ir.dim import INPUT_SIZE
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, operators
 from rnncc.ir.recurrence import Recurrence
-from rnncc.reference import complete_sizes, run
-from rnncc.source import Source
+from rnncc.language.source import Source
 from rnncc.stages.classify import classify
+from rnncc.verify.reference import complete_sizes, run
 from tests import builders, shipped
+from tests.compiling import front
 from tests.problems import make_problem
 
 # The cells whose segments are not all DENSE (notes: column "cls" of the cell zoo): (states, kind, form) a segment.

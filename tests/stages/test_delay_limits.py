@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rnncc.compiler import front
-from rnncc.diagnostics import RnnccError
-from rnncc.source import Source
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.source import Source
+from tests.compiling import front
 
 
 def _check(term: str) -> None:

@@ -16,15 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rnncc.compiler import kernel_plan
-from rnncc.gpu import scan_kernels
+from rnncc.analysis.recurrent import CLIP, recurrent_reads
 from rnncc.ir.adjoint import Adjoint, OuterProduct
 from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, RowOp, RowOperator, Segment, Stream, operands
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, scale
 from rnncc.ir.expr import Apply, Expr, Ref, apply
-from rnncc.recurrent import CLIP, recurrent_reads
-from rnncc.reference import fixed_values, run
-from rnncc.source import Source
+from rnncc.language.source import Source
 from rnncc.stages.check import check
 from rnncc.stages.check.unroll import MOST_EQUATIONS
 from rnncc.stages.differentiate import differentiate
@@ -32,8 +29,11 @@ from rnncc.stages.differentiate.sweep import LONGEST_SUM
 from rnncc.stages.mask import mask
 from rnncc.stages.parse import parse
 from rnncc.stages.render import render
+from rnncc.stages.schedule.kernels import scan_kernels
+from rnncc.verify.reference import fixed_values, run
 from tests import builders, shipped
 from tests.adjoint_interpreter import backward, forward, machine_of
+from tests.compiling import kernel_plan
 from tests.problems import make_problem
 from tests.random_cells import cells
 

@@ -6,18 +6,19 @@ import re
 
 import pytest
 
-from rnncc.compiler import front, kernel_plan
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import KernelPlan, Table, fused_programs
+from rnncc.ir.kernel import Table
+from rnncc.ir.plan import KernelPlan, fused_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.scan import row_values
 from rnncc.ir.target import GPUS
-from rnncc.paths import locate
-from rnncc.read import read_source
-from rnncc.source import Source
+from rnncc.language.read import read_source
+from rnncc.language.source import Source
+from rnncc.machine.paths import locate
 from rnncc.stages.render.fused import steps_text
 from rnncc.stages.render.step import inference_writes
 from rnncc.stages.schedule import schedule
+from tests.compiling import front, kernel_plan
 
 
 def plan_of(name_or_text: str) -> KernelPlan:

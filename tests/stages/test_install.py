@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.cache import Cache
-from rnncc.diagnostics import RnnccError
+from rnncc.language.diagnostics import RnnccError
+from rnncc.machine.cache import Cache
 from rnncc.stages.build import build, install
 from tests.cache.test_root import everything
 from tests.stages.test_build import product, toy

@@ -20,9 +20,10 @@ from click.testing import CliRunner
 
 import rnncc
 from rnncc.cli import cli
-from rnncc.compiler import build_package
-from rnncc.diagnostics import RnnccError
-from rnncc.paths import cells_dir, is_package_name, locate
+from rnncc.driver import build_package
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.read import read_request
+from rnncc.machine.paths import cells_dir, is_package_name
 from rnncc.stages.load import load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,13 +50,14 @@ def described(package: Path) -> dict[str, Any]:
 
 def test_ops_have_one_name_whichever_processors_a_package_is_for(tmp_path: Path) -> None:
     """What was exported with a loaded cell runs with the package that is shipped."""
-    loaded, built = described(Path(rnncc.load("lstm").__path__[0])), described(build_package(locate("lstm"), tmp_path))
+    loaded = described(Path(rnncc.load("lstm").__path__[0]))
+    built = described(build_package(read_request("lstm"), tmp_path))
     assert loaded["fingerprint"] != built["fingerprint"]
     assert loaded["namespace"] == built["namespace"] != described(Path(rnncc.load("gru").__path__[0]))["namespace"]
 
 
 def test_a_built_package_needs_torch_alone(tmp_path: Path) -> None:
-    package = build_package(cells_dir() / "lstm.rnn", tmp_path)
+    package = build_package(read_request("lstm"), tmp_path)
     assert json.loads((package / "_rnncc.json").read_text())["library"] == "liblstm.so"
     out = run(
         "import os; os.environ['PATH'] = ''\n"
@@ -71,7 +73,7 @@ def test_a_built_package_needs_torch_alone(tmp_path: Path) -> None:
 
 
 def test_importing_a_package_brings_in_nothing_beside_what_torch_does(tmp_path: Path) -> None:
-    build_package(cells_dir() / "lstm.rnn", tmp_path)
+    build_package(read_request("lstm"), tmp_path)
     out = run(
         "import torch\nbefore = set(sys.modules)\nimport lstm\n"
         "print(sorted({name.split('.')[0] for name in set(sys.modules) - before}))",
@@ -81,7 +83,7 @@ def test_importing_a_package_brings_in_nothing_beside_what_torch_does(tmp_path: 
 
 
 def test_layers_of_a_built_package_pickle_by_name(tmp_path: Path) -> None:
-    build_package(cells_dir() / "lstm.rnn", tmp_path)
+    build_package(read_request("lstm"), tmp_path)
     run(
         "import pickle, torch, lstm\n"
         "layer = lstm.LSTM(3, 4)\nagain = pickle.loads(pickle.dumps(layer))\nx = torch.randn(5, 2, 3)\n"
@@ -123,7 +125,7 @@ def test_every_file_name_loads(tmp_path: Path, stem: str, recwarn: pytest.Warnin
 
 
 def test_a_damaged_library_is_a_warning_and_the_reference_runs(tmp_path: Path) -> None:
-    package = build_package(cells_dir() / "lstm.rnn", tmp_path)
+    package = build_package(read_request("lstm"), tmp_path)
     (package / "liblstm.so").write_bytes(b"not a library")
     out = run(
         "import warnings, torch\n"
@@ -202,7 +204,7 @@ def test_a_fork_waits_for_an_import(tmp_path: Path) -> None:
 
 
 def test_a_package_in_an_archive_says_so(tmp_path: Path) -> None:
-    build_package(cells_dir() / "lstm.rnn", tmp_path / "out")
+    build_package(read_request("lstm"), tmp_path / "out")
     shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "out")
     out = run(
         f"sys.path.insert(0, {str(tmp_path / 'packed.zip')!r})\n"
@@ -245,8 +247,8 @@ def test_a_package_for_regularised_layers_needs_torch_alone(tmp_path: Path) -> N
 
 
 def test_a_package_says_which_build_a_regularised_layer_needs(tmp_path: Path) -> None:
-    build_package(cells_dir() / "gru.rnn", tmp_path)
-    build_package(cells_dir() / "rhn.rnn", tmp_path)
+    build_package(read_request("gru"), tmp_path)
+    build_package(read_request("rhn"), tmp_path)
     code = (
         "sys.modules['rnncc'] = None\nimport gru, rhn\n"
         "for make in (lambda: gru.GRU(3, 4, zoneout={'h': 0.1}), lambda: rhn.RHN(3, 4, L=3)):\n"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rnncc.diagnostics import RnnccError
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, constant, scale
 from rnncc.ir.kernel import (
     Access,
     EdgeSlot,
-    KernelPlan,
     Outer,
     Place,
     Program,
@@ -22,8 +20,10 @@ from rnncc.ir.kernel import (
     ViewSlot,
     Zero,
 )
-from rnncc.paths import cells_dir, shipped_cells
-from rnncc.source import Source
+from rnncc.ir.plan import KernelPlan
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.source import Source
+from rnncc.machine.paths import cells_dir, shipped_cells
 from rnncc.stages.check import check
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import limits, lower

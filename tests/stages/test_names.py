@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rnncc.gpu import fused_kernels, scan_kernels
 from rnncc.ir.artifact import Bundle
-from rnncc.ir.kernel import KernelPlan
 from rnncc.ir.package import CompiledCell
+from rnncc.ir.plan import KernelPlan
 from rnncc.ir.problem import Problem
-from rnncc.paths import templates_dir
-from rnncc.source import Source
-from rnncc.stages.check import check
-from rnncc.stages.mask import mask
+from rnncc.ir.request import Request
+from rnncc.language.source import Source
+from rnncc.pipeline import compile_cells
 from rnncc.stages.parse import parse
 from rnncc.stages.render import render
-from rnncc.stages.render.python import plan_package, render_package
+from rnncc.stages.render.python import render_package
+from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
 from tests.cuda.sources import lowered
 
 # A loop with a product and one without, so that there are files of every kind.
@@ -60,13 +59,15 @@ def test_modules_of_cells_are_no_others() -> None:
         modules = {(node.module or "").partition(".")[0] for node in nodes if node.level}
         return modules | {alias.asname or alias.name for node in nodes for alias in node.names}
 
-    bare = render_package(plan_package("package", "0", []), templates_dir())
+    bare = render_package("package", [])
     taken = {Path(file.path).stem for file in bare}.union(*(imported(file.text) for file in bare)) - {"__init__", ""}
     assert {"_reference", "_runtime", "_package"} <= taken
     names = [name.strip("_").upper() for name in sorted(taken)]
     source = Source("all.rnn", "\n".join(TEXT.format(name) for name in names))
-    cells = [check(declared)[0] for declared in parse(source)]
-    plan = plan_package("package", "0", [CompiledCell(cell, mask(cell)) for cell in cells])
-    files = [file.path for file in render_package(plan, templates_dir())]
+    made = compile_cells(Request(source, "package"), "mask")
+    files = [
+        file.path
+        for file in render_package("package", tuple(map(CompiledCell, made.cells, made.masked, made.recurrences)))
+    ]
     assert len(files) == len(set(files)) == len(bare) + len(names)
-    assert not {cell.module for cell in plan.cells} & taken
+    assert len({Path(file).stem for file in files} - taken - {"__init__"}) == len(names)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rnncc.ir.kernel import scan_programs
+from rnncc.ir.plan import scan_programs
 from rnncc.ir.scan import ScanLoop
-from rnncc.reference import Interpreter
+from rnncc.verify.reference import Interpreter
 from tests.cuda.sources import plan_of
 from tests.stages.test_scan import WALKS
 

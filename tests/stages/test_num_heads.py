@@ -10,10 +10,10 @@ from torch import Tensor
 
 import rnncc
 from rnncc import verify
-from rnncc.compiler import front
-from rnncc.diagnostics import RnnccError
 from rnncc.ir.dim import HEADS, scale
-from rnncc.source import Source
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.source import Source
+from tests.compiling import front
 
 INPUT, HIDDEN, STEPS, BATCH = 3, 8, 5, 2
 

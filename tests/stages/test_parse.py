@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from rnncc.diagnostics import RnnccError
 from rnncc.ir.syntax import (
     Binary,
     Call,
@@ -36,9 +35,10 @@ from rnncc.ir.syntax import (
     Unary,
     WeightsDecl,
 )
-from rnncc.paths import shipped_cells
-from rnncc.read import LARGEST, decode, read_source
-from rnncc.source import Source, Span
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.read import LARGEST, decode, read_source
+from rnncc.language.source import Source, Span
+from rnncc.machine.paths import shipped_cells
 from rnncc.stages.parse import parse
 
 ONE, TWO = Number(1, True), Number(2, True)

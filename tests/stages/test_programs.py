@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.cache import Cache
-from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.machine.cache import Cache
 from rnncc.stages.build import Toolchain, build, elf, find_toolchain, install, processes
 from rnncc.stages.build.commands import find_ninja
 from rnncc.stages.build.nvcc import nvcc_release

@@ -8,9 +8,10 @@ import pytest
 
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, constant, floor_divide, multiply, named, scale
 from rnncc.ir.expr import Const, Ref, apply
-from rnncc.ir.kernel import KernelPlan
-from rnncc.paths import cells_dir, templates_dir
-from rnncc.source import Source
+from rnncc.ir.plan import KernelPlan
+from rnncc.language.source import Source
+from rnncc.machine.paths import cells_dir, templates_dir
+from rnncc.machine.targets import INSTRUCTION_SETS
 from rnncc.stages.check import check
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import lower
@@ -18,7 +19,6 @@ from rnncc.stages.mask import mask
 from rnncc.stages.parse import parse
 from rnncc.stages.render import render
 from rnncc.stages.render.cpp import dim_text, expression_text, number_text
-from rnncc.targets import INSTRUCTION_SETS
 
 
 def plan_of(name: str) -> KernelPlan:

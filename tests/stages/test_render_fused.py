@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rnncc.ir.cell import value_table
+from rnncc.language.source import Source
 from rnncc.runtime import rows
-from rnncc.source import Source
 from rnncc.stages.check import check
 from rnncc.stages.parse import parse
 from rnncc.stages.render.python_code import Emitter

@@ -8,23 +8,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from rnncc.compiler import front
-from rnncc.gpu import families, newton_loops, scan_kernels
-from rnncc.ir.kernel import KernelPlan, scan_programs
+from rnncc.ir.plan import KernelPlan, scan_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.recurrence import RecurrenceKind
 from rnncc.ir.scan import ScanLoop, row_values
 from rnncc.ir.schedule import ScanShape
-from rnncc.ir.show_schedule import show_scan
 from rnncc.ir.target import GPUS
-from rnncc.paths import shipped_cells
-from rnncc.read import read_source
-from rnncc.reference import Interpreter
-from rnncc.source import Source
+from rnncc.language.read import read_source
+from rnncc.language.source import Source
+from rnncc.machine.paths import shipped_cells
+from rnncc.show.schedule import show_scan
 from rnncc.stages.classify import classify
 from rnncc.stages.render import render
 from rnncc.stages.schedule import plan_scan
+from rnncc.stages.schedule.kernels import families, newton_loops, scan_kernels
 from rnncc.stages.schedule.scan import scan_blocks, scan_schedule
+from rnncc.verify.reference import Interpreter
+from tests.compiling import front
 from tests.cuda.sources import lowered, plan_of
 
 # Forward; every backward of them is a scan.

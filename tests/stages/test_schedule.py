@@ -10,14 +10,13 @@ import pytest
 from rnncc.constrint.store import Limits, Meter
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
-from rnncc.ir.show_schedule import show_schedule
 from rnncc.ir.target import GPUS, Target
+from rnncc.show.schedule import show_schedule
 from rnncc.stages.schedule import WORTH, schedule
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.expect import step_us
 from rnncc.stages.schedule.facts import facts
-from tests.conftest import Golden
-from tests.stages.scheduling import GOLDEN, backward, forward, loop_plan
+from tests.stages.scheduling import backward, forward, loop_plan
 
 H200 = GPUS["h200"]
 DIRECTIONS = {"forward": forward, "backward": backward}
@@ -270,17 +269,6 @@ def test_reasons_name_the_limits_and_how_far_the_others_go() -> None:
     assert found.step_us is not None
     assert alternating.step_us > found.step_us
     assert schedule(forward("lstm"), Problem(1024, 1, "bf16"), H200).rejected[0].limits == ()
-
-
-@pytest.mark.parametrize("name", ["lstm", "gru", "slstm"])
-def test_schedules_as_text(name: str, golden: Golden) -> None:
-    lines = []
-    for units, heads in ((64, 12), (512, 1), (768, 1), (2048, 1)):
-        for direction, loop in DIRECTIONS.items():
-            lines.append(f"{heads} x {units} {direction}")
-            found = schedule(loop(name), Problem(units, heads, "bf16"), H200, reasons=True)
-            lines += (f"  {line}" for line in show_schedule(found, 16))
-    golden(GOLDEN / name / "schedule.txt", "\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize(

@@ -18,18 +18,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
-from rnncc.cache import Cache, Progress, digest
-from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.artifact import Bundle, File, Unit
-from rnncc.ir.problem import Problem
-from rnncc.paths import license_file
+from rnncc.ir.request import Request
+from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.machine.cache import Cache, Progress, digest
+from rnncc.machine.paths import license_file
+from rnncc.machine.targets import has_clusters
 from rnncc.runtime import manifest
 from rnncc.stages.build import commands, toolchain
 from rnncc.stages.build.install import check_stem, install
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
 from rnncc.stages.build.processes import Outcome
 from rnncc.stages.build.toolchain import Toolchain, find_toolchain
-from rnncc.targets import EVERY, has_clusters
 
 # The oldest torch whose C interface the binding needs.
 TORCH_ABI = "2.10"
@@ -76,16 +76,7 @@ class Product:
     about: Mapping[str, object] = field(default_factory=dict)
 
 
-def first_key(
-    source: bytes,
-    stem: str,
-    nvcc: Nvcc | None,
-    compiler: Toolchain | None,
-    shaping: Mapping[str, object],
-    problems: Sequence[Problem] = (),
-    newton: bool = False,
-    instructions: str = EVERY,
-) -> str:
+def first_key(request: Request, nvcc: Nvcc | None, compiler: Toolchain | None) -> str:
     """What a package depends on, hashed, before anything of it is made: equal keys mean equal packages.
 
     rnncc stands in the key by the bytes of its own code and templates, which the version alone would not tell apart
@@ -93,13 +84,23 @@ def first_key(
     """
     compiled_by = "\n".join((*compiler.command, compiler.version)) if compiler is not None else "no compiler"
     # Python writes no integer of more than some thousand digits; `check` refuses it later.
-    shaped = {
-        name: hex(value) if isinstance(value, int) and abs(value) >> 64 else value for name, value in shaping.items()
+    constants = {
+        name: hex(value) if isinstance(value, int) and abs(value) >> 64 else value
+        for name, value in request.constants.items()
     }
-    wanted = [shaped, [astuple(problem) for problem in problems], newton, instructions]
+    wanted = {
+        "constants": constants,
+        "zoneout": request.zoneout,
+        "recurrent_dropout": request.recurrent_dropout,
+        "problems": [astuple(problem) for problem in request.problems],
+        "newton": request.newton and request.has_clusters,
+        "instructions": request.instructions,
+    }
     knobs = json.dumps(wanted, sort_keys=True, default=str)
     target = nvcc.key() if nvcc is not None else "cpu"
-    return digest(source, stem, target, knobs, toolchain.flags_text(), compiled_by, TORCH_ABI, own_code())[:32]
+    source = request.source.text.encode()
+    flags = toolchain.flags_text()
+    return digest(source, request.name, target, knobs, flags, compiled_by, TORCH_ABI, own_code())[:32]
 
 
 def own_code() -> str:

@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as StillRunning
 from dataclasses import dataclass
 from pathlib import Path
 
-from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.stages.build import elf, processes
 from rnncc.stages.build.processes import Outcome, Programs, read_outcome
 

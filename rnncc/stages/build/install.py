@@ -13,9 +13,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from rnncc.cache import KEEP_SECONDS, digest
-from rnncc.diagnostics import Diagnostic, RnnccError
-from rnncc.paths import is_package_name
+from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.machine.cache import KEEP_SECONDS, digest
+from rnncc.machine.paths import is_package_name
 from rnncc.runtime import manifest
 from rnncc.stages.build.toolchain import library_name
 

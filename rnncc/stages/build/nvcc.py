@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.artifact import DeviceUnit
+from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.stages.build import processes
 from rnncc.stages.build.commands import Command
 

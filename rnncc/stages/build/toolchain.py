@@ -7,7 +7,7 @@ import platform
 import shlex
 from dataclasses import dataclass
 
-from rnncc.diagnostics import Diagnostic, RnnccError
+from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.stages.build import processes
 
 # Candidates after $CXX, in order.

@@ -1,7 +1,7 @@
 """`check`: a cell as it was written becomes a cell whose names, sizes, parameters and parts are known.
 
-Input: CellDecl, and other values for constants (`shaping`). Output: Cell, and warnings.
-Fails with: RnnccError holding every RNN2xx error of the cell.
+Input: CellDecl, and other values for constants (`shaping`). Output: Cell, and warnings. `check_all` takes all cells of
+a text. Fails with: RnnccError holding every RNN2xx error.
 
 The passes, each in its module: declare, unroll, resolve, order, shapes, flatten, place, heads, families, locate,
 hoist, segments; lints looks for what is legal and suspicious.
@@ -9,11 +9,11 @@ hoist, segments; lints looks for what is legal and suspicious.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from rnncc.diagnostics import Diagnostic
 from rnncc.ir.cell import Cell
-from rnncc.ir.syntax import CellDecl
+from rnncc.ir.syntax import CellDecl, ConstDecl
+from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.stages.check.assemble import assemble
 from rnncc.stages.check.declare import Symbols, declare
 from rnncc.stages.check.order import order
@@ -21,6 +21,27 @@ from rnncc.stages.check.report import Report, closest
 from rnncc.stages.check.resolve import Resolved, resolve
 from rnncc.stages.check.shapes import infer
 from rnncc.stages.check.unroll import unroll
+
+
+def check_all(
+    declarations: Sequence[CellDecl], constants: Mapping[str, int | float | str]
+) -> tuple[tuple[Cell, ...], tuple[tuple[Diagnostic, ...], ...]]:
+    """The checked cells of a text, and the warnings of each. A constant's value goes to the cells that have it. Raises
+    RnnccError with the errors of all cells."""
+    checked: list[tuple[Cell, tuple[Diagnostic, ...]]] = []
+    errors: list[Diagnostic] = []
+    names = [{item.name for item in cell.statements if isinstance(item, ConstDecl)} for cell in declarations]
+    known = frozenset[str]().union(*names)
+    for declaration, own in zip(declarations, names, strict=True):
+        # A name that no cell has is every cell's mistake.
+        given = {name: value for name, value in constants.items() if name in own or name not in known}
+        try:
+            checked.append(check(declaration, given))
+        except RnnccError as error:
+            errors += error.diagnostics
+    if errors:
+        raise RnnccError(*errors)
+    return tuple(cell for cell, _ in checked), tuple(warnings for _, warnings in checked)
 
 
 def check(decl: CellDecl, shaping: Mapping[str, int | float | str] = {}) -> tuple[Cell, tuple[Diagnostic, ...]]:

@@ -20,7 +20,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import ONE
 from rnncc.ir.syntax import CellDecl
-from rnncc.source import NOWHERE
+from rnncc.language.source import NOWHERE
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.families import pack
 from rnncc.stages.check.flatten import Flattener

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rnncc.functions import MATRIX_FUNCTIONS, OPERATORS, ROW_FUNCTIONS, SURROGATES
 from rnncc.ir.syntax import Call, Expression, Name
-from rnncc.source import Span
+from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
+from rnncc.language.operators import OPERATORS, SURROGATES
+from rnncc.language.source import Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.fold import refuse_zero_divisor
 from rnncc.stages.check.names import FUNCTIONS

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rnncc.functions import CHEAP
 from rnncc.ir.cell import Contraction, Node, Pointwise, RowOp, Segment
 from rnncc.ir.expr import Apply, Expr
-from rnncc.source import Span
+from rnncc.language.operators import OPERATORS
+from rnncc.language.source import Span
 
 # For each thing that a loop holds: the processor time that g++ 12 takes for one unit (-O2, x86-64-v3, either float or
 # double), in seconds, and the generated C++, in KB. They are fitted to cells that hold one thing many times; each cell
@@ -42,8 +42,7 @@ _KILOBYTES = {
     "loop": 15.0,
     "value": 0.4,
 }
-# Operators that take a few instructions. A function takes dozens, at each of its calls.
-_SHORT = CHEAP | {"div", "sqrt"}
+_FEW_INSTRUCTIONS = 10
 _LEAST_SECONDS, _LEAST_KILOBYTES = 0.2, 8.0
 # The memory of a unit's compiler grows with its time. It took 52 MB for the LSTM, 260 for 100 times tanh, 672 for 300
 # times, 298 for the delta rule.
@@ -118,6 +117,7 @@ def _held(node: Node) -> Counter[str]:
 
 def _count(expr: Expr, found: Counter[str]) -> None:
     if isinstance(expr, Apply):
-        found["operation" if expr.operator in _SHORT else "function"] += 1
+        is_short = OPERATORS[expr.operator].instructions <= _FEW_INSTRUCTIONS
+        found["operation" if is_short else "function"] += 1
         for argument in expr.arguments:
             _count(argument, found)

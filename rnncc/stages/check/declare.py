@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from rnncc.diagnostics import Label
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Initialiser
 from rnncc.ir.dim import HIDDEN_SIZE, INPUT_SIZE, Dim
@@ -28,7 +27,8 @@ from rnncc.ir.syntax import (
     Statement,
     WeightsDecl,
 )
-from rnncc.source import NOWHERE, Span
+from rnncc.language.diagnostics import Label
+from rnncc.language.source import NOWHERE, Span
 from rnncc.stages.check.initialise import beyond_float32, initialiser
 from rnncc.stages.check.names import FUNCTIONS, reserved
 from rnncc.stages.check.report import Report, closest

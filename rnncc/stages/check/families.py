@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rnncc.ir.cell import Initialiser, Member, Parameter
 from rnncc.ir.dim import ONE, Dim
-from rnncc.source import Span
+from rnncc.language.source import Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.initialise import FOR_MATRICES
 from rnncc.stages.check.names import reserved_attribute

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, RowOperator
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
-from rnncc.source import Span
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.source import Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved

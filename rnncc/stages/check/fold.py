@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from rnncc.source import Span
+from rnncc.language.operators import OPERATORS
+from rnncc.language.source import Span
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.terms import Num, Op, Term
 
-_ARITHMETIC: dict[str, Callable[[float, float], float]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "pow": lambda a, b: a**b,
-}
-
-# Those that can leave the finite numbers, and those beneath them.
-_FUNCTIONS: dict[str, Callable[..., float]] = {
-    **_ARITHMETIC,
-    "neg": lambda a: -a,
-    "abs": abs,
-    "max": max,
-    "min": min,
-    "exp": math.exp,
-    "log": math.log,
-    "log1p": math.log1p,
-    "sqrt": math.sqrt,
-    "mod": math.fmod,
-    "sin": math.sin,
-    "cos": math.cos,
-    "tanh": math.tanh,
-}
+_ARITHMETIC = ("add", "sub", "mul", "div", "pow")
 
 
 def fold(operator: str, arguments: tuple[Term, ...], span: Span) -> Term:
@@ -51,8 +28,10 @@ def fold(operator: str, arguments: tuple[Term, ...], span: Span) -> Term:
 
 def _number(operator: str, left: float, right: float) -> float | None:
     """The value where it is an ordinary number; the rest is left to IEEE arithmetic at run time."""
+    value_of = OPERATORS[operator].value
+    assert value_of is not None
     try:
-        value = _ARITHMETIC[operator](float(left), float(right))
+        value = value_of(float(left), float(right))
     except (ZeroDivisionError, OverflowError):
         return None
     return value if isinstance(value, float) and math.isfinite(value) else None
@@ -80,12 +59,12 @@ def _value(term: Term) -> float | None:
     match term:
         case Num(value):
             return value
-        case Op(operator, arguments) if operator in _FUNCTIONS:
+        case Op(operator, arguments) if (value_of := OPERATORS[operator].value) is not None:
             found = [known for argument in arguments if (known := _value(argument)) is not None]
             if len(found) < len(arguments):
                 return None
             try:
-                result = _FUNCTIONS[operator](*found)
+                result = value_of(*found)
             except (ZeroDivisionError, OverflowError, ValueError):
                 return math.nan
             return result if isinstance(result, float) else math.nan

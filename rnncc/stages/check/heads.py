@@ -9,7 +9,7 @@ from rnncc.ir import dim as dims
 from rnncc.ir.cell import Constraint, Contraction, Node, Pointwise, RowOp, RowOperator, operands
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, Dim
 from rnncc.ir.expr import references
-from rnncc.source import NOWHERE, Span
+from rnncc.language.source import NOWHERE, Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from rnncc.functions import OPERATORS
+from rnncc.analysis.sums import terms, total
 from rnncc.ir.cell import Node, Placement, Pointwise
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Apply, Expr, Ref, apply, references
-from rnncc.source import Span
+from rnncc.language.operators import OPERATORS
+from rnncc.language.source import Span
 from rnncc.stages.check.locate import Located, Part
 from rnncc.stages.check.place import Placed, Program
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.shape import Shape
-from rnncc.sums import terms, total
 
 _INSTEAD = {"leakyrelu": "write 'max(v, 0.01*v)'", "elu": "write 'where(v > 0, v, exp(min(v, 0)) - 1)'"}
 

@@ -1,6 +1,7 @@
 """What is legal and suspicious: warnings and performance notes.
 
-Each rule is one function from the checked cell's parts to the report; what a rule means stands in `rnncc.codes`.
+Each rule is one function from the checked cell's parts to the report. What a rule means stands in
+`rnncc.language.codes`.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from rnncc.bounds import Bounds
-from rnncc.diagnostics import Severity
+from rnncc.analysis.bounds import Bounds
 from rnncc.ir.cell import Constraint, Contraction, Node, Placement, Pointwise, RowOp, RowOperator, Segment, operands
 from rnncc.ir.dim import show
 from rnncc.ir.expr import Apply, Expr, Ref
-from rnncc.source import Span
+from rnncc.language.diagnostics import Severity
+from rnncc.language.source import Span
 from rnncc.stages.check.cost import WARN_SECONDS, cost, most_expensive
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.fold import leaves_the_numbers

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from rnncc.diagnostics import InternalError
-from rnncc.functions import OPERATORS
+from rnncc.analysis.sums import Signed, is_linear_in, terms
 from rnncc.ir.cell import Node, Placement, Pointwise, RowOp, operands
 from rnncc.ir.expr import Apply, Expr, references
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.operators import OPERATORS
 from rnncc.stages.check import graph
 from rnncc.stages.check.place import Placed, Program
-from rnncc.sums import Signed, is_linear_in, terms
 
 
 class Part(Enum):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import keyword
 import re
 
-from rnncc.functions import MATRIX_FUNCTIONS, OPERATORS, ROW_FUNCTIONS
+from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
+from rnncc.language.operators import OPERATORS
 
 FUNCTIONS = frozenset(
     {name for name, row in OPERATORS.items() if row.user} | set(ROW_FUNCTIONS) | set(MATRIX_FUNCTIONS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rnncc.diagnostics import Label
+from rnncc.language.diagnostics import Label
 from rnncc.stages.check import graph
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.terms import Equation, names

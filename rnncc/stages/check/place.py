@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir.cell import Node, Placement, Pointwise, operands
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Ref
+from rnncc.language.diagnostics import InternalError
 from rnncc.stages.check import graph
 
 

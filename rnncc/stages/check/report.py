@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from rnncc.diagnostics import Diagnostic, Label, RnnccError, Severity
-from rnncc.source import Source, Span, line_and_column
+from rnncc.language.diagnostics import Diagnostic, Label, RnnccError, Severity
+from rnncc.language.source import Source, Span, line_and_column
 
 
 class Report:
@@ -70,7 +70,7 @@ class Report:
 
 def _usual(code: str) -> str:
     """What the table of codes puts under the carets. Read where there is a finding, and not before."""
-    from rnncc.codes import CODES
+    from rnncc.language.codes import CODES
 
     return CODES[code].label
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rnncc.diagnostics import Label
 from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Name, Number, Unary
-from rnncc.source import Span
+from rnncc.language.diagnostics import Label
+from rnncc.language.source import Span
 from rnncc.stages.check.calls import Calls
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.fold import fold, refuse_zero_divisor

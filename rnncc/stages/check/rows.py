@@ -3,27 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Node, Pointwise, RowOp, RowOperator
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Const, Expr, Ref, apply
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.source import Span
 from rnncc.stages.check.shape import Shape, reduced
-from rnncc.stages.check.terms import Row
-
-if TYPE_CHECKING:
-    from rnncc.stages.check.flatten import Flattener
+from rnncc.stages.check.terms import Row, Term
 
 # torch.nn.functional.layer_norm's default.
 LAYERNORM_EPSILON = 1e-5
 
 
-class Rows:
-    """Makes the nodes of row functions in the flattener that owns it."""
+class Owner(Protocol):
+    """What `Rows` asks of the flattener that owns it."""
 
-    def __init__(self, owner: Flattener) -> None:
+    shapes: dict[str, Shape]
+    span: Span
+
+    @property
+    def input_dims(self) -> frozenset[str]:
+        """Dims that are those of inputs."""
+
+    def canonical(self, dim: Dim) -> Dim:
+        """A dim as the cell's sizes have it."""
+
+    def name(self) -> str:
+        """A new name."""
+
+    def operand(self, term: Term) -> str:
+        """The name of a term's value."""
+
+    def named(self, expr: Expr) -> str:
+        """The name of an expression's value."""
+
+    def temporary(self, node: Node, shape: Shape) -> str:
+        """Adds a node; its name."""
+
+
+class Rows:
+    """Makes the nodes of row functions."""
+
+    def __init__(self, owner: Owner) -> None:
         self.owner = owner
         # Equal calls share their result: the key is the last node without its name.
         self.known: dict[tuple[str, tuple[str, ...], int], str] = {}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir.cell import Contraction, Node, Parameter, Placement, Pointwise, Segment, Stream, Weight, operands
+from rnncc.language.diagnostics import InternalError
 from rnncc.stages.check import graph
 from rnncc.stages.check.locate import Located, Part
 from rnncc.stages.check.place import Placed, Program

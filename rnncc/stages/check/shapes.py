@@ -10,10 +10,10 @@ import re
 from dataclasses import replace
 from typing import assert_never
 
-from rnncc.diagnostics import Label
 from rnncc.ir import dim as dims
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim
-from rnncc.source import Span
+from rnncc.language.diagnostics import Label
+from rnncc.language.source import Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved

@@ -12,7 +12,7 @@ from math import gcd
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Constraint
 from rnncc.ir.dim import HEADS, ONE, Dim, FloorDiv
-from rnncc.source import Span
+from rnncc.language.source import Span
 
 # Unknown widths are dims named `?0`, `?1`, …: a user cannot write them.
 _UNKNOWN = "?"

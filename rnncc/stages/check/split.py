@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rnncc.ir import dim as dims
 from rnncc.ir.dim import Dim
-from rnncc.source import Span
+from rnncc.language.source import Span
 from rnncc.stages.check.report import Report
 from rnncc.stages.check.solver import is_unknown
 

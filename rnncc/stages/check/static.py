@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rnncc.ir import dim as dims
 from rnncc.ir.dim import Dim
 from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Name, Number, Unary
-from rnncc.source import Span
+from rnncc.language.source import Span
 from rnncc.stages.check.names import reserved
 from rnncc.stages.check.report import Report, closest
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rnncc.analysis.sums import terms
 from rnncc.ir.cell import Contraction, Node, Parameter, Pointwise, Stream
 from rnncc.ir.expr import Ref
-from rnncc.sums import terms
 
 # What two members of a stream have in common: (family, operand) of each term in order; a vector has no operand.
 _Form = tuple[tuple[str, str], ...]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rnncc.ir.dim import Dim
-from rnncc.source import NOWHERE, Span
+from rnncc.language.source import NOWHERE, Span
 
 
 def _span() -> Span:

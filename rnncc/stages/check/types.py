@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rnncc.ir.dim import ONE, Dim, as_int, constant
 from rnncc.ir.syntax import Expression, TypeDecl
-from rnncc.source import NOWHERE, Span
+from rnncc.language.source import NOWHERE, Span
 from rnncc.stages.check.report import Report, closest
 from rnncc.stages.check.static import Statics
 

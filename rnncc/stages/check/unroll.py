@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rnncc.diagnostics import Label
 from rnncc.ir.syntax import CellDecl, EquationDecl, Expression, ForDecl, Statement, Target
-from rnncc.source import Span
+from rnncc.language.diagnostics import Label
+from rnncc.language.source import Span
 from rnncc.stages.check.declare import Symbols, article
 from rnncc.stages.check.mentions import names_in
 from rnncc.stages.check.names import reserved

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rnncc.bounds import Bounds
+from rnncc.analysis.bounds import Bounds
+from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads, with_aliases, without_aliases
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Contraction, Segment, value_table
-from rnncc.recurrent import CLIP, loop_constants, recurrent_reads, with_aliases, without_aliases
 from rnncc.stages.differentiate.normalise import Normaliser
 from rnncc.stages.differentiate.savings import alive, choose, compounding, reads, rounded
 from rnncc.stages.differentiate.sweep import Sweep

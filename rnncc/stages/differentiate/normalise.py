@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rnncc.functions import OPERATORS
 from rnncc.ir.cell import Node, Placement, Pointwise, Role, Value
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
-from rnncc.source import Span
+from rnncc.language.operators import OPERATORS
+from rnncc.language.source import Span
 
 NARROW = (ONE, HEADS)
 

@@ -6,8 +6,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from rnncc.affine import Affine, form_of, in_names, own
-from rnncc.bounds import Bounds
+from rnncc.analysis.affine import Affine, form_of, in_names, own
+from rnncc.analysis.bounds import Bounds
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, Segment, operands
 from rnncc.ir.expr import Ref
 

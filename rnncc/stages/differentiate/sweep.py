@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import assert_never
 
-from rnncc.diagnostics import InternalError
+from rnncc.analysis.recurrent import CLIP
 from rnncc.ir.adjoint import OuterProduct
 from rnncc.ir.cell import (
     Contraction,
@@ -28,8 +28,8 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, ONE, Dim, add, constant
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
-from rnncc.recurrent import CLIP
-from rnncc.source import NOWHERE, Span
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.source import NOWHERE, Span
 from rnncc.stages.differentiate.normalise import NARROW
 from rnncc.stages.differentiate.symbolic import contributions
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import sympy
 
-from rnncc.diagnostics import InternalError
-from rnncc.functions import OPERATORS
 from rnncc.ir.cell import Value
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, references
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.operators import OPERATORS
 from rnncc.stages.differentiate.normalise import is_arithmetic
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {

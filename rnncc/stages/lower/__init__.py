@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, value_table
-from rnncc.ir.kernel import KernelPlan, LoopPlan
-from rnncc.source import escaped, file_name
+from rnncc.ir.plan import KernelPlan, LoopPlan
+from rnncc.language.source import escaped, file_name
 from rnncc.stages.lower.fused import fuse
 from rnncc.stages.lower.limits import check_limits
 from rnncc.stages.lower.programs import backward_program, forward_program

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from rnncc.ir.kernel import Access, EdgeSlot, RowStage, Slot, Stage, TileStage, ViewSlot
-
-if TYPE_CHECKING:
-    from rnncc.stages.lower.stages import Key
+from rnncc.stages.lower.shape import Key
 
 
 def place_barriers(stages: Sequence[Stage], slots: Sequence[Slot], keys: Mapping[str, Key | None]) -> tuple[Stage, ...]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir.dim import add
 from rnncc.ir.expr import references
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import Matrix, Program, TileStage
+from rnncc.language.diagnostics import InternalError
 from rnncc.stages.lower.parts import Parts, Unfit
 
 

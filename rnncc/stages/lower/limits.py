@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from rnncc.diagnostics import Diagnostic, RnnccError
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Apply, Const, Ref
-from rnncc.ir.kernel import LoopPlan, Product, Program, RowStage, StoredSlot, TileStage
+from rnncc.ir.kernel import Product, Program, RowStage, StoredSlot, TileStage
+from rnncc.ir.plan import LoopPlan
+from rnncc.language.diagnostics import Diagnostic, RnnccError
 
 MOST = (1 << 15) - 1
 # The line of a statement stands in a comment only.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir.cell import Node, Pointwise, Value
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Const, Expr, Ref
 from rnncc.ir.kernel import EdgeSlot, Matrix, Place, ReadSlot, VectorSlot
-from rnncc.source import Source
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.source import Source
 from rnncc.stages.lower.shape import is_narrow
 
 External = ReadSlot | EdgeSlot | VectorSlot

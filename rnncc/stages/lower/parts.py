@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir.cell import ACTIVE
 from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.fused import FusedEdge, FusedRead, FusedRow, FusedStatement, FusedVector, FusedWrite
 from rnncc.ir.kernel import EdgeSlot, Program, ReadSlot, Slot, StoredSlot, TileSlot, TileStage, VectorSlot, ViewSlot
+from rnncc.language.diagnostics import InternalError
 
 
 class Unfit(Exception):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Segment, Value
 from rnncc.ir.dim import Dim, add, constant, floor_divide
@@ -23,6 +22,7 @@ from rnncc.ir.kernel import (
     Zero,
     row_parts,
 )
+from rnncc.language.diagnostics import InternalError
 from rnncc.stages.lower.needs import Needs
 from rnncc.stages.lower.stages import build_stages
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rnncc.affine import Affine, form_of, free, in_names, own
-from rnncc.functions import CHEAP
+from rnncc.analysis.affine import Affine, form_of, free, in_names, own
 from rnncc.ir.cell import ACTIVE
 from rnncc.ir.expr import Apply, Expr, Ref, references
 from rnncc.ir.fused import FusedEdge, FusedStatement, FusedWrite
 from rnncc.ir.kernel import Program, Table
 from rnncc.ir.scan import AffineMap, ScanLoop, Tangent
+from rnncc.language.operators import OPERATORS
 from rnncc.stages.lower.parts import Parts, Unfit
 
 # A map of n carries has n² + n numbers, and joining two takes n³ + n² products.
@@ -110,7 +110,7 @@ def _kept(affine: AffineMap, statements: tuple[FusedStatement, ...]) -> tuple[st
 
 
 def _is_cheap(expr: Expr) -> bool:
-    return not isinstance(expr, Apply) or (expr.operator in CHEAP and all(map(_is_cheap, expr.arguments)))
+    return not isinstance(expr, Apply) or (OPERATORS[expr.operator].cheap and all(map(_is_cheap, expr.arguments)))
 
 
 class _Mapper:

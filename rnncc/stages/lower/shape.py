@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rnncc.ir.cell import Cell, Value
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, Dim, named, names, split_multiple, substitute
 from rnncc.ir.kernel import Access
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What the statements of a stage share: the width, and the blocks that its tiles must not cross."""
+
+    width: Dim
+    blocks: Dim
 
 
 def unified(cell: Cell, values: Mapping[str, Value]) -> dict[str, Value]:

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, RowOperator, operands
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import references
@@ -30,19 +29,12 @@ from rnncc.ir.kernel import (
     ViewSlot,
     row_parts,
 )
-from rnncc.source import NOWHERE, Span, line_and_column
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.source import NOWHERE, Span, line_and_column
 from rnncc.stages.lower.barriers import place_barriers
 from rnncc.stages.lower.needs import Needs
 from rnncc.stages.lower.products import Accumulator, accumulate, form_products
-from rnncc.stages.lower.shape import access, is_contiguous, is_narrow
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What the statements of a stage share: the width, and the blocks that its tiles must not cross."""
-
-    width: Dim
-    blocks: Dim
+from rnncc.stages.lower.shape import Key, access, is_contiguous, is_narrow
 
 
 @dataclass(slots=True)

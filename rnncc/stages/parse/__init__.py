@@ -6,10 +6,10 @@ since each statement is parsed on its own.
 
 from __future__ import annotations
 
-from rnncc.diagnostics import RnnccError
 from rnncc.ir.syntax import CellDecl
-from rnncc.read import LARGEST, too_large
-from rnncc.source import Source
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.read import LARGEST, too_large
+from rnncc.language.source import Source
 from rnncc.stages.parse.blocks import Reader
 from rnncc.stages.parse.scan import scan
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from lark.exceptions import UnexpectedToken
 
-from rnncc.diagnostics import Diagnostic, Label
 from rnncc.ir.syntax import CellDecl, ForDecl
 from rnncc.ir.syntax import Statement as Decl
-from rnncc.source import NOWHERE, Span, line_and_column
+from rnncc.language.diagnostics import Diagnostic, Label
+from rnncc.language.source import NOWHERE, Span, line_and_column
 from rnncc.stages.parse.build import Header, Loop, build
 from rnncc.stages.parse.complain import complain
 from rnncc.stages.parse.scan import DEEPEST, Scan, Statement, span_of

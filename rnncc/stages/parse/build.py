@@ -38,7 +38,7 @@ from rnncc.ir.syntax import (
     Unary,
     WeightsDecl,
 )
-from rnncc.source import Span
+from rnncc.language.source import Span
 from rnncc.stages.parse.scan import span_of
 
 

@@ -7,8 +7,8 @@ import difflib
 from lark import Token
 from lark.exceptions import UnexpectedToken
 
-from rnncc.diagnostics import Diagnostic
-from rnncc.source import Source, Span
+from rnncc.language.diagnostics import Diagnostic
+from rnncc.language.source import Source, Span
 from rnncc.stages.parse.scan import KEYWORDS, Statement, span_of
 
 _FORMS = {

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from lark import Token
 
-from rnncc.diagnostics import Diagnostic, Label
-from rnncc.source import Source, Span
+from rnncc.language.diagnostics import Diagnostic, Label
+from rnncc.language.source import Source, Span
 from rnncc.stages.parse.characters import FOREIGN, TRANSPOSE_HELP, foreign_help, latex_subscript, unknown_character
 
 # How deep brackets, operators and loops may be nested (language.md, limits).

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from rnncc.diagnostics import Diagnostic
 from rnncc.ir.syntax import (
     Binary,
     Call,
@@ -29,7 +28,8 @@ from rnncc.ir.syntax import (
     Unary,
     WeightsDecl,
 )
-from rnncc.source import Source
+from rnncc.language.diagnostics import Diagnostic
+from rnncc.language.source import Source
 from rnncc.stages.parse.build import Built, Header, Loop
 from rnncc.stages.parse.scan import DEEPEST
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import assert_never
 
-from rnncc.functions import OPERATORS
 from rnncc.ir.dim import Dim, show
 from rnncc.ir.expr import Apply, Const, Expr, Ref
-from rnncc.ir.kernel import Access, KernelPlan, TileStage
+from rnncc.ir.kernel import Access, TileStage
+from rnncc.ir.plan import KernelPlan
+from rnncc.language.operators import OPERATORS
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 # What a macro of the standard's headers, of the system's or of CUDA's may be called.

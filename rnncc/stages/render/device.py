@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
-from rnncc.diagnostics import InternalError
 from rnncc.ir.dim import ONE, Dim
 from rnncc.ir.kernel import (
     Access,
@@ -29,6 +28,7 @@ from rnncc.ir.kernel import (
     VectorSlot,
     ViewSlot,
 )
+from rnncc.language.diagnostics import InternalError
 from rnncc.stages.render.cpp import expression_text
 
 _INDEX = {Access.UNIT: "at__.unit", Access.HEAD: "at__.head", Access.ONE: "0"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import KernelPlan, fused_programs
+from rnncc.ir.plan import KernelPlan, fused_programs
 from rnncc.ir.schedule import STEPWISE, FusedKernels, FusedSchedule
 from rnncc.stages.render.cpp import macro_names
 from rnncc.stages.render.step import StepText, inference_writes, step_text

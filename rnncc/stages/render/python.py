@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import jinja2
 
+from rnncc.analysis.recurrent import recurrent_reads
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.artifact import File
 from rnncc.ir.cell import Cell, Segment, value_table
 from rnncc.ir.dim import Dim, floor_divide, multiply, show
 from rnncc.ir.package import CompiledCell, LoopText, PackagePlan, SegmentBinding
-from rnncc.recurrent import recurrent_reads
+from rnncc.machine.paths import templates_dir
 from rnncc.stages.render.python_cell import (
     cell_text,
     saved_names,
@@ -23,10 +23,12 @@ from rnncc.stages.render.python_cell import (
     segment_name,
     sum_dims,
 )
+from rnncc.version import VERSION
 
 
-def plan_package(stem: str, version: str, cells: Sequence[CompiledCell], *, cuda: bool = False) -> PackagePlan:
-    """Everything that the package's templates print. `cuda`: there are kernels for GPUs."""
+def render_package(stem: str, cells: Sequence[CompiledCell], *, cuda: bool = False) -> tuple[File, ...]:
+    """The package's own files: `__init__.py`, a module a cell, `_reference.py`, and `src/binding.cpp` where the cells
+    have adjoints, that is kernels; `cuda`: also such for GPUs. Paths are relative to the package."""
     segments = tuple(
         _segment(compiled, index, cuda)
         for compiled in cells
@@ -35,14 +37,9 @@ def plan_package(stem: str, version: str, cells: Sequence[CompiledCell], *, cuda
     )
     texts = tuple(cell_text(compiled) for compiled in cells)
     device_ops = ("permute_rows",) if cuda else ()
-    return PackagePlan(stem, version, texts, segments, "true" if cuda else "false", device_ops)
-
-
-def render_package(plan: PackagePlan, templates: Path) -> tuple[File, ...]:
-    """The package's own files: `__init__.py`, a module a cell, `_reference.py`, and `src/binding.cpp` where the plan
-    has kernels. Paths are relative to the package."""
+    plan = PackagePlan(stem, VERSION, texts, segments, "true" if cuda else "false", device_ops)
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates),
+        loader=jinja2.FileSystemLoader(templates_dir()),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import (
     Cell,
@@ -16,6 +17,7 @@ from rnncc.ir.cell import (
     Stream,
     Value,
     Weight,
+    declared_names,
     declared_state,
     operands,
     value_table,
@@ -23,8 +25,7 @@ from rnncc.ir.cell import (
 from rnncc.ir.dim import ONE, Dim, constant, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.package import CellText, CompiledCell, SegmentText
-from rnncc.recurrent import CLIP, loop_constants, recurrent_reads
-from rnncc.source import escaped, file_name
+from rnncc.language.source import escaped, file_name
 from rnncc.stages.render.python_batched import batched, bind, keep, read_later
 from rnncc.stages.render.python_code import Emitter, dim_text, split_lines, variable
 from rnncc.stages.render.python_fused import fuse, step_reads, step_text
@@ -77,7 +78,11 @@ def cell_text(compiled: CompiledCell) -> CellText:
             f"{c.why!r}, {c.divides})"
             for c in cell.constraints
         ),
-        classes=tuple(repr(entry) for entry in compiled.classes),
+        regularisation=_regularisation(cell),
+        classes=tuple(
+            repr((", ".join(declared_names(cell, segment)), recurrence.kind.value, recurrence.form, recurrence.why))
+            for segment, recurrence in zip(cell.segments, compiled.recurrences, strict=True)
+        ),
         segments=tuple(_segment(compiled, index, table) for index in range(len(cell.segments))),
         derive=_of_parameters(cell, table, for_loops=True),
         prologue=_of_parameters(cell, table, for_loops=False),
@@ -197,6 +202,13 @@ def _epilogue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
     lines = bind(cell, read - {node.target for node in cell.epilogue}, table)
     lines += [step_text(step, emitter) for step in steps]
     return tuple(lines + keep(node.target for node in cell.epilogue if node.target == cell.output))
+
+
+def _regularisation(cell: Cell) -> tuple[str, ...]:
+    """A keyword of the spec, for a cell that has zoneout or recurrent dropout compiled in."""
+    if not (cell.zoneout or cell.recurrent_dropout):
+        return ()
+    return (f"regularisation=_spec.Regularisation({cell.zoneout!r}, {cell.recurrent_dropout})",)
 
 
 def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> SegmentText:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
-from rnncc.diagnostics import InternalError
-from rnncc.functions import OPERATORS
+from rnncc.analysis.recurrent import CLIP, with_aliases
 from rnncc.ir.cell import (
     Cell,
     Contraction,
@@ -31,7 +30,8 @@ from rnncc.ir.dim import HEADS, ONE, Dim, repeats_whole, show, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.dim import constant as constant_dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
-from rnncc.recurrent import CLIP, with_aliases
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.operators import OPERATORS
 
 _OWN_NAMES = frozenset(
     {

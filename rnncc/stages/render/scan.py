@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rnncc.ir.kernel import KernelPlan, scan_programs
+from rnncc.ir.plan import KernelPlan, scan_programs
 from rnncc.ir.schedule import ScanKernels
 from rnncc.stages.render.cpp import macro_names
 from rnncc.stages.render.fused import StepsText

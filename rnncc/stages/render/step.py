@@ -10,13 +10,11 @@ from rnncc.ir.expr import references
 from rnncc.ir.fused import FusedLoop, FusedStatement, FusedWrite
 from rnncc.ir.kernel import Table
 from rnncc.ir.scan import ScanLoop, entries, row_values, slopes
+from rnncc.language.operators import OPERATORS
 from rnncc.stages.render.cpp import expression_text
 
-# Operators of fast.cuh.
-_FAST = {
-    **{name: f"fast__::{name}({{0}})" for name in ("tanh", "sigmoid", "exp", "logsigmoid", "softplus")},
-    "div": "fast__::divide({0}, {1})",
-}
+# The forms of fast.cuh, of which a kernel chooses by its dtype.
+_FAST = {name: f"fast__::{row.fast}" for name, row in OPERATORS.items() if row.fast}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from rnncc.ir.dim import Dim, constant, show
 from rnncc.ir.fused import FusedLoop, FusedWrite
 from rnncc.ir.kernel import (
     EdgeSlot,
-    KernelPlan,
     Place,
     Program,
     ReadSlot,
@@ -23,10 +22,9 @@ from rnncc.ir.kernel import (
     TileStage,
     VectorSlot,
     ViewSlot,
-    loop_name,
-    own_form,
     row_parts,
 )
+from rnncc.ir.plan import KernelPlan, loop_name, own_form
 from rnncc.ir.scan import ScanLoop
 from rnncc.ir.schedule import ScanKernels, ScanSchedule
 from rnncc.stages.render.cpp import FunctionText, dim_text, function_text, macro_names

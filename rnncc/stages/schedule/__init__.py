@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from rnncc.constrint import Infeasible, LimitReached, Limits
-from rnncc.diagnostics import InternalError
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule, Limit, Rejected, Schedule
 from rnncc.ir.target import Target
+from rnncc.language.diagnostics import InternalError
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.draft import TILE_COLUMNS, UNIT_BLOCK, element_bytes
 from rnncc.stages.schedule.expect import after_us, expected, inference, step_us

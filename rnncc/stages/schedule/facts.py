@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from rnncc.functions import CHEAP
 from rnncc.ir.expr import Apply, Const, Expr, Ref
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import Place, Table
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
+from rnncc.language.operators import OPERATORS
 
 # Of the ring that holds what a block reads ahead: few stages where one is larger than this, many where not.
 _LARGE_STAGE, _FEW_STAGES, _MANY_STAGES = 8192, 4, 8
@@ -101,7 +101,7 @@ def _operations(expr: Expr, of_function: int) -> int:
         case Const() | Ref():
             return 0
         case Apply(operator, arguments):
-            own = 1 if operator in CHEAP else of_function
+            own = 1 if OPERATORS[operator].cheap else of_function
             return own + sum(_operations(argument, of_function) for argument in arguments)
         case _:
             assert_never(expr)

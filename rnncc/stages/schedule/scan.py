@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rnncc.constrint import Expression, Infeasible, Model, ceil_div, lookup, maximum
-from rnncc.functions import CHEAP
 from rnncc.ir.expr import operators
 from rnncc.ir.fused import FusedRead, FusedWrite
 from rnncc.ir.kernel import Table
@@ -16,6 +15,7 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.scan import ScanLoop, entries, row_values
 from rnncc.ir.schedule import ScanPlan, ScanSchedule, ScanShape
 from rnncc.ir.target import GPUS, REGISTERS, Target
+from rnncc.language.operators import OPERATORS
 
 MOST_BLOCKS = 16  # of a cluster
 # Newton's iterations take some four to seven runs of a slice, and as many exchanges, for all slices of a tile. Measured
@@ -144,7 +144,7 @@ def _facts(loop: ScanLoop, element_bytes: int) -> _Facts:
 
 
 def _is_quick(loop: ScanLoop) -> bool:
-    return all(name in CHEAP for statement in loop.statements for name in operators(statement.expr))
+    return all(OPERATORS[name].cheap for statement in loop.statements for name in operators(statement.expr))
 
 
 def _kept(loop: ScanLoop) -> int:

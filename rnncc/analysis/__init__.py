@@ -1,0 +1,1 @@
+"""What can be told of equations: bounds, affine maps, kinks, sums, reads of earlier values."""

@@ -1,0 +1,59 @@
+"""Where a cell's values or derivatives jump: the values that its relus, comparisons, spikes and the like look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import assert_never
+
+from rnncc.ir.cell import Cell, Node, Pointwise
+from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
+from rnncc.language.operators import OPERATORS
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """At `points` of the expression `value`, which is part of the node of `target`, something jumps."""
+
+    target: str
+    value: Expr
+    points: tuple[float, ...]
+
+
+def branches(cell: Cell) -> tuple[Branch, ...]:
+    """The branches of a step, in order."""
+    return _of([node for s in cell.segments for node in (*s.batched, *s.nodes)] + list(cell.epilogue))
+
+
+def fixed_branches(cell: Cell) -> tuple[Branch, ...]:
+    """The branches of what is made of parameters alone, in order."""
+    return _of(cell.prologue)
+
+
+def _of(nodes: Iterable[Node]) -> tuple[Branch, ...]:
+    return tuple(
+        Branch(node.target, value, points)
+        for node in nodes
+        if isinstance(node, Pointwise)
+        for value, points in _within(node.expr)
+    )
+
+
+def _within(expr: Expr) -> Iterator[tuple[Expr, tuple[float, ...]]]:
+    match expr:
+        case Const() | Ref():
+            return
+        case Apply(operator, arguments):
+            for argument in arguments:
+                yield from _within(argument)
+            row = OPERATORS[operator]
+            if row.kinks:
+                yield arguments[0], row.kinks
+            if row.ties:
+                yield from ((apply("sub", arguments[0], other), (0.0,)) for other in arguments[1:])
+            if operator == "mod":
+                # It jumps where the quotient is whole: this is the distance from the nearest whole number.
+                shifted = apply("add", apply("div", *arguments), Const(0.5))
+                yield apply("sub", apply("mod", shifted, Const(1.0)), Const(0.5)), (0.0,)
+        case _:
+            assert_never(expr)

@@ -1,0 +1,233 @@
+"""Requests become packages in the cache, and modules: what compiles, what is said meanwhile, and the kernels that a
+package in use asks for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rnncc.ir.compilation import Compilation
+from rnncc.ir.problem import Problem
+from rnncc.ir.request import Request
+from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.language.read import from_text, read_request
+from rnncc.language.source import Source
+from rnncc.machine.built import about, explanation, without_kernels
+from rnncc.machine.paths import package_name, shipped_cell
+from rnncc.machine.targets import architecture_of, architectures, has_clusters, own_instructions, present
+from rnncc.pipeline import compile_cells, run_stages
+from rnncc.runtime.settings import log_level
+from rnncc.version import VERSION
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from rnncc.ir.artifact import Bundle
+    from rnncc.stages.build import Nvcc, Product, Toolchain
+
+Progress = Callable[[str], None]
+
+
+def build_package(request: Request, out: Path, target: str = "auto", progress: Progress | None = None) -> Path:
+    """Build the cells of a text into the folder `out/<name>`, and return that folder. `target`: what `--target` takes;
+    the request's own architectures do not count.
+
+    Raises:
+        RnnccError: mistakes in the text; RNN601 without a compiler, RNN602 where it failed, RNN603 to RNN605 where
+            the folder cannot be written, RNN606 for an unknown target, RNN608 for a GPU without nvcc, RNN610 for a
+            folder that is no cache of the user's.
+    """
+    from rnncc.stages.build import check_stem, find_nvcc, find_toolchain, install
+
+    nvcc = find_nvcc(architectures(target), required="auto" not in target.split(","))
+    wanted = _for_gpus(request, nvcc)
+    path = request.source.name
+    if progress is not None and (older := _without_clusters(wanted, target)):
+        if request.problems:
+            progress(f"fused kernels need nvcc and a GPU of compute capability 9.0 or more: none for {older}")
+        if request.newton:
+            progress(f"--parallel-newton is for GPUs of compute capability 9.0 or more: of no use for {older}")
+    check_stem(request.name, out)
+    package = _build(wanted, find_toolchain(), nvcc, progress)
+    if progress is not None and wanted.has_clusters:
+        able = next(name.strip() for name in target.split(",") if any(map(has_clusters, architectures(name))))
+        for problem in without_kernels(package, request.problems):
+            progress(f"no fused kernel for this size: {explanation(path, able, problem)} says why")
+        if request.newton and not about(package)["newton"]:
+            progress(f"--parallel-newton changes nothing: {path} has no loop that it is for")
+    return install(package, out)
+
+
+def load_module(request: Request) -> ModuleType:
+    """The module of a request's cells, for this machine's processor and GPUs. It is built now, or found in the cache.
+
+    Raises:
+        RnnccError: as for `rnncc.load`.
+    """
+    from rnncc.stages.build import find_nvcc, find_toolchain
+    from rnncc.stages.load import load
+
+    toolchain: Toolchain | None = None
+    try:
+        toolchain = find_toolchain()
+    except RnnccError as error:
+        say(f"{error.diagnostics[0].message}: {request.name} runs its eager reference, which is many times slower")
+    nvcc = find_nvcc(present(), required=False) if toolchain is not None else None
+    # What stays on this machine needs no code for others, which takes three times as long to compile.
+    wanted = _for_gpus(replace(request, instructions=own_instructions()), nvcc)
+    package = _build(wanted, toolchain, nvcc, say)
+    if wanted.newton and wanted.has_clusters and not about(package)["newton"]:
+        say(f"parallel_newton changes nothing: {request.name} has no loop that it is for")
+    return load(package, origin=(unpickle, (request.source, request.name, request.options())))
+
+
+def load_file(name_or_path: str | os.PathLike[str], options: Mapping[str, Any]) -> ModuleType:
+    """The module of a file's cells. `options`: fields of Request by name."""
+    request = read_request(name_or_path)
+    return load_module(replace(request, name=package_name(request.name), **options))
+
+
+def load_text(text: str, name: str, options: Mapping[str, Any]) -> ModuleType:
+    """The same of a text."""
+    return load_module(Request(from_text(f"<{name}>", text), package_name(name), **options))
+
+
+def unpickle(source: Source, name: str, options: Mapping[str, Any], class_name: str) -> Any:
+    """An empty instance of a layer's class, loaded again from its text: how layers are pickled."""
+    from rnncc.stages.load import allow
+
+    layer_class = getattr(load_module(Request(source, name, **options)), class_name)
+    allow(layer_class)
+    return layer_class.__new__(layer_class)
+
+
+def compile_fused(
+    text: str, name: str, options: Mapping[str, Any], cell: str, capability: tuple[int, int], code: str
+) -> tuple[Path | None, str]:
+    """Fused kernels of one cell of a text, on a GPU of that compute capability: the folder with `fused.txt` and cubins,
+    or None and why there is none. Found in the cache, or compiled now.
+
+    A package in use calls it (rnncc/runtime/first_use.py). `options`: fields of Request by name; its `problems`, each
+    (head_dim, heads, dtype), are alike but in heads. `code`: that of the rnncc which built the package, since kernels
+    must take what its library gives.
+
+    Raises:
+        RnnccError: RNN602 where nvcc failed, RNN605 for a cache that cannot be written, RNN607, RNN608 without nvcc,
+            RNN609 for a package of another rnncc, RNN610 for a folder that is no cache of the user's.
+    """
+    from rnncc.ir.target import gpu
+    from rnncc.machine.cache import Cache, default_root
+    from rnncc.stages.build import build_kernels, find_nvcc, first_key, own_code
+
+    if code != own_code():
+        help = "build the package again"
+        raise RnnccError(Diagnostic("RNN609", f"another rnncc than this one ({VERSION}) built the package", help=help))
+    architecture = architecture_of(*capability)
+    target = gpu(architecture)
+    if target is None:
+        return None, f"no kernels are planned for GPUs of {architecture}"
+    nvcc = find_nvcc((architecture,), required=True)
+    assert nvcc is not None
+    problems = tuple(Problem(*size) for size in options["problems"])
+    request = Request(Source(f"<{name}>", text), name, **{**options, "problems": problems})
+
+    def produce() -> Bundle:
+        from rnncc.stages.render import render_fused
+        from rnncc.stages.schedule.kernels import fused_kernels
+
+        plan = next(plan for plan in compile_cells(request, "lower").plans if plan.cell == cell)
+        return render_fused(plan, fused_kernels(plan, problems, target))
+
+    problem, most = problems[0], problems[-1].heads
+    numbers = " and ".join(str(problem.heads) for problem in problems)
+    heads = f"{numbers} head{'s' if most > 1 else ''} of {problem.units} units"
+    folder = build_kernels(
+        first_key(replace(request, name=f"{name}.{cell}"), nvcc, None),
+        cell.lower(),
+        f"{cell} for {heads}, {problem.dtype}, {architecture}",
+        produce,
+        nvcc,
+        Cache(default_root()),
+        say,
+    )
+    if (folder / "cuda").is_dir():
+        return folder / "cuda", ""
+    known = name if shipped_cell(name) else "FILE"  # the package does not say where its file lies
+    return None, f"no fused kernel for {heads} fits ({explanation(known, architecture, problem)})"
+
+
+def say(message: str) -> None:
+    """One line of progress on stderr, unless RNNCC_LOG asks for less."""
+    if log_level() == "info":
+        print(f"rnncc: {message}", file=sys.stderr, flush=True)
+
+
+def _for_gpus(request: Request, nvcc: Nvcc | None) -> Request:
+    return replace(request, architectures=nvcc.architectures if nvcc is not None else ())
+
+
+def _without_clusters(request: Request, target: str) -> str:
+    """The part of a target that has no clusters, as a message names it; empty where each GPU has them."""
+    if not request.has_clusters:
+        return f"--target {target}"
+    return ", ".join(name for name in request.architectures if not has_clusters(name))
+
+
+def _build(request: Request, toolchain: Toolchain | None, nvcc: Nvcc | None, progress: Progress | None) -> Path:
+    from rnncc.machine.cache import Cache, default_root
+    from rnncc.stages.build import build, first_key
+
+    def produce() -> Product:
+        return make_product(request, progress) if toolchain else make_reference(request)
+
+    key = first_key(request, nvcc, toolchain)
+    return build(key, request.name, produce, toolchain, Cache(default_root()), progress, nvcc)
+
+
+def make_product(request: Request, progress: Progress | None = None) -> Product:
+    """A package with kernels, before they are compiled."""
+    from rnncc.stages.build import Product
+    from rnncc.stages.schedule.kernels import newton_loops, scan_families, unfused
+
+    made = Compilation(request)
+    for stage in run_stages(made):
+        if stage == "check" and progress is not None:
+            _warn_of_cost(made, progress)
+    about = {
+        "fused": unfused(made.plans) if request.is_for_gpus else {},
+        "scans": scan_families(made.plans) if request.is_for_gpus else {},
+        "newton": newton_loops(made.plans) if request.newton and request.has_clusters else [],
+    }
+    return Product(made.files, made.bundle, _names(made), about=_origin(request) | about)
+
+
+def make_reference(request: Request) -> Product:
+    """A package that runs the eager reference alone."""
+    from rnncc.ir.package import CompiledCell
+    from rnncc.stages.build import Product
+    from rnncc.stages.render.python import render_package
+
+    made = compile_cells(request, "mask")
+    files = render_package(request.name, tuple(map(CompiledCell, made.cells, made.masked, made.recurrences)))
+    missing = "no C++ compiler was found when it was built"
+    return Product(files, None, _names(made), missing, about=_origin(request))
+
+
+def _names(made: Compilation) -> tuple[str, ...]:
+    return tuple(cell.name for cell in made.cells)
+
+
+def _origin(request: Request) -> dict[str, object]:
+    return {"rnncc": VERSION, "source": request.source.text}
+
+
+def _warn_of_cost(made: Compilation, progress: Progress) -> None:
+    """Says which cells take minutes to compile, before they do. Other warnings are `check`'s."""
+    for cell, warnings in zip(made.cells, made.warnings, strict=True):
+        for warning in warnings:
+            if warning.code == "RNN264":
+                progress(f"{warning.code}: {cell.name}: {warning.message}")

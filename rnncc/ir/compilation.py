@@ -1,0 +1,44 @@
+"""A text on its way through the stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rnncc.ir.adjoint import Adjoint
+from rnncc.ir.artifact import Bundle, File
+from rnncc.ir.cell import Cell
+from rnncc.ir.plan import KernelPlan
+from rnncc.ir.recurrence import Recurrence
+from rnncc.ir.request import Request
+from rnncc.ir.schedule import FusedKernels, ScanKernels
+from rnncc.ir.syntax import CellDecl
+from rnncc.language.diagnostics import Diagnostic
+
+
+@dataclass(slots=True)
+class Compilation:
+    """What the stages made of a request so far. A field is there once its stage has run. It holds one entry for each
+    cell, in the order of the text; adjoints and recurrence classes hold one for each segment of a cell.
+
+    cells            checked, then with zoneout and recurrent dropout
+    warnings         of each cell; errors are raised
+    masked           the variant of each cell that restarts (`reset`) and stops (`lengths`) by batch entry
+    adjoints         backward programs of `cells`; `masked_adjoints` those of `masked`
+    plans            all loops, as kernels run them
+    scans, fused     GPU kernels of loops without products, and of those with products for `request.problems`
+    files, bundle    the package's own files, and its kernels
+    """
+
+    request: Request
+    declarations: tuple[CellDecl, ...] = field(init=False)
+    cells: tuple[Cell, ...] = field(init=False)
+    warnings: tuple[tuple[Diagnostic, ...], ...] = field(init=False)
+    recurrences: tuple[tuple[Recurrence, ...], ...] = field(init=False)
+    masked: tuple[Cell, ...] = field(init=False)
+    adjoints: tuple[tuple[Adjoint, ...], ...] = field(init=False)
+    masked_adjoints: tuple[tuple[Adjoint, ...], ...] = field(init=False)
+    plans: tuple[KernelPlan, ...] = field(init=False)
+    scans: tuple[tuple[ScanKernels, ...], ...] = field(init=False)
+    fused: tuple[tuple[FusedKernels, ...], ...] = field(init=False)
+    files: tuple[File, ...] = field(init=False)
+    bundle: Bundle = field(init=False)

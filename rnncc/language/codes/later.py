@@ -1,0 +1,148 @@
+"""RNN4xx to RNN7xx: what the stages after `check`, the machine, or the sizes given to a module refuse."""
+
+from __future__ import annotations
+
+from rnncc.language.codes.entry import Code
+
+LATER = (
+    Code(
+        "RNN401",
+        "no schedule fits",
+        "No kernel family can run the cell at this size on this device within its registers and shared memory. "
+        "The message names the limit that binds, with its numbers, and the nearest size that fits.",
+    ),
+    Code(
+        "RNN402",
+        "the cell is too large for the kernels",
+        "A kernel reads its loop from tables whose entries are 16-bit numbers, so a cell may have some 32,000 values, "
+        "widths, products, repetitions and so on in a step. The message says which of them are too many. Long `for` "
+        "loops with many products in each round come near; a cell that is divided into layers does not. The reference "
+        "path has no such limit: `rnncc check` and `show --stage check` accept the cell.",
+    ),
+    Code(
+        "RNN601",
+        "no C++ compiler",
+        "Building needs Linux on x86-64 and a C++ compiler (g++ or clang++). `check`, `show` and `explain` work "
+        "without them, and `rnncc.load` falls back to the slow reference path and says so.\n\n"
+        "Install a compiler, or name it in the environment variable `CXX`; `rnncc env` shows what is found.",
+    ),
+    Code(
+        "RNN602",
+        "the generated code did not compile",
+        "The C++ compiler refused what rnncc generated, ran out of memory, was stopped, could not be started, or "
+        "reported success without a proper output file. The message shows its first error and names the log, which "
+        "holds the rest (the beginning and the end of very long output). An error in a generated file is a bug in "
+        "rnncc: please report it and attach the `.rnn` file.",
+    ),
+    Code(
+        "RNN603",
+        "refusing to overwrite a folder",
+        "The folder to build into exists and was not made by rnncc: it holds no `_rnncc.json`. Or it is a package with "
+        "files of yours beside those that rnncc made, which would be deleted. rnncc leaves it as it is: give another "
+        "folder, remove this one, or move your files elsewhere.",
+    ),
+    Code(
+        "RNN604",
+        "the file's name cannot be a package's name",
+        "The built package is named after the file, and Python imports it by that name, so the stem must be an "
+        "identifier in ASCII: letters, digits and `_`, a letter first, no keyword. Rename the file or give a "
+        "name with `--name`. `rnncc.load` takes files of every name.",
+    ),
+    Code(
+        "RNN605",
+        "a folder cannot be written",
+        "The folder to build into, or the cache, cannot be created, read or written: no permission, no space (also for "
+        "a compiler's temporary files, in `TMPDIR`), or a file of that name is in the way. `RNNCC_CACHE_DIR` sets "
+        "another place for the cache. Where `sudo` wrote to the cache in your home folder, some folders may belong to "
+        "root: `sudo chown -R $USER ~/.cache/rnncc` makes them yours again.",
+    ),
+    Code(
+        "RNN606",
+        "unknown target",
+        "The device to build for is not one that rnncc knows: the message lists the known names. `auto`, the default, "
+        "takes what the machine has. A plan (`rnncc explain`, `rnncc show --stage schedule`) is for one GPU, not for "
+        "several.",
+    ),
+    Code(
+        "RNN607",
+        "a setting cannot be read",
+        "An environment variable that rnncc reads has a value that means nothing: `RNNCC_CACHE_LIMIT` is a size "
+        "(`500000000`, `500MB`, `2GiB`), `MAX_JOBS` a whole number above 0.",
+    ),
+    Code(
+        "RNN608",
+        "no CUDA compiler",
+        "Kernels for a GPU need nvcc, which comes with NVIDIA's CUDA toolkit. Without it a package holds the CPU op "
+        "alone: `--target auto` and `rnncc.load` then build that, `--target h200` (or another GPU) refuses.\n\n"
+        "Install the toolkit, or put its `bin` folder on PATH; `rnncc env` shows what is found.",
+    ),
+    Code(
+        "RNN609",
+        "another rnncc built the package",
+        "A package asked rnncc for GPU kernels of a size that it was not built with. These kernels must fit the "
+        "package's library, but another version of rnncc made that library. Build the package again.",
+    ),
+    Code(
+        "RNN610",
+        "the folder cannot be the cache",
+        "rnncc deletes old packages from its cache, and runs the code in it. So it takes an empty or missing folder, "
+        "or a cache that it made (its file `CACHEDIR.TAG` says so), and refuses every other one before it changes "
+        "anything. It refuses\n\n"
+        "- a folder with something else in it: give the cache a folder of its own, such as a new one inside;\n"
+        "- a cache in which a link stands in place of one of its folders; the cache's folder itself may be a link;\n"
+        "- a folder that belongs neither to the user who runs rnncc nor to root. This happens under `sudo` with a "
+        "`HOME` that is not root's, and in a container that does not know a file's owner and shows `nobody`: set "
+        "`RNNCC_CACHE_DIR` to another folder;\n"
+        "- a folder that everybody or a group can write. The user's own group, without other members, is allowed. Some "
+        "file systems (FAT, some network shares) let everybody write: name a folder on another one. Access control "
+        "lists are not checked.\n\n"
+        "A cache belongs to one user. Several users can read one cache that root filled and nobody else can write: run "
+        "`chmod -R a+rX` on it, and set `RNNCC_CACHE_DIR` to it.",
+    ),
+    Code(
+        "RNN701",
+        "the sizes contradict a constraint of the cell",
+        "Some equations only make sense for sizes that agree: `x*h[t-1]` needs `input_size == hidden_size`. The "
+        "compiler infers these constraints, and each layer of the module checks them when it is made. (The second "
+        "layer's input is the first one's output, twice as wide where the layer is bidirectional.) Change the "
+        "size, or apply a matrix: `W@x`.",
+    ),
+    Code(
+        "RNN702",
+        "num_heads does not divide a width",
+        "With N heads every width that measures a state or a gate is cut into N equal parts, and recurrent "
+        "matrices are block-diagonal with N blocks.",
+    ),
+    Code(
+        "RNN703",
+        "the cell has one head only",
+        "Heads are independent: each has its share of the units of every state and gate, and a matrix on a "
+        "state-dependent value is block-diagonal. What cannot be divided so keeps a cell to `num_heads=1`; the message "
+        "says which equation it is. `W` is always dense, so `W` on a state would couple the heads: use `R` or a "
+        "declared family there. A state or a product of width 1 (LMU's `local u: 1`) has nothing to divide.",
+    ),
+    Code(
+        "RNN711",
+        "the package needs another PyTorch",
+        "The package's kernels use an interface that the installed PyTorch does not have yet, so the slow "
+        'reference path runs instead. Install a later PyTorch, or set `backend="reference"` to say that this is '
+        "meant.",
+    ),
+    Code(
+        "RNN712",
+        "the package is incomplete or damaged",
+        "A file of the built package is missing or has changed: `_rnncc.json` holds the checksums of all files. "
+        "`rnncc.load` and `rnncc build` check every file of a package in the cache, and build a damaged package again; "
+        "this error comes where the cache cannot be written. A package that `rnncc build` wrote checks its library and "
+        "its GPU kernels when it is imported. Where they are damaged, a warning says so and the slow reference path "
+        "runs; where `_rnncc.json` is damaged, the import fails. You may edit the Python files. Build the package "
+        "again, also where a tool changed the library on purpose (`strip`, `patchelf`).",
+    ),
+    Code(
+        "RNN713",
+        "the library cannot be loaded",
+        "The operating system or PyTorch refused the package's shared library, and the slow reference path runs "
+        "instead; the message says why. Often the package was built on another kind of machine, or it lies on a "
+        "file system that does not allow execution. Build it again where it is used.",
+    ),
+)

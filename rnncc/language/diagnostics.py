@@ -1,0 +1,142 @@
+"""Errors and warnings as data, and the one place that renders them.
+
+A user's mistake is a `Diagnostic` (raised in an `RnnccError`, which carries all that were found); a bug of rnncc is an
+`InternalError`. The text of each code, for `rnncc explain CODE` and docs/errors.md, stands in
+`rnncc.language.codes.CODES`.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from enum import Enum
+
+from rnncc.language.source import NOWHERE, Source, Span, line_and_column, line_span
+
+
+class Severity(Enum):
+    """How bad it is."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"  # performance
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A second place that a diagnostic points at."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One finding. `message` starts lower case and has no full stop; `label` stands under the carets and is shorter."""
+
+    code: str
+    message: str
+    span: Span = NOWHERE
+    label: str = ""
+    help: str = ""
+    notes: tuple[Label, ...] = ()
+    severity: Severity = Severity.ERROR
+    source: Source | None = None
+
+
+class RnnccError(Exception):
+    """What the user did wrong: one or more diagnostics. `str()` is the rendered text of the first of them."""
+
+    def __init__(self, *diagnostics: Diagnostic) -> None:
+        self.diagnostics = diagnostics
+        super().__init__(*diagnostics)
+
+    def __str__(self) -> str:
+        shown = [render(diagnostic) for diagnostic in self.diagnostics[:_MOST_SHOWN]]
+        if len(self.diagnostics) > _MOST_SHOWN:
+            shown.append(f"and {len(self.diagnostics) - _MOST_SHOWN} more")
+        return "\n\n".join(shown)
+
+
+class InternalError(Exception):
+    """A bug in rnncc, never the user's fault."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"this is a bug in rnncc, please report it: {message}")
+
+
+_COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}
+
+
+# A traceback holds the text of this many diagnostics; the command line prints all.
+_MOST_SHOWN = 50
+# Longer lines (a pasted blob) are shown as a window around the place.
+_WIDEST = 160
+_WINDOW = 120
+_BEFORE = 60
+
+
+def _printable(text: str) -> str:
+    """The text with every character that would move the cursor or cannot be encoded replaced by one that is seen."""
+    hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(c if c in "\t\n" or unicodedata.category(c) not in hidden else "\ufffd" for c in text)
+
+
+def _columns(character: str) -> int:
+    """How many columns a terminal gives a character."""
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+
+
+def _place(source: Source, span: Span, label: str, mark: str, gutter: int, colour: str) -> list[str]:
+    """The source line of a span with the span underlined; `gutter` is the width of the line numbers' column."""
+    line_number, column = line_and_column(source, span.start)
+    line = line_span(source, line_number)
+    start = column - 1
+    # Marks stay on the first line of a span, and there is always one.
+    end = max(start + 1, min(span.end, line.end) - line.start)
+    cut = 0
+    if line.end - line.start > _WIDEST:
+        cut = max(0, min(start - _BEFORE, line.end - line.start - _WINDOW))
+        line = Span(line.start + cut, line.start + cut + _WINDOW)
+    text, start, end = source.text[line.start : line.end], start - cut, min(end - cut, line.end - line.start + 1)
+    text = _printable(text)
+    # Tabs keep their width, so that columns agree however wide they are.
+    indent = "".join("\t" if character == "\t" else " " * _columns(character) for character in text[:start])
+    marks = mark * max(1, sum(map(_columns, text[start:end])))
+    under = f"{marks} {label}".rstrip()
+    if colour:
+        under = f"\x1b[{colour}m{under}\x1b[0m"
+    return [f"{line_number:>{gutter}} | {text}", f"{'':>{gutter}} | {indent}{under}"]
+
+
+def render(diagnostic: Diagnostic, *, colour: bool = False) -> str:
+    """The diagnostic as text:
+
+    error[RNN203]: unknown function 'sigmod'
+     --> lstm.rnn:7:5
+      |
+    7 | i = sigmod(f)
+      |     ^^^^^^ not a known function
+      = help: did you mean 'sigmoid'?
+    """
+    head = f"{diagnostic.severity.value}[{diagnostic.code}]"
+    paint = _COLOURS[diagnostic.severity] if colour else ""
+    if colour:
+        head = f"\x1b[1;{paint}m{head}\x1b[0m"
+    lines = [f"{head}: {_printable(diagnostic.message)}"]
+    gutter = 1
+    if diagnostic.source is not None:
+        source = diagnostic.source
+        spans = [diagnostic.span, *(note.span for note in diagnostic.notes)]
+        gutter = max(len(str(line_and_column(source, span.start)[0])) for span in spans)
+        line_number, column = line_and_column(source, diagnostic.span.start)
+        lines.append(f"{'':>{gutter}}--> {_printable(source.name)}:{line_number}:{column}")
+        lines.append(f"{'':>{gutter}} |")
+        lines += _place(source, diagnostic.span, diagnostic.label, "^", gutter, paint)
+        for note in diagnostic.notes:
+            lines += _place(source, note.span, note.text, "-", gutter, paint and "34")
+    if diagnostic.help:
+        lines.append(f"{'':>{gutter}} = help: {_printable(diagnostic.help)}")
+    return "\n".join(lines)

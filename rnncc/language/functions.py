@@ -1,0 +1,17 @@
+"""Functions of the language that are no operators: they work across units, or make matrices."""
+
+from __future__ import annotations
+
+ROW_FUNCTIONS: dict[str, tuple[int, int]] = {
+    # name: least and most positional arguments
+    "layernorm": (1, 1),
+    "rmsnorm": (1, 1),
+    "softmax": (1, 1),
+    "cumsum": (1, 1),
+    "sum": (1, 1),
+    "mean": (1, 1),
+    "split": (1, 1),
+    "repeat": (2, 2),
+    "concat": (2, 64),
+}
+MATRIX_FUNCTIONS: dict[str, tuple[int, int]] = {"T": (1, 1), "eye": (1, 1)}

@@ -1,0 +1,387 @@
+"""The operator table: one row per elementwise operator. Every stage that handles operators reads it.
+
+A derivative is written once, generically: `derivative(f, y, *arguments)` returns the partial derivative with respect
+to each argument, built with `+ - * /` and with other operators of the table as attributes of `f`; `y` is the
+operator's own value, so derivatives stand in output form (σ' = y(1-y)), which stays finite where the textbook form
+gives NaN. The same rows are evaluated on sympy expressions (differentiate) and on tensors (the table's tests).
+
+Definitions, and derivatives at kinks and ties, are those of torch with default arguments (docs/language.md, "Operators
+and functions").
+Where an operator passes a gradient or drops it (relu, max), its derivative is a `where` of which one side is 0: a
+gradient that is infinite or no number is dropped like any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rnncc.language import bound as bounds
+from rnncc.language.bound import Bound
+
+Derivative = Callable[..., tuple[Any, ...]]
+
+
+def _zero(f: Any, y: Any, *arguments: Any) -> tuple[Any, ...]:
+    return tuple(0 for _ in arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One row.
+
+    name        the operator's name in `Apply`; for `user` operators also its name in the language
+    arity       number of arguments
+    derivative  see the module's docstring
+    cpp         C++ text with `{0}`, `{1}`: an infix form or a function of `rnncc/math.h`
+    torch       Python text of the same; `f` is `rnncc.runtime.elementwise`
+    domain      where tests draw each argument from
+    kinks       first arguments where the value or the derivative jumps (tests stay away)
+    ties        whether one of them jumps where the first argument equals another, too
+    user        may be written in a `.rnn` file under its name
+    in_loop     may stand in a sequential loop
+    smooth      False where the derivative is zero or undefined almost everywhere (comparisons, sign, heaviside)
+    bound       what is certain of the value, from what is certain of the arguments
+    value       the value for numbers, if `check` is to know it; ZeroDivisionError, OverflowError and ValueError say
+                that it is no finite number
+    clamps      positions of arguments. Where one of these alone depends on a state, and is a clamp of an affine map of
+                it, so is the value: x ↦ clamp(a*x + b, l, u) is closed under composition, whatever the sign of a
+    instructions
+                that it takes, roughly, for a vector of elements; functions take dozens
+    fast        C++ text of the form that GPU kernels take where tensors are 16-bit (cuda/fused/fast.cuh), or nothing
+    """
+
+    name: str
+    arity: int
+    derivative: Derivative
+    cpp: str
+    torch: str
+    domain: tuple[float, float] = (-3.0, 3.0)
+    kinks: tuple[float, ...] = ()
+    ties: bool = False
+    user: bool = True
+    in_loop: bool = True
+    smooth: bool = True
+    bound: Callable[..., Bound] = bounds.nothing
+    value: Callable[..., float] | None = None
+    clamps: tuple[int, ...] = ()
+    instructions: int = 30
+    fast: str = ""
+
+    @property
+    def cheap(self) -> bool:
+        """Whether it is cheaper to do again than to hold in a register."""
+        return self.instructions <= 2
+
+
+def _infix(name: str, symbol: str, derivative: Derivative, **extra: Any) -> Operator:
+    text = f"({{0}} {symbol} {{1}})"
+    return Operator(name, 2, derivative, text, text, user=False, **extra)
+
+
+def _comparison(name: str, symbol: str) -> Operator:
+    return Operator(
+        name,
+        2,
+        _zero,
+        f"{name}({{0}}, {{1}})",
+        f"f.{name}({{0}}, {{1}})",
+        ties=True,
+        user=False,
+        smooth=False,
+        bound=bounds.unit,
+        instructions=1,
+    )
+
+
+def _unary(name: str, derivative: Derivative, torch: str | None = None, **extra: Any) -> Operator:
+    return Operator(name, 1, derivative, f"{name}({{0}})", torch or f"torch.{name}({{0}})", **extra)
+
+
+_ROWS = (
+    _infix(
+        "add",
+        "+",
+        lambda f, y, a, b: (1, 1),
+        bound=Bound.plus,
+        value=lambda a, b: a + b,
+        clamps=(0, 1),
+        instructions=1,
+    ),
+    _infix(
+        "sub",
+        "-",
+        lambda f, y, a, b: (1, -1),
+        bound=lambda a, b: a.plus(b.negated),
+        value=lambda a, b: a - b,
+        clamps=(0, 1),
+        instructions=1,
+    ),
+    _infix(
+        "mul",
+        "*",
+        lambda f, y, a, b: (b, a),
+        bound=Bound.times,
+        value=lambda a, b: a * b,
+        clamps=(0, 1),
+        instructions=1,
+    ),
+    _infix(
+        "div",
+        "/",
+        lambda f, y, a, b: (1 / b, -y / b),
+        domain=(0.5, 3.0),
+        value=lambda a, b: a / b,
+        clamps=(0,),
+        instructions=8,
+        fast="divide({0}, {1})",
+    ),
+    Operator(
+        "neg",
+        1,
+        lambda f, y, a: (-1,),
+        "(-{0})",
+        "(-{0})",
+        user=False,
+        bound=lambda a: a.negated,
+        value=lambda a: -a,
+        clamps=(0,),
+        instructions=1,
+    ),
+    Operator(
+        "pow",
+        2,
+        # torch: d/da = b*a^(b-1) (0 where b == 0), d/db = a^b*log(a) (0 where a == 0 and b >= 0).
+        lambda f, y, a, b: (
+            f.where(f.eq(b, 0), 0, b * f.pow(a, b - 1)),
+            f.where(f.eq(a, 0) * f.ge(b, 0), 0, y * f.log(a)),
+        ),
+        "pow({0}, {1})",
+        "f.pow({0}, {1})",
+        domain=(0.5, 3.0),
+        user=False,
+        value=lambda a, b: a**b,
+    ),
+    _comparison("lt", "<"),
+    _comparison("le", "<="),
+    _comparison("gt", ">"),
+    _comparison("ge", ">="),
+    _comparison("eq", "=="),
+    _comparison("ne", "!="),
+    Operator(
+        "where",
+        3,
+        lambda f, y, c, a, b: (0, f.where(c, 1, 0), f.where(c, 0, 1)),
+        "where({0}, {1}, {2})",
+        "f.where({0}, {1}, {2})",
+        kinks=(0.0,),
+        bound=lambda c, a, b: a.plus(b),
+        clamps=(1, 2),
+        instructions=1,
+    ),
+    _unary("tanh", lambda f, y, a: (1 - y * y,), bound=bounds.signed, value=math.tanh, fast="tanh({0})"),
+    _unary("sigmoid", lambda f, y, a: (y * (1 - y),), bound=bounds.unit, fast="sigmoid({0})"),
+    _unary(
+        "relu",
+        lambda f, y, a: (f.where(f.gt(y, 0), 1, 0),),
+        kinks=(0.0,),
+        bound=bounds.ray,
+        clamps=(0,),
+        instructions=1,
+    ),
+    _unary("exp", lambda f, y, a: (y,), bound=bounds.ray, value=math.exp, fast="exp({0})"),
+    _unary("log", lambda f, y, a: (1 / a,), domain=(0.1, 4.0), bound=bounds.logarithm, value=math.log),
+    _unary("log1p", lambda f, y, a: (1 / (1 + a),), domain=(-0.9, 4.0), bound=bounds.logarithm, value=math.log1p),
+    _unary(
+        "sqrt", lambda f, y, a: (1 / (2 * y),), domain=(0.1, 4.0), bound=bounds.ray, value=math.sqrt, instructions=8
+    ),
+    _unary("abs", lambda f, y, a: (f.sign(a),), kinks=(0.0,), bound=bounds.ray, value=abs, instructions=1),
+    _unary("sign", _zero, kinks=(0.0,), smooth=False, bound=bounds.signed),
+    _unary("sin", lambda f, y, a: (f.cos(a),), bound=bounds.signed, value=math.sin),
+    _unary("cos", lambda f, y, a: (-f.sin(a),), bound=bounds.signed, value=math.cos),
+    _unary("erf", lambda f, y, a: (1.1283791670955126 * f.exp(-a * a),), user=False, bound=bounds.signed),
+    _unary(
+        "softplus",
+        # Above the threshold 20 torch returns the argument itself.
+        lambda f, y, a: (f.where(f.gt(a, 20), 1, f.sigmoid(a)),),
+        "torch.nn.functional.softplus({0})",
+        bound=bounds.ray,
+        fast="softplus({0})",
+    ),
+    _unary(
+        "logsigmoid",
+        lambda f, y, a: (f.sigmoid(-a),),
+        "torch.nn.functional.logsigmoid({0})",
+        bound=lambda a: Bound(above=True, not_positive=True),
+        fast="logsigmoid({0})",
+    ),
+    _unary(
+        "silu",
+        lambda f, y, a: (f.sigmoid(a) * (1 + a * (1 - f.sigmoid(a))),),
+        "torch.nn.functional.silu({0})",
+        bound=bounds.from_below,
+    ),
+    _unary(
+        "gelu",
+        lambda f, y, a: (0.5 * (1 + f.erf(0.7071067811865476 * a)) + 0.3989422804014327 * a * f.exp(-0.5 * a * a),),
+        "torch.nn.functional.gelu({0})",
+        bound=bounds.from_below,
+    ),
+    _unary(
+        "hardsigmoid",
+        lambda f, y, a: (f.where(f.gt(a, -3) * f.lt(a, 3), 1 / 6, 0),),
+        # torch's own hardsigmoid multiplies its gradient by a sixth in float32, in float64 too.
+        "(torch.nn.functional.relu6({0} + 3) / 6)",
+        kinks=(-3.0, 3.0),
+        domain=(-5.0, 5.0),
+        bound=bounds.unit,
+        clamps=(0,),
+    ),
+    _unary(
+        "hardtanh",
+        lambda f, y, a: (f.where(f.gt(a, -1) * f.lt(a, 1), 1, 0),),
+        "torch.nn.functional.hardtanh({0})",
+        kinks=(-1.0, 1.0),
+        bound=bounds.signed,
+        clamps=(0,),
+    ),
+    _unary(
+        "elu",
+        lambda f, y, a: (f.where(f.gt(a, 0), 1, y + 1),),
+        "torch.nn.functional.elu({0})",
+        kinks=(0.0,),
+        in_loop=False,
+    ),
+    _unary(
+        "leakyrelu",
+        lambda f, y, a: (f.where(f.gt(a, 0), 1, 0.01),),
+        "torch.nn.functional.leaky_relu({0})",
+        kinks=(0.0,),
+        in_loop=False,
+    ),
+    Operator(
+        "max",
+        2,
+        lambda f, y, a, b: (
+            f.where(f.lt(a, b), 0, f.where(f.eq(a, b), 0.5, 1)),
+            f.where(f.lt(b, a), 0, f.where(f.eq(a, b), 0.5, 1)),
+        ),
+        "max({0}, {1})",
+        "f.max({0}, {1})",
+        ties=True,
+        bound=bounds.largest,
+        value=max,
+        clamps=(0, 1),
+        instructions=1,
+    ),
+    Operator(
+        "min",
+        2,
+        lambda f, y, a, b: (
+            f.where(f.gt(a, b), 0, f.where(f.eq(a, b), 0.5, 1)),
+            f.where(f.gt(b, a), 0, f.where(f.eq(a, b), 0.5, 1)),
+        ),
+        "min({0}, {1})",
+        "f.min({0}, {1})",
+        ties=True,
+        bound=bounds.smallest,
+        value=min,
+        clamps=(0, 1),
+        instructions=1,
+    ),
+    Operator(
+        "logaddexp",
+        2,
+        lambda f, y, a, b: (f.sigmoid(a - b), f.sigmoid(b - a)),
+        "logaddexp({0}, {1})",
+        "f.logaddexp({0}, {1})",
+    ),
+    Operator(
+        "clamp",
+        3,
+        # Where the bounds are the wrong way round, the value is the upper one.
+        lambda f, y, a, low, high: (
+            f.where(f.ge(a, low) * f.le(a, high), 1, 0),
+            f.where(f.lt(low, high) * f.lt(a, low), 1, 0),
+            f.where(f.ge(high, low) * f.le(a, high), 0, 1),
+        ),
+        "clamp({0}, {1}, {2})",
+        "f.clamp({0}, {1}, {2})",
+        ties=True,
+        bound=bounds.between,
+        clamps=(0,),
+    ),
+    Operator(
+        "mod",
+        2,
+        lambda f, y, a, b: (1, -(a - y) / b),
+        "remainder({0}, {1})",
+        "f.mod({0}, {1})",
+        domain=(0.5, 3.0),
+        in_loop=False,
+        value=math.fmod,
+    ),
+    # heaviside(0) = 0. The variants carry a surrogate derivative with its parameter as last argument.
+    _unary("heaviside", _zero, "f.heaviside({0})", kinks=(0.0,), smooth=False, bound=bounds.unit),
+    Operator(
+        "heaviside_fast_sigmoid",
+        2,
+        # Zenke & Ganguli 2018 (SuperSpike): 1 / (1 + k|v|)^2.
+        lambda f, y, a, k: (1 / ((1 + k * f.abs(a)) * (1 + k * f.abs(a))), 0),
+        "heaviside({0})",
+        "f.heaviside_fast_sigmoid({0}, {1})",
+        kinks=(0.0,),
+        user=False,
+        bound=bounds.unit,
+    ),
+    Operator(
+        "heaviside_atan",
+        2,
+        # Fang et al. 2021: (k/2) / (1 + (π k v / 2)^2).
+        lambda f, y, a, k: (
+            0.5 * k / (1 + (1.5707963267948966 * k * a) * (1.5707963267948966 * k * a)),
+            0,
+        ),
+        "heaviside({0})",
+        "f.heaviside_atan({0}, {1})",
+        kinks=(0.0,),
+        user=False,
+        bound=bounds.unit,
+    ),
+    Operator(
+        "heaviside_sigmoid",
+        2,
+        # The derivative of sigmoid(k v).
+        lambda f, y, a, k: (k * f.sigmoid(k * a) * (1 - f.sigmoid(k * a)), 0),
+        "heaviside({0})",
+        "f.heaviside_sigmoid({0}, {1})",
+        kinks=(0.0,),
+        user=False,
+        bound=bounds.unit,
+    ),
+    Operator(
+        "heaviside_triangular",
+        2,
+        # Bellec et al. 2018: k * max(0, 1 - |v|).
+        lambda f, y, a, k: (k * f.relu(1 - f.abs(a)), 0),
+        "heaviside({0})",
+        "f.heaviside_triangular({0}, {1})",
+        kinks=(-1.0, 0.0, 1.0),
+        user=False,
+        bound=bounds.unit,
+    ),
+    # The machine epsilon of the compute dtype (rmsnorm's default eps); its argument only gives the dtype.
+    Operator("epsilon", 1, _zero, "epsilon({0})", "f.epsilon({0})", user=False, smooth=False),
+    # Whole matrices, in placement P only, where torch computes and differentiates.
+    Operator("transpose", 1, _zero, "", "{0}.transpose(-1, -2)", user=False, in_loop=False),
+    Operator("matmul", 2, _zero, "", "({0} @ {1})", user=False, in_loop=False),
+    Operator("eye", 1, _zero, "", "f.eye_like({0})", user=False, in_loop=False),
+)
+
+OPERATORS: dict[str, Operator] = {row.name: row for row in _ROWS}
+# heaviside(v, grad=NAME(k)) -> the operator with that surrogate.
+SURROGATES: dict[str, str] = {
+    row.name.removeprefix("heaviside_"): row.name for row in _ROWS if row.name.startswith("heaviside_")
+}

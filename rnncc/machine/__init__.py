@@ -1,0 +1,1 @@
+"""The machine: where files lie, the cache of packages, processors and GPUs."""

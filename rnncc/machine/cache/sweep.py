@@ -1,0 +1,142 @@
+"""Deletes from the cache the packages and objects that were used longest ago, and what killed processes left.
+
+It deletes only entries with names that the cache gives, and follows no link.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rnncc.machine.cache import locks
+from rnncc.machine.cache.names import entries, key_of
+from rnncc.machine.cache.root import is_unfinished_marker
+from rnncc.runtime import manifest
+
+# Nothing that was used within this time is deleted: another process may be importing it.
+KEEP_SECONDS = 3600.0
+# A date that is so much ahead of this machine's clock counts as now: file servers have clocks of their own.
+_SKEW_SECONDS = 60.0
+
+
+def trim(root: Path, limit: int) -> None:
+    """Delete what was used longest ago until packages and objects take `limit` bytes, and what killed processes
+    left."""
+    _sweep(root)
+    found = [
+        (_used(path, entry), _bytes(path, entry), path)
+        for kind in ("packages", "objects")
+        for path, entry in entries(root, kind)
+    ]
+    total = sum(size for _, size, _ in found)
+    for used, size, path in sorted(found):
+        if total <= limit or time.time() - used < KEEP_SECONDS:
+            break
+        if path.parent.name == "packages":
+            drop(root, path)
+        else:
+            with suppress(OSError):
+                path.unlink()
+        total -= size
+
+
+def drop(root: Path, package: Path) -> None:
+    """Delete a package. A rename hides all of it first, so that nobody sees a part, even if this process is killed."""
+    dropped = root / "tmp" / f"{package.name}-dropped-{os.getpid()}-{threading.get_ident()}"
+    with suppress(OSError):
+        package.rename(dropped)
+        if stat.S_ISDIR(dropped.lstat().st_mode):
+            shutil.rmtree(dropped, ignore_errors=True)
+        else:  # what stood in the place of a package
+            dropped.unlink()
+
+
+def usage(root: Path) -> tuple[int, int]:
+    """The number of packages, and the size of the whole folder in bytes. Other processes may change it meanwhile."""
+    packages = sum(_is_package(path) for path, _ in entries(root, "packages"))
+    try:
+        return packages, _bytes(root, root.stat())
+    except FileNotFoundError:
+        return 0, 0
+
+
+def oldest_first(root: Path, kind: str) -> list[Path]:
+    """The cache's entries of a kind, sorted by the time of their last change."""
+    return [path for _, path in sorted((found.st_mtime, path) for path, found in entries(root, kind))]
+
+
+def _sweep(root: Path) -> None:
+    """Remove what killed processes left: unfinished builds and copies, and locks."""
+    for path, found in entries(root, "tmp"):
+        if _is_left(path, found):
+            # The builder of a key holds its lock. Any process may remove what `drop` hid.
+            with _unlocked(root / "locks" / f"{key_of(path)}.lock") as free:
+                if free:
+                    shutil.rmtree(path, ignore_errors=True)
+    for path, found in entries(root, "objects"):
+        if path.suffix == ".tmp" and _is_left(path, found):
+            with suppress(OSError):
+                path.unlink()
+    for path in root.iterdir():
+        with suppress(OSError):  # another process removed it
+            if is_unfinished_marker(path.name) and _is_left(path, path.lstat()):
+                path.unlink()
+    for path, found in entries(root, "locks"):
+        if _is_left(path, found):
+            with _unlocked(path):
+                pass
+
+
+@contextmanager
+def _unlocked(path: Path) -> Iterator[bool]:
+    """Hold the lock at the path where nobody else does. Yields whether this process holds it."""
+    try:
+        descriptor = locks.try_take(path)
+    except OSError:
+        descriptor = None
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            locks.release(descriptor, path)
+
+
+def _is_left(path: Path, found: os.stat_result) -> bool:
+    return time.time() - _used(path, found) > KEEP_SECONDS
+
+
+def _used(path: Path, found: os.stat_result) -> float:
+    """When an entry was used last. An entry with a date in the future, by a wrong clock, counts as used now, and gets
+    that date."""
+    now = time.time()
+    if found.st_mtime <= now + _SKEW_SECONDS:
+        return found.st_mtime
+    with suppress(OSError):  # another process dropped it
+        os.utime(path)
+    return now
+
+
+def _is_package(folder: Path) -> bool:
+    """Whether a folder in `packages` holds a package, and not GPU kernels alone. Its manifest says so."""
+    try:
+        return any("cells" in manifest.read(entry) for entry in folder.iterdir())
+    except (OSError, manifest.DamagedError):  # another process dropped it, or it is damaged
+        return False
+
+
+def _bytes(path: Path, found: os.stat_result) -> int:
+    """The size of a file, or of a folder with all in it, in bytes; links are not followed."""
+    if not stat.S_ISDIR(found.st_mode):
+        return found.st_size
+    size = 0
+    for folder, _, names in os.walk(path):  # unlike rglob, passes over a folder that goes meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):  # another process removed it
+                size += Path(folder, name).lstat().st_size
+    return size

@@ -1,0 +1,95 @@
+"""The stages in order: the only module that knows the order.
+
+    text ─parse→ CellDecl ─check→ Cell ─regularise→ Cell ─classify→ Recurrence
+         ─mask→ Cell ─differentiate→ Adjoint ─lower→ KernelPlan ─schedule→ kernels of GPUs ─render→ files of a package
+
+`driver` builds and loads what comes out. A stage is imported where it runs, so that a command pays for the stages it
+needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rnncc.ir.compilation import Compilation
+from rnncc.ir.package import CompiledCell
+from rnncc.ir.request import Request
+
+# What `compile_cells` runs, in order, and the field that holds what a stage made last.
+STAGES = {
+    "parse": "declarations",
+    "check": "cells",
+    "regularise": "cells",
+    "classify": "recurrences",
+    "mask": "masked",
+    "differentiate": "adjoints",
+    "lower": "plans",
+    "schedule": "fused",
+    "render": "files",
+}
+
+
+def compile_cells(request: Request, until: str = "render") -> Compilation:
+    """A text's cells, with all that the stages up to `until` make of them. Raises RnnccError: every mistake found."""
+    if until not in STAGES:
+        raise ValueError(f"no stage is called '{until}'")
+    made = Compilation(request)
+    next(stage for stage in run_stages(made) if stage == until)
+    return made
+
+
+def run_stages(made: Compilation) -> Iterator[str]:
+    """Runs a stage whenever the next name is asked for, and says which it was. Raises RnnccError: every RNN1xx of the
+    text or, where there are none, every RNN2xx of every cell."""
+    request = made.request
+
+    from rnncc.stages.parse import parse
+
+    made.declarations = parse(request.source)
+    yield "parse"
+
+    from rnncc.stages.check import check_all
+
+    made.cells, made.warnings = check_all(made.declarations, request.constants)
+    yield "check"
+
+    if request.zoneout or request.recurrent_dropout:
+        from rnncc.stages.regularise import regularise
+
+        made.cells = tuple(regularise(cell, request.zoneout, request.recurrent_dropout) for cell in made.cells)
+    yield "regularise"
+
+    from rnncc.stages.classify import classify
+
+    made.recurrences = tuple(map(classify, made.cells))
+    yield "classify"
+
+    from rnncc.stages.mask import mask
+
+    made.masked = tuple(map(mask, made.cells))
+    yield "mask"
+
+    from rnncc.stages.differentiate import differentiate
+
+    made.adjoints, made.masked_adjoints = tuple(map(differentiate, made.cells)), tuple(map(differentiate, made.masked))
+    yield "differentiate"
+
+    from rnncc.stages.lower import lower
+
+    made.plans = tuple(map(lower, made.cells, made.adjoints, made.masked, made.masked_adjoints))
+    yield "lower"
+
+    from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
+
+    newton, problems = (request.newton, request.problems) if request.has_clusters else (False, ())
+    made.scans = tuple(scan_kernels(plan, newton=newton) for plan in made.plans)
+    made.fused = tuple(tuple(fused_kernels(plan, problems)) for plan in made.plans)
+    yield "schedule"
+
+    from rnncc.stages.render import render
+    from rnncc.stages.render.python import render_package
+
+    cells = map(CompiledCell, made.cells, made.masked, made.recurrences, made.adjoints, made.masked_adjoints)
+    made.files = render_package(request.name, tuple(cells), cuda=request.is_for_gpus)
+    made.bundle = render(made.plans, made.scans if request.is_for_gpus else None, made.fused, request.instructions)
+    yield "render"

@@ -1,0 +1,1 @@
+"""How values of the compiler read: what `rnncc show`, `explain` and `cells` print."""

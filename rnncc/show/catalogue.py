@@ -1,0 +1,51 @@
+"""The shipped cells in a table: what `rnncc cells` prints and the README shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rnncc.ir.request import Request
+from rnncc.language.source import Source
+from rnncc.pipeline import compile_cells
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One cell: the name to load its file by, the cell's name, its recurrence classes in segment order (the same one
+    once), recurrent matmul phases of a step, and where it was published."""
+
+    file: str
+    cell: str
+    kinds: str
+    phases: int
+    citation: str
+
+
+def catalogue(source: Source) -> tuple[Entry, ...]:
+    """An entry for every cell of a file."""
+    file = Path(source.name).stem
+    made = compile_cells(Request(source, file), "classify")
+    return tuple(
+        Entry(
+            file,
+            cell.name,
+            " + ".join(dict.fromkeys(recurrence.kind.value for recurrence in recurrences)),
+            max(segment.phases for segment in cell.segments),
+            citation(cell.comment),
+        )
+        for cell, recurrences in zip(made.cells, made.recurrences, strict=True)
+    )
+
+
+def citation(comment: str) -> str:
+    """What a cell's comment says before `Form:`, on one line."""
+    text = " ".join(comment.split())
+    return text.split(" Form:")[0].rstrip(".")
+
+
+def markdown(entries: tuple[Entry, ...]) -> str:
+    """The table of the README."""
+    lines = ["| `rnncc.load(…)` | class | recurrence | phases | source |", "|---|---|---|---|---|"]
+    lines += [f"| `{e.file}` | `{e.cell}` | {e.kinds} | {e.phases} | {e.citation} |" for e in entries]
+    return "\n".join(lines) + "\n"

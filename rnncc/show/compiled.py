@@ -1,0 +1,131 @@
+"""What the later stages make, as text: recurrence classes, reverse programs, kernel plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import assert_never
+
+from rnncc.ir import dim as dims
+from rnncc.ir.adjoint import Adjoint
+from rnncc.ir.cell import Node
+from rnncc.ir.dim import Dim
+from rnncc.ir.expr import Expr
+from rnncc.ir.kernel import (
+    EdgeSlot,
+    Place,
+    Program,
+    ReadSlot,
+    RowStage,
+    Slot,
+    Stage,
+    StoredSlot,
+    TileSlot,
+    TileStage,
+    VectorSlot,
+    ViewSlot,
+)
+from rnncc.ir.plan import KernelPlan
+from rnncc.ir.recurrence import Recurrence
+
+ShowExpr = Callable[[Expr], str]
+ShowNode = Callable[[Node], str]
+
+
+def show_recurrence(recurrence: Recurrence, expr: ShowExpr) -> Iterator[str]:
+    """The class of a segment, with A and b where it is affine, behind what they share."""
+    form = f" {recurrence.form}" if recurrence.form else ""
+    yield f"states {', '.join(recurrence.states)}: {recurrence.kind.value}{form}: {recurrence.why}"
+    yield from (f"  {name} = {expr(value)}" for name, value in recurrence.shared)
+    for state, row, offset in zip(recurrence.states, recurrence.matrix, recurrence.offset, strict=False):
+        terms = [
+            f"({expr(coefficient)}) * {previous}[t-1]"
+            for previous, coefficient in zip(recurrence.states, row, strict=True)
+        ]
+        yield f"  {state}[t] = {' + '.join(terms)} + {expr(offset)}"
+
+
+def show_adjoint(adjoint: Adjoint, node: ShowNode) -> Iterator[str]:
+    """One backward step, top to bottom."""
+    yield f"backward of states {', '.join(adjoint.segment.states)}"
+    yield f"  saved {_names(adjoint.saved)}; state sequences {_names(adjoint.saved_states)}"
+    yield f"  in the streams' dtype {_names(adjoint.rounded)}"
+    yield f"  reads of the streams {_names(adjoint.streams_read)}"
+    if adjoint.recompute:
+        yield "  recompute"
+        yield from (f"    {node(one)}" for one in adjoint.recompute)
+    yield "  step"
+    yield from (f"    {node(one)}" for one in adjoint.nodes)
+    yield "  yields"
+    yield from (f"    gradient of {state}[t-1]: {value}" for state, value in adjoint.state_cotangents)
+    yield from (f"    gradient of {member}[t]: {value}" for member, value in adjoint.stream_cotangents)
+    yield from (f"    {p.matrix}: sum of {p.cotangent} x {p.operand}" for p in adjoint.outer_products)
+    yield from (f"    {member}: sum of {value}" for member, value in adjoint.vector_cotangents)
+
+
+def show_plan(plan: KernelPlan, expr: ShowExpr) -> Iterator[str]:
+    """The loops of a cell: slots and stages of both directions."""
+    yield f"kernels of {plan.cell}, sizes {', '.join(plan.sizes)}"
+    for loop in plan.loops:
+        for direction, program in (("forward", loop.forward), ("backward", loop.backward)):
+            yield f"  segment {loop.segment}{loop.variant} {direction}"
+            yield from (f"    {line}" for line in _program(program, expr))
+
+
+def _program(program: Program, expr: ShowExpr) -> Iterator[str]:
+    yield "slots"
+    yield from (f"  {slot.name} [{dims.show(slot.width)}]: {_slot(slot)}" for slot in program.slots)
+    for stage in program.stages:
+        yield from _stage(stage, expr)
+    yield from (f"at the end {_place(final.place)} = {final.slot}" for final in program.finals)
+    yield from (f"after the loop d_{o.matrix} = sum of {o.cotangent} x {o.operand}" for o in program.outers)
+    yield from (f"after the loop {_place(s.place, s.width)} = sum of {s.slot}" for s in program.sums)
+    yield from (f"{_place(zero.place, zero.width)} = 0" for zero in program.zeros)
+
+
+def _slot(slot: Slot) -> str:
+    match slot:
+        case ReadSlot():
+            return f"read from {_place(slot.place)}"
+        case EdgeSlot():
+            return f"{slot.link} a step {'later' if slot.ahead else 'earlier'}, at the edge {_place(slot.place)}"
+        case VectorSlot():
+            return f"vector {_place(slot.place)}"
+        case StoredSlot():
+            places = ", ".join(_place(place) for place in slot.destinations)
+            return f"stored in {places or 'a workspace'}"
+        case ViewSlot():
+            return f"part of {slot.link} from {dims.show(slot.offset)}"
+        case TileSlot():
+            return "accumulator"
+        case _:
+            assert_never(slot)
+
+
+def _stage(stage: Stage, expr: ShowExpr) -> Iterator[str]:
+    barrier = ", after a barrier" if stage.barrier else ""
+    match stage:
+        case TileStage():
+            yield f"stage over {dims.show(stage.width)} units{barrier}"
+            for product in stage.products:
+                matrices = ", ".join(product.matrices)
+                first = stage.accumulators[product.first : product.first + len(product.matrices)]
+                sign = "+=" if product.accumulate else "="
+                transposed = "T" if product.transposed else ""
+                yield f"  {', '.join(first)} {sign} [{matrices}]{transposed} @ {product.operand}"
+            for statement in stage.statements:
+                stored = "  -> stored" if statement.stored else ""
+                yield f"  {statement.target} = {expr(statement.expr)}{stored}"
+        case RowStage():
+            yield f"row {stage.target} = {stage.operator.value}({', '.join(stage.operands)}){barrier}"
+        case _:
+            assert_never(stage)
+
+
+def _place(place: Place, width: Dim | None = None) -> str:
+    offset = f" from {dims.show(place.offset)}" if place.offset.terms else ""
+    units = f", {dims.show(width)} units" if width is not None else ""
+    return f"{place.table.value}[{place.index}]{offset}{units}"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(names) if names else "none"

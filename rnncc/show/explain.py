@@ -1,0 +1,121 @@
+"""What the compiler decided about a cell, in words and as data (`rnncc explain FILE`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rnncc.ir.adjoint import Adjoint
+from rnncc.ir.cell import Cell, Contraction, Segment, declared_names, value_table
+from rnncc.ir.dim import show
+from rnncc.ir.recurrence import Recurrence
+from rnncc.ir.schedule import Plan
+from rnncc.show.explain_plan import plan_facts, plan_words
+from rnncc.show.values import show_constraint
+
+
+def explain(
+    cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adjoint, ...], plan: Plan | None = None
+) -> dict[str, Any]:
+    """The facts of a cell by the keys of `rnncc explain --json`; segments in order, widths as text in I, H and dims."""
+    table = value_table(cell)
+
+    streams = [
+        {
+            "name": stream.name,
+            "gates": list(stream.members),
+            "width": " + ".join(show(table[member].width) for member in stream.members),
+        }
+        for segment in cell.segments
+        for stream in segment.streams
+    ]
+    saved = [
+        {"name": name, "width": _width(cell, adjoint, name), "state": name in adjoint.saved_states}
+        for adjoint in adjoints
+        for name in (*adjoint.saved, *adjoint.saved_states)
+    ]
+    facts: dict[str, Any] = {
+        "cell": cell.name,
+        "states": [
+            {
+                "name": state.name,
+                "width": show(state.width),
+                "initial": "learned" if state.initial is None else state.initial,
+            }
+            for state in cell.states
+            if state.delay_of is None
+        ],
+        "classes": [
+            {
+                "states": list(declared_names(cell, segment)),
+                "class": recurrence.kind.value,
+                "form": recurrence.form,
+                "why": recurrence.why,
+            }
+            for segment, recurrence in zip(cell.segments, recurrences, strict=True)
+        ],
+        "phases": max((segment.phases for segment in cell.segments), default=0),
+        "streams": streams,
+        "weights": [
+            {"name": weight.name, "members": list(weight.members)}
+            for weight in {weight.name: weight for segment in cell.segments for weight in segment.weights}.values()
+        ],
+        "saved": saved,
+        "outputs": [cell.output],
+        "constraints": [show_constraint(constraint) for constraint in cell.constraints],
+    }
+    return facts | plan_facts(plan)
+
+
+def explain_words(
+    cell: Cell, recurrences: tuple[Recurrence, ...], adjoints: tuple[Adjoint, ...], plan: Plan | None = None
+) -> str:
+    """The same in sentences."""
+    facts = explain(cell, recurrences, adjoints)
+    states = ", ".join(f"{state['name']} [{state['width']}]" for state in facts["states"])
+    lines = [f"{cell.name}: states {states}; output {cell.output}"]
+    if cell.constraints:
+        needed = ", ".join(f"{show_constraint(constraint)} ({constraint.why})" for constraint in cell.constraints)
+        lines.append(f"  sizes must fulfil: {needed}")
+    if cell.prologue:
+        lines.append(f"  once a call, from parameters (torch): {_targets(cell.prologue)}")
+    for index, (segment, recurrence, adjoint) in enumerate(zip(cell.segments, recurrences, adjoints, strict=True)):
+        lines += _segment_words(index, segment, recurrence, adjoint, cell)
+    if cell.epilogue:
+        lines.append(f"  after the loops, over all steps (torch): {_targets(cell.epilogue)}")
+    if plan:
+        lines += plan_words(plan)
+    return "\n".join(lines)
+
+
+def _targets(nodes: tuple[Any, ...]) -> str:
+    return ", ".join(node.target for node in nodes)
+
+
+def _segment_words(index: int, segment: Segment, recurrence: Recurrence, adjoint: Adjoint, cell: Cell) -> list[str]:
+    table = value_table(cell)
+    form = f", {recurrence.form}" if recurrence.form else ""
+    states = ", ".join(declared_names(cell, segment))
+    lines = [f"  segment {index}: {states}: {recurrence.kind.value}{form}: {recurrence.why}"]
+    if segment.batched:
+        lines.append(f"    before the loop, over all steps (torch): {_targets(segment.batched)}")
+    products = [node for node in segment.nodes if isinstance(node, Contraction)]
+    phases = "1 phase a step" if segment.phases == 1 else f"{segment.phases} phases a step"
+    lines.append(f"    {len(products)} recurrent products in {phases}" if products else "    no recurrent product")
+    for stream in segment.streams:
+        width = " + ".join(show(table[member].width) for member in stream.members)
+        lines.append(f"    reads stream {stream.name} [T, B, {width}]: {', '.join(stream.members)}")
+    lines += [f"    reads weight {weight.name}: {', '.join(weight.members)}" for weight in segment.weights]
+    values, sequences = (
+        [f"{name} [{_width(cell, adjoint, name)}]" for name in group] for group in (adjoint.saved, adjoint.saved_states)
+    )
+    if values or sequences:
+        lines.append(f"    training keeps {', '.join(values + sequences)}")
+    if values:
+        lines.append(f"    with recompute=True it keeps {', '.join(sequences) or 'nothing'}")
+    lines.append(f"    returns {', '.join(segment.sequences)}")
+    return lines
+
+
+def _width(cell: Cell, adjoint: Adjoint, name: str) -> str:
+    widths = {value.name: value.width for value in (*cell.values, *adjoint.values)}
+    return show(widths[name])

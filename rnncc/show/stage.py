@@ -1,0 +1,44 @@
+"""What a stage made of a text, as `rnncc show` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rnncc.ir.compilation import Compilation
+from rnncc.ir.request import Request
+from rnncc.pipeline import STAGES, compile_cells
+
+if TYPE_CHECKING:
+    from rnncc.ir.problem import Problem
+    from rnncc.ir.target import Target
+
+
+def stage_text(request: Request, stage: str, size: tuple[Problem, Target] | None = None) -> str:
+    """What `stage`, one of STAGES, made of every cell. `size`: what the schedule is for."""
+    made = compile_cells(request, stage)
+    match stage:
+        case "schedule":
+            return "\n".join(_schedules(made, size))
+        case "render":
+            own = (file for file in made.bundle.files if not file.path.startswith(made.bundle.include))
+            return "\n".join(f"// {file.path}\n{file.text}" for file in own)
+    from rnncc.show.values import show
+
+    values = getattr(made, STAGES[stage])
+    by_segment = stage in ("classify", "differentiate")
+    return "\n".join(show(value) for entry in values for value in (entry if by_segment else (entry,)))
+
+
+def _schedules(made: Compilation, size: tuple[Problem, Target] | None) -> Iterable[str]:
+    from rnncc.show.schedule import show_kernels
+    from rnncc.stages.schedule.kernels import families, planned
+
+    for plan in made.plans:
+        if size is not None:
+            yield show_kernels(planned(plan, *size))
+            continue
+        # Work is divided when the sizes are known, at run time.
+        for loop, on_gpu in families(plan):
+            for family, target in (("sequential", "cpu"), (on_gpu, "any GPU")):
+                yield f"{plan.cell}, segment {loop.segment}: {family}, target {target}, every size at run time"

@@ -1,0 +1,218 @@
+"""Values of the compiler as text: the same value always gives the same text.
+
+`rnncc show` prints it and golden tests compare it. A cell reads top to bottom like the program it is:
+
+    cell GRU(I, H)
+    state h: H = 0
+    parameter W weight_ih: 3*H x I = W_r H, W_z H, W_n H
+    segment 0: states h, phases 1
+      batched
+        r__W = W_r @ x                                    # H
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import assert_never
+
+from rnncc.ir import dim as dims
+from rnncc.ir.adjoint import Adjoint
+from rnncc.ir.cell import (
+    Cell,
+    Constraint,
+    Contraction,
+    Delay,
+    Initialiser,
+    Node,
+    Parameter,
+    Placement,
+    Pointwise,
+    RowOp,
+    Segment,
+    Stream,
+    Value,
+    Weight,
+    value_table,
+)
+from rnncc.ir.dim import ONE, Dim
+from rnncc.ir.expr import Apply, Const, Expr, Ref
+from rnncc.ir.plan import KernelPlan
+from rnncc.ir.recurrence import Recurrence
+from rnncc.ir.syntax import CellDecl
+from rnncc.show.compiled import show_adjoint, show_plan, show_recurrence
+from rnncc.show.syntax import show_declaration
+
+# Operators that are written between their operands, and how tightly they bind (as in Python).
+_INFIX = {
+    "lt": ("<", 1), "le": ("<=", 1), "gt": (">", 1), "ge": (">=", 1), "eq": ("==", 1), "ne": ("!=", 1),
+    "add": ("+", 2), "sub": ("-", 2), "mul": ("*", 3), "div": ("/", 3), "matmul": ("@", 3),
+}  # fmt: skip
+_NEGATION = 4
+_COMMENT_COLUMN = 60
+
+
+def show_number(value: float) -> str:
+    """The shortest text of a number: `2`, `0.1`, `-inf`."""
+    is_whole = abs(value) < 1e15 and value == int(value) and str(value) != "-0.0"
+    return str(int(value)) if is_whole else repr(value)
+
+
+def show_expr(expr: Expr, binding: int = 0) -> str:
+    """The expression in the language's notation; `binding` is how tightly what stands around it binds."""
+    match expr:
+        case Const(value):
+            text = show_number(value)
+            return f"({text})" if text.startswith("-") and binding else text
+        case Ref(name):
+            return name
+        case Apply("neg", (operand,)):
+            text = f"-{show_expr(operand, _NEGATION)}"
+            return f"({text})" if binding else text
+        case Apply(operator, (left, right)) if operator in _INFIX:
+            symbol, tightness = _INFIX[operator]
+            # `a - (b - c)` keeps its parentheses: the order of the user's arithmetic is shown.
+            text = f"{show_expr(left, tightness)} {symbol} {show_expr(right, tightness + 1)}"
+            return f"({text})" if tightness < binding else text
+        case Apply(operator, arguments):
+            return f"{operator}({', '.join(show_expr(argument) for argument in arguments)})"
+        case _:
+            assert_never(expr)
+
+
+def show_node(node: Node) -> str:
+    """One equation."""
+    match node:
+        case Pointwise(target, expr):
+            return f"{target} = {show_expr(expr)}"
+        case Contraction(target, matrix, operand, transposed):
+            return f"{target} = {f'T({matrix})' if transposed else matrix} @ {operand}"
+        case RowOp(target, operator, operands, offset, times):
+            extra = f", offset={dims.show(offset)}" if offset.terms else ""
+            extra += f", times={times}" if times != 1 else ""
+            return f"{target} = {operator.value}({', '.join(operands)}{extra})"
+        case Delay(target, operand):
+            return f"{target} = delay({operand})"
+        case _:
+            assert_never(node)
+
+
+def show_shape(width: Dim, columns: Dim | None, blocks: Dim) -> str:
+    """`H`, `4*H x I`, `4*H x H in num_heads blocks`."""
+    text = dims.show(width)
+    if columns is not None:
+        text += f" x {dims.show(columns)}"
+    return text if blocks == ONE else f"{text} in {dims.show(blocks)} blocks"
+
+
+def show_initialiser(initialiser: Initialiser) -> str:
+    """`default`, `1`, `uniform(0, 1)`."""
+    numbers = ", ".join(show_number(value) for value in initialiser.values)
+    if initialiser.kind == "constant":
+        return numbers
+    return f"{initialiser.kind}({numbers})" if numbers else initialiser.kind
+
+
+def show_constraint(constraint: Constraint) -> str:
+    """`I == H`, `num_heads divides H`."""
+    left, right = dims.show(constraint.left), dims.show(constraint.right)
+    return f"{right} divides {left}" if constraint.divides else f"{left} == {right}"
+
+
+def _parameter(parameter: Parameter) -> str:
+    rows = dims.constant(0)
+    for member in parameter.members:
+        rows = dims.add(rows, member.width)
+    members = ", ".join(
+        f"{member.name}: {dims.show(member.width)} = {show_initialiser(member.initialiser)}"
+        for member in parameter.members
+    )
+    bias = ", bias" if parameter.is_bias else ""
+    shape = show_shape(rows, parameter.columns, parameter.blocks)
+    return f"parameter {parameter.name} as {parameter.attribute}: {shape}{bias}: {members}"
+
+
+def show_nodes(nodes: tuple[Node, ...], describe: Callable[[str], str], indent: str) -> Iterator[str]:
+    """Equations with what `describe` says of each target in a column of its own."""
+    for node in nodes:
+        text = f"{indent}{show_node(node)}"
+        yield f"{text:<{_COMMENT_COLUMN}} # {describe(node.target)}".rstrip()
+
+
+def _members(entry: Stream | Weight) -> str:
+    return entry.name if entry.members == (entry.name,) else f"{entry.name}({', '.join(entry.members)})"
+
+
+def _describe(values: dict[str, Value]) -> Callable[[str], str]:
+    def describe(name: str) -> str:
+        value = values.get(name)
+        if value is None:
+            return "?"
+        placement = "" if value.placement is Placement.S else f"{value.placement.value} "
+        return placement + show_shape(value.width, value.columns, value.blocks)
+
+    return describe
+
+
+def show_segment(segment: Segment, position: int, describe: Callable[[str], str]) -> Iterator[str]:
+    """A segment: what is batched before its loop, what the loop reads, its body, what it yields."""
+    yield f"segment {position}: states {', '.join(segment.states)}; phases {segment.phases}"
+    if segment.batched:
+        yield "  batched"
+        yield from show_nodes(segment.batched, describe, "    ")
+    yield f"  streams {', '.join(_members(stream) for stream in segment.streams) or 'none'}"
+    yield f"  weights {', '.join(_members(weight) for weight in segment.weights) or 'none'}"
+    if segment.constants:
+        yield f"  constants {', '.join(segment.constants)}"
+    yield "  loop"
+    yield from show_nodes(segment.nodes, describe, "    ")
+    yield f"  sequences {', '.join(segment.sequences)}"
+
+
+def _cell(cell: Cell) -> Iterator[str]:
+    describe = _describe(value_table(cell))
+    yield f"cell {cell.name}"
+    for size in cell.sizes:
+        solved = "" if size.solved is None else f" = {dims.show(size.solved)}, solved"
+        default = "" if size.default is None else f" = {size.default}"
+        yield f"dim {size.name}{default}{solved}"
+    for constant in cell.constants:
+        value = constant.value if isinstance(constant.value, str) else show_number(constant.value)
+        yield f"const {constant.name} = {value}{', shaping' if constant.shaping else ''}"
+    for given in cell.inputs:
+        default = "" if given.default is None else f" = {show_number(given.default)}"
+        yield f"input {given.name}: {dims.show(given.width)}{default}"
+    for state in cell.states:
+        initial = "learned" if state.initial is None else show_number(state.initial)
+        delay = "" if state.delay_of is None else f", delay of {state.delay_of}"
+        yield f"state {state.name}: {dims.show(state.width)} = {initial}{delay}"
+    yield from (_parameter(parameter) for parameter in cell.parameters)
+    for constraint in cell.constraints:
+        yield f"constraint {show_constraint(constraint)} ({constraint.why})"
+    if cell.single_head_because:
+        yield f"one head only: {cell.single_head_because}"
+    if cell.prologue:
+        yield "prologue"
+        yield from show_nodes(cell.prologue, describe, "  ")
+    for position, segment in enumerate(cell.segments):
+        yield from show_segment(segment, position, describe)
+    if cell.epilogue:
+        yield "epilogue"
+        yield from show_nodes(cell.epilogue, describe, "  ")
+    yield f"output {cell.output}"
+
+
+def show(value: CellDecl | Cell | Recurrence | Adjoint | KernelPlan) -> str:
+    """The value as text, without a final newline."""
+    match value:
+        case CellDecl():
+            return show_declaration(value)
+        case Cell():
+            return "\n".join(_cell(value))
+        case Recurrence():
+            return "\n".join(show_recurrence(value, show_expr))
+        case Adjoint():
+            return "\n".join(show_adjoint(value, show_node))
+        case KernelPlan():
+            return "\n".join(show_plan(value, show_expr))
+        case _:
+            assert_never(value)

@@ -1,0 +1,33 @@
+"""Stages run on texts and on cells, for tests that begin in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rnncc.ir.cell import Cell
+from rnncc.ir.plan import KernelPlan
+from rnncc.ir.request import Request
+from rnncc.language.diagnostics import Diagnostic
+from rnncc.language.read import read_request
+from rnncc.language.source import Source
+from rnncc.pipeline import compile_cells
+from rnncc.stages.differentiate import differentiate
+from rnncc.stages.lower import lower
+from rnncc.stages.mask import mask
+
+
+def front(source: Source, constants: Mapping[str, float | int | str] = {}) -> list[tuple[Cell, tuple[Diagnostic, ...]]]:
+    """The checked cells of a text, each with its warnings."""
+    made = compile_cells(Request(source, "cell", constants), "check")
+    return list(zip(made.cells, made.warnings, strict=True))
+
+
+def kernel_plan(cell: Cell) -> KernelPlan:
+    """All loops of a cell, as kernels run them."""
+    masked = mask(cell)
+    return lower(cell, differentiate(cell), masked, differentiate(masked))
+
+
+def plan_of(name: str) -> KernelPlan:
+    """Those of a file's first cell."""
+    return compile_cells(read_request(name), "lower").plans[0]

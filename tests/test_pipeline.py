@@ -1,0 +1,68 @@
+"""The pipeline: which stages there are, in which order, and how often each runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rnncc.ir.compilation import Compilation
+from rnncc.ir.problem import Problem
+from rnncc.ir.request import Request
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.read import read_request
+from rnncc.language.source import Source
+from rnncc.pipeline import STAGES, compile_cells, run_stages
+
+TEXT = "cell A\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b)\n\ncell B\nstate h\nh[t] = 0.5*h[t-1] + W@x\n"
+
+
+def test_the_table_has_the_stages_in_order() -> None:
+    made = Compilation(Request(Source("two.rnn", TEXT), "two"))
+    for stage, named in zip(run_stages(made), STAGES, strict=True):
+        assert stage == named
+        assert len(getattr(made, STAGES[stage])) == (2 if stage != "render" else 5)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_it_stops_after_a_stage(stage: str) -> None:
+    made = compile_cells(Request(Source("two.rnn", TEXT), "two"), stage)
+    after = list(STAGES)[list(STAGES).index(stage) + 1 :]
+    fields = {STAGES[name] for name in after} - {STAGES[name] for name in STAGES if name not in after}
+    assert not [name for name in fields if hasattr(made, name)]
+
+
+def test_a_stage_that_is_none_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no stage is called 'compile'"):
+        compile_cells(Request(Source("two.rnn", TEXT), "two"), "compile")
+
+
+def test_every_stage_runs_once_for_a_cell_and_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rnncc.stages import check, classify, differentiate, lower, mask, parse, regularise
+
+    calls: Counter[str] = Counter()
+
+    def counted(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def run(*given: Any) -> Any:
+            calls[name] += 1
+            return real(*given)
+
+        monkeypatch.setattr(module, name, run)
+
+    for module in (parse, check, regularise, classify, mask, differentiate, lower):
+        counted(module, module.__name__.rpartition(".")[2])
+    request = replace(read_request("lstm"), architectures=("sm_90a",), problems=(Problem(64, 12, "bf16"),))
+    compile_cells(replace(request, zoneout=("h",)))
+    once = dict.fromkeys(("parse", "check", "regularise", "classify", "mask", "lower"), 1)
+    assert calls == {**once, "differentiate": 2}
+
+
+def test_mistakes_of_all_cells_are_raised_together() -> None:
+    text = TEXT.replace("R@h[t-1]", "R@g[t-1]").replace("0.5*h[t-1]", "0.5*k[t-1]")
+    with pytest.raises(RnnccError) as caught:
+        compile_cells(Request(Source("two.rnn", text), "two"), "check")
+    assert len({diagnostic.span for diagnostic in caught.value.diagnostics}) == 2
