@@ -12,7 +12,7 @@ _HEAD = """\
 # Diagnostics
 
 Every finding has a code; `rnncc explain CODE` prints its section of this page, which is generated from the table in
-`rnncc/codes`. The hundreds digit is the origin: 1 the text, 2 the cell (from 251 warnings, from 271 notes on
+`rnncc/language/codes`. The hundreds digit is the origin: 1 the text, 2 the cell (from 251 warnings, from 271 notes on
 performance), 4 the schedule, 6 the build, 7 loading and sizes.
 """
 
