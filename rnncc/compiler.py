@@ -9,10 +9,9 @@ from typing import Any
 from rnncc import driver
 from rnncc.ir.cell import Cell
 from rnncc.ir.request import Request
-from rnncc.language.diagnostics import Diagnostic, RnnccError
+from rnncc.language.diagnostics import Diagnostic
 from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
-from rnncc.version import VERSION
 
 
 def unpickle(source: Source, stem: str, shaping: Mapping[str, Any], parallel_newton: bool, class_name: str) -> Any:
@@ -39,5 +38,4 @@ def front(source: Source, shaping: Mapping[str, Any] | None = None) -> tuple[tup
 
 def compile_fused(*request: object) -> Any:
     """Fused kernels for a package of rnncc 0.1, whose library takes others. Raises RnnccError (RNN609)."""
-    help = "build the package again"
-    raise RnnccError(Diagnostic("RNN609", f"another rnncc than this one ({VERSION}) built the package", help=help))
+    raise driver.built_by_another()

@@ -124,8 +124,7 @@ def compile_fused(
     from rnncc.stages.build import build_kernels, find_nvcc, first_key, own_code
 
     if code != own_code():
-        help = "build the package again"
-        raise RnnccError(Diagnostic("RNN609", f"another rnncc than this one ({VERSION}) built the package", help=help))
+        raise built_by_another()
     architecture = architecture_of(*capability)
     target = gpu(architecture)
     if target is None:
@@ -158,6 +157,12 @@ def compile_fused(
         return folder / "cuda", ""
     known = name if shipped_cell(name) else "FILE"  # the package does not say where its file lies
     return None, f"no fused kernel for {heads} fits ({explanation(known, architecture, problem)})"
+
+
+def built_by_another() -> RnnccError:
+    """The error (RNN609) for a package of another rnncc, whose library takes other kernels."""
+    message = f"another rnncc than this one ({VERSION}) built the package"
+    return RnnccError(Diagnostic("RNN609", message, help="build the package again"))
 
 
 def say(message: str) -> None:

@@ -82,7 +82,7 @@ def run_stages(made: Compilation) -> Iterator[str]:
     from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
 
     newton, problems = (request.newton, request.problems) if request.has_clusters else (False, ())
-    made.scans = tuple(scan_kernels(plan, newton=newton) for plan in made.plans)
+    made.scans = tuple(scan_kernels(plan, newton=newton) if request.is_for_gpus else () for plan in made.plans)
     made.fused = tuple(tuple(fused_kernels(plan, problems)) for plan in made.plans)
     yield "schedule"
 

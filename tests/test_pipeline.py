@@ -15,6 +15,7 @@ from rnncc.language.diagnostics import RnnccError
 from rnncc.language.read import read_request
 from rnncc.language.source import Source
 from rnncc.pipeline import STAGES, compile_cells, run_stages
+from rnncc.show.stage import stage_text
 
 TEXT = "cell A\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b)\n\ncell B\nstate h\nh[t] = 0.5*h[t-1] + W@x\n"
 
@@ -66,3 +67,21 @@ def test_mistakes_of_all_cells_are_raised_together() -> None:
     with pytest.raises(RnnccError) as caught:
         compile_cells(Request(Source("two.rnn", text), "two"), "check")
     assert len({diagnostic.span for diagnostic in caught.value.diagnostics}) == 2
+
+
+def test_what_is_shown_of_render_has_the_kernels_for_gpus() -> None:
+    text = stage_text(read_request("lstm"), "render")
+    for path in ("src/lstm_functions.h", "src/lstm_dispatch.cpp", "src/lstm_device.cuh", "src/lstm_bf16.cu"):
+        assert f"// {path}\n" in text
+    assert "// src/mingru_bf16_scans.cu\n" in stage_text(read_request("mingru"), "render")
+
+
+def test_a_package_for_cpus_plans_nothing_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def planned(*given: object, **options: object) -> None:
+        raise AssertionError("kernels for GPUs were planned")
+
+    monkeypatch.setattr("rnncc.stages.schedule.kernels.scan_kernels", planned)
+    made = compile_cells(read_request("mingru"))
+    assert made.scans == ((),) and not made.bundle.device_units
+    with pytest.raises(AssertionError, match="were planned"):
+        compile_cells(replace(read_request("mingru"), architectures=("sm_90a",)))

@@ -153,9 +153,11 @@ def explain(
 
     wanted = plan_for(target, hidden, heads, dtype)
     made = compile_cells(read_request(what), "lower" if wanted else "differentiate")
-    plans = (planned(plan, *wanted) for plan in made.plans) if wanted else (None for _ in made.cells)
-    by_name = {entry[0].name: entry for entry in zip(made.cells, made.recurrences, made.adjoints, plans, strict=True)}
-    explained = pick(by_name, cell, what)
+    chosen = pick({checked.name: index for index, checked in enumerate(made.cells)}, cell, what)
+    explained = [
+        (made.cells[i], made.recurrences[i], made.adjoints[i], planned(made.plans[i], *wanted) if wanted else None)
+        for i in chosen
+    ]
     if as_json:
         print_json(one_or_list([facts(*entry) for entry in explained]))
     else:

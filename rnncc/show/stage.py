@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rnncc.ir.compilation import Compilation
 from rnncc.ir.request import Request
+from rnncc.machine.targets import ARCHITECTURES
 from rnncc.pipeline import STAGES, compile_cells
 
 if TYPE_CHECKING:
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
 def stage_text(request: Request, stage: str, size: tuple[Problem, Target] | None = None) -> str:
     """What `stage`, one of STAGES, made of every cell. `size`: what the schedule is for."""
+    if stage == "render":
+        # Everything that there may be: also the kernels for GPUs, whose text is the same for all of them.
+        request = replace(request, architectures=tuple(sorted(set(ARCHITECTURES.values()))))
     made = compile_cells(request, stage)
     match stage:
         case "schedule":
