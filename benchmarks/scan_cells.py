@@ -46,7 +46,7 @@ class Traffic:
     backward: int
 
     def of(self, run: str) -> int:
-        """Those of a benchmark's pass, fw or fw+bw."""
+        """The numbers of a benchmark's pass, `fw` or `fw+bw`."""
         return self.forward if run == "fw" else self.forward + self.kept + self.backward
 
 
