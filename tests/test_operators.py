@@ -191,7 +191,7 @@ def test_surrogates_are_heaviside_with_the_published_derivative_twice_and_forwar
 
 
 # Where each row's function must stand, for it to compile on a CPU and on a GPU.
-CPU_HEADERS = ("math.h", "math_exp.h", "math_piecewise.h", "math_special.h", "vec.h")
+CPU_HEADERS = ("cpu/math.h", "cpu/math_exp.h", "cpu/math_piecewise.h", "cpu/math_special.h", "cpu/vec.h")
 IN_LOOPS = [row for row in OPERATORS.values() if row.in_loop and re.match(r"\w+\(", row.cpp)]
 
 
@@ -205,7 +205,7 @@ def headers(*names: str) -> str:
 def test_a_row_has_its_function_for_cpus_and_gpus(row: Operator) -> None:
     name = row.cpp.partition("(")[0]
     defined = re.compile(rf"^((RNNCC_INLINE|RNNCC_DEVICE) [^=;]*\b{name}\(|RNNCC_CONDITION\({name},)", re.MULTILINE)
-    assert defined.search(headers(*CPU_HEADERS)), "no function in templates/include/rnncc/math*.h"
+    assert defined.search(headers(*CPU_HEADERS)), "no function in templates/include/rnncc/cpu/math*.h"
     assert defined.search(headers("cuda/math.cuh")), "no function in templates/include/rnncc/cuda/math.cuh"
 
 

@@ -1,7 +1,7 @@
 """What a kernel is before it is text: the loop of a segment as slots, products and stages.
 
 A loop has two `Program`s, forward and backward (plan.py). A program is a list of stages that run once a step; the fixed
-driver (templates/include/rnncc/sequence.h) owns time, rows, threads and memory, and the plan says
+driver (templates/include/rnncc/cpu/sequence.h) owns time, rows, threads and memory, and the plan says
 
   slots      every value with an address: where it is read from, where it goes
   stages     products with their elementwise statements (`TileStage`), or one operator along rows (`RowStage`)

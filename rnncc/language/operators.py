@@ -35,7 +35,7 @@ class Operator:
     name        the operator's name in `Apply`; for `user` operators also its name in the language
     arity       number of arguments
     derivative  see the module's docstring
-    cpp         C++ text with `{0}`, `{1}`: an infix form or a function of `rnncc/math.h`
+    cpp         C++ text with `{0}`, `{1}`: an infix form or a function of `rnncc/cpu/math.h`
     torch       Python text of the same; `f` is `rnncc.runtime.elementwise`
     domain      where tests draw each argument from
     kinks       first arguments where the value or the derivative jumps (tests stay away)

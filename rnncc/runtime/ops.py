@@ -28,7 +28,7 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
     """Open the library, which makes its ops known as `namespace`, and give them what Python adds, once a process.
     Raises RuntimeError, OSError."""
     segments = [(cell, segment) for cell in cells for segment in cell.segments]
-    # The schemas stand in templates/include/rnncc/schema.h.
+    # The schemas stand in templates/include/rnncc/torch/schema.h.
     opened = ctypes.CDLL(str(path)).rnncc_register
     opened.restype = ctypes.c_char_p
     if (problem := opened()) is not None:

@@ -1,8 +1,8 @@
 // What the tests call: the header library behind C functions, once for each level it is compiled for.
-#include "rnncc/convert.h"
-#include "rnncc/gemm.h"
-#include "rnncc/math.h"
-#include "rnncc/team.h"
+#include "rnncc/cpu/convert.h"
+#include "rnncc/cpu/gemm.h"
+#include "rnncc/cpu/math.h"
+#include "rnncc/cpu/team.h"
 
 using namespace rnncc;
 

@@ -1,5 +1,5 @@
 // The team behind C functions. With FAKE_POOL the scheduler is a stand-in whose behaviour the test chooses.
-#include "rnncc/team.h"
+#include "rnncc/cpu/team.h"
 
 using namespace rnncc;
 

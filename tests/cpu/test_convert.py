@@ -1,4 +1,4 @@
-"""rnncc/convert.h against torch's own conversions, bit for bit."""
+"""rnncc/cpu/convert.h against torch's own conversions, bit for bit."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from rnncc.stages.build.toolchain import ISA
 
 HOST = """
 #include <cstdio>
-#include "rnncc/dispatch.h"
+#include "rnncc/cpu/dispatch.h"
 int main() {
   std::printf("%d", rnncc_level());
   for (int missing = 0; missing < 13; ++missing) std::printf(" %d", rnncc_level_of(RNNCC_V4 & ~(1 << missing)));
@@ -42,7 +42,7 @@ def test_the_best_code_that_there_is_or_none(tmp_path: Path) -> None:
     lines = [
         "#include <cstdio>",
         "#include <initializer_list>",
-        '#include "rnncc/dispatch.h"',
+        '#include "rnncc/cpu/dispatch.h"',
         "static int level;",
         "#define rnncc_level() level",
     ]

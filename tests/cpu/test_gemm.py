@@ -1,4 +1,4 @@
-"""rnncc/gemm.h against float64 products: every shape class, strides, ranges, and nothing written outside."""
+"""rnncc/cpu/gemm.h against float64 products: every shape class, strides, ranges, and nothing written outside."""
 
 from __future__ import annotations
 

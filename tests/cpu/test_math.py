@@ -1,4 +1,4 @@
-"""rnncc/math.h against extended precision: bounds in ulp over the whole range, and the limits at infinities and NaN."""
+"""rnncc/cpu/math.h against extended precision: bounds in ulp everywhere, and the limits at infinities and NaN."""
 
 from __future__ import annotations
 

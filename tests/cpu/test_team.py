@@ -1,4 +1,4 @@
-"""rnncc/team.h: barriers hold, teams shrink instead of deadlocking, ranges cover everything once."""
+"""rnncc/cpu/team.h: barriers hold, teams shrink instead of deadlocking, ranges cover everything once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tables of a kernel can hold: their entries are 16-bit numbers (templates/include/rnncc/program.h)."""
+"""What the tables of a kernel can hold: their entries are 16-bit numbers (templates/include/rnncc/cpu/program.h)."""
 
 from __future__ import annotations
 

@@ -203,9 +203,8 @@ def _fused_units(files: Sequence[File]) -> tuple[DeviceUnit, ...]:
 
 def _headers(*, cuda: bool) -> Sequence[File]:
     include = templates_dir() / "include"
-    found = sorted((include / "rnncc").glob("*.h"))
-    if cuda:
-        found += sorted((include / "rnncc" / "cuda").rglob("*.*h"))
+    folders = ("core", "cpu", "torch", "cuda") if cuda else ("core", "cpu", "torch")
+    found = [path for folder in folders for path in sorted((include / "rnncc" / folder).rglob("*.*h"))]
     return [
         File(f"{INCLUDE}/{path.relative_to(include).as_posix()}", path.read_text(encoding="utf-8")) for path in found
     ]

@@ -2,7 +2,7 @@
 // Only entries of eight bytes and their multiples, so that the arrays follow each other without gaps.
 #pragma once
 
-#include "../tables.h"
+#include "../core/tables.h"
 
 namespace rnncc {
 

@@ -4,7 +4,7 @@
 
 #include <dlfcn.h>
 
-#include "../tensor.h"
+#include "../torch/tensor.h"
 
 namespace rnncc {
 

@@ -1,7 +1,7 @@
 // Products of heads over many rows, by torch: of each block a matrix of few numbers that is a sum over all rows.
 #pragma once
 
-#include "../aten.h"
+#include "../torch/aten.h"
 
 namespace rnncc {
 

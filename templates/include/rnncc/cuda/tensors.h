@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "../aten.h"
+#include "../torch/aten.h"
 #include "schedule.h"
 
 namespace rnncc {

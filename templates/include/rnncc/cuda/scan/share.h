@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "../../tables.h"
+#include "../../core/tables.h"
 
 namespace rnncc {
 

@@ -4,7 +4,7 @@
 
 #include "convert.h"
 #include "gemm.h"
-#include "pages.h"
+#include "../core/pages.h"
 #include "program.h"
 
 // C's (stdlib.h), declared here because clang has no builtin of it and no header of the library is wanted in this file.

@@ -3,7 +3,7 @@
 
 #include <cpuid.h>
 
-#include "call.h"
+#include "../core/call.h"
 
 // What -march=x86-64-v3 and -v4 let the compiler use beyond what every x86-64 has that knows AVX2.
 enum rnncc_feature {

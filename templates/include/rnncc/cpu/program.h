@@ -2,7 +2,7 @@
 // group of elementwise equations. The driver (sequence.h) reads the tables; it is compiled once for all cells.
 #pragma once
 
-#include "tables.h"
+#include "../core/tables.h"
 #include "vec.h"
 
 namespace rnncc {

@@ -1,7 +1,7 @@
 // The tables of a package's segments and ops, and what takes them: one object file for all packages (_core_binding.cpp).
 #pragma once
 
-#include "call.h"
+#include "../core/call.h"
 #include "schema.h"
 #include "shim.h"
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "call.h"
-#include "pages.h"
+#include "../core/call.h"
+#include "../core/pages.h"
 #include "shim.h"
 
 namespace rnncc {

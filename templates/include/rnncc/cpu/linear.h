@@ -4,7 +4,7 @@
 
 #include "gemm.h"
 #include "layout.h"
-#include "linear_call.h"
+#include "../core/linear_call.h"
 #include "reduce.h"
 #include "team.h"
 

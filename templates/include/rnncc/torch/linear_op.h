@@ -1,7 +1,7 @@
 // The op `linear`: y = x Wᵀ + b over the last dimension of x, and its gradients, as boxed kernels.
 #pragma once
 
-#include "linear_call.h"
+#include "../core/linear_call.h"
 #include "tensor.h"
 
 namespace rnncc {
