@@ -12,6 +12,7 @@ import os
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,15 +74,13 @@ class Party:
         """The passes of a run."""
         return gpu_calls.passes(self.output, self.inputs, self.gradient, run)
 
-    def results(self) -> tuple[Tensor, Tensor, Tensor]:
-        """h and the gradients of the input and of R, in the order of axes of the interface."""
-        h = self.output()
-        gradients = torch.autograd.grad(h, self.inputs[:2], self.gradient)
-        return (
-            ordered(h.detach(), self.axes[2], OUTPUT),
-            ordered(gradients[0], self.axes[0], INPUT),
-            ordered(gradients[1], self.axes[1], RECURRENT),
-        )
+    def results(self, run: str) -> list[Tensor]:
+        """In the order of axes of the interface: h, or with the backward the gradients of the input and of R."""
+        if run == "fw":
+            with torch.no_grad():
+                return [ordered(self.output(), self.axes[2], OUTPUT)]
+        gradients = torch.autograd.grad(self.output(), self.inputs[:2], self.gradient)
+        return [ordered(gradients[0], self.axes[0], INPUT), ordered(gradients[1], self.axes[1], RECURRENT)]
 
 
 def ordered(tensor: Tensor, axes: str, wanted: str) -> Tensor:
@@ -122,38 +121,37 @@ class Work:
     """A case that is ready to be measured: rnncc and the peer in every layout that both have."""
 
     def __init__(self, case: Case) -> None:
-        """Compiles, and runs everything once. Raises RuntimeError or ValueError where the peer cannot run."""
+        """Compiles, and runs everything once. Raises where the peer cannot run."""
         self.case = case
         self.data = Data(case)
         # Triton's backend copies its tensors into an order of its own, whatever order they have.
         self.layouts = [layout for layout in LAYOUTS if layout == "interface" or case.beside != "triton_fused"]
         if case.beside == "cudnn":
             self.layouts = ["own"]
-        self.ours = {layout: rnncc_party(case, self.data, layout) for layout in self.layouts}
-        self.theirs: dict[str, Party] = {}
         try:
+            self.ours = {layout: rnncc_party(case, self.data, layout) for layout in self.layouts}
             for party in self.ours.values():
-                party.results()
-        except RuntimeError as error:
-            raise RuntimeError(f"rnncc: {error}") from error
-        if case.beside != "cudnn":
-            package = Package(case)
-            # The interface comes first: its call compiles.
-            for layout in reversed(self.layouts):
-                self.theirs[layout] = flashrnn_party(case, self.data, layout, package)
-                self.theirs[layout].output()
+                party.results("fw+bw")
+        except Exception as error:
+            raise RuntimeError("rnncc:") from error
+        self.package = None if case.beside == "cudnn" else Package(case)
+        if self.package is not None:
+            # This call compiles. `own` has the same kernels.
+            flashrnn_party(case, self.data, "interface", self.package).output()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
     def rows(self, quick: bool) -> list[dict[str, Any]]:
-        """The rows of both. A pass that fails has a row that says so, and it is the last pass that is tried."""
+        """The rows of both, and of passes in which one of them failed a row that says so."""
         rows = []
         for layout in self.layouts:
             for run in PASSES:
                 try:
                     rows += self.pair(layout, run, quick)
-                except RuntimeError as error:
-                    return [*rows, failure(self.case, said(error), run, layout)]
+                except Exception as error:
+                    # Triton's errors have no class in common with others.
+                    traceback.print_exc()
+                    rows.append(failure(self.case, said(error), run, layout))
         return rows
 
     def pair(self, layout: str, run: str, quick: bool) -> list[dict[str, Any]]:
@@ -165,11 +163,11 @@ class Work:
         }
         functions = {"rnncc": ours.timed(run)}
         measured = {"rnncc": compared(ours, self.data, run)}
-        if peer == "cudnn":
+        if self.package is None:
             functions |= cudnn(self.case, run)
             measured[peer] = {"difference": None, "from_float32": None}
         else:
-            theirs = self.theirs[layout]
+            theirs = flashrnn_party(self.case, self.data, layout, self.package)
             functions[peer] = theirs.timed(run)
             measured[peer] = compared(theirs, self.data, run, ours)
         times = in_turn(functions, quick)
@@ -193,15 +191,12 @@ def cudnn(case: Case, run: str) -> dict[str, Function]:
 def compared(party: Party, data: Data, run: str, other: Party | None = None) -> dict[str, Any]:
     """`difference`: from the other's values; forward, of h; with backward, of the gradients as parts of their largest.
     `from_float32`: of h from what float32 gives."""
-    got = party.results()
+    got = party.results(run)
     from_float32 = (got[0].float() - data.expected).abs().max().item() if run == "fw" else None
     difference = None
     if other is not None:
-        pairs = [(a.float(), b.float()) for a, b in zip(got, other.results(), strict=True)]
-        if run == "fw":
-            difference = (pairs[0][0] - pairs[0][1]).abs().max().item()
-        else:
-            difference = max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs[1:])
+        pairs = [(a.float(), b.float()) for a, b in zip(got, other.results(run), strict=True)]
+        difference = max(((a - b).abs().max() / (1.0 if run == "fw" else b.abs().max())).item() for a, b in pairs)
     return {"difference": difference, "from_float32": from_float32}
 
 
@@ -223,9 +218,12 @@ def in_turn(functions: dict[str, Function], quick: bool) -> dict[str, dict[str, 
 
 
 def said(error: BaseException) -> str:
-    """The line of an error that says most: a compiler's first, else the first."""
+    """The line of an error that says most: a compiler's first, else the first, and that of what caused it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return next((line for line in lines if "error:" in line), lines[0])[:400]
+    first = next((line for line in lines if "error:" in line), None)
+    if first is None and error.__cause__ is not None:
+        first = f"{lines[0]} {said(error.__cause__)}"
+    return (first or lines[0])[:400]
 
 
 def main(words: Sequence[str]) -> int:

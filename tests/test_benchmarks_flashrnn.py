@@ -75,13 +75,17 @@ def test_layouts_are_one_computation(cell: str, cases: Any, monkeypatch: pytest.
     data = program.Data(case, "cpu")
     interface, own = (program.rnncc_party(case, data, layout) for layout in ("interface", "own"))
     assert own.inputs[0].shape == (6, 2, 4, 3, 8) and interface.inputs[0].shape == (2, 6, 4, 3, 8)
-    for ours, theirs in zip(interface.results(), own.results(), strict=True):
-        torch.testing.assert_close(ours, theirs)
+    for run in ("fw", "fw+bw"):
+        for ours, theirs in zip(interface.results(run), own.results(run), strict=True):
+            torch.testing.assert_close(ours, theirs)
     assert program.compared(own, data, "fw", interface)["from_float32"] < 0.02
     gradients = program.compared(own, data, "fw+bw", interface)
     assert gradients["difference"] < 0.02 and gradients["from_float32"] is None
     for run in ("fw", "fw+bw"):
         own.timed(run)()
+    caused = RuntimeError("rnncc:")
+    caused.__cause__ = ValueError("no kernel\nhere")
+    assert program.said(caused) == "rnncc: no kernel"
     # A compiler's line says more than the command before it.
     assert program.said(RuntimeError("Error building\nnvcc -c a.cu\na.cu: error: no")) == "a.cu: error: no"
 
