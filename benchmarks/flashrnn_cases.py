@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +16,7 @@ BACKENDS = ("cuda_fused", "cuda", "triton_fused")
 PEERS = (*BACKENDS, "cudnn")
 CELLS = ("lstm", "slstm")
 # How tensors lie in memory: `interface` in the shapes of FlashRNN's function, `own` as each party's kernels take them.
-LAYOUTS = ("own", "interface")
+LAYOUTS = ("interface", "own")
 # (head_dim, heads, batch) by cell.
 SIZES = {
     "lstm": (
@@ -150,6 +151,14 @@ def place(row: Mapping[str, Any]) -> tuple[object, ...]:
 def shown(value: float | None, width: int) -> str:
     """A difference, or a dash where none was taken."""
     return f"{value:{width}.1e}" if value is not None else f"{'-':>{width}}"
+
+
+def flashrnn_rows() -> list[dict[str, Any]]:
+    """The rows of the run that is kept beside the benchmarks, if there is one."""
+    if not RESULTS.is_file():
+        return []
+    rows: list[dict[str, Any]] = json.loads(RESULTS.read_text())["results"]
+    return rows
 
 
 def flashrnn_ms(rows: Sequence[Mapping[str, Any]], backend: str, size: tuple[int, int, int], run: str) -> float | None:
