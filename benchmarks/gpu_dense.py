@@ -11,7 +11,8 @@ goes on where it stopped. WORDS, separated by commas, choose axes (targets, cell
 (rnncc, alternating, cudnn, eager, compiled) and cells (lstm, gru, elman, slstm); --quick leaves out the axis `full`,
 which stands for every size and batch, unless it is named.
 
-Times of FlashRNN stand beside ours as known from elsewhere: they are no part of the run.
+Times of FlashRNN stand beside ours as benchmarks/gpu_flashrnn.py has measured them on an H200 (its file is
+benchmarks/results/gpu_flashrnn.json): they are no part of this run.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from flashrnn_cases import flashrnn_ms, flashrnn_rows
 from gpu_cases import PASSES, TARGETS, Case, case_of, target_of
 from gpu_predicted import predicted_us
 
@@ -93,15 +94,17 @@ def asked(case: Case, row: dict[str, Any], cudnn: float | None) -> str:
 
 
 def targets(found: dict[Case, dict[str, Any]]) -> Iterator[str]:
-    """Our LSTM in bf16 over 1024 steps: times, must and aim, cuDNN in this run, FlashRNN elsewhere."""
-    yield "LSTM bf16, T=1024, ms; call and queued | must | aim | cuDNN here | FlashRNN fused, alternating (elsewhere)"
+    """Our LSTM in bf16 over 1024 steps: times, must and aim, cuDNN in this run, FlashRNN in its own."""
+    peers = flashrnn_rows()
+    yield "LSTM bf16, T=1024, ms; call and queued | must | aim | cuDNN here | FlashRNN fused, alternating (another run)"
     for (units, heads, columns), target in TARGETS.items():
         for index, run in enumerate(PASSES):
             case = Case("rnncc", "lstm", units, heads, columns, 1024, "bf16", run)
             row = found.get(case)
             if row is None or "error" in row:
                 continue
-            known = [pair and pair[index] for pair in (target.flashrnn, target.flashrnn_alternating)]
+            size = (units, heads, columns)
+            known = [flashrnn_ms(peers, backend, size, run) for backend in ("cuda_fused", "cuda")]
             yield (
                 f"  {f'{units}x{heads}':>8} B={columns:<3} {run:5} {row['call_ms']:8.3f} {row['queued_ms']:8.3f} |"
                 f"{target.must[index]:6.2f} |{target.aim[index]:6.2f} |{number(cudnn_ms(case, found), 7, 2)} |"
