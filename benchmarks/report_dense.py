@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
+from flashrnn_cases import BACKENDS
+from flashrnn_cases import Case as FlashCase
+from flashrnn_cases import case_of as flash_case
 from gpu_cases import CLASSES, COLUMNS, PASSES, STEPS, TARGETS, UNITS, Case, case_of
 from gpu_table import best_ms, cudnn_ms
-from report_text import NOTHING, Results, Row, faster, known, pair, results, table
+from report_text import NOTHING, Row, faster, known, number, pair, table
 
 Found = dict[Case, Row]
 CELL_SIZES = ((64, 12), (256, 3), (768, 1))
+FLASHRNN_SIZE = "cell, head_dim × heads, batch size"
 
 
 @cache
@@ -125,24 +130,46 @@ def _alternating() -> str:
     return table(head, lines)
 
 
+def flashrnn_ms(size: FlashCase, who: str, **wanted: object) -> list[float | None]:
+    """Milliseconds of `rnncc` (its median) or `flashrnn` (its least) on a size, forward and with backward."""
+    about, typical = known("gpu_flashrnn"), min if who == "flashrnn" else statistics.median
+    rows = (about.all(who=who, run=run, **_like(size), **wanted) for run in PASSES)
+    return [typical([row["ms"] for row in of_run]) if of_run else None for of_run in rows]
+
+
 def _flashrnn() -> str:
-    about = results("gpu_flashrnn")
-    if about is None:
-        return "Nobody has measured this yet: there is no file `benchmarks/results/gpu_flashrnn.json`."
-    keys = ("cell", "head_dim", "heads", "batch", "steps", "dtype")
-    sizes = dict.fromkeys(tuple(row[key] for key in keys) for row in about.all(who="flashrnn"))
+    head = (FLASHRNN_SIZE, "rnncc's op", "rnncc's `flashrnn`", *(f"`{name}`" for name in BACKENDS))
     lines = []
-    for size in sizes:
-        case = dict(zip(keys, size, strict=True))
-        name = f"{CLASSES.get(size[0], size[0])}, {size[1]} × {size[2]}, {size[3]}, {size[4]}, {size[5]}"
-        lines.append((name, *(pair(least_ms(about, who, **case)) for who in ("rnncc", "flashrnn"))))
-    return table(("cell, head_dim × heads, batch size, steps, dtype", "rnncc", "FlashRNN"), lines)
+    for size in _flashrnn_sizes():
+        ours = [flashrnn_ms(size, "rnncc", layout=layout) for layout in ("own", "interface")]
+        theirs = [flashrnn_ms(size, "flashrnn", backend=backend) for backend in BACKENDS]
+        lines.append((_flashrnn_name(size), *map(pair, (*ours, *theirs))))
+    return table(head, lines)
 
 
-def least_ms(about: Results, who: str, **case: object) -> list[float | None]:
-    """The least of a party's times on a case, forward and with backward, whatever the backend."""
-    passes = (about.all(who=who, run=run, **case) for run in PASSES)
-    return [min((row["ms"] for row in rows), default=None) for rows in passes]
+def _flashrnn_errors() -> str:
+    lines = []
+    for size in _flashrnn_sizes():
+        like = _like(size) | {"run": "fw", "layout": "interface"}
+        parties = ({"who": "rnncc"}, *({"who": "flashrnn", "backend": backend} for backend in BACKENDS))
+        rows = [known("gpu_flashrnn").one(**like, **party) for party in parties]
+        lines.append((_flashrnn_name(size), *(number(row["from_float32"] if row else None, 2) for row in rows)))
+    return table((FLASHRNN_SIZE, "rnncc", *(f"`{name}`" for name in BACKENDS)), lines)
+
+
+def _flashrnn_sizes() -> list[FlashCase]:
+    """The sizes that were measured, each once."""
+    rows = known("gpu_flashrnn").all(who="flashrnn")
+    return list(dict.fromkeys(replace(flash_case(row), beside="") for row in rows))
+
+
+def _flashrnn_name(size: FlashCase) -> str:
+    return f"{CLASSES[size.cell]}, {size.head_dim} × {size.heads}, {size.batch}"
+
+
+def _like(size: FlashCase) -> Row:
+    """What the rows of a size have in common."""
+    return {"cell": size.cell, "head_dim": size.head_dim, "heads": size.heads, "batch": size.batch}
 
 
 def _kernel_steps() -> str:
@@ -167,5 +194,6 @@ TABLES = {
     "sequence lengths": _steps,
     "alternating": _alternating,
     "FlashRNN": _flashrnn,
+    "FlashRNN, errors": _flashrnn_errors,
     "steps of kernels": _kernel_steps,
 }

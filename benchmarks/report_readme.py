@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flashrnn_cases import Case as FlashCase
 from gpu_cases import PASSES, STEPS, Case
-from report_dense import cudnn, found, least_ms, times
-from report_text import NOTHING, known, machine, number, results, table, versions
+from report_dense import cudnn, flashrnn_ms, found, times
+from report_text import NOTHING, known, machine, number, table, versions
 
 HEAD = ("Time in ms: forward, forward + backward", "rnncc", "torch.nn (H200: cuDNN)", "FlashRNN", "eager loop")
 # Milliseconds, forward and with backward.
@@ -35,8 +36,9 @@ NAMES = {"lstm": "LSTM", "gru": "GRU", "slstm": "sLSTM", "mingru": "minGRU"}
 
 def _headline() -> str:
     """The fastest of a row is bold. Below the table stand the machines."""
-    machines = f"The H200 runs with {versions(known('gpu_dense').about)}. The CPU is an {machine(known('cpu').about)}."
-    return table(HEAD, [(name, *_bold(parties)) for name, *parties in lines()]) + f"\n\n{machines}"
+    gpu, cpu = versions(known("gpu_flashrnn").about), machine(known("cpu").about)
+    rows = [(name, *_bold(parties)) for name, *parties in lines()]
+    return f"{table(HEAD, rows)}\n\nThe H200 runs with {gpu}. The CPU is an {cpu}."
 
 
 def lines() -> Iterator[tuple[str, Figures, Figures, Figures, Figures]]:
@@ -63,14 +65,10 @@ def lines() -> Iterator[tuple[str, Figures, Figures, Figures, Figures]]:
 def on_gpu(cell: str, head_dim: int, heads: int, batch: int) -> tuple[Figures, Figures, Figures, Figures]:
     """Where FlashRNN was measured, rnncc's figure is from the same run."""
     case, rows = Case("rnncc", cell, head_dim, heads, batch, STEPS, "bf16", "fw"), found()
-    ours, flashrnn, about = times(case, rows), UNKNOWN, results("gpu_flashrnn")
-    if about is not None:
-        size = {"cell": cell, "head_dim": head_dim, "heads": heads, "batch": batch, "steps": STEPS, "dtype": "bf16"}
-        flashrnn, beside = (least_ms(about, who, **size) for who in ("flashrnn", "rnncc"))
-        if None not in flashrnn and None not in beside:
-            ours = beside
+    size = FlashCase("", cell, head_dim, heads, batch)
+    flashrnn, beside = flashrnn_ms(size, "flashrnn"), flashrnn_ms(size, "rnncc", layout="own")
     loops = Case("eager", cell, head_dim, heads, batch, STEPS, "bf16", "fw")
-    return ours, cudnn(case, rows), flashrnn, times(loops, rows)
+    return beside if any(flashrnn) else times(case, rows), cudnn(case, rows), flashrnn, times(loops, rows)
 
 
 def _bold(parties: list[Figures]) -> Iterator[str]:

@@ -19,7 +19,7 @@ NOTHING = "—"
 COMMANDS = {
     "gpu_dense": "gpu_dense.py",
     "gpu_dense_loops": "gpu_dense.py --only loops",
-    "gpu_flashrnn": "flashrnn.py",
+    "gpu_flashrnn": "gpu_flashrnn.py",
     "gpu_model": "gpu_model.py",
     "gpu_scan": "gpu_scan.py --only targets",
     "gpu_scan_peers": "gpu_scan.py",
@@ -112,6 +112,8 @@ def versions(about: Row) -> str:
         found += [f"CUDA {about['cuda']}", f"driver {about['driver']}"]
     if "cudnn" in about:
         found.append(f"cuDNN {about['cudnn'] // 10000}.{about['cudnn'] // 100 % 100}")
+    if "flashrnn" in about:
+        found.append(f"FlashRNN {about['flashrnn']}")
     return ", ".join(found) or NOTHING
 
 
