@@ -1,4 +1,4 @@
-"""The rows of benchmarks/gpu_dense.py as a picture: microseconds a step of the LSTM over the size of a head."""
+"""The rows of benchmarks/gpu_dense.py as a picture: microseconds per step of the LSTM, by head_dim."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_table import best_ms
 COLUMNS = (1, 16, 64, 256)
 # (who, dtype): the line's label and style.
 LINES = {
-    ("rnncc", "bf16"): ("rnncc, for the size", "o-"),
+    ("rnncc", "bf16"): ("rnncc, made for the size", "o-"),
     ("alternating", "bf16"): ("rnncc, for every size", "s--"),
     ("cudnn", "fp16"): ("cuDNN fp16, one head", "^:"),
     ("cudnn", "bf16"): ("cuDNN bf16, one head", "v:"),
@@ -21,7 +21,7 @@ Line = list[tuple[int, float]]
 
 
 def lines(rows: Sequence[dict[str, Any]], run: str, columns: int) -> dict[str, Line]:
-    """(units, microseconds a step) of everybody who was measured, by label; the floor too. Sorted by units."""
+    """(head_dim, microseconds per step) of everybody who was measured, by label; the floor too. Sorted by head_dim."""
     found: dict[str, Line] = {}
     floors: dict[int, float] = {}
     for row in rows:
@@ -37,7 +37,7 @@ def lines(rows: Sequence[dict[str, Any]], run: str, columns: int) -> dict[str, L
         if row["floor_us"]:
             floors[case.units] = row["floor_us"] * (1 + PASSES.index(run))
     if floors:
-        found["measured floor of the exchange"] = list(floors.items())
+        found["exchange of states alone, measured"] = list(floors.items())
     return {label: sorted(points) for label, points in found.items()}
 
 
@@ -54,12 +54,13 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         for columns, place in zip(COLUMNS, rank, strict=True):
             for label, points in lines(rows, run, columns).items():
                 place.plot(*zip(*points, strict=True), styles.get(label, "k-"), label=label)
-            place.set(title=f"LSTM {run}, B={columns}", xscale="log", yscale="log")
+            words = "forward" if run == PASSES[0] else "forward + backward"
+            place.set(title=f"LSTM {words}, batch {columns}", xscale="log", yscale="log")
             place.grid(visible=True, which="both", alpha=0.3)
     for place in axes[-1]:
-        place.set_xlabel("units of a head")
+        place.set_xlabel("head_dim")
     for rank in axes:
-        rank[0].set_ylabel("µs a step")
+        rank[0].set_ylabel("µs per step")
     # The place with most lines names them for all.
     fullest = max(axes.flat, key=lambda place: len(place.get_lines()))
     if fullest.get_lines():

@@ -123,7 +123,8 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     figure, axes = pyplot.subplots(1, len(PASSES), figsize=(14, 6), sharey=True)
     for run, place in zip(PASSES, axes, strict=True):
         for (who, cell, dtype, own), points in over_steps(found).items():
-            if own == run:
+            # Two points are of the axis over sizes.
+            if own == run and len(points) > 2:
                 style = "o-" if who in OURS else "v:"
                 place.plot(
                     [case.steps for case, _ in points],
@@ -131,7 +132,8 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
                     style,
                     label=f"{who} {cell} {dtype}",
                 )
-        place.set(title=f"{run}, one column of {CHANNELS} channels", xscale="log", yscale="log", xlabel="steps")
+        words = "forward" if run == PASSES[0] else "forward + backward"
+        place.set(title=f"{words}, one sequence of {CHANNELS} channels", xscale="log", yscale="log", xlabel="steps")
         place.grid(visible=True, which="both", alpha=0.3)
         if place.get_lines():
             place.legend(fontsize="small")

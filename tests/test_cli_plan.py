@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from tests.test_cli import run
 
@@ -109,11 +108,3 @@ def test_show_of_a_schedule_is_for_a_size() -> None:
     assert "forward walk, backward scan, target any GPU" in run("show", "indrnn", "--stage", "schedule").stdout
     assert "alternating" in run("show", "elman", "--stage", "schedule").stdout
     assert "gather, scope block" in run("show", "elman", "--stage", "schedule", *SIZES).stdout
-
-
-def test_the_document_shows_what_is_printed() -> None:
-    text = (Path(__file__).resolve().parents[1] / "docs" / "scheduling.md").read_text(encoding="utf-8")
-    _, command, shown = text.partition("```\n$ rnncc ")
-    line, _, rest = shown.partition("\n")
-    assert command
-    assert rest.startswith(run(*line.split()).stdout)

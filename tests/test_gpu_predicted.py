@@ -22,7 +22,7 @@ MEASURED = FOLDER / "results" / "gpu_dense.json"
 H200 = GPUS["h200"]
 MOST_APART = 1.3
 # One row in a hundred may be further apart, none much: why the LSTM of 512 units with 32 columns takes a third longer
-# trained than with 16 or 64 is not known (docs/gpu.md).
+# trained than with 16 or 64 is not known.
 REST, MOST_OF_REST = 0.01, 1.4
 # Of all rows, the root of the mean square of the logarithms.
 TYPICAL = 0.12

@@ -1,4 +1,4 @@
-"""The shipped cells in a table: what `rnncc cells` prints and the README shows."""
+"""The shipped cells as a list: what `rnncc cells` prints and docs/cells.md shows."""
 
 from __future__ import annotations
 
@@ -42,10 +42,3 @@ def citation(comment: str) -> str:
     """What a cell's comment says before `Form:`, on one line."""
     text = " ".join(comment.split())
     return text.split(" Form:")[0].rstrip(".")
-
-
-def markdown(entries: tuple[Entry, ...]) -> str:
-    """The table of the README."""
-    lines = ["| `rnncc.load(…)` | class | recurrence | phases | source |", "|---|---|---|---|---|"]
-    lines += [f"| `{e.file}` | `{e.cell}` | {e.kinds} | {e.phases} | {e.citation} |" for e in entries]
-    return "\n".join(lines) + "\n"

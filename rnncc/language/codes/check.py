@@ -37,7 +37,7 @@ CHECK = (
     Code(
         "RNN203",
         "unknown function",
-        f"The functions are {_FUNCTIONS}. Their definitions are PyTorch's with default arguments. A function of your "
+        f"The functions are `{_FUNCTIONS}`. Their definitions are PyTorch's with default arguments. A function of your "
         "own is an equation: give its value a name.",
         _cell("state h", "h[t] = tahn(W@x + R@h[t-1] + b)"),
         _cell("state h", _ELMAN),
@@ -101,7 +101,7 @@ CHECK = (
         "one family stands before two operands",
         "`R` in the equation of gate i is one matrix, `R_i`. Applied to two different operands in that equation "
         "it would be one matrix shared by both, which is seldom meant. Declare a second family (`weights Q: "
-        "matrix`), or, to share it, a `param`.",
+        "matrix`). Or share the matrix: that is what a `param` is for.",
         _cell("state h, c", "c[t] = tanh(W@x + R@h[t-1] + R@c[t-1] + b)", "h[t] = tanh(c[t])"),
         _cell("state h, c", "weights Q: matrix", "c[t] = tanh(W@x + R@h[t-1] + Q@c[t-1] + b)", "h[t] = tanh(c[t])"),
         label="a second operand",
@@ -125,8 +125,8 @@ CHECK = (
     Code(
         "RNN213",
         "the right side of `@` is not a vector",
-        "A matrix acts on a value of the step: an input, a state, a gate, or an expression of them. Numbers and "
-        "scalars scale with `*`. Products of two matrices are allowed where both are parameters.",
+        "A matrix multiplies a value of the step, which is an input, a state, a gate or an expression of them. Numbers "
+        "and scalars scale with `*`. Products of two matrices are allowed where both are parameters.",
         _cell("state h", "h[t] = tanh(W@x + R@0.5 + h[t-1] + b)"),
         _cell("state h", "h[t] = tanh(W@x + 0.5*h[t-1] + b)"),
         label="not a vector",
@@ -206,8 +206,8 @@ CHECK = (
     Code(
         "RNN220",
         "not known when the cell is compiled",
-        "Loop bounds, indices, delays, a dim's default and the condition of `a if c else b` shape the program, so they "
-        "are whole numbers (or comparisons of them) made of literals, constants and loop variables. Widths may be made "
+        "Loop bounds, indices, delays, a dim's default and the condition of `a if c else b` shape the program. They "
+        "are whole numbers, or comparisons of them, made of literals, constants and loop variables. Widths may be made "
         "of I, H and dims as well: `state s: H//2`. To choose between values at run time, write "
         "`where(condition, a, b)`.",
         _cell("state h", "h[t] = tanh((W@x if x > 0 else 0) + R@h[t-1] + b)"),
@@ -358,7 +358,7 @@ CHECK = (
         "the constant cannot take this value",
         "A constant that shapes the program (a loop bound, a delay, a width, a function) may be given another "
         "value when the cell is compiled: `rnncc.load(text, L=3)`. The name must be such a constant of the cell "
-        "and the value of its kind: a whole number or the name of a function.",
+        "and the value of its kind, which is a whole number or the name of a function.",
         _cell(
             "const L = 2",
             "state h",

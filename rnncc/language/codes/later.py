@@ -6,16 +6,10 @@ from rnncc.language.codes.entry import Code
 
 LATER = (
     Code(
-        "RNN401",
-        "no schedule fits",
-        "No kernel family can run the cell at this size on this device within its registers and shared memory. "
-        "The message names the limit that binds, with its numbers, and the nearest size that fits.",
-    ),
-    Code(
         "RNN402",
         "the cell is too large for the kernels",
-        "A kernel reads its loop from tables whose entries are 16-bit numbers, so a cell may have some 32,000 values, "
-        "widths, products, repetitions and so on in a step. The message says which of them are too many. Long `for` "
+        "A kernel reads its loop from tables whose entries are 16-bit numbers. So a step may have some 32,000 values, "
+        "and as many widths, products and repetitions. The message says which of them are too many. Long `for` "
         "loops with many products in each round come near; a cell that is divided into layers does not. The reference "
         "path has no such limit: `rnncc check` and `show --stage check` accept the cell.",
     ),
@@ -32,7 +26,7 @@ LATER = (
         "The C++ compiler refused what rnncc generated, ran out of memory, was stopped, could not be started, or "
         "reported success without a proper output file. The message shows its first error and names the log, which "
         "holds the rest (the beginning and the end of very long output). An error in a generated file is a bug in "
-        "rnncc: please report it and attach the `.rnn` file.",
+        "rnncc: it should be reported with the `.rnn` file.",
     ),
     Code(
         "RNN603",

@@ -11,9 +11,10 @@ from rnncc.pipeline import compile_cells
 _HEAD = """\
 # Diagnostics
 
-Every finding has a code; `rnncc explain CODE` prints its section of this page, which is generated from the table in
-`rnncc/language/codes`. The hundreds digit is the origin: 1 the text, 2 the cell (from 251 warnings, from 271 notes on
-performance), 4 the schedule, 6 the build, 7 loading and sizes.
+What does a message of rnncc mean, and what do I write instead? Every finding has a code. `rnncc explain CODE` prints
+its section of this page, which is generated from the table in `rnncc/language/codes`. The hundreds digit is the origin:
+1 is the text, 2 the cell (from 251 on warnings, from 271 on notes on performance), 4 the kernels, 6 the build, and 7
+loading and sizes.
 """
 
 

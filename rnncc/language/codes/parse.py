@@ -64,8 +64,8 @@ PARSE = (
         "RNN108",
         "a character has no meaning here",
         "Names are made of ASCII letters, digits and `_`, since they become names in Python and C++. Three other "
-        "characters are understood as spellings of ASCII ones: `σ` (sigmoid), `⊙` (`*`) and `·` (`@`). Anything "
-        "else stands only in comments.\n\n"
+        "characters are understood: `σ` means sigmoid, `⊙` means `*`, and `·` means `@`. Anything else stands "
+        "only in comments.\n\n"
         "Texts pasted from a paper often hold `×` (write `*`), `−` (a minus sign that is not `-`), `²` (write "
         "`**2`) or Greek names (write `alpha`). The message says what to write where that is known.",
         "cell Elman\nstate h\nα = sigmoid(W@x + b)\nh[t] = α*tanh(W@x − R@h[t-1] + b)\n",
@@ -150,8 +150,8 @@ PARSE = (
     Code(
         "RNN118",
         "the left side of `=` is not a target",
-        "An equation gives a value to a gate (`i = …`), to the new value of a state (`h[t] = …`), to one instance "
-        "of a loop (`n[l] = …`), or to several of these, separated by commas. It is not solved for anything: what "
+        "An equation gives a value to a gate (`i = …`), to the next state (`h[t] = …`) or to one instance of a loop "
+        "(`n[l] = …`). Several of these may stand there, separated by commas. It is not solved for anything: what "
         "is left of `=` is a name, not an expression.",
         "cell Leaky\nstate h\nh[t] - h[t-1] = tanh(W@x + R@h[t-1] + b)\n",
         "cell Leaky\nstate h\nh[t] = h[t-1] + tanh(W@x + R@h[t-1] + b)\n",

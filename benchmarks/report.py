@@ -1,0 +1,57 @@
+"""Writes the tables of the documents that are made from benchmarks/results and from the shipped cells.
+
+    python benchmarks/report.py
+
+A document says `<!-- table: NAME -->` where a table begins, and `<!-- end -->` where it ends. `pytest tests/docs
+--update-golden` writes them as well; without the option it fails where one is not up to date.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import report_cells
+import report_cpu
+import report_dense
+import report_layers
+import report_readme
+import report_scan
+from report_text import ROOT, sources
+
+TABLES = {
+    "files": sources,
+    **report_readme.TABLES,
+    **report_cells.TABLES,
+    **report_dense.TABLES,
+    **report_scan.TABLES,
+    **report_layers.TABLES,
+    **report_cpu.TABLES,
+}
+_MARKED = re.compile(r"(<!-- table: (?P<name>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def documents() -> list[Path]:
+    """The documents that have such tables."""
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [path for path in found if names(path.read_text(encoding="utf-8"))]
+
+
+def names(text: str) -> list[str]:
+    """The tables of a document, in order."""
+    return [found["name"] for found in _MARKED.finditer(text)]
+
+
+def filled(text: str) -> str:
+    """A document with its tables as they are now. Raises KeyError for a name that no table has."""
+    return _MARKED.sub(lambda found: f"{found[1]}\n{TABLES[found['name']]()}\n\n{found[3]}", text)
+
+
+def main() -> None:
+    """Write all tables."""
+    for path in documents():
+        path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The shipped cells: equations, class, the kernels that run them, and what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+from gpu_cases import PASSES, STEPS, Case
+from report_dense import found, times
+from report_text import fill, known, pair, ratios, table
+
+from rnncc.ir.plan import KernelPlan, own_form
+from rnncc.language.read import read_request, read_source
+from rnncc.machine.paths import shipped_cells
+from rnncc.pipeline import compile_cells
+from rnncc.show.catalogue import Entry, catalogue
+from rnncc.stages.schedule.kernels import families
+
+HEAD = ("`rnncc.load(…)`", "class", "recurrence", "phases", "GPU kernels", "H200", "CPU")
+
+
+def _cells() -> str:
+    entries = [entry for path in shipped_cells() for entry in catalogue(read_source(path))]
+    return table(HEAD, map(_line, entries))
+
+
+def _definitions() -> str:
+    return "\n\n".join(_definition(path, entry) for path in shipped_cells() for entry in catalogue(read_source(path)))
+
+
+def _line(entry: Entry) -> tuple[str, ...]:
+    name = entry.file
+    speed = (pair(gpu_ms(name)), ratios(cpu_factors(name)))
+    return f"[`{name}`](#{name})", f"`{entry.cell}`", entry.kinds, str(entry.phases), kernels_of(name), *speed
+
+
+def kernels_of(name: str) -> str:
+    """The families of GPU kernels that run a cell's loops."""
+    made = compile_cells(read_request(name), "lower")
+    return " + ".join(dict.fromkeys(family for plan in made.plans for family in _families(plan)))
+
+
+def _families(plan: KernelPlan) -> Iterator[str]:
+    for loop, family in families(plan):
+        has_own = own_form(loop.fused_forward, loop.scan_forward) and own_form(loop.fused_backward, loop.scan_backward)
+        if family == "alternating":
+            yield "fused, alternating" if has_own else "alternating"
+        else:
+            yield family.replace("forward ", "").replace("backward ", "")
+
+
+def gpu_ms(name: str) -> list[float | None]:
+    """Milliseconds on an H200, forward and with backward, where a benchmark has them."""
+    dense = times(Case("rnncc", name, 768, 1, 16, STEPS, "bf16", "fw"), found())
+    if any(dense):
+        return dense
+    like = {"who": "rnncc tbd", "cell": name, "columns": 16, "steps": STEPS, "channels": 1024, "dtype": "bf16"}
+    rows = [known("gpu_scan_peers").one(**like, run=run) for run in PASSES]
+    return [row["queued_ms"] if row else None for row in rows]
+
+
+def cpu_factors(name: str) -> list[float | None]:
+    """How many times as fast as its eager loop a cell is on the CPU."""
+    rows = [known("cpu_scan").one(cell=name, B=16, H=128, run=run) for run in PASSES]
+    if not any(rows):
+        rows = [known("cpu").one(cell=name, T=128, B=16, H=128, backward=backward) for backward in (False, True)]
+    return [row.get("speedup_over_eager") if row else None for row in rows]
+
+
+def _definition(path: Path, entry: Entry) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = list(takewhile(lambda line: line.startswith("#"), lines))
+    _, _, form = " ".join(line.removeprefix("#").strip() for line in comment).partition("Form: ")
+    notes = (f"- Source: {entry.citation}", f"- Form: {form.rstrip('.')}")
+    text = "\n".join(lines[len(comment) :]).strip("\n")
+    return "\n\n".join((f"## {entry.file}", "\n".join(map(fill, notes)), f"```\n{text}\n```"))
+
+
+TABLES = {"cells": _cells, "definitions": _definitions}

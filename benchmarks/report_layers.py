@@ -1,0 +1,94 @@
+"""Tables of whole layers and models: a language model's step, packed sequences, the host's time of small calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from report_text import NOTHING, known, number, pair, ratios, table
+
+MIXERS = {
+    "attention": "attention, 12 heads",
+    "mingru": "minGRU",
+    "lstm": "LSTM, 12 heads",
+    "slstm": "sLSTM, 12 heads",
+    "cudnn": "nn.LSTM (cuDNN, float16), one head",
+}
+WAYS = ("uncompiled", "compiled", "warmed")
+
+
+def _model() -> str:
+    about = known("gpu_model")
+    head = (
+        "mixer",
+        "step, ms",
+        "compiled, ms",
+        "compiled after a first step, ms",
+        "tokens/s, best",
+        "peak memory, GiB",
+    )
+    lines = []
+    for mixer, name in MIXERS.items():
+        ways = {way: about.one(mixer=mixer, way=way) for way in WAYS}
+        rows = [row for row in ways.values() if row]
+        steps = [number(row["step_ms"] if row else None) for row in ways.values()]
+        best = number(max(row["tokens_per_s"] for row in rows), 3)
+        lines.append((name, *steps, best, number(max(row["peak_gib"] for row in rows), 2)))
+    return table(head, lines)
+
+
+def _packed(lengths: str) -> str:
+    about = known("gpu_packed")
+    others = ("`offsets`", "PackedSequence", "padded, with `lengths`", "torch.nn, PackedSequence")
+    head = ("layer, heads × head_dim, batch × T", *others)
+    lines = []
+    for row in about.all(lengths=lengths, backward=False):
+        name = f"{row['cell']}, {row['heads']} × {row['H'] // row['heads']}, {row['B']} × {row['T']}"
+        like = {key: row[key] for key in ("cell", "H", "heads", "T", "B", "lengths")}
+        passes = [about.one(**like, backward=backward) for backward in (False, True)]
+        whole = [found["queued_ms"] for found in passes if found]
+        figures = [_beside(whole, who, "rows") for who in ("offsets", "packed", "padded", "nn_packed")]
+        lines.append((name, *figures))
+    return table(head, lines)
+
+
+def _beside(passes: list[dict[str, Any]], who: str, beside: str) -> str:
+    """How many times as long one takes as the other, in both passes."""
+    if any(who not in found for found in passes):
+        return NOTHING
+    return ratios([found[who] / found[beside] for found in passes])
+
+
+def _packed_cpu() -> str:
+    about = known("cpu_packed")
+    head = ("lengths, T × batch × hidden size", "PackedSequence", "padded", "torch.nn, PackedSequence")
+    lines = []
+    for row in about.all(backward=False):
+        like = {key: row[key] for key in ("T", "B", "H", "lengths")}
+        whole = [found["ms"] for found in (about.one(**like, backward=way) for way in (False, True)) if found]
+        words = "1 to T" if row["lengths"] == "even" else "one long"
+        name = f"{words}, {row['T']} × {row['B']} × {row['H']}"
+        lines.append((name, *(_beside(whole, who, "rows") for who in ("packed", "padded", "nn_packed"))))
+    return table(head, lines)
+
+
+def _host() -> str:
+    head = ("call", "device", "rnncc: forward, with backward", "torch.nn: forward, with backward", "times as long")
+    lines = []
+    for about in map(known, ("host", "host_cuda")):
+        for row in about.all(backward=False):
+            second = about.one(module=row["module"], T=row["T"], backward=True)
+            assert second is not None
+            steps = "one step of a cell" if row["T"] is None else f"a layer, T = {row['T']}"
+            medians = [pair([one["median_us"][who] for one in (row, second)]) for who in ("rnncc", "nn")]
+            longer = ratios([one["ratio"] for one in (row, second)])
+            lines.append((f"`{row['module']}`: {steps}", row["device"], *medians, longer))
+    return table(head, lines)
+
+
+TABLES = {
+    "language model": _model,
+    "packed, even": lambda: _packed("even"),
+    "packed, one long": lambda: _packed("one long"),
+    "packed on a CPU": _packed_cpu,
+    "small calls": _host,
+}

@@ -1,0 +1,55 @@
+"""Rules that stand in Python and in C++ (docs/design.md, "Which rules are written twice?") say the same in both."""
+
+from __future__ import annotations
+
+import re
+
+from rnncc.ir.cell import RowOperator
+from rnncc.ir.kernel import Table
+from rnncc.machine.paths import templates_dir
+from rnncc.runtime.first_use import Event
+from rnncc.stages.lower import limits
+from rnncc.stages.schedule import expect, scan
+
+
+def header(name: str) -> str:
+    return (templates_dir() / "include" / "rnncc" / name).read_text(encoding="utf-8")
+
+
+def members(text: str, enum: str) -> list[str]:
+    """The names of an enum, in order."""
+    found = re.search(rf"{enum} : int8_t \{{(.*?)\}}", text, re.DOTALL)
+    assert found is not None
+    return re.findall(r"^  (\w+)", found[1], re.MULTILINE)
+
+
+def constants(name: str) -> dict[str, int]:
+    """The numbers that a header gives names to."""
+    lines = re.findall(r"constexpr int(?:64_t)? ([^;]*);", header(name))
+    return {key: int(value) for line in lines for key, value in re.findall(r"(\w+) = (\d+)", line)}
+
+
+def test_tables_of_a_loop() -> None:
+    text = header("core/tables.h")
+    assert members(text, "enum Table") == [*(table.value for table in Table), "TABLES"]
+    assert members(text, "enum class RowOperator") == ["none", *(operator.value for operator in RowOperator)]
+    # Numbers in the tables have 16 bits.
+    tables, _, _ = text.partition("struct LoopInfo")
+    assert limits.MOST == 2**15 - 1 and "int16_t" in tables and not re.search(r"int(32|64)_t", tables)
+
+
+def test_products_of_heads() -> None:
+    found = constants("cuda/heads.h")
+    assert found["HEAD_SUMS"] * found["HEAD_ROWS"] == expect._DEALT_ROWS
+    assert (found["HEAD_TILE"], found["HEAD_TILES"]) == (expect._TILE, expect._DEALT_TILES)
+
+
+def test_blocks_that_share_the_steps_of_a_scan() -> None:
+    assert constants("cuda/scan/share.h")["MOST_SCAN_BLOCKS"] == scan.MOST_BLOCKS
+
+
+def test_events_of_a_first_call() -> None:
+    events = re.search(r"enum FusedEvent : int32_t \{(.*?)\}", header("cuda/fused/first_use.h"))
+    assert events is not None
+    found = {name.removeprefix("FIRST_"): int(value) for name, value in re.findall(r"(\w+) = (\d+)", events[1])}
+    assert found == {event.name: event.value for event in Event}
