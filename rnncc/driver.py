@@ -121,7 +121,7 @@ def compile_fused(
     """
     from rnncc.ir.target import gpu
     from rnncc.machine.cache import Cache, default_root
-    from rnncc.stages.build import build_kernels, find_nvcc, first_key, own_code
+    from rnncc.stages.build import Job, build_kernels, find_nvcc, first_key, own_code
 
     if code != own_code():
         raise built_by_another()
@@ -144,15 +144,9 @@ def compile_fused(
     problem, most = problems[0], problems[-1].heads
     numbers = " and ".join(str(problem.heads) for problem in problems)
     heads = f"{numbers} head{'s' if most > 1 else ''} of {problem.units} units"
-    folder = build_kernels(
-        first_key(replace(request, name=f"{name}.{cell}"), nvcc, None),
-        cell.lower(),
-        f"{cell} for {heads}, {problem.dtype}, {architecture}",
-        produce,
-        nvcc,
-        Cache(default_root()),
-        say,
-    )
+    key = first_key(replace(request, name=f"{name}.{cell}"), nvcc, None)
+    job = Job(key, cell.lower(), Cache(default_root()), nvcc=nvcc, progress=say)
+    folder = build_kernels(job, f"{cell} for {heads}, {problem.dtype}, {architecture}", produce)
     if (folder / "cuda").is_dir():
         return folder / "cuda", ""
     known = name if shipped_cell(name) else "FILE"  # the package does not say where its file lies
@@ -184,13 +178,13 @@ def _without_clusters(request: Request, target: str) -> str:
 
 def _build(request: Request, toolchain: Toolchain | None, nvcc: Nvcc | None, progress: Progress | None) -> Path:
     from rnncc.machine.cache import Cache, default_root
-    from rnncc.stages.build import build, first_key
+    from rnncc.stages.build import Job, build, first_key
 
     def produce() -> Product:
         return make_product(request, progress) if toolchain else make_reference(request)
 
     key = first_key(request, nvcc, toolchain)
-    return build(key, request.name, produce, toolchain, Cache(default_root()), progress, nvcc)
+    return build(Job(key, request.name, Cache(default_root()), toolchain, nvcc, progress), produce)
 
 
 def make_product(request: Request, progress: Progress | None = None) -> Product:

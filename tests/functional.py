@@ -37,17 +37,17 @@ def op_of(layer: Any) -> Callable[..., Any]:
 def streams_of(layer: Any, monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> tuple[dict[str, Tensor], Any]:
     """What the loops read step by step in a call of a layer with one direction, by name as `taken` has it, and what the
     call returns."""
-    run = sys.modules[f"{type(layer).__module__.rpartition('.')[0]}._runtime.run"]
-    whole = run.run_segment
+    directions = sys.modules[f"{type(layer).__module__.rpartition('.')[0]}._runtime.directions"]
+    whole = directions.run_loop
     streams: dict[str, Tensor] = {}
 
-    def noted(cell: Any, segment: Any, kernels: Any, read: Any, *rest: Any) -> Any:
-        for stream, value in zip(segment.streams, read, strict=False):
+    def noted(cell: Any, segment: Any, kernels: Any, call: Any) -> Any:
+        for stream, value in zip(segment.streams, call.streams, strict=False):
             gates = [member.name.split("__")[0] for member in stream.members]
             streams.setdefault(stream.name if len(gates) == 1 else f"{stream.name} ({', '.join(gates)})", value)
-        return whole(cell, segment, kernels, read, *rest)
+        return whole(cell, segment, kernels, call)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "run_segment", noted)
+        patch.setattr(directions, "run_loop", noted)
         result = call()
     return streams, result

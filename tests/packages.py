@@ -10,7 +10,7 @@ from rnncc.ir.request import Request
 from rnncc.language.source import Source
 from rnncc.machine.cache import Cache, default_root, digest
 from rnncc.pipeline import compile_cells
-from rnncc.stages.build import build, own_code
+from rnncc.stages.build import Job, build, own_code
 from rnncc.stages.load import load
 
 
@@ -18,5 +18,5 @@ def reference_package(source: Source, stem: str) -> tuple[ModuleType, list[Cell]
     """A package without kernels, and its cells."""
     request = Request(source, stem)
     key = digest(stem, source.text, own_code())[:32]
-    package = build(key, stem, lambda: make_reference(request), None, Cache(default_root()))
+    package = build(Job(key, stem, Cache(default_root())), lambda: make_reference(request))
     return load(package), list(compile_cells(request, "check").cells)

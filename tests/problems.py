@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from rnncc.ir.cell import ACTIVE, RESET, Cell, Initialiser, value_table
 from rnncc.ir.dim import evaluate
-from rnncc.verify.reference import complete_sizes
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What `reference.run` takes."""
-
-    parameters: dict[str, Tensor]
-    inputs: dict[str, Tensor]
-    initial: dict[str, Tensor]
-    constants: dict[str, float]
-    sizes: dict[str, int]
-    num_heads: int
-
-    def keywords(self) -> dict[str, object]:
-        """The keyword arguments of `reference.run`."""
-        return {
-            "parameters": self.parameters,
-            "inputs": self.inputs,
-            "initial": self.initial,
-            "constants": self.constants,
-            "sizes": self.sizes,
-            "num_heads": self.num_heads,
-        }
+from rnncc.verify.reference import Arguments, complete_sizes
 
 
 def make_problem(
     cell: Cell, steps: int, columns: int, sizes: dict[str, int], num_heads: int = 1, seed: int = 0
-) -> Problem:
+) -> Arguments:
     """Values of ordinary size; parameters near their declared initial value, extra inputs positive (times, gaps)."""
     generator = torch.Generator().manual_seed(seed)
     known = complete_sizes(cell, sizes)
@@ -67,4 +42,4 @@ def make_problem(
             inputs[item.name] = (inputs[item.name] > (low + high) / 2).double()
     initial = {s.name: uniform(-0.9, 0.9, columns, evaluate(s.width, dims)) for s in cell.states}
     constants = {c.name: float(c.value) for c in cell.constants if not isinstance(c.value, str)}
-    return Problem(parameters, inputs, initial, constants, known, num_heads)
+    return Arguments(parameters, inputs, initial, constants, known, num_heads)

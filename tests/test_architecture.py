@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import jinja2
 import pytest
 from jinja2 import nodes
 
+from rnncc.ir.request import Request
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.source import Source
 from rnncc.machine.paths import cells_dir, templates_dir
+from rnncc.pipeline import compile_cells
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "rnncc"
@@ -138,6 +143,83 @@ def test_no_module_imports_itself_through_others() -> None:
 
     for module in sorted(graph):
         follow(module, ())
+
+
+# What users call may have more arguments than six: as many as what it stands in for. Its name, and what that is. (What
+# click decorates is the command line, whose options are arguments there.)
+CALLED_BY_USERS = {
+    "rnncc.runtime.layer.RecurrentLayer.__init__": "torch.nn.LSTM's arguments, and those that every cell has",
+    "rnncc.runtime.layer.RecurrentLayer.forward": "torch.nn.LSTM's, and what says where sequences begin and end",
+    "rnncc.runtime.cell.RecurrentCell.__init__": "torch.nn.LSTMCell's arguments, and those that every cell has",
+    "rnncc.runtime.function.run_function": "the functional op of every cell, with the options of a layer",
+    "rnncc.compat.flash.flashrnn": "FlashRNN's function",
+    "rnncc.compat.haste._Lstm.__init__": "the constructor of Haste's LSTM and LayerNormLSTM",
+}
+
+
+def is_of_click(node: ast.expr) -> bool:
+    """Whether a decorator is `click.…`, called or not."""
+    while isinstance(node, ast.Call | ast.Attribute):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return isinstance(node, ast.Name) and node.id == "click"
+
+
+def parameters(tree: ast.AST, prefix: str) -> Iterator[tuple[str, int]]:
+    """The name of every function, method and lambda, and its number of parameters without `self` and `cls`. What click
+    decorates is left out."""
+    for node in ast.iter_child_nodes(tree):
+        name = f"{prefix}.{getattr(node, 'name', '<lambda>')}"
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            given = node.args
+            names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            starred = [each for each in (given.vararg, given.kwarg) if each is not None]
+            if not any(map(is_of_click, getattr(node, "decorator_list", ()))):
+                yield name, len(names) + len(starred) - (names[:1] in (["self"], ["cls"]))
+        is_named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        yield from parameters(node, name if is_named else prefix)
+
+
+def test_the_counter_of_parameters_sees_every_form() -> None:
+    text = """
+class A:
+    def method(self, a, /, b, *c, d, **e): return lambda x, y: x
+    @classmethod
+    async def made(cls, a): ...
+@click.command()
+@click.option("--a")
+def command(a, b): ...
+"""
+    found = dict(parameters(ast.parse(text), "m"))
+    assert found == {"m.A.method": 5, "m.A.method.<lambda>": 2, "m.A.made": 1}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_a_function_has_at_most_six_parameters(path: Path) -> None:
+    found = parameters(ast.parse(path.read_text(encoding="utf-8")), module_name(path))
+    assert not {name: count for name, count in found if count > 6 and name not in CALLED_BY_USERS}
+
+
+def test_what_users_call_is_there_and_has_more() -> None:
+    trees = ((ast.parse(path.read_text(encoding="utf-8")), module_name(path)) for path in MODULES)
+    many = {name for tree, module in trees for name, count in parameters(tree, module) if count > 6}
+    assert many >= CALLED_BY_USERS.keys()
+
+
+# Fields of a request as a name among its constants, which earlier releases had in pickles and in calls of packages.
+OPTION_KEYS = {f"{option.name}__" for option in fields(Request)}
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.name != "compiler.py"], ids=module_name)
+def test_no_option_has_a_name_among_constants(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert not [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in OPTION_KEYS]
+
+
+@pytest.mark.parametrize("key", sorted(OPTION_KEYS))
+def test_the_constants_of_a_request_are_the_cells_own(key: str) -> None:
+    source = Source("leak.rnn", "cell Leak\nstate h\nh[t] = 0.5*h[t-1] + W@x\n")
+    with pytest.raises(RnnccError, match="is not a constant of cell Leak"):
+        compile_cells(Request(source, "leak", constants={key: 1}), "check")
 
 
 def source_files() -> list[Path]:

@@ -19,7 +19,7 @@ from rnncc.ir.artifact import File
 from rnncc.language.diagnostics import RnnccError
 from rnncc.machine.cache import KEEP_SECONDS, Cache, limit_bytes, locks
 from rnncc.machine.cache.root import make_folder
-from rnncc.stages.build import Product, build, find_toolchain
+from rnncc.stages.build import Job, Product, build, find_toolchain
 from tests.stages.test_build import KEY, answer, product
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,13 +32,13 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from tests.stages.test_build import KEY, product
 from rnncc.machine.cache import Cache
-from rnncc.stages.build import build, find_toolchain
+from rnncc.stages.build import Job, build, find_toolchain
 def produce():
     with open({log!r}, "a") as log:
         log.write("produced\\n")
     {delay}
     return product()
-print(build(KEY, "toy", produce, find_toolchain(), Cache(Path({cache!r}))))
+print(build(Job(KEY, "toy", Cache(Path({cache!r})), find_toolchain()), produce))
 """
 
 
@@ -67,18 +67,18 @@ def test_a_killed_builder_leaves_the_cache_usable(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
     assert list(left.iterdir()), "SIGKILL cannot have tidied up"
-    package = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "cache"))
+    package = build(Job(KEY, "toy", Cache(tmp_path / "cache"), find_toolchain()), product)
     assert answer(package) == 42
     assert not list(left.iterdir())
 
 
 def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path)
-    old = build(KEY, "toy", lambda: Product((File("__init__.py", "# " + "x" * 5000),), None, ("Toy",)), None, cache)
+    old = build(Job(KEY, "toy", cache), lambda: Product((File("__init__.py", "# " + "x" * 5000),), None, ("Toy",)))
     long_ago = time.time() - 10 * 86400
     os.utime(old.parent, (long_ago, long_ago))
     monkeypatch.setenv("RNNCC_CACHE_LIMIT", "4000")
-    new = build("e" * 32, "toy", lambda: Product((File("__init__.py", ""),), None, ("Toy",)), None, cache)
+    new = build(Job("e" * 32, "toy", cache), lambda: Product((File("__init__.py", ""),), None, ("Toy",)))
     assert new.is_dir() and not old.exists()
     # What was just used stays, however small the limit.
     assert cache.package("e" * 32) == new
@@ -86,7 +86,7 @@ def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_is_dated_in_the_future_grows_old_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path)
-    package = build(KEY, "toy", lambda: Product((File("__init__.py", ""),), None, ("Toy",)), None, cache)
+    package = build(Job(KEY, "toy", cache), lambda: Product((File("__init__.py", ""),), None, ("Toy",)))
     left = make_folder(tmp_path, "tmp") / f"{'a' * 32}-1"
     left.mkdir()
     future = time.time() + 70 * 365 * 86400
@@ -153,7 +153,7 @@ def test_what_killed_processes_leave_goes_with_the_next_build(tmp_path: Path) ->
                 os.utime(path, (0, 0))
     with cache.lock("b" * 32):
         os.utime(locks / ("b" * 32 + ".lock"), (0, 0))
-        build(KEY, "toy", lambda: Product((File("__init__.py", ""),), None, ("Toy",)), None, cache)
+        build(Job(KEY, "toy", cache), lambda: Product((File("__init__.py", ""),), None, ("Toy",)))
         # What is being built stays, and so does its lock; another computer's lock may not be seen from here.
         assert sorted(tmp.iterdir()) == [held, tmp / f"{new}-3"] and (held / "file").is_file()
         assert sorted(path.name for path in locks.iterdir()) == ["b" * 32 + ".lock", f"{new}.lock"]
@@ -303,7 +303,7 @@ def test_the_limit_may_have_a_unit(text: str, expected: int, monkeypatch: pytest
 def test_a_limit_that_cannot_be_read_is_said_also_where_nothing_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build(KEY, "toy", lambda: Product((File("__init__.py", ""),), None, ("Toy",)), None, Cache(tmp_path))
+    build(Job(KEY, "toy", Cache(tmp_path)), lambda: Product((File("__init__.py", ""),), None, ("Toy",)))
     monkeypatch.setenv("RNNCC_CACHE_LIMIT", "a lot")
     with pytest.raises(RnnccError) as caught:
         Cache(tmp_path).build(KEY, "toy", lambda _: pytest.fail("began"))

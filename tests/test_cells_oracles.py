@@ -45,14 +45,9 @@ def shipped(name: str) -> str:
 def run(cell: Cell, oracle: Oracle, case: Case) -> Sequences:
     """The reference path on the oracle's case."""
     known = {"I", "H", *(size.name for size in cell.sizes)}
-    sequences, finals = reference.run(
-        cell,
-        case.parameters,
-        case.inputs,
-        case.states,
-        oracle.constants,
-        {name: size for name, size in oracle.sizes.items() if name in known},
-    )
+    sizes = {name: size for name, size in oracle.sizes.items() if name in known}
+    given = reference.Arguments(case.parameters, case.inputs, case.states or {}, oracle.constants, sizes)
+    sequences, finals = reference.run(cell, given)
     return Sequences(sequences[cell.output], {state: finals[state] for state in oracle.states})
 
 
@@ -102,7 +97,8 @@ def test_a_stated_deviation_is_real(oracle: Oracle) -> None:
     """The shipped cell and the oracle differ by far more than rounding, or the variant text should go."""
     case = draw(oracle, seed=1, states=False)
     shipped_cell = checked(shipped(oracle.cell), f"{oracle.cell}.rnn")
-    found, _ = reference.run(shipped_cell, case.parameters, case.inputs, None, oracle.constants, oracle.sizes)
+    given = reference.Arguments(case.parameters, case.inputs, {}, oracle.constants, oracle.sizes)
+    found, _ = reference.run(shipped_cell, given)
     assert relative_error(found[shipped_cell.output], oracle.run(case).output) > 1e-3
 
 

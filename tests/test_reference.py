@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -25,26 +27,26 @@ from rnncc.ir.cell import (
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim, named, scale
 from rnncc.ir.expr import Const, Ref, apply
 from rnncc.stages.mask import mask
-from rnncc.verify.reference import Interpreter, complete_sizes, run
+from rnncc.verify.reference import Arguments, Interpreter, complete_sizes, run
 from tests import builders, shipped
-from tests.problems import Problem, make_problem
+from tests.problems import make_problem
 
 STEPS, COLUMNS, INPUT, HIDDEN = 5, 3, 4, 6
 
 
-def problem_of(cell: Cell, heads: int = 1, seed: int = 0) -> Problem:
+def problem_of(cell: Cell, heads: int = 1, seed: int = 0) -> Arguments:
     return make_problem(cell, STEPS, COLUMNS, {"I": INPUT, "H": HIDDEN}, heads, seed)
 
 
-def outcome(cell: Cell, problem: Problem, **extra: object) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    return run(cell, **{**problem.keywords(), **extra})  # type: ignore[arg-type]
+def outcome(cell: Cell, problem: Arguments, **extra: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    return run(cell, replace(problem, **extra))
 
 
 def same(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 
 
-def load(layer: torch.nn.RNNBase, problem: Problem, gates: str, last_bias: dict[str, Tensor]) -> None:
+def load(layer: torch.nn.RNNBase, problem: Arguments, gates: str, last_bias: dict[str, Tensor]) -> None:
     """Copy a problem's parameters into a torch.nn layer; `last_bias` is the recurrent bias by gate."""
     p = problem.parameters
     zeros = torch.zeros(HIDDEN, dtype=torch.float64)
@@ -313,7 +315,7 @@ def test_dtype_is_the_inputs() -> None:
     cell = builders.layernorm_toy()
     problem = problem_of(cell)
 
-    def single(group: dict[str, Tensor]) -> dict[str, Tensor]:
+    def single(group: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: value.float() for name, value in group.items()}
 
     halves = replace(

@@ -25,11 +25,9 @@ def is_open(store: Store, left: int, right: int) -> bool:
     return len(store.domains[left]) > 1 or len(store.domains[right]) > 1
 
 
-def by_support(
-    store: Store, function: Callable[[int, int], int], left: int, right: int, result: int, one: Domain, two: Domain
-) -> None:
+def by_support(store: Store, function: Callable[[int, int], int], left: int, right: int, result: int) -> None:
     """Keep what has a partner: pairs of arguments whose value the result can take."""
-    target = store.domains[result]
+    one, two, target = store.domains[left], store.domains[right], store.domains[result]
     allowed = target if isinstance(target, range) or len(target) < 8 else frozenset(target)
     lefts: dict[int, None] = {}
     rights: set[int] = set()
@@ -64,7 +62,7 @@ class Product(Propagator):
         if len(left) == 1:
             return self._scaled(store, self.right, left[0])
         if len(left) * len(right) <= MOST_PAIRS:
-            by_support(store, int.__mul__, self.left, self.right, self.result, left, right)
+            by_support(store, int.__mul__, self.left, self.right, self.result)
             return True
         a, b, c, d = left[0], left[-1], right[0], right[-1]
         if a >= 0 and c >= 0:
@@ -140,9 +138,7 @@ class Quotient(Propagator):
                 value = (left[0] - shift) // right[0] + shift
                 store.clip(self.result, value, value)
             else:
-                by_support(
-                    store, lambda a, b: (a - shift) // b + shift, self.left, self.right, self.result, left, right
-                )
+                by_support(store, lambda a, b: (a - shift) // b + shift, self.left, self.right, self.result)
             return True
         low, high = left[0] - shift, left[-1] - shift
         least, most = right[0], right[-1]

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .call import LoopCall
 from .elementwise import in_forward_mode
 
 Groups = tuple[list[Any], ...]
@@ -34,11 +35,11 @@ class Recorded:
 
 
 @dataclass(slots=True)
-class _Call:
-    """What goes past autograd: the op below it, its arguments, and then the lengths of the lists of its results."""
+class _Run:
+    """What goes past autograd: the op below it, its call, and then the lengths of the lists of its results."""
 
     below: Callable[..., Any]
-    arguments: tuple[Any, ...]
+    call: LoopCall
     made: tuple[int, ...] = ()
 
 
@@ -70,37 +71,35 @@ def unrecorded(op: Any, *arguments: Any) -> Any:
         return op(*arguments)
 
 
-def autograd_of_lists(
+def autograd_of_loop(
     op: Any,
-    lists: int,
-    asks: int,
-    setup: Callable[[Any, tuple[Any, ...], Groups], None],
+    setup: Callable[[Any, LoopCall, Groups], None],
     backward: Callable[[Any, Groups, Groups], Sequence[Sequence[Tensor | None]]],
-    written_out: Callable[..., Groups],
+    written_out: Callable[[LoopCall], Groups],
 ) -> Recorded:
-    """For an op whose first arguments, `lists` of them, are lists of tensors and whose results are lists of tensors; no
-    other argument has a gradient. Its argument number `asks` asks for what the backward reads, the last result.
+    """For the forward op of a loop. Its streams, weights and states have gradients.
 
-    A call that autograd records asks for it by itself: whoever traced or compiled the call may not have known. So what
-    a call returns follows its arguments alone, also where gradients are on in one run and off in the next.
+    A call that autograd records asks for what the backward reads by itself: whoever traced or compiled the call may not
+    have known. So what a call returns follows its arguments alone, also where gradients are on in one run and off in
+    the next.
 
-    setup(ctx, arguments, results) saves; backward(ctx, gradients of results, needs) returns the gradients of the lists,
-    where `needs` says which of their tensors want one.
+    setup(ctx, call, results) saves; backward(ctx, gradients of results, needs) returns the gradients of streams,
+    weights and states, where `needs` says which of them want one.
     """
 
     class Loop(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, call: _Call, *tensors: Tensor) -> tuple[Tensor, ...]:
-            given = call.arguments
-            results = call.below(*given[:asks], True, *given[asks + 1 :])
-            setup(ctx, given, results)
+        def forward(ctx: Any, run: _Run, *tensors: Tensor) -> tuple[Tensor, ...]:
+            call = run.call
+            results = run.below(*call.training_arguments())
+            setup(ctx, call, results)
             ctx.set_materialize_grads(False)
             *returned, kept = results
-            if not given[asks]:
+            if not call.training:
                 kept = []
             ctx.mark_non_differentiable(*kept)
-            call.made = tuple(len(group) for group in (*returned, kept))
-            ctx.given, ctx.made = tuple(len(group) for group in given[:lists]), call.made
+            run.made = ctx.made = tuple(len(group) for group in (*returned, kept))
+            ctx.given = (len(call.streams), len(call.weights), len(call.states))
             return tuple(tensor for group in (*returned, kept) for tensor in group)
 
         @staticmethod
@@ -110,16 +109,18 @@ def autograd_of_lists(
             return (None, *(gradient for group in made for gradient in group))
 
     def run(below: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        if in_forward_mode() and _carry_tangents([tensor for group in arguments[:lists] for tensor in group]):
-            return written_out(*arguments)
-        if not torch.is_grad_enabled():
+        recording = torch.is_grad_enabled()
+        if not recording and not in_forward_mode():
             return below(*arguments)
-        tensors = [tensor for group in arguments[:lists] for tensor in group]
-        if not any(tensor.requires_grad for tensor in tensors):
+        call = LoopCall(*arguments)
+        tensors = (*call.streams, *call.weights, *call.states)
+        if in_forward_mode() and _carry_tangents(tensors):
+            return written_out(call)
+        if not recording or not any(tensor.requires_grad for tensor in tensors):
             return below(*arguments)
-        call = _Call(below, arguments)
-        flat = Loop.apply(call, *tensors)  # type: ignore[no-untyped-call]
-        return _regroup(flat, call.made)
+        past = _Run(below, call)
+        flat = Loop.apply(past, *tensors)  # type: ignore[no-untyped-call]
+        return _regroup(flat, past.made)
 
     return _recorded(op, run)
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from . import function, fused, package, torch_names
-from .inputs import autocast_dtype, cast_state
+from . import function, fused, package
+from .choice import choose_kernels, kernels_of_call
+from .inputs import cast_state
 from .kernels import Kernels
 from .ops import kept_bytes
 from .parameters import gate_view, initialise, members_of, ordered, shape_of
-from .regularisation import Zoneout, check_zoneout, wanted_regularisation
-from .run import choose_kernels, kernels_of_call
+from .regularisation import Regularised, Zoneout, wanted_regularisation
 from .sizes import (
     check_backend,
     check_clip,
@@ -27,6 +27,8 @@ from .sizes import (
     resolve_sizes,
 )
 from .spec import CellSpec, ParameterSpec, Sizes
+from .state_dicts import StateDicts
+from .tensors import autocast_dtype
 
 
 def document_delays(cell: CellSpec, when: str) -> list[str]:
@@ -42,13 +44,29 @@ def document_delays(cell: CellSpec, when: str) -> list[str]:
 
 def dtype_of(parameters: Mapping[str, Tensor]) -> torch.dtype | None:
     """The parameters' dtype; None for a cell without parameters, which takes its inputs' dtype."""
-    return next((tensor.dtype for tensor in parameters.values()), None)
+    for tensor in parameters.values():
+        return tensor.dtype
+    return None
 
 
-class RecurrentModule(nn.Module):
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The arguments that the constructors of layers and single steps share."""
+
+    input_size: int
+    hidden_size: int
+    bias: bool
+    num_heads: int
+    state_dtype: torch.dtype | None
+    backend: str | None
+    recurrent_gradient_clip: float | None
+    zoneout: Zoneout
+    recurrent_dropout: float | None
+
+
+class RecurrentModule(StateDicts, Regularised):
     """Holds the parameters `<attribute><suffix>` of a cell, one set a suffix: `_l0`, `_l0_reverse`; "" for a cell."""
 
-    spec: ClassVar[CellSpec]
     # Where `load` made the class: (function that loads again, its arguments). Built packages pickle by module name.
     _origin: ClassVar[tuple[Any, tuple[Any, ...]] | None] = None
 
@@ -58,34 +76,14 @@ class RecurrentModule(nn.Module):
     input_size: int
     hidden_size: int
     num_heads: int
-    bias: bool
     state_dtype: torch.dtype | None
     backend: str | None
     recurrent_gradient_clip: float | None
-    _zoneout: dict[str, float]
-    _recurrent_dropout: float
-    constants: dict[str, float]
-    dims: dict[str, int | None]
     # Options of layers; a single step has none of them.
     bidirectional: bool = False
     recompute: bool | None = None
-    # One entry a layer and direction, direction-major as in torch.nn: l0, l0_reverse, l1, …; shapes by attribute.
-    _suffixes: list[str]
-    _sizes: list[dict[str, int]]
+    # Shapes by attribute, an entry for each layer and direction.
     _shapes: list[dict[str, tuple[int, ...]]]
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        # torch asks the class whether its state dicts have such an entry.
-        if "spec" in vars(cls) and torch_names.state_order(cls.spec) is not None:
-            cls.get_extra_state = cls._state_order  # type: ignore[assignment]
-            cls.set_extra_state = cls._take_state_order  # type: ignore[assignment]
-
-    def _state_order(self) -> Tensor | None:
-        return torch_names.state_order(self.spec)
-
-    def _take_state_order(self, state: Any) -> None:
-        """Nothing to take: `_load_from_state_dict` has compared it."""
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> RecurrentModule:
         """A constant that shapes the program, given another value than this class was built with, and regularisation
@@ -108,40 +106,21 @@ class RecurrentModule(nn.Module):
         made: RecurrentModule = other(*arguments, **keywords)
         return made
 
-    def _configure(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool,
-        num_heads: int,
-        state_dtype: torch.dtype | None,
-        backend: str | None,
-        recurrent_gradient_clip: float | None,
-        zoneout: Any,
-        recurrent_dropout: float | None,
-        keywords: dict[str, Any],
-    ) -> None:
-        """Sort the keywords into constants and dims. Raises TypeError, ValueError, NotImplementedError."""
-        for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_heads", num_heads)):
-            check_size(name, value)
-        check_flags(bias=bias)
-        if state_dtype is not None and (not isinstance(state_dtype, torch.dtype) or not state_dtype.is_floating_point):
-            raise TypeError(f"state_dtype should be a floating-point torch.dtype or None, got: {state_dtype!r}")
-        check_backend(backend)
-        check_clip(recurrent_gradient_clip)
-        self.recurrent_gradient_clip = recurrent_gradient_clip
+    def _configure(self, given: Options, keywords: dict[str, Any]) -> None:
+        """Take the options, and sort the keywords into constants and dims. Raises TypeError, ValueError."""
+        for name in ("input_size", "hidden_size", "num_heads"):
+            check_size(name, getattr(given, name))
+        check_flags(bias=given.bias)
+        dtype = given.state_dtype
+        if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
+            raise TypeError(f"state_dtype should be a floating-point torch.dtype or None, got: {dtype!r}")
+        check_backend(given.backend)
+        check_clip(given.recurrent_gradient_clip)
         cell = self.spec
-        self._zoneout, self._recurrent_dropout = check_zoneout(cell, zoneout), float(recurrent_dropout or 0)
-        if wanted_regularisation(cell, zoneout, recurrent_dropout) != cell.regularisation:
-            # `__new__` never saw it: a subclass of the user's passed it on to __init__.
-            raise ValueError(
-                "zoneout and recurrent_dropout mean another program than this class was built with: a class derived "
-                f"from {cell.name} cannot add them"
-            )
-        if recurrent_dropout and not any(mask.drawn == "recurrent_dropout" for mask in cell.masks):
-            raise ValueError(f"recurrent_dropout: no matrix product of {cell.name} reads an earlier value of a state")
-        self.input_size, self.hidden_size, self.num_heads, self.bias = input_size, hidden_size, num_heads, bias
-        self.state_dtype, self.backend = state_dtype, backend
+        self._regularise(given.zoneout, given.recurrent_dropout)
+        self.input_size, self.hidden_size, self.num_heads = given.input_size, given.hidden_size, given.num_heads
+        self.bias, self.state_dtype, self.backend = given.bias, dtype, given.backend
+        self.recurrent_gradient_clip = given.recurrent_gradient_clip
         self.constants, self.dims = {}, {}
         self._suffixes, self._sizes, self._shapes = [], [], []
         for constant in cell.constants:
@@ -162,38 +141,6 @@ class RecurrentModule(nn.Module):
                 f"{type(self).__name__} got an unexpected keyword argument {next(iter(keywords))!r}"
                 + (f"; its own are {', '.join(known)}" if known else "")
             )
-
-    @property
-    def zoneout(self) -> Mapping[str, float]:
-        """The probability by state, read-only. To be set to others: a state that is left out, or None, has 0. Raises
-        ValueError for a state that the module was made without zoneout of."""
-        return MappingProxyType(self._zoneout)
-
-    @zoneout.setter
-    def zoneout(self, value: Zoneout) -> None:
-        given = check_zoneout(self.spec, value)
-        built = {mask.of for mask in self.spec.masks if mask.drawn == "zoneout"}
-        if missing := [name for name, p in given.items() if p and name not in built]:
-            raise ValueError(
-                f"this {type(self).__name__} was made without zoneout of {', '.join(missing)}, which is another "
-                "program: give zoneout= to its constructor"
-            )
-        self._zoneout = {name: p for name, p in given.items() if name in built}
-
-    @property
-    def recurrent_dropout(self) -> float:
-        """The probability. To be set to another; raises ValueError where the module was made without."""
-        return self._recurrent_dropout
-
-    @recurrent_dropout.setter
-    def recurrent_dropout(self, value: float) -> None:
-        check_probability("recurrent_dropout", value)
-        if value and not any(mask.drawn == "recurrent_dropout" for mask in self.spec.masks):
-            raise ValueError(
-                f"this {type(self).__name__} was made without recurrent dropout, which is another program: give "
-                "recurrent_dropout= to its constructor"
-            )
-        self._recurrent_dropout = float(value)
 
     def _sizes_for(self, input_size: int) -> dict[str, int]:
         return resolve_sizes(self.spec, input_size, self.hidden_size, self.num_heads, self.dims)
@@ -320,9 +267,7 @@ class RecurrentModule(nn.Module):
             lines.append(f"  {segment.name}: streams {streams or 'none'}; weights {weights or 'none'}")
             if kernels is not None and tensor.is_cuda:
                 directions = 2 if self.bidirectional else 1
-                first, *rest = fused.describe(
-                    cell, segment, sizes, directions, like.dtype, like.get_device(), batch_size
-                )
+                first, *rest = fused.describe(cell, segment, sizes, directions, like, batch_size)
                 lines += [f"  {segment.name}: {first}", *(f"    {line}" for line in rest)]
             if kernels is not None:
                 kept = [kept_bytes(segment, sizes, like, recompute=mode) for mode in (False, True)]
@@ -332,24 +277,6 @@ class RecurrentModule(nn.Module):
             f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes
         ]
         return "\n".join(lines)
-
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        # A hook would do as well, but pickling a layer would then name the module that this package was loaded as.
-        torch_names.mark_state_dict(self, destination, prefix)
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any], *rest: Any
-    ) -> None:
-        if problem := self._check_state_dict(state_dict, prefix, local_metadata):
-            error_messages = rest[3]
-            error_messages.append(problem)
-            return
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
-
-    def _check_state_dict(self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]) -> str:
-        """What is wrong with a dictionary, or "". What is not ours is brought into our form, in place."""
-        return torch_names.check_order(self, state_dict, prefix, local_metadata)[0]
 
     def __prepare_scriptable__(self) -> Any:
         """What torch.jit.script asks first. Raises TypeError."""

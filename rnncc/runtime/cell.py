@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import RecurrentModule, document_delays, dtype_of
-from .elsewhere import call_elsewhere
-from .inputs import StatesLike, read_inputs, read_states
-from .regularisation import Zoneout, draw_masks
-from .run import Direction, run_directions
+from .base import Options, RecurrentModule, document_delays, dtype_of
+from .directions import Direction, LayerCall, run_directions
+from .inputs import StatesLike, read_form, read_inputs, read_states
+from .regularisation import Zoneout
 from .spec import CellSpec
+from .stand_ins import call_stand_in
 
 
 class RecurrentCell(RecurrentModule):
@@ -66,45 +66,39 @@ class RecurrentCell(RecurrentModule):
                 "return_delays=False would lose them"
             )
         self._configure(
-            input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, zoneout, None,
+            Options(
+                input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, zoneout, None
+            ),
             constants_and_dims,
-        )  # fmt: skip
+        )
         self._make_parameters(self._sizes_for(input_size), "", {"device": device, "dtype": dtype})
         self.reset_parameters()
 
     def forward(self, input: Tensor, hx: StatesLike = None, **extra: Tensor) -> Any:
         """The new state, or a tuple of them; before them the output where it is not the first state."""
         if type(input) is not Tensor:
-            found = call_elsewhere(self, input, hx, extra, time=False)
+            found = call_stand_in(self, input, hx, extra, time=False)
             if found is not None:
                 return found[0]
         cell, (sizes,) = self.spec, self._sizes
         parameters = self._parameters_of(0, input)
-        given = read_inputs(
-            cell, sizes, input, extra, None, None,
-            batch_first=False, weight_dtype=dtype_of(parameters), time=False,
-        )  # fmt: skip
-        x = next(iter(given.inputs.values()))
+        form = read_form(cell, input, time=False)
+        inputs = read_inputs(cell, sizes, input, extra, form, dtype_of(parameters))
+        x = next(iter(inputs.values()))
         columns = x.shape[1]
-        states = read_states(
-            cell, self._sizes, hx, columns, batched=given.batched, return_delays=True, single=True
-        )  # fmt: skip
+        states = read_states(cell, self._sizes, hx, columns, form, True)
         initial = self._initial_states(states[0] if states else None, sizes, parameters, x, columns, {})
-        masks = draw_masks(cell, sizes, x, columns, self._zoneout, 0.0, training=self.training)
-        kernels = self._kernels_of_call(x)
-        (result,) = run_directions(
-            cell, kernels, given.inputs, [Direction(parameters, initial, masks=masks)], self.constants, sizes,
-            recurrent_gradient_clip=self.recurrent_gradient_clip,
-        )  # fmt: skip
+        call = LayerCall(
+            cell, self._kernels_of_call(x), self.constants, recurrent_gradient_clip=self.recurrent_gradient_clip
+        )
+        own = Direction(parameters, initial, False, self._draw_masks(sizes, x))
+        (result,) = run_directions(call, sizes, inputs, [own])
         carried, finals = cell.carried(True), result.finals
         new: Sequence[Tensor] = tuple(finals[state.name] for state in carried)
-        if not given.batched:
+        if not form.batched:
             new = tuple(value.squeeze(0) for value in new)
         states_now = new[0] if len(new) == 1 else new
-        if cell.output == carried[0].name:
-            return states_now
-        output = result.output[0]
-        return output if given.batched else output.squeeze(0), states_now
+        return states_now if cell.output == carried[0].name else (form.give(result.output), states_now)
 
     def gate_parameters(self, *, grad: bool = False) -> dict[str, Tensor]:
         """Views of the parameters by their names in the language, as the layer's `gate_parameters`."""

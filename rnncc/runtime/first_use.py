@@ -67,7 +67,8 @@ def _forget(library: ctypes.CDLL, handler: object) -> None:
 
 
 @_Handler
-def _HANDLER(loop, dtype, units, heads, directions, device, event, problem, size):  # type: ignore[no-untyped-def]
+def _HANDLER(*given):  # type: ignore[no-untyped-def]
+    loop, dtype, units, heads, directions, device, event, problem, size = given
     try:
         torch_dtype = next(found for found, (name, _) in DTYPES.items() if name == dtype.decode())
         prepare((loop.decode(), units, heads, directions, torch_dtype, device), Event(event))

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .later import when_imported
-from .loop import shares
+from .call import BackwardCall, LoopCall, shares
+from .on_import import when_imported
 from .spec import CellSpec, SegmentSpec
 
 # The products of one step are counted for a batch of this size, and scaled to the batch of the call. (A batch of 1
@@ -54,29 +54,25 @@ def _loop(cell: CellSpec, segment: SegmentSpec) -> tuple[Any, Any]:
     shapes in place of tensors."""
 
     @cache
-    def step(
-        streams: tuple[Shape, ...], weights: tuple[Shape, ...], states: tuple[Shape, ...], constants: tuple[float, ...],
-        sizes: tuple[int, ...], num_heads: int, needs: tuple[bool, ...] | None,
-    ) -> int:  # fmt: skip
-        """The FLOPs of one step for _COLUMNS columns: of the forward where `needs` is None, else of the backward.
-        `needs` says which of the streams, weights and states want gradients."""
+    def step(call: LoopCall, needs: tuple[bool, ...] | None) -> int:
+        """The FLOPs of one step for _COLUMNS columns in one direction: of the forward where `needs` is None, else of
+        the backward. `needs` says which of the streams, weights and states want gradients."""
         from torch.utils.flop_counter import FlopCounterMode
 
-        named = dict(zip(("I", "H", *(size.name for size in cell.sizes)), sizes, strict=True))
-        named["num_heads"] = num_heads
+        sizes = cell.sizes_by_name(call.sizes, call.num_heads)
 
         def count() -> int:
-            wanted = iter(needs or [False] * (len(streams) + len(weights) + len(states)))
+            wanted = iter(needs or [False] * (len(call.streams) + len(call.weights) + len(call.states)))
 
-            def make(shapes: Sequence[Shape], leading: tuple[int, ...] | None) -> list[Tensor]:
+            def make(shapes: Sequence[Any], leading: tuple[int, ...] | None) -> list[Tensor]:
                 return [
                     torch.empty(shape if leading is None else (*leading, shape[-1]), device="meta", requires_grad=want)
                     for shape, want in zip(shapes, wanted, strict=False)
                 ]
 
-            s, w, h = make(streams, (_COLUMNS,)), make(weights, None), make(states, (_COLUMNS,))
+            s, w, h = make(call.streams, (_COLUMNS,)), make(call.weights, None), make(call.states, (_COLUMNS,))
             with FlopCounterMode(display=False) as forward:
-                new, values = segment.make_step(w, constants, named)(s, h)
+                new, values = segment.make_step(w, call.constants, sizes)(s, h)
             if needs is None:
                 return int(forward.get_total_flops())
             results = [value for value in (*new, *values) if isinstance(value, Tensor) and value.requires_grad]
@@ -91,47 +87,45 @@ def _loop(cell: CellSpec, segment: SegmentSpec) -> tuple[Any, Any]:
             found: int = thread.submit(count).result()
         return found
 
-    def key(given: Sequence[Shape]) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(int(size) for size in shape) for shape in given)
+    def key(shapes: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(tuple(int(size) for size in shape) for shape in shapes)
 
-    def directions(
-        streams: Sequence[Shape], weights: Sequence[Shape], states: Sequence[Shape], reverse: Sequence[int]
-    ) -> list[tuple[Any, Any, Any]]:
-        groups = [shares(key(group), len(reverse)) for group in (streams, weights, states)]  # type: ignore[arg-type]
-        return [(tuple(s), tuple(w), tuple(h)) for s, w, h in zip(*groups, strict=True)]
+    def directions(call: LoopCall) -> list[LoopCall]:
+        """What the FLOPs of a step follow, for each direction."""
+        known = call._replace(
+            streams=key(call.streams), weights=key(call.weights), states=key(call.states),
+            constants=tuple(call.constants), sizes=tuple(call.sizes), offsets=None, steps=0, lengths=None, reset=None,
+            sequences=(), training=False, recompute=False,
+        )  # fmt: skip
+        return [own._replace(reverse=()) for own in known.directions()]
 
-    def forward(
-        streams: Any, weights: Any, states: Any, offsets: Any, steps: Any, lengths: Any, reset: Any, seed: Any,
-        constants: Any, sizes: Any, num_heads: Any, reverse: Any, *_: Any, **__: Any,
-    ) -> int:  # fmt: skip
-        rest = (tuple(constants), tuple(sizes), num_heads, None)
-        each = sum(step(*own, *rest) for own in directions(streams, weights, states, reverse))
-        return int(prod(streams[0][:2]) * each // _COLUMNS)
+    def forward(*arguments: Any, **_: Any) -> int:
+        call = LoopCall(*arguments)
+        each = sum(step(own, None) for own in directions(call))
+        return int(prod(call.streams[0][:2]) * each // _COLUMNS)
 
-    def backward(
-        d_sequences: Any, d_sequence_index: Any, d_final: Any, d_final_index: Any,
-        streams: Any, weights: Any, states: Any, saved: Any, offsets: Any, steps: Any, lengths: Any, reset: Any,
-        seed: Any, constants: Any, sizes: Any, num_heads: Any, reverse: Any, needs: Any, **_: Any,
-    ) -> int:  # fmt: skip
-        rest = (tuple(constants), tuple(sizes), num_heads)
+    def backward(*arguments: Any, **_: Any) -> int:
+        made = BackwardCall(*arguments)
+        call: Any = made.forward()
         # With packed rows, streams are [total, 1, width].
-        rows, columns = prod(streams[0][:2]), states[0][0] if states else streams[0][1]
+        rows, columns = prod(call.streams[0][:2]), call.states[0][0] if call.states else call.streams[0][1]
         flags, first = [], 0
-        for group in (streams, weights, states):
-            flags.append(shares(list(needs[first : first + len(group)]), len(reverse)))
+        for group in (call.streams, call.weights, call.states):
+            flags.append(shares(list(made.needs[first : first + len(group)]), len(call.reverse)))
             first += len(group)
         total = 0
-        for own, *wanted in zip(directions(streams, weights, states, reverse), *flags, strict=True):
+        for own, *wanted in zip(directions(call), *flags, strict=True):
             # At the first step of a column, states are the given ones. At later steps they depend on all that the loop
             # reads, so they need gradients where anything does.
             of_first = tuple(bool(need) for group in wanted for need in group)
-            of_others = (*of_first[: len(of_first) - len(own[2])], *(any(of_first) for _ in own[2]))
-            total += min(columns, rows) * step(*own, *rest, of_first)
-            total += max(rows - columns, 0) * step(*own, *rest, of_others)
+            of_others = (*of_first[: len(of_first) - len(own.states)], *(any(of_first) for _ in own.states))
+            total += min(columns, rows) * step(own, of_first)
+            total += max(rows - columns, 0) * step(own, of_others)
         total //= _COLUMNS
-        loop = segment.plain if lengths is None and reset is None and offsets is None else segment.masked
-        if len(saved) < len(loop.saved) * len(reverse):  # with `recompute`, the backward runs the forward again
-            total += forward(streams, weights, states, offsets, steps, lengths, reset, seed, *rest, reverse)
+        is_plain = call.lengths is None and call.reset is None and call.offsets is None
+        loop = segment.plain if is_plain else segment.masked
+        if len(made.saved) < len(loop.saved) * len(call.reverse):  # with `recompute`, the forward runs again
+            total += forward(*call)
         return total
 
     return forward, backward

@@ -10,13 +10,16 @@ from torch import Tensor
 from torch.fx import Proxy
 
 from . import package
-from .inputs import Reset, active_steps, check_memory, padded, read_lengths, read_reset, refuse_kind, under_autocast
-from .packing import read_packed
+from .choice import kernels_of_call
+from .directions import LayerCall, handed
+from .inputs import Lengths, Reset, read_lengths, read_reset
+from .lengths import active_steps, padded
+from .packed import read_packed
 from .parameters import shape_of
 from .rows import beside
-from .run import handed, kernels_of_call, run_segment
 from .sizes import check_backend, check_clip, check_constant, check_flags, check_given_size, check_heads
 from .spec import CellSpec, ParameterSpec, SegmentSpec, Sizes, StreamSpec, Width
+from .tensors import check_memory, refuse_kind, under_autocast
 
 Tensors = Tensor | Sequence[Tensor]
 # Two sets of sizes: a width that equals a size in both is that size.
@@ -31,7 +34,7 @@ def run_function(
     *,
     hidden_size: int | None = None,
     input_size: int | None = None,
-    lengths: Tensor | Sequence[int] | None = None,
+    lengths: Lengths = None,
     reset: Reset = None,
     offsets: Tensor | None = None,
     max_length: int | None = None,
@@ -90,7 +93,8 @@ def run_function(
     packed = None
     if offsets is not None:
         others = {f"stream {index}": stream for index, stream in enumerate(given_streams) if index}
-        packed, start, others, reset = read_packed(cell, given_streams[0], others, lengths, reset, offsets, max_length)
+        packed = read_packed(cell, given_streams[0], lengths, offsets, max_length)
+        start, others, reset = packed.take_all(given_streams[0], others, reset)
         given_streams = [start, *others.values()]
     elif max_length is not None:
         raise ValueError("max_length goes with offsets")
@@ -101,7 +105,8 @@ def run_function(
     # Packed rows are [total, 1, width]: each row is a step of some column of the batch.
     steps, rows = first.shape[:2]
     columns = rows if packed is None else packed.columns
-    sizes = _sizes(cell, stream_specs, given_streams, given_states, hidden_size, input_size, num_heads, dims)
+    given_sizes = {"hidden_size": hidden_size, "input_size": input_size, **dims}
+    sizes = _sizes(cell, stream_specs, given_streams, given_states, given_sizes, num_heads)
     for stream, tensor in zip(stream_specs, given_streams, strict=len(stream_specs) > 0):
         given, wanted_rows = (tensor, (steps, rows)) if packed is None else (tensor.squeeze(1), (steps,))
         _check_shape(cell, "stream", stream.name, given, (*wanted_rows, stream.width(sizes)))
@@ -127,9 +132,10 @@ def run_function(
     initial = _initial(cell, named, sizes, given_streams[0], columns)
     check_clip(recurrent_gradient_clip)
     cell.derive(values, parameters, numbers, sizes)
-    # A GPU runs packed tensors by the masked loops.
-    on_gpu = packed is not None and chosen is not None and first.is_cuda
-    masked = per_column is not None or per_step is not None or on_gpu
+    call = LayerCall(
+        cell, chosen, numbers, per_column, per_step, None if packed is None else packed.packing, recompute,
+        recurrent_gradient_clip,
+    )  # fmt: skip
     finals: dict[str, Tensor] = {}
     fresh = iter(given_streams)
     for segment in cell.segments:
@@ -144,14 +150,9 @@ def run_function(
                 )
             else:
                 read.append(beside([values[member.name] for member in stream.members]))
-        loop = segment.masked if masked else segment.plain
-        sequences, last = run_segment(
-            cell, segment, chosen, read or given_streams[:1],
-            [weight.tensor(parameters, values) for weight in loop.weights],
-            [initial[state.name] for state in segment.states], per_column, per_step,
-            segment.numbers(numbers, recurrent_gradient_clip), sizes, [int(reverse)], wanted, recompute,
-            None if packed is None else packed.packing,
-        )  # fmt: skip
+        weights = [weight.tensor(parameters, values) for weight in call.loop_of(segment).weights]
+        tensors = (read or given_streams[:1], weights, [initial[state.name] for state in segment.states])
+        sequences, last = call.run_loop(segment, sizes, tensors, [int(reverse)], wanted)
         made = zip((segment.sequences[i].name for i in wanted), sequences, strict=True)
         values |= {name: handed(cell, name, sequence, per_column) for name, sequence in made}
         finals |= {state.name: final for state, final in zip(segment.states, last, strict=True)}
@@ -304,15 +305,15 @@ def _sizes(
     stream_specs: Sequence[StreamSpec],
     streams: Sequence[Tensor],
     states: Sequence[Tensor] | None,
-    hidden_size: int | None,
-    input_size: int | None,
+    given: Mapping[str, int | None],
     num_heads: int,
-    dims: Mapping[str, int],
 ) -> dict[str, int]:
+    """All sizes by name, from those that were given and the shapes of tensors. Raises TypeError, ValueError."""
     check_given_size("num_heads", num_heads)
-    for name, given in (("hidden_size", hidden_size), ("input_size", input_size), *dims.items()):
-        if given is not None:
-            check_given_size(name, given)
+    for name, value in given.items():
+        if value is not None:
+            check_given_size(name, value)
+    hidden_size, input_size = given["hidden_size"], given["input_size"]
     if hidden_size is None:
         if states is None:
             raise ValueError(f"{cell.name}: give states or hidden_size")
@@ -329,7 +330,7 @@ def _sizes(
         )  # fmt: skip
     sizes = {"I": input_size, "H": hidden_size, "num_heads": num_heads}
     for size in cell.sizes:
-        value = dims.get(size.name, size.default)
+        value = given.get(size.name, size.default)
         if value is None and size.solved is not None:
             value = size.solved(sizes)
         if value is None:

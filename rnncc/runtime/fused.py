@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .settings import compiles_at_first_use
 from .spec import CellSpec, SegmentSpec, Sizes
@@ -131,16 +132,11 @@ def add_kernels(folder: Path, capability: tuple[int, int]) -> None:
 
 
 def describe(
-    cell: CellSpec,
-    segment: SegmentSpec,
-    sizes: Sizes,
-    directions: int,
-    dtype: torch.dtype,
-    device: int,
-    columns: int | None,
+    cell: CellSpec, segment: SegmentSpec, sizes: Sizes, directions: int, like: Tensor, columns: int | None
 ) -> list[str]:
-    """Lines of `explain()`: which kernels run a loop on a GPU, and why. With `columns`, also which of them run a batch
-    of that size."""
+    """Lines of `explain()`: which kernels run a loop on a GPU, and why, for streams of the dtype and on the device of
+    `like`. With `columns`, also which of them run a batch of that size."""
+    dtype, device = like.dtype, like.get_device()
     heads, width = sizes["num_heads"], segment.states[0].width(sizes)
     capability = torch.cuda.get_device_capability(device)
     answer = STATE.answers.get((segment.name, width // heads, heads, directions, dtype, device))

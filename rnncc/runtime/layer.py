@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from . import torch_names
-from .base import RecurrentModule, document_delays, dtype_of
-from .elsewhere import call_elsewhere
-from .inputs import Reset, StatesLike, read_inputs, read_states
-from .packing import read_packed
-from .regularisation import Zoneout, draw_masks
+from . import state_dicts
+from .base import Options, RecurrentModule, document_delays, dtype_of
+from .directions import Direction, LayerCall, run_directions
+from .inputs import Lengths, Reset, StatesLike, read_form, read_inputs, read_marks, read_states
+from .packed import read_packed
+from .regularisation import Zoneout
 from .rows import beside
-from .run import Direction, run_directions
 from .sizes import check_flags, check_int, check_probability, check_size
 from .spec import CellSpec, InputSpec, StateSpec
+from .stand_ins import call_stand_in
 
 
 class RecurrentLayer(RecurrentModule):
@@ -91,8 +91,11 @@ class RecurrentLayer(RecurrentModule):
         super().__init__()
         self.return_delays, self.recompute = return_delays, recompute
         self._configure(
-            input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, zoneout,
-            recurrent_dropout, constants_and_dims,
+            Options(
+                input_size, hidden_size, bias, num_heads, state_dtype, backend, recurrent_gradient_clip, zoneout,
+                recurrent_dropout,
+            ),
+            constants_and_dims,
         )  # fmt: skip
         check_probability("dropout", dropout)
         check_probability("weight_dropout", weight_dropout)
@@ -145,7 +148,7 @@ class RecurrentLayer(RecurrentModule):
         input: Tensor | PackedSequence,
         hx: StatesLike = None,
         *,
-        lengths: Tensor | Sequence[int] | None = None,
+        lengths: Lengths = None,
         reset: Reset = None,
         offsets: Tensor | None = None,
         max_length: int | None = None,
@@ -156,27 +159,29 @@ class RecurrentLayer(RecurrentModule):
         packed = None
         if type(input) is not Tensor and not isinstance(input, PackedSequence):
             keywords = {"lengths": lengths, "reset": reset, "offsets": offsets, "max_length": max_length}
-            found = call_elsewhere(self, input, hx, keywords | extra, batch_first=self.batch_first)
+            found = call_stand_in(self, input, hx, keywords | extra, batch_first=self.batch_first)
             if found is not None:
                 return found[0]
         if isinstance(input, PackedSequence) or offsets is not None:
             runs = self._choose(input.data)[0] if isinstance(input, PackedSequence) else None
-            packed, input, extra, reset = read_packed(cell, input, extra, lengths, reset, offsets, max_length, runs)
+            packed = read_packed(cell, input, lengths, offsets, max_length, runs)
+            input, extra, reset = packed.take_all(input, extra, reset)
         elif max_length is not None:
             raise ValueError("max_length goes with offsets")
+        packing = None if packed is None else packed.packing
         parameters = [self._parameters_of(place, input) for place in range(len(self._sizes))]
-        given = read_inputs(
-            cell, self._sizes[0], input, extra, lengths, reset,
-            batch_first=self.batch_first and packed is None, weight_dtype=dtype_of(parameters[0]),
-        )  # fmt: skip
-        x = next(iter(given.inputs.values()))
+        form = read_form(cell, input, batch_first=self.batch_first and packed is None)
+        inputs = read_inputs(cell, self._sizes[0], input, extra, form, dtype_of(parameters[0]))
+        inputs, ends, starts = read_marks(inputs, lengths, reset, form)
+        x = next(iter(inputs.values()))
         columns = x.shape[1] if packed is None else packed.columns
-        states = read_states(
-            cell, self._sizes, hx, columns, batched=given.batched, return_delays=self.return_delays
-        )  # fmt: skip
+        states = read_states(cell, self._sizes, hx, columns, form, self.return_delays)
         if packed is not None and states is not None:
             states = [{name: packed.sort(state) for name, state in own.items()} for own in states]
-        kernels = self._kernels_of_call(x)
+        call = LayerCall(
+            cell, self._kernels_of_call(x), self.constants, ends, starts, packing, self.recompute,
+            self.recurrent_gradient_clip, self.weight_dropout if self.training else 0.0,
+        )  # fmt: skip
         directions = 2 if self.bidirectional else 1
         finals: dict[str, list[Tensor]] = {state.name: [] for state in cell.carried(True)}
         constant: dict[tuple[int, float], Tensor] = {}
@@ -189,20 +194,10 @@ class RecurrentLayer(RecurrentModule):
                 initial = self._initial_states(
                     None if states is None else states[place], sizes, parameters[place], x, columns, constant
                 )
-                masks = draw_masks(
-                    cell, sizes, x, columns, self._zoneout, self._recurrent_dropout, training=self.training,
-                    packing=packed.packing if packed is not None else None,
-                )  # fmt: skip
-                both.append(Direction(parameters[place], initial, place > first, masks))
-            inputs = {**given.inputs, cell.inputs[0].name: layer_input}
-            results = run_directions(
-                cell, kernels, inputs, both, self.constants, sizes,
-                lengths=given.lengths, reset=given.reset, recompute=self.recompute,
-                recurrent_gradient_clip=self.recurrent_gradient_clip,
-                packing=None if packed is None else packed.packing,
-                sequences_of=self.return_sequences_of if layer + 1 == self.num_layers else (),
-                weight_dropout=self.weight_dropout if self.training else 0.0,
-            )  # fmt: skip
+                both.append(Direction(parameters[place], initial, place > first, self._draw_masks(sizes, x, packing)))
+            given = {**inputs, cell.inputs[0].name: layer_input}
+            sequences_of = self.return_sequences_of if layer + 1 == self.num_layers else ()
+            results = run_directions(call, sizes, given, both, sequences_of)
             for result in results:
                 for name, final in result.finals.items():
                     finals[name].append(final)
@@ -211,17 +206,13 @@ class RecurrentLayer(RecurrentModule):
                 layer_input = nn.functional.dropout(layer_input, self.dropout, self.training)
 
         def give(value: Tensor) -> Any:
-            if packed is not None:
-                return packed.give(value)
-            if not given.batched:
-                return value.squeeze(1)
-            return value.transpose(0, 1) if self.batch_first else value
+            return form.give(value) if packed is None else packed.give(value)
 
         stacked: tuple[Tensor, ...] = ()
         for state in cell.carried(self.return_delays):
             # No view, also of one: torch.nn's final states may be detached in place.
             value = torch.stack(finals[state.name])
-            stacked += (value if given.batched else value.squeeze(1),)
+            stacked += (value if form.batched else value.squeeze(1),)
         if packed is not None:
             stacked = tuple(packed.unsort(state) for state in stacked)
         last = stacked[0] if len(stacked) == 1 else stacked
@@ -245,7 +236,7 @@ class RecurrentLayer(RecurrentModule):
     def all_weights(self) -> list[list[nn.Parameter]]:
         """The parameters of each layer and direction."""
         return [
-            [tensor for name, tensor in self.named_parameters(recurse=False) if torch_names.suffix_of(name) == suffix]
+            [tensor for name, tensor in self.named_parameters(recurse=False) if state_dicts.suffix_of(name) == suffix]
             for suffix in self._suffixes
         ]
 
@@ -277,7 +268,7 @@ class RecurrentLayer(RecurrentModule):
 
     def to_torch(self) -> dict[str, Tensor]:
         """The parameters under torch.nn's names (`bias_hh_*` among them), for nn.LSTM, nn.GRU or nn.RNN to load."""
-        return torch_names.to_torch(self)
+        return state_dicts.to_torch(self)
 
     @classmethod
     def from_torch(cls, module: nn.RNNBase, **options: Any) -> RecurrentLayer:
@@ -288,10 +279,10 @@ class RecurrentLayer(RecurrentModule):
             module.input_size, module.hidden_size, module.num_layers, module.bias, module.batch_first, module.dropout,
             module.bidirectional, module.proj_size, device=weight.device, dtype=weight.dtype, **options,
         )  # fmt: skip
-        if problem := torch_names.difference(layer, module.mode):
+        if problem := state_dicts.difference(layer, module.mode):
             raise ValueError(problem)
         layer.load_state_dict(module.state_dict())
         return layer
 
     def _check_state_dict(self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]) -> str:
-        return torch_names.translate(self, state_dict, prefix, local_metadata)
+        return state_dicts.translate(self, state_dict, prefix, local_metadata)

@@ -1,4 +1,4 @@
-"""One segment's loop in plain eager torch: the fallback where no kernel runs, and the way of second derivatives."""
+"""Runs one loop: by its op, or in eager torch where no kernel runs. Second derivatives take the eager way, too."""
 
 from __future__ import annotations
 
@@ -7,40 +7,44 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .inputs import cut_backwards
-from .packing import Packing
-from .spec import SegmentSpec, Sizes
+from .call import LoopCall
+from .kernels import Kernels
+from .lengths import cut_backwards
+from .spec import CellSpec, SegmentSpec, Sizes
+
+# The sequences that a call asks for, [T, B, width] (packed: [total, 1, width]), and the final states [B, width].
+Results = tuple[Sequence[Tensor], Sequence[Tensor]]
 
 
-def shares(tensors: Sequence[Tensor], directions: int) -> list[Sequence[Tensor]]:
-    """The tensors of each direction."""
-    each = len(tensors) // directions
-    return [tensors[k * each : (k + 1) * each] for k in range(directions)]
+def run_loop(cell: CellSpec, segment: SegmentSpec, kernels: Kernels | None, call: LoopCall) -> Results:
+    """Run a loop, in eager torch where there are no kernels. Its final states have the dtypes of the call's states, all
+    else has the streams'."""
+    if kernels is None:
+        return run_eagerly(cell, segment, call)
+    asked = call
+    if torch.compiler.is_compiling():
+        # AOTInductor passes an empty list as None. So a weight without elements stands for no weights, and sequence 0
+        # for none.
+        nothing = [call.streams[0].new_empty(0) for _ in call.reverse]
+        asked = call._replace(weights=call.weights or nothing, sequences=call.sequences or [0])
+    sequences, finals, _ = kernels.run(segment.name, *asked)
+    return sequences if call.sequences else [], finals
 
 
-def run_loops(
-    segment: SegmentSpec,
-    streams: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    states: Sequence[Tensor],
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    constants: Sequence[float],
-    sizes: Sizes,
-    reverse: Sequence[int],
-    wanted: Sequence[int],
-    packing: Packing | None = None,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Arguments and results as the op's: those of `run_loop`, one direction after the other. With a `packing`, streams
-    and sequences are [total, 1, width]."""
+def run_eagerly(cell: CellSpec, segment: SegmentSpec, call: LoopCall) -> Results:
+    """The same in torch's own operators, one direction after the other."""
+    packing = call.packing()
     if packing is not None:
-        streams, lengths, reset = [packing.pad(s) for s in streams], packing.lengths(), packing.pad_reset(reset)
+        call = call._replace(
+            streams=[packing.pad(stream) for stream in call.streams],
+            lengths=packing.lengths(),
+            reset=packing.pad_reset(call.reset),
+        )
+    sizes = cell.sizes_by_name(call.sizes, call.num_heads)
     all_sequences: list[Tensor] = []
     all_finals: list[Tensor] = []
-    groups = [shares(group, len(reverse)) for group in (streams, weights, states)]
-    for s, w, h, backwards in zip(*groups, reverse, strict=True):
-        cut = cut_backwards(reset, lengths) if backwards and reset is not None else reset
-        sequences, finals = run_loop(segment, s, w, h, lengths, cut, constants, sizes, bool(backwards), wanted)
+    for own in call.directions():
+        sequences, finals = _run_direction(segment, sizes, own)
         all_sequences += sequences
         all_finals += finals
     if packing is not None:
@@ -48,54 +52,22 @@ def run_loops(
     return all_sequences, all_finals
 
 
-def run_call(
-    segment: SegmentSpec,
-    sizes: Sizes,
-    streams: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    states: Sequence[Tensor],
-    offsets: Tensor | None,
-    steps: int,
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    constants: Sequence[float],
-    reverse: Sequence[int],
-    wanted: Sequence[int],
-) -> tuple[list[Tensor], list[Tensor]]:
-    """`run_loops` of a call of the op, whose arguments these are."""
-    packing = None
-    if offsets is not None:
-        by_step = offsets.device.type == "cpu"
-        packing = Packing(offsets, steps, states[0].shape[0], streams[0].shape[0], by_step)
-    return run_loops(segment, streams, weights, states, lengths, reset, constants, sizes, reverse, wanted, packing)
-
-
 def differentiable_gradients(
+    cell: CellSpec,
     segment: SegmentSpec,
-    sizes: Sizes,
-    streams: list[Tensor],
-    weights: list[Tensor],
-    states: list[Tensor],
-    offsets: Tensor | None,
-    steps: int,
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    constants: list[float],
-    reverse: list[int],
-    wanted: list[int],
+    call: LoopCall,
     d_sequences: Sequence[Tensor | None],
     d_final: Sequence[Tensor | None],
-    needs: list[list[bool]],
+    needs: Sequence[Sequence[bool]],
 ) -> tuple[list[Tensor | None], ...]:
-    """The gradients of such a call by its streams, weights and states, so that they can be differentiated again, or
-    batched."""
+    """The gradients of a call by those of its streams, weights and states that `needs` names, in a way that they can be
+    differentiated again, or batched."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         # Aliases: autograd.grad must see each argument as independent of the others.
-        groups = [[tensor.view_as(tensor) for tensor in group] for group in (streams, weights, states)]
-        sequences, finals = run_call(
-            segment, sizes, groups[0], groups[1], groups[2], offsets, steps, lengths, reset, constants, reverse, wanted
-        )
+        groups = [[tensor.view_as(tensor) for tensor in group] for group in (call.streams, call.weights, call.states)]
+        streams, weights, states = groups
+        sequences, finals = run_eagerly(cell, segment, call._replace(streams=streams, weights=weights, states=states))
     outputs, d_outputs = [], []
     for value, d_value in zip((*sequences, *finals), (*d_sequences, *d_final), strict=True):
         if d_value is not None and value.requires_grad:
@@ -112,32 +84,20 @@ def differentiable_gradients(
     return tuple([next(fresh) if wants else None for wants in need] for need in needs)
 
 
-def run_loop(
-    segment: SegmentSpec,
-    streams: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    states: Sequence[Tensor],
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    constants: Sequence[float],
-    sizes: Sizes,
-    reverse: bool,
-    wanted: Sequence[int],
-) -> tuple[list[Tensor], list[Tensor]]:
-    """One direction: the wanted sequences [T, B, width] and the final states [B, width]. `reset` is as the loop has it:
-    before which steps, in its order, a column starts anew.
-
-    Sequences have the streams' dtype, final states that of the states given. 16-bit tensors are computed in float32.
-    """
-    dtype = streams[0].dtype
+def _run_direction(segment: SegmentSpec, sizes: Sizes, call: LoopCall) -> tuple[list[Tensor], list[Tensor]]:
+    """One direction of tensors that are not packed. 16-bit tensors are computed in float32."""
+    dtype = call.streams[0].dtype
     compute = torch.float64 if dtype == torch.float64 else torch.float32
-    streams = [stream.to(compute) for stream in streams]
-    weights = [weight.to(compute) for weight in weights]
-    current = tuple(state.to(compute) for state in states)
+    streams = [stream.to(compute) for stream in call.streams]
+    weights = [weight.to(compute) for weight in call.weights]
+    current = tuple(state.to(compute) for state in call.states)
     steps, columns = streams[0].shape[:2]
-    step = segment.make_step(weights, constants, sizes)
-    collected: list[list[Tensor]] = [[] for _ in wanted]
-    for t in reversed(range(steps)) if reverse else range(steps):
+    backwards, lengths, reset = bool(call.reverse[0]), call.lengths, call.reset
+    if backwards and reset is not None:
+        reset = cut_backwards(reset, lengths)
+    step = segment.make_step(weights, call.constants, sizes)
+    collected: list[list[Tensor]] = [[] for _ in call.sequences]
+    for t in reversed(range(steps)) if backwards else range(steps):
         started = current
         if reset is not None:
             restart = reset[t].reshape(columns, 1)
@@ -152,22 +112,22 @@ def run_loop(
             active = (lengths > t).reshape(columns, 1)
             new = tuple(torch.where(active, state, old) for state, old in zip(new, current, strict=True))
         current = new
-        for values_so_far, index in zip(collected, wanted, strict=True):
+        for values_so_far, index in zip(collected, call.sequences, strict=True):
             values_so_far.append(values[index])
     sequences = []
-    for values_so_far, index in zip(collected, wanted, strict=True):
-        if not steps:
-            sequences.append(streams[0].new_empty((0, columns, segment.sequences[index].width(sizes)), dtype=dtype))
-            continue
+    for values_so_far, index in zip(collected, call.sequences, strict=True):
         width = segment.sequences[index].width(sizes)
-        ordered = values_so_far[::-1] if reverse else values_so_far
+        if not steps:
+            sequences.append(streams[0].new_empty((0, columns, width), dtype=dtype))
+            continue
+        ordered = values_so_far[::-1] if backwards else values_so_far
         sequences.append(torch.stack([value.expand(columns, width) for value in ordered]).to(dtype))
     if not steps:
         # As kernels do, no steps give gradients of zero, not None: -0 is added, made from no elements of every tensor.
         nothing = torch.cat([tensor.reshape(-1)[:0] for tensor in (*streams, *weights, *current)]).sum().neg()
         sequences = [sequence + nothing.to(sequence) for sequence in sequences]
         current = tuple(state + nothing for state in current)
-    return sequences, [new.to(old.dtype) for new, old in zip(current, states, strict=True)]
+    return sequences, [new.to(old.dtype) for new, old in zip(current, call.states, strict=True)]
 
 
 def _initial(segment: SegmentSpec, index: int, weights: Sequence[Tensor], like: Tensor) -> Tensor:

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .autograd import autograd_of_lists, autograd_of_tensors, unrecorded
+from .autograd import autograd_of_loop, autograd_of_tensors, unrecorded
+from .call import BackwardCall, LoopCall, shares
 from .flops import register_formulas
 from .fork import release_threads
-from .inputs import autocast_dtype, is_batched
 from .kernels import Kernels
-from .loop import differentiable_gradients, run_call, shares
+from .loop import differentiable_gradients, run_eagerly
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes, TensorSpec
+from .tensors import autocast_dtype, is_batched
 
 # torch forgets a registration when its Library object dies.
 _LIBRARIES: list[torch.library.Library] = []
@@ -51,16 +52,6 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
     return Kernels(namespace, ops, architectures, calls)
 
 
-def op_sizes(cell: CellSpec, sizes: Sizes) -> list[int]:
-    """The op's `sizes`: I, H, then the declared dims."""
-    return [sizes["I"], sizes["H"], *(sizes[size.name] for size in cell.sizes)]
-
-
-def _named(cell: CellSpec, sizes: Sequence[int], num_heads: int) -> dict[str, int]:
-    names = ("I", "H", *(size.name for size in cell.sizes))
-    return dict(zip(names, sizes, strict=True)) | {"num_heads": num_heads}
-
-
 def _make_segment(
     library: torch.library.Library | None, namespace: str, cell: CellSpec, segment: SegmentSpec
 ) -> Callable[..., Any]:
@@ -70,95 +61,73 @@ def _make_segment(
     forward_op = getattr(getattr(torch.ops, namespace), f"{segment.name}_forward").default
     backward_op = getattr(getattr(torch.ops, namespace), f"{segment.name}_backward").default
 
-    def loop_of(offsets: Tensor | None, lengths: Tensor | None, reset: Tensor | None) -> LoopSpec:
-        # A GPU runs packed tensors by the masked loop.
-        packed = offsets is not None and offsets.device.type != "cpu"
-        return segment.masked if packed or lengths is not None or reset is not None else segment.plain
-
-    def fake_forward(
-        streams: Any, weights: Any, states: Any, offsets: Any, steps: Any, lengths: Any, reset: Any, seed: Any,
-        constants: Any, sizes: Any, num_heads: Any, reverse: Any, sequences: Any, training: bool, recompute: bool,
-    ) -> Any:  # fmt: skip
-        first = streams[0]
-        _check_devices(first, (*streams, *weights, *states, offsets, lengths, reset))
-        n = _named(cell, sizes, num_heads)
+    def fake_forward(*arguments: Any) -> Any:
+        call = LoopCall(*arguments)
+        first = call.streams[0]
+        _check_devices(first, (*call.streams, *call.weights, *call.states, call.offsets, call.lengths, call.reset))
+        sizes = cell.sizes_by_name(call.sizes, call.num_heads)
 
         def make(what: TensorSpec, dtype: torch.dtype) -> Tensor:
-            return first.new_empty((*first.shape[:2], what.width(n)), dtype=dtype)  # type: ignore[no-any-return]
+            return first.new_empty((*first.shape[:2], what.width(sizes)), dtype=dtype)
 
-        loop = loop_of(offsets, lengths, reset)
+        loop = segment.loop_of(call.offsets, call.lengths, call.reset)
         kept = []
-        if training:
-            dtypes, where = _saved_dtypes(loop, first), _shared(loop, first, sequences)
-            kept = [(loop.saved[i], dtypes[i]) for i in loop.kept(recompute) if where[i] < 0]
+        if call.training:
+            dtypes, where = _saved_dtypes(loop, first), _shared(loop, first, call.sequences)
+            kept = [(loop.saved[i], dtypes[i]) for i in loop.kept(call.recompute) if where[i] < 0]
         finals = [
-            state.new_empty((state.shape[0], spec.width(n)))
-            for state, spec in zip(states, segment.states * len(reverse), strict=True)
+            state.new_empty((state.shape[0], spec.width(sizes)))
+            for state, spec in zip(call.states, segment.states * len(call.reverse), strict=True)
         ]
-        returned = [make(segment.sequences[i], first.dtype) for _ in reverse for i in sequences]
-        return returned, finals, [make(*what) for _ in reverse for what in kept]
+        returned = [make(segment.sequences[i], first.dtype) for _ in call.reverse for i in call.sequences]
+        return returned, finals, [make(*what) for _ in call.reverse for what in kept]
 
-    def fake_backward(
-        d_sequences: Any, d_sequence_index: Any, d_final: Any, d_final_index: Any,
-        streams: Any, weights: Any, states: Any, saved: Any, offsets: Any, steps: Any, lengths: Any, reset: Any,
-        seed: Any, constants: Any, sizes: Any, num_heads: Any, reverse: Any, needs: Any,
-    ) -> Any:  # fmt: skip
-        result = []
-        first = 0
-        for tensors in (streams, weights, states):
-            result.append([t.new_empty(t.shape) for i, t in enumerate(tensors) if needs[first + i]])
-            first += len(tensors)
-        return tuple(result)
-
-    def setup(ctx: Any, inputs: Any, output: Any) -> None:
-        *given, _, recompute = inputs
-        streams, weights, states, offsets, steps, lengths, reset, _, constants, sizes, num_heads, reverse, wanted = (
-            given
+    def fake_backward(*arguments: Any) -> Any:
+        call = BackwardCall(*arguments)
+        needs = iter(call.needs)
+        return tuple(
+            [tensor.new_empty(tensor.shape) for tensor in group if next(needs)]
+            for group in (call.streams, call.weights, call.states)
         )
-        sequences, _, extra = output
+
+    def setup(ctx: Any, call: LoopCall, results: Any) -> None:
+        sequences, _, extra = results
         fresh = iter(extra)
-        loop = loop_of(offsets, lengths, reset)
-        where = _shared(loop, streams[0], wanted)
+        loop = segment.loop_of(call.offsets, call.lengths, call.reset)
+        where = _shared(loop, call.streams[0], call.sequences)
         saved = [
             next(fresh) if where[i] < 0 else returned[where[i]]
-            for returned in shares(sequences, len(reverse))
-            for i in loop.kept(recompute)
+            for returned in shares(sequences, len(call.reverse))
+            for i in loop.kept(call.recompute)
         ]
-        ctx.save_for_backward(*streams, *weights, *states, *saved, offsets, lengths, reset)
-        ctx.counts = (len(streams), len(weights), len(states), len(saved))
-        ctx.rest = (steps, list(constants), list(sizes), num_heads, list(reverse), list(wanted))
+        ctx.save_for_backward(
+            *call.streams, *call.weights, *call.states, *saved, call.offsets, call.lengths, call.reset
+        )
+        ctx.counts = (len(call.streams), len(call.weights), len(call.states), len(saved))
+        ctx.steps, ctx.options = call.steps, call.options()
 
-    def backward(ctx: Any, given_gradients: Any, needs: Any) -> Any:
-        d_sequences, d_final, _ = given_gradients
+    def backward(ctx: Any, gradients: Any, needs: Any) -> Any:
+        d_sequences, d_final, _ = gradients
         tensors = iter(ctx.saved_tensors)
         streams, weights, states, saved = ([next(tensors) for _ in range(count)] for count in ctx.counts)
         offsets, lengths, reset = tensors
-        steps, constants, sizes, num_heads, reverse, wanted = ctx.rest
+        call = LoopCall(streams, weights, states, offsets, ctx.steps, lengths, reset, None, *ctx.options)
         if torch.is_grad_enabled() or any(map(is_batched, (*d_sequences, *d_final))):
-            return differentiable_gradients(
-                segment, _named(cell, sizes, num_heads), streams, weights, states, offsets, steps, lengths, reset,
-                constants, reverse, wanted, d_sequences, d_final, needs,
-            )  # fmt: skip
-        places = [k * len(segment.sequences) + i for k in range(len(reverse)) for i in wanted]
+            return differentiable_gradients(cell, segment, call, d_sequences, d_final, needs)
+        places = [k * len(segment.sequences) + i for k in range(len(call.reverse)) for i in call.sequences]
         given = [(i, d) for i, d in zip(places, d_sequences, strict=True) if d is not None]
         given_final = [(i, d) for i, d in enumerate(d_final) if d is not None]
         made = unrecorded(
             backward_op,
             [d for _, d in given], [i for i, _ in given],
             [d for _, d in given_final], [i for i, _ in given_final],
-            streams, weights, states, saved, offsets, steps, lengths, reset, None,
-            constants, sizes, num_heads, reverse, [need for group in needs for need in group],
+            streams, weights, states, saved, offsets, call.steps, lengths, reset, None,
+            call.constants, call.sizes, call.num_heads, call.reverse, [need for group in needs for need in group],
         )  # fmt: skip
         return tuple(_spread(group, need) for group, need in zip(made, needs, strict=True))
 
-    def written_out(
-        streams: Any, weights: Any, states: Any, offsets: Any, steps: Any, lengths: Any, reset: Any, seed: Any,
-        constants: Any, sizes: Any, num_heads: Any, reverse: Any, sequences: Any, training: bool, recompute: bool,
-    ) -> Any:  # fmt: skip
-        n = _named(cell, sizes, num_heads)
-        return *run_call(
-            segment, n, streams, weights, states, offsets, steps, lengths, reset, constants, reverse, sequences
-        ), []  # fmt: skip
+    def written_out(call: LoopCall) -> Any:
+        return *run_eagerly(cell, segment, call), []
 
     def refuse(ctx: Any, *gradients: Any) -> Any:
         raise RuntimeError(f"{backward_name} has no derivative of its own; differentiate {forward_name} twice instead")
@@ -173,7 +142,7 @@ def _make_segment(
         with torch.autocast(device, enabled=False):
             return forward_op(streams, weights, *rest)
 
-    recorded = autograd_of_lists(forward_op, 3, 13, setup, backward, written_out)
+    recorded = autograd_of_loop(forward_op, setup, backward, written_out)
     if library is not None:
         torch.library.register_fake(forward_name, fake_forward, lib=library)
         torch.library.register_fake(backward_name, fake_backward, lib=library)

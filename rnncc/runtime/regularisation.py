@@ -6,9 +6,10 @@ Masks come from torch's generator of their device: a seed replays them, and so d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from .packing import Packing
 from .sizes import check_probability
@@ -42,35 +43,82 @@ def wanted_regularisation(cell: CellSpec, zoneout: Any, recurrent_dropout: Any) 
     return Regularisation(tuple(check_zoneout(cell, zoneout)), dropout)
 
 
-def draw_masks(
-    cell: CellSpec,
-    sizes: Sizes,
-    x: Tensor,
-    columns: int,
-    zoneout: Mapping[str, float],
-    recurrent_dropout: float,
-    *,
-    training: bool,
-    packing: Packing | None = None,
-) -> dict[str, Tensor]:
-    """One direction's masks, which broadcast to `x` [T, B, width] (packed: [total, 1, width]).
+class Regularised(nn.Module):
+    """The part of layers and single steps that has to do with zoneout and recurrent dropout."""
 
-    Zoneout (0 for a state that is not named): 1 where a unit keeps its value, drawn for each step; without training the
-    probability itself. Recurrent dropout: 0 or 1/(1 - p), drawn once for all steps; without training, or with p 0, 1.
-    """
-    masks = {}
-    for mask in cell.masks:
-        width = mask.width(sizes)
-        if mask.drawn == "zoneout":
-            p = zoneout.get(mask.of, 0.0)
-            shape = (*x.shape[:2], width) if training else (1, 1, width)
-            value = x.new_empty(shape).bernoulli_(p) if training else x.new_full(shape, p)
-        elif not training or not recurrent_dropout:
-            value = x.new_ones((1, 1, width))
-        else:
-            keep = 1 - recurrent_dropout
-            value = x.new_empty((1, columns, width)).bernoulli_(keep).mul_(1 / keep if keep else 0.0)
-            if packing is not None:
-                value = value[0].index_select(0, packing.places()[1]).unsqueeze(1)
-        masks[mask.name] = value
-    return masks
+    spec: ClassVar[CellSpec]
+    _zoneout: dict[str, float]
+    _recurrent_dropout: float
+
+    def _regularise(self, zoneout: Any, recurrent_dropout: float | None) -> None:
+        """Take the probabilities. Raises TypeError, ValueError."""
+        cell = self.spec
+        if wanted_regularisation(cell, zoneout, recurrent_dropout) != cell.regularisation:
+            # `__new__` never saw it: a subclass of the user's passed it on to __init__.
+            raise ValueError(
+                "zoneout and recurrent_dropout mean another program than this class was built with: a class derived "
+                f"from {cell.name} cannot add them"
+            )
+        if recurrent_dropout and not self._drops():
+            raise ValueError(f"recurrent_dropout: no matrix product of {cell.name} reads an earlier value of a state")
+        self._zoneout, self._recurrent_dropout = check_zoneout(cell, zoneout), float(recurrent_dropout or 0)
+
+    def _drops(self) -> bool:
+        return any(mask.drawn == "recurrent_dropout" for mask in self.spec.masks)
+
+    @property
+    def zoneout(self) -> Mapping[str, float]:
+        """The probability by state, read-only. To be set to others: a state that is left out, or None, has 0. Raises
+        ValueError for a state that the module was made without zoneout of."""
+        return MappingProxyType(self._zoneout)
+
+    @zoneout.setter
+    def zoneout(self, value: Zoneout) -> None:
+        given = check_zoneout(self.spec, value)
+        built = {mask.of for mask in self.spec.masks if mask.drawn == "zoneout"}
+        if missing := [name for name, p in given.items() if p and name not in built]:
+            raise ValueError(
+                f"this {type(self).__name__} was made without zoneout of {', '.join(missing)}, which is another "
+                "program: give zoneout= to its constructor"
+            )
+        self._zoneout = {name: p for name, p in given.items() if name in built}
+
+    @property
+    def recurrent_dropout(self) -> float:
+        """The probability. To be set to another; raises ValueError where the module was made without."""
+        return self._recurrent_dropout
+
+    @recurrent_dropout.setter
+    def recurrent_dropout(self, value: float) -> None:
+        check_probability("recurrent_dropout", value)
+        if value and not self._drops():
+            raise ValueError(
+                f"this {type(self).__name__} was made without recurrent dropout, which is another program: give "
+                "recurrent_dropout= to its constructor"
+            )
+        self._recurrent_dropout = float(value)
+
+    def _draw_masks(self, sizes: Sizes, x: Tensor, packing: Packing | None = None) -> dict[str, Tensor]:
+        """One direction's masks, which broadcast to `x` [T, B, width] (packed: [total, 1, width]).
+
+        Zoneout (0 for a state that is not named): 1 where a unit keeps its value, drawn for each step; without training
+        the probability itself. Recurrent dropout: 0 or 1/(1 - p), drawn once for all steps; without training, or with
+        p 0, 1.
+        """
+        masks = {}
+        for mask in self.spec.masks:
+            width = mask.width(sizes)
+            if mask.drawn == "zoneout":
+                p = self._zoneout.get(mask.of, 0.0)
+                shape = (*x.shape[:2], width) if self.training else (1, 1, width)
+                value = x.new_empty(shape).bernoulli_(p) if self.training else x.new_full(shape, p)
+            elif not self.training or not self._recurrent_dropout:
+                value = x.new_ones((1, 1, width))
+            else:
+                keep = 1 - self._recurrent_dropout
+                columns = x.shape[1] if packing is None else packing.columns
+                value = x.new_empty((1, columns, width)).bernoulli_(keep).mul_(1 / keep if keep else 0.0)
+                if packing is not None:
+                    value = value[0].index_select(0, packing.places()[1]).unsqueeze(1)
+            masks[mask.name] = value
+        return masks

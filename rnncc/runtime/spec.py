@@ -186,6 +186,11 @@ class SegmentSpec:
     batched: Callable[..., list[Tensor]]
     make_step: MakeStep
 
+    def loop_of(self, offsets: Tensor | None, lengths: Tensor | None, reset: Tensor | None) -> LoopSpec:
+        """The loop that a call runs. On a GPU packed rows lie column by column, which the masked loop alone takes."""
+        masked = lengths is not None or reset is not None or (offsets is not None and not offsets.is_cpu)
+        return self.masked if masked else self.plain
+
     def wanted(self, names: Sequence[str]) -> list[int]:
         """Indices of the sequences that are needed anyway, and of those named."""
         if not names:
@@ -260,6 +265,15 @@ class CellSpec:
         """Which program of its text this is, as fields of rnncc's Request."""
         constants = {constant.name: constant.value for constant in self.constants if constant.shaping}
         return {"constants": constants, **asdict(self.regularisation)}
+
+    def sizes_in_order(self, sizes: Sizes) -> list[int]:
+        """The op's `sizes`: I, H, then the declared dims."""
+        return [sizes["I"], sizes["H"], *(sizes[size.name] for size in self.sizes)]
+
+    def sizes_by_name(self, in_order: Sequence[int], num_heads: int) -> dict[str, int]:
+        """The op's `sizes` and `num_heads`, by name."""
+        names = ("I", "H", *(size.name for size in self.sizes))
+        return dict(zip(names, in_order, strict=True)) | {"num_heads": num_heads}
 
     def returnables(self) -> tuple[str, ...]:
         """What `return_sequences_of` may name: states, and what is computed after or handed on by a loop."""

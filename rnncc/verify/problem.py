@@ -207,10 +207,11 @@ class Problem:
     def _run_reference(
         self, parameters: Named, inputs: Named, initial: Named, masks: Named
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        return reference.run(
-            self.cell, parameters, inputs, initial=initial, sizes=self.sizes, num_heads=self.case.heads,
-            reverse=self.case.reverse, lengths=masks.get("lengths"), reset=masks.get("reset"),
+        given = reference.Arguments(
+            parameters, inputs, initial, sizes=self.sizes, num_heads=self.case.heads, reverse=self.case.reverse,
+            lengths=masks.get("lengths"), reset=masks.get("reset"),
         )  # fmt: skip
+        return reference.run(self.cell, given)
 
     def ours(self) -> Named:
         """Every quantity as the layer computes it."""

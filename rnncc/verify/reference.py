@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import assert_never
 
 import torch
@@ -243,46 +244,54 @@ def complete_sizes(cell: Cell, sizes: Mapping[str, int]) -> dict[str, int]:
     return known
 
 
-def run(
-    cell: Cell,
-    parameters: Mapping[str, Tensor],
-    inputs: Mapping[str, Tensor],
-    initial: Mapping[str, Tensor] | None = None,
-    constants: Mapping[str, float] | None = None,
-    sizes: Mapping[str, int] | None = None,
-    num_heads: int = 1,
-    reset: Tensor | None = None,
-    lengths: Tensor | None = None,
-    reverse: bool = False,
-    recurrent_gradient_clip: float = math.inf,
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Run a cell over sequences.
+@dataclass(frozen=True)
+class Arguments:
+    """What a cell is run on.
 
     parameters  by member (`W_i`, `b_f`, `beta`, `h0`): vectors [width]; matrices [width, columns/blocks] as packed in
                 the module, or [blocks, width/blocks, columns/blocks]
     inputs      [T, B, width] by name
     initial     [B, width] by state; a state not given starts with its declared value
+    constants   values other than the declared ones, by name
+    sizes       I, H and dims by name
     reset       [T, B]; where != 0 a column restarts from the declared initial values: nothing crosses from the step
                 before to that step, nor back in reverse
     lengths     [B]; from step lengths[b] on, column b keeps its states whatever `reset` says, and its other values
                 mean nothing
     recurrent_gradient_clip     bound on what products hand back to earlier values, see `rnncc.analysis.recurrent`
+    """
+
+    parameters: Mapping[str, Tensor]
+    inputs: Mapping[str, Tensor]
+    initial: Mapping[str, Tensor] = field(default_factory=dict)
+    constants: Mapping[str, float] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    num_heads: int = 1
+    reset: Tensor | None = None
+    lengths: Tensor | None = None
+    reverse: bool = False
+    recurrent_gradient_clip: float = math.inf
+
+
+def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Run a cell over sequences.
 
     Returns (every value that a step computes, the previous states s__1 and the output, [T, B, width]; final states,
     [B, width]).
     """
+    inputs, lengths, reset = given.inputs, given.lengths, given.reset
     like = next(iter(inputs.values()))
     steps, columns = like.shape[:2]
-    known_sizes = complete_sizes(cell, sizes or {})
+    known_sizes = complete_sizes(cell, given.sizes)
     products = [recurrent_reads(segment) for segment in cell.segments]
     aliases = {alias: name for loop in products for alias, name in loop.aliases.items()}
-    machine = Interpreter(with_aliases(value_table(cell), aliases), known_sizes, num_heads, like)
-    fixed = fixed_values(cell, machine, parameters, constants or {})
+    machine = Interpreter(with_aliases(value_table(cell), aliases), known_sizes, given.num_heads, like)
+    fixed = fixed_values(cell, machine, given.parameters, given.constants)
     declared = {
         state.name: _declared(state, cell, machine, fixed).expand(columns, machine.width(state.name))
         for state in cell.states
     }
-    states = {state.name: _first(state, cell, initial or {}, declared) for state in cell.states}
+    states = {state.name: _first(state, cell, given.initial, declared) for state in cell.states}
     nodes: list[Node] = []
     for segment, loop in zip(cell.segments, products, strict=True):
         nodes += (*segment.batched, *loop.nodes)
@@ -292,9 +301,9 @@ def run(
         node.target: like.new_zeros(columns, machine.width(node.target)) for node in nodes if isinstance(node, Delay)
     }
     sequences: dict[str, list[Tensor]] = {name: [] for name in names}
-    for t in reversed(range(steps)) if reverse else range(steps):
+    for t in reversed(range(steps)) if given.reverse else range(steps):
         active = torch.ones_like(like[0, :, :1], dtype=torch.bool) if lengths is None else (t < lengths)[:, None]
-        later = t + 1 if reverse else t  # of the two steps between which the states pass
+        later = t + 1 if given.reverse else t  # of the two steps between which the states pass
         if reset is not None and later < steps:
             restart = (reset[later] != 0)[:, None] & (active if lengths is None else (later < lengths)[:, None])
             states = {name: torch.where(restart, declared[name], value) for name, value in states.items()}
@@ -303,7 +312,7 @@ def run(
         known |= {f"{name}__1": value for name, value in states.items()}
         for node in nodes:
             if node.target in aliases:
-                value = elementwise.clip_gradient(known[aliases[node.target]], recurrent_gradient_clip)
+                value = elementwise.clip_gradient(known[aliases[node.target]], given.recurrent_gradient_clip)
             else:
                 value = delayed[node.target] if isinstance(node, Delay) else machine.node(node, known)
             known[node.target] = value.expand(columns, machine.width(node.target))
@@ -313,7 +322,7 @@ def run(
         delayed = {name: torch.where(active, value, delayed[name]) for name, value in following.items()}
         for name, sequence in sequences.items():
             sequence.append(known[name])
-    results = {name: torch.stack(found[::-1] if reverse else found) for name, found in sequences.items()}
+    results = {name: torch.stack(found[::-1] if given.reverse else found) for name, found in sequences.items()}
     if cell.output not in results:
         # It is made of parameters alone, the same at every step.
         results[cell.output] = fixed[cell.output].expand(steps, columns, machine.width(cell.output))

@@ -17,7 +17,7 @@ from rnncc.language.diagnostics import RnnccError
 from rnncc.machine.cache import Cache
 from rnncc.machine.cache.root import make_folder
 from rnncc.runtime import manifest
-from rnncc.stages.build import Nvcc, Product, build, build_kernels, find_toolchain
+from rnncc.stages.build import Job, Nvcc, Product, build, build_kernels, find_toolchain
 from tests.compilers import write_quick_nvcc
 from tests.stages.test_build import KEY, answer, contents, product
 from tests.test_cache import worker
@@ -87,15 +87,15 @@ def files() -> Product:
 def test_a_damaged_package_is_built_again(name: str, damage: Callable[[Path], None], tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     said: list[str] = []
-    package = build(KEY, "toy", files, None, cache, said.append)
+    package = build(Job(KEY, "toy", cache, progress=said.append), files)
     sound = contents(package)
     damage(package / name)
     assert cache.package(KEY) is None
-    assert build(KEY, "toy", files, None, cache, said.append) == package
+    assert build(Job(KEY, "toy", cache, progress=said.append), files) == package
     short = Path(name).name
     assert len(said) == 1 and said[0].startswith("the package toy in the cache is damaged (") and short in said[0]
     assert contents(package) == sound and list((tmp_path / "tmp").iterdir()) == []
-    assert build(KEY, "toy", lambda: pytest.fail("built again"), None, cache, said.append) == package
+    assert build(Job(KEY, "toy", cache, progress=said.append), lambda: pytest.fail("built again")) == package
 
 
 @pytest.mark.parametrize("left", ["nothing", "a file", "an empty package", "a file alone", "a link alone"])
@@ -112,7 +112,7 @@ def test_a_folder_without_its_package_is_built_again(left: str, tmp_path: Path) 
     elif left == "an empty package":
         (folder / "toy").mkdir()
     said: list[str] = []
-    assert build(KEY, "toy", files, None, Cache(tmp_path), said.append) == folder / "toy"
+    assert build(Job(KEY, "toy", Cache(tmp_path), progress=said.append), files) == folder / "toy"
     assert len(said) == 1 and "is damaged" in said[0]
     assert list((tmp_path / "tmp").iterdir()) == []
 
@@ -131,11 +131,11 @@ def test_an_object_that_does_not_fit_on_the_disk_leaves_nothing(
 
 
 def test_damage_where_nothing_can_be_built_is_an_error_of_both(tmp_path: Path) -> None:
-    package = build(KEY, "toy", files, None, Cache(tmp_path))
+    package = build(Job(KEY, "toy", Cache(tmp_path)), files)
     flip(package / "libtoy.so")
     (tmp_path / "locks" / f"{KEY}.lock").mkdir()  # as good as a cache that is read-only, also for root
     with pytest.raises(RnnccError) as caught:
-        build(KEY, "toy", files, None, Cache(tmp_path))
+        build(Job(KEY, "toy", Cache(tmp_path)), files)
     assert [diagnostic.code for diagnostic in caught.value.diagnostics] == ["RNN712", "RNN605"]
     assert "libtoy.so" in caught.value.diagnostics[0].message
 
@@ -155,12 +155,12 @@ def test_ten_processes_mend_a_damaged_package_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [cut, empty, zeros, flip])
 def test_a_damaged_object_is_compiled_again(damage: Callable[[Path], None], tmp_path: Path) -> None:
     cache, compiler = Cache(tmp_path), find_toolchain()
-    build(KEY, "toy", product, compiler, cache)
+    build(Job(KEY, "toy", cache, compiler), product)
     (shared,) = (tmp_path / "objects").iterdir()
     sound = shared.read_bytes()
     damage(shared)
     said: list[str] = []
-    assert answer(build("e" * 32, "toy", lambda: product(7), compiler, cache, said.append)) == 7
+    assert answer(build(Job("e" * 32, "toy", cache, compiler, progress=said.append), lambda: product(7))) == 7
     assert [line for line in said if "damaged" in line] == [
         f"a shared object in the cache is damaged ({shared}): compiling it again"
     ]
@@ -173,7 +173,7 @@ def test_damaged_kernels_are_compiled_again(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
     said: list[str] = []
     for name in ("a_sm_90a.cubin", "fused.txt", None):
-        folder = build_kernels(KEY, "toy", "kernels", lambda: units, nvcc, cache, said.append)
+        folder = build_kernels(Job(KEY, "toy", cache, nvcc=nvcc, progress=said.append), "kernels", lambda: units)
         if name is not None:
             cut(folder / "cuda" / name)
     assert sum("is damaged" in line for line in said) == 2

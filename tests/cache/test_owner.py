@@ -20,7 +20,7 @@ import pytest
 from rnncc.language.diagnostics import RnnccError
 from rnncc.machine.cache import Cache
 from rnncc.machine.cache.root import make_folder
-from rnncc.stages.build import build, find_toolchain, install
+from rnncc.stages.build import Job, build, find_toolchain, install
 from rnncc.stages.load import load
 from tests.cache.test_root import code_of, everything, make
 from tests.stages.test_build import KEY, product
@@ -33,7 +33,7 @@ OTHER = 65534  # nobody, who is also the owner of all that a user namespace does
 def test_modes_do_not_depend_on_the_umask(umask: int, tmp_path: Path) -> None:
     before = os.umask(umask)
     try:
-        package = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "home" / ".cache" / "rnncc"))
+        package = build(Job(KEY, "toy", Cache(tmp_path / "home" / ".cache" / "rnncc"), find_toolchain()), product)
         Cache(tmp_path / "home" / ".cache" / "rnncc").keep_log(f"toy-{KEY[:12]}", "text")
         installed = install(package, tmp_path / "out")
     finally:
@@ -137,16 +137,16 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from rnncc.machine.cache import Cache
 from rnncc.language.diagnostics import RnnccError
-from rnncc.stages.build import build, install
+from rnncc.stages.build import Job, build, install
 if os.geteuid() == 0:  # after the imports: Python itself may lie where nobody else can read
     os.setgid({other}); os.setuid({other})
 folder = Path({folder!r})
 def produce():
     raise SystemExit("not found")
-package = build({key!r}, "toy", produce, None, Cache(folder / "cache"))
+package = build(Job({key!r}, "toy", Cache(folder / "cache")), produce)
 print(install(package, folder / "out"))
 try:
-    build("e" * 32, "toy", produce, None, Cache(folder / "cache"))
+    build(Job("e" * 32, "toy", Cache(folder / "cache")), produce)
 except RnnccError as error:
     print(error.diagnostics[0].code)
 """

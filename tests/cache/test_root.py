@@ -16,7 +16,7 @@ from rnncc.language.diagnostics import RnnccError
 from rnncc.machine.cache import Cache, default_root
 from rnncc.machine.cache.names import KINDS
 from rnncc.machine.cache.root import MARKER, make_folder
-from rnncc.stages.build import Nvcc, Product, build, build_kernels
+from rnncc.stages.build import Job, Nvcc, Product, build, build_kernels
 from tests.compilers import write_quick_nvcc
 from tests.stages.test_build import KEY
 
@@ -30,7 +30,7 @@ def plain() -> Product:
 
 def make(root: Path) -> Path:
     """The package in the cache at `root`."""
-    return build(KEY, "toy", plain, None, Cache(root))
+    return build(Job(KEY, "toy", Cache(root)), plain)
 
 
 def everything(folder: Path) -> dict[str, tuple[int, bytes | str]]:
@@ -101,7 +101,8 @@ def test_loading_and_kernels_at_first_use_are_refused_as_well(
     assert code_of(lambda: rnncc.load("lstm")) == "RNN610"
     nvcc = Nvcc(str(write_quick_nvcc(tmp_path)), "", ("sm_90a",))
     units = Bundle((File("a.cu", ""),), (), (), (DeviceUnit("a.cu", "a"),))
-    assert code_of(lambda: build_kernels(KEY, "toy", "", lambda: units, nvcc, Cache(in_use), print)) == "RNN610"
+    job = Job(KEY, "toy", Cache(in_use), nvcc=nvcc)
+    assert code_of(lambda: build_kernels(job, "", lambda: units)) == "RNN610"
     assert everything(in_use) == before
 
 
@@ -143,7 +144,7 @@ def test_a_link_in_place_of_a_folder_is_refused(kind: str, marked: bool, in_use:
         (root / kind).rename(tmp_path / "away")
     (root / kind).symlink_to(target)
     before = everything(in_use)
-    assert code_of(lambda: build("e" * 32, "toy", plain, None, Cache(root))) == "RNN610"
+    assert code_of(lambda: build(Job("e" * 32, "toy", Cache(root)), plain)) == "RNN610"
     assert code_of(Cache(root).trim) == "RNN610"
     assert everything(in_use) == before
 
@@ -206,7 +207,7 @@ def test_a_marker_that_is_damaged_is_written_again_and_another_layout_s_is_refus
     marker = (root / MARKER).read_text()
     (root / MARKER).write_text(marker[:20])
     assert Cache(root).package(KEY) == package
-    build("e" * 32, "toy", plain, None, Cache(root))
+    build(Job("e" * 32, "toy", Cache(root)), plain)
     assert (root / MARKER).read_text() == marker
     (root / MARKER).write_text(marker.replace("rnncc cache 1", "rnncc cache 2"))
     with pytest.raises(RnnccError, match="another version of rnncc"):

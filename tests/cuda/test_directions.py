@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rnncc import verify
-from rnncc.runtime.ops import op_sizes
 from tests.cuda.harness import CLASSES, DTYPES, FUSED, Packages, launches_of
 
 pytestmark = pytest.mark.gpu
@@ -93,7 +92,7 @@ def test_both_directions_are_one_launch_with_the_same_bits(case: Case, masked: b
 
     def forward(groups: Groups, reverse: list[bool], training: bool) -> list[Tensor]:
         sequences, finals, _ = op(
-            *groups, None, 0, lengths, reset, None, [], op_sizes(layer.spec, sizes), heads, reverse, [0],
+            *groups, None, 0, lengths, reset, None, [], layer.spec.sizes_in_order(sizes), heads, reverse, [0],
             training, False,
         )  # fmt: skip
         return [*sequences, *finals]

@@ -14,7 +14,6 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import rnncc
 from rnncc import verify
-from rnncc.runtime.ops import op_sizes
 from tests.cuda.harness import CLASSES, Packages, launches_of
 from tests.cuda.test_gpu import assert_close, pair
 
@@ -253,7 +252,7 @@ def test_bits_of_padded_calls(
     def run(streams: list[Tensor], *masks: Any, packed: bool) -> list[Tensor]:
         groups = [[tensor.clone().requires_grad_() for tensor in group] for group in (streams, weights, states)]
         sequences, finals, _ = kernels.ops[segment.name](
-            *groups, *masks, None, [], op_sizes(layer.spec, sizes), 1, [reverse], [0], True, False
+            *groups, *masks, None, [], layer.spec.sizes_in_order(sizes), 1, [reverse], [0], True, False
         )
         generator = torch.Generator("cuda").manual_seed(0)
         flowing = torch.randn(*active.shape, units, device="cuda", generator=generator).bfloat16()

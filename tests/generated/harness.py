@@ -84,9 +84,8 @@ def evaluated(each: Generated, layer_class: Callable[..., Any], cell: Cell) -> d
     with torch.no_grad():
         extra = {name: value for name, value in inputs.items() if name != "x"}
         output, last = layer(inputs["x"], **extra, **mask)
-        values, finals = reference.run(
-            cell, layer.gate_parameters(), inputs, sizes=sizes, num_heads=heads, constants=each.constants, **mask
-        )
+        given = reference.Arguments(layer.gate_parameters(), inputs, {}, each.constants, sizes, heads, **mask)
+        values, finals = reference.run(cell, given)
     expected = values[cell.output].clone()
     expected[2:, 1] = 0
     found = {"evaluated output": (output - expected).abs().max().item()}

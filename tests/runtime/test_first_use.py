@@ -222,7 +222,9 @@ def test_a_layer_explains_what_autocast_runs(autocast: None, monkeypatch: pytest
         weight = torch.empty(256, 8, device="cuda")
     monkeypatch.setattr(layer, "parameters", lambda: iter([weight]))
     monkeypatch.setattr(layer, "_choose", lambda x: (object(), "one launch a loop"))
-    described = SimpleNamespace(describe=lambda *given: [f"runs {given[4]} on {given[5]}", f"batch {given[6]}"])
+    described = SimpleNamespace(
+        describe=lambda *given: [f"runs {given[4].dtype} on {given[4].get_device()}", f"batch {given[5]}"]
+    )
     monkeypatch.setitem(type(layer).explain.__globals__, "fused", described)  # the package has a runtime of its own
     text = layer.explain(32)
     assert "lstm_0: runs torch.float16 on 0\n    batch 32\n" in text

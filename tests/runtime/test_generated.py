@@ -16,7 +16,7 @@ from rnncc.ir.dim import evaluate
 from rnncc.language.read import read_source
 from rnncc.language.source import Source
 from rnncc.machine.paths import shipped_cells
-from rnncc.verify import reference
+from rnncc.verify.reference import Arguments, run
 from tests.packages import reference_package
 
 CELLS = [path.stem for path in shipped_cells()]
@@ -58,7 +58,7 @@ def test_every_cell_with_heads(stem: str) -> None:
                 continue
             inputs = {i.name: torch.randn(5, 3, evaluate(i.width, sizes), dtype=torch.float64) for i in cell.inputs}
             extra = {name: value for name, value in inputs.items() if name != "x"}
-            expected, _ = reference.run(cell, layer.gate_parameters(), inputs, sizes=sizes, num_heads=heads)
+            expected, _ = run(cell, Arguments(layer.gate_parameters(), inputs, sizes=sizes, num_heads=heads))
             output, _ = layer(inputs["x"], **extra)
             torch.testing.assert_close(output, expected[cell.output], atol=1e-10, rtol=1e-10)
 
@@ -160,7 +160,8 @@ def test_a_state_that_became_a_number_can_start_anew() -> None:
     module, (cell,) = reference_package(Source("anew.rnn", text), "anew")
     layer = module.Anew(2, 3, dtype=torch.float64)
     inputs, reset = torch.randn(4, 2, 2, dtype=torch.float64), torch.tensor([[0, 0], [0, 1], [1, 0], [0, 0]])
-    expected, _ = reference.run(cell, layer.gate_parameters(), {"x": inputs}, sizes={"I": 2, "H": 3}, reset=reset)
+    given = Arguments(layer.gate_parameters(), {"x": inputs}, sizes={"I": 2, "H": 3}, reset=reset)
+    expected, _ = run(cell, given)
     torch.testing.assert_close(layer(inputs, reset=reset)[0], expected["h"])
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import rnncc
-from rnncc.runtime.ops import op_sizes
 from rnncc.verify import relative_error
 
 T, B, IN, H = 4, 2, 3, 4
@@ -47,7 +46,7 @@ def arguments(
     weights = [getattr(layer, f"{weight.attribute}_l0") for weight in loop.weights]
     states = [random(B, state.width(sizes)) for state in segment.states]
     return kernels_of(layer).ops[segment.name], (
-        streams, weights, states, None, 0, lengths, reset, None, [], op_sizes(layer.spec, sizes), 1, [False],
+        streams, weights, states, None, 0, lengths, reset, None, [], layer.spec.sizes_in_order(sizes), 1, [False],
         list(range(len(segment.sequences))), True, recompute,
     )  # fmt: skip
 

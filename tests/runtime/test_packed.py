@@ -13,7 +13,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 
 import rnncc
-from rnncc.runtime.packing import Packing, gather, read_sequence, scatter
+from rnncc.runtime.packed import read_sequence
+from rnncc.runtime.packing import Packing, gather, scatter
 from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, H, close, gradients, layer_class, tuple_of
 from tests.runtime.test_ops import arguments, make
 from tests.runtime.test_permute_rows import permuted
@@ -267,7 +268,7 @@ def test_a_permutation_and_its_gradient() -> None:
 def test_rows_of_a_packed_sequence_column_by_column(lengths: tuple[int, ...]) -> None:
     columns = [torch.randn(length, 2) for length in lengths]
     given = pack_sequence(columns)
-    data = SimpleNamespace(is_cuda=True, device=given.data.device, shape=given.data.shape)
+    data = SimpleNamespace(is_cuda=True, is_cpu=False, device=given.data.device, shape=given.data.shape)
 
     class Kernels:
         """In place of those of a GPU."""

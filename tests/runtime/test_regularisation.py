@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import rnncc
-from rnncc.runtime.regularisation import draw_masks
 from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, B, H, T, close, gradients, layer_class, tuple_of
 from tests.runtime.test_packed import one_by_one, sequences
 
@@ -81,7 +80,7 @@ def test_against_torch(
     torch.manual_seed(5)
     output, last = layer(x, tuple(given.values()) if len(given) > 1 else given["h"])
     torch.manual_seed(5)
-    masks = draw_masks(layer.spec, layer._sizes[0], x, B, zoneout or {}, dropout, training=training)
+    masks = layer._draw_masks(layer._sizes[0], x)
     drawn = {name for name, value in (("zoneout", zoneout), ("recurrent_dropout", dropout)) if value}
     assert {mask.drawn for mask in layer.spec.masks} == drawn
     starts = {name: value[0] for name, value in given.items()}
@@ -98,14 +97,14 @@ def test_what_is_drawn() -> None:
     layer = layer_class("lstm", "LSTM")(IN, H, zoneout=ZONEOUT, recurrent_dropout=0.25)
     x = torch.zeros(400, 50, IN)
     torch.manual_seed(0)
-    masks = draw_masks(layer.spec, layer._sizes[0], x, 50, ZONEOUT, 0.25, training=True)
+    masks = layer._draw_masks(layer._sizes[0], x)
     # 120 000 draws: a deviation of six standard errors.
     for name, p in ZONEOUT.items():
         assert abs(masks[f"zoneout__{name}"].mean() - p) < 6 * (p * (1 - p) / 120_000) ** 0.5
         assert set(masks[f"zoneout__{name}"].flatten().tolist()) == {0, 1}
     kept = masks["recurrent_dropout__h"]
     assert kept.shape == (1, 50, H) and torch.isin(kept, torch.tensor([0, 4 / 3])).all()
-    every = draw_masks(layer.spec, layer._sizes[0], x, 20_000, ZONEOUT, 0.25, training=True)["recurrent_dropout__h"]
+    every = layer._draw_masks(layer._sizes[0], torch.zeros(1, 20_000, IN))["recurrent_dropout__h"]
     assert abs(every.mean() - 1) < 6 * (1 / 3 / 120_000) ** 0.5
 
 

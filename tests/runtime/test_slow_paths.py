@@ -18,9 +18,9 @@ SAID = f"LSTM: the reference \\(eager torch\\) runs, which is many times slower:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The LSTM's `run`, as if all tensors were on a device without kernels."""
-    module = sys.modules[f"{rnncc.load('lstm').LSTM.__module__.rpartition('.')[0]}._runtime.run"]
+def choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The LSTM's `choice`, as if all tensors were on a device without kernels."""
+    module = sys.modules[f"{rnncc.load('lstm').LSTM.__module__.rpartition('.')[0]}._runtime.choice"]
     choose = module.choose_kernels
     device = SimpleNamespace(is_cpu=False, is_cuda=False, is_meta=False, device=SimpleNamespace(type="mps"))
     monkeypatch.delenv("RNNCC_LOG", raising=False)
@@ -38,7 +38,7 @@ def calls(layer: torch.nn.Module) -> list[Any]:
 
 
 @pytest.mark.parametrize("how", [0, 1, 2], ids=["eager", "compiled", "functional"])
-def test_a_long_call_through_the_reference_is_one_warning(how: int, run: ModuleType) -> None:
+def test_a_long_call_through_the_reference_is_one_warning(how: int, choice: ModuleType) -> None:
     call = calls(rnncc.load("lstm").LSTM(4, 8))[how]
     with warnings.catch_warnings(action="error"):
         call(torch.zeros(31, 2, 4))
@@ -50,7 +50,7 @@ def test_a_long_call_through_the_reference_is_one_warning(how: int, run: ModuleT
         call(torch.zeros(33, 2, 4))
 
 
-def test_who_asked_for_it_hears_nothing(run: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asked_for_it_hears_nothing(choice: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings(action="error"):
         rnncc.load("lstm").LSTM(4, 8, backend="reference")(torch.zeros(32, 2, 4))
         monkeypatch.setenv("RNNCC_LOG", "error")

@@ -23,6 +23,7 @@ from rnncc.machine.cache import Cache, digest
 from rnncc.machine.paths import is_package_name, package_name
 from rnncc.machine.targets import architectures
 from rnncc.stages.build import (
+    Job,
     Nvcc,
     Product,
     Toolchain,
@@ -84,26 +85,26 @@ def test_build_makes_a_working_package_and_finds_it_again(tmp_path: Path) -> Non
         calls.append(1)
         return product()
 
-    package = build(KEY, "toy", produce, find_toolchain(), cache)
+    package = build(Job(KEY, "toy", cache, find_toolchain()), produce)
     assert answer(package) == 42
-    assert build(KEY, "toy", produce, find_toolchain(), cache) == package
+    assert build(Job(KEY, "toy", cache, find_toolchain()), produce) == package
     assert len(calls) == 1
     assert (package / "_runtime" / "layer.py").is_file()
     assert not list((tmp_path / "cache" / "tmp").iterdir())
 
 
 def test_two_builds_are_byte_identical(tmp_path: Path) -> None:
-    first = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "one"))
-    second = build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "two" / "deeper"))
+    first = build(Job(KEY, "toy", Cache(tmp_path / "one"), find_toolchain()), product)
+    second = build(Job(KEY, "toy", Cache(tmp_path / "two" / "deeper"), find_toolchain()), product)
     assert contents(first) == contents(second)
 
 
 def test_a_long_build_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "quick"), said.append)
+    build(Job(KEY, "toy", Cache(tmp_path / "quick"), find_toolchain(), progress=said.append), product)
     assert said == ["compiling toy (Toy)"]
     monkeypatch.setattr(commands, "TELL_SECONDS", 0.001)
-    build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "slow"), said.append)
+    build(Job(KEY, "toy", Cache(tmp_path / "slow"), find_toolchain(), progress=said.append), product)
     counts = [re.fullmatch(r"(\d+) of (\d+) files compiled", line) for line in said[2:]]
     total = int(counts[0][2]) if counts and counts[0] else 0
     done = [int(count[1]) for count in counts if count and int(count[2]) == total]
@@ -112,7 +113,7 @@ def test_a_long_build_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_shared_object_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path)
-    build(KEY, "toy", product, find_toolchain(), cache)
+    build(Job(KEY, "toy", cache, find_toolchain()), product)
     compiled: list[str] = []
     real = commands.run
 
@@ -121,7 +122,7 @@ def test_a_shared_object_is_compiled_once(tmp_path: Path, monkeypatch: pytest.Mo
         return real(compiles, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(commands, "run", spy)
-    package = build("f" * 32, "toy", lambda: product(7), find_toolchain(), cache)
+    package = build(Job("f" * 32, "toy", cache, find_toolchain()), lambda: product(7))
     assert answer(package) == 7
     assert not [name for name in compiled if "core" in name]
 
@@ -129,13 +130,13 @@ def test_a_shared_object_is_compiled_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_compiler_error_keeps_its_log_and_leaves_nothing(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     with pytest.raises(RnnccError) as caught:
-        build(KEY, "toy", lambda: product(broken=True), find_toolchain(), cache)
+        build(Job(KEY, "toy", cache, find_toolchain()), lambda: product(broken=True))
     diagnostic = caught.value.diagnostics[0]
     assert diagnostic.code == "RNN602"
     log = tmp_path / "logs" / f"toy-{KEY[:12]}.log"
     assert str(log) in diagnostic.help and "binding.cpp" in log.read_text()
     assert cache.package(KEY) is None and not list((tmp_path / "tmp").iterdir())
-    assert answer(build(KEY, "toy", product, find_toolchain(), cache)) == 42
+    assert answer(build(Job(KEY, "toy", cache, find_toolchain()), product)) == 42
 
 
 @pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
@@ -145,7 +146,8 @@ def test_kernels_are_compiled_for_each_architecture_that_can_run_them(tmp_path: 
     cpu = product().bundle
     assert nvcc is not None and cpu is not None
     both = replace(cpu, files=cpu.files + gpu.files, device_units=gpu.device_units)
-    package = build(KEY, "toy", lambda: replace(product(), bundle=both), find_toolchain(), Cache(tmp_path), nvcc=nvcc)
+    job = Job(KEY, "toy", Cache(tmp_path), find_toolchain(), nvcc)
+    package = build(job, lambda: replace(product(), bundle=both))
     cubins = ["all_sm_80.cubin", "all_sm_90a.cubin", "wide_sm_90a.cubin"]
     assert sorted(path.name for path in (package / "cuda").iterdir()) == cubins
     assert json.loads((package / "_rnncc.json").read_text())["architectures"] == ["sm_80", "sm_90a"]
@@ -158,7 +160,8 @@ def test_kernels_alone(tmp_path: Path) -> None:
     assert nvcc is not None
     said: list[str] = []
     for _ in range(2):
-        folder = build_kernels(KEY, "toy", "Toy's kernels", gpu_bundle, nvcc, Cache(tmp_path), said.append)
+        job = Job(KEY, "toy", Cache(tmp_path), nvcc=nvcc, progress=said.append)
+        folder = build_kernels(job, "Toy's kernels", gpu_bundle)
         assert sorted(path.name for path in (folder / "cuda").iterdir()) == ["all_sm_90a.cubin", "wide_sm_90a.cubin"]
     assert said[0] == "compiling Toy's kernels" and said[1].startswith("compiled Toy's kernels in") and len(said) == 2
 
@@ -176,7 +179,7 @@ def test_no_compiler_is_an_error_that_says_what_to_install(monkeypatch: pytest.M
 
 
 def test_without_a_compiler_the_package_has_no_library(tmp_path: Path) -> None:
-    package = build(KEY, "toy", product, None, Cache(tmp_path))
+    package = build(Job(KEY, "toy", Cache(tmp_path)), product)
     assert json.loads((package / "_rnncc.json").read_text())["library"] is None
 
 
@@ -219,14 +222,14 @@ def test_an_unwritable_cache_is_a_diagnostic(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(RnnccError) as caught:
-        build(KEY, "toy", product, None, Cache(blocked))
+        build(Job(KEY, "toy", Cache(blocked)), product)
     assert caught.value.diagnostics[0].code == "RNN605"
 
 
 def toy(tmp_path: Path) -> tuple[Path, Cache]:
     """A finished package without kernels, and its cache."""
     cache = Cache(tmp_path / "cache")
-    return build(KEY, "toy", lambda: Product((File("__init__.py", "x = 1\n"),), None, ("Toy",)), None, cache), cache
+    return build(Job(KEY, "toy", cache), lambda: Product((File("__init__.py", "x = 1\n"),), None, ("Toy",))), cache
 
 
 def test_install_copies_replaces_and_refuses(tmp_path: Path) -> None:
@@ -236,7 +239,7 @@ def test_install_copies_replaces_and_refuses(tmp_path: Path) -> None:
     target = install(package, out)
     assert (target / "__init__.py").read_text() == "x = 1\n" and not (target / "__pycache__").exists()
     older = Product((File("__init__.py", "x = 0\n"), File("stale.py", "")), None, ("Toy",))
-    install(build("e" * 32, "toy", lambda: older, None, Cache(tmp_path / "cache")), out)
+    install(build(Job("e" * 32, "toy", Cache(tmp_path / "cache")), lambda: older), out)
     assert (target / "stale.py").exists()
     assert install(package, out) == target and not (target / "stale.py").exists()
     assert sorted(path.name for path in out.iterdir()) == ["toy"]
@@ -333,7 +336,7 @@ def test_settings_that_mean_nothing_are_said_before_the_work(
 ) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(RnnccError) as caught:
-        build(KEY, "toy", lambda: pytest.fail("began"), find_toolchain(), Cache(tmp_path))
+        build(Job(KEY, "toy", Cache(tmp_path), find_toolchain()), lambda: pytest.fail("began"))
     assert caught.value.diagnostics[0].code == code
     assert repr(value)[1:-1] in caught.value.diagnostics[0].message
 
@@ -342,7 +345,7 @@ def test_a_program_that_cannot_be_started_is_a_failure_of_the_toolchain(tmp_path
     gone = tmp_path / "gone"
     compiler = Toolchain((str(gone),), "")
     with pytest.raises(RnnccError) as caught:
-        build(KEY, "toy", product, compiler, Cache(tmp_path / "cache"))
+        build(Job(KEY, "toy", Cache(tmp_path / "cache"), compiler), product)
     assert caught.value.diagnostics[0].code == "RNN602"
     assert caught.value.diagnostics[0].message.endswith(f"{gone}: not found")
 
@@ -350,14 +353,14 @@ def test_a_program_that_cannot_be_started_is_a_failure_of_the_toolchain(tmp_path
 def test_a_missing_ninja_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "find_ninja", lambda: "ninja-that-is-gone")
     with pytest.raises(RnnccError) as caught:
-        build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "cache"))
+        build(Job(KEY, "toy", Cache(tmp_path / "cache"), find_toolchain()), product)
     message = caught.value.diagnostics[0].message
     assert message.endswith("error: 'ninja-that-is-gone' cannot be run: no such file or directory")
 
 
 @pytest.mark.parametrize("stem", ["objects", "ninja", "finished"])
 def test_a_package_may_be_called_like_a_folder_of_the_build(stem: str, tmp_path: Path) -> None:
-    assert build(KEY, stem, product, find_toolchain(), Cache(tmp_path)).name == stem
+    assert build(Job(KEY, stem, Cache(tmp_path), find_toolchain()), product).name == stem
 
 
 def test_other_systems_are_told_that_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

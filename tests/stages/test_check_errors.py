@@ -273,7 +273,8 @@ def test_no_parameter_hides_an_attribute_of_the_module() -> None:
     from rnncc.runtime.base import RecurrentModule
     from rnncc.runtime.cell import RecurrentCell
 
-    names = {*dir(RecurrentCell), *dir(torch.nn.Module()), *RecurrentModule.__annotations__}
+    annotated = {name for base in RecurrentModule.__mro__ for name in vars(base).get("__annotations__", ())}
+    names = {*dir(RecurrentCell), *dir(torch.nn.Module()), *annotated}
     assert not {name for name in names if not reserved_attribute(name)}
 
 

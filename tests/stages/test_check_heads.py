@@ -9,7 +9,7 @@ from torch import Tensor
 import rnncc
 from rnncc.ir.dim import HEADS as NUM_HEADS
 from rnncc.ir.dim import ONE, constant, evaluate
-from rnncc.verify import reference
+from rnncc.verify.reference import Arguments, run
 from tests.stages.checking import checked
 
 INPUTS, HIDDEN, HEADS = 3, 6, 2
@@ -46,7 +46,7 @@ def test_heads_are_cells_side_by_side(lines: tuple[str, ...]) -> None:
                 shape.append(evaluate(parameter.columns, sizes) // evaluate(parameter.blocks, sizes))
             parameters[row.name] = torch.randn(shape, generator=generator, dtype=torch.float64)
     x = torch.randn(4, 2, INPUTS, generator=generator, dtype=torch.float64)
-    together, _ = reference.run(cell, parameters, {"x": x}, sizes={"I": INPUTS, "H": HIDDEN}, num_heads=HEADS)
+    together, _ = run(cell, Arguments(parameters, {"x": x}, sizes={"I": INPUTS, "H": HIDDEN}, num_heads=HEADS))
 
     def share(tensor: Tensor, head: int) -> Tensor:
         """A head's rows of a parameter laid out [k, N, D, …]."""
@@ -56,7 +56,7 @@ def test_heads_are_cells_side_by_side(lines: tuple[str, ...]) -> None:
     outputs = []
     for head in range(HEADS):
         own = {name: share(tensor, head) for name, tensor in parameters.items()}
-        alone, _ = reference.run(cell, own, {"x": x}, sizes={"I": INPUTS, "H": head_dim})
+        alone, _ = run(cell, Arguments(own, {"x": x}, sizes={"I": INPUTS, "H": head_dim}))
         outputs.append(alone["h"])
     torch.testing.assert_close(together["h"], torch.cat(outputs, -1), rtol=1e-12, atol=1e-12)
 

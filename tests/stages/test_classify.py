@@ -17,7 +17,7 @@ from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, operators
 from rnncc.ir.recurrence import Recurrence
 from rnncc.language.source import Source
 from rnncc.stages.classify import classify
-from rnncc.verify.reference import complete_sizes, run
+from rnncc.verify.reference import Arguments, complete_sizes, run
 from tests import builders, shipped
 from tests.compiling import front
 from tests.problems import make_problem
@@ -252,23 +252,23 @@ def check_coefficients(cell: Cell, segment: Segment, recurrence: Recurrence) -> 
     """matrix · previous + offset is the step."""
     sizes = {"I": 6, "H": 6}
     problem = make_problem(cell, steps=4, columns=2, sizes=complete_sizes(cell, sizes))
-    found, _ = run(cell, **problem.keywords())  # type: ignore[arg-type]
+    found, _ = run(cell, problem)
     for state, row, offset in zip(segment.states, recurrence.matrix, recurrence.offset, strict=True):
         total = offset
         for other, slope in zip(segment.states, row, strict=True):
             total = builders.add(total, builders.mul(slope, Ref(f"{other}__1")))
         nodes = tuple(Pointwise(name, expr) for name, expr in (*recurrence.shared, ("probe__", total)))
-        assert_step(cell, problem.keywords(), state, nodes, found[state])
+        assert_step(cell, problem, state, nodes, found[state])
 
 
 def assert_step(
-    cell: Cell, keywords: dict[str, object], state: str, nodes: tuple[Pointwise, ...], expected: torch.Tensor
+    cell: Cell, problem: Arguments, state: str, nodes: tuple[Pointwise, ...], expected: torch.Tensor
 ) -> None:
     """The last of the nodes, put into the cell's epilogue, equals the new state."""
     value = next(v for v in cell.values if v.name == state)
     made = tuple(replace(value, name=node.target) for node in nodes)
     probe = replace(cell, epilogue=(*cell.epilogue, *nodes), values=(*cell.values, *made))
-    found, _ = run(probe, **keywords)  # type: ignore[arg-type]
+    found, _ = run(probe, problem)
     torch.testing.assert_close(found["probe__"], expected, rtol=1e-12, atol=1e-12)
 
 

@@ -64,7 +64,7 @@ def check_gradients(
     """Each segment's adjoint program against autograd through the same loop, with a random gradient for every
     sequence and final state, and `clip` as the bound of the recurrent gradient."""
     problem = make_problem(cell, steps, columns, {"I": 5, "H": 4, **sizes}, heads, seed)
-    found, _ = run(cell, **problem.keywords())  # type: ignore[arg-type]
+    found, _ = run(cell, problem)
     found |= problem.inputs
     generator = torch.Generator().manual_seed(seed + 1)
     for segment, adjoint in zip(cell.segments, differentiate(cell), strict=True):

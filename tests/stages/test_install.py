@@ -8,7 +8,7 @@ import pytest
 
 from rnncc.language.diagnostics import RnnccError
 from rnncc.machine.cache import Cache
-from rnncc.stages.build import build, install
+from rnncc.stages.build import Job, build, install
 from tests.cache.test_root import everything
 from tests.stages.test_build import product, toy
 
@@ -71,5 +71,5 @@ def test_an_interrupt_leaves_the_old_package(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_cache_may_lie_in_a_folder_of_any_name(tmp_path: Path) -> None:
-    package = build("a" * 32, "toy", product, None, Cache(tmp_path / "__pycache__" / "cache"))
+    package = build(Job("a" * 32, "toy", Cache(tmp_path / "__pycache__" / "cache")), product)
     assert (install(package, tmp_path / "out") / "__init__.py").is_file()

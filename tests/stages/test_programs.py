@@ -16,7 +16,7 @@ import pytest
 
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.machine.cache import Cache
-from rnncc.stages.build import Toolchain, build, elf, find_toolchain, install, processes
+from rnncc.stages.build import Job, Toolchain, build, elf, find_toolchain, install, processes
 from rnncc.stages.build.commands import find_ninja
 from rnncc.stages.build.nvcc import nvcc_release
 from tests.compilers import write_compiler
@@ -29,7 +29,7 @@ REAL = find_toolchain().command[0]
 def failure(compiler: Path, cache: Path) -> Diagnostic:
     """What a build with that compiler says; it leaves nothing in the cache."""
     with pytest.raises(RnnccError) as caught:
-        build(KEY, "toy", product, Toolchain((str(compiler),), ""), Cache(cache))
+        build(Job(KEY, "toy", Cache(cache), Toolchain((str(compiler),), "")), product)
     left = [path for kind in ("packages", "objects", "tmp", "locks") for path in (cache / kind).glob("*")]
     assert left == [] and len(caught.value.diagnostics) == 1
     return caught.value.diagnostics[0]
@@ -133,7 +133,7 @@ def test_a_compiler_may_be_named_from_here_and_lie_anywhere(
     write_compiler(nvcc, "")
     monkeypatch.setenv("CXX", shlex.quote(f"./{folder}/my-c++") if by == "CXX" else "my-c++")
     monkeypatch.setenv("PATH", folder, prepend=":")
-    assert answer(build(KEY, "toy", product, find_toolchain(), Cache(tmp_path / "cache"))) == 42
+    assert answer(build(Job(KEY, "toy", Cache(tmp_path / "cache"), find_toolchain()), product)) == 42
     assert nvcc_release() == (str(nvcc), "release 0")
     compiler.unlink()
     write_compiler(compiler, f"cat '{tmp_path}/none' >&2; exit 1")
@@ -150,7 +150,7 @@ def test_without_an_executable_of_python_s_ninja_is_found(monkeypatch: pytest.Mo
 
 def test_as_many_jobs_as_there_are_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAX_JOBS", "9" * 5000)
-    assert answer(build(KEY, "toy", product, find_toolchain(), Cache(tmp_path))) == 42
+    assert answer(build(Job(KEY, "toy", Cache(tmp_path), find_toolchain()), product)) == 42
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 
 __all__ = [
     "TORCH_ABI",
+    "Job",
     "Nvcc",
     "Product",
     "Toolchain",
@@ -74,6 +75,25 @@ class Product:
     cells: tuple[str, ...]
     missing: str = ""
     about: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A folder of the cache that is to be made, and with what.
+
+    key       what its content depends on, hashed
+    stem      its name
+    compiler  of CPU kernels, or None for a package that runs the reference alone
+    nvcc      of GPU kernels, or None for a package without
+    progress  hears what goes on
+    """
+
+    key: str
+    stem: str
+    cache: Cache
+    compiler: Toolchain | None = None
+    nvcc: Nvcc | None = None
+    progress: Progress | None = None
 
 
 def first_key(request: Request, nvcc: Nvcc | None, compiler: Toolchain | None) -> str:
@@ -119,58 +139,49 @@ def _own_files() -> list[tuple[str, bytes]]:
     return found
 
 
-def build(
-    key: str,
-    stem: str,
-    produce: Callable[[], Product],
-    compiler: Toolchain | None,
-    cache: Cache,
-    progress: Progress | None = None,
-    nvcc: Nvcc | None = None,
-) -> Path:
-    """Return the folder of the package of `key` in the cache. Where the cache has none, `produce` runs, once, and its
-    product is compiled. Without a compiler the package runs the reference alone."""
+def build(job: Job, produce: Callable[[], Product]) -> Path:
+    """Return the folder of a package in the cache. Where the cache has none, `produce` runs, once, and its product is
+    compiled. Without a compiler the package runs the reference alone."""
 
     def make(folder: Path) -> None:
         commands.most_jobs()  # a wrong setting is an error before the work
         product = produce()
-        namespace = _namespace(product, stem)
-        if progress is not None and product.bundle is not None:
-            targets = " for " + ", ".join(nvcc.architectures) if nvcc is not None else ""
-            progress(f"compiling {stem} ({', '.join(product.cells)}){targets}")
-        _write(product.files + (product.bundle.files if product.bundle is not None else ()), folder)
+        bundle, namespace = product.bundle, _namespace(product, job.stem)
+        if job.progress is not None and bundle is not None:
+            targets = " for " + ", ".join(job.nvcc.architectures) if job.nvcc is not None else ""
+            job.progress(f"compiling {job.stem} ({', '.join(product.cells)}){targets}")
+        _write(product.files + (bundle.files if bundle is not None else ()), folder)
         _write_runtime(folder)
-        library = None
-        if product.bundle is not None and compiler is not None:
-            _compile(product.bundle, stem, namespace, folder, compiler, cache, key, nvcc, progress)
-            library = toolchain.library_name(stem)
+        compiler = job.compiler if bundle is not None else None
+        if bundle is not None and compiler is not None:
+            _compile(job, bundle, compiler, namespace, folder)
         # This comes last: a package without a manifest is not finished.
-        _describe(product, stem, namespace, key, library, compiler, folder, nvcc)
+        _describe(job, product, compiler, namespace, folder)
 
-    return cache.build(key, stem, make, progress)
+    return job.cache.build(job.key, job.stem, make, job.progress)
 
 
-def build_kernels(
-    key: str, stem: str, what: str, produce: Callable[[], Bundle], nvcc: Nvcc, cache: Cache, progress: Progress
-) -> Path:
-    """Return the folder of `key` in the cache, which holds GPU kernels and nothing else. Where the cache has none,
-    `produce` runs and its bundle is compiled. `what` names the kernels in the lines of progress."""
+def build_kernels(job: Job, what: str, produce: Callable[[], Bundle]) -> Path:
+    """Return a folder in the cache that holds GPU kernels and nothing else. Where the cache has none, `produce` runs
+    and its bundle is compiled. `what` names the kernels in the lines of progress."""
+    nvcc, say = job.nvcc, job.progress or (lambda message: None)
+    assert nvcc is not None
 
     def make(folder: Path) -> None:
         commands.most_jobs()  # a wrong setting is an error before the work
         bundle = produce()
         _write(bundle.files, folder)
         if bundle.device_units:
-            progress(f"compiling {what}")
+            say(f"compiling {what}")
             begin = time.monotonic()
-            outcome = commands.run(_device_commands(bundle, folder, nvcc), None, folder, progress)
+            outcome = commands.run(_device_commands(bundle, folder, nvcc), None, folder, job.progress)
             if not outcome.succeeded:
-                raise _failed(outcome, stem, key, cache)
-            progress(f"compiled {what} in {time.monotonic() - begin:.1f} s")
-        about = {"stem": stem, "kernels": [unit.name for unit in bundle.device_units]}
+                raise _failed(job, outcome)
+            say(f"compiled {what} in {time.monotonic() - begin:.1f} s")
+        about = {"stem": job.stem, "kernels": [unit.name for unit in bundle.device_units]}
         manifest.seal(folder, about)
 
-    return cache.build(key, stem, make, progress)
+    return job.cache.build(job.key, job.stem, make, job.progress)
 
 
 def _write(files: Sequence[File], folder: Path) -> None:
@@ -198,25 +209,16 @@ def _namespace(product: Product, stem: str) -> str:
     return f"rnncc_{stem}_{digest(*(part for file in files for part in (file.path, file.text)))[:8]}"
 
 
-def _describe(
-    product: Product,
-    stem: str,
-    namespace: str,
-    key: str,
-    library: str | None,
-    compiler: Toolchain | None,
-    folder: Path,
-    nvcc: Nvcc | None,
-) -> None:
+def _describe(job: Job, product: Product, compiler: Toolchain | None, namespace: str, folder: Path) -> None:
     about = {
-        "stem": stem,
+        "stem": job.stem,
         "cells": list(product.cells),
-        "fingerprint": key,
+        "fingerprint": job.key,
         "namespace": namespace,
-        "library": library,
-        "missing": product.missing if library is None else "",
-        "compiler": compiler.version if library is not None and compiler is not None else None,
-        "architectures": list(nvcc.architectures) if nvcc is not None else [],
+        "library": toolchain.library_name(job.stem) if compiler is not None else None,
+        "missing": product.missing if compiler is None else "",
+        "compiler": compiler.version if compiler is not None else None,
+        "architectures": list(job.nvcc.architectures) if job.nvcc is not None else [],
         "torch_abi": TORCH_ABI,
         "code": own_code(),
         "fused": {},
@@ -228,17 +230,7 @@ def _describe(
     manifest.seal(folder, about)
 
 
-def _compile(
-    bundle: Bundle,
-    stem: str,
-    namespace: str,
-    folder: Path,
-    compiler: Toolchain,
-    cache: Cache,
-    key: str,
-    nvcc: Nvcc | None,
-    progress: Progress | None,
-) -> None:
+def _compile(job: Job, bundle: Bundle, compiler: Toolchain, namespace: str, folder: Path) -> None:
     """Compile and link. Object files go to a folder beside the package. All paths in commands are relative to the
     package, so that the output does not depend on where it lies."""
     work = folder.parent / "object-files"
@@ -260,13 +252,13 @@ def _compile(
             flags = (*flags, f"-DRNNCC_SPACE={namespace}")
         if unit.shared:
             shared = digest(texts[unit.path], headers, " ".join(flags), compiler.version)[:32]
-            if cache.take_object(shared, folder / output, progress):
+            if job.cache.take_object(shared, folder / output, job.progress):
                 continue
             fresh.append((shared, folder / output))
         arguments = (*compiler.command, *flags, *include, "-c", unit.path, "-o", output)
         compiles.append(commands.Command(output, arguments))
-    if nvcc is not None:
-        compiles += _device_commands(bundle, folder, nvcc)
+    if job.nvcc is not None:
+        compiles += _device_commands(bundle, folder, job.nvcc)
     # The slow units come first, so that they do not run alone at the end.
     compiles.sort(key=lambda command: 0 if "core" in command.output or command.output.endswith(".cubin") else 1)
     stub = "../object-files/libtorch.so"
@@ -274,16 +266,16 @@ def _compile(
     (folder / empty).write_text("int rnncc_no_symbol_of_torch;\n", encoding="utf-8")
     stub_command = (*compiler.command, "-shared", "-fPIC", empty, "-Wl,-soname,libtorch.so", "-o", stub)
     compiles.append(commands.Command(stub, stub_command))
-    library = toolchain.library_name(stem)
+    library = toolchain.library_name(job.stem)
     link = commands.Command(
         library,
         (*compiler.command, *toolchain.LINK, *objects, "-Wl,--no-as-needed", stub, "-o", library),
     )
-    outcome = commands.run(compiles, link, folder, progress)
+    outcome = commands.run(compiles, link, folder, job.progress)
     if not outcome.succeeded:
-        raise _failed(outcome, stem, key, cache)
+        raise _failed(job, outcome)
     for shared, path in fresh:
-        cache.publish_object(shared, path)
+        job.cache.publish_object(shared, path)
 
 
 def _device_commands(bundle: Bundle, folder: Path, nvcc: Nvcc) -> list[commands.Command]:
@@ -296,15 +288,18 @@ def _device_commands(bundle: Bundle, folder: Path, nvcc: Nvcc) -> list[commands.
     ]
 
 
-def _failed(outcome: Outcome, stem: str, key: str, cache: Cache) -> RnnccError:
+def _failed(job: Job, outcome: Outcome) -> RnnccError:
     """The error for a failed compiler. A full disk comes first: it causes the compiler's other messages."""
+    cache = job.cache
     free = shutil.disk_usage(cache.root).free
     least = _FULL_BYTES_IN_SILENCE if _SILENCE.match(outcome.error) else _FULL_BYTES
     full = outcome.full or (f"{free >> 10} KiB are free" if free < least else "")
     if full:
         temporary = tempfile.gettempdir()
         help = f"free some space, or set RNNCC_CACHE_DIR (now '{cache.root}') or TMPDIR ('{temporary}') to another disk"
-        return RnnccError(Diagnostic("RNN605", f"no space is left on the disk to compile {stem}: {full}", help=help))
-    log = cache.keep_log(f"{stem[:100]}-{key[:12]}", outcome.text)
-    message = f"the compiler failed on {stem}: {outcome.error or 'it printed nothing'}"
+        return RnnccError(
+            Diagnostic("RNN605", f"no space is left on the disk to compile {job.stem}: {full}", help=help)
+        )
+    log = cache.keep_log(f"{job.stem[:100]}-{job.key[:12]}", outcome.text)
+    message = f"the compiler failed on {job.stem}: {outcome.error or 'it printed nothing'}"
     return RnnccError(Diagnostic("RNN602", message, help=f"everything it said is in {log}"))

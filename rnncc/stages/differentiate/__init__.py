@@ -59,8 +59,10 @@ def _adjoint(cell: Cell, segment: Segment) -> Adjoint:
             savings,
             bounds,
             (*again, *savings.recompute, *nodes),
-            compounding(nodes, sweep.state_cotangents, savings.recompute),
-            compounding(nodes, sweep.state_cotangents, (*again, *savings.recompute)),
+            (
+                compounding(nodes, sweep.state_cotangents, savings.recompute),
+                compounding(nodes, sweep.state_cotangents, (*again, *savings.recompute)),
+            ),
         ),
         savings.streams_read,
         savings.recompute,

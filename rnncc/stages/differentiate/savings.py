@@ -65,13 +65,13 @@ def rounded(
     savings: Savings,
     bounds: Bounds,
     elementwise: Sequence[Node],
-    compounding: Container[str],
-    compounding_again: Container[str],
+    compounding: tuple[Container[str], Container[str]],
 ) -> tuple[str, ...]:
     """`rounded` of an Adjoint; `output` is what the layer returns, `elementwise` are the nodes of the backward step and
-    of what makes `saved` again, in order, `compounding` the names that must be exact, `compounding_again` those where
+    of what makes `saved` again, in order. `compounding` are the names that must be exact, and those that must be where
     `saved` is made again from states. What is not bounded may overflow in float16, and stands in an exponent too often.
     A sum of products has operands in the streams' dtype already."""
+    exact, exact_again = compounding
     made = {node.target: node for node in segment.nodes}
 
     def fits(name: str) -> bool:
@@ -87,11 +87,11 @@ def rounded(
         """The output is rounded, and overflows in float16, as it is: where the backward step makes only sums of its
         multiples, none of which compounds, that is as good as any other rounding of a cotangent."""
         names = (state, f"{state}__1")
-        exact = any(name in compounding_again for name in names)
-        return state == output and not exact and _is_affine(elementwise, names)
+        is_exact = any(name in exact_again for name in names)
+        return state == output and not is_exact and _is_affine(elementwise, names)
 
     read = reads(node for node in elementwise if not isinstance(node, Contraction))
-    values = [name for name in savings.saved if name not in compounding and fits(name)]
+    values = [name for name in savings.saved if name not in exact and fits(name)]
     states = [s for s in savings.saved_states if not {s, f"{s}__1"} & read.keys() or is_kept_as_returned(s)]
     return (*values, *states)
 

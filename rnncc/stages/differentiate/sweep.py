@@ -7,7 +7,7 @@ value's cotangent is complete when its own node is reached.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import assert_never
 
@@ -121,18 +121,10 @@ class Sweep:
         self.nodes.append(Pointwise(name, expr, span))
         return name
 
-    def _row(
-        self,
-        wish: str,
-        width: Dim,
-        operator: RowOperator,
-        names: tuple[str, ...],
-        span: Span,
-        offset: Dim = constant(0),  # noqa: B008  immutable
-        times: int = 1,
-    ) -> str:
-        name = self._value(wish, width, span)
-        self.nodes.append(RowOp(name, operator, names, offset, times, span))
+    def _row(self, width: Dim, node: RowOp) -> str:
+        """Add the node. Where the name of its target is taken, it gets another."""
+        name = self._value(node.target, width, node.span)
+        self.nodes.append(replace(node, target=name))
         return name
 
     # Collecting cotangents.
@@ -163,7 +155,7 @@ class Sweep:
             wish = f"d_{name}__units"
             parts = self._sum(wish, wide, [expr for expr, found in collected.terms if found == wide], span)
             whole = parts.name if isinstance(parts, Ref) else self._pointwise(wish, wide, parts, span)
-            terms.append(Ref(self._row(f"d_{name}__sum", width, RowOperator.SUM, (whole,), span)))
+            terms.append(Ref(self._row(width, RowOp(f"d_{name}__sum", RowOperator.SUM, (whole,), span=span))))
         terms += [Ref(part) for part in self._unslice(name, collected.slices, span)]
         total = self._sum(f"d_{name}", width, terms, span)
         if isinstance(total, Ref) and self.values[total.name].width == width:
@@ -195,9 +187,10 @@ class Sweep:
             end = add(end, starts[end].width)
         if slices and len(tiles) == len(slices) and end == whole:
             row = tuple(piece.cotangent for piece in tiles)
-            return [self._row(f"d_{name}__tiles", whole, RowOperator.CONCAT, row, span)]
+            return [self._row(whole, RowOp(f"d_{name}__tiles", RowOperator.CONCAT, row, span=span))]
+        padded = f"d_{name}__padded"
         return [
-            self._row(f"d_{name}__padded", whole, RowOperator.PAD, (piece.cotangent,), span, piece.offset)
+            self._row(whole, RowOp(padded, RowOperator.PAD, (piece.cotangent,), piece.offset, span=span))
             for piece in slices
         ]
 
@@ -244,7 +237,8 @@ class Sweep:
             for name in node.operands:
                 width = self.values[name].width
                 if name in self._differentiable:
-                    part = self._row(f"d_{name}__from_{target}", width, RowOperator.SLICE, (d,), span, offset)
+                    wanted = RowOp(f"d_{name}__from_{target}", RowOperator.SLICE, (d,), offset, span=span)
+                    part = self._row(width, wanted)
                     self._give(name, Ref(part), width, span)
                 offset = add(offset, width)
             return
@@ -276,7 +270,7 @@ class Sweep:
                 reverse = RowOperator.SLICE
             case _:
                 assert_never(node.operator)
-        part = self._row(f"d_{name}__from_{target}", width, reverse, (d,), span, node.offset, node.times)
+        part = self._row(width, RowOp(f"d_{name}__from_{target}", reverse, (d,), node.offset, node.times, span))
         self._give(name, Ref(part), width, span)
 
 

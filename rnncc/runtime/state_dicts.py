@@ -1,4 +1,4 @@
-"""torch.nn's recurrent modules and ours: how their parameters correspond, and whether they compute the same.
+"""State dictionaries: torch.nn's and ours, how their entries correspond, and whether the modules compute the same.
 
 nn keeps two biases a gate and orders gates i, f, g, o (LSTM) or r, z, n (GRU). A cell has the biases that its equations
 write; what nn's second bias adds is added to the first where a gate has only that one. Names and shapes do not tell a
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -39,15 +39,47 @@ _NN_NAME = re.compile(r"(parametrizations\.)?(weight_ih|weight_hh|weight_hr|bias
 _SUFFIX = re.compile(r"_l\d+(_reverse)?$")
 
 
-class Module(Protocol):
-    """What is read here of a layer or of a single step (base.py), beside its parameters."""
+class StateDicts(nn.Module):
+    """The part of layers and single steps that has to do with their state dictionaries."""
 
     spec: ClassVar[CellSpec]
     bias: bool
     constants: dict[str, float]
     dims: dict[str, int | None]
+    # An entry for each layer and direction, direction-major as in torch.nn: l0, l0_reverse, l1, …
     _suffixes: list[str]
     _sizes: list[dict[str, int]]
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        # torch asks the class whether its state dicts have such an entry.
+        if "spec" in vars(cls) and state_order(cls.spec) is not None:
+            cls.get_extra_state = cls._state_order  # type: ignore[assignment]
+            cls.set_extra_state = cls._take_state_order  # type: ignore[assignment]
+
+    def _state_order(self) -> Tensor | None:
+        return state_order(self.spec)
+
+    def _take_state_order(self, state: Any) -> None:
+        """Nothing to take: `_load_from_state_dict` has compared it."""
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        # A hook would do as well, but pickling a layer would then name the module that this package was loaded as.
+        mark_state_dict(self, destination, prefix)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any], *rest: Any
+    ) -> None:
+        if problem := self._check_state_dict(state_dict, prefix, local_metadata):
+            error_messages = rest[3]
+            error_messages.append(problem)
+            return
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
+    def _check_state_dict(self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]) -> str:
+        """What is wrong with a dictionary, or "". What is not ours is brought into our form, in place."""
+        return check_order(self, state_dict, prefix, local_metadata)[0]
 
 
 def suffix_of(name: str) -> str:
@@ -56,7 +88,7 @@ def suffix_of(name: str) -> str:
     return match.group() if match else ""
 
 
-def mark_state_dict(module: Module, state_dict: dict[str, Any], prefix: str) -> None:
+def mark_state_dict(module: StateDicts, state_dict: dict[str, Any], prefix: str) -> None:
     """Note the gates' order beside the values, so that loading can tell our dictionaries from torch.nn's. Plain copies
     lose it: where the order matters, `state_order` is an entry."""
     metadata = getattr(state_dict, "_metadata", None)
@@ -75,7 +107,7 @@ def state_order(cell: CellSpec) -> Tensor | None:
 
 
 def check_order(
-    module: Module, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]
+    module: StateDicts, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]
 ) -> tuple[str, bool]:
     """Whether the rows of a dictionary lie in the order of the module's gates: what is wrong, or "", and whether the
     dictionary is known to be rnncc's. Where nothing is wrong, `state_dict` has the module's own mark afterwards."""
@@ -128,7 +160,7 @@ def _parameter(cell: CellSpec, attribute: str) -> ParameterSpec | None:
     return next((p for p in cell.parameters if p.attribute == attribute), None)
 
 
-def translate(module: Module, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]) -> str:
+def translate(module: StateDicts, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any]) -> str:
     """Bring torch.nn's keys in `state_dict` (changed in place) into ours. Returns what is wrong, or ""."""
     gates = gate_names(module.spec)
     problem, known = check_order(module, state_dict, prefix, local_metadata)
@@ -145,14 +177,14 @@ def translate(module: Module, state_dict: dict[str, Any], prefix: str, local_met
     return _merge_all(module, state_dict, prefix, extra)
 
 
-def _second_biases(module: Module, state_dict: Mapping[str, Any], prefix: str) -> list[str]:
+def _second_biases(module: StateDicts, state_dict: Mapping[str, Any], prefix: str) -> list[str]:
     """The layers and directions for which there is nn's second bias and the cell has none: the dictionary is nn's."""
     if _parameter(module.spec, "bias_hh") is not None:
         return []
     return [suffix for suffix in module._suffixes if f"{prefix}bias_hh{suffix}" in state_dict]
 
 
-def difference(module: Module, mode: str) -> str:
+def difference(module: StateDicts, mode: str) -> str:
     """Why the module's cell is not that of torch.nn's of a `mode` ("LSTM", "GRU", "RNN_TANH", "RNN_RELU"), or "".
 
     Both run some steps of a small layer in float64, with the same random parameters of some units in size. Zoneout is
@@ -208,7 +240,7 @@ def _results(layer: nn.Module, x: Tensor) -> list[Tensor]:
     return [output, states] if isinstance(states, Tensor) else [output, *states]
 
 
-def _order_problem(module: Module, gates: list[str], *, certain: bool) -> str:
+def _order_problem(module: StateDicts, gates: list[str], *, certain: bool) -> str:
     """Whether nn's rows would land in other gates. `certain`: the dictionary is surely nn's."""
     if len(gates) not in _GATES:
         return ""
@@ -221,7 +253,7 @@ def _order_problem(module: Module, gates: list[str], *, certain: bool) -> str:
     )
 
 
-def _merge_all(module: Module, state_dict: dict[str, Any], prefix: str, suffixes: Sequence[str]) -> str:
+def _merge_all(module: StateDicts, state_dict: dict[str, Any], prefix: str, suffixes: Sequence[str]) -> str:
     for suffix in suffixes:
         problem = _merge(module, state_dict, prefix, suffix, module._sizes[module._suffixes.index(suffix)])
         if problem:
@@ -229,7 +261,7 @@ def _merge_all(module: Module, state_dict: dict[str, Any], prefix: str, suffixes
     return ""
 
 
-def _merge(module: Module, state_dict: dict[str, Any], prefix: str, suffix: str, sizes: Any) -> str:
+def _merge(module: StateDicts, state_dict: dict[str, Any], prefix: str, suffix: str, sizes: Any) -> str:
     """Distribute nn's `bias_hh`: to bR where the gate has one, else to b."""
     first, inner = _parameter(module.spec, "bias_ih"), _parameter(module.spec, "bR")
     key = f"{prefix}bias_hh{suffix}"
@@ -257,7 +289,7 @@ def _merge(module: Module, state_dict: dict[str, Any], prefix: str, suffix: str,
     return ""
 
 
-def to_torch(module: Module) -> dict[str, Tensor]:
+def to_torch(module: StateDicts) -> dict[str, Tensor]:
     """The layer's values under torch.nn's keys. Raises RuntimeError where the gates' order is not nn's."""
     problem = _order_problem(module, gate_names(module.spec), certain=True)
     if problem:

@@ -1,4 +1,4 @@
-"""Calls of a layer or single step whose input is no plain tensor: a proxy of torch.fx, or a DTensor."""
+"""Calls of a layer or single step with a stand-in for a tensor as input: a proxy of torch.fx, or a DTensor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.fx import Proxy, Tracer
 from torch.utils import _pytree as pytree
 
 
-def call_elsewhere(
+def call_stand_in(
     module: nn.Module, input: Any, hx: Any, keywords: Mapping[str, Any], *, batch_first: bool = False, time: bool = True
 ) -> tuple[Any, ...] | None:
     """Make the call where its input is a proxy or a DTensor, and return its result in a tuple of one; else return None.

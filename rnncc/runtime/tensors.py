@@ -1,0 +1,67 @@
+"""What is asked of a tensor before torch's own operators or a kernel may read it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.masked import MaskedTensor
+from torch.nn import Parameter
+
+
+def under_autocast(x: Tensor) -> bool:
+    """Whether autocast is on for the tensor's device. torch raises for the meta device, which has none."""
+    # `x.device.type` is slow.
+    kind = "cpu" if x.is_cpu else "cuda" if x.is_cuda else x.device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def is_batched(tensor: Tensor | None) -> bool:
+    """Whether the tensor stands for many under vmap. autograd.functional.jacobian(vectorize=True) gives such
+    gradients."""
+    # Where torch compiles and vmap is active, the loop is torch's own operators anyway.
+    if tensor is None or torch.compiler.is_compiling():
+        return False
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor) and not functorch.is_batchedtensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)  # torch.func.grad wraps tensors
+    return functorch.is_batchedtensor(tensor) or functorch.is_legacy_batchedtensor(tensor)
+
+
+def under_trace() -> bool:
+    """Whether torch.jit.trace is recording."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
+
+
+def autocast_dtype(x: Tensor, device: str) -> torch.dtype:
+    """The dtype in which a loop on that kind of device gets the tensor. Autocast casts floating dtypes except
+    float64."""
+    if torch.is_autocast_enabled(device) and x.is_floating_point() and x.dtype != torch.float64:
+        return torch.get_autocast_dtype(device)
+    return x.dtype
+
+
+def check_memory(*tensors: Tensor | None) -> None:
+    """Raises RuntimeError for a tensor whose storage was freed (`untyped_storage().resize_(0)`). Such a tensor keeps
+    its sizes, so torch's own operators would read memory that is not there."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return
+    for tensor in tensors:
+        if tensor is None or type(tensor) not in (Tensor, Parameter) or not (tensor.is_cpu or tensor.is_cuda):
+            continue
+        if not tensor.untyped_storage().nbytes() and tensor.numel():
+            raise RuntimeError(f"a tensor of shape {list(tensor.shape)} has no memory: its storage was freed")
+
+
+def refuse_kind(x: Tensor, where: str) -> None:
+    """Raises TypeError for a tensor that loops cannot read; the message says what to give instead. `where` names the
+    cell."""
+    if x.is_nested:
+        raise TypeError(
+            f"{where} takes no nested tensor: call layer(x.values(), offsets=x.offsets(), max_length=longest) on the "
+            "rows of a jagged one, and make one of the output by "
+            "torch.nested.nested_tensor_from_jagged(output, x.offsets()); or give a PackedSequence"
+        )
+    if isinstance(x, MaskedTensor):
+        raise TypeError(f"{where} takes no MaskedTensor: give its data, and lengths= for a mask of padding")
+    if x.layout != torch.strided:
+        raise TypeError(f"{where} takes dense tensors, got the layout {x.layout}: call x.to_dense()")
