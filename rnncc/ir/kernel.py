@@ -19,6 +19,7 @@ from enum import Enum
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
 from rnncc.ir.expr import Expr
+from rnncc.ir.structure import Structure
 
 
 def row_parts(width: Dim) -> int:
@@ -122,14 +123,15 @@ Slot = ReadSlot | EdgeSlot | VectorSlot | StoredSlot | ViewSlot | TileSlot
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """`rows` rows of weight `index`, from `offset` on: [rows, columns/blocks]; `parts` is k of the rows' layout."""
+    """`rows` rows of weight `index`, from `offset` on: [rows, columns], or what its structure stores of them. `parts`
+    is k of the rows' layout."""
 
     name: str
     index: int
     offset: Dim
     rows: Dim
     columns: Dim
-    blocks: Dim
+    structure: Structure
     parts: int
 
 

@@ -27,6 +27,7 @@ from rnncc.ir.kernel import (
 from rnncc.ir.plan import KernelPlan, loop_name, own_form
 from rnncc.ir.scan import ScanLoop
 from rnncc.ir.schedule import ScanKernels, ScanSchedule
+from rnncc.ir.structure import blocks_of
 from rnncc.stages.render.cpp import FunctionText, dim_text, function_text, macro_names
 from rnncc.stages.render.device import DeviceText, Image, device_text, image_of, product_images, readers
 
@@ -264,7 +265,8 @@ class _Tables:
                 case _:
                     assert_never(stage)
         matrix_rows = [
-            _row(m.index, dim(m.offset), dim(m.rows), dim(m.columns), dim(m.blocks), m.parts) for m in program.matrices
+            _row(m.index, dim(m.offset), dim(m.rows), dim(m.columns), dim(blocks_of(m.structure)), m.parts)
+            for m in program.matrices
         ]
         finals = [_row(numbers[f.slot], f.place.table.value, f.place.index) for f in program.finals]
         outers = [_row(matrices[o.matrix], numbers[o.cotangent], numbers[o.operand], o.parts) for o in program.outers]
