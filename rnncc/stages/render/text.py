@@ -9,6 +9,7 @@ from typing import assert_never
 
 from rnncc.ir.cell import ACTIVE
 from rnncc.ir.dim import Dim, constant, show
+from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedLoop, FusedWrite
 from rnncc.ir.kernel import (
     EdgeSlot,
@@ -112,9 +113,10 @@ def _forms(kernels: ScanKernels) -> str:
         shape = dict(schedule.forms).get(name)
         if shape is None:
             return _row(*([0] * 8))
-        groups, steps = (shape.threads, 0) if schedule.family_of(name) == "walk" else (32, shape.warps * shape.steps)
+        alone = shape.family.scope is Scope.THREAD
+        groups, steps = (shape.threads, 0) if alone else (32, shape.warps * shape.steps)
         shared = (shape.shared_bytes, shape.peer_bytes, shape.least_shared_bytes)
-        return _row(shape.vector, shape.threads, groups, steps, *shared, shape.least_blocks)
+        return _row(shape.vector, shape.threads, groups, steps, *shared, shape.least_ctas)
 
     sizes, names = (kernels.full, kernels.half), ("wide", "tall", "narrow", "newton")
     return _row(*(_row(*(form(schedule, name) for schedule in sizes)) for name in names))
