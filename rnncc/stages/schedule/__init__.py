@@ -5,28 +5,8 @@ small and large batches, and for each family without a kernel the requirements t
 output is a ScanSchedule for all problems and GPUs (scan.py). Fails with: InternalError only, since the alternating
 kernel takes what no fused kernel takes.
 
-Kernels are planned without a GPU and chosen where they run. So some rules stand twice, here in Python and in C++ below
-templates/include/rnncc/cuda. Change both. Tests compare those that are marked *, and generated files assert those
-marked +.
-
-    Scope's names *                        ir/family.py             FusedScope             fused/index.h
-    launches, batch_of_a_launch,
-      planned_us *                         ir/schedule.py           fused_share, fused_step_ns
-                                                                                           fused/index.h
-    kernel_for                             ir/schedule.py           FusedChoice            fused/run.h
-    cluster_batch, cluster_passes          draft.py                 fused_share            fused/index.h
-    places: one CTA per SM                 draft.py, grid.py        load_fused             fused/run.h
-    takes, _unfit                          stepwise.py, here        fused_choices, can_be_fused
-                                                                                           fused/run.h, run.h
-    traffic_bytes and other facts +        facts.py                 Traffic                fused/step.cuh
-    shared memory and threads +            gather.py, scatter.py,   GatherShape, …         fused/gather.cuh, …
-                                           grid.py
-    Elements                               draft.py                 Resident, OperandBlock fused/resident.cuh
-    _division                              alternating.py           plan_stage             schedule.h
-    is_tall, scan_ctas *                   scan.py                  is_tall, scan_blocks   scan/share.h
-    takes_newton                           scan.py                  is_of_use              scan/share.h
-    shared_bytes_of +                      ir/schedule.py           scan_shared_bytes      scan/share.h
-    dealt rows                             expect.py                multiply_heads         heads.h
+Kernels are planned without a GPU and chosen where they run. So some rules stand here in Python and also in C++:
+docs/design.md lists them.
 """
 
 from __future__ import annotations
