@@ -1,8 +1,8 @@
 """The families of GPU kernels: the ways in which the threads of a GPU can share a loop.
 
-A family is a row here. What kernels of a family do to the host follows from its scope: how they are launched, where
-values are exchanged, and which batches a launch takes. So code asks for the scope, and never compares a name: names are
-for symbols, files and messages. CONTRIBUTING.md lists what a new family consists of besides its row.
+A family is a row here. Its scope decides how its kernels are launched, where they exchange values, and which batches a
+launch takes. So code asks for the scope, and never compares a name: names are for symbols, files and messages.
+CONTRIBUTING.md lists what a new family consists of besides its row.
 """
 
 from __future__ import annotations
