@@ -28,10 +28,11 @@ sys.path.insert(0, str(ROOT))
 from measure import write  # noqa: E402
 
 from rnncc.constrint import Expression, Infeasible, LimitReached, Limits, Model, Variable  # noqa: E402
+from rnncc.ir.family import Family  # noqa: E402
 from rnncc.ir.problem import Problem  # noqa: E402
 from rnncc.ir.target import GPUS  # noqa: E402
 from rnncc.stages.schedule.facts import Facts, facts  # noqa: E402
-from rnncc.stages.schedule.families import FAMILIES  # noqa: E402
+from rnncc.stages.schedule.families import MODELS  # noqa: E402
 from tests.constrint import classics  # noqa: E402
 from tests.stages.scheduling import backward, forward  # noqa: E402
 
@@ -72,16 +73,16 @@ def tasks(every: int) -> Iterator[Task]:
     loops = {
         f"{cell} {way.__name__}": facts(way(cell), "bf16") for cell in ("lstm", "gru") for way in (forward, backward)
     }
-    drawn = [(loop, family, problem) for loop in loops for family in FAMILIES for problem in problems()]
+    drawn = [(loop, family, problem) for loop in loops for family in MODELS for problem in problems()]
     for loop, family, problem in drawn[::every]:
 
         def make(
-            known: Facts = loops[loop], family: str = family, problem: Problem = problem
+            known: Facts = loops[loop], family: Family = family, problem: Problem = problem
         ) -> tuple[Model, Expression | None, dict[Variable, int]]:
-            draft = FAMILIES[family](known, problem, GPUS["h200"])
+            draft = MODELS[family](known, problem, GPUS["h200"])
             return draft.model, draft.total, {}
 
-        yield Task("schedules", f"{loop} {problem.units}x{problem.heads} B{problem.columns} {family}", make)
+        yield Task("schedules", f"{loop} {problem.head_dim}x{problem.heads} B{problem.batch} {family.name}", make)
     for name, classic in classics.ALL.items():
         yield Task("general", name, lambda classic=classic: (*classic(), {}))  # type: ignore[misc]
 

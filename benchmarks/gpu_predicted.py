@@ -28,7 +28,7 @@ def predicted_us(case: Case, target: Target) -> float | None:
         _plan(case.cell),
         problem,
         target,
-        columns=case.columns,
+        batch=case.columns,
         steps=case.steps,
         training=case.run == "fw+bw",
     )

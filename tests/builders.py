@@ -23,8 +23,9 @@ from rnncc.ir.cell import (
     Value,
     Weight,
 )
-from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim
+from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, Dim
 from rnncc.ir.expr import Const, Expr, Ref, apply
+from rnncc.ir.structure import DENSE, BlockDiagonal, Structure
 
 H = HIDDEN_SIZE
 
@@ -61,11 +62,11 @@ def call(name: str, *arguments: Expr | str) -> Expr:
 
 
 def parameter(
-    family: str, attribute: str, gates: str | Sequence[str], columns: Dim | None, blocks: Dim = ONE
+    family: str, attribute: str, gates: str | Sequence[str], columns: Dim | None, structure: Structure = DENSE
 ) -> Parameter:
     """A packed family with one member a gate."""
     members = tuple(Member(f"{family}_{gate}", H, Initialiser()) for gate in gates)
-    return Parameter(family, attribute, members, columns, blocks, is_bias=attribute.startswith("bias"))
+    return Parameter(family, attribute, members, columns, structure, is_bias=attribute.startswith("bias"))
 
 
 def assemble(
@@ -86,7 +87,7 @@ def assemble(
     for item in parameters:
         for m in item.members:
             width = widths.get(m.name, m.width)
-            values.append(Value(m.name, Role.PARAMETER, Placement.P, width, item.columns, item.blocks))
+            values.append(Value(m.name, Role.PARAMETER, Placement.P, width, item.columns, item.structure))
     values += [Value(f"{s}__1", Role.PREVIOUS, Placement.S, widths.get(s, H)) for s in states]
     for placement, group in ((Placement.X, batched), (Placement.S, nodes)):
         values += [Value(n.target, Role.NODE, placement, widths.get(n.target, H)) for n in group]
@@ -143,7 +144,7 @@ def lstm() -> Cell:
         "hc",
         [
             parameter("W", "weight_ih", "ifgo", INPUT_SIZE),
-            parameter("R", "weight_hh", "ifgo", H, HEADS),
+            parameter("R", "weight_hh", "ifgo", H, BlockDiagonal(HEADS)),
             parameter("b", "bias_ih", "ifgo", None),
         ],
         _input_products("ifgo"),
@@ -173,7 +174,7 @@ def gru() -> Cell:
         "h",
         [
             parameter("W", "weight_ih", "rzn", INPUT_SIZE),
-            parameter("R", "weight_hh", "rzn", H, HEADS),
+            parameter("R", "weight_hh", "rzn", H, BlockDiagonal(HEADS)),
             parameter("b", "bias_ih", "rzn", None),
             parameter("bR", "bR", "n", None),
         ],
@@ -223,7 +224,7 @@ def layernorm_toy() -> Cell:
         "h",
         [
             parameter("W", "weight_ih", "h", INPUT_SIZE),
-            parameter("R", "weight_hh", "h", H, HEADS),
+            parameter("R", "weight_hh", "h", H, BlockDiagonal(HEADS)),
             parameter("b", "bias_ih", "h", None),
         ],
         _input_products("h"),

@@ -22,6 +22,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim, scale
 from rnncc.ir.expr import Const, Expr, Ref, apply
+from rnncc.ir.structure import BlockDiagonal
 from rnncc.language.operators import OPERATORS
 from tests import builders
 
@@ -120,7 +121,7 @@ def cells(draw: st.DrawFn, contractions: bool = True) -> Cell:
     ]
     weights = ["p", "q"]
     if matrices:
-        parameters.append(builders.parameter("R", "weight_hh", matrices, H, HEADS))
+        parameters.append(builders.parameter("R", "weight_hh", matrices, H, BlockDiagonal(HEADS)))
         weights.append("R")
     batched: list[Node] = [Contraction("a__x", "W_a", "x"), Contraction("e__x", "W_e", "x")]
     cell = builders.assemble(

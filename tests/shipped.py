@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rnncc.ir.cell import Cell
 from rnncc.ir.dim import HEADS, ONE
+from rnncc.ir.structure import blocks_of
 from rnncc.language.source import Source
 from rnncc.stages.check import check
 from rnncc.stages.parse import parse
@@ -24,4 +25,4 @@ def cells(stem: str) -> tuple[Cell, ...]:
 
 def is_one_head_only(cell: Cell) -> bool:
     """Whether a product on states ends in one number, which no two heads can share (LMU's u)."""
-    return any(value.blocks == HEADS and ONE in (value.width, value.columns) for value in cell.values)
+    return any(blocks_of(value.structure) == HEADS and ONE in (value.width, value.columns) for value in cell.values)

@@ -12,6 +12,7 @@ import torchrecurrent
 
 from rnncc.ir.cell import Cell, Role
 from rnncc.ir.dim import evaluate
+from rnncc.ir.structure import blocks_of
 from rnncc.language.source import Source
 from rnncc.stages.check import check
 from rnncc.stages.parse import parse
@@ -81,7 +82,7 @@ def test_names_and_shapes(oracle: Oracle) -> None:
     shapes: dict[str, tuple[int, ...]] = {}
     for value in cell.values:
         if value.role is Role.PARAMETER:
-            width, blocks = evaluate(value.width, sizes), evaluate(value.blocks, sizes)
+            width, blocks = evaluate(value.width, sizes), evaluate(blocks_of(value.structure), sizes)
             columns = () if value.columns is None else (evaluate(value.columns, sizes) // blocks,)
             shapes[value.name] = (width, *columns)
     flat = {

@@ -74,7 +74,7 @@ def test_explain_says_from_how_many_columns_on_a_launch_a_step_is_quicker() -> N
     (by_steps,) = (kernel for kernel in plan["other_columns"] if kernel["family"] == "stepwise")
     assert plan["fewest_columns"] == 1 and plan["most_columns"] < by_steps["fewest_columns"] and by_steps["tiles"] == {}
     words = run("explain", "lstm", *large).stdout
-    assert f"stepwise, scope grid: from {by_steps['fewest_columns']} columns on, " in words
+    assert f"stepwise, scope step: from {by_steps['fewest_columns']} columns on, " in words
     assert f"alternating: {plan['most_columns'] + 1} to {by_steps['fewest_columns'] - 1} columns" in words
 
 

@@ -56,13 +56,13 @@ def test_a_call_is_what_explain_says_and_what_surrounds_it() -> None:
     for units, heads in ((64, 12), (768, 1)):
         problem = Problem(units, heads, "bf16")
         (loop,) = planned(plan, problem, H200).loops
-        call = call_time(plan, problem, H200, columns=16, steps=AFTER_STEPS, training=True)
+        call = call_time(plan, problem, H200, batch=16, steps=AFTER_STEPS, training=True)
         assert call is not None and isinstance(loop.forward, Schedule) and isinstance(loop.backward, Schedule)
         assert call.forward / AFTER_STEPS == pytest.approx(loop.forward.step_us, abs=1e-3)
         assert call.backward / AFTER_STEPS == pytest.approx(loop.backward.step_us, abs=1e-3)
         assert call.after / AFTER_STEPS == pytest.approx(loop.after_us, abs=1e-3)
         assert call.total == call.start + call.forward + call.backward + call.after
-        alone = call_time(plan, problem, H200, columns=16, steps=AFTER_STEPS, training=False)
+        alone = call_time(plan, problem, H200, batch=16, steps=AFTER_STEPS, training=False)
         assert alone is not None and 0 == alone.backward == alone.after < alone.forward < call.forward
 
 
@@ -73,7 +73,7 @@ def test_small_blocks_share_a_multiprocessor() -> None:
 
     def forward(columns: int) -> float:
         problem = Problem(16, 48, "bf16")
-        call = call_time(plan, problem, H200, columns=columns, steps=1024, training=False)
+        call = call_time(plan, problem, H200, batch=columns, steps=1024, training=False)
         assert call is not None
         return call.forward
 
@@ -85,6 +85,6 @@ def test_small_blocks_share_a_multiprocessor() -> None:
 def test_a_loop_without_a_fused_form_is_not_predicted() -> None:
     plan = plan_of("layernormlstm")
     problem = Problem(64, 1, "bf16")
-    assert call_time(plan, problem, H200, columns=16, steps=16, training=True) is None
+    assert call_time(plan, problem, H200, batch=16, steps=16, training=True) is None
     (loop,) = planned(plan, problem, H200).loops
     assert loop.after_us is None

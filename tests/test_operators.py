@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import rnncc
+from rnncc.ir.family import ALTERNATING, GATHER, Family
 from rnncc.language.operators import OPERATORS, SURROGATES, Operator
 from rnncc.language.source import Source
 from rnncc.machine.paths import templates_dir
@@ -248,12 +249,12 @@ def test_every_operator_in_a_loop_on_the_cpu() -> None:
 
 
 @pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
-@pytest.mark.parametrize("family", ["alternating", "gather"])
+@pytest.mark.parametrize("family", [ALTERNATING, GATHER], ids=lambda family: family.name)
 def test_every_operator_in_a_loop_compiles_for_a_gpu(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A fused kernel has no room for all of them; it takes the others as the alternating kernel does.
-    rows = CALLED if family == "alternating" else [row for row in CALLED if row.fast]
+    rows = CALLED if family is ALTERNATING else [row for row in CALLED if row.fast]
     plan = lowered(Source("every.rnn", every_operator(rows)))
     monkeypatch.setattr(kernels, "plan", lambda _: plan)
     case = kernels.Case("everyoperator", family, "bf16", kernels.ARCHITECTURES[-1], masked=False)

@@ -26,6 +26,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim, named, scale
 from rnncc.ir.expr import Const, Ref, apply
+from rnncc.ir.structure import BlockDiagonal
 from rnncc.stages.mask import mask
 from rnncc.verify.reference import Arguments, Interpreter, complete_sizes, run
 from tests import builders, shipped
@@ -246,7 +247,8 @@ def test_narrow_values_broadcast_over_their_units() -> None:
 
 def test_a_transposed_product_is_the_adjoint() -> None:
     machine = interpreter(2, y=PACKED, x=HIDDEN_SIZE)
-    machine.values = {**machine.values, "M": Value("M", Role.PARAMETER, Placement.P, PACKED, HIDDEN_SIZE, HEADS)}
+    matrix_value = Value("M", Role.PARAMETER, Placement.P, PACKED, HIDDEN_SIZE, BlockDiagonal(HEADS))
+    machine.values = {**machine.values, "M": matrix_value}
     generator = torch.Generator().manual_seed(0)
     matrix, x, y = (torch.randn(*s, generator=generator, dtype=torch.float64) for s in ((12, 3), (5, 6), (5, 12)))
     forward = machine.node(Contraction("y", "M", "x"), {"M": matrix, "x": x})
@@ -261,7 +263,7 @@ def test_matrix_arithmetic_of_the_prologue() -> None:
         "h",
         [
             builders.parameter("W", "weight_ih", "h", INPUT_SIZE),
-            builders.parameter("M", "M", "h", HIDDEN_SIZE, HEADS),
+            builders.parameter("M", "M", "h", HIDDEN_SIZE, BlockDiagonal(HEADS)),
         ],
         [Contraction("h__W", "W_h", "x")],
         [Contraction("h__P", "P", "h__1"), Pointwise("h", builders.add(Ref("h__W"), Ref("h__P")))],
@@ -270,7 +272,7 @@ def test_matrix_arithmetic_of_the_prologue() -> None:
     )
     skew = builders.sub(Ref("M_h"), apply("transpose", Ref("M_h")))
     damped = builders.sub(skew, builders.mul(Const(0.5), apply("eye", Ref("M_h"))))
-    value = Value("P", Role.NODE, Placement.P, HIDDEN_SIZE, HIDDEN_SIZE, HEADS)
+    value = Value("P", Role.NODE, Placement.P, HIDDEN_SIZE, HIDDEN_SIZE, BlockDiagonal(HEADS))
     cell = replace(cell, prologue=(Pointwise("P", damped),), values=(*cell.values, value))
     problem = problem_of(cell, heads=2)
     found, _ = outcome(cell, problem)

@@ -45,7 +45,7 @@ def test_products_of_heads() -> None:
 
 
 def test_blocks_that_share_the_steps_of_a_scan() -> None:
-    assert constants("cuda/scan/share.h")["MOST_SCAN_BLOCKS"] == scan.MOST_BLOCKS
+    assert constants("cuda/scan/share.h")["MOST_SCAN_BLOCKS"] == scan.MOST_CTAS
 
 
 def test_events_of_a_first_call() -> None:

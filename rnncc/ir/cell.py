@@ -20,8 +20,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import assert_never
 
-from rnncc.ir.dim import ONE, Dim
+from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Expr, Ref, references, substitute
+from rnncc.ir.structure import DENSE, Structure
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.source import NOWHERE, Source, Span
 
@@ -51,15 +52,15 @@ class Placement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Name, shape and origin of a value. A matrix has `columns` and may be block-diagonal with `blocks` blocks:
-    stored [width, columns/blocks], rows in the layout [k, blocks, base/blocks]."""
+    """Name, shape and origin of a value. A matrix has `columns` and a structure, which says what is stored of it:
+    [width, columns] or less."""
 
     name: str
     role: Role
     placement: Placement
     width: Dim
     columns: Dim | None = None
-    blocks: Dim = ONE
+    structure: Structure = DENSE
     span: Span = _span()
 
 
@@ -144,7 +145,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One tensor of the module. A vector is [Σwidth]; a matrix [Σwidth, columns/blocks].
+    """One tensor of the module. A vector is [Σwidth]; a matrix [Σwidth, what is stored of a row].
 
     `name` is the family or param; `attribute` the module's attribute without layer and direction
     (`weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`, else the name). `is_bias`: `bias=False` removes it (b and bR).
@@ -154,7 +155,7 @@ class Parameter:
     attribute: str
     members: tuple[Member, ...]
     columns: Dim | None = None
-    blocks: Dim = ONE
+    structure: Structure = DENSE
     is_bias: bool = False
 
 

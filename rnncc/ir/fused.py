@@ -1,13 +1,13 @@
-"""A loop with one product a step, as the fused kernels run it: start, product, finish.
+"""A loop with one product per step, in the form that the fused kernels run: start, product, finish.
 
-`start` (elementwise) makes the product's operands, `finish` (elementwise) takes its sums. Between the two, and from
-step to step, floats of a (unit, column) live in registers: the carries. templates/include/rnncc/cuda/fused/step.cuh
-reads these types name by name.
+`start` (elementwise) makes the operands of the product, and `finish` (elementwise) takes its sums. The *carries* are
+floats per unit and batch entry that live in registers, from start to finish and from step to step.
+templates/include/rnncc/cuda/fused/step.cuh reads these types name by name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rnncc.ir.expr import Expr
 from rnncc.ir.kernel import Place
@@ -15,7 +15,8 @@ from rnncc.ir.kernel import Place
 
 @dataclass(frozen=True, slots=True)
 class FusedRead:
-    """A tensor [T, B, H] at t. With an `edge`: at the next step of the loop's order, and beyond the loop that one."""
+    """A tensor [T, B, H] that a step reads at its t. With an `edge`, it reads at the next step in the order of the
+    loop, and the tensor `edge` [B, H] where there is no next step."""
 
     name: str
     place: Place
@@ -24,7 +25,7 @@ class FusedRead:
 
 @dataclass(frozen=True, slots=True)
 class FusedRow:
-    """A tensor [T, B, 1] at t."""
+    """A tensor [T, B, 1] that a step reads at its t."""
 
     name: str
     place: Place
@@ -32,7 +33,7 @@ class FusedRow:
 
 @dataclass(frozen=True, slots=True)
 class FusedVector:
-    """A weight of H units, or of one number."""
+    """A weight with one number per unit, or one number for all units (`scalar`)."""
 
     name: str
     place: Place
@@ -41,17 +42,23 @@ class FusedVector:
 
 @dataclass(frozen=True, slots=True)
 class FusedEdge:
-    """A carry with an initial value, from a tensor [B, H]; `last`: the tensor that takes its value after the loop."""
+    """A carry with an initial value.
+
+    link    the value that the carry has at the next step
+    place   the tensor [B, H] of the initial value
+    last    the tensor [B, H] that takes the value after the last step, if one does
+    """
 
     name: str
-    link: str  # the value that it has at the next step
+    link: str
     place: Place
     last: Place | None
 
 
 @dataclass(frozen=True, slots=True)
 class FusedWrite:
-    """A value that goes to a tensor [T, B, H], or, without a place, to the record that products after the loop read."""
+    """A value that goes to a tensor [T, B, H]. Without a place it goes to the record that the products after the loop
+    read."""
 
     value: str
     place: Place | None
@@ -60,7 +67,7 @@ class FusedWrite:
 
 @dataclass(frozen=True, slots=True)
 class FusedStatement:
-    """`target = expr`; `line` of the `.rnn` text, or 0."""
+    """`target = expr`. `line` is the line of the `.rnn` text, or 0 for a statement that no line stands for."""
 
     target: str
     expr: Expr
@@ -69,11 +76,19 @@ class FusedStatement:
 
 @dataclass(frozen=True, slots=True)
 class FusedLoop:
-    """One direction of a loop. `matrices[sum][operand]` are names of the program's matrices; `joined`: these follow
-    each other in one weight and so are one matrix: those of one operand in the order of the sums, or transposed those
-    of one sum against the order of the operands; `kept` are values that
-    `start` leaves for `finish` and for the next step. `masked`: with the mask streams, of which
-    the second is no row: kernels know whether a step is a column's."""
+    """One direction of a loop.
+
+    sums        the sums of the product
+    operands    the operands of the product
+    matrices    the program's matrices by name: `matrices[sum][operand]`
+    joined      whether the matrices lie side by side in one weight, so that one product takes them all. Forward, these
+                are the matrices of one operand, in the order of the sums. Transposed, they are the matrices of one sum,
+                in the reverse order of the operands
+    transposed  whether the product takes the matrices transposed
+    kept        the values that `start` leaves for `finish` and for the next step
+    masked      whether the loop has the mask streams. The second of them is not among `rows`, since kernels know which
+                batch entries a step is for
+    """
 
     sums: tuple[str, ...]
     operands: tuple[str, ...]
@@ -90,3 +105,9 @@ class FusedLoop:
     finish: tuple[FusedStatement, ...]
     writes: tuple[FusedWrite, ...]
     masked: bool
+
+
+def inference(loop: FusedLoop) -> FusedLoop:
+    """A forward loop without the writes that only a backward loop reads."""
+    kept = (write for write in loop.writes if write.place is not None and not write.place.is_saved)
+    return replace(loop, writes=tuple(kept))

@@ -1,14 +1,15 @@
 """What a kernel is before it is text: the loop of a segment as slots, products and stages.
 
-A loop has two `Program`s, forward and backward (plan.py). A program is a list of stages that run once a step; the fixed
-driver (templates/include/rnncc/cpu/sequence.h) owns time, rows, threads and memory, and the plan says
+A loop has two `Program`s, forward and backward (plan.py). A program is a list of stages, and every step runs all of
+them. The driver (templates/include/rnncc/cpu/sequence.h) is the same for all programs: it goes through steps and batch,
+and owns threads and memory. The program says
 
-  slots      every value with an address: where it is read from, where it goes
+  slots      every value with an address: where it is read from, and where it goes
   stages     products with their elementwise statements (`TileStage`), or one operator along rows (`RowStage`)
-  outers     products over all steps: gradients of matrices
-  sums       sums over all steps: gradients of vectors
+  outers     products over all steps, which are the gradients of matrices
+  sums       sums over all steps, which are the gradients of vectors
 
-The tables of program.h are these types, name by name.
+templates/include/rnncc/core/tables.h has these types, name by name.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from enum import Enum
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
 from rnncc.ir.expr import Expr
+from rnncc.ir.structure import Structure
 
 
 def row_parts(width: Dim) -> int:
-    """k of the layout [k, heads, …] of a row of this width; a value of one number a head is [1, heads, 1]."""
+    """The k of the layout [k, heads, …] of a row of this width. A value of one number per head is [1, heads, 1]."""
     return 1 if width in (ONE, HEADS) else split_multiple(width)[0]
 
 
 class Table(Enum):
-    """A list of tensors of a call, by its name in program.h."""
+    """A list of tensors of a call, by its name in tables.h."""
 
     STREAMS = "STREAMS"
     WEIGHTS = "WEIGHTS"
@@ -45,7 +47,7 @@ class Table(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Units of tensor `index` of a table, from `offset` on."""
+    """The units of tensor `index` of a table from `offset` on."""
 
     table: Table
     index: int
@@ -59,7 +61,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ReadSlot:
-    """A tensor [T, B, ...] at t. `kept`: readable until the products over its block of steps are taken."""
+    """A tensor [T, B, ...] that a step reads at its t. `kept`: it stays readable until the products over its block of
+    steps are taken."""
 
     name: str
     width: Dim
@@ -69,8 +72,8 @@ class ReadSlot:
 
 @dataclass(frozen=True, slots=True)
 class EdgeSlot:
-    """Another slot's value one step earlier (`ahead`: later) in the loop's order; beyond the loop a tensor [B,
-    width]."""
+    """The value that another slot had one step earlier in the order of the loop (`ahead`: will have one step later).
+    Where there is no such step, a tensor [B, width]."""
 
     name: str
     width: Dim
@@ -90,8 +93,8 @@ class VectorSlot:
 
 @dataclass(frozen=True, slots=True)
 class StoredSlot:
-    """What a stage writes; it lies in the first destination that is wanted and has the compute type, else in a
-    workspace."""
+    """A value that a stage writes. It lies in the first destination that is wanted and has the compute type, or else in
+    a workspace. `kept`: the same as for a ReadSlot."""
 
     name: str
     width: Dim
@@ -101,7 +104,7 @@ class StoredSlot:
 
 @dataclass(frozen=True, slots=True)
 class ViewSlot:
-    """Units [offset, offset + width) of another slot."""
+    """The units [offset, offset + width) of another slot."""
 
     name: str
     width: Dim
@@ -111,7 +114,7 @@ class ViewSlot:
 
 @dataclass(frozen=True, slots=True)
 class TileSlot:
-    """An accumulator of a stage's products."""
+    """An accumulator of a stage's products, which has no address."""
 
     name: str
     width: Dim
@@ -122,21 +125,22 @@ Slot = ReadSlot | EdgeSlot | VectorSlot | StoredSlot | ViewSlot | TileSlot
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """`rows` rows of weight `index`, from `offset` on: [rows, columns/blocks]; `parts` is k of the rows' layout."""
+    """`rows` rows of weight `index`, from `offset` on: [rows, columns], or what its structure stores of them. `parts`
+    is the k of the rows' layout."""
 
     name: str
     index: int
     offset: Dim
     rows: Dim
     columns: Dim
-    blocks: Dim
+    structure: Structure
     parts: int
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Accumulators `first`, `first` + 1, … (+)= matrix @ operand, one for each of `matrices`. `parts` is k of the
-    operand."""
+    """Accumulators `first`, `first` + 1, … = matrix @ operand, one for each of `matrices`. `accumulate`: the products
+    are added to what the accumulators hold. `parts` is the k of the operand's layout."""
 
     operand: str
     matrices: tuple[str, ...]
@@ -148,8 +152,8 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """`target = expr` for a vector of units. `stored`: also written to the slot `target`. `line`: of the `.rnn` text,
-    or 0."""
+    """`target = expr` for a vector of units. `stored`: the value is also written to the slot `target`. `line` is the
+    line of the `.rnn` text, or 0 where none stands for the statement."""
 
     target: str
     expr: Expr
@@ -158,7 +162,7 @@ class Statement:
 
 
 class Access(Enum):
-    """Which element of a slot belongs to a unit."""
+    """The element of a slot that belongs to a unit."""
 
     UNIT = "unit"  # the unit's own
     HEAD = "head"  # its head's
@@ -167,7 +171,7 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A slot that statements read under the name `name`."""
+    """A slot that statements read."""
 
     slot: str
     access: Access
@@ -175,9 +179,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class TileStage:
-    """Products and the statements that need them, tile by tile of the units of `width` = [parts, blocks, …].
-    `accumulators` are slots, in the order of columns. `barrier`: reads what other threads wrote, if units are
-    divided."""
+    """Products and the statements that need them. They run in tiles of the units, which are laid out as `width` =
+    [parts, blocks, …]. `accumulators` are slots, in the order in which products make them. `barrier`: where threads
+    share the units, the stage reads what other threads wrote."""
 
     width: Dim
     parts: int
@@ -192,7 +196,7 @@ class TileStage:
 
 @dataclass(frozen=True, slots=True)
 class RowStage:
-    """One operator along rows; `offset` in elements."""
+    """One operator along rows. `offset` counts elements."""
 
     target: str
     operator: RowOperator
@@ -208,7 +212,7 @@ Stage = TileStage | RowStage
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """What the edge slot would read after the last step, to a tensor [B, width]."""
+    """The value that an edge slot would have after the last step goes to a tensor [B, width]."""
 
     slot: str
     place: Place
@@ -216,7 +220,7 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """d_matrix += cotangent ⊗ operand; `parts` is k of the operand's layout."""
+    """d_matrix += cotangent ⊗ operand, for all steps. `parts` is the k of the operand's layout."""
 
     matrix: str
     cotangent: str
@@ -226,7 +230,8 @@ class Outer:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """The gradient of `width` units of a weight: a slot summed over steps, rows, and units where it is wider."""
+    """The gradient of `width` units of a weight: the sum of a slot over all steps and the batch, and over its units
+    where it is wider."""
 
     place: Place
     width: Dim
@@ -235,7 +240,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Zero:
-    """`width` units that have no gradient."""
+    """`width` units whose gradient is zero."""
 
     place: Place
     width: Dim
@@ -243,7 +248,7 @@ class Zero:
 
 @dataclass(frozen=True, slots=True)
 class WeightShape:
-    """Of a weight as it is stored: a vector has one column."""
+    """The shape of a weight as it is stored. A vector has one column."""
 
     name: str
     rows: Dim
@@ -252,7 +257,7 @@ class WeightShape:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One direction of a loop; `masked`: with the mask streams."""
+    """One direction of a loop. `masked`: the loop has the mask streams."""
 
     slots: tuple[Slot, ...]
     matrices: tuple[Matrix, ...]

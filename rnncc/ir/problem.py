@@ -1,4 +1,4 @@
-"""What kernels are planned for: sizes and dtype. Batch columns and steps are known at run time only."""
+"""What kernels are planned for: sizes and dtype. The batch and the sequence length are known at run time only."""
 
 from __future__ import annotations
 
@@ -10,10 +10,25 @@ INDEX_DTYPES = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}  # as files of ker
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`heads` heads of `units` units each, streams and weights of a dtype of `DTYPES`. `columns`: the batch columns to
-    be quickest at; others work too."""
+    """`heads` heads of `head_dim` units each, with streams and weights of one of DTYPES. `batch` is the batch to be
+    quickest at; other batches work, too."""
 
-    units: int
+    head_dim: int
     heads: int
     dtype: str
-    columns: int = 16
+    batch: int = 16
+
+    @property
+    def hidden(self) -> int:
+        """The hidden size: the units of all heads."""
+        return self.head_dim * self.heads
+
+    @property
+    def is_float(self) -> bool:
+        """Whether elements are float32."""
+        return self.dtype == "fp32"
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes per element."""
+        return 4 if self.is_float else 2

@@ -1,9 +1,10 @@
-"""A loop without products, as its GPU kernels run it: one thread has a unit of a batch column.
+"""A loop without products, in the form that its GPU kernels run. A *channel* is one unit of one batch entry; a thread
+works on one channel or on some.
 
-Where the carries of a step are an affine map of those before, slices of time are worked on side by side: each sums up
-what it does to the carries, and runs its steps once they are known (a scan). Otherwise a thread walks through all
-steps, or slices are worked on side by side by Newton's method, which takes the derivatives of a step.
-templates/include/rnncc/cuda/scan reads these types name by name.
+There are three kinds of kernels. A *scan* runs a loop whose new carries are an affine map of the carries before: slices
+of time run side by side, each finds the map of all its steps, and it runs its steps once its first carries are known. A
+*walk* runs any other loop: a thread goes through all steps. *Newton's method* runs the slices of such a loop side by
+side; it takes the derivatives of a step. templates/include/rnncc/cuda/scan reads these types name by name.
 """
 
 from __future__ import annotations
@@ -12,19 +13,20 @@ from dataclasses import dataclass
 
 from rnncc.ir.cell import ACTIVE
 from rnncc.ir.expr import Expr
+from rnncc.ir.family import SCAN, WALK, Family
 from rnncc.ir.fused import FusedEdge, FusedLoop, FusedRead, FusedRow, FusedStatement, FusedVector, FusedWrite
 
-# None: no such term.
+# None where a new carry does not depend on a carry.
 Matrix = tuple[tuple[Expr | None, ...], ...]
 
 
 def slopes(matrix: Matrix) -> tuple[bool, ...]:
-    """Row by row, which slopes of a step may not be zero."""
+    """Which slopes of a step may differ from zero, row by row."""
     return tuple(slope is not None for row in matrix for slope in row)
 
 
 def entries(matrix: Matrix) -> tuple[bool, ...]:
-    """The same of any number of steps, none among them."""
+    """The same for the map of any number of steps, zero steps included."""
     size = range(len(matrix))
     reached = [[i == j or matrix[i][j] is not None for j in size] for i in size]
     for k in size:
@@ -36,8 +38,8 @@ def entries(matrix: Matrix) -> tuple[bool, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AffineMap:
-    """What a step does to the carries: `next[i] = Σ matrix[i][j] * carry[j] + offset[i]`, over `statements`, which read
-    no carry. None: no such term."""
+    """What a step does to the carries: `next[i] = Σ matrix[i][j] * carry[j] + offset[i]`. The entries read values of
+    `statements`, which read no carry."""
 
     statements: tuple[FusedStatement, ...]
     matrix: Matrix
@@ -46,8 +48,8 @@ class AffineMap:
 
 @dataclass(frozen=True, slots=True)
 class Tangent:
-    """How the new carries of a walk change with those before: `matrix[i][j]` is d next[i] / d carry[j], over the step's
-    own statements and these. None: they do not."""
+    """How the new carries of a walk change with the carries before: `matrix[i][j]` is d next[i] / d carry[j]. The
+    entries read values of the step's own statements and of `statements`."""
 
     statements: tuple[FusedStatement, ...]
     matrix: Matrix
@@ -55,10 +57,15 @@ class Tangent:
 
 @dataclass(frozen=True, slots=True)
 class ScanLoop:
-    """One direction of a loop. `edges` are the carries; `totals` are values that are only summed over all steps;
-    `map` is None where a step is no affine map of the carries, or one of too many; `kept` are values free of carries
-    that are worked out once for the map of a step and for its run; `masked`: as of a FusedLoop; `tangent` is a
-    walk's, where it is known."""
+    """One direction of a loop.
+
+    edges    the carries
+    totals   values of which only the sum over all steps is wanted
+    map      what a step does to the carries; None where it is no affine map, or a map of too many carries
+    kept     values that read no carry, computed once for the map of a step and for its run
+    masked   the same as in a FusedLoop
+    tangent  the derivatives of a walk's step, where they are known
+    """
 
     reads: tuple[FusedRead, ...]
     rows: tuple[FusedRow, ...]
@@ -74,12 +81,12 @@ class ScanLoop:
     tangent: Tangent | None = None
 
     @property
-    def family(self) -> str:
-        """Which kernel runs it: scan or walk."""
-        return "scan" if self.map else "walk"
+    def family(self) -> Family:
+        """The family of its kernels: scan or walk. (A walk may also have a kernel for Newton's method.)"""
+        return SCAN if self.map else WALK
 
 
 def row_values(loop: FusedLoop | ScanLoop) -> tuple[str, ...]:
-    """What a step has of a batch column: what is read at (t, column), and in a masked loop whether the step is the
-    column's, which kernels know."""
+    """The values per step and batch entry: what is read at (t, entry), and in a masked loop whether the entry has that
+    step, which kernels know."""
     return (*(row.name for row in loop.rows), *((ACTIVE,) if loop.masked else ()))

@@ -1,52 +1,53 @@
-"""The layout of a loop's kernels on a GPU: fused kernels for one size and dtype, with the reasons against others, and
-scans and walks."""
+"""The layout of a loop's kernels on a GPU: fused kernels for one size and dtype, with the reasons against the other
+families, and kernels of loops without products. Times are in microseconds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rnncc.ir.family import ALTERNATING, Family, Scope
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
 
-# The family that runs one launch per step.
-STEPWISE = "stepwise"
 
-
-def _ceil(a: int, b: int) -> int:
+def ceil(a: int, b: int) -> int:
+    """`a / b`, rounded up."""
     return -(-a // b)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FusedSchedule:
-    """One kernel of one loop. A column is one sequence of the batch. Times are in microseconds.
+    """One fused kernel of one loop. A *group* is a part of the batch that runs with one copy of a head's matrix.
 
-    family        `gather`, `scatter`, `grid` or `stepwise`
-    blocks        the CTAs for a head and group of columns: of a cluster, or of the grid
-    shape         the template arguments of the family's shape after the step and the units, in the template's order
-    tiles         the same numbers, and those that follow from them, by name
-    threads       per CTA
-    shared_bytes  per CTA
-    registers     per thread, as planned
-    columns       the largest number of columns in a group; for stepwise the smallest batch that it runs
-    capacity      the largest number of columns in a launch; None where it takes any number, group after group
-    heads         the number of heads that it is for
-    places        how many groups, of all heads together, run side by side
-    pass_us       the expected time of a step of all groups that run side by side
-    step_us       the expected time of a step of the batch that it was laid out for
-    solution      the values of the variables of the family's model
-    launch_us     the expected time of a step of a launch with `capacity` columns; None where larger batches do not
-                  run in several launches
+    family          the kernel's family
+    ctas            the CTAs that hold one copy of a head's matrix: those of a cluster, or some of a grid
+    shape           the arguments of the family's template that follow the step and head_dim, in the template's order
+    tiles           the same numbers, and those that follow from them, by name
+    threads         threads per CTA
+    shared_bytes    shared memory per CTA
+    registers       registers per thread, as planned
+    group_batch     the largest batch of a group; None: the whole batch is one group
+    smallest_batch  the smallest batch that the kernel runs
+    launch_batch    the largest batch of a launch; None: a launch takes any batch, group after group
+    heads           the number of heads that the kernel is laid out for
+    places          the number of groups, of all heads together, that run side by side
+    pass_us         the expected time of a step of all groups that run side by side
+    step_us         the expected time of a step of the batch that the kernel was laid out for
+    solution        the values of the variables of the family's model
+    launch_us       the expected time of a step of a launch with `launch_batch` entries; None where larger batches do
+                    not run in several launches
     """
 
-    family: str
-    blocks: int
-    shape: tuple[int, ...]
-    tiles: tuple[tuple[str, int], ...]
+    family: Family
+    ctas: int
+    shape: tuple[int, ...] = ()
+    tiles: tuple[tuple[str, int], ...] = ()
     threads: int
     shared_bytes: int
     registers: int
-    columns: int
-    capacity: int | None
+    group_batch: int | None
+    smallest_batch: int = 1
+    launch_batch: int | None
     heads: int
     places: int
     pass_us: float
@@ -56,57 +57,50 @@ class FusedSchedule:
 
     @property
     def scope(self) -> str:
-        """`block` (one CTA), `cluster` or `grid`: how far the units of a head are spread."""
-        if self.family in ("grid", STEPWISE):
-            return "grid"
-        return "cluster" if self.blocks > 1 else "block"
+        """The family's scope by name, or `block` for a cluster of one CTA."""
+        scope = self.family.scope
+        return "block" if scope is Scope.CLUSTER and self.ctas == 1 else scope.value
 
     @property
-    def fewest_columns(self) -> int:
-        """The smallest batch of a call."""
-        return self.columns if self.family == STEPWISE else 1
+    def largest_batch(self) -> int | None:
+        """The largest batch that the kernel runs; None: it runs any larger batch, too."""
+        return self.launch_batch if self.launch_us is None else None
 
-    @property
-    def most_columns(self) -> int | None:
-        """The largest batch of a call; None: any batch."""
-        return self.capacity if self.launch_us is None else None
-
-    def launches(self, columns: int) -> int:
-        """How many launches a batch of `columns` takes; for stepwise how many per step. 0 where the kernel does not
-        take it."""
-        if self.family == STEPWISE:
-            return int(columns >= self.fewest_columns)
-        if self.capacity is None or columns <= self.capacity:
+    def launches(self, batch: int) -> int:
+        """The number of launches for a batch; where a launch is a step, the number per step. 0 where the kernel does
+        not run the batch."""
+        if batch < self.smallest_batch:
+            return 0
+        if self.launch_batch is None or batch <= self.launch_batch:
             return 1
-        return 0 if self.launch_us is None else _ceil(columns, self.capacity)
+        return 0 if self.launch_us is None else ceil(batch, self.launch_batch)
 
-    def launch_columns(self, columns: int) -> int:
-        """Of the launches of a call, batch columns of each but the last: as many groups as run side by side, no wider
-        than they must be. fused_share in templates/include/rnncc/cuda/fused/index.h does the same."""
-        launches = self.launches(columns)
+    def batch_of_a_launch(self, batch: int) -> int:
+        """The batch of each launch but the last, which takes what is left. Each launch has as many groups as run side
+        by side, and no group is larger than it must be. fused_share in templates/include/rnncc/cuda/fused/index.h has
+        the same rule."""
+        launches = self.launches(batch)
         if launches < 2:
-            return columns
+            return batch
         seats = self.places // self.heads
-        return seats * _ceil(columns, seats * launches)
+        return seats * ceil(batch, seats * launches)
 
-    def planned_us(self, columns: int) -> float | None:
-        """By what kernels are chosen for a call of so many batch columns, as fused_choices in
-        templates/include/rnncc/cuda/fused/run.h has it; None: it does not take them."""
-        launches = self.launches(columns)
+    def planned_us(self, batch: int) -> float | None:
+        """The time by which the kernel for a batch is chosen: FusedChoice in
+        templates/include/rnncc/cuda/fused/run.h has the same rule. None where the kernel does not run the batch."""
+        launches = self.launches(batch)
         if not launches:
             return None
-        if self.family == STEPWISE:
-            return self.pass_us
         if launches > 1 and self.launch_us is not None:
             return launches * self.launch_us
-        group = min(self.columns, _ceil(columns, max(1, self.places // self.heads)))
-        return _ceil(self.heads * _ceil(columns, group), self.places) * self.pass_us
+        group = min(self.group_batch or batch, ceil(batch, max(1, self.places // self.heads)))
+        return ceil(self.heads * ceil(batch, group), self.places) * self.pass_us
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A requirement that rules something out, why it must hold, and what the other requirements leave of it (or empty):
-    `768 >= 1024`."""
+    """A requirement that rules something out, and why it must hold. `numbers` says what the other requirements leave of
+    it (`768 >= 1024`), or is empty."""
 
     name: str
     reason: str
@@ -115,21 +109,28 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A family that was not chosen: it takes longer (`step_us`), or these limits together rule it out."""
+    """A family that was not chosen; None stands for all fused families together. Either its kernel takes longer
+    (`step_us`), or these limits together rule it out."""
 
-    family: str
+    family: Family | None
     step_us: float | None
     limits: tuple[Limit, ...]
+
+    @property
+    def name(self) -> str:
+        """The family's name, or `fused`."""
+        return "fused" if self.family is None else self.family.name
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The kernels of one loop, each for more batch columns at once than the one before, a stepwise one last; the
-    alternating kernel, which takes all sizes, does the rest.
+    """The fused kernels of one loop. Each runs larger batches than the one before it; a kernel whose launch is a step
+    comes last. The alternating kernel, which runs every size, does the rest.
 
-    step_us    what a step of the columns hinted at is expected to take; None: not known, or `is_impossible`
-    rejected   the families that do not run them
-    nodes      of the searches for them
+    step_us    the expected time of a step of the batch that the loop was planned for; None: it is not known, or no
+               kernel runs the loop
+    rejected   the families that do not run that batch
+    nodes      the nodes of the searches for the kernels
     """
 
     kernels: tuple[FusedSchedule, ...]
@@ -137,36 +138,41 @@ class Schedule:
     rejected: tuple[Rejected, ...]
     nodes: int
 
-    def kernel_for(self, columns: int) -> FusedSchedule | None:
-        """The fused kernel that runs so many batch columns: of those that take them the stepwise one, or else the one
-        planned to be quickest, the first of equals. None: the alternating one."""
-        planned = ((kernel.planned_us(columns), kernel) for kernel in self.kernels)
-        taking = ((kernel.family != STEPWISE, us, kernel) for us, kernel in planned if us is not None)
+    def kernel_for(self, batch: int) -> FusedSchedule | None:
+        """The fused kernel that runs a batch, or None: the alternating one does. A kernel whose launch is a step comes
+        first, since its smallest batch is the one from which on it is the quickest. Otherwise the kernel with the
+        shortest planned time runs, and the first of equals."""
+        planned = ((kernel.planned_us(batch), kernel) for kernel in self.kernels)
+        taking = ((kernel.family.scope is not Scope.STEP, us, kernel) for us, kernel in planned if us is not None)
         return min(taking, key=lambda choice: choice[:2], default=(True, 0.0, None))[2]
 
     @property
     def is_impossible(self) -> bool:
         """Whether not even the alternating kernel runs the loop."""
-        return any(rejected.family == "alternating" and rejected.limits for rejected in self.rejected)
+        return any(rejected.family is ALTERNATING and rejected.limits for rejected in self.rejected)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScanShape:
-    """How a kernel of a loop without products is laid out, whatever the GPU: ScanShape and WalkShape in
+    """The layout of a kernel of a loop without products, on every GPU: ScanShape, WalkShape and NewtonShape in
     templates/include/rnncc/cuda/scan.
 
-    vector     units of a batch column, side by side in a lane
-    steps      of a part: what a warp works on at a time
-    warps      of a thread block
-    depth      parts that are held at once: the others are on their way; 1: the next one is, in registers
-    registers  of a thread, as planned
-    resident   thread blocks of a multiprocessor, as planned
+    family       the kernel's family
+    vector       the units of one batch entry that a lane works on, side by side
+    steps        the steps of a *part*, which a warp works on at a time
+    warps        warps per CTA
+    depth        the parts per warp in shared memory: one is worked on, the others are on their way. 1: the next part
+                 comes into registers instead
+    registers    registers per thread, as planned
+    resident     CTAs per SM, as planned
     shared_bytes, peer_bytes, least_shared_bytes
-               of each of n blocks of a cluster: the least, or shared_bytes + (n if n > 1 else 0) * peer_bytes
-    least_blocks
-               that must share steps, of all groups of channels at once; 1: it is of use anywhere
+                 shared memory per CTA of a cluster of n CTAs: `shared_bytes`, for n > 1 also n * `peer_bytes`, and at
+                 least `least_shared_bytes`
+    least_ctas   the kernel is of use only where so many CTAs can share the steps of every group of channels at once;
+                 1: it is of use everywhere
     """
 
+    family: Family
     vector: int
     steps: int
     warps: int
@@ -176,35 +182,42 @@ class ScanShape:
     shared_bytes: int
     peer_bytes: int
     least_shared_bytes: int
-    least_blocks: int = 1
+    least_ctas: int = 1
 
     @property
     def arguments(self) -> tuple[int, ...]:
-        """The template arguments after the step."""
+        """The template arguments that follow the step."""
         return tuple(size for _, size in self.tiles)
 
     @property
     def tiles(self) -> tuple[tuple[str, int], ...]:
-        """By name."""
+        """The same numbers by name."""
         return ("vector", self.vector), ("steps", self.steps), ("warps", self.warps), ("depth", self.depth)
 
     @property
     def threads(self) -> int:
-        """Of a thread block."""
+        """Threads per CTA."""
         return 32 * self.warps
 
-    def shared_bytes_of(self, blocks: int) -> int:
-        """Of each thread block of a cluster."""
-        return max(self.least_shared_bytes, self.shared_bytes + (blocks if blocks > 1 else 0) * self.peer_bytes)
+    def shared_bytes_of(self, ctas: int) -> int:
+        """Shared memory per CTA of a cluster of `ctas`. scan_shared_bytes in
+        templates/include/rnncc/cuda/scan/share.h has the same rule."""
+        return max(self.least_shared_bytes, self.shared_bytes + (ctas if ctas > 1 else 0) * self.peer_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class ScanSchedule:
-    """The kernels of a loop without products, for elements of a size. `family`: scan or walk; `wide` for tensors whose
-    rows begin at multiples of 16 bytes, `tall` for the same where there are few channels, `narrow` for all. `newton`:
-    of a walk, where it was asked for, for tensors as of `wide`, where that many thread blocks share steps."""
+    """The kernels of a loop without products, for one size of elements.
 
-    family: str
+    family   scan or walk
+    wide     for tensors whose rows begin at multiples of 16 bytes
+    tall     for the same tensors, where there are few channels
+    narrow   for all tensors
+    newton   for the same tensors as `wide`: Newton's iterations in place of a walk. None where nobody asked for them,
+             or the loop has none
+    """
+
+    family: Family
     wide: ScanShape
     tall: ScanShape
     narrow: ScanShape
@@ -212,51 +225,51 @@ class ScanSchedule:
 
     @property
     def forms(self) -> tuple[tuple[str, ScanShape], ...]:
-        """By name; kernels are called so."""
+        """The kernels by the names of their forms, which end the names of the kernels."""
         newton = () if self.newton is None else (("newton", self.newton),)
         return ("wide", self.wide), ("tall", self.tall), ("narrow", self.narrow), *newton
-
-    def family_of(self, form: str) -> str:
-        """Which function of templates/include/rnncc/cuda/scan a form's kernel is."""
-        return "newton" if form == "newton" else self.family
 
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """The same for a problem on a GPU: the `form` that runs it, and that `blocks` thread blocks share the steps of the
-    same channels, where there are enough steps. step_us: what a step's tensors take through memory; no step takes
-    less. newton_blocks: how many would share them in Newton's iterations; 0: their kernel does not take the problem, or
-    there is none. takes_newton: whether they run it, in a package that has them."""
+    """The kernels of a loop without products, for a problem on a GPU.
+
+    form          the form that runs the problem
+    ctas          the CTAs that share the steps of the same channels, where there are enough steps
+    step_us       the time that a step's tensors take through memory; no step is quicker
+    newton_ctas   the same as `ctas` for Newton's iterations; 0 where they do not take the problem, or there are none
+    takes_newton  whether Newton's iterations run the problem, in a package that has them
+    """
 
     schedule: ScanSchedule
     form: str
-    blocks: int
+    ctas: int
     step_us: float
-    newton_blocks: int
+    newton_ctas: int
     takes_newton: bool
 
-    def blocks_of(self, form: str) -> int:
-        """How many blocks share steps in a form."""
-        return max(self.newton_blocks, 1) if form == "newton" else self.blocks
+    def ctas_of(self, shape: ScanShape) -> int:
+        """How many CTAs share steps in one of the schedule's kernels."""
+        return max(self.newton_ctas, 1) if shape is self.schedule.newton else self.ctas
 
 
 @dataclass(frozen=True, slots=True)
 class ScanKernels:
-    """Of a program without products: its name, and how its kernels are laid out for float32 and for 16-bit elements."""
+    """The kernels of a program without products, by the program's name: for float32 and for 16-bit elements."""
 
     program: str
     full: ScanSchedule
     half: ScanSchedule
 
 
-# A sequence's length where there is none.
+# The sequence length of a call where none is given.
 AFTER_STEPS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LoopSchedule:
-    """Both directions of a segment's loop. `after_us`: what comes after the backward loop, to the gradients of the
-    recurrent matrices: a step's share of AFTER_STEPS; None: not known."""
+    """Both directions of a segment's loop. `after_us`: the time from the end of the backward loop to the gradients of
+    the recurrent matrices, divided by AFTER_STEPS steps; None: it is not known."""
 
     segment: int
     forward: Schedule | ScanPlan
@@ -266,7 +279,8 @@ class LoopSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The kernels of a cell for a problem on a GPU; `solve_ms`: processor time to find them, the reasons apart."""
+    """The kernels of a cell for a problem on a GPU. `solve_ms`: the processor time of the searches for them, without
+    the time that their reasons take."""
 
     cell: str
     problem: Problem
@@ -277,10 +291,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class FusedKernels:
-    """The fused kernels of a cell, laid out for `heads` heads of `units` units; `dtype` is f32, bf16 or f16. `kernels`:
-    the program's name and how it is laid out; of several of one program, those for few batch columns stand first."""
+    """The fused kernels of a cell, laid out for `heads` heads of `head_dim`. `dtype` is f32, bf16 or f16. `kernels` has
+    each program's name with a kernel; the kernels of one program stand in the order of their batches."""
 
-    units: int
+    head_dim: int
     heads: int
     dtype: str
     kernels: tuple[tuple[str, FusedSchedule], ...]

@@ -9,21 +9,21 @@ from dataclasses import dataclass
 class Target:
     """A GPU.
 
-    architecture              as nvcc names it: sm_90a
-    multiprocessors           each with `REGISTERS` registers of 4 bytes in four quarters
-    shared_bytes              most of one thread block (of a multiprocessor: 1024 more)
-    clusters                  (blocks of a cluster, how many such clusters run at once, a block a multiprocessor);
-                              larger ones than 1 exist where blocks send into each other's shared memory (sm_90 on)
-    clock_mhz                 boost
-    product_cycles            of a quarter, from one mma.m16n8k16 (16-bit, float32 sums) to the next
-    l2_mb                     of the L2 cache
-    l2_gb_s, memory_gb_s      bandwidths
-    memory_gb                 of memory
+    architecture              its name for nvcc: sm_90a
+    sms                       the number of SMs, each with `REGISTERS` registers of 4 bytes in four quarters
+    shared_bytes              the largest shared memory of a CTA; an SM has 1024 bytes more
+    clusters                  pairs (CTAs per cluster, how many such clusters run at once with one CTA per SM). Clusters
+                              of more than one CTA exist from sm_90 on
+    clock_mhz                 the boost clock
+    product_cycles            cycles that a quarter of an SM takes per mma.m16n8k16 (16-bit terms, float32 sums)
+    l2_mb                     the size of the L2 cache
+    l2_gb_s, memory_gb_s      the bandwidths of L2 and of memory
+    memory_gb                 the size of memory
     """
 
     name: str
     architecture: str
-    multiprocessors: int
+    sms: int
     shared_bytes: int
     clusters: tuple[tuple[int, int], ...]
     clock_mhz: int
@@ -41,8 +41,8 @@ class Target:
 
     @property
     def has_clusters(self) -> bool:
-        """Whether blocks form clusters of several."""
-        return any(blocks > 1 for blocks, _ in self.clusters)
+        """Whether there are clusters of several CTAs."""
+        return any(ctas > 1 for ctas, _ in self.clusters)
 
 
 REGISTERS = 65_536

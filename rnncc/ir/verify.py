@@ -25,6 +25,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref
+from rnncc.ir.structure import DENSE, blocks_of
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
 
@@ -68,11 +69,12 @@ class _Verifier:
         self.demand(nodes == self.defined, f"values without a node: {sorted(nodes ^ self.defined)}")
 
     def widths(self, value: Value) -> None:
-        for width in (value.width, value.columns or ONE, value.blocks):
+        for width in (value.width, value.columns or ONE, blocks_of(value.structure)):
             unknown = dims.names(width) - self.sizes
             self.demand(not unknown, f"{value.name} has a width of unknown {sorted(unknown)}")
             self.demand(any(factor > 0 for _, factor in width.terms), f"{value.name} has no width")
-        self.demand(value.columns is not None or value.blocks == ONE, f"{value.name} is a vector with blocks")
+        is_plain = value.structure == DENSE
+        self.demand(value.columns is not None or is_plain, f"{value.name} is a vector with the structure of a matrix")
 
     def roles(self) -> None:
         """Inputs, states and parameters are values of their role, and no other value has it."""
@@ -89,7 +91,7 @@ class _Verifier:
         for parameter in cell.parameters:
             for row in parameter.members:
                 value = self.values[row.name]
-                same = value.columns == parameter.columns and value.blocks == parameter.blocks
+                same = (value.columns, value.structure) == (parameter.columns, parameter.structure)
                 self.demand(same, f"{row.name} is shaped otherwise than its parameter {parameter.name}")
         names = [state.name for state in cell.states]
         for state in cell.states:

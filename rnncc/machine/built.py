@@ -19,11 +19,11 @@ def without_kernels(package: Path, problems: Iterable[Problem]) -> Iterator[Prob
     """Those of the problems for which it has no fused kernel."""
     index = package / "cuda" / "fused.txt"
     lines = index.read_text(encoding="utf-8").splitlines() if index.is_file() else []
-    made = {(dtype, int(units), int(heads)) for _, dtype, units, heads, *_ in map(str.split, lines)}
-    return (problem for problem in problems if (INDEX_DTYPES[problem.dtype], problem.units, problem.heads) not in made)
+    made = {(dtype, int(head_dim), int(heads)) for _, dtype, head_dim, heads, *_ in map(str.split, lines)}
+    return (p for p in problems if (INDEX_DTYPES[p.dtype], p.head_dim, p.heads) not in made)
 
 
 def explanation(cell: object, target: str, problem: Problem) -> str:
     """The command that says why: of a file or a cell's name, and a GPU or an architecture."""
-    size = f"--hidden {problem.units * problem.heads} --heads {problem.heads} --dtype {problem.dtype}"
+    size = f"--hidden {problem.hidden} --heads {problem.heads} --dtype {problem.dtype}"
     return f"`rnncc explain {cell} --target {target} {size}`"

@@ -23,6 +23,7 @@ DTYPES = {torch.float32: ("f32", "fp32"), torch.bfloat16: ("bf16", "bf16"), torc
 Key = tuple[str, int, int, int, torch.dtype, int]
 _UNIT_BLOCK = 8  # the head_dim of a fused kernel is a multiple of this
 _LOWEST_CAPABILITY = (9, 0)  # the first with clusters of CTAs
+_SCOPES = ("cluster", "grid", "step")  # the scopes of families that rnncc::FusedScope in the library knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,11 +258,11 @@ def read_index(path: Path, capability: tuple[int, int] | None) -> list[_Line]:
     read."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        program, dtype, units, heads, family, *numbers, name = text.split()
-        blocks, threads, shared_bytes, columns, pass_ns, launch_ns = map(int, numbers)
-        positive = (int(units), int(heads), blocks, threads, columns, pass_ns)
-        if min(positive) < 1 or min(shared_bytes, launch_ns) < 0 or not text.endswith("\n"):
+        program, dtype, units, heads, family, scope, *numbers, name = text.split()
+        ctas, threads, shared_bytes, group_batch, fewest, pass_ns, launch_ns = map(int, numbers)
+        positive = (int(units), int(heads), ctas, threads, fewest, pass_ns)
+        is_whole = scope in _SCOPES and text.endswith("\n")
+        if min(positive) < 1 or min(shared_bytes, group_batch, launch_ns) < 0 or not is_whole:
             raise ValueError(f"{path}: {text}")
-        fewest = columns if family == "stepwise" else 1
         lines.append(_Line(program, dtype, int(units), int(heads), family, fewest, name, capability))
     return lines

@@ -1,23 +1,25 @@
-"""What was decided about a cell's kernels on a GPU, in words and as data (`rnncc explain FILE --hidden H`)."""
+"""The decisions about a cell's kernels on a GPU, in words and as data (`rnncc explain FILE --hidden H`)."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from rnncc.ir.family import ALTERNATING, Scope
 from rnncc.ir.schedule import FusedSchedule, Plan, Rejected, ScanPlan, Schedule
 from rnncc.show.schedule import show_kernels
 
-# Of a kernel, in the order of `rnncc explain --json`.
+# The keys of a kernel, in the order of `rnncc explain --json`.
 _KERNEL_KEYS = ("family", "scope", "tiles", "registers", "shared_bytes", "predicted_us_per_step")
 
 
 def plan_facts(plan: Plan | None) -> dict[str, Any]:
-    """The keys of a plan: the forward kernel's of the costliest segment at the top; all null without a plan."""
+    """The keys of a plan, with those of the costliest segment's forward kernel at the top. Without a plan all are
+    null."""
     if plan is None:
         return dict.fromkeys((*_KERNEL_KEYS, "solve_ms")) | {"rejected": [], "kernels": None}
     costliest = max(plan.loops, key=lambda loop: loop.forward.step_us or 0)
     forward, backward = (
-        _scan_facts(schedule) if isinstance(schedule, ScanPlan) else _schedule_facts(schedule, plan.problem.columns)
+        _scan_facts(schedule) if isinstance(schedule, ScanPlan) else _schedule_facts(schedule, plan.problem.batch)
         for schedule in (costliest.forward, costliest.backward)
     )
     backward["after_us_per_step"] = costliest.after_us
@@ -25,14 +27,15 @@ def plan_facts(plan: Plan | None) -> dict[str, Any]:
     return top | {"solve_ms": plan.solve_ms, "kernels": {"forward": forward, "backward": backward}}
 
 
-def _schedule_facts(schedule: Schedule, columns: int) -> dict[str, Any]:
-    kernel = schedule.kernel_for(columns)
+def _schedule_facts(schedule: Schedule, batch: int) -> dict[str, Any]:
+    kernel = schedule.kernel_for(batch)
     if kernel is None:
         facts: dict[str, Any] = dict.fromkeys(_KERNEL_KEYS)
         if not schedule.is_impossible:
-            facts |= {"family": "alternating", "scope": "grid", "predicted_us_per_step": schedule.step_us}
+            facts |= {"family": ALTERNATING.name, "scope": ALTERNATING.scope.value}
+            facts["predicted_us_per_step"] = schedule.step_us
     else:
-        facts = _kernel_facts(kernel) | {"launches": kernel.launches(columns)}
+        facts = _kernel_facts(kernel) | {"launches": kernel.launches(batch)}
         facts["predicted_us_per_step"] = schedule.step_us
     others = [_kernel_facts(other) for other in schedule.kernels if other is not kernel]
     return facts | {"other_columns": others, "rejected": [_rejected_facts(entry) for entry in schedule.rejected]}
@@ -41,16 +44,16 @@ def _schedule_facts(schedule: Schedule, columns: int) -> dict[str, Any]:
 def _scan_facts(plan: ScanPlan) -> dict[str, Any]:
     forms = {
         form: {
-            "tiles": {"blocks": plan.blocks_of(form)} | dict(shape.tiles),
+            "tiles": {"blocks": plan.ctas_of(shape)} | dict(shape.tiles),
             "registers": shape.registers,
-            "shared_bytes": shape.shared_bytes_of(plan.blocks_of(form)),
+            "shared_bytes": shape.shared_bytes_of(plan.ctas_of(shape)),
             "threads": shape.threads,
         }
         for form, shape in plan.schedule.forms
     }
     facts: dict[str, Any] = {
-        "family": plan.schedule.family,
-        "scope": "cluster" if plan.blocks > 1 else "block",
+        "family": plan.schedule.family.name,
+        "scope": Scope.CLUSTER.value if plan.ctas > 1 else "block",
         "predicted_us_per_step": plan.step_us,
         "most_columns": None,
         "other_columns": [],
@@ -61,22 +64,22 @@ def _scan_facts(plan: ScanPlan) -> dict[str, Any]:
 
 def _kernel_facts(kernel: FusedSchedule) -> dict[str, Any]:
     return {
-        "family": kernel.family,
+        "family": kernel.family.name,
         "scope": kernel.scope,
         "tiles": dict(kernel.tiles),
         "registers": kernel.registers,
         "shared_bytes": kernel.shared_bytes,
         "predicted_us_per_step": kernel.step_us,
         "threads": kernel.threads,
-        "fewest_columns": kernel.fewest_columns,
-        "most_columns": kernel.most_columns,
-        "most_columns_of_a_launch": kernel.capacity,
+        "fewest_columns": kernel.smallest_batch,
+        "most_columns": kernel.largest_batch,
+        "most_columns_of_a_launch": kernel.launch_batch,
     }
 
 
 def _rejected_facts(rejected: Rejected) -> dict[str, Any]:
     return {
-        "family": rejected.family,
+        "family": rejected.name,
         "predicted_us_per_step": rejected.step_us,
         "limits": [{"name": limit.name, "reason": limit.reason, "numbers": limit.numbers} for limit in rejected.limits],
     }

@@ -34,10 +34,11 @@ from rnncc.ir.cell import (
     Weight,
     value_table,
 )
-from rnncc.ir.dim import ONE, Dim
+from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref
 from rnncc.ir.plan import KernelPlan
 from rnncc.ir.recurrence import Recurrence
+from rnncc.ir.structure import BlockDiagonal, Dense, Structure
 from rnncc.ir.syntax import CellDecl
 from rnncc.show.compiled import show_adjoint, show_plan, show_recurrence
 from rnncc.show.syntax import show_declaration
@@ -96,12 +97,18 @@ def show_node(node: Node) -> str:
             assert_never(node)
 
 
-def show_shape(width: Dim, columns: Dim | None, blocks: Dim) -> str:
+def show_shape(width: Dim, columns: Dim | None, structure: Structure) -> str:
     """`H`, `4*H x I`, `4*H x H in num_heads blocks`."""
     text = dims.show(width)
     if columns is not None:
         text += f" x {dims.show(columns)}"
-    return text if blocks == ONE else f"{text} in {dims.show(blocks)} blocks"
+    match structure:
+        case Dense():
+            return text
+        case BlockDiagonal(blocks):
+            return f"{text} in {dims.show(blocks)} blocks"
+        case _:
+            assert_never(structure)
 
 
 def show_initialiser(initialiser: Initialiser) -> str:
@@ -127,7 +134,7 @@ def _parameter(parameter: Parameter) -> str:
         for member in parameter.members
     )
     bias = ", bias" if parameter.is_bias else ""
-    shape = show_shape(rows, parameter.columns, parameter.blocks)
+    shape = show_shape(rows, parameter.columns, parameter.structure)
     return f"parameter {parameter.name} as {parameter.attribute}: {shape}{bias}: {members}"
 
 
@@ -148,7 +155,7 @@ def _describe(values: dict[str, Value]) -> Callable[[str], str]:
         if value is None:
             return "?"
         placement = "" if value.placement is Placement.S else f"{value.placement.value} "
-        return placement + show_shape(value.width, value.columns, value.blocks)
+        return placement + show_shape(value.width, value.columns, value.structure)
 
     return describe
 

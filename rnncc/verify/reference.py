@@ -33,6 +33,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, ONE, Dim, evaluate, repeats_whole, split_multiple
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
+from rnncc.ir.structure import blocks_of
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
 from rnncc.runtime import elementwise
@@ -116,7 +117,7 @@ class Interpreter:
 
     def matrix_blocks(self, name: str) -> int:
         """The number of blocks of a matrix."""
-        return evaluate(self.values[name].blocks, self.sizes)
+        return evaluate(blocks_of(self.values[name].structure), self.sizes)
 
     def to_blocks(self, name: str, matrix: Tensor) -> Tensor:
         """[width, columns/blocks] -> [blocks, width/blocks, columns/blocks]."""

@@ -18,17 +18,18 @@ from torch import Tensor
 import rnncc
 from rnncc import verify
 from rnncc.driver import build_package
+from rnncc.ir.family import FUSED as FUSED_FAMILIES
+from rnncc.ir.family import Family
 from rnncc.ir.problem import Problem
 from rnncc.language.read import read_request
 
 DEVICE = "cuda"
-FAMILIES = ("gather", "scatter", "grid", "stepwise")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CLASSES = {
     "lstm": "LSTM", "gru": "GRU", "elman": "Elman", "slstm": "sLSTM", "peepholelstm": "PeepholeLSTM",
     "layernormgru": "LayerNormGRU",
 }  # fmt: skip
-# The sizes with kernels of their own, one package a cell: every family (gather, scatter, grid) and scope is among them.
+# The sizes with kernels of their own, one package a cell: every fused family and scope is among them.
 FUSED: Mapping[str, tuple[tuple[int, str], ...]] = {
     "lstm": (
         (16, "bf16"), (64, "bf16"), (96, "fp16"), (256, "fp16"), (768, "bf16"), (1000, "fp16"), (192, "fp32"),
@@ -58,11 +59,12 @@ class Packages:
             build_package(replace(read_request(cell), name=name, problems=problems), self.folder)
         return importlib.import_module(name)
 
-    def families(self, cell: str) -> dict[str, str]:
+    def families(self, cell: str) -> dict[str, Family]:
         """The family of every fused kernel of a package by the kernel's symbol."""
+        named = {family.name: family for family in FUSED_FAMILIES}
         index = self.folder / f"{cell}_fused" / "cuda" / "fused.txt"
         lines = [line.split() for line in index.read_text(encoding="utf-8").splitlines()]
-        return {words[-1]: next(word for word in words if word in FAMILIES) for words in lines}
+        return {words[-1]: named[words[4]] for words in lines}
 
 
 def add_kernels(module: ModuleType, folder: Path) -> int:

@@ -9,24 +9,27 @@ void* index_new() { return new FusedIndex; }
 void index_delete(void* index) { delete static_cast<FusedIndex*>(index); }
 int index_add(void* index, const char* folder) { return static_cast<FusedIndex*>(index)->add(folder); }
 
-// The kernels for these sizes, a line each: name, folder, blocks, threads, shared bytes, most columns, times.
-int64_t index_find(void* index, const char* program, const char* dtype, int64_t units, char* text, int64_t size) {
+// The kernels for these sizes, a line each: name, folder, and what the index says from the scope on.
+int64_t index_find(void* index, const char* program, const char* dtype, int64_t head_dim, char* text, int64_t size) {
   int64_t used = 0;
-  const auto found = static_cast<FusedIndex*>(index)->find(program, dtype, units);
+  const auto found = static_cast<FusedIndex*>(index)->find(program, dtype, head_dim);
   for (const FusedKernel* k : found)
-    used += std::snprintf(text + used, size_t(size - used), "%s %s %d %d %d %d %lld %lld\n", k->name.c_str(), k->folder.c_str(), k->blocks,
-                          k->threads, k->shared_bytes, k->columns, (long long)(k->pass_ns), (long long)(k->launch_ns));
+    used += std::snprintf(text + used, size_t(size - used), "%s %s %s %d %d %d %d %d %lld %lld\n", k->name.c_str(), k->folder.c_str(),
+                          FUSED_SCOPES[int(k->scope)], k->ctas, k->threads, k->shared_bytes, k->group_batch, k->smallest_batch,
+                          (long long)(k->pass_ns), (long long)(k->launch_ns));
   return int64_t(found.size());
 }
 
-// A pass takes 1000 ns, of several launches each `launch_ns`.
-void share(const char* family, int columns_of_group, int64_t launch_ns, int64_t heads, int64_t columns, int64_t places, int64_t* result) {
+// A pass takes 1000 ns, and each of several launches `launch_ns`.
+void share(const char* scope, int group_batch, int smallest_batch, int64_t launch_ns, int64_t heads, int64_t batch, int64_t places,
+           int64_t* result) {
   FusedKernel kernel;
-  kernel.family = family;
-  kernel.columns = columns_of_group;
+  find_scope(scope, kernel.scope);
+  kernel.group_batch = group_batch;
+  kernel.smallest_batch = smallest_batch;
   kernel.pass_ns = 1000;
   kernel.launch_ns = launch_ns;
-  const FusedShare share = fused_share(kernel, heads, columns, places);
+  const FusedShare share = fused_share(kernel, heads, batch, places);
   result[0] = share.group;
   result[1] = share.groups;
   result[2] = share.passes;
@@ -35,7 +38,7 @@ void share(const char* family, int columns_of_group, int64_t launch_ns, int64_t 
   result[5] = fused_step_ns(kernel, share);
 }
 
-// Of kernels whose blocks work on `tile` steps at once.
+// For kernels whose CTAs work on `tile` steps at once.
 int64_t blocks(int tile, int64_t clusters, int64_t steps, int64_t most, int64_t multiprocessors) {
   ScanForm form = {};
   form.steps = int16_t(tile);

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from rnncc.constrint import Infeasible
 from rnncc.ir.artifact import Bundle, DeviceUnit
+from rnncc.ir.family import ALTERNATING, FUSED, GATHER, GRID, SCAN, Family, Scope
 from rnncc.ir.kernel import TileStage
 from rnncc.ir.plan import KernelPlan, fused_programs, scan_programs
 from rnncc.ir.problem import Problem
@@ -30,7 +31,7 @@ from rnncc.stages.build.nvcc import Nvcc, find_nvcc
 from rnncc.stages.render import render, render_fused
 from rnncc.stages.render.text import cell_text
 from rnncc.stages.schedule.facts import facts
-from rnncc.stages.schedule.families import FAMILIES
+from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.kernels import scan_kernels
 from rnncc.stages.schedule.stepwise import stepwise_from, takes
 from tests.cuda.sources import plan_of, write_files
@@ -38,12 +39,12 @@ from tests.cuda.sources import plan_of, write_files
 ARCHITECTURES = ("sm_80", "sm_90a")
 _DTYPES = ("f32", "bf16", "f16")
 _OF_PROBLEM = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
-_FAMILIES = ("alternating", "scan", *FAMILIES, "stepwise")
-_ALL_GPUS = ("alternating", "scan", "core")  # families that need no clusters; `core`: kernels that all cells share
-# Units of a head: clusters of several thread blocks, and too many for a cluster.
-UNITS = {"gather": 256, "scatter": 256, "grid": 768, "stepwise": 2304}
+SHARED = Family("core", Scope.THREAD)  # not of a loop: the kernels that all cells share
+_FAMILIES = (ALTERNATING, SCAN, *FUSED)  # SCAN stands for all kernels of loops without products
+# The head_dim of fused kernels: large enough for clusters of several CTAs, too large for a cluster.
+HEAD_DIM = {Scope.CLUSTER: 256, Scope.GRID: 768, Scope.STEP: 2304}
 _MNEMONIC = {"bf16": "m16n8k16.row.col.f32.bf16.bf16.f32", "f16": "m16n8k16.row.col.f32.f16.f16.f32"}
-_THREADS = 256  # of a thread block of the alternating kernel: sequence.cuh
+_THREADS = 256  # per CTA of the alternating kernel: sequence.cuh
 _ENTRY = re.compile(r"\.entry (\w+)")
 _KERNEL = re.compile(
     r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
@@ -57,18 +58,18 @@ class Case:
     """The kernels of a cell in one family, for a dtype and an architecture; `masked`: also with lengths and resets."""
 
     cell: str
-    family: str
+    family: Family
     dtype: str
     architecture: str
     masked: bool = True
 
     def __str__(self) -> str:
-        return "-".join((self.cell, self.family, self.dtype, self.architecture))
+        return "-".join((self.cell, self.family.name, self.dtype, self.architecture))
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What a kernel may take: registers of a thread, bytes that a thread spills, bytes of shared memory that are not
+    """What a kernel may take: registers per thread, bytes that a thread spills, bytes of shared memory that are not
     asked for at launch."""
 
     registers: int
@@ -76,7 +77,7 @@ class Allowed:
     shared: int
 
 
-CORE = tuple(Case("lstm", "core", "bf16", architecture) for architecture in ARCHITECTURES)
+CORE = tuple(Case("lstm", SHARED, "bf16", architecture) for architecture in ARCHITECTURES)
 
 
 @cache
@@ -85,17 +86,14 @@ def plan(cell: str) -> KernelPlan:
     return plan_of(cell)
 
 
-def has(cell: str, family: str) -> bool:
-    """Whether a cell has kernels in a family; `scan` stands for walks too."""
-    match family:
-        case "alternating":
-            return bool(cell_text(plan(cell)).alternating)
-        case "scan":
-            return any(True for _ in scan_programs(plan(cell)))
-        case "stepwise":
-            return any(takes(loop, Problem(8, 1, "bf16")) for _, loop in fused_programs(plan(cell)))
-        case _:
-            return any(True for _ in fused_programs(plan(cell)))
+def has(cell: str, family: Family) -> bool:
+    """Whether a cell has kernels in a family."""
+    if family is ALTERNATING:
+        return bool(cell_text(plan(cell)).alternating)
+    if family is SCAN:
+        return any(True for _ in scan_programs(plan(cell)))
+    is_step = family.scope is Scope.STEP
+    return any(not is_step or takes(loop, Problem(8, 1, "bf16")) for _, loop in fused_programs(plan(cell)))
 
 
 def has_products(cell: str) -> bool:
@@ -110,44 +108,46 @@ def cases(cells: Sequence[str]) -> Iterator[Case]:
         for family in _FAMILIES:
             if not has(cell, family):
                 continue
-            # Clusters, and with them all of the fused families, begin with sm_90.
-            architectures = ARCHITECTURES if family in _ALL_GPUS else ARCHITECTURES[-1:]
-            # In float32 those of the grid spill a few registers, which their plan does not say.
-            dtypes = _DTYPES if family != "grid" else _DTYPES[1:]
+            # Clusters begin with sm_90, and with them all fused families.
+            architectures = ARCHITECTURES[-1:] if family in FUSED else ARCHITECTURES
+            # In float32 the kernels of GRID spill a few registers, which their plan does not say.
+            dtypes = _DTYPES[1:] if family is GRID else _DTYPES
             yield from (Case(cell, family, dtype, name) for dtype in dtypes for name in architectures)
 
 
 def once(cell: str) -> Iterator[Case]:
     """A cell's kernels forward and backward, once: of loops with products fused ones if there are any, which take less
     long."""
-    families = ("gather" if has(cell, "gather") else "alternating", "scan")
+    families = (GATHER if has(cell, GATHER) else ALTERNATING, SCAN)
     yield from (Case(cell, family, "bf16", "sm_90a", masked=False) for family in families if has(cell, family))
 
 
-def forced(case: Case) -> FusedKernels:
-    """A cell's kernels in a family, whether or not others are quicker. Of a program that has none there, none."""
-    target, problem = GPUS["h200"], Problem(UNITS[case.family], 1, _OF_PROBLEM[case.dtype])
+def forced(case: Case, head_dim: int | None = None) -> FusedKernels:
+    """A cell's kernels in a family, whether or not others are quicker, for those programs that have one. `head_dim`:
+    another one than HEAD_DIM says."""
+    scope, target = case.family.scope, GPUS["h200"]
+    problem = Problem(head_dim or HEAD_DIM[scope], 1, _OF_PROBLEM[case.dtype])
     found: list[tuple[str, FusedSchedule]] = []
     for program, loop in fused_programs(plan(case.cell)):
         if not case.masked and ("_masked_" in program or program.endswith("_inference")):
             continue
         known = facts(loop, problem.dtype)
-        if case.family == "stepwise":
+        if scope is Scope.STEP:
             found += [(program, stepwise_from(1, known, problem, target))] if takes(loop, problem) else []
             continue
-        draft = FAMILIES[case.family](known, problem, target)
+        draft = MODELS[case.family](known, problem, target)
         try:
             solution = draft.model.minimise(draft.total)
         except Infeasible:
             continue
         found.append((program, draft.scheduled(solution, problem, target)))
-    return FusedKernels(problem.units, problem.heads, case.dtype, tuple(found))
+    return FusedKernels(problem.head_dim, problem.heads, case.dtype, tuple(found))
 
 
 def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
     """The files of a case, and what each of its kernels may take."""
     whole = plan(case.cell)
-    if case.family not in _ALL_GPUS:
+    if case.family in FUSED:
         kernels = forced(case)
         bundle = render_fused(whole, [kernels])
         allowed = {
@@ -159,17 +159,17 @@ def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
     shown = replace(whole, loops=loops)
     scans = scan_kernels(shown, newton=True)
     bundle = render([shown], [scans])
-    name = f"{whole.cell.lower()}_{case.dtype}" + ("_scans" if case.family == "scan" else "")
-    name = "_core" if case.family == "core" else name
+    name = f"{whole.cell.lower()}_{case.dtype}" + ("_scans" if case.family is SCAN else "")
+    name = "_core" if case.family is SHARED else name
     unit = next(unit for unit in bundle.device_units if unit.name == name)
-    if case.family == "scan":
+    if case.family is SCAN:
         allowed = {
             f"{kernels.program}_{form}": Allowed(shape.registers, 0, 0)
             for kernels in scans
             for form, shape in (kernels.full if case.dtype == "f32" else kernels.half).forms
         }
-    elif case.family == "core":
-        # Half of a multiprocessor's warps at once have enough bytes on their way.
+    elif case.family is SHARED:
+        # Half of an SM's warps at once have enough bytes on their way.
         allowed = {"permute_rows": Allowed(64, 0, 0)}
     else:
         limit = Allowed(min(255, REGISTERS // _THREADS), 0, 0)
@@ -226,14 +226,15 @@ def excesses(log: str, allowed: dict[str, Allowed]) -> Iterator[str]:
 
 
 def instructions(case: Case, ptx: str) -> Iterator[str]:
-    """Of products, and of what the blocks of a cluster send each other."""
-    multiplies = case.family not in ("scan", "stepwise", "core") and has_products(case.cell)
+    """What is wrong with the instructions of products, and of what the CTAs of a cluster send each other."""
+    own_products = case.family is ALTERNATING or (case.family in FUSED and case.family.scope is not Scope.STEP)
+    multiplies = own_products and has_products(case.cell)
     wanted = _MNEMONIC.get(case.dtype) if multiplies else None
     if wanted is None and "mma.sync" in ptx:
         yield "products by tensor cores, where none are meant"
     if wanted is not None and wanted not in ptx:
         yield f"no mma {wanted}"
-    if case.family in ("gather", "scatter") and "st.async" not in ptx:
+    if case.family in FUSED and case.family.scope is Scope.CLUSTER and "st.async" not in ptx:
         yield "no st.async"
 
 

@@ -9,6 +9,7 @@ from itertools import combinations, product
 from pathlib import Path
 
 from rnncc.constrint import Infeasible
+from rnncc.ir.family import GATHER, SCATTER, Family
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.plan import KernelPlan, fused_programs
 from rnncc.ir.problem import INDEX_DTYPES, Problem
@@ -18,22 +19,23 @@ from rnncc.stages.build.nvcc import find_nvcc
 from rnncc.stages.render import render_fused
 from rnncc.stages.schedule import LIMITS
 from rnncc.stages.schedule.facts import facts
-from rnncc.stages.schedule.families import FAMILIES
+from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.stepwise import stepwise_from, takes
 from tests.cuda.sources import write_files
 
 TARGET = GPUS["h200"]
+# The tile sizes that are tried, for each family of clusters.
 TILES = {
-    "gather": {"blocks": (1, 2, 4, 8, 16), "k_warps": (1, 2, 4, 8), "unit_tile": (8, 16, 32)},
-    "scatter": {"blocks": (1, 2, 4, 8, 16), "row_warps": (1, 2, 3, 4, 6, 8, 16), "k_warps": (1, 2, 4)},
+    GATHER: {"blocks": (1, 2, 4, 8, 16), "k_warps": (1, 2, 4, 8), "unit_tile": (8, 16, 32)},
+    SCATTER: {"blocks": (1, 2, 4, 8, 16), "row_warps": (1, 2, 3, 4, 6, 8, 16), "k_warps": (1, 2, 4)},
 }
 
 
-def shapes(loop: FusedLoop, family: str, units: int) -> Iterator[FusedSchedule]:
+def shapes(loop: FusedLoop, family: Family, units: int) -> Iterator[FusedSchedule]:
     """In bfloat16, a kernel for all of TILES that can be, the others being the quickest there."""
     problem, known = Problem(units, 1, "bf16"), facts(loop, "bf16")
     for sizes in product(*TILES[family].values()):
-        draft = FAMILIES[family](known, problem, TARGET)
+        draft = MODELS[family](known, problem, TARGET)
         for name, size in zip(TILES[family], sizes, strict=True):
             tile = draft.tiles[name]
             assert not isinstance(tile, int)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rnncc.ir.family import ALTERNATING, FUSED, GATHER, SCAN, Family
 from rnncc.language.source import Source
 from rnncc.machine.paths import shipped_cells
 from rnncc.stages.build.nvcc import nvcc_release
@@ -21,21 +22,21 @@ from tests.cuda.sources import lowered
 needs_nvcc = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 
 MAIN = ("lstm", "gru")
-# Loops with lengths and resets have the same products: one cell's are enough here, of each family in one dtype.
-MASKED = {"alternating": "bf16", "gather": "f32", "scatter": "f16", "grid": "bf16", "stepwise": "bf16"}
+NEWEST = kernels.ARCHITECTURES[-1]
+NEWEST_CASES = [case for case in kernels.cases(MAIN[:1]) if case.architecture == NEWEST]
+DTYPES = {family: [case.dtype for case in NEWEST_CASES if case.family is family] for family in (ALTERNATING, *FUSED)}
+# Loops with lengths and resets have the same products: those of one cell are enough here, in one dtype for each family.
+MASKED = {family: dtypes[index % len(dtypes)] for index, (family, dtypes) in enumerate(DTYPES.items())}
 CASES = [
-    replace(
-        case,
-        masked=(case.cell, case.dtype, case.architecture) == ("lstm", MASKED[case.family], kernels.ARCHITECTURES[-1]),
-    )
+    replace(case, masked=(case.cell, case.dtype, case.architecture) == (MAIN[0], MASKED[case.family], NEWEST))
     for case in kernels.cases(MAIN)
-    # Where the other architectures' headers differ, they do for every cell.
-    if case.cell == "lstm" or case.architecture == kernels.ARCHITECTURES[-1]
+    # Where the headers of architectures differ, they do for every cell.
+    if case.cell == MAIN[0] or case.architecture == NEWEST
 ]
 # A scan, with lengths and resets too, whose registers are the limit.
-MASKED_SCAN = kernels.Case("mingru", "scan", "bf16", kernels.ARCHITECTURES[-1])
-# Newton's method for a pair in float32: half of a multiprocessor's registers are its limit.
-FLOAT_NEWTON = kernels.Case("paralstm", "scan", "f32", kernels.ARCHITECTURES[-1], masked=False)
+MASKED_SCAN = kernels.Case("mingru", SCAN, "bf16", NEWEST)
+# Newton's method for a pair in float32: half of an SM's registers are its limit.
+FLOAT_NEWTON = kernels.Case("paralstm", SCAN, "f32", NEWEST, masked=False)
 # Cells that stand for a kind, beside LSTM and GRU. Alternating: several phases, norms, a delay. Scans: of real and of
 # complex numbers, of two segments. Walks: with norms, with Newton's method for a number and for a pair.
 KINDS = ("mgu", "layernormgru", "taugru", "mingru", "lru", "rwkv4", "layernormindrnn", "paragru", "paralstm")
@@ -53,7 +54,7 @@ def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path)
 @pytest.mark.parametrize("cell", [path.stem for path in shipped_cells() if path.stem not in (*MAIN, *TWINS)])
 def test_every_cell_once_each_way(cell: str, tmp_path: Path) -> None:
     for case in kernels.once(cell):
-        assert kernels.check(case, tmp_path / case.family, optimised=cell in KINDS or case.family == "gather") == ()
+        assert kernels.check(case, tmp_path / case.family.name, optimised=cell in KINDS or case.family is GATHER) == ()
 
 
 SPLIT = """
@@ -73,7 +74,7 @@ h[t] = tanh(W@x + R@h[t-1] + V@young + layernorm(old) + e)
 def test_parts_of_earlier_states_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = lowered(Source("split.rnn", SPLIT))
     monkeypatch.setattr(kernels, "plan", lambda _: whole)
-    case = kernels.Case("splitstate", "alternating", "bf16", kernels.ARCHITECTURES[-1], masked=False)
+    case = kernels.Case("splitstate", ALTERNATING, "bf16", NEWEST, masked=False)
     assert kernels.check(case, tmp_path, optimised=False) == ()
 
 
@@ -120,10 +121,10 @@ def test_what_is_too_much_is_found(changed: dict[str, int | str], said: list[str
 def test_instructions_are_those_that_are_meant() -> None:
     ptx = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {} st.async.weak"
 
-    def said(family: str, dtype: str, text: str, cell: str = "lstm") -> list[str]:
+    def said(family: Family, dtype: str, text: str, cell: str = "lstm") -> list[str]:
         return list(kernels.instructions(kernels.Case(cell, family, dtype, "sm_90a"), text))
 
-    assert said("gather", "bf16", ptx) == [] == said("alternating", "f32", "fma.rn.f32")
-    assert said("gather", "f16", "") == ["no mma m16n8k16.row.col.f32.f16.f16.f32", "no st.async"]
-    assert said("alternating", "f32", ptx) == ["products by tensor cores, where none are meant"]
-    assert said("alternating", "bf16", "fma.rn.f32", "brc") == []
+    assert said(GATHER, "bf16", ptx) == [] == said(ALTERNATING, "f32", "fma.rn.f32")
+    assert said(GATHER, "f16", "") == ["no mma m16n8k16.row.col.f32.f16.f16.f32", "no st.async"]
+    assert said(ALTERNATING, "f32", ptx) == ["products by tensor cores, where none are meant"]
+    assert said(ALTERNATING, "bf16", "fma.rn.f32", "brc") == []

@@ -12,6 +12,7 @@ import torch
 
 import rnncc
 from rnncc import verify
+from rnncc.ir.family import ALTERNATING, Scope
 from tests.cuda.harness import Packages, kernels_of, launches_of
 
 
@@ -136,8 +137,8 @@ def test_explain_says_which_kernels_a_batch_takes(
     families, expected = packages.families("lstm"), []
     for program, words in (("forward", "forward"), ("backward", "backward"), ("inference", "without gradients")):
         own = [name for name in names if name.startswith(f"lstm_0_{program}_")]
-        family = families[own[0]] if own else "alternating"
-        several = len(own) > 1 and family != "stepwise"
-        expected.append(f"{words} {family}" + (f" in {len(own)} launches" if several else ""))
+        family = families[own[0]] if own else ALTERNATING
+        several = len(own) > 1 and family.scope is not Scope.STEP
+        expected.append(f"{words} {family.name}" + (f" in {len(own)} launches" if several else ""))
     assert f"    a batch of {columns}: {', '.join(expected)}" in layer.explain(batch_size=columns).splitlines()
     assert "a batch of" not in layer.explain()

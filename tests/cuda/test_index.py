@@ -1,4 +1,4 @@
-"""The index of fused kernels as the library reads it, and how kernels share out the columns and the steps of a call."""
+"""The index of fused kernels as the library reads it, and how kernels divide the batch and the steps of a call."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from rnncc.ir.family import GATHER, GRID, SCATTER, STEPWISE, Family
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
 from rnncc.stages.render import render
 from rnncc.stages.schedule import schedule
 from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
-from rnncc.stages.schedule.scan import scan_blocks
+from rnncc.stages.schedule.scan import scan_ctas
 from tests.cpu.host import build
 from tests.cuda.sources import plan_of
 from tests.stages.scheduling import backward, forward
@@ -34,10 +35,10 @@ class Index:
     def add(self, folder: Path) -> int:
         return int(self.library.index_add(self.pointer, str(folder).encode()))
 
-    def find(self, program: str, dtype: str, units: int) -> list[list[str]]:
+    def find(self, program: str, dtype: str, head_dim: int) -> list[list[str]]:
         text = ctypes.create_string_buffer(1 << 16)
         count = self.library.index_find(
-            self.pointer, program.encode(), dtype.encode(), ctypes.c_int64(units), text, ctypes.c_int64(1 << 16)
+            self.pointer, program.encode(), dtype.encode(), ctypes.c_int64(head_dim), text, ctypes.c_int64(1 << 16)
         )
         lines = [line.split() for line in text.value.decode().splitlines()]
         assert len(lines) == count
@@ -66,10 +67,10 @@ def test_what_is_rendered_is_what_is_read(tmp_path: Path, index: Index) -> None:
     assert index.add(tmp_path / "one") == len(lines)
     found = index.find("lstm_0_forward", "bf16", 768)
     wanted = [line for line in lines if line[0] == "lstm_0_forward"]
-    assert [[f[0], *f[2:]] for f in found] == [[line[11], *line[5:11]] for line in wanted]
+    assert [[f[0], *f[2:]] for f in found] == [[line[13], *line[5:13]] for line in wanted]
     assert {f[1] for f in found} == {str(tmp_path / "one")}
-    # Several kernels of as many columns stand side by side.
-    assert len({f[0] for f in found}) == len(found) > len({f[5] for f in found})
+    # Several kernels with groups of the same batch stand side by side.
+    assert len({f[0] for f in found}) == len(found) > len({f[6] for f in found})
 
 
 def test_kernels_are_added_to_those_that_there_are(tmp_path: Path, index: Index) -> None:
@@ -86,14 +87,16 @@ def test_kernels_are_added_to_those_that_there_are(tmp_path: Path, index: Index)
     assert index.find("lstm_0_forward", "bf16", 128) == []
 
 
-GOOD = "lstm_0_forward bf16 64 1 grid 8 256 1024 8 540 600 lstm_0_forward_bf16_64_grid\n"
+GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 1024 8 1 540 600 lstm_0_forward_bf16_64_grid\n"
 
 
 @pytest.mark.parametrize(
     "text",
     [
         GOOD + "lstm_0_forward bf16 64 1 gri",
-        GOOD.replace(" 8 540", " 0 540") + GOOD,
+        GOOD.replace(" 1 540", " 0 540") + GOOD,
+        GOOD.replace("grid grid", "grid tile"),
+        GOOD.replace("grid grid", "grid"),
         GOOD.replace("540", "0.54"),
         GOOD.replace(" 600 ", " "),
         GOOD.replace(" 600 ", " -1 "),
@@ -110,92 +113,98 @@ def test_of_an_index_that_cannot_be_read_nothing_is_taken(text: str, tmp_path: P
     assert len(index.find("lstm_0_forward", "bf16", 64)) == 1
 
 
-def shared(library: ctypes.CDLL, family: str, most: int, launch_ns: int, *counts: int) -> tuple[int, ...]:
-    """Columns of a group, groups, passes, groups of a launch, launches, time of a step, as `counts` (heads, columns,
-    places) are shared out."""
+def shared(library: ctypes.CDLL, family: Family, limits: tuple[int, int, int], *counts: int) -> tuple[int, ...]:
+    """The batch of a group, groups, passes, groups per launch, launches and the time of a step. `limits`: the largest
+    batch of a group (0: any), the smallest batch of a call, the time of a launch; `counts`: heads, batch, places."""
     result = (ctypes.c_int64 * 6)()
-    library.share(family.encode(), most, *map(ctypes.c_int64, (launch_ns, *counts)), result)
+    group_batch, smallest_batch, launch_ns = limits
+    numbers = map(ctypes.c_int64, (launch_ns, *counts))
+    library.share(family.scope.value.encode(), group_batch, smallest_batch, *numbers, result)
     return tuple(result)
 
 
 @pytest.mark.parametrize(
-    ("family", "most", "heads", "columns", "places", "expected"),
+    ("family", "most", "heads", "batch", "places", "expected"),
     [
-        ("gather", 8, 12, 16, 132, (2, 8, 1)),  # 11 groups of a head side by side: narrow ones
-        ("gather", 8, 1, 16, 7, (3, 6, 1)),
-        ("gather", 8, 1, 128, 7, (8, 16, 3)),
-        ("scatter", 8, 12, 16, 7, (8, 2, 4)),  # fewer clusters than heads
-        ("gather", 8, 1, 16, 0, (0, 0, 0)),
-        ("grid", 8, 1, 16, 2, (8, 2, 1)),
-        ("grid", 8, 1, 17, 2, (0, 0, 0)),  # a third group would never start
-        ("grid", 16, 1, 17, 2, (9, 2, 1)),
-        ("grid", 8, 3, 8, 2, (0, 0, 0)),
-        ("grid", 32, 2, 1, 5, (1, 1, 1)),
-        ("grid", 8, 1, 0, 2, (1, 0, 0)),
-        ("gather", 8, 24, 16, 132, (4, 4, 1)),  # two directions of 12 heads
-        ("grid", 8, 2, 16, 2, (0, 0, 0)),  # two directions, each of which would take both places
-        ("stepwise", 64, 1, 63, 1, (0, 0, 0)),  # not yet the quickest
-        ("stepwise", 64, 1, 64, 1, (64, 1, 1)),
-        ("stepwise", 64, 2, 500, 1, (500, 1, 1)),
+        (GATHER, 8, 12, 16, 132, (2, 8, 1)),  # 11 groups of a head side by side: small ones
+        (GATHER, 8, 1, 16, 7, (3, 6, 1)),
+        (GATHER, 8, 1, 128, 7, (8, 16, 3)),
+        (SCATTER, 8, 12, 16, 7, (8, 2, 4)),  # fewer clusters than heads
+        (GATHER, 8, 1, 16, 0, (0, 0, 0)),
+        (GRID, 8, 1, 16, 2, (8, 2, 1)),
+        (GRID, 8, 1, 17, 2, (0, 0, 0)),  # a third group would never start
+        (GRID, 16, 1, 17, 2, (9, 2, 1)),
+        (GRID, 8, 3, 8, 2, (0, 0, 0)),
+        (GRID, 32, 2, 1, 5, (1, 1, 1)),
+        (GRID, 8, 1, 0, 2, (0, 0, 0)),
+        (GATHER, 8, 24, 16, 132, (4, 4, 1)),  # two directions of 12 heads
+        (GRID, 8, 2, 16, 2, (0, 0, 0)),  # two directions, each of which would take both places
     ],
+    ids=lambda value: value.name if isinstance(value, Family) else None,
 )
-def test_columns_are_shared_out(
-    family: str, most: int, heads: int, columns: int, places: int, expected: tuple[int, ...], library: ctypes.CDLL
+def test_a_batch_is_divided(
+    family: Family, most: int, heads: int, batch: int, places: int, expected: tuple[int, ...], library: ctypes.CDLL
 ) -> None:
-    found = shared(library, family, most, 0, heads, columns, places)
+    found = shared(library, family, (most, 1, 0), heads, batch, places)
     assert found[:3] == expected
     # One launch, whatever it takes.
     runs = expected[2] > 0
     assert found[3:] == (expected[1] if runs else 0, int(runs), 1000 * expected[2])
 
 
+@pytest.mark.parametrize(("heads", "batch", "runs"), [(1, 63, False), (1, 64, True), (2, 500, True)])
+def test_a_launch_of_a_step_takes_the_whole_batch(heads: int, batch: int, runs: bool, library: ctypes.CDLL) -> None:
+    """From the smallest batch on."""
+    found = shared(library, STEPWISE, (0, 64, 0), heads, batch, 1)
+    assert found == ((batch, 1, 1, 1, 1, 1000) if runs else (0,) * 6)
+
+
 @pytest.mark.parametrize(
-    ("most", "heads", "columns", "places", "expected"),
+    ("most", "heads", "batch", "places", "expected"),
     [
         (8, 1, 16, 2, (8, 2, 1, 2, 1, 1000)),  # one launch takes them
-        (8, 1, 17, 2, (5, 4, 2, 2, 2, 2400)),  # no group wider than it must be
+        (8, 1, 17, 2, (5, 4, 2, 2, 2, 2400)),  # no group larger than it must be
         (8, 1, 33, 2, (6, 6, 3, 2, 3, 3600)),
         (8, 1, 35, 3, (6, 6, 2, 3, 2, 2400)),
         (8, 1, 37, 3, (7, 6, 2, 3, 2, 2400)),
         (8, 1, 25, 3, (5, 5, 2, 3, 2, 2400)),  # the last launch has fewer groups
         (8, 2, 16, 2, (8, 2, 2, 1, 2, 2400)),  # two directions
-        (8, 3, 16, 2, (0, 0, 0, 0, 0, 0)),  # no head's blocks would all run
+        (8, 3, 16, 2, (0, 0, 0, 0, 0, 0)),  # no head's CTAs would all run
     ],
 )
-def test_a_grid_takes_more_columns_in_several_launches(
-    most: int, heads: int, columns: int, places: int, expected: tuple[int, ...], library: ctypes.CDLL
+def test_a_grid_takes_a_larger_batch_in_several_launches(
+    most: int, heads: int, batch: int, places: int, expected: tuple[int, ...], library: ctypes.CDLL
 ) -> None:
-    assert shared(library, "grid", most, 1200, heads, columns, places) == expected
-    # Groups of clusters follow each other in one.
-    assert shared(library, "gather", most, 1200, heads, columns, places)[4] == 1
+    assert shared(library, GRID, (most, 1, 1200), heads, batch, places) == expected
+    # Groups of clusters follow each other in one launch.
+    assert shared(library, GATHER, (most, 1, 1200), heads, batch, places)[4] == 1
 
 
 @pytest.mark.parametrize(
-    ("units", "heads", "dtype"),
+    ("head_dim", "heads", "dtype"),
     [(768, 1, "bf16"), (1024, 1, "bf16"), (1536, 1, "bf16"), (1024, 2, "fp32"), (256, 3, "fp16")],
 )
-def test_planned_as_shared_out(units: int, heads: int, dtype: str, library: ctypes.CDLL) -> None:
+def test_planned_as_shared_out(head_dim: int, heads: int, dtype: str, library: ctypes.CDLL) -> None:
     """What kernels are chosen by, and how they divide a batch, is the same in the plan and in the library."""
     for loop in (forward("lstm"), backward("lstm")):
-        for kernel, columns in product(
-            schedule(loop, Problem(units, heads, dtype), GPUS["h200"]).kernels, (1, 15, 16, 17, 33, 64, 97, 256, 1000)
+        for kernel, batch in product(
+            schedule(loop, Problem(head_dim, heads, dtype), GPUS["h200"]).kernels,
+            (1, 15, 16, 17, 33, 64, 97, 256, 1000),
         ):
-            launch_ns = round(1000 * (kernel.launch_us or 0))
-            counts = (heads, columns, kernel.places)
-            group, groups, passes, at_once, launches, _ = shared(
-                library, kernel.family, kernel.columns, launch_ns, *counts
-            )
-            planned = kernel.planned_us(columns)
-            assert launches == kernel.launches(columns)
+            limits = (kernel.group_batch or 0, kernel.smallest_batch, round(1000 * (kernel.launch_us or 0)))
+            found = shared(library, kernel.family, limits, heads, batch, kernel.places)
+            group, groups, passes, at_once, launches, _ = found
+            planned = kernel.planned_us(batch)
+            assert launches == kernel.launches(batch)
             if planned is None:
                 assert passes == 0
                 continue
             each = kernel.launch_us if launches > 1 else kernel.pass_us
             assert planned == pytest.approx(passes * (each or 0))
-            assert min(columns, at_once * group) == kernel.launch_columns(columns) and groups * group >= columns
+            assert min(batch, at_once * group) == kernel.batch_of_a_launch(batch) and groups * group >= batch
 
 
-def test_blocks_share_steps_as_they_were_planned_to(library: ctypes.CDLL) -> None:
+def test_ctas_share_steps_as_they_were_planned_to(library: ctypes.CDLL) -> None:
     for tile, clusters, steps, most in product((8, 64, 128), (1, 7, 100, 500), (1, 100, 1024, 10**6), (1, 8, 16)):
         numbers = (ctypes.c_int64(number) for number in (clusters, steps, most, 132))
-        assert library.blocks(tile, *numbers) == scan_blocks(clusters, most, 132, -(-steps // tile))
+        assert library.blocks(tile, *numbers) == scan_ctas(clusters, most, 132, -(-steps // tile))

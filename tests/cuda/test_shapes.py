@@ -13,17 +13,18 @@ from pathlib import Path
 import pytest
 
 import rnncc
+from rnncc.ir.family import FUSED, SCATTER, Scope
 from rnncc.ir.plan import fused_programs
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.machine.paths import locate
 from tests.cuda.harness import DTYPES, assert_true, draw, kernels_of
 from tests.cuda.kernels import plan
-from tests.cuda.shapes import compiled, shapes, varied
+from tests.cuda.shapes import TILES, compiled, shapes, varied
 
 UNITS = (64, 96, 128)
 EACH = 9  # shapes of a family
 # By the beginning of its shape: what nvcc 13.0 made of blocks of 16 units and two row warps wrote past its memory.
-ONCE_WRONG = {("scatter", 128): (8, 16, 2)}
+ONCE_WRONG = {(SCATTER, 128): (8, 16, 2)}
 # Groups of 8 columns in clusters of every size, the last one of 3; and more steps than are read ahead.
 HEADS, COLUMNS, STEPS = 3, 347, 19
 
@@ -33,10 +34,10 @@ def chosen(cell: str, way: str, units: int) -> list[tuple[str, FusedSchedule]]:
     program, loop = next(found for found in fused_programs(plan(cell)) if found[0] == f"{cell}_0_{way}")
     kernels = [
         kernel
-        for family in ("gather", "scatter")
+        for family in TILES
         for kernel in varied(shapes(loop, family, units), EACH, ONCE_WRONG.get((family, units), ()))
     ]
-    return [(program, kernel) for kernel in sorted(kernels, key=lambda kernel: -kernel.blocks)]
+    return [(program, kernel) for kernel in sorted(kernels, key=lambda kernel: -kernel.ctas)]
 
 
 def ranked(cell: str, units: int) -> Iterator[FusedKernels]:
@@ -47,12 +48,16 @@ def ranked(cell: str, units: int) -> Iterator[FusedKernels]:
         yield FusedKernels(units, 1, "bf16", quicker)
 
 
+def test_there_are_shapes_for_every_family_of_clusters() -> None:
+    assert set(TILES) == {family for family in FUSED if family.scope is Scope.CLUSTER}
+
+
 @pytest.mark.parametrize("way", ["forward", "backward"])
 def test_the_shapes_differ(way: str) -> None:
     kernels = [kernel for _, kernel in chosen("lstm", way, 128)]
-    assert len({(kernel.family, kernel.shape) for kernel in kernels}) == len(kernels) == 2 * EACH
-    tiles = [dict(kernel.tiles) for kernel in kernels if kernel.family == "scatter"]
-    assert {1, 2, 4, 8, 16} == {found["blocks"] for found in tiles} == {kernel.blocks for kernel in kernels}
+    assert len({(kernel.family, kernel.shape) for kernel in kernels}) == len(kernels) == len(TILES) * EACH
+    tiles = [dict(kernel.tiles) for kernel in kernels if kernel.family is SCATTER]
+    assert {1, 2, 4, 8, 16} == {found["blocks"] for found in tiles} == {kernel.ctas for kernel in kernels}
     assert {2, 4, 8} <= {found["row_warps"] for found in tiles} and {1, 2} <= {found["k_warps"] for found in tiles}
     assert any(found["unit_tile"] == 24 for found in tiles)
     assert any(kernel.shape[:3] == (8, 16, 2) for kernel in kernels)

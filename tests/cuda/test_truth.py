@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cuda.harness import DEVICE, DTYPES, FAMILIES, FUSED, Packages, assert_true, draw, kernels_of
+from rnncc.ir.family import FUSED as FUSED_FAMILIES
+from rnncc.ir.family import GATHER, GRID, SCATTER, Family
+from tests.cuda.harness import DEVICE, DTYPES, FUSED, Packages, assert_true, draw, kernels_of
 
 STEPS, COLUMNS, HEADS, UNITS = (1, 7, 1024), (1, 3, 16, 200), (1, 3, 12), (16, 64, 96, 256, 768, 1000)
 # (steps, columns, heads, units of a head): any two of these values stand together in one of the cases.
@@ -98,13 +100,13 @@ def test_lengths_and_resets(cell: str, units: int, reverse: bool, packages: Pack
 @pytest.mark.parametrize(
     ("cell", "units", "families"),
     [
-        ("lstm", 64, {"gather", "scatter"}),
-        ("gru", 256, {"gather", "scatter"}),
-        ("lstm", 768, {"grid"}),
-        ("lstm", 1000, {"grid"}),
+        ("lstm", 64, {GATHER, SCATTER}),
+        ("gru", 256, {GATHER, SCATTER}),
+        ("lstm", 768, {GRID}),
+        ("lstm", 1000, {GRID}),
     ],
 )
-def test_the_kernels_meant_run(cell: str, units: int, families: set[str], packages: Packages) -> None:
+def test_the_kernels_meant_run(cell: str, units: int, families: set[Family], packages: Packages) -> None:
     """Some of those families, in both directions."""
     call = draw(packages(cell), cell, units, 1, 16, 5, DTYPES[dict(FUSED[cell])[units]])
     known = packages.families(cell)
@@ -112,7 +114,7 @@ def test_the_kernels_meant_run(cell: str, units: int, families: set[str], packag
     assert {known[kernel] for kernel in used} <= families
     for program in ("forward", "inference", "backward"):
         assert any(kernel.startswith(f"{cell}_0_{program}") for kernel in used)
-    assert cell != "lstm" or set(known.values()) == set(FAMILIES)
+    assert cell != "lstm" or set(known.values()) == set(FUSED_FAMILIES)
     # A size without kernels of its own, and a package without any.
     for module, other in ((packages(cell), units + 1), (packages(cell, fused=False), units)):
         call = draw(module, cell, other, 1, 16, 5, torch.bfloat16)

@@ -73,8 +73,8 @@ def test_both_directions_get_kernels_for_the_heads_of_both(
     assert {line.heads for line in fused.STATE.lines} == {6, 12}
     assert fused.explain(pair, "").endswith("made for 6 heads of 128 units in both directions, bfloat16")
     lines = [line for path in cache.glob("packages/*/lstm/cuda/fused.txt") for line in path.read_text().splitlines()]
-    blocks = {tuple(line.split()[3:6]) for line in lines if line.startswith("lstm_0_backward bf16 128 ")}
-    assert {("6", "scatter", "8"), ("12", "scatter", "4")} <= blocks
+    ctas = {tuple(line.split()[3:7]) for line in lines if line.startswith("lstm_0_backward bf16 128 ")}
+    assert {("6", "scatter", "cluster", "8"), ("12", "scatter", "cluster", "4")} <= ctas
 
 
 def test_where_both_directions_fit_no_launch_there_are_kernels_for_one(quick_nvcc: None) -> None:
@@ -197,14 +197,16 @@ def test_kernels_of_another_rnncc_are_not_mixed(spied: Any, tmp_path: Path) -> N
     assert "another rnncc" in answer.reason and "[RNN609]; build the package again" in answer.reason
 
 
-GOOD = "lstm_0_forward bf16 64 1 grid 8 256 0 8 540 600 lstm_0_forward_bf16_64_grid\n"
+GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 0 8 1 540 600 lstm_0_forward_bf16_64_grid\n"
 
 
 @pytest.mark.parametrize(
     "bad",
     [
         "lstm_0_forward bf16 64 1 gri",
-        GOOD.replace(" 8 540", " 0 540"),
+        GOOD.replace(" 1 540", " 0 540"),
+        GOOD.replace("grid grid", "grid tile"),
+        GOOD.replace("grid grid", "grid"),
         GOOD.replace("540", "0.54"),
         GOOD.replace(" 600 ", " "),
         GOOD.replace(" 600 ", " -1 "),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
+from rnncc.ir import fused
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.plan import LoopPlan
 from rnncc.language.source import Source
 from rnncc.machine.paths import cells_dir
-from rnncc.stages import schedule
 from rnncc.stages.check import check
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import lower
@@ -41,4 +41,4 @@ def backward(name: str) -> FusedLoop:
 
 def inference(name: str) -> FusedLoop:
     """Forward without what only a backward reads."""
-    return schedule.inference(forward(name))
+    return fused.inference(forward(name))

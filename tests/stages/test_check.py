@@ -23,6 +23,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, constant, named, scale
 from rnncc.ir.expr import Apply, Const, Ref, apply
+from rnncc.ir.structure import BlockDiagonal, blocks_of
 from rnncc.ir.verify import verify
 from rnncc.language.source import Source
 from rnncc.stages.check import check
@@ -53,7 +54,7 @@ def test_gru_is_what_a_hand_would_write() -> None:
 
     assert cell.parameters == (
         Parameter("W", "weight_ih", members("W", "rzn"), INPUT_SIZE),
-        Parameter("R", "weight_hh", members("R", "rzn"), HIDDEN_SIZE, HEADS),
+        Parameter("R", "weight_hh", members("R", "rzn"), HIDDEN_SIZE, BlockDiagonal(HEADS)),
         Parameter("b", "bias_ih", members("b", "rzn"), is_bias=True),
         Parameter("bR", "bR", members("bR", "n"), is_bias=True),
     )
@@ -85,7 +86,7 @@ def test_gru_is_what_a_hand_would_write() -> None:
     )
     values = value_table(cell)
     assert values["h__1"].role is Role.PREVIOUS
-    assert values["R_n"].blocks == HEADS
+    assert blocks_of(values["R_n"].structure) == HEADS
     assert values["W_n"].columns == INPUT_SIZE
     assert [values[name].placement for name in ("W_n", "x", "n__x", "n")] == [
         Placement.P,
@@ -195,8 +196,8 @@ def test_matrices_of_parameters_are_values_of_the_prologue() -> None:
     damping = apply("mul", Ref("gamma"), apply("eye", Ref("M")))
     assert cell.prologue == (Pointwise("h__0", apply("sub", skew, damping)),)
     matrix = value_table(cell)["h__0"]
-    assert (matrix.width, matrix.columns, matrix.blocks) == (HIDDEN_SIZE, HIDDEN_SIZE, HEADS)
-    assert value_table(cell)["M"].blocks == HEADS
+    assert (matrix.width, matrix.columns, blocks_of(matrix.structure)) == (HIDDEN_SIZE, HIDDEN_SIZE, HEADS)
+    assert blocks_of(value_table(cell)["M"].structure) == HEADS
 
 
 def test_a_dim_is_solved_from_the_widths() -> None:

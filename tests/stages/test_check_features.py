@@ -9,6 +9,7 @@ import pytest
 from rnncc.ir.cell import Constraint, Contraction, Delay, Initialiser, Placement, Pointwise, RowOp, RowOperator, Stream
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, add, constant, named, scale
 from rnncc.ir.expr import Const, Ref, apply
+from rnncc.ir.structure import blocks_of
 from rnncc.language.operators import SURROGATES
 from tests.stages.checking import checked, codes, node, targets
 
@@ -148,7 +149,7 @@ def test_types_of_families() -> None:
         "param lam: scalar = 3, D: diag",
         "h[t] = tanh(lam*(W@x) + R@h[t-1] + p*h[t-1] + V@h[t-1] + D@h[t-1] + b)",
     )
-    shapes = {parameter.name: (parameter.columns, parameter.blocks) for parameter in cell.parameters}
+    shapes = {parameter.name: (parameter.columns, blocks_of(parameter.structure)) for parameter in cell.parameters}
     assert shapes == {
         "W": (INPUT_SIZE, constant(4)),
         "R": (None, ONE),
@@ -166,7 +167,7 @@ def test_types_of_families() -> None:
 
 def test_a_blocked_matrix_on_a_state_needs_blocks_that_heads_divide() -> None:
     cell = checked("state h", "weights R: blockdiag(8)", ELMAN)
-    assert cell.parameters[1].blocks == constant(8)
+    assert blocks_of(cell.parameters[1].structure) == constant(8)
     assert [(c.left, c.right) for c in cell.constraints if c.right == HEADS] == [
         (HIDDEN_SIZE, HEADS),
         (constant(8), HEADS),
@@ -245,12 +246,12 @@ def test_a_required_dim() -> None:
 def test_w_on_a_state_leaves_one_head() -> None:
     cell = checked("state h", "h[t] = tanh(W@h[t-1] + b)", "input x")
     assert "W_h multiplies a value that depends on a state (line 3)" in cell.single_head_because
-    assert cell.parameters[0].blocks == ONE
+    assert blocks_of(cell.parameters[0].structure) == ONE
 
 
 def test_a_shared_matrix_is_blocked_where_any_operand_depends_on_a_state() -> None:
     cell = checked("state h", "param M: matrix", "z = tanh(W@x)", "h[t] = tanh(M@z + M@h[t-1])")
-    assert cell.parameters[1].blocks == HEADS
+    assert blocks_of(cell.parameters[1].structure) == HEADS
 
 
 def test_parameter_arithmetic_is_done_once() -> None:
@@ -344,7 +345,7 @@ def test_what_is_computed_from_a_matrix_of_blocks_has_its_blocks() -> None:
     """Also where it multiplies what inputs alone make, and beside a matrix that does so."""
     matrices = "param M: matrix(H, H), K: matrix(H, H), B: blockdiag(3)"
     cell = checked("state h", matrices, "u = W@x", "h[t] = tanh(M@h[t-1] + T(M)@u + (M*2 + K)@u + T(B)@u)")
-    blocks = [value.blocks for value in cell.values if value.columns == HIDDEN_SIZE]
+    blocks = [blocks_of(value.structure) for value in cell.values if value.columns == HIDDEN_SIZE]
     assert sorted(map(str, blocks)) == sorted(map(str, [HEADS] * 4 + [constant(3)] * 2))
 
 

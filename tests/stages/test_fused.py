@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from rnncc.ir.fused import FusedLoop
+from rnncc.ir.family import Scope
+from rnncc.ir.fused import FusedLoop, inference
 from rnncc.ir.kernel import Table
 from rnncc.ir.plan import KernelPlan, fused_programs
 from rnncc.ir.problem import Problem
@@ -16,7 +17,6 @@ from rnncc.language.read import read_source
 from rnncc.language.source import Source
 from rnncc.machine.paths import locate
 from rnncc.stages.render.fused import steps_text
-from rnncc.stages.render.step import inference_writes
 from rnncc.stages.schedule import schedule
 from tests.compiling import front, kernel_plan
 
@@ -60,7 +60,7 @@ def test_resets_and_lengths_come_before_the_product() -> None:
 
 def test_inference_writes_what_the_caller_gets() -> None:
     forward, _ = both_ways(plan_of("lstm"))
-    kept = inference_writes(forward)
+    kept = inference(forward).writes
     assert kept and all(write.place is not None and write.place.table is Table.SEQUENCES for write in kept)
     assert len(kept) < len(forward.writes)
 
@@ -103,4 +103,4 @@ def test_every_kernel_fits_the_gpu(units: int) -> None:
             assert plans, program
             for plan in plans:
                 assert plan.threads % 32 == 0 and plan.threads <= 512 and plan.shared_bytes <= 232_448
-                assert plan.blocks <= (16 if plan.family != "grid" else 132)
+                assert plan.ctas <= (132 if plan.family.scope is Scope.GRID else 16)

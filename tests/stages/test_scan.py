@@ -22,7 +22,7 @@ from rnncc.stages.classify import classify
 from rnncc.stages.render import render
 from rnncc.stages.schedule import plan_scan
 from rnncc.stages.schedule.kernels import families, newton_loops, scan_kernels
-from rnncc.stages.schedule.scan import scan_blocks, scan_schedule
+from rnncc.stages.schedule.scan import scan_ctas, scan_schedule
 from rnncc.verify.reference import Interpreter
 from tests.compiling import front
 from tests.cuda.sources import lowered, plan_of
@@ -167,7 +167,7 @@ def test_layouts_keep_to_their_limits(plans: dict[str, KernelPlan]) -> None:
             assert all(shape.shared_bytes_of(1) <= gpu.shared_bytes for gpu in GPUS.values())
             resident = shape.resident if form == "newton" else 2
             assert resident * (shape.shared_bytes_of(16) + 1024) <= 233_472
-            assert (shape.least_blocks > 1) == (form == "newton")
+            assert (shape.least_ctas > 1) == (form == "newton")
             # A loop of very many tensors has its narrow layout in every form.
             if form == "narrow" or shape.depth == 1:
                 assert (shape.vector, shape.depth) == (1, 1)
@@ -188,9 +188,9 @@ def test_forms_differ(plans: dict[str, KernelPlan]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("clusters", "most", "rounds", "blocks"),
+    ("clusters", "most", "rounds", "ctas"),
     [
-        (1, 16, 1, 1),  # one block goes through all steps at once
+        (1, 16, 1, 1),  # one CTA goes through all steps at once
         (1, 16, 5, 8),
         (1, 16, 10**6, 16),
         (1, 1, 10**6, 1),  # no clusters
@@ -199,29 +199,29 @@ def test_forms_differ(plans: dict[str, KernelPlan]) -> None:
         (264, 16, 10**6, 1),
     ],
 )
-def test_blocks_that_share_steps(clusters: int, most: int, rounds: int, blocks: int) -> None:
-    assert scan_blocks(clusters, most, 132, rounds) == blocks
+def test_ctas_that_share_steps(clusters: int, most: int, rounds: int, ctas: int) -> None:
+    assert scan_ctas(clusters, most, 132, rounds) == ctas
 
 
 def test_a_plan_for_a_gpu(plans: dict[str, KernelPlan]) -> None:
     loop = plans["mingru"].loops[0].scan_forward
     assert isinstance(loop, ScanLoop)
     h200 = plan_scan(loop, Problem(1024, 1, "bf16", 4), GPUS["h200"])
-    assert h200.blocks > 1 and plan_scan(loop, Problem(1024, 1, "bf16", 4), GPUS["a100"]).blocks == 1
+    assert h200.ctas > 1 and plan_scan(loop, Problem(1024, 1, "bf16", 4), GPUS["a100"]).ctas == 1
     # Two streams of 2 bytes in; out 2 bytes, which a backward reads as well.
     assert math.isclose(h200.step_us, 4096 * 6 / 4_800_000, rel_tol=0.01)
     walk = plans["indrnn"].loops[0].scan_forward
     assert isinstance(walk, ScanLoop)
-    assert plan_scan(walk, Problem(64, 1, "fp32", 1), GPUS["h200"]).blocks == 1
+    assert plan_scan(walk, Problem(64, 1, "fp32", 1), GPUS["h200"]).ctas == 1
 
 
 @pytest.mark.parametrize(
-    ("cell", "units", "columns", "dtype", "gpu", "blocks", "takes"),
+    ("cell", "units", "columns", "dtype", "gpu", "ctas", "takes"),
     [
         ("sru", 64, 1, "fp32", "h200", 16, "newton for more than 128 steps"),
         ("sru", 1024, 2, "fp32", "h200", 8, "newton for more than 128 steps"),
         ("sru", 1024, 4, "fp32", "h200", 4, ""),  # not all at once
-        ("sru", 1024, 8, "fp32", "h200", 2, ""),  # the walk keeps all multiprocessors busy
+        ("sru", 1024, 8, "fp32", "h200", 2, ""),  # the walk keeps all SMs busy
         ("indrnn", 64, 1, "fp32", "h200", 16, "newton for more than 1024 steps"),
         ("indrnn", 512, 1, "fp32", "h200", 16, "newton for more than 1024 steps"),
         ("indrnn", 1024, 1, "fp32", "h200", 16, ""),  # a walk's step takes a few cycles
@@ -230,12 +230,12 @@ def test_a_plan_for_a_gpu(plans: dict[str, KernelPlan]) -> None:
     ],
 )
 def test_where_newton_iterates(
-    cell: str, units: int, columns: int, dtype: str, gpu: str, blocks: int, takes: str, plans: dict[str, KernelPlan]
+    cell: str, units: int, columns: int, dtype: str, gpu: str, ctas: int, takes: str, plans: dict[str, KernelPlan]
 ) -> None:
     walk, scan = plans[cell].loops[0].scan_forward, plans["mingru"].loops[0].scan_forward
     assert isinstance(walk, ScanLoop) and isinstance(scan, ScanLoop)
     plan = plan_scan(walk, Problem(units, 1, dtype, columns), GPUS[gpu])
-    assert (plan.newton_blocks, plan.takes_newton) == (blocks, bool(takes))
+    assert (plan.newton_ctas, plan.takes_newton) == (ctas, bool(takes))
     _, said = list(show_scan(plan))[-1].split(": ")
     assert said.startswith(takes or "the walk")
     affine = plan_scan(scan, Problem(units, 1, dtype, columns), GPUS[gpu])

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from rnncc.constrint.store import Limits, Meter
+from rnncc.ir.family import ALTERNATING, GATHER, GRID, SCATTER, STEPWISE, Family, Scope
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS, Target
@@ -25,22 +26,23 @@ DIRECTIONS = {"forward": forward, "backward": backward}
 @pytest.mark.parametrize(
     ("units", "heads", "direction", "family", "shape"),
     [
-        (64, 12, "forward", "gather", (1, 8, 1, 1, 1)),
-        (128, 6, "forward", "gather", (4, 4, 1, 1, 1)),
-        (256, 3, "forward", "gather", (8, 4, 1, 1, 1)),
-        (512, 1, "forward", "gather", (16, 4, 2, 1, 1)),
-        (768, 1, "forward", "grid", (3, 8, 1)),
-        (1024, 1, "forward", "grid", (2, 8, 1)),
-        (64, 12, "backward", "scatter", (4, 16)),
-        (128, 6, "backward", "scatter", (8, 16, 4, 1)),
-        (256, 3, "backward", "scatter", (16, 16, 4, 1)),
-        (512, 1, "backward", "scatter", (16, 32, 8, 1)),
-        (768, 1, "backward", "grid", (4, 8, 1)),
-        (1024, 1, "backward", "grid", (4, 8, 1)),
+        (64, 12, "forward", GATHER, (1, 8, 1, 1, 1)),
+        (128, 6, "forward", GATHER, (4, 4, 1, 1, 1)),
+        (256, 3, "forward", GATHER, (8, 4, 1, 1, 1)),
+        (512, 1, "forward", GATHER, (16, 4, 2, 1, 1)),
+        (768, 1, "forward", GRID, (3, 8, 1)),
+        (1024, 1, "forward", GRID, (2, 8, 1)),
+        (64, 12, "backward", SCATTER, (4, 16)),
+        (128, 6, "backward", SCATTER, (8, 16, 4, 1)),
+        (256, 3, "backward", SCATTER, (16, 16, 4, 1)),
+        (512, 1, "backward", SCATTER, (16, 32, 8, 1)),
+        (768, 1, "backward", GRID, (4, 8, 1)),
+        (1024, 1, "backward", GRID, (4, 8, 1)),
     ],
+    ids=lambda value: value.name if isinstance(value, Family) else None,
 )
 def test_the_quickest_of_the_designs_tried_on_a_gpu(
-    units: int, heads: int, direction: str, family: str, shape: tuple[int, ...]
+    units: int, heads: int, direction: str, family: Family, shape: tuple[int, ...]
 ) -> None:
     """The LSTM with 16 columns; of the shape what makes the difference."""
     kernel = schedule(DIRECTIONS[direction]("lstm"), Problem(units, heads, "bf16"), H200).kernels[0]
@@ -65,18 +67,18 @@ def test_every_size_has_a_plan(name: str, direction: str) -> None:
 def test_kernels_are_for_more_and_more_columns() -> None:
     for units in (512, 768, 1024, 2048):
         kernels = schedule(forward("lstm"), Problem(units, 1, "bf16"), H200).kernels
-        assert [kernel.family for kernel in kernels].count("stepwise") == (units > 512)
-        for one, next_one in pairwise(kernel for kernel in kernels if kernel.family != "stepwise"):
-            assert one.capacity is not None
-            assert next_one.capacity is None or next_one.capacity > one.capacity
-            assert next_one.family == "grid" or next_one.capacity is None
+        assert [kernel.family for kernel in kernels].count(STEPWISE) == (units > 512)
+        for one, next_one in pairwise(kernel for kernel in kernels if kernel.family is not STEPWISE):
+            assert one.launch_batch is not None
+            assert next_one.launch_batch is None or next_one.launch_batch > one.launch_batch
+            assert next_one.family.scope is Scope.GRID or next_one.launch_batch is None
 
 
 def test_the_kernel_that_is_planned_to_be_quickest_runs_the_columns() -> None:
     found = schedule(forward("lstm"), Problem(768, 1, "bf16"), H200)
     grid, wide, clusters, by_steps = found.kernels
-    assert [kernel.family for kernel in found.kernels] == ["grid", "grid", "gather", "stepwise"]
-    assert (grid.capacity, wide.capacity, clusters.places) == (32, 64, 7)
+    assert [kernel.family for kernel in found.kernels] == [GRID, GRID, GATHER, STEPWISE]
+    assert (grid.launch_batch, wide.launch_batch, clusters.places) == (32, 64, 7)
     assert found.kernel_for(1) is found.kernel_for(32) is grid
     assert found.kernel_for(33) is found.kernel_for(56) is clusters  # in one pass, quicker than `wide`
     assert found.kernel_for(57) is found.kernel_for(64) is wide
@@ -86,23 +88,23 @@ def test_the_kernel_that_is_planned_to_be_quickest_runs_the_columns() -> None:
 
 
 def test_few_columns_are_run_where_those_hinted_at_are_too_many() -> None:
-    many = schedule(backward("lstm"), Problem(2048, 1, "bf16", columns=256), H200)
+    many = schedule(backward("lstm"), Problem(2048, 1, "bf16", batch=256), H200)
     kernels = [many.kernel_for(columns) for columns in (8, 256)]
-    assert [kernel and kernel.family for kernel in kernels] == ["grid", "stepwise"]
+    assert [kernel and kernel.family for kernel in kernels] == [GRID, STEPWISE]
 
 
 def test_columns_that_do_not_run_at_once_take_several_launches() -> None:
-    problem = Problem(768, 1, "bf16", columns=150)
+    problem = Problem(768, 1, "bf16", batch=150)
     found = schedule(backward("lstm"), problem, H200, reasons=True)
     kernel = found.kernel_for(150)
-    assert kernel is not None and (kernel.family, kernel.capacity, kernel.launches(150)) == ("grid", 80, 2)
+    assert kernel is not None and (kernel.family, kernel.launch_batch, kernel.launches(150)) == (GRID, 80, 2)
     # Of equal width: groups of 15, five at a time.
-    assert kernel.launch_columns(150) == 75
-    alternating = next(entry.step_us for entry in found.rejected if entry.family == "alternating")
+    assert kernel.batch_of_a_launch(150) == 75
+    alternating = next(entry.step_us for entry in found.rejected if entry.family is ALTERNATING)
     assert found.step_us is not None and alternating is not None and found.step_us < 0.5 * alternating
-    assert "grid" not in [entry.family for entry in found.rejected]
+    assert GRID not in [entry.family for entry in found.rejected]
     first, *lines = show_schedule(found, 150)
-    assert first == f"150 columns: 2 launches of grid with {kernel.blocks} blocks, {found.step_us} us a step"
+    assert first == f"150 columns: 2 launches of grid with {kernel.ctas} blocks, {found.step_us} us a step"
     assert f"grid, scope grid: up to 80 columns a launch, {kernel.step_us} us a step" in lines
     assert "alternating: more columns" not in lines
 
@@ -117,7 +119,7 @@ def test_several_launches_are_never_slower(name: str, dtype: str, gpu: str) -> N
         known = facts(loop, dtype)
         for units, heads in ((256, 12), (512, 2), (768, 1), (1000, 1), (1024, 1), (1536, 1), (2048, 1)):
             found = schedule(loop, Problem(units, heads, dtype), target)
-            found = replace(found, kernels=tuple(k for k in found.kernels if k.family != "stepwise"))
+            found = replace(found, kernels=tuple(k for k in found.kernels if k.family is not STEPWISE))
             once = replace(found, kernels=tuple(replace(kernel, launch_us=None) for kernel in found.kernels))
             for columns in (1, 16, 17, 32, 33, 48, 49, 64, 65, 80, 81, 128, 129, 161, 256, 257, 1000, 4096):
                 problem = Problem(units, heads, dtype, columns)
@@ -142,10 +144,10 @@ def test_a_launch_a_step_is_never_slower(name: str, dtype: str, gpu: str) -> Non
         known = facts(loop, dtype)
         for units in (256, 768, 1000, 1536, 2048, 2304, 4096):
             found = schedule(loop, Problem(units, 1, dtype), target)
-            others = replace(found, kernels=tuple(k for k in found.kernels if k.family != "stepwise"))
+            others = replace(found, kernels=tuple(k for k in found.kernels if k.family is not STEPWISE))
             for columns in (1, 16, 17, 32, 48, 64, 96, 128, 256, 1000, 4096):
                 problem, kernel = Problem(units, 1, dtype, columns), found.kernel_for(columns)
-                if kernel is None or kernel.family != "stepwise":
+                if kernel is None or kernel.family is not STEPWISE:
                     assert kernel is others.kernel_for(columns)
                     continue
                 chosen += 1
@@ -158,16 +160,16 @@ def test_a_launch_a_step_is_never_slower(name: str, dtype: str, gpu: str) -> Non
 def test_what_launches_outdo_is_no_kernel() -> None:
     """A kernel for 64 columns at once takes longer than two launches for 32."""
     narrow, *others = schedule(backward("lstm"), Problem(1024, 1, "bf16"), H200).kernels
-    assert narrow.capacity == 32 and narrow.launch_us is not None and [k.family for k in others] == ["stepwise"]
-    assert narrow.launches(64) == 2 and narrow.launch_columns(33) == 4 * 5
+    assert narrow.launch_batch == 32 and narrow.launch_us is not None and [k.family for k in others] == [STEPWISE]
+    assert narrow.launches(64) == 2 and narrow.batch_of_a_launch(33) == 4 * 5
 
 
 def test_wide_batches_stay_fused_where_that_is_quicker() -> None:
     """Measured with 64 columns: 12.5 us alternating, 6.2 on the grid."""
-    wide = schedule(backward("lstm"), Problem(768, 1, "bf16", columns=64), H200)
+    wide = schedule(backward("lstm"), Problem(768, 1, "bf16", batch=64), H200)
     kernel = wide.kernel_for(64)
     assert kernel is not None
-    assert kernel.family == "grid"
+    assert kernel.family is GRID
     assert kernel.step_us < 6.5
 
 
@@ -193,7 +195,8 @@ def test_plans_keep_to_the_gpu(gpu: Target, units: int) -> None:
         for kernel in found.kernels:
             assert kernel.shared_bytes <= gpu.shared_bytes
             assert kernel.threads * kernel.registers <= 65_536
-            assert kernel.blocks in clusters if kernel.family != "grid" else 2 * kernel.blocks <= gpu.multiprocessors
+            is_grid = kernel.family.scope is Scope.GRID
+            assert 2 * kernel.ctas <= gpu.sms if is_grid else kernel.ctas in clusters
 
 
 def test_a_gpu_without_clusters_alternates_and_says_why() -> None:
@@ -202,7 +205,7 @@ def test_a_gpu_without_clusters_alternates_and_says_why() -> None:
     assert (limit.name, limit.numbers) == ("compute capability", "8.0 >= 9.0")
     # No quicker than the same kernel on an H200.
     on_h200 = schedule(forward("lstm"), Problem(64, 12, "bf16"), H200).rejected[-1]
-    assert on_h200.family == "alternating"
+    assert on_h200.family is ALTERNATING
     assert found.step_us is not None and found.step_us >= (on_h200.step_us or 0)
 
 
@@ -224,7 +227,7 @@ def test_more_heads_take_longer_once_the_gpu_is_full() -> None:
 
 
 def test_large_batches_are_bound_by_memory() -> None:
-    problem = Problem(64, 12, "bf16", columns=2048)
+    problem = Problem(64, 12, "bf16", batch=2048)
     found = schedule(forward("lstm"), problem, H200)
     slow_memory = schedule(forward("lstm"), problem, replace(H200, memory_gb_s=100))
     assert found.step_us is not None
@@ -261,7 +264,7 @@ def test_other_cells_and_odd_sizes_have_plans(name: str) -> None:
 def test_reasons_name_the_limits_and_how_far_the_others_go() -> None:
     found = schedule(forward("lstm"), Problem(1024, 1, "bf16"), H200, reasons=True)
     gather, scatter, alternating = found.rejected
-    assert [entry.family for entry in found.rejected] == ["gather", "scatter", "alternating"]
+    assert [entry.family for entry in found.rejected] == [GATHER, SCATTER, ALTERNATING]
     assert gather.limits[0].numbers == "768 >= 1024"
     assert {"units", "registers", "shared memory"} <= {limit.name for limit in gather.limits}
     assert "registers" in {limit.name for limit in scatter.limits}

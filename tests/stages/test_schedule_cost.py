@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import pytest
 
 from rnncc.constrint import Infeasible, Variable
+from rnncc.ir.family import GATHER, GRID, SCATTER, Family
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
 from rnncc.stages.schedule.draft import TENTHS_OF_NS
 from rnncc.stages.schedule.facts import facts
-from rnncc.stages.schedule.families import FAMILIES
+from rnncc.stages.schedule.families import MODELS
 from tests.stages.scheduling import backward, forward
 
 H200 = GPUS["h200"]
@@ -25,33 +26,35 @@ class Measured:
     side; clusters do not disturb each other."""
 
     us: float
-    family: str
+    family: Family
     units: int
     columns: int
     given: dict[str, int]
     groups: int = 1
 
     def __str__(self) -> str:
-        return f"{self.family} {self.units} [{self.columns}] " + " ".join(f"{k}={v}" for k, v in self.given.items())
+        return f"{self.family.name} {self.units} [{self.columns}] " + " ".join(
+            f"{k}={v}" for k, v in self.given.items()
+        )
 
 
-def cluster(us: float, family: str, units: int, columns: int, **given: int) -> Measured:
+def cluster(us: float, family: Family, units: int, columns: int, **given: int) -> Measured:
     return Measured(us, family, units, columns, given)
 
 
 def on_grid(us: float, units: int, unit_blocks: int, columns: int, groups: int, tiles: int = 1) -> Measured:
-    return Measured(us, "grid", units, columns, {"unit_blocks": unit_blocks, "tiles": tiles}, groups)
+    return Measured(us, GRID, units, columns, {"unit_blocks": unit_blocks, "tiles": tiles}, groups)
 
 
 FORWARD = [
-    cluster(0.445, "gather", 64, 2, blocks=1, unit_warps=8, k_warps=1, unit_blocks=1),
-    cluster(0.439, "gather", 64, 4, blocks=4, unit_warps=2, k_warps=1, unit_blocks=1),
-    cluster(0.459, "gather", 128, 4, blocks=4, unit_warps=4, k_warps=1, unit_blocks=1),
-    cluster(0.499, "gather", 128, 8, blocks=8, unit_warps=2, k_warps=2, unit_blocks=1),
-    cluster(0.545, "gather", 256, 4, blocks=8, unit_warps=4, k_warps=1, unit_blocks=1),
-    cluster(0.609, "gather", 256, 8, blocks=16, unit_warps=2, k_warps=2, unit_blocks=1),
-    cluster(0.826, "gather", 512, 3, blocks=16, unit_warps=4, k_warps=2, unit_blocks=1),
-    cluster(0.962, "gather", 512, 3, blocks=16, unit_warps=2, k_warps=2, unit_blocks=2),
+    cluster(0.445, GATHER, 64, 2, blocks=1, unit_warps=8, k_warps=1, unit_blocks=1),
+    cluster(0.439, GATHER, 64, 4, blocks=4, unit_warps=2, k_warps=1, unit_blocks=1),
+    cluster(0.459, GATHER, 128, 4, blocks=4, unit_warps=4, k_warps=1, unit_blocks=1),
+    cluster(0.499, GATHER, 128, 8, blocks=8, unit_warps=2, k_warps=2, unit_blocks=1),
+    cluster(0.545, GATHER, 256, 4, blocks=8, unit_warps=4, k_warps=1, unit_blocks=1),
+    cluster(0.609, GATHER, 256, 8, blocks=16, unit_warps=2, k_warps=2, unit_blocks=1),
+    cluster(0.826, GATHER, 512, 3, blocks=16, unit_warps=4, k_warps=2, unit_blocks=1),
+    cluster(0.962, GATHER, 512, 3, blocks=16, unit_warps=2, k_warps=2, unit_blocks=2),
     on_grid(1.50, 768, 2, 8, 2),
     on_grid(1.66, 768, 4, 4, 4),
     on_grid(2.73, 768, 3, 16, 4, tiles=2),
@@ -59,14 +62,14 @@ FORWARD = [
     on_grid(3.44, 2048, 2, 16, 1, tiles=2),
 ]
 BACKWARD = [
-    cluster(0.512, "scatter", 64, 4, blocks=4, items=2, row_warps=4, k_warps=1),
-    cluster(0.475, "scatter", 64, 2, blocks=4, items=2, row_warps=2, k_warps=1),
-    cluster(0.498, "scatter", 64, 4, blocks=2, items=4, row_warps=2, k_warps=2),
-    cluster(0.604, "scatter", 128, 4, blocks=4, items=4, row_warps=8, k_warps=1),
-    cluster(0.524, "scatter", 128, 8, blocks=8, items=2, row_warps=4, k_warps=1),
-    cluster(0.690, "scatter", 256, 8, blocks=16, items=2, row_warps=4, k_warps=1),
-    cluster(0.738, "scatter", 256, 4, blocks=8, items=4, row_warps=8, k_warps=1),
-    cluster(1.17, "scatter", 512, 3, blocks=16, items=4, row_warps=8, k_warps=1),
+    cluster(0.512, SCATTER, 64, 4, blocks=4, items=2, row_warps=4, k_warps=1),
+    cluster(0.475, SCATTER, 64, 2, blocks=4, items=2, row_warps=2, k_warps=1),
+    cluster(0.498, SCATTER, 64, 4, blocks=2, items=4, row_warps=2, k_warps=2),
+    cluster(0.604, SCATTER, 128, 4, blocks=4, items=4, row_warps=8, k_warps=1),
+    cluster(0.524, SCATTER, 128, 8, blocks=8, items=2, row_warps=4, k_warps=1),
+    cluster(0.690, SCATTER, 256, 8, blocks=16, items=2, row_warps=4, k_warps=1),
+    cluster(0.738, SCATTER, 256, 4, blocks=8, items=4, row_warps=8, k_warps=1),
+    cluster(1.17, SCATTER, 512, 3, blocks=16, items=4, row_warps=8, k_warps=1),
     on_grid(1.99, 768, 4, 4, 4),
     on_grid(2.37, 1024, 4, 4, 4),
     on_grid(4.32, 768, 4, 16, 4, tiles=2),
@@ -77,8 +80,8 @@ BACKWARD = [
 def predicted(loop: FusedLoop, row: Measured) -> float:
     """Microseconds; what a row leaves open is chosen by the model."""
     # As many heads as fill the GPU leave one group a head, hence the wanted columns.
-    heads = 1 if row.family == "grid" else dict(H200.clusters)[row.given["blocks"]]
-    draft = FAMILIES[row.family](facts(loop, "bf16"), Problem(row.units, heads, "bf16", row.columns * row.groups), H200)
+    heads = 1 if row.family is GRID else dict(H200.clusters)[row.given["blocks"]]
+    draft = MODELS[row.family](facts(loop, "bf16"), Problem(row.units, heads, "bf16", row.columns * row.groups), H200)
     known: dict[str, Variable] = {variable.name: variable for variable in draft.model.variables}
     solution = draft.model.minimise(draft.total, given={known[name]: value for name, value in row.given.items()})
     return solution.value(draft.step) / TENTHS_OF_NS
@@ -97,7 +100,7 @@ def test_backward_steps(row: Measured) -> None:
 
 
 def test_what_was_slow_since_it_spilled_is_ruled_out() -> None:
-    row = cluster(5.0, "scatter", 768, 8, blocks=16, items=6, row_warps=8, k_warps=1)
+    row = cluster(5.0, SCATTER, 768, 8, blocks=16, items=6, row_warps=8, k_warps=1)
     with pytest.raises(Infeasible) as refused:
         predicted(backward("lstm"), row)
     assert "registers" in [part.requirement.name for part in refused.value.conflict.parts]

@@ -15,7 +15,7 @@ from rnncc.ir.target import GPUS
 from rnncc.stages.schedule import after_us, schedule
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.facts import facts
-from rnncc.stages.schedule.families import FAMILIES
+from rnncc.stages.schedule.families import MODELS
 from tests.stages.scheduling import backward, forward, inference
 
 H200 = GPUS["h200"]
@@ -36,7 +36,7 @@ class Row:
 
     def __str__(self) -> str:
         p = self.problem
-        return f"{self.what} {p.units}x{p.heads} {p.columns} {p.dtype}"
+        return f"{self.what} {p.head_dim}x{p.heads} {p.batch} {p.dtype}"
 
 
 def rows() -> list[Row]:
@@ -50,8 +50,8 @@ def rows() -> list[Row]:
 def fused(loop: FusedLoop, problem: Problem) -> float:
     """The quickest fused kernel."""
     found = []
-    for family in FAMILIES.values():
-        draft = family(facts(loop, problem.dtype), problem, H200)
+    for model in MODELS.values():
+        draft = model(facts(loop, problem.dtype), problem, H200)
         try:
             found.append(draft.expected_us(draft.model.minimise(draft.total), problem, H200))
         except Infeasible:

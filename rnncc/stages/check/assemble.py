@@ -19,6 +19,7 @@ from rnncc.ir.cell import (
     operands,
 )
 from rnncc.ir.dim import ONE
+from rnncc.ir.structure import block_diagonal
 from rnncc.ir.syntax import CellDecl
 from rnncc.language.source import NOWHERE
 from rnncc.stages.check.declare import Symbols
@@ -133,13 +134,13 @@ def _values(
     for parameter in assembler.parameters:
         for member in parameter.members:
             span = spans.get(member.name, NOWHERE)
-            blocks = parameter.blocks
-            yield Value(member.name, Role.PARAMETER, Placement.P, member.width, parameter.columns, blocks, span)
+            structure = parameter.structure
+            yield Value(member.name, Role.PARAMETER, Placement.P, member.width, parameter.columns, structure, span)
     for state in states:
         yield Value(f"{state.name}__1", Role.PREVIOUS, Placement.S, state.width, span=state.span)
     for name, node in assembler.nodes.items():
         shape = shapes[name]
         columns = shape.columns if shape.kind == "matrix" else None
-        blocks = headed.blocks.get(name, ONE)
+        structure = block_diagonal(headed.blocks.get(name, ONE))
         placement = Placement.X if isinstance(node, Delay) else placed.placement[name]
-        yield Value(name, Role.NODE, placement, shape.width, columns, blocks, node.span)
+        yield Value(name, Role.NODE, placement, shape.width, columns, structure, node.span)

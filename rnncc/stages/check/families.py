@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from rnncc.ir.cell import Initialiser, Member, Parameter
 from rnncc.ir.dim import ONE, Dim
+from rnncc.ir.structure import block_diagonal
 from rnncc.language.source import Span
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.initialise import FOR_MATRICES
@@ -94,7 +95,7 @@ class _Packer:
         recurrent = {member.target for member in by_family.get("R", []) if member.name in self.read}
         if family == "bR" and recurrent == {member.target for member in members}:
             attribute = "bias_hh"
-        return [Parameter(family, attribute, rows, columns, blocks, family in BIASES)]
+        return [Parameter(family, attribute, rows, columns, block_diagonal(blocks), family in BIASES)]
 
     def columns(self, name: str) -> Dim | None:
         shape = self.shapes[name]
@@ -105,7 +106,8 @@ class _Packer:
         found = self.resolved.members.get(name)
         is_bias = found is not None and found.family in BIASES
         row = Member(name, shape.width, start)
-        return Parameter(name, attribute, (row,), self.columns(name), self.blocks.get(name, ONE), is_bias)
+        structure = block_diagonal(self.blocks.get(name, ONE))
+        return Parameter(name, attribute, (row,), self.columns(name), structure, is_bias)
 
     def start(self, name: str, family: str, default: Initialiser | None = None) -> Initialiser:
         """`init b_f` before `init b` before the default."""

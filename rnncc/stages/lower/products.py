@@ -11,6 +11,7 @@ from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, operands
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.ir.kernel import Matrix, Product, row_parts
+from rnncc.ir.structure import blocks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def accumulate(
         contraction = contractions.get(name)
         if contraction is None or uses[name] != 1 or name in kept:
             return False
-        return matrices[contraction.matrix].blocks in (ONE, HEADS)
+        return blocks_of(matrices[contraction.matrix].structure) in (ONE, HEADS)
 
     sums: dict[str, list[Contraction]] = {}
 

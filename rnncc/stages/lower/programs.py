@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, Segment, Value
-from rnncc.ir.dim import Dim, add, constant, floor_divide
+from rnncc.ir.dim import Dim, add, constant
 from rnncc.ir.kernel import (
     EdgeSlot,
     Final,
@@ -22,6 +22,7 @@ from rnncc.ir.kernel import (
     Zero,
     row_parts,
 )
+from rnncc.ir.structure import stored_columns
 from rnncc.language.diagnostics import InternalError
 from rnncc.stages.lower.needs import Needs
 from rnncc.stages.lower.stages import build_stages
@@ -55,7 +56,7 @@ def _weights(segment: Segment, values: Mapping[str, Value], needs: Needs) -> dic
             needs.external(VectorSlot(name, value.width, place))
         else:
             matrix = Matrix(
-                name, place.index, place.offset, value.width, value.columns, value.blocks, row_parts(value.width)
+                name, place.index, place.offset, value.width, value.columns, value.structure, row_parts(value.width)
             )
             needs.matrices[name] = matrix
     needs.constants.update(dict.fromkeys(segment.constants))
@@ -74,7 +75,7 @@ def _weight_shapes(segment: Segment, values: Mapping[str, Value]) -> tuple[Weigh
         for member in weight.members:
             rows = add(rows, values[member].width)
         first = values[weight.members[0]]
-        columns = constant(1) if first.columns is None else floor_divide(first.columns, first.blocks)
+        columns = constant(1) if first.columns is None else stored_columns(first.columns, first.structure)
         shapes.append(WeightShape(weight.name, rows, columns))
     return tuple(shapes)
 

@@ -28,6 +28,7 @@ from rnncc.ir.kernel import (
     VectorSlot,
     ViewSlot,
 )
+from rnncc.ir.structure import BlockDiagonal, Dense
 from rnncc.language.diagnostics import InternalError
 from rnncc.stages.render.cpp import expression_text
 
@@ -90,8 +91,14 @@ def image_of(program: Program, product: Product) -> Image:
         slot = table[slot.link]
     if not isinstance(slot, StoredSlot):
         raise InternalError(f"the product's operand {product.operand} is not made by a stage")
-    blocks = next(matrix.blocks for matrix in program.matrices if matrix.name == product.matrices[0])
-    return Image(slot.name, 1, ONE) if blocks == ONE else Image(slot.name, product.parts, blocks)
+    matrix = next(matrix for matrix in program.matrices if matrix.name == product.matrices[0])
+    match matrix.structure:
+        case Dense():
+            return Image(slot.name, 1, ONE)
+        case BlockDiagonal(blocks):
+            return Image(slot.name, product.parts, blocks)
+        case _:
+            assert_never(matrix.structure)
 
 
 def product_images(program: Program) -> list[Image]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rnncc.ir.fused import FusedLoop
+from rnncc.ir.family import Family, Scope
+from rnncc.ir.fused import FusedLoop, inference
 from rnncc.ir.plan import KernelPlan, fused_programs
-from rnncc.ir.schedule import STEPWISE, FusedKernels, FusedSchedule
+from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.stages.render.cpp import macro_names
-from rnncc.stages.render.step import StepText, inference_writes, step_text
+from rnncc.stages.render.step import StepText, step_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +28,24 @@ class StepsText:
 
 @dataclass(frozen=True, slots=True)
 class FusedKernelText:
-    """What the template of a fused kernel prints: its symbol and family, the function and shape of that family, the
-    shape's arguments, and what was planned of it. `shared_relation`: of the shape's shared memory to the planned one;
-    inference has the layout of training and writes less. `parameters`, `step`: what stepwise kernels have besides, the
-    step as launches of a graph know it, which differ only in what memory holds: how many came before the graph's.
-    `steps`: the header of the cell's steps."""
+    """What the template of a fused kernel prints.
+
+    symbol              the kernel's name
+    family              the family, by which the header, the function and the class of the layout are called
+    arguments           the template arguments of that class
+    threads, shared_bytes
+                        the numbers that were planned
+    shared_relation     how the shape's shared memory compares with the planned one: inference has the layout of
+                        training, but writes less
+    parameters, step    a kernel whose launch is a step also takes its step. All launches of a graph have the same
+                        parameters, so the step is the launch's number in the graph plus a number in memory: how many
+                        steps came before the graph
+    steps               the header of the cell's steps
+    """
 
     cell: str
     symbol: str
-    family: str
-    shape: str
+    family: Family
     arguments: str
     threads: int
     shared_bytes: int
@@ -53,21 +62,19 @@ def steps_text(plan: KernelPlan) -> StepsText:
 
 
 def _step(plan: KernelPlan, program: str, loop: FusedLoop) -> StepText:
-    writes = inference_writes(loop) if program.endswith("_inference") else loop.writes
-    return step_text(f"{program}_step", loop, writes, plan.source)
+    return step_text(f"{program}_step", inference(loop) if program.endswith("_inference") else loop, plan.source)
 
 
 def kernel_texts(plan: KernelPlan, fused: FusedKernels, scalar: str, steps: str) -> Iterator[FusedKernelText]:
-    """The kernels, each for a file of its own, so that they are compiled side by side; `scalar` is the dtype in C++,
+    """The kernels, each for a file of its own, so that they are compiled side by side. `scalar` is the dtype in C++,
     `steps` the header of the cell's steps."""
     for program, schedule in fused.kernels:
-        by_steps = schedule.family == STEPWISE
+        by_steps = schedule.family.scope is Scope.STEP
         yield FusedKernelText(
             plan.cell,
             _symbol(program, fused, schedule),
             schedule.family,
-            f"{schedule.family.capitalize()}Shape",
-            ", ".join((f"{program}_step<{scalar}>", str(fused.units), *(str(number) for number in schedule.shape))),
+            ", ".join((f"{program}_step<{scalar}>", str(fused.head_dim), *(str(number) for number in schedule.shape))),
             schedule.threads,
             schedule.shared_bytes,
             "<=" if program.endswith("_inference") else "==",
@@ -78,17 +85,18 @@ def kernel_texts(plan: KernelPlan, fused: FusedKernels, scalar: str, steps: str)
 
 
 def index_lines(fused: FusedKernels) -> Iterator[str]:
-    """A line a kernel, as templates/include/rnncc/cuda/fused/index.h and rnncc/runtime/fused.py read it."""
+    """One line per kernel, as templates/include/rnncc/cuda/fused/index.h and rnncc/runtime/fused.py read it."""
     for program, schedule in fused.kernels:
         words = (
-            program, fused.dtype, fused.units, fused.heads, schedule.family, schedule.blocks, schedule.threads,
-            schedule.shared_bytes, schedule.columns, round(1000 * schedule.pass_us),
-            round(1000 * (schedule.launch_us or 0)), _symbol(program, fused, schedule),
+            program, fused.dtype, fused.head_dim, fused.heads, schedule.family.name, schedule.family.scope.value,
+            schedule.ctas, schedule.threads, schedule.shared_bytes, schedule.group_batch or 0, schedule.smallest_batch,
+            round(1000 * schedule.pass_us), round(1000 * (schedule.launch_us or 0)),
+            _symbol(program, fused, schedule),
         )  # fmt: skip
         yield " ".join(str(word) for word in words)
 
 
 def _symbol(program: str, fused: FusedKernels, schedule: FusedSchedule) -> str:
-    """Everything that tells a kernel from others of its package, so that any of them stand side by side."""
-    words = (program, fused.dtype, fused.units, schedule.family, *schedule.shape)
+    """Everything that tells a kernel from the others of its package, so that all of them can stand side by side."""
+    words = (program, fused.dtype, fused.head_dim, schedule.family.name, *schedule.shape)
     return "_".join(str(word) for word in words)

@@ -11,8 +11,9 @@ from rnncc.analysis.recurrent import recurrent_reads
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.artifact import File
 from rnncc.ir.cell import Cell, Segment, value_table
-from rnncc.ir.dim import Dim, floor_divide, multiply, show
+from rnncc.ir.dim import Dim, multiply, show
 from rnncc.ir.package import CompiledCell, LoopText, PackagePlan, SegmentBinding
+from rnncc.ir.structure import stored_columns
 from rnncc.machine.paths import templates_dir
 from rnncc.stages.render.python_cell import (
     cell_text,
@@ -101,13 +102,13 @@ def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
 
 
 def _elements(cell: Cell, members: Sequence[str]) -> Dim:
-    """Elements of a weight: rows times stored columns. Blocks divide the columns exactly."""
+    """Elements of a weight: rows times what is stored of each."""
     table = value_table(cell)
     rows = sum_dims([table[member].width for member in members])
     first = table[members[0]]
     if first.columns is None:
         return rows
-    return multiply(rows, floor_divide(first.columns, first.blocks))
+    return multiply(rows, stored_columns(first.columns, first.structure))
 
 
 def _cpp_dims(cell: Cell) -> Callable[[Dim], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import assert_never
 
 from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads
 from rnncc.ir.adjoint import Adjoint
@@ -22,9 +23,10 @@ from rnncc.ir.cell import (
     operands,
     value_table,
 )
-from rnncc.ir.dim import ONE, Dim, constant, split_multiple
+from rnncc.ir.dim import Dim, constant, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.package import CellText, CompiledCell, SegmentText
+from rnncc.ir.structure import BlockDiagonal, Dense
 from rnncc.language.source import escaped, file_name
 from rnncc.stages.render.python_batched import batched, bind, keep, read_later
 from rnncc.stages.render.python_code import Emitter, dim_text, split_lines, variable
@@ -148,7 +150,13 @@ def _parameter(parameter: Parameter) -> str:
         for member in parameter.members
     )
     columns = width(parameter.columns) if parameter.columns is not None else "None"
-    blocks = width(parameter.blocks) if parameter.columns is not None and parameter.blocks != ONE else "None"
+    match parameter.structure:
+        case Dense():
+            blocks = "None"
+        case BlockDiagonal(count):
+            blocks = width(count)
+        case _:
+            assert_never(parameter.structure)
     return (
         f"_spec.ParameterSpec({parameter.name!r}, {parameter.attribute!r}, ({members}), "
         f"{columns}, {blocks}, {parameter.is_bias})"

@@ -30,6 +30,7 @@ from rnncc.ir.dim import HEADS, ONE, Dim, repeats_whole, show, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.dim import constant as constant_dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
+from rnncc.ir.structure import BlockDiagonal, Dense
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
 
@@ -51,11 +52,6 @@ def variable(name: str) -> str:
 def dim_text(dim: Dim, table: str = "sizes") -> str:
     """A dim as Python text that reads its names from the mapping `table`: `4*sizes["H"]`."""
     return re.sub(r"[A-Za-z_]\w*", lambda match: f'{table}["{match.group()}"]', show(dim))
-
-
-def heads_text(blocks: Dim) -> str:
-    """The number of blocks of a matrix."""
-    return dim_text(blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +110,13 @@ class Emitter:
     def _pointwise(self, target: Value, expr: Expr) -> str:
         if target.columns is not None:
             text = self._expression(expr, target)
-            if target.blocks == ONE:
-                return text
-            return f"rows.from_blocks({text}, {heads_text(target.blocks)}, {split_multiple(target.width)[0]})"
+            match target.structure:
+                case Dense():
+                    return text
+                case BlockDiagonal(blocks):
+                    return f"rows.from_blocks({text}, {dim_text(blocks)}, {split_multiple(target.width)[0]})"
+                case _:
+                    assert_never(target.structure)
         text = self._expression(expr, target)
         wide = any(self.table[name].width == target.width for name in references(expr) if name in self.table)
         if target.width != ONE and not wide:
@@ -147,8 +147,13 @@ class Emitter:
 
     def _reference(self, name: str, target: Value) -> str:
         value = self.table[name]
-        if value.columns is not None and value.blocks != ONE:
-            return f"rows.to_blocks({variable(name)}, {heads_text(value.blocks)}, {split_multiple(value.width)[0]})"
+        match value.structure:
+            case Dense():
+                pass
+            case BlockDiagonal(blocks):
+                return f"rows.to_blocks({variable(name)}, {dim_text(blocks)}, {split_multiple(value.width)[0]})"
+            case _:
+                assert_never(value.structure)
         if self._is_per_head(name, target) and target.columns is None:
             k = split_multiple(target.width)[0]
             return f"rows.per_head({variable(name)}, {dim_text(HEADS)}, {k}, {dim_text(target.width)})"
@@ -157,16 +162,16 @@ class Emitter:
     def _contraction(self, matrix: Value, operand: str, transposed: bool) -> str:
         if matrix.columns is None:
             raise InternalError(f"the contraction of {matrix.name}, which is no matrix")
-        if matrix.blocks == ONE:
-            if transposed:
-                return f"({variable(operand)} @ {variable(matrix.name)})"
-            return self.linear(variable(operand), variable(matrix.name))
-        row_k, column_k = split_multiple(matrix.width)[0], split_multiple(matrix.columns)[0]
-        extra = ", transposed=True" if transposed else ""
-        return (
-            f"rows.contract({variable(matrix.name)}, {variable(operand)}, "
-            f"{heads_text(matrix.blocks)}, {row_k}, {column_k}{extra})"
-        )
+        name, read = variable(matrix.name), variable(operand)
+        match matrix.structure:
+            case Dense():
+                return f"({read} @ {name})" if transposed else self.linear(read, name)
+            case BlockDiagonal(blocks):
+                row_k, column_k = split_multiple(matrix.width)[0], split_multiple(matrix.columns)[0]
+                extra = ", transposed=True" if transposed else ""
+                return f"rows.contract({name}, {read}, {dim_text(blocks)}, {row_k}, {column_k}{extra})"
+            case _:
+                assert_never(matrix.structure)
 
     def _row_operation(self, node: RowOp) -> str:
         operand = variable(node.operands[0])

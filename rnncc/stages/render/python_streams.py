@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, Role, Stream, Value, operands, value_table
-from rnncc.ir.dim import ONE
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.expr import Apply, Expr, Ref
+from rnncc.ir.structure import DENSE
 from rnncc.stages.render.python_code import MemberPlace, dim_text, variable
 
 
@@ -86,7 +86,7 @@ def _terms(member: str, made: Mapping[str, Node], table: Mapping[str, Value]) ->
     for leaf in leaves:
         term = made.get(leaf)
         if isinstance(term, Contraction) and not term.transposed:
-            if table[term.matrix].blocks != ONE:
+            if table[term.matrix].structure != DENSE:
                 return None
             found.append(term)
             continue

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from rnncc.ir.family import Family
 from rnncc.ir.plan import KernelPlan, scan_programs
 from rnncc.ir.schedule import ScanKernels
 from rnncc.stages.render.cpp import macro_names
 from rnncc.stages.render.fused import StepsText
 from rnncc.stages.render.step import scan_text
 
-# Thread blocks of a cluster: one by itself, and the largest cluster.
-_BLOCKS = (1, 16)
+# Clusters of one CTA, and the largest ones.
+_CTAS = (1, 16)
 
 
 @dataclass(frozen=True, slots=True)
 class ScanKernelText:
-    """A kernel: its function (scan, walk or newton), its shape and the shape's arguments, and what was planned of it;
-    `shared`: (blocks of a cluster, bytes of each)."""
+    """A kernel: its family, by which the function and the class of the layout are called, the template arguments of
+    that class, and the numbers that were planned. `shared` has pairs (CTAs per cluster, shared memory per CTA)."""
 
     symbol: str
-    family: str
-    shape: str
+    family: Family
     arguments: str
     threads: int
     resident: int
@@ -60,13 +60,11 @@ def _kernels(scans: Sequence[ScanKernels], scalar: str, element_bytes: int) -> I
     for kernels in scans:
         schedule = kernels.full if element_bytes == 4 else kernels.half
         for form, shape in schedule.forms:
-            family = schedule.family_of(form)
             yield ScanKernelText(
                 f"{kernels.program}_{form}",
-                family,
-                f"{family.capitalize()}Shape",
+                shape.family,
                 ", ".join((f"{kernels.program}_step<{scalar}>", *map(str, shape.arguments))),
                 shape.threads,
                 shape.resident,
-                tuple((blocks, shape.shared_bytes_of(blocks)) for blocks in _BLOCKS),
+                tuple((ctas, shape.shared_bytes_of(ctas)) for ctas in _CTAS),
             )

@@ -44,14 +44,9 @@ class StepText:
     functions: tuple[FunctionText, ...]
 
 
-def inference_writes(loop: FusedLoop) -> tuple[FusedWrite, ...]:
-    """Without what only a backward reads."""
-    return tuple(write for write in loop.writes if write.place is not None and not write.place.is_saved)
-
-
-def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], source: str) -> StepText:
-    """The step that writes `writes`."""
-    edges = len(loop.edges)
+def step_text(name: str, loop: FusedLoop, source: str) -> StepText:
+    """The step of a loop with one product."""
+    edges, writes = len(loop.edges), loop.writes
     counts = (
         ("SUMS", len(loop.sums)),
         ("OPERANDS", len(loop.operands)),

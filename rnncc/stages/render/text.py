@@ -9,6 +9,7 @@ from typing import assert_never
 
 from rnncc.ir.cell import ACTIVE
 from rnncc.ir.dim import Dim, constant, show
+from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedLoop, FusedWrite
 from rnncc.ir.kernel import (
     EdgeSlot,
@@ -27,6 +28,7 @@ from rnncc.ir.kernel import (
 from rnncc.ir.plan import KernelPlan, loop_name, own_form
 from rnncc.ir.scan import ScanLoop
 from rnncc.ir.schedule import ScanKernels, ScanSchedule
+from rnncc.ir.structure import blocks_of
 from rnncc.stages.render.cpp import FunctionText, dim_text, function_text, macro_names
 from rnncc.stages.render.device import DeviceText, Image, device_text, image_of, product_images, readers
 
@@ -111,9 +113,10 @@ def _forms(kernels: ScanKernels) -> str:
         shape = dict(schedule.forms).get(name)
         if shape is None:
             return _row(*([0] * 8))
-        groups, steps = (shape.threads, 0) if schedule.family_of(name) == "walk" else (32, shape.warps * shape.steps)
+        alone = shape.family.scope is Scope.THREAD
+        groups, steps = (shape.threads, 0) if alone else (32, shape.warps * shape.steps)
         shared = (shape.shared_bytes, shape.peer_bytes, shape.least_shared_bytes)
-        return _row(shape.vector, shape.threads, groups, steps, *shared, shape.least_blocks)
+        return _row(shape.vector, shape.threads, groups, steps, *shared, shape.least_ctas)
 
     sizes, names = (kernels.full, kernels.half), ("wide", "tall", "narrow", "newton")
     return _row(*(_row(*(form(schedule, name) for schedule in sizes)) for name in names))
@@ -264,7 +267,8 @@ class _Tables:
                 case _:
                     assert_never(stage)
         matrix_rows = [
-            _row(m.index, dim(m.offset), dim(m.rows), dim(m.columns), dim(m.blocks), m.parts) for m in program.matrices
+            _row(m.index, dim(m.offset), dim(m.rows), dim(m.columns), dim(blocks_of(m.structure)), m.parts)
+            for m in program.matrices
         ]
         finals = [_row(numbers[f.slot], f.place.table.value, f.place.index) for f in program.finals]
         outers = [_row(matrices[o.matrix], numbers[o.cotangent], numbers[o.operand], o.parts) for o in program.outers]

@@ -1,9 +1,13 @@
-"""`schedule`: how a loop is laid out on a GPU.
+"""`schedule`: the layout of a loop on a GPU.
 
-Input: a FusedLoop (or why there is none), a Problem, a Target. Output: a Schedule, which has kernels for small and
-large batches, and for each family without a kernel the requirements that rule it out. Fails with: InternalError only,
-since the alternating kernel takes what no fused one does. For a ScanLoop the output is a ScanSchedule, for all problems
-and GPUs (scan.py)."""
+Input: a FusedLoop (or the reason why there is none), a Problem, a Target. Output: a Schedule, which has kernels for
+small and large batches, and for each family without a kernel the requirements that rule it out. For a ScanLoop the
+output is a ScanSchedule for all problems and GPUs (scan.py). Fails with: InternalError only, since the alternating
+kernel takes what no fused kernel takes.
+
+Kernels are planned without a GPU and chosen where they run. So some rules stand here in Python and also in C++:
+docs/design.md lists them.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from rnncc.constrint import Infeasible, LimitReached, Limits
+from rnncc.ir.family import ALTERNATING, Family
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule, Limit, Rejected, Schedule
 from rnncc.ir.target import Target
 from rnncc.language.diagnostics import InternalError
 from rnncc.stages.schedule.alternating import alternating_us
-from rnncc.stages.schedule.draft import TILE_COLUMNS, UNIT_BLOCK, element_bytes
-from rnncc.stages.schedule.expect import after_us, expected, inference, step_us
+from rnncc.stages.schedule.draft import TILE_BATCH, UNIT_BLOCK
+from rnncc.stages.schedule.expect import after_us, expected, step_us
 from rnncc.stages.schedule.facts import Facts, facts
-from rnncc.stages.schedule.families import FAMILIES
+from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.scan import plan_scan, scan_schedule
 from rnncc.stages.schedule.stepwise import stepwise, takes
 
-__all__ = ["Found", "after_us", "expected", "find", "inference", "plan_scan", "scan_schedule", "schedule"]
+__all__ = ["Found", "after_us", "expected", "find", "plan_scan", "scan_schedule", "schedule"]
 
 # A search takes some tens of nodes; far more would be a mistake in a model.
 LIMITS = Limits(nodes=1_000, steps=20_000)
@@ -36,11 +41,11 @@ _MANY = 256  # the number of launches at which large batches are compared with t
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A schedule, and for each family without a kernel the proof. The reason is found on demand (`explained`), because
-    that takes longer than the search."""
+    """A schedule, and a proof for each family that has no kernel. `explained` makes reasons from the proofs on demand,
+    because that takes longer than the search."""
 
     schedule: Schedule
-    proofs: Mapping[str, Infeasible] = field(default_factory=dict)
+    proofs: Mapping[Family | None, Infeasible] = field(default_factory=dict)
 
     def explained(self) -> Schedule:
         """The schedule with what rules out the families that have no kernel."""
@@ -52,8 +57,8 @@ class Found:
 
 
 def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons: bool = False) -> Schedule:
-    """The quickest kernels of a loop; a text instead of a loop says why it has no fused form. `reasons`: also say what
-    rules out the families that have no kernel."""
+    """The quickest kernels of a loop. A text in place of a loop says why it has no fused form. `reasons`: the schedule
+    also says what rules out the families that have no kernel."""
     found = find(loop, problem, target)
     return found.explained() if reasons else found.schedule
 
@@ -61,70 +66,70 @@ def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons
 def find(loop: FusedLoop | str, problem: Problem, target: Target) -> Found:
     """The same, so that the reasons can be asked for later.
 
-    Clusters take any number of columns, group after group. Blocks of the grid must all run at once, so after a kernel
-    of theirs comes the quickest for twice the columns that it takes, or at least for one more. Where that is quicker,
-    more columns take several launches of one of them.
+    A cluster kernel takes any batch, group after group. The CTAs of a grid kernel must all run at once, so after such a
+    kernel comes the quickest one for twice its batch, or at least for one entry more. A batch beyond that takes several
+    launches of one of them, where that is quicker.
     """
     if isinstance(loop, str):
-        return Found(Schedule((), None, (Rejected("fused", None, (Limit("form", loop, ""),)),), 0))
+        return Found(Schedule((), None, (Rejected(None, None, (Limit("form", loop, ""),)),), 0))
     known = facts(loop, problem.dtype)
     if too_large := _too_large(known, problem, target):
-        return Found(
-            Schedule((), None, (Rejected("fused", None, too_large), Rejected("alternating", None, too_large)), 0)
-        )
+        rejected = (Rejected(None, None, too_large), Rejected(ALTERNATING, None, too_large))
+        return Found(Schedule((), None, rejected, 0))
     alternating = alternating_us(known, problem, target)
     if unfit := _unfit(problem, target):
-        return Found(Schedule((), alternating, (Rejected("fused", None, unfit),), 0))
+        return Found(Schedule((), alternating, (Rejected(None, None, unfit),), 0))
 
-    def solve(columns: int, families: Iterable[str] = FAMILIES) -> _Answer:
-        return _solve(known, replace(problem, columns=columns), target, families)
+    def solve(batch: int, families: Iterable[Family] = MODELS) -> _Answer:
+        return _solve(known, replace(problem, batch=batch), target, families)
 
-    answer = solve(problem.columns)
+    answer = solve(problem.batch)
     best = answer.quickest
-    few = answer if best or problem.columns <= TILE_COLUMNS else solve(TILE_COLUMNS)
-    kernels = _of_use(_again(kernel, known, problem, target) for kernel in _for_more_and_more(few, solve))
+    few = answer if best or problem.batch <= TILE_BATCH else solve(TILE_BATCH)
+    kernels = _of_use(_again(kernel, known, problem, target) for kernel in _for_larger_batches(few, solve))
     if takes(loop, problem):
         kernels = (*kernels, *_by_steps(kernels, known, problem, target))
     found = Schedule(kernels, alternating, answer.rejected, answer.nodes)
-    taken = found.kernel_for(problem.columns)
+    taken = found.kernel_for(problem.batch)
     if taken is not None:
-        # A kernel that needs several launches was rejected above, where all columns had to run at once.
-        others = tuple(entry for entry in found.rejected if entry.family != taken.family)
+        # If the kernel needs several launches, its family was rejected above, where the whole batch had to run at once.
+        others = tuple(entry for entry in found.rejected if entry.family is not taken.family)
         found = replace(
             found,
             step_us=round(step_us(known, taken, problem, target), 3),
-            rejected=(*others, Rejected("alternating", alternating, ())),
+            rejected=(*others, Rejected(ALTERNATING, alternating, ())),
         )
     return Found(found, answer.proofs)
 
 
-def _for_more_and_more(answer: _Answer, solve: Callable[[int, Iterable[str]], _Answer]) -> Iterator[FusedSchedule]:
-    """The quickest kernel of an answer, and after it those for more columns."""
+def _for_larger_batches(answer: _Answer, solve: Callable[[int, Iterable[Family]], _Answer]) -> Iterator[FusedSchedule]:
+    """The quickest kernel of an answer, and after it the kernels for larger batches."""
     while kernel := answer.quickest:
         yield kernel
-        if kernel.capacity is None:
+        if kernel.launch_batch is None:
             return
-        wider = solve(2 * kernel.capacity, answer.feasible)
-        answer = wider if wider.quickest else solve(kernel.capacity + 1, answer.feasible)
+        wider = solve(2 * kernel.launch_batch, answer.feasible)
+        answer = wider if wider.quickest else solve(kernel.launch_batch + 1, answer.feasible)
 
 
 def _again(kernel: FusedSchedule, known: Facts, problem: Problem, target: Target) -> FusedSchedule:
-    """The kernel with what a full launch takes, if launch after launch is quicker than the alternating kernel. Against
-    many full ones that does best: beside a few its barrier counts, and 16 or 32 columns take it as long as one."""
-    if kernel.capacity is None:
+    """The kernel with the time of a full launch, if launch after launch is quicker than the alternating kernel. The two
+    are compared at many full launches, where the alternating kernel does best: for a small batch its barrier counts,
+    and a batch of 16 or 32 takes it as long as a batch of one."""
+    if kernel.launch_batch is None:
         return kernel
-    full = replace(problem, columns=kernel.capacity)
+    full = replace(problem, batch=kernel.launch_batch)
     again = replace(kernel, launch_us=round(step_us(known, kernel, full, target), 3))
-    many = replace(problem, columns=_MANY * kernel.capacity)
+    many = replace(problem, batch=_MANY * kernel.launch_batch)
     is_quick = step_us(known, again, many, target) <= WORTH * alternating_us(known, many, target)
     return again if is_quick else kernel
 
 
 def _of_use(kernels: Iterable[FusedSchedule]) -> tuple[FusedSchedule, ...]:
-    """Without those that several launches of one before them always outdo."""
+    """The kernels without those that are always slower than several launches of a kernel before them."""
     kept: list[FusedSchedule] = []
     for kernel in kernels:
-        before = () if kernel.capacity is None else [one.planned_us(kernel.capacity) for one in kept]
+        before = () if kernel.launch_batch is None else [one.planned_us(kernel.launch_batch) for one in kept]
         if all(us is None or us > kernel.pass_us for us in before):
             kept.append(kernel)
     return tuple(kept)
@@ -133,11 +138,11 @@ def _of_use(kernels: Iterable[FusedSchedule]) -> tuple[FusedSchedule, ...]:
 def _by_steps(
     kernels: tuple[FusedSchedule, ...], known: Facts, problem: Problem, target: Target
 ) -> Iterator[FusedSchedule]:
-    """The stepwise kernel, if it is quicker than these and the alternating one from some number of columns on."""
+    """The stepwise kernel, if from some batch on it is quicker than these kernels and the alternating one."""
 
-    def without(columns: int) -> float:
-        planned = [us for kernel in kernels if (us := kernel.planned_us(columns)) is not None]
-        us = min(planned) if planned else alternating_us(known, replace(problem, columns=columns), target)
+    def without(batch: int) -> float:
+        planned = [us for kernel in kernels if (us := kernel.planned_us(batch)) is not None]
+        us = min(planned) if planned else alternating_us(known, replace(problem, batch=batch), target)
         return WORTH * us
 
     if kernel := stepwise(known, problem, target, without):
@@ -146,39 +151,45 @@ def _by_steps(
 
 def _too_large(known: Facts, problem: Problem, target: Target) -> tuple[Limit, ...]:
     """What every kernel asks of the GPU's memory, where there is less."""
-    gigabytes = known.sums * known.operands * problem.heads * problem.units**2 * element_bytes(problem.dtype) / 1e9
+    elements = problem.heads * known.matrix_elements(problem.head_dim, problem.head_dim)
+    gigabytes = elements * problem.element_bytes / 1e9
     if gigabytes <= target.memory_gb:
         return ()
     return (Limit("memory", "the recurrent weights lie in it", f"{gigabytes:.0f} GB <= {target.memory_gb} GB"),)
 
 
 def _unfit(problem: Problem, target: Target) -> tuple[Limit, ...]:
-    """What all fused kernels ask of a problem and a GPU, where these do not give that."""
+    """What all fused kernels ask of a problem and a GPU, where these do not give it."""
     limits = []
     if not target.has_clusters:
-        needed = "fused kernels use clusters of thread blocks and other means of compute capability 9.0"
+        needed = "fused kernels use clusters of CTAs and other means of compute capability 9.0"
         limits.append(Limit("compute capability", needed, f"{target.capability} >= 9.0"))
-    if problem.units % UNIT_BLOCK:
-        limits.append(Limit("units", "a warp has 8 of them at a time", f"{problem.units} % {UNIT_BLOCK} == 0"))
+    if problem.head_dim % UNIT_BLOCK:
+        needed = f"a warp has {UNIT_BLOCK} units at a time"
+        limits.append(Limit("units", needed, f"{problem.head_dim} % {UNIT_BLOCK} == 0"))
     return tuple(limits)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Of every family the quickest kernel, or why there is none; `quickest` of all, unless the alternating kernel is
-    about as quick. `nodes`: of the searches that found something."""
+    """The result of the searches for one batch.
 
-    families: tuple[tuple[str, FusedSchedule | Infeasible], ...]
+    families   the quickest kernel of each family, or why it has none
+    quickest   the quickest kernel of all; None where the alternating kernel is about as quick
+    nodes      the nodes of the searches that found a kernel
+    """
+
+    families: tuple[tuple[Family, FusedSchedule | Infeasible], ...]
     quickest: FusedSchedule | None
     nodes: int
 
     @property
-    def feasible(self) -> tuple[str, ...]:
-        """The families that have a kernel; the others have none for more columns either."""
+    def feasible(self) -> tuple[Family, ...]:
+        """The families that have a kernel; the others have none for larger batches either."""
         return tuple(family for family, found in self.families if not isinstance(found, Infeasible))
 
     @property
-    def proofs(self) -> dict[str, Infeasible]:
+    def proofs(self) -> dict[Family | None, Infeasible]:
         """The proofs for the families that have no kernel."""
         return {family: found for family, found in self.families if isinstance(found, Infeasible)}
 
@@ -192,22 +203,22 @@ class _Answer:
         )
 
 
-def _solve(known: Facts, problem: Problem, target: Target, wanted: Iterable[str]) -> _Answer:
-    families: list[tuple[str, FusedSchedule | Infeasible]] = []
+def _solve(known: Facts, problem: Problem, target: Target, wanted: Iterable[Family]) -> _Answer:
+    families: list[tuple[Family, FusedSchedule | Infeasible]] = []
     nodes = 0
     for family in wanted:
-        drawn = FAMILIES[family](known, problem, target)
+        draft = MODELS[family](known, problem, target)
         try:
-            solution = drawn.model.minimise(drawn.total, limits=LIMITS)
+            solution = draft.model.minimise(draft.total, limits=LIMITS)
         except Infeasible as reason:
             families.append((family, reason))
         except LimitReached as reason:
-            raise InternalError(f"the schedule of {family} for {problem} takes too long: {reason}") from reason
+            raise InternalError(f"the schedule of {family.name} for {problem} takes too long: {reason}") from reason
         else:
-            families.append((family, drawn.scheduled(solution, problem, target)))
+            families.append((family, draft.scheduled(solution, problem, target)))
             nodes += solution.nodes
     found = [kernel for _, kernel in families if isinstance(kernel, FusedSchedule)]
-    best = min(found, key=lambda kernel: (kernel.step_us, kernel.blocks), default=None)
+    best = min(found, key=lambda kernel: (kernel.step_us, kernel.ctas), default=None)
     if best and best.step_us > WORTH * alternating_us(known, problem, target):
         best = None
     return _Answer(tuple(families), best, nodes)

@@ -1,80 +1,77 @@
-"""What a step of the alternating kernel is expected to take: what templates/include/rnncc/cuda/schedule.h divides among
-the multiprocessors, and what bounds each of them."""
+"""The expected time of a step of the alternating kernel: templates/include/rnncc/cuda/schedule.h divides the work among
+the SMs, and this model says what bounds each SM."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from rnncc.ir.problem import Problem
+from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
-from rnncc.stages.schedule.draft import TENTHS_OF_NS, ceil
+from rnncc.stages.schedule.draft import TENTHS_OF_NS, round_up
 from rnncc.stages.schedule.facts import Facts, memory_us
 from rnncc.stages.schedule.rates import rates
 
-_UNIT_BLOCK, _COLUMN_BLOCK, _CHUNK = 8, 16, 32
-_QUARTERS = 4
-# Of an mma: [16, 16] @ [16, 8].
-_PRODUCT_TERMS = 16
-# Unit blocks whose sums a warp holds at once, for one block of columns; the others take another pass over the operands.
+_UNIT_BLOCK, _BATCH_BLOCK, _CHUNK = 8, 16, 32
+# An mma multiplies the 16 entries of a batch block by so many elements of the weights: 8 rows of 16 terms. Each quarter
+# of an SM makes one at a time.
+_MMA_ELEMENTS, _QUARTERS = 8 * 16, 4
+# A warp holds the sums of so many unit blocks at once, for one batch block, in 16 bits and in float32. The other unit
+# blocks take another pass over the operands.
 _HELD_16, _HELD_32 = 8, 4
-# Shared memory that no weight has: partial sums of eight warps and places of operands; of float32 also weights on their
-# way.
+# Shared memory, in bytes, that no weight can have. It holds the partial sums of eight warps and the places of operands,
+# and in float32 also weights on their way.
 _OTHER_BYTES = 40_960
-# Up to sixteen loads of a lane on their way keep L2 busier than the polls by which its bandwidth was measured.
+# Up to sixteen loads per lane are on their way at once. They keep L2 busier than the polls that measured its bandwidth.
 _DEEP_LOADS = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """Of the busiest thread block, one a multiprocessor.
+    """The work of the busiest CTA, where each SM has one CTA. It visits each of its tiles with each of its chunks.
 
-    unit_blocks, column_blocks   of 8 units and 16 columns, of a tile and a chunk of columns
-    tiles, chunks                that it visits in a step, each with each
+    unit_blocks, tiles    blocks of 8 units per tile, and the tiles of the CTA
+    batch_blocks, chunks  blocks of 16 batch entries per chunk of the batch, and the chunks of the CTA
     """
 
     unit_blocks: int
-    column_blocks: int
     tiles: int
+    batch_blocks: int
     chunks: int
 
 
 def _division(problem: Problem, target: Target) -> _Division:
-    """As plan_stage does it."""
-    room, of_head, column_blocks = (
-        target.multiprocessors,
-        ceil(problem.units, _UNIT_BLOCK),
-        ceil(problem.columns, _COLUMN_BLOCK),
-    )
-    unit_blocks = 2 if of_head * problem.heads > room else 1
-    tiles = problem.heads * ceil(of_head, unit_blocks)
-    wide = 2 if column_blocks > 1 and tiles * column_blocks > room else 1
-    chunks, lanes = ceil(column_blocks, wide), min(tiles, room)
-    column_lanes = max(1, min(chunks, room // lanes))
-    return _Division(unit_blocks, wide, ceil(tiles, lanes), ceil(chunks, column_lanes))
+    """The division that plan_stage makes in schedule.h."""
+    head_blocks, batch_blocks = ceil(problem.head_dim, _UNIT_BLOCK), ceil(problem.batch, _BATCH_BLOCK)
+    unit_blocks = 2 if head_blocks * problem.heads > target.sms else 1
+    tiles = problem.heads * ceil(head_blocks, unit_blocks)
+    wide = 2 if batch_blocks > 1 and tiles * batch_blocks > target.sms else 1
+    chunks, tile_lanes = ceil(batch_blocks, wide), min(tiles, target.sms)
+    batch_lanes = max(1, min(chunks, target.sms // tile_lanes))
+    return _Division(unit_blocks, ceil(tiles, tile_lanes), wide, ceil(chunks, batch_lanes))
 
 
 def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
-    """Microseconds: a barrier of the grid, then visit after visit of a tile and a chunk of columns. A visit waits for
-    what it reads, brings its operands and the weights that are not in shared memory from L2, and multiplies."""
+    """The time of a step, in microseconds: a barrier of the grid, then one visit of a tile and a chunk after another. A
+    visit waits for what it reads, brings its operands from L2, and also the weights that are not in shared memory, and
+    multiplies."""
     rate, own = rates(target), _division(problem, target)
-    full = problem.dtype == "fp32"
-    scalar = 4 if full else 2
-    terms = facts.operands * ceil(problem.units, _CHUNK) * _CHUNK
-    blocks = facts.sums * own.unit_blocks  # of 8 rows of weights, of a tile
-    passes = ceil(blocks, (_HELD_32 if full else _HELD_16) // own.column_blocks)
-    operand_bytes = passes * own.column_blocks * _COLUMN_BLOCK * terms * scalar
+    rows, padded = own.unit_blocks * _UNIT_BLOCK, round_up(problem.head_dim, _CHUNK)
+    held = (_HELD_32 if problem.is_float else _HELD_16) // own.batch_blocks
+    passes = ceil(facts.sums * own.unit_blocks, held)
+    operand_bytes = passes * own.batch_blocks * _BATCH_BLOCK * facts.operands * padded * problem.element_bytes
 
-    weight_bytes = blocks * _UNIT_BLOCK * terms * scalar  # of a tile
+    weights = facts.matrix_elements(rows, padded)  # of a tile
+    weight_bytes = weights * problem.element_bytes
     resident = min(1.0, (target.shared_bytes - _OTHER_BYTES) / (own.tiles * weight_bytes))
     streamed_bytes = (1 - resident) * weight_bytes
-    product = rate.multiply_add if full else rate.mma
-    products = blocks * own.column_blocks * ceil(terms, _PRODUCT_TERMS) / _QUARTERS
+    product = rate.multiply_add if problem.is_float else rate.mma
+    products = own.batch_blocks * weights / _MMA_ELEMENTS / _QUARTERS
 
-    visits = own.tiles * own.chunks
-    # Tenths of a nanosecond a byte of a multiprocessor; weights that do not fit L2 come from memory.
-    l2 = 10 * target.multiprocessors / (_DEEP_LOADS * target.l2_gb_s)
-    fits_l2 = streamed_bytes * own.tiles * target.multiprocessors < 1e6 * target.l2_mb
-    stream = l2 if fits_l2 else 10 * target.multiprocessors / target.memory_gb_s
+    # Tenths of a nanosecond per byte and SM. Weights that do not fit in L2 come from memory.
+    l2 = 10 * target.sms / (_DEEP_LOADS * target.l2_gb_s)
+    fits_l2 = streamed_bytes * own.tiles * target.sms < 1e6 * target.l2_mb
+    stream = l2 if fits_l2 else 10 * target.sms / target.memory_gb_s
     visit = (
         rate.visit
         + rate.touch * facts.item_traffic
@@ -83,5 +80,5 @@ def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
         + rate.resident * resident * weight_bytes / 1024
         + product * products
     )
-    step_us = (rate.barrier + visits * visit) / TENTHS_OF_NS
+    step_us = (rate.barrier + own.tiles * own.chunks * visit) / TENTHS_OF_NS
     return round(max(step_us, memory_us(facts, problem, target)), 3)

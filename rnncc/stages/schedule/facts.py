@@ -1,4 +1,5 @@
-"""What of a fused loop a layout depends on: the numbers that templates/include/rnncc/cuda/fused/step.cuh derives."""
+"""The facts of a fused loop that its layout depends on. templates/include/rnncc/cuda/fused/step.cuh derives the same
+numbers."""
 
 from __future__ import annotations
 
@@ -12,24 +13,27 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.target import Target
 from rnncc.language.operators import OPERATORS
 
-# Of the ring that holds what a block reads ahead: few stages where one is larger than this, many where not.
+# A CTA reads ahead into a ring of stages in shared memory: few stages where one is larger than this many bytes, many
+# where it is not.
 _LARGE_STAGE, _FEW_STAGES, _MANY_STAGES = 8192, 4, 8
 
-# Instructions of a function, about: tanh, a sigmoid, a quotient. bfloat16 has the hardware's own (fused/fast.cuh).
+# Instructions per function (tanh, a sigmoid, a quotient), about. bfloat16 has the hardware's own (fused/fast.cuh).
 _FUNCTION_OPERATIONS = {"bf16": 8, "fp16": 27, "fp32": 27}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """An item is the elementwise part of 8 units × 8 columns, done by one warp.
+    """The numbers of a loop. An *item* is the elementwise work on 8 units of 8 batch entries, which one warp does.
 
-    carries              floats that live from step to step
-    reads, float_reads   tensors [T, B, H] read, of 16 bits and of float
-    writes, float_writes the same, written
-    item_registers       of a thread for an item: carries and values on their way
-    item_traffic         pieces that an item of the alternating kernel reads, tensors that it writes
-    operations           instructions of an element's elementwise part, about
-    unit_bytes           read and written in memory for a (unit, column) of a step
+    sums                 the sums that the product makes, each of head_dim units
+    operands             the operands of the product, each of head_dim units; a matrix for each sum and operand
+    carries              the floats per unit that live from step to step
+    reads, float_reads   the tensors [T, B, H] that a step reads, in 16 bits and in float32
+    writes, float_writes the tensors that a step writes
+    item_registers       registers per thread for an item: carries, and values on their way
+    item_traffic         pieces that an item of the alternating kernel reads, and tensors that it writes
+    operations           instructions per element of the elementwise work, about
+    unit_bytes           bytes per unit and batch entry that a step reads and writes in memory
     """
 
     sums: int
@@ -45,26 +49,36 @@ class Facts:
     unit_bytes: int
 
     @property
+    def matrices(self) -> int:
+        """Recurrent matrices [head_dim, head_dim] per head."""
+        return self.sums * self.operands
+
+    def matrix_elements(self, rows: int, terms: int) -> int:
+        """The elements of one head's matrices in so many rows of each sum and so many columns of each operand. All
+        costs of a matrix are made from this number."""
+        return self.matrices * rows * terms
+
+    @property
     def read_pieces(self) -> int:
-        """Of 16 bytes, for 8 units of a column."""
+        """Pieces of 16 bytes per 8 units and batch entry that a step reads."""
         return self.reads + 2 * self.float_reads
 
     @property
     def written_pieces(self) -> int:
-        """Of 16 bytes, for 8 units of a column."""
+        """Pieces of 16 bytes per 8 units and batch entry that a step writes."""
         return self.writes + 2 * self.float_writes
 
     @property
     def pieces(self) -> int:
-        """Of 16 bytes, for 8 units of a column."""
+        """Pieces of 16 bytes per 8 units and batch entry that a step reads and writes."""
         return self.read_pieces + self.written_pieces
 
-    def traffic_bytes(self, unit_blocks: int, columns: int) -> int:
-        """Shared memory of a block for what it reads ahead and has written, for so many blocks of 8 units. Rows are odd
-        multiples of 16 bytes."""
+    def traffic_bytes(self, unit_blocks: int, batch: int) -> int:
+        """Shared memory per CTA, in bytes, for what it reads ahead and what it has written, where it has so many blocks
+        of 8 units. A row takes an odd multiple of 16 bytes."""
 
         def rows(tensors: int, floats: int) -> int:
-            return columns * 16 * (tensors * (unit_blocks | 1) + floats * (2 * unit_blocks + 1))
+            return batch * 16 * (tensors * (unit_blocks | 1) + floats * (2 * unit_blocks + 1))
 
         stage = rows(self.reads, self.float_reads)
         stages = _FEW_STAGES if stage > _LARGE_STAGE else _MANY_STAGES
@@ -72,7 +86,8 @@ class Facts:
 
 
 def facts(loop: FusedLoop, dtype: str) -> Facts:
-    """Of the loop as training runs it with streams of that dtype; inference, which writes less, has the same layout."""
+    """The facts of a loop as training runs it, with streams of that dtype. Inference writes less and has the same
+    layout."""
 
     def is_float(place: Place | None) -> bool:
         return dtype == "fp32" or (place is not None and place.table is Table.SAVED)
@@ -82,37 +97,39 @@ def facts(loop: FusedLoop, dtype: str) -> Facts:
     carries = len(loop.edges) + len(loop.kept)
     pieces = len(loop.reads) + float_reads
     return Facts(
-        len(loop.sums),
-        len(loop.operands),
-        carries,
-        len(loop.reads) - float_reads,
-        float_reads,
-        len(loop.writes) - float_writes,
-        float_writes,
-        2 * carries + len(loop.writes) + 12,
-        pieces + len(loop.writes),
-        sum(_operations(statement.expr, _FUNCTION_OPERATIONS[dtype]) for statement in (*loop.start, *loop.finish)),
-        2 * (pieces + len(loop.writes) + float_writes),
+        sums=len(loop.sums),
+        operands=len(loop.operands),
+        carries=carries,
+        reads=len(loop.reads) - float_reads,
+        float_reads=float_reads,
+        writes=len(loop.writes) - float_writes,
+        float_writes=float_writes,
+        item_registers=2 * carries + len(loop.writes) + 12,
+        item_traffic=pieces + len(loop.writes),
+        operations=sum(
+            _operations(statement.expr, _FUNCTION_OPERATIONS[dtype]) for statement in (*loop.start, *loop.finish)
+        ),
+        unit_bytes=2 * (pieces + len(loop.writes) + float_writes),
     )
 
 
-def _operations(expr: Expr, of_function: int) -> int:
+def _operations(expr: Expr, function_operations: int) -> int:
     match expr:
         case Const() | Ref():
             return 0
         case Apply(operator, arguments):
-            own = 1 if OPERATORS[operator].cheap else of_function
-            return own + sum(_operations(argument, of_function) for argument in arguments)
+            own = 1 if OPERATORS[operator].cheap else function_operations
+            return own + sum(_operations(argument, function_operations) for argument in arguments)
         case _:
             assert_never(expr)
 
 
 def reached_gb_s(target: Target) -> float:
-    """What copies reach of the memory's bandwidth, as measured on an H200."""
+    """The bandwidth that copies reach, as measured on an H200."""
     return 0.86 * target.memory_gb_s
 
 
 def memory_us(facts: Facts, problem: Problem, target: Target) -> float:
-    """Microseconds that a step's tensors take through memory, whatever the kernel."""
-    elements = problem.columns * problem.heads * problem.units
+    """The time that a step's tensors take through memory, in microseconds, whatever the kernel."""
+    elements = problem.batch * problem.hidden
     return elements * facts.unit_bytes / (1000 * reached_gb_s(target))

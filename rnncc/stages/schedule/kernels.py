@@ -1,4 +1,4 @@
-"""Which kernels a cell has on GPUs: `schedule` for all of its loops."""
+"""The kernels of a cell on GPUs: `schedule` for all of its loops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from rnncc.ir.fused import FusedLoop
+from rnncc.ir.family import ALTERNATING, Family
+from rnncc.ir.fused import FusedLoop, inference
 from rnncc.ir.plan import KernelPlan, LoopPlan, fused_programs, loop_name, scan_programs
 from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.scan import ScanLoop
@@ -22,11 +23,11 @@ from rnncc.ir.schedule import (
     Schedule,
 )
 from rnncc.ir.target import GPUS, Target
-from rnncc.stages.schedule import Found, after_us, expected, find, inference, plan_scan, scan_schedule, schedule
+from rnncc.stages.schedule import Found, after_us, expected, find, plan_scan, scan_schedule, schedule
 
 
 def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
-    """How every loop of a cell is laid out on a GPU, and what rules out the other ways."""
+    """The layout of every loop of a cell on a GPU, and what rules out the other layouts."""
     # The masked variant is the same loop with a few more elementwise operations.
     loops = [loop for loop in plan.loops if not loop.variant]
 
@@ -42,7 +43,7 @@ def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
         for loop in loops
     ]
     solve_ms = round((time.process_time() - begin) * 1e3, 1)
-    # Reasons are worked out for readers alone, and are no part of that time.
+    # The reasons are for readers alone. Their time is not counted.
     planned_loops = []
     for loop, (forward, backward) in zip(loops, found, strict=True):
         ahead, back, after = explained(forward), explained(backward), None
@@ -57,12 +58,12 @@ _schedule = cache(schedule)
 
 @dataclass(frozen=True, slots=True)
 class CallTime:
-    """Microseconds of a call's GPU work, of all loops.
+    """The times of a call's work on the GPU, for all loops, in microseconds.
 
-    start     from launches to first steps
+    start     from the launches to the first steps
     forward, backward
-              of the steps; 0 backward in inference
-    after     from the last step backward to the gradients of the recurrent matrices
+              all steps; `backward` is 0 in inference
+    after     from the last step of the backward loops to the gradients of the recurrent matrices
     """
 
     start: float
@@ -72,17 +73,17 @@ class CallTime:
 
     @property
     def total(self) -> float:
-        """Of the call."""
+        """The time of the call."""
         return self.start + self.forward + self.backward + self.after
 
 
 def call_time(
-    plan: KernelPlan, problem: Problem, target: Target, *, columns: int, steps: int, training: bool
+    plan: KernelPlan, problem: Problem, target: Target, *, batch: int, steps: int, training: bool
 ) -> CallTime | None:
-    """What a call of so many batch columns and steps is expected to take, pre-activations given, by the kernels that a
-    package has for a problem. None where a loop has no fused form."""
+    """The expected time of a call with that batch and sequence length, without the pre-activations, by the kernels that
+    a package has for a problem. None where a loop has no fused form."""
     start = forward = backward = after = 0.0
-    given = replace(problem, columns=columns)
+    given = replace(problem, batch=batch)
     for loop in (loop for loop in plan.loops if not loop.variant):
         ahead, back = loop.fused_forward, loop.fused_backward
         if isinstance(ahead, str) or isinstance(back, str):
@@ -97,7 +98,7 @@ def call_time(
 
 
 def unfused(plans: Sequence[KernelPlan]) -> dict[str, str]:
-    """Of each loop by its name, why it has no fused form, or nothing."""
+    """Why each loop has no fused form, by the loop's name; "" where it has one."""
     return {
         loop_name(plan, loop): next(
             (form for form in (loop.fused_forward, loop.fused_backward) if isinstance(form, str)), ""
@@ -109,26 +110,34 @@ def unfused(plans: Sequence[KernelPlan]) -> dict[str, str]:
 
 
 def families(plan: KernelPlan) -> Iterator[tuple[LoopPlan, str]]:
-    """Of each loop, which kernels run it at every size: `alternating`, `scan`, `forward walk, backward scan`."""
-
-    def family(form: ScanLoop | str) -> str:
-        return "alternating" if isinstance(form, str) else form.family
-
+    """Each loop, with the families of the kernels that run it at every size: `alternating`, `scan`, `forward walk,
+    backward scan`."""
     for loop in plan.loops:
         if not loop.variant:
-            forward, backward = family(loop.scan_forward), family(loop.scan_backward)
-            yield loop, forward if forward == backward else f"forward {forward}, backward {backward}"
+            forward, backward = _every_size(loop)
+            same = forward is backward
+            yield loop, forward.name if same else f"forward {forward.name}, backward {backward.name}"
+
+
+def _every_size(loop: LoopPlan) -> tuple[Family, Family]:
+    forward, backward = (
+        ALTERNATING if isinstance(form, str) else form.family for form in (loop.scan_forward, loop.scan_backward)
+    )
+    return forward, backward
 
 
 def scan_families(plans: Sequence[KernelPlan]) -> dict[str, str]:
-    """The same of each loop without products, by its name."""
+    """The same for each loop without products, by the loop's name."""
     return {
-        loop_name(plan, loop): family for plan in plans for loop, family in families(plan) if family != "alternating"
+        loop_name(plan, loop): text
+        for plan in plans
+        for loop, text in families(plan)
+        if any(family is not ALTERNATING for family in _every_size(loop))
     }
 
 
 def newton_loops(plans: Sequence[KernelPlan]) -> list[str]:
-    """The loops without products whose forward has a kernel that iterates, by their names."""
+    """The names of the loops without products whose forward has a kernel for Newton's method."""
     return [
         loop_name(plan, loop)
         for plan in plans
@@ -140,7 +149,8 @@ def newton_loops(plans: Sequence[KernelPlan]) -> list[str]:
 
 
 def scan_kernels(plan: KernelPlan, *, newton: bool = False) -> tuple[ScanKernels, ...]:
-    """The kernels of a cell's loops without products, which take all sizes; `newton`: also those that iterate."""
+    """The kernels of a cell's loops without products, which take all sizes. `newton`: also those for Newton's
+    method."""
     return tuple(
         ScanKernels(program, scan_schedule(loop, 4, newton), scan_schedule(loop, 2, newton))
         for program, loop in scan_programs(plan)
@@ -148,10 +158,11 @@ def scan_kernels(plan: KernelPlan, *, newton: bool = False) -> tuple[ScanKernels
 
 
 def fused_kernels(plan: KernelPlan, problems: Sequence[Problem], target: Target | None = None) -> list[FusedKernels]:
-    """The fused kernels of a cell for each of the problems, as `schedule` lays them out on that GPU (an H200)."""
+    """The fused kernels of a cell for each of the problems, as `schedule` lays them out for that GPU (by default an
+    H200)."""
 
     def kernels(problem: Problem) -> Iterator[tuple[str, FusedSchedule]]:
         for program, loop in fused_programs(plan):
             yield from ((program, kernel) for kernel in schedule(loop, problem, target or GPUS["h200"]).kernels)
 
-    return [FusedKernels(p.units, p.heads, INDEX_DTYPES[p.dtype], tuple(kernels(p))) for p in problems]
+    return [FusedKernels(p.head_dim, p.heads, INDEX_DTYPES[p.dtype], tuple(kernels(p))) for p in problems]

@@ -1,8 +1,8 @@
-"""The cost model: what the parts of a step take, in tenths of a nanosecond.
+"""The cost model: the time that each part of a step takes, in tenths of a nanosecond.
 
-Fitted to what benchmarks/gpu_dense.py measured on an H200 (tests/test_gpu_predicted.py) and to single kernels of the
-LSTM in bfloat16 (tests/stages/test_schedule_cost.py), which the parts add up to within a factor of 1.3. On other GPUs
-what happens on the chip goes by the clock, products by their own rate.
+The rates are fitted to the times that benchmarks/gpu_dense.py measured on an H200 (tests/test_gpu_predicted.py), and to
+single kernels of the LSTM in bfloat16 (tests/stages/test_schedule_cost.py). The sums of parts come within a factor of
+1.3 of both. On other GPUs, what happens on the chip scales with the clock, and products with their own rate.
 """
 
 from __future__ import annotations
@@ -14,35 +14,36 @@ from rnncc.ir.target import GPUS, Target
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Tenths of a nanosecond; after the first lines, those of one family each.
+    """Times in tenths of a nanosecond. The first seven are for all fused families, each of the others for one.
 
-    product        an mma.m16n8k16 of a quarter of a multiprocessor
-    float_product  8 rows, 32 terms and 8 columns of float32 there: 64 cycles and what loads the operands (an estimate)
+    product        an mma.m16n8k16 on a quarter of an SM
+    float_product  float32 there: 8 rows, 32 terms and 8 batch entries in 64 cycles, with the loads of operands (an
+                   estimate)
     matrix         1024 bytes of a matrix from shared memory
     spill          a register of all threads that goes to memory and back
-    operation      of an item's elementwise part: an instruction for each of a lane's two columns
-    message        16 bytes of an operand that a block of a cluster receives
-    issue          of a step of a warp, besides its items and products
+    operation      an instruction of an item's elementwise work, for both batch entries of a lane
+    message        16 bytes of an operand that a CTA of a cluster receives
+    issue          a step of a warp without its items and products
 
-    gather         barriers and latencies of a step
-    gather_piece   16 bytes of a column that an item reads or writes
-    post           an operand sent to four blocks
-    merge_2, …     sums of 2, 4, 8 K warps brought together
+    gather         the barriers and latencies of a step
+    gather_piece   16 bytes per batch entry that an item reads or writes
+    post           an operand sent to four CTAs
+    merge_2, …     the sums of 2, 4 or 8 K warps brought together
 
-    scatter        barriers and latencies of a step
-    scatter_piece  as gather_piece
-    send, local    8 bytes of each lane of a warp to other blocks; to the own block
-    warp           a warp at the barrier of all
+    scatter        the barriers and latencies of a step
+    scatter_piece  the same as gather_piece
+    send, local    8 bytes per lane of a warp, to other CTAs or to the own one
+    warp           a warp at the barrier of all warps
 
-    grid_piece     as gather_piece
-    poll           a batch of lines asked for until they have come
-    grid_column    a batch column of a group
+    grid_piece     the same as gather_piece
+    poll           a batch of words, asked for until they have come
+    grid_column    a batch entry of a group
     half           a half-tile of sums for another warp
 
-    barrier        of all blocks of the grid, of the alternating kernel
-    visit, touch   latencies of a tile and a chunk of columns there; of each tensor that is read or written
-    mma, resident  as `product` and `matrix`, there
-    multiply_add   the same as `mma`, of float32 without tensor cores
+    barrier        the barrier of all CTAs of the alternating kernel
+    visit, touch   there: the latencies of a tile and a part of the batch; those of each tensor that is read or written
+    mma, resident  there: the same as `product` and `matrix`
+    multiply_add   there: the same as `mma` for float32, without tensor cores
     """
 
     product: int = 45
@@ -76,7 +77,7 @@ class Rates:
 
 
 def rates(target: Target) -> Rates:
-    """The rates of a GPU, by those of the H200."""
+    """The rates of a GPU, made from those of the H200."""
     measured, h200 = Rates(), GPUS["h200"]
     scaled = {field.name: round(getattr(measured, field.name) * slower(target)) for field in fields(measured)}
     for name in ("product", "mma"):
@@ -84,16 +85,16 @@ def rates(target: Target) -> Rates:
     return Rates(**scaled)
 
 
-# Measured of cuBLAS on an H200: beside the rate by `product_cycles` in 16 bits, and beside the fused multiply-adds of
-# 128 lanes in float32.
+# What cuBLAS reaches on an H200, as measured: in 16 bits as a part of the rate by `product_cycles`, in float32 as a
+# part of the fused multiply-adds of 128 lanes.
 _PRODUCT_RATE, _FLOAT_PRODUCT_RATE = 1.13, 0.76
-_MULTIPLY_ADDS = 4 * 16 * 8 * 16  # of a multiprocessor and `product_cycles`: an mma a quarter
+_MULTIPLY_ADDS = 4 * 16 * 8 * 16  # per SM and `product_cycles`: one mma per quarter
 
 
 def product_rate(target: Target, dtype: str) -> float:
-    """Of torch's large products: multiplications and additions of a microsecond, as one."""
+    """The rate of torch's large products: multiply-adds per microsecond."""
     a_clock = _FLOAT_PRODUCT_RATE * 128 if dtype == "fp32" else _PRODUCT_RATE * _MULTIPLY_ADDS / target.product_cycles
-    return a_clock * target.clock_mhz * target.multiprocessors
+    return a_clock * target.clock_mhz * target.sms
 
 
 def slower(target: Target) -> float:

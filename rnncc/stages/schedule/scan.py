@@ -1,5 +1,7 @@
-"""How the kernels of a loop without products are laid out (templates/include/rnncc/cuda/scan): one layout for all sizes
-and GPUs. By these goes the number of thread blocks alone, at run time, so limits are those of the GPU that has least.
+"""The layout of the kernels of a loop without products (templates/include/rnncc/cuda/scan).
+
+There is one layout for all sizes and GPUs. Only the number of CTAs depends on the size and the GPU, and it is chosen at
+run time. So the limits are those of the GPU that has the least.
 """
 
 from __future__ import annotations
@@ -9,41 +11,46 @@ from dataclasses import dataclass, replace
 
 from rnncc.constrint import Expression, Infeasible, Model, ceil_div, lookup, maximum
 from rnncc.ir.expr import operators
+from rnncc.ir.family import NEWTON, Family, Scope
 from rnncc.ir.fused import FusedRead, FusedWrite
 from rnncc.ir.kernel import Table
 from rnncc.ir.problem import Problem
 from rnncc.ir.scan import ScanLoop, entries, row_values
-from rnncc.ir.schedule import ScanPlan, ScanSchedule, ScanShape
+from rnncc.ir.schedule import ScanPlan, ScanSchedule, ScanShape, ceil
 from rnncc.ir.target import GPUS, REGISTERS, Target
 from rnncc.language.operators import OPERATORS
 
-MOST_BLOCKS = 16  # of a cluster
-# Newton's iterations take some four to seven runs of a slice, and as many exchanges, for all slices of a tile. Measured
-# on an H200 they are less than a walk, slice after slice, where all channels have four blocks at once, with 32 slices;
-# of steps of a few cycles, whose operators are all cheap, 16 (benchmarks/results/gpu_scan_newton.json).
-_LEAST_NEWTON_BLOCKS, _LEAST_OF_QUICK_STEPS = 4, 16
-_MOST_READS = 3  # of slices of 16 steps; more spill
-_ANSWER_BYTES = 8  # of each block, whether its slices have settled
+MOST_CTAS = 16  # per cluster
+# Newton's iterations take about four to seven runs of a slice, and as many exchanges, for all slices of a tile. On an
+# H200 they were measured to be quicker than a walk where all channels have four CTAs at once, which makes 32 slices.
+# For steps of a few cycles, whose operators are all cheap, it takes 16 (benchmarks/results/gpu_scan_newton.json).
+_LEAST_NEWTON_CTAS, _LEAST_OF_QUICK_STEPS = 4, 16
+_MOST_READS = 3  # tensors that slices of 16 steps may read; kernels that read more spill
+_ANSWER_BYTES = 8  # per CTA: whether its slices have settled
 _PIECE_BYTES = 16
-# Bytes that a multiprocessor must have asked for to get all of its share of the bandwidth, and that it gets in a cycle.
-_IN_FLIGHT, _BYTES_A_CYCLE = 40_960, 18
-# Instructions of a warp: of a part, of a number of its map in each warp's, of 16 bytes that a lane brings, of a write.
-_OF_PART, _OF_NUMBER, _OF_PIECE, _OF_WRITE = 80, 3, 5, 4
+# The bytes that an SM must have asked for to get all of its share of the bandwidth, and the bytes that it gets per
+# cycle.
+_IN_FLIGHT, _BYTES_PER_CYCLE = 40_960, 18
+# The instructions that a warp issues: per part; per number of the map and warp; per 16 bytes that a lane loads; per
+# write.
+_PER_PART, _PER_NUMBER, _PER_PIECE, _PER_WRITE = 80, 3, 5, 4
 _QUARTERS = 4
-# Shared memory of a multiprocessor where there are clusters, and what of it each block takes besides.
-_CLUSTERED_BYTES, _BLOCK_BYTES = 233_472, 1024
-_FOUND = 8  # values that nvcc keeps by itself, at most
-# Cycles that a warp waits: at the barrier and for the first values of a part, for a step's, for each warp's map.
-_WAIT, _WAIT_FOR_STEP, _WAIT_FOR_WARP = 400, 30, 30
-# Those of more spill: a part in pieces has eight steps or more of all of them.
+# Shared memory of an SM of a GPU with clusters, and the part of it that each CTA takes besides its own, in bytes.
+_CLUSTERED_BYTES, _CTA_BYTES = 233_472, 1024
+_FOUND = 8  # the most values that nvcc keeps by itself
+# The cycles that a warp waits: per part at the barrier and for the first values; per step for its values; per warp for
+# its map.
+_WAIT, _WAIT_PER_STEP, _WAIT_PER_WARP = 400, 30, 30
+# More tensors than this spill: a part in pieces of 16 bytes holds at least eight steps of all of them.
 _MOST_TENSORS = 14
-# Of a thread, where sixteen warps are on a multiprocessor.
+# The registers per thread where sixteen warps are on an SM.
 _CROWDED = 128
 _SCALE = 1000
 
 
 def scan_schedule(loop: ScanLoop, element_bytes: int, newton: bool = False) -> ScanSchedule:
-    """The kernels for streams of elements of so many bytes; `newton`: also the one that iterates, of a walk."""
+    """The kernels for streams whose elements have so many bytes. `newton`: a walk also has the kernel for Newton's
+    method, where it can have one."""
     known = _facts(loop, element_bytes)
     narrow = _narrow(known)
 
@@ -52,60 +59,71 @@ def scan_schedule(loop: ScanLoop, element_bytes: int, newton: bool = False) -> S
             return narrow
         try:
             return form(known)
-        except Infeasible:  # no part of them fits shared memory
+        except Infeasible:  # no part of these tensors fits in shared memory
             return narrow
 
     iterating = None
     if newton and loop.tangent:
-        # A slice's map also has the carries near which it is one.
-        tangent = replace(known, entries=sum(entries(loop.tangent.matrix)) + known.edges)
-        iterating = _newton(tangent, _LEAST_OF_QUICK_STEPS if _is_quick(loop) else _LEAST_NEWTON_BLOCKS)
+        # The map of a slice holds only near certain carries, which come with it.
+        tangent = replace(known, family=NEWTON, entries=sum(entries(loop.tangent.matrix)) + known.edges)
+        iterating = _newton(tangent, _LEAST_OF_QUICK_STEPS if _is_quick(loop) else _LEAST_NEWTON_CTAS)
     return ScanSchedule(loop.family, in_pieces(_wide), in_pieces(_tall), narrow, iterating)
 
 
 def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> ScanPlan:
-    """The kernels for a problem, whose sequences are long."""
-    element_bytes = 4 if problem.dtype == "fp32" else 2
+    """The kernels for a problem with long sequences."""
+    element_bytes = problem.element_bytes
     schedule, known = scan_schedule(loop, element_bytes, newton=True), _facts(loop, element_bytes)
-    units = problem.units * problem.heads
-    channels = problem.columns * units
+    channels = problem.batch * problem.hidden
     form = "narrow"
-    if units * element_bytes % _PIECE_BYTES == 0:
-        form = "tall" if is_tall(schedule.wide, channels, target.multiprocessors) else "wide"
-    clusters = -(-channels // (32 * dict(schedule.forms)[form].vector))
+    if problem.hidden * element_bytes % _PIECE_BYTES == 0:
+        form = "tall" if is_tall(schedule.wide, channels, target.sms) else "wide"
+    clusters = ceil(channels, 32 * dict(schedule.forms)[form].vector)
     most = max(size for size, _ in target.clusters)
-    newton_blocks, takes_newton = 0, False
+    newton_ctas, takes_newton = 0, False
     if (newton := schedule.newton) and form != "narrow":
-        groups = -(-channels // 32)
-        newton_blocks = scan_blocks(groups, most, target.multiprocessors)
-        takes_newton = (
-            newton_blocks >= newton.least_blocks and newton.least_blocks * groups <= 2 * target.multiprocessors
-        )
-    step_us = problem.columns * units * (known.read_bytes + known.written_bytes) / (1000 * target.memory_gb_s)
-    blocks = scan_blocks(clusters, most, target.multiprocessors) if loop.map else 1
-    return ScanPlan(schedule, form, blocks, round(step_us, 4), newton_blocks, takes_newton)
+        groups = ceil(channels, 32)
+        newton_ctas = scan_ctas(groups, most, target.sms)
+        takes_newton = newton_ctas >= newton.least_ctas and newton.least_ctas * groups <= 2 * target.sms
+    step_us = channels * (known.read_bytes + known.written_bytes) / (1000 * target.memory_gb_s)
+    ctas = scan_ctas(clusters, most, target.sms) if known.shares_steps else 1
+    return ScanPlan(schedule, form, ctas, round(step_us, 4), newton_ctas, takes_newton)
 
 
-def is_tall(wide: ScanShape, channels: int, multiprocessors: int) -> bool:
-    """Whether the wide form has too few lanes for a GPU. The same rule as in scan/share.h."""
-    return channels < 32 * wide.vector * multiprocessors
+def is_tall(wide: ScanShape, channels: int, sms: int) -> bool:
+    """Whether the wide form has too few lanes for a GPU. templates/include/rnncc/cuda/scan/share.h has the same
+    rule."""
+    return channels < 32 * wide.vector * sms
 
 
-def scan_blocks(clusters: int, most: int, multiprocessors: int, rounds: int = MOST_BLOCKS) -> int:
-    """How many thread blocks share the steps of the same channels, where `clusters` times as many make up a launch;
-    `rounds`: how often one of them by itself would have to begin anew to go through all steps. The same rule as in
-    templates/include/rnncc/cuda/scan/run.h."""
-    blocks = 1
-    while 2 * blocks <= most and blocks * clusters < 2 * multiprocessors and blocks < rounds:
-        blocks *= 2
-    return blocks
+def scan_ctas(clusters: int, most: int, sms: int, rounds: int = MOST_CTAS) -> int:
+    """How many CTAs share the steps of the same channels, where a launch has so many clusters of at most `most` CTAs.
+    `rounds`: the tiles that one CTA by itself would go through for all steps. scan_blocks in
+    templates/include/rnncc/cuda/scan/share.h has the same rule."""
+    ctas = 1
+    while 2 * ctas <= most and ctas * clusters < 2 * sms and ctas < rounds:
+        ctas *= 2
+    return ctas
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """Of a channel: floats that live from step to step (edges), slopes of the map of several steps at most (entries; 0
-    of a walk), values that are summed (totals), kept, of a unit (vectors); of a step: tensors and bytes."""
+    """The facts of a loop that its layout depends on.
 
+    family         the family of the kernel
+    element_bytes  bytes per element of the streams
+    edges          floats per channel that live from step to step
+    entries        slopes per channel of the map of several steps, at most; 0 where threads share no steps
+    totals         values per channel that are summed over all steps
+    kept           values per channel and step that its map and its run have in common
+    vectors        weights per unit
+    reads, rows, writes
+                   tensors that a step reads with a number per channel, with a number per batch entry, and writes
+    read_bytes, written_bytes
+                   bytes per channel and step
+    """
+
+    family: Family
     element_bytes: int
     edges: int
     entries: int
@@ -119,9 +137,14 @@ class _Facts:
     written_bytes: int
 
     @property
+    def shares_steps(self) -> bool:
+        """Whether warps and CTAs share the steps of a channel."""
+        return self.family.scope is not Scope.THREAD
+
+    @property
     def numbers(self) -> int:
-        """Of a map."""
-        return self.entries + self.edges if self.entries else 0
+        """Numbers per channel of the map of several steps."""
+        return self.entries + self.edges if self.shares_steps else 0
 
 
 def _facts(loop: ScanLoop, element_bytes: int) -> _Facts:
@@ -129,17 +152,18 @@ def _facts(loop: ScanLoop, element_bytes: int) -> _Facts:
         return 4 if tensor.place is not None and tensor.place.table is Table.SAVED else element_bytes
 
     return _Facts(
-        element_bytes,
-        len(loop.edges),
-        sum(entries(loop.map.matrix)) if loop.map else 0,
-        len(loop.totals),
-        _kept(loop),
-        len(loop.vectors),
-        len(loop.reads),
-        len(row_values(loop)),
-        len(loop.writes),
-        sum(map(bytes_of, loop.reads)),
-        sum(map(bytes_of, loop.writes)),
+        family=loop.family,
+        element_bytes=element_bytes,
+        edges=len(loop.edges),
+        entries=sum(entries(loop.map.matrix)) if loop.map else 0,
+        totals=len(loop.totals),
+        kept=_kept(loop),
+        vectors=len(loop.vectors),
+        reads=len(loop.reads),
+        rows=len(row_values(loop)),
+        writes=len(loop.writes),
+        read_bytes=sum(map(bytes_of, loop.reads)),
+        written_bytes=sum(map(bytes_of, loop.writes)),
     )
 
 
@@ -148,8 +172,8 @@ def _is_quick(loop: ScanLoop) -> bool:
 
 
 def _kept(loop: ScanLoop) -> int:
-    """Values that the map of a step and its run have in common. Where they are too many to be named, nvcc finds some of
-    them."""
+    """The values that the map of a step and its run have in common. Where they are too many to be named, nvcc finds
+    some of them."""
     if loop.kept or loop.map is None:
         return len(loop.kept)
     own = {statement.target for statement in loop.statements}
@@ -157,43 +181,43 @@ def _kept(loop: ScanLoop) -> int:
 
 
 def _wide(facts: _Facts) -> ScanShape:
-    """Parts come in pieces of 16 bytes, through shared memory."""
+    """Parts come through shared memory, in pieces of 16 bytes."""
     vectors = tuple(n for n in (1, 2, 4, 8) if n * facts.element_bytes <= 8)
     return _shape(facts, _Choice(vectors, (2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 6, 8), 2))
 
 
 def _tall(facts: _Facts) -> ScanShape:
-    """The same for few channels: a lane has one, and longer parts, which are shared out less often."""
-    # What reads and writes much holds what there is of registers: the shortest parts that are whole rows.
+    """The same for few channels: a lane has one channel, and parts are longer and shared out less often."""
+    # Kernels that read and write much hold all registers that there are: they take the shortest parts of whole rows.
     if facts.reads + facts.writes > 6:
         return _shape(facts, _Choice((1,), (_PIECE_BYTES // facts.element_bytes,), (4,), (2,), 2))
-    # Maps of several carries spill in longer parts, and where a thread has a third of a multiprocessor's registers.
+    # Maps of several carries spill in longer parts, and also where three CTAs share the registers of an SM.
     if facts.edges > 1:
         return _shape(facts, _Choice((1,), (4, 8, 16), (4,), (2,), 2))
-    return _shape(facts, _Choice((1,), (4, 8, 16, 32) if facts.entries else (4, 8, 16), (4,), (2,), 3))
+    return _shape(facts, _Choice((1,), (4, 8, 16, 32) if facts.shares_steps else (4, 8, 16), (4,), (2,), 3))
 
 
-def _newton(facts: _Facts, least_blocks: int) -> ScanShape | None:
-    """A lane has one channel, for there are few. The longer the slices the fewer the beginnings to be found, but the
-    more registers for what is read; and rows stand there all along, of two parts."""
+def _newton(facts: _Facts, least_ctas: int) -> ScanShape | None:
+    """A lane has one channel, since there are few. Longer slices leave fewer first carries to be found, but need more
+    registers for what they read. Rows need registers all the time, for two parts."""
     resident = 1 if facts.rows else 2
     for steps in (16, 8) if facts.reads <= _MOST_READS and not facts.rows else (8,):
         try:
             shape = _shape(facts, _Choice((1,), (steps,), (8,), (2,), resident))
         except Infeasible:
             continue
-        return replace(shape, peer_bytes=shape.peer_bytes + _ANSWER_BYTES, least_blocks=least_blocks)
+        return replace(shape, peer_bytes=shape.peer_bytes + _ANSWER_BYTES, least_ctas=least_ctas)
     return None
 
 
 def _narrow(facts: _Facts) -> ScanShape:
-    """The next part comes element by element, into registers."""
+    """The next part comes into registers, element by element."""
     return _shape(facts, _Choice((1,), (2, 4, 8, 16), (2, 4, 8), (1,), 2))
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What a form may be; `resident`: thread blocks of a multiprocessor at once."""
+    """The values that the fields of a form's ScanShape may have. `resident`: CTAs per SM."""
 
     vectors: tuple[int, ...]
     steps: tuple[int, ...]
@@ -203,32 +227,33 @@ class _Choice:
 
 
 def _shape(facts: _Facts, choice: _Choice) -> ScanShape:
-    """The quickest of them."""
+    """The quickest shape of a choice."""
     resident = choice.resident
     model = Model()
     vector = model.choice("vector", choice.vectors)
     steps = model.choice("steps", choice.steps)
-    warps = model.choice("warps", choice.warps if facts.entries else (2,))
+    warps = model.choice("warps", choice.warps if facts.shares_steps else (2,))
     depth = model.choice("depth", choice.depths)
     is_ring = choice.depths != (1,)
 
     part = 32 * vector * steps * facts.read_bytes  # bytes
     maps = 256 * facts.numbers * vector
-    carries = 256 * facts.edges * vector + 16 if facts.entries else 0
+    carries = 256 * facts.edges * vector + 16 if facts.shares_steps else 0
     in_loop = warps * (maps + part * depth if is_ring else maps) + carries
-    after = warps * (128 * facts.totals * vector if facts.entries else 0)
+    after = warps * (128 * facts.totals * vector if facts.shares_steps else 0)
     shared = maximum(in_loop, after)
     if is_ring:
         whole = vector * steps * facts.element_bytes % _PIECE_BYTES == 0
-        model.require(whole, because="pieces: a warp brings whole rows")
+        model.require(whole, because="pieces: a warp loads whole rows")
     least = min(gpu.shared_bytes for gpu in GPUS.values())
-    model.require(shared <= least, because="shared memory: of a block, for parts and maps")
+    model.require(shared <= least, because="shared memory: a CTA holds parts and maps")
     model.require(
-        resident * (in_loop + MOST_BLOCKS * maps + _BLOCK_BYTES) <= _CLUSTERED_BYTES,
-        because="shared memory: of a multiprocessor, for blocks of the largest cluster",
+        resident * (in_loop + MOST_CTAS * maps + _CTA_BYTES) <= _CLUSTERED_BYTES,
+        because="shared memory: an SM holds CTAs of the largest cluster",
     )
     registers = lookup(warps, {n: _registers_of(n, resident) for n in (2, 4, 8)})
-    # More go to memory and back in every part: worse than anything else, but no reason to have no kernel.
+    # Registers beyond these go to memory and back in every part. That is worse than anything else, but a kernel that
+    # spills is better than none.
     is_crowded = lookup(warps, {n: int(is_ring and _registers_of(n, resident) == _CROWDED) for n in (2, 4, 8)})
     needed = is_crowded * _fewest_registers(facts, vector, steps)
     needed = needed + (1 - is_crowded) * _registers(facts, vector, steps, is_ring, resident)
@@ -237,38 +262,40 @@ def _shape(facts: _Facts, choice: _Choice) -> ScanShape:
     together = resident * warps
     # A loop may read nothing.
     in_flight = 32 * vector * steps * max(facts.read_bytes, 1) * together * (depth - 1 if is_ring else 1)
-    memory = _SCALE * 32 * (facts.read_bytes + facts.written_bytes) // _BYTES_A_CYCLE
+    memory = _SCALE * 32 * (facts.read_bytes + facts.written_bytes) // _BYTES_PER_CYCLE
     bandwidth = maximum(memory, ceil_div(memory * _IN_FLIGHT, in_flight))
-    of_part = _OF_PART + _OF_NUMBER * facts.numbers * vector * warps
+    per_part = _PER_PART + _PER_NUMBER * facts.numbers * vector * warps
     pieces = ceil_div(2 * vector * facts.read_bytes, 32) if is_ring else facts.reads
-    of_step = _OF_PIECE * pieces + _OF_WRITE * facts.writes
-    issued = _SCALE // _QUARTERS * (ceil_div(of_part, steps * vector) + ceil_div(of_step, vector))
-    wait = _WAIT + _WAIT_FOR_STEP * steps + _WAIT_FOR_WARP * warps
+    per_step = _PER_PIECE * pieces + _PER_WRITE * facts.writes
+    issued = _SCALE // _QUARTERS * (ceil_div(per_part, steps * vector) + ceil_div(per_step, vector))
+    wait = _WAIT + _WAIT_PER_STEP * steps + _WAIT_PER_WARP * warps
     waiting = ceil_div(_SCALE * wait, steps * vector * together)
-    # The three overlap in part. Of equals the narrowest, so that there are more lanes.
+    # The three times overlap in part. Among equal shapes the narrowest has more lanes.
     solution = model.minimise((spilled, bandwidth + issued + waiting, vector, shared))
     value = solution.value
     return ScanShape(
-        value(vector),
-        value(steps),
-        value(warps),
-        value(depth),
-        value(registers),
-        resident,
-        value(in_loop),
-        value(maps) if facts.entries else 0,
-        value(after),
+        family=facts.family,
+        vector=value(vector),
+        steps=value(steps),
+        warps=value(warps),
+        depth=value(depth),
+        registers=value(registers),
+        resident=resident,
+        shared_bytes=value(in_loop),
+        peer_bytes=value(maps) if facts.shares_steps else 0,
+        least_shared_bytes=value(after),
     )
 
 
 def _registers_of(warps: int, resident: int) -> int:
-    """Of a thread, where so many blocks of so many warps are on a multiprocessor."""
+    """The most registers per thread, where so many CTAs of so many warps are on an SM."""
     return min(255, REGISTERS // (32 * warps * resident) // 8 * 8)
 
 
 def _fewest_registers(facts: _Facts, vector: Expression, steps: Expression) -> Expression:
-    """What nvcc 13 needs of a thread so that nothing spills where it may take 128: fitted to 170 kernels, for sm_90a.
-    Of those of more carries, and of 4 bytes, some spill for no reason that is seen."""
+    """The registers per thread that nvcc 13 needs so that nothing spills where a thread may take 128: fitted to 170
+    kernels for sm_90a. Some kernels with more carries, or with elements of 4 bytes, spill anyway; we do not know
+    why."""
     if facts.element_bytes == 4:
         return _registers(facts, vector, steps, True, 2)
     tensors = 3 * (facts.reads + facts.writes)
@@ -276,11 +303,11 @@ def _fewest_registers(facts: _Facts, vector: Expression, steps: Expression) -> E
 
 
 def _registers(facts: _Facts, vector: Expression, steps: Expression, is_ring: bool, resident: int) -> Expression:
-    """Of a thread, at most or little less: fitted to 600 kernels as nvcc 13 makes them for sm_90a where it may take
-    255. Where it may take fewer it holds little but what is kept."""
+    """The registers per thread that nvcc 13 takes where a thread may take 255, or a few more: fitted to 600 kernels for
+    sm_90a. Where a thread may take fewer, it holds little besides what is kept."""
     tensors = 6 * (facts.reads + facts.writes)
     carried = vector * (5 * facts.edges + facts.numbers)
     if resident > 2:
         return 96 + tensors + steps * (2 * facts.rows + vector * facts.kept) + carried
-    of_step = (facts.kept + 1) // 2 + (1 if is_ring else 2 * facts.reads)
-    return 100 + tensors + steps * (2 + 3 * facts.rows + vector * of_step) + carried
+    per_step = (facts.kept + 1) // 2 + (1 if is_ring else 2 * facts.reads)
+    return 100 + tensors + steps * (2 + 3 * facts.rows + vector * per_step) + carried

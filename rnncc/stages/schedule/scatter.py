@@ -1,19 +1,20 @@
-"""The scatter family: parts of sums go to their units' block (ScatterShape in templates/include/rnncc/cuda/fused)."""
+"""The model of the scatter family: partial sums go to the CTA of their units (ScatterShape in scatter.cuh)."""
 
 from __future__ import annotations
 
 from rnncc.constrint import Model, ceil_div
+from rnncc.ir.family import SCATTER
 from rnncc.ir.problem import Problem
+from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import (
     BASE_REGISTERS,
     MOST_WARPS,
     PAIR_BYTES,
     PAIR_REGISTERS,
-    TILE_COLUMNS,
+    TILE_BATCH,
     Draft,
     by,
-    ceil,
     cluster_passes,
     elements,
     piece_registers,
@@ -25,30 +26,30 @@ from rnncc.stages.schedule.facts import Facts
 from rnncc.stages.schedule.rates import rates
 
 _K_WARPS = (1, 2, 4)
-_MOST_ROWS = 16  # tiles of a warp: more have no room for their sums
-_MOST_ITEMS = 256  # of a block: more have no room for their matrix
-# Of `needed`, what nvcc 13 does without for the LSTM: 20 to 33.
+_MOST_ROWS = 16  # row tiles per warp: more have no room for their sums
+_MOST_ITEMS = 256  # items per CTA: more have no room for their matrix
+# nvcc 13 takes 20 to 33 registers fewer than `needed` for the LSTM.
 _OVERCOUNT = 20
 
 
 def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
-    """The model of the family."""
-    rate, clusters, of = rates(target), dict(target.clusters), elements(problem)
+    """Make the model for one loop, problem and GPU."""
+    rate, clusters, element = rates(target), dict(target.clusters), elements(problem)
     sizes = tuple(clusters)
     model = Model()
-    blocks = model.choice("blocks", sizes)
+    ctas = model.choice("blocks", sizes)  # per cluster
     k_warps = model.choice("k_warps", _K_WARPS)
     row_warps = model.integer("row_warps", 1, MOST_WARPS)
-    most = min(ceil(problem.units, 8) + 2, _MOST_ITEMS)
-    items = model.integer("items", 1, most)  # of a block: 8 units each
-    rows = model.integer("rows", 1, _MOST_ROWS)  # tiles of 16 sums, of a warp
+    most = min(ceil(problem.head_dim, 8) + 2, _MOST_ITEMS)
+    items = model.integer("items", 1, most)  # per CTA, of 8 units each
+    rows = model.integer("rows", 1, _MOST_ROWS)  # tiles of 16 sums per warp
     register_pairs = model.integer("register_pairs", 0, ceil(facts.operands * most, 4))
     warps = model.integer("warps", 1, MOST_WARPS)
 
-    dim = blocks * items  # in blocks of 8 units
-    model.require(dim * 8 >= problem.units, because="units: the blocks cover a head's")
-    model.require(dim * 8 - problem.units < 16 * blocks, because="padding: no block is without work")
-    model.require(warps == row_warps * k_warps, because="warps: a thread of a larger block has too few registers")
+    dim = ctas * items  # in blocks of 8 units
+    model.require(dim * 8 >= problem.head_dim, because="units: the CTAs cover the units of a head")
+    model.require(dim * 8 - problem.head_dim < 16 * ctas, because="padding: no CTA is without work")
+    model.require(warps == row_warps * k_warps, because="warps: a thread of a larger CTA has too few registers")
     model.require(2 * rows * row_warps == facts.sums * dim, because="rows: the row warps share them in tiles of 16")
 
     pairs = ceil_div(facts.operands * items, 4 * k_warps)
@@ -62,49 +63,50 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
         + by(
             rows,
             range(1, _MOST_ROWS + 1),
-            lambda r: of.accumulator_registers(2 * r) + PAIR_REGISTERS * of.fragments(2 * r),
+            lambda r: element.accumulator_registers(2 * r) + PAIR_REGISTERS * element.fragments(2 * r),
         )
-        + PAIR_REGISTERS * of.fragments(2) * rows * register_pairs
+        + PAIR_REGISTERS * element.fragments(2) * rows * register_pairs
     )
     spilled = require_registers(model, needed, registers)
-    matrix_kilobytes = warps * of.fragments(2) * rows * (pairs - register_pairs)
+    matrix_kilobytes = warps * element.fragments(2) * rows * (pairs - register_pairs)
     shared_bytes = (
-        2 * of.operand_bytes * k_warps * pairs
+        2 * element.operand_bytes * k_warps * pairs
         + 512 * facts.sums * dim * k_warps
         + PAIR_BYTES * matrix_kilobytes
-        + by(items, range(1, most + 1), lambda i: facts.traffic_bytes(i, TILE_COLUMNS))
+        + by(items, range(1, most + 1), lambda i: facts.traffic_bytes(i, TILE_BATCH))
         + 16
     )
     require_shared(model, shared_bytes, target)
 
     item = rate.scatter_piece * facts.pieces + rate.operation * facts.operations
-    multiplied = of.product(rate) * ceil_div(warps, 4) * of.fragments(2) * rows * pairs + rate.matrix * matrix_kilobytes
-    sent = facts.sums * dim * k_warps * by(blocks, sizes, lambda c: rate.send if c > 1 else rate.local)
+    products = ceil_div(warps, 4) * element.fragments(2) * rows * pairs
+    multiplied = element.product(rate) * products + rate.matrix * matrix_kilobytes
+    sent = facts.sums * dim * k_warps * by(ctas, sizes, lambda c: rate.send if c > 1 else rate.local)
     step = rate.scatter + item * owned + multiplied + rate.spill * spilled + sent + rate.warp * warps
     return Draft(
-        "scatter",
-        facts,
-        model,
-        step,
-        step * by(blocks, sizes, lambda c: cluster_passes(problem, clusters[c])),
-        ceil_div(warps * (rate.issue + item * owned), 4) + multiplied + sent,
-        needed,
-        _OVERCOUNT,
-        (blocks, 8 * items, row_warps, k_warps, 1, 2 * register_pairs),
-        {
-            "blocks": blocks,
+        family=SCATTER,
+        facts=facts,
+        model=model,
+        step=step,
+        total=step * by(ctas, sizes, lambda c: cluster_passes(problem, clusters[c])),
+        busy=ceil_div(warps * (rate.issue + item * owned), 4) + multiplied + sent,
+        needed=needed,
+        overcount=_OVERCOUNT,
+        shape=(ctas, 8 * items, row_warps, k_warps, 1, 2 * register_pairs),
+        tiles={
+            "blocks": ctas,
             "unit_tile": 8 * items,
             "row_warps": row_warps,
             "k_warps": k_warps,
-            "column_tile": TILE_COLUMNS,
+            "column_tile": TILE_BATCH,
             "register_pairs": register_pairs,
             "shared_pairs": pairs - register_pairs,
             "spilled_registers": spilled,
         },
-        blocks,
-        32 * warps,
-        shared_bytes,
-        registers,
-        TILE_COLUMNS,
-        0,
+        ctas=ctas,
+        threads=32 * warps,
+        shared_bytes=shared_bytes,
+        registers=registers,
+        group_batch=TILE_BATCH,
+        launch_batch=None,
     )

@@ -1,26 +1,28 @@
-"""stepwise: a launch a step, after a product by cuBLAS (templates/include/rnncc/cuda/fused/stepwise.cuh). For one head,
-and for loops whose matrices are one for cuBLAS."""
+"""The stepwise family: every step is a product by cuBLAS and a launch of the kernel (stepwise.cuh). It takes loops of
+one head whose matrices are one matrix for cuBLAS."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
+from rnncc.ir.family import STEPWISE
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
-from rnncc.ir.schedule import STEPWISE, FusedSchedule
+from rnncc.ir.schedule import FusedSchedule
 from rnncc.ir.target import Target
-from rnncc.stages.schedule.draft import ceil, element_bytes
+from rnncc.stages.schedule.draft import round_up
 from rnncc.stages.schedule.facts import Facts, memory_us, reached_gb_s
 from rnncc.stages.schedule.rates import product_rate
 
 _THREADS, _REGISTERS = 256, 128
-# Of columns: the fewest and the distance of what is looked at, and the most, from where on the quickest stays so.
+# The batches that are tried: multiples of the first number up to the second.
 _FEWEST, _MOST = 16, 1024
-# Microseconds of a product and a launch by themselves, one after the other in a graph, and of the second launch that
-# cuBLAS makes of a product with many terms, or in float32.
+# Microseconds that a product and a launch take besides their work, one after the other in a graph. The second number
+# is for the second launch that cuBLAS makes of a product with many terms, or in float32.
 _LAUNCHES_US, _SPLIT_US = 5.5, 2.0
-# Of the rate of a large product over all steps, in 16 bits and in float32; columns are padded to tiles.
+# The part of a large product's rate that a step's product reaches, in 16 bits and in float32; the batch is padded to
+# tiles of so many entries.
 _RATE, _FLOAT_RATE, _TILE = 0.8, 0.85, 64
 
 
@@ -30,33 +32,44 @@ def takes(loop: FusedLoop, problem: Problem) -> bool:
 
 
 def stepwise(known: Facts, problem: Problem, target: Target, others: Callable[[int], float]) -> FusedSchedule | None:
-    """The kernel for the batch columns from which on it is quicker than `others` [microseconds of a step of so many
-    columns], if there are such."""
+    """The kernel for the batches from which on it is quicker than the other kernels, or None if there are none.
+    `others(batch)` is the time that a step of the other kernels takes, in microseconds."""
     fewest = None
-    for columns in range(_MOST, 0, -_FEWEST):
-        if stepwise_us(known, replace(problem, columns=columns), target) > others(columns):
+    for batch in range(_MOST, 0, -_FEWEST):
+        if stepwise_us(known, replace(problem, batch=batch), target) > others(batch):
             break
-        fewest = columns
+        fewest = batch
     return None if fewest is None else stepwise_from(fewest, known, problem, target)
 
 
 def stepwise_from(fewest: int, known: Facts, problem: Problem, target: Target) -> FusedSchedule:
-    """The kernel, for so many batch columns and more."""
-    pass_us = stepwise_us(known, replace(problem, columns=fewest), target)
-    step_us = stepwise_us(known, replace(problem, columns=max(fewest, problem.columns)), target)
-    return FusedSchedule(STEPWISE, 1, (), (), _THREADS, 0, _REGISTERS, fewest, None, 1, 1, pass_us, step_us)
+    """The kernel for all batches of at least `fewest`."""
+    return FusedSchedule(
+        family=STEPWISE,
+        ctas=1,
+        threads=_THREADS,
+        shared_bytes=0,
+        registers=_REGISTERS,
+        group_batch=None,
+        smallest_batch=fewest,
+        launch_batch=None,
+        heads=1,
+        places=1,
+        pass_us=stepwise_us(known, replace(problem, batch=fewest), target),
+        step_us=stepwise_us(known, replace(problem, batch=max(fewest, problem.batch)), target),
+    )
 
 
 def stepwise_us(known: Facts, problem: Problem, target: Target) -> float:
-    """Microseconds of a step."""
-    scalar_bytes = element_bytes(problem.dtype)
-    weights = known.sums * known.operands * problem.units**2
-    # Where they do not stay in L2 they come from memory, at every step, while others are multiplied.
-    gb_s = target.l2_gb_s if scalar_bytes * weights < 1e6 * target.l2_mb else reached_gb_s(target)
-    rate = (_FLOAT_RATE if problem.dtype == "fp32" else _RATE) * product_rate(target, problem.dtype)
-    product = max(scalar_bytes * weights / (1000 * gb_s), weights * _TILE * ceil(problem.columns, _TILE) / rate)
+    """The time of a step, in microseconds."""
+    weights = known.matrix_elements(problem.head_dim, problem.head_dim)
+    weight_bytes = problem.element_bytes * weights
+    # Weights that do not stay in L2 come from memory at every step, while others are multiplied.
+    gb_s = target.l2_gb_s if weight_bytes < 1e6 * target.l2_mb else reached_gb_s(target)
+    rate = (_FLOAT_RATE if problem.is_float else _RATE) * product_rate(target, problem.dtype)
+    product_us = max(weight_bytes / (1000 * gb_s), weights * round_up(problem.batch, _TILE) / rate)
     # Carries, operands and sums are written and read.
-    handed = 2 * (4 * known.carries + scalar_bytes * known.operands + 4 * known.sums)
-    handed_us = problem.columns * problem.units * handed / (1000 * target.l2_gb_s)
-    launches = _LAUNCHES_US + (_SPLIT_US if known.operands > 1 or problem.dtype == "fp32" else 0)
-    return round(launches + product + handed_us + memory_us(known, problem, target), 3)
+    handed = 2 * (4 * known.carries + problem.element_bytes * known.operands + 4 * known.sums)
+    handed_us = problem.batch * problem.head_dim * handed / (1000 * target.l2_gb_s)
+    launches_us = _LAUNCHES_US + (_SPLIT_US if known.operands > 1 or problem.is_float else 0)
+    return round(launches_us + product_us + handed_us + memory_us(known, problem, target), 3)

@@ -1,18 +1,18 @@
-// Which kernel a batch takes, for who asks the library.
+// Tells a caller of the library which kernel runs a batch.
 #pragma once
 
 #include "run.h"
 
-// What runs the loop of a program for `columns` batch columns, not packed, whose rows lie in pieces of 16 bytes: writes the
-// kernel's name to `text` (of `size` bytes) and returns in how many launches (stepwise: of a step) it runs that many directions;
-// 0 where no fused kernel runs them, -1 and the problem where that cannot be told.
+// Finds the kernel that runs a program for a batch of tensors that are not packed and whose rows begin at multiples of 16 bytes.
+// Writes its name to `text` (of `size` bytes), and returns the number of its launches for so many directions; where a launch is a
+// step, the number per step. Returns 0 where no fused kernel runs the batch, or -1 with an error in `text`.
 extern "C" inline __attribute__((used, visibility("default"))) int32_t rnncc_choose_kernel(
-    const char* program, const char* dtype, int64_t units, int64_t heads, int64_t columns, int32_t directions, int32_t device,
+    const char* program, const char* dtype, int64_t head_dim, int64_t heads, int64_t batch, int32_t directions, int32_t device,
     char* text, int64_t size) {
   try {
     const rnncc::OnDevice current(device);
     const auto choices = [&](int64_t side_by_side) {
-      return rnncc::fused_choices(program, dtype, units, side_by_side * heads, columns, heads == 1, device);
+      return rnncc::fused_choices(program, dtype, head_dim, side_by_side * heads, batch, heads == 1, device);
     };
     const std::vector<rnncc::FusedChoice> apart = choices(1);
     const std::vector<rnncc::FusedChoice> together = directions == 1 ? apart : rnncc::no_slower(choices(directions), apart);

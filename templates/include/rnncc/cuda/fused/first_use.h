@@ -12,9 +12,9 @@
 #include "index.h"
 
 // Compiles the fused kernels of a loop, where they are missing and can be compiled, and adds them to this package's
-// (rnncc/runtime/first_use.py). `loop` is the segment's name, `units` the head_dim, `heads` the heads of one direction, `event` a
-// rnncc::FusedEvent. Returns 0; or -1, with the text of the error in `problem` (of `size` bytes); or -2 after Ctrl-C.
-typedef int32_t (*rnncc_fused_handler)(const char* loop, const char* dtype, int64_t units, int64_t heads, int32_t directions,
+// (rnncc/runtime/first_use.py). `loop` is the segment's name, `heads` the heads of one direction, `event` a rnncc::FusedEvent.
+// Returns 0; or -1, with the text of the error in `problem` (of `size` bytes); or -2 after Ctrl-C.
+typedef int32_t (*rnncc_fused_handler)(const char* loop, const char* dtype, int64_t head_dim, int64_t heads, int32_t directions,
                                        int32_t device, int32_t event, char* problem, int64_t size);
 
 namespace rnncc {
@@ -65,11 +65,12 @@ class FirstUse {
       if (!handler) told_.insert({size, event});
     }
     if (!handler) return false;
-    const auto& [loop, dtype, units, heads, directions, device] = size;
+    const auto& [loop, dtype, head_dim, heads, directions, device] = size;
     // The mutex is free here, so that calls of other sizes go on. Threads that ask for the same size wait in the handler.
     char problem[2048] = "";
-    const int32_t code = handler(loop.c_str(), dtype.c_str(), units, heads, directions, device, event, problem, sizeof problem);
-    // The handler caught Ctrl-C, since no Python exception can pass through C++. Python gets the signal again after the op failed.
+    const int32_t code = handler(loop.c_str(), dtype.c_str(), head_dim, heads, directions, device, event, problem, sizeof problem);
+    // The handler caught Ctrl-C, since no Python exception can pass through C++. Python gets the signal again after the op
+    // failed.
     if (code == -2) std::raise(SIGINT);
     if (code != 0) throw std::runtime_error(code == -2 ? "interrupted while kernels were compiled" : problem);
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -81,9 +82,9 @@ class FirstUse {
   static void say(const FusedSize& size, const char* why) {
     const char* level = std::getenv("RNNCC_LOG");
     if (level && std::strcmp(level, "error") == 0) return;
-    const auto& [loop, dtype, units, heads, directions, device] = size;
+    const auto& [loop, dtype, head_dim, heads, directions, device] = size;
     std::fprintf(stderr, "rnncc: no fused kernel runs %s (%lld heads of %lld, %s): %s; the alternating kernel, which is slower, runs\n",
-                 loop.c_str(), static_cast<long long>(heads), static_cast<long long>(units), dtype.c_str(), why);
+                 loop.c_str(), static_cast<long long>(heads), static_cast<long long>(head_dim), dtype.c_str(), why);
   }
 
   std::mutex mutex_;

@@ -1,0 +1,57 @@
+"""The structure of a matrix: which of its elements exist.
+
+It is one object on the way from a declaration to a kernel: `Parameter` and `Value` (cell.py) have it, and `Matrix`
+(kernel.py). Code that works with the elements matches the kind of structure and ends in `assert_never`. So a stage that
+does not know a kind fails, and never takes the matrix for a dense one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from rnncc.ir.dim import ONE, Dim, floor_divide
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """Every element exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDiagonal:
+    """`blocks` equal blocks along the diagonal, more than one. Rows are in the layout [k, blocks, base/blocks]; a row
+    is stored without the zeros beside its block."""
+
+    blocks: Dim
+
+
+Structure = Dense | BlockDiagonal
+DENSE = Dense()
+
+
+def block_diagonal(blocks: Dim) -> Structure:
+    """The structure of a matrix of so many blocks along the diagonal; one block is a dense matrix."""
+    return DENSE if blocks == ONE else BlockDiagonal(blocks)
+
+
+def blocks_of(structure: Structure) -> Dim:
+    """The number of blocks along the diagonal, for code that works block by block."""
+    match structure:
+        case Dense():
+            return ONE
+        case BlockDiagonal(blocks):
+            return blocks
+        case _:
+            assert_never(structure)
+
+
+def stored_columns(columns: Dim, structure: Structure) -> Dim:
+    """How many elements are stored of a row. Blocks divide the columns exactly."""
+    match structure:
+        case Dense():
+            return columns
+        case BlockDiagonal(blocks):
+            return floor_divide(columns, blocks)
+        case _:
+            assert_never(structure)
