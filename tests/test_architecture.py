@@ -385,18 +385,6 @@ def test_the_library_knows_the_scopes_of_fused_kernels() -> None:
     assert f"enum class FusedScope {{ {', '.join(scopes)} }};" in header
 
 
-# As few parameters as a reader can hold in mind; these folders have no user's interface, which may have more.
-SHORT = [PACKAGE / folder for folder in ("analysis", "ir", "show", "stages/lower", "stages/schedule")]
-
-
-@pytest.mark.parametrize("path", [path for path in MODULES if path.parent in SHORT], ids=module_name)
-def test_no_function_has_more_than_six_parameters(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef):
-            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            assert len([one for one in given if one.arg not in ("self", "cls")]) <= 6, f"{path}:{node.lineno}"
-
-
 @pytest.mark.parametrize("path", CELLS, ids=lambda path: path.stem)
 def test_a_shipped_cell_is_short_and_cites_its_source(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
