@@ -18,10 +18,12 @@ from .packed import read_packed
 from .parameters import shape_of
 from .rows import beside
 from .sizes import check_backend, check_clip, check_constant, check_flags, check_given_size, check_heads
-from .spec import CellSpec, ParameterSpec, SegmentSpec, Sizes, StreamSpec, Width
+from .spec import CellSpec, ParameterSpec, SegmentSpec, Sizes, StateSpec, StreamSpec, Width
 from .tensors import check_memory, refuse_kind, under_autocast
 
 Tensors = Tensor | Sequence[Tensor]
+# What the op takes a tensor for; or words for it.
+_Given = StreamSpec | ParameterSpec | StateSpec | str
 # Two sets of sizes: a width that equals a size in both is that size.
 _PROBES = ({"I": 7, "H": 11, "num_heads": 1}, {"I": 13, "H": 17, "num_heads": 1})
 
@@ -75,21 +77,20 @@ def run_function(
     if problem := _work_outside(cell):
         raise NotImplementedError(problem)
     returned = cell.returnable(return_sequences_of)
-    known = {size.name for size in cell.sizes}
     for name in dims:
-        if name not in known:
+        if all(name != size.name for size in cell.sizes):
             raise TypeError(f"{cell.name} got an unexpected keyword argument {name!r}")
     check_backend(backend)
     check_flags(reverse=reverse, return_delays=return_delays, recompute=recompute)
     numbers = _constants(cell, constants or {})
     masked = lengths is not None or reset is not None or offsets is not None
     stream_specs, weight_specs = taken_streams(cell), taken_weights(cell, masked)
-    given_streams = _counted(cell, "streams", streams, [_phrase(s) for s in stream_specs] or ["any, for T and B"])
-    given_weights = _counted(cell, "weights", weights, [_phrase(parameter) for parameter in weight_specs])
+    given_streams = _counted(cell, "streams", streams, stream_specs or ("any, for T and B",))
+    given_weights = _counted(cell, "weights", weights, weight_specs)
     carried = tuple(state for state in cell.carried(return_delays) if state not in cell.input_delays)
     given_states = None
     if states is not None:
-        given_states = _counted(cell, "states", states, [cell.phrase(state) for state in carried])
+        given_states = _counted(cell, "states", states, carried)
     packed = None
     if offsets is not None:
         others = {f"stream {index}": stream for index, stream in enumerate(given_streams) if index}
@@ -109,11 +110,11 @@ def run_function(
     sizes = _sizes(cell, stream_specs, given_streams, given_states, given_sizes, num_heads)
     for stream, tensor in zip(stream_specs, given_streams, strict=len(stream_specs) > 0):
         given, wanted_rows = (tensor, (steps, rows)) if packed is None else (tensor.squeeze(1), (steps,))
-        _check_shape(cell, "stream", stream.name, given, (*wanted_rows, stream.width(sizes)))
+        _check_shape(cell, stream, given, (*wanted_rows, stream.width(sizes)))
     for weight, tensor in zip(weight_specs, given_weights, strict=True):
-        _check_shape(cell, "weight", weight.name, tensor, shape_of(weight, sizes))
+        _check_shape(cell, weight, tensor, shape_of(weight, sizes))
     for state, tensor in zip(carried, given_states or (), strict=given_states is not None):
-        _check_shape(cell, "state", cell.phrase(state), tensor, (columns, state.width(sizes)))
+        _check_shape(cell, state, tensor, (columns, state.width(sizes)))
     _check_dtypes(cell, given_streams, given_weights, given_states or ())
     kernels, missing = package.kernels()
     chosen = kernels_of_call(cell, kernels, first, backend, missing)
@@ -186,9 +187,11 @@ def describe(cell: CellSpec, sizes: Sizes | None = None) -> str:
     return f"streams {', '.join(streams) or 'any, for T and B'}; weights {', '.join(weights) or 'none'}"
 
 
-def _phrase(given: StreamSpec | ParameterSpec) -> str:
+def _phrase(given: StreamSpec | ParameterSpec | str) -> str:
     """The words for a stream, with its gates where there are several (`W (i, f)`), or for a parameter, with its
     attribute (`R (weight_hh)`)."""
+    if isinstance(given, str):
+        return given
     if isinstance(given, ParameterSpec):
         return given.name if given.name == given.attribute else f"{given.name} ({given.attribute})"
     gates = [member.name.split("__")[0] for member in given.members]
@@ -263,7 +266,7 @@ def _constants(cell: CellSpec, given: Mapping[str, float]) -> dict[str, float]:
     return numbers
 
 
-def _counted(cell: CellSpec, what: str, given: Tensors | Proxy, names: Sequence[str]) -> list[Tensor]:
+def _counted(cell: CellSpec, what: str, given: Tensors | Proxy, wanted: Sequence[_Given]) -> list[Tensor]:
     if isinstance(given, Proxy):
         raise TypeError(f"{cell.name}: torch.fx cannot look into the functional op: use torch.fx.wrap, or the layer")
     if given is None or isinstance(given, Mapping | str | int | float):
@@ -271,14 +274,19 @@ def _counted(cell: CellSpec, what: str, given: Tensors | Proxy, names: Sequence[
     tensors = [given] if isinstance(given, Tensor) else list(given)
     if wrong := [type(item).__name__ for item in tensors if not isinstance(item, Tensor)]:
         raise TypeError(f"{cell.name}: {what} should be tensors, got: {wrong[0]}")
-    if len(tensors) != len(names):
-        raise ValueError(f"{cell.name} takes {len(names)} {what} ({', '.join(names)}), got {len(tensors)}")
+    if len(tensors) != len(wanted):
+        names = ", ".join(cell.phrase(item) if isinstance(item, StateSpec) else _phrase(item) for item in wanted)
+        raise ValueError(f"{cell.name} takes {len(wanted)} {what} ({names}), got {len(tensors)}")
     return tensors
 
 
-def _check_shape(cell: CellSpec, what: str, name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
+def _check_shape(
+    cell: CellSpec, item: StreamSpec | ParameterSpec | StateSpec, tensor: Tensor, wanted: tuple[int, ...]
+) -> None:
     # A transposed matrix has as many elements as the right one, so kernels could not notice it.
     if tuple(tensor.shape) != wanted:
+        what = {StreamSpec: "stream", ParameterSpec: "weight", StateSpec: "state"}[type(item)]
+        name = cell.phrase(item) if isinstance(item, StateSpec) else item.name
         raise ValueError(f"{cell.name}: the {what} {name} must be {list(wanted)}, got {list(tensor.shape)}")
 
 

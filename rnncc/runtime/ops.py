@@ -111,18 +111,19 @@ def _make_segment(
         tensors = iter(ctx.saved_tensors)
         streams, weights, states, saved = ([next(tensors) for _ in range(count)] for count in ctx.counts)
         offsets, lengths, reset = tensors
-        call = LoopCall(streams, weights, states, offsets, ctx.steps, lengths, reset, None, *ctx.options)
         if torch.is_grad_enabled() or any(map(is_batched, (*d_sequences, *d_final))):
+            call = LoopCall(streams, weights, states, offsets, ctx.steps, lengths, reset, None, *ctx.options)
             return differentiable_gradients(cell, segment, call, d_sequences, d_final, needs)
-        places = [k * len(segment.sequences) + i for k in range(len(call.reverse)) for i in call.sequences]
+        constants, sizes, num_heads, reverse, wanted, *_ = ctx.options
+        places = [k * len(segment.sequences) + i for k in range(len(reverse)) for i in wanted]
         given = [(i, d) for i, d in zip(places, d_sequences, strict=True) if d is not None]
         given_final = [(i, d) for i, d in enumerate(d_final) if d is not None]
         made = unrecorded(
             backward_op,
             [d for _, d in given], [i for i, _ in given],
             [d for _, d in given_final], [i for i, _ in given_final],
-            streams, weights, states, saved, offsets, call.steps, lengths, reset, None,
-            call.constants, call.sizes, call.num_heads, call.reverse, [need for group in needs for need in group],
+            streams, weights, states, saved, offsets, ctx.steps, lengths, reset, None,
+            constants, sizes, num_heads, reverse, [need for group in needs for need in group],
         )  # fmt: skip
         return tuple(_spread(group, need) for group, need in zip(made, needs, strict=True))
 

@@ -264,8 +264,9 @@ def test_a_permutation_and_its_gradient() -> None:
         assert torch.autograd.gradgradcheck(lambda rows, permute=permute: permute(rows, source), (rows,))
 
 
+@pytest.mark.parametrize("has_kernels", [True, False])
 @pytest.mark.parametrize("lengths", [(6, 5, 5, 2, 1), (1,), (4, 4, 4), (3, 1, 1)])
-def test_rows_of_a_packed_sequence_column_by_column(lengths: tuple[int, ...]) -> None:
+def test_rows_of_a_packed_sequence_column_by_column(lengths: tuple[int, ...], has_kernels: bool) -> None:
     columns = [torch.randn(length, 2) for length in lengths]
     given = pack_sequence(columns)
     data = SimpleNamespace(is_cuda=True, is_cpu=False, device=given.data.device, shape=given.data.shape)
@@ -279,7 +280,7 @@ def test_rows_of_a_packed_sequence_column_by_column(lengths: tuple[int, ...]) ->
             return permuted(rows, *tables)
 
     on_gpu: Any = SimpleNamespace(data=data, batch_sizes=given.batch_sizes, sorted_indices=None, unsorted_indices=None)
-    kernels: Any = Kernels()
+    kernels: Any = Kernels() if has_kernels else None
     packed = read_sequence(on_gpu, kernels)
     packing = packed.packing
     assert (packing.steps, packing.columns, packing.total, packing.by_step) == (
