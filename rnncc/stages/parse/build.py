@@ -39,7 +39,7 @@ from rnncc.ir.syntax import (
     WeightsDecl,
 )
 from rnncc.language.source import Span
-from rnncc.stages.parse.scan import span_of
+from rnncc.stages.parse.lexer import span_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class _Builder(Transformer[Token, Built]):
 
 
 class _Tokens(Lexer):
-    """Hands lark the tokens that `scan` made."""
+    """Hands lark the tokens that `lex` made."""
 
     def __init__(self, conf: Any) -> None:
         pass

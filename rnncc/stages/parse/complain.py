@@ -9,7 +9,7 @@ from lark.exceptions import UnexpectedToken
 
 from rnncc.language.diagnostics import Diagnostic
 from rnncc.language.source import Source, Span
-from rnncc.stages.parse.scan import KEYWORDS, Statement, span_of
+from rnncc.stages.parse.lexer import KEYWORDS, Statement, span_of
 
 _FORMS = {
     "CELL": "cell NAME",
