@@ -132,6 +132,11 @@ class Initialiser:
     kind: str = "default"
     values: tuple[float, ...] = ()
 
+    @property
+    def is_for_matrices(self) -> bool:
+        """Whether a vector cannot start so."""
+        return self.kind in ("xavier", "xavier_normal", "kaiming", "orthogonal", "eye")
+
 
 @dataclass(frozen=True, slots=True)
 class Member:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rnncc.analysis.widths import is_of_inputs, reduced
 from rnncc.ir import dim as dims
-from rnncc.ir.cell import Constraint, Contraction, Node, Pointwise, RowOp, RowOperator, operands
+from rnncc.ir.cell import Constraint, Contraction, Pointwise, RowOp, RowOperator, operands
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, Dim
 from rnncc.ir.expr import references
+from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE, Span
-from rnncc.stages.check.declare import Symbols
-from rnncc.stages.check.report import Report
-from rnncc.stages.check.resolve import Resolved
-from rnncc.stages.check.shape import Shape, input_dims, is_of_inputs, reduced
+from rnncc.stages.partition.place import Placed
+from rnncc.stages.partition.program import Program
 
 # Operators that work on the units of one head at a time.
 _BY_HEADS = frozenset({RowOperator.SUM, RowOperator.MEAN, RowOperator.MAX, RowOperator.CUMSUM})
@@ -34,29 +33,22 @@ class Heads:
 
 
 class _Heads:
-    def __init__(
-        self,
-        nodes: Mapping[str, Node],
-        shapes: Mapping[str, Shape],
-        history: Mapping[str, int],
-        resolved: Resolved,
-        symbols: Symbols,
-        report: Report,
-    ) -> None:
-        self.nodes, self.shapes, self.history = nodes, shapes, history
-        self.resolved, self.symbols, self.report = resolved, symbols, report
+    def __init__(self, program: Program, placed: Placed, report: Report) -> None:
+        self.cell, self.report = program.cell, report
+        self.nodes, self.shapes, self.history = program.nodes, program.shapes, placed.last
+        self.group_of = {member.name: member.group for member in program.cell.members}
         self.blocks: dict[str, Dim] = {}
         self.constraints: dict[tuple[Dim, Dim], Constraint] = {}
         self.single = ""
-        self.input_dims = input_dims(symbols)
+        self.input_dims = program.cell.input_dims
         # For each computed matrix: itself, and the matrices that it is computed from.
-        self.computed = {name: self.made_of(name) for name in nodes if shapes[name].kind == "matrix"}
+        self.computed = {name: self.made_of(name) for name in self.nodes if self.shapes[name].kind == "matrix"}
 
     def run(self) -> Heads:
         self.declared_blocks()
         self.divides("", HIDDEN_SIZE, NOWHERE)
-        for name, state in self.symbols.states.items():
-            self.divides(name, self.shapes[name].width, state.span)
+        for state in self.cell.states:
+            self.divides(state.name, state.width, state.span)
         for name, node in self.nodes.items():
             if isinstance(node, Contraction):
                 self.contraction(node)
@@ -76,10 +68,11 @@ class _Heads:
         return self.history.get(name, -1) >= 0
 
     def declared_blocks(self) -> None:
-        types = {name: param.type for name, param in self.symbols.params.items()}
-        types |= {name: self.symbols.families[member.family] for name, member in self.resolved.members.items()}
+        of_groups = {group.name: group.type for group in self.cell.groups}
+        types = {param.name: param.type for param in self.cell.params}
+        types |= {name: of_groups[group] for name, group in self.group_of.items()}
         for name, type_ in types.items():
-            if type_.blocks == ONE or name not in self.shapes:
+            if type_.blocks == ONE:
                 continue
             self.blocks[name] = type_.blocks
             for side in (self.shapes[name].width, self.shapes[name].columns or ONE):
@@ -98,7 +91,7 @@ class _Heads:
         if not self.depends_on_state(node.operand):
             return
         parts = self.made_of(node.matrix)
-        dense = [part for part in parts if self.is_dense_family(part)]
+        dense = [part for part in parts if self.is_dense(part)]
         if dense:
             self.couple(f"{dense[0]} multiplies a value that depends on a state", node.span)
             return
@@ -124,13 +117,13 @@ class _Heads:
             count = len(self.blocks)
             for name, parts in self.computed.items():
                 if any(self.blocks.get(part) == HEADS for part in parts):
-                    for part in filter(self.is_dense_family, parts):
+                    for part in filter(self.is_dense, parts):
                         self.couple(f"{part} is joined with a matrix that has a block a head", self.nodes[name].span)
                     self.block(parts, name, name, self.nodes[name].span)
 
-    def is_dense_family(self, name: str) -> bool:
-        member = self.resolved.members.get(name)
-        return member is not None and member.family == "W"
+    def is_dense(self, name: str) -> bool:
+        """Whether a matrix is W of some equation, which stays dense."""
+        return self.group_of.get(name) == "W"
 
     def made_of(self, matrix: str) -> list[str]:
         """The matrix, and every matrix that it is computed from, directly or not."""
@@ -183,14 +176,7 @@ class _Heads:
         self.constraints.setdefault((left, right), Constraint(left, right, line, True, span))
 
 
-def heads(
-    nodes: Mapping[str, Node],
-    shapes: Mapping[str, Shape],
-    history: Mapping[str, int],
-    resolved: Resolved,
-    symbols: Symbols,
-    report: Report,
-) -> Heads:
-    """Find the blocks of matrices and the constraints of heads. `history` is `Placed.last`. Reports RNN214 where
-    matrices with different blocks are computed with."""
-    return _Heads(nodes, shapes, history, resolved, symbols, report).run()
+def heads(program: Program, placed: Placed, report: Report) -> Heads:
+    """Find the blocks of matrices and the constraints of heads. Reports RNN214 where matrices with different blocks are
+    computed with."""
+    return _Heads(program, placed, report).run()
