@@ -61,11 +61,11 @@ def call(name: str, *arguments: Expr | str) -> Expr:
 
 
 def parameter(
-    family: str, attribute: str, gates: str | Sequence[str], columns: Dim | None, blocks: Dim = ONE
+    group: str, attribute: str, gates: str | Sequence[str], columns: Dim | None, blocks: Dim = ONE
 ) -> Parameter:
-    """A packed family with one member a gate."""
-    members = tuple(Member(f"{family}_{gate}", H, Initialiser()) for gate in gates)
-    return Parameter(family, attribute, members, columns, blocks, is_bias=attribute.startswith("bias"))
+    """A packed group with one member a gate."""
+    members = tuple(Member(f"{group}_{gate}", H, Initialiser()) for gate in gates)
+    return Parameter(group, attribute, members, columns, blocks, is_bias=attribute.startswith("bias"))
 
 
 def assemble(

@@ -223,8 +223,8 @@ class _Declarer:
                 if name in BUILT_IN and type_.kind != "unknown" and type_.is_matrix != BUILT_IN[name].is_matrix:
                     kind = "matrix" if BUILT_IN[name].is_matrix else "vector"
                     message = f"'{name}' is a {kind} and cannot become '{written.name}'"
-                    self.report.error("RNN227", message, written.span, help="declare a family of another name")
-                elif self._take(name, "family", statement.span, frozenset(BUILT_IN)):
+                    self.report.error("RNN227", message, written.span, help="declare a group of another name")
+                elif self._take(name, "group", statement.span, frozenset(BUILT_IN)):
                     symbols.groups[name] = type_
             case OutputDecl():
                 if symbols.output is not None:

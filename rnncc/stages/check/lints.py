@@ -71,7 +71,7 @@ def _unused_declarations(subject: _Subject, report: Report) -> None:
         kind = symbols.kinds[name]
         unused = {
             "param": name not in read,
-            "family": name not in groups,
+            "group": name not in groups,
             "constant": name not in subject.mentioned,
             "dim": name not in subject.mentioned,
             "local": name not in targets,

@@ -245,7 +245,7 @@ class _Resolver:
             help = f"write '{name}' for this step's value, or declare 'state {name}' to keep it for the next step"
             self.report.error("RNN216", message, span, help=help)
         elif name in self.symbols.kinds or name in self.symbols.groups:
-            kind = self.symbols.kinds.get(name, "family")
+            kind = self.symbols.kinds.get(name, "group")
             self.report.error("RNN216", f"the {kind} '{name}' does not change with time", span, help=f"write '{name}'")
         else:
             self.undefined(name, expression.base_span)
@@ -281,9 +281,9 @@ class _Resolver:
             if earlier.operand != product.operand:
                 self.report.error(
                     "RNN210",
-                    f"the family '{member.group}' stands before two operands in the equation of '{equation.written}'",
+                    f"the group '{member.group}' stands before two operands in the equation of '{equation.written}'",
                     product.span,
-                    help=f"declare a second family: 'weights {member.group}2: matrix'",
+                    help=f"declare a second group: 'weights {member.group}2: matrix'",
                     notes=(Label(earlier.span, "its first operand"),),
                 )
 

@@ -99,7 +99,7 @@ class _Unroller:
         is_state = name in symbols.states
         kind = "loop variable" if name in scope else symbols.kinds.get(name, "")
         if name in symbols.groups:
-            kind = "family"
+            kind = "group"
         why = reserved(name)
         if kind not in ("", "state", "local"):
             self.report.error("RNN236", f"'{name}' is {article(kind)} and cannot be written", target.span)

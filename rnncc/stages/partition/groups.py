@@ -116,7 +116,7 @@ class _Packer:
     def unknown(self, init: Init, known: list[str]) -> None:
         name, span = init.name, init.span
         if name in {group.name for group in self.cell.groups}:
-            self.report.error("RNN224", f"no equation uses the family '{name}'", span)
+            self.report.error("RNN224", f"no equation uses the group '{name}'", span)
         elif name in {state.name for state in self.cell.states}:
             help = f"write 'state {name} = …'; 'state {name} = learned' makes the parameter {name}0"
             self.report.error("RNN224", f"'{name}' is a state, not a parameter", span, help=help)

@@ -39,7 +39,7 @@ def _conventions(subject: _Subject, report: Report) -> None:
             report.warn("RNN256", "'R' stands before a value that no state reaches", node.span, help="write 'W'")
         if group == "W" and recurrent:
             message = "'W' stands before a value that depends on a state: the cell has one head only"
-            help = "write 'R', or declare a family: 'weights V: matrix'"
+            help = "write 'R', or declare a group: 'weights V: matrix'"
             report.warn("RNN257", message, node.span, help=help)
 
 
