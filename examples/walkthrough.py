@@ -170,7 +170,7 @@ and the layer is used like one of torch.nn:
 
 {words}
 
-And `rnncc verify` shows that it is right, against the reference, which evaluates the checked cell in eager torch with
+And `rnncc verify` shows that it is right, against the reference, which evaluates the cell in eager torch with
 torch's own derivatives. Here for several shapes in float64; `ok` is a relative error below 1e-12:
 
 {errors}

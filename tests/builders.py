@@ -1,4 +1,4 @@
-"""Cells built by hand, node by node: what `check` makes of the text in each docstring."""
+"""Cells built by hand, node by node: what `partition` makes of the text in each docstring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checked cell: sizes, parameters and equations, cut into batched parts and sequential loops.
+"""A cell: sizes, parameters and equations, cut into batched parts and sequential loops.
 
 Names of values are the user's. The compiler's own hold a double underscore, which users may not write:
 
@@ -7,7 +7,7 @@ Names of values are the user's. The compiler's own hold a double underscore, whi
     h__delay1   a hidden delay state: h at t-1 kept for the next step; h[t-2] is `h__delay1__1`
     n_1         the loop instance n[1]
     W_i, b_i    the member of group W (b) that belongs to gate i; `beta` for a `param`
-    i__W, i__0  temporaries that `check` makes: a product, a hoisted or named subexpression
+    i__W, i__0  temporaries that `partition` makes: a product, a hoisted or named subexpression
 
 Layout of a value of width k*base under N heads: [k, N, base/N], flattened. Width 1 is one number for all units;
 width `num_heads` (what a reduction leaves) is one number a head.

@@ -1,4 +1,4 @@
-"""`verify` accepts what `check` makes and names what is wrong with anything else."""
+"""`verify` accepts what `partition` makes and names what is wrong with anything else."""
 
 from __future__ import annotations
 

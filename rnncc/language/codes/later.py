@@ -1,4 +1,4 @@
-"""RNN4xx to RNN7xx: what the stages after `check`, the machine, or the sizes given to a module refuse."""
+"""RNN4xx to RNN7xx: what the stages after `partition`, the machine, or the sizes given to a module refuse."""
 
 from __future__ import annotations
 
