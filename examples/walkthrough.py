@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import json
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 import rnncc
 from rnncc import verify
+from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
+from rnncc.ir.target import GPUS
 from rnncc.language.source import Source
-from rnncc.pipeline import compile_cells
+from rnncc.pipeline import STAGES, compile_cells
 from rnncc.show.explain import explain_words
 from rnncc.show.stage import stage_text
 
@@ -47,9 +50,18 @@ equation with two targets. Spaces and brackets that mean nothing are gone:
 CHECK = """\
 ## check
 
-Syntax becomes a `Cell`. Names are resolved, widths are solved for (everything is H wide here, x is I wide), `f, o = …`
-is two equations with their own parameters, and every mistake in the text has been reported. The equations are cut into
-nodes: products are nodes of their own, everything else is elementwise. Each node has its place:
+Is the text meaningful? Syntax becomes a `Typed` cell: names are resolved, and widths are solved for (everything is H
+wide here, x is I wide). `f, o = …` is two equations, each with its own parameters from the groups W, R and b. Mistakes
+in names, sizes and types have been reported. Nothing is placed yet, and an equation still says what the text says:
+
+{value}
+"""
+
+PARTITION = """\
+## partition
+
+How is the cell placed? The equations are cut into nodes: products are nodes of their own, everything else is
+elementwise. Each node gets its place, and a `Cell` is what comes out:
 
 {value}
 
@@ -60,11 +72,29 @@ nodes: products are nodes of their own, everything else is elementwise. Each nod
 - The parameters are packed the way torch.nn packs them, and `init b_f = 1` has become the initial value of its rows.
 """
 
+REGULARISE = """\
+## regularise
+
+A layer may have zoneout and recurrent dropout. Then the cell is rewritten: the masks that the layer draws become
+inputs. Without them the cell stays as it is. With both of them on h, these lines are new:
+
+{value}
+"""
+
 CLASSIFY = """\
 ## classify
 
 Each loop's recurrence class, and what keeps it from a better one. DENSE means a recurrent matrix: the loop has to be
 run step by step.
+
+{value}
+"""
+
+MASK = """\
+## mask
+
+Sequences of a batch may end early (`lengths`) and begin anew (`reset`). Loops that can do so belong to a second variant
+of the cell, which reads two more inputs. It goes through the next stages beside the plain one. Its new lines:
 
 {value}
 """
@@ -89,8 +119,19 @@ LOWER = """\
 
 Equations become a plan for a kernel: which buffer each value lives in (a *slot*), and which of them run together (a
 *stage*, with a barrier between threads where one needs what others made). In the forward loop one stage is enough: the
-three products share one pass over `h__1`, and what follows is elementwise. (A second variant of each loop, with resets
-and lengths, goes the same way and is left out here.)
+three products share one pass over `h__1`, and what follows is elementwise. (The masked variant of each loop goes the
+same way and is left out here.)
+
+{value}
+"""
+
+SCHEDULE = """\
+## schedule
+
+The fastest GPU kernels are made for one size. For each loop this stage chooses a family of kernels, and how many CTAs,
+warps and registers share the work: a constraint solver finds the layouts, and a cost model compares them
+([scheduling.md](scheduling.md)). CPUs and the general GPU kernels take every size at run time, and need no plan. For a
+hidden size of 512 in bfloat16 on an H200:
 
 {value}
 """
@@ -129,7 +170,7 @@ and the layer is used like one of torch.nn:
 
 {words}
 
-And `rnncc verify` shows that it is right, against the reference, which evaluates the checked cell in eager torch with
+And `rnncc verify` shows that it is right, against the reference, which evaluates the cell in eager torch with
 torch's own derivatives. Here for several shapes in float64; `ok` is a relative error below 1e-12:
 
 {errors}
@@ -152,6 +193,12 @@ def without_masked(plan: str) -> str:
     return "\n".join(kept)
 
 
+def new_lines(before: str, after: str) -> str:
+    """The lines of a cell's text that another form of the cell does not have."""
+    known = set(before.splitlines())
+    return "\n".join(line.strip() for line in after.splitlines() if line not in known)
+
+
 def elementwise(rendered: str) -> str:
     """The statements of the first generated function that come from the cell's text."""
     function = rendered.partition("mycell_0_forward_0(")[2].partition("\n}\n")[0]
@@ -162,7 +209,9 @@ def page() -> str:
     """The whole document."""
     request = Request(Source(CELL.name, CELL.read_text(encoding="utf-8")), CELL.stem)
     made = compile_cells(request, "differentiate")
-    value = {stage: fenced(stage_text(request, stage)) for stage in ("parse", "check", "classify", "differentiate")}
+    text = {stage: stage_text(request, stage) for stage in STAGES}
+    regularised = stage_text(replace(request, zoneout=("h",), recurrent_dropout=True), "regularise")
+    planned = stage_text(request, "schedule", (Problem(512, 1, "bf16"), GPUS["h200"]))
     package = rnncc.load(CELL)
     folder = Path(package.__file__ or "").parent
     files = sorted(
@@ -189,12 +238,16 @@ def page() -> str:
     return "\n".join(
         [
             HEAD.format(text=fenced(request.source.text)),
-            PARSE.format(value=value["parse"]),
-            CHECK.format(value=value["check"]),
-            CLASSIFY.format(value=value["classify"]),
-            DIFFERENTIATE.format(value=value["differentiate"]),
-            LOWER.format(value=fenced(without_masked(stage_text(request, "lower")))),
-            RENDER.format(value=fenced(elementwise(stage_text(request, "render")))),
+            PARSE.format(value=fenced(text["parse"])),
+            CHECK.format(value=fenced(text["check"])),
+            PARTITION.format(value=fenced(text["partition"])),
+            REGULARISE.format(value=fenced(new_lines(text["partition"], regularised))),
+            CLASSIFY.format(value=fenced(text["classify"])),
+            MASK.format(value=fenced(new_lines(text["partition"], text["mask"]))),
+            DIFFERENTIATE.format(value=fenced(text["differentiate"])),
+            LOWER.format(value=fenced(without_masked(text["lower"]))),
+            SCHEDULE.format(value=fenced(planned)),
+            RENDER.format(value=fenced(elementwise(text["render"]))),
             BUILD.format(
                 files=fenced("\n".join(files)),
                 schema=fenced(schema),

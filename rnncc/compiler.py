@@ -28,9 +28,9 @@ def request_options(shaping: Mapping[str, Any], parallel_newton: bool) -> dict[s
 
 
 def front(source: Source, shaping: Mapping[str, Any] | None = None) -> tuple[tuple[Cell, tuple[Diagnostic, ...]], ...]:
-    """The checked cells of a text, each with its warnings. Deprecated: `rnncc.pipeline.compile_cells(request, "check")`
-    has them."""
-    message = 'rnncc.compiler.front is rnncc.pipeline.compile_cells(request, "check")'
+    """The cells of a text, each with its warnings. Deprecated: `rnncc.pipeline.compile_cells(request, "partition")` has
+    them."""
+    message = 'rnncc.compiler.front is rnncc.pipeline.compile_cells(request, "partition")'
     warnings.warn(message, DeprecationWarning, stacklevel=2)
     made = compile_cells(Request(source, "cell", **request_options(shaping or {}, False)), "regularise")
     return tuple(zip(made.cells, made.warnings, strict=True))

@@ -194,7 +194,7 @@ def make_product(request: Request, progress: Progress | None = None) -> Product:
 
     made = Compilation(request)
     for stage in run_stages(made):
-        if stage == "check" and progress is not None:
+        if stage == "partition" and progress is not None:
             _warn_of_cost(made, progress)
     about = {
         "fused": unfused(made.plans) if request.is_for_gpus else {},
@@ -225,7 +225,7 @@ def _origin(request: Request) -> dict[str, object]:
 
 
 def _warn_of_cost(made: Compilation, progress: Progress) -> None:
-    """Says which cells take minutes to compile, before they do. Other warnings are `check`'s."""
+    """Says which cells take minutes to compile, before they do. `rnncc check` has the others."""
     for cell, warnings in zip(made.cells, made.warnings, strict=True):
         for warning in warnings:
             if warning.code == "RNN264":

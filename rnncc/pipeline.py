@@ -1,6 +1,6 @@
 """The stages in order: the only module that knows the order.
 
-    text ─parse→ CellDecl ─check→ Cell ─regularise→ Cell ─classify→ Recurrence
+    text ─parse→ CellDecl ─check→ Typed ─partition→ Cell ─regularise→ Cell ─classify→ Recurrence
          ─mask→ Cell ─differentiate→ Adjoint ─lower→ KernelPlan ─schedule→ kernels of GPUs ─render→ files of a package
 
 `driver` builds and loads what comes out. A stage is imported where it runs, so that a command pays for the stages it
@@ -10,15 +10,19 @@ needs.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import add
 
 from rnncc.ir.compilation import Compilation
 from rnncc.ir.package import CompiledCell
 from rnncc.ir.request import Request
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.report import attempt, in_order
 
 # What `compile_cells` runs, in order, and the field that holds what a stage made last.
 STAGES = {
     "parse": "declarations",
-    "check": "cells",
+    "check": "typed",
+    "partition": "cells",
     "regularise": "cells",
     "classify": "recurrences",
     "mask": "masked",
@@ -48,10 +52,22 @@ def run_stages(made: Compilation) -> Iterator[str]:
     made.declarations = parse(request.source)
     yield "parse"
 
-    from rnncc.stages.check import check_all
+    from rnncc.stages.check import check, constants_of
+    from rnncc.stages.partition import partition
 
-    made.cells, made.warnings = check_all(made.declarations, request.constants)
+    checked = attempt(check, made.declarations, constants_of(made.declarations, request.constants))
+    if checked.errors:
+        # A cell without a mistake so far may have one that `partition` finds: one run reports all.
+        raise RnnccError(*in_order((*checked.errors, *attempt(partition, checked.made).errors)))
+    made.typed, made.warnings = checked.made, checked.warnings
     yield "check"
+
+    placed = attempt(partition, made.typed)
+    if placed.errors:
+        raise RnnccError(*placed.errors)
+    made.cells = placed.made
+    made.warnings = tuple(in_order(each) for each in map(add, checked.warnings, placed.warnings))
+    yield "partition"
 
     if request.zoneout or request.recurrent_dropout:
         from rnncc.stages.regularise import regularise

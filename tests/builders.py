@@ -1,4 +1,4 @@
-"""Cells built by hand, node by node: what `check` makes of the text in each docstring."""
+"""Cells built by hand, node by node: what `partition` makes of the text in each docstring."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def call(name: str, *arguments: Expr | str) -> Expr:
 
 
 def parameter(
-    family: str, attribute: str, gates: str | Sequence[str], columns: Dim | None, structure: Structure = DENSE
+    group: str, attribute: str, gates: str | Sequence[str], columns: Dim | None, structure: Structure = DENSE
 ) -> Parameter:
-    """A packed family with one member a gate."""
-    members = tuple(Member(f"{family}_{gate}", H, Initialiser()) for gate in gates)
-    return Parameter(family, attribute, members, columns, structure, is_bias=attribute.startswith("bias"))
+    """A packed group with one member a gate."""
+    members = tuple(Member(f"{group}_{gate}", H, Initialiser()) for gate in gates)
+    return Parameter(group, attribute, members, columns, structure, is_bias=attribute.startswith("bias"))
 
 
 def assemble(

@@ -17,9 +17,15 @@ from rnncc.stages.mask import mask
 
 
 def front(source: Source, constants: Mapping[str, float | int | str] = {}) -> list[tuple[Cell, tuple[Diagnostic, ...]]]:
-    """The checked cells of a text, each with its warnings."""
-    made = compile_cells(Request(source, "cell", constants), "check")
+    """The cells of a text, each with its warnings."""
+    made = compile_cells(Request(source, "cell", constants), "partition")
     return list(zip(made.cells, made.warnings, strict=True))
+
+
+def cell_of(text: str, name: str = "cell.rnn", constants: Mapping[str, float | int | str] = {}) -> Cell:
+    """The only cell of a text."""
+    ((cell, _),) = front(Source(name, text), constants)
+    return cell
 
 
 def kernel_plan(cell: Cell) -> KernelPlan:
@@ -29,5 +35,10 @@ def kernel_plan(cell: Cell) -> KernelPlan:
 
 
 def plan_of(name: str) -> KernelPlan:
-    """Those of a file's first cell."""
+    """Those of a file's first cell; `name` may be that of a shipped one."""
     return compile_cells(read_request(name), "lower").plans[0]
+
+
+def lowered(source: Source) -> KernelPlan:
+    """Those of a text's first cell."""
+    return compile_cells(Request(source, "cell"), "lower").plans[0]

@@ -19,4 +19,4 @@ def reference_package(source: Source, stem: str) -> tuple[ModuleType, list[Cell]
     request = Request(source, stem)
     key = digest(stem, source.text, own_code())[:32]
     package = build(Job(key, stem, Cache(default_root())), lambda: make_reference(request))
-    return load(package), list(compile_cells(request, "check").cells)
+    return load(package), list(compile_cells(request, "partition").cells)

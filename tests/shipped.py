@@ -9,8 +9,7 @@ from rnncc.ir.cell import Cell
 from rnncc.ir.dim import HEADS, ONE
 from rnncc.ir.structure import blocks_of
 from rnncc.language.source import Source
-from rnncc.stages.check import check
-from rnncc.stages.parse import parse
+from tests.compiling import front
 
 FOLDER = Path(__file__).parents[1] / "cells"
 STEMS = sorted(path.stem for path in FOLDER.glob("*.rnn"))
@@ -20,7 +19,7 @@ STEMS = sorted(path.stem for path in FOLDER.glob("*.rnn"))
 def cells(stem: str) -> tuple[Cell, ...]:
     """The cells of `cells/<stem>.rnn`."""
     path = FOLDER / f"{stem}.rnn"
-    return tuple(check(declaration)[0] for declaration in parse(Source(path.name, path.read_text())))
+    return tuple(cell for cell, _ in front(Source(path.name, path.read_text())))
 
 
 def is_one_head_only(cell: Cell) -> bool:

@@ -13,10 +13,8 @@ import torchrecurrent
 from rnncc.ir.cell import Cell, Role
 from rnncc.ir.dim import evaluate
 from rnncc.ir.structure import blocks_of
-from rnncc.language.source import Source
-from rnncc.stages.check import check
-from rnncc.stages.parse import parse
 from rnncc.verify import reference
+from tests import compiling
 
 from .oracles import ORACLES, Case, Oracle, Sequences, draw, relative_error, results
 
@@ -29,9 +27,7 @@ STATES = pytest.mark.parametrize("states", [False, True], ids=["own-states", "gi
 @cache
 def checked(text: str, name: str, shaping: tuple[tuple[str, int | str], ...] = ()) -> Cell:
     """The only cell of a text, with these constants in the place of its own."""
-    (declaration,) = parse(Source(name, text))
-    cell, _ = check(declaration, dict(shaping))
-    return cell
+    return compiling.cell_of(text, name, dict(shaping))
 
 
 def cell_of(oracle: Oracle) -> Cell:

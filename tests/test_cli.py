@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from rnncc.cli import cli
 from rnncc.machine.paths import cells_dir, locate, shipped_cells
+from rnncc.pipeline import STAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 GOOD = "cell Elman\nstate h\nh[t] = tanh(W@x + R@h[t-1] + b)\n"
@@ -173,11 +174,11 @@ def test_a_folder_is_no_cell(tmp_path: Path) -> None:
 # show, explain
 
 
-@pytest.mark.parametrize("stage", ["parse", "check", "classify", "differentiate", "lower", "render"])
+@pytest.mark.parametrize("stage", STAGES)
 def test_show_prints_every_stage(stage: str) -> None:
     result = run("show", "lstm", "--stage", stage)
     assert result.exit_code == 0
-    assert len(result.stdout.splitlines()) > (0 if stage == "classify" else 5)
+    assert len(result.stdout.splitlines()) > (0 if stage in ("classify", "schedule") else 5)
 
 
 def test_show_of_an_unknown_stage_is_a_usage_error() -> None:
@@ -371,7 +372,7 @@ def test_check_imports_the_stages_that_it_runs_and_no_others(tmp_path: Path) -> 
     result = python("-c", program, "check", str(write(tmp_path, GOOD)), cwd=tmp_path)
     names = set(result.stdout.splitlines()[-1].split())
     assert {name.split(".")[2] for name in names if name.count(".") > 1 and name.startswith("rnncc.stages.")} == {
-        "parse", "check",
+        "parse", "check", "partition",
     }  # fmt: skip
     assert not names & {"rnncc.machine.cache", "rnncc.cli.environment", "rnncc.verify", "rnncc.stages.schedule.kernels"}
 

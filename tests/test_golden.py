@@ -35,7 +35,7 @@ REPEATED = re.compile(r"_(v3|v4)_|_f64\.|_(f32|f16)(_scans)?\.cu|_(f32|f16)_\d+_
 
 
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("stage", ["check", "classify", "differentiate", "lower", "schedule"])
+@pytest.mark.parametrize("stage", ["check", "partition", "classify", "differentiate", "lower", "schedule"])
 def test_what_a_stage_makes(cell: str, stage: str, golden: Golden) -> None:
     request = read_request(cell)
     if stage == "schedule":

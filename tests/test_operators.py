@@ -18,8 +18,8 @@ from rnncc.language.source import Source
 from rnncc.machine.paths import templates_dir
 from rnncc.stages.build.nvcc import nvcc_release
 from rnncc.verify.reference import FUNCTIONS
+from tests.compiling import lowered
 from tests.cuda import kernels
-from tests.cuda.sources import lowered
 
 # Those whose value and derivative are numbers; matrix operators have derivatives in torch alone.
 ELEMENTWISE = sorted(name for name in OPERATORS if name not in {"transpose", "matmul", "eye", "epsilon"})

@@ -41,7 +41,7 @@ def test_a_stage_that_is_none_is_an_error() -> None:
 
 
 def test_every_stage_runs_once_for_a_cell_and_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rnncc.stages import check, classify, differentiate, lower, mask, parse, regularise
+    from rnncc.stages import check, classify, differentiate, lower, mask, parse, partition, regularise
 
     calls: Counter[str] = Counter()
 
@@ -54,11 +54,11 @@ def test_every_stage_runs_once_for_a_cell_and_form(monkeypatch: pytest.MonkeyPat
 
         monkeypatch.setattr(module, name, run)
 
-    for module in (parse, check, regularise, classify, mask, differentiate, lower):
+    for module in (parse, check, partition, regularise, classify, mask, differentiate, lower):
         counted(module, module.__name__.rpartition(".")[2])
     request = replace(read_request("lstm"), architectures=("sm_90a",), problems=(Problem(64, 12, "bf16"),))
     compile_cells(replace(request, zoneout=("h",)))
-    once = dict.fromkeys(("parse", "check", "regularise", "classify", "mask", "lower"), 1)
+    once = dict.fromkeys(("parse", "check", "partition", "regularise", "classify", "mask", "lower"), 1)
     assert calls == {**once, "differentiate": 2}
 
 

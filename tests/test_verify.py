@@ -174,7 +174,7 @@ h[t] = 1e-6*tanh(W@x + 1e6*(R@h[t-1]))
 
 @pytest.fixture(scope="module")
 def awkward() -> dict[str, tuple[Any, Cell]]:
-    """A layer class and a checked cell by name."""
+    """A layer class and a cell by name."""
     module = rnncc.compile(AWKWARD, "awkward")
     return {cell.name: (getattr(module, cell.name), cell) for cell, _ in front(Source("awkward.rnn", AWKWARD))}
 

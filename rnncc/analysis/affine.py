@@ -37,7 +37,7 @@ def in_names(form: Affine, target: str, enter: Callable[[str, Expr], Expr]) -> A
     coefficient, and does not grow with it. `enter` takes a name with its expression and returns what stands for it."""
 
     def short(suffix: str, expr: Expr) -> Expr:
-        # No temporary's name ends so: it would be a family's, which holds no double underscore.
+        # No temporary's name ends so: it would be a group's, which holds no double underscore.
         return enter(f"{target}__{suffix}__", expr) if isinstance(expr, Apply) else expr
 
     slopes = tuple((state, short(f"slope{i}", slope)) for i, (state, slope) in enumerate(form.slopes))

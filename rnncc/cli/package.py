@@ -142,7 +142,7 @@ def verify(file: str, device: str, cell: str | None, quiet: bool, as_json: bool)
     from rnncc import verify as verifier
 
     request = read_request(file)
-    chosen = pick({checked.name: checked for checked in compile_cells(request, "check").cells}, cell, file)
+    chosen = pick({checked.name: checked for checked in compile_cells(request, "partition").cells}, cell, file)
     if device == "cuda" and not torch.cuda.is_available():
         raise click.BadParameter("no CUDA device is available", param_hint="--device")
     report = progress_printer()

@@ -103,7 +103,7 @@ def _diagnose(file: str, pedantic: bool) -> list[Diagnostic]:
     from rnncc.language.codes import CODES
 
     try:
-        checked = compile_cells(read_request(file), "check")
+        checked = compile_cells(read_request(file), "partition")
         found = [diagnostic for warnings in checked.warnings for diagnostic in warnings]
     except RnnccError as error:
         found = list(error.diagnostics)

@@ -1,4 +1,4 @@
-"""A checked cell: sizes, parameters and equations, cut into batched parts and sequential loops.
+"""A cell: sizes, parameters and equations, cut into batched parts and sequential loops.
 
 Names of values are the user's. The compiler's own hold a double underscore, which users may not write:
 
@@ -6,8 +6,8 @@ Names of values are the user's. The compiler's own hold a double underscore, whi
     x__1        the input x at t-1
     h__delay1   a hidden delay state: h at t-1 kept for the next step; h[t-2] is `h__delay1__1`
     n_1         the loop instance n[1]
-    W_i, b_i    the member of family W (b) that belongs to gate i; `beta` for a `param`
-    i__W, i__0  temporaries that `check` makes: a product, a hoisted or named subexpression
+    W_i, b_i    the member of group W (b) that belongs to gate i; `beta` for a `param`
+    i__W, i__0  temporaries that `partition` makes: a product, a hoisted or named subexpression
 
 Layout of a value of width k*base under N heads: [k, N, base/N], flattened. Width 1 is one number for all units;
 width `num_heads` (what a reduction leaves) is one number a head.
@@ -36,7 +36,7 @@ class Role(Enum):
 
     INPUT = "input"  # x and the extra inputs, at t
     PREVIOUS = "previous"  # s__1
-    PARAMETER = "parameter"  # a member of a family, or a param
+    PARAMETER = "parameter"  # a member of a group, or a param
     CONSTANT = "constant"  # a number given at run time
     NODE = "node"  # what a node defines; new states among them
 
@@ -133,6 +133,11 @@ class Initialiser:
     kind: str = "default"
     values: tuple[float, ...] = ()
 
+    @property
+    def is_for_matrices(self) -> bool:
+        """Whether a vector cannot start so."""
+        return self.kind in ("xavier", "xavier_normal", "kaiming", "orthogonal", "eye")
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -147,7 +152,7 @@ class Member:
 class Parameter:
     """One tensor of the module. A vector is [Σwidth]; a matrix [Σwidth, what is stored of a row].
 
-    `name` is the family or param; `attribute` the module's attribute without layer and direction
+    `name` is the group or param; `attribute` the module's attribute without layer and direction
     (`weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`, else the name). `is_bias`: `bias=False` removes it (b and bR).
     """
 
@@ -222,8 +227,8 @@ class State:
 class Stream:
     """A tensor [T, B, Σwidth] that a loop reads step by step: its members lie side by side in this order.
 
-    Where several members are `family_g @ operand (+ other families' terms)` of one packed family, they form one
-    stream, so that one product makes it. `name` is the only member's, or the family's.
+    Where several members are `group_g @ operand (+ other groups' terms)` of one packed group, they form one
+    stream, so that one product makes it. `name` is the only member's, or the group's.
     """
 
     name: str

@@ -12,6 +12,7 @@ from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.request import Request
 from rnncc.ir.schedule import FusedKernels, ScanKernels
 from rnncc.ir.syntax import CellDecl
+from rnncc.ir.typed import Typed
 from rnncc.language.diagnostics import Diagnostic
 
 
@@ -20,8 +21,9 @@ class Compilation:
     """What the stages made of a request so far. A field is there once its stage has run. It holds one entry for each
     cell, in the order of the text; adjoints and recurrence classes hold one for each segment of a cell.
 
-    cells            checked, then with zoneout and recurrent dropout
-    warnings         of each cell; errors are raised
+    typed            cells whose names, sizes and types are known
+    cells            cut into parts, then with zoneout and recurrent dropout
+    warnings         of each cell: those of `check`, then those of `partition` as well; errors are raised
     masked           the variant of each cell that restarts (`reset`) and stops (`lengths`) by batch entry
     adjoints         backward programs of `cells`; `masked_adjoints` those of `masked`
     plans            all loops, as kernels run them
@@ -31,6 +33,7 @@ class Compilation:
 
     request: Request
     declarations: tuple[CellDecl, ...] = field(init=False)
+    typed: tuple[Typed, ...] = field(init=False)
     cells: tuple[Cell, ...] = field(init=False)
     warnings: tuple[tuple[Diagnostic, ...], ...] = field(init=False)
     recurrences: tuple[tuple[Recurrence, ...], ...] = field(init=False)

@@ -158,7 +158,7 @@ class ParamDecl:
 
 @dataclass(frozen=True, slots=True)
 class WeightsDecl:
-    """`weights u: vector`: a family, one member for each equation that names it."""
+    """`weights u: vector`: a group, one member for each equation that names it."""
 
     name: str
     type: TypeDecl

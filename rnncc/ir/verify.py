@@ -1,4 +1,4 @@
-"""Executable invariants of a Cell: what every stage after `check` may rely on.
+"""Executable invariants of a Cell: what every stage after `partition` may rely on.
 
 `verify(cell)` returns the cell, or raises InternalError naming what does not hold. Tests run it between stages.
 """

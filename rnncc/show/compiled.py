@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import assert_never
 
 from rnncc.ir import dim as dims
 from rnncc.ir.adjoint import Adjoint
-from rnncc.ir.cell import Node
 from rnncc.ir.dim import Dim
-from rnncc.ir.expr import Expr
 from rnncc.ir.kernel import (
     EdgeSlot,
     Place,
@@ -26,25 +24,23 @@ from rnncc.ir.kernel import (
 )
 from rnncc.ir.plan import KernelPlan
 from rnncc.ir.recurrence import Recurrence
-
-ShowExpr = Callable[[Expr], str]
-ShowNode = Callable[[Node], str]
+from rnncc.show.values import show_expr, show_node
 
 
-def show_recurrence(recurrence: Recurrence, expr: ShowExpr) -> Iterator[str]:
+def show_recurrence(recurrence: Recurrence) -> Iterator[str]:
     """The class of a segment, with A and b where it is affine, behind what they share."""
     form = f" {recurrence.form}" if recurrence.form else ""
     yield f"states {', '.join(recurrence.states)}: {recurrence.kind.value}{form}: {recurrence.why}"
-    yield from (f"  {name} = {expr(value)}" for name, value in recurrence.shared)
+    yield from (f"  {name} = {show_expr(value)}" for name, value in recurrence.shared)
     for state, row, offset in zip(recurrence.states, recurrence.matrix, recurrence.offset, strict=False):
         terms = [
-            f"({expr(coefficient)}) * {previous}[t-1]"
+            f"({show_expr(coefficient)}) * {previous}[t-1]"
             for previous, coefficient in zip(recurrence.states, row, strict=True)
         ]
-        yield f"  {state}[t] = {' + '.join(terms)} + {expr(offset)}"
+        yield f"  {state}[t] = {' + '.join(terms)} + {show_expr(offset)}"
 
 
-def show_adjoint(adjoint: Adjoint, node: ShowNode) -> Iterator[str]:
+def show_adjoint(adjoint: Adjoint) -> Iterator[str]:
     """One backward step, top to bottom."""
     yield f"backward of states {', '.join(adjoint.segment.states)}"
     yield f"  saved {_names(adjoint.saved)}; state sequences {_names(adjoint.saved_states)}"
@@ -52,9 +48,9 @@ def show_adjoint(adjoint: Adjoint, node: ShowNode) -> Iterator[str]:
     yield f"  reads of the streams {_names(adjoint.streams_read)}"
     if adjoint.recompute:
         yield "  recompute"
-        yield from (f"    {node(one)}" for one in adjoint.recompute)
+        yield from (f"    {show_node(one)}" for one in adjoint.recompute)
     yield "  step"
-    yield from (f"    {node(one)}" for one in adjoint.nodes)
+    yield from (f"    {show_node(one)}" for one in adjoint.nodes)
     yield "  yields"
     yield from (f"    gradient of {state}[t-1]: {value}" for state, value in adjoint.state_cotangents)
     yield from (f"    gradient of {member}[t]: {value}" for member, value in adjoint.stream_cotangents)
@@ -62,20 +58,20 @@ def show_adjoint(adjoint: Adjoint, node: ShowNode) -> Iterator[str]:
     yield from (f"    {member}: sum of {value}" for member, value in adjoint.vector_cotangents)
 
 
-def show_plan(plan: KernelPlan, expr: ShowExpr) -> Iterator[str]:
+def show_plan(plan: KernelPlan) -> Iterator[str]:
     """The loops of a cell: slots and stages of both directions."""
     yield f"kernels of {plan.cell}, sizes {', '.join(plan.sizes)}"
     for loop in plan.loops:
         for direction, program in (("forward", loop.forward), ("backward", loop.backward)):
             yield f"  segment {loop.segment}{loop.variant} {direction}"
-            yield from (f"    {line}" for line in _program(program, expr))
+            yield from (f"    {line}" for line in _program(program))
 
 
-def _program(program: Program, expr: ShowExpr) -> Iterator[str]:
+def _program(program: Program) -> Iterator[str]:
     yield "slots"
     yield from (f"  {slot.name} [{dims.show(slot.width)}]: {_slot(slot)}" for slot in program.slots)
     for stage in program.stages:
-        yield from _stage(stage, expr)
+        yield from _stage(stage)
     yield from (f"at the end {_place(final.place)} = {final.slot}" for final in program.finals)
     yield from (f"after the loop d_{o.matrix} = sum of {o.cotangent} x {o.operand}" for o in program.outers)
     yield from (f"after the loop {_place(s.place, s.width)} = sum of {s.slot}" for s in program.sums)
@@ -101,7 +97,7 @@ def _slot(slot: Slot) -> str:
             assert_never(slot)
 
 
-def _stage(stage: Stage, expr: ShowExpr) -> Iterator[str]:
+def _stage(stage: Stage) -> Iterator[str]:
     barrier = ", after a barrier" if stage.barrier else ""
     match stage:
         case TileStage():
@@ -114,7 +110,7 @@ def _stage(stage: Stage, expr: ShowExpr) -> Iterator[str]:
                 yield f"  {', '.join(first)} {sign} [{matrices}]{transposed} @ {product.operand}"
             for statement in stage.statements:
                 stored = "  -> stored" if statement.stored else ""
-                yield f"  {statement.target} = {expr(statement.expr)}{stored}"
+                yield f"  {statement.target} = {show_expr(statement.expr)}{stored}"
         case RowStage():
             yield f"row {stage.target} = {stage.operator.value}({', '.join(stage.operands)}){barrier}"
         case _:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
+from rnncc.ir.adjoint import Adjoint
+from rnncc.ir.cell import Cell
 from rnncc.ir.compilation import Compilation
+from rnncc.ir.plan import KernelPlan
+from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.request import Request
+from rnncc.ir.syntax import CellDecl
+from rnncc.ir.typed import Typed
 from rnncc.machine.targets import ARCHITECTURES
 from rnncc.pipeline import STAGES, compile_cells
+from rnncc.show.compiled import show_adjoint, show_plan, show_recurrence
+from rnncc.show.syntax import show_declaration
+from rnncc.show.typed import show_typed
+from rnncc.show.values import show_cell
 
 if TYPE_CHECKING:
     from rnncc.ir.problem import Problem
@@ -28,11 +38,28 @@ def stage_text(request: Request, stage: str, size: tuple[Problem, Target] | None
         case "render":
             own = (file for file in made.bundle.files if not file.path.startswith(made.bundle.include))
             return "\n".join(f"// {file.path}\n{file.text}" for file in own)
-    from rnncc.show.values import show
-
     values = getattr(made, STAGES[stage])
     by_segment = stage in ("classify", "differentiate")
     return "\n".join(show(value) for entry in values for value in (entry if by_segment else (entry,)))
+
+
+def show(value: CellDecl | Typed | Cell | Recurrence | Adjoint | KernelPlan) -> str:
+    """The value as text, without a final newline: the same value always gives the same text."""
+    match value:
+        case CellDecl():
+            return show_declaration(value)
+        case Typed():
+            return "\n".join(show_typed(value))
+        case Cell():
+            return "\n".join(show_cell(value))
+        case Recurrence():
+            return "\n".join(show_recurrence(value))
+        case Adjoint():
+            return "\n".join(show_adjoint(value))
+        case KernelPlan():
+            return "\n".join(show_plan(value))
+        case _:
+            assert_never(value)
 
 
 def _schedules(made: Compilation, size: tuple[Problem, Target] | None) -> Iterable[str]:

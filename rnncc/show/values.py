@@ -1,22 +1,19 @@
-"""Values of the compiler as text: the same value always gives the same text.
+"""Cells, equations and expressions as text. A cell reads top to bottom like the program it is:
 
-`rnncc show` prints it and golden tests compare it. A cell reads top to bottom like the program it is:
-
-    cell GRU(I, H)
-    state h: H = 0
-    parameter W weight_ih: 3*H x I = W_r H, W_z H, W_n H
-    segment 0: states h, phases 1
-      batched
-        r__W = W_r @ x                                    # H
+cell GRU(I, H)
+state h: H = 0
+parameter W weight_ih: 3*H x I = W_r H, W_z H, W_n H
+segment 0: states h, phases 1
+  batched
+    r__W = W_r @ x                                    # H
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from rnncc.ir import dim as dims
-from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import (
     Cell,
     Constraint,
@@ -36,12 +33,10 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref
-from rnncc.ir.plan import KernelPlan
-from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.structure import BlockDiagonal, Dense, Structure
-from rnncc.ir.syntax import CellDecl
-from rnncc.show.compiled import show_adjoint, show_plan, show_recurrence
-from rnncc.show.syntax import show_declaration
+from rnncc.ir.typed import Typed
+
+Shown = TypeVar("Shown")
 
 # Operators that are written between their operands, and how tightly they bind (as in Python).
 _INFIX = {
@@ -66,18 +61,25 @@ def show_expr(expr: Expr, binding: int = 0) -> str:
             return f"({text})" if text.startswith("-") and binding else text
         case Ref(name):
             return name
-        case Apply("neg", (operand,)):
-            text = f"-{show_expr(operand, _NEGATION)}"
-            return f"({text})" if binding else text
-        case Apply(operator, (left, right)) if operator in _INFIX:
-            symbol, tightness = _INFIX[operator]
-            # `a - (b - c)` keeps its parentheses: the order of the user's arithmetic is shown.
-            text = f"{show_expr(left, tightness)} {symbol} {show_expr(right, tightness + 1)}"
-            return f"({text})" if tightness < binding else text
         case Apply(operator, arguments):
-            return f"{operator}({', '.join(show_expr(argument) for argument in arguments)})"
+            return show_applied(operator, arguments, binding, show_expr)
         case _:
             assert_never(expr)
+
+
+def show_applied(operator: str, arguments: tuple[Shown, ...], binding: int, show: Callable[[Shown, int], str]) -> str:
+    """An operator and its arguments, which `show` prints by how tightly what stands around them binds."""
+    match arguments:
+        case (operand,) if operator == "neg":
+            text = f"-{show(operand, _NEGATION)}"
+            return f"({text})" if binding else text
+        case (left, right) if operator in _INFIX:
+            symbol, tightness = _INFIX[operator]
+            # `a - (b - c)` keeps its parentheses: the order of the user's arithmetic is shown.
+            text = f"{show(left, tightness)} {symbol} {show(right, tightness + 1)}"
+            return f"({text})" if tightness < binding else text
+        case _:
+            return f"{operator}({', '.join(show(argument, 0) for argument in arguments)})"
 
 
 def show_node(node: Node) -> str:
@@ -102,6 +104,11 @@ def show_shape(width: Dim, columns: Dim | None, structure: Structure) -> str:
     text = dims.show(width)
     if columns is not None:
         text += f" x {dims.show(columns)}"
+    return show_structured(text, structure)
+
+
+def show_structured(text: str, structure: Structure) -> str:
+    """A matrix of that structure: `matrix`, `matrix in 4 blocks`."""
     match structure:
         case Dense():
             return text
@@ -139,10 +146,13 @@ def _parameter(parameter: Parameter) -> str:
 
 
 def show_nodes(nodes: tuple[Node, ...], describe: Callable[[str], str], indent: str) -> Iterator[str]:
-    """Equations with what `describe` says of each target in a column of its own."""
-    for node in nodes:
-        text = f"{indent}{show_node(node)}"
-        yield f"{text:<{_COMMENT_COLUMN}} # {describe(node.target)}".rstrip()
+    """Equations with what `describe` says of each target."""
+    return (commented(f"{indent}{show_node(node)}", describe(node.target)) for node in nodes)
+
+
+def commented(text: str, comment: str) -> str:
+    """A line with a comment in a column of its own."""
+    return f"{text:<{_COMMENT_COLUMN}} # {comment}".rstrip()
 
 
 def _members(entry: Stream | Weight) -> str:
@@ -175,8 +185,8 @@ def show_segment(segment: Segment, position: int, describe: Callable[[str], str]
     yield f"  sequences {', '.join(segment.sequences)}"
 
 
-def _cell(cell: Cell) -> Iterator[str]:
-    describe = _describe(value_table(cell))
+def show_declared(cell: Cell | Typed) -> Iterator[str]:
+    """A cell's name, sizes, constants, inputs and states."""
     yield f"cell {cell.name}"
     for size in cell.sizes:
         solved = "" if size.solved is None else f" = {dims.show(size.solved)}, solved"
@@ -192,6 +202,12 @@ def _cell(cell: Cell) -> Iterator[str]:
         initial = "learned" if state.initial is None else show_number(state.initial)
         delay = "" if state.delay_of is None else f", delay of {state.delay_of}"
         yield f"state {state.name}: {dims.show(state.width)} = {initial}{delay}"
+
+
+def show_cell(cell: Cell) -> Iterator[str]:
+    """A cell's parts, top to bottom."""
+    describe = _describe(value_table(cell))
+    yield from show_declared(cell)
     yield from (_parameter(parameter) for parameter in cell.parameters)
     for constraint in cell.constraints:
         yield f"constraint {show_constraint(constraint)} ({constraint.why})"
@@ -206,20 +222,3 @@ def _cell(cell: Cell) -> Iterator[str]:
         yield "epilogue"
         yield from show_nodes(cell.epilogue, describe, "  ")
     yield f"output {cell.output}"
-
-
-def show(value: CellDecl | Cell | Recurrence | Adjoint | KernelPlan) -> str:
-    """The value as text, without a final newline."""
-    match value:
-        case CellDecl():
-            return show_declaration(value)
-        case Cell():
-            return "\n".join(_cell(value))
-        case Recurrence():
-            return "\n".join(show_recurrence(value, show_expr))
-        case Adjoint():
-            return "\n".join(show_adjoint(value, show_node))
-        case KernelPlan():
-            return "\n".join(show_plan(value, show_expr))
-        case _:
-            assert_never(value)

@@ -130,7 +130,7 @@ class _Classifier:
             case Pointwise(_, expr):
                 return self._expression(expr)
             case Contraction(_, matrix, operand):
-                return self._mixing(node, f"{self._family(matrix)}@{self._shown(operand)} mixes the units of a state")
+                return self._mixing(node, f"{self._group(matrix)}@{self._shown(operand)} mixes the units of a state")
             case RowOp():
                 what = f"{node.operator.value} works across the units of {self._shown(node.operands[0])}"
                 return self._mixing(node, what)
@@ -149,7 +149,7 @@ class _Classifier:
     def _of(self, name: str) -> _Form:
         return self._forms.get(name, free(name))
 
-    def _family(self, matrix: str) -> str:
+    def _group(self, matrix: str) -> str:
         for parameter in self._cell.parameters:
             if any(member.name == matrix for member in parameter.members):
                 return parameter.name

@@ -1,6 +1,6 @@
 """The built op against the float64 reference: outputs, final states and every gradient (`rnncc verify`).
 
-The reference is `rnncc.verify.reference`, which interprets the checked cell in eager torch with torch's own autograd.
+The reference is `rnncc.verify.reference`, which interprets the cell in eager torch with torch's own autograd.
 It shares neither the derived backward pass nor the generated code with what it verifies.
 """
 

@@ -34,7 +34,8 @@ from rnncc.stages.schedule.facts import facts
 from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.kernels import scan_kernels
 from rnncc.stages.schedule.stepwise import stepwise_from, takes
-from tests.cuda.sources import plan_of, write_files
+from tests.compiling import plan_of
+from tests.cuda.sources import write_files
 
 ARCHITECTURES = ("sm_80", "sm_90a")
 _DTYPES = ("f32", "bf16", "f16")

@@ -6,29 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rnncc.ir.artifact import File
-from rnncc.ir.plan import KernelPlan
-from rnncc.language.source import Source
-from rnncc.machine.paths import cells_dir
-from rnncc.stages.check import check
-from rnncc.stages.differentiate import differentiate
-from rnncc.stages.lower import lower
-from rnncc.stages.mask import mask
-from rnncc.stages.parse import parse
 from rnncc.stages.render import render
 from rnncc.stages.schedule.kernels import scan_kernels
-
-
-def plan_of(name: str) -> KernelPlan:
-    """The kernel plan of a shipped cell."""
-    path = cells_dir() / f"{name}.rnn"
-    return lowered(Source(str(path), path.read_text(encoding="utf-8")))
-
-
-def lowered(source: Source) -> KernelPlan:
-    """The kernel plan of a text's first cell."""
-    cell, _ = check(parse(source)[0])
-    masked = mask(cell)
-    return lower(cell, differentiate(cell), masked, differentiate(masked))
+from tests.compiling import plan_of
 
 
 def write_files(files: Sequence[File], folder: Path) -> None:

@@ -16,8 +16,8 @@ from rnncc.ir.family import ALTERNATING, FUSED, GATHER, SCAN, Family
 from rnncc.language.source import Source
 from rnncc.machine.paths import shipped_cells
 from rnncc.stages.build.nvcc import nvcc_release
+from tests.compiling import lowered
 from tests.cuda import kernels
-from tests.cuda.sources import lowered
 
 needs_nvcc = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 

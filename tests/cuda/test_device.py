@@ -10,7 +10,7 @@ from rnncc.ir.dim import HEADS
 from rnncc.ir.kernel import TileStage
 from rnncc.language.diagnostics import InternalError
 from rnncc.stages.render.device import Image, device_text, image_of, product_images, readers
-from tests.cuda.sources import plan_of
+from tests.compiling import plan_of
 
 
 def test_a_stage_waits_only_for_what_others_write() -> None:

@@ -15,8 +15,8 @@ from rnncc.stages.render import render
 from rnncc.stages.schedule import schedule
 from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
 from rnncc.stages.schedule.scan import scan_ctas
+from tests.compiling import plan_of
 from tests.cpu.host import build
-from tests.cuda.sources import plan_of
 from tests.stages.scheduling import backward, forward
 
 

@@ -16,10 +16,10 @@ from rnncc import verify
 from rnncc.ir.plan import fused_programs
 from rnncc.language.source import Source
 from rnncc.machine.paths import locate
+from tests.compiling import lowered
 from tests.cuda.harness import DEVICE, DTYPES, add_kernels, assert_true, draw, launches_of
 from tests.cuda.kernels import plan
 from tests.cuda.shapes import compiled, stepwise_kernels
-from tests.cuda.sources import lowered
 from tests.cuda.test_calls import assert_same, in_a_graph
 from tests.cuda.test_directions import output_and_gradients
 

@@ -48,7 +48,7 @@ class Scope:
 
     matrices      (text, width of the result, width of the operand, level of operands that it takes); a width is ""
     where
-                  it is not fixed. Each family stands once in an equation.
+                  it is not fixed. Each group stands once in an equation.
     vectors       (name, width) of vector parameters; a width is "" where it is not fixed
     batched_only  whether functions may be drawn that a loop does not have
     """

@@ -44,7 +44,7 @@ def run(seeds: Sequence[int], compiled: bool) -> list[Outcome]:
 
 
 def make(drawn: Sequence[Generated], compiled: bool) -> tuple[Any, dict[str, Cell]]:
-    """A package of all the cells. Where it is not compiled, also the checked cells by name."""
+    """A package of all the cells. Where it is not compiled, also the cells by name."""
     text = "\n".join(each.text for each in drawn)
     stem = f"generated{drawn[0].seed}"
     if compiled:
@@ -74,7 +74,7 @@ def judge(each: Generated, package: Any, cell: Cell | None) -> Outcome:
 
 
 def evaluated(each: Generated, layer_class: Callable[..., Any], cell: Cell) -> dict[str, float]:
-    """The layer's outputs against those of the checked cell's own evaluation, with heads and both masks."""
+    """The layer's outputs against those of the eager evaluation of the cell, with heads and both masks."""
     torch.manual_seed(each.seed)
     sizes, heads = each.sizes, each.case.heads
     layer = layer_class(sizes["I"], sizes["H"], num_heads=heads, dtype=torch.float64, **each.case.arguments)

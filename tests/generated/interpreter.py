@@ -226,16 +226,16 @@ class _Values:
         return flat.reshape(1, 1, 1) if self.kind(name) == "scalar" else self.lay(flat, want)
 
     def parameter(self, name: str) -> Tensor:
-        """A param, or the member of a family that belongs to the equation at hand."""
+        """A param, or the member of a group that belongs to the equation at hand."""
         found: Tensor = getattr(self.p, name if name in self.program.params else self.member(name))
         return found
 
-    def family(self, name: str) -> str:
-        return name if name in self.program.families else name.partition("_")[0]
+    def group(self, name: str) -> str:
+        return name if name in self.program.groups else name.partition("_")[0]
 
     def member(self, name: str) -> str:
         """`W_i` for W in the equation of i."""
-        return f"{name}_{self.equation.target}" if name in self.program.families else name
+        return f"{name}_{self.equation.target}" if name in self.program.groups else name
 
     def indexed(self, node: ast.Subscript) -> Tensor:
         assert isinstance(node.value, ast.Name)
@@ -288,7 +288,7 @@ class _Values:
     # Matrices
 
     def kind(self, name: str) -> str:
-        return self.program.params.get(name) or self.program.families.get(self.family(name), "")
+        return self.program.params.get(name) or self.program.groups.get(self.group(name), "")
 
     def is_matrix(self, node: ast.expr) -> bool:
         match node:

@@ -44,7 +44,7 @@ class Program:
     states: dict[str, str] = field(default_factory=dict)
     initial: dict[str, float | None] = field(default_factory=dict)
     locals: dict[str, str] = field(default_factory=dict)
-    families: dict[str, str] = field(default_factory=lambda: dict(BUILT_IN))
+    groups: dict[str, str] = field(default_factory=lambda: dict(BUILT_IN))
     params: dict[str, str] = field(default_factory=dict)
     equations: dict[str, Equation] = field(default_factory=dict)
     output: str = ""
@@ -109,7 +109,7 @@ def _declared(program: Program, line: str, given: Mapping[str, float | str]) -> 
         case "local":
             program.locals |= {name: width for name, width, _ in entries}
         case "weights":
-            program.families |= {name: kind for name, kind, _ in entries}
+            program.groups |= {name: kind for name, kind, _ in entries}
         case "param":
             program.params |= {name: kind for name, kind, _ in entries}
         case "dim":

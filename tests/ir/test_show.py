@@ -9,9 +9,10 @@ import pytest
 
 from rnncc.ir.expr import Const, Expr, Ref, apply
 from rnncc.ir.syntax import CellDecl
+from rnncc.language.read import read_request
 from rnncc.language.source import Source
-from rnncc.show.values import show, show_expr, show_number
-from rnncc.stages.check import check
+from rnncc.show.stage import show, stage_text
+from rnncc.show.values import show_expr, show_number
 from rnncc.stages.parse import parse
 from tests.conftest import Golden
 
@@ -32,10 +33,10 @@ def test_a_declaration_survives_its_text(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gru", "scrn", "rhn", "onlstm", "antisymmetricrnn"])
-def test_a_checked_cell(name: str, golden: Golden) -> None:
+def test_a_cell(name: str, golden: Golden) -> None:
     """The golden texts are what a reader should see of a cell; tests/test_golden.py has those of more cells."""
-    (declaration,) = _parsed(next(path for path in CELLS if path.stem == name))
-    golden(GOLDEN / name / "check.txt", show(check(declaration)[0]) + "\n")
+    for stage in ("check", "partition"):
+        golden(GOLDEN / name / f"{stage}.txt", stage_text(read_request(name), stage) + "\n")
 
 
 a, b, c = Ref("a"), Ref("b"), Ref("c")

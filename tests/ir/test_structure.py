@@ -16,7 +16,7 @@ from rnncc.ir.structure import DENSE, BlockDiagonal, block_diagonal, blocks_of, 
 from rnncc.ir.verify import verify
 from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
-from rnncc.show.values import show
+from rnncc.show.stage import show
 from rnncc.stages.classify import classify
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import lower
@@ -35,8 +35,8 @@ class Unknown:
 NEW: Any = Unknown()
 
 
-def checked(name: str) -> Cell:
-    return compile_cells(read_request(name), "check").cells[0]
+def partitioned(name: str) -> Cell:
+    return compile_cells(read_request(name), "partition").cells[0]
 
 
 def unheard(cell: Cell) -> Cell:
@@ -72,7 +72,7 @@ def lowered(cell: Cell) -> None:
 
 def evaluated(cell: Cell) -> None:
     """On the tensors of the known cell."""
-    known = checked(cell.name.lower())
+    known = partitioned(cell.name.lower())
     run(cell, make_problem(known, 2, 2, {"I": 3, "H": 4}))
 
 
@@ -83,7 +83,7 @@ WORK: dict[str, Callable[[Cell], object]] = {
 
 @pytest.mark.parametrize("work", WORK)
 def test_a_kind_that_a_stage_does_not_know_is_never_taken_for_dense(work: str) -> None:
-    cell = checked("lstm")
+    cell = partitioned("lstm")
     WORK[work](cell)
     with pytest.raises(AssertionError, match="unreachable"):
         WORK[work](unheard(cell))

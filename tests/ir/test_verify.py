@@ -1,4 +1,4 @@
-"""`verify` accepts what `check` makes and names what is wrong with anything else."""
+"""`verify` accepts what `partition` makes and names what is wrong with anything else."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rnncc.ir.dim import named
 from rnncc.ir.expr import Ref, apply
 from rnncc.ir.verify import verify
 from rnncc.language.diagnostics import InternalError
-from tests.stages.checking import checked
+from tests.stages.checking import partitioned
 
 
 @pytest.fixture
 def cell() -> Cell:
-    return checked("state h", "z = sigmoid(W@x + R@h[t-1] + b)", "h[t] = z*h[t-1] + (1 - z)*tanh(W@x + b)")
+    return partitioned("state h", "z = sigmoid(W@x + R@h[t-1] + b)", "h[t] = z*h[t-1] + (1 - z)*tanh(W@x + b)")
 
 
 def _segment(change: Callable[[Segment], Segment]) -> Callable[[Cell], Cell]:

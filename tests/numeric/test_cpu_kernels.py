@@ -19,9 +19,8 @@ from rnncc.language.read import read_request
 from rnncc.language.source import Source
 from rnncc.machine.paths import cells_dir, shipped_cells
 from rnncc.machine.targets import instruction_sets
-from rnncc.stages.check import check
-from rnncc.stages.parse import parse
 from rnncc.verify import problem_sizes
+from tests.compiling import front
 from tests.numeric.compare import Case, Problem, heads_fit
 from tests.numeric.loops import DTYPES, Loop, Tensors, call, loops_of, open_library
 
@@ -30,7 +29,7 @@ BEST = instruction_sets()[-1]
 
 
 def cells_of(text: str) -> list[Cell]:
-    return [check(declaration)[0] for declaration in parse(Source("test.rnn", text))]
+    return [cell for cell, _ in front(Source("test.rnn", text))]
 
 
 @cache

@@ -31,7 +31,7 @@ class Oracle:
     cell        name of the shipped file, without `.rnn`
     source      where the implementation comes from
     forward     the implementation; differentiable in everything it is given
-    parameters  "W:i,f R:i,f b:i,f p[H]:i,f beta[1]": families with their gates, and params; shapes are written in the
+    parameters  "W:i,f R:i,f b:i,f p[H]:i,f beta[1]": groups with their gates, and params; shapes are written in the
                 sizes below, and default to [H,I] for W, [H,H] for R, [H] for b and bR
     states      name -> width in declaration order
     defaults    initial values other than zero

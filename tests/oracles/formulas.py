@@ -32,8 +32,8 @@ def loop(step: Step) -> Forward:
     return forward
 
 
-def pack(p: Tensors, family: str, gates: str) -> Tensor:
-    return torch.cat([p[f"{family}_{gate}"] for gate in gates.split()])
+def pack(p: Tensors, group: str, gates: str) -> Tensor:
+    return torch.cat([p[f"{group}_{gate}"] for gate in gates.split()])
 
 
 def gates_of(p: Tensors, names: str, x: Tensor, h: Tensor, h_names: str | None = None) -> tuple[Tensor, ...]:

@@ -26,9 +26,9 @@ def _layer(
     def forward(parameters: Tensors, inputs: Tensors, initial: Tensors) -> Sequences:
         x = inputs["x"]
 
-        def packed(family: str, only: tuple[str, ...] = gates) -> Tensor:
+        def packed(group: str, only: tuple[str, ...] = gates) -> Tensor:
             zero = torch.zeros_like(parameters[f"b_{gates[0]}"])
-            return torch.cat([parameters[f"{family}_{gate}"] if gate in only else zero for gate in gates])
+            return torch.cat([parameters[f"{group}_{gate}"] if gate in only else zero for gate in gates])
 
         weights = {
             "weight_ih_l0": packed("W"),

@@ -135,8 +135,8 @@ def delayed(packing: dict[str, str], delay: int) -> Forward:
 def packed(gates: str, recurrent: str | None = None, biased: str | None = None) -> dict[str, str]:
     """W of `gates`, R of `recurrent` (default: the same), b of `biased` (default: `gates`), in their order."""
 
-    def members(family: str, names: str) -> str:
-        return " ".join("0" if name == "0" else f"{family}_{name}" for name in names.split())
+    def members(group: str, names: str) -> str:
+        return " ".join("0" if name == "0" else f"{group}_{name}" for name in names.split())
 
     return {
         "weight_ih": members("W", gates),

@@ -7,22 +7,13 @@ from functools import cache
 from rnncc.ir import fused
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.plan import LoopPlan
-from rnncc.language.source import Source
-from rnncc.machine.paths import cells_dir
-from rnncc.stages.check import check
-from rnncc.stages.differentiate import differentiate
-from rnncc.stages.lower import lower
-from rnncc.stages.mask import mask
-from rnncc.stages.parse import parse
+from tests.compiling import plan_of
 
 
 @cache
 def loop_plan(name: str) -> LoopPlan:
     """The plain loop of the first segment of a shipped cell."""
-    path = cells_dir() / f"{name}.rnn"
-    cell, _ = check(parse(Source(path.name, path.read_text(encoding="utf-8")))[0])
-    masked = mask(cell)
-    return lower(cell, differentiate(cell), masked, differentiate(masked)).loops[0]
+    return plan_of(name).loops[0]
 
 
 def forward(name: str) -> FusedLoop:

@@ -1,229 +1,141 @@
-"""`check` on the cells that everybody knows: the whole value, or its parts, as written by hand."""
+"""`check` on texts that are right: a whole typed cell as a hand would write it, then one feature at a time."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from rnncc.ir.cell import (
-    Constraint,
-    Contraction,
-    Initialiser,
-    Member,
-    Parameter,
-    Placement,
-    Pointwise,
-    Role,
-    Segment,
-    State,
-    Stream,
-    Weight,
-    value_table,
-)
-from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, constant, named, scale
-from rnncc.ir.expr import Apply, Const, Ref, apply
-from rnncc.ir.structure import BlockDiagonal, blocks_of
-from rnncc.ir.verify import verify
-from rnncc.language.source import Source
-from rnncc.stages.check import check
-from rnncc.stages.parse import parse
-from tests.stages.checking import checked, node, targets
+from rnncc.ir.cell import Constraint, Initialiser, Input, State
+from rnncc.ir.dim import HIDDEN_SIZE, INPUT_SIZE, constant, floor_divide, named, scale
+from rnncc.ir.term import Equation, Eye, Num, Op, Product, Row, Share, Term, Transposed, Val
+from rnncc.ir.typed import Group, GroupMember, Init, Param, ParameterType, Shape, Typed
+from tests.stages.checking import typed
 
-CELLS = sorted((Path(__file__).parents[2] / "cells").glob("*.rnn"))
+MATRIX, VECTOR = ParameterType("matrix"), ParameterType("vector")
+BUILT_IN = (Group("W", MATRIX), Group("R", MATRIX), Group("b", VECTOR), Group("bR", VECTOR))
+H, WIDE = Shape(HIDDEN_SIZE), Shape(HIDDEN_SIZE, INPUT_SIZE, "matrix")
 
 
-def _gate(name: str) -> tuple[Contraction, Pointwise]:
-    return (
-        Contraction(f"{name}__W", f"W_{name}", "x"),
-        Pointwise(f"{name}__x", apply("add", Ref(f"{name}__W"), Ref(f"b_{name}"))),
-    )
+def total(first: Term, *others: Term) -> Term:
+    """A sum, as the text's are read."""
+    for term in others:
+        first = Op("add", (first, term))
+    return first
 
 
-def test_gru_is_what_a_hand_would_write() -> None:
-    cell = checked(
-        "state h",
-        "r, z = sigmoid(W@x + R@h[t-1] + b)",
-        "n = tanh(W@x + b + r*(R@h[t-1] + bR))",
-        "h[t] = (1 - z)*n + z*h[t-1]",
-    )
-    default = Initialiser()
+def term(cell: Typed, target: str) -> Term:
+    """The right side of an equation."""
+    (found,) = (equation.term for equation in cell.equations if equation.target == target)
+    return found
 
-    def members(family: str, gates: str) -> tuple[Member, ...]:
-        return tuple(Member(f"{family}_{gate}", HIDDEN_SIZE, default) for gate in gates)
 
-    assert cell.parameters == (
-        Parameter("W", "weight_ih", members("W", "rzn"), INPUT_SIZE),
-        Parameter("R", "weight_hh", members("R", "rzn"), HIDDEN_SIZE, BlockDiagonal(HEADS)),
-        Parameter("b", "bias_ih", members("b", "rzn"), is_bias=True),
-        Parameter("bR", "bR", members("bR", "n"), is_bias=True),
-    )
-    assert cell.prologue == ()
-    assert cell.epilogue == ()
-    assert cell.output == "h"
-    assert cell.states == (State("h", HIDDEN_SIZE),)
-    assert cell.constraints == (Constraint(HIDDEN_SIZE, HEADS, "num_heads", divides=True),)
-    reset = apply("mul", Ref("r"), apply("add", Ref("n__R"), Ref("bR_n")))
-    kept = apply("mul", Ref("z"), Ref("h__1"))
-    (segment,) = cell.segments
-    assert segment == Segment(
-        states=("h",),
-        streams=(Stream("W", ("r__x", "z__x", "n__x")),),
-        weights=(Weight("R", ("R_r", "R_z", "R_n")), Weight("bR", ("bR_n",))),
+def test_an_elman_cell_is_what_a_hand_would_write() -> None:
+    cell = typed("state h", "h[t] = tanh(W@x + R@h[t-1] + b)", "init b_h = 1")
+    products = (Product(Val("W_h"), Val("x")), Product(Val("R_h"), Val("h__1")))
+    assert cell == Typed(
+        name="Cell",
+        inputs=(Input("x", INPUT_SIZE),),
+        states=(State("h", HIDDEN_SIZE),),
+        sizes=(),
         constants=(),
-        batched=(*_gate("r"), *_gate("z"), *_gate("n")),
-        nodes=(
-            Contraction("r__R", "R_r", "h__1"),
-            Pointwise("r", apply("sigmoid", apply("add", Ref("r__x"), Ref("r__R")))),
-            Contraction("z__R", "R_z", "h__1"),
-            Pointwise("z", apply("sigmoid", apply("add", Ref("z__x"), Ref("z__R")))),
-            Contraction("n__R", "R_n", "h__1"),
-            Pointwise("n", apply("tanh", apply("add", Ref("n__x"), reset))),
-            Pointwise("h", apply("add", apply("mul", apply("sub", Const(1), Ref("z")), Ref("n")), kept)),
-        ),
-        sequences=("h",),
-        phases=1,
-    )
-    values = value_table(cell)
-    assert values["h__1"].role is Role.PREVIOUS
-    assert blocks_of(values["R_n"].structure) == HEADS
-    assert values["W_n"].columns == INPUT_SIZE
-    assert [values[name].placement for name in ("W_n", "x", "n__x", "n")] == [
-        Placement.P,
-        Placement.X,
-        Placement.X,
-        Placement.S,
-    ]
+        groups=BUILT_IN,
+        members=(GroupMember("W_h", "W", "h"), GroupMember("R_h", "R", "h"), GroupMember("b_h", "b", "h")),
+        params=(),
+        inits=(Init("b_h", Initialiser("constant", (1.0,))),),
+        equations=(Equation("h", "h[t]", Op("tanh", (total(*products, Val("b_h")),))),),
+        state_delays={"h": 1},
+        input_delays={},
+        shapes={
+            "x": Shape(INPUT_SIZE), "h": H, "h__1": H, "W_h": WIDE, "R_h": Shape(HIDDEN_SIZE, HIDDEN_SIZE, "matrix"),
+            "b_h": H,
+        },
+        constraints=(),
+        divisible=frozenset(),
+        input_dims=frozenset({"I"}),
+        output="h",
+    )  # fmt: skip
 
 
-def test_lstm_packs_its_gates_and_starts_as_told() -> None:
-    cell = checked(
-        "state h, c",
-        "i, f, g, o = W@x + R@h[t-1] + b",
-        "c[t] = sigmoid(f)*c[t-1] + sigmoid(i)*tanh(g)",
-        "h[t] = sigmoid(o)*tanh(c[t])",
-        "init b_f = 1",
-        "init R = orthogonal",
-    )
-    (segment,) = cell.segments
-    assert segment.states == ("h", "c")
-    assert segment.streams == (Stream("W", ("i__x", "f__x", "g__x", "o__x")),)
-    assert segment.sequences == ("h", "c")
-    starts = {member.name: member.initialiser for parameter in cell.parameters for member in parameter.members}
-    assert starts["b_f"] == Initialiser("constant", (1.0,))
-    assert starts["b_i"] == Initialiser()
-    assert starts["R_o"] == Initialiser("orthogonal")
+def test_every_gate_has_an_equation_of_its_own_in_the_order_of_the_text() -> None:
+    cell = typed("state h", "h[t] = f*i", "i, f = sigmoid(W@x + R@h[t-1])")
+    assert [(each.target, each.written) for each in cell.equations] == [("h", "h[t]"), ("i", "i"), ("f", "f")]
+    assert [member.name for member in cell.members] == ["W_i", "R_i", "W_f", "R_f"]
 
 
-def test_mingru_reads_pre_activations() -> None:
-    cell = checked("state h", "z = sigmoid(W@x + b)", "n = W@x + b", "h[t] = (1 - z)*h[t-1] + z*n")
-    (segment,) = cell.segments
-    assert segment.streams == (Stream("W", ("z__x", "n")),)
-    assert targets(segment.batched) == ["z__W", "z__x", "n__W", "n"]
-    assert segment.nodes[0] == Pointwise("z", apply("sigmoid", Ref("z__x")))
-    assert value_table(cell)["z"].placement is Placement.X
-    assert segment.phases == 0
+def test_a_loop_makes_an_equation_a_turn() -> None:
+    lines = ("const L = 2", "state h", "s[0] = h[t-1]", "for l in 1..L:", "    s[l] = tanh(R@s[l-1])")
+    cell = typed(*lines, "h[t] = s[L] + W@x", L=3)
+    assert [each.target for each in cell.equations] == ["s_0", "s_1", "s_2", "s_3", "h"]
+    assert term(cell, "s_3") == Op("tanh", (Product(Val("R_s_3"), Val("s_2")),))
+    assert (cell.constants[0].value, cell.constants[0].shaping) == (3, True)
 
 
-def test_scrn_is_two_segments_and_an_epilogue() -> None:
-    cell = checked(
-        "const alpha = 0.95",
-        "state h, s",
-        "output y",
-        "weights M: matrix",
-        "u = W@x",
-        "s[t] = (1 - alpha)*u + alpha*s[t-1]",
-        "h[t] = sigmoid(M@s[t] + W@x + R@h[t-1] + b)",
-        "y = tanh(R@h[t] + M@s[t] + b)",
-    )
-    slow, fast = cell.segments
-    assert (slow.states, slow.phases, slow.constants) == (("s",), 0, ("alpha",))
-    assert (fast.states, fast.phases) == (("h",), 1)
-    assert targets(fast.batched) == ["h__M", "h__W", "h__x"]
-    assert fast.batched[0] == Contraction("h__M", "M_h", "s")
-    assert fast.streams == (Stream("h__x", ("h__x",)),)
-    assert targets(cell.epilogue) == ["y__R", "y__M", "y"]
-    assert cell.output == "y"
+def test_what_is_read_of_the_past_is_counted() -> None:
+    cell = typed("state h, c", "h[t] = tanh(W@x[t-2] + R@h[t-3] + c[t-1])", "c[t] = h[t-1] + x[t-1]")
+    assert (cell.state_delays, cell.input_delays) == ({"h": 3, "c": 1}, {"x": 2})
+    assert {"x__1", "x__2", "h__delay2__1", "c__1"} <= set(cell.shapes)
 
 
-def test_what_the_epilogue_reads_of_the_past_is_a_sequence() -> None:
-    """The output path of the intersection RNN: R_y@h[t-1] for all steps after the loop."""
-    cell = checked("state h", "output y", "y = tanh(R@h[t-1] + b)", "h[t] = tanh(W@x + R@h[t-1] + b)")
-    (segment,) = cell.segments
-    assert segment.sequences == ("h", "h__1")
-    assert cell.epilogue[0] == Contraction("y__R", "R_y", "h__1")
+def test_functions_of_matrices_and_across_units_stay_as_they_were_meant() -> None:
+    lines = ("v = 2*repeat(layernorm((A - T(A) + eye(H))@h[t-1]), 2)", "i, f = split(v)", "h[t] = i*f")
+    cell = typed("state h", "param A: matrix", "local v: 2*H", *lines)
+    matrix = Op("add", (Op("sub", (Val("A"), Transposed(Val("A")))), Eye(HIDDEN_SIZE)))
+    normed = Row("layernorm", (Product(matrix, Val("h__1")),))
+    assert term(cell, "v") == Op("mul", (Num(2), Row("repeat", (normed,), times=2)))
+    assert (term(cell, "i"), term(cell, "f")) == (Share(Val("v"), ("i", "f"), 0), Share(Val("v"), ("i", "f"), 1))
+    assert cell.shapes["v"] == Shape(scale(HIDDEN_SIZE, 2))
+    assert cell.params == (Param("A", MATRIX, Initialiser()),)
 
 
-def test_an_elementwise_output_sinks_into_the_loop() -> None:
-    cell = checked("state c", "output h", "f, o = sigmoid(W@x + b)", "c[t] = f*c[t-1] + (1 - f)*x", "h = c[t]*o")
-    (segment,) = cell.segments
-    assert cell.epilogue == ()
-    assert segment.sequences == ("c", "h")
-    assert value_table(cell)["h"].placement is Placement.Y
-    assert [stream.name for stream in segment.streams] == ["W", "x"]
+def test_sizes_are_solved_and_what_divides_them_is_known() -> None:
+    cell = typed("const chunk = 4", "dim K", "state h", "local m: K", "m = softmax(W@x + R@h[t-1])",
+                 "h[t] = repeat(m, chunk)*tanh(W@x + h[t-1])")  # fmt: skip
+    assert cell.sizes[0].solved == floor_divide(HIDDEN_SIZE, constant(4))
+    assert cell.divisible == {(HIDDEN_SIZE, constant(4))}
+    # K keeps its name, though it is H//4.
+    assert cell.shapes["m"] == Shape(named("K"))
+    assert cell.shapes["R_m"] == Shape(named("K"), HIDDEN_SIZE, "matrix")
 
 
-def test_equal_operands_are_computed_once() -> None:
-    cell = checked("state h, c", "i, f = W@x + R@tanh(h[t-1]) + b", "c[t] = f*c[t-1] + i", "h[t] = c[t]")
-    (segment,) = cell.segments
-    assert segment.nodes[0] == Pointwise("i__0", apply("tanh", Ref("h__1")))
-    assert [each.operand for each in segment.nodes if isinstance(each, Contraction)] == ["i__0", "i__0"]
+def test_dims_of_inputs_alone_are_known() -> None:
+    cell = typed("dim P, Q", "input x, e: P, g: Q", "state h, q: Q", "h[t] = W@x + M@e", "q[t] = g + R@h[t]",
+                 "weights M: matrix")  # fmt: skip
+    assert cell.input_dims == {"I", "P"}
 
 
-def test_layernorm_is_cut_into_reductions() -> None:
-    cell = checked("state h", "local v: 2*H", "v = layernorm(R@h[t-1])", "i, g = split(v)", "h[t] = i*tanh(g + W@x)")
-    (segment,) = cell.segments
-    wide = value_table(cell)
-    assert targets(segment.nodes)[:6] == ["v__R", "v__0", "v__1", "v__2", "v__3", "v"]
-    assert [wide[name].width for name in ("v__R", "v__0", "v__1", "v__3")] == [
-        scale(HIDDEN_SIZE, 2),
-        HEADS,
-        scale(HIDDEN_SIZE, 2),
-        HEADS,
-    ]
-    root = apply("sqrt", apply("add", Ref("v__3"), Const(1e-5)))
-    assert node(cell, "v") == Pointwise("v", apply("mul", Ref("v__1"), apply("div", Const(1), root)))
+def test_the_output_may_be_any_value() -> None:
+    assert typed("state h", "output y", "h[t] = h[t-1] + W@x", "y = R@h[t]").output == "y"
 
 
-def test_matrices_of_parameters_are_values_of_the_prologue() -> None:
-    cell = checked(
-        "const gamma = 0.5",
-        "state h",
-        "param M: matrix",
-        "h[t] = h[t-1] + tanh(W@x + (M - T(M) - gamma*eye(H))@h[t-1] + b)",
-    )
-    skew = apply("sub", Ref("M"), Apply("transpose", (Ref("M"),)))
-    damping = apply("mul", Ref("gamma"), apply("eye", Ref("M")))
-    assert cell.prologue == (Pointwise("h__0", apply("sub", skew, damping)),)
-    matrix = value_table(cell)["h__0"]
-    assert (matrix.width, matrix.columns, blocks_of(matrix.structure)) == (HIDDEN_SIZE, HIDDEN_SIZE, HEADS)
-    assert blocks_of(value_table(cell)["M"].structure) == HEADS
+def test_what_partition_finds_is_not_yet_said() -> None:
+    cell = typed("state h", "init q = 1", "h[t] = elu(R@h[t-1]) + W@x")
+    assert [init.name for init in cell.inits] == ["q"]
 
 
-def test_a_dim_is_solved_from_the_widths() -> None:
-    cell = checked(
-        "const chunk = 4",
-        "dim K",
-        "state h",
-        "local m: K",
-        "m = cumsum(softmax(W@x + R@h[t-1] + b))",
-        "h[t] = repeat(m, chunk)*tanh(W@x + h[t-1])",
-    )
-    (size,) = cell.sizes
-    assert size.solved is not None
-    assert Constraint(HIDDEN_SIZE, constant(4), "line 7", divides=True) in cell.constraints
-    assert Constraint(named("K"), HEADS, "line 6", divides=True) in cell.constraints
-    assert value_table(cell)["W_m"].width == named("K")
-    assert cell.constants[0].shaping
+def test_constraints_on_the_inputs_are_left_for_construction() -> None:
+    cell = typed("dim P", "state h", "input x, e: P", "h[t] = h[t-1] + x*sigmoid(W@x + b) + e")
+    pairs = [(constraint.left, constraint.right, constraint.why) for constraint in cell.constraints]
+    assert (INPUT_SIZE, HIDDEN_SIZE, "line 5") in pairs
+    assert cell.sizes[0].solved == HIDDEN_SIZE
 
 
-@pytest.mark.parametrize("path", CELLS, ids=lambda path: path.stem)
-def test_shipped_cells_check(path: Path) -> None:
-    """Every shipped cell holds all invariants, with no warning but what its form asks for."""
-    for declaration in parse(Source(path.name, path.read_text())):
-        cell, found = check(declaration)
-        verify(cell)
-        # Mogrifier's W stands before an input that the state gates: that is the cell.
-        expected = {"RNN257"} if path.stem == "mogrifierlstm" else set()
-        assert {each.code for each in found} - {"RNN258", "RNN262", "RNN271", "RNN272"} == expected
-        assert check(declaration)[0] == cell
+@pytest.mark.parametrize(
+    ("equation", "why"),
+    [
+        ("h[t] = mask*tanh(W@x + R@h[t-1] + b)", "line 4, where the input 'mask' has width input_size"),
+        ("h[t] = h[t-1] + 2*mask[t-1]", "line 4, where the input 'mask' has width input_size"),
+        ("h[t] = h[t-1] + x + V@mask", "line 4"),
+    ],
+)
+def test_a_constraint_names_the_input_that_is_as_wide_as_x(equation: str, why: str) -> None:
+    cell = typed("input x, mask", "state h; weights V: matrix", equation)
+    assert Constraint(INPUT_SIZE, HIDDEN_SIZE, why) in cell.constraints
+
+
+def test_a_required_dim() -> None:
+    (size,) = typed("dim P", "state h: P, c", "c[t] = R@h[t-1] + W@x", "h[t] = R@c[t]").sizes
+    assert (size.default, size.solved) == (None, None)
+
+
+def test_sizes_that_must_be_equal_are_named_without_their_factor() -> None:
+    cell = typed("state h: 2*H", "h[t] = 0.5*h[t-1] + concat(x, x)")
+    assert [(each.left, each.right) for each in cell.constraints if not each.divides] == [(INPUT_SIZE, HIDDEN_SIZE)]

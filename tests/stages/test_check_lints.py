@@ -1,19 +1,11 @@
-"""Warnings and notes of `check`: each where it belongs, none where it does not."""
+"""Warnings of `check`: each where it belongs, none where it does not."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 from rnncc.language.diagnostics import Severity
-from rnncc.language.source import Source
-from rnncc.machine.paths import shipped_cells
-from rnncc.stages.check import check
-from rnncc.stages.parse import parse
-from tests.stages.checking import body, codes, diagnose
-
-ELMAN = "h[t] = tanh(W@x + R@h[t-1] + b)"
+from tests.stages.checking import ELMAN, body, codes, diagnose
 
 
 @pytest.mark.parametrize(
@@ -31,42 +23,11 @@ ELMAN = "h[t] = tanh(W@x + R@h[t-1] + b)"
         (("state h, c", ELMAN, "c[t] = h[t] + c[t-1]"), ["RNN254"]),
         (("state h, c", "h[t] = tanh(W@x + c[t-1])", "c[t] = h[t] + c[t-1]"), []),
         (("state h", "output y", ELMAN, "y = W@x"), ["RNN255"]),
-        (("state h", "u = R@x", "h[t] = u + h[t-1]"), ["RNN256"]),
-        (("state h", "h[t] = tanh(W@h[t-1] + R_u@x)", "u = R@h[t-1]"), ["RNN251", "RNN256", "RNN257", "RNN262"]),
-        (("state h", "h[t] = exp(W@x) + h[t-1]"), ["RNN259"]),
-        (("state h", "h[t] = h[t-1]*exp(-softplus(W@x + R@h[t-1]))"), []),
-        (("state h", "param a: vector", "h[t] = h[t-1]*exp(a) + W@x"), []),
-        (("state h", "h[t] = h[t-1]*exp(min(W@x, 1)) + exp(tanh(h[t-1])) + exp(0.5*sigmoid(R@h[t-1]))"), []),
-        (("state h", "h[t] = exp(2*relu(h[t-1])) + W@x"), ["RNN259"]),
-        (("state h, m", "m[t] = max(m[t-1], W@x)", "h[t] = exp(m[t-1] - m[t])*h[t-1]"), []),
-        (("state h, m", "m[t] = max(m[t-1], W@x)", "h[t] = exp(m[t] - m[t-1])*h[t-1]"), ["RNN259"]),
-        (("state h", "h[t] = softmax(W@x + R@h[t-1])"), ["RNN272"]),
-        (("state h", "h[t] = softmax(2*h[t-1] + W@x)*softmax(h[t-1])"), ["RNN272"]),
-        (("state h", "a = R@h[t-1]", "h[t] = exp(a - max(W@x, max(a, 0)))"), []),
-        (("state h", "a = R@h[t-1]", "m = logaddexp(a, W@x)", "q = m", "h[t] = exp(a - q)"), []),
-        (("state h", "a = R@h[t-1]", "h[t] = exp(min(a, W@x) - a)"), []),
-        (("state h", "a = R@h[t-1]", "h[t] = exp(a - min(a, W@x))"), ["RNN259"]),
-        (("state h", "a = R@h[t-1]", "h[t] = exp(max(a, W@x) - a)"), ["RNN259"]),
-        (("state h", "h[t] = exp(-(W@x + R@h[t-1])**2)"), []),
         (("state h", "g = max(log(0), 2)", "k = -log(-1)*2", "h[t] = tanh(W@x + R@h[t-1] + g + k)"), ["RNN263"] * 2),
         (("state h", "g = 2*sqrt(2) - exp(1)", "h[t] = tanh(W@x + R@h[t-1] + g - inf/2 + 0*inf)"), []),
         (("state h", "const z = 0", "h[t] = tanh(W@x + R@h[t-1] + 1/z)"), []),
-        (("state h", "h[t] = exp((W@x + R@h[t-1])**2)"), ["RNN259"]),
-        (("state h", "h[t] = exp(-(W@x + R@h[t-1])**3)"), ["RNN259"]),
-        (("state h", "h[t] = exp(-h[t-1]*h[t-1]) + W@x"), []),
-        (("state h", "h[t] = exp(-0.5*softplus(W@x + R@h[t-1]))"), []),
-        (("state h", "h[t] = exp(sigmoid(h[t-1])*logsigmoid(W@x + R@h[t-1]))"), []),
-        (("state h", "h[t] = exp(tanh(h[t-1])*logsigmoid(W@x + R@h[t-1]))"), ["RNN259"]),
-        (("state h", "h[t] = exp(-0.5*logsigmoid(W@x + R@h[t-1]))"), ["RNN259"]),
-        (("state h", "h[t] = W@x/h[t-1]"), ["RNN260"]),
-        (("state h", "h[t] = W@x/(2*h[t-1])"), ["RNN260"]),
-        (("state h", "h[t] = W@x/(1 + h[t-1])"), []),
-        (("state h = 1", "h[t] = W@x/h[t-1]"), []),
         (("state h", "h[t] = heaviside(W@x + h[t-1])"), ["RNN261"]),
         (("state h", "h[t] = heaviside(W@x + h[t-1], grad=atan(2))"), []),
-        (("state h", "r = R@h[t-1]", "h[t] = tanh(W@x + R@r)"), ["RNN271"]),
-        (("state h", "h[t] = layernorm(R@h[t-1]) + W@x"), ["RNN272"]),
-        (("state h", "h[t] = layernorm(W@x) + R@h[t-1]"), []),
         (("state h", "weights R: diag", ELMAN), ["RNN273"]),
     ],
 )  # fmt: skip
@@ -77,18 +38,3 @@ def test_findings(lines: tuple[str, ...], expected: list[str]) -> None:
 def test_a_missing_bias_is_found_for_who_asks() -> None:
     _, found = diagnose(body("state h", "i = W@x", "h[t] = tanh(i + R@h[t-1] + b)"))
     assert [(each.code, each.severity) for each in found] == [("RNN258", Severity.WARNING)]
-
-
-def test_notes_come_after_warnings() -> None:
-    lines = ("state h", "r = R@h[t-1]", "h[t] = tanh(W@x + R@r)", "z = W@x")
-    _, found = diagnose(body(*lines))
-    severities = [each.severity for each in found]
-    assert severities == sorted(severities, key=[Severity.WARNING, Severity.NOTE].index)
-    assert severities[-1] is Severity.NOTE
-
-
-@pytest.mark.parametrize("path", shipped_cells(), ids=lambda path: path.stem)
-def test_no_shipped_cell_has_an_exp_that_overflows(path: Path) -> None:
-    """All of them are stabilised as published: a finding would be a false one."""
-    for declaration in parse(Source(path.name, path.read_text(encoding="utf-8"))):
-        assert "RNN259" not in {found.code for found in check(declaration)[1]}

@@ -21,19 +21,16 @@ from rnncc.ir.adjoint import Adjoint, OuterProduct
 from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, RowOp, RowOperator, Segment, Stream, operands
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, scale
 from rnncc.ir.expr import Apply, Expr, Ref, apply
-from rnncc.language.source import Source
-from rnncc.stages.check import check
 from rnncc.stages.check.unroll import MOST_EQUATIONS
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.differentiate.sweep import LONGEST_SUM
 from rnncc.stages.mask import mask
-from rnncc.stages.parse import parse
 from rnncc.stages.render import render
 from rnncc.stages.schedule.kernels import scan_kernels
 from rnncc.verify.reference import fixed_values, run
 from tests import builders, shipped
 from tests.adjoint_interpreter import backward, forward, machine_of
-from tests.compiling import kernel_plan
+from tests.compiling import cell_of, kernel_plan
 from tests.problems import make_problem
 from tests.random_cells import cells
 
@@ -140,14 +137,12 @@ def test_gradients_of_random_cells(cell: Cell, heads: int) -> None:
 def test_a_gradient_that_is_dropped_may_be_infinite(value: str) -> None:
     """The derivative of sqrt at 0 is infinite. torch drops it where a relu is 0; times 0 it would be no number."""
     text = f"cell Dropped\nstate h\na = W@x + R@h[t-1] + b\nh[t] = {value}"
-    cell, _ = check(parse(Source("dropped.rnn", text))[0])
-    check_gradients(cell)
+    check_gradients(cell_of(text))
 
 
 def test_bounds_of_clamp_the_wrong_way_round_have_the_gradients_of_torch() -> None:
     text = "cell Crossed\nstate h\nparam u: vector, v: vector\nh[t] = clamp(W@x + R@h[t-1], u, v)"
-    cell, _ = check(parse(Source("crossed.rnn", text))[0])
-    check_gradients(cell, H=32)
+    check_gradients(cell_of(text), H=32)
 
 
 def only(cell: Cell) -> Adjoint:
@@ -188,7 +183,7 @@ def test_an_output_within_what_compounds_is_exact() -> None:
     shared = "p, q = W@x + b\nv = h[t-1] - p\nh[t] = q*v*0.1 + h[t-1] + 0.05*v*v"
     again = "p, q = W@x + b\ng = R@h[t-1] + u*h[t-1] + p\nc[t] = c[t-1]*g*0.1 + p\nh[t] = 0.5*h[t-1] + q*c[t]"
     for head, text in (("state h", shared), ("state h, c\nparam u: vector", again)):
-        cell, _ = check(parse(Source("cell.rnn", f"cell Cell\n{head}\n{text}\n"))[0])
+        cell = cell_of(f"cell Cell\n{head}\n{text}\n")
         assert differentiate(cell)[0].rounded == ()
 
 
@@ -295,8 +290,7 @@ def shares_a_parameter(equations: int) -> Cell:
     """A cell whose loop gives as many equations, each of which reads the params u and v, and h[t-1]."""
     lines = ["cell A", "state h", "param u: vector, v: vector", "y[0] = W@x", f"for l in 1..{equations - 2}:"]
     lines += ["    y[l] = 0.9*y[l-1] - u*v + 0.1*h[t-1]", f"h[t] = y[{equations - 2}]", ""]
-    (declaration,) = parse(Source("a.rnn", "\n".join(lines)))
-    return check(declaration)[0]
+    return cell_of("\n".join(lines))
 
 
 def test_many_equations_give_a_cotangent_parts() -> None:

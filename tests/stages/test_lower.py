@@ -24,19 +24,14 @@ from rnncc.ir.plan import KernelPlan
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.source import Source
 from rnncc.machine.paths import cells_dir, shipped_cells
-from rnncc.stages.check import check
-from rnncc.stages.differentiate import differentiate
-from rnncc.stages.lower import limits, lower
-from rnncc.stages.mask import mask
-from rnncc.stages.parse import parse
+from rnncc.stages.lower import limits
+from tests.compiling import lowered
 
 NOTHING = constant(0)
 
 
 def plan_of(text: str) -> KernelPlan:
-    cell, _ = check(parse(Source("some/folder/cell.rnn", text))[0])
-    masked = mask(cell)
-    return lower(cell, differentiate(cell), masked, differentiate(masked))
+    return lowered(Source("some/folder/cell.rnn", text))
 
 
 def shipped(name: str) -> KernelPlan:

@@ -18,7 +18,7 @@ from rnncc.stages.parse import parse
 from rnncc.stages.render import render
 from rnncc.stages.render.python import render_package
 from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
-from tests.cuda.sources import lowered
+from tests.compiling import lowered
 
 # A loop with a product and one without, so that there are files of every kind.
 TEXT = "cell {}\nstate c, h\nf = sigmoid(W@x + b)\nc[t] = f*c[t-1] + W@x\nh[t] = tanh(W@c[t] + R@h[t-1] + b)\n"

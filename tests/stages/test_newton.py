@@ -10,7 +10,7 @@ from torch import Tensor
 from rnncc.ir.plan import scan_programs
 from rnncc.ir.scan import ScanLoop
 from rnncc.verify.reference import Interpreter
-from tests.cuda.sources import plan_of
+from tests.compiling import plan_of
 from tests.stages.test_scan import WALKS
 
 STEPS, CHANNELS = 16, 24

@@ -8,24 +8,11 @@ import pytest
 
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, constant, floor_divide, multiply, named, scale
 from rnncc.ir.expr import Const, Ref, apply
-from rnncc.ir.plan import KernelPlan
-from rnncc.language.source import Source
 from rnncc.machine.paths import cells_dir, templates_dir
 from rnncc.machine.targets import INSTRUCTION_SETS
-from rnncc.stages.check import check
-from rnncc.stages.differentiate import differentiate
-from rnncc.stages.lower import lower
-from rnncc.stages.mask import mask
-from rnncc.stages.parse import parse
 from rnncc.stages.render import render
 from rnncc.stages.render.cpp import dim_text, expression_text, number_text
-
-
-def plan_of(name: str) -> KernelPlan:
-    path = cells_dir() / f"{name}.rnn"
-    cell, _ = check(parse(Source(str(path), path.read_text(encoding="utf-8")))[0])
-    masked = mask(cell)
-    return lower(cell, differentiate(cell), masked, differentiate(masked))
+from tests.compiling import plan_of
 
 
 def test_units_of_a_package() -> None:

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from rnncc.ir.cell import value_table
-from rnncc.language.source import Source
 from rnncc.runtime import rows
-from rnncc.stages.check import check
-from rnncc.stages.parse import parse
 from rnncc.stages.render.python_code import Emitter
 from rnncc.stages.render.python_fused import fuse, step_text
+from tests.compiling import cell_of
 
 HEADER = "cell Fused\nstate h\nlocal v: 3*H, a: H, g: H, k: H\nparam s: vector = 1, e: vector = 0\n"
 TAIL = "a, g, k = split(v)\nh[t] = tanh(a + R@h[t-1])*g + k\n"
@@ -22,7 +20,7 @@ TAIL = "a, g, k = split(v)\nh[t] = tanh(a + R@h[t-1])*g + k\n"
 
 def lines(text: str) -> list[str]:
     """The batched part of a cell's first loop."""
-    cell, _ = check(parse(Source("fused.rnn", HEADER + text + TAIL))[0])
+    cell = cell_of(HEADER + text + TAIL)
     segment = cell.segments[0]
     kept = [member for stream in segment.streams for member in stream.members]
     table = value_table(cell)

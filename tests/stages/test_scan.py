@@ -24,8 +24,7 @@ from rnncc.stages.schedule import plan_scan
 from rnncc.stages.schedule.kernels import families, newton_loops, scan_kernels
 from rnncc.stages.schedule.scan import scan_ctas, scan_schedule
 from rnncc.verify.reference import Interpreter
-from tests.compiling import front
-from tests.cuda.sources import lowered, plan_of
+from tests.compiling import front, lowered, plan_of
 
 # Forward; every backward of them is a scan.
 SCANS = ("hgrn", "lru", "mingru", "mingru_log", "minlstm", "minlstm_log", "qrnn", "rglru", "tgru", "tlstm", "trnn")

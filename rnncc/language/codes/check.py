@@ -98,9 +98,9 @@ CHECK = (
     ),
     Code(
         "RNN210",
-        "one family stands before two operands",
+        "one group stands before two operands",
         "`R` in the equation of gate i is one matrix, `R_i`. Applied to two different operands in that equation "
-        "it would be one matrix shared by both, which is seldom meant. Declare a second family (`weights Q: "
+        "it would be one matrix shared by both, which is seldom meant. Declare a second group (`weights Q: "
         "matrix`). Or share the matrix: that is what a `param` is for.",
         _cell("state h, c", "c[t] = tanh(W@x + R@h[t-1] + R@c[t-1] + b)", "h[t] = tanh(c[t])"),
         _cell("state h, c", "weights Q: matrix", "c[t] = tanh(W@x + R@h[t-1] + Q@c[t-1] + b)", "h[t] = tanh(c[t])"),
@@ -176,8 +176,7 @@ CHECK = (
     Code(
         "RNN218",
         "a name means two things",
-        "States, inputs, dims, constants, params, families, loop variables and gates of one cell share one set of "
-        "names.",
+        "States, inputs, dims, constants, params, groups, loop variables and gates of one cell share one set of names.",
         _cell("input scale: 1", "state h", "const scale = 0.1", "h[t] = scale*tanh(W@x + R@h[t-1] + b)"),
         _cell("input gap: 1", "state h", "const scale = 0.1", "h[t] = scale*gap*tanh(W@x + R@h[t-1] + b)"),
         label="declared before",
@@ -245,7 +244,7 @@ CHECK = (
     Code(
         "RNN224",
         "bad initialiser",
-        "`init NAME = …` names a family, a member of one (`b_f`) or a param. What it can start from: a number, "
+        "`init NAME = …` names a group, a member of one (`b_f`) or a param. What it can start from: a number, "
         "`uniform(a, b)`, `normal(mean, std)`, `xavier`, `xavier_normal`, `kaiming`, `orthogonal` and `eye`; the "
         "last five need a matrix. Numbers are finite and within float32, `a` is not above `b`, `std` not negative.",
         _cell("state h", _ELMAN, "init b = orthogonal"),
@@ -373,7 +372,7 @@ CHECK = (
     Code(
         "RNN236",
         "the target cannot be written",
-        "Inputs, params, constants, dims, families and loop variables have their values from elsewhere; an "
+        "Inputs, params, constants, dims, groups and loop variables have their values from elsewhere; an "
         "equation defines a gate (a new name) or a state's `[t]`.",
         _cell("input gap: 1", "state h", "gap = 2", "h[t] = gap*tanh(W@x + R@h[t-1] + b)"),
         _cell("input gap: 1", "state h", "twice = 2*gap", "h[t] = twice*tanh(W@x + R@h[t-1] + b)"),

@@ -1,4 +1,4 @@
-"""RNN4xx to RNN7xx: what the stages after `check`, the machine, or the sizes given to a module refuse."""
+"""RNN4xx to RNN7xx: what the stages after `partition`, the machine, or the sizes given to a module refuse."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ LATER = (
         "Heads are independent: each has its share of the units of every state and gate, and a matrix on a "
         "state-dependent value is block-diagonal. What cannot be divided so keeps a cell to `num_heads=1`; the message "
         "says which equation it is. `W` is always dense, so `W` on a state would couple the heads: use `R` or a "
-        "declared family there. A state or a product of width 1 (LMU's `local u: 1`) has nothing to divide.",
+        "declared group there. A state or a product of width 1 (LMU's `local u: 1`) has nothing to divide.",
     ),
     Code(
         "RNN711",

@@ -21,7 +21,7 @@ WARNINGS = (
     Code(
         "RNN252",
         "a declaration is never used",
-        "A param, family, constant or dim is declared that no equation names. A parameter that takes no part gets "
+        "A param, group, constant or dim is declared that no equation names. A parameter that takes no part gets "
         "no gradient, which stops distributed training with an error; so it is not made.",
         _cell("state h", "param k: scalar = 1", "h[t] = tanh(W@x + R@h[t-1] + b)"),
         _cell("state h", "param k: scalar = 1", "h[t] = k*tanh(W@x + R@h[t-1] + b)"),
@@ -72,7 +72,7 @@ WARNINGS = (
         "`W` on a state",
         "`W` is by convention the matrix of the inputs: it is always dense, also where `num_heads` splits the "
         "recurrent matrices into blocks, so on a state it couples the heads and the cell cannot be built with "
-        "`num_heads` above 1. Write `R`, or declare a family.",
+        "`num_heads` above 1. Write `R`, or declare a group.",
         _cell("state h", "u = W@x + b", "h[t] = tanh(u + W@h[t-1] + b)"),
         _cell("state h", "u = W@x + b", "h[t] = tanh(u + R@h[t-1] + b)"),
         _WARNING,

@@ -1,53 +1,44 @@
-"""`check`: a cell as it was written becomes a cell whose names, sizes, parameters and parts are known.
+"""`check`: is the text meaningful? A cell as it was written becomes a cell whose names, sizes and types are known.
 
-Input: CellDecl, and other values for constants (`shaping`). Output: Cell, and warnings. `check_all` takes all cells of
-a text. Fails with: RnnccError holding every RNN2xx error.
+Input: CellDecl, and other values for its constants. Output: Typed, and warnings. Fails with: RnnccError holding every
+RNN2xx error that is found before anything is placed (`partition` finds the others).
 
-The passes, each in its module: declare, unroll, resolve, order, shapes, flatten, place, heads, families, locate,
-hoist, segments; lints looks for what is legal and suspicious.
+The passes, each in its module: declare, unroll, resolve, order, shapes; lints looks for what is legal and suspicious.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rnncc.ir.cell import Cell
+from rnncc.ir.cell import Constant, Input, Size, State
 from rnncc.ir.syntax import CellDecl, ConstDecl
-from rnncc.language.diagnostics import Diagnostic, RnnccError
-from rnncc.stages.check.assemble import assemble
+from rnncc.ir.typed import Group, Init, Param, Typed
+from rnncc.language.diagnostics import Diagnostic
+from rnncc.language.report import Report
+from rnncc.language.source import NOWHERE
+from rnncc.language.spelling import closest
 from rnncc.stages.check.declare import Symbols, declare
+from rnncc.stages.check.lints import lint
 from rnncc.stages.check.order import order
-from rnncc.stages.check.report import Report, closest
 from rnncc.stages.check.resolve import Resolved, resolve
-from rnncc.stages.check.shapes import infer
+from rnncc.stages.check.shapes import Shapes, infer
 from rnncc.stages.check.unroll import unroll
 
+Constants = Mapping[str, int | float | str]
 
-def check_all(
-    declarations: Sequence[CellDecl], constants: Mapping[str, int | float | str]
-) -> tuple[tuple[Cell, ...], tuple[tuple[Diagnostic, ...], ...]]:
-    """The checked cells of a text, and the warnings of each. A constant's value goes to the cells that have it. Raises
-    RnnccError with the errors of all cells."""
-    checked: list[tuple[Cell, tuple[Diagnostic, ...]]] = []
-    errors: list[Diagnostic] = []
+
+def constants_of(declarations: Sequence[CellDecl], constants: Constants) -> tuple[Constants, ...]:
+    """The share of each cell of a text in the constants given for all of them."""
     names = [{item.name for item in cell.statements if isinstance(item, ConstDecl)} for cell in declarations]
     known = frozenset[str]().union(*names)
-    for declaration, own in zip(declarations, names, strict=True):
-        # A name that no cell has is every cell's mistake.
-        given = {name: value for name, value in constants.items() if name in own or name not in known}
-        try:
-            checked.append(check(declaration, given))
-        except RnnccError as error:
-            errors += error.diagnostics
-    if errors:
-        raise RnnccError(*errors)
-    return tuple(cell for cell, _ in checked), tuple(warnings for _, warnings in checked)
+    # A name that no cell has is every cell's mistake.
+    return tuple({name: constants[name] for name in constants if name in own or name not in known} for own in names)
 
 
-def check(decl: CellDecl, shaping: Mapping[str, int | float | str] = {}) -> tuple[Cell, tuple[Diagnostic, ...]]:
-    """The checked cell and its warnings (then performance notes); see the module's docstring."""
+def check(decl: CellDecl, constants: Constants) -> tuple[Typed, tuple[Diagnostic, ...]]:
+    """The typed cell and its warnings (then performance notes); see the module's docstring."""
     report = Report(decl.source)
-    symbols = declare(decl, shaping, report)
+    symbols = declare(decl, constants, report)
     instances = unroll(decl, symbols, report)
     resolved = resolve(instances, symbols, report)
     output = _output(decl, symbols, resolved, report)
@@ -55,8 +46,8 @@ def check(decl: CellDecl, shaping: Mapping[str, int | float | str] = {}) -> tupl
     ordered = order(resolved.equations, report)
     shapes = infer(ordered, resolved, symbols, report)
     report.stop()
-    cell = assemble(decl, resolved, shapes, symbols, output, report)
-    report.stop()
+    cell = _typed(decl, symbols, resolved, shapes, output)
+    lint(cell, decl, symbols, report)
     return cell, report.warnings
 
 
@@ -84,3 +75,36 @@ def _states_written(symbols: Symbols, resolved: Resolved, report: Report) -> Non
         if name not in targets:
             help = f"write '{name}[t] = …'"
             report.error("RNN205", f"no equation updates the state '{name}'", state.span, "never updated", help)
+
+
+def _typed(decl: CellDecl, symbols: Symbols, resolved: Resolved, shapes: Shapes, output: str) -> Typed:
+    values, constants = shapes.values, symbols.constants.items()
+    return Typed(
+        name=decl.name,
+        inputs=tuple(
+            Input(name, values[name].width, given.span, default=symbols.defaults.get(name))
+            for name, given in symbols.inputs.items()
+        ),
+        states=tuple(
+            State(name, values[name].width, symbols.initial[name], span=state.span)
+            for name, state in symbols.states.items()
+        ),
+        sizes=tuple(
+            Size(name, default, shapes.solved.get(name), span) for name, (default, span) in symbols.dims.items()
+        ),
+        constants=tuple(Constant(name, c.value, name in symbols.statics.shaping, c.span) for name, c in constants),
+        groups=tuple(Group(name, type_, symbols.spans.get(name, NOWHERE)) for name, type_ in symbols.groups.items()),
+        members=tuple(resolved.members.values()),
+        params=tuple(Param(name, p.type, p.initialiser, p.span) for name, p in symbols.params.items()),
+        inits=tuple(Init(name, initialiser, span) for name, (initialiser, span) in symbols.inits.items()),
+        equations=resolved.equations,
+        state_delays=resolved.state_delays,
+        input_delays=resolved.input_delays,
+        shapes=values,
+        constraints=shapes.constraints,
+        divisible=shapes.divisible,
+        input_dims=shapes.input_dims,
+        output=output,
+        comment=decl.comment,
+        source=decl.source,
+    )

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rnncc.ir.syntax import Call, Expression, Name
+from rnncc.ir.term import Bad, Eye, Num, Op, Row, Share, Term, Transposed, Val
 from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
+from rnncc.language.names import FUNCTIONS
 from rnncc.language.operators import OPERATORS, SURROGATES
+from rnncc.language.report import Report
 from rnncc.language.source import Span
+from rnncc.language.spelling import closest
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.fold import refuse_zero_divisor
-from rnncc.stages.check.names import FUNCTIONS
-from rnncc.stages.check.report import Report, closest
-from rnncc.stages.check.terms import Bad, Eye, Num, Op, Part, Row, Term, Transposed, Val
 from rnncc.stages.check.unroll import Instance
 
 # What people write for a function of another name.
@@ -47,7 +48,7 @@ class Calls:
         if not self.arguments("split", expression, (1, 1)):
             return Bad(expression.span)
         operand = self.term(expression.arguments[0])
-        return Part(operand, instance.siblings, instance.siblings.index(instance.target), expression.span)
+        return Share(operand, instance.siblings, instance.siblings.index(instance.target), expression.span)
 
     def call(self, call: Call, scope: Mapping[str, int]) -> Term:
         """A call inside an expression."""
@@ -87,7 +88,7 @@ class Calls:
             message = f"'{name}': {_OUT_OF_SCOPE[name]} are outside the language"
             self.report.error("RNN229", message, span, help="the nearest form is products of matrices with vectors, "
                               "and gates on vectors: '@' and '*'")  # fmt: skip
-        elif name in symbols.families or name in symbols.params:
+        elif name in symbols.groups or name in symbols.params:
             help = f"write '{name}@…' for a product of a matrix, '{name}*…' for a vector"
             self.report.error("RNN203", f"'{name}' is a parameter, not a function", span, help=help)
         elif name in symbols.states or name in symbols.inputs or name in symbols.kinds:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from rnncc.ir import dim as dims
 from rnncc.ir.cell import Initialiser
 from rnncc.ir.dim import HIDDEN_SIZE, INPUT_SIZE, Dim
 from rnncc.ir.syntax import (
@@ -27,13 +26,15 @@ from rnncc.ir.syntax import (
     Statement,
     WeightsDecl,
 )
+from rnncc.ir.typed import ParameterType
 from rnncc.language.diagnostics import Label
+from rnncc.language.names import FUNCTIONS, reserved
+from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE, Span
+from rnncc.language.spelling import closest
 from rnncc.stages.check.initialise import beyond_float32, initialiser
-from rnncc.stages.check.names import FUNCTIONS, reserved
-from rnncc.stages.check.report import Report, closest
 from rnncc.stages.check.static import NumberValue, Statics
-from rnncc.stages.check.types import BUILT_IN, ParameterType, parameter_type
+from rnncc.stages.check.types import BUILT_IN, parameter_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,7 @@ class Symbols:
     constants: dict[str, DeclaredConstant] = field(default_factory=dict)
     locals: dict[str, Declared] = field(default_factory=dict)
     params: dict[str, DeclaredParam] = field(default_factory=dict)
-    families: dict[str, ParameterType] = field(default_factory=dict)
-    family_spans: dict[str, Span] = field(default_factory=dict)
+    groups: dict[str, ParameterType] = field(default_factory=dict)
     inits: dict[str, tuple[Initialiser, Span]] = field(default_factory=dict)
     output: OutputDecl | None = None
     # Names whose declaration was reported: what depends on them stays quiet.
@@ -85,7 +85,7 @@ class _Declarer:
         self.report = report
         self.shaping = shaping
         self.symbols = Symbols(Statics(report))
-        self.symbols.families.update(BUILT_IN)
+        self.symbols.groups.update(BUILT_IN)
         self.decl = decl
 
     def run(self) -> Symbols:
@@ -223,10 +223,9 @@ class _Declarer:
                 if name in BUILT_IN and type_.kind != "unknown" and type_.is_matrix != BUILT_IN[name].is_matrix:
                     kind = "matrix" if BUILT_IN[name].is_matrix else "vector"
                     message = f"'{name}' is a {kind} and cannot become '{written.name}'"
-                    self.report.error("RNN227", message, written.span, help="declare a family of another name")
-                elif self._take(name, "family", statement.span, frozenset(BUILT_IN)):
-                    symbols.families[name] = type_
-                    symbols.family_spans[name] = statement.span
+                    self.report.error("RNN227", message, written.span, help="declare a group of another name")
+                elif self._take(name, "group", statement.span, frozenset(BUILT_IN)):
+                    symbols.groups[name] = type_
             case OutputDecl():
                 if symbols.output is not None:
                     first = Label(symbols.output.span, "the first output")
@@ -298,12 +297,3 @@ def _as_float(given: float) -> float:
 def declare(decl: CellDecl, shaping: Mapping[str, int | float | str], report: Report) -> Symbols:
     """Read the declarations; see the module's docstring. `shaping` overrides constants."""
     return _Declarer(decl, shaping, report).run()
-
-
-def declared_width(symbols: Symbols, base: str) -> Dim | None:
-    """The width declared for a state or a target (of any loop instance), if there is one."""
-    found = symbols.states.get(base) or symbols.locals.get(base)
-    return found.width if found is not None else None
-
-
-__all__ = ["Symbols", "article", "declare", "declared_width", "dims"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from rnncc.ir.term import Num, Op, Term
 from rnncc.language.operators import OPERATORS
+from rnncc.language.report import Report
 from rnncc.language.source import Span
-from rnncc.stages.check.report import Report
-from rnncc.stages.check.terms import Num, Op, Term
 
 _ARITHMETIC = ("add", "sub", "mul", "div", "pow")
 

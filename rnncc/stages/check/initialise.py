@@ -6,7 +6,8 @@ import math
 
 from rnncc.ir.cell import Initialiser
 from rnncc.ir.syntax import Call, Expression, Name
-from rnncc.stages.check.report import Report, closest
+from rnncc.language.report import Report
+from rnncc.language.spelling import closest
 from rnncc.stages.check.static import Statics
 
 # Names that stand alone, and how many numbers the others take.
@@ -21,8 +22,6 @@ _PLAIN = {
     "eye": Initialiser("eye"),
 }
 _NUMBERS = {"constant": 1, "uniform": 2, "normal": 2}
-# What works on matrices only.
-FOR_MATRICES = frozenset({"xavier", "xavier_normal", "kaiming", "orthogonal", "eye"})
 
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 

@@ -1,76 +1,77 @@
-"""What is legal and suspicious: warnings and performance notes.
+"""What is legal and suspicious in the equations: warnings, and a note on performance.
 
-Each rule is one function from the checked cell's parts to the report. What a rule means stands in
-`rnncc.language.codes`.
+Each rule is one function from the typed cell to the report. What a rule means stands in `rnncc.language.codes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from rnncc.analysis.bounds import Bounds
-from rnncc.ir.cell import Constraint, Contraction, Node, Placement, Pointwise, RowOp, RowOperator, Segment, operands
 from rnncc.ir.dim import show
-from rnncc.ir.expr import Apply, Expr, Ref
+from rnncc.ir.syntax import CellDecl
+from rnncc.ir.term import Equation, Op, Product, Val, names, walk
+from rnncc.ir.typed import GroupMember, Typed
 from rnncc.language.diagnostics import Severity
-from rnncc.language.source import Span
-from rnncc.stages.check.cost import WARN_SECONDS, cost, most_expensive
+from rnncc.language.report import Report
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.fold import leaves_the_numbers
-from rnncc.stages.check.place import Placed, Program
-from rnncc.stages.check.report import Report
-from rnncc.stages.check.resolve import Resolved
-from rnncc.stages.check.terms import Equation, Op, Product, Val, names, walk
+from rnncc.stages.check.mentions import mentioned_names
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """A checked cell: `mentioned` are all names in its text, `live` the equations that something depends on,
-    `constraints` what its widths ask of the sizes."""
+class _Subject:
+    """A typed cell: `members` by name, `mentioned` all names in its text, `live` the equations that the states or the
+    output depend on."""
 
-    resolved: Resolved
+    cell: Typed
     symbols: Symbols
-    program: Program
-    prologue: tuple[Node, ...]
-    segments: tuple[Segment, ...]
-    placed: Placed
+    members: Mapping[str, GroupMember]
     mentioned: frozenset[str]
     live: tuple[Equation, ...]
-    constraints: tuple[Constraint, ...]
 
 
-def live_equations(resolved: Resolved, roots: tuple[str, ...]) -> tuple[Equation, ...]:
-    """The equations that the states or the output depend on."""
-    by_target = {equation.target: equation for equation in resolved.equations}
+def _reached(cell: Typed, roots: Iterable[str], *, through: Collection[str] = ()) -> set[str]:
+    """The values that the roots are computed from, the roots among them. What earlier values of the states in `through`
+    were computed from counts as well."""
+    by_target = {equation.target: equation for equation in cell.equations}
     seen: set[str] = set()
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
-        if name in by_target and name not in seen:
-            seen.add(name)
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in by_target:
             waiting += names(by_target[name].term)
-    return tuple(equation for equation in resolved.equations if equation.target in seen)
+        elif _base(name) in through:
+            waiting.append(_base(name))
+    return seen
 
 
-def _unused_values(subject: Subject, report: Report) -> None:
+def _base(name: str) -> str:
+    """The state or input that a value belongs to: `h` of `h__1` and of `h__delay1__1`."""
+    return name.partition("__")[0]
+
+
+def _unused_values(subject: _Subject, report: Report) -> None:
     live = {equation.target for equation in subject.live}
-    for equation in subject.resolved.equations:
+    for equation in subject.cell.equations:
         if equation.target not in live:
             message = f"'{equation.written}' is never used"
             report.warn("RNN251", message, equation.target_span, "nothing depends on it")
 
 
-def _unused_declarations(subject: Subject, report: Report) -> None:
+def _unused_declarations(subject: _Subject, report: Report) -> None:
     symbols = subject.symbols
     read = {name for equation in subject.live for name in names(equation.term)}
-    families = {subject.resolved.members[name].family for name in read if name in subject.resolved.members}
-    targets = {equation.written.partition("[")[0] for equation in subject.resolved.equations}
+    groups = {subject.members[name].group for name in read if name in subject.members}
+    targets = {equation.written.partition("[")[0] for equation in subject.cell.equations}
     for name, span in symbols.spans.items():
         kind = symbols.kinds[name]
         unused = {
             "param": name not in read,
-            "family": name not in families,
+            "group": name not in groups,
             "constant": name not in subject.mentioned,
             "dim": name not in subject.mentioned,
             "local": name not in targets,
@@ -79,114 +80,40 @@ def _unused_declarations(subject: Subject, report: Report) -> None:
             report.warn("RNN252", f"the {kind} '{name}' is never used", span)
 
 
-def _unused_inputs(subject: Subject, report: Report) -> None:
-    read = {name.partition("__")[0] for equation in subject.live for name in names(equation.term)}
-    for name, given in subject.symbols.inputs.items():
-        if name not in read:
-            span = given.span if given.span.end else next(iter(subject.symbols.states.values())).span
-            report.warn("RNN253", f"the input '{name}' is never used", span)
+def _unused_inputs(subject: _Subject, report: Report) -> None:
+    read = {_base(name) for equation in subject.live for name in names(equation.term)}
+    for given in subject.cell.inputs:
+        if given.name not in read:
+            # x need not be declared.
+            span = given.span if given.span.end else subject.cell.states[0].span
+            report.warn("RNN253", f"the input '{given.name}' is never used", span)
 
 
-def _states_and_output(subject: Subject, report: Report) -> None:
-    program, placed, symbols = subject.program, subject.placed, subject.symbols
-    if placed.last.get(program.output, -1) < 0:
-        span = symbols.output.span if symbols.output else next(iter(symbols.states.values())).span
-        report.warn("RNN255", f"the output '{program.output}' depends on no state", span)
+def _states_and_output(subject: _Subject, report: Report) -> None:
+    cell = subject.cell
+    states = {state.name for state in cell.states}
+    if not any(_base(name) in states for name in _reached(cell, [cell.output])):
+        span = subject.symbols.output.span if subject.symbols.output else cell.states[0].span
+        report.warn("RNN255", f"the output '{cell.output}' depends on no state", span)
         return
-    seen: set[str] = set()
-    waiting = [program.output]
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        if name in program.nodes:
-            waiting += operands(program.nodes[name])
-        elif name.endswith("__1") and name[:-3] in program.nodes:
-            waiting.append(name[:-3])
-    for name, state in symbols.states.items():
-        if name not in seen:
-            message = f"the state '{name}' never reaches the output '{program.output}'"
+    reached = _reached(cell, [cell.output], through=states)
+    for state in cell.states:
+        if state.name not in reached:
+            message = f"the state '{state.name}' never reaches the output '{cell.output}'"
             report.warn("RNN254", message, state.span)
 
 
-def _conventions(subject: Subject, report: Report) -> None:
-    """R belongs to states, W to inputs."""
-    for node in _of_kind(subject.program.nodes):
-        member = subject.resolved.members.get(node.matrix)
-        recurrent = subject.placed.last.get(node.operand, -1) >= 0
-        if member is not None and member.family == "R" and not recurrent:
-            report.warn("RNN256", "'R' stands before a value that no state reaches", node.span, help="write 'W'")
-        if member is not None and member.family == "W" and recurrent:
-            message = "'W' stands before a value that depends on a state: the cell has one head only"
-            help = "write 'R', or declare a family: 'weights V: matrix'"
-            report.warn("RNN257", message, node.span, help=help)
-
-
-def _of_kind(nodes: Mapping[str, Node]) -> Iterator[Contraction]:
-    for node in nodes.values():
-        if isinstance(node, Contraction):
-            yield node
-
-
-def _missing_bias(subject: Subject, report: Report) -> None:
-    members = subject.resolved.members
+def _missing_bias(subject: _Subject, report: Report) -> None:
+    members = subject.members
     for equation in subject.live:
         matrices = [part.matrix for part in walk(equation.term) if isinstance(part, Product)]
-        own = {members[m.name].family for m in matrices if isinstance(m, Val) and m.name in members}
-        read = {members[name].family for name in names(equation.term) if name in members}
+        own = {members[m.name].group for m in matrices if isinstance(m, Val) and m.name in members}
+        read = {members[name].group for name in names(equation.term) if name in members}
         if own & {"W", "R"} and "b" not in read:
             report.warn("RNN258", f"the equation of '{equation.written}' has no bias", equation.target_span)
 
 
-def _unbounded_exp(subject: Subject, report: Report) -> None:
-    # What a user passes beside x is a time, a gap or a gate as a rule: it is taken to be non-negative, so that a decay
-    # `exp(-softplus(lam)*gap)` is quiet.
-    bounds = Bounds(
-        subject.segments,
-        subject.placed.placement,
-        subject.prologue,
-        frozenset(name for name in subject.symbols.inputs if name != "x"),
-    )
-    for segment in subject.segments:
-        for node in segment.nodes:
-            for part in _applications(node):
-                if part.operator == "exp" and not bounds.of(part.arguments[0]).above:
-                    report.warn(
-                        "RNN259",
-                        f"exp of an unbounded value in the loop, in the equation of '{_owner(node)}'",
-                        node.span,
-                        help="subtract a running maximum, as sLSTM does, or bound the argument",
-                    )
-
-
-def _division(subject: Subject, report: Report) -> None:
-    zero = {f"{name}__1": name for name, initial in subject.symbols.initial.items() if initial == 0}
-    for node in subject.program.nodes.values():
-        for part in _applications(node):
-            if part.operator != "div":
-                continue
-            for factor in _factors(part.arguments[1]):
-                if isinstance(factor, Ref) and factor.name in zero:
-                    state = zero[factor.name]
-                    message = f"division by the state '{state}', whose initial value is 0"
-                    help = f"give it another initial value, or bound it: 'max({state}[t-1], 1)'"
-                    report.warn("RNN260", message, node.span, help=help)
-
-
-def _factors(expr: Expr) -> Iterator[Expr]:
-    """What is multiplied: if one is 0, so is the product."""
-    match expr:
-        case Apply("mul" | "neg" | "abs" | "sqrt", arguments):
-            for argument in arguments:
-                yield from _factors(argument)
-        case Apply("div" | "pow", (base, _)):
-            yield from _factors(base)
-        case _:
-            yield expr
-
-
-def _no_gradient(subject: Subject, report: Report) -> None:
+def _no_gradient(subject: _Subject, report: Report) -> None:
     for equation in subject.live:
         for part in walk(equation.term):
             if isinstance(part, Op) and part.operator in ("heaviside", "sign"):
@@ -195,16 +122,8 @@ def _no_gradient(subject: Subject, report: Report) -> None:
                 report.warn("RNN261", message, part.span, help=f"name a surrogate derivative: {help}")
 
 
-def _not_finite(subject: Subject, report: Report) -> None:
-    for equation in subject.live:
-        for part in walk(equation.term):
-            if isinstance(part, Op) and leaves_the_numbers(part):
-                help = "write 'inf' or '-inf' where that is meant"
-                report.warn("RNN263", "finite numbers make an infinity or a NaN", part.span, help=help)
-
-
-def _fixed_sizes(subject: Subject, report: Report) -> None:
-    for constraint in subject.constraints:
+def _fixed_sizes(subject: _Subject, report: Report) -> None:
+    for constraint in subject.cell.constraints:
         if not constraint.divides:
             left, right = show(constraint.left), show(constraint.right)
             message = f"the equations need {left} == {right} (I: input_size, H: hidden_size)"
@@ -212,64 +131,21 @@ def _fixed_sizes(subject: Subject, report: Report) -> None:
             report.warn("RNN262", message, constraint.span, help=help)
 
 
-def _cost(subject: Subject, report: Report) -> None:
-    found = cost(subject.segments)
-    if found.seconds >= WARN_SECONDS:
-        report.warn("RNN264", f"the loops hold {found}", most_expensive(subject.segments))
-
-
-def _performance(subject: Subject, report: Report) -> None:
-    for segment in subject.segments:
-        depth: dict[str, int] = {}
-        for node in segment.nodes:
-            below = max((depth.get(name, 0) for name in operands(node)), default=0)
-            depth[node.target] = below + isinstance(node, Contraction)
-            if isinstance(node, Contraction) and depth[node.target] == 2:
-                message = f"a step has {segment.phases} phases: this product waits for another one"
-                _note(report, "RNN271", message, node.span)
-                break
-        for node in segment.nodes:
-            reduces = isinstance(node, RowOp) and node.operator not in (
-                RowOperator.SLICE,
-                RowOperator.CONCAT,
-                RowOperator.REPEAT,
-            )
-            if reduces and subject.placed.placement.get(node.target) is Placement.S:
-                message = f"the equation of '{_owner(node)}' reduces over the units at every step"
-                _note(report, "RNN272", message, node.span)
-                break
+def _not_finite(subject: _Subject, report: Report) -> None:
     for equation in subject.live:
         for part in walk(equation.term):
-            if isinstance(part, Product) and isinstance(part.matrix, Val) and _is_diagonal(part.matrix.name, subject):
-                _note(report, "RNN273", "a product with a diagonal matrix works unit by unit", part.span)
+            if isinstance(part, Op) and leaves_the_numbers(part):
+                help = "write 'inf' or '-inf' where that is meant"
+                report.warn("RNN263", "finite numbers make an infinity or a NaN", part.span, help=help)
 
 
-def _is_diagonal(name: str, subject: Subject) -> bool:
-    member, param = subject.resolved.members.get(name), subject.symbols.params.get(name)
-    if member is not None:
-        return subject.symbols.families[member.family].kind == "diag"
-    return param is not None and param.type.kind == "diag"
-
-
-def _note(report: Report, code: str, message: str, span: Span) -> None:
-    report.warn(code, message, span, severity=Severity.NOTE)
-
-
-def _owner(node: Node) -> str:
-    """The user's name of the equation that a node was made from."""
-    return node.target.partition("__")[0]
-
-
-def _applications(node: Node) -> Iterator[Apply]:
-    if isinstance(node, Pointwise):
-        yield from _inner(node.expr)
-
-
-def _inner(expr: Expr) -> Iterator[Apply]:
-    if isinstance(expr, Apply):
-        yield expr
-        for argument in expr.arguments:
-            yield from _inner(argument)
+def _diagonal_product(subject: _Subject, report: Report) -> None:
+    shapes = subject.cell.shapes
+    for equation in subject.live:
+        for part in walk(equation.term):
+            if isinstance(part, Product) and isinstance(part.matrix, Val) and shapes[part.matrix.name].kind == "diag":
+                message = "a product with a diagonal matrix works unit by unit"
+                report.warn("RNN273", message, part.span, severity=Severity.NOTE)
 
 
 _RULES = (
@@ -277,19 +153,19 @@ _RULES = (
     _unused_declarations,
     _unused_inputs,
     _states_and_output,
-    _conventions,
     _missing_bias,
-    _unbounded_exp,
-    _division,
     _no_gradient,
     _fixed_sizes,
     _not_finite,
-    _cost,
-    _performance,
+    _diagonal_product,
 )
 
 
-def lint(subject: Subject, report: Report) -> None:
+def lint(cell: Typed, decl: CellDecl, symbols: Symbols, report: Report) -> None:
     """Add warnings and notes to the report."""
+    reached = _reached(cell, [*(state.name for state in cell.states), cell.output])
+    live = tuple(equation for equation in cell.equations if equation.target in reached)
+    members = {member.name: member for member in cell.members}
+    subject = _Subject(cell, symbols, members, mentioned_names(decl), live)
     for rule in _RULES:
         rule(subject, report)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from rnncc.analysis import graph
+from rnncc.ir.term import Equation, names
 from rnncc.language.diagnostics import Label
-from rnncc.stages.check import graph
-from rnncc.stages.check.report import Report
-from rnncc.stages.check.terms import Equation, names
+from rnncc.language.report import Report
 
 
 def order(equations: tuple[Equation, ...], report: Report) -> tuple[Equation, ...]:

@@ -1,6 +1,6 @@
 """Names: what every name of an equation means, with loops unrolled and static parts computed.
 
-Input: the instances of `unroll`. Output: an Equation a gate, over value names, and the families' members.
+Input: the instances of `unroll`. Output: an Equation a gate, over value names, and the members of groups.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Name, Number, Unary
+from rnncc.ir.term import Bad, Equation, Num, Product, Term, Val, negative, walk
+from rnncc.ir.typed import GroupMember
 from rnncc.language.diagnostics import Label
+from rnncc.language.names import FUNCTIONS
+from rnncc.language.report import Report
 from rnncc.language.source import Span
+from rnncc.language.spelling import closest
 from rnncc.stages.check.calls import Calls
 from rnncc.stages.check.declare import Symbols
 from rnncc.stages.check.fold import fold, refuse_zero_divisor
-from rnncc.stages.check.names import FUNCTIONS
-from rnncc.stages.check.report import Report, closest
 from rnncc.stages.check.static import NAMED_NUMBERS, Time
 from rnncc.stages.check.suggest import undefined_name
-from rnncc.stages.check.terms import Bad, Equation, Num, Product, Term, Val, negative, walk
 from rnncc.stages.check.unroll import MOST_EQUATIONS, Instance
 
 MOST_NODES = 4096
@@ -34,21 +36,11 @@ _OPERATORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class FamilyMember:
-    """The member `name` of a family, which belongs to the equation of `target`. `span` is its first use."""
-
-    name: str
-    family: str
-    target: str
-    span: Span
-
-
-@dataclass(frozen=True, slots=True)
 class Resolved:
     """A cell's equations in the order of the text. `state_delays` and `input_delays`: the largest k of `s[t-k]`."""
 
     equations: tuple[Equation, ...]
-    members: dict[str, FamilyMember]
+    members: dict[str, GroupMember]
     state_delays: dict[str, int]
     input_delays: dict[str, int]
 
@@ -59,7 +51,7 @@ class _Resolver:
         self.instances = instances
         self.targets = {instance.target for instance in instances}
         self.bases = {instance.base for instance in instances if instance.target != instance.base}
-        self.members: dict[str, FamilyMember] = {}
+        self.members: dict[str, GroupMember] = {}
         self.shared: list[tuple[str, str, str, Span]] = []
         self.state_delays: dict[str, int] = {}
         self.input_delays: dict[str, int] = {}
@@ -70,8 +62,8 @@ class _Resolver:
 
     def run(self) -> Resolved:
         equations = [self.equation(instance) for instance in self.instances]
-        for name, family, target, span in self.shared:
-            self.check_shared(name, family, target, span)
+        for name, group, target, span in self.shared:
+            self.check_shared(name, group, target, span)
         for equation in equations:
             self.one_operand(equation)
         return Resolved(tuple(equations), self.members, self.state_delays, self.input_delays)
@@ -135,7 +127,7 @@ class _Resolver:
             return Bad(span)
         if name in symbols.inputs or name in symbols.params or name in self.targets:
             return Val(name, span)
-        if name in symbols.families:
+        if name in symbols.groups:
             return self.member(name, span)
         if name in NAMED_NUMBERS:
             return Num(NAMED_NUMBERS[name], span)
@@ -149,7 +141,7 @@ class _Resolver:
     def has_unknown_type(self, name: str) -> bool:
         """Whether a parameter's type was reported."""
         param = self.symbols.params.get(name)
-        type_ = self.symbols.families.get(name) if param is None else param.type
+        type_ = self.symbols.groups.get(name) if param is None else param.type
         return type_ is not None and type_.kind == "unknown"
 
     def bare_state(self, name: str, span: Span) -> None:
@@ -178,38 +170,38 @@ class _Resolver:
 
     def suggestion(self, name: str, span: Span) -> str:
         symbols = self.symbols
-        known = {*symbols.inputs, *symbols.states, *symbols.params, *symbols.constants, *symbols.families}
+        known = {*symbols.inputs, *symbols.states, *symbols.params, *symbols.constants, *symbols.groups}
         known |= self.targets | {"x"} | set(self.scope)
         multiplies = self.report.source.text[span.end :].lstrip().startswith("@")
         return undefined_name(name, symbols, known, multiplies=multiplies)
 
-    def member(self, family: str, span: Span) -> Term:
+    def member(self, group: str, span: Span) -> Term:
         assert self.instance is not None
         target = self.instance.target
-        name = f"{family}_{target}"
+        name = f"{group}_{target}"
         known = self.members.get(name)
         taken = self.symbols.kinds.get(name) or ("gate" if name in self.targets else None)
         if known is None and taken is None:
-            self.members[name] = FamilyMember(name, family, target, span)
-        elif known is None or (known.family, known.target) != (family, target):
-            other = f"the {taken} '{name}'" if known is None else f"'{known.family}' of '{known.target}'"
-            message = f"'{family}' of '{self.instance.written}' and {other} are two spellings of '{name}'"
+            self.members[name] = GroupMember(name, group, target, span)
+        elif known is None or (known.group, known.target) != (group, target):
+            other = f"the {taken} '{name}'" if known is None else f"'{known.group}' of '{known.target}'"
+            message = f"'{group}' of '{self.instance.written}' and {other} are two spellings of '{name}'"
             self.report.error("RNN219", message, span, help="rename one of them")
             return Bad(span)
         return Val(name, span)
 
     def shared_member(self, name: str) -> tuple[str, str] | None:
-        """(family, target) that `W_f` names."""
-        for family in sorted(self.symbols.families, key=len, reverse=True):
-            target = name.removeprefix(f"{family}_")
+        """(group, target) that `W_f` names."""
+        for group in sorted(self.symbols.groups, key=len, reverse=True):
+            target = name.removeprefix(f"{group}_")
             if target != name and target in self.targets:
-                return family, target
+                return group, target
         return None
 
-    def check_shared(self, name: str, family: str, target: str, span: Span) -> None:
+    def check_shared(self, name: str, group: str, target: str, span: Span) -> None:
         if name not in self.members:
-            message = f"'{name}' is the {family} of '{target}', whose equation uses no {family}"
-            self.report.error("RNN233", message, span, help=f"use {family} in the equation of '{target}', or write "
+            message = f"'{name}' is the {group} of '{target}', whose equation uses no {group}"
+            self.report.error("RNN233", message, span, help=f"use {group} in the equation of '{target}', or write "
                               f"'param {name}: …' under another name")  # fmt: skip
 
     def index(self, expression: Index) -> Term:
@@ -252,8 +244,8 @@ class _Resolver:
             message = f"'{name}' is neither a state nor an input, so it has no time index"
             help = f"write '{name}' for this step's value, or declare 'state {name}' to keep it for the next step"
             self.report.error("RNN216", message, span, help=help)
-        elif name in self.symbols.kinds or name in self.symbols.families:
-            kind = self.symbols.kinds.get(name, "family")
+        elif name in self.symbols.kinds or name in self.symbols.groups:
+            kind = self.symbols.kinds.get(name, "group")
             self.report.error("RNN216", f"the {kind} '{name}' does not change with time", span, help=f"write '{name}'")
         else:
             self.undefined(name, expression.base_span)
@@ -278,7 +270,7 @@ class _Resolver:
         return Bad(span)
 
     def one_operand(self, equation: Equation) -> None:
-        """One family stands before one operand in an equation: two would silently share a matrix."""
+        """One group stands before one operand in an equation: two would silently share a matrix."""
         first: dict[str, Product] = {}
         for product in _products(equation.term):
             matrix = product.matrix
@@ -289,9 +281,9 @@ class _Resolver:
             if earlier.operand != product.operand:
                 self.report.error(
                     "RNN210",
-                    f"the family '{member.family}' stands before two operands in the equation of '{equation.written}'",
+                    f"the group '{member.group}' stands before two operands in the equation of '{equation.written}'",
                     product.span,
-                    help=f"declare a second family: 'weights {member.family}2: matrix'",
+                    help=f"declare a second group: 'weights {member.group}2: matrix'",
                     notes=(Label(earlier.span, "its first operand"),),
                 )
 

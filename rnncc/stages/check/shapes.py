@@ -6,22 +6,34 @@ constraints solve, and the constraints left for construction.
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import assert_never
 
+from rnncc.analysis.widths import by_quotients, is_narrow, joint, reduced
 from rnncc.ir import dim as dims
+from rnncc.ir.cell import Constraint
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, Dim
-from rnncc.language.diagnostics import Label
+from rnncc.ir.term import Bad, Equation, Eye, Num, Op, Product, Row, Share, Term, Transposed, Val, names, walk
+from rnncc.ir.typed import ParameterType, Shape
+from rnncc.language.report import Report
 from rnncc.language.source import Span
+from rnncc.stages.check.agree import Agreement, Side
 from rnncc.stages.check.declare import Symbols
-from rnncc.stages.check.report import Report
 from rnncc.stages.check.resolve import Resolved
-from rnncc.stages.check.shape import Shape, Shapes, input_dims, is_quotient, joint, reduced
-from rnncc.stages.check.solver import Solver, is_narrow, is_unknown
+from rnncc.stages.check.solver import Solver, is_unknown
 from rnncc.stages.check.split import Split, split_widths
-from rnncc.stages.check.terms import Bad, Equation, Eye, Num, Op, Part, Product, Row, Term, Transposed, Val, names, walk
-from rnncc.stages.check.types import ParameterType
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """`values` by name; `solved`: the dims that follow from others; `constraints`, `divisible` and `input_dims` as in a
+    typed cell."""
+
+    values: dict[str, Shape]
+    solved: dict[str, Dim]
+    constraints: tuple[Constraint, ...]
+    divisible: frozenset[tuple[Dim, Dim]]
+    input_dims: frozenset[str]
 
 
 class _Inference:
@@ -39,7 +51,8 @@ class _Inference:
         free = frozenset(name for name, (default, _) in symbols.dims.items() if default is None)
         given = {"I"} | {n for value in symbols.inputs.values() for n in dims.names(value.width or ONE)}
         self.solver = Solver(free, frozenset(given - {"num_heads"}))
-        self.input_dims = input_dims(symbols)
+        self.agreement = Agreement(self.solver, self.values, symbols, report)
+        self.input_dims = _input_dims(symbols)
 
     def run(self) -> Shapes:
         self.known_values()
@@ -56,26 +69,15 @@ class _Inference:
             number = dims.as_int(value)
             if number is not None and number < 1:
                 self.report.error("RNN223", f"the size '{name}' would be {number}", self.symbols.dims[name][1])
-        return Shapes(values, solved, constraints, self.named)
+        return Shapes(values, solved, constraints, frozenset(self.solver.divisible), self.input_dims)
 
     def final(self, shape: Shape) -> Shape:
         columns = None if shape.columns is None else self.named(shape.columns)
         return replace(shape, width=self.named(shape.width), columns=columns)
 
     def named(self, width: Dim) -> Dim:
-        """The width without unknowns; a dim that was solved by a division keeps its name: K, not H//4."""
-        width = self.solver.resolve(width)
-        quotients = {value.terms[0][0][0]: name for name, value in self.solved.items() if is_quotient(value)}
-        if not quotients:
-            return width
-        total = dims.constant(0)
-        for atoms, coefficient in width.terms:
-            term = dims.constant(coefficient)
-            for atom in atoms:
-                named = dims.named(quotients[atom]) if atom in quotients else dims.Dim((((atom,), 1),))
-                term = dims.multiply(term, named)
-            total = dims.add(total, term)
-        return total
+        """The width without unknowns."""
+        return by_quotients(self.solver.resolve(width), self.solved)
 
     def known_values(self) -> None:
         symbols, values = self.symbols, self.values
@@ -94,7 +96,7 @@ class _Inference:
         for name, param in symbols.params.items():
             values[name] = self.parameter(param.type, param.span)
         for name, member in self.resolved.members.items():
-            values[name] = self.parameter(symbols.families[member.family], member.span)
+            values[name] = self.parameter(symbols.groups[member.group], member.span)
 
     def parameter(self, type_: ParameterType, span: Span) -> Shape:
         width = type_.width or self.solver.fresh()
@@ -110,9 +112,9 @@ class _Inference:
 
     def equation(self, equation: Equation) -> None:
         target, term = equation.target, equation.term
-        if isinstance(term, Part):
+        if isinstance(term, Share):
             self.values.setdefault(target, Shape(HIDDEN_SIZE))
-            self.part(equation, term)
+            self.share(equation, term)
             return
         shape = self.shape(term)
         if all(name in self.from_parameters for name in names(term)):
@@ -131,9 +133,8 @@ class _Inference:
             self.numbers.add(target)
         if is_narrow(self.solver.resolve(shape.width)) and not is_unknown(shape.width):
             return
-        self.same(
-            declared.width, shape.width, equation.target_span, term.span, f"'{equation.written}'", "its value", term
-        )
+        written = Side(declared.width, equation.target_span, f"'{equation.written}'")
+        self.agreement.same(written, Side(shape.width, term.span, "its value", term))
 
     def declared(self, equation: Equation) -> Shape | None:
         found = self.symbols.locals.get(self.bases[equation.target])
@@ -150,7 +151,7 @@ class _Inference:
             return
         self.values[equation.target] = shape
 
-    def part(self, equation: Equation, term: Part) -> None:
+    def share(self, equation: Equation, term: Share) -> None:
         operand = self.shape(term.operand)
         if operand.is_matrix:
             self.misplaced(term.operand, "split")
@@ -170,8 +171,8 @@ class _Inference:
         total = dims.constant(0)
         for each in width.values():
             total = dims.add(total, each)
-        at, other = equation.target_span, term.operand.span
-        self.same(total, operand.width, at, other, "what the targets take", "the value split")
+        taken = Side(total, equation.target_span, "what the targets take")
+        self.agreement.same(taken, Side(operand.width, term.operand.span, "the value split"))
 
     def split_target(self, name: str) -> Dim | None:
         """The declared width of a target of a split."""
@@ -202,7 +203,7 @@ class _Inference:
                 return self.transposed(term, self.shape(matrix))
             case Eye(dim):
                 return Shape(dim, dim, "matrix")
-            case Part(operand):
+            case Share(operand):
                 return self.shape(operand)
             case _:
                 assert_never(term)
@@ -210,19 +211,14 @@ class _Inference:
     def pointwise(self, term: Op, shapes: tuple[Shape, ...]) -> Shape:
         if any(shape.is_matrix for shape in shapes):
             return self.matrix_arithmetic(term, shapes)
-        wide: list[tuple[Term, Dim]] = []
-        narrow = ONE
+        wide: list[Side] = []
         for argument, shape in zip(term.arguments, shapes, strict=True):
             width = self.solver.resolve(shape.width)
-            if is_narrow(width):
-                narrow = HEADS if HEADS in (width, narrow) else ONE
-                continue
-            wide.append((argument, width))
-            if len(wide) > 1:
-                first, left = wide[0]
-                name, other = self.describe(first), self.describe(argument)
-                self.same(left, width, first.span, argument.span, name, other, first, argument)
-        return Shape(joint([self.solver.resolve(width) for _, width in wide], self.input_dims) if wide else narrow)
+            if not is_narrow(width):
+                wide.append(Side(width, argument.span, self.describe(argument), argument))
+                if len(wide) > 1:
+                    self.agreement.same(wide[0], wide[-1])
+        return Shape(joint([self.solver.resolve(shape.width) for shape in shapes], self.input_dims))
 
     def matrix_arithmetic(self, term: Op, shapes: tuple[Shape, ...]) -> Shape:
         """Arithmetic of whole matrices and numbers, all made of parameters."""
@@ -255,26 +251,23 @@ class _Inference:
         return not reported and all(name in self.numbers for name in names(term))
 
     def elementwise(self, term: Op, matrix: Term, other: Term) -> None:
-        name = self.text(matrix)
+        name = self.report.text(matrix.span)
         if matrix is other or not isinstance(other, Val):
             outside = "a value for each pair of units, as in liquid time-constant networks, is outside the language"
             help = f"write '{name}@x' for the product of the matrix with a vector; {outside}"
         else:
-            help = f"write '{name}@{self.text(other)}' for the product, or declare a vector: 'weights u: vector'"
+            vector = self.report.text(other.span)
+            help = f"write '{name}@{vector}' for the product, or declare a vector: 'weights u: vector'"
         message = f"the matrix '{name}' is used element by element"
         self.report.error("RNN211", message, matrix.span, "a matrix", help)
 
-    def text(self, term: Term) -> str:
-        """The user's text of a term."""
-        return " ".join(self.report.source.text[term.span.start : term.span.end].split()) or "?"
+    def describe(self, term: Term) -> str:
+        text = self.report.text(term.span)
+        return f"'{text}'" if len(text) <= 30 else "this"
 
     def misplaced(self, term: Term, function: str) -> None:
         message = f"'{function}' works on vectors; this is a matrix"
         self.report.error("RNN211", message, term.span, "a matrix")
-
-    def describe(self, term: Term) -> str:
-        text = self.text(term)
-        return f"'{text}'" if len(text) <= 30 else "this"
 
     def product(self, term: Product, left: Shape, right: Shape) -> Shape:
         if isinstance(term.matrix, Bad) or (isinstance(term.matrix, Val) and term.matrix.name not in self.values):
@@ -301,18 +294,16 @@ class _Inference:
     def columns(self, term: Product, left: Shape, right: Shape) -> None:
         columns = left.columns or ONE
         if not self.solver.equal(columns, right.width, term.span, self.why(term.span)):
-            self.mismatch(
-                columns, right.width, term.matrix.span, term.operand.span,
-                f"the columns of {self.describe(term.matrix)}", self.describe(term.operand),
-            )  # fmt: skip
+            left_side = Side(columns, term.matrix.span, f"the columns of {self.describe(term.matrix)}")
+            self.agreement.mismatch(left_side, Side(right.width, term.operand.span, self.describe(term.operand)))
 
     def not_a_matrix(self, term: Product, right: Shape) -> None:
-        left = self.text(term.matrix)
+        text, other = self.report.text(term.matrix.span), self.report.text(term.operand.span)
         if right.is_matrix:
-            help = f"the matrix stands on the left: '{self.text(term.operand)}@{left}'"
+            help = f"the matrix stands on the left: '{other}@{text}'"
         else:
-            help = f"write '{left}*{self.text(term.operand)}' to multiply element by element, or declare a matrix"
-        message = f"the left of '@' must be a matrix; '{left}' is a vector"
+            help = f"write '{text}*{other}' to multiply element by element, or declare a matrix"
+        message = f"the left of '@' must be a matrix; '{text}' is a vector"
         self.report.error("RNN212", message, term.matrix.span, "not a matrix", help)
 
     def row(self, function: str, arguments: tuple[Term, ...], times: int) -> Shape:
@@ -349,46 +340,14 @@ class _Inference:
             return Shape(self.solver.fresh(), self.solver.fresh(), "matrix")
         return Shape(shape.columns or ONE, shape.width, "matrix")
 
-    def same(self, left: Dim, right: Dim, at: Span, other: Span, left_name: str, right_name: str, *terms: Term) -> None:
-        """Both widths are one; `terms` are what has them."""
-        if not self.solver.equal(left, right, other, self.why(other) + self.wide_input(terms)):
-            self.mismatch(left, right, at, other, left_name, right_name)
 
-    def wide_input(self, terms: tuple[Term, ...]) -> str:
-        """The rest of a `why` where an input beside x gives its width, that of x, perhaps by default alone."""
-        waiting = list(terms)
-        while waiting:
-            match waiting.pop(0):
-                case Op(_, arguments):
-                    waiting += arguments
-                case Val(name):
-                    # mask__1 is mask[t-1].
-                    base = name.partition("__")[0]
-                    if base != "x" and base in self.symbols.inputs and self.values[name].width == INPUT_SIZE:
-                        return f", where the input '{base}' has width input_size"
-        return ""
-
-    def mismatch(self, left: Dim, right: Dim, at: Span, other: Span, left_name: str, right_name: str) -> None:
-        # An unknown has a number of its own, which says nothing to a reader.
-        widths = [re.sub(r"\?\d+", "?", dims.show(self.solver.resolve(width))) for width in (left, right)]
-        if any(is_unknown(self.solver.resolve(width)) for width in (left, right)):
-            message = "the widths in this equation contradict each other"
-        else:
-            message = f"width mismatch: {left_name} has width {widths[0]}, {right_name} has width {widths[1]}"
-        notes = (Label(at, f"width {widths[0]}"), *self.origins(at))
-        help = (
-            "widths default to H; declare others with 'local v: 4*H' or 'state h: P', or multiply by a matrix of your "
-            "own: 'weights M: matrix', 'M@v'"
-        )
-        self.report.error("RNN214", message, other, f"width {widths[1]}", help, notes + self.origins(other))
-
-    def origins(self, span: Span) -> tuple[Label, ...]:
-        """Where the width of a plain name was declared."""
-        name = self.report.source.text[span.start : span.end].partition("[")[0].strip()
-        declared = self.symbols.spans.get(name)
-        if declared is None or declared == span:
-            return ()
-        return (Label(declared, f"'{name}' is declared here"),)
+def _input_dims(symbols: Symbols) -> frozenset[str]:
+    """The dims that measure inputs only: values of such a width are not laid out by heads."""
+    inputs = {"I"} | {name for value in symbols.inputs.values() for name in dims.names(value.width or ONE)}
+    inside = [*symbols.states.values(), *symbols.locals.values()]
+    return frozenset(
+        inputs - {"H", "num_heads"} - {name for value in inside for name in dims.names(value.width or ONE)}
+    )
 
 
 def infer(equations: tuple[Equation, ...], resolved: Resolved, symbols: Symbols, report: Report) -> Shapes:

@@ -9,18 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
+from rnncc.analysis.widths import divided
 from rnncc.ir import dim as dims
 from rnncc.ir.cell import Constraint
-from rnncc.ir.dim import HEADS, ONE, Dim, FloorDiv
+from rnncc.ir.dim import ONE, Dim
 from rnncc.language.source import Span
 
 # Unknown widths are dims named `?0`, `?1`, …: a user cannot write them.
 _UNKNOWN = "?"
-
-
-def is_narrow(width: Dim) -> bool:
-    """One number, or one a head: it broadcasts over wider values."""
-    return width in (ONE, HEADS)
 
 
 def is_unknown(width: Dim) -> bool:
@@ -44,7 +40,7 @@ class Solver:
         # Equalities that the user's sizes must satisfy, used to see that later ones follow from them.
         self.assumed: dict[str, Dim] = {}
         self.constraints: dict[tuple[Dim, Dim, bool], Constraint] = {}
-        self.exact: set[tuple[Dim, Dim]] = set()
+        self.divisible: set[tuple[Dim, Dim]] = set()
         self.count = 0
 
     def fresh(self) -> Dim:
@@ -57,23 +53,10 @@ class Solver:
         while True:
             known = [name for name in dims.names(width) if name in self.bound]
             if not known:
-                return self._exact(width)
+                return divided(width, self.divisible)
             for name in known:
                 self._shorten(name)
             width = dims.substitute(width, {name: self.bound[name] for name in known})
-
-    def _exact(self, width: Dim) -> Dim:
-        """The width with `4*(H//4)` written H where 4 is known to divide H."""
-        total = dims.constant(0)
-        for atoms, coefficient in width.terms:
-            term = Dim(((atoms, coefficient),))
-            for atom in atoms:
-                if isinstance(atom, FloorDiv) and (atom.numerator, atom.denominator) in self.exact:
-                    divisor = dims.as_int(atom.denominator) or 1
-                    if len(atoms) == 1 and coefficient % divisor == 0:
-                        term = dims.scale(atom.numerator, coefficient // divisor)
-            total = dims.add(total, term)
-        return total
 
     def _shorten(self, name: str) -> None:
         """Make a chain of bindings ?1 -> ?2 -> H one step long."""
@@ -114,7 +97,7 @@ class Solver:
             count = dims.constant(abs(coefficient))
             if abs(coefficient) > 1 and dims.multiply(dims.floor_divide(total, count), count) != total:
                 self.divides(total, count, span, why)
-                self.exact.add((total, count))
+                self.divisible.add((total, count))
             self.bound[name] = dims.floor_divide(total, count)
             return True
         return False

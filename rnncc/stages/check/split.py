@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rnncc.ir import dim as dims
 from rnncc.ir.dim import Dim
+from rnncc.language.report import Report
 from rnncc.language.source import Span
-from rnncc.stages.check.report import Report
 from rnncc.stages.check.solver import is_unknown
 
 

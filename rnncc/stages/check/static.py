@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from rnncc.ir import dim as dims
 from rnncc.ir.dim import Dim
 from rnncc.ir.syntax import Binary, Call, Expression, IfElse, Index, Name, Number, Unary
+from rnncc.language.names import reserved
+from rnncc.language.report import Report
 from rnncc.language.source import Span
-from rnncc.stages.check.names import reserved
-from rnncc.stages.check.report import Report, closest
+from rnncc.language.spelling import closest
 
 # A size or an index beyond this is a slip (and would make exact arithmetic slow).
 LARGEST = 2**31

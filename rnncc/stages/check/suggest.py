@@ -4,27 +4,10 @@ from __future__ import annotations
 
 import re
 
+from rnncc.language.spelling import closest, torch_parameter
 from rnncc.stages.check.declare import Symbols
-from rnncc.stages.check.report import closest
 
 _BEFORE = re.compile(r"_?(tm1|t_1|t1|prev|previous|old|last|minus_1)")
-
-
-# How torch.nn and papers name the matrices: by what they map from and to, or by operand and gate.
-_TORCH = (
-    (re.compile(r"W_?(hh|rec)|W_h[a-wy-z]|weight_hh.*"), "R", "R@h[t-1]"),
-    (re.compile(r"W_?(ih|xh|hx)|W_[xi][a-z]|weight_ih.*"), "W", "W@x"),
-    (re.compile(r"b_hh|bias_hh.*"), "bR", "R@h[t-1] + bR"),
-    (re.compile(r"b_ih|bias_ih.*"), "b", "W@x + b"),
-)
-
-
-def torch_parameter(name: str) -> str:
-    """What the language calls torch.nn's `weight_hh`, a paper's `W_hh`; or nothing."""
-    for pattern, family, use in _TORCH:
-        if pattern.fullmatch(name):
-            return f"it is called '{family}' here, as in '{use}': each equation has its own"
-    return ""
 
 
 def undefined_name(name: str, symbols: Symbols, values: set[str], *, multiplies: bool) -> str:
@@ -36,23 +19,23 @@ def undefined_name(name: str, symbols: Symbols, values: set[str], *, multiplies:
 def _notation(name: str, symbols: Symbols, values: set[str], *, multiplies: bool) -> str:
     """`h_tm1`, `x_t`, `Wx`, `Wz@x`, `W_xh`, `bias`: what other notations call what the language writes differently."""
     timed = {*symbols.states, *symbols.inputs}
-    for base in timed:
+    for base in sorted(timed):
         rest = name.removeprefix(base)
         if rest != name and _BEFORE.fullmatch(rest):
             return f"write '{base}[t-1]' for the value before this step"
         if rest == "_t":
             return f"write '{base}[t]'"
-    for family, kind in symbols.families.items():
-        rest = name.removeprefix(family)
+    for group, kind in symbols.groups.items():
+        rest = name.removeprefix(group)
         if rest == name or rest not in values:
             continue
         if multiplies or not kind.is_matrix:
-            given = (symbols.inputs, symbols.params, symbols.constants, symbols.families)
+            given = (symbols.inputs, symbols.params, symbols.constants, symbols.groups)
             has_equation = rest != "x" and not any(rest in names for names in given)
-            own = f"; '{family}_{rest}' is the one of the equation of '{rest}'" if has_equation else ""
-            return f"write '{family}': each equation has its own{own}"
+            own = f"; '{group}_{rest}' is the one of the equation of '{rest}'" if has_equation else ""
+            return f"write '{group}': each equation has its own{own}"
         time = "[t-1]" if rest in symbols.states else ""
-        return f"write '{family}@{rest}{time}' for the product"
+        return f"write '{group}@{rest}{time}' for the product"
     for base in sorted(timed):
         rest = name.removesuffix(base)
         if rest != name and len(rest) == 1 and rest.isupper():
@@ -61,10 +44,10 @@ def _notation(name: str, symbols: Symbols, values: set[str], *, multiplies: bool
     found = torch_parameter(name)
     if found:
         return found
-    family = name.split("_")[0]
-    if family != name and family in symbols.families:
-        return f"write '{family}': each equation has its own; '{family}_g' is the one of the equation of 'g'"
-    if name.lower() == "bias" and "b" in symbols.families:
+    group = name.split("_")[0]
+    if group != name and group in symbols.groups:
+        return f"write '{group}': each equation has its own; '{group}_g' is the one of the equation of 'g'"
+    if name.lower() == "bias" and "b" in symbols.groups:
         return "write 'b': each equation has its own"
     return ""
 

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from rnncc.ir.dim import ONE, Dim, as_int, constant
+from rnncc.ir.dim import ONE, as_int, constant
+from rnncc.ir.structure import block_diagonal
 from rnncc.ir.syntax import Expression, TypeDecl
-from rnncc.language.source import NOWHERE, Span
-from rnncc.stages.check.report import Report, closest
+from rnncc.ir.typed import ParameterType
+from rnncc.language.report import Report
+from rnncc.language.source import Span
+from rnncc.language.spelling import closest
 from rnncc.stages.check.static import Statics
 
 _TYPES = ("vector", "scalar", "matrix", "diag", "blockdiag", "sparse", "mask", "lowrank")
 _LATER = ("sparse", "mask", "lowrank")
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterType:
-    """`kind` is vector, scalar, matrix, diag, or unknown after an error. `width` and `columns` are what `matrix(P, H)`
-    gives, else None (to be inferred); `blocks` is the n of `blockdiag(n)`."""
-
-    kind: str
-    width: Dim | None = None
-    columns: Dim | None = None
-    blocks: Dim = ONE
-    span: Span = NOWHERE
-
-    @property
-    def is_matrix(self) -> bool:
-        """Whether `@` may stand behind it."""
-        return self.kind in ("matrix", "diag")
 
 
 BUILT_IN = {
@@ -73,4 +57,4 @@ def _blockdiag(arguments: tuple[Expression, ...], statics: Statics, report: Repo
     if blocks is not None and count is None:
         message = "the number of blocks must be a whole number or a constant"
         report.error("RNN220", message, arguments[0].span)
-    return ParameterType("matrix", blocks=constant(count or 1), span=span)
+    return ParameterType("matrix", structure=block_diagonal(constant(count or 1)), span=span)

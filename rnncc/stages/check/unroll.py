@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from rnncc.ir.syntax import CellDecl, EquationDecl, Expression, ForDecl, Statement, Target
 from rnncc.language.diagnostics import Label
+from rnncc.language.names import reserved
+from rnncc.language.report import Report
 from rnncc.language.source import Span
 from rnncc.stages.check.declare import Symbols, article
 from rnncc.stages.check.mentions import names_in
-from rnncc.stages.check.names import reserved
-from rnncc.stages.check.report import Report
 from rnncc.stages.check.static import Time
 
 MOST_EQUATIONS = 1024
@@ -98,8 +98,8 @@ class _Unroller:
         name, symbols = target.name, self.symbols
         is_state = name in symbols.states
         kind = "loop variable" if name in scope else symbols.kinds.get(name, "")
-        if name in symbols.families:
-            kind = "family"
+        if name in symbols.groups:
+            kind = "group"
         why = reserved(name)
         if kind not in ("", "state", "local"):
             self.report.error("RNN236", f"'{name}' is {article(kind)} and cannot be written", target.span)

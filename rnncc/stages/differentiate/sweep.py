@@ -33,7 +33,7 @@ from rnncc.language.source import NOWHERE, Span
 from rnncc.stages.differentiate.normalise import NARROW
 from rnncc.stages.differentiate.symbolic import contributions
 
-# Terms of a sum in one equation, as many as a chain of the text may have (rnncc/stages/parse/scan.py). Equations that
+# Terms of a sum in one equation, as many as a chain of the text may have (rnncc/stages/parse/lexer.py). Equations that
 # share a parameter give it a term each, and there may be a thousand of them: too deep for what walks expressions.
 LONGEST_SUM = 100
 

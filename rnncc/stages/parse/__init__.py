@@ -11,7 +11,7 @@ from rnncc.language.diagnostics import RnnccError
 from rnncc.language.read import LARGEST, too_large
 from rnncc.language.source import Source
 from rnncc.stages.parse.blocks import Reader
-from rnncc.stages.parse.scan import scan
+from rnncc.stages.parse.lexer import lex
 
 # A text that is no cell at all gives an error a line; nobody reads more than these.
 _MOST_ERRORS = 50
@@ -25,7 +25,7 @@ def parse(source: Source) -> tuple[CellDecl, ...]:
     """
     if len(source.text.encode("utf-8", "surrogatepass")) > LARGEST:
         raise RnnccError(too_large(source.name))
-    reader = Reader(scan(source), _MOST_ERRORS)
+    reader = Reader(lex(source), _MOST_ERRORS)
     cells = reader.cells()
     if reader.diagnostics:
         found = sorted(reader.diagnostics, key=lambda diagnostic: (diagnostic.span, diagnostic.code))

@@ -13,7 +13,7 @@ from rnncc.language.diagnostics import Diagnostic, Label
 from rnncc.language.source import NOWHERE, Span, line_and_column
 from rnncc.stages.parse.build import Header, Loop, build
 from rnncc.stages.parse.complain import complain
-from rnncc.stages.parse.scan import DEEPEST, Scan, Statement, span_of
+from rnncc.stages.parse.lexer import DEEPEST, Lexed, Statement, span_of
 from rnncc.stages.parse.walk import findings
 
 
@@ -39,13 +39,13 @@ class _OpenCell:
 
 
 class Reader:
-    """Reads the statements of a text in order; `diagnostics` are what is wrong, scanning included."""
+    """Reads the statements of a text in order; `diagnostics` are what is wrong, those of the lexer included."""
 
-    def __init__(self, scanned: Scan, most_errors: int) -> None:
-        self.scanned = scanned
-        self.source = scanned.source
+    def __init__(self, lexed: Lexed, most_errors: int) -> None:
+        self.lexed = lexed
+        self.source = lexed.source
         self.most_errors = most_errors
-        self.diagnostics = list(scanned.diagnostics)
+        self.diagnostics = list(lexed.diagnostics)
         self.done: list[CellDecl] = []
         self.names: dict[str, Span] = {}
         self.open: _OpenCell | None = None
@@ -56,9 +56,9 @@ class Reader:
 
     def cells(self) -> tuple[CellDecl, ...]:
         """All cells; only to be used where `diagnostics` stayed empty."""
-        if not self.scanned.statements and not self.diagnostics:
+        if not self.lexed.statements and not self.diagnostics:
             self._report("RNN103", "the text holds no cell", NOWHERE, "no cell here", "a cell begins with `cell NAME`")
-        for statement in self.scanned.statements:
+        for statement in self.lexed.statements:
             if len(self.diagnostics) >= self.most_errors:
                 return ()
             self._take(statement)
@@ -190,14 +190,14 @@ class Reader:
 
     def _comment(self, statement: Statement) -> str:
         """The whole-line comments directly above the header, or else those directly below it."""
-        comments = self.scanned.comments
+        comments = self.lexed.comments
         line = line_and_column(self.source, statement.span.start)[0]
         above: list[str] = []
         while line - 1 - len(above) in comments:
             above.insert(0, comments[line - 1 - len(above)])
         if above:
             return "\n".join(above)
-        below = [self.scanned.trailing_comments[line]] if line in self.scanned.trailing_comments else []
+        below = [self.lexed.trailing_comments[line]] if line in self.lexed.trailing_comments else []
         while (line := line + 1) in comments:
             below.append(comments[line])
         return "\n".join(below)

@@ -39,7 +39,7 @@ from rnncc.ir.syntax import (
     WeightsDecl,
 )
 from rnncc.language.source import Span
-from rnncc.stages.parse.scan import span_of
+from rnncc.stages.parse.lexer import span_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class _Builder(Transformer[Token, Built]):
     def _declarations(self, children: list[Any]) -> tuple[Any, ...]:
         return tuple(_nodes(children))
 
-    inputs = states = dims = consts = locals = params = families = _declarations
+    inputs = states = dims = consts = locals = params = groups = _declarations
 
     def input_item(self, children: list[Any]) -> InputDecl:
         return InputDecl(str(children[0]), _after(children, "COLON"), _after(children, "EQUAL"), _from(children))
@@ -135,7 +135,7 @@ class _Builder(Transformer[Token, Built]):
     def param_item(self, children: list[Any]) -> ParamDecl:
         return ParamDecl(str(children[0]), children[2], _after(children, "EQUAL"), _from(children))
 
-    def family_item(self, children: list[Any]) -> WeightsDecl:
+    def group_item(self, children: list[Any]) -> WeightsDecl:
         return WeightsDecl(str(children[0]), children[2], _from(children))
 
     def init(self, children: list[Any]) -> tuple[InitDecl]:
@@ -182,7 +182,7 @@ class _Builder(Transformer[Token, Built]):
 
 
 class _Tokens(Lexer):
-    """Hands lark the tokens that `scan` made."""
+    """Hands lark the tokens that `lex` made."""
 
     def __init__(self, conf: Any) -> None:
         pass

@@ -9,7 +9,7 @@ from lark.exceptions import UnexpectedToken
 
 from rnncc.language.diagnostics import Diagnostic
 from rnncc.language.source import Source, Span
-from rnncc.stages.parse.scan import KEYWORDS, Statement, span_of
+from rnncc.stages.parse.lexer import KEYWORDS, Statement, span_of
 
 _FORMS = {
     "CELL": "cell NAME",
@@ -27,7 +27,7 @@ _FORMS = {
 _ENDS_VALUE = ("NAME", "NUMBER", "RPAR", "RSQB")
 _BEGINS_VALUE = ("NAME", "NUMBER", "LPAR")
 _LOGIC = ("and", "or", "not", "is")
-_FAMILIES = ("W", "R")
+_MATRICES = ("W", "R")
 _WORDS = {
     "CELL": "'cell'",
     "IN": "'in'",
@@ -216,7 +216,7 @@ class _Complaint:
         before, token = self.tokens[self.at - 1], self.tokens[self.at]
         if before.type not in _ENDS_VALUE or token.type not in _BEGINS_VALUE:
             return None
-        sign = "@" if before in _FAMILIES or str(before).partition("_")[0] in _FAMILIES else "*"
+        sign = "@" if before in _MATRICES or str(before).partition("_")[0] in _MATRICES else "*"
         help = f"write `{_shown(before)}{sign}{_shown(token)}`"
         if before.type in ("RPAR", "RSQB") or token.type == "LPAR":
             help = "a product unit by unit is written with `*`, a matrix acts on a vector with `@`"

@@ -31,7 +31,7 @@ from rnncc.ir.syntax import (
 from rnncc.language.diagnostics import Diagnostic
 from rnncc.language.source import Source
 from rnncc.stages.parse.build import Built, Header, Loop
-from rnncc.stages.parse.scan import DEEPEST
+from rnncc.stages.parse.lexer import DEEPEST
 
 
 def findings(built: Built, source: Source) -> list[Diagnostic]:

@@ -1,6 +1,6 @@
 """Batched nodes that torch has one function for: normalisations over a row, and a value cut into parts.
 
-Row functions are decomposed early (stages/check/rows.py), which suits loops. Over all steps every node would be a pass
+Row functions are decomposed early (stages/partition), which suits loops. Over all steps every node would be a pass
 over a [T, B, width] tensor, so the patterns are put together again: by their form, whoever wrote them.
 """
 

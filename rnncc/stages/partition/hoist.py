@@ -6,47 +6,35 @@ In every loop expression the terms of a sum that come from inputs or parameters 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from rnncc.analysis.sums import terms, total
 from rnncc.ir.cell import Node, Placement, Pointwise
-from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Apply, Expr, Ref, apply, references
+from rnncc.ir.typed import Shape
 from rnncc.language.operators import OPERATORS
-from rnncc.language.source import Span
-from rnncc.stages.check.locate import Located, Part
-from rnncc.stages.check.place import Placed, Program
-from rnncc.stages.check.report import Report
-from rnncc.stages.check.shape import Shape
+from rnncc.language.report import Report
+from rnncc.language.source import NOWHERE
+from rnncc.stages.partition.locate import Located, Part
+from rnncc.stages.partition.place import Placed
+from rnncc.stages.partition.program import Numbered, Program, width_of
 
 _INSTEAD = {"leakyrelu": "write 'max(v, 0.01*v)'", "elu": "write 'where(v > 0, v, exp(min(v, 0)) - 1)'"}
 
 
-class Hoister:
-    """Rewrites the nodes of a program; `nodes`, `placed`, `located` and `shapes` take in the new ones."""
-
-    def __init__(
-        self,
-        program: Program,
-        placed: Placed,
-        located: Located,
-        shapes: dict[str, Shape],
-        constants: frozenset[str],
-        width: Callable[[Expr], Dim],
-        report: Report,
-    ) -> None:
-        self.report = report
-        self.program, self.placed, self.located = program, placed, located
-        self.shapes, self.constants, self.width = shapes, constants, width
+class _Hoister:
+    def __init__(self, program: Program, placed: Placed, located: Located, report: Report) -> None:
+        self.program, self.placed, self.located, self.report = program, placed, located, report
+        self.inputs = frozenset(given.name for given in program.cell.inputs)
+        self.constants = frozenset(constant.name for constant in program.cell.constants)
+        self.shapes = dict(program.shapes)
         self.nodes: dict[str, Node] = {}
         self.made: dict[Expr, str] = {}
-        self.numbers: dict[str, int] = {}
-        self.target = ""
-        self.span = Span(0, 0)
-        self.segment = 0
+        self.numbered = Numbered()
+        # Of the node at hand.
+        self.target, self.span, self.segment = "", NOWHERE, 0
 
-    def run(self) -> dict[str, Node]:
+    def run(self) -> Program:
         """All nodes, new ones before their first reader."""
         for name, node in self.program.nodes.items():
             part = self.located.part[name]
@@ -55,11 +43,11 @@ class Hoister:
                 expr = self.parameters(node.expr)
                 if part is Part.LOOP:
                     self.segment = self.located.segment[name]
-                    expr = self.inputs(expr)
+                    expr = self.batched(expr)
                     self.compiled(expr)
                 node = replace(node, expr=expr)
             self.nodes[name] = node
-        return self.nodes
+        return replace(self.program, nodes=self.nodes, shapes=self.shapes)
 
     def compiled(self, expr: Expr) -> None:
         """Report a function that loops do not have."""
@@ -85,14 +73,14 @@ class Hoister:
             return "constant"
         if name in self.program.nodes or name in self.nodes:
             return "parameter" if self.placed.placement[name] is Placement.P else "other"
-        return "other" if name in self.program.inputs or name in self.placed.owner else "parameter"
+        return "other" if name in self.inputs or name in self.placed.owner else "parameter"
 
     def value(self, expr: Expr, placement: Placement, part: Part, suffix: str) -> Ref:
         """A named value for an expression; equal expressions share one."""
         if expr not in self.made:
             name = self.name(suffix)
             self.made[expr] = name
-            self.shapes[name] = Shape(self.width(expr))
+            self.shapes[name] = Shape(width_of(expr, self.shapes, self.program.cell.input_dims))
             self.nodes[name] = Pointwise(name, expr, self.span)
             self.placed.placement[name] = placement
             self.placed.last[name] = max([self.placed.last.get(read, -1) for read in references(expr)], default=-1)
@@ -103,11 +91,7 @@ class Hoister:
         stem = f"{self.target}__{suffix}"
         if suffix and stem not in self.shapes:
             return stem
-        number = self.numbers.get(stem, 0)
-        while f"{stem}{number}" in self.shapes or (not suffix and number == 1):
-            number += 1
-        self.numbers[stem] = number + 1
-        return f"{stem}{number}"
+        return self.numbered.name(stem, self.shapes, but_one=not suffix)
 
     def is_input(self, name: str) -> bool:
         """Whether a value is at hand before this segment's loop starts, and is not computed in the loop."""
@@ -119,7 +103,7 @@ class Hoister:
             return self.located.segment[name] < self.segment
         return self.located.part[name] is not Part.EPILOGUE and self.placed.last.get(name, -1) < self.segment
 
-    def inputs(self, expr: Expr) -> Expr:
+    def batched(self, expr: Expr) -> Expr:
         """The expression with sums of input terms, and what a loop cannot compute, batched."""
         if not isinstance(expr, Apply):
             return expr
@@ -127,7 +111,7 @@ class Hoister:
             return self.value(expr, Placement.X, Part.BATCHED, "x")
         if expr.operator in ("add", "sub"):
             return self.sum(expr)
-        return Apply(expr.operator, tuple(self.inputs(argument) for argument in expr.arguments))
+        return Apply(expr.operator, tuple(self.batched(argument) for argument in expr.arguments))
 
     def sum(self, expr: Apply) -> Expr:
         signed = terms(expr)
@@ -137,7 +121,7 @@ class Hoister:
             arguments = tuple(self.inside(argument) for argument in expr.arguments)
             return Apply(expr.operator, arguments)
         head = self.value(total(batched), Placement.X, Part.BATCHED, "x")
-        inner = [(negative, self.inputs(term)) for negative, term in rest]
+        inner = [(negative, self.batched(term)) for negative, term in rest]
         return total([(False, head), *inner])
 
     def inside(self, expr: Expr) -> Expr:
@@ -146,4 +130,10 @@ class Hoister:
             return Apply(expr.operator, tuple(self.inside(argument) for argument in expr.arguments))
         if isinstance(expr, Apply) and expr.operator == "neg":
             return apply("neg", self.inside(expr.arguments[0]))
-        return self.inputs(expr)
+        return self.batched(expr)
+
+
+def hoist(program: Program, placed: Placed, located: Located, report: Report) -> Program:
+    """The program with what leaves its loops as nodes of their own, which `placed` and `located` take in. Reports
+    RNN230 for a function that a loop cannot compute."""
+    return _Hoister(program, placed, located, report).run()

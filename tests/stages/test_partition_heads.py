@@ -11,7 +11,7 @@ from rnncc.ir.dim import HEADS as NUM_HEADS
 from rnncc.ir.dim import ONE, constant, evaluate
 from rnncc.ir.structure import blocks_of
 from rnncc.verify.reference import Arguments, run
-from tests.stages.checking import checked
+from tests.stages.checking import partitioned
 
 INPUTS, HIDDEN, HEADS = 3, 6, 2
 
@@ -34,7 +34,7 @@ INPUTS, HIDDEN, HEADS = 3, 6, 2
     ],
 )
 def test_heads_are_cells_side_by_side(lines: tuple[str, ...]) -> None:
-    cell = checked(*lines)
+    cell = partitioned(*lines)
     assert cell.single_head_because == ""
     generator = torch.Generator().manual_seed(1)
     head_dim = HIDDEN // HEADS
@@ -87,7 +87,7 @@ def test_heads_are_cells_side_by_side(lines: tuple[str, ...]) -> None:
     ],
 )
 def test_what_is_one_number_has_one_head(lines: tuple[str, ...], because: str) -> None:
-    cell = checked(*lines)
+    cell = partitioned(*lines)
     assert cell.single_head_because == because
     assert not [constraint for constraint in cell.constraints if constraint.left == ONE]
 
@@ -106,7 +106,7 @@ def test_a_cell_of_one_head_refuses_more() -> None:
 def test_what_works_on_each_head_needs_heads_of_whole_units(function: str) -> None:
     """Three units that no state is in cannot be shared by two heads either: the constructor says so."""
     lines = ("state h", "local q: 3, r: 3", "weights V: matrix", "q = W@x", f"r = {function}", "h[t] = tanh(V@r)")
-    cell = checked(*lines)
+    cell = partitioned(*lines)
     assert [(c.left, c.right) for c in cell.constraints if c.divides and c.left == constant(3)] == [
         (constant(3), NUM_HEADS)
     ]

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from rnncc.analysis import graph
 from rnncc.analysis.sums import Signed, is_linear_in, terms
 from rnncc.ir.cell import Node, Placement, Pointwise, RowOp, operands
 from rnncc.ir.expr import Apply, Expr, references
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
-from rnncc.stages.check import graph
-from rnncc.stages.check.place import Placed, Program
+from rnncc.stages.partition.place import Placed
+from rnncc.stages.partition.program import Program
 
 
 class Part(Enum):
@@ -29,8 +30,13 @@ class Part(Enum):
 
 @dataclass(slots=True)
 class Located:
-    """`part` and, for loops and batched nodes, `segment` of each node; `heavy` are batched values that are products,
-    row functions or made of the latter: what a loop should read as it is."""
+    """Where each node runs. `hoist` adds the nodes that it makes.
+
+    part     of every node
+    segment  the number of the segment in whose loop a node runs
+    heavy    batched values that are products, row functions or made of the latter: what a loop should read as it is
+    uses     how often each value is read in the text of all nodes
+    """
 
     part: dict[str, Part] = field(default_factory=dict)
     segment: dict[str, int] = field(default_factory=dict)
@@ -146,7 +152,7 @@ class _Locator:
         loops = {self.located.segment[reader] if self.located.part[reader] is Part.LOOP else -1 for reader in readers}
         sinks = (
             isinstance(node, Pointwise)
-            and name != self.program.output
+            and name != self.program.cell.output
             and len(loops) == 1
             and -1 not in loops
             and name not in self.located.heavy

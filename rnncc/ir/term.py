@@ -1,6 +1,6 @@
-"""A cell after names are resolved and loops unrolled: equations over values, one a target.
+"""Equations of a typed cell: terms over values, after names are resolved and loops unrolled.
 
-A term still speaks the user's mathematics (products of matrices, layernorm); `flatten` cuts it into nodes.
+A term still speaks the user's mathematics (products of matrices, layernorm); `partition` cuts it into nodes.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Part `index` of `split(operand)` among `targets`."""
+class Share:
+    """What target `index` of `targets` gets of `split(operand)`."""
 
     operand: Term
     targets: tuple[str, ...]
@@ -93,7 +93,7 @@ class Bad:
     span: Span = _span()
 
 
-Term = Num | Val | Op | Product | Row | Part | Transposed | Eye | Bad
+Term = Num | Val | Op | Product | Row | Share | Transposed | Eye | Bad
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def children(term: Term) -> tuple[Term, ...]:
             return term.arguments
         case Product(matrix, operand):
             return (matrix, operand)
-        case Part(operand):
+        case Share(operand):
             return (operand,)
         case Transposed(matrix):
             return (matrix,)
@@ -131,9 +131,9 @@ def walk(term: Term) -> Iterator[Term]:
 
 def names(term: Term) -> Iterator[str]:
     """The values a term reads, with repetitions."""
-    for part in walk(term):
-        if isinstance(part, Val):
-            yield part.name
+    for inner in walk(term):
+        if isinstance(inner, Val):
+            yield inner.name
 
 
 def negative(value: Term, span: Span) -> Term:

@@ -5,37 +5,20 @@ docs/language.md, "What the compiler finds out by itself", says what these are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rnncc.ir.cell import Node, Placement, Pointwise, operands
-from rnncc.ir.dim import Dim
+from rnncc.analysis import graph
+from rnncc.ir.cell import Placement, Pointwise, operands
 from rnncc.ir.expr import Ref
+from rnncc.ir.typed import delay_states
 from rnncc.language.diagnostics import InternalError
-from rnncc.stages.check import graph
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """The live nodes of a cell, before they are cut into parts.
-
-    nodes      the definition of every value, by name
-    states     visible and hidden states; a hidden state follows the state that it delays
-    delays     hidden states, by the state that they delay
-    inputs     names of inputs; every other name without a node is a parameter, a constant or a previous state
-    output     the name of the value that the layer returns
-    """
-
-    nodes: dict[str, Node]
-    states: tuple[str, ...]
-    delays: Mapping[str, tuple[str, ...]]
-    inputs: frozenset[str]
-    output: str
+from rnncc.stages.partition.program import Program
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The segments and placements of a program.
+    """The segments and placements of a program. `hoist` adds those of the values that it makes.
 
     segments   the states of each segment; a segment follows those that it reads
     placement  of every node
@@ -49,30 +32,15 @@ class Placed:
     last: dict[str, int]
 
 
-def live(nodes: Mapping[str, Node], roots: Iterable[str]) -> dict[str, Node]:
-    """The nodes that the roots need, in the order of `nodes`. A previous state needs no further nodes, since states are
-    roots."""
-    seen: set[str] = set()
-    waiting = [root for root in roots if root in nodes]
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        waiting += [operand for operand in operands(nodes[name]) if operand in nodes]
-    return {name: node for name, node in nodes.items() if name in seen}
-
-
 def place(program: Program) -> Placed:
     """Find segments and placements. Raises InternalError where the equations have a cycle."""
     nodes = program.nodes
     reads: dict[str, tuple[str, ...]] = {name: operands(node) for name, node in nodes.items()}
     over_time = dict(reads)
-    for state in program.states:
-        over_time[f"{state}__1"] = (state,)
-    for state, delays in program.delays.items():
+    for name in program.states:
+        over_time[f"{name}__1"] = (name,)
         # A delay state runs with the state that it keeps, whoever reads it.
-        over_time[state] = (*over_time[state], *delays)
+        over_time[name] = (*over_time[name], *delay_states(program.cell, name))
     owner: dict[str, int] = {}
     segments: list[tuple[str, ...]] = []
     for component in graph.components(over_time):
@@ -84,7 +52,7 @@ def place(program: Program) -> Placed:
     order = graph.sort(reads)
     if order is None:
         raise InternalError("a cycle was not reported")
-    last, from_inputs = _histories(order, reads, owner, program.inputs)
+    last, from_inputs = _histories(order, reads, owner, (given.name for given in program.cell.inputs))
     needed = _needed(order, reads, owner)
     placement: dict[str, Placement] = {}
     for name in order:
@@ -97,33 +65,32 @@ def place(program: Program) -> Placed:
     return Placed(tuple(segments), placement, owner, last)
 
 
-def fuse(nodes: dict[str, Node], placed: Placed, states: Iterable[str], width: Callable[[str], Dim]) -> dict[str, Node]:
-    """Merge `h = h__M` and `h__M = M @ v` into `h = M @ v`, for every state h where both run in the loop, nothing else
+def merge(program: Program, placed: Placed) -> Program:
+    """Make `h = M @ v` of `h = h__M` and `h__M = M @ v`, for every state h where both run in the loop, nothing else
     reads h__M, and both have the same width. (Where h is wider, as with a reduction in place of the product, the copy
     broadcasts.)"""
     readers: dict[str, int] = {}
-    for node in nodes.values():
+    for node in program.nodes.values():
         for name in operands(node):
             readers[name] = readers.get(name, 0) + 1
-    result = dict(nodes)
-    for state in states:
-        copy = nodes[state]
+    nodes = dict(program.nodes)
+    for state in program.cell.states:
+        copy = nodes[state.name]
         if not isinstance(copy, Pointwise) or not isinstance(copy.expr, Ref):
             continue
         source = nodes.get(copy.expr.name)
-        same_loop = placed.owner.get(copy.expr.name) == placed.owner[state]
+        same_loop = placed.owner.get(copy.expr.name) == placed.owner[state.name]
         is_user_named = "__" not in copy.expr.name
         if source is None or is_user_named or not same_loop or readers[source.target] > 1:
             continue
-        if width(state) != width(source.target):
-            continue
-        result[state] = replace(source, target=state)
-        del result[source.target]
-    return result
+        if program.width(state.name) == program.width(source.target):
+            nodes[state.name] = replace(source, target=state.name)
+            del nodes[source.target]
+    return replace(program, nodes=nodes)
 
 
 def _histories(
-    order: list[str], reads: Mapping[str, tuple[str, ...]], owner: Mapping[str, int], inputs: frozenset[str]
+    order: list[str], reads: Mapping[str, tuple[str, ...]], owner: Mapping[str, int], inputs: Iterable[str]
 ) -> tuple[dict[str, int], set[str]]:
     """`Placed.last`, and the names of values that depend on an input."""
     last = dict(owner)

@@ -10,7 +10,7 @@ from rnncc.driver import load_text
 from rnncc.ir.cell import Cell
 from rnncc.language.source import Source
 from rnncc.machine.paths import cells_dir
-from rnncc.stages.check.cost import WARN_SECONDS, cost
+from rnncc.stages.partition.cost import WARN_SECONDS, cost
 from rnncc.stages.render import render
 from tests.compiling import front, kernel_plan
 

@@ -2,61 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
+from rnncc.analysis.widths import is_of_inputs, reduced
 from rnncc.ir import dim as dims
-from rnncc.ir.cell import Constraint, Contraction, Node, Pointwise, RowOp, RowOperator, operands
+from rnncc.ir.cell import Constraint, Contraction, Pointwise, RowOp, RowOperator, operands
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, Dim
 from rnncc.ir.expr import references
+from rnncc.ir.structure import DENSE, BlockDiagonal, Dense, Structure, blocks_of
+from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE, Span
-from rnncc.stages.check.declare import Symbols
-from rnncc.stages.check.report import Report
-from rnncc.stages.check.resolve import Resolved
-from rnncc.stages.check.shape import Shape, input_dims, is_of_inputs, reduced
+from rnncc.stages.partition.place import Placed
+from rnncc.stages.partition.program import Program
 
 # Operators that work on the units of one head at a time.
 _BY_HEADS = frozenset({RowOperator.SUM, RowOperator.MEAN, RowOperator.MAX, RowOperator.CUMSUM})
+_BY_HEAD = BlockDiagonal(HEADS)
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
     """The result of `heads`.
 
-    blocks       the number of blocks of every matrix that may have several
+    structures   of every matrix that is not dense, by name
     constraints  on sizes: what `num_heads` (or a number of blocks) must divide
     single       why the cell can have one head only, or ""
     """
 
-    blocks: dict[str, Dim]
+    structures: dict[str, Structure]
     constraints: tuple[Constraint, ...]
     single: str
 
 
 class _Heads:
-    def __init__(
-        self,
-        nodes: Mapping[str, Node],
-        shapes: Mapping[str, Shape],
-        history: Mapping[str, int],
-        resolved: Resolved,
-        symbols: Symbols,
-        report: Report,
-    ) -> None:
-        self.nodes, self.shapes, self.history = nodes, shapes, history
-        self.resolved, self.symbols, self.report = resolved, symbols, report
-        self.blocks: dict[str, Dim] = {}
+    def __init__(self, program: Program, placed: Placed, report: Report) -> None:
+        self.cell, self.report = program.cell, report
+        self.nodes, self.shapes, self.history = program.nodes, program.shapes, placed.last
+        self.group_of = {member.name: member.group for member in program.cell.members}
+        self.structures: dict[str, Structure] = {}
         self.constraints: dict[tuple[Dim, Dim], Constraint] = {}
         self.single = ""
-        self.input_dims = input_dims(symbols)
+        self.input_dims = program.cell.input_dims
         # For each computed matrix: itself, and the matrices that it is computed from.
-        self.computed = {name: self.made_of(name) for name in nodes if shapes[name].kind == "matrix"}
+        self.computed = {name: self.made_of(name) for name in self.nodes if self.shapes[name].kind == "matrix"}
 
     def run(self) -> Heads:
-        self.declared_blocks()
+        self.declared_structures()
         self.divides("", HIDDEN_SIZE, NOWHERE)
-        for name, state in self.symbols.states.items():
-            self.divides(name, self.shapes[name].width, state.span)
+        for state in self.cell.states:
+            self.divides(state.name, state.width, state.span)
         for name, node in self.nodes.items():
             if isinstance(node, Contraction):
                 self.contraction(node)
@@ -70,35 +65,40 @@ class _Heads:
             if self.depends_on_state(name) and in_layout:
                 self.divides(name, width, node.span)
         self.spread()
-        return Heads(self.blocks, tuple(self.constraints.values()), self.single)
+        return Heads(self.structures, tuple(self.constraints.values()), self.single)
 
     def depends_on_state(self, name: str) -> bool:
         return self.history.get(name, -1) >= 0
 
-    def declared_blocks(self) -> None:
-        types = {name: param.type for name, param in self.symbols.params.items()}
-        types |= {name: self.symbols.families[member.family] for name, member in self.resolved.members.items()}
+    def declared_structures(self) -> None:
+        of_groups = {group.name: group.type for group in self.cell.groups}
+        types = {param.name: param.type for param in self.cell.params}
+        types |= {name: of_groups[group] for name, group in self.group_of.items()}
         for name, type_ in types.items():
-            if type_.blocks == ONE or name not in self.shapes:
-                continue
-            self.blocks[name] = type_.blocks
-            for side in (self.shapes[name].width, self.shapes[name].columns or ONE):
-                self.constrain(dims.split_multiple(side)[1], type_.blocks, type_.span)
+            match type_.structure:
+                case Dense():
+                    continue
+                case BlockDiagonal(blocks):
+                    self.structures[name] = type_.structure
+                    for side in (self.shapes[name].width, self.shapes[name].columns or ONE):
+                        self.constrain(dims.split_multiple(side)[1], blocks, type_.span)
+                case _:
+                    assert_never(type_.structure)
         for name, parts in self.computed.items():
             read = [part for part in parts if part not in self.nodes]
-            blocks = {part: self.blocks.get(part, ONE) for part in read}
-            if len(set(blocks.values())) > 1:
-                texts = ", ".join(f"'{part}' has {dims.show(count)}" for part, count in blocks.items())
+            found = {part: self.structures.get(part, DENSE) for part in read}
+            if len(set(found.values())) > 1:
+                texts = ", ".join(f"'{part}' has {dims.show(blocks_of(each))}" for part, each in found.items())
                 message = f"matrices of different numbers of blocks are computed with: {texts}"
                 self.report.error("RNN214", message, self.nodes[name].span, "blocks differ")
-            elif read and blocks[read[0]] != ONE:
-                self.blocks[name] = blocks[read[0]]
+            elif read and found[read[0]] != DENSE:
+                self.structures[name] = found[read[0]]
 
     def contraction(self, node: Contraction) -> None:
         if not self.depends_on_state(node.operand):
             return
         parts = self.made_of(node.matrix)
-        dense = [part for part in parts if self.is_dense_family(part)]
+        dense = [part for part in parts if self.is_dense(part)]
         if dense:
             self.couple(f"{dense[0]} multiplies a value that depends on a state", node.span)
             return
@@ -109,28 +109,33 @@ class _Heads:
         have the matrix's rows and columns."""
         for name in matrices:
             shape = self.shapes[name]
-            if self.blocks.get(name, ONE) == ONE:
-                self.blocks[name] = HEADS
-                self.divides(target, shape.width, span)
-                self.divides(operand, shape.columns or ONE, span)
-            elif self.blocks[name] != HEADS:
-                self.constrain(self.blocks[name], HEADS, span)
+            structure = self.structures.get(name, DENSE)
+            match structure:
+                case Dense():
+                    self.structures[name] = _BY_HEAD
+                    self.divides(target, shape.width, span)
+                    self.divides(operand, shape.columns or ONE, span)
+                case BlockDiagonal(blocks):
+                    if blocks != HEADS:
+                        self.constrain(blocks, HEADS, span)
+                case _:
+                    assert_never(structure)
 
     def spread(self) -> None:
         """A matrix that is computed from one with blocks has the same blocks, whatever it multiplies. So have the other
         matrices that it is computed from."""
         count = -1
-        while count != len(self.blocks):
-            count = len(self.blocks)
+        while count != len(self.structures):
+            count = len(self.structures)
             for name, parts in self.computed.items():
-                if any(self.blocks.get(part) == HEADS for part in parts):
-                    for part in filter(self.is_dense_family, parts):
+                if any(self.structures.get(part) == _BY_HEAD for part in parts):
+                    for part in filter(self.is_dense, parts):
                         self.couple(f"{part} is joined with a matrix that has a block a head", self.nodes[name].span)
                     self.block(parts, name, name, self.nodes[name].span)
 
-    def is_dense_family(self, name: str) -> bool:
-        member = self.resolved.members.get(name)
-        return member is not None and member.family == "W"
+    def is_dense(self, name: str) -> bool:
+        """Whether a matrix is W of some equation, which stays dense."""
+        return self.group_of.get(name) == "W"
 
     def made_of(self, matrix: str) -> list[str]:
         """The matrix, and every matrix that it is computed from, directly or not."""
@@ -183,14 +188,7 @@ class _Heads:
         self.constraints.setdefault((left, right), Constraint(left, right, line, True, span))
 
 
-def heads(
-    nodes: Mapping[str, Node],
-    shapes: Mapping[str, Shape],
-    history: Mapping[str, int],
-    resolved: Resolved,
-    symbols: Symbols,
-    report: Report,
-) -> Heads:
-    """Find the blocks of matrices and the constraints of heads. `history` is `Placed.last`. Reports RNN214 where
-    matrices with different blocks are computed with."""
-    return _Heads(nodes, shapes, history, resolved, symbols, report).run()
+def heads(program: Program, placed: Placed, report: Report) -> Heads:
+    """Find the structures of matrices and the constraints of heads. Reports RNN214 where an equation computes with
+    matrices of different numbers of blocks."""
+    return _Heads(program, placed, report).run()

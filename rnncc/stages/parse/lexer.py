@@ -85,7 +85,7 @@ class Statement:
 
 
 @dataclass(slots=True)
-class Scan:
+class Lexed:
     """The statements of a text in order, its whole-line comments by line number, and where each line starts."""
 
     source: Source
@@ -101,12 +101,12 @@ def span_of(token: Token) -> Span:
     return Span(token.start_pos or 0, token.end_pos or 0)
 
 
-class _Scanner:
+class _Lexer:
     """The state of one run over a text."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.result = Scan(source)
+        self.result = Lexed(source)
         self.tokens: list[Token] = []
         self.brackets: list[Token] = []
         self.broken = False
@@ -114,7 +114,7 @@ class _Scanner:
         self.indent = ""
         self.line = 1
 
-    def run(self) -> Scan:
+    def run(self) -> Lexed:
         text = self.source.text
         at_line_start = True
         position = 0
@@ -270,6 +270,6 @@ def _retag(tokens: list[Token]) -> None:
             first.type = first.upper()
 
 
-def scan(source: Source) -> Scan:
+def lex(source: Source) -> Lexed:
     """The statements of a text. Time is linear in its length."""
-    return _Scanner(source).run()
+    return _Lexer(source).run()

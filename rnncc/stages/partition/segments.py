@@ -1,50 +1,60 @@
-"""Segments: the parts of the program put together, with what every loop reads and yields."""
+"""Cuts a program into its parts: prologue, segments with what every loop reads and yields, and epilogue."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from rnncc.ir.cell import Contraction, Node, Parameter, Placement, Pointwise, Segment, Stream, Weight, operands
+from rnncc.analysis import graph
+from rnncc.ir.cell import Contraction, Node, Parameter, Placement, Segment, Weight, operands
+from rnncc.ir.typed import delay_states
 from rnncc.language.diagnostics import InternalError
-from rnncc.stages.check import graph
-from rnncc.stages.check.locate import Located, Part
-from rnncc.stages.check.place import Placed, Program
-from rnncc.stages.check.streams import streams
+from rnncc.stages.partition.locate import Located, Part
+from rnncc.stages.partition.place import Placed
+from rnncc.stages.partition.program import Program
+from rnncc.stages.partition.streams import streams
 
 
-class Assembler:
-    """Cuts the final nodes into prologue, segments and epilogue."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a cell, each in dependence order; `order` is that of all its nodes."""
 
-    def __init__(
-        self,
-        program: Program,
-        nodes: Mapping[str, Node],
-        placed: Placed,
-        located: Located,
-        parameters: Sequence[Parameter],
-        constants: frozenset[str],
-    ) -> None:
-        self.program, self.placed, self.located = program, placed, located
-        self.parameters, self.constants = parameters, constants
+    prologue: tuple[Node, ...]
+    segments: tuple[Segment, ...]
+    epilogue: tuple[Node, ...]
+    order: tuple[Node, ...]
+
+
+class _Cutter:
+    def __init__(self, program: Program, placed: Placed, located: Located, parameters: Sequence[Parameter]) -> None:
+        self.program, self.placed = program, placed
+        self.part_of, self.segment_of = dict(located.part), dict(located.segment)
+        self.constants = frozenset(constant.name for constant in program.cell.constants)
         self.parameter_of = {member.name: parameter for parameter in parameters for member in parameter.members}
-        order = graph.sort({name: operands(node) for name, node in nodes.items()})
+        order = graph.sort({name: operands(node) for name, node in program.nodes.items()})
         if order is None:
             raise InternalError("hoisting made a cycle")
-        self.nodes = {name: nodes[name] for name in order}
+        self.nodes = {name: program.nodes[name] for name in order}
         self.count = len(placed.segments)
         self.batch_inputs()
+
+    def run(self) -> Parts:
+        loops = [self.part(Part.LOOP, position) for position in range(self.count)]
+        read_outside = self.read_outside()
+        segments = tuple(self.segment(position, loop, read_outside) for position, loop in enumerate(loops))
+        return Parts(self.part(Part.PROLOGUE), segments, self.part(Part.EPILOGUE), tuple(self.nodes.values()))
 
     def batch_inputs(self) -> None:
         """Batched nodes run before the first segment that reads them; what no segment reads, in the epilogue."""
         first: dict[str, int] = {}
         for name in reversed(self.nodes):
-            part = self.located.part[name]
+            part = self.part_of[name]
             if part is Part.BATCHED:
                 position = first.get(name, self.count)
-                self.located.segment[name] = position
+                self.segment_of[name] = position
                 if position == self.count:
-                    self.located.part[name] = Part.EPILOGUE
-            position = self.located.segment.get(name, self.count)
+                    self.part_of[name] = Part.EPILOGUE
+            position = self.segment_of.get(name, self.count)
             for operand in operands(self.nodes[name]):
                 first[operand] = min(first.get(operand, self.count), position)
 
@@ -53,34 +63,28 @@ class Assembler:
         return tuple(
             node
             for name, node in self.nodes.items()
-            if self.located.part[name] is part and (segment is None or self.located.segment[name] == segment)
+            if self.part_of[name] is part and (segment is None or self.segment_of[name] == segment)
         )
 
-    def segments(self) -> tuple[Segment, ...]:
-        loops = [self.part(Part.LOOP, position) for position in range(self.count)]
-        read_outside = self.read_outside(loops)
-        return tuple(self.segment(position, loops[position], read_outside) for position in range(self.count))
-
-    def read_outside(self, loops: Sequence[tuple[Node, ...]]) -> set[str]:
+    def read_outside(self) -> set[str]:
         """Values that something other than their own loop reads."""
-        found = {self.program.output}
+        found = {self.program.cell.output}
         for name, node in self.nodes.items():
-            in_loop = self.located.part[name] is Part.LOOP
+            in_loop = self.part_of[name] is Part.LOOP
             for operand in operands(node):
                 home = self.home(operand)
-                if home is not None and not (in_loop and self.located.segment[name] == home):
+                if home is not None and not (in_loop and self.segment_of[name] == home):
                     found.add(operand)
         return found
 
     def home(self, name: str) -> int | None:
         """The segment whose loop yields a value."""
         if name in self.nodes:
-            return self.located.segment[name] if self.located.part[name] is Part.LOOP else None
+            return self.segment_of[name] if self.part_of[name] is Part.LOOP else None
         return self.placed.owner.get(name)
 
     def segment(self, position: int, loop: tuple[Node, ...], read_outside: set[str]) -> Segment:
         states = self.placed.segments[position]
-        hidden = {delay for delays in self.program.delays.values() for delay in delays}
         inside = {node.target for node in loop}
         previous = {f"{state}__1" for state in states}
         read = list(dict.fromkeys(operand for node in loop for operand in operands(node)))
@@ -97,37 +101,32 @@ class Assembler:
                 weights[name] = Weight(name, (name,))
             else:
                 arriving.append(name)
+        hidden = {delay for state in states for delay in delay_states(self.program.cell, state)}
         visible = [state for state in states if state not in hidden]
+        # Only what is batched for the same segment can come from one product.
         batched = self.part(Part.BATCHED, position)
-        yielded = [name for name in (*inside_order(loop), *sorted(previous)) if name in read_outside]
+        yielded = [name for name in (*(node.target for node in loop), *sorted(previous)) if name in read_outside]
         return Segment(
             states=states,
-            streams=self.streams(arriving, {node.target: node for node in batched}),
+            streams=streams(arriving, {node.target: node for node in batched}, self.parameter_of),
             weights=tuple(weights.values()),
             constants=tuple(name for name in outside if name in self.constants),
             batched=batched,
             nodes=loop,
             sequences=tuple(dict.fromkeys([*visible, *yielded])),
-            phases=phases(loop),
+            phases=max(depths(loop).values(), default=0),
         )
 
-    def streams(self, arriving: list[str], batched: Mapping[str, Node]) -> tuple[Stream, ...]:
-        """Only what is batched for the same segment can come from one product."""
-        return streams(arriving, batched, self.parameter_of)
 
-
-def inside_order(loop: tuple[Node, ...]) -> tuple[str, ...]:
-    """The loop's values in order."""
-    return tuple(node.target for node in loop)
-
-
-def phases(loop: Sequence[Node]) -> int:
-    """The length of the longest chain of dependent products in a step."""
+def depths(loop: Sequence[Node]) -> Mapping[str, int]:
+    """How many products of a step follow each other up to each value of its loop, that of the value included."""
     depth: dict[str, int] = {}
     for node in loop:
         below = max((depth.get(operand, 0) for operand in operands(node)), default=0)
         depth[node.target] = below + isinstance(node, Contraction)
-    return max(depth.values(), default=0)
+    return depth
 
 
-__all__ = ["Assembler", "Pointwise", "phases"]
+def cut(program: Program, placed: Placed, located: Located, parameters: Sequence[Parameter]) -> Parts:
+    """Cut a program whose nodes have their places."""
+    return _Cutter(program, placed, located, parameters).run()

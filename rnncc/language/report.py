@@ -1,16 +1,18 @@
-"""Collects what a check finds, so that all of it is reported in one go."""
+"""Collects what a stage finds in a cell, and in all cells of a text, so that all of it is reported in one go."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from rnncc.language.diagnostics import Diagnostic, Label, RnnccError, Severity
 from rnncc.language.source import Source, Span, line_and_column
 
+Made = TypeVar("Made")
+
 
 class Report:
-    """The findings of one cell. The passes add to it; `check` raises what has the severity of an error."""
+    """What one stage finds in one cell. Its passes add to it; the stage raises what has the severity of an error."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -43,11 +45,6 @@ class Report:
         found = Diagnostic(code, message, span, label or _usual(code), help, (), severity, self.source)
         self._warnings[found] = None
 
-    @property
-    def failed(self) -> bool:
-        """Whether an error was found."""
-        return bool(self._errors)
-
     def marks(self, span: Span) -> bool:
         """Whether an error was found at this very place."""
         return any(found.span == span for found in self._errors)
@@ -55,17 +52,46 @@ class Report:
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         """The warnings, then the notes, each in the order of the text."""
-        order = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
-        return tuple(sorted(self._warnings, key=lambda found: (order[found.severity], found.span, found.code)))
+        return in_order(self._warnings)
 
     def stop(self) -> None:
         """Raise the errors found so far, in the order of the text, if there are any."""
         if self._errors:
-            raise RnnccError(*sorted(self._errors, key=lambda found: (found.span, found.code)))
+            raise RnnccError(*in_order(self._errors))
 
     def line(self, span: Span) -> int:
         """The 1-based line of a span."""
         return line_and_column(self.source, span.start)[0]
+
+    def text(self, span: Span) -> str:
+        """The user's text of a span, on one line."""
+        return " ".join(self.source.text[span.start : span.end].split()) or "?"
+
+
+class Attempt(NamedTuple, Generic[Made]):
+    """What a stage made of the cells without an error, its warnings of each of these, and its errors in the others."""
+
+    made: tuple[Made, ...]
+    warnings: tuple[tuple[Diagnostic, ...], ...]
+    errors: tuple[Diagnostic, ...]
+
+
+def attempt(stage: Callable[..., tuple[Made, tuple[Diagnostic, ...]]], *given: Iterable[Any]) -> Attempt[Made]:
+    """Run a stage on every cell of a text; `given` are its arguments, each for all cells."""
+    done: list[tuple[Made, tuple[Diagnostic, ...]]] = []
+    errors: list[Diagnostic] = []
+    for arguments in zip(*given, strict=True):
+        try:
+            done.append(stage(*arguments))
+        except RnnccError as error:
+            errors += error.diagnostics
+    return Attempt(tuple(made for made, _ in done), tuple(warnings for _, warnings in done), tuple(errors))
+
+
+def in_order(findings: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Errors, then warnings, then notes, each in the order of the text."""
+    order = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+    return tuple(sorted(findings, key=lambda found: (order[found.severity], found.span, found.code)))
 
 
 def _usual(code: str) -> str:
@@ -73,13 +99,3 @@ def _usual(code: str) -> str:
     from rnncc.language.codes import CODES
 
     return CODES[code].label
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'sigmoid'?`, or nothing where no known name is near."""
-    # Nobody misspells a name of a hundred letters, and difflib's time grows with the square of the length.
-    names = sorted(set(known))
-    # `sigm` is rather the beginning of `sigmoid` than a misspelt `sign`.
-    begun = [other for other in names if len(name) >= 3 and other.startswith(name)]
-    found = begun or (difflib.get_close_matches(name, names, n=1) if len(name) <= 64 else [])
-    return f"did you mean '{found[0]}'?" if found else ""

@@ -1,4 +1,4 @@
-"""Streams: values that one product of a packed family makes lie side by side, everything else by itself."""
+"""Streams: values that one product of a packed group makes lie side by side, everything else by itself."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from rnncc.analysis.sums import terms
 from rnncc.ir.cell import Contraction, Node, Parameter, Pointwise, Stream
 from rnncc.ir.expr import Ref
 
-# What two members of a stream have in common: (family, operand) of each term in order; a vector has no operand.
+# What two members of a stream have in common: (group, operand) of each term in order; a vector has no operand.
 _Form = tuple[tuple[str, str], ...]
 
 
 def streams(
     names: Sequence[str], nodes: Mapping[str, Node], parameter_of: Mapping[str, Parameter]
 ) -> tuple[Stream, ...]:
-    """Group the values that a loop reads, in order of first reading."""
+    """The values that a loop reads as streams, in order of first reading."""
     position = {name: number for number, name in enumerate(nodes)}
-    groups: dict[_Form | str, list[str]] = {}
+    alike: dict[_Form | str, list[str]] = {}
     for name in names:
         form = _form(nodes.get(name), nodes, parameter_of)
-        groups.setdefault(form or name, []).append(name)
+        alike.setdefault(form or name, []).append(name)
     result: list[Stream] = []
     used = set(names)
-    for key, members in groups.items():
+    for key, members in alike.items():
         if isinstance(key, str) or len(members) == 1:
             result.append(Stream(members[0], (members[0],)))
             continue
-        family = key[0][0]
-        name, number = family, 2
+        group = key[0][0]
+        name, number = group, 2
         while name in used:
-            name, number = f"{family}__{number}", number + 1
+            name, number = f"{group}__{number}", number + 1
         used.add(name)
-        rows = {member.name: row for row, member in enumerate(_first_family(members[0], nodes, parameter_of).members)}
+        rows = {member.name: row for row, member in enumerate(_first_group(members[0], nodes, parameter_of).members)}
         by_row = sorted(members, key=lambda member: (rows[_first_member(member, nodes)], position[member]))
         result.append(Stream(name, tuple(by_row)))
     return tuple(result)
 
 
 def _form(node: Node | None, nodes: Mapping[str, Node], parameter_of: Mapping[str, Parameter]) -> _Form | None:
-    """The common form of a value that is `family_g @ operand + vector_g + …`, else None."""
+    """The common form of a value that is `group_g @ operand + vector_g + …`, else None."""
     if node is None:
         return None
     parts = [_product(node, parameter_of)] if isinstance(node, Contraction) else []
@@ -68,7 +68,7 @@ def _gate(member: str, parameter_of: Mapping[str, Parameter]) -> str:
 
 
 def _product(node: Contraction, parameter_of: Mapping[str, Parameter]) -> tuple[str, str] | None:
-    """(family, operand) where the matrix is one of several packed members."""
+    """(group, operand) where the matrix is one of several packed members."""
     parameter = parameter_of.get(node.matrix)
     if parameter is None or len(parameter.members) < 2:
         return None
@@ -86,5 +86,5 @@ def _first_member(name: str, nodes: Mapping[str, Node]) -> str:
     return _first_member(first.name, nodes)
 
 
-def _first_family(name: str, nodes: Mapping[str, Node], parameter_of: Mapping[str, Parameter]) -> Parameter:
+def _first_group(name: str, nodes: Mapping[str, Node], parameter_of: Mapping[str, Parameter]) -> Parameter:
     return parameter_of[_first_member(name, nodes)]

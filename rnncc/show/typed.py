@@ -1,0 +1,100 @@
+"""A typed cell as text. It reads like the program it is, with the shape of each value:
+
+    cell GRU
+    state h: H = 0
+    group W: matrix: W_r: H x I, W_z: H x I, W_n: H x I
+    equations
+      r = sigmoid(W_r @ x + R_r @ h[t-1] + b_r)            # H
+
+What the equations say of the past stands as the language writes it: `h[t-1]`, where the value is called h__1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from rnncc.ir import dim as dims
+from rnncc.ir.structure import DENSE
+from rnncc.ir.term import Bad, Eye, Num, Op, Product, Row, Share, Term, Transposed, Val
+from rnncc.ir.typed import Group, ParameterType, Shape, Typed
+from rnncc.language.source import NOWHERE
+from rnncc.show.values import (
+    commented,
+    show_applied,
+    show_constraint,
+    show_declared,
+    show_initialiser,
+    show_number,
+    show_shape,
+    show_structured,
+)
+
+
+def show_typed(cell: Typed) -> Iterator[str]:
+    """Declarations, parameters, equations in the order of the text, and what the sizes must fulfil."""
+    yield from show_declared(cell)
+    for group in cell.groups:
+        yield from _group(group, cell)
+    for param in cell.params:
+        start = show_initialiser(param.initialiser)
+        yield f"param {param.name}: {_type(param.type)}: {_shape(cell.shapes[param.name])} = {start}"
+    for init in cell.inits:
+        yield f"init {init.name} = {show_initialiser(init.initialiser)}"
+    for constraint in cell.constraints:
+        yield f"constraint {show_constraint(constraint)} ({constraint.why})"
+    yield "equations"
+    for equation in cell.equations:
+        text = f"  {equation.target} = {show_term(equation.term)}"
+        yield commented(text, _shape(cell.shapes[equation.target]))
+    yield f"output {cell.output}"
+
+
+def show_term(term: Term, binding: int = 0) -> str:
+    """The term in the language's notation; `binding` is how tightly what stands around it binds."""
+    match term:
+        case Num(value):
+            text = show_number(value)
+            return f"({text})" if text.startswith("-") and binding else text
+        case Val(name):
+            return _value(name)
+        case Op(operator, arguments):
+            return show_applied(operator, arguments, binding, show_term)
+        case Product(matrix, operand):
+            return show_applied("matmul", (matrix, operand), binding, show_term)
+        case Row(function, arguments, times):
+            extra = f", {times}" if function == "repeat" else ""
+            return f"{function}({', '.join(map(show_term, arguments))}{extra})"
+        case Share(operand, _, index):
+            return f"split({show_term(operand)})[{index}]"
+        case Transposed(matrix):
+            return f"T({show_term(matrix)})"
+        case Eye(dim):
+            return f"eye({dims.show(dim)})"
+        case Bad():
+            return "?"
+        case _:
+            assert_never(term)
+
+
+def _value(name: str) -> str:
+    """A value as the language writes it: `h[t-1]` for h__1, `h[t-3]` for h__delay2__1, `x[t-2]` for x__2."""
+    base, _, past = name.partition("__")
+    if not past:
+        return name
+    return f"{base}[t-{sum(int(part.removeprefix('delay')) for part in past.split('__'))}]"
+
+
+def _group(group: Group, cell: Typed) -> Iterator[str]:
+    members = [member.name for member in cell.members if member.group == group.name]
+    if members or group.span != NOWHERE:
+        shown = ", ".join(f"{name}: {_shape(cell.shapes[name])}" for name in members)
+        yield f"group {group.name}: {_type(group.type)}: {shown or 'none'}"
+
+
+def _type(type_: ParameterType) -> str:
+    return show_structured(type_.kind, type_.structure)
+
+
+def _shape(shape: Shape) -> str:
+    return show_shape(shape.width, shape.columns if shape.kind == "matrix" else None, DENSE)

@@ -1,0 +1,79 @@
+"""Two widths that must be one: the solver makes them equal, or the text is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rnncc.ir import dim as dims
+from rnncc.ir.dim import INPUT_SIZE, Dim
+from rnncc.ir.term import Op, Term, Val
+from rnncc.ir.typed import Shape
+from rnncc.language.diagnostics import Label
+from rnncc.language.report import Report
+from rnncc.language.source import Span
+from rnncc.stages.check.declare import Symbols
+from rnncc.stages.check.solver import Solver, is_unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two values that must be equally wide: where it stands, its name in messages, and the term that has the
+    width, if one has."""
+
+    width: Dim
+    span: Span
+    name: str
+    term: Term | None = None
+
+
+class Agreement:
+    """Makes widths equal. `shapes` are those of the values known so far."""
+
+    def __init__(self, solver: Solver, shapes: Mapping[str, Shape], symbols: Symbols, report: Report) -> None:
+        self.solver, self.shapes, self.symbols, self.report = solver, shapes, symbols, report
+
+    def same(self, left: Side, right: Side) -> None:
+        """Both widths are one; an error where they cannot be."""
+        why = f"line {self.report.line(right.span)}{self.wide_input(left, right)}"
+        if not self.solver.equal(left.width, right.width, right.span, why):
+            self.mismatch(left, right)
+
+    def wide_input(self, *sides: Side) -> str:
+        """The rest of a `why` where an input beside x gives its width, that of x, perhaps by default alone."""
+        waiting = [side.term for side in sides if side.term is not None]
+        while waiting:
+            match waiting.pop(0):
+                case Op(_, arguments):
+                    waiting += arguments
+                case Val(name):
+                    # mask__1 is mask[t-1].
+                    base = name.partition("__")[0]
+                    if base != "x" and base in self.symbols.inputs and self.shapes[name].width == INPUT_SIZE:
+                        return f", where the input '{base}' has width input_size"
+        return ""
+
+    def mismatch(self, left: Side, right: Side) -> None:
+        """Report that the widths differ."""
+        resolved = [self.solver.resolve(side.width) for side in (left, right)]
+        # An unknown has a number of its own, which says nothing to a reader.
+        widths = [re.sub(r"\?\d+", "?", dims.show(width)) for width in resolved]
+        if any(map(is_unknown, resolved)):
+            message = "the widths in this equation contradict each other"
+        else:
+            message = f"width mismatch: {left.name} has width {widths[0]}, {right.name} has width {widths[1]}"
+        notes = (Label(left.span, f"width {widths[0]}"), *self.origins(left.span), *self.origins(right.span))
+        help = (
+            "widths default to H; declare others with 'local v: 4*H' or 'state h: P', or multiply by a matrix of your "
+            "own: 'weights M: matrix', 'M@v'"
+        )
+        self.report.error("RNN214", message, right.span, f"width {widths[1]}", help, notes)
+
+    def origins(self, span: Span) -> tuple[Label, ...]:
+        """Where the width of a plain name was declared."""
+        name = self.report.source.text[span.start : span.end].partition("[")[0].strip()
+        declared = self.symbols.spans.get(name)
+        if declared is None or declared == span:
+            return ()
+        return (Label(declared, f"'{name}' is declared here"),)

@@ -1,0 +1,213 @@
+"""Equations to nodes: every product and every function across units becomes a node of its own with a named result.
+
+Equal products, row functions and operands are computed once for the whole cell.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from rnncc.ir import dim as dims
+from rnncc.ir.cell import Contraction, Delay, Pointwise, RowOp, RowOperator
+from rnncc.ir.dim import ONE, Dim
+from rnncc.ir.expr import Apply, Const, Expr, Ref, apply
+from rnncc.ir.term import Bad, Equation, Eye, Num, Op, Product, Row, Share, Term, Transposed, Val, walk
+from rnncc.ir.typed import Shape, Typed, delay_states
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.report import Report
+from rnncc.language.source import Span
+from rnncc.stages.partition.nodes import Nodes
+from rnncc.stages.partition.program import Program, live
+from rnncc.stages.partition.row_functions import RowFunctions
+
+
+class _Flattener:
+    def __init__(self, cell: Typed, report: Report) -> None:
+        self.cell, self.report = cell, report
+        self.nodes = Nodes(cell)
+        self.shapes = self.nodes.shapes
+        self.functions = RowFunctions(cell, self.nodes)
+        self.products: dict[tuple[str, str], str] = {}
+        self.states = {state.name for state in cell.states}
+        self.members = {member.name: member for member in cell.members}
+        # What shapes the program is compiled in, also where it serves as a number.
+        self.compiled_in = {constant.name: constant.value for constant in cell.constants if constant.shaping}
+        self.aliases = self.find_aliases()
+
+    def run(self) -> Program:
+        for name, steps in self.cell.input_delays.items():
+            for step in range(1, steps + 1):
+                operand = name if step == 1 else f"{name}__{step - 1}"
+                self.nodes.define(Delay(f"{name}__{step}", operand))
+        for equation in self.cell.equations:
+            self.nodes.target, self.nodes.span = equation.target, equation.span
+            if equation.target not in self.aliases:
+                self.equation(equation)
+        spans = {state.name: state.span for state in self.cell.states}
+        for state in self.cell.state_delays:
+            source = state
+            for delay in delay_states(self.cell, state):
+                self.nodes.define(Pointwise(delay, Ref(f"{source}__1"), spans[state]))
+                source = delay
+        return live(Program(self.cell, self.nodes.made, self.shapes))
+
+    def find_aliases(self) -> dict[str, str]:
+        """Targets that only rename a value of the same width (`s[0] = h[t-1]`)."""
+        aliases: dict[str, str] = {}
+        for equation in self.cell.equations:
+            target, term = equation.target, equation.term
+            if not isinstance(term, Val) or target in self.states or target == self.cell.output:
+                continue
+            if self.shapes[target].width == self.shapes[term.name].width:
+                aliases[target] = term.name
+        return aliases
+
+    def equation(self, equation: Equation) -> None:
+        """The node that defines the target, after the nodes it needs."""
+        target, term = equation.target, equation.term
+        width = self.shapes[target].width
+        if self.shapes[target].is_matrix:
+            self.nodes.define(Pointwise(target, self.matrix_expression(term, term), equation.span))
+            return
+        # What a state takes from inputs alone is computed before its loop: `merge` joins the two where it is not so.
+        is_state = target in self.states
+        if isinstance(term, Product) and not is_state and not self.is_diagonal(term.matrix):
+            key = (self.matrix(term.matrix), self.operand(term.operand))
+            if key not in self.products and self.shapes[key[0]].width == width:
+                self.products[key] = target
+                self.nodes.define(Contraction(target, *key, span=equation.span))
+                return
+        if isinstance(term, Share):
+            self.share(term, equation)
+            return
+        if isinstance(term, Row) and not is_state:
+            self.nodes.define(self.functions.node(term, self.operands(term), target))
+            return
+        self.nodes.define(Pointwise(target, self.expression(term), equation.span))
+
+    def share(self, term: Share, equation: Equation) -> None:
+        operand = self.operand(term.operand)
+        if len(term.targets) == 1:
+            self.nodes.define(Pointwise(equation.target, Ref(operand), equation.span))
+            return
+        offset = dims.constant(0)
+        for name in term.targets[: term.index]:
+            offset = dims.add(offset, self.shapes[name].width)
+        self.nodes.define(RowOp(equation.target, RowOperator.SLICE, (operand,), offset, span=equation.span))
+
+    def actual(self, name: str) -> str:
+        """The value behind aliases."""
+        while name in self.aliases:
+            name = self.aliases[name]
+        return name
+
+    # Vectors.
+
+    def expression(self, term: Term) -> Expr:
+        """A vector term as an elementwise expression over named values."""
+        match term:
+            case Num(value):
+                return Const(value)
+            case Val(name):
+                return self.value(name)
+            case Op(operator, arguments):
+                return Apply(operator, tuple(self.expression(argument) for argument in arguments))
+            case Product(matrix, operand):
+                if self.is_diagonal(matrix):
+                    return apply("mul", self.expression(matrix), self.expression(operand))
+                return Ref(self.product(term))
+            case Row():
+                return Ref(self.functions.value(term, self.operands(term)))
+            case Share() | Transposed() | Eye() | Bad():
+                raise InternalError(f"a {type(term).__name__} inside an expression")
+            case _:
+                assert_never(term)
+
+    def value(self, name: str) -> Expr:
+        name = self.actual(name)
+        return Const(float(self.compiled_in[name])) if name in self.compiled_in else Ref(name)
+
+    def operand(self, term: Term) -> str:
+        """The name of a vector: that of a value, or of a temporary for an expression."""
+        return self.nodes.named(self.expression(term))
+
+    def operands(self, term: Row) -> tuple[str, ...]:
+        return tuple(self.operand(argument) for argument in term.arguments)
+
+    def product(self, term: Product) -> str:
+        """The value of `matrix @ operand`."""
+        key = (self.matrix(term.matrix), self.operand(term.operand))
+        if key not in self.products:
+            node = Contraction(self.nodes.name(self.suffix(key[0])), *key, span=term.span)
+            self.products[key] = self.nodes.temporary(node, Shape(self.shapes[key[0]].width))
+        return self.products[key]
+
+    def suffix(self, matrix: str) -> str:
+        """What names a product: the group of the target's own member, else the matrix."""
+        member = self.members.get(matrix)
+        if member is None:
+            return "" if "__" in matrix else matrix
+        return member.group if member.target == self.nodes.target else matrix
+
+    # Matrices.
+
+    def is_diagonal(self, term: Term) -> bool:
+        return isinstance(term, Val) and self.shapes[self.actual(term.name)].kind == "diag"
+
+    def matrix(self, term: Term) -> str:
+        """The name of a matrix: a member, a param, or a value of the prologue."""
+        if isinstance(term, Val):
+            return self.actual(term.name)
+        return self.nodes.named(self.matrix_expression(term, term), self.matrix_shape(term), term.span)
+
+    def matrix_expression(self, term: Term, root: Term) -> Expr:
+        """Matrix arithmetic as an expression over whole matrices."""
+        match term:
+            case Op(operator, arguments):
+                return Apply(operator, tuple(self.matrix_expression(argument, root) for argument in arguments))
+            case Transposed(matrix):
+                return apply("transpose", self.matrix_expression(matrix, root))
+            case Product(left, right):
+                return apply("matmul", self.matrix_expression(left, root), self.matrix_expression(right, root))
+            case Eye(dim, span):
+                return self.eye(dim, span, root)
+            case _:
+                return self.expression(term)
+
+    def eye(self, dim: Dim, span: Span, root: Term) -> Expr:
+        """`eye` takes its shape (and blocks) from a matrix beside it."""
+        square = Shape(dim, dim, "matrix")
+        beside = [
+            part
+            for part in walk(root)
+            if self.matrix_shape(part) == square and not any(isinstance(inner, Eye) for inner in walk(part))
+        ]
+        if beside:
+            smallest = min(beside, key=lambda part: len(list(walk(part))))
+            return apply("eye", self.matrix_expression(smallest, root))
+        message = "'eye' must stand beside another matrix of its size"
+        self.report.error("RNN228", message, span, help="write 'v' for 'eye(H)@v'")
+        return Const(0.0)
+
+    def matrix_shape(self, term: Term) -> Shape:
+        """The shape of a term of matrix arithmetic (a vector's where it is a number)."""
+        match term:
+            case Val(name):
+                return self.shapes[self.actual(name)]
+            case Op(_, arguments):
+                shapes = [self.matrix_shape(argument) for argument in arguments]
+                return next((shape for shape in shapes if shape.is_matrix), Shape(ONE))
+            case Transposed(matrix):
+                shape = self.matrix_shape(matrix)
+                return Shape(shape.columns or ONE, shape.width, "matrix")
+            case Product(left, right):
+                return Shape(self.matrix_shape(left).width, self.matrix_shape(right).columns, "matrix")
+            case Eye(dim):
+                return Shape(dim, dim, "matrix")
+            case _:
+                return Shape(ONE)
+
+
+def flatten(cell: Typed, report: Report) -> Program:
+    """Cut the equations that the states and the output need into nodes; see the module's docstring."""
+    return _Flattener(cell, report).run()

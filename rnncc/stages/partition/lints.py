@@ -1,0 +1,138 @@
+"""What is legal and suspicious once the parts of a cell are known: warnings and notes on performance.
+
+Each rule is one function from the parts to the report. What a rule means stands in `rnncc.language.codes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rnncc.analysis.bounds import Bounds
+from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, RowOp, RowOperator
+from rnncc.ir.expr import Apply, Expr, Ref
+from rnncc.language.diagnostics import Severity
+from rnncc.language.report import Report
+from rnncc.stages.partition.cost import WARN_SECONDS, cost, most_expensive
+from rnncc.stages.partition.place import Placed
+from rnncc.stages.partition.program import Program
+from rnncc.stages.partition.segments import Parts, depths
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """A cell's parts, and the `program` before anything was hoisted: its nodes are those of the text."""
+
+    program: Program
+    placed: Placed
+    parts: Parts
+
+
+def _conventions(subject: _Subject, report: Report) -> None:
+    """R belongs to states, W to inputs."""
+    groups = {member.name: member.group for member in subject.program.cell.members}
+    for node in subject.program.nodes.values():
+        if not isinstance(node, Contraction):
+            continue
+        group, recurrent = groups.get(node.matrix), subject.placed.last.get(node.operand, -1) >= 0
+        if group == "R" and not recurrent:
+            report.warn("RNN256", "'R' stands before a value that no state reaches", node.span, help="write 'W'")
+        if group == "W" and recurrent:
+            message = "'W' stands before a value that depends on a state: the cell has one head only"
+            help = "write 'R', or declare a group: 'weights V: matrix'"
+            report.warn("RNN257", message, node.span, help=help)
+
+
+def _unbounded_exp(subject: _Subject, report: Report) -> None:
+    # What a user passes beside x is a time, a gap or a gate as a rule: it is taken to be non-negative, so that a decay
+    # `exp(-softplus(lam)*gap)` is quiet.
+    beside_x = frozenset(given.name for given in subject.program.cell.inputs if given.name != "x")
+    bounds = Bounds(subject.parts.segments, subject.placed.placement, subject.parts.prologue, beside_x)
+    for segment in subject.parts.segments:
+        for node in segment.nodes:
+            for part in _applications(node):
+                if part.operator == "exp" and not bounds.of(part.arguments[0]).above:
+                    report.warn(
+                        "RNN259",
+                        f"exp of an unbounded value in the loop, in the equation of '{_owner(node)}'",
+                        node.span,
+                        help="subtract a running maximum, as sLSTM does, or bound the argument",
+                    )
+
+
+def _division(subject: _Subject, report: Report) -> None:
+    zero = {f"{state.name}__1": state.name for state in subject.program.cell.states if state.initial == 0}
+    for node in subject.program.nodes.values():
+        for part in _applications(node):
+            if part.operator != "div":
+                continue
+            for factor in _factors(part.arguments[1]):
+                if isinstance(factor, Ref) and factor.name in zero:
+                    state = zero[factor.name]
+                    message = f"division by the state '{state}', whose initial value is 0"
+                    help = f"give it another initial value, or bound it: 'max({state}[t-1], 1)'"
+                    report.warn("RNN260", message, node.span, help=help)
+
+
+def _factors(expr: Expr) -> Iterator[Expr]:
+    """What is multiplied: if one is 0, so is the product."""
+    match expr:
+        case Apply("mul" | "neg" | "abs" | "sqrt", arguments):
+            for argument in arguments:
+                yield from _factors(argument)
+        case Apply("div" | "pow", (base, _)):
+            yield from _factors(base)
+        case _:
+            yield expr
+
+
+def _cost(subject: _Subject, report: Report) -> None:
+    found = cost(subject.parts.segments)
+    if found.seconds >= WARN_SECONDS:
+        report.warn("RNN264", f"the loops hold {found}", most_expensive(subject.parts.segments))
+
+
+def _phases(subject: _Subject, report: Report) -> None:
+    for segment in subject.parts.segments:
+        depth = depths(segment.nodes)
+        waiting = (node for node in segment.nodes if isinstance(node, Contraction) and depth[node.target] == 2)
+        if (node := next(waiting, None)) is not None:
+            message = f"a step has {segment.phases} phases: this product waits for another one"
+            report.warn("RNN271", message, node.span, severity=Severity.NOTE)
+
+
+def _reductions(subject: _Subject, report: Report) -> None:
+    layout = (RowOperator.SLICE, RowOperator.CONCAT, RowOperator.REPEAT)
+    for segment in subject.parts.segments:
+        for node in segment.nodes:
+            reduces = isinstance(node, RowOp) and node.operator not in layout
+            if reduces and subject.placed.placement.get(node.target) is Placement.S:
+                message = f"the equation of '{_owner(node)}' reduces over the units at every step"
+                report.warn("RNN272", message, node.span, severity=Severity.NOTE)
+                break
+
+
+def _owner(node: Node) -> str:
+    """The user's name of the equation that a node was made from."""
+    return node.target.partition("__")[0]
+
+
+def _applications(node: Node) -> Iterator[Apply]:
+    if isinstance(node, Pointwise):
+        yield from _inner(node.expr)
+
+
+def _inner(expr: Expr) -> Iterator[Apply]:
+    if isinstance(expr, Apply):
+        yield expr
+        for argument in expr.arguments:
+            yield from _inner(argument)
+
+
+_RULES = (_conventions, _unbounded_exp, _division, _cost, _phases, _reductions)
+
+
+def lint(program: Program, placed: Placed, parts: Parts, report: Report) -> None:
+    """Add warnings and notes to the report. `program`: before anything was hoisted."""
+    for rule in _RULES:
+        rule(_Subject(program, placed, parts), report)
