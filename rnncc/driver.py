@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from rnncc.ir.compilation import Compilation
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
+from rnncc.ir.target import has_clusters
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.language.read import from_text, read_request
 from rnncc.language.source import Source
 from rnncc.machine.built import about, explanation, without_kernels
 from rnncc.machine.paths import package_name, shipped_cell
-from rnncc.machine.targets import architecture_of, architectures, has_clusters, own_instructions, present
+from rnncc.machine.targets import architecture_of, architectures, own_instructions, present
 from rnncc.pipeline import compile_cells, run_stages
 from rnncc.runtime.settings import log_level
 from rnncc.version import VERSION

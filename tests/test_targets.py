@@ -11,7 +11,7 @@ import pytest
 from rnncc import driver
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
-from rnncc.ir.target import GPUS, Target
+from rnncc.ir.target import GPUS, Target, has_clusters
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.read import read_request
 from rnncc.machine import targets
@@ -148,5 +148,5 @@ def test_a_build_says_which_size_has_no_fused_kernel(
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
 def test_what_is_known_of_a_gpu_agrees_with_its_architecture(gpu: Target) -> None:
-    assert gpu.has_clusters is targets.has_clusters(gpu.architecture)
+    assert gpu.has_clusters is has_clusters(gpu.architecture)
     assert targets.architecture_of(*map(int, gpu.capability.split("."))) == gpu.architecture

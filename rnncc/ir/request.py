@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rnncc.ir.problem import Problem
+from rnncc.ir.target import EVERY, has_clusters
 from rnncc.language.source import Source
-from rnncc.machine.targets import EVERY, has_clusters
 
 
 @dataclass(frozen=True, slots=True)

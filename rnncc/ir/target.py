@@ -1,8 +1,25 @@
-"""The GPUs that kernels are planned for, as data: what one has, and a table of known ones."""
+"""What kernels are made for, as data: instruction sets of CPUs, architectures of GPUs, and a table of known GPUs."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+# x86-64's levels, worst first, and what a processor needs for each beyond the one before, as Linux calls it (lzcnt is
+# abm): templates/include/rnncc/cpu/dispatch.h has the same lists.
+INSTRUCTION_SETS = {
+    "generic": frozenset[str](),
+    "v3": frozenset({"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm"}),
+    "v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+}
+EVERY = "all"  # in place of one of them: all, in one library that chooses when it runs
+ARCHITECTURE = re.compile(r"sm_(\d{2,3})(a?)")  # a GPU architecture's name for nvcc
+
+
+def has_clusters(architecture: str) -> bool:
+    """Whether CTAs form clusters there: since Hopper."""
+    match = ARCHITECTURE.fullmatch(architecture)
+    return match is not None and int(match[1]) >= 90
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,24 +4,14 @@ Imports no torch."""
 from __future__ import annotations
 
 import ctypes
-import re
 from pathlib import Path
 
-from rnncc.ir.target import GPUS, Target, gpu
+from rnncc.ir.target import ARCHITECTURE, EVERY, GPUS, INSTRUCTION_SETS, Target, gpu
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 
-# x86-64's levels, worst first, and what a processor needs for each beyond the one before, as Linux calls it (lzcnt is
-# abm): the same lists as in dispatch.h.
-INSTRUCTION_SETS = {
-    "generic": frozenset[str](),
-    "v3": frozenset({"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm"}),
-    "v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
-}
-EVERY = "all"  # of them, in one library that chooses when it runs
 # By the GPUs' names. An `a` has instructions that no other architecture runs.
 ARCHITECTURES = {name: known.architecture for name, known in GPUS.items()}
 OLDEST = 80
-_ARCHITECTURE = re.compile(r"sm_(\d{2,3})(a?)")
 _MAJOR, _MINOR = 75, 76  # of CUdevice_attribute
 
 
@@ -53,7 +43,7 @@ def architectures(target: str) -> tuple[str, ...]:
     """
     found: dict[str, None] = {}
     for name in (part.strip().lower() for part in target.split(",")):
-        match = _ARCHITECTURE.fullmatch(name)
+        match = ARCHITECTURE.fullmatch(name)
         if name == "auto":
             found.update(dict.fromkeys(present()))
         elif name in ARCHITECTURES:
@@ -87,12 +77,6 @@ def _unknown(name: str, architectures: str) -> RnnccError:
     return RnnccError(
         Diagnostic("RNN606", f"no kernels can be built for '{name}'", help=f"targets are {known}, and {architectures}")
     )
-
-
-def has_clusters(architecture: str) -> bool:
-    """Whether thread blocks form clusters there: since Hopper."""
-    match = _ARCHITECTURE.fullmatch(architecture)
-    return match is not None and int(match[1]) >= 90
 
 
 def architecture_of(major: int, minor: int) -> str:

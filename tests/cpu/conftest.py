@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from rnncc.machine.targets import INSTRUCTION_SETS
+from rnncc.ir.target import INSTRUCTION_SETS
 from tests.cpu.host import build, runs_here
 
 

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 from rnncc.cli.environment import _instructions
+from rnncc.ir.target import INSTRUCTION_SETS
 from rnncc.machine.paths import templates_dir
-from rnncc.machine.targets import INSTRUCTION_SETS
 from rnncc.stages.build import find_toolchain
 from rnncc.stages.build.toolchain import ISA
 

@@ -8,8 +8,8 @@ import pytest
 
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, constant, floor_divide, multiply, named, scale
 from rnncc.ir.expr import Const, Ref, apply
+from rnncc.ir.target import INSTRUCTION_SETS
 from rnncc.machine.paths import cells_dir, templates_dir
-from rnncc.machine.targets import INSTRUCTION_SETS
 from rnncc.stages.render import render
 from rnncc.stages.render.cpp import dim_text, expression_text, number_text
 from tests.compiling import plan_of

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from rnncc.ir.artifact import Bundle, File, Unit
 from rnncc.ir.request import Request
+from rnncc.ir.target import has_clusters
 from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.machine.cache import Cache, Progress, digest
 from rnncc.machine.paths import license_file
-from rnncc.machine.targets import has_clusters
 from rnncc.runtime import manifest
 from rnncc.stages.build import commands, toolchain
 from rnncc.stages.build.install import check_stem, install

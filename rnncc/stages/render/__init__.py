@@ -23,8 +23,8 @@ import jinja2
 from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
 from rnncc.ir.plan import KernelPlan
 from rnncc.ir.schedule import FusedKernels, ScanKernels
+from rnncc.ir.target import EVERY, INSTRUCTION_SETS
 from rnncc.machine.paths import templates_dir
-from rnncc.machine.targets import EVERY, INSTRUCTION_SETS
 from rnncc.stages.render.fused import FusedKernelText, index_lines, kernel_texts, steps_text
 from rnncc.stages.render.scan import scan_file_text, scan_steps_text
 from rnncc.stages.render.text import CellText, cell_text
