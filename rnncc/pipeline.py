@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rnncc.ir.compilation import Compilation
-from rnncc.ir.package import CompiledCell
 from rnncc.ir.request import Request
 
 # What `compile_cells` runs, in order, and the field that holds what a stage made last.
@@ -87,9 +86,6 @@ def run_stages(made: Compilation) -> Iterator[str]:
     yield "schedule"
 
     from rnncc.stages.render import render
-    from rnncc.stages.render.python import render_package
 
-    cells = map(CompiledCell, made.cells, made.masked, made.recurrences, made.adjoints, made.masked_adjoints)
-    made.files = render_package(request.name, tuple(cells), cuda=request.is_for_gpus)
-    made.bundle = render(made.plans, made.scans if request.is_for_gpus else None, made.fused, request.instructions)
+    made.files, made.bundle = render(made.package())
     yield "render"

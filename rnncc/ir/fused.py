@@ -90,3 +90,8 @@ class FusedLoop:
     finish: tuple[FusedStatement, ...]
     writes: tuple[FusedWrite, ...]
     masked: bool
+
+    @property
+    def inference_writes(self) -> tuple[FusedWrite, ...]:
+        """Without what only a backward reads."""
+        return tuple(write for write in self.writes if write.place is not None and not write.place.is_saved)

@@ -14,8 +14,7 @@ from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import lower
 from rnncc.stages.mask import mask
 from rnncc.stages.parse import parse
-from rnncc.stages.render import render
-from rnncc.stages.schedule.kernels import scan_kernels
+from tests.rendering import for_gpus
 
 
 def plan_of(name: str) -> KernelPlan:
@@ -42,4 +41,4 @@ def write_files(files: Sequence[File], folder: Path) -> None:
 def write_sources(name: str, folder: Path) -> None:
     """Every native file of a package of the cell."""
     plan = plan_of(name)
-    write_files(render([plan], [scan_kernels(plan)]).files, folder)
+    write_files(for_gpus([plan]).files, folder)

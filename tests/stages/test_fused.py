@@ -15,8 +15,7 @@ from rnncc.ir.target import GPUS
 from rnncc.language.read import read_source
 from rnncc.language.source import Source
 from rnncc.machine.paths import locate
-from rnncc.stages.render.fused import steps_text
-from rnncc.stages.render.step import inference_writes
+from rnncc.stages.render.cuda.fused import fused_steps
 from rnncc.stages.schedule import schedule
 from tests.compiling import front, kernel_plan
 
@@ -60,7 +59,7 @@ def test_resets_and_lengths_come_before_the_product() -> None:
 
 def test_inference_writes_what_the_caller_gets() -> None:
     forward, _ = both_ways(plan_of("lstm"))
-    kept = inference_writes(forward)
+    kept = forward.inference_writes
     assert kept and all(write.place is not None and write.place.table is Table.SEQUENCES for write in kept)
     assert len(kept) < len(forward.writes)
 
@@ -86,7 +85,7 @@ def test_loops_that_fit_one_way_only_have_no_kernels() -> None:
 
 def test_text() -> None:
     plan = plan_of("cell Tiny\nstate h\nparam p: vector\nh[t] = tanh(p*h[t-1] + R@h[t-1] + W@x)\n")
-    forward = steps_text(plan).steps[0]
+    forward = fused_steps(plan)[0]
     assert forward.name == "tiny_0_forward_step"
     numbers = {number.name: number.text for number in forward.numbers}
     assert (numbers["SUMS"], numbers["OPERANDS"], numbers["READS"], numbers["VECTORS"]) == ("1", "1", "1", "1")

@@ -17,8 +17,9 @@ from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import lower
 from rnncc.stages.mask import mask
 from rnncc.stages.parse import parse
-from rnncc.stages.render import render
-from rnncc.stages.render.cpp import dim_text, expression_text, number_text
+from rnncc.stages.render.cpp.expressions import expression_text, number_text
+from rnncc.stages.render.notation import cpp_dim
+from tests.rendering import for_cpus
 
 
 def plan_of(name: str) -> KernelPlan:
@@ -29,7 +30,7 @@ def plan_of(name: str) -> KernelPlan:
 
 
 def test_units_of_a_package() -> None:
-    bundle = render([plan_of("lstm"), plan_of("gru")])
+    bundle = for_cpus([plan_of("lstm"), plan_of("gru")])
     paths = {file.path: file.text for file in bundle.files}
     assert len(paths) == len(bundle.files)
     assert bundle.include == ("src/include",)
@@ -51,7 +52,7 @@ def test_units_of_a_package() -> None:
 
 def test_shared_units_do_not_depend_on_the_cell() -> None:
     def shared(name: str) -> dict[str, str]:
-        bundle = render([plan_of(name)])
+        bundle = for_cpus([plan_of(name)])
         wanted = {unit.path for unit in bundle.units if unit.shared}
         return {file.path: file.text for file in bundle.files if file.path in wanted}
 
@@ -59,7 +60,7 @@ def test_shared_units_do_not_depend_on_the_cell() -> None:
 
 
 def test_statements_carry_their_line_and_no_path_leaks() -> None:
-    bundle = render([plan_of("lstm")])
+    bundle = for_cpus([plan_of("lstm")])
     text = next(file.text for file in bundle.files if file.path == "src/lstm_functions.h")
     source = (cells_dir() / "lstm.rnn").read_text(encoding="utf-8").splitlines()
     line = next(index for index, content in enumerate(source, 1) if content.startswith("c[t]"))
@@ -70,7 +71,7 @@ def test_statements_carry_their_line_and_no_path_leaks() -> None:
 
 
 def test_entry_points() -> None:
-    texts = {file.path: file.text for file in render([plan_of("lstm")]).files}
+    texts = {file.path: file.text for file in for_cpus([plan_of("lstm")]).files}
     entries = texts["src/lstm_v3_f64.cpp"]
     for name in ("lstm_0_forward", "lstm_0_backward", "lstm_0_masked_forward", "lstm_0_masked_backward"):
         direction = name.rsplit("_", 1)[1]
@@ -81,7 +82,7 @@ def test_entry_points() -> None:
 
 @pytest.mark.parametrize("instructions", INSTRUCTION_SETS)
 def test_code_for_one_set_of_instructions(instructions: str) -> None:
-    bundle = render([plan_of("lstm")], instructions=instructions)
+    bundle = for_cpus([plan_of("lstm")], instructions)
     compiled = {unit.path: unit.isa for unit in bundle.units}
     own = {f"src/{name}_{instructions}_{suffix}.cpp" for name in ("_core", "lstm") for suffix in ("f32", "f64")}
     assert compiled.keys() - own == {"src/_core.cpp", "src/_core_binding.cpp", "src/lstm_dispatch.cpp"}
@@ -101,7 +102,7 @@ def test_code_for_one_set_of_instructions(instructions: str) -> None:
     ],
 )
 def test_dims(dim: object, text: str) -> None:
-    assert dim_text(dim, ("I", "H", "P")) == text  # type: ignore[arg-type]
+    assert cpp_dim(dim, ("I", "H", "P")) == text  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

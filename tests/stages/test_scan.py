@@ -19,13 +19,13 @@ from rnncc.language.source import Source
 from rnncc.machine.paths import shipped_cells
 from rnncc.show.schedule import show_scan
 from rnncc.stages.classify import classify
-from rnncc.stages.render import render
 from rnncc.stages.schedule import plan_scan
 from rnncc.stages.schedule.kernels import families, newton_loops, scan_kernels
 from rnncc.stages.schedule.scan import scan_blocks, scan_schedule
 from rnncc.verify.reference import Interpreter
 from tests.compiling import front
 from tests.cuda.sources import lowered, plan_of
+from tests.rendering import for_gpus
 
 # Forward; every backward of them is a scan.
 SCANS = ("hgrn", "lru", "mingru", "mingru_log", "minlstm", "minlstm_log", "qrnn", "rglru", "tgru", "tlstm", "trnn")
@@ -244,7 +244,7 @@ def test_where_newton_iterates(
 
 def test_kernels_that_iterate_are_made_where_they_are_asked_for(plans: dict[str, KernelPlan]) -> None:
     def texts(cell: str, newton: bool) -> list[str]:
-        files = {f.path: f.text for f in render([plans[cell]], [scan_kernels(plans[cell], newton=newton)]).files}
+        files = {f.path: f.text for f in for_gpus([plans[cell]], newton=newton).files}
         return [files[f"src/{cell}_{name}"] for name in ("f32_scans.cu", "scans.cuh", "cuda.cpp")]
 
     none = "{0, 0, 0, 0, 0, 0, 0, 0}"
@@ -262,13 +262,13 @@ def test_kernels_that_iterate_are_made_where_they_are_asked_for(plans: dict[str,
 
 def test_files_of_a_package(plans: dict[str, KernelPlan]) -> None:
     def names(cell: str) -> set[str]:
-        return {unit.name for unit in render([plans[cell]], [scan_kernels(plans[cell])]).device_units}
+        return {unit.name for unit in for_gpus([plans[cell]]).device_units}
 
     # `core`: what every package has.
     assert names("mingru") == {"_core", *(f"mingru_{dtype}_scans" for dtype in ("f32", "bf16", "f16"))}
     kinds = {f"scrn_{dtype}{kind}" for dtype in ("f32", "bf16", "f16") for kind in ("", "_scans")}
     assert names("scrn") == {"_core", *kinds}
-    texts = {file.path: file.text for file in render([plans["scrn"]], [scan_kernels(plans["scrn"])]).files}
+    texts = {file.path: file.text for file in for_gpus([plans["scrn"]]).files}
     # Each program has its kernels in one of the two files.
     assert "scrn_0_forward" not in texts["src/scrn_f32.cu"] and "scrn_1_forward" in texts["src/scrn_f32.cu"]
     assert "scrn_0_forward_wide" in texts["src/scrn_f32_scans.cu"] and "scrn_1" not in texts["src/scrn_f32_scans.cu"]

@@ -95,5 +95,4 @@ def after_us(loop: FusedLoop, problem: Problem, steps: int, target: Target) -> f
 
 def inference(loop: FusedLoop) -> FusedLoop:
     """A forward loop without what only a backward reads."""
-    kept = (write for write in loop.writes if write.place is not None and not write.place.is_saved)
-    return replace(loop, writes=tuple(kept))
+    return replace(loop, writes=loop.inference_writes)

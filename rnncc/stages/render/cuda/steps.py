@@ -11,14 +11,14 @@ from rnncc.ir.fused import FusedLoop, FusedStatement, FusedWrite
 from rnncc.ir.kernel import Table
 from rnncc.ir.scan import ScanLoop, entries, row_values, slopes
 from rnncc.language.operators import OPERATORS
-from rnncc.stages.render.cpp import expression_text
+from rnncc.stages.render.cpp.expressions import expression_text
 
 # The forms of fast.cuh, of which a kernel chooses by its dtype.
 _FAST = {name: f"fast__::{row.fast}" for name, row in OPERATORS.items() if row.fast}
 
 
 @dataclass(frozen=True, slots=True)
-class NumberText:
+class StepConstant:
     """A constant of the struct."""
 
     type: str
@@ -27,7 +27,7 @@ class NumberText:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionText:
+class StepFunction:
     """`start` or `finish`."""
 
     name: str
@@ -36,20 +36,15 @@ class FunctionText:
 
 
 @dataclass(frozen=True, slots=True)
-class StepText:
+class StepStruct:
     """What the template of a step prints."""
 
     name: str
-    numbers: tuple[NumberText, ...]
-    functions: tuple[FunctionText, ...]
+    numbers: tuple[StepConstant, ...]
+    functions: tuple[StepFunction, ...]
 
 
-def inference_writes(loop: FusedLoop) -> tuple[FusedWrite, ...]:
-    """Without what only a backward reads."""
-    return tuple(write for write in loop.writes if write.place is not None and not write.place.is_saved)
-
-
-def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], source: str) -> StepText:
+def fused_step(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], source: str) -> StepStruct:
     """The step that writes `writes`."""
     edges = len(loop.edges)
     counts = (
@@ -89,26 +84,26 @@ def step_text(name: str, loop: FusedLoop, writes: Sequence[FusedWrite], source: 
     common = _common(loop)
     carry = f"[[maybe_unused]] float (&carry__)[{max(edges + len(loop.kept), 1)}]"
     write = f"[[maybe_unused]] float (&write__)[{max(len(writes), 1)}]"
-    return StepText(
+    return StepStruct(
         name,
         (
-            *(NumberText("int", key, str(value)) for key, value in counts),
-            *(NumberText("uint64_t", key, f"{value}u") for key, value in sets),
+            *(StepConstant("int", key, str(value)) for key, value in counts),
+            *(StepConstant("uint64_t", key, f"{value}u") for key, value in sets),
             _flag("TRANSPOSED", loop.transposed),
             _flag("MASKED", loop.masked),
         ),
         (
-            FunctionText(
+            StepFunction(
                 "start", f"{common}, {carry}, float (&operand__)[{len(loop.operands)}], {write}", tuple(start)
             ),
-            FunctionText(
+            StepFunction(
                 "finish", f"const float (&sum__)[{len(loop.sums)}], {common}, {carry}, {write}", tuple(finish)
             ),
         ),
     )
 
 
-def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
+def scan_step(name: str, loop: ScanLoop, source: str) -> StepStruct:
     """The step of a loop without products; of a walk also its tangent, if it has one."""
     edges, totals = len(loop.edges), len(loop.totals)
     derived = loop.map or loop.tangent
@@ -142,7 +137,7 @@ def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
     ]
     common = f"{_common(loop)}, [[maybe_unused]] const float (&kept__)[{max(len(loop.kept), 1)}]"
     functions = [
-        FunctionText(
+        StepFunction(
             "step",
             f"{common}, float (&carry__)[{edges}], [[maybe_unused]] float (&write__)[{max(len(loop.writes), 1)}], "
             f"[[maybe_unused]] float (&total__)[{max(totals, 1)}]",
@@ -163,7 +158,7 @@ def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
             *(f"carry__[{i}] = {edge.link};" for i, edge in enumerate(loop.edges)),
         ]
         parameters = f"{_common(loop)}, float (&carry__)[{edges}], float (&slope__)[{edges}][{edges}]"
-        functions.append(FunctionText("tangent", parameters, tuple(lines)))
+        functions.append(StepFunction("tangent", parameters, tuple(lines)))
     if loop.map:
         lines = [
             *_read(loop),
@@ -173,20 +168,20 @@ def scan_text(name: str, loop: ScanLoop, source: str) -> StepText:
             *(f"offset__[{i}] = {expression_text(offset, _FAST)};" for i, offset in enumerate(loop.map.offset)),
         ]
         parameters = f"{common}, float (&slope__)[{edges}][{edges}], float (&offset__)[{edges}]"
-        functions.append(FunctionText("map", parameters, tuple(lines)))
+        functions.append(StepFunction("map", parameters, tuple(lines)))
         lines = [
             *_read(loop),
             *_statements(_needed(loop.map.statements, loop.kept), source),
             *(f"kept__[{i}] = {name};" for i, name in enumerate(loop.kept)),
         ]
         parameters = f"{_common(loop)}, [[maybe_unused]] float (&kept__)[{max(len(loop.kept), 1)}]"
-        functions.append(FunctionText("prepare", parameters, tuple(lines)))
+        functions.append(StepFunction("prepare", parameters, tuple(lines)))
     numbers = (
-        *(NumberText("int", key, str(value)) for key, value in counts),
-        *(NumberText("uint64_t", key, f"{value}u") for key, value in sets),
+        *(StepConstant("int", key, str(value)) for key, value in counts),
+        *(StepConstant("uint64_t", key, f"{value}u") for key, value in sets),
         _flag("MASKED", loop.masked),
     )
-    return StepText(name, numbers, tuple(functions))
+    return StepStruct(name, numbers, tuple(functions))
 
 
 def _needed(statements: Sequence[FusedStatement], names: Iterable[str]) -> list[FusedStatement]:
@@ -237,8 +232,8 @@ def _writes(writes: Sequence[FusedWrite], wanted: Callable[[FusedWrite], bool]) 
     return [f"write__[{i}] = {write.value};" for i, write in enumerate(writes) if wanted(write)]
 
 
-def _flag(name: str, value: bool) -> NumberText:
-    return NumberText("bool", name, str(value).lower())
+def _flag(name: str, value: bool) -> StepConstant:
+    return StepConstant("bool", name, str(value).lower())
 
 
 def _set(members: Iterable[bool]) -> int:

@@ -13,11 +13,12 @@ from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, Role, Stream, Valu
 from rnncc.ir.dim import ONE
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.expr import Apply, Expr, Ref
-from rnncc.stages.render.python_code import MemberPlace, dim_text, variable
+from rnncc.stages.render.notation import python_dim
+from rnncc.stages.render.python.code import MemberPlace, variable
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class StackedProduct:
     """`matrices` (one a member, stacked) times one operand."""
 
     operand: str
@@ -25,16 +26,16 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedStream:
     """A stream as the sum of products and of vectors (one a member, joined). `absorbed`: the nodes it stands for."""
 
     stream: Stream
-    products: tuple[Product, ...]
+    products: tuple[StackedProduct, ...]
     vectors: tuple[tuple[str, ...], ...]
     absorbed: tuple[str, ...]
 
 
-def pack(cell: Cell, stream: Stream, nodes: Sequence[Node]) -> Packed | None:
+def pack(cell: Cell, stream: Stream, nodes: Sequence[Node]) -> PackedStream | None:
     """The packed form of a stream, or None where its members are not sums of products and vectors alone."""
     table = value_table(cell)
     made = {node.target: node for node in nodes}
@@ -61,9 +62,12 @@ def pack(cell: Cell, stream: Stream, nodes: Sequence[Node]) -> Packed | None:
             vectors.append([term for term in column if isinstance(term, str)])
         else:
             return None
-    return Packed(
+    return PackedStream(
         stream,
-        tuple(Product(operand, tuple(matrices)) for operand, matrices in zip(product_operands, products, strict=True)),
+        tuple(
+            StackedProduct(operand, tuple(matrices))
+            for operand, matrices in zip(product_operands, products, strict=True)
+        ),
         tuple(tuple(names) for names in vectors),
         tuple(dict.fromkeys(absorbed)),
     )
@@ -109,7 +113,7 @@ def _sum(expr: Expr) -> list[str] | None:
             return None
 
 
-def packed_text(packed: Packed, places: Mapping[str, MemberPlace]) -> str:
+def packed_text(packed: PackedStream, places: Mapping[str, MemberPlace]) -> str:
     """The stream as an expression: `tools.linear(x, parameters["weight_ih"], parameters["bias_ih"])`."""
     vectors = [stacked(names, places) for names in packed.vectors]
     bias = " + ".join(vectors)
@@ -131,8 +135,8 @@ def stacked(names: Sequence[str], places: Mapping[str, MemberPlace]) -> str:
     whole = f'parameters["{parameter.attribute}"]'
     if len(run) == len(parameter.members):
         return whole
-    start = dim_text(run[0].start) if run[0].index else ""
-    return f"{whole}[{start}:{dim_text(add_dims(run[-1].start, run[-1].member.width))}]"
+    start = python_dim(run[0].start) if run[0].index else ""
+    return f"{whole}[{start}:{python_dim(add_dims(run[-1].start, run[-1].member.width))}]"
 
 
 def loose_names(names: Sequence[str], places: Mapping[str, MemberPlace]) -> set[str]:

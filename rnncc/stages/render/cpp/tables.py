@@ -1,5 +1,4 @@
-"""A KernelPlan as what its templates print: names, rows of tables, lines of functions. Templates only put them in
-place."""
+"""The tables of a program: what the drivers of a CPU and of a GPU read (templates/include/rnncc/core/tables.h)."""
 
 from __future__ import annotations
 
@@ -24,15 +23,13 @@ from rnncc.ir.kernel import (
     ViewSlot,
     row_parts,
 )
-from rnncc.ir.plan import KernelPlan, loop_name, own_form
 from rnncc.ir.scan import ScanLoop
-from rnncc.ir.schedule import ScanKernels, ScanSchedule
-from rnncc.stages.render.cpp import FunctionText, dim_text, function_text, macro_names
-from rnncc.stages.render.device import DeviceText, Image, device_text, image_of, product_images, readers
+from rnncc.stages.render.notation import cpp_dim
+from rnncc.stages.render.programs import Image, NamedProgram, image_of, product_images, readers
 
 
 @dataclass(frozen=True, slots=True)
-class TableText:
+class Array:
     """A constant array: `type name[] = {rows}`. An empty one has no rows and is printed as a null pointer."""
 
     type: str
@@ -41,7 +38,7 @@ class TableText:
 
 
 @dataclass(frozen=True, slots=True)
-class ListText:
+class IndexArray:
     """A constant array of indices; an empty one holds a single zero."""
 
     name: str
@@ -49,91 +46,43 @@ class ListText:
 
 
 @dataclass(frozen=True, slots=True)
-class InfoText:
+class LoopInfo:
     """A LoopInfo: its numbers, and the arrays that it points to."""
 
-    tables: tuple[ListText, ...]
+    tables: tuple[IndexArray, ...]
     counts: str
     names: str
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramText:
-    """One direction of a loop. `counts` are the numbers that end a Tables, in its order."""
+class ProgramTables:
+    """The tables of one direction of a loop. `counts` are the numbers that end a Tables, in its order."""
 
     name: str
-    call: str
     dims: tuple[str, ...]
-    tables: tuple[TableText, ...]
-    functions: tuple[FunctionText, ...]
+    tables: tuple[Array, ...]
     counts: str
-    device: DeviceText | None  # none of a loop without products
-    info: InfoText | None
-    scans: str  # its ScanForms, or nothing
+    info: LoopInfo | None
 
 
-@dataclass(frozen=True, slots=True)
-class CellText:
-    """A cell's header and units."""
-
-    cell: str
-    name: str
-    source: str
-    macros: tuple[str, ...]
-    programs: tuple[ProgramText, ...]
-
-    @property
-    def alternating(self) -> tuple[ProgramText, ...]:
-        """The programs that have an alternating kernel."""
-        return tuple(program for program in self.programs if program.device)
-
-
-def cell_text(plan: KernelPlan, scans: Sequence[ScanKernels] = ()) -> CellText:
-    """Everything that a cell's files hold. `scans`: the kernels of its programs without products, for GPUs."""
-    name = plan.cell.lower()
-    forms = {kernels.program: _forms(kernels) for kernels in scans}
-    programs = []
-    for loop in plan.loops:
-        prefix = loop_name(plan, loop)
-        for direction, program, form in (
-            ("forward", loop.forward, own_form(loop.fused_forward, loop.scan_forward)),
-            ("backward", loop.backward, own_form(loop.fused_backward, loop.scan_backward)),
-        ):
-            own = f"{prefix}_{direction}"
-            programs.append(_Tables(plan, own, direction, program, form, forms.get(own, "")).text())
-    return CellText(plan.cell, name, plan.source, macro_names(plan), tuple(programs))
-
-
-def _forms(kernels: ScanKernels) -> str:
-    """A ScanForms."""
-
-    def form(schedule: ScanSchedule, name: str) -> str:
-        shape = dict(schedule.forms).get(name)
-        if shape is None:
-            return _row(*([0] * 8))
-        groups, steps = (shape.threads, 0) if schedule.family_of(name) == "walk" else (32, shape.warps * shape.steps)
-        shared = (shape.shared_bytes, shape.peer_bytes, shape.least_shared_bytes)
-        return _row(shape.vector, shape.threads, groups, steps, *shared, shape.least_blocks)
-
-    sizes, names = (kernels.full, kernels.half), ("wide", "tall", "narrow", "newton")
-    return _row(*(_row(*(form(schedule, name) for schedule in sizes)) for name in names))
+def program_tables(named: NamedProgram, sizes: Sequence[str]) -> ProgramTables:
+    """A program's tables; `sizes` names the entries of a call's sizes."""
+    return _Tables(named.name, named.program, named.form, sizes).text()
 
 
 @dataclass(slots=True)
 class _Tables:
     """Collects the dims of a program while its tables are written; a table names dims by their index."""
 
-    plan: KernelPlan
     name: str
-    direction: str
     program: Program
     form: FusedLoop | ScanLoop | None
-    scans: str
+    sizes: Sequence[str]
     dims: dict[Dim, int] = field(default_factory=dict)
     images: list[Image] = field(default_factory=list)
     first: int = 0
 
-    def text(self) -> ProgramText:
+    def text(self) -> ProgramTables:
         """The program as text."""
         program = self.program
         # The driver finds the shapes of weights in two runs of dims, so these come first, repeated where they are
@@ -142,10 +91,6 @@ class _Tables:
         self.first = len(runs)
         tables = self._tables()
         dims = [*runs, *self.dims]
-        functions = tuple(
-            function_text(f"{self.name}_{index}", stage, self._numbers(), program.constants, self.plan.source)
-            for index, stage in enumerate(stage for stage in program.stages if isinstance(stage, TileStage))
-        )
         products = [product for stage in program.stages if isinstance(stage, TileStage) for product in stage.products]
         counts = (
             len(dims),
@@ -167,19 +112,15 @@ class _Tables:
             str(program.masked).lower(),
             self._numbers().get(ACTIVE, -1),
         )
-        return ProgramText(
+        return ProgramTables(
             self.name,
-            self.direction,
-            tuple(f"{dim_text(dim, self.plan.sizes)};  // {show(dim)}" for dim in dims),
+            tuple(f"{cpp_dim(dim, self.sizes)};  // {show(dim)}" for dim in dims),
             tables,
-            functions,
             ", ".join(str(count) for count in counts),
-            None if isinstance(self.form, ScanLoop) else device_text(self.name, program, self.plan.source),
             self._info(),
-            self.scans,
         )
 
-    def _info(self) -> InfoText | None:
+    def _info(self) -> LoopInfo | None:
         loop = self.form
         if loop is None:
             return None
@@ -210,11 +151,11 @@ class _Tables:
             ("total_slots", [numbers[name] for name in totals]),
         )
         tables = tuple(
-            ListText(f"{self.name}_info_{name}", ", ".join(str(entry) for entry in entries) or "0")
+            IndexArray(f"{self.name}_info_{name}", ", ".join(str(entry) for entry in entries) or "0")
             for name, entries in lists
         )
         counts = (sums, operands, loop.edges, loop.reads, loop.rows, loop.vectors, loop.writes, totals, loop.kept)
-        return InfoText(
+        return LoopInfo(
             tables, ", ".join(str(len(count)) for count in counts), ", ".join(table.name for table in tables)
         )
 
@@ -224,7 +165,7 @@ class _Tables:
     def _numbers(self) -> dict[str, int]:
         return {slot.name: index for index, slot in enumerate(self.program.slots)}
 
-    def _tables(self) -> tuple[TableText, ...]:
+    def _tables(self) -> tuple[Array, ...]:
         program, dim = self.program, self._dim
         numbers = self._numbers()
         matrices = {matrix.name: index for index, matrix in enumerate(program.matrices)}
@@ -287,7 +228,7 @@ class _Tables:
             ("ZeroInfo", "zeros", zeros),
         )
         return tuple(
-            TableText(kind, f"{self.name}_{name}", tuple(row if "//" in row else f"{row}," for row in rows))
+            Array(kind, f"{self.name}_{name}", tuple(row if "//" in row else f"{row}," for row in rows))
             for kind, name, rows in tables
         )
 

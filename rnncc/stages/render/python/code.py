@@ -26,12 +26,13 @@ from rnncc.ir.cell import (
     Value,
     value_table,
 )
-from rnncc.ir.dim import HEADS, ONE, Dim, repeats_whole, show, split_multiple
+from rnncc.ir.dim import HEADS, ONE, Dim, repeats_whole, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.dim import constant as constant_dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
+from rnncc.stages.render.notation import python_dim
 
 _OWN_NAMES = frozenset(
     {
@@ -46,16 +47,6 @@ _NUMBER_OPERATORS = frozenset({"add", "sub", "mul", "neg"})
 def variable(name: str) -> str:
     """The Python variable of a value. Users may not write `__`, so the result clashes with none of theirs."""
     return f"{name}__value" if name in _OWN_NAMES else name
-
-
-def dim_text(dim: Dim, table: str = "sizes") -> str:
-    """A dim as Python text that reads its names from the mapping `table`: `4*sizes["H"]`."""
-    return re.sub(r"[A-Za-z_]\w*", lambda match: f'{table}["{match.group()}"]', show(dim))
-
-
-def heads_text(blocks: Dim) -> str:
-    """The number of blocks of a matrix."""
-    return dim_text(blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +107,12 @@ class Emitter:
             text = self._expression(expr, target)
             if target.blocks == ONE:
                 return text
-            return f"rows.from_blocks({text}, {heads_text(target.blocks)}, {split_multiple(target.width)[0]})"
+            return f"rows.from_blocks({text}, {python_dim(target.blocks)}, {split_multiple(target.width)[0]})"
         text = self._expression(expr, target)
         wide = any(self.table[name].width == target.width for name in references(expr) if name in self.table)
         if target.width != ONE and not wide:
             # One number a head, too, is one number in a row of one head.
-            return f"rows.widen({text}, {dim_text(target.width)}, {self.like})"
+            return f"rows.widen({text}, {python_dim(target.width)}, {self.like})"
         return f"rows.number({text})" if self._is_number(expr) else text
 
     def _is_per_head(self, name: str, target: Value) -> bool:
@@ -148,10 +139,10 @@ class Emitter:
     def _reference(self, name: str, target: Value) -> str:
         value = self.table[name]
         if value.columns is not None and value.blocks != ONE:
-            return f"rows.to_blocks({variable(name)}, {heads_text(value.blocks)}, {split_multiple(value.width)[0]})"
+            return f"rows.to_blocks({variable(name)}, {python_dim(value.blocks)}, {split_multiple(value.width)[0]})"
         if self._is_per_head(name, target) and target.columns is None:
             k = split_multiple(target.width)[0]
-            return f"rows.per_head({variable(name)}, {dim_text(HEADS)}, {k}, {dim_text(target.width)})"
+            return f"rows.per_head({variable(name)}, {python_dim(HEADS)}, {k}, {python_dim(target.width)})"
         return variable(name)
 
     def _contraction(self, matrix: Value, operand: str, transposed: bool) -> str:
@@ -165,13 +156,13 @@ class Emitter:
         extra = ", transposed=True" if transposed else ""
         return (
             f"rows.contract({variable(matrix.name)}, {variable(operand)}, "
-            f"{heads_text(matrix.blocks)}, {row_k}, {column_k}{extra})"
+            f"{python_dim(matrix.blocks)}, {row_k}, {column_k}{extra})"
         )
 
     def _row_operation(self, node: RowOp) -> str:
         operand = variable(node.operands[0])
         k = split_multiple(self.table[node.operands[0]].width)[0]
-        heads = dim_text(HEADS)
+        heads = python_dim(HEADS)
         match node.operator:
             case RowOperator.SUM:
                 return f"rows.row_sum({operand}, {heads}, {k})"
@@ -182,8 +173,8 @@ class Emitter:
             case RowOperator.CUMSUM:
                 return f"rows.row_cumsum({operand}, {heads}, {k})"
             case RowOperator.SLICE:
-                width = dim_text(self.table[node.target].width)
-                return f"{operand}.narrow(-1, {dim_text(node.offset)}, {width})"
+                width = python_dim(self.table[node.target].width)
+                return f"{operand}.narrow(-1, {python_dim(node.offset)}, {width})"
             case RowOperator.CONCAT:
                 return f"rows.concat(({', '.join(variable(name) for name in node.operands)},))"
             case RowOperator.REPEAT:
@@ -209,5 +200,5 @@ def split_lines(names: Iterable[str], widths: Iterable[Dim], source: str, axis: 
     variables = [variable(name) for name in names]
     if len(variables) == 1:
         return f"{variables[0]} = {source}"
-    sizes = ", ".join(dim_text(width) for width in widths)
+    sizes = ", ".join(python_dim(width) for width in widths)
     return f"{', '.join(variables)} = {source}.split(({sizes}), {axis})"

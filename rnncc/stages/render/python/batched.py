@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rnncc.ir.cell import Cell, Role, Value, operands
-from rnncc.stages.render.python_code import Emitter, MemberPlace, dim_text, member_places, split_lines, variable
-from rnncc.stages.render.python_fused import fuse, step_reads, step_targets, step_text
-from rnncc.stages.render.python_streams import Packed, loose_names, pack, packed_text, reads, stacked
+from rnncc.stages.render.notation import python_dim
+from rnncc.stages.render.python.code import Emitter, MemberPlace, member_places, split_lines, variable
+from rnncc.stages.render.python.patterns import operation_reads, operation_targets, operation_text, recognise
+from rnncc.stages.render.python.streams import PackedStream, loose_names, pack, packed_text, reads, stacked
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Piece:
     """Lines that make values of others."""
 
     makes: tuple[str, ...]
@@ -69,17 +70,19 @@ def batched(cell: Cell, index: int, table: Mapping[str, Value], emitter: Emitter
 
 
 def _parts(
-    cell: Cell, index: int, packed: Mapping[str, Packed], table: Mapping[str, Value], emitter: Emitter
-) -> list[_Part]:
+    cell: Cell, index: int, packed: Mapping[str, PackedStream], table: Mapping[str, Value], emitter: Emitter
+) -> list[_Piece]:
     """All that is made, in the order of the text; a packed stream where its first node stands."""
     segment, places = cell.segments[index], member_places(cell)
     absorbed, later = _absorbed(cell, index, packed), read_later(cell, index)
     loose = [node for node in segment.batched if node.target not in absorbed]
     packed_reads = {name: _packed_reads(p, places) for name, p in packed.items()}
-    steps = fuse(loose, later | _streamed(cell, index, packed) | set().union(*packed_reads.values()), table)
-    used = {name for step in steps for name in step_reads(step)}.union(later, *packed_reads.values())
-    at = {step_targets(step)[0]: step for step in steps}
-    parts: dict[str, _Part] = {}
+    operations = recognise(loose, later | _streamed(cell, index, packed) | set().union(*packed_reads.values()), table)
+    used = {name for operation in operations for name in operation_reads(operation)}.union(
+        later, *packed_reads.values()
+    )
+    at = {operation_targets(operation)[0]: operation for operation in operations}
+    parts: dict[str, _Piece] = {}
     for node in segment.batched:
         owner = absorbed.get(node.target)
         if owner is not None and owner not in parts:
@@ -88,22 +91,24 @@ def _parts(
             if any(member in used for member in stream.members):
                 widths = [table[member].width for member in stream.members]
                 lines.append(split_lines(stream.members, widths, f"{variable(owner)}__stream", -1))
-            parts[owner] = _Part(stream.members, frozenset(packed_reads[owner]), tuple(lines))
+            parts[owner] = _Piece(stream.members, frozenset(packed_reads[owner]), tuple(lines))
         elif owner is None and node.target in at:
-            step = at[node.target]
+            operation = at[node.target]
             # Named apart from a stream, which may be called as a value is.
-            parts[f"={node.target}"] = _Part(
-                step_targets(step), frozenset(step_reads(step)), (step_text(step, emitter),)
+            parts[f"={node.target}"] = _Piece(
+                operation_targets(operation),
+                frozenset(operation_reads(operation)),
+                (operation_text(operation, emitter),),
             )
     return list(parts.values())
 
 
-def _in_order(parts: Sequence[_Part]) -> list[_Part]:
+def _in_order(parts: Sequence[_Piece]) -> list[_Piece]:
     """Each behind what makes its operands, else as they stand. There is such an order: all members of a packed stream
     are made of all its operands, so that none of these is made of a member."""
     missing = {name for part in parts for name in part.makes}
-    ordered: list[_Part] = []
-    waiting: list[_Part] = []
+    ordered: list[_Piece] = []
+    waiting: list[_Piece] = []
     for part in parts:
         waiting.append(part)
         while (ready := next((one for one in waiting if not one.reads & missing), None)) is not None:
@@ -114,17 +119,17 @@ def _in_order(parts: Sequence[_Part]) -> list[_Part]:
     return ordered
 
 
-def _streamed(cell: Cell, index: int, packed: Mapping[str, Packed]) -> set[str]:
+def _streamed(cell: Cell, index: int, packed: Mapping[str, PackedStream]) -> set[str]:
     """The members of streams that are joined of values."""
     streams = cell.segments[index].streams
     return {member for stream in streams if stream.name not in packed for member in stream.members}
 
 
-def _members(packed: Mapping[str, Packed]) -> set[str]:
+def _members(packed: Mapping[str, PackedStream]) -> set[str]:
     return {member for p in packed.values() for member in p.stream.members}
 
 
-def _packed_reads(packed: Packed, places: Mapping[str, MemberPlace]) -> set[str]:
+def _packed_reads(packed: PackedStream, places: Mapping[str, MemberPlace]) -> set[str]:
     """Values that a packed stream's products name one by one."""
     names = {product.operand for product in packed.products}
     for group in (*(product.matrices for product in packed.products), *packed.vectors):
@@ -133,11 +138,11 @@ def _packed_reads(packed: Packed, places: Mapping[str, MemberPlace]) -> set[str]
 
 
 def _stream(members: Sequence[str], table: Mapping[str, Value]) -> str:
-    parts = ", ".join(f"({variable(member)}, {dim_text(table[member].width)})" for member in members)
+    parts = ", ".join(f"({variable(member)}, {python_dim(table[member].width)})" for member in members)
     return f"tools.stream({parts})"
 
 
-def _absorbed(cell: Cell, index: int, packed: Mapping[str, Packed]) -> dict[str, str]:
+def _absorbed(cell: Cell, index: int, packed: Mapping[str, PackedStream]) -> dict[str, str]:
     """Nodes that a packed stream stands for, each with the stream: all its members, and products read only by them."""
     segment = cell.segments[index]
     result: dict[str, str] = {}

@@ -14,7 +14,8 @@ from rnncc.ir.dim import HEADS, Dim, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.dim import constant as constant_dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref
-from rnncc.stages.render.python_code import Emitter, dim_text, variable
+from rnncc.stages.render.notation import python_dim
+from rnncc.stages.render.python.code import Emitter, variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,67 +38,69 @@ class Softmax:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class Cut:
     """`targets` are the operand's units, all of them, in order."""
 
     targets: tuple[str, ...]
     operand: str
 
 
-Fused = LayerNorm | Softmax | Split
-Step = Node | Fused
+Pattern = LayerNorm | Softmax | Cut
+# One line of torch code.
+Operation = Node | Pattern
 
 
-def step_reads(step: Step) -> tuple[str, ...]:
-    """The values that a step reads."""
-    match step:
+def operation_reads(operation: Operation) -> tuple[str, ...]:
+    """The values that an operation reads."""
+    match operation:
         case LayerNorm(_, operand, _, weight, biases):
             return (operand, *((weight,) if weight else ()), *biases)
-        case Softmax(_, operand) | Split(_, operand):
+        case Softmax(_, operand) | Cut(_, operand):
             return (operand,)
         case _:
-            return operands(step)
+            return operands(operation)
 
 
-def step_targets(step: Step) -> tuple[str, ...]:
-    """The values that a step makes."""
-    return step.targets if isinstance(step, Split) else (step.target,)
+def operation_targets(operation: Operation) -> tuple[str, ...]:
+    """The values that an operation makes."""
+    return operation.targets if isinstance(operation, Cut) else (operation.target,)
 
 
-def step_text(step: Step, emitter: Emitter) -> str:
-    """A step as one line of torch code."""
-    match step:
+def operation_text(operation: Operation, emitter: Emitter) -> str:
+    """An operation as one line of torch code."""
+    match operation:
         case LayerNorm(target, operand, epsilon, weight, biases):
-            shape = f"{dim_text(HEADS)}, {split_multiple(emitter.table[operand].width)[0]}"
+            shape = f"{python_dim(HEADS)}, {split_multiple(emitter.table[operand].width)[0]}"
             scale = variable(weight) if weight else "None"
             shift = " + ".join(variable(name) for name in biases) or "None"
             return f"{variable(target)} = rows.layer_norm({variable(operand)}, {shape}, {epsilon!r}, {scale}, {shift})"
         case Softmax(target, operand):
-            shape = f"{dim_text(HEADS)}, {split_multiple(emitter.table[operand].width)[0]}"
+            shape = f"{python_dim(HEADS)}, {split_multiple(emitter.table[operand].width)[0]}"
             return f"{variable(target)} = rows.softmax({variable(operand)}, {shape})"
-        case Split(targets, operand):
-            widths = ", ".join(dim_text(emitter.table[name].width) for name in targets)
+        case Cut(targets, operand):
+            widths = ", ".join(python_dim(emitter.table[name].width) for name in targets)
             return f"{', '.join(variable(name) for name in targets)} = {variable(operand)}.split(({widths}), -1)"
         case _:
-            return emitter.node(step)
+            return emitter.node(operation)
 
 
-def fuse(nodes: Sequence[Node], kept: Iterable[str], table: Mapping[str, Value]) -> tuple[Step, ...]:
-    """The nodes with patterns in one step each, without what only the patterns read. `kept`: targets read elsewhere."""
+def recognise(nodes: Sequence[Node], kept: Iterable[str], table: Mapping[str, Value]) -> tuple[Operation, ...]:
+    """The nodes with one operation for each pattern, and without what only the patterns read. `kept`: targets that are
+    read elsewhere."""
     wanted = set(kept)
-    steps: list[Step] = [_normalised(node, nodes) or node for node in nodes]
-    steps = _alive(steps, wanted)
-    steps = _alive(_scaled(steps, wanted, table), wanted)
-    return tuple(_alive(_cut(steps, table), wanted))
+    operations: list[Operation] = [_normalised(node, nodes) or node for node in nodes]
+    operations = _alive(operations, wanted)
+    operations = _alive(_scaled(operations, wanted, table), wanted)
+    return tuple(_alive(_cut(operations, table), wanted))
 
 
-def _alive(steps: Sequence[Step], wanted: set[str]) -> list[Step]:
+def _alive(operations: Sequence[Operation], wanted: set[str]) -> list[Operation]:
     read = set(wanted)
     found = []
-    for step in reversed(steps):
-        if read.intersection(step_targets(step)):
-            found.append(step)
-            read.update(step_reads(step))
+    for operation in reversed(operations):
+        if read.intersection(operation_targets(operation)):
+            found.append(operation)
+            read.update(operation_reads(operation))
     return found[::-1]
 
 
@@ -152,30 +155,30 @@ def _expression(name: str, made: Mapping[str, Node]) -> Expr | None:
     return node.expr if isinstance(node, Pointwise) else None
 
 
-def _scaled(steps: Sequence[Step], wanted: set[str], table: Mapping[str, Value]) -> list[Step]:
+def _scaled(operations: Sequence[Operation], wanted: set[str], table: Mapping[str, Value]) -> list[Operation]:
     """Norms with the scale and the shifts that their only reader gives them."""
-    norms = {step.target: step for step in steps if isinstance(step, LayerNorm)}
+    norms = {operation.target: operation for operation in operations if isinstance(operation, LayerNorm)}
     uses: dict[str, int] = {}
-    for step in steps:
-        for name in step_reads(step):
+    for operation in operations:
+        for name in operation_reads(operation):
             uses[name] = uses.get(name, 0) + 1
-    found: list[Step] = []
-    for step in steps:
-        affine = _affine(step, norms, table) if isinstance(step, Pointwise) else None
+    found: list[Operation] = []
+    for operation in operations:
+        affine = _affine(operation, norms, table) if isinstance(operation, Pointwise) else None
         alone = affine is not None and uses[affine[0]] == 1 and affine[0] not in wanted
-        if alone and affine is not None and isinstance(step, Pointwise):
+        if alone and affine is not None and isinstance(operation, Pointwise):
             norm, weight, biases = norms[affine[0]], affine[1], affine[2]
-            found.append(LayerNorm(step.target, norm.operand, norm.epsilon, weight, biases))
+            found.append(LayerNorm(operation.target, norm.operand, norm.epsilon, weight, biases))
         else:
-            found.append(step)
+            found.append(operation)
     return found
 
 
 def _affine(
-    step: Pointwise, norms: Mapping[str, LayerNorm], table: Mapping[str, Value]
+    operation: Pointwise, norms: Mapping[str, LayerNorm], table: Mapping[str, Value]
 ) -> tuple[str, str, tuple[str, ...]] | None:
     """The norm, the scale and the shifts of `weight * norm + bias + …`, all as wide as the norm."""
-    width = table[step.target].width
+    width = table[operation.target].width
     # The norm of one number is one number, which a wider scale would stretch.
     norms = {name: norm for name, norm in norms.items() if table[norm.operand].width == width}
 
@@ -184,7 +187,7 @@ def _affine(
 
     scaled: list[tuple[str, str]] = []
     biases: list[str] = []
-    for term in _terms(step.expr):
+    for term in _terms(operation.expr):
         match term:
             case Ref(name) if is_vector(term):
                 biases.append(name)
@@ -214,28 +217,28 @@ def _terms(expr: Expr) -> list[Expr]:
             return [expr]
 
 
-def _cut(steps: Sequence[Step], table: Mapping[str, Value]) -> list[Step]:
+def _cut(operations: Sequence[Operation], table: Mapping[str, Value]) -> list[Operation]:
     """Slices that together are the whole of their operand become one split: it has one gradient, not one a slice."""
     slices: dict[str, list[RowOp]] = {}
-    for step in steps:
-        if isinstance(step, RowOp) and step.operator is RowOperator.SLICE:
-            slices.setdefault(step.operands[0], []).append(step)
-    found: list[Step] = []
-    for step in steps:
-        group = slices.get(step.operands[0], []) if isinstance(step, RowOp) else []
-        if not isinstance(step, RowOp) or len(group) < 2 or not _is_whole(group, table):
-            found.append(step)
-        elif step is group[0]:
-            found.append(Split(tuple(each.target for each in group), step.operands[0]))
-        elif step.operator is not RowOperator.SLICE:
-            found.append(step)
+    for operation in operations:
+        if isinstance(operation, RowOp) and operation.operator is RowOperator.SLICE:
+            slices.setdefault(operation.operands[0], []).append(operation)
+    found: list[Operation] = []
+    for operation in operations:
+        group = slices.get(operation.operands[0], []) if isinstance(operation, RowOp) else []
+        if not isinstance(operation, RowOp) or len(group) < 2 or not _is_whole(group, table):
+            found.append(operation)
+        elif operation is group[0]:
+            found.append(Cut(tuple(each.target for each in group), operation.operands[0]))
+        elif operation.operator is not RowOperator.SLICE:
+            found.append(operation)
     return found
 
 
 def _is_whole(group: Sequence[RowOp], table: Mapping[str, Value]) -> bool:
     offset = constant_dim(0)
-    for step in group:
-        if step.offset != offset:
+    for operation in group:
+        if operation.offset != offset:
             return False
-        offset = add_dims(offset, table[step.target].width)
+        offset = add_dims(offset, table[operation.target].width)
     return offset == table[group[0].operands[0]].width

@@ -13,8 +13,8 @@ from rnncc.language.source import Source
 from rnncc.runtime import rows
 from rnncc.stages.check import check
 from rnncc.stages.parse import parse
-from rnncc.stages.render.python_code import Emitter
-from rnncc.stages.render.python_fused import fuse, step_text
+from rnncc.stages.render.python.code import Emitter
+from rnncc.stages.render.python.patterns import operation_text, recognise
 
 HEADER = "cell Fused\nstate h\nlocal v: 3*H, a: H, g: H, k: H\nparam s: vector = 1, e: vector = 0\n"
 TAIL = "a, g, k = split(v)\nh[t] = tanh(a + R@h[t-1])*g + k\n"
@@ -27,7 +27,7 @@ def lines(text: str) -> list[str]:
     kept = [member for stream in segment.streams for member in stream.members]
     table = value_table(cell)
     emitter = Emitter(cell, lambda operand, matrix: f"{operand} @ {matrix}", "x")
-    return [step_text(step, emitter) for step in fuse(segment.batched, kept, table)]
+    return [operation_text(each, emitter) for each in recognise(segment.batched, kept, table)]
 
 
 @pytest.mark.parametrize(

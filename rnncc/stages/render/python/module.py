@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads
 from rnncc.ir.adjoint import Adjoint
@@ -22,40 +23,80 @@ from rnncc.ir.cell import (
     operands,
     value_table,
 )
-from rnncc.ir.dim import ONE, Dim, constant, split_multiple
-from rnncc.ir.dim import add as add_dims
-from rnncc.ir.package import CellText, CompiledCell, SegmentText
+from rnncc.ir.dim import ONE, Dim, split_multiple
+from rnncc.ir.package import CompiledCell
 from rnncc.language.source import escaped, file_name
-from rnncc.stages.render.python_batched import batched, bind, keep, read_later
-from rnncc.stages.render.python_code import Emitter, dim_text, split_lines, variable
-from rnncc.stages.render.python_fused import fuse, step_reads, step_text
-from rnncc.stages.render.python_streams import reads
+from rnncc.stages.render.notation import python_dim
+from rnncc.stages.render.python.batched import batched, bind, keep, read_later
+from rnncc.stages.render.python.code import Emitter, split_lines, variable
+from rnncc.stages.render.python.patterns import operation_reads, operation_text, recognise
+from rnncc.stages.render.python.streams import reads
+from rnncc.stages.render.segments import saved_names, saved_rounded, saved_sequence, saved_state, segment_name
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLines:
+    """One segment: `<name>_batched` and `<name>_make_step` in `_reference.py`, its SegmentSpec in the cell's module."""
+
+    name: str
+    batched: tuple[str, ...]
+    unpack: tuple[str, ...]
+    step: tuple[str, ...]
+    result: str
+    states: tuple[str, ...]
+    streams: tuple[str, ...]
+    sequences: tuple[str, ...]
+    needed: str
+    constants: str
+    clips: bool
+    initials: str
+    learned: str
+    plain: str
+    masked: str
+
+
+@dataclass(frozen=True, slots=True)
+class CellModule:
+    """One cell's module. Every tuple holds lines that are complete Python (or constructor arguments), but for
+    `description`: lines of a docstring, as `source_in_docstring` is part of one."""
+
+    name: str
+    function: str
+    module: str
+    heading: str
+    description: tuple[str, ...]
+    sizes: tuple[str, ...]
+    constants: tuple[str, ...]
+    inputs: tuple[str, ...]
+    masks: tuple[str, ...]
+    states: tuple[str, ...]
+    parameters: tuple[str, ...]
+    constraints: tuple[str, ...]
+    regularisation: tuple[str, ...]
+    classes: tuple[str, ...]
+    segments: tuple[SegmentLines, ...]
+    derive: tuple[str, ...]
+    prologue: tuple[str, ...]
+    epilogue: tuple[str, ...]
+    output: str
+    output_width: str
+    input_delays: tuple[str, ...]
+    single_head_because: str
+    source_name: str
+    source_in_docstring: str
 
 
 def width(dim: Dim) -> str:
     """A dim as a function of the sizes."""
-    return f"lambda n: {dim_text(dim, 'n')}"
+    return f"lambda n: {python_dim(dim, 'n')}"
 
 
-def sum_dims(dims: Iterable[Dim]) -> Dim:
-    """The width of values side by side."""
-    total = constant(0)
-    for dim in dims:
-        total = add_dims(total, dim)
-    return total
-
-
-def segment_name(cell: Cell, index: int) -> str:
-    """The name of a segment's ops: `lstm_0`."""
-    return f"{cell.name.lower()}_{index}"
-
-
-def cell_text(compiled: CompiledCell) -> CellText:
+def cell_module(compiled: CompiledCell) -> CellModule:
     """Everything the templates print for one cell."""
     cell = compiled.cell
     table = value_table(cell)
     lower = cell.name.lower()
-    return CellText(
+    return CellModule(
         name=cell.name,
         function=lower,
         # Not `_{lower}`: a package has `_reference` and `_runtime`, and a cell may be called so.
@@ -108,7 +149,7 @@ def _literal(value: float | int | str) -> str:
 
 def _phrase(dim: Dim) -> str:
     """A dim in the words of the constructor: `input_size`, `4*hidden_size`."""
-    text = dim_text(dim, "@")
+    text = python_dim(dim, "@")
     for name, word in (("I", "input_size"), ("H", "hidden_size")):
         text = text.replace(f'@["{name}"]', word)
     return text.replace('@["', "").replace('"]', "")
@@ -197,10 +238,10 @@ def _reached(nodes: Sequence[Node], names: Iterable[str]) -> set[str]:
 
 def _epilogue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
     emitter = Emitter(cell, _own_linear, _first_input(cell))
-    steps = fuse(cell.epilogue, (cell.output,), table)
-    read = {name for step in steps for name in step_reads(step)}
+    operations = recognise(cell.epilogue, (cell.output,), table)
+    read = {name for operation in operations for name in operation_reads(operation)}
     lines = bind(cell, read - {node.target for node in cell.epilogue}, table)
-    lines += [step_text(step, emitter) for step in steps]
+    lines += [operation_text(operation, emitter) for operation in operations]
     return tuple(lines + keep(node.target for node in cell.epilogue if node.target == cell.output))
 
 
@@ -211,7 +252,7 @@ def _regularisation(cell: Cell) -> tuple[str, ...]:
     return (f"regularisation=_spec.Regularisation({cell.zoneout!r}, {cell.recurrent_dropout})",)
 
 
-def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> SegmentText:
+def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> SegmentLines:
     cell = compiled.cell
     segment, masked = cell.segments[index], compiled.masked.segments[index]
     states = {state.name: state for state in cell.states}
@@ -221,7 +262,7 @@ def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> 
     new = ", ".join(variable(name) for name in segment.states)
     values = ", ".join(variable(name) for name in segment.sequences)
     initials, learned = _initials(segment, masked, states)
-    return SegmentText(
+    return SegmentLines(
         name=segment_name(cell, index),
         batched=batched(cell, index, table, Emitter(cell, _own_linear, _first_input(cell))),
         unpack=tuple(_unpack(segment, table)),
@@ -303,25 +344,3 @@ def _weight(cell: Cell, weight: Weight, table: Mapping[str, Value]) -> str:
     read = _reached(cell.prologue, weight.members)
     made_of = tuple(p.attribute for p in cell.parameters if any(member.name in read for member in p.members))
     return f"_spec.WeightSpec({weight.name!r}, '', {made_of!r}, {is_matrix})"
-
-
-def saved_names(adjoint: Adjoint) -> tuple[str, ...]:
-    """What a training forward stores, in the kernels' order."""
-    return adjoint.saved + adjoint.saved_states
-
-
-def saved_rounded(adjoint: Adjoint) -> tuple[bool, ...]:
-    """For each saved value whether a GPU keeps it in the streams' dtype."""
-    return tuple(name in adjoint.rounded for name in saved_names(adjoint))
-
-
-def saved_sequence(segment: Segment, adjoint: Adjoint) -> tuple[int, ...]:
-    """For each saved value the sequence with the same values, or -1."""
-    shared = set(adjoint.saved_states) & set(segment.sequences)
-    return tuple(segment.sequences.index(name) if name in shared else -1 for name in saved_names(adjoint))
-
-
-def saved_state(segment: Segment, adjoint: Adjoint) -> tuple[int, ...]:
-    """For each saved value the state whose sequence it is, or -1."""
-    states = [segment.states.index(name) for name in adjoint.saved_states]
-    return (*(-1 for _ in adjoint.saved), *states)
