@@ -25,7 +25,7 @@ def test_a_stage_waits_only_for_what_others_write() -> None:
     assert stage.late == ()
     assert [field.name for field in stage.kept][-1] == "h"
     assert "const float i__R = sums__[0];" in stage.lines
-    assert any("rnncc::publish<1>(run__, at__.column, at__.unit, h);" in line for line in stage.lines)
+    assert any("rnncc::publish<slot__::h>(run__, at__.column, at__.unit, h);" in line for line in stage.lines)
 
 
 def test_values_of_other_threads_are_late_and_shared() -> None:

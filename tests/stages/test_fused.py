@@ -87,7 +87,7 @@ def test_text() -> None:
     plan = plan_of("cell Tiny\nstate h\nparam p: vector\nh[t] = tanh(p*h[t-1] + R@h[t-1] + W@x)\n")
     forward = fused_steps(plan)[0]
     assert forward.name == "tiny_0_forward_step"
-    numbers = {number.name: number.text for number in forward.numbers}
+    numbers = {constant.name: constant.text for constant in forward.constants}
     assert (numbers["SUMS"], numbers["OPERANDS"], numbers["READS"], numbers["VECTORS"]) == ("1", "1", "1", "1")
     finish = "\n".join(forward.functions[1].lines)
     assert re.search(r"const float h = fast__::tanh\(.*\);  // cell.rnn:4", finish)

@@ -247,14 +247,13 @@ def test_kernels_that_iterate_are_made_where_they_are_asked_for(plans: dict[str,
         files = {f.path: f.text for f in for_gpus([plans[cell]], newton=newton).files}
         return [files[f"src/{cell}_{name}"] for name in ("f32_scans.cu", "scans.cuh", "cuda.cpp")]
 
-    none = "{0, 0, 0, 0, 0, 0, 0, 0}"
     for cell in (*WALKS, "rwkv4"):
         for newton in (True, False):
             kernels, steps, host = texts(cell, newton)
             assert (f"rnncc::newton<rnncc::{cell}_0_masked_forward_newton_shape>" in kernels) == newton
             assert steps.count("static void tangent(") == 2 * newton and "_backward_newton" not in kernels
-            (forms,) = (line for line in host.splitlines() if f"ScanForms {cell}_0_forward_forms = " in line)
-            assert (none in forms) == (not newton)
+            own = host.partition(f"namespace rnncc::{cell}_0_forward {{")[2].partition("};")[0]
+            assert ".wide = {{" in own and (".newton = {{" in own) == newton
     assert newton_loops([plans["rwkv4"]]) == ["rwkv4_0"] and newton_loops([plans["mingru"], plans["scrn"]]) == []
     # Of an affine loop there is nothing else.
     assert texts("mingru", True) == texts("mingru", False)
@@ -273,4 +272,4 @@ def test_files_of_a_package(plans: dict[str, KernelPlan]) -> None:
     assert "scrn_0_forward" not in texts["src/scrn_f32.cu"] and "scrn_1_forward" in texts["src/scrn_f32.cu"]
     assert "scrn_0_forward_wide" in texts["src/scrn_f32_scans.cu"] and "scrn_1" not in texts["src/scrn_f32_scans.cu"]
     host = texts["src/scrn_cuda.cpp"]
-    assert "ScanForms* scrn_0_forward_scans = &" in host and "ScanForms* scrn_1_forward_scans = nullptr" in host
+    assert '&scans, "scrn", "scrn_0_forward"' in host and 'nullptr, "scrn", "scrn_1_forward"' in host

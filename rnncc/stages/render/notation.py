@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from rnncc.ir.dim import Dim, show
+
+
+def dim_name(dim: Dim, words: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A dim as the language writes it, but for names that stand under another word here."""
+    return _dim_text(dim, lambda name: words.get(name, name))
 
 
 def cpp_dim(dim: Dim, sizes: Sequence[str]) -> str:
@@ -20,7 +26,7 @@ def python_dim(dim: Dim, sizes: str = "sizes") -> str:
 
 
 def _dim_text(dim: Dim, place: Callable[[str], str]) -> str:
-    return re.sub(r"[A-Za-z_]\w*", lambda match: place(match.group()), show(dim))
+    return without_brackets(re.sub(r"[A-Za-z_]\w*", lambda match: place(match.group()), show(dim)))
 
 
 def without_brackets(text: str) -> str:
@@ -33,3 +39,18 @@ def without_brackets(text: str) -> str:
         if not depth:
             return text[1:-1] if index == len(text) - 1 else text
     return text
+
+
+def listed(start: str, items: Iterable[str], end: str, margin: int) -> str:
+    """`start`, the items with commas between them, and `end`: in lines of at most 120 characters, the first of which
+    begins as `start` does, the others with a margin."""
+    words = list(items)
+    lines, is_first = [start], True
+    for index, word in enumerate(words):
+        word += "," if index < len(words) - 1 else end
+        if is_first or len(lines[-1].rpartition("\n")[2]) + len(word) < 120:
+            lines[-1] += word if is_first else f" {word}"
+        else:
+            lines.append(" " * margin + word)
+        is_first = False
+    return "\n".join(lines) if words else start + end

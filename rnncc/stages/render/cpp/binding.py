@@ -20,7 +20,7 @@ from rnncc.version import VERSION
 @dataclass(frozen=True, slots=True)
 class LoopBinding:
     """One loop in the table: counts, and the C++ lines that fill its arrays of widths. `device_functions` declare its
-    functions for a GPU, `device_pointers` name them (null pointers where there are none)."""
+    functions for a GPU, `device_pointers` are the members that hold them."""
 
     prefix: str
     weights: int
@@ -31,7 +31,7 @@ class LoopBinding:
     weight_elements: tuple[str, ...]
     saved_widths: tuple[str, ...]
     device_functions: tuple[str, ...]
-    device_pointers: str
+    device_pointers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
             device_functions=tuple(
                 f"void {prefix}_{d}_cuda(const rnncc_{d}_call*, int32_t, int32_t);" for d in directions if cuda
             ),
-            device_pointers=", ".join(f"{prefix}_{d}_cuda" if cuda else "nullptr" for d in directions),
+            device_pointers=tuple(f".device_{d} = {prefix}_{d}_cuda" for d in directions if cuda),
         )
 
     name = segment_name(cell, index)

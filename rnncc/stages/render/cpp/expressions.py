@@ -14,6 +14,7 @@ from typing import assert_never
 
 from rnncc.ir.expr import Apply, Const, Expr, Ref
 from rnncc.language.operators import OPERATORS
+from rnncc.stages.render.notation import without_brackets
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 # Whole exponents up to this are products: a few roundings, and no call of the C library for every lane.
@@ -31,6 +32,11 @@ def number_text(value: float) -> str:
 
 def expression_text(expr: Expr, others: Mapping[str, str] = MappingProxyType({})) -> str:
     """An expression of vectors. `others`: forms of operators that take the place of the library's."""
+    return without_brackets(_operand(expr, others))
+
+
+def _operand(expr: Expr, others: Mapping[str, str]) -> str:
+    """An expression that may stand beside an operator: the table's infix forms bring their own brackets."""
     match expr:
         case Const(value):
             return f"rnncc::broadcast({number_text(value)})"
@@ -47,9 +53,7 @@ def expression_text(expr: Expr, others: Mapping[str, str] = MappingProxyType({})
             plain = any(not isinstance(argument, Const) for argument in arguments)
             return form.format(
                 *(
-                    number_text(argument.value)
-                    if plain and isinstance(argument, Const)
-                    else expression_text(argument, others)
+                    number_text(argument.value) if plain and isinstance(argument, Const) else _operand(argument, others)
                     for argument in arguments
                 )
             )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from rnncc.ir.kernel import Access, TileStage
 from rnncc.stages.render.cpp.expressions import expression_text
-from rnncc.stages.render.notation import without_brackets
+from rnncc.stages.render.cpp.names import slot_name
 from rnncc.stages.render.programs import NamedProgram
 
 
@@ -34,23 +34,16 @@ class ProgramFunctions:
 def program_functions(named: NamedProgram, source: str) -> ProgramFunctions:
     """The elementwise functions of a program."""
     program = named.program
-    slots = {slot.name: index for index, slot in enumerate(program.slots)}
     stages = [stage for stage in program.stages if isinstance(stage, TileStage)]
-    made = (
-        _function(f"{named.name}_{index}", stage, slots, program.constants, source)
-        for index, stage in enumerate(stages)
-    )
+    made = (_function(f"function_{index}", stage, program.constants, source) for index, stage in enumerate(stages))
     return ProgramFunctions(named.name, tuple(made))
 
 
-def _function(
-    name: str, stage: TileStage, slots: Mapping[str, int], constants: Sequence[str], source: str
-) -> StageFunction:
+def _function(name: str, stage: TileStage, constants: Sequence[str], source: str) -> StageFunction:
     """The statements of a stage as a function of rows and units."""
     rows, lines = [], []
     for load in stage.loads:
-        slot = slots[load.slot]
-        start = f"frame__.p[{slot}] + r__ * frame__.row[{slot}]"
+        start = _row_of(load.slot)
         match load.access:
             case Access.UNIT:
                 rows.append(f"const T* const {load.slot}__p = {start};")
@@ -62,8 +55,7 @@ def _function(
                 assert_never(load.access)
     for statement in stage.statements:
         if statement.stored:
-            slot = slots[statement.target]
-            rows.append(f"T* const {statement.target}__to = frame__.p[{slot}] + r__ * frame__.row[{slot}];")
+            rows.append(f"T* const {statement.target}__to = {_row_of(statement.target)};")
     lines += [
         f"const rnncc::Vec<T> {load.slot} = rnncc::take<W__>({load.slot}__p, u__, n__);"
         for load in stage.loads
@@ -71,9 +63,7 @@ def _function(
     ]
     for statement in stage.statements:
         origin = f"  // {source}:{statement.line}" if statement.line else ""
-        lines.append(
-            f"const rnncc::Vec<T> {statement.target} = {without_brackets(expression_text(statement.expr))};{origin}"
-        )
+        lines.append(f"const rnncc::Vec<T> {statement.target} = {expression_text(statement.expr)};{origin}")
         if statement.stored:
             lines.append(f"rnncc::put<W__>({statement.target}__to, u__, {statement.target}, n__);")
     return StageFunction(
@@ -87,3 +77,8 @@ def _function(
         tuple(rows),
         tuple(lines),
     )
+
+
+def _row_of(slot: str) -> str:
+    """Where the row of a slot starts."""
+    return f"frame__.p[{slot_name(slot)}] + r__ * frame__.row[{slot_name(slot)}]"

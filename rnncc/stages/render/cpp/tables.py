@@ -3,266 +3,302 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import assert_never
 
 from rnncc.ir.cell import ACTIVE
-from rnncc.ir.dim import Dim, constant, show
-from rnncc.ir.fused import FusedLoop, FusedWrite
+from rnncc.ir.dim import ONE, Dim, constant
 from rnncc.ir.kernel import (
     EdgeSlot,
+    Matrix,
     Place,
+    Product,
     Program,
     ReadSlot,
     RowStage,
     Slot,
     StoredSlot,
+    Sum,
     TileSlot,
     TileStage,
     VectorSlot,
     ViewSlot,
     row_parts,
 )
-from rnncc.ir.scan import ScanLoop
-from rnncc.stages.render.notation import cpp_dim
-from rnncc.stages.render.programs import Image, NamedProgram, image_of, product_images, readers
+from rnncc.stages.render.cpp.info import loop_info
+from rnncc.stages.render.cpp.initialisers import Member, numbers, row, rows, struct
+from rnncc.stages.render.cpp.names import enumerated, matrix_name, slot_name
+from rnncc.stages.render.notation import cpp_dim, dim_name
+from rnncc.stages.render.programs import NamedProgram, image_of, product_images, readers
 
-
-@dataclass(frozen=True, slots=True)
-class Array:
-    """A constant array: `type name[] = {rows}`. An empty one has no rows and is printed as a null pointer."""
-
-    type: str
-    name: str
-    rows: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class IndexArray:
-    """A constant array of indices; an empty one holds a single zero."""
-
-    name: str
-    rows: str
-
-
-@dataclass(frozen=True, slots=True)
-class LoopInfo:
-    """A LoopInfo: its numbers, and the arrays that it points to."""
-
-    tables: tuple[IndexArray, ...]
-    counts: str
-    names: str
+# The members of a SlotInfo, in their order.
+_SLOT_INFO = (
+    "kind", "table", "kept", "read", "shared", "index", "link", "width", "parts", "offset", "first_destination",
+    "destinations",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramTables:
-    """The tables of one direction of a loop. `counts` are the numbers that end a Tables, in its order."""
+    """The tables of one direction of a loop, in the namespace `name`. `names`: enums of its slots and matrices;
+    `dims`: the statements that compute them; `definitions`: the tables themselves."""
 
     name: str
+    names: tuple[str, ...]
     dims: tuple[str, ...]
-    tables: tuple[Array, ...]
-    counts: str
-    info: LoopInfo | None
+    definitions: tuple[str, ...]
 
 
 def program_tables(named: NamedProgram, sizes: Sequence[str]) -> ProgramTables:
     """A program's tables; `sizes` names the entries of a call's sizes."""
-    return _Tables(named.name, named.program, named.form, sizes).text()
+    program = named.program
+    dim = _Dims(program)
+    arrays = _arrays(program, dim)
+    dims = dim.all()
+    return ProgramTables(
+        named.name,
+        tuple(enumerated(program)),
+        tuple(f"dims[{index}] = {cpp_dim(dim, sizes)};  // {dim_name(dim)}" for index, dim in enumerate(dims)),
+        (*arrays.values(), _tables(program, arrays, len(dims)), *loop_info(named.form, program)),
+    )
 
 
-@dataclass(slots=True)
-class _Tables:
-    """Collects the dims of a program while its tables are written; a table names dims by their index."""
+class _Dims:
+    """The dims that tables name by their index. Those of weights come first, repeated where they are equal: the driver
+    finds them in two runs."""
 
-    name: str
-    program: Program
-    form: FusedLoop | ScanLoop | None
-    sizes: Sequence[str]
-    dims: dict[Dim, int] = field(default_factory=dict)
-    images: list[Image] = field(default_factory=list)
-    first: int = 0
+    def __init__(self, program: Program) -> None:
+        self._runs = [*(weight.rows for weight in program.weights), *(weight.columns for weight in program.weights)]
+        self._others: dict[Dim, int] = {}
 
-    def text(self) -> ProgramTables:
-        """The program as text."""
-        program = self.program
-        # The driver finds the shapes of weights in two runs of dims, so these come first, repeated where they are
-        # equal.
-        runs = [*(weight.rows for weight in program.weights), *(weight.columns for weight in program.weights)]
-        self.first = len(runs)
-        tables = self._tables()
-        dims = [*runs, *self.dims]
-        products = [product for stage in program.stages if isinstance(stage, TileStage) for product in stage.products]
-        counts = (
-            len(dims),
-            len(program.slots),
-            sum(len(slot.destinations) for slot in program.slots if isinstance(slot, StoredSlot)),
-            len(program.matrices),
-            len(products),
-            sum(len(product.matrices) for product in products),
-            len(self.images),
-            len(program.stages),
-            len(program.finals),
-            len(program.outers),
-            len(program.sums),
-            len(program.zeros),
-            len(program.constants),
-            len(program.weights),
-            0,
-            len(program.weights),
-            str(program.masked).lower(),
-            self._numbers().get(ACTIVE, -1),
+    def all(self) -> tuple[Dim, ...]:
+        """The dims, in order."""
+        return (*self._runs, *self._others)
+
+    def __call__(self, dim: Dim) -> str:
+        """The index of a dim, and what it is."""
+        return f"{self._others.setdefault(dim, len(self._runs) + len(self._others))} /* {dim_name(dim)} */"
+
+    def place(self, place: Place) -> dict[str, Member]:
+        """The members that say where units of a tensor are."""
+        return {"table": place.table.value, "index": place.index, "offset": self(place.offset)}
+
+
+def _arrays(program: Program, dim: _Dims) -> dict[str, str]:
+    """The arrays that have entries, by their names in Tables."""
+    slots, destinations = _slots(program, dim)
+    stages, stage_slots = _stages(program, dim)
+    matrices = [_matrix(matrix, program, dim) for matrix in program.matrices]
+    sums = [_sum(each, program, dim) for each in program.sums]
+    zeros = [row("", **dim.place(zero.place), width=dim(zero.width)) for zero in program.zeros]
+    images = [
+        row("", slot=slot_name(image.slot), parts=image.parts, blocks=dim(image.blocks))
+        for image in product_images(program)
+    ]
+    finals = [
+        row("", slot=slot_name(final.slot), table=final.place.table.value, index=final.place.index)
+        for final in program.finals
+    ]
+    outers = [
+        row(
+            "",
+            matrix=matrix_name(outer.matrix),
+            cotangent=slot_name(outer.cotangent),
+            operand=slot_name(outer.operand),
+            parts=outer.parts,
         )
-        return ProgramTables(
-            self.name,
-            tuple(f"{cpp_dim(dim, self.sizes)};  // {show(dim)}" for dim in dims),
-            tables,
-            ", ".join(str(count) for count in counts),
-            self._info(),
-        )
+        for outer in program.outers
+    ]
+    factors = [matrix_name(name) for _, product in _products(program) for name in product.matrices]
+    structs = {
+        "slots": ("SlotInfo", slots),
+        "destinations": ("Destination", destinations),
+        "matrices": ("MatrixInfo", matrices),
+        "products": ("ProductInfo", _product_rows(program)),
+        "images": ("ImageInfo", images),
+        "stages": ("StageInfo", stages),
+        "finals": ("FinalInfo", finals),
+        "outers": ("OuterInfo", outers),
+        "sums": ("SumInfo", sums),
+        "zeros": ("ZeroInfo", zeros),
+    }
+    indices = {"product_matrices": factors, "stage_slots": stage_slots}
+    made = {name: rows(type, name, entries) for name, (type, entries) in structs.items() if entries}
+    return made | {name: numbers(name, entries) for name, entries in indices.items() if entries}
 
-    def _info(self) -> LoopInfo | None:
-        loop = self.form
-        if loop is None:
-            return None
-        sums, operands, matrix_rows = (
-            (loop.sums, loop.operands, loop.matrices) if isinstance(loop, FusedLoop) else ((), (), ())
-        )
-        totals = loop.totals if isinstance(loop, ScanLoop) else ()
-        numbers = self._numbers()
-        matrices = [matrix.name for matrix in self.program.matrices]
-        finals = [final.slot for final in self.program.finals]
-        slots = {slot.name: slot for slot in self.program.slots}
 
-        def place_of(write: FusedWrite) -> int:
-            slot = slots[write.value]
-            return (
-                -1 if write.place is None or not isinstance(slot, StoredSlot) else slot.destinations.index(write.place)
+def _tables(program: Program, arrays: Mapping[str, str], dims: int) -> str:
+    """The Tables: the arrays, how long they are, and what else the drivers must know."""
+    in_order = (
+        "slots", "destinations", "matrices", "products", "product_matrices", "images", "stages", "stage_slots",
+        "finals", "outers", "sums", "zeros",
+    )  # fmt: skip
+    counts = {
+        "dim": dims,
+        "slot": len(program.slots),
+        "destination": sum(len(slot.destinations) for slot in program.slots if isinstance(slot, StoredSlot)),
+        "matrix": len(program.matrices),
+        "product": len(_products(program)),
+        "product_matrix": sum(len(product.matrices) for _, product in _products(program)),
+        "image": len(product_images(program)),
+        "stage": len(program.stages),
+        "final": len(program.finals),
+        "outer": len(program.outers),
+        "sum": len(program.sums),
+        "zero": len(program.zeros),
+        "constant": len(program.constants),
+        "weight": len(program.weights),
+    }
+    return struct(
+        "Tables",
+        "tables",
+        dims="dims",
+        **{name: name if name in arrays else None for name in in_order},
+        **{f"{name}_count": count or None for name, count in counts.items()},
+        weight_rows=0,
+        weight_columns=len(program.weights),
+        masked=program.masked,
+        active=slot_name(ACTIVE) if any(slot.name == ACTIVE for slot in program.slots) else -1,
+    )
+
+
+def _weight(program: Program, index: int) -> str:
+    return f"{index} /* {program.weights[index].name} */"
+
+
+def _matrix(matrix: Matrix, program: Program, dim: _Dims) -> str:
+    return row(
+        matrix.name,
+        index=_weight(program, matrix.index),
+        row=dim(matrix.offset),
+        rows=dim(matrix.rows),
+        columns=dim(matrix.columns),
+        blocks=dim(matrix.blocks),
+        parts=matrix.parts,
+    )
+
+
+def _sum(each: Sum, program: Program, dim: _Dims) -> str:
+    index, offset = _weight(program, each.place.index), dim(each.place.offset)
+    return row("", index=index, offset=offset, width=dim(each.width), slot=slot_name(each.slot))
+
+
+def _products(program: Program) -> list[tuple[TileStage, Product]]:
+    """All products, in order, each with its stage."""
+    tiles = (stage for stage in program.stages if isinstance(stage, TileStage))
+    return [(stage, product) for stage in tiles for product in stage.products]
+
+
+def _product_rows(program: Program) -> list[str]:
+    images, found, factors = product_images(program), [], 0
+    for stage, product in _products(program):
+        image = image_of(program, product)
+        made = stage.accumulators[product.first : product.first + len(product.matrices)]
+        found.append(
+            row(
+                ", ".join(made),
+                operand=slot_name(product.operand),
+                image=f"{images.index(image)} /* {image.slot} */",
+                matrix=factors,
+                first=product.first,
+                count=len(product.matrices),
+                parts=product.parts,
+                transposed=product.transposed,
+                accumulate=product.accumulate,
             )
-
-        lists = (
-            ("matrices", [matrices.index(name) for row in matrix_rows for name in row]),
-            ("edge_slots", [numbers[edge.name] for edge in loop.edges]),
-            ("edge_finals", [finals.index(edge.name) if edge.name in finals else -1 for edge in loop.edges]),
-            ("read_slots", [numbers[read.name] for read in loop.reads]),
-            ("row_slots", [numbers[row.name] for row in loop.rows]),
-            ("vector_slots", [numbers[vector.name] for vector in loop.vectors]),
-            ("write_slots", [numbers[write.value] for write in loop.writes]),
-            ("write_places", [place_of(write) for write in loop.writes]),
-            ("total_slots", [numbers[name] for name in totals]),
         )
-        tables = tuple(
-            IndexArray(f"{self.name}_info_{name}", ", ".join(str(entry) for entry in entries) or "0")
-            for name, entries in lists
-        )
-        counts = (sums, operands, loop.edges, loop.reads, loop.rows, loop.vectors, loop.writes, totals, loop.kept)
-        return LoopInfo(
-            tables, ", ".join(str(len(count)) for count in counts), ", ".join(table.name for table in tables)
-        )
+        factors += len(product.matrices)
+    return found
 
-    def _dim(self, dim: Dim) -> int:
-        return self.dims.setdefault(dim, self.first + len(self.dims))
 
-    def _numbers(self) -> dict[str, int]:
-        return {slot.name: index for index, slot in enumerate(self.program.slots)}
-
-    def _tables(self) -> tuple[Array, ...]:
-        program, dim = self.program, self._dim
-        numbers = self._numbers()
-        matrices = {matrix.name: index for index, matrix in enumerate(program.matrices)}
-        self.images = product_images(program)
-        read_slots = readers(program)
-        destinations: list[str] = []
-        slots = [self._slot(slot, numbers, destinations, read_slots) for slot in program.slots]
-        products: list[str] = []
-        product_matrices: list[str] = []
-        stage_slots: list[str] = []
-        stages: list[str] = []
-        functions = 0
-        for stage in program.stages:
-            first = len(stage_slots)
-            match stage:
-                case TileStage():
-                    written = [statement.target for statement in stage.statements if statement.stored]
-                    stage_slots += [str(numbers[name]) for name in written]
-                    tiles = numbers[stage.accumulators[0]] if stage.accumulators else 0
-                    shape = (dim(stage.width), stage.parts, dim(stage.blocks))
-                    made = (len(products), len(stage.products), tiles, len(stage.accumulators), first, len(written))
-                    unused = (0, 0, dim(constant(0)), 0)
-                    stages.append(_row(stage.barrier, "RowOperator::none", *shape, *made, *unused, functions))
-                    for product in stage.products:
-                        image = self.images.index(image_of(program, product))
-                        where = (numbers[product.operand], image, len(product_matrices), product.first)
-                        flags = (product.transposed, product.accumulate)
-                        products.append(_row(*where, len(product.matrices), product.parts, *flags))
-                        product_matrices += [str(matrices[name]) for name in product.matrices]
-                    functions += 1
-                case RowStage():
-                    stage_slots += [str(numbers[name]) for name in (stage.target, *stage.operands)]
-                    shape = (dim(stage.width), 1, dim(constant(1)))
-                    read = (first + 1, len(stage.operands), dim(stage.offset), stage.times)
-                    operator = f"RowOperator::{stage.operator.value}"
-                    stages.append(_row(stage.barrier, operator, *shape, 0, 0, 0, 0, first, 1, *read, -1))
-                case _:
-                    assert_never(stage)
-        matrix_rows = [
-            _row(m.index, dim(m.offset), dim(m.rows), dim(m.columns), dim(m.blocks), m.parts) for m in program.matrices
-        ]
-        finals = [_row(numbers[f.slot], f.place.table.value, f.place.index) for f in program.finals]
-        outers = [_row(matrices[o.matrix], numbers[o.cotangent], numbers[o.operand], o.parts) for o in program.outers]
-        sums = [_row(s.place.index, dim(s.place.offset), dim(s.width), numbers[s.slot]) for s in program.sums]
-        zeros = [_row(*self._place(zero.place), dim(zero.width)) for zero in program.zeros]
-        images = [_row(numbers[i.slot], i.parts, dim(i.blocks)) for i in self.images]
-        # The order is that of Tables in tables.h.
-        tables = (
-            ("SlotInfo", "slots", slots),
-            ("Destination", "destinations", destinations),
-            ("MatrixInfo", "matrices", matrix_rows),
-            ("ProductInfo", "products", products),
-            ("int16_t", "product_matrices", product_matrices),
-            ("ImageInfo", "images", images),
-            ("StageInfo", "stages", stages),
-            ("int16_t", "stage_slots", stage_slots),
-            ("FinalInfo", "finals", finals),
-            ("OuterInfo", "outers", outers),
-            ("SumInfo", "sums", sums),
-            ("ZeroInfo", "zeros", zeros),
-        )
-        return tuple(
-            Array(kind, f"{self.name}_{name}", tuple(row if "//" in row else f"{row}," for row in rows))
-            for kind, name, rows in tables
-        )
-
-    def _place(self, place: Place) -> tuple[str, int, int]:
-        return place.table.value, place.index, self._dim(place.offset)
-
-    def _slot(self, slot: Slot, numbers: dict[str, int], destinations: list[str], readers: Mapping[str, bool]) -> str:
-        """A row of SlotInfo: kind, table, kept, index, link, width, parts, offset, first destination, destinations."""
-        shape = (self._dim(slot.width), row_parts(slot.width))
-        nothing = self._dim(constant(0))
-        read = slot.name in readers, readers.get(slot.name, False)
-        match slot:
-            case ReadSlot(_, _, place, kept):
-                table, index, offset = self._place(place)
-                row = _row("Kind::read", table, kept, *read, index, 0, *shape, offset, 0, 0)
-            case EdgeSlot(_, _, link, place, ahead):
-                kind = "Kind::next" if ahead else "Kind::previous"
-                row = _row(kind, place.table.value, False, *read, place.index, numbers[link], *shape, nothing, 0, 0)
-            case VectorSlot(_, _, place):
-                table, index, offset = self._place(place)
-                row = _row("Kind::vector", table, False, *read, index, 0, *shape, offset, 0, 0)
-            case StoredSlot(_, _, places, kept):
-                first = len(destinations)
-                destinations.extend(_row(*self._place(place)) for place in places)
-                row = _row("Kind::stored", "STREAMS", kept, *read, 0, 0, *shape, nothing, first, len(places))
-            case ViewSlot(_, _, link, offset_dim):
-                row = _row("Kind::view", "STREAMS", False, *read, 0, numbers[link], *shape, self._dim(offset_dim), 0, 0)
-            case TileSlot():
-                row = _row("Kind::tile", "STREAMS", False, *read, 0, 0, *shape, nothing, 0, 0)
+def _stages(program: Program, dim: _Dims) -> tuple[list[str], list[str]]:
+    """The rows of stages, and the slots that these name: what each writes, and a row operator's operands."""
+    found: list[str] = []
+    named: list[str] = []
+    products = functions = 0
+    for stage in program.stages:
+        first = len(named)
+        match stage:
+            case TileStage():
+                written = [statement.target for statement in stage.statements if statement.stored]
+                found.append(
+                    row(
+                        "",
+                        barrier=stage.barrier,
+                        width=dim(stage.width),
+                        parts=stage.parts,
+                        blocks=dim(stage.blocks),
+                        first_product=products,
+                        products=len(stage.products),
+                        first_accumulator=slot_name(stage.accumulators[0]) if stage.accumulators else None,
+                        accumulators=len(stage.accumulators) or None,
+                        first_stored=first,
+                        stored=len(written),
+                        offset=dim(constant(0)),
+                        function=functions,
+                    )
+                )
+                products += len(stage.products)
+                functions += 1
+                named += written
+            case RowStage():
+                found.append(
+                    row(
+                        stage.target,
+                        barrier=stage.barrier,
+                        row=f"RowOperator::{stage.operator.value}",
+                        width=dim(stage.width),
+                        parts=1,
+                        blocks=dim(ONE),
+                        first_stored=first,
+                        stored=1,
+                        first_operand=first + 1,
+                        operands=len(stage.operands),
+                        offset=dim(stage.offset),
+                        times=stage.times or None,
+                        function=-1,
+                    )
+                )
+                named += [stage.target, *stage.operands]
             case _:
-                assert_never(slot)
-        return f"{row},  // {numbers[slot.name]} {slot.name}"
+                assert_never(stage)
+    return found, [slot_name(name) for name in named]
 
 
-def _row(*entries: str | int | bool) -> str:
-    """A brace initialiser."""
-    return "{" + ", ".join(str(entry).lower() if isinstance(entry, bool) else str(entry) for entry in entries) + "}"
+def _slots(program: Program, dim: _Dims) -> tuple[list[str], list[str]]:
+    """The rows of slots and of the destinations of stored ones."""
+    read_slots = readers(program)
+    found: list[str] = []
+    destinations: list[str] = []
+    for slot in program.slots:
+        found.append(_slot(slot, dim, read_slots, len(destinations)))
+        if isinstance(slot, StoredSlot):
+            destinations += [row(slot.name, **dim.place(place)) for place in slot.destinations]
+    return found, destinations
+
+
+def _slot(slot: Slot, dim: _Dims, read_slots: Mapping[str, bool], destinations: int) -> str:
+    """A SlotInfo; `destinations`: how many the slots before this one have."""
+    own: dict[str, Member] = {
+        "width": dim(slot.width),
+        "parts": row_parts(slot.width),
+        "offset": dim(constant(0)),
+    }
+    match slot:
+        case ReadSlot(_, _, place, kept):
+            own |= {"kind": "Kind::read", "kept": kept, **dim.place(place)}
+        case EdgeSlot(_, _, link, place, ahead):
+            own |= {"kind": "Kind::next" if ahead else "Kind::previous", "link": slot_name(link), **dim.place(place)}
+        case VectorSlot(_, _, place):
+            own |= {"kind": "Kind::vector", **dim.place(place)}
+        case StoredSlot(name, _, places, kept):
+            own |= {"kind": "Kind::stored", "kept": kept}
+            own |= {"read": name in read_slots, "shared": read_slots.get(name, False)}
+            own |= {"first_destination": destinations, "destinations": len(places)}
+        case ViewSlot(_, _, link, offset):
+            own |= {"kind": "Kind::view", "link": slot_name(link), "offset": dim(offset)}
+        case TileSlot():
+            own["kind"] = "Kind::tile"
+        case _:
+            assert_never(slot)
+    return row(slot.name, **{name: own[name] for name in _SLOT_INFO if name in own})

@@ -18,7 +18,7 @@ from rnncc.ir.kernel import Access, Program, RowStage, TileSlot, TileStage
 from rnncc.ir.plan import KernelPlan
 from rnncc.ir.scan import ScanLoop
 from rnncc.stages.render.cpp.expressions import expression_text
-from rnncc.stages.render.cpp.names import macro_names
+from rnncc.stages.render.cpp.names import macro_names, slot_name
 from rnncc.stages.render.cuda.scalars import SCALARS
 from rnncc.stages.render.programs import NamedProgram, homes_of, is_early, named_programs, slot_table
 from rnncc.stages.render.templates import text
@@ -77,32 +77,31 @@ def device_programs(plan: KernelPlan) -> tuple[DeviceProgram, ...]:
 
 def device_program(named: NamedProgram, source: str) -> DeviceProgram:
     """The program's device code."""
-    name, program = named.name, named.program
+    program = named.program
     homes = homes_of(program)
     stages, calls = [], []
     for index, stage in enumerate(program.stages):
         match stage:
             case TileStage():
-                stages.append(_stage_struct(f"{name}_{index}", stage, program, homes, source))
-                calls.append(f"tile_stage<{index}, {name}_{index}>(run__);")
+                stages.append(_stage_struct(f"Stage{index}", stage, program, homes, source))
+                calls.append(f"tile_stage<{index}, Stage{index}>(run__);")
             case RowStage():
                 calls.append(f"row_stage<{index}>(run__);")
             case _:
                 assert_never(stage)
-    return DeviceProgram(name, tuple(stages), tuple(calls))
+    return DeviceProgram(named.name, tuple(stages), tuple(calls))
 
 
 def _stage_struct(
     name: str, stage: TileStage, program: Program, homes: Mapping[str, tuple[Dim, Dim]], source: str
 ) -> StageStruct:
     table = slot_table(program)
-    numbers = {slot.name: index for index, slot in enumerate(program.slots)}
     early, late, lines, kept = [], [], [], []
     for load in stage.loads:
         if isinstance(table[load.slot], TileSlot):
             lines.append(f"const float {load.slot} = sums__[{stage.accumulators.index(load.slot)}];")
             continue
-        field = Field(load.slot, f"rnncc::load<{numbers[load.slot]}>(run__, at__.column, {_INDEX[load.access]})")
+        field = Field(load.slot, f"rnncc::load<{slot_name(load.slot)}>(run__, at__.column, {_INDEX[load.access]})")
         if is_early(load, stage, table, homes):
             early.append(field)
             lines.append(f"const float {load.slot} = early__.{load.slot};")
@@ -117,7 +116,7 @@ def _stage_struct(
         origin = f"  // {source}:{statement.line}" if statement.line else ""
         lines.append(f"const float {statement.target} = {expression_text(statement.expr)};{origin}")
         if statement.stored:
-            arguments = f"<{numbers[statement.target]}>(run__, at__.column, at__.unit"
+            arguments = f"<{slot_name(statement.target)}>(run__, at__.column, at__.unit"
             lines.append(f"rnncc::publish{arguments}, {statement.target});")
             kept.append(Field(statement.target, f"rnncc::keep{arguments}, kept__.{statement.target});"))
     lines.append(f"return {{{', '.join(field.name for field in kept)}}};")

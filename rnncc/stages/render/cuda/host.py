@@ -6,42 +6,49 @@ from dataclasses import dataclass
 
 from rnncc.ir.package import CellKernels
 from rnncc.ir.schedule import ScanKernels, ScanSchedule
+from rnncc.stages.render.cpp.initialisers import designated
 from rnncc.stages.render.programs import named_programs
 from rnncc.stages.render.templates import text
 
 
 @dataclass(frozen=True, slots=True)
 class HostProgram:
-    """What runs a program; `scans` is its ScanForms, or nothing."""
+    """What runs a program; `scans`: the members of its ScanForms, if it has any."""
 
     name: str
     direction: str
-    scans: str
+    scans: tuple[str, ...]
 
 
 def host_text(cell: CellKernels) -> str:
     """The functions that run a cell's programs on a GPU."""
     forms = {kernels.program: _forms(kernels) for kernels in cell.scans}
     programs = [
-        HostProgram(named.name, named.direction, forms.get(named.name, "")) for named in named_programs(cell.plan)
+        HostProgram(named.name, named.direction, forms.get(named.name, ())) for named in named_programs(cell.plan)
     ]
     return text("cuda/host.cpp.j2", cell=cell.plan.cell, name=cell.plan.cell.lower(), programs=programs)
 
 
-def _forms(kernels: ScanKernels) -> str:
-    """A ScanForms."""
-
-    def form(schedule: ScanSchedule, name: str) -> str:
-        shape = dict(schedule.forms).get(name)
-        if shape is None:
-            return _row(*([0] * 8))
-        groups, steps = (shape.threads, 0) if schedule.family_of(name) == "walk" else (32, shape.warps * shape.steps)
-        shared = (shape.shared_bytes, shape.peer_bytes, shape.least_shared_bytes)
-        return _row(shape.vector, shape.threads, groups, steps, *shared, shape.least_blocks)
-
-    sizes, names = (kernels.full, kernels.half), ("wide", "tall", "narrow", "newton")
-    return _row(*(_row(*(form(schedule, name) for schedule in sizes)) for name in names))
+def _forms(kernels: ScanKernels) -> tuple[str, ...]:
+    """The members of a ScanForms: a form for elements of 32 bits, and one for those of 16."""
+    forms = ("wide", "tall", "narrow", "newton")
+    pairs = {form: (_form(kernels.full, form), _form(kernels.half, form)) for form in forms}
+    return tuple(f".{form} = {{{full},\n     {half}}}," for form, (full, half) in pairs.items() if full or half)
 
 
-def _row(*entries: str | int) -> str:
-    return "{" + ", ".join(map(str, entries)) + "}"
+def _form(schedule: ScanSchedule, form: str) -> str:
+    """A ScanForm; nothing where there is no such kernel."""
+    shape = dict(schedule.forms).get(form)
+    if shape is None:
+        return ""
+    walks = schedule.family_of(form) == "walk"
+    return designated(
+        vector=shape.vector,
+        threads=shape.threads,
+        groups=shape.threads if walks else 32,
+        steps=0 if walks else shape.warps * shape.steps,
+        shared_bytes=shape.shared_bytes,
+        peer_bytes=shape.peer_bytes,
+        least_shared_bytes=shape.least_shared_bytes,
+        least_blocks=shape.least_blocks,
+    )

@@ -32,7 +32,7 @@ from rnncc.ir.dim import constant as constant_dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
-from rnncc.stages.render.notation import python_dim
+from rnncc.stages.render.notation import python_dim, without_brackets
 
 _OWN_NAMES = frozenset(
     {
@@ -40,6 +40,8 @@ _OWN_NAMES = frozenset(
         "weights", "step", "inf",
     }
 )  # fmt: skip
+# A form whose arguments stand between brackets and commas.
+_CALL = re.compile(r"[\w.]+\(\{0\}(, \{\d\})*\)")
 # Python computes these on plain numbers as torch would.
 _NUMBER_OPERATORS = frozenset({"add", "sub", "mul", "neg"})
 
@@ -122,17 +124,22 @@ class Emitter:
         return all(self.table[name].role is Role.CONSTANT for name in references(expr))
 
     def _expression(self, expr: Expr, target: Value) -> str:
+        return without_brackets(self._operand(expr, target))
+
+    def _operand(self, expr: Expr, target: Value) -> str:
+        """An expression that may stand beside an operator: the table's infix forms bring their own brackets."""
         match expr:
             case Const(value):
                 return _number_text(value)
             case Ref(name):
                 return self._reference(name, target)
             case Apply(operator, arguments):
-                texts = [self._expression(argument, target) for argument in arguments]
+                form = re.sub(r"\bf\.", "elementwise.", OPERATORS[operator].torch)
+                spell = self._expression if _CALL.fullmatch(form) else self._operand
+                texts = [spell(argument, target) for argument in arguments]
                 if operator not in _NUMBER_OPERATORS and self._is_number(expr):
-                    texts[0] = f"rows.number({texts[0]})"
-                text = re.sub(r"\bf\.", "elementwise.", OPERATORS[operator].torch)
-                return text.format(*texts)
+                    texts[0] = f"rows.number({without_brackets(texts[0])})"
+                return form.format(*texts)
             case _:
                 assert_never(expr)
 
@@ -150,7 +157,7 @@ class Emitter:
             raise InternalError(f"the contraction of {matrix.name}, which is no matrix")
         if matrix.blocks == ONE:
             if transposed:
-                return f"({variable(operand)} @ {variable(matrix.name)})"
+                return f"{variable(operand)} @ {variable(matrix.name)}"
             return self.linear(variable(operand), variable(matrix.name))
         row_k, column_k = split_multiple(matrix.width)[0], split_multiple(matrix.columns)[0]
         extra = ", transposed=True" if transposed else ""

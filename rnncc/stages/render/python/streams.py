@@ -6,7 +6,7 @@ one product a gate, the generated code makes the stream [T, B, Σwidth] by one p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rnncc.ir.cell import Cell, Contraction, Node, Pointwise, Role, Stream, Value, operands, value_table
@@ -159,3 +159,15 @@ def _neighbours(names: Sequence[str], places: Mapping[str, MemberPlace]) -> list
 def reads(nodes: Sequence[Node]) -> set[str]:
     """Every name that the nodes read."""
     return {name for node in nodes for name in operands(node)}
+
+
+def reached(nodes: Sequence[Node], names: Iterable[str]) -> set[str]:
+    """The names, and all that the nodes make them of."""
+    made = {node.target: node for node in nodes}
+    waiting, found = list(names), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += operands(made[name]) if name in made else ()
+    return found
