@@ -201,7 +201,7 @@ def new_lines(before: str, after: str) -> str:
 
 def elementwise(rendered: str) -> str:
     """The statements of the first generated function that come from the cell's text."""
-    function = rendered.partition("mycell_0_forward_0(")[2].partition("\n}\n")[0]
+    function = rendered.partition("static void function_0(")[2].partition("\n}\n")[0]
     return "\n".join(line.strip() for line in function.splitlines() if f"// {CELL.name}:" in line)
 
 

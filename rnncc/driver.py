@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rnncc.ir.compilation import Compilation
+from rnncc.ir.package import CellKernels, CompiledCell, Package
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
 from rnncc.ir.target import has_clusters
@@ -136,11 +137,12 @@ def compile_fused(
     request = Request(Source(f"<{name}>", text), name, **{**options, "problems": problems})
 
     def produce() -> Bundle:
-        from rnncc.stages.render import render_fused
+        from rnncc.stages.render import render
         from rnncc.stages.schedule.kernels import fused_kernels
 
         plan = next(plan for plan in compile_cells(request, "lower").plans if plan.cell == cell)
-        return render_fused(plan, fused_kernels(plan, problems, target))
+        kernels = CellKernels(plan, fused=tuple(fused_kernels(plan, problems, target)))
+        return render(Package(name, kernels=(kernels,)))[1]
 
     problem, most = problems[0], problems[-1].heads
     numbers = " and ".join(str(problem.heads) for problem in problems)
@@ -207,12 +209,12 @@ def make_product(request: Request, progress: Progress | None = None) -> Product:
 
 def make_reference(request: Request) -> Product:
     """A package that runs the eager reference alone."""
-    from rnncc.ir.package import CompiledCell
     from rnncc.stages.build import Product
-    from rnncc.stages.render.python import render_package
+    from rnncc.stages.render import render
 
     made = compile_cells(request, "mask")
-    files = render_package(request.name, tuple(map(CompiledCell, made.cells, made.masked, made.recurrences)))
+    cells = map(CompiledCell, made.cells, made.masked, made.recurrences)
+    files, _ = render(Package(request.name, tuple(cells)))
     missing = "no C++ compiler was found when it was built"
     return Product(files, None, _names(made), missing, about=_origin(request))
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from operator import add
 
 from rnncc.ir.compilation import Compilation
-from rnncc.ir.package import CompiledCell
 from rnncc.ir.request import Request
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.report import attempt, in_order
@@ -103,9 +102,6 @@ def run_stages(made: Compilation) -> Iterator[str]:
     yield "schedule"
 
     from rnncc.stages.render import render
-    from rnncc.stages.render.python import render_package
 
-    cells = map(CompiledCell, made.cells, made.masked, made.recurrences, made.adjoints, made.masked_adjoints)
-    made.files = render_package(request.name, tuple(cells), cuda=request.is_for_gpus)
-    made.bundle = render(made.plans, made.scans if request.is_for_gpus else None, made.fused, request.instructions)
+    made.files, made.bundle = render(made.package())
     yield "render"

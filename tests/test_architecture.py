@@ -31,7 +31,7 @@ CELLS = sorted(cells_dir().glob("*.rnn"))
 OWNERS = {
     "lark": ("rnncc.stages.parse",),
     "sympy": ("rnncc.stages.differentiate",),
-    "jinja2": ("rnncc.stages.render",),
+    "jinja2": ("rnncc.stages.render.templates",),
     # The interpreter of cells and what compares with it; what a package carries; loading; ways in from libraries that
     # work on tensors. `env` and `verify` of the command line import it inside their functions.
     "torch": (
@@ -239,6 +239,14 @@ def source_files() -> list[Path]:
 def test_no_file_is_longer_than_400_lines() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in source_files()}
     assert not {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > 400}
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "stages" / "render").rglob("*.py")), ids=module_name)
+def test_no_function_of_render_takes_more_than_six_parameters(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            assert len([argument for argument in given if argument.arg != "self"]) <= 6, f"{path}:{node.lineno}"
 
 
 # Templates decide nothing and compute nothing: `lower` and the plans of `render` do.

@@ -25,8 +25,8 @@ from rnncc.stages.classify import classify
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import lower
 from rnncc.stages.mask import mask
-from rnncc.stages.render import render
 from tests.compiling import front
+from tests.rendering import for_cpus
 
 # What a text may take, in seconds; the largest ones take a few on a slow machine.
 LIMIT = 60
@@ -46,7 +46,7 @@ def survive(data: bytes) -> tuple[Cell, ...]:
             verify(cell)
             classify(cell)
             masked = mask(cell)
-            render([lower(cell, differentiate(cell), masked, differentiate(masked))])
+            for_cpus([lower(cell, differentiate(cell), masked, differentiate(masked))])
     except RnnccError as error:
         cells = ()
         assert error.diagnostics

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.artifact import Bundle, File
 from rnncc.ir.cell import Cell
+from rnncc.ir.package import CellKernels, CompiledCell, Package
 from rnncc.ir.plan import KernelPlan
 from rnncc.ir.recurrence import Recurrence
 from rnncc.ir.request import Request
@@ -45,3 +46,10 @@ class Compilation:
     fused: tuple[tuple[FusedKernels, ...], ...] = field(init=False)
     files: tuple[File, ...] = field(init=False)
     bundle: Bundle = field(init=False)
+
+    def package(self) -> Package:
+        """What `render` makes files of."""
+        cells = map(CompiledCell, self.cells, self.masked, self.recurrences, self.adjoints, self.masked_adjoints)
+        kernels = map(CellKernels, self.plans, self.scans, self.fused)
+        request = self.request
+        return Package(request.name, tuple(cells), tuple(kernels), request.instructions, request.is_for_gpus)

@@ -5,7 +5,7 @@ A Dim is canonical, so equality of dims is equality of values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd
 
@@ -41,6 +41,11 @@ def named(name: str) -> Dim:
 def add(left: Dim, right: Dim) -> Dim:
     """`left + right`."""
     return _canonical([*left.terms, *right.terms])
+
+
+def total(dims: Iterable[Dim]) -> Dim:
+    """The sum of all: the width of values side by side."""
+    return _canonical([term for dim in dims for term in dim.terms])
 
 
 def scale(dim: Dim, factor: int) -> Dim:

@@ -1,4 +1,4 @@
-"""The text of a package, decided: what the Python and binding templates print, line by line."""
+"""What the files of a package are made of: what the stages before `render` made, for Python and for kernels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell
+from rnncc.ir.plan import KernelPlan
 from rnncc.ir.recurrence import Recurrence
+from rnncc.ir.schedule import FusedKernels, ScanKernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,100 +26,28 @@ class CompiledCell:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentText:
-    """One segment: `<name>_batched` and `<name>_make_step` in `_reference.py`, its SegmentSpec in the cell's module."""
+class CellKernels:
+    """The kernels of a cell: all its loops, and which kernels there are for GPUs: those of its loops without products
+    (`scans`), and fused ones of loops with products."""
+
+    plan: KernelPlan
+    scans: tuple[ScanKernels, ...] = ()
+    fused: tuple[FusedKernels, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """What is rendered. Each part may be missing: fused kernels at first use come without the rest of their package.
+
+    name           the package's
+    cells          what its Python files are made of, and the registration of its ops
+    kernels        of the same cells
+    instructions   the one instruction set that CPU kernels are for, or EVERY; empty: there are none for CPUs
+    on_gpus        whether ops take tensors of GPUs: then there are kernels for all sizes, besides fused ones
+    """
 
     name: str
-    batched: tuple[str, ...]
-    unpack: tuple[str, ...]
-    step: tuple[str, ...]
-    result: str
-    states: tuple[str, ...]
-    streams: tuple[str, ...]
-    sequences: tuple[str, ...]
-    needed: str
-    constants: str
-    clips: bool
-    initials: str
-    learned: str
-    plain: str
-    masked: str
-
-
-@dataclass(frozen=True, slots=True)
-class CellText:
-    """One cell's module. Every tuple holds lines that are complete Python (or constructor arguments), but for
-    `description`: lines of a docstring, as `source_in_docstring` is part of one."""
-
-    name: str
-    function: str
-    module: str
-    heading: str
-    description: tuple[str, ...]
-    sizes: tuple[str, ...]
-    constants: tuple[str, ...]
-    inputs: tuple[str, ...]
-    masks: tuple[str, ...]
-    states: tuple[str, ...]
-    parameters: tuple[str, ...]
-    constraints: tuple[str, ...]
-    regularisation: tuple[str, ...]
-    classes: tuple[str, ...]
-    segments: tuple[SegmentText, ...]
-    derive: tuple[str, ...]
-    prologue: tuple[str, ...]
-    epilogue: tuple[str, ...]
-    output: str
-    output_width: str
-    input_delays: tuple[str, ...]
-    single_head_because: str
-    source_name: str
-    source_in_docstring: str
-
-
-@dataclass(frozen=True, slots=True)
-class LoopText:
-    """One loop in the binding's table: counts, and the C++ lines that fill its arrays of widths. `device_functions`
-    declare its functions for a GPU, `device_pointers` name them (null pointers where there are none)."""
-
-    prefix: str
-    weights: int
-    saved: int
-    saved_sequence: str
-    saved_state: str
-    saved_rounded: str
-    weight_elements: tuple[str, ...]
-    saved_widths: tuple[str, ...]
-    device_functions: tuple[str, ...]
-    device_pointers: str
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentBinding:
-    """One segment in the binding's table."""
-
-    name: str
-    sizes: int
-    constants: int
-    streams: int
-    states: int
-    sequences: int
-    clips: str
-    stream_widths: tuple[str, ...]
-    state_widths: tuple[str, ...]
-    sequence_widths: tuple[str, ...]
-    plain: LoopText
-    masked: LoopText
-
-
-@dataclass(frozen=True, slots=True)
-class PackagePlan:
-    """A package: its cells, and the binding of their kernels. `on_device`: whether ops take CUDA tensors, in C++;
-    `device_ops`: those that take no others."""
-
-    stem: str
-    version: str
-    cells: tuple[CellText, ...]
-    segments: tuple[SegmentBinding, ...]
-    on_device: str
-    device_ops: tuple[str, ...]
+    cells: tuple[CompiledCell, ...] = ()
+    kernels: tuple[CellKernels, ...] = ()
+    instructions: str = ""
+    on_gpus: bool = False

@@ -53,11 +53,6 @@ def fused_programs(plan: KernelPlan) -> Iterator[tuple[str, FusedLoop]]:
         yield f"{name}_backward", loop.fused_backward
 
 
-def own_form(fused: FusedLoop | str, scan: ScanLoop | str) -> FusedLoop | ScanLoop | None:
-    """The form in which a loop has kernels of its own; it has one of the two at most."""
-    return next((form for form in (fused, scan) if not isinstance(form, str)), None)
-
-
 def scan_programs(plan: KernelPlan) -> Iterator[tuple[str, ScanLoop]]:
     """The names of the programs without products, with their loops."""
     for loop in plan.loops:

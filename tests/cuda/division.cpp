@@ -7,7 +7,7 @@ using namespace rnncc;
 
 namespace {
 struct Program {
-  static constexpr Tables tables = lstm_0_masked_backward_tables;
+  static constexpr Tables tables = lstm_0_masked_backward::tables;
 };
 
 Schedule divided(int64_t units, int64_t heads, int64_t columns, int scalar_bytes, int multiprocessors, int directions) {

@@ -28,14 +28,14 @@ from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.ir.target import GPUS, REGISTERS
 from rnncc.machine.paths import shipped_cells
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
-from rnncc.stages.render import render, render_fused
-from rnncc.stages.render.text import cell_text
+from rnncc.stages.render.cuda.device import device_programs
 from rnncc.stages.schedule.facts import facts
 from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.kernels import scan_kernels
 from rnncc.stages.schedule.stepwise import stepwise_from, takes
 from tests.compiling import plan_of
 from tests.cuda.sources import write_files
+from tests.rendering import at_first_use, for_gpus
 
 ARCHITECTURES = ("sm_80", "sm_90a")
 _DTYPES = ("f32", "bf16", "f16")
@@ -90,7 +90,7 @@ def plan(cell: str) -> KernelPlan:
 def has(cell: str, family: Family) -> bool:
     """Whether a cell has kernels in a family."""
     if family is ALTERNATING:
-        return bool(cell_text(plan(cell)).alternating)
+        return bool(device_programs(plan(cell)))
     if family is SCAN:
         return any(True for _ in scan_programs(plan(cell)))
     is_step = family.scope is Scope.STEP
@@ -150,7 +150,7 @@ def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
     whole = plan(case.cell)
     if case.family in FUSED:
         kernels = forced(case)
-        bundle = render_fused(whole, [kernels])
+        bundle = at_first_use(whole, [kernels])
         allowed = {
             unit.name: Allowed(schedule.registers, 4 * dict(schedule.tiles).get("spilled_registers", 0), 0)
             for unit, (_, schedule) in zip(bundle.device_units, kernels.kernels, strict=True)
@@ -159,7 +159,7 @@ def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
     loops = tuple(loop for loop in whole.loops if case.masked or not loop.variant)
     shown = replace(whole, loops=loops)
     scans = scan_kernels(shown, newton=True)
-    bundle = render([shown], [scans])
+    bundle = for_gpus([shown], newton=True)
     name = f"{whole.cell.lower()}_{case.dtype}" + ("_scans" if case.family is SCAN else "")
     name = "_core" if case.family is SHARED else name
     unit = next(unit for unit in bundle.device_units if unit.name == name)
@@ -174,7 +174,7 @@ def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
         allowed = {"permute_rows": Allowed(64, 0, 0)}
     else:
         limit = Allowed(min(255, REGISTERS // _THREADS), 0, 0)
-        allowed = {program.name: limit for program in cell_text(shown).alternating}
+        allowed = {program.name: limit for program in device_programs(shown)}
     return replace(bundle, device_units=(unit,)), allowed
 
 

@@ -16,12 +16,12 @@ from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.ir.target import GPUS
 from rnncc.stages.build.nvcc import find_nvcc
-from rnncc.stages.render import render_fused
 from rnncc.stages.schedule import LIMITS
 from rnncc.stages.schedule.facts import facts
 from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.stepwise import stepwise_from, takes
 from tests.cuda.sources import write_files
+from tests.rendering import at_first_use
 
 TARGET = GPUS["h200"]
 # The tile sizes that are tried, for each family of clusters.
@@ -76,7 +76,7 @@ def compiled(plan: KernelPlan, kernels: FusedKernels, folder: Path) -> Path:
     CalledProcessError where nvcc fails."""
     nvcc = find_nvcc((TARGET.architecture,), required=True)
     assert nvcc is not None
-    bundle = render_fused(plan, [kernels])
+    bundle = at_first_use(plan, [kernels])
     write_files(bundle.files, folder)
     for unit in bundle.device_units:
         command = nvcc.command(unit, TARGET.architecture, bundle.include)

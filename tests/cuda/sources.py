@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rnncc.ir.artifact import File
-from rnncc.stages.render import render
-from rnncc.stages.schedule.kernels import scan_kernels
 from tests.compiling import plan_of
+from tests.rendering import for_gpus
 
 
 def write_files(files: Sequence[File], folder: Path) -> None:
@@ -22,4 +21,4 @@ def write_files(files: Sequence[File], folder: Path) -> None:
 def write_sources(name: str, folder: Path) -> None:
     """Every native file of a package of the cell."""
     plan = plan_of(name)
-    write_files(render([plan], [scan_kernels(plan)]).files, folder)
+    write_files(for_gpus([plan]).files, folder)

@@ -9,24 +9,27 @@ import pytest
 from rnncc.ir.dim import HEADS
 from rnncc.ir.kernel import TileStage
 from rnncc.language.diagnostics import InternalError
-from rnncc.stages.render.device import Image, device_text, image_of, product_images, readers
+from rnncc.stages.render.cuda.device import DeviceProgram, device_programs
+from rnncc.stages.render.programs import Image, image_of, product_images, readers
 from tests.compiling import plan_of
 
 
+def device_code(cell: str, name: str) -> DeviceProgram:
+    return next(program for program in device_programs(plan_of(cell)) if program.name == name)
+
+
 def test_a_stage_waits_only_for_what_others_write() -> None:
-    forward = plan_of("lstm").loops[0].forward
-    (stage,) = device_text("lstm_0_forward", forward, "lstm.rnn").stages
+    (stage,) = device_code("lstm", "lstm_0_forward").stages
     # Streams are the call's; the cell state of the step before is the thread's own.
     assert [field.name for field in stage.early] == ["i__x", "f__x", "g__x", "o__x", "c__1"]
     assert stage.late == ()
     assert [field.name for field in stage.kept][-1] == "h"
     assert "const float i__R = sums__[0];" in stage.lines
-    assert any("rnncc::publish<1>(run__, at__.column, at__.unit, h);" in line for line in stage.lines)
+    assert any("rnncc::publish<slot__::h>(run__, at__.column, at__.unit, h);" in line for line in stage.lines)
 
 
 def test_values_of_other_threads_are_late_and_shared() -> None:
-    backward = plan_of("gru").loops[0].backward
-    text = device_text("gru_0_backward", backward, "gru.rnn")
+    text = device_code("gru", "gru_0_backward")
     # d_h comes from the stage before, of the same units: the thread's own, but of this step.
     assert [field.name for field in text.stages[1].late] == ["d_h"]
     assert [field.name for field in text.stages[1].early] == ["z"]

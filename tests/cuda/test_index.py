@@ -11,12 +11,12 @@ import pytest
 from rnncc.ir.family import GATHER, GRID, SCATTER, STEPWISE, Family
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
-from rnncc.stages.render import render
 from rnncc.stages.schedule import schedule
-from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
+from rnncc.stages.schedule.kernels import fused_kernels
 from rnncc.stages.schedule.scan import scan_ctas
 from tests.compiling import plan_of
 from tests.cpu.host import build
+from tests.rendering import for_gpus
 from tests.stages.scheduling import backward, forward
 
 
@@ -53,7 +53,7 @@ def index(library: ctypes.CDLL) -> Index:
 def write_index(folder: Path, *problems: Problem) -> list[list[str]]:
     """The index of the LSTM's kernels for these problems, and its lines."""
     plan = plan_of("lstm")
-    bundle = render([plan], [scan_kernels(plan)], [fused_kernels(plan, problems)])
+    bundle = for_gpus([plan], [fused_kernels(plan, problems)])
     text = next(file.text for file in bundle.files if file.path == "cuda/fused.txt")
     folder.mkdir()
     (folder / "fused.txt").write_text(text, encoding="utf-8")

@@ -11,7 +11,7 @@ import pytest
 from rnncc.ir.cell import Cell, value_table
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, constant
 from rnncc.ir.kernel import Program
-from rnncc.ir.package import CompiledCell
+from rnncc.ir.package import CompiledCell, Package
 from rnncc.ir.structure import DENSE, BlockDiagonal, block_diagonal, blocks_of, stored_columns
 from rnncc.ir.verify import verify
 from rnncc.language.read import read_request
@@ -22,9 +22,9 @@ from rnncc.stages.differentiate import differentiate
 from rnncc.stages.lower import lower
 from rnncc.stages.mask import mask
 from rnncc.stages.render import render
-from rnncc.stages.render.python import render_package
 from rnncc.verify.reference import run
 from tests.problems import make_problem
+from tests.rendering import for_cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,8 @@ def unheard(cell: Cell) -> Cell:
 
 def rendered(cell: Cell) -> None:
     masked = mask(cell)
-    render_package("package", (CompiledCell(cell, masked, classify(cell), differentiate(cell), differentiate(masked)),))
+    compiled = CompiledCell(cell, masked, classify(cell), differentiate(cell), differentiate(masked))
+    render(Package("package", cells=(compiled,)))
 
 
 def kernels(cell: Cell) -> None:
@@ -62,7 +63,7 @@ def kernels(cell: Cell) -> None:
 
     plan = compile_cells(read_request(cell.name.lower()), "lower").plans[0]
     loops = tuple(replace(loop, forward=changed(loop.forward), backward=changed(loop.backward)) for loop in plan.loops)
-    render([replace(plan, loops=loops)])
+    for_cpus([replace(plan, loops=loops)])
 
 
 def lowered(cell: Cell) -> None:

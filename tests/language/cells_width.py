@@ -318,29 +318,6 @@ def rows_epi(p: Any, s: Any, x: Any, k: Any) -> Values:
 
 @case(
     """
-cell Macros
-state h, NULL = 1
-const INT_MAX = 2
-weights M: vector
-SIZE_MAX = sigmoid(W@x + R@h[t-1] + b)
-E = M*h[t-1] + 1
-errno = tanh(E)*INT_MAX
-_res = cos(NULL[t-1])
-NULL[t] = 0.5*NULL[t-1] + SIZE_MAX*errno*_res
-h[t] = tanh(NULL[t])
-""",
-    lambda H: {"h": (H, 0.0), "NULL": (H, 1.0)},
-    heads=2,
-)
-def macros(p: Any, s: Any, x: Any, k: Any) -> Values:
-    """Names that headers of C++ have as macros; M_E is a parameter."""
-    gate = sigmoid(p.W_SIZE_MAX @ x() + mm(p.R_SIZE_MAX, s("h")) + p.b_SIZE_MAX)
-    null = 0.5 * s("NULL") + gate * tanh(p.M_E * s("h") + 1) * 2 * torch.cos(s("NULL"))
-    return {"h": tanh(null), "NULL": null}
-
-
-@case(
-    """
 cell SecondOperand
 input g: 2
 state h

@@ -25,14 +25,13 @@ from rnncc.stages.check.unroll import MOST_EQUATIONS
 from rnncc.stages.differentiate import differentiate
 from rnncc.stages.differentiate.sweep import LONGEST_SUM
 from rnncc.stages.mask import mask
-from rnncc.stages.render import render
-from rnncc.stages.schedule.kernels import scan_kernels
 from rnncc.verify.reference import fixed_values, run
 from tests import builders, shipped
 from tests.adjoint_interpreter import backward, forward, machine_of
 from tests.compiling import cell_of, kernel_plan
 from tests.problems import make_problem
 from tests.random_cells import cells
+from tests.rendering import for_gpus
 
 BUILT = [builders.lstm, builders.gru, builders.mingru, builders.layernorm_toy]
 ROOT = Path(__file__).parents[2]
@@ -300,7 +299,7 @@ def test_many_equations_give_a_cotangent_parts() -> None:
 
 def test_as_many_equations_as_a_cell_may_have_are_rendered() -> None:
     plan = kernel_plan(shares_a_parameter(MOST_EQUATIONS))
-    assert render([plan], [scan_kernels(plan)]).files
+    assert for_gpus([plan]).files
 
 
 SCRIPT = """

@@ -16,7 +16,7 @@ from rnncc.ir.target import GPUS
 from rnncc.language.read import read_source
 from rnncc.language.source import Source
 from rnncc.machine.paths import locate
-from rnncc.stages.render.fused import steps_text
+from rnncc.stages.render.cuda.fused import fused_steps
 from rnncc.stages.schedule import schedule
 from tests.compiling import front, kernel_plan
 
@@ -86,9 +86,9 @@ def test_loops_that_fit_one_way_only_have_no_kernels() -> None:
 
 def test_text() -> None:
     plan = plan_of("cell Tiny\nstate h\nparam p: vector\nh[t] = tanh(p*h[t-1] + R@h[t-1] + W@x)\n")
-    forward = steps_text(plan).steps[0]
+    forward = fused_steps(plan)[0]
     assert forward.name == "tiny_0_forward_step"
-    numbers = {number.name: number.text for number in forward.numbers}
+    numbers = {constant.name: constant.text for constant in forward.constants}
     assert (numbers["SUMS"], numbers["OPERANDS"], numbers["READS"], numbers["VECTORS"]) == ("1", "1", "1", "1")
     finish = "\n".join(forward.functions[1].lines)
     assert re.search(r"const float h = fast__::tanh\(.*\);  // cell.rnn:4", finish)

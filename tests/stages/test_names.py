@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rnncc.ir.artifact import Bundle
-from rnncc.ir.package import CompiledCell
+from rnncc.ir.artifact import Bundle, File
+from rnncc.ir.package import CompiledCell, Package
 from rnncc.ir.plan import KernelPlan
 from rnncc.ir.problem import Problem
 from rnncc.ir.request import Request
@@ -16,9 +16,9 @@ from rnncc.language.source import Source
 from rnncc.pipeline import compile_cells
 from rnncc.stages.parse import parse
 from rnncc.stages.render import render
-from rnncc.stages.render.python import render_package
-from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
+from rnncc.stages.schedule.kernels import fused_kernels
 from tests.compiling import lowered
+from tests.rendering import for_gpus
 
 # A loop with a product and one without, so that there are files of every kind.
 TEXT = "cell {}\nstate c, h\nf = sigmoid(W@x + b)\nc[t] = f*c[t-1] + W@x\nh[t] = tanh(W@c[t] + R@h[t-1] + b)\n"
@@ -32,7 +32,7 @@ def rendered(plan: KernelPlan, names: Sequence[str]) -> Bundle:
     for name in names:
         own = ((program.replace(plan.cell.lower(), name.lower(), 1), kernel) for program, kernel in laid_out.kernels)
         fused.append([replace(laid_out, kernels=tuple(own))])
-    return render(plans, [scan_kernels(one) for one in plans], fused)
+    return for_gpus(plans, fused)
 
 
 def test_files_and_kernels_of_cells_never_meet() -> None:
@@ -59,15 +59,16 @@ def test_modules_of_cells_are_no_others() -> None:
         modules = {(node.module or "").partition(".")[0] for node in nodes if node.level}
         return modules | {alias.asname or alias.name for node in nodes for alias in node.names}
 
-    bare = render_package("package", [])
-    taken = {Path(file.path).stem for file in bare}.union(*(imported(file.text) for file in bare)) - {"__init__", ""}
+    def modules(*names: str) -> list[File]:
+        source = Source("all.rnn", "\n".join(TEXT.format(name) for name in names))
+        made = compile_cells(Request(source, "package"), "mask")
+        return list(render(Package("package", tuple(map(CompiledCell, made.cells, made.masked, made.recurrences))))[0])
+
+    bare = [file for file in modules("OWN") if file.path != "_cell_own.py"]
+    taken = {Path(file.path).stem for file in bare}.union(*(imported(file.text) for file in bare))
+    taken -= {"__init__", "_cell_own", "OWN", "OWNCell", "own", ""}
     assert {"_reference", "_runtime", "_package"} <= taken
     names = [name.strip("_").upper() for name in sorted(taken)]
-    source = Source("all.rnn", "\n".join(TEXT.format(name) for name in names))
-    made = compile_cells(Request(source, "package"), "mask")
-    files = [
-        file.path
-        for file in render_package("package", tuple(map(CompiledCell, made.cells, made.masked, made.recurrences)))
-    ]
+    files = [file.path for file in modules(*names)]
     assert len(files) == len(set(files)) == len(bare) + len(names)
     assert len({Path(file).stem for file in files} - taken - {"__init__"}) == len(names)

@@ -11,8 +11,8 @@ from rnncc.ir.cell import Cell
 from rnncc.language.source import Source
 from rnncc.machine.paths import cells_dir
 from rnncc.stages.partition.cost import WARN_SECONDS, cost
-from rnncc.stages.render import render
 from tests.compiling import front, kernel_plan
+from tests.rendering import for_cpus
 
 SUM = "tanh(W@x + R@h[t-1] + b)"
 
@@ -58,7 +58,7 @@ def checked(name: str, text: str) -> Cell:
 
 def generated_mb(cell: Cell) -> float:
     """Of C++ that is made for this cell alone."""
-    bundle = render([kernel_plan(cell)], None, [()])
+    bundle = for_cpus([kernel_plan(cell)])
     own = [file for file in bundle.files if not file.path.startswith(("src/include/", "src/_core"))]
     return sum(len(file.text) for file in own if file.path.endswith((".h", ".cpp"))) / 1e6
 

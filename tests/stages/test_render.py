@@ -10,13 +10,14 @@ from rnncc.ir.dim import HEADS, HIDDEN_SIZE, constant, floor_divide, multiply, n
 from rnncc.ir.expr import Const, Ref, apply
 from rnncc.ir.target import INSTRUCTION_SETS
 from rnncc.machine.paths import cells_dir, templates_dir
-from rnncc.stages.render import render
-from rnncc.stages.render.cpp import dim_text, expression_text, number_text
+from rnncc.stages.render.cpp.expressions import expression_text, number_text
+from rnncc.stages.render.notation import cpp_dim
 from tests.compiling import plan_of
+from tests.rendering import for_cpus
 
 
 def test_units_of_a_package() -> None:
-    bundle = render([plan_of("lstm"), plan_of("gru")])
+    bundle = for_cpus([plan_of("lstm"), plan_of("gru")])
     paths = {file.path: file.text for file in bundle.files}
     assert len(paths) == len(bundle.files)
     assert bundle.include == ("src/include",)
@@ -38,7 +39,7 @@ def test_units_of_a_package() -> None:
 
 def test_shared_units_do_not_depend_on_the_cell() -> None:
     def shared(name: str) -> dict[str, str]:
-        bundle = render([plan_of(name)])
+        bundle = for_cpus([plan_of(name)])
         wanted = {unit.path for unit in bundle.units if unit.shared}
         return {file.path: file.text for file in bundle.files if file.path in wanted}
 
@@ -46,7 +47,7 @@ def test_shared_units_do_not_depend_on_the_cell() -> None:
 
 
 def test_statements_carry_their_line_and_no_path_leaks() -> None:
-    bundle = render([plan_of("lstm")])
+    bundle = for_cpus([plan_of("lstm")])
     text = next(file.text for file in bundle.files if file.path == "src/lstm_functions.h")
     source = (cells_dir() / "lstm.rnn").read_text(encoding="utf-8").splitlines()
     line = next(index for index, content in enumerate(source, 1) if content.startswith("c[t]"))
@@ -57,18 +58,18 @@ def test_statements_carry_their_line_and_no_path_leaks() -> None:
 
 
 def test_entry_points() -> None:
-    texts = {file.path: file.text for file in render([plan_of("lstm")]).files}
+    texts = {file.path: file.text for file in for_cpus([plan_of("lstm")]).files}
     entries = texts["src/lstm_v3_f64.cpp"]
     for name in ("lstm_0_forward", "lstm_0_backward", "lstm_0_masked_forward", "lstm_0_masked_backward"):
         direction = name.rsplit("_", 1)[1]
-        assert f"int32_t {name}_v3_f64(const rnncc_{direction}_call* call)" in entries
+        assert f"int32_t {name}_v3_f64(\n    const rnncc_{direction}_call* call)" in entries
         chosen = f"RNNCC_DISPATCH({name}, all, rnncc_{direction}_call, call->streams[0].dtype)"
         assert chosen in texts["src/lstm_dispatch.cpp"]
 
 
 @pytest.mark.parametrize("instructions", INSTRUCTION_SETS)
 def test_code_for_one_set_of_instructions(instructions: str) -> None:
-    bundle = render([plan_of("lstm")], instructions=instructions)
+    bundle = for_cpus([plan_of("lstm")], instructions)
     compiled = {unit.path: unit.isa for unit in bundle.units}
     own = {f"src/{name}_{instructions}_{suffix}.cpp" for name in ("_core", "lstm") for suffix in ("f32", "f64")}
     assert compiled.keys() - own == {"src/_core.cpp", "src/_core_binding.cpp", "src/lstm_dispatch.cpp"}
@@ -83,12 +84,12 @@ def test_code_for_one_set_of_instructions(instructions: str) -> None:
     [
         (scale(HIDDEN_SIZE, 4), "4*sizes[1]"),
         (constant(0), "0"),
-        (floor_divide(HIDDEN_SIZE, HEADS), "(sizes[1]/heads)"),
+        (floor_divide(HIDDEN_SIZE, HEADS), "sizes[1]/heads"),
         (multiply(named("P"), named("I")), "sizes[0]*sizes[2]"),
     ],
 )
 def test_dims(dim: object, text: str) -> None:
-    assert dim_text(dim, ("I", "H", "P")) == text  # type: ignore[arg-type]
+    assert cpp_dim(dim, ("I", "H", "P")) == text  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,9 @@ def test_expressions() -> None:
     assert expression_text(apply("pow", Ref("v"), Const(9.0))).startswith("rnncc::pow(v")
     # Functions are qualified, so that a gate called `max` or `load` hides nothing; numbers in them are vectors.
     expr = apply("max", apply("sub", Const(1.0), Ref("load")), Const(0.5))
-    assert expression_text(expr) == "rnncc::max((T(1.0) - load), rnncc::broadcast(T(0.5)))"
+    assert expression_text(expr) == "rnncc::max(T(1.0) - load, rnncc::broadcast(T(0.5)))"
     folded = expression_text(apply("add", Const(1.0), Const(2.0)))
-    assert folded == "(rnncc::broadcast(T(1.0)) + rnncc::broadcast(T(2.0)))"
-    assert expression_text(apply("neg", Ref("a"))) == "(-a)"
+    assert folded == "rnncc::broadcast(T(1.0)) + rnncc::broadcast(T(2.0))"
+    assert expression_text(apply("neg", Ref("a"))) == "-a"
+    both = apply("mul", apply("neg", Ref("a")), apply("add", Ref("b"), Ref("c")))
+    assert expression_text(both) == "(-a) * (b + c)"

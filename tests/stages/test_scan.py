@@ -19,12 +19,12 @@ from rnncc.language.source import Source
 from rnncc.machine.paths import shipped_cells
 from rnncc.show.schedule import show_scan
 from rnncc.stages.classify import classify
-from rnncc.stages.render import render
 from rnncc.stages.schedule import plan_scan
 from rnncc.stages.schedule.kernels import families, newton_loops, scan_kernels
 from rnncc.stages.schedule.scan import scan_ctas, scan_schedule
 from rnncc.verify.reference import Interpreter
 from tests.compiling import front, lowered, plan_of
+from tests.rendering import for_gpus
 
 # Forward; every backward of them is a scan.
 SCANS = ("hgrn", "lru", "mingru", "mingru_log", "minlstm", "minlstm_log", "qrnn", "rglru", "tgru", "tlstm", "trnn")
@@ -243,17 +243,16 @@ def test_where_newton_iterates(
 
 def test_kernels_that_iterate_are_made_where_they_are_asked_for(plans: dict[str, KernelPlan]) -> None:
     def texts(cell: str, newton: bool) -> list[str]:
-        files = {f.path: f.text for f in render([plans[cell]], [scan_kernels(plans[cell], newton=newton)]).files}
+        files = {f.path: f.text for f in for_gpus([plans[cell]], newton=newton).files}
         return [files[f"src/{cell}_{name}"] for name in ("f32_scans.cu", "scans.cuh", "cuda.cpp")]
 
-    none = "{0, 0, 0, 0, 0, 0, 0, 0}"
     for cell in (*WALKS, "rwkv4"):
         for newton in (True, False):
             kernels, steps, host = texts(cell, newton)
             assert (f"rnncc::newton<rnncc::{cell}_0_masked_forward_newton_shape>" in kernels) == newton
             assert steps.count("static void tangent(") == 2 * newton and "_backward_newton" not in kernels
-            (forms,) = (line for line in host.splitlines() if f"ScanForms {cell}_0_forward_forms = " in line)
-            assert (none in forms) == (not newton)
+            own = host.partition(f"namespace rnncc::{cell}_0_forward {{")[2].partition("};")[0]
+            assert ".wide = {{" in own and (".newton = {{" in own) == newton
     assert newton_loops([plans["rwkv4"]]) == ["rwkv4_0"] and newton_loops([plans["mingru"], plans["scrn"]]) == []
     # Of an affine loop there is nothing else.
     assert texts("mingru", True) == texts("mingru", False)
@@ -261,15 +260,15 @@ def test_kernels_that_iterate_are_made_where_they_are_asked_for(plans: dict[str,
 
 def test_files_of_a_package(plans: dict[str, KernelPlan]) -> None:
     def names(cell: str) -> set[str]:
-        return {unit.name for unit in render([plans[cell]], [scan_kernels(plans[cell])]).device_units}
+        return {unit.name for unit in for_gpus([plans[cell]]).device_units}
 
     # `core`: what every package has.
     assert names("mingru") == {"_core", *(f"mingru_{dtype}_scans" for dtype in ("f32", "bf16", "f16"))}
     kinds = {f"scrn_{dtype}{kind}" for dtype in ("f32", "bf16", "f16") for kind in ("", "_scans")}
     assert names("scrn") == {"_core", *kinds}
-    texts = {file.path: file.text for file in render([plans["scrn"]], [scan_kernels(plans["scrn"])]).files}
+    texts = {file.path: file.text for file in for_gpus([plans["scrn"]]).files}
     # Each program has its kernels in one of the two files.
     assert "scrn_0_forward" not in texts["src/scrn_f32.cu"] and "scrn_1_forward" in texts["src/scrn_f32.cu"]
     assert "scrn_0_forward_wide" in texts["src/scrn_f32_scans.cu"] and "scrn_1" not in texts["src/scrn_f32_scans.cu"]
     host = texts["src/scrn_cuda.cpp"]
-    assert "ScanForms* scrn_0_forward_scans = &" in host and "ScanForms* scrn_1_forward_scans = nullptr" in host
+    assert '&scans, "scrn", "scrn_0_forward"' in host and 'nullptr, "scrn", "scrn_1_forward"' in host

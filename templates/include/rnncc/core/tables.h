@@ -1,4 +1,5 @@
-// A generated loop as tables: what every backend's driver reads. Plain data, no function that depends on a backend.
+// A generated loop as tables: what every backend's driver reads. Plain data, no function that depends on a backend. No member
+// has a default of its own: nvcc 13 has zero in its place where an initialiser in an array names others and leaves it out.
 #pragma once
 
 #include <stdint.h>

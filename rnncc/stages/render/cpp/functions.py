@@ -1,0 +1,84 @@
+"""The elementwise functions of a program, as the CPU's driver calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from rnncc.ir.kernel import Access, TileStage
+from rnncc.stages.render.cpp.expressions import expression_text
+from rnncc.stages.render.cpp.names import slot_name
+from rnncc.stages.render.programs import NamedProgram
+
+
+@dataclass(frozen=True, slots=True)
+class StageFunction:
+    """An elementwise function. `constants`: lines before all rows; `rows`: lines at the start of a row; `lines`: of
+    its body."""
+
+    name: str
+    constants: tuple[str, ...]
+    rows: tuple[str, ...]
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFunctions:
+    """A program's functions, in the order of its stages that have one."""
+
+    name: str
+    functions: tuple[StageFunction, ...]
+
+
+def program_functions(named: NamedProgram, source: str) -> ProgramFunctions:
+    """The elementwise functions of a program."""
+    program = named.program
+    stages = [stage for stage in program.stages if isinstance(stage, TileStage)]
+    made = (_function(f"function_{index}", stage, program.constants, source) for index, stage in enumerate(stages))
+    return ProgramFunctions(named.name, tuple(made))
+
+
+def _function(name: str, stage: TileStage, constants: Sequence[str], source: str) -> StageFunction:
+    """The statements of a stage as a function of rows and units."""
+    rows, lines = [], []
+    for load in stage.loads:
+        start = _row_of(load.slot)
+        match load.access:
+            case Access.UNIT:
+                rows.append(f"const T* const {load.slot}__p = {start};")
+            case Access.HEAD:
+                rows.append(f"const rnncc::Vec<T> {load.slot} = rnncc::broadcast(*({start} + head__));")
+            case Access.ONE:
+                rows.append(f"const rnncc::Vec<T> {load.slot} = rnncc::broadcast(*({start}));")
+            case _:
+                assert_never(load.access)
+    for statement in stage.statements:
+        if statement.stored:
+            rows.append(f"T* const {statement.target}__to = {_row_of(statement.target)};")
+    lines += [
+        f"const rnncc::Vec<T> {load.slot} = rnncc::take<W__>({load.slot}__p, u__, n__);"
+        for load in stage.loads
+        if load.access is Access.UNIT
+    ]
+    for statement in stage.statements:
+        origin = f"  // {source}:{statement.line}" if statement.line else ""
+        lines.append(f"const rnncc::Vec<T> {statement.target} = {expression_text(statement.expr)};{origin}")
+        if statement.stored:
+            lines.append(f"rnncc::put<W__>({statement.target}__to, u__, {statement.target}, n__);")
+    return StageFunction(
+        name,
+        tuple(
+            # A surrogate's factor is read in the backward alone.
+            f"[[maybe_unused]] const rnncc::Vec<T> {constant} = "
+            f"rnncc::broadcast(frame__.constants[{constants.index(constant)}]);"
+            for constant in stage.constants
+        ),
+        tuple(rows),
+        tuple(lines),
+    )
+
+
+def _row_of(slot: str) -> str:
+    """Where the row of a slot starts."""
+    return f"frame__.p[{slot_name(slot)}] + r__ * frame__.row[{slot_name(slot)}]"

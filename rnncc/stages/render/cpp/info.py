@@ -1,0 +1,58 @@
+"""The LoopInfo of a program: its loop in the form that kernels of its own take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rnncc.ir.fused import FusedLoop, FusedWrite
+from rnncc.ir.kernel import Program, StoredSlot
+from rnncc.ir.scan import ScanLoop
+from rnncc.stages.render.cpp.initialisers import numbers, struct
+from rnncc.stages.render.cpp.names import matrix_name, slot_name
+
+
+def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[str]:
+    """The LoopInfo of a program in that form, behind the arrays that it points to; nothing is set where it has none."""
+    if form is None:
+        yield "static constexpr LoopInfo info = {};"
+        return
+    fused = form if isinstance(form, FusedLoop) else None
+    totals = form.totals if isinstance(form, ScanLoop) else ()
+    finals = [final.slot for final in program.finals]
+    slots = {each.name: each for each in program.slots}
+
+    def place_of(write: FusedWrite) -> int:
+        written = slots[write.value]
+        if write.place is None or not isinstance(written, StoredSlot):
+            return -1
+        return written.destinations.index(write.place)
+
+    lists: dict[str, list[str | int]] = {
+        "matrices": [matrix_name(name) for row in fused.matrices for name in row] if fused else [],
+        "edge_slots": [slot_name(edge.name) for edge in form.edges],
+        "edge_finals": [finals.index(edge.name) if edge.name in finals else -1 for edge in form.edges],
+        "read_slots": [slot_name(read.name) for read in form.reads],
+        "row_slots": [slot_name(row.name) for row in form.rows],
+        "vector_slots": [slot_name(vector.name) for vector in form.vectors],
+        "write_slots": [slot_name(write.value) for write in form.writes],
+        "write_places": [place_of(write) for write in form.writes],
+        "total_slots": [slot_name(name) for name in totals],
+    }
+    counts = {
+        "sums": len(fused.sums) if fused else 0,
+        "operands": len(fused.operands) if fused else 0,
+        "edges": len(form.edges),
+        "reads": len(form.reads),
+        "rows": len(form.rows),
+        "vectors": len(form.vectors),
+        "writes": len(form.writes),
+        "totals": len(totals),
+        "kept": len(form.kept),
+    }
+    yield from (numbers(f"info_{name}", entries) for name, entries in lists.items() if entries)
+    yield struct(
+        "LoopInfo",
+        "info",
+        **{name: count or None for name, count in counts.items()},
+        **{name: f"info_{name}" if entries else None for name, entries in lists.items()},
+    )

@@ -1,0 +1,51 @@
+"""Names of values as names of C++.
+
+In the namespace of a program its slots are the enumerators of `slot__`, and its matrices those of `matrix__`: no value
+is called so, and whatever a value is called, it hides nothing there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from rnncc.ir.kernel import Program, TileStage
+from rnncc.ir.plan import KernelPlan
+from rnncc.stages.render.notation import listed
+
+# What a macro of the standard's headers, of the system's or of CUDA's may be called.
+_MACRO = re.compile(r"(?![WR]_[a-z])[A-Z_]\w+|cuda\w+|errno|math_errhandling|sched_priority")
+
+
+def enumerated(program: Program) -> Iterator[str]:
+    """The enums of a program's slots and of its matrices."""
+    for space, names in (
+        ("slot__", [slot.name for slot in program.slots]),
+        ("matrix__", [matrix.name for matrix in program.matrices]),
+    ):
+        if names:
+            yield listed(f"namespace {space} {{\nenum : int16_t {{", names, "};\n}", 4)
+
+
+def slot_name(name: str) -> str:
+    """The number of a slot, by its name."""
+    return f"slot__::{name}"
+
+
+def matrix_name(name: str) -> str:
+    """The number of a matrix, by its name."""
+    return f"matrix__::{name}"
+
+
+def macro_names(plan: KernelPlan) -> tuple[str, ...]:
+    """Names of values that a header may have made a macro (`SIZE_MAX`, `M_E`): files that use them undefine them
+    behind all headers. Compilers' own names, with `__`, are never macros, nor are those of most matrices (`R_f`)."""
+    found: set[str] = set()
+    for loop in plan.loops:
+        for program in (loop.forward, loop.backward):
+            found.update(slot.name for slot in program.slots)
+            found.update(matrix.name for matrix in program.matrices)
+            found.update(program.constants)
+            tiles = [stage for stage in program.stages if isinstance(stage, TileStage)]
+            found.update(statement.target for stage in tiles for statement in stage.statements)
+    return tuple(sorted(name for name in found if _MACRO.fullmatch(name) and "__" not in name))

@@ -1,0 +1,305 @@
+"""The tables of a program: what the drivers of a CPU and of a GPU read (templates/include/rnncc/core/tables.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from rnncc.ir.cell import ACTIVE
+from rnncc.ir.dim import ONE, Dim, constant
+from rnncc.ir.kernel import (
+    EdgeSlot,
+    Matrix,
+    Place,
+    Product,
+    Program,
+    ReadSlot,
+    RowStage,
+    Slot,
+    StoredSlot,
+    Sum,
+    TileSlot,
+    TileStage,
+    VectorSlot,
+    ViewSlot,
+    row_parts,
+)
+from rnncc.ir.structure import blocks_of
+from rnncc.stages.render.cpp.info import loop_info
+from rnncc.stages.render.cpp.initialisers import Member, numbers, row, rows, struct
+from rnncc.stages.render.cpp.names import enumerated, matrix_name, slot_name
+from rnncc.stages.render.notation import cpp_dim, dim_name
+from rnncc.stages.render.programs import NamedProgram, image_of, product_images, readers
+
+# The members of a SlotInfo, in their order.
+_SLOT_INFO = (
+    "kind", "table", "kept", "read", "shared", "index", "link", "width", "parts", "offset", "first_destination",
+    "destinations",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTables:
+    """The tables of one direction of a loop, in the namespace `name`. `names`: enums of its slots and matrices;
+    `dims`: the statements that compute them; `definitions`: the tables themselves."""
+
+    name: str
+    names: tuple[str, ...]
+    dims: tuple[str, ...]
+    definitions: tuple[str, ...]
+
+
+def program_tables(named: NamedProgram, sizes: Sequence[str]) -> ProgramTables:
+    """A program's tables; `sizes` names the entries of a call's sizes."""
+    program = named.program
+    dim = _Dims(program)
+    arrays = _arrays(program, dim)
+    dims = dim.all()
+    return ProgramTables(
+        named.name,
+        tuple(enumerated(program)),
+        tuple(f"dims[{index}] = {cpp_dim(dim, sizes)};  // {dim_name(dim)}" for index, dim in enumerate(dims)),
+        (*arrays.values(), _tables(program, arrays, len(dims)), *loop_info(named.form, program)),
+    )
+
+
+class _Dims:
+    """The dims that tables name by their index. Those of weights come first, repeated where they are equal: the driver
+    finds them in two runs."""
+
+    def __init__(self, program: Program) -> None:
+        self._runs = [*(weight.rows for weight in program.weights), *(weight.columns for weight in program.weights)]
+        self._others: dict[Dim, int] = {}
+
+    def all(self) -> tuple[Dim, ...]:
+        """The dims, in order."""
+        return (*self._runs, *self._others)
+
+    def __call__(self, dim: Dim) -> str:
+        """The index of a dim, and what it is."""
+        return f"{self._others.setdefault(dim, len(self._runs) + len(self._others))} /* {dim_name(dim)} */"
+
+    def place(self, place: Place) -> dict[str, Member]:
+        """The members that say where units of a tensor are."""
+        return {"table": place.table.value, "index": place.index, "offset": self(place.offset)}
+
+
+def _arrays(program: Program, dim: _Dims) -> dict[str, str]:
+    """The arrays that have entries, by their names in Tables."""
+    slots, destinations = _slots(program, dim)
+    stages, stage_slots = _stages(program, dim)
+    matrices = [_matrix(matrix, program, dim) for matrix in program.matrices]
+    sums = [_sum(each, program, dim) for each in program.sums]
+    zeros = [row("", **dim.place(zero.place), width=dim(zero.width)) for zero in program.zeros]
+    images = [
+        row("", slot=slot_name(image.slot), parts=image.parts, blocks=dim(image.blocks))
+        for image in product_images(program)
+    ]
+    finals = [
+        row("", slot=slot_name(final.slot), table=final.place.table.value, index=final.place.index)
+        for final in program.finals
+    ]
+    outers = [
+        row(
+            "",
+            matrix=matrix_name(outer.matrix),
+            cotangent=slot_name(outer.cotangent),
+            operand=slot_name(outer.operand),
+            parts=outer.parts,
+        )
+        for outer in program.outers
+    ]
+    factors = [matrix_name(name) for _, product in _products(program) for name in product.matrices]
+    structs = {
+        "slots": ("SlotInfo", slots),
+        "destinations": ("Destination", destinations),
+        "matrices": ("MatrixInfo", matrices),
+        "products": ("ProductInfo", _product_rows(program)),
+        "images": ("ImageInfo", images),
+        "stages": ("StageInfo", stages),
+        "finals": ("FinalInfo", finals),
+        "outers": ("OuterInfo", outers),
+        "sums": ("SumInfo", sums),
+        "zeros": ("ZeroInfo", zeros),
+    }
+    indices = {"product_matrices": factors, "stage_slots": stage_slots}
+    made = {name: rows(type, name, entries) for name, (type, entries) in structs.items() if entries}
+    return made | {name: numbers(name, entries) for name, entries in indices.items() if entries}
+
+
+def _tables(program: Program, arrays: Mapping[str, str], dims: int) -> str:
+    """The Tables: the arrays, how long they are, and what else the drivers must know."""
+    in_order = (
+        "slots", "destinations", "matrices", "products", "product_matrices", "images", "stages", "stage_slots",
+        "finals", "outers", "sums", "zeros",
+    )  # fmt: skip
+    counts = {
+        "dim": dims,
+        "slot": len(program.slots),
+        "destination": sum(len(slot.destinations) for slot in program.slots if isinstance(slot, StoredSlot)),
+        "matrix": len(program.matrices),
+        "product": len(_products(program)),
+        "product_matrix": sum(len(product.matrices) for _, product in _products(program)),
+        "image": len(product_images(program)),
+        "stage": len(program.stages),
+        "final": len(program.finals),
+        "outer": len(program.outers),
+        "sum": len(program.sums),
+        "zero": len(program.zeros),
+        "constant": len(program.constants),
+        "weight": len(program.weights),
+    }
+    return struct(
+        "Tables",
+        "tables",
+        dims="dims",
+        **{name: name if name in arrays else None for name in in_order},
+        **{f"{name}_count": count or None for name, count in counts.items()},
+        weight_rows=0,
+        weight_columns=len(program.weights),
+        masked=program.masked,
+        active=slot_name(ACTIVE) if any(slot.name == ACTIVE for slot in program.slots) else -1,
+    )
+
+
+def _weight(program: Program, index: int) -> str:
+    return f"{index} /* {program.weights[index].name} */"
+
+
+def _matrix(matrix: Matrix, program: Program, dim: _Dims) -> str:
+    return row(
+        matrix.name,
+        index=_weight(program, matrix.index),
+        row=dim(matrix.offset),
+        rows=dim(matrix.rows),
+        columns=dim(matrix.columns),
+        blocks=dim(blocks_of(matrix.structure)),
+        parts=matrix.parts,
+    )
+
+
+def _sum(each: Sum, program: Program, dim: _Dims) -> str:
+    index, offset = _weight(program, each.place.index), dim(each.place.offset)
+    return row("", index=index, offset=offset, width=dim(each.width), slot=slot_name(each.slot))
+
+
+def _products(program: Program) -> list[tuple[TileStage, Product]]:
+    """All products, in order, each with its stage."""
+    tiles = (stage for stage in program.stages if isinstance(stage, TileStage))
+    return [(stage, product) for stage in tiles for product in stage.products]
+
+
+def _product_rows(program: Program) -> list[str]:
+    images, found, factors = product_images(program), [], 0
+    for stage, product in _products(program):
+        image = image_of(program, product)
+        made = stage.accumulators[product.first : product.first + len(product.matrices)]
+        found.append(
+            row(
+                ", ".join(made),
+                operand=slot_name(product.operand),
+                image=f"{images.index(image)} /* {image.slot} */",
+                matrix=factors,
+                first=product.first,
+                count=len(product.matrices),
+                parts=product.parts,
+                transposed=product.transposed,
+                accumulate=product.accumulate,
+            )
+        )
+        factors += len(product.matrices)
+    return found
+
+
+def _stages(program: Program, dim: _Dims) -> tuple[list[str], list[str]]:
+    """The rows of stages, and the slots that these name: what each writes, and a row operator's operands."""
+    found: list[str] = []
+    named: list[str] = []
+    products = functions = 0
+    for stage in program.stages:
+        first = len(named)
+        match stage:
+            case TileStage():
+                written = [statement.target for statement in stage.statements if statement.stored]
+                found.append(
+                    row(
+                        "",
+                        barrier=stage.barrier,
+                        width=dim(stage.width),
+                        parts=stage.parts,
+                        blocks=dim(stage.blocks),
+                        first_product=products,
+                        products=len(stage.products),
+                        first_accumulator=slot_name(stage.accumulators[0]) if stage.accumulators else None,
+                        accumulators=len(stage.accumulators) or None,
+                        first_stored=first,
+                        stored=len(written),
+                        offset=dim(constant(0)),
+                        function=functions,
+                    )
+                )
+                products += len(stage.products)
+                functions += 1
+                named += written
+            case RowStage():
+                found.append(
+                    row(
+                        stage.target,
+                        barrier=stage.barrier,
+                        row=f"RowOperator::{stage.operator.value}",
+                        width=dim(stage.width),
+                        parts=1,
+                        blocks=dim(ONE),
+                        first_stored=first,
+                        stored=1,
+                        first_operand=first + 1,
+                        operands=len(stage.operands),
+                        offset=dim(stage.offset),
+                        times=stage.times or None,
+                        function=-1,
+                    )
+                )
+                named += [stage.target, *stage.operands]
+            case _:
+                assert_never(stage)
+    return found, [slot_name(name) for name in named]
+
+
+def _slots(program: Program, dim: _Dims) -> tuple[list[str], list[str]]:
+    """The rows of slots and of the destinations of stored ones."""
+    read_slots = readers(program)
+    found: list[str] = []
+    destinations: list[str] = []
+    for slot in program.slots:
+        found.append(_slot(slot, dim, read_slots, len(destinations)))
+        if isinstance(slot, StoredSlot):
+            destinations += [row(slot.name, **dim.place(place)) for place in slot.destinations]
+    return found, destinations
+
+
+def _slot(slot: Slot, dim: _Dims, read_slots: Mapping[str, bool], destinations: int) -> str:
+    """A SlotInfo; `destinations`: how many the slots before this one have."""
+    own: dict[str, Member] = {
+        "width": dim(slot.width),
+        "parts": row_parts(slot.width),
+        "offset": dim(constant(0)),
+    }
+    match slot:
+        case ReadSlot(_, _, place, kept):
+            own |= {"kind": "Kind::read", "kept": kept, **dim.place(place)}
+        case EdgeSlot(_, _, link, place, ahead):
+            own |= {"kind": "Kind::next" if ahead else "Kind::previous", "link": slot_name(link), **dim.place(place)}
+        case VectorSlot(_, _, place):
+            own |= {"kind": "Kind::vector", **dim.place(place)}
+        case StoredSlot(name, _, places, kept):
+            own |= {"kind": "Kind::stored", "kept": kept}
+            own |= {"read": name in read_slots, "shared": read_slots.get(name, False)}
+            own |= {"first_destination": destinations, "destinations": len(places)}
+        case ViewSlot(_, _, link, offset):
+            own |= {"kind": "Kind::view", "link": slot_name(link), "offset": dim(offset)}
+        case TileSlot():
+            own["kind"] = "Kind::tile"
+        case _:
+            assert_never(slot)
+    return row(slot.name, **{name: own[name] for name in _SLOT_INFO if name in own})

@@ -1,0 +1,50 @@
+"""The CUDA of a package: kernels of all sizes and their host side, and fused kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rnncc.ir.artifact import Bundle, DeviceUnit, File, Unit
+from rnncc.ir.package import Package
+from rnncc.stages.render.cuda.device import alternating_files
+from rnncc.stages.render.cuda.fused import fused_files
+from rnncc.stages.render.cuda.host import host_text
+from rnncc.stages.render.cuda.scan import scan_files
+from rnncc.stages.render.templates import text
+
+
+def gpu_kernels(package: Package) -> Bundle:
+    """What takes all sizes, where the package is for GPUs: a unit that is the same for every package, and for each
+    cell a unit of the host side and files of kernels. And the fused kernels that there are."""
+    hosts = tuple(_hosts(package)) if package.on_gpus else ()
+    whole = tuple(_kernels(package)) if package.on_gpus else ()
+    fused = tuple(fused_files(package.kernels))
+    return Bundle(
+        (*(file for file, _ in hosts), *whole, *fused),
+        tuple(unit for _, unit in hosts),
+        (),
+        (*_device_units(whole, clusters=False), *_device_units(fused, clusters=True)),
+    )
+
+
+def _hosts(package: Package) -> Iterator[tuple[File, Unit]]:
+    yield _host("_core_cuda", text("cuda/core_host.cpp.j2"), shared=True)
+    for cell in package.kernels:
+        yield _host(f"{cell.plan.cell.lower()}_cuda", host_text(cell))
+
+
+def _host(name: str, content: str, shared: bool = False) -> tuple[File, Unit]:
+    path = f"src/{name}.cpp"
+    return File(path, content), Unit(path, "binding", shared)
+
+
+def _kernels(package: Package) -> Iterator[File]:
+    yield File("src/_core.cu", text("cuda/core.cu.j2"))
+    for cell in package.kernels:
+        yield from alternating_files(cell.plan)
+        yield from scan_files(cell)
+
+
+def _device_units(files: tuple[File, ...], *, clusters: bool) -> Iterator[DeviceUnit]:
+    return (DeviceUnit(file.path, Path(file.path).stem, clusters) for file in files if file.path.endswith(".cu"))

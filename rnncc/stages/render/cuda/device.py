@@ -1,0 +1,123 @@
+"""The device code of a program: one struct for each tile stage.
+
+A struct has four functions of one element (a column of the batch and a unit): `early` loads what no other thread
+writes during the loop, `late` what earlier stages wrote, `compute` does the statements and publishes what other threads
+read, `keep` stores the rest. The driver (templates/include/rnncc/cuda/sequence.cuh) calls the first before it waits for
+other threads, the second before the stage's products, the last after it told others that it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from rnncc.ir.artifact import File
+from rnncc.ir.dim import Dim
+from rnncc.ir.kernel import Access, Program, RowStage, TileSlot, TileStage
+from rnncc.ir.plan import KernelPlan
+from rnncc.ir.scan import ScanLoop
+from rnncc.stages.render.cpp.expressions import expression_text
+from rnncc.stages.render.cpp.names import macro_names, slot_name
+from rnncc.stages.render.cuda.scalars import SCALARS
+from rnncc.stages.render.programs import NamedProgram, homes_of, is_early, named_programs, slot_table
+from rnncc.stages.render.templates import text
+
+_INDEX = {Access.UNIT: "at__.unit", Access.HEAD: "at__.head", Access.ONE: "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A value that `early` or `late` loads, or `keep` stores; `code` does it."""
+
+    name: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageStruct:
+    """A tile stage's struct; `lines` are the body of `compute`, `kept` the values that `keep` stores."""
+
+    name: str
+    early: tuple[Field, ...]
+    late: tuple[Field, ...]
+    lines: tuple[str, ...]
+    kept: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProgram:
+    """A program's structs, and the calls that make a step."""
+
+    name: str
+    stages: tuple[StageStruct, ...]
+    calls: tuple[str, ...]
+
+
+def alternating_files(plan: KernelPlan) -> Iterator[File]:
+    """A header of device code, and for each dtype a file of kernels; nothing where no loop has a product."""
+    programs = device_programs(plan)
+    if not programs:
+        return
+    cell, name = plan.cell, plan.cell.lower()
+    about = {"cell": cell, "name": name, "programs": programs}
+    yield File(
+        f"src/{name}_device.cuh", text("cuda/device.cuh.j2", **about, source=plan.source, macros=macro_names(plan))
+    )
+    for scalar in SCALARS:
+        yield File(f"src/{name}_{scalar.suffix}.cu", text("cuda/kernels.cu.j2", **about, scalar=scalar))
+
+
+def device_programs(plan: KernelPlan) -> tuple[DeviceProgram, ...]:
+    """The programs that have an alternating kernel: all that are no scan."""
+    return tuple(
+        device_program(named, plan.source) for named in named_programs(plan) if not isinstance(named.form, ScanLoop)
+    )
+
+
+def device_program(named: NamedProgram, source: str) -> DeviceProgram:
+    """The program's device code."""
+    program = named.program
+    homes = homes_of(program)
+    stages, calls = [], []
+    for index, stage in enumerate(program.stages):
+        match stage:
+            case TileStage():
+                stages.append(_stage_struct(f"Stage{index}", stage, program, homes, source))
+                calls.append(f"tile_stage<{index}, Stage{index}>(run__);")
+            case RowStage():
+                calls.append(f"row_stage<{index}>(run__);")
+            case _:
+                assert_never(stage)
+    return DeviceProgram(named.name, tuple(stages), tuple(calls))
+
+
+def _stage_struct(
+    name: str, stage: TileStage, program: Program, homes: Mapping[str, tuple[Dim, Dim]], source: str
+) -> StageStruct:
+    table = slot_table(program)
+    early, late, lines, kept = [], [], [], []
+    for load in stage.loads:
+        if isinstance(table[load.slot], TileSlot):
+            lines.append(f"const float {load.slot} = sums__[{stage.accumulators.index(load.slot)}];")
+            continue
+        field = Field(load.slot, f"rnncc::load<{slot_name(load.slot)}>(run__, at__.column, {_INDEX[load.access]})")
+        if is_early(load, stage, table, homes):
+            early.append(field)
+            lines.append(f"const float {load.slot} = early__.{load.slot};")
+        else:
+            late.append(field)
+            lines.append(f"const float {load.slot} = late__.{load.slot};")
+    lines += [
+        f"const float {constant} = run__.plan.constants[{program.constants.index(constant)}];"
+        for constant in stage.constants
+    ]
+    for statement in stage.statements:
+        origin = f"  // {source}:{statement.line}" if statement.line else ""
+        lines.append(f"const float {statement.target} = {expression_text(statement.expr)};{origin}")
+        if statement.stored:
+            arguments = f"<{slot_name(statement.target)}>(run__, at__.column, at__.unit"
+            lines.append(f"rnncc::publish{arguments}, {statement.target});")
+            kept.append(Field(statement.target, f"rnncc::keep{arguments}, kept__.{statement.target});"))
+    lines.append(f"return {{{', '.join(field.name for field in kept)}}};")
+    return StageStruct(name, tuple(early), tuple(late), tuple(lines), tuple(kept))

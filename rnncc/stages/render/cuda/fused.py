@@ -1,0 +1,119 @@
+"""The files of fused kernels: the steps of each cell, a file for each kernel, and the index of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rnncc.ir.artifact import File
+from rnncc.ir.family import Family, Scope
+from rnncc.ir.fused import FusedLoop, inference
+from rnncc.ir.package import CellKernels
+from rnncc.ir.plan import KernelPlan, fused_programs
+from rnncc.ir.schedule import FusedKernels, FusedSchedule
+from rnncc.stages.render.cpp.names import macro_names
+from rnncc.stages.render.cuda.scalars import SCALARS
+from rnncc.stages.render.cuda.steps import StepStruct, fused_step
+from rnncc.stages.render.templates import text
+
+# Of fused kernels: what there is of them, a line each.
+INDEX = "cuda/fused.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class FusedKernel:
+    """What the template of a fused kernel prints.
+
+    symbol              the kernel's name
+    family              the family, by which the header, the function and the class of the layout are called
+    arguments           the template arguments of that class
+    threads, shared_bytes
+                        the numbers that were planned
+    shared_relation     how the shape's shared memory compares with the planned one: inference has the layout of
+                        training, but writes less
+    parameters, step    a kernel whose launch is a step also takes its step. All launches of a graph have the same
+                        parameters, so the step is the launch's number in the graph plus a number in memory: how many
+                        steps came before the graph
+    """
+
+    symbol: str
+    family: Family
+    arguments: str
+    threads: int
+    shared_bytes: int
+    shared_relation: str
+    parameters: str
+    step: str
+
+
+def fused_files(cells: Sequence[CellKernels]) -> Iterator[File]:
+    """For each cell that has fused kernels a header of steps, and a file for each kernel, which several sizes may have
+    in common; and the index of them all."""
+    lines: list[str] = []
+    for cell in cells:
+        found: dict[str, FusedKernel] = {}
+        for kernels in cell.fused:
+            scalar = next(scalar.name for scalar in SCALARS if scalar.suffix == kernels.dtype)
+            found |= {kernel.symbol: kernel for kernel in kernel_texts(kernels, scalar)}
+            lines += index_lines(kernels)
+        steps = f"{cell.plan.cell.lower()}_steps.cuh"
+        if found:
+            content = text(
+                "cuda/steps.cuh.j2",
+                source=cell.plan.source,
+                macros=macro_names(cell.plan),
+                kind="one product",
+                base="fused/step.cuh",
+                fast="Fast",
+                steps=fused_steps(cell.plan),
+            )
+            yield File(f"src/{steps}", content)
+        for symbol, kernel in found.items():
+            content = text("cuda/fused.cu.j2", cell=cell.plan.cell, steps=steps, kernel=kernel)
+            yield File(f"src/{symbol}.cu", content)
+    if lines:
+        yield File(INDEX, "".join(f"{line}\n" for line in lines))
+
+
+def fused_steps(plan: KernelPlan) -> tuple[StepStruct, ...]:
+    """The steps of every fused program of a cell."""
+    return tuple(_step(plan, program, loop) for program, loop in fused_programs(plan))
+
+
+def _step(plan: KernelPlan, program: str, loop: FusedLoop) -> StepStruct:
+    return fused_step(f"{program}_step", inference(loop) if program.endswith("_inference") else loop, plan.source)
+
+
+def kernel_texts(fused: FusedKernels, scalar: str) -> Iterator[FusedKernel]:
+    """The kernels, each for a file of its own, so that they are compiled side by side. `scalar` is the dtype in
+    C++."""
+    for program, schedule in fused.kernels:
+        by_steps = schedule.family.scope is Scope.STEP
+        yield FusedKernel(
+            _symbol(program, fused, schedule),
+            schedule.family,
+            ", ".join((f"{program}_step<{scalar}>", str(fused.head_dim), *(str(number) for number in schedule.shape))),
+            schedule.threads,
+            schedule.shared_bytes,
+            "<=" if program.endswith("_inference") else "==",
+            ", const int* before, int step" if by_steps else "",
+            ", *before + step" if by_steps else "",
+        )
+
+
+def index_lines(fused: FusedKernels) -> Iterator[str]:
+    """One line per kernel, as templates/include/rnncc/cuda/fused/index.h and rnncc/runtime/fused.py read it."""
+    for program, schedule in fused.kernels:
+        words = (
+            program, fused.dtype, fused.head_dim, fused.heads, schedule.family.name, schedule.family.scope.value,
+            schedule.ctas, schedule.threads, schedule.shared_bytes, schedule.group_batch or 0, schedule.smallest_batch,
+            round(1000 * schedule.pass_us), round(1000 * (schedule.launch_us or 0)),
+            _symbol(program, fused, schedule),
+        )  # fmt: skip
+        yield " ".join(str(word) for word in words)
+
+
+def _symbol(program: str, fused: FusedKernels, schedule: FusedSchedule) -> str:
+    """Everything that tells a kernel from the others of its package, so that all of them can stand side by side."""
+    words = (program, fused.dtype, fused.head_dim, schedule.family.name, *schedule.shape)
+    return "_".join(str(word) for word in words)

@@ -1,0 +1,55 @@
+"""The host side of a cell's GPU kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rnncc.ir.family import Scope
+from rnncc.ir.package import CellKernels
+from rnncc.ir.schedule import ScanKernels, ScanSchedule
+from rnncc.stages.render.cpp.initialisers import designated
+from rnncc.stages.render.programs import named_programs
+from rnncc.stages.render.templates import text
+
+
+@dataclass(frozen=True, slots=True)
+class HostProgram:
+    """What runs a program; `scans`: the members of its ScanForms, if it has any."""
+
+    name: str
+    direction: str
+    scans: tuple[str, ...]
+
+
+def host_text(cell: CellKernels) -> str:
+    """The functions that run a cell's programs on a GPU."""
+    forms = {kernels.program: _forms(kernels) for kernels in cell.scans}
+    programs = [
+        HostProgram(named.name, named.direction, forms.get(named.name, ())) for named in named_programs(cell.plan)
+    ]
+    return text("cuda/host.cpp.j2", cell=cell.plan.cell, name=cell.plan.cell.lower(), programs=programs)
+
+
+def _forms(kernels: ScanKernels) -> tuple[str, ...]:
+    """The members of a ScanForms: a form for elements of 32 bits, and one for those of 16."""
+    forms = ("wide", "tall", "narrow", "newton")
+    pairs = {form: (_form(kernels.full, form), _form(kernels.half, form)) for form in forms}
+    return tuple(f".{form} = {{{full},\n     {half}}}," for form, (full, half) in pairs.items() if full or half)
+
+
+def _form(schedule: ScanSchedule, form: str) -> str:
+    """A ScanForm; nothing where there is no such kernel."""
+    shape = dict(schedule.forms).get(form)
+    if shape is None:
+        return ""
+    alone = shape.family.scope is Scope.THREAD  # each thread walks through all steps of its channels
+    return designated(
+        vector=shape.vector,
+        threads=shape.threads,
+        groups=shape.threads if alone else 32,
+        steps=0 if alone else shape.warps * shape.steps,
+        shared_bytes=shape.shared_bytes,
+        peer_bytes=shape.peer_bytes,
+        least_shared_bytes=shape.least_shared_bytes,
+        least_blocks=shape.least_ctas,
+    )

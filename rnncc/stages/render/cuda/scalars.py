@@ -1,0 +1,22 @@
+"""The dtypes that GPU kernels take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceScalar:
+    """A dtype of streams and weights on a GPU, where arithmetic is float32 throughout: its C++ name, what symbols call
+    it, its bytes."""
+
+    name: str
+    suffix: str
+    bytes: int
+
+
+SCALARS = (
+    DeviceScalar("float", "f32", 4),
+    DeviceScalar("rnncc::bfloat16", "bf16", 2),
+    DeviceScalar("rnncc::float16", "f16", 2),
+)

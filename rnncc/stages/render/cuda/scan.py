@@ -1,0 +1,76 @@
+"""The files of kernels of loops without products: the steps, and all kernels of a cell and dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rnncc.ir.artifact import File
+from rnncc.ir.family import Family
+from rnncc.ir.package import CellKernels
+from rnncc.ir.plan import KernelPlan, scan_programs
+from rnncc.ir.schedule import ScanKernels
+from rnncc.stages.render.cpp.names import macro_names
+from rnncc.stages.render.cuda.scalars import SCALARS, DeviceScalar
+from rnncc.stages.render.cuda.steps import scan_step
+from rnncc.stages.render.templates import text
+
+# Clusters of one CTA, and the largest ones.
+_CTAS = (1, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanKernel:
+    """A kernel: its family, by which the function and the class of the layout are called, the template arguments of
+    that class, and the numbers that were planned. `shared` has pairs (CTAs per cluster, shared memory per CTA)."""
+
+    symbol: str
+    family: Family
+    arguments: str
+    threads: int
+    resident: int
+    shared: tuple[tuple[int, int], ...]
+
+
+def scan_files(cell: CellKernels) -> Iterator[File]:
+    """A header of steps, and for each dtype a file of all kernels; nothing where all loops have products."""
+    if not cell.scans:
+        return
+    plan, name = cell.plan, cell.plan.cell.lower()
+    steps = f"{name}_scans.cuh"
+    yield File(f"src/{steps}", scan_steps_text(plan, cell.scans))
+    for scalar in SCALARS:
+        kernels = list(_kernels(cell.scans, scalar))
+        content = text("cuda/scans.cu.j2", cell=plan.cell, scalar=scalar, steps=steps, kernels=kernels)
+        yield File(f"src/{name}_{scalar.suffix}_scans.cu", content)
+
+
+def scan_steps_text(plan: KernelPlan, scans: Sequence[ScanKernels]) -> str:
+    """The steps of every program without products of a cell; with tangents where kernels need them."""
+    iterating = {kernels.program for kernels in scans if kernels.full.newton or kernels.half.newton}
+    return text(
+        "cuda/steps.cuh.j2",
+        source=plan.source,
+        macros=macro_names(plan),
+        kind="no product",
+        base="scan/lanes.cuh",
+        fast="FastScan",
+        steps=[
+            scan_step(f"{program}_step", loop if program in iterating else replace(loop, tangent=None), plan.source)
+            for program, loop in scan_programs(plan)
+        ],
+    )
+
+
+def _kernels(scans: Sequence[ScanKernels], scalar: DeviceScalar) -> Iterator[ScanKernel]:
+    for kernels in scans:
+        schedule = kernels.full if scalar.bytes == 4 else kernels.half
+        for form, shape in schedule.forms:
+            yield ScanKernel(
+                f"{kernels.program}_{form}",
+                shape.family,
+                ", ".join((f"{kernels.program}_step<{scalar.name}>", *map(str, shape.arguments))),
+                shape.threads,
+                shape.resident,
+                tuple((ctas, shape.shared_bytes_of(ctas)) for ctas in _CTAS),
+            )

@@ -1,0 +1,288 @@
+"""The `Step` of a loop as CUDA text: what templates/include/rnncc/cuda/fused/step.cuh asks of a fused one, and
+…/scan/lanes.cuh of one without products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rnncc.ir.expr import Expr, references
+from rnncc.ir.fused import FusedLoop, FusedStatement, FusedWrite
+from rnncc.ir.kernel import Table
+from rnncc.ir.scan import AffineMap, Matrix, ScanLoop, Tangent, entries, row_values, slopes
+from rnncc.language.operators import OPERATORS
+from rnncc.stages.render.cpp.expressions import expression_text
+from rnncc.stages.render.notation import listed
+
+# The forms of fast.cuh, of which a kernel chooses by its dtype.
+_FAST = {name: f"fast__::{row.fast}" for name, row in OPERATORS.items() if row.fast}
+
+
+@dataclass(frozen=True, slots=True)
+class StepConstant:
+    """A constant of the struct; `members`: what the bits of a set stand for."""
+
+    type: str
+    name: str
+    text: str
+    members: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFunction:
+    """A function of the struct: `start` and `finish` of a fused step, `step`, `tangent`, `map` and `prepare` of one
+    without products."""
+
+    head: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepStruct:
+    """What the template of a step prints."""
+
+    name: str
+    constants: tuple[StepConstant, ...]
+    functions: tuple[StepFunction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of a function. It makes a value, or else sets an entry of an array for the caller."""
+
+    code: str
+    reads: tuple[str, ...] = ()
+    makes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """A parameter that is an array of `size` numbers, or one where there are none."""
+
+    type: str
+    name: str
+    size: int
+    is_square: bool = False
+
+    @property
+    def extent(self) -> str:
+        """Its size in C++."""
+        return f"[{max(self.size, 1)}]" * (2 if self.is_square else 1)
+
+
+def fused_step(name: str, loop: FusedLoop, source: str) -> StepStruct:
+    """The step of a loop with one product."""
+    writes = loop.writes
+    edges, carries = len(loop.edges), len(loop.edges) + len(loop.kept)
+    counts = {
+        "SUMS": len(loop.sums),
+        "OPERANDS": len(loop.operands),
+        "EDGES": edges,
+        "CARRIES": carries,
+        "READS": len(loop.reads),
+        "ROW_READS": len(loop.rows),
+        "VECTORS": len(loop.vectors),
+        "CONSTANTS": len(loop.constants),
+        "WRITES": len(writes),
+    }
+    given = [*_carried(loop), *_read(loop)]
+    start = [
+        *given,
+        *_statements(loop.start, source),
+        *_set("operand__", loop.operands),
+        *_set("carry__", loop.kept, edges),
+        *_writes(writes, at_start=True),
+    ]
+    finish = [
+        *given,
+        *_loads("carry__", loop.kept, edges),
+        *_loads("sum__", loop.sums),
+        *_statements(loop.finish, source),
+        *_writes(writes, at_start=False),
+        *_set("carry__", [edge.link for edge in loop.edges]),
+    ]
+    sums = _Array("const float", "sum__", len(loop.sums))
+    carry, write = _Array("float", "carry__", carries), _Array("float", "write__", len(writes))
+    operand = _Array("float", "operand__", len(loop.operands))
+    return StepStruct(
+        name,
+        (
+            *_counts(counts),
+            *_float_tensors(loop, writes),
+            _members("WRITE_AT_START", [(write.value, write.at_start) for write in writes]),
+            _flag("TRANSPOSED", loop.transposed),
+            _flag("MASKED", loop.masked),
+        ),
+        (
+            _function("start", (*_common(loop), carry, operand, write), start),
+            _function("finish", (sums, *_common(loop), carry, write), finish),
+        ),
+    )
+
+
+def scan_step(name: str, loop: ScanLoop, source: str) -> StepStruct:
+    """The step of a loop without products; of a walk also its tangent, if it has one."""
+    edges = len(loop.edges)
+    derived = loop.map or loop.tangent
+    matrix = derived.matrix if derived else ()
+    counts = {
+        "EDGES": edges,
+        "READS": len(loop.reads),
+        "ROW_READS": len(loop.rows),
+        "VECTORS": len(loop.vectors),
+        "CONSTANTS": len(loop.constants),
+        "WRITES": len(loop.writes),
+        "TOTALS": len(loop.totals),
+        "KEPT": len(loop.kept),
+    }
+    constants = (
+        *_counts(counts),
+        *_float_tensors(loop, loop.writes),
+        StepConstant("uint64_t", "SLOPES", _bits(slopes(matrix))),
+        StepConstant("uint64_t", "ENTRIES", _bits(entries(matrix))),
+        _flag("MASKED", loop.masked),
+    )
+    common = _common(loop)
+    kept, carry = _Array("const float", "kept__", len(loop.kept)), _Array("float", "carry__", edges)
+    write, total = _Array("float", "write__", len(loop.writes)), _Array("float", "total__", len(loop.totals))
+    step = [
+        *_carried(loop),
+        *_read(loop),
+        *_loads("kept__", loop.kept),
+        *_statements((each for each in loop.statements if each.target not in loop.kept), source),
+        *_set("write__", [write.value for write in loop.writes]),
+        *(_Line(f"total__[{index}] += {name};", (name,)) for index, name in enumerate(loop.totals)),
+        *_set("carry__", [edge.link for edge in loop.edges]),
+    ]
+    functions = [_function("step", (*common, kept, carry, write, total), step)]
+    if loop.tangent:
+        functions.append(_tangent(loop, loop.tangent, source))
+    if loop.map:
+        functions += (_map(loop, loop.map, source), _prepare(loop, loop.map, source))
+    return StepStruct(name, constants, tuple(functions))
+
+
+def _tangent(loop: ScanLoop, tangent: Tangent, source: str) -> StepFunction:
+    edges = len(loop.edges)
+    lines = [
+        *_carried(loop),
+        *_read(loop),
+        *_statements((*loop.statements, *tangent.statements), source),
+        *_slopes(tangent.matrix),
+        *_set("carry__", [edge.link for edge in loop.edges]),
+    ]
+    return _function(
+        "tangent",
+        (*_common(loop), _Array("float", "carry__", edges), _Array("float", "slope__", edges, is_square=True)),
+        lines,
+    )
+
+
+def _map(loop: ScanLoop, affine: AffineMap, source: str) -> StepFunction:
+    edges = len(loop.edges)
+    kept, offset = _Array("const float", "kept__", len(loop.kept)), _Array("float", "offset__", edges)
+    lines = [
+        *_read(loop),
+        *_loads("kept__", loop.kept),
+        *_statements((each for each in affine.statements if each.target not in loop.kept), source),
+        *_slopes(affine.matrix),
+        *(_entry(f"offset__[{index}]", each) for index, each in enumerate(affine.offset)),
+    ]
+    return _function("map", (*_common(loop), kept, _Array("float", "slope__", edges, is_square=True), offset), lines)
+
+
+def _prepare(loop: ScanLoop, affine: AffineMap, source: str) -> StepFunction:
+    lines = [*_read(loop), *_statements(affine.statements, source), *_set("kept__", loop.kept)]
+    return _function("prepare", (*_common(loop), _Array("float", "kept__", len(loop.kept))), lines)
+
+
+def _function(name: str, arrays: Sequence[_Array], lines: Sequence[_Line]) -> StepFunction:
+    """A function, without the lines that nothing it sets depends on. Arrays that it does not use have no name."""
+    wanted: set[str] = set()
+    kept: list[str] = []
+    for line in reversed(lines):
+        if not line.makes or line.makes in wanted:
+            kept.append(line.code)
+            wanted.update(line.reads)
+    code = "\n".join(kept)
+    parameters = [f"{array.type} (&{array.name if f'{array.name}[' in code else ''}){array.extent}" for array in arrays]
+    return StepFunction(listed(f"  RNNCC_DEVICE static void {name}(", parameters, ") {", 6), tuple(kept[::-1]))
+
+
+def _common(loop: FusedLoop | ScanLoop) -> tuple[_Array, ...]:
+    """The parameters of every function of a step."""
+    return (
+        _Array("const float", "read__", len(loop.reads)),
+        _Array("const float", "row__", len(row_values(loop))),
+        _Array("const float", "vector__", len(loop.vectors)),
+        _Array("const float", "constant__", (max(len(loop.constants), 1) + 1) // 2 * 2),
+    )
+
+
+def _carried(loop: FusedLoop | ScanLoop) -> Iterator[_Line]:
+    return _loads("carry__", [edge.name for edge in loop.edges])
+
+
+def _read(loop: FusedLoop | ScanLoop) -> Iterator[_Line]:
+    yield from _loads("read__", [read.name for read in loop.reads])
+    yield from _loads("row__", row_values(loop))
+    yield from _loads("vector__", [vector.name for vector in loop.vectors])
+    yield from _loads("constant__", loop.constants)
+
+
+def _loads(array: str, names: Sequence[str], first: int = 0) -> Iterator[_Line]:
+    return (_Line(f"const float {name} = {array}[{index}];", makes=name) for index, name in enumerate(names, first))
+
+
+def _set(array: str, names: Sequence[str], first: int = 0) -> Iterator[_Line]:
+    return (_Line(f"{array}[{index}] = {name};", (name,)) for index, name in enumerate(names, first))
+
+
+def _statements(statements: Iterable[FusedStatement], source: str) -> Iterator[_Line]:
+    for statement in statements:
+        code = f"const float {statement.target} = {expression_text(statement.expr, _FAST)};"
+        origin = f"  // {source}:{statement.line}" if statement.line else ""
+        yield _Line(code + origin, tuple(references(statement.expr)), statement.target)
+
+
+def _writes(writes: Sequence[FusedWrite], *, at_start: bool) -> Iterator[_Line]:
+    lines = zip(writes, _set("write__", [write.value for write in writes]), strict=True)
+    return (line for write, line in lines if write.at_start == at_start)
+
+
+def _slopes(matrix: Matrix) -> Iterator[_Line]:
+    for i, row in enumerate(matrix):
+        yield from (_entry(f"slope__[{i}][{j}]", slope) for j, slope in enumerate(row))
+
+
+def _entry(place: str, expr: Expr | None) -> _Line:
+    if expr is None:
+        return _Line(f"{place} = 0.0f;")
+    return _Line(f"{place} = {expression_text(expr, _FAST)};", tuple(references(expr)))
+
+
+def _counts(counts: Mapping[str, int]) -> Iterator[StepConstant]:
+    return (StepConstant("int", name, str(count)) for name, count in counts.items())
+
+
+def _float_tensors(loop: FusedLoop | ScanLoop, writes: Sequence[FusedWrite]) -> Iterator[StepConstant]:
+    """Which tensors are float whatever the dtype, and which are read one step further."""
+    read = [(each.name, each.place.table is Table.SAVED) for each in loop.reads]
+    written = [(each.value, each.place is not None and each.place.table is Table.SAVED) for each in writes]
+    yield _members("READ_FLOAT", read)
+    yield _members("READ_SHIFTED", [(each.name, each.edge is not None) for each in loop.reads])
+    yield _members("WRITE_FLOAT", written)
+
+
+def _members(name: str, members: Sequence[tuple[str, bool]]) -> StepConstant:
+    about = ", ".join(member for member, is_in in members if is_in)
+    return StepConstant("uint64_t", name, _bits(is_in for _, is_in in members), about)
+
+
+def _flag(name: str, value: bool) -> StepConstant:
+    return StepConstant("bool", name, str(value).lower())
+
+
+def _bits(members: Iterable[bool]) -> str:
+    value = sum(1 << index for index, is_in in enumerate(members) if is_in)
+    return f"0b{value:b}" if value else "0"

@@ -1,0 +1,148 @@
+"""The programs of a cell by name, and what their tables and their device code say alike of them: which of a program's
+slots are read from memory, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from rnncc.ir.dim import ONE, Dim
+from rnncc.ir.fused import FusedLoop
+from rnncc.ir.kernel import (
+    Access,
+    EdgeSlot,
+    Load,
+    Product,
+    Program,
+    ReadSlot,
+    RowStage,
+    Slot,
+    StoredSlot,
+    TileSlot,
+    TileStage,
+    VectorSlot,
+    ViewSlot,
+)
+from rnncc.ir.plan import KernelPlan, loop_name
+from rnncc.ir.scan import ScanLoop
+from rnncc.ir.structure import BlockDiagonal, Dense
+from rnncc.language.diagnostics import InternalError
+
+
+@dataclass(frozen=True, slots=True)
+class NamedProgram:
+    """One direction of a loop, `forward` or `backward`. `form`: the form in which it has kernels of its own, of which
+    there is one at most."""
+
+    name: str
+    direction: str
+    program: Program
+    form: FusedLoop | ScanLoop | None
+
+
+def named_programs(plan: KernelPlan) -> Iterator[NamedProgram]:
+    """All programs of a cell, in the order of its files."""
+    for loop in plan.loops:
+        for direction, program, fused, scan in (
+            ("forward", loop.forward, loop.fused_forward, loop.scan_forward),
+            ("backward", loop.backward, loop.fused_backward, loop.scan_backward),
+        ):
+            form = next((form for form in (fused, scan) if not isinstance(form, str)), None)
+            yield NamedProgram(f"{loop_name(plan, loop)}_{direction}", direction, program, form)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A stored slot as products read it: [`parts`, `blocks`, …], or one block where the matrix is dense."""
+
+    slot: str
+    parts: int
+    blocks: Dim
+
+
+def slot_table(program: Program) -> dict[str, Slot]:
+    """The slots by name."""
+    return {slot.name: slot for slot in program.slots}
+
+
+def image_of(program: Program, product: Product) -> Image:
+    """The image that a product reads."""
+    table = slot_table(program)
+    slot = table[product.operand]
+    if isinstance(slot, EdgeSlot) and not slot.ahead:
+        slot = table[slot.link]
+    if not isinstance(slot, StoredSlot):
+        raise InternalError(f"the product's operand {product.operand} is not made by a stage")
+    matrix = next(matrix for matrix in program.matrices if matrix.name == product.matrices[0])
+    match matrix.structure:
+        case Dense():
+            return Image(slot.name, 1, ONE)
+        case BlockDiagonal(blocks):
+            return Image(slot.name, product.parts, blocks)
+        case _:
+            assert_never(matrix.structure)
+
+
+def product_images(program: Program) -> list[Image]:
+    """Every image that the program's products read, once."""
+    stages = [stage for stage in program.stages if isinstance(stage, TileStage)]
+    return list(dict.fromkeys(image_of(program, product) for stage in stages for product in stage.products))
+
+
+def readers(program: Program) -> dict[str, bool]:
+    """Stored slots that are read from memory by stages, row operators or the end of the loop; and whether, during the
+    loop, by other threads than the one that wrote the element."""
+    table = slot_table(program)
+    homes = homes_of(program)
+    found: dict[str, bool] = {}
+
+    def read(name: str, shared: bool) -> None:
+        slot = table[name]
+        while isinstance(slot, EdgeSlot | ViewSlot):
+            slot = table[slot.link]
+        if isinstance(slot, StoredSlot):
+            found[slot.name] = found.get(slot.name, False) or shared
+
+    for final in program.finals:
+        read(final.slot, False)
+    for stage in program.stages:
+        match stage:
+            case TileStage():
+                for load in stage.loads:
+                    if not isinstance(table[load.slot], TileSlot):
+                        read(load.slot, not is_early(load, stage, table, homes))
+            case RowStage():
+                for name in stage.operands:
+                    read(name, True)
+            case _:
+                assert_never(stage)
+    return found
+
+
+def homes_of(program: Program) -> dict[str, tuple[Dim, Dim]]:
+    """Width and blocks of the tile stage that stores each value."""
+    return {
+        statement.target: (stage.width, stage.blocks)
+        for stage in program.stages
+        if isinstance(stage, TileStage)
+        for statement in stage.statements
+        if statement.stored
+    }
+
+
+def is_early(load: Load, stage: TileStage, table: Mapping[str, Slot], homes: Mapping[str, tuple[Dim, Dim]]) -> bool:
+    """Whether the element is the call's, or was written by the same thread in an earlier step."""
+    slot = table[load.slot]
+    match slot:
+        case ReadSlot() | VectorSlot():
+            return True
+        case EdgeSlot():
+            if isinstance(table[slot.link], ReadSlot):
+                return True
+            own = homes.get(slot.link) == (stage.width, stage.blocks)
+            return own and load.access is Access.UNIT and not slot.ahead
+        case StoredSlot() | ViewSlot() | TileSlot():
+            return False
+        case _:
+            assert_never(slot)

@@ -1,0 +1,221 @@
+"""The cell's nodes as lines of plain torch code.
+
+Values keep their names as Python variables, but for the few that the generated functions use themselves. Widths become
+expressions of `sizes`. `elementwise` and `rows` are the modules of the runtime that travels with a package.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from rnncc.analysis.recurrent import CLIP, with_aliases
+from rnncc.ir.cell import (
+    Cell,
+    Contraction,
+    Delay,
+    Member,
+    Node,
+    Parameter,
+    Pointwise,
+    Role,
+    RowOp,
+    RowOperator,
+    Value,
+    value_table,
+)
+from rnncc.ir.dim import HEADS, ONE, Dim, repeats_whole, split_multiple
+from rnncc.ir.dim import add as add_dims
+from rnncc.ir.dim import constant as constant_dim
+from rnncc.ir.expr import Apply, Const, Expr, Ref, references
+from rnncc.ir.structure import BlockDiagonal, Dense
+from rnncc.language.diagnostics import InternalError
+from rnncc.language.operators import OPERATORS
+from rnncc.stages.render.notation import python_dim, without_brackets
+
+_OWN_NAMES = frozenset(
+    {
+        "torch", "elementwise", "rows", "tools", "values", "parameters", "constants", "sizes", "streams", "states",
+        "weights", "step", "inf",
+    }
+)  # fmt: skip
+# A form whose arguments stand between brackets and commas.
+_CALL = re.compile(r"[\w.]+\(\{0\}(, \{\d\})*\)")
+# Python computes these on plain numbers as torch would.
+_NUMBER_OPERATORS = frozenset({"add", "sub", "mul", "neg"})
+
+
+def variable(name: str) -> str:
+    """The Python variable of a value. Users may not write `__`, so the result clashes with none of theirs."""
+    return f"{name}__value" if name in _OWN_NAMES else name
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPlace:
+    """Where a member of a packed parameter lies: rows `start` to `start + width`."""
+
+    parameter: Parameter
+    index: int
+    start: Dim
+    member: Member
+
+
+def member_places(cell: Cell) -> dict[str, MemberPlace]:
+    """The place of every member, by the member's name."""
+    places = {}
+    for parameter in cell.parameters:
+        start = constant_dim(0)
+        for index, member in enumerate(parameter.members):
+            places[member.name] = MemberPlace(parameter, index, start, member)
+            start = add_dims(start, member.width)
+    return places
+
+
+class Emitter:
+    """Turns nodes into lines. `linear` spells a dense product: (operand, matrix) -> text; `like` a tensor whose dtype
+    and device numbers take; `aliases` are those that products read, as `RecurrentReads.aliases`."""
+
+    def __init__(
+        self, cell: Cell, linear: Callable[[str, str], str], like: str, aliases: Mapping[str, str] | None = None
+    ) -> None:
+        self.aliases = aliases or {}
+        self.table: Mapping[str, Value] = with_aliases(value_table(cell), self.aliases)
+        self.linear = linear
+        self.like = like
+
+    def node(self, node: Node) -> str:
+        """One node as `variable = …`."""
+        return f"{variable(node.target)} = {self.text(node)}"
+
+    def text(self, node: Node) -> str:
+        """The value of a node as an expression."""
+        match node:
+            case Pointwise(target) if target in self.aliases:
+                return f"elementwise.clip_gradient({variable(self.aliases[target])}, {CLIP.name})"
+            case Pointwise(target, expr):
+                return self._pointwise(self.table[target], expr)
+            case Contraction(_, matrix, operand, transposed):
+                return self._contraction(self.table[matrix], operand, transposed)
+            case RowOp():
+                return self._row_operation(node)
+            case Delay(target, operand):
+                return f"tools.delay({target!r}, {variable(operand)})"
+            case _:
+                assert_never(node)
+
+    def _pointwise(self, target: Value, expr: Expr) -> str:
+        if target.columns is not None:
+            text = self._expression(expr, target)
+            match target.structure:
+                case Dense():
+                    return text
+                case BlockDiagonal(blocks):
+                    return f"rows.from_blocks({text}, {python_dim(blocks)}, {split_multiple(target.width)[0]})"
+                case _:
+                    assert_never(target.structure)
+        text = self._expression(expr, target)
+        wide = any(self.table[name].width == target.width for name in references(expr) if name in self.table)
+        if target.width != ONE and not wide:
+            # One number a head, too, is one number in a row of one head.
+            return f"rows.widen({text}, {python_dim(target.width)}, {self.like})"
+        return f"rows.number({text})" if self._is_number(expr) else text
+
+    def _is_per_head(self, name: str, target: Value) -> bool:
+        return self.table[name].width == HEADS and target.width not in (HEADS, ONE)
+
+    def _is_number(self, expr: Expr) -> bool:
+        return all(self.table[name].role is Role.CONSTANT for name in references(expr))
+
+    def _expression(self, expr: Expr, target: Value) -> str:
+        return without_brackets(self._operand(expr, target))
+
+    def _operand(self, expr: Expr, target: Value) -> str:
+        """An expression that may stand beside an operator: the table's infix forms bring their own brackets."""
+        match expr:
+            case Const(value):
+                return _number_text(value)
+            case Ref(name):
+                return self._reference(name, target)
+            case Apply(operator, arguments):
+                form = re.sub(r"\bf\.", "elementwise.", OPERATORS[operator].torch)
+                spell = self._expression if _CALL.fullmatch(form) else self._operand
+                texts = [spell(argument, target) for argument in arguments]
+                if operator not in _NUMBER_OPERATORS and self._is_number(expr):
+                    texts[0] = f"rows.number({without_brackets(texts[0])})"
+                return form.format(*texts)
+            case _:
+                assert_never(expr)
+
+    def _reference(self, name: str, target: Value) -> str:
+        value = self.table[name]
+        match value.structure:
+            case Dense():
+                pass
+            case BlockDiagonal(blocks):
+                return f"rows.to_blocks({variable(name)}, {python_dim(blocks)}, {split_multiple(value.width)[0]})"
+            case _:
+                assert_never(value.structure)
+        if self._is_per_head(name, target) and target.columns is None:
+            k = split_multiple(target.width)[0]
+            return f"rows.per_head({variable(name)}, {python_dim(HEADS)}, {k}, {python_dim(target.width)})"
+        return variable(name)
+
+    def _contraction(self, matrix: Value, operand: str, transposed: bool) -> str:
+        if matrix.columns is None:
+            raise InternalError(f"the contraction of {matrix.name}, which is no matrix")
+        name, read = variable(matrix.name), variable(operand)
+        match matrix.structure:
+            case Dense():
+                return f"{read} @ {name}" if transposed else self.linear(read, name)
+            case BlockDiagonal(blocks):
+                row_k, column_k = split_multiple(matrix.width)[0], split_multiple(matrix.columns)[0]
+                extra = ", transposed=True" if transposed else ""
+                return f"rows.contract({name}, {read}, {python_dim(blocks)}, {row_k}, {column_k}{extra})"
+            case _:
+                assert_never(matrix.structure)
+
+    def _row_operation(self, node: RowOp) -> str:
+        operand = variable(node.operands[0])
+        k = split_multiple(self.table[node.operands[0]].width)[0]
+        heads = python_dim(HEADS)
+        match node.operator:
+            case RowOperator.SUM:
+                return f"rows.row_sum({operand}, {heads}, {k})"
+            case RowOperator.MEAN:
+                return f"rows.row_mean({operand}, {heads}, {k})"
+            case RowOperator.MAX:
+                return f"rows.row_max({operand}, {heads}, {k})"
+            case RowOperator.CUMSUM:
+                return f"rows.row_cumsum({operand}, {heads}, {k})"
+            case RowOperator.SLICE:
+                width = python_dim(self.table[node.target].width)
+                return f"{operand}.narrow(-1, {python_dim(node.offset)}, {width})"
+            case RowOperator.CONCAT:
+                return f"rows.concat(({', '.join(variable(name) for name in node.operands)},))"
+            case RowOperator.REPEAT:
+                result = self.table[node.target].width
+                if repeats_whole(self.table[node.operands[0]].width, result):
+                    return f"{operand}.repeat_interleave({node.times}, -1)"
+                return f"rows.row_repeat({operand}, {node.times}, {heads}, {k}, {split_multiple(result)[0]})"
+            case RowOperator.SPREAD | RowOperator.CUMSUM_REVERSED | RowOperator.SEGMENT_SUM | RowOperator.PAD:
+                raise InternalError(f"{node.operator.value} in a forward program")
+            case _:
+                assert_never(node.operator)
+
+
+def _number_text(value: float) -> str:
+    if value != value or value in (float("inf"), float("-inf")):
+        return {"inf": "inf", "-inf": "(-inf)"}[str(value)]
+    text = repr(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(value)
+    return f"({text})" if value < 0 else text
+
+
+def split_lines(names: Iterable[str], widths: Iterable[Dim], source: str, axis: int) -> str:
+    """`a, b = source.split((…), axis)`, or `a = source` for one name."""
+    variables = [variable(name) for name in names]
+    if len(variables) == 1:
+        return f"{variables[0]} = {source}"
+    sizes = ", ".join(python_dim(width) for width in widths)
+    return f"{', '.join(variables)} = {source}.split(({sizes}), {axis})"

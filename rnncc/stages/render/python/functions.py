@@ -1,0 +1,117 @@
+"""The functions of a cell in plain torch: what runs before, after and, where no kernel does, in its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads
+from rnncc.ir.cell import Cell, Segment, Value, value_table
+from rnncc.stages.render.python.batched import batched, bind, keep
+from rnncc.stages.render.python.code import Emitter, split_lines, variable
+from rnncc.stages.render.python.patterns import operation_reads, operation_text, recognise
+from rnncc.stages.render.python.streams import reached, reads
+from rnncc.stages.render.segments import segment_name
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFunctions:
+    """The bodies of `<name>_batched`, of `<name>_make_step`, and of the step that this makes, with what it returns."""
+
+    name: str
+    batched: tuple[str, ...]
+    unpack: tuple[str, ...]
+    step: tuple[str, ...]
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class CellFunctions:
+    """The bodies of `<function>_derive`, `<function>_prologue` and `<function>_epilogue`, and those of the segments."""
+
+    name: str
+    function: str
+    derive: tuple[str, ...]
+    prologue: tuple[str, ...]
+    epilogue: tuple[str, ...]
+    segments: tuple[SegmentFunctions, ...]
+
+
+def cell_functions(cell: Cell) -> CellFunctions:
+    """A cell's functions."""
+    table = value_table(cell)
+    return CellFunctions(
+        cell.name,
+        cell.name.lower(),
+        _of_parameters(cell, table, for_loops=True),
+        _of_parameters(cell, table, for_loops=False),
+        _epilogue(cell, table),
+        tuple(_segment(cell, index, table) for index in range(len(cell.segments))),
+    )
+
+
+def _of_parameters(cell: Cell, table: Mapping[str, Value], *, for_loops: bool) -> tuple[str, ...]:
+    """The prologue's nodes: those that loops read and what these are made of, or all others."""
+    weights = {weight.name for segment in cell.segments for weight in segment.weights}
+    read = reached(cell.prologue, weights)
+    nodes = [node for node in cell.prologue if (node.target in read) is for_loops]
+    emitter = Emitter(cell, _torch_linear, _first_input(cell))
+    lines = bind(cell, reads(nodes) - {node.target for node in nodes}, table)
+    lines += [emitter.node(node) for node in nodes]
+    return tuple(lines + keep(node.target for node in nodes))
+
+
+def _epilogue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
+    emitter = Emitter(cell, _own_linear, _first_input(cell))
+    operations = recognise(cell.epilogue, (cell.output,), table)
+    read = {name for operation in operations for name in operation_reads(operation)}
+    lines = bind(cell, read - {node.target for node in cell.epilogue}, table)
+    lines += [operation_text(operation, emitter) for operation in operations]
+    return tuple(lines + keep(node.target for node in cell.epilogue if node.target == cell.output))
+
+
+def _segment(cell: Cell, index: int, table: Mapping[str, Value]) -> SegmentFunctions:
+    segment = cell.segments[index]
+    products = recurrent_reads(segment)
+    emitter = Emitter(cell, _torch_linear, "streams[0]", products.aliases)
+    new = ", ".join(variable(name) for name in segment.states)
+    values = ", ".join(variable(name) for name in segment.sequences)
+    return SegmentFunctions(
+        segment_name(cell, index),
+        batched(cell, index, table, Emitter(cell, _own_linear, _first_input(cell))),
+        tuple(_unpack(segment, table)),
+        (*_step_reads(segment, table), *(emitter.node(node) for node in products.nodes)),
+        f"({new},), ({values},)",
+    )
+
+
+def _unpack(segment: Segment, table: Mapping[str, Value]) -> list[str]:
+    """What make_step does once: names for the weights' members and the constants."""
+    lines = []
+    for i, weight in enumerate(segment.weights):
+        lines.append(split_lines(weight.members, [table[m].width for m in weight.members], f"weights[{i}]", 0))
+    given = len(segment.constants)
+    lines += [f"{variable(name)} = constants[{i}]" for i, name in enumerate(segment.constants)]
+    if loop_constants(segment) != segment.constants:
+        lines.append(f"{CLIP.name} = constants[{given}] if len(constants) > {given} else inf")
+    return lines
+
+
+def _step_reads(segment: Segment, table: Mapping[str, Value]) -> list[str]:
+    lines = [
+        split_lines(stream.members, [table[m].width for m in stream.members], f"streams[{i}]", -1)
+        for i, stream in enumerate(segment.streams)
+    ]
+    return lines + [f"{variable(f'{name}__1')} = states[{i}]" for i, name in enumerate(segment.states)]
+
+
+def _torch_linear(operand: str, matrix: str) -> str:
+    return f"torch.nn.functional.linear({operand}, {matrix})"
+
+
+def _own_linear(operand: str, matrix: str) -> str:
+    return f"tools.linear({operand}, {matrix})"
+
+
+def _first_input(cell: Cell) -> str:
+    return f'values["{cell.inputs[0].name}"]'

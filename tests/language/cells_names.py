@@ -1,0 +1,61 @@
+"""Cells whose values are called as things of C++ and of the generated code are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import sigmoid, tanh
+
+from .loop import Case, Table, Values, mm
+
+CASES: list[Case] = []
+case = Table(CASES)
+
+
+@case(
+    """
+cell Macros
+state h, NULL = 1
+const INT_MAX = 2
+weights M: vector
+SIZE_MAX = sigmoid(W@x + R@h[t-1] + b)
+E = M*h[t-1] + 1
+errno = tanh(E)*INT_MAX
+_res = cos(NULL[t-1])
+NULL[t] = 0.5*NULL[t-1] + SIZE_MAX*errno*_res
+h[t] = tanh(NULL[t])
+""",
+    lambda H: {"h": (H, 0.0), "NULL": (H, 1.0)},
+    heads=2,
+)
+def macros(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """Names that headers of C++ have as macros; M_E is a parameter."""
+    gate = sigmoid(p.W_SIZE_MAX @ x() + mm(p.R_SIZE_MAX, s("h")) + p.b_SIZE_MAX)
+    null = 0.5 * s("NULL") + gate * tanh(p.M_E * s("h") + 1) * 2 * torch.cos(s("NULL"))
+    return {"h": tanh(null), "NULL": null}
+
+
+@case(
+    """
+cell OwnNames
+state slot, tables
+param lanes: vector = 0.5
+Kind, dims = sigmoid(W@x + R@slot[t-1] + b)
+program = tanh(W@x + R@tables[t-1] + b)
+Loop = lanes*program + Kind
+STREAMS = max(Loop, dims)
+tables[t] = 0.5*tables[t-1] + STREAMS
+slot[t] = tanh(tables[t])*Kind
+output slot
+""",
+    lambda H: {"slot": (H, 0.0), "tables": (H, 0.0)},
+    heads=2,
+)
+def own_names(p: Any, s: Any, x: Any, k: Any) -> Values:
+    """Names that the generated code has too: of its tables and enums, and of the library."""
+    kind = sigmoid(p.W_Kind @ x() + mm(p.R_Kind, s("slot")) + p.b_Kind)
+    dims = sigmoid(p.W_dims @ x() + mm(p.R_dims, s("slot")) + p.b_dims)
+    program = tanh(p.W_program @ x() + mm(p.R_program, s("tables")) + p.b_program)
+    tables = 0.5 * s("tables") + torch.maximum(p.lanes * program + kind, dims)
+    return {"slot": tanh(tables) * kind, "tables": tables}

@@ -1,0 +1,89 @@
+"""Batched layernorm, softmax and slices become one torch function each, with the same values and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rnncc.ir.cell import value_table
+from rnncc.runtime import rows
+from rnncc.stages.render.python.code import Emitter
+from rnncc.stages.render.python.patterns import operation_text, recognise
+from tests.compiling import cell_of
+
+HEADER = "cell Fused\nstate h\nlocal v: 3*H, a: H, g: H, k: H\nparam s: vector = 1, e: vector = 0\n"
+TAIL = "a, g, k = split(v)\nh[t] = tanh(a + R@h[t-1])*g + k\n"
+
+
+def lines(text: str) -> list[str]:
+    """The batched part of a cell's first loop."""
+    cell = cell_of(HEADER + text + TAIL)
+    segment = cell.segments[0]
+    kept = [member for stream in segment.streams for member in stream.members]
+    table = value_table(cell)
+    emitter = Emitter(cell, lambda operand, matrix: f"{operand} @ {matrix}", "x")
+    return [operation_text(each, emitter) for each in recognise(segment.batched, kept, table)]
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("v = layernorm(W@x)\n", "v = rows.layer_norm(v__W, {n}, 3, 1e-05, None, None)"),
+        ("v = s*layernorm(W@x) + b\n", "v = rows.layer_norm(v__W, {n}, 3, 1e-05, s, b_v)"),
+        ("v = b + layernorm(W@x)*s + e\n", "v = rows.layer_norm(v__W, {n}, 3, 1e-05, s, b_v + e)"),
+        ("v = softmax(W@x)\n", "v = rows.softmax(v__W, {n}, 3)"),
+    ],
+)
+def test_a_pattern_is_one_call(text: str, call: str) -> None:
+    made = lines(text)
+    assert call.format(n='sizes["num_heads"]') in made
+    assert made[-1].startswith("a, g, k = v.split(")
+    assert len(made) == 3
+
+
+def test_a_norm_that_is_written_out_is_the_same_call() -> None:
+    made = lines("local u: 3*H, d: 3*H\nu = W@x\nd = u - mean(u)\nv = d/sqrt(mean(d*d) + 0.001)\n")
+    assert any("rows.layer_norm(u, " in line and "0.001" in line for line in made)
+    assert not any("row_mean" in line for line in made)
+
+
+def test_what_is_read_elsewhere_stays() -> None:
+    made = lines("local u: 3*H, w: 3*H\nu = W@x\nw = layernorm(u)\nv = s*w + w*w\n")
+    assert any(line.startswith("w = rows.layer_norm(u, ") and line.endswith("None, None)") for line in made)
+    assert any(line.startswith("v = ") and "w * w" in line for line in made)
+
+
+def test_a_norm_of_one_number_takes_no_wider_scale() -> None:
+    norm, scaled, _ = lines("input x, gap: 1\nv = s*layernorm(gap) + b\n")
+    assert "rows.layer_norm(gap, " in norm and norm.endswith("None, None)")
+    assert scaled.startswith("v = ") and "b_v" in scaled
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_layer_norm_and_softmax_against_their_parts(heads: int) -> None:
+    torch.manual_seed(0)
+    value, weight, bias = (torch.randn(*s, 12, dtype=torch.float64, requires_grad=True) for s in ((3, 2), (), ()))
+
+    def parts(v: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        centred = v - rows.per_head(rows.row_mean(v, heads, 3), heads, 3, 12)
+        variance = rows.per_head(rows.row_mean(centred * centred, heads, 3), heads, 3, 12)
+        return centred / torch.sqrt(variance + 1e-5) * w + b
+
+    def same(own: Any, other: Any, *given: Tensor) -> None:
+        a, b = own(*given), other(*given)
+        torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
+        seed = torch.randn_like(a)
+        for x, y in zip(torch.autograd.grad(a, given, seed), torch.autograd.grad(b, given, seed), strict=True):
+            torch.testing.assert_close(x, y, atol=1e-12, rtol=1e-12)
+        assert torch.autograd.gradgradcheck(own, given, fast_mode=True)
+
+    same(lambda v, w, b: rows.layer_norm(v, heads, 3, 1e-5, w, b), parts, value, weight, bias)
+
+    def softmax(v: Tensor) -> Tensor:
+        powers = torch.exp(v)
+        return powers / rows.per_head(rows.row_sum(powers, heads, 3), heads, 3, 12)
+
+    same(lambda v: rows.softmax(v, heads, 3), softmax, value)
