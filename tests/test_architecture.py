@@ -241,14 +241,6 @@ def test_no_file_is_longer_than_400_lines() -> None:
     assert not {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > 400}
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "stages" / "render").rglob("*.py")), ids=module_name)
-def test_no_function_of_render_takes_more_than_six_parameters(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            assert len([argument for argument in given if argument.arg != "self"]) <= 6, f"{path}:{node.lineno}"
-
-
 # Templates decide nothing and compute nothing: `lower` and the plans of `render` do.
 FORBIDDEN = (
     nodes.Call,

@@ -48,9 +48,9 @@ def _function(name: str, stage: TileStage, constants: Sequence[str], source: str
             case Access.UNIT:
                 rows.append(f"const T* const {load.slot}__p = {start};")
             case Access.HEAD:
-                rows.append(f"const rnncc::Vec<T> {load.slot} = rnncc::broadcast(*({start} + head__));")
+                rows.append(f"const rnncc::Vec<T> {load.slot} = rnncc::broadcast({start}[head__]);")
             case Access.ONE:
-                rows.append(f"const rnncc::Vec<T> {load.slot} = rnncc::broadcast(*({start}));")
+                rows.append(f"const rnncc::Vec<T> {load.slot} = rnncc::broadcast(*{start});")
             case _:
                 assert_never(load.access)
     for statement in stage.statements:
@@ -81,4 +81,4 @@ def _function(name: str, stage: TileStage, constants: Sequence[str], source: str
 
 def _row_of(slot: str) -> str:
     """Where the row of a slot starts."""
-    return f"frame__.p[{slot_name(slot)}] + r__ * frame__.row[{slot_name(slot)}]"
+    return f"frame__.at({slot_name(slot)}, r__)"

@@ -55,30 +55,33 @@ def program_tables(named: NamedProgram, sizes: Sequence[str]) -> ProgramTables:
     program = named.program
     dim = _Dims(program)
     arrays = _arrays(program, dim)
-    dims = dim.all()
     return ProgramTables(
         named.name,
         tuple(enumerated(program)),
-        tuple(f"dims[{index}] = {cpp_dim(dim, sizes)};  // {dim_name(dim)}" for index, dim in enumerate(dims)),
-        (*arrays.values(), _tables(program, arrays, len(dims)), *loop_info(named.form, program)),
+        tuple(f"dims[{index}] = {cpp_dim(dim, sizes)};  // {dim_name(dim)}" for index, dim in enumerate(dim.all())),
+        (*arrays.values(), _tables(program, arrays, dim), *loop_info(named.form, program)),
     )
 
 
 class _Dims:
-    """The dims that tables name by their index. Those of weights come first, repeated where they are equal: the driver
-    finds them in two runs."""
+    """The dims that tables name by their index. The first is 0. Those of weights follow, repeated where they are equal:
+    the driver finds them in two runs, from `rows` and from `columns` on."""
 
     def __init__(self, program: Program) -> None:
-        self._runs = [*(weight.rows for weight in program.weights), *(weight.columns for weight in program.weights)]
+        weights = program.weights
+        self.rows, self.columns = 1, 1 + len(weights)
+        self._first = (constant(0), *(each.rows for each in weights), *(each.columns for each in weights))
         self._others: dict[Dim, int] = {}
 
     def all(self) -> tuple[Dim, ...]:
         """The dims, in order."""
-        return (*self._runs, *self._others)
+        return (*self._first, *self._others)
 
-    def __call__(self, dim: Dim) -> str:
-        """The index of a dim, and what it is."""
-        return f"{self._others.setdefault(dim, len(self._runs) + len(self._others))} /* {dim_name(dim)} */"
+    def __call__(self, dim: Dim) -> str | None:
+        """The index of a dim, and what it is; nothing for 0."""
+        if dim == constant(0):
+            return None
+        return f"{self._others.setdefault(dim, len(self._first) + len(self._others))} /* {dim_name(dim)} */"
 
     def place(self, place: Place) -> dict[str, Member]:
         """The members that say where units of a tensor are."""
@@ -128,14 +131,14 @@ def _arrays(program: Program, dim: _Dims) -> dict[str, str]:
     return made | {name: numbers(name, entries) for name, entries in indices.items() if entries}
 
 
-def _tables(program: Program, arrays: Mapping[str, str], dims: int) -> str:
+def _tables(program: Program, arrays: Mapping[str, str], dim: _Dims) -> str:
     """The Tables: the arrays, how long they are, and what else the drivers must know."""
     in_order = (
         "slots", "destinations", "matrices", "products", "product_matrices", "images", "stages", "stage_slots",
         "finals", "outers", "sums", "zeros",
     )  # fmt: skip
     counts = {
-        "dim": dims,
+        "dim": len(dim.all()),
         "slot": len(program.slots),
         "destination": sum(len(slot.destinations) for slot in program.slots if isinstance(slot, StoredSlot)),
         "matrix": len(program.matrices),
@@ -156,8 +159,8 @@ def _tables(program: Program, arrays: Mapping[str, str], dims: int) -> str:
         dims="dims",
         **{name: name if name in arrays else None for name in in_order},
         **{f"{name}_count": count or None for name, count in counts.items()},
-        weight_rows=0,
-        weight_columns=len(program.weights),
+        weight_rows=dim.rows,
+        weight_columns=dim.columns,
         masked=program.masked,
         active=slot_name(ACTIVE) if any(slot.name == ACTIVE for slot in program.slots) else -1,
     )
@@ -235,7 +238,6 @@ def _stages(program: Program, dim: _Dims) -> tuple[list[str], list[str]]:
                         accumulators=len(stage.accumulators) or None,
                         first_stored=first,
                         stored=len(written),
-                        offset=dim(constant(0)),
                         function=functions,
                     )
                 )
@@ -280,11 +282,7 @@ def _slots(program: Program, dim: _Dims) -> tuple[list[str], list[str]]:
 
 def _slot(slot: Slot, dim: _Dims, read_slots: Mapping[str, bool], destinations: int) -> str:
     """A SlotInfo; `destinations`: how many the slots before this one have."""
-    own: dict[str, Member] = {
-        "width": dim(slot.width),
-        "parts": row_parts(slot.width),
-        "offset": dim(constant(0)),
-    }
+    own: dict[str, Member] = {"width": dim(slot.width), "parts": row_parts(slot.width)}
     match slot:
         case ReadSlot(_, _, place, kept):
             own |= {"kind": "Kind::read", "kept": kept, **dim.place(place)}
@@ -295,7 +293,8 @@ def _slot(slot: Slot, dim: _Dims, read_slots: Mapping[str, bool], destinations: 
         case StoredSlot(name, _, places, kept):
             own |= {"kind": "Kind::stored", "kept": kept}
             own |= {"read": name in read_slots, "shared": read_slots.get(name, False)}
-            own |= {"first_destination": destinations, "destinations": len(places)}
+            if places:
+                own |= {"first_destination": destinations, "destinations": len(places)}
         case ViewSlot(_, _, link, offset):
             own |= {"kind": "Kind::view", "link": slot_name(link), "offset": dim(offset)}
         case TileSlot():

@@ -44,7 +44,7 @@ enum class Kind : int8_t {
   tile,      // the accumulator of a product: exists only while its stage works on a tile
 };
 
-// A value with an address. `width` and `offset` are indices into the program's dims.
+// A value with an address. `width` and `offset` are indices into the program's dims; dims[0] is 0.
 struct SlotInfo {
   Kind kind;
   Table table;

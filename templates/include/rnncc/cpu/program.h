@@ -8,12 +8,15 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// What a function sees of a step: slot s of row r starts at p[s] + r * row[s].
+// What a function sees of a step.
 template <class T>
 struct Frame {
   T** p;
   int64_t* row;
   const T* constants;
+
+  // Where row r of a slot starts.
+  inline __attribute__((always_inline)) T* at(int slot, int64_t r) const { return p[slot] + r * row[slot]; }
 };
 
 // Rows [r0, r1), units [u0, u1) which all belong to `head`.
