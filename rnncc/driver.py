@@ -146,7 +146,7 @@ def compile_fused(
 
     problem, most = problems[0], problems[-1].heads
     numbers = " and ".join(str(problem.heads) for problem in problems)
-    heads = f"{numbers} head{'s' if most > 1 else ''} of {problem.head_dim} units"
+    heads = f"{numbers} head{'s' if most > 1 else ''} with head_dim {problem.head_dim}"
     key = first_key(replace(request, name=f"{name}.{cell}"), nvcc, None)
     job = Job(key, cell.lower(), Cache(default_root()), nvcc=nvcc, progress=say)
     folder = build_kernels(job, f"{cell} for {heads}, {problem.dtype}, {architecture}", produce)

@@ -184,7 +184,7 @@ class RecurrentModule(StateDicts, Regularised):
         sizes: Sizes,
         parameters: Mapping[str, Tensor],
         x: Tensor,
-        columns: int,
+        batch: int,
         made: dict[tuple[int, float], Tensor],
     ) -> dict[str, Tensor]:
         """Every state's value before the first step, [B, width], delay states' too. `made`: constants by width and
@@ -205,11 +205,11 @@ class RecurrentModule(StateDicts, Regularised):
                 states[state.name] = states[state.delay_of]
             elif state.initial is None:
                 start = parameters[f"{state.name}0"]
-                states[state.name] = start.to(dtype).expand(columns, state.width(sizes))
+                states[state.name] = start.to(dtype).expand(batch, state.width(sizes))
             else:
                 key = (state.width(sizes), state.initial)
                 if key not in made:
-                    made[key] = x.new_full((columns, key[0]), state.initial, dtype=dtype)
+                    made[key] = x.new_full((batch, key[0]), state.initial, dtype=dtype)
                 states[state.name] = made[key]
         return states
 
@@ -272,7 +272,7 @@ class RecurrentModule(StateDicts, Regularised):
             if kernels is not None:
                 kept = [kept_bytes(segment, sizes, like, recompute=mode) for mode in (False, True)]
                 again = "" if self.recompute is None else f", {kept[1]} with recompute"
-                lines.append(f"    a step of a column keeps {kept[0]} bytes for the backward{again}")
+                lines.append(f"    each step of a batch entry keeps {kept[0]} bytes for the backward{again}")
         lines += [
             f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes
         ]

@@ -187,7 +187,7 @@ class SegmentSpec:
     make_step: MakeStep
 
     def loop_of(self, offsets: Tensor | None, lengths: Tensor | None, reset: Tensor | None) -> LoopSpec:
-        """The loop that a call runs. On a GPU packed rows lie column by column, which the masked loop alone takes."""
+        """The loop that a call runs. On a GPU packed rows lie entry by entry, which the masked loop alone takes."""
         masked = lengths is not None or reset is not None or (offsets is not None and not offsets.is_cpu)
         return self.masked if masked else self.plain
 

@@ -255,9 +255,9 @@ class Arguments:
     initial     [B, width] by state; a state not given starts with its declared value
     constants   values other than the declared ones, by name
     sizes       I, H and dims by name
-    reset       [T, B]; where != 0 a column restarts from the declared initial values: nothing crosses from the step
-                before to that step, nor back in reverse
-    lengths     [B]; from step lengths[b] on, column b keeps its states whatever `reset` says, and its other values
+    reset       [T, B]; where != 0 a batch entry restarts from the declared initial values: nothing crosses from the
+                step before to that step, nor back in reverse
+    lengths     [B]; from step lengths[b] on, entry b keeps its states whatever `reset` says, and its other values
                 mean nothing
     recurrent_gradient_clip     bound on what products hand back to earlier values, see `rnncc.analysis.recurrent`
     """
@@ -282,14 +282,14 @@ def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tens
     """
     inputs, lengths, reset = given.inputs, given.lengths, given.reset
     like = next(iter(inputs.values()))
-    steps, columns = like.shape[:2]
+    steps, batch = like.shape[:2]
     known_sizes = complete_sizes(cell, given.sizes)
     products = [recurrent_reads(segment) for segment in cell.segments]
     aliases = {alias: name for loop in products for alias, name in loop.aliases.items()}
     machine = Interpreter(with_aliases(value_table(cell), aliases), known_sizes, given.num_heads, like)
     fixed = fixed_values(cell, machine, given.parameters, given.constants)
     declared = {
-        state.name: _declared(state, cell, machine, fixed).expand(columns, machine.width(state.name))
+        state.name: _declared(state, cell, machine, fixed).expand(batch, machine.width(state.name))
         for state in cell.states
     }
     states = {state.name: _first(state, cell, given.initial, declared) for state in cell.states}
@@ -299,7 +299,7 @@ def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tens
     nodes += cell.epilogue
     names = [*(f"{name}__1" for name in states), *(node.target for node in nodes)]
     delayed = {
-        node.target: like.new_zeros(columns, machine.width(node.target)) for node in nodes if isinstance(node, Delay)
+        node.target: like.new_zeros(batch, machine.width(node.target)) for node in nodes if isinstance(node, Delay)
     }
     sequences: dict[str, list[Tensor]] = {name: [] for name in names}
     for t in reversed(range(steps)) if given.reverse else range(steps):
@@ -316,7 +316,7 @@ def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tens
                 value = elementwise.clip_gradient(known[aliases[node.target]], given.recurrent_gradient_clip)
             else:
                 value = delayed[node.target] if isinstance(node, Delay) else machine.node(node, known)
-            known[node.target] = value.expand(columns, machine.width(node.target))
+            known[node.target] = value.expand(batch, machine.width(node.target))
         following = {node.target: known[node.operand] for node in nodes if isinstance(node, Delay)}
         known |= {name: torch.where(active, known[name], old) for name, old in states.items()}
         states = {name: known[name] for name in states}
@@ -326,7 +326,7 @@ def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tens
     results = {name: torch.stack(found[::-1] if given.reverse else found) for name, found in sequences.items()}
     if cell.output not in results:
         # It is made of parameters alone, the same at every step.
-        results[cell.output] = fixed[cell.output].expand(steps, columns, machine.width(cell.output))
+        results[cell.output] = fixed[cell.output].expand(steps, batch, machine.width(cell.output))
     return results, states
 
 

@@ -26,8 +26,8 @@ from tests.rendering import at_first_use
 TARGET = GPUS["h200"]
 # The tile sizes that are tried, for each family of clusters.
 TILES = {
-    GATHER: {"blocks": (1, 2, 4, 8, 16), "k_warps": (1, 2, 4, 8), "unit_tile": (8, 16, 32)},
-    SCATTER: {"blocks": (1, 2, 4, 8, 16), "row_warps": (1, 2, 3, 4, 6, 8, 16), "k_warps": (1, 2, 4)},
+    GATHER: {"ctas": (1, 2, 4, 8, 16), "k_warps": (1, 2, 4, 8), "unit_tile": (8, 16, 32)},
+    SCATTER: {"ctas": (1, 2, 4, 8, 16), "row_warps": (1, 2, 3, 4, 6, 8, 16), "k_warps": (1, 2, 4)},
 }
 
 

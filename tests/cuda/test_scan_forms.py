@@ -131,7 +131,7 @@ def test_which_kernels_run(form: Form, bidirectional: bool) -> None:
 
     assert own(lambda: held.append(layer(x)[0])) == [f"{form.cell}_0_forward_{form.forward}"]
     assert own(lambda: torch.autograd.backward(held[0].sum())) == [f"{form.cell}_0_backward_{form.backward}"]
-    assert "one launch a sequence at every size" in layer.explain()
+    assert "one launch per sequence at every size" in layer.explain()
 
 
 def test_rows_that_are_no_pieces_of_16_bytes_take_the_narrow_form() -> None:

@@ -57,7 +57,7 @@ def test_the_shapes_differ(way: str) -> None:
     kernels = [kernel for _, kernel in chosen("lstm", way, 128)]
     assert len({(kernel.family, kernel.shape) for kernel in kernels}) == len(kernels) == len(TILES) * EACH
     tiles = [dict(kernel.tiles) for kernel in kernels if kernel.family is SCATTER]
-    assert {1, 2, 4, 8, 16} == {found["blocks"] for found in tiles} == {kernel.ctas for kernel in kernels}
+    assert {1, 2, 4, 8, 16} == {found["ctas"] for found in tiles} == {kernel.ctas for kernel in kernels}
     assert {2, 4, 8} <= {found["row_warps"] for found in tiles} and {1, 2} <= {found["k_warps"] for found in tiles}
     assert any(found["unit_tile"] == 24 for found in tiles)
     assert any(kernel.shape[:3] == (8, 16, 2) for kernel in kernels)

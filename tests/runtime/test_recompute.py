@@ -89,7 +89,10 @@ def test_only_states_last_until_the_backward(
 def test_explain_says_what_is_kept() -> None:
     plain, again = pair("lstm", "LSTM")
     # i, f, g, o and c; h is the output.
-    assert f"a step of a column keeps {8 * 5 * H} bytes for the backward, {8 * H} with recompute" in plain.explain()
+    assert (
+        f"each step of a batch entry keeps {8 * 5 * H} bytes for the backward, {8 * H} with recompute"
+        in plain.explain()
+    )
     assert "no effect" not in again.explain()
     again.backend = "reference"
     assert "recompute: no effect" in again.explain()
