@@ -68,7 +68,7 @@ elementwise. Each node gets its place, and a `Cell` is what comes out:
 - `W_f @ x + b_f` depends on inputs only (X), so it leaves the loop: it is computed for all steps at once, before it.
 - The three results lie side by side as one tensor [T, B, 3*H], the *stream* W, because one product makes them all.
 - `R_f @ h__1` reads the state of the step before (`h__1` is `h[t-1]`), so it stays in the loop (S). None of the three
-  waits for another: one *phase* a step.
+  waits for another: one *phase* per step.
 - The parameters are packed the way torch.nn packs them, and `init b_f = 1` has become the initial value of its rows.
 """
 

@@ -77,7 +77,7 @@ def load_module(request: Request) -> ModuleType:
     try:
         toolchain = find_toolchain()
     except RnnccError as error:
-        say(f"{error.diagnostics[0].message}: {request.name} runs its eager reference, which is many times slower")
+        say(f"{error.diagnostics[0].message}: {request.name} runs its eager fallback, which is many times slower")
     nvcc = find_nvcc(present(), required=False) if toolchain is not None else None
     # What stays on this machine needs no code for others, which takes three times as long to compile.
     wanted = _for_gpus(replace(request, instructions=own_instructions()), nvcc)
@@ -208,7 +208,7 @@ def make_product(request: Request, progress: Progress | None = None) -> Product:
 
 
 def make_reference(request: Request) -> Product:
-    """A package that runs the eager reference alone."""
+    """A package that runs the eager fallback alone."""
     from rnncc.stages.build import Product
     from rnncc.stages.render import render
 

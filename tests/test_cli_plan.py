@@ -115,4 +115,4 @@ def test_explain_plans_scans_and_walks() -> None:
 def test_show_of_a_schedule_is_for_a_size() -> None:
     assert "forward walk, backward scan, target any GPU" in run("show", "indrnn", "--stage", "schedule").stdout
     assert "alternating" in run("show", "elman", "--stage", "schedule").stdout
-    assert "gather, scope block" in run("show", "elman", "--stage", "schedule", *SIZES).stdout
+    assert "gather, scope cta" in run("show", "elman", "--stage", "schedule", *SIZES).stdout

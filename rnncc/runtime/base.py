@@ -251,7 +251,7 @@ class RecurrentModule(StateDicts, Regularised):
         kernels, why = self._choose(tensor)
         like = tensor.new_empty(0, dtype=autocast_dtype(tensor, "cuda" if tensor.is_cuda else "cpu"))
         device = "GPU" if tensor.is_cuda else "CPU"
-        path = f"{device} kernels" if kernels is not None else "the reference (eager torch)"
+        path = f"{device} kernels" if kernels is not None else "the eager fallback (backend='reference')"
         lines = [f"{cell.name}: {path}: {why}"]
         if self.recompute and kernels is None:
             lines.append("  recompute: no effect, eager torch keeps what it wants")

@@ -23,7 +23,7 @@ from .tensors import check_memory
 class LayerCall(NamedTuple):
     """What all layers and directions of a call have in common.
 
-    kernels         None: the reference
+    kernels         None: the eager fallback
     constants       the cell's, by name
     lengths, reset  [B] and [T, B] (packed: [total, 1]), or None
     packing         how rows lie where tensors are [total, 1, width] in place of [T, B, width]

@@ -225,8 +225,8 @@ def read_packed(
     max_length: int | None,
     kernels: Kernels | None = None,
 ) -> Packed:
-    """What is packed, and how. `kernels`: those that run a PackedSequence, None for the reference. Raises TypeError,
-    ValueError."""
+    """What is packed, and how. `kernels`: those that run a PackedSequence, None for the eager fallback. Raises
+    TypeError, ValueError."""
     if lengths is not None:
         raise ValueError("packed sequences have their lengths; lengths= is for padded ones")
     if not isinstance(x, PackedSequence):

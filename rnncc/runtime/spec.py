@@ -1,4 +1,4 @@
-"""What a generated module says about its cell. Layers, ops and the reference path read nothing else.
+"""What a generated module says about its cell. Layers, ops and the eager fallback read nothing else.
 
 A width is a function of the cell's sizes `n`: a mapping that holds I, H, num_heads and the declared dims.
 """
