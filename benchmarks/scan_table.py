@@ -20,8 +20,8 @@ Found = dict[ScanCase, dict[str, Any]]
 
 
 def moved_bytes(case: ScanCase, numbers: int) -> int:
-    """Bytes that a pass must move: `numbers` a channel, column and step."""
-    return numbers * case.columns * case.steps * case.channels * BYTES[case.dtype]
+    """Bytes that a pass must move: `numbers` per channel and step."""
+    return numbers * case.batch * case.steps * case.channels * BYTES[case.dtype]
 
 
 def of_copy(case: ScanCase, row: dict[str, Any]) -> float | None:
@@ -63,7 +63,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def line(case: ScanCase, row: dict[str, Any], found: Found) -> str:
     """A row's line."""
-    start = f"{case.who:19}{case.cell:16}{case.columns:4}{case.steps:8}{case.channels:6} {case.dtype:5}{case.run:>6}"
+    start = f"{case.who:19}{case.cell:16}{case.batch:4}{case.steps:8}{case.channels:6} {case.dtype:5}{case.run:>6}"
     if "error" in row:
         return f"{start}  cannot run: {row['error']}"
     time, peer, must = best_ms(row), quickest_peer(case, found), must_of(case)
@@ -96,16 +96,16 @@ def over_steps(found: Found) -> dict[tuple[str, ...], list[tuple[ScanCase, float
     lines: dict[tuple[str, ...], list[tuple[ScanCase, float]]] = {}
     for case in sorted(found, key=lambda case: case.steps):
         time = best_ms(found[case])
-        if (case.columns, case.channels) == (1, CHANNELS) and time is not None:
+        if (case.batch, case.channels) == (1, CHANNELS) and time is not None:
             lines.setdefault((case.who, case.cell, case.dtype, case.run), []).append((case, time))
     return {name: points for name, points in lines.items() if len(points) > 1}
 
 
 def bandwidth(found: Found) -> Iterator[str]:
     """minGRU's forward beside the copy, where that is asked."""
-    (columns, steps, channels, dtype), least = BANDWIDTH_MUST
+    (batch, steps, channels, dtype), least = BANDWIDTH_MUST
     for who in OURS:
-        case = ScanCase(who, "mingru", columns, steps, channels, dtype, "fw")
+        case = ScanCase(who, "mingru", batch, steps, channels, dtype, "fw")
         part = of_copy(case, found[case]) if case in found else None
         if part is not None:
             verdict = "yes" if part >= least else "MISS"
