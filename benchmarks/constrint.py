@@ -61,7 +61,7 @@ class Task:
 
 
 def problems() -> Iterator[Problem]:
-    """Every size of 8 … 2304 by 8, and one factor at a time round one head and a batch of 16."""
+    """Yield every size of 8 … 2304 by 8, and vary one factor at a time round one head and a batch of 16."""
     yield from (Problem(head_dim, 1, "bf16") for head_dim in range(8, 2305, 8))
     shapes = ((64, 12), (128, 6), (256, 3), (768, 4), (1024, 12))
     yield from (Problem(head_dim, heads, "bf16") for head_dim, heads in shapes)

@@ -139,7 +139,7 @@ def case_of(row: dict[str, Any]) -> Case:
 
 
 def read_case(kind: type[AnyCase], row: dict[str, Any]) -> AnyCase:
-    """The case of a row, of another benchmark's kind."""
+    """Makes the case of a row, also of another benchmark's kind."""
     return kind(**{field.name: row[field.name] for field in fields(kind)})
 
 

@@ -36,8 +36,8 @@ class ScanCase:
     run: str
 
 
-# Milliseconds that must be reached, (fw, fw+bw), by (batch, steps, channels, dtype): of `affine` and `mingru`, one
-# after the other or back to back, on an H200.
+# Milliseconds that `affine` and `mingru` must reach on an H200, one after the other or back to back: (fw, fw+bw) by
+# (batch, steps, channels, dtype).
 MUSTS = {
     (16, 1024, 4096, "fp32"): (0.22, 0.60),
     (16, 1024, 4096, "bf16"): (0.115, 0.33),
@@ -46,7 +46,7 @@ MUSTS = {
     (1, 16384, 1024, "bf16"): (0.045, 0.12),
 }
 HELD = ("affine", "mingru")
-# Of the bandwidth of a copy, by minGRU's forward at this size.
+# minGRU's forward at this size must reach this part of the bandwidth of a copy.
 BANDWIDTH_MUST = ((16, 1024, 4096, "bf16"), 0.8)
 
 

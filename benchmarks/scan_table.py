@@ -31,8 +31,8 @@ def of_copy(case: ScanCase, row: dict[str, Any]) -> float | None:
 
 
 def quickest_peer(case: ScanCase, found: Found) -> float | None:
-    """The least time of anyone else on the same work; of minGRU in log space also in float32, as users run it. Of what
-    iterates, the walk's."""
+    """The least time of anyone else on the same work; of minGRU in log space also in float32, as users run it. For
+    Newton's iterations it is the walk's time."""
     if case.who == NEWTON:
         walk = replace(case, who=OURS[0])
         return best_ms(found[walk]) if walk in found else None
@@ -41,7 +41,7 @@ def quickest_peer(case: ScanCase, found: Found) -> float | None:
     others = [replace(case, who=who) for who in (*PEERS, "eager loop")]
     others += [replace(case, who=who, cell="mingru_log", dtype="fp32") for who in LOG_SPACE if "mingru" in case.cell]
     if case.cell in ("mingru", "mingru_log"):
-        # Of minGRU they scan what its gates give, and leave the gates to the user.
+        # They scan what minGRU's gates give, and leave the gates to the user.
         others += [replace(case, who=who, cell="affine") for who in PEERS]
     times = [time for other in others if other in found and (time := best_ms(found[other])) is not None]
     return min(times, default=None)
@@ -79,7 +79,7 @@ def line(case: ScanCase, row: dict[str, Any], found: Found) -> str:
 
 
 def linear(found: Found) -> Iterator[str]:
-    """Of every line over T: the time a step at the two longest sequences."""
+    """The time per step at the two longest sequences, for every line over T."""
     for points in over_steps(found).values():
         long = [(case, time) for case, time in points if case.steps >= 65536]
         if len(long) > 1:
@@ -113,7 +113,7 @@ def bandwidth(found: Found) -> Iterator[str]:
 
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Time over T, forward and with backward, into a PNG."""
+    """Plot the time over T, forward and with backward, as a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -178,7 +178,7 @@ torch's own derivatives. Here for several shapes in float64; `ok` is a relative 
 
 
 def fenced(text: str) -> str:
-    """A block of plain text in Markdown."""
+    """Make a block of plain text in Markdown."""
     return "```\n" + text.strip("\n") + "\n```"
 
 

@@ -146,7 +146,7 @@ class RecurrentModule(StateDicts, Regularised):
         return resolve_sizes(self.spec, input_size, self.hidden_size, self.num_heads, self.dims)
 
     def _make_parameters(self, sizes: dict[str, int], suffix: str, factory: Mapping[str, Any]) -> None:
-        """Those of one more layer and direction."""
+        """Make the parameters of one more layer and direction."""
         for parameter in ordered(self.spec, bias=self.bias):
             tensor = nn.Parameter(torch.empty(shape_of(parameter, sizes), **factory))
             self.register_parameter(parameter.attribute + suffix, tensor)

@@ -63,7 +63,7 @@ class Form(NamedTuple):
         return value.transpose(0, 1) if self.batch_first else value
 
 
-# Of tensors that lie as ours do.
+# The form of tensors that lie as ours do.
 OURS = Form()
 
 

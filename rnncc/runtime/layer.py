@@ -46,7 +46,7 @@ class RecurrentLayer(RecurrentModule):
             "recurrent_gradient_clip=None (a bound on what matrix products hand back to h[t-1]; 0 cuts it),",
             "zoneout=None ({'h': 0.1}: with which probability a unit of a state keeps its value; the mean in eval),",
             "recurrent_dropout=0.0 (of earlier values of states that products read: one mask a sequence),",
-            "weight_dropout=0.0 (of the matrices that steps multiply by, in training, once a call),",
+            "weight_dropout=0.0 (of the matrices that steps multiply by, in training, once per call),",
             f"return_sequences_of=() (of {', '.join(cell.returnables())}: a dict of them is a third result)"
             + ("," if own else "."),
             *([f"{'; '.join(own)}."] if own else []),

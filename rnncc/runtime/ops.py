@@ -154,7 +154,7 @@ def _make_segment(
 
 
 def _saved_dtypes(loop: LoopSpec, first: Tensor) -> list[torch.dtype]:
-    """Of the tensors that a training forward saves; `first` is the call's first stream."""
+    """The dtypes of the tensors that a training forward saves; `first` is the call's first stream."""
     compute = torch.float64 if first.dtype == torch.float64 else torch.float32
     return [first.dtype if rounded and first.is_cuda else compute for rounded in loop.saved_rounded]
 

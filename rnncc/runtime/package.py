@@ -105,7 +105,7 @@ def _said(constants: Mapping[str, Any], regularisation: Regularisation | None) -
 
 
 def _other_build(regularisation: Regularisation) -> str:
-    """The command for a package of that program."""
+    """The command that builds a package of that program."""
     options = "".join(f" --zoneout {state}" for state in regularisation.zoneout)
     return f"; `rnncc build{options}{' --recurrent-dropout' * regularisation.recurrent_dropout}` makes a package of it"
 

@@ -104,7 +104,7 @@ class Packed:
         return output if self.permute is None else self.permute(output, True)
 
     def give(self, output: Tensor) -> Tensor | PackedSequence:
-        """The output [total, 1, width] in the form of the input."""
+        """The output [total, 1, width], brought into the form of the input."""
         output = self.give_rows(output)
         if self.like is not None:
             return PackedSequence(output, self.like.batch_sizes, self.like.sorted_indices, self.like.unsorted_indices)

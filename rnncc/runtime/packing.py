@@ -74,7 +74,7 @@ class Packing:
         return flat.view(self.steps, self.batch)
 
     def cut_backwards(self, reset: Tensor) -> Tensor:
-        """That of lengths.py, of `reset` [total, 1]."""
+        """What cut_backwards in lengths.py does, for `reset` [total, 1]."""
         steps, entries = self.places()
         inside = steps + 1 < self.lengths()[entries]
         following = self.rows(torch.where(inside, steps + 1, steps), entries)
@@ -114,7 +114,7 @@ def gather(rows: Tensor, source: Tensor) -> Tensor:
 
 def scatter(rows: Tensor, target: Tensor) -> Tensor:
     """Row i at target[i], a permutation."""
-    # Of many rows a gather is the quicker one.
+    # A gather is quicker for many rows.
     return _scattered(rows, target) if _has_gradient(rows) else rows.index_select(0, _inverse(target))
 
 

@@ -38,7 +38,7 @@ _Form = Affine | _Beyond
 
 
 def classify(cell: Cell) -> tuple[Recurrence, ...]:
-    """One Recurrence for each segment of the cell, in order."""
+    """Return one Recurrence for each segment of the cell, in order."""
     return tuple(_Classifier(cell, segment).recurrence() for segment in cell.segments)
 
 

@@ -212,7 +212,7 @@ class _Comparison:
         return here or _finite(self._in(self.problem.dtype)[quantity])
 
     def error(self, quantity: str) -> float:
-        """The relative error of the layer's value."""
+        """How large the relative error of the layer's value is."""
         return relative_error(self.ours[quantity], self.exact[quantity])
 
     def eager_error(self, quantity: str) -> float:

@@ -117,7 +117,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         rate.poll * by(tiles, _TILES, lambda n: ceil(chunks, chunks_at_a_time(n)))
         # Reads of L2 hide each other in part.
         + ceil_div(6 * element.size * facts.operands * problem.head_dim * group * readers, target.l2_gb_s)
-        + rate.grid_column * group
+        + rate.grid_entry * group
         + rate.half * halves
         + element.product(rate) * ceil(_K_WARPS, 4) * chunks * fragments * tiles
         + rate.matrix * matrix_kilobytes
