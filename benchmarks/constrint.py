@@ -65,8 +65,8 @@ def problems() -> Iterator[Problem]:
     yield from (Problem(head_dim, 1, "bf16") for head_dim in range(8, 2305, 8))
     shapes = ((64, 12), (128, 6), (256, 3), (768, 4), (1024, 12))
     yield from (Problem(head_dim, heads, "bf16") for head_dim, heads in shapes)
-    shapes = ((768, 1), (128, 6))
-    yield from (Problem(head_dim, heads, "bf16", b) for b in (1, 3, 64, 200, 256) for head_dim, heads in shapes)
+    batches = (1, 3, 64, 200, 256)
+    yield from (Problem(head_dim, heads, "bf16", b) for b in batches for head_dim, heads in ((768, 1), (128, 6)))
 
 
 def tasks(every: int) -> Iterator[Task]:

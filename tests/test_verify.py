@@ -72,7 +72,8 @@ def test_verify_fails_where_only_one_kind_of_call_is_wrong(wrong: str) -> None:
 
 
 def test_in_16_bits_rounding_turns_no_relu_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relu turned over in one step of one column is an error of a tenth: a bound that lets it pass proves little."""
+    """A relu turned over in one step of one batch entry is an error of a tenth: a bound that lets it pass proves
+    little."""
     ((cell, _),) = front(read_source(locate("nn_rnn_relu")))
     module = rnncc.load("nn_rnn_relu")
     case = verify.Case(7, 3)
