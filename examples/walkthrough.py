@@ -41,7 +41,7 @@ is printed by [examples/walkthrough.py](../examples/walkthrough.py).
 PARSE = """\
 ## parse
 
-Text becomes syntax: `CellDecl`, with the place of every node. Nothing has a meaning yet: `W` is a name, `f, o = …` one
+Text becomes syntax: a `CellDecl` knows the place of every node. Nothing has a meaning yet: `W` is a name, `f, o = …` one
 equation with two targets. Spaces and brackets that mean nothing are gone:
 
 {value}

@@ -133,7 +133,7 @@ class _Layer(nn.Module, ABC):
 
 
 class _Dense(_Layer):
-    """With a recurrent matrix, and DropConnect on it (`dropout`)."""
+    """A layer that has a recurrent matrix, and DropConnect on it (`dropout`)."""
 
     recurrent_kernel: nn.Parameter
 

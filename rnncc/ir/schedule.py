@@ -57,7 +57,7 @@ class FusedSchedule:
 
     @property
     def scope(self) -> str:
-        """The family's scope by name, or `cta` for a cluster of one CTA."""
+        """The name of the family's scope; a cluster of one CTA is called `cta`."""
         scope = self.family.scope
         return "cta" if scope is Scope.CLUSTER and self.ctas == 1 else scope.value
 

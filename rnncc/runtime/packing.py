@@ -34,7 +34,7 @@ class Packing:
         return falling_lengths(counts, self.batch) if self.by_step else counts
 
     def places(self) -> tuple[Tensor, Tensor]:
-        """Each row's step and batch entry, [total] both."""
+        """The step and the batch entry that each row belongs to; both are [total]."""
         rows = torch.arange(self.total, device=self.offsets.device)
         # Clamped for the sake of wrong offsets, at which a GPU cannot look.
         outer = (torch.searchsorted(self.offsets, rows, right=True) - 1).clamp(0, self.offsets.shape[0] - 2)

@@ -84,7 +84,7 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class MaskSpec:
-    """An input that the layer draws: for `zoneout` or `recurrent_dropout` (`drawn`) of the state `of`."""
+    """An input that the layer draws for `zoneout` or `recurrent_dropout` (`drawn`) of the state `of`."""
 
     name: str
     width: Width
@@ -271,7 +271,7 @@ class CellSpec:
         return [sizes["I"], sizes["H"], *(sizes[size.name] for size in self.sizes)]
 
     def sizes_by_name(self, in_order: Sequence[int], num_heads: int) -> dict[str, int]:
-        """The op's `sizes` and `num_heads`, by name."""
+        """The sizes that the op takes as `sizes` and `num_heads`, by name."""
         names = ("I", "H", *(size.name for size in self.sizes))
         return dict(zip(names, in_order, strict=True)) | {"num_heads": num_heads}
 

@@ -110,7 +110,7 @@ class _Classifier:
 
     def _beyond(self, forms: list[_Beyond]) -> Recurrence:
         states = self._segment.states
-        # The first of the worst, in the order of the text.
+        # The first of the worst classes counts, in the order of the text.
         worst = min(forms, key=lambda form: (-form.rank, form.span.start))
         why = f"{worst.what}{self._line(worst.span)}"
         if worst.rank == _DENSE:
