@@ -61,10 +61,12 @@ class Task:
 
 
 def problems() -> Iterator[Problem]:
-    """Every size of 8 … 2304 by 8, and one factor at a time round one head and 16 columns."""
-    yield from (Problem(units, 1, "bf16") for units in range(8, 2305, 8))
-    yield from (Problem(units, heads, "bf16") for units, heads in ((64, 12), (128, 6), (256, 3), (768, 4), (1024, 12)))
-    yield from (Problem(units, heads, "bf16", b) for b in (1, 3, 64, 200, 256) for units, heads in ((768, 1), (128, 6)))
+    """Yield every size of 8 … 2304 by 8, and vary one factor at a time round one head and a batch of 16."""
+    yield from (Problem(head_dim, 1, "bf16") for head_dim in range(8, 2305, 8))
+    shapes = ((64, 12), (128, 6), (256, 3), (768, 4), (1024, 12))
+    yield from (Problem(head_dim, heads, "bf16") for head_dim, heads in shapes)
+    batches = (1, 3, 64, 200, 256)
+    yield from (Problem(head_dim, heads, "bf16", b) for b in batches for head_dim, heads in ((768, 1), (128, 6)))
 
 
 def tasks(every: int) -> Iterator[Task]:

@@ -4,8 +4,8 @@ eager loop and against nn.LSTM's rate of arithmetic.
     python benchmarks/cpu.py [--quick] [--cells lstm,gru,...] [--json FILE]
 
 Every figure is a median over interleaved calls; every ratio the median of ratios round by round. float32, the input
-product included everywhere. GFLOP/s counts matrix products only: 2·rows·columns a column and step forward, three times
-that with backward.
+product included everywhere. GFLOP/s counts matrix products only: 2·rows·columns per batch entry and step forward, three
+times that with backward.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OTHERS = ("elman", "slstm", "lem", "peepholelstm", "gruv3", "rhn", "layernormlst
 
 
 def products(cell: Cell, sizes: dict[str, int]) -> int:
-    """Floating-point operations of a cell's matrix products for one column and step, forward."""
+    """Floating-point operations of a cell's matrix products for one batch entry and step, forward."""
     table = value_table(cell)
     nodes = [node for part in (cell.epilogue, *(s.batched + s.nodes for s in cell.segments)) for node in part]
     total = 0
@@ -65,22 +65,22 @@ def runner(layer: Callable[[Tensor], Any], x: Tensor, backward: bool) -> Functio
     return both
 
 
-def compare(name: str, steps: int, columns: int, hidden: int, backward: bool, seconds: float) -> dict[str, Any]:
+def compare(name: str, steps: int, batch: int, hidden: int, backward: bool, seconds: float) -> dict[str, Any]:
     """One row: ours, the peer and the eager loop in turn."""
     cell = compile_cells(read_request(name), "partition").cells[0]
     ours = getattr(rnncc.load(name), cell.name)(hidden, hidden)
     eager = getattr(rnncc.load(name), cell.name)(hidden, hidden, backend="reference")
     eager.load_state_dict(ours.state_dict())
-    x = torch.randn(steps, columns, hidden)
+    x = torch.randn(steps, batch, hidden)
     layers: dict[str, Any] = {"rnncc": ours, "nn.LSTM": nn.LSTM(hidden, hidden)}
     if name == "gru":
         layers["nn.GRU"] = nn.GRU(hidden, hidden)
-    elif name != "lstm" and (steps, columns, hidden) not in LARGE:
+    elif name != "lstm" and (steps, batch, hidden) not in LARGE:
         layers["eager"] = eager
     times = interleaved({key: runner(layer, x, backward) for key, layer in layers.items()}, seconds=seconds)
-    flops = products(cell, {"I": hidden, "H": hidden, "P": hidden}) * steps * columns * (3 if backward else 1)
-    lstm_flops = 16 * hidden * hidden * steps * columns * (3 if backward else 1)
-    row: dict[str, Any] = {"cell": name, "T": steps, "B": columns, "H": hidden, "backward": backward}
+    flops = products(cell, {"I": hidden, "H": hidden, "P": hidden}) * steps * batch * (3 if backward else 1)
+    lstm_flops = 16 * hidden * hidden * steps * batch * (3 if backward else 1)
+    row: dict[str, Any] = {"cell": name, "T": steps, "B": batch, "H": hidden, "backward": backward}
     row |= {f"{key}_ms": median_ms(value) for key, value in times.items()}
     row["gflops"] = flops / row["rnncc_ms"] / 1e6
     row["lstm_gflops"] = lstm_flops / row["nn.LSTM_ms"] / 1e6
@@ -112,12 +112,12 @@ def main() -> None:
     rows = []
     print(f"{'cell':14}{'T x B x H':>14}{'pass':>8}{'ours ms':>10}{'GFLOP/s':>9}  {'against':24}{'must':>6}")
     for name in arguments.cells.split(","):
-        for steps, columns, hidden in SIZES:
+        for steps, batch, hidden in SIZES:
             for backward in (False, True):
-                row = compare(name, steps, columns, hidden, backward, 0.25 if arguments.quick else 1.0)
+                row = compare(name, steps, batch, hidden, backward, 0.25 if arguments.quick else 1.0)
                 measure, value, bound = goal(row)
                 rows.append(row | {"measure": measure, "value": value, "must": bound})
-                shape = f"{steps}x{columns}x{hidden}"
+                shape = f"{steps}x{batch}x{hidden}"
                 mark = "" if value >= bound else "  MISS"
                 print(
                     f"{name:14}{shape:>14}{'fw+bw' if backward else 'fw':>8}{row['rnncc_ms']:10.2f}{row['gflops']:9.0f}"

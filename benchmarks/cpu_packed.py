@@ -4,7 +4,7 @@
 
 Two kinds of lengths: drawn evenly from 1 to T, and one of T among others of T/16. Every figure is a median over
 interleaved calls; float32, the input product included. `rows`: as many unpadded steps, [total/B, B]; `blocks`: the
-same rows in dense calls, one for each number of columns that a step has, which is what a loop of T steps must do.
+same rows in dense calls, one for each number of batch entries that a step has, which is what a loop of T steps must do.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ import rnncc
 SIZES = ((256, 32, 256), (128, 16, 128), (512, 64, 64))
 
 
-def lengths_of(kind: str, steps: int, columns: int) -> Tensor:
+def lengths_of(kind: str, steps: int, batch: int) -> Tensor:
     """[B], the longest of T."""
-    lengths = torch.full((columns,), steps // 16)
+    lengths = torch.full((batch,), steps // 16)
     if kind == "even":
-        lengths = torch.randint(1, steps + 1, (columns,), generator=torch.Generator().manual_seed(0))
+        lengths = torch.randint(1, steps + 1, (batch,), generator=torch.Generator().manual_seed(0))
     lengths[0] = steps
     return lengths
 
 
 def runner(layer: Any, given: list[Tensor | PackedSequence], backward: bool) -> Function:
     """Calls of the layer, one for each input, with the backward of the sum of the output if asked for; each goes on
-    with the first columns of the final states of the one before."""
+    with the first entries of the final states of the one before."""
 
     def run() -> None:
         states = None
@@ -55,16 +55,16 @@ def runner(layer: Any, given: list[Tensor | PackedSequence], backward: bool) -> 
     return run if backward else inference
 
 
-def measure(steps: int, columns: int, hidden: int, kind: str, backward: bool, seconds: float) -> dict[str, Any]:
+def measure(steps: int, batch: int, hidden: int, kind: str, backward: bool, seconds: float) -> dict[str, Any]:
     """One row."""
     torch.manual_seed(0)
-    lengths = lengths_of(kind, steps, columns)
-    x, total = torch.randn(steps, columns, hidden), int(lengths.sum())
+    lengths = lengths_of(kind, steps, batch)
+    x, total = torch.randn(steps, batch, hidden), int(lengths.sum())
     packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
     counts, repeats = torch.unique_consecutive(packed.batch_sizes, return_counts=True)
     blocks = [torch.randn(int(n), int(b), hidden) for b, n in zip(counts, repeats, strict=True)]
     ours, theirs = rnncc.load("lstm").LSTM(hidden, hidden), nn.LSTM(hidden, hidden)
-    rows = torch.randn(max(1, total // columns), columns, hidden)
+    rows = torch.randn(max(1, total // batch), batch, hidden)
     times = interleaved(
         {
             "packed": runner(ours, [packed], backward), "rows": runner(ours, [rows], backward),
@@ -74,7 +74,7 @@ def measure(steps: int, columns: int, hidden: int, kind: str, backward: bool, se
         seconds=seconds,
     )  # fmt: skip
     found = {name: round(median_ms(values), 3) for name, values in times.items()}
-    return {"T": steps, "B": columns, "H": hidden, "lengths": kind, "rows": total, "backward": backward, "ms": found}
+    return {"T": steps, "B": batch, "H": hidden, "lengths": kind, "rows": total, "backward": backward, "ms": found}
 
 
 def main() -> None:
@@ -85,14 +85,14 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     rows = []
-    for steps, columns, hidden in SIZES[:1] if options.quick else SIZES:
+    for steps, batch, hidden in SIZES[:1] if options.quick else SIZES:
         for kind in ("even", "one long"):
             for backward in (False, True):
-                row = measure(steps, columns, hidden, kind, backward, 0.2 if options.quick else 1.0)
+                row = measure(steps, batch, hidden, kind, backward, 0.2 if options.quick else 1.0)
                 rows.append(row)
                 what = "forward + backward" if backward else "forward"
                 figures = ", ".join(f"{name} {ms:.1f}" for name, ms in row["ms"].items())
-                print(f"{steps}x{columns}x{hidden}, lengths {kind}, {what}: ms {figures}", flush=True)
+                print(f"{steps}x{batch}x{hidden}, lengths {kind}, {what}: ms {figures}", flush=True)
     if options.json:
         write(options.json, rows)
 

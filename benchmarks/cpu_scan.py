@@ -31,9 +31,9 @@ SIZES = ((16, 128), (1, 256))
 MUST = {"eager": 4.0, "compiled": 1.5}
 
 
-def compare(cell: str, columns: int, channels: int, run: str, seconds: float) -> dict[str, Any]:
+def compare(cell: str, batch: int, channels: int, run: str, seconds: float) -> dict[str, Any]:
     """One row: ours, the eager loop and the compiled one in turn."""
-    tensors = Tensors(cell, columns, STEPS, channels, dtype=torch.float32, device="cpu", trained=run == "fw+bw")
+    tensors = Tensors(cell, batch, STEPS, channels, dtype=torch.float32, device="cpu", trained=run == "fw+bw")
     torch.compiler.reset()
     parties: dict[str, Callable[[], Tensor]] = {
         "rnncc": tensors.by_op,
@@ -43,7 +43,7 @@ def compare(cell: str, columns: int, channels: int, run: str, seconds: float) ->
     times = interleaved({who: tensors.timed(call, run) for who, call in parties.items()}, seconds=seconds)
     row: dict[str, Any] = {
         "cell": cell, "class": "+".join(sorted(kind.value for kind in classes(cell))),
-        "T": STEPS, "B": columns, "H": channels, "run": run,
+        "T": STEPS, "B": batch, "H": channels, "run": run,
     }  # fmt: skip
     row |= {f"{who}_ms": median_ms(value) for who, value in times.items()}
     return row | {f"speedup_over_{who}": ratio(times[who], times["rnncc"]) for who in MUST}
@@ -75,9 +75,9 @@ def main() -> None:
         f"{'x comp.':>9}  must {MUST['eager']}, {MUST['compiled']}"
     )
     for cell in arguments.cells.split(","):
-        for columns, channels in SIZES:
+        for batch, channels in SIZES:
             for run in ("fw", "fw+bw"):
-                rows.append(compare(cell, columns, channels, run, 0.25 if arguments.quick else 1.0))
+                rows.append(compare(cell, batch, channels, run, 0.25 if arguments.quick else 1.0))
                 print(line(rows[-1]), flush=True)
                 if arguments.json:
                     write(arguments.json, rows)

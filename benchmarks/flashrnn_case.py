@@ -180,7 +180,7 @@ class Work:
 
 
 def cudnn(case: Case, run: str) -> dict[str, Function]:
-    """cuDNN's LSTM in float16 with as many inputs as units, and the matrix products of its input alone."""
+    """cuDNN's LSTM in float16 with inputs as wide as the hidden size, and the matrix products of its input alone."""
     work = gpu_calls.cudnn(
         gpu_cases.Case("cudnn", case.cell, case.head_dim, case.heads, case.batch, STEPS, "fp16", run), "cuda"
     )

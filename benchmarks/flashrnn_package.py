@@ -101,7 +101,7 @@ def gpu_info(device_id: int) -> dict[str, int]:
 
 
 class Package:
-    """FlashRNN's function with one backend, at one size."""
+    """Calls FlashRNN's function with one backend, at one size."""
 
     def __init__(self, case: Case) -> None:
         core: Any = import_module("flashrnn.flashrnn.flashrnn")

@@ -1,7 +1,7 @@
 """Accuracy beside cuDNN's: the relative error of the output and of every gradient over 1024 steps, against cuDNN in
 float64 on the same rounded inputs and weights; medians of seeds. Ours may be at most 1.1 times as large.
 
-    python benchmarks/gpu_accuracy.py [--units 256,768] [--columns 16] [--out FILE]
+    python benchmarks/gpu_accuracy.py [--hidden 256,768] [--batch 16] [--out FILE]
 
 `layer`: the input's product is each one's own. `loop`: the input matrix of cuDNN is the identity, so that both get
 pre-activations without an error.
@@ -38,7 +38,7 @@ class Sample:
     layer, less the ending. The GRU has a second bias, `bR`, where it cannot be added to the first."""
 
     cell: str
-    units: int
+    hidden: int
     part: str
     x: Tensor
     states: tuple[Tensor, ...]
@@ -47,20 +47,20 @@ class Sample:
 
     def torch_nn(self, dtype: torch.dtype) -> Results:
         """By torch.nn's layer, which is cuDNN's on a GPU."""
-        layer = PEERS[self.cell](self.x.shape[-1], self.units, device=self.x.device, dtype=dtype)
+        layer = PEERS[self.cell](self.x.shape[-1], self.hidden, device=self.x.device, dtype=dtype)
         values = {"bias_hh": torch.zeros_like(layer.bias_hh_l0)} | self.parameters
         if "bR" in values:
-            values["bias_hh"][2 * self.units :] = values.pop("bR")
+            values["bias_hh"][2 * self.hidden :] = values.pop("bR")
         self._fill(layer, values)
         found = self._layer(layer, dtype)
         second = found.pop("d_bias_hh")
-        return found | ({"d_bR": second[2 * self.units :]} if "bR" in self.parameters else {})
+        return found | ({"d_bR": second[2 * self.hidden :]} if "bR" in self.parameters else {})
 
     def ours(self, module: ModuleType) -> Results:
         """By our layer, or by our op on pre-activations."""
         if self.part == "layer":
             layer_class = getattr(module, CLASSES[self.cell])
-            layer = layer_class(self.x.shape[-1], self.units, device=self.x.device, dtype=self.x.dtype)
+            layer = layer_class(self.x.shape[-1], self.hidden, device=self.x.device, dtype=self.x.dtype)
             self._fill(layer, self.parameters)
             return self._layer(layer, self.x.dtype)
         x, *states = self._leaves(self.x.dtype)
@@ -90,28 +90,28 @@ class Sample:
 
 
 def draw(
-    cell: str, units: int, columns: int, dtype: torch.dtype, part: str, seed: int, device: str, steps: int = STEPS
+    cell: str, hidden: int, batch: int, dtype: torch.dtype, part: str, seed: int, device: str, steps: int = STEPS
 ) -> Sample:
     """A sample: parameters as torch.nn starts them, normal inputs. With an input matrix of the identity, biases of the
     input are zero."""
     generator = torch.Generator(device).manual_seed(seed)
-    gates = GATES[cell] * units
+    gates = GATES[cell] * hidden
 
     def uniform(*shape: int) -> Tensor:
         values = torch.rand(*shape, generator=generator, device=device) * 2 - 1
-        return values.div_(units**0.5).to(dtype)
+        return values.div_(hidden**0.5).to(dtype)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, device=device).to(dtype)
 
-    parameters = {"weight_ih": uniform(gates, units), "weight_hh": uniform(gates, units), "bias_ih": uniform(gates)}
+    parameters = {"weight_ih": uniform(gates, hidden), "weight_hh": uniform(gates, hidden), "bias_ih": uniform(gates)}
     if part == "loop":
         parameters |= {"weight_ih": torch.eye(gates, device=device, dtype=dtype), "bias_ih": parameters["bias_ih"] * 0}
     if cell == "gru":
-        parameters["bR"] = uniform(units)
-    states = tuple(0.1 * normal(columns, units) for _ in range(2 if cell == "lstm" else 1))
+        parameters["bR"] = uniform(hidden)
+    states = tuple(0.1 * normal(batch, hidden) for _ in range(2 if cell == "lstm" else 1))
     inputs = parameters["weight_ih"].shape[1]
-    return Sample(cell, units, part, normal(steps, columns, inputs), states, normal(steps, columns, units), parameters)
+    return Sample(cell, hidden, part, normal(steps, batch, inputs), states, normal(steps, batch, hidden), parameters)
 
 
 def compare(
@@ -140,8 +140,8 @@ def lines(errors: dict[str, tuple[float, float]]) -> list[str]:
 def main(words: Sequence[str] | None = None) -> int:
     """Compare, print, write JSON. 1 where ours is too large somewhere, or nothing can be measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--units", default="256,768")
-    parser.add_argument("--columns", type=int, default=16)
+    parser.add_argument("--hidden", default="256,768")
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args(words)
     if not torch.cuda.is_available():
@@ -150,29 +150,29 @@ def main(words: Sequence[str] | None = None) -> int:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        sizes = [(units, dtype) for units in map(int, arguments.units.split(",")) for dtype in DTYPES]
+        sizes = [(hidden, dtype) for hidden in map(int, arguments.hidden.split(",")) for dtype in DTYPES]
         who = {
             (cell, *size): "alternating" if size[1] == "fp32" else "rnncc" for cell in ("lstm", "gru") for size in sizes
         }
         cases = {
-            (cell, units, dtype): next(both(name, cell, units, 1, arguments.columns, STEPS, dtype))
-            for (cell, units, dtype), name in who.items()
+            (cell, hidden, dtype): next(both(name, cell, hidden, 1, arguments.batch, STEPS, dtype))
+            for (cell, hidden, dtype), name in who.items()
         }
         packages = Packages(Path(folder), list(cases.values()))
-        for (cell, units, dtype), case in cases.items():
+        for (cell, hidden, dtype), case in cases.items():
             for part in PARTS:
 
                 def make(
-                    seed: int, cell: str = cell, units: int = units, dtype: str = dtype, part: str = part
+                    seed: int, cell: str = cell, hidden: int = hidden, dtype: str = dtype, part: str = part
                 ) -> Sample:
-                    return draw(cell, units, arguments.columns, DTYPES[dtype], part, seed, "cuda")
+                    return draw(cell, hidden, arguments.batch, DTYPES[dtype], part, seed, "cuda")
 
                 errors = compare(make, packages(case), DTYPES[dtype])
-                print(f"{cell} {units} {dtype} {part}: ours, cuDNN's, ratio", *lines(errors), sep="\n", flush=True)
+                print(f"{cell} {hidden} {dtype} {part}: ours, cuDNN's, ratio", *lines(errors), sep="\n", flush=True)
                 rows += [
                     {
                         "cell": cell,
-                        "units": units,
+                        "hidden": hidden,
                         "dtype": dtype,
                         "part": part,
                         "of": name,

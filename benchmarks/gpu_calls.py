@@ -45,7 +45,7 @@ class Packages:
         problems: dict[str, dict[Problem, None]] = {}
         for case in cases:
             if case.who == "rnncc":
-                problems.setdefault(case.cell, {})[Problem(case.units, case.heads, case.dtype)] = None
+                problems.setdefault(case.cell, {})[Problem(case.head_dim, case.heads, case.dtype)] = None
         others = {case.cell for case in cases if case.who not in ("rnncc", "cudnn")}
         with ThreadPoolExecutor(max(1, len(problems) + len(others))) as pool:
             builds: list[Future[object]] = [
@@ -87,7 +87,7 @@ class Tensors:
         self.op = getattr(module, case.cell)
         layer_class = getattr(module, CLASSES[case.cell])
         self.spec = layer_class.spec
-        hidden = case.units * case.heads
+        hidden = case.head_dim * case.heads
         self.sizes = {"I": hidden, "H": hidden, "num_heads": case.heads}
         (self.segment,) = self.spec.segments
         layer = layer_class(1, hidden, num_heads=case.heads, device=device, dtype=dtype)
@@ -99,13 +99,13 @@ class Tensors:
             return torch.randn(*shape, device=device, dtype=dtype)
 
         widths = [stream.width(self.sizes) for stream in self.segment.streams]
-        self.streams = [leaf(normal(case.steps, case.columns, width)) for width in widths]
+        self.streams = [leaf(normal(case.steps, case.batch, width)) for width in widths]
         self.weights = [leaf(getattr(layer, f"{w.attribute}_l0")) for w in self.segment.plain.weights]
         self.states = [
-            leaf(torch.full((case.columns, state.width(self.sizes)), state.initial, device=device, dtype=dtype))
+            leaf(torch.full((case.batch, state.width(self.sizes)), state.initial, device=device, dtype=dtype))
             for state in self.segment.states
         ]
-        self.gradient = normal(case.steps, case.columns, hidden)
+        self.gradient = normal(case.steps, case.batch, hidden)
 
     def by_op(self) -> Tensor:
         """The output by our op."""
@@ -138,25 +138,25 @@ class Loop:
 
 
 def cudnn(case: Case, device: str) -> Work:
-    """torch.nn's layer, its weights in one piece as cuDNN wants them; as many inputs as units."""
+    """torch.nn's layer, its weights in one piece as cuDNN wants them; inputs as wide as the hidden size."""
     dtype = DTYPES[case.dtype]
-    layer = PEERS[case.cell](case.units, case.units, device=device, dtype=dtype)
+    layer = PEERS[case.cell](case.head_dim, case.head_dim, device=device, dtype=dtype)
     layer.flatten_parameters()
     trained = case.run == "fw+bw"
-    x = torch.randn(case.steps, case.columns, case.units, device=device, dtype=dtype, requires_grad=trained)
+    x = torch.randn(case.steps, case.batch, case.head_dim, device=device, dtype=dtype, requires_grad=trained)
     states = [
-        torch.zeros(1, case.columns, case.units, device=device, dtype=dtype, requires_grad=trained)
+        torch.zeros(1, case.batch, case.head_dim, device=device, dtype=dtype, requires_grad=trained)
         for _ in range(2 if case.cell == "lstm" else 1)
     ]
-    gradient = torch.randn(case.steps, case.columns, case.units, device=device, dtype=dtype)
+    gradient = torch.randn(case.steps, case.batch, case.head_dim, device=device, dtype=dtype)
 
     def forward() -> Tensor:
         output: Tensor = layer(x, tuple(states) if len(states) > 1 else states[0])[0]
         return output
 
-    rows = x.detach().reshape(-1, case.units)
+    rows = x.detach().reshape(-1, case.head_dim)
     weight: Tensor = layer.weight_ih_l0.detach()
-    gates = torch.randn(rows.shape[0], GATES[case.cell] * case.units, device=device, dtype=dtype)
+    gates = torch.randn(rows.shape[0], GATES[case.cell] * case.head_dim, device=device, dtype=dtype)
 
     def products() -> None:
         torch.mm(rows, weight.t())

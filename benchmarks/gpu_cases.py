@@ -21,16 +21,16 @@ AXES = ("targets", "cells", "dtypes", "steps", "loops", "full")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row: `steps` steps of `columns` batch columns, `heads` heads of `units` units; `run` is one of PASSES.
+    """One row: `steps` steps of a batch of `batch`, `heads` heads with `head_dim`; `run` is one of PASSES.
 
     fw+bw is the training forward and the backward to the gradients of pre-activations, recurrent weights, biases in
     the loop and initial states."""
 
     who: str
     cell: str
-    units: int
+    head_dim: int
     heads: int
-    columns: int
+    batch: int
     steps: int
     dtype: str
     run: str
@@ -45,7 +45,7 @@ class Target:
     aim: tuple[float, float]
 
 
-# By (units, heads, columns).
+# By (head_dim, heads, batch).
 TARGETS = {
     (64, 12, 16): Target((0.40, 1.1), (0.28, 0.75)),
     (128, 6, 16): Target((0.65, 1.7), (0.42, 1.1)),
@@ -59,14 +59,14 @@ TARGETS = {
 }
 STEPS = 1024
 BASE = ((64, 12), (768, 1))
-UNITS = (16, 32, 64, 128, 256, 512, 768, 1024, 1536, 2048)
-COLUMNS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+HEAD_DIMS = (16, 32, 64, 128, 256, 512, 768, 1024, 1536, 2048)
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def target_of(case: Case) -> Target | None:
     """The target that a case of ours is held to."""
     is_asked = (case.who, case.cell, case.steps, case.dtype) == ("rnncc", "lstm", STEPS, "bf16")
-    return TARGETS.get((case.units, case.heads, case.columns)) if is_asked else None
+    return TARGETS.get((case.head_dim, case.heads, case.batch)) if is_asked else None
 
 
 def select(words: Sequence[str], quick: bool) -> list[Case]:
@@ -88,49 +88,49 @@ def cases_of(axis: str, quick: bool) -> Iterator[Case]:
     """The cases of one axis, in both passes."""
     match axis:
         case "targets":
-            for units, heads, columns in TARGETS:
-                yield from everybody("lstm", units, heads, columns, STEPS, "bf16")
-                yield from everybody("lstm", units, 1, columns, STEPS, "fp16", ("cudnn",))
+            for head_dim, heads, batch in TARGETS:
+                yield from everybody("lstm", head_dim, heads, batch, STEPS, "bf16")
+                yield from everybody("lstm", head_dim, 1, batch, STEPS, "fp16", ("cudnn",))
         case "cells":
             for cell in ("gru", "elman", "slstm"):
-                for units, heads in (*BASE, (256, 3)):
-                    yield from everybody(cell, units, heads, 16, STEPS, "bf16")
+                for head_dim, heads in (*BASE, (256, 3)):
+                    yield from everybody(cell, head_dim, heads, 16, STEPS, "bf16")
                     if cell != "slstm":
-                        yield from everybody(cell, units, 1, 16, STEPS, "fp16", ("cudnn",))
+                        yield from everybody(cell, head_dim, 1, 16, STEPS, "fp16", ("cudnn",))
         case "dtypes":
-            for units, heads in BASE:
-                yield from everybody("lstm", units, heads, 16, STEPS, "fp16")
-                yield from everybody("lstm", units, heads, 16, STEPS, "fp32")
+            for head_dim, heads in BASE:
+                yield from everybody("lstm", head_dim, heads, 16, STEPS, "fp16")
+                yield from everybody("lstm", head_dim, heads, 16, STEPS, "fp32")
         case "steps":
             for steps in (1, 128) if quick else (1, 16, 128, 4096, 16384):
-                for units, heads in BASE:
-                    yield from everybody("lstm", units, heads, 16, steps, "bf16")
+                for head_dim, heads in BASE:
+                    yield from everybody("lstm", head_dim, heads, 16, steps, "bf16")
         case "loops":
             for cell in ("lstm",) if quick else CLASSES:
-                for units, heads in BASE[1:] if quick else BASE:
-                    yield from both("eager", cell, units, heads, 16, STEPS, "bf16")
-                    yield from both("compiled", cell, units, heads, 16, STEPS, "bf16")
+                for head_dim, heads in BASE[1:] if quick else BASE:
+                    yield from both("eager", cell, head_dim, heads, 16, STEPS, "bf16")
+                    yield from both("compiled", cell, head_dim, heads, 16, STEPS, "bf16")
         case "full":
-            for units in UNITS:
-                for columns in COLUMNS:
-                    yield from everybody("lstm", units, max(1, 768 // units), columns, STEPS, "bf16")
-                    yield from everybody("lstm", units, 1, columns, STEPS, "fp16", ("cudnn",))
+            for head_dim in HEAD_DIMS:
+                for batch in BATCHES:
+                    yield from everybody("lstm", head_dim, max(1, 768 // head_dim), batch, STEPS, "bf16")
+                    yield from everybody("lstm", head_dim, 1, batch, STEPS, "fp16", ("cudnn",))
 
 
 def everybody(
-    cell: str, units: int, heads: int, columns: int, steps: int, dtype: str, who: Sequence[str] = WHO[:3]
+    cell: str, head_dim: int, heads: int, batch: int, steps: int, dtype: str, who: Sequence[str] = WHO[:3]
 ) -> Iterator[Case]:
     """The case by each of `who`: cuDNN has one head and no sLSTM."""
     for name in who:
         if (name, cell) == ("cudnn", "slstm"):
             continue
-        yield from both(name, cell, units, 1 if name == "cudnn" else heads, columns, steps, dtype)
+        yield from both(name, cell, head_dim, 1 if name == "cudnn" else heads, batch, steps, dtype)
 
 
-def both(who: str, cell: str, units: int, heads: int, columns: int, steps: int, dtype: str) -> Iterator[Case]:
+def both(who: str, cell: str, head_dim: int, heads: int, batch: int, steps: int, dtype: str) -> Iterator[Case]:
     """The case in both passes."""
     for run in PASSES:
-        yield Case(who, cell, units, heads, columns, steps, dtype, run)
+        yield Case(who, cell, head_dim, heads, batch, steps, dtype, run)
 
 
 def case_of(row: dict[str, Any]) -> Case:
@@ -139,7 +139,7 @@ def case_of(row: dict[str, Any]) -> Case:
 
 
 def read_case(kind: type[AnyCase], row: dict[str, Any]) -> AnyCase:
-    """The case of a row, of another benchmark's kind."""
+    """Makes the case of a row, also of another benchmark's kind."""
     return kind(**{field.name: row[field.name] for field in fields(kind)})
 
 

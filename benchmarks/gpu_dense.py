@@ -78,7 +78,7 @@ def run(cases: Sequence[Case], results: Results, quick: bool) -> None:
             results.add(row)
             said = row.get("error") or f"{row['call_ms']:.3f} ms"
             print(
-                f"{case.who} {case.cell} {case.units}x{case.heads} B={case.columns} T={case.steps} {case.dtype} "
+                f"{case.who} {case.cell} {case.head_dim}x{case.heads} B={case.batch} T={case.steps} {case.dtype} "
                 f"{case.run}: {said}",
                 flush=True,
             )

@@ -11,8 +11,8 @@ A case is a process of its own: rnncc and one peer, on the same numbers, measure
 many at a time. Then one after the other measures. There are two layouts. In `interface`, both take tensors in the
 shapes of FlashRNN's function, rnncc by `rnncc.compat.flashrnn`. In `own`, each takes them as its kernels want them, and
 copies none; rnncc, by its op, then takes the bias as a part of Wx. Both leave out the product of the layer's input with
-its weights. cuDNN's LSTM is torch.nn.LSTM in float16, with as many inputs as units: its time includes that product,
-which a run also measures alone (`input_ms`).
+its weights. cuDNN's LSTM is torch.nn.LSTM in float16, with inputs as wide as the hidden size: its time includes that
+product, which a run also measures alone (`input_ms`).
 
 `run` is the forward, or the forward and the backward to Wx, R and b. `ms` is a median of CUDA events in milliseconds,
 per call of calls back to back; `call_ms` is that of single calls. `difference` is the largest one between the peer's

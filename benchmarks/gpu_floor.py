@@ -1,4 +1,4 @@
-"""The measured floor of a step: how long the blocks that hold a matrix take to exchange the state, nothing else."""
+"""The measured floor of a step: how long the CTAs that hold a matrix take to exchange the state, nothing else."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from rnncc.stages.build.nvcc import nvcc_release
 SOURCE = Path(__file__).with_name("exchange_floor.cu")
 STEPS = 2000
 BLOCKS = {"cluster": (1, 2, 4, 8, 16), "grid": (16, 48, 96, 132)}
-# Registers and shared memory of a multiprocessor that can hold a matrix, in bytes; less for what works on it.
+# Registers and shared memory of an SM that can hold a matrix, in bytes; less for what works on it.
 HOLDS = 380_000
-GROUP = 8  # batch columns that the tensor cores take at once: more of them run side by side
+GROUP = 8  # batch entries that the tensor cores take at once: more of them run side by side
 LARGEST = 32_768  # bytes
 
 
 class Exchange(NamedTuple):
-    """`bytes` among so many blocks, of a cluster or of the whole GPU."""
+    """`bytes` among so many CTAs, of a cluster or of the whole GPU."""
 
     scope: str
-    blocks: int
+    ctas: int
     bytes: int
 
 
 def bytes_of(case: Case) -> int:
-    """The state of a head in 16 bits, for the columns of a group: what every block needs at every step. In whole pieces
-    for up to 16 blocks."""
-    exact = case.units * min(case.columns, GROUP) * 2
+    """The state of a head in 16 bits, for the batch entries of a group: what every CTA needs at every step. In whole
+    pieces for up to 16 CTAs."""
+    exact = case.head_dim * min(case.batch, GROUP) * 2
     return max(256, -(-exact // 256) * 256)
 
 
@@ -41,22 +41,20 @@ def exchanges(cases: Sequence[Case]) -> list[Exchange]:
     """What has to be measured for the floors of the cases."""
     sizes = sorted({bytes_of(case) for case in cases})
     return [
-        Exchange(scope, blocks, size)
+        Exchange(scope, ctas, size)
         for size in sizes
         if size <= LARGEST
         for scope, counts in BLOCKS.items()
-        for blocks in counts
+        for ctas in counts
     ]
 
 
 def floor_us(case: Case, measured: Mapping[Exchange, float]) -> float | None:
-    """The quickest exchange among blocks that are enough to hold a head's matrix, in microseconds a step; None where
+    """The quickest exchange among CTAs that are enough to hold a head's matrix, in microseconds per step; None where
     none is, or none was measured, or the dtype has no 16 bits."""
-    matrix = 2 * GATES[case.cell] * case.units**2
+    matrix = 2 * GATES[case.cell] * case.head_dim**2
     size = bytes_of(case)
-    found = [
-        time for exchange, time in measured.items() if exchange.bytes == size and exchange.blocks * HOLDS >= matrix
-    ]
+    found = [time for exchange, time in measured.items() if exchange.bytes == size and exchange.ctas * HOLDS >= matrix]
     return min(found) if found and case.dtype != "fp32" else None
 
 
@@ -77,8 +75,8 @@ def measure_exchanges(wanted: Sequence[Exchange]) -> dict[Exchange, float]:
 def read(text: str) -> Iterator[tuple[Exchange, float]]:
     """The program's lines."""
     for line in text.splitlines():
-        scope, blocks, size, time = line.split()
-        yield Exchange(scope, int(blocks), int(size)), float(time)
+        scope, ctas, size, time = line.split()
+        yield Exchange(scope, int(ctas), int(size)), float(time)
 
 
 def _run(command: Sequence[str]) -> str:

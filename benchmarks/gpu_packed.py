@@ -6,7 +6,7 @@ Two kinds of lengths: drawn evenly from 1 to T, and one of T among others of T/1
 included; medians, of calls one at a time and of calls back to back.
 
 offsets, packed  the same sequences, given as rows with offsets and as a PackedSequence
-rows             as many unpadded steps, [T, total/T]: a loop takes as long as its longest column, whoever runs it
+rows             as many unpadded steps, [T, total/T]: a loop takes as long as its longest sequence, whoever runs it
 padded           [T, B], with lengths
 """
 
@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import rnncc
 
-# Cell, units, heads, T, B.
+# Cell, hidden, heads, T, B.
 CASES = (
     ("lstm", "LSTM", 768, 12, 1024, 64), ("lstm", "LSTM", 768, 1, 1024, 16), ("lstm", "LSTM", 256, 1, 256, 128),
     ("gru", "GRU", 768, 3, 1024, 32), ("gruv3", "GRUv3", 256, 1, 256, 32), ("mingru", "minGRU", 1024, 1, 1024, 64),
@@ -49,16 +49,16 @@ def runner(layer: Any, x: Tensor | PackedSequence, backward: bool, **keywords: A
 
 def measure(case: tuple[str, str, int, int, int, int], kind: str, backward: bool, quick: bool) -> dict[str, Any]:
     """One row: milliseconds of a call, and of a call among others queued, by what is called."""
-    file, name, units, heads, steps, columns = case
+    file, name, hidden, heads, steps, batch = case
     torch.manual_seed(0)
     like: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
-    lengths = lengths_of(kind, steps, columns)
-    x, total = torch.randn(steps, columns, units, **like), int(lengths.sum())
+    lengths = lengths_of(kind, steps, batch)
+    x, total = torch.randn(steps, batch, hidden, **like), int(lengths.sum())
     packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
     offsets = torch.cat((lengths.new_zeros(1), lengths.cumsum(0))).cuda()
     given = torch.cat([x[:length, b] for b, length in enumerate(lengths.tolist())])
-    even = torch.randn(steps, -(-total // steps), units, **like)
-    ours = getattr(rnncc.load(file), name)(units, units, num_heads=heads, **like)
+    even = torch.randn(steps, -(-total // steps), hidden, **like)
+    ours = getattr(rnncc.load(file), name)(hidden, hidden, num_heads=heads, **like)
     functions = {
         "offsets": runner(ours, given, backward, offsets=offsets, max_length=steps),
         "packed": runner(ours, packed, backward),
@@ -66,12 +66,12 @@ def measure(case: tuple[str, str, int, int, int, int], kind: str, backward: bool
         "padded": runner(ours, x, backward, lengths=lengths.cuda()),
     }
     if name in ("LSTM", "GRU"):
-        theirs = getattr(nn, name)(units, units, **like)
+        theirs = getattr(nn, name)(hidden, hidden, **like)
         functions |= {"nn_packed": runner(theirs, packed, backward), "nn_rows": runner(theirs, even, backward)}
     times = {who: gpu_ms(run, 5 if quick else 15, 5 if quick else 10) for who, run in functions.items()}
     call, queued = ({who: round(pair[i] or 0.0, 3) for who, pair in times.items()} for i in range(2))
     return {
-        "cell": name, "H": units, "heads": heads, "T": steps, "B": columns, "lengths": kind, "rows": total,
+        "cell": name, "H": hidden, "heads": heads, "T": steps, "B": batch, "lengths": kind, "rows": total,
         "backward": backward, "call_ms": call, "queued_ms": queued,
     }  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 from gpu_cases import PASSES, STEPS, case_of
 from gpu_table import best_ms
 
-COLUMNS = (1, 16, 64, 256)
+BATCHES = (1, 16, 64, 256)
 # (who, dtype): the line's label and style.
 LINES = {
     ("rnncc", "bf16"): ("rnncc, made for the size", "o-"),
@@ -20,22 +20,18 @@ LINES = {
 Line = list[tuple[int, float]]
 
 
-def lines(rows: Sequence[dict[str, Any]], run: str, columns: int) -> dict[str, Line]:
+def lines(rows: Sequence[dict[str, Any]], run: str, batch: int) -> dict[str, Line]:
     """(head_dim, microseconds per step) of everybody who was measured, by label; the floor too. Sorted by head_dim."""
     found: dict[str, Line] = {}
     floors: dict[int, float] = {}
     for row in rows:
         case, time = case_of(row), best_ms(row)
         label = LINES.get((case.who, case.dtype))
-        if (
-            (case.cell, case.run, case.columns, case.steps) != ("lstm", run, columns, STEPS)
-            or not label
-            or time is None
-        ):
+        if (case.cell, case.run, case.batch, case.steps) != ("lstm", run, batch, STEPS) or not label or time is None:
             continue
-        found.setdefault(label[0], []).append((case.units, time * 1e3 / STEPS))
+        found.setdefault(label[0], []).append((case.head_dim, time * 1e3 / STEPS))
         if row["floor_us"]:
-            floors[case.units] = row["floor_us"] * (1 + PASSES.index(run))
+            floors[case.head_dim] = row["floor_us"] * (1 + PASSES.index(run))
     if floors:
         found["exchange of states alone, measured"] = list(floors.items())
     return {label: sorted(points) for label, points in found.items()}
@@ -49,13 +45,13 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot
 
     styles = dict(LINES.values())
-    figure, axes = pyplot.subplots(len(PASSES), len(COLUMNS), figsize=(18, 9), sharex=True, sharey="row", squeeze=False)
+    figure, axes = pyplot.subplots(len(PASSES), len(BATCHES), figsize=(18, 9), sharex=True, sharey="row", squeeze=False)
     for run, rank in zip(PASSES, axes, strict=True):
-        for columns, place in zip(COLUMNS, rank, strict=True):
-            for label, points in lines(rows, run, columns).items():
+        for batch, place in zip(BATCHES, rank, strict=True):
+            for label, points in lines(rows, run, batch).items():
                 place.plot(*zip(*points, strict=True), styles.get(label, "k-"), label=label)
             words = "forward" if run == PASSES[0] else "forward + backward"
-            place.set(title=f"LSTM {words}, batch {columns}", xscale="log", yscale="log")
+            place.set(title=f"LSTM {words}, batch {batch}", xscale="log", yscale="log")
             place.grid(visible=True, which="both", alpha=0.3)
     for place in axes[-1]:
         place.set_xlabel("head_dim")

@@ -1,4 +1,4 @@
-"""What the cost model expects of a row of benchmarks/gpu_dense.py: pure computation, the same on every machine."""
+"""What the cost model expects of a row of benchmarks/gpu_dense.py: it is pure computation, and gives the same on every machine."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def target_named(gpu: str) -> Target | None:
 @cache
 def predicted_us(case: Case, target: Target) -> float | None:
     """Microseconds a step of a case of ours, called back to back: launches and what comes after the loops included, by
-    the kernels that packages have, laid out for 16 columns. None where the model does not know the loop."""
-    problem = Problem(case.units, case.heads, case.dtype)
+    the kernels that packages have, laid out for a batch of 16. None where the model does not know the loop."""
+    problem = Problem(case.head_dim, case.heads, case.dtype)
     found = call_time(
         _plan(case.cell),
         problem,
         target,
-        batch=case.columns,
+        batch=case.batch,
         steps=case.steps,
         training=case.run == "fw+bw",
     )

@@ -61,9 +61,9 @@ def function_of(case: ScanCase, device: str = "cuda") -> Function:
     """What runs a case."""
     dtype = DTYPES[case.dtype]
     if case.who in (*PEERS, *LOG_SPACE):
-        return peer_call(case.who, case.columns, case.steps, case.channels, dtype, device, case.run)
+        return peer_call(case.who, case.batch, case.steps, case.channels, dtype, device, case.run)
     tensors = Tensors(
-        case.cell, case.columns, case.steps, case.channels, dtype=dtype, device=device,
+        case.cell, case.batch, case.steps, case.channels, dtype=dtype, device=device,
         trained=case.run == "fw+bw", batch_first=case.who == "rnncc btd", newton=case.who == NEWTON,
     )  # fmt: skip
     forward = tensors.by_op if case.who in (*OURS, NEWTON) else Loop(tensors, compiled=False)
@@ -113,7 +113,7 @@ def run(cases: Sequence[ScanCase], results: Results, quick: bool) -> None:
         row = measure(case, copy, quick)
         results.add(row)
         said = row.get("missing") or row.get("error") or f"{row['call_ms']:.4f} ms"
-        size = f"B={case.columns} T={case.steps} D={case.channels}"
+        size = f"B={case.batch} T={case.steps} D={case.channels}"
         print(f"{case.who} {case.cell} {size} {case.dtype} {case.run}: {said}", flush=True)
         torch.cuda.empty_cache()
 

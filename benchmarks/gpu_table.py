@@ -13,8 +13,8 @@ from gpu_predicted import predicted_us
 from rnncc.ir.target import Target as GpuTarget
 
 HEADER = (
-    f"{'who':12}{'cell':6}{'units':>10}{'B':>5}{'T':>6} {'dtype':5}{'pass':>6}{'call ms':>9}{'queued':>9}{'us/step':>9}"
-    f"{'predicted':>10}{'of floor':>9}{'x cuDNN':>9}{'x eager':>9}{'x comp.':>9}  must"
+    f"{'who':12}{'cell':6}{'head_dim':>10}{'B':>5}{'T':>6} {'dtype':5}{'pass':>6}{'call ms':>9}{'queued':>9}"
+    f"{'us/step':>9}{'predicted':>10}{'of floor':>9}{'x cuDNN':>9}{'x eager':>9}{'x comp.':>9}  must"
 )
 # What the GRU is asked for, as parts of the time of cuDNN in fp16.
 GRU_PARTS = {64: 1.0, 256: 0.2, 768: 0.2}
@@ -55,8 +55,8 @@ def other_ms(case: Case, who: str, found: dict[Case, dict[str, Any]]) -> float |
 
 def line(case: Case, row: dict[str, Any], found: dict[Case, dict[str, Any]], target: GpuTarget | None) -> str:
     """A row's line."""
-    size = f"{case.units}x{case.heads}"
-    start = f"{case.who:12}{case.cell:6}{size:>10}{case.columns:5}{case.steps:6} {case.dtype:5}{case.run:>6}"
+    size = f"{case.head_dim}x{case.heads}"
+    start = f"{case.who:12}{case.cell:6}{size:>10}{case.batch:5}{case.steps:6} {case.dtype:5}{case.run:>6}"
     if "error" in row:
         return f"{start}  cannot run: {row['error']}"
     time = best_ms(row)
@@ -85,8 +85,8 @@ def asked(case: Case, row: dict[str, Any], cudnn: float | None) -> str:
     most: float | None = None
     if target is not None:
         most = target.must[PASSES.index(case.run)]
-    elif (case.who, case.cell) == ("rnncc", "gru") and case.units in GRU_PARTS and cudnn is not None:
-        most = GRU_PARTS[case.units] * cudnn
+    elif (case.who, case.cell) == ("rnncc", "gru") and case.head_dim in GRU_PARTS and cudnn is not None:
+        most = GRU_PARTS[case.head_dim] * cudnn
     if most is None:
         return ""
     reached = [kind for kind in ("call", "queued") if row[f"{kind}_ms"] <= most]
@@ -97,16 +97,16 @@ def targets(found: dict[Case, dict[str, Any]]) -> Iterator[str]:
     """Our LSTM in bf16 over 1024 steps: times, must and aim, cuDNN in this run, FlashRNN in its own."""
     peers = flashrnn_rows()
     yield "LSTM bf16, T=1024, ms; call and queued | must | aim | cuDNN here | FlashRNN fused, alternating (another run)"
-    for (units, heads, columns), target in TARGETS.items():
+    for (head_dim, heads, batch), target in TARGETS.items():
         for index, run in enumerate(PASSES):
-            case = Case("rnncc", "lstm", units, heads, columns, 1024, "bf16", run)
+            case = Case("rnncc", "lstm", head_dim, heads, batch, 1024, "bf16", run)
             row = found.get(case)
             if row is None or "error" in row:
                 continue
-            size = (units, heads, columns)
+            size = (head_dim, heads, batch)
             known = [flashrnn_ms(peers, backend, size, run) for backend in ("cuda_fused", "cuda")]
             yield (
-                f"  {f'{units}x{heads}':>8} B={columns:<3} {run:5} {row['call_ms']:8.3f} {row['queued_ms']:8.3f} |"
+                f"  {f'{head_dim}x{heads}':>8} B={batch:<3} {run:5} {row['call_ms']:8.3f} {row['queued_ms']:8.3f} |"
                 f"{target.must[index]:6.2f} |{target.aim[index]:6.2f} |{number(cudnn_ms(case, found), 7, 2)} |"
                 f"{number(known[0], 7, 2)},{number(known[1], 6, 1)}"
             )

@@ -3,8 +3,8 @@
     python benchmarks/host.py [--quick] [--device cuda] [--threads N] [--json FILE]
 
 How long the calling thread is kept: a GPU is idle before each call, and what it then has to do is not waited for. One
-column of 32 units in float32, so that next to nothing of it is arithmetic. `fw`: under no_grad; `fw+bw`: with the
-backward of the sum of the output, to parameters. Medians, and the median of ratios round by round.
+sequence with hidden size 32 in float32, so that next to nothing of it is arithmetic. `fw`: under no_grad; `fw+bw`: with
+the backward of the sum of the output, to parameters. Medians, and the median of ratios round by round.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import rnncc
 
-COLUMNS, UNITS, WARM = 1, 32, 20
+BATCH, HIDDEN, WARM = 1, 32, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,14 @@ def kept(functions: Mapping[str, Function], seconds: float, device: str) -> dict
 def compare(case: Case, device: str, seconds: float) -> list[dict[str, Any]]:
     """A row each pass."""
     modules = {
-        "rnncc": getattr(rnncc.load(case.file), case.name)(UNITS, UNITS, device=device),
-        "nn": case.theirs(UNITS, UNITS, device=device),
+        "rnncc": getattr(rnncc.load(case.file), case.name)(HIDDEN, HIDDEN, device=device),
+        "nn": case.theirs(HIDDEN, HIDDEN, device=device),
     }
     one = case.steps is None
-    x = torch.randn(*(() if one else (case.steps,)), COLUMNS, UNITS, device=device)
-    zeros = torch.zeros(*(() if one else (1,)), COLUMNS, UNITS, device=device)
+    x = torch.randn(*(() if one else (case.steps,)), BATCH, HIDDEN, device=device)
+    zeros = torch.zeros(*(() if one else (1,)), BATCH, HIDDEN, device=device)
     given = (x, (zeros, zeros.clone()) if "LSTM" in case.name else zeros)
-    about = {"cell": case.file, "module": case.name, "T": case.steps, "B": COLUMNS, "H": UNITS, "device": device}
+    about = {"cell": case.file, "module": case.name, "T": case.steps, "B": BATCH, "H": HIDDEN, "device": device}
     rows = []
     for backward in (False, True):
         times = kept({key: runner(module, given, backward) for key, module in modules.items()}, seconds, device)

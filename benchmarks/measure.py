@@ -57,7 +57,7 @@ def gpu_ms(function: Function, repeats: int, queued: int) -> tuple[float, float 
 
     One at a time: between two events round a call that the GPU waits for, the host's preparation included. Back to
     back: a call's share of `queued` calls whose preparation hides behind the GPU's work, which keeps the queue full;
-    None where `queued` is 0. Of calls that take long there are fewer, but 5 (or `repeats`) alone and 2 queued.
+    None where `queued` is 0. Calls that take long are repeated less, but 5 times (or `repeats`) alone and twice queued.
     """
     for _ in range(2):
         function()
@@ -129,7 +129,7 @@ def gpu_environment() -> dict[str, Any]:
 
 
 def write(path: Path, results: list[dict[str, Any]], about: Mapping[str, Any] | None = None) -> None:
-    """The results with their environment (`about`, else as it is now) as JSON: the whole file, or none of it."""
+    """The results with their environment (`about`, else as it is now) as JSON. Either the whole file is written, or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".new")
     beside.write_text(json.dumps({"environment": about or environment(), "results": results}, indent=1) + "\n")

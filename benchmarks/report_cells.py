@@ -56,7 +56,7 @@ def gpu_ms(name: str) -> list[float | None]:
     dense = times(Case("rnncc", name, 768, 1, 16, STEPS, "bf16", "fw"), found())
     if any(dense):
         return dense
-    like = {"who": "rnncc tbd", "cell": name, "columns": 16, "steps": STEPS, "channels": 1024, "dtype": "bf16"}
+    like = {"who": "rnncc tbd", "cell": name, "batch": 16, "steps": STEPS, "channels": 1024, "dtype": "bf16"}
     rows = [known("gpu_scan_peers").one(**like, run=run) for run in PASSES]
     return [row["queued_ms"] if row else None for row in rows]
 

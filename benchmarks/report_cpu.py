@@ -31,7 +31,9 @@ def _scans() -> str:
     about = known("cpu_scan")
     sizes = list(dict.fromkeys((row["B"], row["H"]) for row in about.rows))
     head = ["cell, recurrence class"]
-    head += [f"batch {batch}, {hidden} units: {peer}" for batch, hidden in sizes for peer in ("eager", "compiled")]
+    head += [
+        f"batch {batch}, hidden size {hidden}: {peer}" for batch, hidden in sizes for peer in ("eager", "compiled")
+    ]
     lines = []
     for cell in dict.fromkeys(row["cell"] for row in about.rows):
         rows = about.all(cell=cell)

@@ -10,7 +10,7 @@ from functools import cache
 from flashrnn_cases import BACKENDS
 from flashrnn_cases import Case as FlashCase
 from flashrnn_cases import case_of as flash_case
-from gpu_cases import CLASSES, COLUMNS, PASSES, STEPS, TARGETS, UNITS, Case, case_of
+from gpu_cases import BATCHES, CLASSES, HEAD_DIMS, PASSES, STEPS, TARGETS, Case, case_of
 from gpu_table import best_ms, cudnn_ms
 from report_text import NOTHING, Row, faster, known, number, pair, table
 
@@ -63,8 +63,8 @@ def _sizes() -> str:
 
 
 def _ratios(run: str) -> str:
-    head = ("head_dim × heads", *(f"batch {batch}" for batch in COLUMNS))
-    return table(head, ([_size(head_dim), *_ratios_of(run, head_dim)] for head_dim in UNITS))
+    head = ("head_dim × heads", *(f"batch {batch}" for batch in BATCHES))
+    return table(head, ([_size(head_dim), *_ratios_of(run, head_dim)] for head_dim in HEAD_DIMS))
 
 
 def _size(head_dim: int) -> str:
@@ -73,7 +73,7 @@ def _size(head_dim: int) -> str:
 
 def _ratios_of(run: str, head_dim: int) -> Iterator[str]:
     rows = found()
-    for batch in COLUMNS:
+    for batch in BATCHES:
         case = replace(lstm(head_dim, max(1, 768 // head_dim), batch), run=run)
         ours, peer = best_ms(rows[case]), cudnn_ms(case, rows)
         if ours is None or peer is None:

@@ -46,7 +46,7 @@ def lines() -> Iterator[tuple[str, Figures, Figures, Figures, Figures]]:
     for name, *size in ON_GPU:
         yield f"H200: {name}", *on_gpu(*size)  # type: ignore[arg-type]
     scans = known("gpu_scan_peers")
-    like = {"cell": "mingru", "columns": 16, "steps": STEPS, "channels": 1024, "dtype": "bf16"}
+    like = {"cell": "mingru", "batch": 16, "steps": STEPS, "channels": 1024, "dtype": "bf16"}
     ours, eager = ([scans.one(who=who, run=run, **like) for run in PASSES] for who in ("rnncc tbd", "eager loop"))
     yield (
         "H200: minGRU of 1024, batch 16",

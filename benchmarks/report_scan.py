@@ -32,14 +32,14 @@ def _bandwidth() -> str:
     rows = found("gpu_scan")
     head = ("batch × steps × channels", "dtype", "forward", "forward + backward", "minLSTM: forward, with backward")
     lines = []
-    for columns, steps, channels, dtype in MUSTS:
-        case = ScanCase(OURS[0], "mingru", columns, steps, channels, dtype, "fw")
+    for batch, steps, channels, dtype in MUSTS:
+        case = ScanCase(OURS[0], "mingru", batch, steps, channels, dtype, "fw")
         figures = []
         for run in PASSES:
             one = replace(case, run=run)
             figures.append(f"{number(best_ms(rows[one]))} ({of_copy(one, rows[one]):.0%})")
         other = pair(times(replace(case, cell="minlstm"), rows))
-        lines.append((f"{columns} × {steps} × {channels}", NAMES[dtype], *figures, other))
+        lines.append((f"{batch} × {steps} × {channels}", NAMES[dtype], *figures, other))
     return table(head, lines)
 
 
@@ -53,22 +53,22 @@ def _peers() -> str:
     words["log compiled"] = "minGRU in log space, compiled by torch"
     head = ("batch × steps × channels, dtype", *(words.get(who, who) for who, _ in others))
     lines = []
-    for columns, steps, channels, dtype in MUSTS:
+    for batch, steps, channels, dtype in MUSTS:
         figures = []
         for who, cell in others:
             kind = "fp32" if cell == "mingru_log" else dtype
-            case = ScanCase(who, cell, columns, steps, channels, kind, "fw")
+            case = ScanCase(who, cell, batch, steps, channels, kind, "fw")
             ours = times(replace(case, who=OURS[0], cell="affine" if cell == "affine" else "mingru", dtype=dtype), rows)
             theirs = times(case, rows)
             figures.append(ratios([b / a if a and b else None for a, b in zip(ours, theirs, strict=True)]))
-        lines.append((f"{columns} × {steps} × {channels}, {NAMES[dtype]}", *figures))
+        lines.append((f"{batch} × {steps} × {channels}, {NAMES[dtype]}", *figures))
     absent = sorted({row["who"] for row in known("gpu_scan_peers").rows if "missing" in row})
     return table(head, lines) + (f"\n\nThe run had no {', '.join(absent)} installed." if absent else "")
 
 
 def _lengths() -> str:
     rows = found("gpu_scan_peers")
-    cases = [c for c in rows if (c.who, c.cell, c.columns, c.channels) == (OURS[0], "mingru", 1, CHANNELS)]
+    cases = [c for c in rows if (c.who, c.cell, c.batch, c.channels) == (OURS[0], "mingru", 1, CHANNELS)]
     steps = sorted({case.steps for case in cases})
     lines = []
     for dtype, name in NAMES.items():

@@ -41,7 +41,7 @@ class Tensors:
     """
 
     def __init__(
-        self, cell: str, columns: int, steps: int, channels: int, *, dtype: torch.dtype, device: str,
+        self, cell: str, batch: int, steps: int, channels: int, *, dtype: torch.dtype, device: str,
         trained: bool, batch_first: bool = False, newton: bool = False,
     ) -> None:  # fmt: skip
         torch.manual_seed(0)
@@ -54,7 +54,7 @@ class Tensors:
             return tensor.detach().requires_grad_(trained)
 
         def normal(width: int) -> Tensor:
-            shape = (columns, steps, width) if batch_first else (steps, columns, width)
+            shape = (batch, steps, width) if batch_first else (steps, batch, width)
             return torch.randn(*shape, device=device, dtype=dtype)
 
         def in_time(tensor: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class Tensors:
         self.streams = [in_time(tensor) for tensor in self.leaves]
         self.weights = [leaf(weight.to(device, dtype)) for weight in self._weights(channels)]
         self.states = [
-            leaf(torch.full((columns, s.width(self.sizes)), s.initial or 0.0, device=device, dtype=dtype))
+            leaf(torch.full((batch, s.width(self.sizes)), s.initial or 0.0, device=device, dtype=dtype))
             for s in self.spec.visible_states()
         ]
         self.carried = [state.name for state in self.spec.visible_states()]
@@ -176,10 +176,10 @@ def peer(who: str) -> Callable[..., Any]:
     return found
 
 
-def peer_call(who: str, columns: int, steps: int, channels: int, dtype: torch.dtype, device: str, run: str) -> Function:
+def peer_call(who: str, batch: int, steps: int, channels: int, dtype: torch.dtype, device: str, run: str) -> Function:
     """A peer's pass over random numbers of its own layout: [B, D, T] for accelerated-scan, else [B, T, D]."""
     torch.manual_seed(0)
-    shape = (columns, channels, steps) if who.startswith("accelerated") else (columns, steps, channels)
+    shape = (batch, channels, steps) if who.startswith("accelerated") else (batch, steps, channels)
 
     def normal(*size: int) -> Tensor:
         return torch.randn(*size, device=device, dtype=dtype)
@@ -187,7 +187,7 @@ def peer_call(who: str, columns: int, steps: int, channels: int, dtype: torch.dt
     trained = run == "fw+bw"
     gradient = normal(*shape)
     if who.startswith("log"):
-        gates = normal(columns, steps, 2 * channels).requires_grad_(trained)
+        gates = normal(batch, steps, 2 * channels).requires_grad_(trained)
         function = torch.compile(log_space_mingru) if who == "log compiled" else log_space_mingru
         return passes(lambda: function(gates), [gates], gradient, run)
     a, b = torch.sigmoid(normal(*shape)), normal(*shape)

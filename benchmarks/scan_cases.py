@@ -22,22 +22,22 @@ CHANNELS = 1024
 
 @dataclass(frozen=True, slots=True)
 class ScanCase:
-    """One row: `steps` steps of `columns` batch columns of `channels` units; `run` is one of PASSES.
+    """One row: `steps` steps of a batch of `batch`, with `channels` elements each; `run` is one of PASSES.
 
     fw+bw is the training forward and the backward to the gradients of pre-activations, weights and initial states (of
     peers that take none: less)."""
 
     who: str
     cell: str
-    columns: int
+    batch: int
     steps: int
     channels: int
     dtype: str
     run: str
 
 
-# Milliseconds that must be reached, (fw, fw+bw), by (columns, steps, channels, dtype): of `affine` and `mingru`, one
-# after the other or back to back, on an H200.
+# Milliseconds that `affine` and `mingru` must reach on an H200, one after the other or back to back: (fw, fw+bw) by
+# (batch, steps, channels, dtype).
 MUSTS = {
     (16, 1024, 4096, "fp32"): (0.22, 0.60),
     (16, 1024, 4096, "bf16"): (0.115, 0.33),
@@ -46,7 +46,7 @@ MUSTS = {
     (1, 16384, 1024, "bf16"): (0.045, 0.12),
 }
 HELD = ("affine", "mingru")
-# Of the bandwidth of a copy, by minGRU's forward at this size.
+# minGRU's forward at this size must reach this part of the bandwidth of a copy.
 BANDWIDTH_MUST = ((16, 1024, 4096, "bf16"), 0.8)
 
 
@@ -54,7 +54,7 @@ def must_of(case: ScanCase) -> float | None:
     """The time that a case of ours is held to."""
     if case.who not in OURS or case.cell not in HELD:
         return None
-    found = MUSTS.get((case.columns, case.steps, case.channels, case.dtype))
+    found = MUSTS.get((case.batch, case.steps, case.channels, case.dtype))
     return found and found[PASSES.index(case.run)]
 
 
@@ -83,9 +83,9 @@ def cases_of(axis: str, quick: bool) -> Iterator[ScanCase]:
                 yield from both(OURS, "mingru", *size)
                 yield from both(OURS, "minlstm", *size)
                 # In log space bfloat16 has no correct digit at ordinary gates.
-                columns, steps, channels, _ = size
+                batch, steps, channels, _ = size
                 yield from both(OURS, "mingru_log", *size)
-                yield from both(LOG_SPACE, "mingru_log", columns, steps, channels, "fp32")
+                yield from both(LOG_SPACE, "mingru_log", batch, steps, channels, "fp32")
         case "steps":
             for steps in STEPS[::2] if quick else STEPS:
                 for dtype in ("bf16",) if quick else ("bf16", "fp32"):
@@ -96,8 +96,8 @@ def cases_of(axis: str, quick: bool) -> Iterator[ScanCase]:
                         yield from both(("accelerated warp",), "affine", 1, steps, CHANNELS, dtype)
         case "cells":
             for cell in ("affine", *shipped()):
-                for columns, channels in ((16, 1024), (1, 1024)):
-                    yield from both(OURS, cell, columns, 1024, channels, "bf16")
+                for batch, channels in ((16, 1024), (1, 1024)):
+                    yield from both(OURS, cell, batch, 1024, channels, "bf16")
                 if not quick:
                     yield from both(("eager loop",), cell, 16, 1024, 1024, "bf16")
         case "newton":
@@ -109,8 +109,8 @@ def cases_of(axis: str, quick: bool) -> Iterator[ScanCase]:
                             yield ScanCase(who, cell, 1, steps, channels, "fp32", PASSES[0])
 
 
-def both(who: Sequence[str], cell: str, columns: int, steps: int, channels: int, dtype: str) -> Iterator[ScanCase]:
+def both(who: Sequence[str], cell: str, batch: int, steps: int, channels: int, dtype: str) -> Iterator[ScanCase]:
     """The case by each of `who`, in both passes; torch's scan has no usable backward (`generic_scan`)."""
     for name in who:
         for run in PASSES[:1] if name == "torch scan" else PASSES:
-            yield ScanCase(name, cell, columns, steps, channels, dtype, run)
+            yield ScanCase(name, cell, batch, steps, channels, dtype, run)

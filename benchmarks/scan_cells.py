@@ -38,7 +38,7 @@ q[t] = im*p[t-1] + re*q[t-1] + exp(gam)*w
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Numbers a channel, column and step that the loops of a cell must read and write: forward without gradients, what
+    """Numbers per channel and step that the loops of a cell must read and write: forward without gradients, what
     a training forward writes beyond that, and backward."""
 
     forward: int

@@ -20,8 +20,8 @@ Found = dict[ScanCase, dict[str, Any]]
 
 
 def moved_bytes(case: ScanCase, numbers: int) -> int:
-    """Bytes that a pass must move: `numbers` a channel, column and step."""
-    return numbers * case.columns * case.steps * case.channels * BYTES[case.dtype]
+    """Bytes that a pass must move: `numbers` per channel and step."""
+    return numbers * case.batch * case.steps * case.channels * BYTES[case.dtype]
 
 
 def of_copy(case: ScanCase, row: dict[str, Any]) -> float | None:
@@ -31,8 +31,8 @@ def of_copy(case: ScanCase, row: dict[str, Any]) -> float | None:
 
 
 def quickest_peer(case: ScanCase, found: Found) -> float | None:
-    """The least time of anyone else on the same work; of minGRU in log space also in float32, as users run it. Of what
-    iterates, the walk's."""
+    """The least time of anyone else on the same work; of minGRU in log space also in float32, as users run it. For
+    Newton's iterations it is the walk's time."""
     if case.who == NEWTON:
         walk = replace(case, who=OURS[0])
         return best_ms(found[walk]) if walk in found else None
@@ -41,7 +41,7 @@ def quickest_peer(case: ScanCase, found: Found) -> float | None:
     others = [replace(case, who=who) for who in (*PEERS, "eager loop")]
     others += [replace(case, who=who, cell="mingru_log", dtype="fp32") for who in LOG_SPACE if "mingru" in case.cell]
     if case.cell in ("mingru", "mingru_log"):
-        # Of minGRU they scan what its gates give, and leave the gates to the user.
+        # They scan what minGRU's gates give, and leave the gates to the user.
         others += [replace(case, who=who, cell="affine") for who in PEERS]
     times = [time for other in others if other in found and (time := best_ms(found[other])) is not None]
     return min(times, default=None)
@@ -63,7 +63,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def line(case: ScanCase, row: dict[str, Any], found: Found) -> str:
     """A row's line."""
-    start = f"{case.who:19}{case.cell:16}{case.columns:4}{case.steps:8}{case.channels:6} {case.dtype:5}{case.run:>6}"
+    start = f"{case.who:19}{case.cell:16}{case.batch:4}{case.steps:8}{case.channels:6} {case.dtype:5}{case.run:>6}"
     if "error" in row:
         return f"{start}  cannot run: {row['error']}"
     time, peer, must = best_ms(row), quickest_peer(case, found), must_of(case)
@@ -79,7 +79,7 @@ def line(case: ScanCase, row: dict[str, Any], found: Found) -> str:
 
 
 def linear(found: Found) -> Iterator[str]:
-    """Of every line over T: the time a step at the two longest sequences."""
+    """The time per step at the two longest sequences, for every line over T."""
     for points in over_steps(found).values():
         long = [(case, time) for case, time in points if case.steps >= 65536]
         if len(long) > 1:
@@ -96,16 +96,16 @@ def over_steps(found: Found) -> dict[tuple[str, ...], list[tuple[ScanCase, float
     lines: dict[tuple[str, ...], list[tuple[ScanCase, float]]] = {}
     for case in sorted(found, key=lambda case: case.steps):
         time = best_ms(found[case])
-        if (case.columns, case.channels) == (1, CHANNELS) and time is not None:
+        if (case.batch, case.channels) == (1, CHANNELS) and time is not None:
             lines.setdefault((case.who, case.cell, case.dtype, case.run), []).append((case, time))
     return {name: points for name, points in lines.items() if len(points) > 1}
 
 
 def bandwidth(found: Found) -> Iterator[str]:
     """minGRU's forward beside the copy, where that is asked."""
-    (columns, steps, channels, dtype), least = BANDWIDTH_MUST
+    (batch, steps, channels, dtype), least = BANDWIDTH_MUST
     for who in OURS:
-        case = ScanCase(who, "mingru", columns, steps, channels, dtype, "fw")
+        case = ScanCase(who, "mingru", batch, steps, channels, dtype, "fw")
         part = of_copy(case, found[case]) if case in found else None
         if part is not None:
             verdict = "yes" if part >= least else "MISS"
@@ -113,7 +113,7 @@ def bandwidth(found: Found) -> Iterator[str]:
 
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Time over T, forward and with backward, into a PNG."""
+    """Plot the time over T, forward and with backward, as a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -69,7 +69,7 @@ class Block(nn.Module):
         self.bias = mix.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """[T, B, WIDTH], on every rank the same."""
+        """The result [T, B, WIDTH] is the same on every rank."""
         output, _ = self.heads(copied(self.norm(x), self.mesh))
         return x + summed(functional.linear(output, self.mix), self.mesh) + self.bias
 

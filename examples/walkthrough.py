@@ -41,7 +41,7 @@ is printed by [examples/walkthrough.py](../examples/walkthrough.py).
 PARSE = """\
 ## parse
 
-Text becomes syntax: `CellDecl`, with the place of every node. Nothing has a meaning yet: `W` is a name, `f, o = …` one
+Text becomes syntax: a `CellDecl` knows the place of every node. Nothing has a meaning yet: `W` is a name, `f, o = …` one
 equation with two targets. Spaces and brackets that mean nothing are gone:
 
 {value}
@@ -68,7 +68,7 @@ elementwise. Each node gets its place, and a `Cell` is what comes out:
 - `W_f @ x + b_f` depends on inputs only (X), so it leaves the loop: it is computed for all steps at once, before it.
 - The three results lie side by side as one tensor [T, B, 3*H], the *stream* W, because one product makes them all.
 - `R_f @ h__1` reads the state of the step before (`h__1` is `h[t-1]`), so it stays in the loop (S). None of the three
-  waits for another: one *phase* a step.
+  waits for another: one *phase* per step.
 - The parameters are packed the way torch.nn packs them, and `init b_f = 1` has become the initial value of its rows.
 """
 
@@ -178,7 +178,7 @@ torch's own derivatives. Here for several shapes in float64; `ok` is a relative 
 
 
 def fenced(text: str) -> str:
-    """A block of plain text in Markdown."""
+    """Make a block of plain text in Markdown."""
     return "```\n" + text.strip("\n") + "\n```"
 
 

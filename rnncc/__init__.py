@@ -29,7 +29,7 @@ def load(
     """The module with a file's cells: layers (`LSTM`), single steps (`LSTMCell`) and functional ops (`lstm`).
 
     Built into the cache on the first call for a text, loaded from there afterwards. Without a C++ compiler the
-    module runs its eager reference instead, and says so.
+    module runs its eager fallback instead, and says so.
 
     Args:
         name_or_path: a shipped cell's name (`lstm`) or the path of a `.rnn` file; an existing path goes first.

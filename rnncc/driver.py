@@ -77,7 +77,7 @@ def load_module(request: Request) -> ModuleType:
     try:
         toolchain = find_toolchain()
     except RnnccError as error:
-        say(f"{error.diagnostics[0].message}: {request.name} runs its eager reference, which is many times slower")
+        say(f"{error.diagnostics[0].message}: {request.name} runs its eager fallback, which is many times slower")
     nvcc = find_nvcc(present(), required=False) if toolchain is not None else None
     # What stays on this machine needs no code for others, which takes three times as long to compile.
     wanted = _for_gpus(replace(request, instructions=own_instructions()), nvcc)
@@ -146,7 +146,7 @@ def compile_fused(
 
     problem, most = problems[0], problems[-1].heads
     numbers = " and ".join(str(problem.heads) for problem in problems)
-    heads = f"{numbers} head{'s' if most > 1 else ''} of {problem.head_dim} units"
+    heads = f"{numbers} head{'s' if most > 1 else ''} with head_dim {problem.head_dim}"
     key = first_key(replace(request, name=f"{name}.{cell}"), nvcc, None)
     job = Job(key, cell.lower(), Cache(default_root()), nvcc=nvcc, progress=say)
     folder = build_kernels(job, f"{cell} for {heads}, {problem.dtype}, {architecture}", produce)
@@ -208,7 +208,7 @@ def make_product(request: Request, progress: Progress | None = None) -> Product:
 
 
 def make_reference(request: Request) -> Product:
-    """A package that runs the eager reference alone."""
+    """A package that runs the eager fallback alone."""
     from rnncc.stages.build import Product
     from rnncc.stages.render import render
 

@@ -31,7 +31,7 @@ def forward(
     """(every value of the loop and s__1, [T, B, width]; final states). `streams` by member, [T, B, width]. `fixed`
     holds the bound of the recurrent gradient."""
     products = recurrent_reads(segment)
-    steps, columns = next(iter(streams.values())).shape[:2]
+    steps, batch = next(iter(streams.values())).shape[:2]
     states = {name: initial[name] for name in segment.states}
     found: dict[str, list[Tensor]] = {}
     for t in range(steps):
@@ -43,7 +43,7 @@ def forward(
                 known[node.target] = clip_gradient(earlier, float(fixed[CLIP.name]))
                 continue
             value = machine.node(node, known)
-            known[node.target] = value.expand(columns, machine.width(node.target))
+            known[node.target] = value.expand(batch, machine.width(node.target))
         states = {name: known[name] for name in segment.states}
         for name in (*(f"{state}__1" for state in segment.states), *(node.target for node in segment.nodes)):
             found.setdefault(name, []).append(known[name])
@@ -74,7 +74,7 @@ def backward(
     sequences   what `forward` returned; only `saved` and `saved_states` are taken from it
     """
     segment = adjoint.segment
-    steps, columns = next(iter(streams.values())).shape[:2]
+    steps, batch = next(iter(streams.values())).shape[:2]
     members = [member for stream in segment.streams for member in stream.members]
     weights = [member for weight in segment.weights for member in weight.members]
     d_streams = {name: torch.zeros_like(streams[name]) for name in members}
@@ -91,7 +91,7 @@ def backward(
         for node in (*adjoint.recompute, *adjoint.nodes):
             value = machine.node(node, known)
             assert node.target not in known, f"{node.target} is made twice"
-            known[node.target] = value.expand(columns, machine.width(node.target))
+            known[node.target] = value.expand(batch, machine.width(node.target))
         _check_widths(machine, known, adjoint)
         for name, cotangent in adjoint.stream_cotangents:
             d_streams[name][t] = known[cotangent]

@@ -12,7 +12,7 @@ from rnncc.verify.reference import Arguments, complete_sizes
 
 
 def make_problem(
-    cell: Cell, steps: int, columns: int, sizes: dict[str, int], num_heads: int = 1, seed: int = 0
+    cell: Cell, steps: int, batch: int, sizes: dict[str, int], num_heads: int = 1, seed: int = 0
 ) -> Arguments:
     """Values of ordinary size; parameters near their declared initial value, extra inputs positive (times, gaps)."""
     generator = torch.Generator().manual_seed(seed)
@@ -38,9 +38,9 @@ def make_problem(
     inputs = {}
     for item in cell.inputs:
         low, high = (-1.5, 1.5) if item.name == "x" else (0.5, 2.0)
-        inputs[item.name] = uniform(low, high, steps, columns, evaluate(item.width, dims))
+        inputs[item.name] = uniform(low, high, steps, batch, evaluate(item.width, dims))
         if item.name in (RESET, ACTIVE):
             inputs[item.name] = (inputs[item.name] > (low + high) / 2).double()
-    initial = {s.name: uniform(-0.9, 0.9, columns, evaluate(s.width, dims)) for s in cell.states}
+    initial = {s.name: uniform(-0.9, 0.9, batch, evaluate(s.width, dims)) for s in cell.states}
     constants = {c.name: float(c.value) for c in cell.constants if not isinstance(c.value, str)}
     return Arguments(parameters, inputs, initial, constants, known, num_heads)

@@ -42,7 +42,7 @@ def test_words_choose_cases(dense: Any) -> None:
     quick, full = dense.select([], quick=True), dense.select([], quick=False)
     assert set(quick) < set(full) and len(full) == len(set(full))
     # Every size and batch, by us, by cuDNN in both 16-bit dtypes; sizes that are targets among them.
-    shapes = {(c.units, c.columns, c.run) for c in full if (c.who, c.cell, c.steps) == ("rnncc", "lstm", 1024)}
+    shapes = {(c.head_dim, c.batch, c.run) for c in full if (c.who, c.cell, c.steps) == ("rnncc", "lstm", 1024)}
     assert len(shapes) == 10 * 9 * 2
     assert not [c for c in full if c.who == "cudnn" and (c.heads > 1 or c.cell == "slstm")]
     assert {case.who for case in quick} == {case.who for case in full} == set(import_module("gpu_cases").WHO)
@@ -90,7 +90,7 @@ def test_the_table_compares(dense: Any, tmp_path: Path, monkeypatch: pytest.Monk
     lines = list(dense.table(rows, GPUS["h200"]))
     assert sum("out of memory" in line for line in lines) == 1
     forward = next(line for line in lines if line.split()[:6] == ["rnncc", "lstm", "768x1", "16", "1024", "bf16"])
-    case = next(c for c in cases if (c.who, c.cell, c.units, c.columns, c.run) == ("rnncc", "lstm", 768, 16, "fw"))
+    case = next(c for c in cases if (c.who, c.cell, c.head_dim, c.batch, c.run) == ("rnncc", "lstm", 768, 16, "fw"))
     predicted = import_module("gpu_predicted").predicted_us(case, GPUS["h200"])
     # 1.5 ms queued is 1.465 µs a step, of which 0.5 are the exchange; cuDNN takes 3 ms without its input's product.
     assert forward.split()[7:] == [
@@ -131,7 +131,7 @@ def test_the_floor_is_among_blocks_that_hold_the_matrix(dense: Any) -> None:
     floor = import_module("gpu_floor")
     text = "cluster 1 1024 0.1\ncluster 16 12288 0.6\ngrid 16 12288 0.5\ngrid 48 12288 0.8\n"
     measured = dict(floor.read(text))
-    case = {(c.units, c.columns): c for c in dense.select(["targets", "rnncc"], quick=True)}
+    case = {(c.head_dim, c.batch): c for c in dense.select(["targets", "rnncc"], quick=True)}
     assert floor.Exchange("grid", 48, 12288) in floor.exchanges([case[768, 16]])
     assert floor.floor_us(case[64, 16], measured) == 0.1
     assert floor.floor_us(case[768, 16], measured) == 0.5

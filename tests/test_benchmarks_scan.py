@@ -36,7 +36,7 @@ def rows_of(scan: Any, cases: list[Any]) -> list[dict[str, Any]]:
             rows.append(scan.row_of(case, missing="ModuleNotFoundError: No module named 'accelerated_scan'"))
             continue
         numbers = scan.traffic(case.cell).of(case.run)
-        size = numbers * case.columns * case.steps * case.channels * (4 if case.dtype == "fp32" else 2)
+        size = numbers * case.batch * case.steps * case.channels * (4 if case.dtype == "fp32" else 2)
         queued = size / 2e9 if case.who.startswith("rnncc") else 1e3
         measured = {"call_ms": queued + 0.5, "queued_ms": queued, "numbers": numbers, "copy_gb_s": 4000.0}
         rows.append(scan.row_of(case, **measured, repeats=3))

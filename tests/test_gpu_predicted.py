@@ -21,8 +21,8 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 MEASURED = FOLDER / "results" / "gpu_dense.json"
 H200 = GPUS["h200"]
 MOST_APART = 1.3
-# One row in a hundred may be further apart, none much: why the LSTM of 512 units with 32 columns takes a third longer
-# trained than with 16 or 64 is not known.
+# One row in a hundred may be further apart, none much: why the LSTM with head_dim 512 and a batch of 32 takes a third
+# longer trained than with 16 or 64 is not known.
 REST, MOST_OF_REST = 0.01, 1.4
 # Of all rows, the root of the mean square of the logarithms.
 TYPICAL = 0.12
@@ -51,10 +51,10 @@ def test_rows_are_as_predicted(predicted: Any) -> None:
 
 
 def test_a_call_is_what_explain_says_and_what_surrounds_it() -> None:
-    """At the columns that kernels are laid out for, in training."""
+    """At the batch size that kernels are laid out for, in training."""
     plan = plan_of("lstm")
-    for units, heads in ((64, 12), (768, 1)):
-        problem = Problem(units, heads, "bf16")
+    for head_dim, heads in ((64, 12), (768, 1)):
+        problem = Problem(head_dim, heads, "bf16")
         (loop,) = planned(plan, problem, H200).loops
         call = call_time(plan, problem, H200, batch=16, steps=AFTER_STEPS, training=True)
         assert call is not None and isinstance(loop.forward, Schedule) and isinstance(loop.backward, Schedule)
@@ -66,14 +66,14 @@ def test_a_call_is_what_explain_says_and_what_surrounds_it() -> None:
         assert alone is not None and 0 == alone.backward == alone.after < alone.forward < call.forward
 
 
-def test_small_blocks_share_a_multiprocessor() -> None:
-    """48 heads of 16 units: of 256 columns 12 times as many thread blocks as multiprocessors, but not 12 times the
-    time; from where all are busy on, twice the columns take twice as long."""
+def test_small_ctas_share_an_sm() -> None:
+    """48 heads with head_dim 16: a batch of 256 has 12 times as many CTAs as there are SMs, but takes not 12 times as
+    long; from where all are busy on, twice the batch takes twice as long."""
     plan = plan_of("lstm")
 
-    def forward(columns: int) -> float:
+    def forward(batch: int) -> float:
         problem = Problem(16, 48, "bf16")
-        call = call_time(plan, problem, H200, batch=columns, steps=1024, training=False)
+        call = call_time(plan, problem, H200, batch=batch, steps=1024, training=False)
         assert call is not None
         return call.forward
 

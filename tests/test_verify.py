@@ -72,7 +72,8 @@ def test_verify_fails_where_only_one_kind_of_call_is_wrong(wrong: str) -> None:
 
 
 def test_in_16_bits_rounding_turns_no_relu_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relu turned over in one step of one column is an error of a tenth: a bound that lets it pass proves little."""
+    """A relu turned over in one step of one batch entry is an error of a tenth: a bound that lets it pass proves
+    little."""
     ((cell, _),) = front(read_source(locate("nn_rnn_relu")))
     module = rnncc.load("nn_rnn_relu")
     case = verify.Case(7, 3)
@@ -93,7 +94,7 @@ def test_in_16_bits_rounding_turns_no_relu_over(monkeypatch: pytest.MonkeyPatch)
     assert {"output", "d_x", "d_W_h", "d_R_h", "d_b_h"} <= {row.quantity for row in wrong if not row.passed}
 
 
-def test_columns_that_stay_undecided_are_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_entries_that_stay_undecided_are_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     ((cell, _),) = front(read_source(locate("nn_rnn_relu")))
     layer_class, case = rnncc.load("nn_rnn_relu").nn_RNN_relu, verify.Case(7, 3)
     monkeypatch.setattr(verify.cases, "CASES", (case,))
@@ -102,13 +103,14 @@ def test_columns_that_stay_undecided_are_counted_and_said(monkeypatch: pytest.Mo
     left = int((~Problem(layer_class, cell, case, torch.bfloat16, "cpu").decided).sum())
     report = verify.verify(layer_class, cell, dtypes=(torch.float32, torch.bfloat16))
     (doubt,) = report.doubts
-    assert (doubt.dtype, doubt.columns, doubt.of, doubt.why) == ("bfloat16", left, 3, verify.ROUNDING) and left > 0
+    assert (doubt.dtype, doubt.entries, doubt.of, doubt.why) == ("bfloat16", left, 3, verify.ROUNDING) and left > 0
     monkeypatch.setattr(verify, "verify", lambda *_, **__: report)
     shown = (run("verify", *options, "nn_rnn_relu").stdout for options in ((), ("-q",)))
-    text = f"bfloat16: rounding may turn a relu, comparison or spike over in {left} of 3 columns"
+    text = f"bfloat16: rounding may turn a relu, comparison or spike over in {left} of 3 batch entries"
     assert all(text in said for said in shown)
     said = json.loads(run("verify", "nn_rnn_relu", "--json").stdout)
-    assert [(entry["dtype"], entry["columns"], entry["of"]) for entry in said["doubts"]] == [("bfloat16", left, 3)]
+    assert [(entry["dtype"], entry["entries"], entry["of"]) for entry in said["doubts"]] == [("bfloat16", left, 3)]
+    assert [entry["columns"] for entry in said["doubts"]] == [left]  # the old name
 
 
 # Cells that have no gradient somewhere, leave the range of 16 bits, or compare parameters with numbers.

@@ -29,7 +29,7 @@ class Bounds:
         for segment in segments:
             self.fixed.update(segment.constants, *(weight.members for weight in segment.weights))
         self.known: dict[str, Bound] = dict.fromkeys(not_negative, RAY)
-        # Of what parameters alone make, the sign: it is bounded anyway.
+        # What parameters alone make is bounded; only its sign is asked for.
         for node in prologue:
             self.known[node.target] = replace(self._node(node), above=True, below=True)
         # In the loops' order, so that what a node reads is known before it.
@@ -82,7 +82,7 @@ class Bounds:
         return False
 
     def _parts(self, expr: Expr, operators: tuple[str, ...]) -> tuple[Expr, ...]:
-        """Of what a value is the maximum (minimum): nothing, where it is none."""
+        """The values whose maximum (minimum) this one is; none where it is no maximum."""
         match expr:
             case Ref(name):
                 match self.nodes.get(name):

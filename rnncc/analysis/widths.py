@@ -15,12 +15,12 @@ def is_of_inputs(width: Dim, input_dims: frozenset[str]) -> bool:
 
 
 def is_narrow(width: Dim) -> bool:
-    """One number, or one a head: it broadcasts over wider values."""
+    """One number, or one per head: it broadcasts over wider values."""
     return width in (ONE, HEADS)
 
 
 def reduced(width: Dim, input_dims: frozenset[str]) -> Dim:
-    """The width of a sum or mean: one number a head, or one number where inputs alone have that width."""
+    """The width of a sum or mean: one number per head, or one number where inputs alone have that width."""
     return ONE if width == ONE or is_of_inputs(width, input_dims) else HEADS
 
 

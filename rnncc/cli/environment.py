@@ -104,12 +104,12 @@ def _advice(found: dict[str, Any]) -> list[str]:
         )
     if found["cxx"] is None:
         lines.append(
-            "No C++ compiler: cells run on the slow reference path, build does not work. "
+            "No C++ compiler: cells run on the slow eager fallback, build does not work. "
             "Install one (apt install g++), or set CXX to its path"
         )
     if found["gpu"] and found["nvcc"] is None:
         lines.append(
-            "A GPU but no nvcc: cells run on the slow reference path there. Install NVIDIA's CUDA toolkit, or put its "
+            "A GPU but no nvcc: cells run on the slow eager fallback there. Install NVIDIA's CUDA toolkit, or put its "
             "bin folder on PATH"
         )
     return lines

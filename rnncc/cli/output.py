@@ -55,7 +55,7 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], *, err: bool) -> None:
-    """Each diagnostic and an empty line, to standard error or standard output."""
+    """Print each diagnostic and an empty line to standard error or standard output."""
     colour = wants_colour(sys.stderr if err else sys.stdout)
     for diagnostic in diagnostics:
         click.echo(render(diagnostic, colour=colour) + "\n", err=err, color=colour)

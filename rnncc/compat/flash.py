@@ -105,7 +105,8 @@ def flashrnn(
     """FlashRNN's function: the loop over pre-activations, with heads.
 
     Args:
-        Wx: [B, T, G, N, D], pre-activations of N heads of D units; G gates: i, f, z, o (lstm, slstm), r, z, n (gru), 1.
+        Wx: [B, T, G, N, D], pre-activations of N heads with head_dim D; G gates: i, f, z, o (lstm, slstm), r, z, n
+            (gru), 1.
         R: [G, N, D, D], the recurrent matrices, output before input; of gru the gates n, r, z.
         b: [G, N, D]; of gru four gates: n (added to R h, within the reset), r, z, n (added to Wx).
         states: [S, B, 1, N, D], the states before the first step: h; h, c; of slstm h, c, n, m. Zeros where None.
@@ -125,11 +126,11 @@ def flashrnn(
     inputs = _ordered("Wx", Wx, config.input_shape, "TBGHD").to(kind)
     recurrent = _ordered("R", R, config.recurrent_shape, "GHDP").to(kind)
     bias = _ordered("b", b, config.bias_shape, "GHD").to(kind)
-    steps, columns, _, heads, units = inputs.shape
-    _check("Wx", inputs, (steps, columns, len(chosen.added), heads, units), "T, B, gates, heads, units")
-    _check("R", recurrent, (len(chosen.recurrent), heads, units, units), "gates, heads, units, units")
-    _check("b", bias, (len(chosen.added) + len(chosen.inner), heads, units), "gates, heads, units")
-    for option, size in (("num_heads", heads), ("head_dim", units), ("hidden_dim", heads * units)):
+    steps, batch, _, heads, head_dim = inputs.shape
+    _check("Wx", inputs, (steps, batch, len(chosen.added), heads, head_dim), "T, B, gates, heads, head_dim")
+    _check("R", recurrent, (len(chosen.recurrent), heads, head_dim, head_dim), "gates, heads, head_dim, head_dim")
+    _check("b", bias, (len(chosen.added) + len(chosen.inner), heads, head_dim), "gates, heads, head_dim")
+    for option, size in (("num_heads", heads), ("head_dim", head_dim), ("hidden_dim", heads * head_dim)):
         if getattr(config, option) not in (-1, size):
             raise ValueError(f"flashrnn: {option}={getattr(config, option)}, but that of Wx is {size}")
 
@@ -139,29 +140,29 @@ def flashrnn(
         if len(values) != len(op.states):
             raise ValueError(f"flashrnn: initial_val must be a number, or one for each of {len(op.states)} states")
         # Filled on the device: a copy of numbers to a GPU would wait for it.
-        initial = torch.stack([inputs.new_full((1, columns, heads, units), value) for value in values])
+        initial = torch.stack([inputs.new_full((1, batch, heads, head_dim), value) for value in values])
     else:
         initial = _ordered("states", states, config.output_shape, "STBHD")
-        _check("states", initial, (len(op.states), 1, columns, heads, units), "states, 1, B, heads, units")
+        _check("states", initial, (len(op.states), 1, batch, heads, head_dim), "states, 1, B, heads, head_dim")
     if torch.float64 in (kind, initial.dtype):
         initial = initial.to(kind)
-    start = list(initial.reshape(len(op.states), columns, heads * units))
+    start = list(initial.reshape(len(op.states), batch, heads * head_dim))
     if chosen.fresh is not None:
         n, m = chosen.fresh
         start[m] = start[m].masked_fill(start[n] == 0, -torch.inf)
-    stream = (inputs + _picked(bias, chosen.added)).reshape(steps, columns, -1)
-    weights = [_picked(recurrent, chosen.recurrent).reshape(-1, units)]
+    stream = (inputs + _picked(bias, chosen.added)).reshape(steps, batch, -1)
+    weights = [_picked(recurrent, chosen.recurrent).reshape(-1, head_dim)]
     weights += [_picked(bias, chosen.inner).reshape(-1)] if chosen.inner else []
     clip = 0.0 if config.gradient_recurrent_cut else config.gradient_recurrent_clipval
     _, last, sequences = op.run(
-        stream, weights, start, hidden_size=heads * units, num_heads=heads, return_sequences_of=op.states,
+        stream, weights, start, hidden_size=heads * head_dim, num_heads=heads, return_sequences_of=op.states,
         recurrent_gradient_clip=clip, backend=_BACKENDS[config.backend],
     )  # fmt: skip
     final = torch.stack(list(last) if len(op.states) > 1 else [last])
 
     def returned(values: Tensor) -> Tensor:
         """[S, T, B, H] in the order of axes that is asked for."""
-        return _ordered("", values.reshape(*values.shape[:-1], heads, units), "STBHD", config.output_shape)
+        return _ordered("", values.reshape(*values.shape[:-1], heads, head_dim), "STBHD", config.output_shape)
 
     return returned(torch.stack([sequences[name] for name in op.states])), returned(final.unsqueeze(1))
 

@@ -27,7 +27,7 @@ class _Layer(nn.Module, ABC):
     """One layer, one direction.
 
     forward(input, state=None, lengths=None): input [T, B, input_size] ([B, T, input_size] with batch_first), state
-    [1, B, hidden_size] (LSTMs: a pair), lengths [B]. Returns the output [T, B, hidden_size], zero past a column's
+    [1, B, hidden_size] (LSTMs: a pair), lengths [B]. Returns the output [T, B, hidden_size], zero past an entry's
     length, and the final states in the form of `state`; with return_state_sequence the states of all steps,
     [1, T, B, hidden_size] ([1, B, T, hidden_size] with batch_first). Raises ValueError for other shapes.
     """
@@ -105,11 +105,11 @@ class _Layer(nn.Module, ABC):
         # Haste draws what is not kept.
         return 1 - (renewed.bernoulli_(1 - self.zoneout) if self.training else renewed.fill_(1 - self.zoneout))
 
-    def _states(self, state: States | None, count: int, columns: int) -> list[Tensor] | None:
+    def _states(self, state: States | None, count: int, batch: int) -> list[Tensor] | None:
         if state is None:
             return None
         given = (state,) if isinstance(state, Tensor) else tuple(state)
-        wanted = [1, columns, self.hidden_size]
+        wanted = [1, batch, self.hidden_size]
         if len(given) != count or any([*tensor.shape] != wanted for tensor in given):
             shapes = ", ".join(str([*tensor.shape]) for tensor in given)
             raise ValueError(f"{type(self).__name__}: state must be {count} tensor(s) {wanted}, got {shapes}")
@@ -133,7 +133,7 @@ class _Layer(nn.Module, ABC):
 
 
 class _Dense(_Layer):
-    """With a recurrent matrix, and DropConnect on it (`dropout`)."""
+    """A layer that has a recurrent matrix, and DropConnect on it (`dropout`)."""
 
     recurrent_kernel: nn.Parameter
 

@@ -306,7 +306,7 @@ class Lowering:
         return self._tabulated(key, table.__getitem__, ("lookup", entries))
 
     def _tabulated(self, key: Form, function: Callable[[int], int], name: Hashable) -> Form:
-        """A function of one argument, value by value."""
+        """A function of one argument, which is tabled value by value."""
         values = self._values(key)
         if len(values) > LARGEST_TABLE:
             raise ModelError(f"more than {LARGEST_TABLE} values to tabulate")

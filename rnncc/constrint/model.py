@@ -82,7 +82,7 @@ class Model:
         return tuple(self._requirements)
 
     def solve(self, *, given: Given | None = None, order: Order = (), limits: Limits = DEFAULT_LIMITS) -> Solution:
-        """The first solution in the order of search."""
+        """Return the first solution in the order of search."""
         return next(self._solutions(self._problem(given, order, limits)))
 
     def solutions(
@@ -114,7 +114,8 @@ class Model:
     ) -> Solution:
         """A solution with the least objective; of several objectives, the first counts before the second, and so on.
 
-        Of equal solutions, the first in the order of search. LimitReached.best holds the best found, not proven least.
+        It is the first of equal solutions in the order of search. LimitReached.best holds the best found, not proven
+        least.
         """
         problem = self._problem(given, order, limits)
         parts = objective if isinstance(objective, Sequence) else (objective,)

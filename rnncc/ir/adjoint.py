@@ -30,7 +30,7 @@ from rnncc.ir.cell import Node, Segment, Value
 
 @dataclass(frozen=True, slots=True)
 class OuterProduct:
-    """`d_matrix += cotangent ⊗ operand`, over all steps and columns (block by block where the matrix is blocked):
+    """`d_matrix += cotangent ⊗ operand`, over all steps and the batch (block by block where the matrix is blocked):
     one GEMM after the loop, or accumulated in it. One of the two is a forward value, the other a cotangent.
     Several with one matrix add up."""
 
@@ -54,8 +54,8 @@ class Adjoint:
     streams_read      members of streams that recompute, nodes or outer products read
     state_cotangents  (state, value): the gradient that flows into s__1, i.e. out of the step to t-1; without a pair: 0
     stream_cotangents (stream member, value); a member without a pair has gradient zero
-    vector_cotangents (vector weight's member, value): summed over steps and columns, and over units (of a head)
-                      where the member is narrower than the value; at most one pair a member; without a pair: 0
+    vector_cotangents (vector weight's member, value): summed over steps and the batch, and over units (of a head)
+                      where the member is narrower than the value; at most one pair per member; without a pair: 0
     values            every value that the cell does not list: names given to forward subexpressions, all `d_…` and
                       their temporaries, `d_s__carry` and `d_v__sequence`
 

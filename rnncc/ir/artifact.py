@@ -30,7 +30,7 @@ class DeviceUnit:
 
     path: str
     name: str
-    clusters: bool = False  # needs clusters of thread blocks: compute capability 9.0 or later
+    clusters: bool = False  # needs clusters of CTAs: compute capability 9.0 or later
 
 
 @dataclass(frozen=True, slots=True)

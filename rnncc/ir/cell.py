@@ -10,7 +10,7 @@ Names of values are the user's. The compiler's own hold a double underscore, whi
     i__W, i__0  temporaries that `partition` makes: a product, a hoisted or named subexpression
 
 Layout of a value of width k*base under N heads: [k, N, base/N], flattened. Width 1 is one number for all units;
-width `num_heads` (what a reduction leaves) is one number a head.
+width `num_heads` (what a reduction leaves) is one number per head.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Role(Enum):
 class Placement(Enum):
     """Where a value is computed (docs/language.md, "What the compiler finds out by itself")."""
 
-    P = "P"  # from parameters only: once a call
+    P = "P"  # from parameters only: once per call
     X = "X"  # from inputs (and finished segments) only: batched over all steps
     S = "S"  # the sequential part
     Y = "Y"  # depends on states, no state depends on it: batched afterwards
@@ -52,8 +52,8 @@ class Placement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Name, shape and origin of a value. A matrix has `columns` and a structure, which says what is stored of it:
-    [width, columns] or less."""
+    """A value has a name, a shape and an origin. A matrix has `columns` and a structure, which says what is stored of
+    it: [width, columns] or less."""
 
     name: str
     role: Role
@@ -86,7 +86,7 @@ class Contraction:
 
 
 class RowOperator(Enum):
-    """What works across the units of one row. Reductions and scans run over one head's (k, D)."""
+    """What works across the units of one row. Reductions and running sums are over one head's (k, D)."""
 
     SUM = "sum"  # [k, N, D] -> [1, N, 1]
     MEAN = "mean"  # the same
@@ -115,7 +115,8 @@ class RowOp:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """`target[t] = operand[t-1]`, zero before the start and after a reset. Batched parts only (x[t-1])."""
+    """`target[t] = operand[t-1]`; it is zero before the start and after a reset. Only batched parts have it
+    (x[t-1])."""
 
     target: str
     operand: str
@@ -303,13 +304,13 @@ def value_table(cell: Cell) -> dict[str, Value]:
     return {value.name: value for value in cell.values}
 
 
-# Of a masked cell (rnncc/stages/mask.py), its last two streams.
+# The last two streams of a masked cell (rnncc/stages/mask.py).
 RESET = "reset__"
 ACTIVE = "active__"
 
 
 def restarted(state: str) -> str:
-    """In a masked cell, the value of a state that the step starts from: s__1, or at a reset the initial value."""
+    """The value that a masked cell's step starts from: a state's s__1, or its initial value where a reset was."""
     return f"{state}__restarted"
 
 

@@ -16,7 +16,7 @@ class CompiledCell:
     """A cell with what the stages made of it: one recurrence class and one adjoint for each segment.
 
     The adjoints (`masked` is `mask(cell)` with its own) are empty where no kernels are built: the package then holds
-    the reference path alone."""
+    the eager fallback alone."""
 
     cell: Cell
     masked: Cell

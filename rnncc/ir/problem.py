@@ -10,7 +10,7 @@ INDEX_DTYPES = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}  # as files of ker
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`heads` heads of `head_dim` units each, with streams and weights of one of DTYPES. `batch` is the batch to be
+    """`heads` heads with `head_dim` each, with streams and weights of one of DTYPES. `batch` is the batch to be
     quickest at; other batches work, too."""
 
     head_dim: int

@@ -12,7 +12,7 @@ class RecurrenceKind(Enum):
     """The classes of docs/language.md, "What the compiler finds out by itself", from the most parallel to the least."""
 
     AFFINE = "AFFINE"  # s[t] = A s[t-1] + b, A and b free of the segment's states: a scan
-    ELEMENTWISE = "ELEMENTWISE"  # units do not mix: one sequential chain a unit
+    ELEMENTWISE = "ELEMENTWISE"  # units do not mix: one sequential chain per unit
     DENSE = "DENSE"  # units mix: a recurrent matrix, or an operation across a row
 
 

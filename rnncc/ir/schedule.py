@@ -57,9 +57,9 @@ class FusedSchedule:
 
     @property
     def scope(self) -> str:
-        """The family's scope by name, or `block` for a cluster of one CTA."""
+        """The name of the family's scope; a cluster of one CTA is called `cta`."""
         scope = self.family.scope
-        return "block" if scope is Scope.CLUSTER and self.ctas == 1 else scope.value
+        return "cta" if scope is Scope.CLUSTER and self.ctas == 1 else scope.value
 
     @property
     def largest_batch(self) -> int | None:

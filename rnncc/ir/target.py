@@ -65,7 +65,7 @@ class Target:
 REGISTERS = 65_536
 
 # Sources: NVIDIA's architecture whitepapers and the CUDA programming guide's table of compute capabilities. Measured on
-# an H200: its clusters (with 200 KB of shared memory a block), product cycles and L2 bandwidth; the H100 is the same
+# an H200: its clusters (with 200 KB of shared memory per CTA), product cycles and L2 bandwidth; the H100 is the same
 # chip. Estimates: the other GPUs' L2 bandwidths, and the B200's clusters and product cycles. A100 and H100 are those of
 # 80 GB.
 _HOPPER = ((1, 132), (2, 66), (4, 30), (8, 15), (16, 7))

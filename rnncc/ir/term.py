@@ -123,7 +123,7 @@ def children(term: Term) -> tuple[Term, ...]:
 
 
 def walk(term: Term) -> Iterator[Term]:
-    """The term and every term inside it, left to right."""
+    """Yield the term and every term inside it, from left to right."""
     yield term
     for child in children(term):
         yield from walk(child)

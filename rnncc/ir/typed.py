@@ -129,5 +129,5 @@ class Typed:
 
 
 def delay_states(cell: Typed, state: str) -> tuple[str, ...]:
-    """The hidden states that keep older values of a state: one for each step back but the first."""
+    """The hidden states that keep older values of a state. There is one for each step back but the first."""
     return tuple(f"{state}__delay{step}" for step in range(1, cell.state_delays.get(state, 0)))

@@ -20,11 +20,11 @@ class Bound:
 
     @property
     def negated(self) -> Bound:
-        """That of the value with the other sign."""
+        """The bound of the value with the other sign."""
         return Bound(self.below, self.above, self.not_positive, self.not_negative)
 
     def plus(self, other: Bound) -> Bound:
-        """That of a sum, and of what is at most (or at least) one of two values."""
+        """The bound of a sum. It holds too for a value that is at most (or at least) one of the two."""
         return Bound(
             self.above and other.above,
             self.below and other.below,
@@ -33,7 +33,7 @@ class Bound:
         )
 
     def times(self, other: Bound) -> Bound:
-        """That of a product."""
+        """The bound of a product."""
         same = (self.not_negative and other.not_negative) or (self.not_positive and other.not_positive)
         opposite = (self.not_negative and other.not_positive) or (self.not_positive and other.not_negative)
         above, below = opposite, same

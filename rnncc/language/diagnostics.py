@@ -59,7 +59,7 @@ class RnnccError(Exception):
 
 
 class InternalError(Exception):
-    """A bug in rnncc, never the user's fault."""
+    """This is a bug in rnncc, never the user's fault."""
 
     def __init__(self, message: str) -> None:
         super().__init__(f"this is a bug in rnncc, please report it: {message}")

@@ -64,7 +64,7 @@ class Report:
         return line_and_column(self.source, span.start)[0]
 
     def text(self, span: Span) -> str:
-        """The user's text of a span, on one line."""
+        """The user's text of a span, brought onto one line."""
         return " ".join(self.source.text[span.start : span.end].split()) or "?"
 
 

@@ -16,7 +16,7 @@ def about(package: Path) -> dict[str, Any]:
 
 
 def without_kernels(package: Path, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Those of the problems for which it has no fused kernel."""
+    """The problems for which it has no fused kernel."""
     index = package / "cuda" / "fused.txt"
     lines = index.read_text(encoding="utf-8").splitlines() if index.is_file() else []
     made = {(dtype, int(head_dim), int(heads)) for _, dtype, head_dim, heads, *_ in map(str.split, lines)}
@@ -24,6 +24,6 @@ def without_kernels(package: Path, problems: Iterable[Problem]) -> Iterator[Prob
 
 
 def explanation(cell: object, target: str, problem: Problem) -> str:
-    """The command that says why: of a file or a cell's name, and a GPU or an architecture."""
+    """The command that says why, for a file or a cell's name, and for a GPU or an architecture."""
     size = f"--hidden {problem.hidden} --heads {problem.heads} --dtype {problem.dtype}"
     return f"`rnncc explain {cell} --target {target} {size}`"

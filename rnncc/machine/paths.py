@@ -83,7 +83,7 @@ def is_package_name(name: str) -> bool:
 
 def package_name(stem: str) -> str:
     """The name of the package of a file's stem, or of a text's name, where the user gave it none: the stem itself, or
-    with `_` for what cannot stand in a package's name and `cell_` before what cannot begin or be one. Of a long one the
-    first 100 characters: files of the package have longer names."""
+    with `_` for what cannot stand in a package's name and `cell_` before what cannot begin or be one. A long one is
+    cut to 100 characters: files of the package have longer names."""
     name = re.sub("[^A-Za-z0-9_]", "_", stem)[:100]
     return name if is_package_name(name) else f"cell_{name}"

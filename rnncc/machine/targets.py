@@ -21,7 +21,7 @@ def own_instructions() -> str:
 
 
 def instruction_sets() -> tuple[str, ...]:
-    """Those of INSTRUCTION_SETS that this machine's processor runs, best last; none where that cannot be read."""
+    """The INSTRUCTION_SETS that this machine's processor runs, best last; none where that cannot be read."""
     try:
         # Only as far as the first processor's flags: Linux makes up the text as it is read, processor by processor.
         with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:

@@ -5,12 +5,13 @@ A call of a layer goes through these modules:
     layer.py       `RecurrentLayer.forward`. A single step begins in cell.py. base.py is what the two share.
     inputs.py      checks what was given, and brings it into the form [T, B, width];
     packed.py      does so for sequences without padding.
-    choice.py      chooses the kernels, or the reference.
+    choice.py      chooses the kernels, or the eager fallback.
     directions.py  runs each layer of the stack. The package's _reference.py makes the streams of a loop over all steps,
                    the loop runs, and _reference.py makes the output.
-    loop.py        runs a loop, given as a `LoopCall` (call.py): by its op, or in eager torch, which is the reference.
-    ops.py         makes the op of a function in the package's library: with autograd (autograd.py), a fake kernel and
-                   autocast. The backward is an op, too; where it is to be differentiated, it is loop.py again.
+    loop.py        runs a loop, given as a `LoopCall` (call.py): by its op, or in eager torch, which is the eager
+    fallback. ops.py         makes the op of a function in the package's library: with autograd (autograd.py), a fake
+                   kernel and autocast. The backward is an op, too; where it is to be differentiated, it is loop.py
+                   again.
 
 The functional op (function.py) takes the streams from its caller, and goes on with loop.py. package.py opens the
 library when the package is imported. fused.py and first_use.py are about kernels that are compiled when a call needs

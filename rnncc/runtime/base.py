@@ -146,7 +146,7 @@ class RecurrentModule(StateDicts, Regularised):
         return resolve_sizes(self.spec, input_size, self.hidden_size, self.num_heads, self.dims)
 
     def _make_parameters(self, sizes: dict[str, int], suffix: str, factory: Mapping[str, Any]) -> None:
-        """Those of one more layer and direction."""
+        """Make the parameters of one more layer and direction."""
         for parameter in ordered(self.spec, bias=self.bias):
             tensor = nn.Parameter(torch.empty(shape_of(parameter, sizes), **factory))
             self.register_parameter(parameter.attribute + suffix, tensor)
@@ -184,7 +184,7 @@ class RecurrentModule(StateDicts, Regularised):
         sizes: Sizes,
         parameters: Mapping[str, Tensor],
         x: Tensor,
-        columns: int,
+        batch: int,
         made: dict[tuple[int, float], Tensor],
     ) -> dict[str, Tensor]:
         """Every state's value before the first step, [B, width], delay states' too. `made`: constants by width and
@@ -205,11 +205,11 @@ class RecurrentModule(StateDicts, Regularised):
                 states[state.name] = states[state.delay_of]
             elif state.initial is None:
                 start = parameters[f"{state.name}0"]
-                states[state.name] = start.to(dtype).expand(columns, state.width(sizes))
+                states[state.name] = start.to(dtype).expand(batch, state.width(sizes))
             else:
                 key = (state.width(sizes), state.initial)
                 if key not in made:
-                    made[key] = x.new_full((columns, key[0]), state.initial, dtype=dtype)
+                    made[key] = x.new_full((batch, key[0]), state.initial, dtype=dtype)
                 states[state.name] = made[key]
         return states
 
@@ -251,7 +251,7 @@ class RecurrentModule(StateDicts, Regularised):
         kernels, why = self._choose(tensor)
         like = tensor.new_empty(0, dtype=autocast_dtype(tensor, "cuda" if tensor.is_cuda else "cpu"))
         device = "GPU" if tensor.is_cuda else "CPU"
-        path = f"{device} kernels" if kernels is not None else "the reference (eager torch)"
+        path = f"{device} kernels" if kernels is not None else "the eager fallback (backend='reference')"
         lines = [f"{cell.name}: {path}: {why}"]
         if self.recompute and kernels is None:
             lines.append("  recompute: no effect, eager torch keeps what it wants")
@@ -272,7 +272,7 @@ class RecurrentModule(StateDicts, Regularised):
             if kernels is not None:
                 kept = [kept_bytes(segment, sizes, like, recompute=mode) for mode in (False, True)]
                 again = "" if self.recompute is None else f", {kept[1]} with recompute"
-                lines.append(f"    a step of a column keeps {kept[0]} bytes for the backward{again}")
+                lines.append(f"    each step of a batch entry keeps {kept[0]} bytes for the backward{again}")
         lines += [
             f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes
         ]

@@ -46,8 +46,8 @@ class LoopCall(NamedTuple):
         """How rows lie where tensors are packed, else None."""
         if self.offsets is None:
             return None
-        columns, total = self.states[0].shape[0], self.streams[0].shape[0]
-        return Packing(self.offsets, self.steps, columns, total, by_step=self.offsets.is_cpu)
+        batch, total = self.states[0].shape[0], self.streams[0].shape[0]
+        return Packing(self.offsets, self.steps, batch, total, by_step=self.offsets.is_cpu)
 
     def directions(self) -> list[LoopCall]:
         """A call for each direction."""

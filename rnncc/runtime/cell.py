@@ -85,9 +85,9 @@ class RecurrentCell(RecurrentModule):
         form = read_form(cell, input, time=False)
         inputs = read_inputs(cell, sizes, input, extra, form, dtype_of(parameters))
         x = next(iter(inputs.values()))
-        columns = x.shape[1]
-        states = read_states(cell, self._sizes, hx, columns, form, True)
-        initial = self._initial_states(states[0] if states else None, sizes, parameters, x, columns, {})
+        batch = x.shape[1]
+        states = read_states(cell, self._sizes, hx, batch, form, True)
+        initial = self._initial_states(states[0] if states else None, sizes, parameters, x, batch, {})
         call = LayerCall(
             cell, self._kernels_of_call(x), self.constants, recurrent_gradient_clip=self.recurrent_gradient_clip
         )

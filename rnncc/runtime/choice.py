@@ -1,4 +1,4 @@
-"""Which kernels run a call, or why its loops run in eager torch (the reference)."""
+"""Which kernels run a call, or why its loops run in eager torch (the eager fallback)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .tensors import under_autocast, under_trace
 
 KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
-# Two reasons for the reference, which docs/torch.md names: no warning says them.
-TRANSFORMS = "torch.func transforms run through the reference"
+# Two reasons for the eager fallback, which docs/torch.md names: no warning says them.
+TRANSFORMS = "torch.func transforms run through the eager fallback"
 ONNX = "torch.onnx.export writes torch's own operators down"
 
 
 def choose_kernels(kernels: Kernels | None, x: Tensor, backend: str | None, missing: str) -> tuple[Kernels | None, str]:
-    """The kernels to use for this input, or None for the reference, and the reason. `missing` says why there are no
-    kernels. Raises NotImplementedError for dual tensors where torch compiles, RuntimeError where `backend` cannot
+    """The kernels to use for this input, or None for the eager fallback, and the reason. `missing` says why there are
+    no kernels. Raises NotImplementedError for dual tensors where torch compiles, RuntimeError where `backend` cannot
     run."""
     transformed = torch._C._are_functorch_transforms_active()
     if in_forward_mode() and not transformed and _compiles():
@@ -67,12 +67,12 @@ def kernels_of_call(
     cell: CellSpec, kernels: Kernels | None, x: Tensor, backend: str | None, missing: str
 ) -> Kernels | None:
     """As `choose_kernels`, for a call with the input `x` [T, B, width]. Warns once per cell and reason where a long
-    call runs by the reference and nobody asked for that."""
+    call runs by the eager fallback and nobody asked for that."""
     chosen, reason = choose_kernels(kernels, x, backend, missing)
     # A package without kernels warned when it was loaded, and the documents name the other reasons.
     silent = chosen is not None or kernels is None or backend == "reference" or reason in (TRANSFORMS, ONNX)
     if not silent and x.shape[0] >= _LONG_CALL_STEPS:
-        _tell(f"{cell.name}: the reference (eager torch) runs, which is many times slower: {reason}")
+        _tell(f"{cell.name}: the eager fallback runs, which is many times slower: {reason}")
     return chosen
 
 

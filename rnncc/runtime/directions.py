@@ -23,7 +23,7 @@ from .tensors import check_memory
 class LayerCall(NamedTuple):
     """What all layers and directions of a call have in common.
 
-    kernels         None: the reference
+    kernels         None: the eager fallback
     constants       the cell's, by name
     lengths, reset  [B] and [T, B] (packed: [total, 1]), or None
     packing         how rows lie where tensors are [total, 1, width] in place of [T, B, width]
@@ -119,7 +119,7 @@ class Tools(NamedTuple):
             return delayed if restarts is None else torch.where(restarts.unsqueeze(-1), 0, delayed)
         before = start.to(value).unsqueeze(0)
         if lengths is not None and reverse:
-            # A reversed column starts at its last step. What lies behind that step is not the column's past.
+            # A reversed sequence starts at its last step. What lies behind that step is not its past.
             value = torch.where(active_steps(value.shape[0], lengths).unsqueeze(-1), value, before)
         chain = torch.cat((value, before) if reverse else (before, value))
         delayed = chain[1:] if reverse else chain[:-1]
@@ -133,7 +133,7 @@ class Tools(NamedTuple):
         return delayed
 
     def _restarts(self) -> Tensor | None:
-        """Before which steps columns start anew, in this direction's order: bool, shaped as `reset`."""
+        """Before which steps batch entries start anew, in this direction's order: bool, shaped as `reset`."""
         reset, packing = self.call.reset, self.call.packing
         if reset is None or not self.direction.reverse:
             return reset
@@ -141,17 +141,17 @@ class Tools(NamedTuple):
 
     def stream(self, *members: tuple[Tensor | float, int]) -> Tensor:
         """Values side by side as one stream [T, B, Σwidth]."""
-        steps, columns = self.shape_stream.shape[:2]
+        steps, batch = self.shape_stream.shape[:2]
         parts = []
         for value, width in members:
             wide = widen(value, width, self.shape_stream).to(self.shape_stream)
-            parts.append(wide.expand(steps, columns, width))
+            parts.append(wide.expand(steps, batch, width))
         return parts[0] if len(parts) == 1 else concat(parts)
 
 
 def handed(cell: CellSpec, name: str, sequence: Tensor, lengths: Tensor | None) -> Tensor:
-    """A sequence [T, B, width] for the code that reads it after the loop. Past its length a column may hold a state
-    that no step has made (m = -inf). That must not reach a gradient, so it is padded with the last value."""
+    """A sequence [T, B, width] for the code that reads it after the loop. Past its length a batch entry may hold a
+    state that no step has made (m = -inf). That must not reach a gradient, so it is padded with the last value."""
     return sequence if lengths is None or name not in cell.handed_on else padded(sequence, lengths)
 
 

@@ -43,37 +43,37 @@ def _compare(name: str, a: Number, b: Number) -> Tensor:
 
 
 def lt(a: Number, b: Number) -> Tensor:
-    """1 where a < b, else 0."""
+    """The result is 1 where a < b, else 0."""
     return _compare("lt", a, b)
 
 
 def le(a: Number, b: Number) -> Tensor:
-    """1 where a <= b, else 0."""
+    """The result is 1 where a <= b, else 0."""
     return _compare("le", a, b)
 
 
 def gt(a: Number, b: Number) -> Tensor:
-    """1 where a > b, else 0."""
+    """The result is 1 where a > b, else 0."""
     return _compare("gt", a, b)
 
 
 def ge(a: Number, b: Number) -> Tensor:
-    """1 where a >= b, else 0."""
+    """The result is 1 where a >= b, else 0."""
     return _compare("ge", a, b)
 
 
 def eq(a: Number, b: Number) -> Tensor:
-    """1 where a == b, else 0."""
+    """The result is 1 where a == b, else 0."""
     return _compare("eq", a, b)
 
 
 def ne(a: Number, b: Number) -> Tensor:
-    """1 where a != b, else 0."""
+    """The result is 1 where a != b, else 0."""
     return _compare("ne", a, b)
 
 
 def where(condition: Number, a: Number, b: Number) -> Tensor:
-    """a where condition != 0, else b."""
+    """The result is a where condition != 0, else b."""
     like = _first(a, b, condition)
     return torch.where(_tensor(condition, like) != 0, _tensor(a, like), _tensor(b, like))
 

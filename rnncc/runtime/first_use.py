@@ -68,10 +68,10 @@ def _forget(library: ctypes.CDLL, handler: object) -> None:
 
 @_Handler
 def _HANDLER(*given):  # type: ignore[no-untyped-def]
-    loop, dtype, units, heads, directions, device, event, problem, size = given
+    loop, dtype, head_dim, heads, directions, device, event, problem, size = given
     try:
         torch_dtype = next(found for found, (name, _) in DTYPES.items() if name == dtype.decode())
-        prepare((loop.decode(), units, heads, directions, torch_dtype, device), Event(event))
+        prepare((loop.decode(), head_dim, heads, directions, torch_dtype, device), Event(event))
         return 0
     except KeyboardInterrupt:
         return -2
@@ -86,11 +86,11 @@ def _HANDLER(*given):  # type: ignore[no-untyped-def]
 def prepare(key: Key, event: Event) -> None:
     """Compile the fused kernels of a loop at a size, where they are missing and can be compiled. The op calls this
     before the event. Warns once where a slower kernel runs than could run. Raises ValueError for a wrong setting."""
-    loop, units, heads, directions, dtype, device = key
+    loop, head_dim, heads, directions, dtype, device = key
     cell = _CELLS[loop]
-    wanted = Wanted(cell, loop, units, heads, dtype, torch.cuda.get_device_capability(device), directions)
+    wanted = Wanted(cell, loop, head_dim, heads, dtype, torch.cuda.get_device_capability(device), directions)
     # By cell, not by loop: the loops of a cell are compiled together.
-    together = (cell.name, units, wanted.made_for, dtype, wanted.capability)
+    together = (cell.name, head_dim, wanted.made_for, dtype, wanted.capability)
     with _LOCKS.setdefault(together, threading.Lock()):
         if key not in STATE.answers:
             STATE.answers[key] = settle(wanted)
@@ -138,7 +138,7 @@ def _compile(wanted: Wanted) -> str:
     """Compile the fused kernels and add them to the library. Returns "", or why there is no fused kernel. Raises
     RnnccError where the build fails, and RuntimeError, OSError or ValueError where its kernels cannot be read."""
     driver, cell, about = importlib.import_module("rnncc.driver"), wanted.cell, STATE.about
-    problems = [(wanted.units, heads, DTYPES[wanted.dtype][1]) for heads in wanted.made_for]
+    problems = [(wanted.head_dim, heads, DTYPES[wanted.dtype][1]) for heads in wanted.made_for]
     options = cell.program() | {"problems": problems}
     folder, reason = driver.compile_fused(
         about["source"], about["stem"], options, cell.name, wanted.capability, about["code"]

@@ -17,7 +17,7 @@ from .spec import CellSpec, SegmentSpec
 
 # The products of one step are counted for a batch of this size, and scaled to the batch of the call. (A batch of 1
 # could be broadcast.)
-_COLUMNS = 2
+_BATCH = 2
 
 Shape = Sequence[int]
 
@@ -55,7 +55,7 @@ def _loop(cell: CellSpec, segment: SegmentSpec) -> tuple[Any, Any]:
 
     @cache
     def step(call: LoopCall, needs: tuple[bool, ...] | None) -> int:
-        """The FLOPs of one step for _COLUMNS columns in one direction: of the forward where `needs` is None, else of
+        """The FLOPs of one step for a batch of _BATCH in one direction: of the forward where `needs` is None, else of
         the backward. `needs` says which of the streams, weights and states want gradients."""
         from torch.utils.flop_counter import FlopCounterMode
 
@@ -70,7 +70,7 @@ def _loop(cell: CellSpec, segment: SegmentSpec) -> tuple[Any, Any]:
                     for shape, want in zip(shapes, wanted, strict=False)
                 ]
 
-            s, w, h = make(call.streams, (_COLUMNS,)), make(call.weights, None), make(call.states, (_COLUMNS,))
+            s, w, h = make(call.streams, (_BATCH,)), make(call.weights, None), make(call.states, (_BATCH,))
             with FlopCounterMode(display=False) as forward:
                 new, values = segment.make_step(w, call.constants, sizes)(s, h)
             if needs is None:
@@ -102,26 +102,26 @@ def _loop(cell: CellSpec, segment: SegmentSpec) -> tuple[Any, Any]:
     def forward(*arguments: Any, **_: Any) -> int:
         call = LoopCall(*arguments)
         each = sum(step(own, None) for own in directions(call))
-        return int(prod(call.streams[0][:2]) * each // _COLUMNS)
+        return int(prod(call.streams[0][:2]) * each // _BATCH)
 
     def backward(*arguments: Any, **_: Any) -> int:
         made = BackwardCall(*arguments)
         call: Any = made.forward()
         # With packed rows, streams are [total, 1, width].
-        rows, columns = prod(call.streams[0][:2]), call.states[0][0] if call.states else call.streams[0][1]
+        rows, batch = prod(call.streams[0][:2]), call.states[0][0] if call.states else call.streams[0][1]
         flags, first = [], 0
         for group in (call.streams, call.weights, call.states):
             flags.append(shares(list(made.needs[first : first + len(group)]), len(call.reverse)))
             first += len(group)
         total = 0
         for own, *wanted in zip(directions(call), *flags, strict=True):
-            # At the first step of a column, states are the given ones. At later steps they depend on all that the loop
-            # reads, so they need gradients where anything does.
+            # At the first step of a batch entry, states are the given ones. At later steps they depend on all that the
+            # loop reads, so they need gradients where anything does.
             of_first = tuple(bool(need) for group in wanted for need in group)
             of_others = (*of_first[: len(of_first) - len(own.states)], *(any(of_first) for _ in own.states))
-            total += min(columns, rows) * step(own, of_first)
-            total += max(rows - columns, 0) * step(own, of_others)
-        total //= _COLUMNS
+            total += min(batch, rows) * step(own, of_first)
+            total += max(rows - batch, 0) * step(own, of_others)
+        total //= _BATCH
         is_plain = call.lengths is None and call.reset is None and call.offsets is None
         loop = segment.plain if is_plain else segment.masked
         if len(made.saved) < len(loop.saved) * len(call.reverse):  # with `recompute`, the forward runs again

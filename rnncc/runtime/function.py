@@ -103,9 +103,9 @@ def run_function(
     refuse_kind(first, f"{cell.name}'s functional op")
     if first.dim() != 3:
         raise ValueError(f"{cell.name}: streams must be [T, B, width], got {list(first.shape)}")
-    # Packed rows are [total, 1, width]: each row is a step of some column of the batch.
+    # Packed rows are [total, 1, width]: each row is a step of some batch entry.
     steps, rows = first.shape[:2]
-    columns = rows if packed is None else packed.columns
+    batch = rows if packed is None else packed.batch
     given_sizes = {"hidden_size": hidden_size, "input_size": input_size, **dims}
     sizes = _sizes(cell, stream_specs, given_streams, given_states, given_sizes, num_heads)
     for stream, tensor in zip(stream_specs, given_streams, strict=len(stream_specs) > 0):
@@ -114,27 +114,27 @@ def run_function(
     for weight, tensor in zip(weight_specs, given_weights, strict=True):
         _check_shape(cell, weight, tensor, shape_of(weight, sizes))
     for state, tensor in zip(carried, given_states or (), strict=given_states is not None):
-        _check_shape(cell, state, tensor, (columns, state.width(sizes)))
+        _check_shape(cell, state, tensor, (batch, state.width(sizes)))
     _check_dtypes(cell, given_streams, given_weights, given_states or ())
     kernels, missing = package.kernels()
     chosen = kernels_of_call(cell, kernels, first, backend, missing)
     if masked or chosen is None or cell.computes_weights:
         # torch's own operators read these tensors before the op can check them.
         check_memory(*given_streams, *given_weights, *(given_states or ()))
-    per_column = read_lengths(lengths, steps, columns, first.device)
+    ends = read_lengths(lengths, steps, batch, first.device)
     per_step = read_reset(reset, steps, rows, first.device)
-    if per_column is not None:
-        given_streams = [padded(stream, per_column) for stream in given_streams]
+    if ends is not None:
+        given_streams = [padded(stream, ends) for stream in given_streams]
     values: dict[str, Tensor] = {cell.inputs[0].name: given_streams[0]}
     parameters = {weight.attribute: tensor for weight, tensor in zip(weight_specs, given_weights, strict=True)}
     if packed is not None and given_states is not None:
         given_states = [packed.sort(state) for state in given_states]
     named = {state.name: tensor for state, tensor in zip(carried, given_states or (), strict=False)}
-    initial = _initial(cell, named, sizes, given_streams[0], columns)
+    initial = _initial(cell, named, sizes, given_streams[0], batch)
     check_clip(recurrent_gradient_clip)
     cell.derive(values, parameters, numbers, sizes)
     call = LayerCall(
-        cell, chosen, numbers, per_column, per_step, None if packed is None else packed.packing, recompute,
+        cell, chosen, numbers, ends, per_step, None if packed is None else packed.packing, recompute,
         recurrent_gradient_clip,
     )  # fmt: skip
     finals: dict[str, Tensor] = {}
@@ -155,10 +155,10 @@ def run_function(
         tensors = (read or given_streams[:1], weights, [initial[state.name] for state in segment.states])
         sequences, last = call.run_loop(segment, sizes, tensors, [int(reverse)], wanted)
         made = zip((segment.sequences[i].name for i in wanted), sequences, strict=True)
-        values |= {name: handed(cell, name, sequence, per_column) for name, sequence in made}
+        values |= {name: handed(cell, name, sequence, ends) for name, sequence in made}
         finals |= {state.name: final for state, final in zip(segment.states, last, strict=True)}
-    if per_column is not None:
-        active = active_steps(steps, per_column).unsqueeze(-1)
+    if ends is not None:
+        active = active_steps(steps, ends).unsqueeze(-1)
         values |= {name: torch.where(active, values[name], 0) for name in (cell.output, *returned)}
     if packed is not None:
         values |= {name: packed.give_rows(values[name]) for name in dict.fromkeys((cell.output, *returned))}
@@ -356,9 +356,7 @@ def _is_size(width: Width, name: str) -> bool:
         return False
 
 
-def _initial(
-    cell: CellSpec, given: Mapping[str, Tensor], sizes: Sizes, first: Tensor, columns: int
-) -> dict[str, Tensor]:
+def _initial(cell: CellSpec, given: Mapping[str, Tensor], sizes: Sizes, first: Tensor, batch: int) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for state in cell.states:
         if state.name in given:
@@ -368,5 +366,5 @@ def _initial(
         elif state.initial is None:
             raise ValueError(f"{cell.name}: the initial value of {state.name} is learned; give states")
         else:
-            found[state.name] = first.new_full((columns, state.width(sizes)), state.initial)
+            found[state.name] = first.new_full((batch, state.width(sizes)), state.initial)
     return found

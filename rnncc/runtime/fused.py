@@ -21,7 +21,7 @@ from .spec import CellSpec, SegmentSpec, Sizes
 DTYPES = {torch.float32: ("f32", "fp32"), torch.bfloat16: ("bf16", "bf16"), torch.float16: ("f16", "fp16")}
 # A loop, the head_dim of its state, heads, directions, dtype and device.
 Key = tuple[str, int, int, int, torch.dtype, int]
-_UNIT_BLOCK = 8  # the head_dim of a fused kernel is a multiple of this
+_HEAD_DIM_BLOCK = 8  # the head_dim of a fused kernel is a multiple of this
 _LOWEST_CAPABILITY = (9, 0)  # the first with clusters of CTAs
 _SCOPES = ("cluster", "grid", "step")  # the scopes of families that rnncc::FusedScope in the library knows
 
@@ -31,7 +31,7 @@ class Wanted:
     """A loop at a size, for which kernels are wanted.
 
     segment     the loop's name
-    units       head_dim
+    head_dim    the width of a head's state
     heads       the heads of one direction
     capability  the GPU's compute capability
     directions  1, or 2 where both directions of a layer run in one call
@@ -39,7 +39,7 @@ class Wanted:
 
     cell: CellSpec
     segment: str
-    units: int
+    head_dim: int
     heads: int
     dtype: torch.dtype
     capability: tuple[int, int]
@@ -53,7 +53,7 @@ class Wanted:
         return tuple(dict.fromkeys((self.heads, self.heads * self.directions)))
 
     def __str__(self) -> str:
-        heads = f"{self.heads} head{'s' if self.heads > 1 else ''} of {self.units} units"
+        heads = f"{self.heads} head{'s' if self.heads > 1 else ''} with head_dim {self.head_dim}"
         both = " in both directions" if self.directions > 1 else ""
         return f"{heads}{both}, {str(self.dtype).removeprefix('torch.')}"
 
@@ -81,18 +81,18 @@ class _Line:
     """A line of the index of kernels.
 
     program     the loop's name with `_forward`, `_backward` or `_inference`
-    units       head_dim
-    fewest      the smallest batch that it runs
+    smallest_batch
+                the smallest batch that it runs
     name        the kernel's name
     capability  the GPU that it is for; None: every GPU that the package is for
     """
 
     program: str
     dtype: str
-    units: int
+    head_dim: int
     heads: int
     family: str
-    fewest: int
+    smallest_batch: int
     name: str
     capability: tuple[int, int] | None
 
@@ -133,10 +133,10 @@ def add_kernels(folder: Path, capability: tuple[int, int]) -> None:
 
 
 def describe(
-    cell: CellSpec, segment: SegmentSpec, sizes: Sizes, directions: int, like: Tensor, columns: int | None
+    cell: CellSpec, segment: SegmentSpec, sizes: Sizes, directions: int, like: Tensor, batch: int | None
 ) -> list[str]:
     """Lines of `explain()`: which kernels run a loop on a GPU, and why, for streams of the dtype and on the device of
-    `like`. With `columns`, also which of them run a batch of that size."""
+    `like`. With `batch`, also which of them run a batch of that size."""
     dtype, device = like.dtype, like.get_device()
     heads, width = sizes["num_heads"], segment.states[0].width(sizes)
     capability = torch.cuda.get_device_capability(device)
@@ -154,13 +154,13 @@ def describe(
             "begin at multiples of 16 bytes"
         )
     if families(wanted, None):
-        lines += [] if columns is None else [f"a batch of {columns}: {chosen(wanted, columns, device)}"]
+        lines += [] if batch is None else [f"a batch of {batch}: {chosen(wanted, batch, device)}"]
         lines.append("tensors whose rows do not all begin at multiples of 16 bytes: alternating")
     return lines
 
 
-def chosen(wanted: Wanted, columns: int, device: int) -> str:
-    """Which of the kernels that exist now run a batch of `columns`: `forward gather, backward scatter, without
+def chosen(wanted: Wanted, batch: int, device: int) -> str:
+    """Which of the kernels that exist now run a batch of that size: `forward gather, backward scatter, without
     gradients gather`. Raises RuntimeError where the library cannot ask the GPU."""
     found = []
     library = STATE.library
@@ -168,12 +168,12 @@ def chosen(wanted: Wanted, columns: int, device: int) -> str:
     for program, words in (("forward", "forward"), ("backward", "backward"), ("inference", "without gradients")):
         text = ctypes.create_string_buffer(1024)
         launches = library.rnncc_choose_kernel(
-            f"{wanted.segment}_{program}".encode(), DTYPES[wanted.dtype][0].encode(), ctypes.c_int64(wanted.units),
-            ctypes.c_int64(wanted.heads), ctypes.c_int64(columns), wanted.directions, device,
+            f"{wanted.segment}_{program}".encode(), DTYPES[wanted.dtype][0].encode(), ctypes.c_int64(wanted.head_dim),
+            ctypes.c_int64(wanted.heads), ctypes.c_int64(batch), wanted.directions, device,
             text, ctypes.c_int64(len(text)),
         )  # fmt: skip
         if launches < 0:
-            raise RuntimeError(f"which kernel runs {columns} batch columns: {text.value.decode()}")
+            raise RuntimeError(f"which kernel runs a batch of {batch}: {text.value.decode()}")
         name = text.value.decode()
         family = next((line.family for line in STATE.lines if line.name == name), "alternating")
         found.append(f"{words} {family}" + (f" in {launches} launches" if launches > 1 else ""))
@@ -183,7 +183,7 @@ def chosen(wanted: Wanted, columns: int, device: int) -> str:
 def explain(wanted: Wanted, settled: str | None) -> str:
     """Which kernel runs, and why. `settled` is the answer's reason, None where no call asked yet."""
     if own := STATE.about["scans"].get(wanted.segment):
-        return f"{own}, one launch a sequence at every size: a step has no product"
+        return f"{own}, one launch per sequence at every size: a step has no product"
     one, others = families(wanted, wanted.made_for[:1]), families(wanted, None)
     # After the compilation, kernels for one direction alone mean that both directions do not fit in a launch.
     # Before it, they do not count: the first call compiles those for both.
@@ -199,7 +199,7 @@ def explain(wanted: Wanted, settled: str | None) -> str:
         return f"fused ({one}), made for one direction: {reason}"
     if others:
         return f"fused ({others}), made for another number of heads: {reason}"
-    return f"alternating, one launch a sequence at every size: {reason}"
+    return f"alternating, one launch per sequence at every size: {reason}"
 
 
 def needless(wanted: Wanted) -> str | None:
@@ -214,8 +214,8 @@ def needless(wanted: Wanted) -> str | None:
         return f"its loop has no fused form: {why}"
     if wanted.dtype not in DTYPES:
         return f"fused kernels are for float32, bfloat16 and float16, not {wanted.dtype}"
-    if wanted.units % _UNIT_BLOCK:
-        return f"fused kernels are for heads of a multiple of {_UNIT_BLOCK} units, not {wanted.units}"
+    if wanted.head_dim % _HEAD_DIM_BLOCK:
+        return f"fused kernels are for a head_dim that is a multiple of {_HEAD_DIM_BLOCK}, not {wanted.head_dim}"
     return None
 
 
@@ -237,14 +237,14 @@ def kept_from_compiling() -> str:
 
 def families(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
     """The families of the kernels that exist for these numbers of heads (None: for any number), as `forward gather,
-    backward grid or stepwise from 64 columns on`. "" where there is none."""
+    backward grid or stepwise from batch 64 on`. "" where there is none."""
     name = DTYPES.get(wanted.dtype, ("", ""))[0]
     found = []
     for direction in ("forward", "backward"):
         own = {
-            line.family + (f" from {line.fewest} columns on" if line.fewest > 1 else ""): None
+            line.family + (f" from batch {line.smallest_batch} on" if line.smallest_batch > 1 else ""): None
             for line in STATE.lines
-            if (line.program, line.dtype, line.units) == (f"{wanted.segment}_{direction}", name, wanted.units)
+            if (line.program, line.dtype, line.head_dim) == (f"{wanted.segment}_{direction}", name, wanted.head_dim)
             and line.capability in (None, wanted.capability)
             and (heads is None or line.heads in heads)
         }
@@ -258,11 +258,11 @@ def read_index(path: Path, capability: tuple[int, int] | None) -> list[_Line]:
     read."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        program, dtype, units, heads, family, scope, *numbers, name = text.split()
-        ctas, threads, shared_bytes, group_batch, fewest, pass_ns, launch_ns = map(int, numbers)
-        positive = (int(units), int(heads), ctas, threads, fewest, pass_ns)
+        program, dtype, head_dim, heads, family, scope, *numbers, name = text.split()
+        ctas, threads, shared_bytes, group_batch, smallest_batch, pass_ns, launch_ns = map(int, numbers)
+        positive = (int(head_dim), int(heads), ctas, threads, smallest_batch, pass_ns)
         is_whole = scope in _SCOPES and text.endswith("\n")
         if min(positive) < 1 or min(shared_bytes, group_batch, launch_ns) < 0 or not is_whole:
             raise ValueError(f"{path}: {text}")
-        lines.append(_Line(program, dtype, int(units), int(heads), family, fewest, name, capability))
+        lines.append(_Line(program, dtype, int(head_dim), int(heads), family, smallest_batch, name, capability))
     return lines

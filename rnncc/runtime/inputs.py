@@ -14,7 +14,7 @@ from .spec import CellSpec, Sizes
 from .tensors import check_memory, is_batched, refuse_kind, under_autocast
 
 StatesLike = Tensor | Sequence[Tensor] | None
-# [T, B], or [T] where the input is unbatched; not 0 (True) where a column starts anew.
+# [T, B], or [T] where the input is unbatched; not 0 (True) where a batch entry starts anew.
 Reset = Tensor | Sequence[Sequence[bool]] | Sequence[bool] | None
 Lengths = Tensor | Sequence[int] | None
 
@@ -63,7 +63,7 @@ class Form(NamedTuple):
         return value.transpose(0, 1) if self.batch_first else value
 
 
-# Of tensors that lie as ours do.
+# The form of tensors that lie as ours do.
 OURS = Form()
 
 
@@ -148,15 +148,15 @@ def read_marks(
     if lengths is None and reset is None:
         return inputs, None, None
     first = next(iter(inputs.values()))
-    steps, columns = first.shape[:2]
-    ends = read_lengths(lengths, steps, columns, first.device)
+    steps, batch = first.shape[:2]
+    ends = read_lengths(lengths, steps, batch, first.device)
     if ends is not None:
         check_memory(*inputs.values())
         inputs = {name: padded(value, ends) for name, value in inputs.items()}
-    return inputs, ends, read_reset(reset, steps, columns, first.device, form)
+    return inputs, ends, read_reset(reset, steps, batch, first.device, form)
 
 
-def read_lengths(lengths: Lengths, steps: int, columns: int, device: torch.device) -> Tensor | None:
+def read_lengths(lengths: Lengths, steps: int, batch: int, device: torch.device) -> Tensor | None:
     """`lengths` as [B] of int64, on `device`. Raises TypeError where they are no integers, RuntimeError for another
     number of them or a meta tensor, ValueError for one outside of 0 … `steps`."""
     if lengths is None:
@@ -171,18 +171,18 @@ def read_lengths(lengths: Lengths, steps: int, columns: int, device: torch.devic
         raise RuntimeError(f"Input and lengths are not at the same device, found input at {device} and lengths at meta")
     check_memory(tensor)
     tensor = tensor.to(dtype=torch.int64).reshape(-1)
-    if tensor.shape[0] != columns:
-        raise RuntimeError(f"lengths must have one entry a column: expected {columns}, got {tensor.shape[0]}")
+    if tensor.shape[0] != batch:
+        raise RuntimeError(f"lengths must have one number per batch entry: expected {batch}, got {tensor.shape[0]}")
     # Values on a GPU are not checked, since the host would wait for the GPU. A tensor that vmap batches has no single
     # value.
     known = not torch.compiler.is_compiling() and not tensor.is_cuda and not is_batched(tensor)
-    looked_at = known and columns
+    looked_at = known and batch
     if looked_at and (int(tensor.min()) < 0 or int(tensor.max()) > steps):
         raise ValueError(f"lengths must lie between 0 and the number of steps, {steps}")
     return tensor.to(device=device, non_blocking=True)
 
 
-def read_reset(reset: Reset, steps: int, columns: int, device: torch.device, form: Form = OURS) -> Tensor | None:
+def read_reset(reset: Reset, steps: int, batch: int, device: torch.device, form: Form = OURS) -> Tensor | None:
     """`reset` as [T, B] of bool. Raises TypeError for what is no tensor or lists of real numbers, RuntimeError for
     another shape or device.
 
@@ -204,7 +204,7 @@ def read_reset(reset: Reset, steps: int, columns: int, device: torch.device, for
             f"Input and reset are not at the same device, found input at {device} and reset at {reset.device}"
         )
     check_memory(reset)
-    wanted = ((columns, steps) if form.batch_first else (steps, columns)) if form.batched else (steps,)
+    wanted = ((batch, steps) if form.batch_first else (steps, batch)) if form.batched else (steps,)
     if tuple(reset.shape) != wanted:
         raise RuntimeError(f"reset must have the input's steps and batch {wanted}, got {tuple(reset.shape)}")
     return form.take(reset) != 0
@@ -229,7 +229,7 @@ def _result_hint(hx: object) -> str:
 
 
 def read_states(
-    cell: CellSpec, sizes: Sequence[Sizes], hx: StatesLike, columns: int, form: Form, return_delays: bool
+    cell: CellSpec, sizes: Sequence[Sizes], hx: StatesLike, batch: int, form: Form, return_delays: bool
 ) -> list[dict[str, Tensor]] | None:
     """Split hx into a dict for each layer and direction: the states [B, width] by name. None where hx was not given.
     Each tensor of hx is [num_layers * directions, B, width], or [B, width] for a single step.
@@ -253,7 +253,7 @@ def read_states(
             raise RuntimeError(f"For {kind} input, hx should also be {dims}-D but got {tensor.dim()}-D tensor")
         if not form.batched:
             tensor = tensor.unsqueeze(-2)
-        expected = (columns, state.width(sizes[0])) if single else (len(sizes), columns, state.width(sizes[0]))
+        expected = (batch, state.width(sizes[0])) if single else (len(sizes), batch, state.width(sizes[0]))
         if tensor.shape != expected:
             what = "hidden" if len(wanted) == 1 else f"hidden[{i}]"
             raise RuntimeError(f"Expected {what} size {expected}, got {list(tensor.shape)}")

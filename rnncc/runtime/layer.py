@@ -46,7 +46,7 @@ class RecurrentLayer(RecurrentModule):
             "recurrent_gradient_clip=None (a bound on what matrix products hand back to h[t-1]; 0 cuts it),",
             "zoneout=None ({'h': 0.1}: with which probability a unit of a state keeps its value; the mean in eval),",
             "recurrent_dropout=0.0 (of earlier values of states that products read: one mask a sequence),",
-            "weight_dropout=0.0 (of the matrices that steps multiply by, in training, once a call),",
+            "weight_dropout=0.0 (of the matrices that steps multiply by, in training, once per call),",
             f"return_sequences_of=() (of {', '.join(cell.returnables())}: a dict of them is a third result)"
             + ("," if own else "."),
             *([f"{'; '.join(own)}."] if own else []),
@@ -54,9 +54,9 @@ class RecurrentLayer(RecurrentModule):
             f"forward(input, hx=None, *, lengths=None, reset=None, offsets=None, max_length=None"
             f"{''.join(', ' + e for e in extra)})",
             f"returns output [T, B, directions * width] and {states},",
-            "each [num_layers * directions, B, width]. lengths [B]: steps past a column's length change nothing and",
+            "each [num_layers * directions, B, width]. lengths [B]: steps past an entry's length change nothing and",
             "give zeros. reset [T, B]: where it is not 0 nothing passes between that step and the one before, either",
-            "way: the column starts anew. A PackedSequence",
+            "way: the entry starts anew. A PackedSequence",
             "gives one; input [total, width] with offsets [B + 1] has the sequences one after the other, none longer",
             "than max_length.",
             *document_delays(cell, "With return_delays=True"),
@@ -174,8 +174,8 @@ class RecurrentLayer(RecurrentModule):
         inputs = read_inputs(cell, self._sizes[0], input, extra, form, dtype_of(parameters[0]))
         inputs, ends, starts = read_marks(inputs, lengths, reset, form)
         x = next(iter(inputs.values()))
-        columns = x.shape[1] if packed is None else packed.columns
-        states = read_states(cell, self._sizes, hx, columns, form, self.return_delays)
+        batch = x.shape[1] if packed is None else packed.batch
+        states = read_states(cell, self._sizes, hx, batch, form, self.return_delays)
         if packed is not None and states is not None:
             states = [{name: packed.sort(state) for name, state in own.items()} for own in states]
         call = LayerCall(
@@ -192,7 +192,7 @@ class RecurrentLayer(RecurrentModule):
             both = []
             for place in range(first, first + directions):
                 initial = self._initial_states(
-                    None if states is None else states[place], sizes, parameters[place], x, columns, constant
+                    None if states is None else states[place], sizes, parameters[place], x, batch, constant
                 )
                 both.append(Direction(parameters[place], initial, place > first, self._draw_masks(sizes, x, packing)))
             given = {**inputs, cell.inputs[0].name: layer_input}

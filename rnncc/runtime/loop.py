@@ -91,7 +91,7 @@ def _run_direction(segment: SegmentSpec, sizes: Sizes, call: LoopCall) -> tuple[
     streams = [stream.to(compute) for stream in call.streams]
     weights = [weight.to(compute) for weight in call.weights]
     current = tuple(state.to(compute) for state in call.states)
-    steps, columns = streams[0].shape[:2]
+    steps, batch = streams[0].shape[:2]
     backwards, lengths, reset = bool(call.reverse[0]), call.lengths, call.reset
     if backwards and reset is not None:
         reset = cut_backwards(reset, lengths)
@@ -100,7 +100,7 @@ def _run_direction(segment: SegmentSpec, sizes: Sizes, call: LoopCall) -> tuple[
     for t in reversed(range(steps)) if backwards else range(steps):
         started = current
         if reset is not None:
-            restart = reset[t].reshape(columns, 1)
+            restart = reset[t].reshape(batch, 1)
             started = tuple(
                 torch.where(restart, _initial(segment, i, weights, state), state) for i, state in enumerate(current)
             )
@@ -108,8 +108,8 @@ def _run_direction(segment: SegmentSpec, sizes: Sizes, call: LoopCall) -> tuple[
         # A state may have become a number: `h[t] = 1`.
         new = tuple(value.expand_as(old) for value, old in zip(new, current, strict=True))
         if lengths is not None:
-            # An inactive column keeps its states, also where a reset stands past its length.
-            active = (lengths > t).reshape(columns, 1)
+            # An inactive batch entry keeps its states, also where a reset stands past its length.
+            active = (lengths > t).reshape(batch, 1)
             new = tuple(torch.where(active, state, old) for state, old in zip(new, current, strict=True))
         current = new
         for values_so_far, index in zip(collected, call.sequences, strict=True):
@@ -118,10 +118,10 @@ def _run_direction(segment: SegmentSpec, sizes: Sizes, call: LoopCall) -> tuple[
     for values_so_far, index in zip(collected, call.sequences, strict=True):
         width = segment.sequences[index].width(sizes)
         if not steps:
-            sequences.append(streams[0].new_empty((0, columns, width), dtype=dtype))
+            sequences.append(streams[0].new_empty((0, batch, width), dtype=dtype))
             continue
         ordered = values_so_far[::-1] if backwards else values_so_far
-        sequences.append(torch.stack([value.expand(columns, width) for value in ordered]).to(dtype))
+        sequences.append(torch.stack([value.expand(batch, width) for value in ordered]).to(dtype))
     if not steps:
         # As kernels do, no steps give gradients of zero, not None: -0 is added, made from no elements of every tensor.
         nothing = torch.cat([tensor.reshape(-1)[:0] for tensor in (*streams, *weights, *current)]).sum().neg()

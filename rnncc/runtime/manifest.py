@@ -59,7 +59,7 @@ def seal(folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The manifest of the package in a folder. Raises DamagedError where it cannot be read."""
+    """Read the manifest of the package in a folder. Raises DamagedError where it cannot be read."""
     try:
         about = json.loads((folder / NAME).read_bytes())
     except (OSError, ValueError, RecursionError) as error:

@@ -154,7 +154,7 @@ def _make_segment(
 
 
 def _saved_dtypes(loop: LoopSpec, first: Tensor) -> list[torch.dtype]:
-    """Of the tensors that a training forward saves; `first` is the call's first stream."""
+    """The dtypes of the tensors that a training forward saves; `first` is the call's first stream."""
     compute = torch.float64 if first.dtype == torch.float64 else torch.float32
     return [first.dtype if rounded and first.is_cuda else compute for rounded in loop.saved_rounded]
 
@@ -168,8 +168,8 @@ def _shared(loop: LoopSpec, first: Tensor, wanted: Sequence[int]) -> list[int]:
 
 
 def kept_bytes(segment: SegmentSpec, sizes: Sizes, like: Tensor, *, recompute: bool) -> int:
-    """Bytes that one step of one column keeps for the backward, beside the loop's streams and what it returns; `like`
-    has the streams' dtype and device."""
+    """Bytes that one step of one batch entry keeps for the backward, beside the loop's streams and what it returns;
+    `like` has the streams' dtype and device."""
     loop = segment.plain
     dtypes, where = _saved_dtypes(loop, like), _shared(loop, like, segment.needed)
     return sum(dtypes[i].itemsize * loop.saved[i].width(sizes) for i in loop.kept(recompute) if where[i] < 0)

@@ -35,9 +35,9 @@ _PACKAGE = _Package()
 
 def attach(directory: Path, cells: Sequence[CellSpec]) -> None:
     """Open the library of the package in `directory`. Where the library or its kernels are damaged or cannot be opened,
-    this warns, and the cells run through the reference. The package's Python files are not checked, so that users may
-    edit them. Raises ImportError where `_rnncc.json` is missing or damaged, and for a package in an archive; ValueError
-    for a wrong setting."""
+    this warns, and the cells run through the eager fallback. The package's Python files are not checked, so that users
+    may edit them. Raises ImportError where `_rnncc.json` is missing or damaged, and for a package in an archive;
+    ValueError for a wrong setting."""
     if not directory.is_dir():
         raise ImportError(
             f"the package '{directory}' lies in an archive, from which no library can be loaded: unpack it"
@@ -105,7 +105,7 @@ def _said(constants: Mapping[str, Any], regularisation: Regularisation | None) -
 
 
 def _other_build(regularisation: Regularisation) -> str:
-    """The command for a package of that program."""
+    """The command that builds a package of that program."""
     options = "".join(f" --zoneout {state}" for state in regularisation.zoneout)
     return f"; `rnncc build{options}{' --recurrent-dropout' * regularisation.recurrent_dropout}` makes a package of it"
 

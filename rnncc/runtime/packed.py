@@ -27,7 +27,7 @@ Permute = Callable[[Tensor, bool], Tensor]
 class Packed:
     """What a layer's call was given as packed sequences.
 
-    order, back    [B]: the caller's column of each of ours, and the other way round; None where they are the same
+    order, back    [B]: the caller's batch entry of each of ours, and the other way round; None where they are the same
     permute        how rows come into our order, and back; None where the caller's is ours
     like           the PackedSequence that was given, or None
     firsts         its rows lie step by step: where those of each step begin, [T + 1]
@@ -41,9 +41,9 @@ class Packed:
     firsts: Tensor | None = None
 
     @property
-    def columns(self) -> int:
+    def batch(self) -> int:
         """B."""
-        return self.packing.columns
+        return self.packing.batch
 
     def take_all(
         self, x: Tensor | PackedSequence, extra: Mapping[str, Any], reset: Any
@@ -75,10 +75,10 @@ class Packed:
         return rows.unsqueeze(1)
 
     def _in_order_of_input(self, value: PackedSequence, name: str) -> Tensor:
-        """Our rows of a PackedSequence of the same lengths whose columns may be sorted in another order. Raises
-        ValueError where lengths differ, on the CPU: elsewhere the host would have to wait."""
+        """Our rows of a PackedSequence of the same lengths whose entries may be sorted in another order.
+        Raises ValueError where lengths differ, on the CPU: elsewhere the host would have to wait."""
         assert self.like is not None and self.firsts is not None
-        packing, numbers = self.packing, torch.arange(self.columns, device=value.data.device)
+        packing, numbers = self.packing, torch.arange(self.batch, device=value.data.device)
         ours = numbers if self.like.sorted_indices is None else self.like.sorted_indices
         theirs = numbers if value.unsorted_indices is None else value.unsorted_indices
         others = theirs.index_select(0, ours)
@@ -86,8 +86,8 @@ class Packed:
             lengths = packing.lengths()
             if not _are_equal(lengths[others], lengths):
                 raise ValueError(f"{name} is a PackedSequence of other lengths than the input's")
-        steps, columns = packing.places()
-        rows = self.firsts[steps] + others[columns]
+        steps, entries = packing.places()
+        rows = self.firsts[steps] + others[entries]
         return value.data.index_select(0, rows.clamp(max=value.data.shape[0] - 1))
 
     def sort(self, states: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class Packed:
         return output if self.permute is None else self.permute(output, True)
 
     def give(self, output: Tensor) -> Tensor | PackedSequence:
-        """The output [total, 1, width] in the form of the input."""
+        """The output [total, 1, width], brought into the form of the input."""
         output = self.give_rows(output)
         if self.like is not None:
             return PackedSequence(output, self.like.batch_sizes, self.like.sorted_indices, self.like.unsorted_indices)
@@ -125,29 +125,29 @@ def read_sequence(given: PackedSequence, kernels: Kernels | None) -> Packed:
     steps, total, indices = counts.shape[0], data.shape[0], given.sorted_indices
     if torch.compiler.is_compiling() and indices is not None:
         # Numbers of the host's memory would break the graph.
-        columns = indices.shape[0]
+        batch = indices.shape[0]
     else:
-        columns = int(counts[0])
+        batch = int(counts[0])
         if int(firsts[-1]) != total or int(counts[-1]) < 1 or bool((counts.diff() > 0).any()):
             raise ValueError(
                 f"a PackedSequence's batch_sizes must be positive, not rise, and add up to its {total} rows, got "
                 f"{counts.tolist()}"
             )
-        if indices is not None and indices.shape[0] != columns:
-            raise ValueError(f"a PackedSequence of {columns} columns has indices of {indices.shape[0]}")
+        if indices is not None and indices.shape[0] != batch:
+            raise ValueError(f"a PackedSequence with a batch of {batch} has indices of {indices.shape[0]}")
     permute = None
     if data.is_cpu:
-        packing = Packing(firsts, steps, columns, total, by_step=True)
+        packing = Packing(firsts, steps, batch, total, by_step=True)
     else:
         # One copy to the device.
-        table = torch.cat((firsts, counts.new_zeros(1), falling_lengths(counts, columns).cumsum(0)))
-        firsts, starts = torch.split(_put(table, data.device), [steps + 1, columns + 1])
-        packing = Packing(starts, steps, columns, total, by_step=False)
+        table = torch.cat((firsts, counts.new_zeros(1), falling_lengths(counts, batch).cumsum(0)))
+        firsts, starts = torch.split(_put(table, data.device), [steps + 1, batch + 1])
+        packing = Packing(starts, steps, batch, total, by_step=False)
         if kernels is not None and data.is_cuda:
             permute = _permute_by_kernel(kernels, firsts, starts)
         else:
-            step_of, column_of = packing.places()
-            permute = _permute_by(firsts[step_of] + column_of)
+            step_of, entry_of = packing.places()
+            permute = _permute_by(firsts[step_of] + entry_of)
     return Packed(packing, given.sorted_indices, given.unsorted_indices, permute, given, firsts)
 
 
@@ -174,12 +174,12 @@ def read_offsets(cell: CellSpec, rows: Tensor, offsets: Tensor, max_length: int 
         raise ValueError(f"{cell.name}: with offsets the input must be [total, width], got {list(rows.shape)}")
     if offsets.device != rows.device:
         raise ValueError(f"offsets must be on the input's device, {rows.device}, not {offsets.device}")
-    offsets, columns, total = offsets.to(torch.int64), offsets.shape[0] - 1, rows.shape[0]
+    offsets, batch, total = offsets.to(torch.int64), offsets.shape[0] - 1, rows.shape[0]
     lengths = offsets.diff()
     on_host = offsets.device.type == "cpu" and not torch.compiler.is_compiling() and not is_batched(offsets)
     if on_host and (int(offsets[0]) != 0 or int(offsets[-1]) != total or bool((lengths < 0).any())):
         raise ValueError(f"offsets must begin with 0, not fall, and end with the number of rows, {total}")
-    longest = int(lengths.max()) if on_host and columns else 0
+    longest = int(lengths.max()) if on_host and batch else 0
     if max_length is None:
         if not on_host:
             raise ValueError("on a GPU, compiled, or under vmap, offsets need max_length=, which is not looked for")
@@ -189,12 +189,12 @@ def read_offsets(cell: CellSpec, rows: Tensor, offsets: Tensor, max_length: int 
     if not offsets.is_cpu:
         if total and max_length < 1:
             raise ValueError(f"max_length is {max_length}, but there are {total} rows")
-        return Packed(Packing(offsets, max_length, columns, total, by_step=False))
+        return Packed(Packing(offsets, max_length, batch, total, by_step=False))
     falling, order = lengths.sort(descending=True, stable=True)
     counts = (falling > torch.arange(max_length, device=rows.device).unsqueeze(1)).sum(1)
-    packing = Packing(torch.cat((counts.new_zeros(1), counts.cumsum(0))), max_length, columns, total, by_step=True)
-    step_of, column_of = packing.places()
-    source = offsets[order[column_of]] + step_of
+    packing = Packing(torch.cat((counts.new_zeros(1), counts.cumsum(0))), max_length, batch, total, by_step=True)
+    step_of, entry_of = packing.places()
+    source = offsets[order[entry_of]] + step_of
     return Packed(packing, order, order.argsort(), _permute_by(source))
 
 
@@ -208,7 +208,7 @@ def _permute_by(source: Tensor) -> Permute:
 
 
 def _permute_by_kernel(kernels: Kernels, firsts: Tensor, starts: Tensor) -> Permute:
-    """Our rows lie column by column from `starts` on, the caller's step by step from `firsts` on."""
+    """Our rows lie entry by entry from `starts` on, the caller's step by step from `firsts` on."""
 
     def permute(rows: Tensor, back: bool) -> Tensor:
         permuted: Tensor = kernels.run("permute_rows", rows, firsts, starts, back)
@@ -225,8 +225,8 @@ def read_packed(
     max_length: int | None,
     kernels: Kernels | None = None,
 ) -> Packed:
-    """What is packed, and how. `kernels`: those that run a PackedSequence, None for the reference. Raises TypeError,
-    ValueError."""
+    """What is packed, and how. `kernels`: those that run a PackedSequence, None for the eager fallback. Raises
+    TypeError, ValueError."""
     if lengths is not None:
         raise ValueError("packed sequences have their lengths; lengths= is for padded ones")
     if not isinstance(x, PackedSequence):

@@ -116,8 +116,8 @@ class Regularised(nn.Module):
                 value = x.new_ones((1, 1, width))
             else:
                 keep = 1 - self._recurrent_dropout
-                columns = x.shape[1] if packing is None else packing.columns
-                value = x.new_empty((1, columns, width)).bernoulli_(keep).mul_(1 / keep if keep else 0.0)
+                batch = x.shape[1] if packing is None else packing.batch
+                value = x.new_empty((1, batch, width)).bernoulli_(keep).mul_(1 / keep if keep else 0.0)
                 if packing is not None:
                     value = value[0].index_select(0, packing.places()[1]).unsqueeze(1)
             masks[mask.name] = value

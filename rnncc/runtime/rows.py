@@ -25,7 +25,7 @@ def widen(value: Tensor | float, width: int, like: Tensor) -> Tensor:
 
 
 def per_head(value: Tensor, heads: int, k: int, width: int) -> Tensor:
-    """One number a head, [..., heads], as [..., width]."""
+    """One number per head, [..., heads], as [..., width]."""
     if heads == 1:
         return value  # [..., 1] broadcasts by itself
     spread = value[..., None, :, None].expand(*value.shape[:-1], k, heads, width // (k * heads))

@@ -1,4 +1,4 @@
-"""What a generated module says about its cell. Layers, ops and the reference path read nothing else.
+"""What a generated module says about its cell. Layers, ops and the eager fallback read nothing else.
 
 A width is a function of the cell's sizes `n`: a mapping that holds I, H, num_heads and the declared dims.
 """
@@ -84,7 +84,7 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class MaskSpec:
-    """An input that the layer draws: for `zoneout` or `recurrent_dropout` (`drawn`) of the state `of`."""
+    """An input that the layer draws for `zoneout` or `recurrent_dropout` (`drawn`) of the state `of`."""
 
     name: str
     width: Width
@@ -187,7 +187,7 @@ class SegmentSpec:
     make_step: MakeStep
 
     def loop_of(self, offsets: Tensor | None, lengths: Tensor | None, reset: Tensor | None) -> LoopSpec:
-        """The loop that a call runs. On a GPU packed rows lie column by column, which the masked loop alone takes."""
+        """The loop that a call runs. On a GPU packed rows lie entry by entry, which the masked loop alone takes."""
         masked = lengths is not None or reset is not None or (offsets is not None and not offsets.is_cpu)
         return self.masked if masked else self.plain
 
@@ -271,7 +271,7 @@ class CellSpec:
         return [sizes["I"], sizes["H"], *(sizes[size.name] for size in self.sizes)]
 
     def sizes_by_name(self, in_order: Sequence[int], num_heads: int) -> dict[str, int]:
-        """The op's `sizes` and `num_heads`, by name."""
+        """The sizes that the op takes as `sizes` and `num_heads`, by name."""
         names = ("I", "H", *(size.name for size in self.sizes))
         return dict(zip(names, in_order, strict=True)) | {"num_heads": num_heads}
 

@@ -23,7 +23,7 @@ class Entry:
 
 
 def catalogue(source: Source) -> tuple[Entry, ...]:
-    """An entry for every cell of a file."""
+    """Make an entry for every cell of a file."""
     file = Path(source.name).stem
     made = compile_cells(Request(source, file), "classify")
     return tuple(

@@ -77,7 +77,7 @@ def explain_words(
         needed = ", ".join(f"{show_constraint(constraint)} ({constraint.why})" for constraint in cell.constraints)
         lines.append(f"  sizes must fulfil: {needed}")
     if cell.prologue:
-        lines.append(f"  once a call, from parameters (torch): {_targets(cell.prologue)}")
+        lines.append(f"  once per call, from parameters (torch): {_targets(cell.prologue)}")
     for index, (segment, recurrence, adjoint) in enumerate(zip(cell.segments, recurrences, adjoints, strict=True)):
         lines += _segment_words(index, segment, recurrence, adjoint, cell)
     if cell.epilogue:
@@ -99,7 +99,7 @@ def _segment_words(index: int, segment: Segment, recurrence: Recurrence, adjoint
     if segment.batched:
         lines.append(f"    before the loop, over all steps (torch): {_targets(segment.batched)}")
     products = [node for node in segment.nodes if isinstance(node, Contraction)]
-    phases = "1 phase a step" if segment.phases == 1 else f"{segment.phases} phases a step"
+    phases = "1 phase per step" if segment.phases == 1 else f"{segment.phases} phases per step"
     lines.append(f"    {len(products)} recurrent products in {phases}" if products else "    no recurrent product")
     for stream in segment.streams:
         width = " + ".join(show(table[member].width) for member in stream.members)

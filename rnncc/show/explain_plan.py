@@ -10,6 +10,15 @@ from rnncc.show.schedule import show_kernels
 
 # The keys of a kernel, in the order of `rnncc explain --json`.
 _KERNEL_KEYS = ("family", "scope", "tiles", "registers", "shared_bytes", "predicted_us_per_step")
+# Renamed keys, and the old name, which stands beside the new one for one release (docs/cli.md).
+_OLD_KEYS = {
+    "smallest_batch": "fewest_columns",
+    "largest_batch": "most_columns",
+    "launch_batch": "most_columns_of_a_launch",
+    "other_batches": "other_columns",
+    "ctas": "blocks",
+    "batch_tile": "column_tile",
+}
 
 
 def plan_facts(plan: Plan | None) -> dict[str, Any]:
@@ -38,13 +47,15 @@ def _schedule_facts(schedule: Schedule, batch: int) -> dict[str, Any]:
         facts = _kernel_facts(kernel) | {"launches": kernel.launches(batch)}
         facts["predicted_us_per_step"] = schedule.step_us
     others = [_kernel_facts(other) for other in schedule.kernels if other is not kernel]
-    return facts | {"other_columns": others, "rejected": [_rejected_facts(entry) for entry in schedule.rejected]}
+    return _with_old_keys(
+        facts | {"other_batches": others, "rejected": [_rejected_facts(entry) for entry in schedule.rejected]}
+    )
 
 
 def _scan_facts(plan: ScanPlan) -> dict[str, Any]:
     forms = {
         form: {
-            "tiles": {"blocks": plan.ctas_of(shape)} | dict(shape.tiles),
+            "tiles": _with_old_keys({"ctas": plan.ctas_of(shape)} | dict(shape.tiles)),
             "registers": shape.registers,
             "shared_bytes": shape.shared_bytes_of(plan.ctas_of(shape)),
             "threads": shape.threads,
@@ -53,28 +64,35 @@ def _scan_facts(plan: ScanPlan) -> dict[str, Any]:
     }
     facts: dict[str, Any] = {
         "family": plan.schedule.family.name,
-        "scope": Scope.CLUSTER.value if plan.ctas > 1 else "block",
+        "scope": Scope.CLUSTER.value if plan.ctas > 1 else "cta",
         "predicted_us_per_step": plan.step_us,
-        "most_columns": None,
-        "other_columns": [],
+        "largest_batch": None,
+        "other_batches": [],
         "rejected": [],
     }
-    return facts | {"form": plan.form, "takes_newton": plan.takes_newton} | forms.pop(plan.form) | forms
+    facts = _with_old_keys(facts) | {"form": plan.form, "takes_newton": plan.takes_newton}
+    return facts | forms.pop(plan.form) | forms
 
 
 def _kernel_facts(kernel: FusedSchedule) -> dict[str, Any]:
-    return {
+    facts = {
         "family": kernel.family.name,
         "scope": kernel.scope,
-        "tiles": dict(kernel.tiles),
+        "tiles": _with_old_keys(dict(kernel.tiles)),
         "registers": kernel.registers,
         "shared_bytes": kernel.shared_bytes,
         "predicted_us_per_step": kernel.step_us,
         "threads": kernel.threads,
-        "fewest_columns": kernel.smallest_batch,
-        "most_columns": kernel.largest_batch,
-        "most_columns_of_a_launch": kernel.launch_batch,
+        "smallest_batch": kernel.smallest_batch,
+        "largest_batch": kernel.largest_batch,
+        "launch_batch": kernel.launch_batch,
     }
+    return _with_old_keys(facts)
+
+
+def _with_old_keys(facts: dict[str, Any]) -> dict[str, Any]:
+    """The same, with the old name of each renamed key beside it."""
+    return facts | {_OLD_KEYS[key]: value for key, value in facts.items() if key in _OLD_KEYS}
 
 
 def _rejected_facts(rejected: Rejected) -> dict[str, Any]:

@@ -38,7 +38,7 @@ _Form = Affine | _Beyond
 
 
 def classify(cell: Cell) -> tuple[Recurrence, ...]:
-    """One Recurrence for each segment of the cell, in order."""
+    """Return one Recurrence for each segment of the cell, in order."""
     return tuple(_Classifier(cell, segment).recurrence() for segment in cell.segments)
 
 
@@ -110,7 +110,7 @@ class _Classifier:
 
     def _beyond(self, forms: list[_Beyond]) -> Recurrence:
         states = self._segment.states
-        # The first of the worst, in the order of the text.
+        # The first of the worst classes counts, in the order of the text.
         worst = min(forms, key=lambda form: (-form.rank, form.span.start))
         why = f"{worst.what}{self._line(worst.span)}"
         if worst.rank == _DENSE:

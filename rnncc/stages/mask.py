@@ -1,9 +1,9 @@
-"""`mask`: a cell that restarts and stops by column, as a rewrite of the cell.
+"""`mask`: a cell that restarts and stops each batch entry on its own, as a rewrite of the cell.
 
 Input: a Cell. Output: the same Cell with two inputs of width 1 that end every segment's streams:
 
-    reset__   != 0: every state of the column, delays included, takes its initial value before this step
-    active__  == 0: the step is past the column's length, and every state keeps its value
+    reset__   != 0: every state of the batch entry, delays included, takes its initial value before this step
+    active__  == 0: the step is past the entry's length, and every state keeps its value
 
 Fails with: InternalError only.
 """
@@ -68,7 +68,7 @@ def _mask_segment(segment: Segment, states: Mapping[str, State], renamed: Mappin
             weights.append(Weight(learned, (learned,)))
         value = apply("where", Ref(RESET), initial, Ref(f"{name}__1"))
         nodes.append(Pointwise(restarted(name), value, states[name].span))
-    # Within the step everything reads what the step made: a held value (m = -inf past a column's length) could give a
+    # Within the step everything reads what the step made: a held value (m = -inf past an entry's length) could give a
     # NaN there, which would be dropped in forward, but spread in backward as 0*NaN.
     inside = {**renamed, **{name: f"{name}__stepped" for name in segment.states}}
     for node in segment.nodes:

@@ -6,6 +6,7 @@ It shares neither the derived backward pass nor the generated code with what it 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isfinite, nan
@@ -33,7 +34,7 @@ BOUNDS = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2e-2, torch
 # largest error counts.
 SAMPLES = 4
 
-# Why nothing sure can be said of a column of the batch (one of its sequences).
+# Why nothing sure can be said of a batch entry.
 RANGE = "the eager loop overflows"
 ROUNDING = "rounding may turn a relu, comparison or spike over"
 
@@ -93,22 +94,28 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Nothing sure can be said of some columns of the batch (sequences) in a dtype.
+    """Nothing sure can be said of some batch entries in a dtype.
 
-    columns   how many columns, of all cases together
-    of        the number of columns that the cases of the dtype have
+    entries   how many batch entries, of all cases together
+    of        the number of batch entries that the cases of the dtype have
     why       RANGE or ROUNDING
     left_out  whether they took no part in the comparison: where the eager loop overflows, or where rows fail with them
     """
 
     dtype: str
-    columns: int
+    entries: int
     of: int
     why: str
     left_out: bool
 
+    @property
+    def columns(self) -> int:
+        """The old name of `entries`."""
+        warnings.warn("Doubt.columns is called `entries` now", DeprecationWarning, stacklevel=2)
+        return self.entries
+
     def __str__(self) -> str:
-        text = f"{self.dtype}: {self.why} in {self.columns} of {self.of} columns"
+        text = f"{self.dtype}: {self.why} in {self.entries} of {self.of} batch entries"
         return f"{text}, which are left out" if self.left_out else text
 
 
@@ -143,8 +150,8 @@ def verify(
 ) -> Report:
     """Compare `layer_class` (a layer of a built package) with the reference of `cell` over its cases and dtypes.
 
-    Columns of the batch in which both the kernel and the reference overflow in a dtype take no part. Where rows fail,
-    these rows are compared again without the columns in which the reference overflows, or in which rounding may flip a
+    Batch entries in which both the kernel and the reference overflow in a dtype take no part. Where rows fail, these
+    rows are compared again without the batch entries in which the reference overflows, or in which rounding may flip a
     relu or a spike. Raises ValueError where no small sizes meet the cell's constraints."""
     rows: list[Row] = []
     doubts: list[Doubt] = []
@@ -159,31 +166,32 @@ def verify(
             again = {row.quantity: row for row in _rows(comparisons, dtype, name)}
             found = [again[row.quantity] if row.failed else row for row in found]
         rows += found
-        columns = sum(case.columns for case in cases)
+        batch = sum(case.batch for case in cases)
         overflowing, unsure = sum(c.overflowing for c in comparisons), sum(c.undecided for c in comparisons)
-        doubts += [Doubt(name, overflowing, columns, RANGE, True)] if overflowing else []
-        doubts += [Doubt(name, unsure, columns, ROUNDING, undecided)] if unsure else []
+        doubts += [Doubt(name, overflowing, batch, RANGE, True)] if overflowing else []
+        doubts += [Doubt(name, unsure, batch, ROUNDING, undecided)] if unsure else []
     return Report(tuple(rows), tuple(doubts))
 
 
 class _Comparison:
-    """A problem, and the results of the layer and of the reference. `overflowing` counts the columns that overflow,
-    which are left out, `undecided` those in which rounding may flip a branch."""
+    """A problem, and the results of the layer and of the reference. `overflowing` counts the batch entries that
+    overflow, which are left out, `undecided` those in which rounding may flip a branch."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._run()
         if not _finite(*self.ours.values(), *self.exact.values()):
             self._keep(problem.finite())
-        self.overflowing = problem.case.columns - problem.columns
+        self.overflowing = problem.case.batch - problem.batch
         self.undecided = int((~problem.decided).sum())
 
     def keep_sure(self) -> None:
-        """Leave out the columns in which rounding may flip a branch or the eager loop overflows, and run again."""
+        """Leave out the batch entries in which rounding may flip a branch or the eager loop overflows, and run
+        again."""
         self._keep(self.problem.decided)
-        before = self.problem.columns
+        before = self.problem.batch
         self._keep(self.problem.finite())
-        self.overflowing += before - self.problem.columns
+        self.overflowing += before - self.problem.batch
 
     def _keep(self, kept: Tensor) -> None:
         if not kept.all():
@@ -193,18 +201,18 @@ class _Comparison:
     def _run(self) -> None:
         self._eager: dict[tuple[torch.dtype, int], Named] = {}
         self.exact = self.problem.reference(torch.float64)
-        self.ours = self.problem.ours() if self.problem.columns else {}
+        self.ours = self.problem.ours() if self.problem.batch else {}
 
     def judges(self, quantity: str) -> bool:
         """Whether there is something to compare. There is not where the layer and the eager loop both overflow, as a
-        sum over columns may."""
-        if not self.problem.columns:
+        sum over the batch may."""
+        if not self.problem.batch:
             return False
         here = _finite(self.ours[quantity], self.exact[quantity])
         return here or _finite(self._in(self.problem.dtype)[quantity])
 
     def error(self, quantity: str) -> float:
-        """The relative error of the layer's value."""
+        """How large the relative error of the layer's value is."""
         return relative_error(self.ours[quantity], self.exact[quantity])
 
     def eager_error(self, quantity: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -19,19 +20,25 @@ LARGEST_SIZE = 256
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One comparison: T steps of B columns, one layer and one direction of it.
+    """One comparison: T steps of a batch of B, one layer and one direction of it.
 
-    columns  the batch size
+    batch    the batch size
     given    whether `hx` is passed; else the states start with their declared (or learned) values
-    masked   whether the columns have lengths of their own and start anew at some steps
+    masked   whether batch entries have lengths of their own and start anew at some steps
     """
 
     steps: int
-    columns: int
+    batch: int
     heads: int = 1
     reverse: bool = False
     given: bool = True
     masked: bool = False
+
+    @property
+    def columns(self) -> int:
+        """The old name of `batch`."""
+        warnings.warn("Case.columns is called `batch` now", DeprecationWarning, stacklevel=2)
+        return self.batch
 
     @property
     def runs_in_half(self) -> bool:
@@ -39,7 +46,7 @@ class Case:
         return self.given and self.heads == 1 and not self.reverse and not self.masked
 
     def __str__(self) -> str:
-        words = [f"T={self.steps} B={self.columns}"]
+        words = [f"T={self.steps} B={self.batch}"]
         words += [f"num_heads={self.heads}"] if self.heads > 1 else []
         words += ["reverse"] if self.reverse else []
         words += [] if self.given else ["no hx"]

@@ -30,12 +30,12 @@ class Problem:
     of its results.
 
     Rounding might flip a relu or a spike, which changes the gradients. So parameters and steps for which that could
-    happen are drawn again. `decided`, [B], says for which columns of the batch it cannot happen; the others may be left
+    happen are drawn again. `decided`, [B], says for which batch entries it cannot happen; the others may be left
     out later. The layer under test has no part in this choice."""
 
     def __init__(self, layer_class: Any, cell: Cell, case: Case, dtype: torch.dtype, device: str) -> None:
-        steps, columns = case.steps, case.columns
-        generator = torch.Generator().manual_seed(steps * 1000 + columns)
+        steps, batch = case.steps, case.batch
+        generator = torch.Generator().manual_seed(steps * 1000 + batch)
 
         def draw(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype)
@@ -43,14 +43,14 @@ class Problem:
         self.cell, self.case, self.dtype = cell, case, dtype
         self.sizes = sizes = problem_sizes(cell, case.heads)
         self.states = [state for state in cell.states if state.delay_of is None]
-        self.columns = columns
+        self.batch = batch
         self.masks: Named = {}
         if case.masked:
-            # Every length from T down; a restart in every column, at different steps.
-            column, step = torch.arange(columns, device=device), torch.arange(steps, device=device)
+            # Every length from T down; a restart in every batch entry, at different steps.
+            entry, step = torch.arange(batch, device=device), torch.arange(steps, device=device)
             self.masks = {
-                "lengths": steps - column % steps,
-                "reset": (step[:, None] % (2 + column) == 1).to(dtype),
+                "lengths": steps - entry % steps,
+                "reset": (step[:, None] % (2 + entry) == 1).to(dtype),
             }
         dims = {size.name: sizes[size.name] for size in cell.sizes if size.solved is None}
         fixed_decided = False
@@ -83,17 +83,17 @@ class Problem:
         }
 
     def finite(self) -> Tensor:
-        """[B]: in which columns all results of the reference, computed in the dtype, are finite."""
-        found, finite = self.reference(self.dtype), torch.ones(self.columns, dtype=torch.bool)
+        """[B]: in which batch entries all results of the reference, computed in the dtype, are finite."""
+        found, finite = self.reference(self.dtype), torch.ones(self.batch, dtype=torch.bool)
         for name, axis in self.batch_axes.items():
             rows = found[name].movedim(axis, 0).flatten(1)
             finite &= rows.isfinite().all(1).cpu()
         return finite
 
     def keep(self, kept: Tensor) -> None:
-        """Drop the columns for which `kept`, [B], is False."""
+        """Drop the batch entries for which `kept`, [B], is False."""
         chosen = kept.nonzero().squeeze(1).to(self.inputs["x"].device)
-        self.columns, self.decided = len(chosen), self.decided[kept]
+        self.batch, self.decided = len(chosen), self.decided[kept]
         self.inputs = {name: value[:, chosen] for name, value in self.inputs.items()}
         self.initial = {name: value[chosen] for name, value in self.initial.items()}
         output, *finals = self.cotangents
@@ -105,18 +105,18 @@ class Problem:
 
     def _drawn(self, draw: Draw) -> tuple[Named, Named]:
         """Inputs, and initial states where they are given."""
-        steps, columns = self.case.steps, self.case.columns
-        inputs = {i.name: draw(steps, columns, evaluate(i.width, self.sizes)) for i in self.cell.inputs}
+        steps, batch = self.case.steps, self.case.batch
+        inputs = {i.name: draw(steps, batch, evaluate(i.width, self.sizes)) for i in self.cell.inputs}
         # Extra inputs are mostly times and gates: a negative one may leave the domain of a logarithm.
         inputs |= {i.name: inputs[i.name].abs() for i in self.cell.inputs[1:]}
         given = self.states if self.case.given else []
-        return inputs, {s.name: 0.1 * draw(columns, evaluate(s.width, self.sizes)) for s in given}
+        return inputs, {s.name: 0.1 * draw(batch, evaluate(s.width, self.sizes)) for s in given}
 
     def _decided(self, draw: Draw) -> tuple[Named, Named, Tensor]:
-        """As `_drawn`, with undecided steps drawn again; and which columns, [B], are decided at all steps."""
+        """As `_drawn`, with undecided steps drawn again; and which batch entries, [B], are decided at all steps."""
         inputs, initial = self._drawn(draw)
         found = branches(self.cell)
-        undecided = torch.zeros(self.case.steps, self.case.columns, dtype=torch.bool)
+        undecided = torch.zeros(self.case.steps, self.case.batch, dtype=torch.bool)
         counts: list[int] = []
         while found:
             undecided = self._undecided(inputs, initial, found)
@@ -134,7 +134,7 @@ class Problem:
     def _undecided(self, inputs: Named, initial: Named, found: tuple[Branch, ...]) -> Tensor:
         """[T, B]: whether some branch lies nearer to its jump than MARGIN times its largest rounding error up to that
         step. A value that lies on the jump by its equations (a relu of a relu) is not undecided."""
-        result = torch.zeros(self.case.steps, self.case.columns, dtype=torch.bool)
+        result = torch.zeros(self.case.steps, self.case.batch, dtype=torch.bool)
         rounded, share = self._rounding()
         exact, others = (self._compared(inputs, initial, dtype, found) for dtype in (torch.float64, rounded))
         for branch, values, other in zip(found, exact, others, strict=True):
@@ -146,7 +146,7 @@ class Problem:
             off = off.flip(0).cummax(0).values.flip(0) if self.case.reverse else off.cummax(0).values
             result |= _near(branch, values, other, off).any(2)
         if self.masks:
-            # Nothing is compared past the end of a column.
+            # Nothing is compared past the end of a batch entry.
             result &= torch.arange(self.case.steps)[:, None] < self.masks["lengths"].cpu()
         return result
 
@@ -192,7 +192,7 @@ class Problem:
         known = {**fixed, **inputs, **sequences}
         for branch in found:
             value = machine.node(Pointwise(branch.target, branch.value), known).double()
-            yield value.expand(self.case.steps, self.case.columns, value.shape[-1])
+            yield value.expand(self.case.steps, self.case.batch, value.shape[-1])
 
     # Run.
 
@@ -240,7 +240,7 @@ class Problem:
         sequences, last = self._run_reference(parameters, given, initial, self.masks)
         output, finals = sequences[self.cell.output], [last[state.name] for state in self.states]
         if self.masks:
-            # The layer promises zeros past a column's length; the reference promises nothing there.
+            # The layer promises zeros past an entry's length; the reference promises nothing there.
             step = torch.arange(self.case.steps, device=output.device)
             output = torch.where((step[:, None] < self.masks["lengths"])[..., None], output, 0)
         self._backward([output, *finals])

@@ -102,7 +102,7 @@ class Interpreter:
                 assert_never(expr)
 
     def pointwise(self, width: Dim, expr: Expr, known: Mapping[str, Tensor]) -> Tensor:
-        """An expression as a value of this width. Values one a head broadcast over the head's units."""
+        """An expression as a value of this width. Values with one number per head broadcast over the head."""
         size = evaluate(width, self.sizes)
         if width == HEADS or all(self.values[name].width != HEADS for name in references(expr)):
             result = self.expression(expr, lambda name: known[name])
@@ -112,8 +112,8 @@ class Interpreter:
             return self._cut(known[name], self.values[name].width)
 
         result = self.expression(expr, look)
-        k, units = self._packed(width)
-        return result.expand(*result.shape[:-3], k, self.heads, units).flatten(-3)
+        k, head_dim = self._packed(width)
+        return result.expand(*result.shape[:-3], k, self.heads, head_dim).flatten(-3)
 
     def matrix_blocks(self, name: str) -> int:
         """The number of blocks of a matrix."""
@@ -123,15 +123,15 @@ class Interpreter:
         """[width, columns/blocks] -> [blocks, width/blocks, columns/blocks]."""
         blocks = self.matrix_blocks(name)
         k, base = split_multiple(self.values[name].width)
-        units = evaluate(base, self.sizes) // blocks
-        return matrix.reshape(k, blocks, units, -1).transpose(0, 1).reshape(blocks, k * units, -1)
+        head_dim = evaluate(base, self.sizes) // blocks
+        return matrix.reshape(k, blocks, head_dim, -1).transpose(0, 1).reshape(blocks, k * head_dim, -1)
 
     def from_blocks(self, name: str, matrix: Tensor) -> Tensor:
         """The inverse of `to_blocks`."""
         blocks = self.matrix_blocks(name)
         k, base = split_multiple(self.values[name].width)
-        units = evaluate(base, self.sizes) // blocks
-        return matrix.reshape(blocks, k, units, -1).transpose(0, 1).reshape(k * blocks * units, -1)
+        head_dim = evaluate(base, self.sizes) // blocks
+        return matrix.reshape(blocks, k, head_dim, -1).transpose(0, 1).reshape(k * blocks * head_dim, -1)
 
     def _matrix_pointwise(self, target: str, expr: Expr, known: Mapping[str, Tensor]) -> Tensor:
         def look(name: str) -> Tensor:
@@ -181,8 +181,8 @@ class Interpreter:
             case RowOperator.MEAN:
                 row = row.mean(-1, keepdim=True)
             case RowOperator.SPREAD:
-                units = evaluate(result, self.sizes) // self.heads
-                row = (row / units).expand(*row.shape[:-1], units)
+                head_dim = evaluate(result, self.sizes) // self.heads
+                row = (row / head_dim).expand(*row.shape[:-1], head_dim)
             case RowOperator.MAX:
                 row = row.amax(-1, keepdim=True)
             case RowOperator.CUMSUM:
@@ -205,30 +205,30 @@ class Interpreter:
         return self.blocked(value, width, self.heads)
 
     def _packed(self, width: Dim) -> tuple[int, int]:
-        """(k, units of a head) of a width that is neither one nor one a head."""
+        """(k, head_dim) of a width that is neither one nor one per head."""
         k, base = split_multiple(width)
         return k, evaluate(base, self.sizes) // self.heads
 
     def _cut(self, value: Tensor, width: Dim) -> Tensor:
-        """A value as [..., k, N, units], sizes 1 where it is narrower."""
+        """A value as [..., k, N, head_dim], sizes 1 where it is narrower."""
         if width == ONE:
             return value[..., None, None]
         if width == HEADS:
             return value[..., None, :, None]
-        k, units = self._packed(width)
-        return value.reshape(*value.shape[:-1], k, self.heads, units)
+        k, head_dim = self._packed(width)
+        return value.reshape(*value.shape[:-1], k, self.heads, head_dim)
 
     def blocked(self, value: Tensor, width: Dim, blocks: int) -> Tensor:
-        """[..., width] -> [..., blocks, width/blocks], where units of a block lie k-major."""
+        """[..., width] -> [..., blocks, width/blocks], where the elements of a block lie k-major."""
         k, base = (1, width) if width == HEADS else split_multiple(width)
-        units = evaluate(base, self.sizes) // blocks
-        return value.reshape(*value.shape[:-1], k, blocks, units).transpose(-3, -2).flatten(-2)
+        head_dim = evaluate(base, self.sizes) // blocks
+        return value.reshape(*value.shape[:-1], k, blocks, head_dim).transpose(-3, -2).flatten(-2)
 
     def unblocked(self, value: Tensor, width: Dim, blocks: int) -> Tensor:
         """The inverse of `blocked`."""
         k, base = (1, width) if width == HEADS else split_multiple(width)
-        units = evaluate(base, self.sizes) // blocks
-        return value.reshape(*value.shape[:-1], k, units).transpose(-3, -2).flatten(-3)
+        head_dim = evaluate(base, self.sizes) // blocks
+        return value.reshape(*value.shape[:-1], k, head_dim).transpose(-3, -2).flatten(-3)
 
 
 def complete_sizes(cell: Cell, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -255,9 +255,9 @@ class Arguments:
     initial     [B, width] by state; a state not given starts with its declared value
     constants   values other than the declared ones, by name
     sizes       I, H and dims by name
-    reset       [T, B]; where != 0 a column restarts from the declared initial values: nothing crosses from the step
-                before to that step, nor back in reverse
-    lengths     [B]; from step lengths[b] on, column b keeps its states whatever `reset` says, and its other values
+    reset       [T, B]; where != 0 a batch entry restarts from the declared initial values: nothing crosses from the
+                step before to that step, nor back in reverse
+    lengths     [B]; from step lengths[b] on, entry b keeps its states whatever `reset` says, and its other values
                 mean nothing
     recurrent_gradient_clip     bound on what products hand back to earlier values, see `rnncc.analysis.recurrent`
     """
@@ -282,14 +282,14 @@ def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tens
     """
     inputs, lengths, reset = given.inputs, given.lengths, given.reset
     like = next(iter(inputs.values()))
-    steps, columns = like.shape[:2]
+    steps, batch = like.shape[:2]
     known_sizes = complete_sizes(cell, given.sizes)
     products = [recurrent_reads(segment) for segment in cell.segments]
     aliases = {alias: name for loop in products for alias, name in loop.aliases.items()}
     machine = Interpreter(with_aliases(value_table(cell), aliases), known_sizes, given.num_heads, like)
     fixed = fixed_values(cell, machine, given.parameters, given.constants)
     declared = {
-        state.name: _declared(state, cell, machine, fixed).expand(columns, machine.width(state.name))
+        state.name: _declared(state, cell, machine, fixed).expand(batch, machine.width(state.name))
         for state in cell.states
     }
     states = {state.name: _first(state, cell, given.initial, declared) for state in cell.states}
@@ -299,7 +299,7 @@ def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tens
     nodes += cell.epilogue
     names = [*(f"{name}__1" for name in states), *(node.target for node in nodes)]
     delayed = {
-        node.target: like.new_zeros(columns, machine.width(node.target)) for node in nodes if isinstance(node, Delay)
+        node.target: like.new_zeros(batch, machine.width(node.target)) for node in nodes if isinstance(node, Delay)
     }
     sequences: dict[str, list[Tensor]] = {name: [] for name in names}
     for t in reversed(range(steps)) if given.reverse else range(steps):
@@ -316,7 +316,7 @@ def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tens
                 value = elementwise.clip_gradient(known[aliases[node.target]], given.recurrent_gradient_clip)
             else:
                 value = delayed[node.target] if isinstance(node, Delay) else machine.node(node, known)
-            known[node.target] = value.expand(columns, machine.width(node.target))
+            known[node.target] = value.expand(batch, machine.width(node.target))
         following = {node.target: known[node.operand] for node in nodes if isinstance(node, Delay)}
         known |= {name: torch.where(active, known[name], old) for name, old in states.items()}
         states = {name: known[name] for name in states}
@@ -326,7 +326,7 @@ def run(cell: Cell, given: Arguments) -> tuple[dict[str, Tensor], dict[str, Tens
     results = {name: torch.stack(found[::-1] if given.reverse else found) for name, found in sequences.items()}
     if cell.output not in results:
         # It is made of parameters alone, the same at every step.
-        results[cell.output] = fixed[cell.output].expand(steps, columns, machine.width(cell.output))
+        results[cell.output] = fixed[cell.output].expand(steps, batch, machine.width(cell.output))
     return results, states
 
 

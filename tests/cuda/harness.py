@@ -55,7 +55,7 @@ class Packages:
             return rnncc.load(cell)
         name = f"{cell}_fused"
         if not (self.folder / name).exists():
-            problems = tuple(Problem(units, 1, dtype) for units, dtype in FUSED[cell])
+            problems = tuple(Problem(head_dim, 1, dtype) for head_dim, dtype in FUSED[cell])
             build_package(replace(read_request(cell), name=name, problems=problems), self.folder)
         return importlib.import_module(name)
 
@@ -84,7 +84,7 @@ def launches_of(run: Callable[[], object]) -> list[str]:
 
 
 def blocks_of(run: Callable[[], object], folder: Path) -> dict[str, int]:
-    """The kernels that a call runs, by name, and of how many thread blocks."""
+    """The kernels that a call runs, by name, and of how many CTAs."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         run()
         torch.cuda.synchronize()
@@ -163,9 +163,9 @@ class Call:
 def draw(
     module: ModuleType,
     cell: str,
-    units: int,
+    head_dim: int,
     heads: int,
-    columns: int,
+    batch: int,
     steps: int,
     dtype: torch.dtype,
     *,
@@ -179,17 +179,17 @@ def draw(
         return torch.randn(*shape, generator=generator, dtype=torch.float32).to(DEVICE, dtype)
 
     layer_class = getattr(module, CLASSES[cell])
-    hidden = units * heads
+    hidden = head_dim * heads
     sizes = {"I": hidden, "H": hidden, "num_heads": heads}
     (segment,) = layer_class.spec.segments
     layer = layer_class(1, hidden, num_heads=heads)
     with torch.no_grad():
         for parameter in layer.parameters():
-            parameter.uniform_(-1, 1, generator=generator).div_(units**0.5)
+            parameter.uniform_(-1, 1, generator=generator).div_(head_dim**0.5)
     weights = tuple(getattr(layer, f"{w.attribute}_l0").detach().to(DEVICE, dtype) for w in segment.plain.weights)
-    streams = tuple(normal(steps, columns, stream.width(sizes)) for stream in segment.streams)
-    states = tuple(0.1 * normal(columns, state.width(sizes)) for state in segment.states)
-    cotangents = (normal(steps, columns, hidden), *(normal(*state.shape) for state in states))
+    streams = tuple(normal(steps, batch, stream.width(sizes)) for stream in segment.streams)
+    states = tuple(0.1 * normal(batch, state.width(sizes)) for state in segment.states)
+    cotangents = (normal(steps, batch, hidden), *(normal(*state.shape) for state in states))
     return Call(getattr(module, cell), streams, weights, states, cotangents, heads, keywords)
 
 

@@ -40,7 +40,7 @@ CELLS = (*AFFINE, *ELEMENTWISE, "rwkv4")  # rwkv4: a clamp, and two affine loops
 Values = dict[str, Tensor]
 Fill = Callable[[Tensor], Tensor]
 Layout = tuple[Callable[[int, int, int], Sequence[int]], Callable[[Tensor, int, int, int], Tensor]]
-# By name: the shape of a stream's memory for (steps, columns, width), and the stream [T, B, width] as a view of it.
+# By name: the shape of a stream's memory for (steps, batch, width), and the stream [T, B, width] as a view of it.
 LAYOUTS: dict[str, Layout] = {
     "steps first": (lambda t, b, w: (t, b, w), lambda base, t, b, w: base),
     "batch first": (lambda t, b, w: (b, t, w), lambda base, t, b, w: base.transpose(0, 1)),
@@ -69,8 +69,8 @@ def package(name: str) -> tuple[Any, Any]:
 def draw_scan(
     name: str,
     steps: int,
-    columns: int,
-    units: int,
+    batch: int,
+    hidden: int,
     dtype: torch.dtype,
     *,
     layout: str = "steps first",
@@ -87,32 +87,32 @@ def draw_scan(
         return torch.randn(*shape, generator=generator, dtype=torch.float32).to(harness.DEVICE, of)
 
     layer_class, op = package(name)
-    spec, sizes = layer_class.spec, {"I": units, "H": units, "num_heads": 1}
+    spec, sizes = layer_class.spec, {"I": hidden, "H": hidden, "num_heads": 1}
     memory, view = LAYOUTS[layout]
     given = taken_streams(spec)
     widths = [stream.width(sizes) for stream in given]
-    streams = tuple(fill(normal(*memory(steps, columns, width))) for width in widths)
-    states = tuple(normal(columns, s.width(sizes), of=state_dtype or dtype) for s in spec.visible_states())
+    streams = tuple(fill(normal(*memory(steps, batch, width))) for width in widths)
+    states = tuple(normal(batch, s.width(sizes), of=state_dtype or dtype) for s in spec.visible_states())
     if name == "rwkv4":
         # The sum of weights that divides its output.
         states = (states[0], states[1].abs(), states[2])
     # Where streams are not wide they do not say how many inputs there are.
-    keywords |= {"hidden_size": units, "input_size": units}
+    keywords |= {"hidden_size": hidden, "input_size": hidden}
 
     def viewed(memories: Sequence[Tensor], *rest: Any, **options: Any) -> Any:
-        own = [view(base, steps, columns, width) for base, width in zip(memories, widths, strict=True)]
+        own = [view(base, steps, batch, width) for base, width in zip(memories, widths, strict=True)]
         return op(own, *rest, **options)
 
-    cotangents = (normal(steps, columns, units), *(normal(*state.shape, of=state.dtype) for state in states))
-    weights = tuple(weight.to(harness.DEVICE, dtype) for weight in _weights(layer_class, units, seed))
+    cotangents = (normal(steps, batch, hidden), *(normal(*state.shape, of=state.dtype) for state in states))
+    weights = tuple(weight.to(harness.DEVICE, dtype) for weight in _weights(layer_class, hidden, seed))
     return Call(viewed, streams, weights, states, cotangents, 1, keywords)
 
 
-def _weights(layer_class: Any, units: int, seed: int) -> list[Tensor]:
+def _weights(layer_class: Any, hidden: int, seed: int) -> list[Tensor]:
     """What the loops read at every step, each once: parameters, and functions of parameters."""
-    spec, sizes = layer_class.spec, {"I": units, "H": units, "num_heads": 1}
+    spec, sizes = layer_class.spec, {"I": hidden, "H": hidden, "num_heads": 1}
     torch.manual_seed(seed)
-    layer = layer_class(units, units)
+    layer = layer_class(hidden, hidden)
     parameters = {p.attribute: getattr(layer, f"{p.attribute}_l0").detach() for p in spec.parameters}
     values: dict[str, Tensor] = {}
     constants = {c.name: float(c.value) for c in spec.constants if not c.shaping}

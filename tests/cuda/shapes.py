@@ -26,14 +26,14 @@ from tests.rendering import at_first_use
 TARGET = GPUS["h200"]
 # The tile sizes that are tried, for each family of clusters.
 TILES = {
-    GATHER: {"blocks": (1, 2, 4, 8, 16), "k_warps": (1, 2, 4, 8), "unit_tile": (8, 16, 32)},
-    SCATTER: {"blocks": (1, 2, 4, 8, 16), "row_warps": (1, 2, 3, 4, 6, 8, 16), "k_warps": (1, 2, 4)},
+    GATHER: {"ctas": (1, 2, 4, 8, 16), "k_warps": (1, 2, 4, 8), "unit_tile": (8, 16, 32)},
+    SCATTER: {"ctas": (1, 2, 4, 8, 16), "row_warps": (1, 2, 3, 4, 6, 8, 16), "k_warps": (1, 2, 4)},
 }
 
 
-def shapes(loop: FusedLoop, family: Family, units: int) -> Iterator[FusedSchedule]:
+def shapes(loop: FusedLoop, family: Family, head_dim: int) -> Iterator[FusedSchedule]:
     """In bfloat16, a kernel for all of TILES that can be, the others being the quickest there."""
-    problem, known = Problem(units, 1, "bf16"), facts(loop, "bf16")
+    problem, known = Problem(head_dim, 1, "bf16"), facts(loop, "bf16")
     for sizes in product(*TILES[family].values()):
         draft = MODELS[family](known, problem, TARGET)
         for name, size in zip(TILES[family], sizes, strict=True):
@@ -60,15 +60,15 @@ def varied(found: Iterable[FusedSchedule], count: int, also: tuple[int, ...] = (
     return chosen
 
 
-def stepwise_kernels(plan: KernelPlan, units: int, dtype: str, fewest: int = 1) -> FusedKernels:
-    """Of all programs that a launch a step can run, for so many columns and more."""
-    problem = Problem(units, 1, dtype)
+def stepwise_kernels(plan: KernelPlan, head_dim: int, dtype: str, fewest: int = 1) -> FusedKernels:
+    """The kernels of all programs that can run by one launch per step, for so many batch entries and more."""
+    problem = Problem(head_dim, 1, dtype)
     made = tuple(
         (program, stepwise_from(fewest, facts(loop, dtype), problem, TARGET))
         for program, loop in fused_programs(plan)
         if takes(loop, problem)
     )
-    return FusedKernels(units, 1, INDEX_DTYPES[dtype], made)
+    return FusedKernels(head_dim, 1, INDEX_DTYPES[dtype], made)
 
 
 def compiled(plan: KernelPlan, kernels: FusedKernels, folder: Path) -> Path:

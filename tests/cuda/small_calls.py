@@ -29,58 +29,58 @@ CASES = ((64, ""), (256, ""), (768, ""), (192, ""), (512, ""), *ALTERNATING)
 STEPWISE = ((72, "bf16"), (80, "fp32"))
 
 
-# Steps, columns and units: wide, tall and narrow forms of a scan, coupled states, a walk, and Newton's iterations, of
-# more than one tile where tiles are shared.
+# Steps, batch entries and units: wide, tall and narrow forms of a scan, coupled states, a walk, and Newton's
+# iterations, of more than one tile where tiles are shared.
 SCANS = (
     ("mingru", 40, 3, 8192, False), ("mingru", 700, 1, 64, False), ("mingru", 70, 2, 61, False),
     ("lru", 300, 1, 64, False), ("indrnn", 300, 1, 64, False), ("paragru", 700, 1, 64, True),
 )  # fmt: skip
 
 
-def masks_of(steps: int, columns: int) -> dict[str, Any]:
-    """A column of no steps (the fourth), full ones, and others; resets in every second column."""
-    lengths = torch.tensor([3, 1, 2, 0, 3])[:columns] * steps // 3
-    reset = torch.tensor([[0, 1, 0, 1, 0][:columns]] * steps, dtype=torch.bool)
+def masks_of(steps: int, batch: int) -> dict[str, Any]:
+    """A batch entry of no steps (the fourth), full ones, and others; resets in every second batch entry."""
+    lengths = torch.tensor([3, 1, 2, 0, 3])[:batch] * steps // 3
+    reset = torch.tensor([[0, 1, 0, 1, 0][:batch]] * steps, dtype=torch.bool)
     return {"lengths": lengths.to(DEVICE), "reset": reset.to(DEVICE)}
 
 
 def build_stepwise(folder: Path) -> None:
     """The kernels of STEPWISE, in folders of a folder. Raises CalledProcessError."""
-    for units, dtype in STEPWISE:
-        compiled(plan("lstm"), stepwise_kernels(plan("lstm"), units, dtype), folder / f"stepwise_{units}")
+    for head_dim, dtype in STEPWISE:
+        compiled(plan("lstm"), stepwise_kernels(plan("lstm"), head_dim, dtype), folder / f"stepwise_{head_dim}")
 
 
 def dense(folder: Path) -> None:
     """Forward, backward and inference, plain and masked; of both directions at once, and of a PackedSequence."""
     packages = Packages(folder)
     masks = masks_of(3, 5)
-    for units, _ in STEPWISE:
-        assert add_kernels(packages("lstm"), folder / f"stepwise_{units}" / "cuda") > 0
-    for units, dtype in (*CASES, *STEPWISE):
-        chosen = DTYPES[dtype or dict(FUSED["lstm"])[units]]
+    for head_dim, _ in STEPWISE:
+        assert add_kernels(packages("lstm"), folder / f"stepwise_{head_dim}" / "cuda") > 0
+    for head_dim, dtype in (*CASES, *STEPWISE):
+        chosen = DTYPES[dtype or dict(FUSED["lstm"])[head_dim]]
         for given in ({}, masks):
-            found = draw(packages("lstm"), "lstm", units, 1, 5, 3, chosen, **given).run()
+            found = draw(packages("lstm"), "lstm", head_dim, 1, 5, 3, chosen, **given).run()
             assert all(value.isfinite().all() for value in found.values())
-            print(f"{units} units, {chosen}, {'masked' if given else 'plain'}: ok", flush=True)
-    for units, dtype in ALTERNATING:
-        layer = packages("lstm").LSTM(4, units, bidirectional=True, device=DEVICE, dtype=DTYPES[dtype])
+            print(f"{head_dim}, {chosen}, {'masked' if given else 'plain'}: ok", flush=True)
+    for head_dim, dtype in ALTERNATING:
+        layer = packages("lstm").LSTM(4, head_dim, bidirectional=True, device=DEVICE, dtype=DTYPES[dtype])
         y = layer(torch.randn(3, 5, 4, device=DEVICE, dtype=DTYPES[dtype]), lengths=masks["lengths"])[0]
         sequences = [torch.randn(length, 4, device=DEVICE, dtype=DTYPES[dtype]) for length in (1, 3, 2)]
         packed = layer(pack_sequence(sequences, enforce_sorted=False))[0].data
         gradients = torch.autograd.grad(y.sum() + packed.square().sum(), list(layer.parameters()))
         assert all(value.isfinite().all() for value in (y, packed, *gradients))
-        print(f"{units} units, {dtype}, both directions: ok", flush=True)
+        print(f"{head_dim}, {dtype}, both directions: ok", flush=True)
 
 
 def scan() -> None:
     """The same of loops without products."""
-    for name, steps, columns, units, newton in SCANS:
-        for given in ({}, masks_of(steps, columns)):
-            call = draw_scan(name, steps, columns, units, torch.float32, **given)
+    for name, steps, batch, head_dim, newton in SCANS:
+        for given in ({}, masks_of(steps, batch)):
+            call = draw_scan(name, steps, batch, head_dim, torch.float32, **given)
             found = (iterating(call, name) if newton else call).run()
             assert all(value.isfinite().all() for value in found.values())
             kind = f"{'newton' if newton else 'scan'}, {'masked' if given else 'plain'}"
-            print(f"{name} of {steps}x{columns}x{units}, {kind}: ok", flush=True)
+            print(f"{name} of {steps}x{batch}x{head_dim}, {kind}: ok", flush=True)
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ def test_both_ways_are_the_same_calls(accuracy: Any, packages: Packages) -> None
 @pytest.mark.gpu
 @pytest.mark.parametrize("part", ["layer", "loop"])
 @pytest.mark.parametrize(
-    ("cell", "units", "dtype"),
+    ("cell", "head_dim", "dtype"),
     [
         ("lstm", 256, "fp16"),
         ("lstm", 768, "bf16"),
@@ -45,11 +45,11 @@ def test_both_ways_are_the_same_calls(accuracy: Any, packages: Packages) -> None
         ("gru", 384, "fp32"),
     ],
 )
-def test_as_true_as_cudnn(cell: str, units: int, dtype: str, part: str, accuracy: Any, packages: Packages) -> None:
-    assert dtype == "fp32" or (units, dtype) in FUSED[cell]
+def test_as_true_as_cudnn(cell: str, head_dim: int, dtype: str, part: str, accuracy: Any, packages: Packages) -> None:
+    assert dtype == "fp32" or (head_dim, dtype) in FUSED[cell]
     errors = accuracy.compare(
-        lambda seed: accuracy.draw(cell, units, 16, DTYPES[dtype], part, seed, DEVICE), packages(cell), DTYPES[dtype]
+        lambda seed: accuracy.draw(cell, head_dim, 16, DTYPES[dtype], part, seed, DEVICE), packages(cell), DTYPES[dtype]
     )
     # Shown with -rP, and where the test fails.
-    print(f"{cell} {units} {dtype} {part}: ours, cuDNN's, ratio", *accuracy.lines(errors), sep="\n")
+    print(f"{cell} {head_dim} {dtype} {part}: ours, cuDNN's, ratio", *accuracy.lines(errors), sep="\n")
     assert [name for name, (ours, peer) in errors.items() if not ours <= accuracy.MOST * peer] == []

@@ -15,12 +15,12 @@ pytestmark = pytest.mark.gpu
 
 Results = dict[str, Tensor]
 # gather and scatter, the same in clusters, grid, alternating.
-FAMILIES = pytest.mark.parametrize("units", [64, 256, 768, 40])
+FAMILIES = pytest.mark.parametrize("head_dim", [64, 256, 768, 40])
 
 
-def call_of(units: int, packages: Packages) -> Call:
-    dtype = DTYPES[dict(FUSED["lstm"]).get(units, "fp32")]
-    return draw(packages("lstm"), "lstm", units, 2, 16, 50, dtype)
+def call_of(head_dim: int, packages: Packages) -> Call:
+    dtype = DTYPES[dict(FUSED["lstm"]).get(head_dim, "fp32")]
+    return draw(packages("lstm"), "lstm", head_dim, 2, 16, 50, dtype)
 
 
 def assert_same(found: Results, expected: Results) -> None:
@@ -28,8 +28,8 @@ def assert_same(found: Results, expected: Results) -> None:
 
 
 @FAMILIES
-def test_twice_the_same(units: int, packages: Packages) -> None:
-    call = call_of(units, packages)
+def test_twice_the_same(head_dim: int, packages: Packages) -> None:
+    call = call_of(head_dim, packages)
     assert_same(call.run(), call.run())
     leaves = call.leaves()
     values = leaves.values()
@@ -62,17 +62,17 @@ def in_a_graph(run: Callable[[], Results]) -> Results:
 
 @FAMILIES
 @pytest.mark.parametrize("way", [on_side_stream, in_a_graph])
-def test_streams_and_graphs(way: Callable[[Callable[[], Results]], Results], units: int, packages: Packages) -> None:
-    call = call_of(units, packages)
+def test_streams_and_graphs(way: Callable[[Callable[[], Results]], Results], head_dim: int, packages: Packages) -> None:
+    call = call_of(head_dim, packages)
     expected = call.run()
     assert_same(way(call.run), expected)
 
 
 @FAMILIES
-def test_three_streams_at_once(units: int, packages: Packages) -> None:
+def test_three_streams_at_once(head_dim: int, packages: Packages) -> None:
     """Kernels whose blocks wait for each other must not wait for blocks that another kernel keeps from running."""
-    dtype = DTYPES[dict(FUSED["lstm"]).get(units, "fp32")]
-    calls = [draw(packages("lstm"), "lstm", units, 1, columns, 200, dtype) for columns in (16, 9, 3)]
+    dtype = DTYPES[dict(FUSED["lstm"]).get(head_dim, "fp32")]
+    calls = [draw(packages("lstm"), "lstm", head_dim, 1, batch, 200, dtype) for batch in (16, 9, 3)]
     expected = [call.run() for call in calls]
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in calls]  # type: ignore[no-untyped-call]
@@ -85,14 +85,14 @@ def test_three_streams_at_once(units: int, packages: Packages) -> None:
         assert_same(ours, same)
 
 
-@pytest.mark.parametrize(("units", "heads"), [(64, 6), (256, 3)])
+@pytest.mark.parametrize(("head_dim", "heads"), [(64, 6), (256, 3)])
 def test_thread_blocks_have_multiprocessors_for_themselves(
-    units: int, heads: int, packages: Packages, tmp_path: Path
+    head_dim: int, heads: int, packages: Packages, tmp_path: Path
 ) -> None:
-    """Groups of columns are as narrow as can run side by side; more blocks would be in each other's way."""
-    dtype = dict(FUSED["lstm"])[units]
-    call = draw(packages("lstm"), "lstm", units, heads, 16, 5, DTYPES[dtype])
-    name = f"_{dtype.replace('fp16', 'f16')}_{units}_"
+    """Groups of batch entries are as narrow as can run side by side; more blocks would be in each other's way."""
+    dtype = dict(FUSED["lstm"])[head_dim]
+    call = draw(packages("lstm"), "lstm", head_dim, heads, 16, 5, DTYPES[dtype])
+    name = f"_{dtype.replace('fp16', 'f16')}_{head_dim}_"
     blocks = {kernel: count for kernel, count in blocks_of(call.run, tmp_path).items() if name in kernel}
     assert {kernel.split("_")[2] for kernel in blocks} >= {"forward", "backward"}
     multiprocessors = torch.cuda.get_device_properties("cuda").multi_processor_count

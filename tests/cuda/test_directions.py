@@ -25,23 +25,23 @@ class Case:
     """A layer's sizes. `alternating`: the dtype, by that kernel; else the dtype of the fused kernel of that size."""
 
     cell: str
-    units: int
+    head_dim: int
     heads: int = 1
-    columns: int = 4
+    batch: int = 4
     alternating: str = ""
     launches: int = 1
 
     @property
     def dtype(self) -> torch.dtype:
-        return DTYPES[self.alternating or dict(FUSED[self.cell])[self.units]]
+        return DTYPES[self.alternating or dict(FUSED[self.cell])[self.head_dim]]
 
     def __str__(self) -> str:
-        return f"{self.cell}-{self.units}x{self.heads}-{self.columns}-{self.alternating or 'fused'}"
+        return f"{self.cell}-{self.head_dim}x{self.heads}-{self.batch}-{self.alternating or 'fused'}"
 
 
 # gather and scatter in a thread block and in clusters, grid; both directions at once take the kernel that one takes.
 FUSED_CASES = (Case("lstm", 64, 2), Case("lstm", 256), Case("lstm", 768))
-# A few thread blocks; many columns; tiles twice as large as those of one direction alone; twice the visits; stages of
+# A few CTAs; many batch entries; tiles twice as large as those of one direction alone; twice the visits; stages of
 # several kinds; weights of both directions that shared memory has no room for.
 ALTERNATING_CASES = (
     Case("lstm", 40, 3, 4, "fp32"),
@@ -57,7 +57,7 @@ def op_of(packages: Packages, case: Case) -> tuple[Any, Any, dict[str, int]]:
     """The cell's forward op, a layer of it, and the layer's sizes."""
     layer_class = getattr(packages(case.cell, fused=not case.alternating), CLASSES[case.cell])
     dtype = case.dtype
-    layer = layer_class(3, case.units * case.heads, num_heads=case.heads, device="cuda", dtype=dtype)
+    layer = layer_class(3, case.head_dim * case.heads, num_heads=case.heads, device="cuda", dtype=dtype)
     kernels, why = layer._choose(torch.empty(0, device="cuda", dtype=dtype))
     assert kernels is not None, why
     (segment,) = layer.spec.segments
@@ -74,9 +74,9 @@ def draw(layer: Any, sizes: dict[str, int], case: Case, seed: int) -> Groups:
     (segment,) = layer.spec.segments
     shapes = [getattr(layer, f"{weight.attribute}_l0").shape for weight in segment.plain.weights]
     return (
-        [normal(STEPS, case.columns, stream.width(sizes)) for stream in segment.streams],
-        [normal(*shape, scale=case.units**-0.5) for shape in shapes],
-        [normal(case.columns, state.width(sizes)) for state in segment.states],
+        [normal(STEPS, case.batch, stream.width(sizes)) for stream in segment.streams],
+        [normal(*shape, scale=case.head_dim**-0.5) for shape in shapes],
+        [normal(case.batch, state.width(sizes)) for state in segment.states],
     )
 
 
@@ -84,9 +84,9 @@ def draw(layer: Any, sizes: dict[str, int], case: Case, seed: int) -> Groups:
 @pytest.mark.parametrize("case", [*FUSED_CASES, *ALTERNATING_CASES], ids=str)
 def test_both_directions_are_one_launch_with_the_same_bits(case: Case, masked: bool, packages: Packages) -> None:
     op, layer, sizes = op_of(packages, case)
-    heads, columns = case.heads, case.columns
-    lengths = torch.randint(1, STEPS + 1, (columns,), device="cuda") if masked else None
-    reset = torch.rand(STEPS, columns, device="cuda") < 0.1 if masked else None
+    heads, batch = case.heads, case.batch
+    lengths = torch.randint(1, STEPS + 1, (batch,), device="cuda") if masked else None
+    reset = torch.rand(STEPS, batch, device="cuda") < 0.1 if masked else None
     both = [draw(layer, sizes, case, seed) for seed in (1, 2)]
     cotangents = [draw(layer, sizes, case, seed) for seed in (3, 4)]
 
@@ -148,15 +148,15 @@ def same(found: list[Tensor], expected: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize(("columns", "launches"), [(16, 1), (32, 2)])
-def test_directions_of_a_layer(columns: int, launches: int, packages: Packages) -> None:
-    """Grids that do not fit the GPU at once, those of both directions for 32 columns, follow each other."""
+@pytest.mark.parametrize(("batch", "launches"), [(16, 1), (32, 2)])
+def test_directions_of_a_layer(batch: int, launches: int, packages: Packages) -> None:
+    """Grids that do not fit the GPU at once, those of both directions for a batch of 32, follow each other."""
     layers = [
         packages("lstm", fused).LSTM(8, 768, bidirectional=True, device="cuda", dtype=torch.bfloat16)
         for fused in (True, False)
     ]
     layers[1].load_state_dict(layers[0].state_dict())
-    x = torch.randn(12, columns, 8, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(12, batch, 8, device="cuda", dtype=torch.bfloat16)
     found, expected = (output_and_gradients(layer, x) for layer in layers)
     names = launches_of(lambda: layers[0](x)[0].sum().backward())
     for program in ("lstm_0_forward_", "lstm_0_backward_"):

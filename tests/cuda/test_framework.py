@@ -24,13 +24,13 @@ def make(file: str = "lstm", name: str = "LSTM", **options: Any) -> Any:
     return getattr(rnncc.load(file), name)(IN, H, device="cuda", **options)
 
 
-def batch(seed: int, columns: int = B, steps: int = T) -> dict[str, Tensor]:
+def batch(seed: int, batch_size: int = B, steps: int = T) -> dict[str, Tensor]:
     """The input, lengths and resets of a call, all on the GPU."""
     torch.manual_seed(seed)
     return {
-        "input": torch.randn(steps, columns, IN, device="cuda"),
-        "lengths": torch.randint(1, steps + 1, (columns,), device="cuda"),
-        "reset": torch.rand(steps, columns, device="cuda") > 0.8,
+        "input": torch.randn(steps, batch_size, IN, device="cuda"),
+        "lengths": torch.randint(1, steps + 1, (batch_size,), device="cuda"),
+        "reset": torch.rand(steps, batch_size, device="cuda") > 0.8,
     }
 
 
@@ -100,8 +100,8 @@ def test_new_sizes_compile_nothing_again(file: str, name: str) -> None:
     compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
     gradients(compiled, layer, batch(0, 7, 13))
     with torch.compiler.set_stance("fail_on_recompile"):
-        for seed, columns, steps in ((1, 6, 9), (2, 3, 20)):
-            call = batch(seed, columns, steps)
+        for seed, batch_size, steps in ((1, 6, 9), (2, 3, 20)):
+            call = batch(seed, batch_size, steps)
             close(gradients(compiled, layer, call), gradients(layer, layer, call))
 
 

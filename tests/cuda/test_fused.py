@@ -23,28 +23,28 @@ def compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RNNCC_CACHE_DIR", str(tmp_path / "cache"))
 
 
-def fused_kernels(run: Callable[[], object], units: int) -> set[str]:
+def fused_kernels(run: Callable[[], object], head_dim: int) -> set[str]:
     """The programs of which fused kernels of that size run in a call."""
-    return {kernel.split("_")[2] for kernel in kernels_of(run) if f"_bf16_{units}_" in kernel}
+    return {kernel.split("_")[2] for kernel in kernels_of(run) if f"_bf16_{head_dim}_" in kernel}
 
 
 @pytest.mark.gpu
 # Of units that no other test uses: what was compiled is the process's.
-@pytest.mark.parametrize(("units", "bidirectional", "heads"), [(48, False, "2"), (56, True, "2 and 4")])
+@pytest.mark.parametrize(("head_dim", "bidirectional", "heads"), [(48, False, "2"), (56, True, "2 and 4")])
 def test_a_missing_kernel_is_compiled_at_first_use(
-    units: int, bidirectional: bool, heads: str, compiles: None, capfd: pytest.CaptureFixture[str]
+    head_dim: int, bidirectional: bool, heads: str, compiles: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     layer = rnncc.load("lstm").LSTM(
-        16, 2 * units, num_heads=2, bidirectional=bidirectional, device="cuda", dtype=torch.bfloat16
+        16, 2 * head_dim, num_heads=2, bidirectional=bidirectional, device="cuda", dtype=torch.bfloat16
     )
     x = torch.randn(6, 3, 16, device="cuda", dtype=torch.bfloat16)
     assert "alternating" in layer.explain() and "the first call of several steps compiles" in layer.explain()
-    used = fused_kernels(lambda: layer(x)[0].sum().backward(), units)
-    assert f"compiled LSTM for {heads} heads of {units} units, bf16" in capfd.readouterr().err
+    used = fused_kernels(lambda: layer(x)[0].sum().backward(), head_dim)
+    assert f"compiled LSTM for {heads} heads with head_dim {head_dim}, bf16" in capfd.readouterr().err
     assert used == {"forward", "backward"}
     assert "fused (" in layer.explain()
     expected = rnncc.load("lstm").LSTM(
-        16, 2 * units, num_heads=2, bidirectional=bidirectional, device="cuda", backend="reference"
+        16, 2 * head_dim, num_heads=2, bidirectional=bidirectional, device="cuda", backend="reference"
     )
     expected.load_state_dict(layer.state_dict())
     assert verify.relative_error(layer(x)[0].double(), expected(x.float())[0].double()) <= verify.BOUNDS[torch.bfloat16]
@@ -52,31 +52,31 @@ def test_a_missing_kernel_is_compiled_at_first_use(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("how", "units"),
+    ("how", "head_dim"),
     [("compiled", 232), ("exported", 248), ("captured", 264), ("functional", 280), ("decomposed", 296)],
 )
 def test_whoever_calls_first_gets_fused_kernels(
-    how: str, units: int, compiles: None, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    how: str, head_dim: int, compiles: None, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """In a process where no layer of that size was called before."""
     cells = rnncc.load("lstm")
-    layer = cells.LSTM(16, units, device="cuda", dtype=torch.bfloat16)
+    layer = cells.LSTM(16, head_dim, device="cuda", dtype=torch.bfloat16)
     x = torch.randn(40, 3, 16, device="cuda", dtype=torch.bfloat16)
     programs = {"inference"}
     if how == "compiled":
         model: Any = torch.compile(layer, fullgraph=True)
-        used, programs = fused_kernels(lambda: model(x)[0].sum().backward(), units), {"forward", "backward"}
+        used, programs = fused_kernels(lambda: model(x)[0].sum().backward(), head_dim), {"forward", "backward"}
     elif how == "captured":
         layer(x[:1])  # a single step asks for no kernel; torch makes its cuBLAS handle
         graph = torch.cuda.CUDAGraph()
         with torch.no_grad(), torch.cuda.graph(graph):
             captured = layer(x)[0]
-        used = fused_kernels(graph.replay, units)
+        used = fused_kernels(graph.replay, head_dim)
         assert torch.equal(captured, layer(x)[0])
     elif how == "functional":
         streams = x @ layer.weight_ih_l0.T
         with torch.no_grad():
-            used = fused_kernels(lambda: cells.lstm(streams, layer.weight_hh_l0, hidden_size=units), units)
+            used = fused_kernels(lambda: cells.lstm(streams, layer.weight_hh_l0, hidden_size=head_dim), head_dim)
     else:
         with torch.no_grad():
             program = torch.export.export(layer, (x,))
@@ -86,7 +86,7 @@ def test_whoever_calls_first_gets_fused_kernels(
                 torch.export.save(program, tmp_path / "lstm.pt2")
                 program = torch.export.load(tmp_path / "lstm.pt2")
             model = program.module()
-            used = fused_kernels(lambda: model(x), units)
+            used = fused_kernels(lambda: model(x), head_dim)
     assert used == programs
     assert capfd.readouterr().err.count("rnncc: compiled LSTM for 1 head") == 1
 
@@ -125,12 +125,12 @@ def test_tensors_that_no_fused_kernel_takes_are_said(packages: Packages) -> None
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one", "both"])
-@pytest.mark.parametrize(("units", "columns"), [(64, 16), (768, 16), (768, 64), (768, 300)])
+@pytest.mark.parametrize(("head_dim", "batch"), [(64, 16), (768, 16), (768, 64), (768, 300)])
 def test_explain_says_which_kernels_a_batch_takes(
-    units: int, columns: int, bidirectional: bool, packages: Packages
+    head_dim: int, batch: int, bidirectional: bool, packages: Packages
 ) -> None:
-    layer = packages("lstm").LSTM(8, units, bidirectional=bidirectional, device="cuda", dtype=torch.bfloat16)
-    x = torch.randn(5, columns, 8, device="cuda", dtype=torch.bfloat16)
+    layer = packages("lstm").LSTM(8, head_dim, bidirectional=bidirectional, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(5, batch, 8, device="cuda", dtype=torch.bfloat16)
     names = launches_of(lambda: layer(x)[0].sum().backward())
     with torch.no_grad():
         names += launches_of(lambda: layer(x))
@@ -140,5 +140,5 @@ def test_explain_says_which_kernels_a_batch_takes(
         family = families[own[0]] if own else ALTERNATING
         several = len(own) > 1 and family.scope is not Scope.STEP
         expected.append(f"{words} {family.name}" + (f" in {len(own)} launches" if several else ""))
-    assert f"    a batch of {columns}: {', '.join(expected)}" in layer.explain(batch_size=columns).splitlines()
+    assert f"    a batch of {batch}: {', '.join(expected)}" in layer.explain(batch_size=batch).splitlines()
     assert "a batch of" not in layer.explain()

@@ -63,11 +63,11 @@ def assert_close(ours: dict[str, Tensor], expected: dict[str, Tensor], bound: fl
 
 
 @pytest.mark.parametrize("steps", [1, 7, 64])
-@pytest.mark.parametrize("columns", [1, 3, 16, 200])
+@pytest.mark.parametrize("batch", [1, 3, 16, 200])
 @pytest.mark.parametrize(("hidden", "heads"), [(1, 1), (15, 3), (48, 12), (96, 1), (1000, 1), (1056, 1)])
-def test_sizes(steps: int, columns: int, hidden: int, heads: int) -> None:
+def test_sizes(steps: int, batch: int, hidden: int, heads: int) -> None:
     cpu, gpu = pair("LSTM", 5, hidden, num_heads=heads)
-    x = torch.randn(steps, columns, 5)
+    x = torch.randn(steps, batch, 5)
     assert_close(results(gpu, x), results(cpu, x), 1e-4)
 
 
@@ -84,7 +84,8 @@ def test_masks_directions_layers(name: str, given: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "sLSTM", "LayerNormLSTM"])
 def test_recompute(name: str, dtype: torch.dtype) -> None:
-    """Gradients to the rounding of sums that another kernel takes in another order; 21,000 columns are two blocks."""
+    """Gradients to the rounding of sums that another kernel takes in another order; a batch of 21,000 is two
+    blocks."""
     plain, again = (
         pair(name, 24, 64, bidirectional=True, recompute=recompute)[1].to(dtype) for recompute in (False, True)
     )
@@ -92,7 +93,7 @@ def test_recompute(name: str, dtype: torch.dtype) -> None:
     masks = {"lengths": torch.randint(1, 61, (350,)), "reset": torch.rand(60, 350) < 0.05}
     options: tuple[dict[str, Any], ...] = ({}, masks)
     for given in options:
-        # Small ones: summed over 21,000 columns and back through layer norms, larger ones leave float16's range.
+        # Small ones: summed over a batch of 21,000 and back through layer norms, larger ones leave float16's range.
         ours, expected = (results(layer, x, 1e-3, **given) for layer in (again, plain))
         assert_close(ours, expected, max(1e-4, torch.finfo(dtype).eps))
     held = []
@@ -127,7 +128,7 @@ def test_a_poisoned_column_touches_no_other(dtype: torch.dtype, poison: float) -
     clean = gpu(x)[0]
     x[3, 5] = poison
     poisoned = gpu(x)[0]
-    others = [column for column in range(20) if column != 5]
+    others = [entry for entry in range(20) if entry != 5]
     assert torch.equal(poisoned[:, others], clean[:, others]) and not torch.equal(poisoned[:, 5], clean[:, 5])
 
 

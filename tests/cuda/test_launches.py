@@ -1,4 +1,4 @@
-"""More batch columns than blocks of a grid take at once: several launches of a kernel, each for the next columns."""
+"""More batch entries than the CTAs of a grid take at once: several launches of a kernel, each for the next entries."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from tests.cuda.test_packed import exactly, found, offsets_of, one_by_one
 from tests.stages.scheduling import backward, forward
 
 STEPS = 9
-# Of the LSTM: units, columns, launches forward and backward on an H200. With 75 columns backward of 1000 units the last
-# of three launches has three groups of columns, those before four; its last group is narrower than the others.
+# For the LSTM: head_dim, batch, launches forward and backward on an H200. With head_dim 1000 and a batch of 75,
+# backward, the last of three launches has three groups of batch entries, and those before have four; its last group is
+# narrower than the others.
 CASES = ((1000, 75, 2, 3), (1000, 100, 4, 4), (512, 75, 1, 3))
 
 
@@ -27,19 +28,19 @@ def counted(names: list[str], program: str) -> int:
 
 
 def test_the_cases_take_several_launches() -> None:
-    for units, columns, *launches in CASES:
-        problem = Problem(units, 1, dict(FUSED["lstm"])[units])
-        kernels = [schedule(way("lstm"), problem, GPUS["h200"]).kernel_for(columns) for way in (forward, backward)]
-        assert [kernel and kernel.launches(columns) for kernel in kernels] == launches
+    for head_dim, batch, *launches in CASES:
+        problem = Problem(head_dim, 1, dict(FUSED["lstm"])[head_dim])
+        kernels = [schedule(way("lstm"), problem, GPUS["h200"]).kernel_for(batch) for way in (forward, backward)]
+        assert [kernel and kernel.launches(batch) for kernel in kernels] == launches
     kernel = schedule(backward("lstm"), Problem(1000, 1, "fp16"), GPUS["h200"]).kernel_for(75)
     assert kernel is not None and (kernel.batch_of_a_launch(75), kernel.places) == (4 * 7, 4)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("units", "columns", "ahead", "back"), CASES)
-def test_every_column_of_every_launch(units: int, columns: int, ahead: int, back: int, packages: Packages) -> None:
-    dtype = DTYPES[dict(FUSED["lstm"])[units]]
-    call = draw(packages("lstm"), "lstm", units, 1, columns, STEPS, dtype)
+@pytest.mark.parametrize(("head_dim", "batch", "ahead", "back"), CASES)
+def test_every_entry_of_every_launch(head_dim: int, batch: int, ahead: int, back: int, packages: Packages) -> None:
+    dtype = DTYPES[dict(FUSED["lstm"])[head_dim]]
+    call = draw(packages("lstm"), "lstm", head_dim, 1, batch, STEPS, dtype)
     names = launches_of(call.run)
     launches = [counted(names, program) for program in ("forward", "backward", "inference")]
     assert launches == [ahead, back, ahead]
@@ -49,14 +50,14 @@ def test_every_column_of_every_launch(units: int, columns: int, ahead: int, back
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("units", "columns", "ahead", "back"), CASES)
-def test_lengths_and_resets(units: int, columns: int, ahead: int, back: int, packages: Packages) -> None:
-    generator = torch.Generator().manual_seed(units)
-    lengths = torch.randint(0, STEPS + 1, (columns,), generator=generator).to(DEVICE)
-    reset = (torch.rand(STEPS, columns, generator=generator) < 0.2).to(DEVICE)
-    dtype = DTYPES[dict(FUSED["lstm"])[units]]
+@pytest.mark.parametrize(("head_dim", "batch", "ahead", "back"), CASES)
+def test_lengths_and_resets(head_dim: int, batch: int, ahead: int, back: int, packages: Packages) -> None:
+    generator = torch.Generator().manual_seed(head_dim)
+    lengths = torch.randint(0, STEPS + 1, (batch,), generator=generator).to(DEVICE)
+    reset = (torch.rand(STEPS, batch, generator=generator) < 0.2).to(DEVICE)
+    dtype = DTYPES[dict(FUSED["lstm"])[head_dim]]
     call = draw(
-        packages("lstm"), "lstm", units, 1, columns, STEPS, dtype, reverse=True, lengths=lengths, reset=reset
+        packages("lstm"), "lstm", head_dim, 1, batch, STEPS, dtype, reverse=True, lengths=lengths, reset=reset
     )  # fmt: skip
     assert counted(launches_of(call.run), "masked_backward") > 1
     assert_true(call, dtype)
@@ -64,13 +65,13 @@ def test_lengths_and_resets(units: int, columns: int, ahead: int, back: int, pac
 
 @pytest.mark.gpu
 def test_both_directions(packages: Packages) -> None:
-    units, columns = 1000, 75
+    head_dim, batch = 1000, 75
     layers = [
-        packages("lstm", fused).LSTM(8, units, bidirectional=True, device=DEVICE, dtype=torch.float16)
+        packages("lstm", fused).LSTM(8, head_dim, bidirectional=True, device=DEVICE, dtype=torch.float16)
         for fused in (True, False)
     ]
     layers[1].load_state_dict(layers[0].state_dict())
-    x = torch.randn(STEPS, columns, 8, device=DEVICE, dtype=torch.float16)
+    x = torch.randn(STEPS, batch, 8, device=DEVICE, dtype=torch.float16)
     ours, others = (output_and_gradients(layer, x) for layer in layers)
     names = launches_of(lambda: layers[0](x)[0].sum().backward())
     assert counted(names, "forward") > 2 and counted(names, "backward") > 2
@@ -81,13 +82,13 @@ def test_both_directions(packages: Packages) -> None:
 @pytest.mark.gpu
 def test_packed_rows(packages: Packages) -> None:
     """Against each sequence alone, in float64 on the CPU; empty ones where launches begin and at the end."""
-    units, columns, dtype = 1000, 75, torch.float16
+    head_dim, batch, dtype = 1000, 75, torch.float16
     torch.manual_seed(2)
-    layer = getattr(packages("lstm"), CLASSES["lstm"])(16, units, bidirectional=True, device=DEVICE, dtype=dtype)
-    exact = getattr(rnncc.load("lstm"), CLASSES["lstm"])(16, units, bidirectional=True, dtype=torch.float64)
+    layer = getattr(packages("lstm"), CLASSES["lstm"])(16, head_dim, bidirectional=True, device=DEVICE, dtype=dtype)
+    exact = getattr(rnncc.load("lstm"), CLASSES["lstm"])(16, head_dim, bidirectional=True, dtype=torch.float64)
     exact.load_state_dict({name: value.double() for name, value in layer.state_dict().items()})
-    drawn = torch.randint(0, STEPS + 1, (columns,)).tolist()
-    lengths = tuple(0 if column in (0, 28, 56, 74) else length for column, length in enumerate(drawn))
+    drawn = torch.randint(0, STEPS + 1, (batch,)).tolist()
+    lengths = tuple(0 if entry in (0, 28, 56, 74) else length for entry, length in enumerate(drawn))
     offsets = offsets_of(lengths).to(DEVICE)
     rows = torch.randn(sum(lengths), 16).to(DEVICE, dtype).requires_grad_()
     names = launches_of(lambda: layer(rows, offsets=offsets, max_length=STEPS)[0].sum().backward())

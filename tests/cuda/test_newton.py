@@ -64,10 +64,10 @@ def walked(call: Call, name: str) -> Call:
 
 
 def draw(
-    name: str, steps: int, columns: int, units: int, *, gain: float = 1.0, dtype: torch.dtype = torch.float32, **kw: Any
+    name: str, steps: int, batch: int, hidden: int, *, gain: float = 1.0, dtype: torch.dtype = torch.float32, **kw: Any
 ) -> Call:
     """A call by the op that iterates, its weights `gain` times as large as they are initialised."""
-    call = iterating(draw_scan(name, steps, columns, units, dtype, **kw), name)
+    call = iterating(draw_scan(name, steps, batch, hidden, dtype, **kw), name)
     return replace(call, weights=tuple(gain * weight for weight in call.weights))
 
 
@@ -79,9 +79,9 @@ def forward_of(run: Callable[[], object]) -> list[str]:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize(("steps", "columns", "units", "iterate"), SIZES)
-def test_sizes(cell: str, steps: int, columns: int, units: int, iterate: str) -> None:
-    call = draw(cell, steps, columns, units)
+@pytest.mark.parametrize(("steps", "batch", "hidden", "iterate"), SIZES)
+def test_sizes(cell: str, steps: int, batch: int, hidden: int, iterate: str) -> None:
+    call = draw(cell, steps, batch, hidden)
     assert ("newton" in forward_of(call.values)) == (iterate in (("all",) if cell in QUICK else ("all", "others")))
     assert_true(call, torch.float32)
 
@@ -127,11 +127,11 @@ def test_saturated_gates(cell: str) -> None:
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("cell", CELLS)
 def test_resets_and_lengths(cell: str, reverse: bool) -> None:
-    steps, columns = 1225, 6  # a tile of sixteen blocks with masks is 1024 steps
+    steps, batch = 1225, 6  # a tile of sixteen blocks with masks is 1024 steps
     lengths = torch.tensor([1225, 1024, 1025, 0, 1, 1224], device=harness.DEVICE)
-    masks: tuple[dict[str, Any], ...] = ({"reset": edges(steps, columns)}, {"lengths": lengths})
+    masks: tuple[dict[str, Any], ...] = ({"reset": edges(steps, batch)}, {"lengths": lengths})
     for mask in masks:
-        call = draw(cell, steps, columns, 40, reverse=reverse, **mask)
+        call = draw(cell, steps, batch, 40, reverse=reverse, **mask)
         assert "newton" in forward_of(call.values)
         assert_true(call, torch.float32)
 
@@ -185,11 +185,11 @@ def compiled(text: str, **keywords: bool) -> Callable[[Tensor, Tensor, Tensor], 
     return run
 
 
-def chaotic(steps: int, units: int, u: float) -> tuple[Tensor, Tensor, Tensor]:
+def chaotic(steps: int, hidden: int, u: float) -> tuple[Tensor, Tensor, Tensor]:
     """Small pre-activations, weights and initial states in [0, 1]."""
     generator = torch.Generator().manual_seed(0)
-    x, h = torch.rand(steps, 1, units, generator=generator), torch.rand(1, units, generator=generator)
-    return 1e-4 * x.to(harness.DEVICE), torch.full((units,), u, device=harness.DEVICE), h.to(harness.DEVICE)
+    x, h = torch.rand(steps, 1, hidden, generator=generator), torch.rand(1, hidden, generator=generator)
+    return 1e-4 * x.to(harness.DEVICE), torch.full((hidden,), u, device=harness.DEVICE), h.to(harness.DEVICE)
 
 
 def test_chaos_is_the_loop_itself() -> None:
@@ -226,7 +226,7 @@ def test_a_loop_that_overflows() -> None:
 
 def test_when_they_run() -> None:
     """Where enough blocks share the steps: not for few steps, many channels, or rows that begin anywhere."""
-    for cell, steps, columns, units, dtype, form in (
+    for cell, steps, batch, hidden, dtype, form in (
         ("sru", 4096, 1, 64, torch.float32, "newton"),
         ("sru", 4096, 1, 1024, torch.bfloat16, "newton"),
         ("sru", 128, 1, 64, torch.float32, "tall"),
@@ -236,8 +236,8 @@ def test_when_they_run() -> None:
         ("indrnn", 1024, 1, 64, torch.float32, "tall"),
         ("indrnn", 4096, 1, 1024, torch.bfloat16, "tall"),
     ):
-        call = draw(cell, steps, columns, units, dtype=dtype)
-        assert forward_of(call.values) == [form], (cell, steps, columns, units)
+        call = draw(cell, steps, batch, hidden, dtype=dtype)
+        assert forward_of(call.values) == [form], (cell, steps, batch, hidden)
 
 
 @pytest.mark.parametrize("cell", ["indrnn", "paralstm", "rwkv4"])

@@ -1,4 +1,4 @@
-"""NaN and infinities on a GPU: they give what the reference gives, and other batch columns the same bits as without."""
+"""NaN and infinities on a GPU: they give what the reference gives, and other batch entries the same bits as without."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.cuda.harness import DTYPES, FUSED, Call, Packages, draw
 
 pytestmark = pytest.mark.gpu
 
-STEPS, COLUMNS, POISONED = 12, 6, 2
-OTHERS = [column for column in range(COLUMNS) if column != POISONED]
+STEPS, BATCH, POISONED = 12, 6, 2
+OTHERS = [entry for entry in range(BATCH) if entry != POISONED]
 
 
 def nan(dtype: torch.dtype) -> Tensor:
@@ -33,7 +33,7 @@ def infinity(dtype: torch.dtype) -> Tensor:
 POISONS = pytest.mark.parametrize("poison", [nan, all_ones, infinity])
 # gather and scatter in one block and in clusters, grid, alternating in all dtypes.
 CASES = pytest.mark.parametrize(
-    ("cell", "units", "dtype"),
+    ("cell", "head_dim", "dtype"),
     [
         ("lstm", 64, ""),
         ("lstm", 256, ""),
@@ -47,8 +47,8 @@ CASES = pytest.mark.parametrize(
 )
 
 
-def clean(cell: str, units: int, dtype: str, packages: Packages) -> Call:
-    return draw(packages(cell), cell, units, 1, COLUMNS, STEPS, DTYPES[dtype or dict(FUSED[cell])[units]])
+def clean(cell: str, head_dim: int, dtype: str, packages: Packages) -> Call:
+    return draw(packages(cell), cell, head_dim, 1, BATCH, STEPS, DTYPES[dtype or dict(FUSED[cell])[head_dim]])
 
 
 def poisoned(tensor: Tensor, *place: int, poison: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def assert_as_reference(found: dict[str, Tensor], call: Call) -> None:
 
 
 def assert_others_untouched(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Bit by bit, in all that has a batch column: sequences [T, B, ...] and states [B, ...]."""
+    """Bit by bit, in all that has a batch: sequences [T, B, ...] and states [B, ...]."""
     for name, value in expected.items():
         if name.startswith("d_weight"):
             continue
@@ -82,8 +82,8 @@ def assert_others_untouched(found: dict[str, Tensor], expected: dict[str, Tensor
 
 @CASES
 @POISONS
-def test_in_streams(cell: str, units: int, dtype: str, poison: object, packages: Packages) -> None:
-    call = clean(cell, units, dtype, packages)
+def test_in_streams(cell: str, head_dim: int, dtype: str, poison: object, packages: Packages) -> None:
+    call = clean(cell, head_dim, dtype, packages)
     value = poison(call.streams[0].dtype)  # type: ignore[operator]
     (stream,) = call.streams
     bad = replace(call, streams=(poisoned(stream, 3, POISONED, poison=value),))
@@ -94,8 +94,8 @@ def test_in_streams(cell: str, units: int, dtype: str, poison: object, packages:
 
 @CASES
 @POISONS
-def test_in_states(cell: str, units: int, dtype: str, poison: object, packages: Packages) -> None:
-    call = clean(cell, units, dtype, packages)
+def test_in_states(cell: str, head_dim: int, dtype: str, poison: object, packages: Packages) -> None:
+    call = clean(cell, head_dim, dtype, packages)
     value = poison(call.streams[0].dtype)  # type: ignore[operator]
     # An infinite h meets weights of both signs and is NaN at once; an infinite c stays what it is.
     bad = replace(call, states=(*call.states[:-1], poisoned(call.states[-1], POISONED, poison=value)))
@@ -106,8 +106,8 @@ def test_in_states(cell: str, units: int, dtype: str, poison: object, packages: 
 
 @CASES
 @POISONS
-def test_in_gradients(cell: str, units: int, dtype: str, poison: object, packages: Packages) -> None:
-    call = clean(cell, units, dtype, packages)
+def test_in_gradients(cell: str, head_dim: int, dtype: str, poison: object, packages: Packages) -> None:
+    call = clean(cell, head_dim, dtype, packages)
     value = poison(call.streams[0].dtype)  # type: ignore[operator]
     output, *finals = call.cotangents
     bad = replace(call, cotangents=(poisoned(output, 7, POISONED, poison=value), *finals))
@@ -117,8 +117,8 @@ def test_in_gradients(cell: str, units: int, dtype: str, poison: object, package
 
 
 @CASES
-def test_in_weights(cell: str, units: int, dtype: str, packages: Packages) -> None:
-    call = clean(cell, units, dtype, packages)
+def test_in_weights(cell: str, head_dim: int, dtype: str, packages: Packages) -> None:
+    call = clean(cell, head_dim, dtype, packages)
     for poison in (nan, all_ones):
         matrix = poisoned(call.weights[0], 5, 3, poison=poison(call.streams[0].dtype))
         bad = replace(call, weights=(matrix, *call.weights[1:]))
@@ -128,9 +128,9 @@ def test_in_weights(cell: str, units: int, dtype: str, packages: Packages) -> No
 
 
 @CASES
-def test_infinite_weights(cell: str, units: int, dtype: str, packages: Packages) -> None:
+def test_infinite_weights(cell: str, head_dim: int, dtype: str, packages: Packages) -> None:
     """Of a unit that stays positive, so that their product has a sign whatever was rounded: it saturates a gate."""
-    call = clean(cell, units, dtype, packages)
+    call = clean(cell, head_dim, dtype, packages)
     unit, hidden = 3, call.states[0].shape[-1]
     (stream,) = (tensor.clone() for tensor in call.streams)
     states = tuple(tensor.clone() for tensor in call.states)

@@ -182,17 +182,17 @@ FAMILIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("columns", [1, 5, 40])
-@pytest.mark.parametrize(("cell", "units", "dtype"), FAMILIES)
-def test_fused_kernels(cell: str, units: int, dtype: torch.dtype, columns: int, packages: Packages) -> None:
+@pytest.mark.parametrize("batch", [1, 5, 40])
+@pytest.mark.parametrize(("cell", "hidden", "dtype"), FAMILIES)
+def test_fused_kernels(cell: str, hidden: int, dtype: torch.dtype, batch: int, packages: Packages) -> None:
     """Against each sequence alone, in float64 on the CPU."""
     torch.manual_seed(2)
-    layer = getattr(packages(cell), CLASSES[cell])(16, units, bidirectional=True, device="cuda", dtype=dtype)
-    exact = getattr(rnncc.load(cell), CLASSES[cell])(16, units, bidirectional=True, dtype=torch.float64)
+    layer = getattr(packages(cell), CLASSES[cell])(16, hidden, bidirectional=True, device="cuda", dtype=dtype)
+    exact = getattr(rnncc.load(cell), CLASSES[cell])(16, hidden, bidirectional=True, dtype=torch.float64)
     exact.load_state_dict({name: value.double() for name, value in layer.state_dict().items()})
     # sLSTM's m begins at -inf, of which this loss would make NaN.
     least = int(cell == "slstm")
-    lengths = (21, *torch.randint(least, 22, (columns - 1,)).tolist())
+    lengths = (21, *torch.randint(least, 22, (batch - 1,)).tolist())
     rows = torch.randn(sum(lengths), 16).to("cuda", dtype).requires_grad_()
     names = launches_of(lambda: layer(rows, offsets=offsets_of(lengths).cuda(), max_length=21)[0].sum().backward())
     layer.zero_grad()
@@ -226,14 +226,14 @@ def one_by_one(layer: Any, rows: Tensor, lengths: tuple[int, ...]) -> dict[str, 
 @pytest.mark.parametrize("with_reset", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
-    ("cell", "units", "fused"), [("lstm", 64, True), ("lstm", 768, True), ("gru", 256, True), ("lstm", 40, False)]
+    ("cell", "hidden", "fused"), [("lstm", 64, True), ("lstm", 768, True), ("gru", 256, True), ("lstm", 40, False)]
 )
 def test_bits_of_padded_calls(
-    cell: str, units: int, fused: bool, reverse: bool, with_reset: bool, packages: Packages
+    cell: str, hidden: int, fused: bool, reverse: bool, with_reset: bool, packages: Packages
 ) -> None:
-    """A column's steps are the same ones in the same order, wherever its rows lie."""
+    """A batch entry's steps are the same ones in the same order, wherever its rows lie."""
     torch.manual_seed(3)
-    layer = getattr(packages(cell, fused), CLASSES[cell])(8, units, device="cuda", dtype=torch.bfloat16)
+    layer = getattr(packages(cell, fused), CLASSES[cell])(8, hidden, device="cuda", dtype=torch.bfloat16)
     kernels, why = layer._choose(torch.empty(0, device="cuda", dtype=torch.bfloat16))
     assert kernels is not None, why
     (segment,), sizes = layer.spec.segments, layer._sizes[0]
@@ -242,7 +242,7 @@ def test_bits_of_padded_calls(
     places = torch.cat([torch.arange(n) * len(lengths) + b for b, n in enumerate(lengths)]).cuda()
     streams = [torch.randn(*active.shape, stream.width(sizes)).cuda().bfloat16() for stream in segment.streams]
     weights = [getattr(layer, f"{weight.attribute}_l0").detach() for weight in segment.masked.weights]
-    # Numbers of 16 bits: a padded column that begins late may find them where outputs are kept.
+    # Numbers of 16 bits: a padded batch entry that begins late may find them where outputs are kept.
     states = [torch.randn(len(lengths), state.width(sizes)).cuda().bfloat16().float() for state in segment.states]
     reset = (torch.rand(active.shape) < 0.2).cuda() if with_reset else None
 
@@ -255,7 +255,7 @@ def test_bits_of_padded_calls(
             *groups, *masks, None, [], layer.spec.sizes_in_order(sizes), 1, [reverse], [0], True, False
         )
         generator = torch.Generator("cuda").manual_seed(0)
-        flowing = torch.randn(*active.shape, units, device="cuda", generator=generator).bfloat16()
+        flowing = torch.randn(*active.shape, hidden, device="cuda", generator=generator).bfloat16()
         flowing = torch.where(active.cuda().unsqueeze(-1), flowing, 0)
         ends = [torch.ones_like(final) for final in finals]
         wanted = [*groups[0], *groups[2]]
@@ -277,13 +277,13 @@ def test_bits_of_padded_calls(
 
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize(
-    ("name", "units"),
+    ("name", "hidden"),
     [("LSTM", 64), ("LSTM", 768), ("GRU", 256), ("LayerNormLSTM", 64), ("GRUv3", 64), ("minGRU", 64), ("IndRNN", 64)],
 )
-def test_nothing_is_padded(name: str, units: int, recompute: bool) -> None:
+def test_nothing_is_padded(name: str, hidden: int, recompute: bool) -> None:
     """One long sequence among short ones: all that a call allocates is less than one padded tensor."""
     layer = getattr(rnncc.load(name.lower()), name)(
-        32, units, bidirectional=True, device="cuda", dtype=torch.bfloat16, recompute=recompute
+        32, hidden, bidirectional=True, device="cuda", dtype=torch.bfloat16, recompute=recompute
     )
     lengths = (2048, *[1] * 1023)
     rows = torch.randn(sum(lengths), 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -297,7 +297,7 @@ def test_nothing_is_padded(name: str, units: int, recompute: bool) -> None:
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     run()
-    padded = 2048 * len(lengths) * units * 2
+    padded = 2048 * len(lengths) * hidden * 2
     assert torch.cuda.max_memory_allocated() - before < padded
 
 

@@ -18,7 +18,8 @@ from tests.cuda.test_gpu import pair
 from tests.runtime.test_permute_rows import permuted, tables_of
 
 on_gpu = pytest.mark.gpu
-# Of falling lengths: one column, one step, many of either, more columns than a look at 32, at 1024 places tells apart.
+# Falling lengths: one batch entry, one step, many of either, and more batch entries than a look at 32 or at 1024
+# places tells apart.
 LENGTHS = {
     "one column": (37,),
     "one step": (1,) * 70,

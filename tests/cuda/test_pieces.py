@@ -11,22 +11,22 @@ from torch import Tensor
 from rnncc import verify
 from tests.cuda.harness import DTYPES, FUSED, Call, Packages, draw, kernels_of
 
-UNITS, HEADS, COLUMNS, STEPS = 64, 2, 8, 7
-DTYPE = DTYPES[dict(FUSED["lstm"])[UNITS]]
-LAYOUTS = ("beginning", "columns", "steps")
+HEAD_DIMS, HEADS, BATCH, STEPS = 64, 2, 8, 7
+DTYPE = DTYPES[dict(FUSED["lstm"])[HEAD_DIMS]]
+LAYOUTS = ("beginning", "batch", "steps")
 
 
 def laid_out(tensor: Tensor, layout: str) -> Tensor:
-    """The same numbers [T, B, width] in a larger tensor: its beginning, or the distance of columns or of steps, is an
-    element more than a multiple of 16 bytes."""
-    steps, columns, width = tensor.shape
+    """The same numbers [T, B, width] in a larger tensor: its beginning, or the distance of batch entries or of steps,
+    is an element more than a multiple of 16 bytes."""
+    steps, batch, width = tensor.shape
     match layout:
         case "beginning":
             made = tensor.new_zeros(tensor.numel() + 1)[1:].view(tensor.shape)
-        case "columns":
-            made = tensor.new_zeros(steps, columns, width + 1)[..., :width]
+        case "batch":
+            made = tensor.new_zeros(steps, batch, width + 1)[..., :width]
         case _:
-            made = tensor.new_zeros(steps, columns * width + 1)[:, : columns * width].view(tensor.shape)
+            made = tensor.new_zeros(steps, batch * width + 1)[:, : batch * width].view(tensor.shape)
     return made.copy_(tensor)
 
 
@@ -45,7 +45,7 @@ def programs(names: set[str]) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_layouts_are_no_pieces(layout: str) -> None:
-    tensor = torch.randn(STEPS, COLUMNS, UNITS).to(DTYPE)
+    tensor = torch.randn(STEPS, BATCH, HEAD_DIMS).to(DTYPE)
     made = laid_out(tensor, layout)
     assert in_pieces(tensor) and not in_pieces(made) and torch.equal(made, tensor)
     assert made.stride(-1) == 1
@@ -59,7 +59,7 @@ def test_the_layouts_are_no_pieces(layout: str) -> None:
 def test_rows_that_are_no_pieces_of_16_bytes_run_the_alternating_kernel(
     layout: str, what: str, packages: Packages
 ) -> None:
-    drawn = draw(packages("lstm"), "lstm", UNITS, HEADS, COLUMNS, STEPS, DTYPE)
+    drawn = draw(packages("lstm"), "lstm", HEAD_DIMS, HEADS, BATCH, STEPS, DTYPE)
     assert {kind for _, kind in programs(kernels_of(drawn.run))} == {"fused"}
     # After `leaves`, whose copies are laid out anew.
     call = with_layout(drawn.leaves(), layout, what)

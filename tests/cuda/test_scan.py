@@ -23,7 +23,7 @@ from tests.cuda.scans import AFFINE, CELLS, ELEMENTWISE, LAYOUTS, assert_as, ass
 from tests.cuda.test_calls import assert_same, in_a_graph, on_side_stream
 
 HALF = tuple(dtype for dtype in DTYPES.values() if dtype.itemsize == 2)
-# (steps, columns, units): odd, prime and none; rows that are no pieces of 16 bytes.
+# (steps, batch, hidden): odd, prime and none; rows that are no pieces of 16 bytes.
 SIZES = (
     (0, 3, 8), (5, 0, 8), (1, 1, 1), (1, 3, 1000), (2, 3, 33), (31, 1, 1000), (127, 3, 96), (61, 1, 1), (257, 1, 5),
     (1021, 3, 8),
@@ -51,9 +51,9 @@ def test_as_rnncc_verify(cell: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize(("steps", "columns", "units"), SIZES)
-def test_sizes(cell: str, steps: int, columns: int, units: int) -> None:
-    assert_true(draw_scan(cell, steps, columns, units, torch.float32), torch.float32)
+@pytest.mark.parametrize(("steps", "batch", "hidden"), SIZES)
+def test_sizes(cell: str, steps: int, batch: int, hidden: int) -> None:
+    assert_true(draw_scan(cell, steps, batch, hidden, torch.float32), torch.float32)
 
 
 @pytest.mark.gpu
@@ -61,8 +61,8 @@ def test_sizes(cell: str, steps: int, columns: int, units: int) -> None:
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell not in ("indrnn", "rwkv4")])
 @pytest.mark.parametrize("dtype", HALF)
 def test_sizes_in_16_bits(cell: str, dtype: torch.dtype) -> None:
-    for steps, columns, units in ((1, 3, 8), (33, 1, 1), (127, 3, 96), (61, 2, 1000)):
-        assert_true(draw_scan(cell, steps, columns, units, dtype), dtype)
+    for steps, batch, hidden in ((1, 3, 8), (33, 1, 1), (127, 3, 96), (61, 2, 1000)):
+        assert_true(draw_scan(cell, steps, batch, hidden, dtype), dtype)
 
 
 @pytest.mark.gpu
@@ -70,8 +70,8 @@ def test_sizes_in_16_bits(cell: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("cell", ["mingru", "minlstm", "sru", "lru", "rwkv4", "indrnn"])
 def test_layouts(cell: str, layout: str) -> None:
     """Views of whatever memory, none of them copied for the caller to see."""
-    for units in (96, 33):
-        assert_true(draw_scan(cell, 45, 3, units, torch.float32, layout=layout), torch.float32)
+    for hidden in (96, 33):
+        assert_true(draw_scan(cell, 45, 3, hidden, torch.float32, layout=layout), torch.float32)
     if cell not in ("rwkv4", "indrnn"):
         assert_true(draw_scan(cell, 45, 3, 96, torch.bfloat16, layout=layout), torch.bfloat16)
 
@@ -102,25 +102,26 @@ def test_saturated_gates(cell: str) -> None:
     assert_true(draw_scan(cell, 127, 3, 96, torch.float32, fill=saturated), torch.float32)
 
 
-def edges(steps: int, columns: int) -> Tensor:
-    """Resets [T, B]: by column at multiples of 8, one step before, one after, all three, at the ends, everywhere."""
+def edges(steps: int, batch: int) -> Tensor:
+    """Resets [T, B]: by batch entry at multiples of 8, one step before, one after, all three, at the ends,
+    everywhere."""
     t = torch.arange(steps, device=harness.DEVICE)
     kinds = [t % 8 == 0, t % 8 == 7, t % 8 == 1, (t + 1) % 8 < 3, (t == 0) | (t == steps - 1), t >= 0]
-    return torch.stack([kinds[column % len(kinds)] for column in range(columns)], 1)
+    return torch.stack([kinds[entry % len(kinds)] for entry in range(batch)], 1)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("cell", CELLS)
 def test_resets_and_lengths(cell: str, reverse: bool) -> None:
-    steps, columns = 131, 7
-    reset = edges(steps, columns)
+    steps, batch = 131, 7
+    reset = edges(steps, batch)
     lengths = torch.tensor([131, 64, 65, 0, 1, 130, 127], device=harness.DEVICE)
     every: tuple[dict[str, Any], ...] = (
         {"reset": reset}, {"lengths": lengths}, {"reset": reset, "lengths": lengths}
     )  # fmt: skip
     for masks in every:
-        assert_true(draw_scan(cell, steps, columns, 40, torch.float32, reverse=reverse, **masks), torch.float32)
+        assert_true(draw_scan(cell, steps, batch, 40, torch.float32, reverse=reverse, **masks), torch.float32)
 
 
 @pytest.mark.gpu
@@ -173,17 +174,17 @@ POISONS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 )
 def test_what_is_not_finite_stays_in_its_channel(cell: str, poison: str) -> None:
     """Also where a reset follows, in the same tile or a later one: before it is the past."""
-    steps, columns, units, channel, bound = 77, 3, 40, 11, BOUNDS[torch.float32]
-    reset = torch.zeros(steps, columns, dtype=torch.bool, device=harness.DEVICE)
+    steps, batch, hidden, channel, bound = 77, 3, 40, 11, BOUNDS[torch.float32]
+    reset = torch.zeros(steps, batch, dtype=torch.bool, device=harness.DEVICE)
     reset[21], reset[64] = True, True
-    call = draw_scan(cell, steps, columns, units, torch.float32, reset=reset)
+    call = draw_scan(cell, steps, batch, hidden, torch.float32, reset=reset)
     clean = call.run()
 
     def assert_contained(bad: Call) -> None:
         found, expected = bad.run(), bad.exact().run()
         assert_as(found, {k: v for k, v in expected.items() if cell not in COMPARING or not k.startswith("d_")}, bound)
         for name, value in clean.items():
-            others = torch.arange(value.shape[-1], device=value.device) % units != channel
+            others = torch.arange(value.shape[-1], device=value.device) % hidden != channel
             assert torch.equal(found[name][..., others], value[..., others]), name
 
     for place, step in ((0, 16), (-1, 20), (0, 63)):
@@ -215,13 +216,13 @@ GROWING = "cell Growing\nstate h\na, n = W@x\nh[t] = a*h[t-1] + n"
 @pytest.mark.gpu
 def test_a_reset_ends_what_overflows() -> None:
     """In float32, as eager PyTorch has it: infinite from where the product of slopes is, finite after the reset."""
-    steps, columns, units = 200, 2, 40
+    steps, batch, hidden = 200, 2, 40
     generator = torch.Generator().manual_seed(3)
-    stream = torch.rand(steps, columns, 2 * units, generator=generator).to(harness.DEVICE)
-    stream[10:80, :, :units] = 10.0
-    state = torch.ones(columns, units, device=harness.DEVICE)
+    stream = torch.rand(steps, batch, 2 * hidden, generator=generator).to(harness.DEVICE)
+    stream[10:80, :, :hidden] = 10.0
+    state = torch.ones(batch, hidden, device=harness.DEVICE)
     for at in (70, 79, 80, 90, 128, 131):
-        reset = torch.zeros(steps, columns, dtype=torch.bool, device=harness.DEVICE)
+        reset = torch.zeros(steps, batch, dtype=torch.bool, device=harness.DEVICE)
         reset[at, 1] = True
         op = rnncc.compile(GROWING).growing
         found, expected = (op((stream,), (), (state,), reset=reset, backend=which)[0] for which in (None, "reference"))
@@ -231,17 +232,17 @@ def test_a_reset_ends_what_overflows() -> None:
         torch.testing.assert_close(found[finite], expected[finite], atol=0, rtol=1e-5)
 
 
-# Channel-serial, tiles, and steps split over thread blocks, whatever the schedule makes of them.
-WAYS = pytest.mark.parametrize(("steps", "columns", "units"), [(200, 3, 40), (50, 16, 4096), (5000, 1, 64)])
+# Channel-serial, tiles, and steps split over CTAs, whatever the schedule makes of them.
+WAYS = pytest.mark.parametrize(("steps", "batch", "hidden"), [(200, 3, 40), (50, 16, 4096), (5000, 1, 64)])
 
 
 @pytest.mark.gpu
 @WAYS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("cell", ["mingru", "lru", "sru"])
-def test_ways_of_calling(cell: str, dtype: torch.dtype, steps: int, columns: int, units: int) -> None:
+def test_ways_of_calling(cell: str, dtype: torch.dtype, steps: int, batch: int, hidden: int) -> None:
     """Twice, on another stream, in a CUDA graph: the same bits, also of gradients that are summed over time."""
-    call = draw_scan(cell, steps, columns, units, dtype)
+    call = draw_scan(cell, steps, batch, hidden, dtype)
     expected = call.run()
     assert_same(call.run(), expected)
     assert_same(on_side_stream(call.run), expected)
@@ -301,9 +302,9 @@ def scanned(a: Tensor, b: Tensor) -> Tensor:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("steps", "columns", "units"), [(65537, 3, 8), (1_000_003, 1, 1), (16411, 1, 1000)])
-def test_long_sequences(steps: int, columns: int, units: int, dtype: torch.dtype) -> None:
-    call = draw_scan("mingru", steps, columns, units, dtype, seed=3)
+@pytest.mark.parametrize(("steps", "batch", "hidden"), [(65537, 3, 8), (1_000_003, 1, 1), (16411, 1, 1000)])
+def test_long_sequences(steps: int, batch: int, hidden: int, dtype: torch.dtype) -> None:
+    call = draw_scan("mingru", steps, batch, hidden, dtype, seed=3)
     call = replace(call, states=tuple(torch.zeros_like(state) for state in call.states)).leaves()
     ours = call.values()
     gradients = call.gradients(ours)
@@ -318,11 +319,11 @@ def test_long_sequences(steps: int, columns: int, units: int, dtype: torch.dtype
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("steps", "columns", "units"), [(52_441, 40, 1024), (2_097_169, 1, 1024)])
-def test_more_elements_than_32_bits_count(steps: int, columns: int, units: int) -> None:
+@pytest.mark.parametrize(("steps", "batch", "hidden"), [(52_441, 40, 1024), (2_097_169, 1, 1024)])
+def test_more_elements_than_32_bits_count(steps: int, batch: int, hidden: int) -> None:
     """Of the output and of every stream, which are some 30 GB with what comes back: ends and middle as smaller calls
     give them."""
-    assert steps * columns * units > 2**31
+    assert steps * batch * hidden > 2**31
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     if free < 40e9:
@@ -332,7 +333,7 @@ def test_more_elements_than_32_bits_count(steps: int, columns: int, units: int) 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, device=harness.DEVICE, dtype=torch.bfloat16)
 
-    gates, h0, output = normal(steps, columns, 2 * units), normal(columns, units), normal(steps, columns, units)
+    gates, h0, output = normal(steps, batch, 2 * hidden), normal(batch, hidden), normal(steps, batch, hidden)
     op = package("mingru")[1]
 
     def run(gates: Tensor, h0: Tensor, output: Tensor) -> dict[str, Tensor]:
@@ -342,13 +343,13 @@ def test_more_elements_than_32_bits_count(steps: int, columns: int, units: int) 
         return {"y": y.detach(), "last": last.detach(), "d_gates": d_gates, "d_h0": d_h0}
 
     found = run(gates, h0, output)
-    if columns > 1:
-        for column in (0, columns // 2, columns - 1):
-            own = slice(column, column + 1)
+    if batch > 1:
+        for entry in (0, batch // 2, batch - 1):
+            own = slice(entry, entry + 1)
             expected = run(gates[:, own].contiguous(), h0[own], output[:, own].contiguous())
             for name, value in expected.items():
                 part = found[name][own] if found[name].dim() == 2 else found[name][:, own]
-                assert relative_error(part, value) <= BOUNDS[torch.bfloat16], (name, column)
+                assert relative_error(part, value) <= BOUNDS[torch.bfloat16], (name, entry)
     else:
         # A step's gates decide most of what is some hundred steps away: the last steps from the state before them.
         begin = steps - 2000

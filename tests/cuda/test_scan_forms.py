@@ -24,10 +24,10 @@ CLASSES = {
 MAIN = ("mingru", "lru", "indrnn", "rwkv4")
 
 
-def layer_of(cell: str, units: int, dtype: torch.dtype, **keywords: Any) -> Any:
-    """A layer of so many units and inputs, on the CPU."""
+def layer_of(cell: str, hidden: int, dtype: torch.dtype, **keywords: Any) -> Any:
+    """A layer of such a hidden size and inputs, on the CPU."""
     torch.manual_seed(0)
-    return getattr(rnncc.load(cell), CLASSES[cell])(units, units, **keywords).to(dtype)
+    return getattr(rnncc.load(cell), CLASSES[cell])(hidden, hidden, **keywords).to(dtype)
 
 
 def results(layer: Any, x: Tensor, **keywords: Any) -> dict[str, Tensor]:
@@ -48,12 +48,12 @@ def results(layer: Any, x: Tensor, **keywords: Any) -> dict[str, Tensor]:
     return {name: value.detach().cpu().double() for name, value in found.items() if value is not None}
 
 
-def assert_true(cell: str, dtype: torch.dtype, steps: int, columns: int, units: int, **keywords: Any) -> None:
+def assert_true(cell: str, dtype: torch.dtype, steps: int, batch: int, hidden: int, **keywords: Any) -> None:
     """Everything is within the dtype's bound of the float64 reference; where the CPU's kernels are not (their layers
     round what they compute of parameters alike), not twice as far from it as they are."""
     masks = {key: keywords.pop(key) for key in ("lengths", "reset") if key in keywords}
-    layer, exact = (layer_of(cell, units, dtype, **keywords) for _ in range(2))
-    x = torch.randn(steps, columns, units, generator=torch.Generator().manual_seed(2)).to(dtype)
+    layer, exact = (layer_of(cell, hidden, dtype, **keywords) for _ in range(2))
+    x = torch.randn(steps, batch, hidden, generator=torch.Generator().manual_seed(2)).to(dtype)
     on_cpu = results(layer, x, **masks)
     ours = results(layer.cuda(), x, **masks)
     expected = results(exact.double(), x.double(), **masks)
@@ -67,19 +67,19 @@ def assert_true(cell: str, dtype: torch.dtype, steps: int, columns: int, units: 
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("units", [7, 24, 64, 200])
+@pytest.mark.parametrize("hidden", [7, 24, 64, 200])
 @pytest.mark.parametrize("cell", MAIN)
-def test_units(cell: str, units: int, dtype: torch.dtype) -> None:
+def test_hidden_sizes(cell: str, hidden: int, dtype: torch.dtype) -> None:
     """Odd ones take the narrow form."""
-    assert_true(cell, dtype, 37, 3, units)
+    assert_true(cell, dtype, 37, 3, hidden)
 
 
-@pytest.mark.parametrize("columns", [1, 5, 64])
+@pytest.mark.parametrize("batch", [1, 5, 64])
 @pytest.mark.parametrize("steps", [1, 2, 31, 32, 127, 1009, 5000])
 @pytest.mark.parametrize("cell", MAIN)
-def test_steps_and_columns(cell: str, steps: int, columns: int) -> None:
+def test_steps_and_batches(cell: str, steps: int, batch: int) -> None:
     """From one block to clusters of sixteen, and several rounds of them."""
-    assert_true(cell, torch.float32, steps, columns if steps < 5000 else 1, 32)
+    assert_true(cell, torch.float32, steps, batch if steps < 5000 else 1, 32)
 
 
 @pytest.mark.parametrize("cell", ["mingru", "lru", "indrnn", "sru"])
@@ -105,7 +105,7 @@ class Form:
     """What runs a loop of a cell: `kernels` end like this; both directions are one launch."""
 
     cell: str
-    units: int
+    hidden: int
     forward: str
     backward: str
 
@@ -118,12 +118,12 @@ class Form:
         Form("indrnn", 64, "tall", "tall"),
         Form("mingru", 8192, "wide", "wide"),
     ],
-    ids=lambda form: f"{form.cell}-{form.units}",
+    ids=lambda form: f"{form.cell}-{form.hidden}",
 )
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_which_kernels_run(form: Form, bidirectional: bool) -> None:
-    layer = layer_of(form.cell, form.units, torch.bfloat16, bidirectional=bidirectional).cuda()
-    x = torch.randn(64, 4, form.units, device="cuda", dtype=torch.bfloat16)
+    layer = layer_of(form.cell, form.hidden, torch.bfloat16, bidirectional=bidirectional).cuda()
+    x = torch.randn(64, 4, form.hidden, device="cuda", dtype=torch.bfloat16)
     held: list[Tensor] = []
 
     def own(run: Callable[[], object]) -> list[str]:
@@ -131,7 +131,7 @@ def test_which_kernels_run(form: Form, bidirectional: bool) -> None:
 
     assert own(lambda: held.append(layer(x)[0])) == [f"{form.cell}_0_forward_{form.forward}"]
     assert own(lambda: torch.autograd.backward(held[0].sum())) == [f"{form.cell}_0_backward_{form.backward}"]
-    assert "one launch a sequence at every size" in layer.explain()
+    assert "one launch per sequence at every size" in layer.explain()
 
 
 def test_rows_that_are_no_pieces_of_16_bytes_take_the_narrow_form() -> None:

@@ -21,31 +21,31 @@ from tests.cuda.harness import DTYPES, assert_true, draw, kernels_of
 from tests.cuda.kernels import plan
 from tests.cuda.shapes import TILES, compiled, shapes, varied
 
-UNITS = (64, 96, 128)
+HEAD_DIMS = (64, 96, 128)
 EACH = 9  # shapes of a family
 # By the beginning of its shape: what nvcc 13.0 made of blocks of 16 units and two row warps wrote past its memory.
 ONCE_WRONG = {(SCATTER, 128): (8, 16, 2)}
-# Groups of 8 columns in clusters of every size, the last one of 3; and more steps than are read ahead.
-HEADS, COLUMNS, STEPS = 3, 347, 19
+# Groups of 8 batch entries in clusters of every size, the last one of 3; and more steps than are read ahead.
+HEADS, BATCH, STEPS = 3, 347, 19
 
 
-def chosen(cell: str, way: str, units: int) -> list[tuple[str, FusedSchedule]]:
+def chosen(cell: str, way: str, head_dim: int) -> list[tuple[str, FusedSchedule]]:
     """Programs and kernels, those of larger clusters first: they take no fewer passes."""
     program, loop = next(found for found in fused_programs(plan(cell)) if found[0] == f"{cell}_0_{way}")
     kernels = [
         kernel
         for family in TILES
-        for kernel in varied(shapes(loop, family, units), EACH, ONCE_WRONG.get((family, units), ()))
+        for kernel in varied(shapes(loop, family, head_dim), EACH, ONCE_WRONG.get((family, head_dim), ()))
     ]
     return [(program, kernel) for kernel in sorted(kernels, key=lambda kernel: -kernel.ctas)]
 
 
-def ranked(cell: str, units: int) -> Iterator[FusedKernels]:
+def ranked(cell: str, head_dim: int) -> Iterator[FusedKernels]:
     """A kernel forward and one backward, each expected to be twice as quick as those before."""
-    both = list(zip(chosen(cell, "forward", units), chosen(cell, "backward", units), strict=True))
+    both = list(zip(chosen(cell, "forward", head_dim), chosen(cell, "backward", head_dim), strict=True))
     for rank, kernels in zip(range(len(both), 0, -1), both, strict=True):
         quicker = tuple((program, replace(kernel, pass_us=2**rank / 1000)) for program, kernel in kernels)
-        yield FusedKernels(units, 1, "bf16", quicker)
+        yield FusedKernels(head_dim, 1, "bf16", quicker)
 
 
 def test_there_are_shapes_for_every_family_of_clusters() -> None:
@@ -57,26 +57,26 @@ def test_the_shapes_differ(way: str) -> None:
     kernels = [kernel for _, kernel in chosen("lstm", way, 128)]
     assert len({(kernel.family, kernel.shape) for kernel in kernels}) == len(kernels) == len(TILES) * EACH
     tiles = [dict(kernel.tiles) for kernel in kernels if kernel.family is SCATTER]
-    assert {1, 2, 4, 8, 16} == {found["blocks"] for found in tiles} == {kernel.ctas for kernel in kernels}
+    assert {1, 2, 4, 8, 16} == {found["ctas"] for found in tiles} == {kernel.ctas for kernel in kernels}
     assert {2, 4, 8} <= {found["row_warps"] for found in tiles} and {1, 2} <= {found["k_warps"] for found in tiles}
     assert any(found["unit_tile"] == 24 for found in tiles)
     assert any(kernel.shape[:3] == (8, 16, 2) for kernel in kernels)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("units", UNITS)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_every_shape(cell: str, units: int, tmp_path: Path) -> None:
-    wanted = list(ranked(cell, units))
+def test_every_shape(cell: str, head_dim: int, tmp_path: Path) -> None:
+    wanted = list(ranked(cell, head_dim))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         folders = list(pool.map(lambda i: compiled(plan(cell), wanted[i], tmp_path / str(i)), range(len(wanted))))
     # A package of its own: what is added to its library stays there.
     module = rnncc.compile(locate(cell).read_text(encoding="utf-8"), f"{cell}_shapes")
     library = importlib.import_module(f"{module.__name__}._runtime.fused").STATE.library
-    call = draw(module, cell, units, HEADS, COLUMNS, STEPS, DTYPES["bf16"])
+    call = draw(module, cell, head_dim, HEADS, BATCH, STEPS, DTYPES["bf16"])
     for folder in folders:
         assert library.rnncc_add_kernels(str(folder).encode()) == 2
         names = {line.split()[-1] for line in (folder / "fused.txt").read_text(encoding="utf-8").splitlines()}
         used = kernels_of(call.run)
-        assert names == {name for name in used if f"_bf16_{units}_" in name}
+        assert names == {name for name in used if f"_bf16_{head_dim}_" in name}
         assert_true(call, DTYPES["bf16"])

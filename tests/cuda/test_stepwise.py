@@ -36,12 +36,12 @@ h[t] = h[t-1] + 0.1*z[t]
 
 @pytest.fixture
 def by_steps(tmp_path: Path) -> Callable[[str, int, str], ModuleType]:
-    """A package that runs loops of so many units in a dtype so."""
+    """A package that runs loops of such a head_dim in a dtype so."""
 
-    def made(cell: str, units: int, dtype: str, fewest: int = 1) -> ModuleType:
-        wanted = stepwise_kernels(plan(cell), units, dtype, fewest)
+    def made(cell: str, head_dim: int, dtype: str, fewest: int = 1) -> ModuleType:
+        wanted = stepwise_kernels(plan(cell), head_dim, dtype, fewest)
         folder = compiled(plan(cell), wanted, tmp_path)
-        module = rnncc.compile(locate(cell).read_text(encoding="utf-8"), f"{cell}_steps_{units}_{dtype}_{fewest}")
+        module = rnncc.compile(locate(cell).read_text(encoding="utf-8"), f"{cell}_steps_{head_dim}_{dtype}_{fewest}")
         assert add_kernels(module, folder) == len(wanted.kernels)
         return module
 
@@ -67,12 +67,12 @@ def test_which_loops_are_run_so() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("cell", "units", "columns"), [("lstm", 64, 5), ("gru", 40, 33), ("slstm", 72, 1), ("elman", 256, 200)]
+    ("cell", "head_dim", "batch"), [("lstm", 64, 5), ("gru", 40, 33), ("slstm", 72, 1), ("elman", 256, 200)]
 )
 def test_against_the_reference(
-    cell: str, units: int, columns: int, dtype: str, by_steps: Callable[..., ModuleType]
+    cell: str, head_dim: int, batch: int, dtype: str, by_steps: Callable[..., ModuleType]
 ) -> None:
-    call = draw(by_steps(cell, units, dtype), cell, units, 1, columns, STEPS, DTYPES[dtype])
+    call = draw(by_steps(cell, head_dim, dtype), cell, head_dim, 1, batch, STEPS, DTYPES[dtype])
     names = launches_of(call.run)
     assert [counted(names, program) for program in ("forward", "backward", "inference")] == [STEPS + 1] * 3
     assert_true(call, DTYPES[dtype])
@@ -174,8 +174,8 @@ def test_tf32_where_torch_allows_it(by_steps: Callable[..., ModuleType], monkeyp
 @pytest.mark.gpu
 def test_fewer_columns_are_run_otherwise(by_steps: Callable[..., ModuleType]) -> None:
     module = by_steps("lstm", 64, "bf16", 8)
-    for columns, counts in ((7, 0), (8, STEPS + 1)):
-        call = draw(module, "lstm", 64, 1, columns, STEPS, torch.bfloat16)
+    for batch, counts in ((7, 0), (8, STEPS + 1)):
+        call = draw(module, "lstm", 64, 1, batch, STEPS, torch.bfloat16)
         assert counted(launches_of(call.run), "backward") == counts
         assert_true(call, torch.bfloat16)
 

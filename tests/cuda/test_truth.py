@@ -13,8 +13,8 @@ from rnncc.ir.family import FUSED as FUSED_FAMILIES
 from rnncc.ir.family import GATHER, GRID, SCATTER, Family
 from tests.cuda.harness import DEVICE, DTYPES, FUSED, Packages, assert_true, draw, kernels_of
 
-STEPS, COLUMNS, HEADS, UNITS = (1, 7, 1024), (1, 3, 16, 200), (1, 3, 12), (16, 64, 96, 256, 768, 1000)
-# (steps, columns, heads, units of a head): any two of these values stand together in one of the cases.
+STEPS, BATCH, HEADS, HEAD_DIMS = (1, 7, 1024), (1, 3, 16, 200), (1, 3, 12), (16, 64, 96, 256, 768, 1000)
+# (steps, batch, heads, head_dim): any two of these values stand together in one of the cases.
 COVERING = (
     (1, 1, 1, 16), (1, 200, 12, 16), (7, 16, 3, 16), (1024, 3, 12, 16),
     (1, 3, 3, 64), (7, 1, 12, 64), (7, 16, 3, 64), (1024, 200, 1, 64),
@@ -33,47 +33,47 @@ OTHERS = (
 
 def test_the_cases_cover_every_pair() -> None:
     pairs = {(i, j, case[i], case[j]) for case in COVERING for i, j in combinations(range(4), 2)}
-    axes = (STEPS, COLUMNS, HEADS, UNITS)
+    axes = (STEPS, BATCH, HEADS, HEAD_DIMS)
     assert pairs == {(i, j, a, b) for i, j in combinations(range(4), 2) for a, b in product(axes[i], axes[j])}
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("cell", "steps", "columns", "heads", "units"),
+    ("cell", "steps", "batch", "heads", "head_dim"),
     [(cell, *case) for cell in ("lstm", "gru") for case in COVERING + MORE if case[3] in dict(FUSED[cell])],
 )
-def test_fused(cell: str, steps: int, columns: int, heads: int, units: int, packages: Packages) -> None:
-    dtype = DTYPES[dict(FUSED[cell])[units]]
-    assert_true(draw(packages(cell), cell, units, heads, columns, steps, dtype), dtype)
+def test_fused(cell: str, steps: int, batch: int, heads: int, head_dim: int, packages: Packages) -> None:
+    dtype = DTYPES[dict(FUSED[cell])[head_dim]]
+    assert_true(draw(packages(cell), cell, head_dim, heads, batch, steps, dtype), dtype)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("cell", "units", "dtype"), OTHERS)
-def test_fused_loops_of_other_cells_and_in_float32(cell: str, units: int, dtype: str, packages: Packages) -> None:
-    for steps, columns, heads in ((1, 1, 1), (7, 3, 12), (33, 16, 3), (9, 200, 1), (200, 16, 1), (67, 17, 3)):
-        assert_true(draw(packages(cell), cell, units, heads, columns, steps, DTYPES[dtype]), DTYPES[dtype])
+@pytest.mark.parametrize(("cell", "head_dim", "dtype"), OTHERS)
+def test_fused_loops_of_other_cells_and_in_float32(cell: str, head_dim: int, dtype: str, packages: Packages) -> None:
+    for steps, batch, heads in ((1, 1, 1), (7, 3, 12), (33, 16, 3), (9, 200, 1), (200, 16, 1), (67, 17, 3)):
+        assert_true(draw(packages(cell), cell, head_dim, heads, batch, steps, DTYPES[dtype]), DTYPES[dtype])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("number", range(len(COVERING)))
 def test_alternating(number: int, packages: Packages) -> None:
-    steps, columns, heads, units = COVERING[number]
+    steps, batch, heads, head_dim = COVERING[number]
     cell, dtype = ("lstm", "gru")[number % 2], list(DTYPES.values())[number % 3]
-    assert_true(draw(packages(cell, fused=False), cell, units, heads, columns, steps, dtype), dtype)
+    assert_true(draw(packages(cell, fused=False), cell, head_dim, heads, batch, steps, dtype), dtype)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_heads_of_1_to_15_units(dtype: str, packages: Packages) -> None:
-    for units in range(1, 16):
-        call = draw(packages("lstm"), "lstm", units, 1 + units % 3, 2 + units, 9, DTYPES[dtype], seed=units)
+    for head_dim in range(1, 16):
+        call = draw(packages("lstm"), "lstm", head_dim, 1 + head_dim % 3, 2 + head_dim, 9, DTYPES[dtype], seed=head_dim)
         assert_true(call, DTYPES[dtype])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
-    ("cell", "units"),
+    ("cell", "head_dim"),
     [
         ("lstm", 64),
         ("lstm", 256),
@@ -86,19 +86,19 @@ def test_heads_of_1_to_15_units(dtype: str, packages: Packages) -> None:
         ("gru", 15),
     ],
 )
-def test_lengths_and_resets(cell: str, units: int, reverse: bool, packages: Packages) -> None:
-    dtype = DTYPES[dict(FUSED[cell]).get(units, "fp32")]
-    generator = torch.Generator().manual_seed(units)
+def test_lengths_and_resets(cell: str, head_dim: int, reverse: bool, packages: Packages) -> None:
+    dtype = DTYPES[dict(FUSED[cell]).get(head_dim, "fp32")]
+    generator = torch.Generator().manual_seed(head_dim)
     masks: dict[str, Any] = {
         "lengths": torch.tensor([9, 1, 4, 0, 7], device=DEVICE),
         "reset": (torch.rand(9, 5, generator=generator) < 0.2).to(DEVICE),
     }
-    assert_true(draw(packages(cell), cell, units, 3, 5, 9, dtype, reverse=reverse, **masks), dtype)
+    assert_true(draw(packages(cell), cell, head_dim, 3, 5, 9, dtype, reverse=reverse, **masks), dtype)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("cell", "units", "families"),
+    ("cell", "head_dim", "families"),
     [
         ("lstm", 64, {GATHER, SCATTER}),
         ("gru", 256, {GATHER, SCATTER}),
@@ -106,9 +106,9 @@ def test_lengths_and_resets(cell: str, units: int, reverse: bool, packages: Pack
         ("lstm", 1000, {GRID}),
     ],
 )
-def test_the_kernels_meant_run(cell: str, units: int, families: set[Family], packages: Packages) -> None:
+def test_the_kernels_meant_run(cell: str, head_dim: int, families: set[Family], packages: Packages) -> None:
     """Some of those families, in both directions."""
-    call = draw(packages(cell), cell, units, 1, 16, 5, DTYPES[dict(FUSED[cell])[units]])
+    call = draw(packages(cell), cell, head_dim, 1, 16, 5, DTYPES[dict(FUSED[cell])[head_dim]])
     known = packages.families(cell)
     used = kernels_of(call.run) & known.keys()
     assert {known[kernel] for kernel in used} <= families
@@ -116,21 +116,21 @@ def test_the_kernels_meant_run(cell: str, units: int, families: set[Family], pac
         assert any(kernel.startswith(f"{cell}_0_{program}") for kernel in used)
     assert cell != "lstm" or set(known.values()) == set(FUSED_FAMILIES)
     # A size without kernels of its own, and a package without any.
-    for module, other in ((packages(cell), units + 1), (packages(cell, fused=False), units)):
+    for module, other in ((packages(cell), head_dim + 1), (packages(cell, fused=False), head_dim)):
         call = draw(module, cell, other, 1, 16, 5, torch.bfloat16)
         used = kernels_of(call.run)
         assert used.isdisjoint(known) and any(kernel.startswith(f"{cell}_0_") for kernel in used)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("units", [64, 768, 40])
-def test_no_steps_and_no_columns(units: int, packages: Packages) -> None:
-    for steps, columns in ((0, 3), (5, 0), (0, 0)):
-        call = draw(packages("lstm"), "lstm", units, 2, columns, steps, torch.bfloat16)
-        found, hidden = call.run(), 2 * units
-        assert found["y"].shape == (steps, columns, hidden) and found["d_stream 0"].shape == (
+@pytest.mark.parametrize("head_dim", [64, 768, 40])
+def test_no_steps_and_no_batch(head_dim: int, packages: Packages) -> None:
+    for steps, batch in ((0, 3), (5, 0), (0, 0)):
+        call = draw(packages("lstm"), "lstm", head_dim, 2, batch, steps, torch.bfloat16)
+        found, hidden = call.run(), 2 * head_dim
+        assert found["y"].shape == (steps, batch, hidden) and found["d_stream 0"].shape == (
             steps,
-            columns,
+            batch,
             4 * hidden,
         )
         assert torch.equal(found["final 1"], call.states[1]) or steps
@@ -139,8 +139,8 @@ def test_no_steps_and_no_columns(units: int, packages: Packages) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("units", [64, 256, 768, 40])
-def test_batches_may_change_between_calls(units: int, packages: Packages) -> None:
-    dtype = DTYPES[dict(FUSED["lstm"]).get(units, "bf16")]
-    for columns in (16, 1, 200, 3, 70, 16):
-        assert_true(draw(packages("lstm"), "lstm", units, 1, columns, 6, dtype, seed=columns), dtype)
+@pytest.mark.parametrize("head_dim", [64, 256, 768, 40])
+def test_batches_may_change_between_calls(head_dim: int, packages: Packages) -> None:
+    dtype = DTYPES[dict(FUSED["lstm"]).get(head_dim, "bf16")]
+    for batch in (16, 1, 200, 3, 70, 16):
+        assert_true(draw(packages("lstm"), "lstm", head_dim, 1, batch, 6, dtype, seed=batch), dtype)

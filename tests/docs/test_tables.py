@@ -51,7 +51,7 @@ def test_every_file_of_results_is_told_of(report: Any) -> None:
 def test_the_headline_says_what_was_measured() -> None:
     """Read from the README and from the file, past the generator."""
     rows = json.loads(read(FOLDER / "results" / "gpu_dense.json"))["results"]
-    wanted = {"cell": "lstm", "units": 2048, "heads": 1, "columns": 128, "steps": 1024, "dtype": "bf16"}
+    wanted = {"cell": "lstm", "head_dim": 2048, "heads": 1, "batch": 128, "steps": 1024, "dtype": "bf16"}
     line = next(
         line for line in read(ROOT / "README.md").splitlines() if line.startswith("| H200: LSTM of 2048, batch")
     )

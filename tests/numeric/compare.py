@@ -29,7 +29,7 @@ class Problem:
     sequences, gradients and final states are not given or wanted. `clip`: of the recurrent gradient."""
 
     steps: int
-    columns: int
+    batch: int
     sizes: Mapping[str, int]
     heads: int = 1
     dtype: torch.dtype = torch.float32
@@ -64,15 +64,15 @@ class Case:
         self.weights = [self._weight(weight.members) for weight in segment.weights]
         # Positive, because some cells divide by a state.
         self.states = [
-            self._rounded(0.1 + 0.8 * torch.rand(problem.columns, self.width(name))) for name in segment.states
+            self._rounded(0.1 + 0.8 * torch.rand(problem.batch, self.width(name))) for name in segment.states
         ]
         self.constants = [self._constant(name) for name in loop_constants(segment)]
         skipped = problem.partial
         self.given = [not (skipped and index % 2) for index in range(len(segment.sequences))]
         self.d_sequences = [
-            self._rounded(torch.randn(problem.steps, problem.columns, self.width(name))) for name in segment.sequences
+            self._rounded(torch.randn(problem.steps, problem.batch, self.width(name))) for name in segment.sequences
         ]
-        self.d_final = [self._rounded(torch.randn(problem.columns, self.width(name))) for name in segment.states]
+        self.d_final = [self._rounded(torch.randn(problem.batch, self.width(name))) for name in segment.states]
         self.given_final = [not (skipped and index % 2 == 0) for index in range(len(segment.states))]
 
     def width(self, name: str) -> int:
@@ -88,7 +88,7 @@ class Case:
         return tensor.to(self.problem.dtype).double()
 
     def _stream(self, members: tuple[str, ...]) -> Tensor:
-        shape = (self.problem.steps, self.problem.columns)
+        shape = (self.problem.steps, self.problem.batch)
         if members[0] in MASKS:
             return (torch.rand(*shape, 1) < (0.3 if members[0] == "reset__" else 0.8)).double()
         return self._rounded(1.8 * torch.rand(*shape, sum(self.width(name) for name in members)) - 0.9)
@@ -143,11 +143,11 @@ class Case:
                 if node.target in products.aliases:
                     known[node.target] = clip_gradient(known[products.aliases[node.target]], problem.clip)
                     continue
-                known[node.target] = machine.node(node, known).expand(problem.columns, self.width(node.target))
+                known[node.target] = machine.node(node, known).expand(problem.batch, self.width(node.target))
             states = {name: known[name] for name in states}
             for name, found in sequences.items():
                 found.append(known[name])
-        empty = [torch.zeros(0, problem.columns, self.width(name)).double() for name in sequences]
+        empty = [torch.zeros(0, problem.batch, self.width(name)).double() for name in sequences]
         outputs = [
             torch.stack(found[::-1] if problem.reverse else found) if found else empty[index]
             for index, found in enumerate(sequences.values())
@@ -178,7 +178,7 @@ class Case:
     def _call(self, library: ctypes.CDLL, direction: str, isa: str, tables: Sequence[Tensors]) -> None:
         suffix = "f64" if self.compute == torch.float64 else "f32"
         problem = self.problem
-        shape = (problem.steps, problem.columns, problem.heads)
+        shape = (problem.steps, problem.batch, problem.heads)
         sizes = [self.sizes["I"], self.sizes["H"], *(self.sizes[size.name] for size in self.loop.cell.sizes)]
         entry = library[f"{self.loop.name}_{direction}_{isa}_{suffix}"]
         assert call(entry, shape, sizes, self.constants, problem.reverse, tables) == 0
@@ -186,7 +186,7 @@ class Case:
     def kernel(self, library: ctypes.CDLL, isa: str) -> tuple[list[Tensor | None], list[Tensor], list[Tensor | None]]:
         """The same from the kernel; None where not given or not wanted."""
         problem, segment, adjoint = self.problem, self.loop.segment, self.loop.adjoint
-        dtype, flat = problem.dtype, (problem.steps, problem.columns)
+        dtype, flat = problem.dtype, (problem.steps, problem.batch)
         masked = [stream.name in MASKS for stream in segment.streams]
         streams = [
             self._input(tensor, self.compute if mask else dtype)
@@ -198,7 +198,7 @@ class Case:
             self._output((*flat, self.width(name)), dtype) if given else None
             for name, given in zip(segment.sequences, self.given, strict=True)
         ]
-        final = [self._output((problem.columns, self.width(name)), dtype) for name in segment.states]
+        final = [self._output((problem.batch, self.width(name)), dtype) for name in segment.states]
         saved = [
             self._output((*flat, self.width(name)), self.compute) for name in (*adjoint.saved, *adjoint.saved_states)
         ]

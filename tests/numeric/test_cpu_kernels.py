@@ -83,8 +83,8 @@ def test_shapes_and_dtypes(name: str, dtype: torch.dtype) -> None:
     loops, library = shipped(name)
     for loop in loops:
         sizes = sizes_of(loop.cell)
-        for steps, columns in ((1, 1), (33, 16), (3, 41)):
-            case = Case(loop, Problem(steps, columns, sizes, 1, dtype))
+        for steps, batch in ((1, 1), (33, 16), (3, 41)):
+            case = Case(loop, Problem(steps, batch, sizes, 1, dtype))
             # What the layout does not change is computed once.
             expected = case.reference
             for batch_first in (False, True):
@@ -124,12 +124,12 @@ def test_heads_that_fill_tiles(heads: int) -> None:
                 compare(loop, library, Problem(1, 3, sizes, heads, torch.float64))
 
 
-@pytest.mark.parametrize(("steps", "columns"), [(0, 3), (4, 0), (0, 0)])
-def test_empty_problems(steps: int, columns: int) -> None:
+@pytest.mark.parametrize(("steps", "batch"), [(0, 3), (4, 0), (0, 0)])
+def test_empty_problems(steps: int, batch: int) -> None:
     for name in ("lstm", "gru"):
         loops, library = shipped(name)
         for loop in loops:
-            compare(loop, library, Problem(steps, columns, {"I": 4, "H": 12}))
+            compare(loop, library, Problem(steps, batch, {"I": 4, "H": 12}))
 
 
 @pytest.mark.usefixtures("threads")
@@ -139,10 +139,10 @@ def test_threads_do_not_change_results(name: str, dtype: torch.dtype) -> None:
     loops, library = shipped(name)
     for loop in loops:
         sizes = {**sizes_of(loop.cell), "I": 150, "H": 150}
-        # One column: threads divide units; more blocks of steps than one for three threads alone, since they meet at
-        # every step. Forty: they divide rows. Four rows in all: products of matrices as they lie.
-        for steps, columns, counts in ((600, 1, (3,)), (20, 1, (2, 5)), (20, 40, (2, 3, 5)), (2, 2, (2, 3, 5))):
-            case = Case(loop, Problem(steps, columns, sizes, 3, dtype))
+        # One batch entry: threads divide units; more blocks of steps than one for three threads alone, since they meet
+        # at every step. Forty: they divide rows. Four rows in all: products of matrices as they lie.
+        for steps, batch, counts in ((600, 1, (3,)), (20, 1, (2, 5)), (20, 40, (2, 3, 5)), (2, 2, (2, 3, 5))):
+            case = Case(loop, Problem(steps, batch, sizes, 3, dtype))
             results = []
             for count in (1, *counts):
                 torch.set_num_threads(count)
@@ -156,8 +156,8 @@ def test_threads_do_not_change_results(name: str, dtype: torch.dtype) -> None:
 def test_blocks_of_steps_against_the_reference() -> None:
     # Several blocks; products and sums over all of them; a kept value that is no stream's gradient (bR's).
     loops, library = shipped("gru")
-    for columns in (1, 3):
-        compare(loops[0], library, Problem(700, columns, {"I": 4, "H": 20}, 1, torch.float64))
+    for batch in (1, 3):
+        compare(loops[0], library, Problem(700, batch, {"I": 4, "H": 20}, 1, torch.float64))
 
 
 def test_wrong_dtype_is_refused() -> None:

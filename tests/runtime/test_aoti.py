@@ -42,9 +42,9 @@ class Layers(torch.nn.Module):
 
 
 def compiled(layer: Any, path: Path, *, grad: bool = False) -> str:
-    """The layer, exported for inference, as a .pt2 for any number of steps and columns."""
+    """The layer, exported for inference, as a .pt2 for any number of steps and batch entries."""
     x = next(layer.parameters()).new_zeros(5, 4, IN)
-    sizes = {0: torch.export.Dim("steps", max=4096), 1: torch.export.Dim("columns", max=4096)}
+    sizes = {0: torch.export.Dim("steps", max=4096), 1: torch.export.Dim("batch", max=4096)}
     with torch.no_grad():
         program = torch.export.export(layer, (x,), dynamic_shapes=(sizes,))
     with torch.set_grad_enabled(grad):

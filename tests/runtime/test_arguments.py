@@ -109,7 +109,7 @@ def test_a_single_step_explains_itself() -> None:
     lines = module.LSTM(3, 4).explain().replace(", 16 with recompute", "").splitlines()
     assert module.LSTMCell(3, 4).explain().splitlines() == lines and "keeps 80 bytes" in "".join(lines)
     assert "CPU kernels" in lines[0]
-    assert "the reference (eager torch)" in module.LSTMCell(3, 4, backend="reference").explain()
+    assert "the eager fallback (backend='reference')" in module.LSTMCell(3, 4, backend="reference").explain()
     with pytest.raises(ValueError, match="batch_size must be greater than zero"):
         module.LSTMCell(3, 4).explain(0)
 

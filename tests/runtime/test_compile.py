@@ -42,17 +42,17 @@ def whole(function: Any, **options: Any) -> Any:
     return torch.compile(function, fullgraph=True, backend="aot_eager", **options)
 
 
-def plain(layer: Any, steps: int, columns: int) -> tuple[Any, ...]:
-    return (random(steps, columns, IN),)
+def plain(layer: Any, steps: int, batch: int) -> tuple[Any, ...]:
+    return (random(steps, batch, IN),)
 
 
-def given_states(layer: Any, steps: int, columns: int) -> tuple[Any, ...]:
-    states = tuple(random(len(layer._sizes), columns, H) for _ in layer.spec.states)
-    return random(steps, columns, IN), states if len(states) > 1 else states[0]
+def given_states(layer: Any, steps: int, batch: int) -> tuple[Any, ...]:
+    states = tuple(random(len(layer._sizes), batch, H) for _ in layer.spec.states)
+    return random(steps, batch, IN), states if len(states) > 1 else states[0]
 
 
-def masks(columns: int, steps: int) -> dict[str, Tensor]:
-    return {"lengths": torch.arange(columns) % (steps + 1), "reset": torch.rand(steps, columns) > 0.7}
+def masks(batch: int, steps: int) -> dict[str, Tensor]:
+    return {"lengths": torch.arange(batch) % (steps + 1), "reset": torch.rand(steps, batch) > 0.7}
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_new_sizes_compile_nothing_again(
     # Sizes that differ from all others: torch takes equal ones for the same.
     gradients(compiled, given(layer, 13, 5), masks(5, 13) if masked else {})
     with torch.compiler.set_stance("fail_on_recompile"):
-        for steps, columns in SIZES:
-            call = given(layer, steps, columns), masks(columns, steps) if masked else {}
+        for steps, batch in SIZES:
+            call = given(layer, steps, batch), masks(batch, steps) if masked else {}
             close(gradients(compiled, *call), gradients(layer, *call))
 
 

@@ -34,7 +34,7 @@ def failing_nvcc(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(folder), prepend=":")
 
 
-SAID = "no fused kernel for 1 head of 64 units, bfloat16: {}; the alternating kernel runs, which is slower"
+SAID = "no fused kernel for 1 head with head_dim 64, bfloat16: {}; the alternating kernel runs, which is slower"
 
 
 def test_a_failing_nvcc_is_one_warning(
@@ -196,7 +196,7 @@ def test_a_single_step_asks_for_nothing(on_gpu: Any, asked: list[fused.Wanted]) 
     assert asked == []
     for steps in (2, 9, 100):
         on_gpu(steps)
-    assert [(w.segment, w.units, w.heads, w.dtype) for w in asked] == [("lstm_0", 64, 1, torch.bfloat16)]
+    assert [(w.segment, w.head_dim, w.heads, w.dtype) for w in asked] == [("lstm_0", 64, 1, torch.bfloat16)]
 
 
 def test_both_directions_ask_for_kernels_of_their_own(on_gpu: Any, asked: list[fused.Wanted]) -> None:

@@ -30,15 +30,15 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
     assert first_use.settle(wanted()) == RUNS
     # Where it takes long, others tell how far it has come.
     lines = [line for line in capfd.readouterr().err.splitlines() if not line.endswith("files compiled")]
-    assert lines[0] == "rnncc: compiling LSTM for 1 head of 64 units, bf16, sm_90a" and len(lines) == 2
-    assert re.fullmatch(r"rnncc: compiled LSTM for 1 head of 64 units, bf16, sm_90a in [\d.]+ s", lines[1])
+    assert lines[0] == "rnncc: compiling LSTM for 1 head with head_dim 64, bf16, sm_90a" and len(lines) == 2
+    assert re.fullmatch(r"rnncc: compiled LSTM for 1 head with head_dim 64, bf16, sm_90a in [\d.]+ s", lines[1])
     # The library and the package know the same kernels, each in a file of its own.
     (index,) = cache.glob("packages/*/lstm/cuda/fused.txt")
     names = [line.split()[-1] for line in index.read_text(encoding="utf-8").splitlines()]
     assert spied.added == len(names) >= 6
     assert sorted(path.name for path in index.parent.glob("*.cubin")) == sorted(f"{n}_sm_90a.cubin" for n in names)
     said = fused.explain(wanted(), "")
-    assert said.startswith("fused (forward gather, backward scatter), made for 1 head of 64 units, bfloat16")
+    assert said.startswith("fused (forward gather, backward scatter), made for 1 head with head_dim 64, bfloat16")
     assert first_use.settle(wanted()) == RUNS and spied.added == len(names)
     # Another process: found in the cache, without a word.
     fused.attach(index.parent, spied, fused.STATE.about)
@@ -46,7 +46,7 @@ def test_a_missing_kernel_is_compiled_once_for_all(spied: Any, capfd: pytest.Cap
     assert first_use.settle(wanted()) == RUNS and spied.added == 2 * len(names)
     # Another loop of the cell, for which nothing was found.
     fused.STATE.about["fused"]["lstm_1"] = ""
-    said = "no fused kernel for 1 head of 64 units, bfloat16 fits this loop"
+    said = "no fused kernel for 1 head with head_dim 64, bfloat16 fits this loop"
     assert first_use.settle(wanted(segment="lstm_1")) == Answer(Outcome.NONE, said)
     assert capfd.readouterr().err == ""
     # Kernels for one number of heads serve others, where there are no better ones.
@@ -69,9 +69,9 @@ def test_both_directions_get_kernels_for_the_heads_of_both(
     assert first_use.settle(wanted(128, heads=6)) == RUNS
     assert fused.explain(pair, None).startswith("fused (forward gather, backward scatter), made for one direction: the")
     assert first_use.settle(pair) == RUNS
-    assert "compiling LSTM for 6 and 12 heads of 128 units, bf16, sm_90a" in capfd.readouterr().err
+    assert "compiling LSTM for 6 and 12 heads with head_dim 128, bf16, sm_90a" in capfd.readouterr().err
     assert {line.heads for line in fused.STATE.lines} == {6, 12}
-    assert fused.explain(pair, "").endswith("made for 6 heads of 128 units in both directions, bfloat16")
+    assert fused.explain(pair, "").endswith("made for 6 heads with head_dim 128 in both directions, bfloat16")
     lines = [line for path in cache.glob("packages/*/lstm/cuda/fused.txt") for line in path.read_text().splitlines()]
     ctas = {tuple(line.split()[3:7]) for line in lines if line.startswith("lstm_0_backward bf16 128 ")}
     assert {("6", "scatter", "cluster", "8"), ("12", "scatter", "cluster", "4")} <= ctas
@@ -81,8 +81,11 @@ def test_where_both_directions_fit_no_launch_there_are_kernels_for_one(quick_nvc
     pair = wanted(2048, heads=1, directions=2)
     assert first_use.settle(pair) == RUNS
     assert {line.heads for line in fused.STATE.lines} == {1}
-    families = "forward grid or stepwise from 64 columns on, backward grid or stepwise from 32 columns on"
-    assert fused.explain(pair, "") == f"fused ({families}), made for 1 head of 2048 units in both directions, bfloat16"
+    families = "forward grid or stepwise from batch 64 on, backward grid or stepwise from batch 32 on"
+    assert (
+        fused.explain(pair, "")
+        == f"fused ({families}), made for 1 head with head_dim 2048 in both directions, bfloat16"
+    )
 
 
 def test_a_batch_is_run_by_what_the_library_chooses(spied: Any, tmp_path: Path) -> None:
@@ -96,8 +99,8 @@ def test_a_batch_is_run_by_what_the_library_chooses(spied: Any, tmp_path: Path) 
     (tmp_path / "cuda" / "fused.txt").write_text(GOOD, encoding="utf-8")
     asked: list[tuple[Any, ...]] = []
 
-    def choose(program: bytes, dtype: bytes, units: Any, heads: Any, columns: Any, directions: int, *rest: Any) -> int:
-        asked.append((program, dtype, units.value, heads.value, columns.value, directions, rest[0]))
+    def choose(program: bytes, dtype: bytes, head_dim: Any, heads: Any, batch: Any, directions: int, *rest: Any) -> int:
+        asked.append((program, dtype, head_dim.value, heads.value, batch.value, directions, rest[0]))
         rest[1].value = b"lstm_0_forward_bf16_64_grid" if program == b"lstm_0_forward" else b""
         return 2 if program == b"lstm_0_forward" else 0
 
@@ -112,17 +115,17 @@ def test_what_fits_nowhere_is_said(spied: Any, capfd: pytest.CaptureFixture[str]
     for _ in range(2):  # planned, then known
         answer = first_use.settle(wanted(8192, heads=2))
         said = answer.reason
-        assert answer.outcome is Outcome.NONE and "no fused kernel for 2 heads of 8192 units fits" in said
+        assert answer.outcome is Outcome.NONE and "no fused kernel for 2 heads with head_dim 8192 fits" in said
         assert "rnncc explain lstm --target sm_90a --hidden 16384 --heads 2 --dtype bf16" in said
     assert spied.added == 0 and capfd.readouterr().err == ""
-    assert fused.explain(wanted(8192, heads=2), said) == f"alternating, one launch a sequence at every size: {said}"
+    assert fused.explain(wanted(8192, heads=2), said) == f"alternating, one launch per sequence at every size: {said}"
 
 
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
         ({"dtype": torch.float64}, "float32, bfloat16 and float16, not torch.float64"),
-        ({"units": 60}, "a multiple of 8 units, not 60"),
+        ({"head_dim": 60}, "a head_dim that is a multiple of 8, not 60"),
         ({"capability": (8, 6)}, "compute capability 9.0, not 8.6"),
     ],
 )
@@ -142,10 +145,10 @@ def test_a_loop_without_products_has_its_kernels(spied: Any, tmp_path: Path) -> 
     fused.attach(
         tmp_path, spied, {"fused": {"lstm_0": "none"}, "scans": {"lstm_0": "forward walk, backward scan"}, "newton": []}
     )
-    for changed in ({}, {"units": 7}, {"capability": (8, 0)}):
+    for changed in ({}, {"head_dim": 7}, {"capability": (8, 0)}):
         assert first_use.settle(wanted(**changed)) == Answer(Outcome.NONE, "its loop has kernels for every size")
         said = fused.explain(wanted(**changed), "its loop has kernels for every size")
-        assert said.startswith("forward walk, backward scan, one launch a sequence at every size")
+        assert said.startswith("forward walk, backward scan, one launch per sequence at every size")
 
 
 def test_the_setting(spied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +223,7 @@ def test_a_bad_index_is_one_of_no_kernels(bad: str, spied: Any, tmp_path: Path) 
     index.parent.mkdir()
     index.write_text(GOOD, encoding="utf-8")
     fused.attach(tmp_path, spied, fused.STATE.about)
-    assert fused.explain(wanted(), None) == "fused (forward grid), made for 1 head of 64 units, bfloat16"
+    assert fused.explain(wanted(), None) == "fused (forward grid), made for 1 head with head_dim 64, bfloat16"
     index.write_text(GOOD + bad, encoding="latin-1")
     fused.attach(tmp_path, spied, fused.STATE.about)
     assert "index of fused kernels cannot be read; the first call" in fused.explain(wanted(), None)

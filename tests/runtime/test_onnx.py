@@ -21,7 +21,7 @@ def test_against_onnx_runtime(file: str, name: str, backend: str | None, tmp_pat
     with torch.no_grad():
         program = torch.onnx.export(
             layer, (torch.randn(T, 3, IN),), dynamo=True, verbose=False,
-            dynamic_shapes=({1: torch.export.Dim("columns")},),
+            dynamic_shapes=({1: torch.export.Dim("batch")},),
         )  # fmt: skip
         assert program is not None
         program.save(str(tmp_path / "model.onnx"))

@@ -247,10 +247,10 @@ def test_a_packed_sequence_of_other_rows_is_refused(batch_sizes: tuple[int, ...]
         make("lstm", "LSTM")(wrong)
 
 
-def test_a_packed_sequence_of_other_columns_is_refused() -> None:
+def test_a_packed_sequence_of_another_batch_is_refused() -> None:
     order = torch.arange(3)
     wrong = PackedSequence(torch.randn(5, IN, **DOUBLE), torch.tensor([2, 2, 1]), order, order)
-    with pytest.raises(ValueError, match="a PackedSequence of 2 columns has indices of 3"):
+    with pytest.raises(ValueError, match="a PackedSequence with a batch of 2 has indices of 3"):
         make("lstm", "LSTM")(wrong)
 
 
@@ -283,7 +283,7 @@ def test_rows_of_a_packed_sequence_column_by_column(lengths: tuple[int, ...], ha
     kernels: Any = Kernels() if has_kernels else None
     packed = read_sequence(on_gpu, kernels)
     packing = packed.packing
-    assert (packing.steps, packing.columns, packing.total, packing.by_step) == (
+    assert (packing.steps, packing.batch, packing.total, packing.by_step) == (
         max(lengths), len(lengths), sum(lengths), False,
     )  # fmt: skip
     assert packing.lengths().tolist() == list(lengths)

@@ -57,8 +57,8 @@ def test_the_functional_op_with_offsets_learned_states_and_resets(backend: str) 
         for row in range(14):
             h = (rows[row] + recurrent @ (start if row in cuts else h)).tanh()
             close(found[row], h)
-    for column, row in ((0, 3), (1, 12), (3, 13)):
-        close(last[column], output[row])
+    for entry, row in ((0, 3), (1, 12), (3, 13)):
+        close(last[entry], output[row])
     close(last[2], start)
 
 

@@ -89,14 +89,14 @@ def test_inference_keeps_nothing_and_training_only_what_is_named() -> None:
 
 
 def test_sizes_change_between_calls_and_columns_do_not_know_of_each_other() -> None:
-    """No build for a batch size, no padding of the batch that is seen: a column is the same in every company."""
+    """No build for a batch size, no padding of the batch that is seen: a batch entry is the same in every company."""
     layer = rnncc.load("gru").GRU(5, 7)
     x = torch.randn(9, 33, 5)
     whole, last = layer(x)
-    for columns in (1, 2, 3, 8, 17):
-        output, end = layer(x[:, :columns])
-        torch.testing.assert_close(output, whole[:, :columns], rtol=0, atol=1e-6)
-        torch.testing.assert_close(end, last[:, :columns], rtol=0, atol=1e-6)
+    for batch in (1, 2, 3, 8, 17):
+        output, end = layer(x[:, :batch])
+        torch.testing.assert_close(output, whole[:, :batch], rtol=0, atol=1e-6)
+        torch.testing.assert_close(end, last[:, :batch], rtol=0, atol=1e-6)
     output, _ = layer(x[:4])
     torch.testing.assert_close(output, whole[:4], rtol=0, atol=1e-6)
 
@@ -128,15 +128,15 @@ def test_offsets_beyond_32_bits(reverse: bool) -> None:
     """A stream of 2³² elements and some: what stands at its ends is read there."""
     layer = rnncc.compile("cell Decay\nstate h\nh[t] = 0.5*h[t-1] + x\n", "decay").Decay(1 << 16, 1 << 16)
     kernels, _ = layer._choose(torch.zeros(1))
-    steps, units = (1 << 16) + 2, 1 << 16
-    stream = lazy_zeros(steps, 1, units)
+    steps, hidden = (1 << 16) + 2, 1 << 16
+    stream = lazy_zeros(steps, 1, hidden)
     stream[-1, 0, 5], stream[0, 0, 7], stream[-2, 0, 9] = 1, 1, 1
     sequences, (final,), saved = kernels.ops["decay_0"](
-        [stream], [], [torch.zeros(1, units)], None, 0, None, None, None, [],
+        [stream], [], [torch.zeros(1, hidden)], None, 0, None, None, None, [],
         layer.spec.sizes_in_order(layer._sizes[0]), 1, [reverse], [], False, False,
     )  # fmt: skip
     assert sequences == [] and saved == []
-    expected = torch.zeros(1, units)
+    expected = torch.zeros(1, hidden)
     if reverse:
         expected[0, 7] = 1
     else:

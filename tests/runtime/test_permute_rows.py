@@ -18,7 +18,7 @@ LENGTHS = (5, 3, 3, 1)
 
 
 def tables_of(lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """firsts [T + 1], starts [B + 1] of columns of falling lengths."""
+    """firsts [T + 1], starts [B + 1] of batch entries of falling lengths."""
     counts = [sum(length > t for length in lengths) for t in range(max(lengths))]
     return torch.tensor((0, *counts)).cumsum(0), torch.tensor((0, *lengths)).cumsum(0)
 

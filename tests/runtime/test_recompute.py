@@ -89,7 +89,10 @@ def test_only_states_last_until_the_backward(
 def test_explain_says_what_is_kept() -> None:
     plain, again = pair("lstm", "LSTM")
     # i, f, g, o and c; h is the output.
-    assert f"a step of a column keeps {8 * 5 * H} bytes for the backward, {8 * H} with recompute" in plain.explain()
+    assert (
+        f"each step of a batch entry keeps {8 * 5 * H} bytes for the backward, {8 * H} with recompute"
+        in plain.explain()
+    )
     assert "no effect" not in again.explain()
     again.backend = "reference"
     assert "recompute: no effect" in again.explain()
@@ -119,11 +122,12 @@ def test_gradients_of_both_orders(masked: bool) -> None:
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_many_steps_are_computed_again_in_blocks(bidirectional: bool) -> None:
-    """Of 16,384 columns each, the last one shorter; a single column, whose steps are the columns; and layouts."""
+    """A block is a batch of 16,384, and the last one is shorter. A single batch entry has its steps in place of the
+    batch. Layouts differ."""
     plain, again = pair("lstm", "LSTM", bidirectional=bidirectional)
-    for steps, columns in ((6000, 3), (20000, 1), (1, 5), (2, 40000)):
-        x = torch.randn(steps, columns, IN, dtype=torch.float64)
-        reset = torch.rand(steps, columns) < 0.1
+    for steps, batch in ((6000, 3), (20000, 1), (1, 5), (2, 40000)):
+        x = torch.randn(steps, batch, IN, dtype=torch.float64)
+        reset = torch.rand(steps, batch) < 0.1
         assert same(gradients(again, x), gradients(plain, x))
         assert same(gradients(again, x, reset=reset), gradients(plain, x, reset=reset))
     plain.batch_first = again.batch_first = True

@@ -40,33 +40,33 @@ CELLS_THAT_RESTART = [
 @pytest.mark.parametrize("way", ["lengths", "packed", "offsets"])
 @pytest.mark.parametrize(("file", "name"), CELLS_THAT_RESTART)
 def test_resets_cut_what_passes_either_way(file: str, name: str, way: str, backend: str) -> None:
-    """Pieces between resets, each alone in both directions; a reset past a column's end, and one at its beginning, are
-    none. Steps of ragged columns, given in every way."""
+    """Pieces between resets, each alone in both directions; a reset past a batch entry's end, and one at its beginning,
+    are none. Steps of ragged batch entries, given in every way."""
     layer = layer_class(file, name)(IN, H, bidirectional=True, **DOUBLE, backend=backend)
     lengths, cuts = (6, 9, 1, 0, 4), ((2, 3), (0, 5), (), (), (3,))
-    columns = [torch.randn(length, IN, **DOUBLE) for length in lengths]
+    batch = [torch.randn(length, IN, **DOUBLE) for length in lengths]
     resets = [
         torch.tensor([t in cut for t in range(length)], dtype=torch.bool)
         for length, cut in zip(lengths, cuts, strict=True)
     ]
     expected = []
-    for column, cut in zip(columns, cuts, strict=True):
-        edges = sorted({0, *cut, len(column)})
-        pieces = [layer(column[a:b])[0] for a, b in pairwise(edges)]
+    for entry, cut in zip(batch, cuts, strict=True):
+        edges = sorted({0, *cut, len(entry)})
+        pieces = [layer(entry[a:b])[0] for a, b in pairwise(edges)]
         expected.append(torch.cat(pieces) if pieces else torch.zeros(0, 2 * H, **DOUBLE))
     present = [b for b, length in enumerate(lengths) if length]
     if way == "lengths":
-        x, reset = pad_sequence(columns), pad_sequence(resets, padding_value=True)
+        x, reset = pad_sequence(batch), pad_sequence(resets, padding_value=True)
         output = layer(x, lengths=lengths, reset=reset)[0]
         found = [output[:length, b] for b, length in enumerate(lengths)]
     elif way == "packed":
-        packed = pack_sequence([columns[b] for b in present], enforce_sorted=False)
+        packed = pack_sequence([batch[b] for b in present], enforce_sorted=False)
         cut_rows = pack_sequence([resets[b] for b in present], enforce_sorted=False)
         output = unpack_sequence(layer(packed, reset=cut_rows)[0])
         found, expected = list(output), [expected[b] for b in present]
     else:
         offsets = torch.tensor((0, *lengths)).cumsum(0)
-        output = layer(torch.cat(columns), offsets=offsets, reset=torch.cat(resets))[0]
+        output = layer(torch.cat(batch), offsets=offsets, reset=torch.cat(resets))[0]
         found = list(output.split(list(lengths)))
     assert [len(part) for part in found] == [len(part) for part in expected]
     close(torch.cat(found), torch.cat(expected))

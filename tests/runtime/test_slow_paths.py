@@ -1,4 +1,4 @@
-"""A call that goes through the reference, though nobody asked for that, says so once."""
+"""A call that goes through the eager fallback, though nobody asked for that, says so once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 import rnncc
 
 REASON = "this package has no kernels for the device mps"
-SAID = f"LSTM: the reference \\(eager torch\\) runs, which is many times slower: {REASON} \\(RNNCC_LOG=error hides"
+SAID = f"LSTM: the eager fallback runs, which is many times slower: {REASON} \\(RNNCC_LOG=error hides"
 
 
 @pytest.fixture

@@ -60,9 +60,9 @@ def test_a_trace_takes_states_lengths_and_resets() -> None:
             output: Tensor = self.layer(x, (h, c), lengths=lengths, reset=reset)[0]
             return output
 
-    def arguments(steps: int, columns: int) -> list[Tensor]:
-        states = torch.randn(2, 2, columns, H)
-        return [torch.randn(steps, columns, IN), *states, torch.arange(columns) + 1, torch.rand(steps, columns) < 0.3]
+    def arguments(steps: int, batch: int) -> list[Tensor]:
+        states = torch.randn(2, 2, batch, H)
+        return [torch.randn(steps, batch, IN), *states, torch.arange(batch) + 1, torch.rand(steps, batch) < 0.3]
 
     model = Model()
     trace, given = traced(model, *arguments(T, B)), arguments(T + 2, B + 1)

@@ -29,8 +29,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import rnncc
 
-T, COLUMNS, IN, H = 9, 6, 5, 24
-# Float32 rounding: sums over columns are taken in another order.
+T, BATCH, IN, H = 9, 6, 5, 24
+# Float32 rounding: sums over batch entries are taken in another order.
 CLOSE = 2e-6
 CHECKPOINT = "checkpoint"
 # A rank that failed leaves the others waiting.
@@ -57,12 +57,12 @@ class Model(nn.Module):
 def batch(device: str, step: int) -> tuple[Tensor, Tensor]:
     """The batch of all ranks together at a step of training: x [T, ranks*COLUMNS, IN], lengths."""
     torch.manual_seed(100 + step)
-    columns = COLUMNS * dist.get_world_size()
-    return torch.randn(T, columns, IN).to(device), torch.randint(1, T + 1, (columns,)).to(device)
+    batch_size = BATCH * dist.get_world_size()
+    return torch.randn(T, batch_size, IN).to(device), torch.randint(1, T + 1, (batch_size,)).to(device)
 
 
 def own(tensor: Tensor, dim: int) -> Tensor:
-    """This rank's columns."""
+    """This rank's batch entries."""
     return tensor.chunk(dist.get_world_size(), dim)[dist.get_rank()]
 
 
@@ -108,7 +108,7 @@ def shard(model: Model, policy: MixedPrecisionPolicy | None = None) -> Model:
 
 
 def backward(model: nn.Module, alone: nn.Module, device: str, step: int = 0, autocast: bool = False) -> None:
-    """Gradients of `model` for this rank's columns, of `alone` for all."""
+    """Gradients of `model` for this rank's batch entries, of `alone` for all."""
     x, lengths = batch(device, step)
     for m, given in ((model, (own(x, 1), own(lengths, 0))), (alone, (x, lengths))):
         with torch.autocast(device, torch.bfloat16, enabled=autocast):

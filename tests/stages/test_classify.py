@@ -251,7 +251,7 @@ def test_sympy_agrees_on_shipped_cells(stem: str) -> None:
 def check_coefficients(cell: Cell, segment: Segment, recurrence: Recurrence) -> None:
     """matrix · previous + offset is the step."""
     sizes = {"I": 6, "H": 6}
-    problem = make_problem(cell, steps=4, columns=2, sizes=complete_sizes(cell, sizes))
+    problem = make_problem(cell, steps=4, batch=2, sizes=complete_sizes(cell, sizes))
     found, _ = run(cell, problem)
     for state, row, offset in zip(segment.states, recurrence.matrix, recurrence.offset, strict=True):
         total = offset

@@ -51,7 +51,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 def check_gradients(
     cell: Cell,
     steps: int = 4,
-    columns: int = 3,
+    batch: int = 3,
     heads: int = 1,
     seed: int = 0,
     clip: float = math.inf,
@@ -59,7 +59,7 @@ def check_gradients(
 ) -> None:
     """Each segment's adjoint program against autograd through the same loop, with a random gradient for every
     sequence and final state, and `clip` as the bound of the recurrent gradient."""
-    problem = make_problem(cell, steps, columns, {"I": 5, "H": 4, **sizes}, heads, seed)
+    problem = make_problem(cell, steps, batch, {"I": 5, "H": 4, **sizes}, heads, seed)
     found, _ = run(cell, problem)
     found |= problem.inputs
     generator = torch.Generator().manual_seed(seed + 1)
@@ -123,7 +123,7 @@ def test_gradients_of_shipped_cells(stem: str) -> None:
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(cell=cells(), heads=st.sampled_from([1, 2]))
 def test_gradients_of_random_cells(cell: Cell, heads: int) -> None:
-    check_gradients(cell, steps=3, columns=2, heads=heads)
+    check_gradients(cell, steps=3, batch=2, heads=heads)
 
 
 @pytest.mark.parametrize(

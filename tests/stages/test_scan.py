@@ -215,7 +215,7 @@ def test_a_plan_for_a_gpu(plans: dict[str, KernelPlan]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "units", "columns", "dtype", "gpu", "ctas", "takes"),
+    ("cell", "hidden", "batch", "dtype", "gpu", "ctas", "takes"),
     [
         ("sru", 64, 1, "fp32", "h200", 16, "newton for more than 128 steps"),
         ("sru", 1024, 2, "fp32", "h200", 8, "newton for more than 128 steps"),
@@ -229,15 +229,15 @@ def test_a_plan_for_a_gpu(plans: dict[str, KernelPlan]) -> None:
     ],
 )
 def test_where_newton_iterates(
-    cell: str, units: int, columns: int, dtype: str, gpu: str, ctas: int, takes: str, plans: dict[str, KernelPlan]
+    cell: str, hidden: int, batch: int, dtype: str, gpu: str, ctas: int, takes: str, plans: dict[str, KernelPlan]
 ) -> None:
     walk, scan = plans[cell].loops[0].scan_forward, plans["mingru"].loops[0].scan_forward
     assert isinstance(walk, ScanLoop) and isinstance(scan, ScanLoop)
-    plan = plan_scan(walk, Problem(units, 1, dtype, columns), GPUS[gpu])
+    plan = plan_scan(walk, Problem(hidden, 1, dtype, batch), GPUS[gpu])
     assert (plan.newton_ctas, plan.takes_newton) == (ctas, bool(takes))
     _, said = list(show_scan(plan))[-1].split(": ")
     assert said.startswith(takes or "the walk")
-    affine = plan_scan(scan, Problem(units, 1, dtype, columns), GPUS[gpu])
+    affine = plan_scan(scan, Problem(hidden, 1, dtype, batch), GPUS[gpu])
     assert not affine.takes_newton and "newton" not in dict(affine.schedule.forms)
 
 

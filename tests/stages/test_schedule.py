@@ -24,7 +24,7 @@ DIRECTIONS = {"forward": forward, "backward": backward}
 
 
 @pytest.mark.parametrize(
-    ("units", "heads", "direction", "family", "shape"),
+    ("head_dim", "heads", "direction", "family", "shape"),
     [
         (64, 12, "forward", GATHER, (1, 8, 1, 1, 1)),
         (128, 6, "forward", GATHER, (4, 4, 1, 1, 1)),
@@ -42,10 +42,10 @@ DIRECTIONS = {"forward": forward, "backward": backward}
     ids=lambda value: value.name if isinstance(value, Family) else None,
 )
 def test_the_quickest_of_the_designs_tried_on_a_gpu(
-    units: int, heads: int, direction: str, family: Family, shape: tuple[int, ...]
+    head_dim: int, heads: int, direction: str, family: Family, shape: tuple[int, ...]
 ) -> None:
-    """The LSTM with 16 columns; of the shape what makes the difference."""
-    kernel = schedule(DIRECTIONS[direction]("lstm"), Problem(units, heads, "bf16"), H200).kernels[0]
+    """The LSTM with a batch of 16; of the shape what makes the difference."""
+    kernel = schedule(DIRECTIONS[direction]("lstm"), Problem(head_dim, heads, "bf16"), H200).kernels[0]
     assert (kernel.family, kernel.shape[: len(shape)]) == (family, shape)
 
 
@@ -54,27 +54,27 @@ def test_the_quickest_of_the_designs_tried_on_a_gpu(
 def test_every_size_has_a_plan(name: str, direction: str) -> None:
     """No holes, no size that takes less than a much smaller one, and searches of bounded length."""
     loop, slowest = DIRECTIONS[direction](name), 0.0
-    for units in range(8, 2305, 8):
-        found = schedule(loop, Problem(units, 1, "bf16"), H200)
+    for head_dim in range(8, 2305, 8):
+        found = schedule(loop, Problem(head_dim, 1, "bf16"), H200)
         assert found.step_us is not None
         assert found.step_us > 0.9 * slowest
         assert found.nodes < 300
         slowest = max(slowest, found.step_us)
         if found.kernel_for(16) is None:
-            assert units > 1000
+            assert head_dim > 1000
 
 
-def test_kernels_are_for_more_and_more_columns() -> None:
-    for units in (512, 768, 1024, 2048):
-        kernels = schedule(forward("lstm"), Problem(units, 1, "bf16"), H200).kernels
-        assert [kernel.family for kernel in kernels].count(STEPWISE) == (units > 512)
+def test_kernels_are_for_larger_and_larger_batches() -> None:
+    for head_dim in (512, 768, 1024, 2048):
+        kernels = schedule(forward("lstm"), Problem(head_dim, 1, "bf16"), H200).kernels
+        assert [kernel.family for kernel in kernels].count(STEPWISE) == (head_dim > 512)
         for one, next_one in pairwise(kernel for kernel in kernels if kernel.family is not STEPWISE):
             assert one.launch_batch is not None
             assert next_one.launch_batch is None or next_one.launch_batch > one.launch_batch
             assert next_one.family.scope is Scope.GRID or next_one.launch_batch is None
 
 
-def test_the_kernel_that_is_planned_to_be_quickest_runs_the_columns() -> None:
+def test_the_kernel_that_is_planned_to_be_quickest_runs_the_batch() -> None:
     found = schedule(forward("lstm"), Problem(768, 1, "bf16"), H200)
     grid, wide, clusters, by_steps = found.kernels
     assert [kernel.family for kernel in found.kernels] == [GRID, GRID, GATHER, STEPWISE]
@@ -87,13 +87,13 @@ def test_the_kernel_that_is_planned_to_be_quickest_runs_the_columns() -> None:
     assert found.kernel_for(1000) is found.kernel_for(10_000) is by_steps
 
 
-def test_few_columns_are_run_where_those_hinted_at_are_too_many() -> None:
+def test_small_batches_are_run_where_the_planned_one_is_too_large() -> None:
     many = schedule(backward("lstm"), Problem(2048, 1, "bf16", batch=256), H200)
-    kernels = [many.kernel_for(columns) for columns in (8, 256)]
+    kernels = [many.kernel_for(batch) for batch in (8, 256)]
     assert [kernel and kernel.family for kernel in kernels] == [GRID, STEPWISE]
 
 
-def test_columns_that_do_not_run_at_once_take_several_launches() -> None:
+def test_a_batch_that_does_not_run_at_once_takes_several_launches() -> None:
     problem = Problem(768, 1, "bf16", batch=150)
     found = schedule(backward("lstm"), problem, H200, reasons=True)
     kernel = found.kernel_for(150)
@@ -104,27 +104,27 @@ def test_columns_that_do_not_run_at_once_take_several_launches() -> None:
     assert found.step_us is not None and alternating is not None and found.step_us < 0.5 * alternating
     assert GRID not in [entry.family for entry in found.rejected]
     first, *lines = show_schedule(found, 150)
-    assert first == f"150 columns: 2 launches of grid with {kernel.ctas} blocks, {found.step_us} us a step"
-    assert f"grid, scope grid: up to 80 columns a launch, {kernel.step_us} us a step" in lines
-    assert "alternating: more columns" not in lines
+    assert first == f"batch 150: 2 launches of grid with {kernel.ctas} CTAs, {found.step_us} us per step"
+    assert f"grid, scope grid: batches up to 80 per launch, {kernel.step_us} us per step" in lines
+    assert "alternating: larger batches" not in lines
 
 
 @pytest.mark.parametrize("gpu", ["h200", "h100", "b200"])
 @pytest.mark.parametrize(("name", "dtype"), [("lstm", "bf16"), ("gru", "fp16"), ("slstm", "fp32"), ("elman", "bf16")])
 def test_several_launches_are_never_slower(name: str, dtype: str, gpu: str) -> None:
-    """Than the kernels that take all columns at once, of which the alternating one is slower by what a kernel is
+    """Than the kernels that take the whole batch at once, of which the alternating one is slower by what a kernel is
     worth."""
     target, several = GPUS[gpu], 0
     for loop in (forward(name), backward(name)):
         known = facts(loop, dtype)
-        for units, heads in ((256, 12), (512, 2), (768, 1), (1000, 1), (1024, 1), (1536, 1), (2048, 1)):
-            found = schedule(loop, Problem(units, heads, dtype), target)
+        for head_dim, heads in ((256, 12), (512, 2), (768, 1), (1000, 1), (1024, 1), (1536, 1), (2048, 1)):
+            found = schedule(loop, Problem(head_dim, heads, dtype), target)
             found = replace(found, kernels=tuple(k for k in found.kernels if k.family is not STEPWISE))
             once = replace(found, kernels=tuple(replace(kernel, launch_us=None) for kernel in found.kernels))
-            for columns in (1, 16, 17, 32, 33, 48, 49, 64, 65, 80, 81, 128, 129, 161, 256, 257, 1000, 4096):
-                problem = Problem(units, heads, dtype, columns)
-                kernel, other = found.kernel_for(columns), once.kernel_for(columns)
-                if kernel is None or kernel.launches(columns) == 1:
+            for batch in (1, 16, 17, 32, 33, 48, 49, 64, 65, 80, 81, 128, 129, 161, 256, 257, 1000, 4096):
+                problem = Problem(head_dim, heads, dtype, batch)
+                kernel, other = found.kernel_for(batch), once.kernel_for(batch)
+                if kernel is None or kernel.launches(batch) == 1:
                     assert kernel is None or other is not None
                     continue
                 several += 1
@@ -138,34 +138,34 @@ def test_several_launches_are_never_slower(name: str, dtype: str, gpu: str) -> N
 @pytest.mark.parametrize("gpu", ["h200", "h100", "b200"])
 @pytest.mark.parametrize(("name", "dtype"), [("lstm", "bf16"), ("gru", "fp16"), ("slstm", "fp32"), ("elman", "bf16")])
 def test_a_launch_a_step_is_never_slower(name: str, dtype: str, gpu: str) -> None:
-    """Than what runs the columns without it."""
+    """Than what runs the batch without it."""
     target, chosen = GPUS[gpu], 0
     for loop in (forward(name), backward(name)):
         known = facts(loop, dtype)
-        for units in (256, 768, 1000, 1536, 2048, 2304, 4096):
-            found = schedule(loop, Problem(units, 1, dtype), target)
+        for head_dim in (256, 768, 1000, 1536, 2048, 2304, 4096):
+            found = schedule(loop, Problem(head_dim, 1, dtype), target)
             others = replace(found, kernels=tuple(k for k in found.kernels if k.family is not STEPWISE))
-            for columns in (1, 16, 17, 32, 48, 64, 96, 128, 256, 1000, 4096):
-                problem, kernel = Problem(units, 1, dtype, columns), found.kernel_for(columns)
+            for batch in (1, 16, 17, 32, 48, 64, 96, 128, 256, 1000, 4096):
+                problem, kernel = Problem(head_dim, 1, dtype, batch), found.kernel_for(batch)
                 if kernel is None or kernel.family is not STEPWISE:
-                    assert kernel is others.kernel_for(columns)
+                    assert kernel is others.kernel_for(batch)
                     continue
                 chosen += 1
-                other = others.kernel_for(columns)
-                us = alternating_us(known, problem, target) if other is None else other.planned_us(columns)
+                other = others.kernel_for(batch)
+                us = alternating_us(known, problem, target) if other is None else other.planned_us(batch)
                 assert us is not None and step_us(known, kernel, problem, target) <= 1.01 * us
     assert chosen > 20
 
 
 def test_what_launches_outdo_is_no_kernel() -> None:
-    """A kernel for 64 columns at once takes longer than two launches for 32."""
+    """A kernel for a batch of 64 at once takes longer than two launches for 32."""
     narrow, *others = schedule(backward("lstm"), Problem(1024, 1, "bf16"), H200).kernels
     assert narrow.launch_batch == 32 and narrow.launch_us is not None and [k.family for k in others] == [STEPWISE]
     assert narrow.launches(64) == 2 and narrow.batch_of_a_launch(33) == 4 * 5
 
 
 def test_wide_batches_stay_fused_where_that_is_quicker() -> None:
-    """Measured with 64 columns: 12.5 us alternating, 6.2 on the grid."""
+    """Measured with a batch of 64: 12.5 us alternating, 6.2 on the grid."""
     wide = schedule(backward("lstm"), Problem(768, 1, "bf16", batch=64), H200)
     kernel = wide.kernel_for(64)
     assert kernel is not None
@@ -175,22 +175,22 @@ def test_wide_batches_stay_fused_where_that_is_quicker() -> None:
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "elman", "slstm"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_more_columns_take_longer_and_so_does_float32(name: str, dtype: str) -> None:
+def test_larger_batches_take_longer_and_so_does_float32(name: str, dtype: str) -> None:
     for loop in (forward(name), backward(name)):
-        for units in (64, 768, 2048):
+        for head_dim in (64, 768, 2048):
             times = [
-                schedule(loop, Problem(units, 1, dtype, columns), H200).step_us or 0 for columns in (1, 16, 64, 256)
+                schedule(loop, Problem(head_dim, 1, dtype, batch), H200).step_us or 0 for batch in (1, 16, 64, 256)
             ]
             assert times == sorted(times)
-            assert times[0] >= (schedule(loop, Problem(units, 1, "bf16", 1), H200).step_us or 0) > 0
+            assert times[0] >= (schedule(loop, Problem(head_dim, 1, "bf16", 1), H200).step_us or 0) > 0
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
-@pytest.mark.parametrize("units", [64, 512, 1024])
-def test_plans_keep_to_the_gpu(gpu: Target, units: int) -> None:
+@pytest.mark.parametrize("head_dim", [64, 512, 1024])
+def test_plans_keep_to_the_gpu(gpu: Target, head_dim: int) -> None:
     clusters = dict(gpu.clusters)
     for loop in (forward("lstm"), backward("lstm")):
-        found = schedule(loop, Problem(units, 2, "bf16"), gpu)
+        found = schedule(loop, Problem(head_dim, 2, "bf16"), gpu)
         assert bool(found.kernels) is (float(gpu.capability) >= 9)
         for kernel in found.kernels:
             assert kernel.shared_bytes <= gpu.shared_bytes
@@ -240,7 +240,7 @@ def test_what_has_no_fused_form_alternates_and_says_why() -> None:
     assert isinstance(several_phases, str)
     cases: list[tuple[FusedLoop | str, Problem, str, str]] = [
         (several_phases, Problem(768, 1, "bf16"), "form", "products that wait for each other"),
-        (forward("lstm"), Problem(100, 10, "bf16"), "units", "8"),
+        (forward("lstm"), Problem(100, 10, "bf16"), "head_dim", "8"),
     ]
     for loop, problem, name, reason in cases:
         found = schedule(loop, problem, H200)
@@ -253,8 +253,8 @@ def test_what_has_no_fused_form_alternates_and_says_why() -> None:
 @pytest.mark.parametrize("name", ["elman", "slstm", "peepholelstm", "cornn", "gatedantisymmetricrnn"])
 def test_other_cells_and_odd_sizes_have_plans(name: str) -> None:
     for loop in (forward(name), backward(name)):
-        for units, heads, columns in ((8, 1, 1), (1000, 1, 16), (96, 500, 3), (65_536, 1, 16), (768, 3, 10_000)):
-            found = schedule(loop, Problem(units, heads, "fp16", columns), H200, reasons=True)
+        for head_dim, heads, batch in ((8, 1, 1), (1000, 1, 16), (96, 500, 3), (65_536, 1, 16), (768, 3, 10_000)):
+            found = schedule(loop, Problem(head_dim, heads, "fp16", batch), H200, reasons=True)
             assert found.step_us is not None
             assert all(kernel.shared_bytes <= H200.shared_bytes for kernel in found.kernels)
             for entry in found.rejected:
@@ -266,7 +266,7 @@ def test_reasons_name_the_limits_and_how_far_the_others_go() -> None:
     gather, scatter, alternating = found.rejected
     assert [entry.family for entry in found.rejected] == [GATHER, SCATTER, ALTERNATING]
     assert gather.limits[0].numbers == "768 >= 1024"
-    assert {"units", "registers", "shared memory"} <= {limit.name for limit in gather.limits}
+    assert {"head_dim", "registers", "shared memory"} <= {limit.name for limit in gather.limits}
     assert "registers" in {limit.name for limit in scatter.limits}
     assert alternating.step_us is not None
     assert found.step_us is not None

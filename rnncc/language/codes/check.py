@@ -109,7 +109,7 @@ CHECK = (
     Code(
         "RNN211",
         "a matrix is used element by element",
-        "`*` multiplies two values unit by unit; a matrix acts on a vector with `@`. For a weight of one number a "
+        "`*` multiplies two values unit by unit; a matrix acts on a vector with `@`. For a weight of one number per "
         "unit, declare it as `vector`.",
         _cell("state h", "h[t] = tanh(W*x + R@h[t-1] + b)"),
         _cell("state h", _ELMAN),

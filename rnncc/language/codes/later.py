@@ -17,7 +17,7 @@ LATER = (
         "RNN601",
         "no C++ compiler",
         "Building needs Linux on x86-64 and a C++ compiler (g++ or clang++). `check`, `show` and `explain` work "
-        "without them, and `rnncc.load` falls back to the slow reference path and says so.\n\n"
+        "without them, and `rnncc.load` makes a package that runs the slow eager fallback, and says so.\n\n"
         "Install a compiler, or name it in the environment variable `CXX`; `rnncc env` shows what is found.",
     ),
     Code(
@@ -119,7 +119,7 @@ LATER = (
         "RNN711",
         "the package needs another PyTorch",
         "The package's kernels use an interface that the installed PyTorch does not have yet, so the slow "
-        'reference path runs instead. Install a later PyTorch, or set `backend="reference"` to say that this is '
+        'eager fallback runs instead. Install a later PyTorch, or set `backend="reference"` to say that this is '
         "meant.",
     ),
     Code(
@@ -128,14 +128,14 @@ LATER = (
         "A file of the built package is missing or has changed: `_rnncc.json` holds the checksums of all files. "
         "`rnncc.load` and `rnncc build` check every file of a package in the cache, and build a damaged package again; "
         "this error comes where the cache cannot be written. A package that `rnncc build` wrote checks its library and "
-        "its GPU kernels when it is imported. Where they are damaged, a warning says so and the slow reference path "
+        "its GPU kernels when it is imported. Where they are damaged, a warning says so and the slow eager fallback "
         "runs; where `_rnncc.json` is damaged, the import fails. You may edit the Python files. Build the package "
         "again, also where a tool changed the library on purpose (`strip`, `patchelf`).",
     ),
     Code(
         "RNN713",
         "the library cannot be loaded",
-        "The operating system or PyTorch refused the package's shared library, and the slow reference path runs "
+        "The operating system or PyTorch refused the package's shared library, and the slow eager fallback runs "
         "instead; the message says why. Often the package was built on another kind of machine, or it lies on a "
         "file system that does not allow execution. Build it again where it is used.",
     ),

@@ -174,7 +174,7 @@ WARNINGS = (
     ),
     Code(
         "RNN271",
-        "more than one matrix phase a step",
+        "more than one matrix phase per step",
         "A product with a recurrent matrix that needs the result of another one of the same step has to wait for "
         "it. Each such phase costs one synchronisation per step on a GPU. The GRU of 1406.1078v3 has two, that of v1 "
         "(reset after the product) one.",
@@ -192,7 +192,7 @@ WARNINGS = (
         _cell("state h", "h[t] = tanh(W@x + layernorm(R@h[t-1]) + b)"),
         _cell("state h", "h[t] = tanh(layernorm(W@x) + R@h[t-1] + b)"),
         _NOTE,
-        label="once a step",
+        label="at every step",
     ),
     Code(
         "RNN273",

@@ -63,7 +63,7 @@ class Product:
     """A package before it is compiled.
 
     files    the package's own files (`render_package`)
-    bundle   the kernels, or None for a package that runs the reference alone; `missing` then says why
+    bundle   the kernels, or None for a package that runs the eager fallback alone; `missing` then says why
     cells    names of the cells, in order
     about    further entries of `_rnncc.json`: `rnncc` (the version), `source` (the text), `fused` (of each loop, why it
              has no fused form, or empty), `scans` (of each loop without products, which kernels run it), `newton` (the
@@ -83,7 +83,7 @@ class Job:
 
     key       what its content depends on, hashed
     stem      its name
-    compiler  of CPU kernels, or None for a package that runs the reference alone
+    compiler  of CPU kernels, or None for a package that runs the eager fallback alone
     nvcc      of GPU kernels, or None for a package without
     progress  hears what goes on
     """
@@ -141,7 +141,7 @@ def _own_files() -> list[tuple[str, bytes]]:
 
 def build(job: Job, produce: Callable[[], Product]) -> Path:
     """Return the folder of a package in the cache. Where the cache has none, `produce` runs, once, and its product is
-    compiled. Without a compiler the package runs the reference alone."""
+    compiled. Without a compiler the package runs the eager fallback alone."""
 
     def make(folder: Path) -> None:
         commands.most_jobs()  # a wrong setting is an error before the work

@@ -26,7 +26,7 @@ class Nvcc:
     architectures: tuple[str, ...]
 
     def key(self) -> str:
-        """What of it a build depends on."""
+        """What a build depends on."""
         settings = (f"{name}={os.environ.get(name, '')}" for name in ENVIRONMENT)
         return " ".join((self.version, *FLAGS, *self.architectures, *settings))
 

@@ -60,7 +60,7 @@ class DeclaredConstant:
 
 @dataclass(slots=True)
 class Symbols:
-    """Every declaration of a cell by name. `kinds` says of each name what it is, `spans` where it stands."""
+    """Every declaration of a cell by name. `kinds` says what each name is, `spans` where it stands."""
 
     statics: Statics
     inputs: dict[str, Declared] = field(default_factory=dict)

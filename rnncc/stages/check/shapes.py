@@ -126,7 +126,7 @@ class _Inference:
         if declared is None:
             declared = Shape(HIDDEN_SIZE)
         elif declared.width == ONE and shape.width == HEADS and target not in self.symbols.states:
-            # One number a head is what a reduction leaves: `local m: 1` names it.
+            # One number per head is what a reduction leaves: `local m: 1` names it.
             declared = shape
         self.values[target] = declared
         if declared.width == ONE and self.is_number(term) and target not in self.symbols.states:

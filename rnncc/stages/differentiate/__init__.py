@@ -21,7 +21,7 @@ __all__ = ["differentiate"]
 
 
 def differentiate(cell: Cell) -> tuple[Adjoint, ...]:
-    """One Adjoint for each segment of the cell, in order."""
+    """Return one Adjoint for each segment of the cell, in order."""
     return tuple(_adjoint(cell, segment) for segment in cell.segments)
 
 

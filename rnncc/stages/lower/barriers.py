@@ -16,8 +16,8 @@ from rnncc.stages.lower.shape import Key
 
 
 def place_barriers(stages: Sequence[Stage], slots: Sequence[Slot], keys: Mapping[str, Key | None]) -> tuple[Stage, ...]:
-    """The stages with `barrier` set where it is needed. `keys`: of each written value, the key of the stage that
-    wrote it."""
+    """The stages with `barrier` set where it is needed. `keys` has the key of the stage that wrote
+    each value."""
     table = {slot.name: slot for slot in slots}
     barriers = [False] * len(stages)
     while True:

@@ -79,7 +79,7 @@ class Needs:
         return name
 
     def wider(self, width: Dim, name: str) -> Dim:
-        """The wider of a width and a value's."""
+        """Which is wider, a width or a value's."""
         own = self._widths[name]
         return width if is_narrow(own) and not is_narrow(width) else own
 

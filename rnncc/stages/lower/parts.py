@@ -1,5 +1,5 @@
-"""What a program's loop is made of where every unit of a batch column is on its own between products: the parts that
-fused loops and scans have in common."""
+"""The parts that fused loops and scans have in common: what a loop is made of where every unit of every batch entry is
+on its own between products."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Unfit(Exception):
 
 
 class Parts:
-    """Of a program. All methods raise Unfit."""
+    """The parts of a program. All methods raise Unfit."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -62,7 +62,8 @@ class Parts:
     def reads(
         self, used: set[str], width: Dim
     ) -> tuple[tuple[FusedRead, ...], tuple[FusedRow, ...], tuple[FusedVector, ...]]:
-        """What of the memory the names in `used` are; not whether a step is active, which kernels know themselves."""
+        """The tensors that the names in `used` stand for, without the mask of active steps, which kernels know
+        themselves."""
         reads: list[FusedRead] = []
         rows: list[FusedRow] = []
         vectors: list[FusedVector] = []

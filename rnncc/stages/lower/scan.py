@@ -21,7 +21,7 @@ from rnncc.stages.lower.parts import Parts, Unfit
 MOST_CARRIES = 3
 # Read, or written: as many as the bits of a word (lanes.cuh).
 MOST_TENSORS = 32
-# Of a step, in registers between its map and its run.
+# The values of a step that stay in registers between its map and its run.
 MOST_KEPT = 4
 
 

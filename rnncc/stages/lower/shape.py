@@ -40,7 +40,7 @@ def _written(value: Value, known: Mapping[str, Dim]) -> Value:
 
 
 def is_narrow(width: Dim) -> bool:
-    """Whether a value has less than a number a unit."""
+    """Whether a value has less than one number per unit."""
     return width in (ONE, HEADS)
 
 

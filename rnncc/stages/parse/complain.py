@@ -47,7 +47,7 @@ _OPERATORS = {"PLUS", "MINUS", "STAR", "SLASH", "AT", "POWER", "COMPARE", "IF"}
 
 
 def complain(source: Source, statement: Statement, error: UnexpectedToken) -> Diagnostic:
-    """The diagnostic for what lark met in `statement`."""
+    """Make the diagnostic for what lark met in `statement`."""
     return _Complaint(source, statement, error).diagnostic()
 
 
@@ -121,7 +121,7 @@ class _Complaint:
         return self._say("RNN115", f"a loop cannot be read: {self._found()}", self._here(), self._wanted(), help)
 
     def _operator(self) -> Diagnostic | None:
-        """A slip around one operator, in whatever statement."""
+        """Look for a slip around one operator, in any statement."""
         if self.at >= len(self.tokens) or self.at == 0:
             return None
         token, before = self.tokens[self.at], self.tokens[self.at - 1]

@@ -128,7 +128,7 @@ class _Flattener:
         return Const(float(self.compiled_in[name])) if name in self.compiled_in else Ref(name)
 
     def operand(self, term: Term) -> str:
-        """The name of a vector: that of a value, or of a temporary for an expression."""
+        """The name of a vector, which is a value's or stands for an expression."""
         return self.nodes.named(self.expression(term))
 
     def operands(self, term: Row) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ class _Flattener:
         return isinstance(term, Val) and self.shapes[self.actual(term.name)].kind == "diag"
 
     def matrix(self, term: Term) -> str:
-        """The name of a matrix: a member, a param, or a value of the prologue."""
+        """The name of a matrix, which is a member, a param, or a value of the prologue."""
         if isinstance(term, Val):
             return self.actual(term.name)
         return self.nodes.named(self.matrix_expression(term, term), self.matrix_shape(term), term.span)

@@ -31,7 +31,7 @@ class _Hoister:
         self.nodes: dict[str, Node] = {}
         self.made: dict[Expr, str] = {}
         self.numbered = Numbered()
-        # Of the node at hand.
+        # What is known of the node at hand.
         self.target, self.span, self.segment = "", NOWHERE, 0
 
     def run(self) -> Program:

@@ -76,7 +76,7 @@ def _product(node: Contraction, parameter_of: Mapping[str, Parameter]) -> tuple[
 
 
 def _first_member(name: str, nodes: Mapping[str, Node]) -> str:
-    """The matrix of a value's first product."""
+    """Find the matrix of a value's first product."""
     node = nodes[name]
     if isinstance(node, Contraction):
         return node.matrix

@@ -165,8 +165,8 @@ def _unfit(problem: Problem, target: Target) -> tuple[Limit, ...]:
         needed = "fused kernels use clusters of CTAs and other means of compute capability 9.0"
         limits.append(Limit("compute capability", needed, f"{target.capability} >= 9.0"))
     if problem.head_dim % UNIT_BLOCK:
-        needed = f"a warp has {UNIT_BLOCK} units at a time"
-        limits.append(Limit("units", needed, f"{problem.head_dim} % {UNIT_BLOCK} == 0"))
+        needed = f"a warp takes {UNIT_BLOCK} elements of it at a time"
+        limits.append(Limit("head_dim", needed, f"{problem.head_dim} % {UNIT_BLOCK} == 0"))
     return tuple(limits)
 
 

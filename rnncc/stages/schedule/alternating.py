@@ -52,9 +52,9 @@ def _division(problem: Problem, target: Target) -> _Division:
 
 
 def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
-    """The time of a step, in microseconds: a barrier of the grid, then one visit of a tile and a chunk after another. A
-    visit waits for what it reads, brings its operands from L2, and also the weights that are not in shared memory, and
-    multiplies."""
+    """The time of a step, in microseconds: a barrier of the grid, and then the visits of tiles and chunks follow each
+    other. A visit waits for what it reads, brings its operands from L2, and also the weights that are not in shared
+    memory, and multiplies."""
     rate, own = rates(target), _division(problem, target)
     rows, padded = own.unit_blocks * _UNIT_BLOCK, round_up(problem.head_dim, _CHUNK)
     held = (_HELD_32 if problem.is_float else _HELD_16) // own.batch_blocks

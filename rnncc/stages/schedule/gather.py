@@ -39,7 +39,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     rate, clusters, element = rates(target), dict(target.clusters), elements(problem)
     sizes = tuple(clusters)
     model = Model()
-    ctas = model.choice("blocks", sizes)  # per cluster
+    ctas = model.choice("ctas", sizes)  # per cluster
     k_warps = model.choice("k_warps", _K_WARPS)
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per warp
     unit_warps = model.integer("unit_warps", 1, MOST_WARPS)
@@ -49,7 +49,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
 
     items = model.integer("items", 1, _MOST_ITEMS)  # per CTA, of 8 units each
     dim = ctas * items  # in blocks of 8 units
-    model.require(dim * 8 >= problem.head_dim, because="units: the CTAs cover the units of a head")
+    model.require(dim * 8 >= problem.head_dim, because="head_dim: the CTAs cover it")
     model.require(
         dim * 8 - problem.head_dim < maximum(8 * ctas * unit_blocks, 32 * k_warps),
         because="padding: no warp is without work",
@@ -112,11 +112,11 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         overcount=_OVERCOUNT,
         shape=(ctas, unit_warps, k_warps, unit_blocks, 1, 2 * register_pairs),
         tiles={
-            "blocks": ctas,
+            "ctas": ctas,
             "unit_warps": unit_warps,
             "k_warps": k_warps,
             "unit_tile": 8 * unit_blocks,
-            "column_tile": TILE_BATCH,
+            "batch_tile": TILE_BATCH,
             "register_pairs": register_pairs,
             "shared_pairs": pairs - register_pairs,
             "spilled_registers": spilled,

@@ -66,7 +66,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         problem.heads * ctas <= target.sms, because="residency: the CTAs of all heads run at once, one per SM"
     )
     launch_batch = TILE_BATCH * tiles * by(unit_blocks, _UNIT_BLOCKS, seats)
-    model.require(launch_batch >= problem.batch, because="columns: all groups of a launch must run at once")
+    model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
 
     fragments = by(unit_blocks, _UNIT_BLOCKS, lambda u: element.fragments(facts.sums * u))
     items = unit_blocks * tiles
@@ -117,7 +117,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         rate.poll * by(tiles, _TILES, lambda n: ceil(chunks, chunks_at_a_time(n)))
         # Reads of L2 hide each other in part.
         + ceil_div(6 * element.size * facts.operands * problem.head_dim * group * readers, target.l2_gb_s)
-        + rate.grid_column * group
+        + rate.grid_entry * group
         + rate.half * halves
         + element.product(rate) * ceil(_K_WARPS, 4) * chunks * fragments * tiles
         + rate.matrix * matrix_kilobytes
@@ -135,10 +135,10 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         overcount=0,
         shape=(unit_blocks, _K_WARPS, tiles, 2 * register_chunks),
         tiles={
-            "blocks": ctas,
+            "ctas": ctas,
             "unit_tile": 8 * unit_blocks,
             "k_warps": _K_WARPS,
-            "column_tile": TILE_BATCH * tiles,
+            "batch_tile": TILE_BATCH * tiles,
             "register_pairs": register_chunks,
             "shared_pairs": chunks - register_chunks,
             "spilled_registers": spilled,

@@ -37,7 +37,7 @@ class Rates:
 
     grid_piece     the same as gather_piece
     poll           a batch of words, asked for until they have come
-    grid_column    a batch entry of a group
+    grid_entry     a batch entry of a group
     half           a half-tile of sums for another warp
 
     barrier        the barrier of all CTAs of the alternating kernel
@@ -66,7 +66,7 @@ class Rates:
     warp: int = 100
     grid_piece: int = 240
     poll: int = 2800
-    grid_column: int = 690
+    grid_entry: int = 690
     half: int = 60
     barrier: int = 9_000
     visit: int = 16_000

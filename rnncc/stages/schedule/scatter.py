@@ -37,7 +37,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     rate, clusters, element = rates(target), dict(target.clusters), elements(problem)
     sizes = tuple(clusters)
     model = Model()
-    ctas = model.choice("blocks", sizes)  # per cluster
+    ctas = model.choice("ctas", sizes)  # per cluster
     k_warps = model.choice("k_warps", _K_WARPS)
     row_warps = model.integer("row_warps", 1, MOST_WARPS)
     most = min(ceil(problem.head_dim, 8) + 2, _MOST_ITEMS)
@@ -47,7 +47,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     warps = model.integer("warps", 1, MOST_WARPS)
 
     dim = ctas * items  # in blocks of 8 units
-    model.require(dim * 8 >= problem.head_dim, because="units: the CTAs cover the units of a head")
+    model.require(dim * 8 >= problem.head_dim, because="head_dim: the CTAs cover it")
     model.require(dim * 8 - problem.head_dim < 16 * ctas, because="padding: no CTA is without work")
     model.require(warps == row_warps * k_warps, because="warps: a thread of a larger CTA has too few registers")
     model.require(2 * rows * row_warps == facts.sums * dim, because="rows: the row warps share them in tiles of 16")
@@ -94,11 +94,11 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
         overcount=_OVERCOUNT,
         shape=(ctas, 8 * items, row_warps, k_warps, 1, 2 * register_pairs),
         tiles={
-            "blocks": ctas,
+            "ctas": ctas,
             "unit_tile": 8 * items,
             "row_warps": row_warps,
             "k_warps": k_warps,
-            "column_tile": TILE_BATCH,
+            "batch_tile": TILE_BATCH,
             "register_pairs": register_pairs,
             "shared_pairs": pairs - register_pairs,
             "spilled_registers": spilled,
