@@ -1,4 +1,5 @@
-"""What the cost model expects of a row of benchmarks/gpu_dense.py: it is pure computation, and gives the same on every machine."""
+"""What the cost model expects of a row of benchmarks/gpu_dense.py: it is pure computation, and gives the same on every
+machine."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ is printed by [examples/walkthrough.py](../examples/walkthrough.py).
 PARSE = """\
 ## parse
 
-Text becomes syntax: a `CellDecl` knows the place of every node. Nothing has a meaning yet: `W` is a name, `f, o = …` one
-equation with two targets. Spaces and brackets that mean nothing are gone:
+Text becomes syntax: a `CellDecl` knows the place of every node. Nothing has a meaning yet: `W` is a name, `f, o = …`
+one equation with two targets. Spaces and brackets that mean nothing are gone:
 
 {value}
 """
