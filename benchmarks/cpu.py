@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import rnncc
 from rnncc.ir.cell import Cell, Contraction, value_table
 from rnncc.ir.dim import as_int, evaluate
-from rnncc.ir.structure import blocks_of
+from rnncc.ir.structure import diagonal_blocks
 from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
 
@@ -40,7 +40,7 @@ def products(cell: Cell, sizes: dict[str, int]) -> int:
         if isinstance(node, Contraction):
             matrix = table[node.matrix]
             assert matrix.columns is not None
-            blocks = as_int(blocks_of(matrix.structure)) or 1
+            blocks = as_int(diagonal_blocks(matrix.structure)) or 1
             total += 2 * evaluate(matrix.width, sizes) * evaluate(matrix.columns, sizes) // blocks
     return total
 

@@ -1,7 +1,9 @@
 """The stages in order: the only module that knows the order.
 
-    text ─parse→ CellDecl ─check→ Typed ─partition→ Cell ─regularise→ Cell ─classify→ Recurrence
-         ─mask→ Cell ─differentiate→ Adjoint ─lower→ KernelPlan ─schedule→ kernels of GPUs ─render→ files of a package
+    text ─parse→ CellDecl ─check→ Typed ─partition→ Cell ─regularise→ Cell
+    Cell ─classify→ Recurrence        Cell ─mask→ masked Cell        each of both Cells ─differentiate→ Adjoint
+    both Cells and their Adjoints ─lower→ KernelPlan ─schedule→ kernels of GPUs
+    all of these ─render→ files of a package
 
 `driver` builds and loads what comes out. A stage is imported where it runs, so that a command pays for the stages it
 needs.
@@ -37,7 +39,9 @@ def compile_cells(request: Request, until: str = "render") -> Compilation:
     if until not in STAGES:
         raise ValueError(f"no stage is called '{until}'")
     made = Compilation(request)
-    next(stage for stage in run_stages(made) if stage == until)
+    for stage in run_stages(made):
+        if stage == until:
+            break
     return made
 
 
@@ -96,6 +100,7 @@ def run_stages(made: Compilation) -> Iterator[str]:
 
     from rnncc.stages.schedule.kernels import fused_kernels, scan_kernels
 
+    # Fused kernels and Newton's need clusters of CTAs. GPUs without them have the alternating kernel, scans and walks.
     newton, problems = (request.newton, request.problems) if request.has_clusters else (False, ())
     made.scans = tuple(scan_kernels(plan, newton=newton) if request.is_for_gpus else () for plan in made.plans)
     made.fused = tuple(tuple(fused_kernels(plan, problems)) for plan in made.plans)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rnncc.ir.cell import ACTIVE, RESET, Cell, Initialiser, value_table
 from rnncc.ir.dim import evaluate
-from rnncc.ir.structure import blocks_of
+from rnncc.ir.structure import diagonal_blocks
 from rnncc.verify.reference import Arguments, complete_sizes
 
 
@@ -27,7 +27,7 @@ def make_problem(
         value = values[name]
         shape = [evaluate(value.width, dims)]
         if value.columns is not None:
-            shape.append(evaluate(value.columns, dims) // evaluate(blocks_of(value.structure), dims))
+            shape.append(evaluate(value.columns, dims) // evaluate(diagonal_blocks(value.structure), dims))
         spread = 1.2 / known["H"] ** 0.5
         centre = initialiser.values[0] if initialiser.kind == "constant" else 0.0
         if initialiser.kind == "uniform":

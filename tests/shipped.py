@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rnncc.ir.cell import Cell
 from rnncc.ir.dim import HEADS, ONE
-from rnncc.ir.structure import blocks_of
+from rnncc.ir.structure import diagonal_blocks
 from rnncc.language.source import Source
 from tests.compiling import front
 
@@ -24,4 +24,6 @@ def cells(stem: str) -> tuple[Cell, ...]:
 
 def is_one_head_only(cell: Cell) -> bool:
     """Whether a product on states ends in one number, which no two heads can share (LMU's u)."""
-    return any(blocks_of(value.structure) == HEADS and ONE in (value.width, value.columns) for value in cell.values)
+    return any(
+        diagonal_blocks(value.structure) == HEADS and ONE in (value.width, value.columns) for value in cell.values
+    )

@@ -12,7 +12,7 @@ import torchrecurrent
 
 from rnncc.ir.cell import Cell, Role
 from rnncc.ir.dim import evaluate
-from rnncc.ir.structure import blocks_of
+from rnncc.ir.structure import diagonal_blocks
 from rnncc.verify import reference
 from tests import compiling
 
@@ -78,7 +78,7 @@ def test_names_and_shapes(oracle: Oracle) -> None:
     shapes: dict[str, tuple[int, ...]] = {}
     for value in cell.values:
         if value.role is Role.PARAMETER:
-            width, blocks = evaluate(value.width, sizes), evaluate(blocks_of(value.structure), sizes)
+            width, blocks = evaluate(value.width, sizes), evaluate(diagonal_blocks(value.structure), sizes)
             columns = () if value.columns is None else (evaluate(value.columns, sizes) // blocks,)
             shapes[value.name] = (width, *columns)
     flat = {

@@ -162,7 +162,7 @@ def block_diagonal(blocks: Tensor) -> Tensor:
     return result.reshape(count * rows, count * columns)
 
 
-def test_heads_are_blocks_of_a_dense_matrix() -> None:
+def test_heads_are_diagonal_blocks_a_dense_matrix() -> None:
     """Two heads of D units: R is [N, D, D]; the same cell with the block-diagonal matrix written out."""
     cell = builders.lstm()
     problem = problem_of(cell, heads=2)

@@ -1,8 +1,9 @@
 """The structure of a matrix: which of its elements exist.
 
-It is one object on the way from a declaration to a kernel: `Parameter` and `Value` (cell.py) have it, and `Matrix`
-(kernel.py). Code that works with the elements matches the kind of structure and ends in `assert_never`. So a stage that
-does not know a kind fails, and never takes the matrix for a dense one.
+It is one object on the way from a declaration to a kernel: `ParameterType` (typed.py) has it, then `Parameter` and
+`Value` (cell.py), then `Matrix` (kernel.py). Code that works with the elements matches the kind of structure and ends
+in `assert_never`, so a stage that does not know a kind fails. Two places know blocks alone, and no checker finds them:
+`ParameterSpec.blocks` in the runtime, and `MatrixInfo` in C++.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def block_diagonal(blocks: Dim) -> Structure:
     return DENSE if blocks == ONE else BlockDiagonal(blocks)
 
 
-def blocks_of(structure: Structure) -> Dim:
-    """The number of blocks along the diagonal, for code that works block by block."""
+def diagonal_blocks(structure: Structure) -> Dim:
+    """The number of blocks along the diagonal, for code that works block by block: ONE for a dense matrix. A kind that
+    is stored in any other way must fail here, or kernels read past its end."""
     match structure:
         case Dense():
             return ONE

@@ -25,7 +25,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref
-from rnncc.ir.structure import DENSE, blocks_of
+from rnncc.ir.structure import DENSE, diagonal_blocks
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
 
@@ -69,7 +69,7 @@ class _Verifier:
         self.demand(nodes == self.defined, f"values without a node: {sorted(nodes ^ self.defined)}")
 
     def widths(self, value: Value) -> None:
-        for width in (value.width, value.columns or ONE, blocks_of(value.structure)):
+        for width in (value.width, value.columns or ONE, diagonal_blocks(value.structure)):
             unknown = dims.names(width) - self.sizes
             self.demand(not unknown, f"{value.name} has a width of unknown {sorted(unknown)}")
             self.demand(any(factor > 0 for _, factor in width.terms), f"{value.name} has no width")

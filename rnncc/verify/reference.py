@@ -33,7 +33,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, ONE, Dim, evaluate, repeats_whole, split_multiple
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
-from rnncc.ir.structure import blocks_of
+from rnncc.ir.structure import diagonal_blocks
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
 from rnncc.runtime import elementwise
@@ -117,7 +117,7 @@ class Interpreter:
 
     def matrix_blocks(self, name: str) -> int:
         """The number of blocks of a matrix."""
-        return evaluate(blocks_of(self.values[name].structure), self.sizes)
+        return evaluate(diagonal_blocks(self.values[name].structure), self.sizes)
 
     def to_blocks(self, name: str, matrix: Tensor) -> Tensor:
         """[width, columns/blocks] -> [blocks, width/blocks, columns/blocks]."""

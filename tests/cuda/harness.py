@@ -83,7 +83,7 @@ def launches_of(run: Callable[[], object]) -> list[str]:
     return [event.name for event in profile.events() if event.device_type.name == "CUDA"]
 
 
-def blocks_of(run: Callable[[], object], folder: Path) -> dict[str, int]:
+def diagonal_blocks(run: Callable[[], object], folder: Path) -> dict[str, int]:
     """The kernels that a call runs, by name, and of how many CTAs."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         run()

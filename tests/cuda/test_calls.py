@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cuda.harness import DTYPES, FUSED, Call, Packages, blocks_of, draw
+from tests.cuda.harness import DTYPES, FUSED, Call, Packages, diagonal_blocks, draw
 
 pytestmark = pytest.mark.gpu
 
@@ -93,7 +93,7 @@ def test_thread_blocks_have_multiprocessors_for_themselves(
     dtype = dict(FUSED["lstm"])[head_dim]
     call = draw(packages("lstm"), "lstm", head_dim, heads, 16, 5, DTYPES[dtype])
     name = f"_{dtype.replace('fp16', 'f16')}_{head_dim}_"
-    blocks = {kernel: count for kernel, count in blocks_of(call.run, tmp_path).items() if name in kernel}
+    blocks = {kernel: count for kernel, count in diagonal_blocks(call.run, tmp_path).items() if name in kernel}
     assert {kernel.split("_")[2] for kernel in blocks} >= {"forward", "backward"}
     multiprocessors = torch.cuda.get_device_properties("cuda").multi_processor_count
     assert all(multiprocessors / 2 < count <= multiprocessors for count in blocks.values())

@@ -12,7 +12,7 @@ from rnncc.ir.cell import Cell, value_table
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, constant
 from rnncc.ir.kernel import Program
 from rnncc.ir.package import CompiledCell, Package
-from rnncc.ir.structure import DENSE, BlockDiagonal, block_diagonal, blocks_of, stored_columns
+from rnncc.ir.structure import DENSE, BlockDiagonal, block_diagonal, diagonal_blocks, stored_columns
 from rnncc.ir.verify import verify
 from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
@@ -100,7 +100,7 @@ def test_a_structure_travels_from_the_declaration_to_the_kernel() -> None:
 
 
 def test_one_block_is_a_dense_matrix() -> None:
-    assert block_diagonal(ONE) == DENSE and blocks_of(DENSE) == ONE
+    assert block_diagonal(ONE) == DENSE and diagonal_blocks(DENSE) == ONE
     assert stored_columns(HIDDEN_SIZE, DENSE) == HIDDEN_SIZE
     assert block_diagonal(constant(4)) == BlockDiagonal(constant(4))
-    assert blocks_of(BlockDiagonal(HEADS)) == HEADS != stored_columns(HIDDEN_SIZE, BlockDiagonal(HEADS))
+    assert diagonal_blocks(BlockDiagonal(HEADS)) == HEADS != stored_columns(HIDDEN_SIZE, BlockDiagonal(HEADS))

@@ -15,7 +15,7 @@ from torch import Tensor
 from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads, with_aliases
 from rnncc.ir.cell import Role, Value, operands, value_table
 from rnncc.ir.dim import HEADS, ONE, Dim, evaluate
-from rnncc.ir.structure import blocks_of
+from rnncc.ir.structure import diagonal_blocks
 from rnncc.runtime.elementwise import clip_gradient
 from rnncc.verify.reference import Interpreter, complete_sizes
 from tests.numeric.loops import Loop, Tensors, call
@@ -100,7 +100,7 @@ class Case:
             # Of what the prologue makes RGLRU's is the logarithm of a decay.
             sign = 1 if first.role is Role.PARAMETER else -1
             return self._rounded(sign * (0.3 + 0.4 * torch.rand(rows)))
-        columns = self.evaluate(first.columns) // self.evaluate(blocks_of(first.structure))
+        columns = self.evaluate(first.columns) // self.evaluate(diagonal_blocks(first.structure))
         return self._rounded(0.6 * torch.randn(rows, columns) / columns**0.5)
 
     def _constant(self, name: str) -> float:

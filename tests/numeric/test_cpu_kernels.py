@@ -153,7 +153,7 @@ def test_threads_do_not_change_results(name: str, dtype: torch.dtype) -> None:
                     assert torch.equal(ours, alone)
 
 
-def test_blocks_of_steps_against_the_reference() -> None:
+def test_diagonal_blocks_steps_against_the_reference() -> None:
     # Several blocks; products and sums over all of them; a kept value that is no stream's gradient (bR's).
     loops, library = shipped("gru")
     for batch in (1, 3):

@@ -23,7 +23,7 @@ from rnncc.ir.cell import (
 )
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, constant, named, scale
 from rnncc.ir.expr import Apply, Const, Ref, apply
-from rnncc.ir.structure import BlockDiagonal, blocks_of
+from rnncc.ir.structure import BlockDiagonal, diagonal_blocks
 from rnncc.ir.verify import verify
 from rnncc.language.read import read_source
 from tests.compiling import front
@@ -85,7 +85,7 @@ def test_gru_is_what_a_hand_would_write() -> None:
     )
     values = value_table(cell)
     assert values["h__1"].role is Role.PREVIOUS
-    assert blocks_of(values["R_n"].structure) == HEADS
+    assert diagonal_blocks(values["R_n"].structure) == HEADS
     assert values["W_n"].columns == INPUT_SIZE
     assert [values[name].placement for name in ("W_n", "x", "n__x", "n")] == [
         Placement.P,
@@ -197,8 +197,8 @@ def test_matrices_of_parameters_are_values_of_the_prologue() -> None:
     damping = apply("mul", Ref("gamma"), apply("eye", Ref("M")))
     assert cell.prologue == (Pointwise("h__0", apply("sub", skew, damping)),)
     matrix = value_table(cell)["h__0"]
-    assert (matrix.width, matrix.columns, blocks_of(matrix.structure)) == (HIDDEN_SIZE, HIDDEN_SIZE, HEADS)
-    assert blocks_of(value_table(cell)["M"].structure) == HEADS
+    assert (matrix.width, matrix.columns, diagonal_blocks(matrix.structure)) == (HIDDEN_SIZE, HIDDEN_SIZE, HEADS)
+    assert diagonal_blocks(value_table(cell)["M"].structure) == HEADS
 
 
 def test_a_dim_is_solved_from_the_widths() -> None:

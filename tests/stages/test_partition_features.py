@@ -9,7 +9,7 @@ import pytest
 from rnncc.ir.cell import Constraint, Contraction, Delay, Initialiser, Placement, Pointwise, RowOp, RowOperator, Stream
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, INPUT_SIZE, ONE, add, constant, named, scale
 from rnncc.ir.expr import Const, Ref, apply
-from rnncc.ir.structure import blocks_of
+from rnncc.ir.structure import diagonal_blocks
 from rnncc.language.operators import SURROGATES
 from tests.stages.checking import ELMAN, codes, node, partitioned, targets
 
@@ -147,7 +147,9 @@ def test_types_of_groups() -> None:
         "param lam: scalar = 3, D: diag",
         "h[t] = tanh(lam*(W@x) + R@h[t-1] + p*h[t-1] + V@h[t-1] + D@h[t-1] + b)",
     )
-    shapes = {parameter.name: (parameter.columns, blocks_of(parameter.structure)) for parameter in cell.parameters}
+    shapes = {
+        parameter.name: (parameter.columns, diagonal_blocks(parameter.structure)) for parameter in cell.parameters
+    }
     assert shapes == {
         "W": (INPUT_SIZE, constant(4)),
         "R": (None, ONE),
@@ -165,7 +167,7 @@ def test_types_of_groups() -> None:
 
 def test_a_blocked_matrix_on_a_state_needs_blocks_that_heads_divide() -> None:
     cell = partitioned("state h", "weights R: blockdiag(8)", ELMAN)
-    assert blocks_of(cell.parameters[1].structure) == constant(8)
+    assert diagonal_blocks(cell.parameters[1].structure) == constant(8)
     assert [(c.left, c.right) for c in cell.constraints if c.right == HEADS] == [
         (HIDDEN_SIZE, HEADS),
         (constant(8), HEADS),
@@ -221,12 +223,12 @@ def test_surrogates(name: str) -> None:
 def test_w_on_a_state_leaves_one_head() -> None:
     cell = partitioned("state h", "h[t] = tanh(W@h[t-1] + b)", "input x")
     assert "W_h multiplies a value that depends on a state (line 3)" in cell.single_head_because
-    assert blocks_of(cell.parameters[0].structure) == ONE
+    assert diagonal_blocks(cell.parameters[0].structure) == ONE
 
 
 def test_a_shared_matrix_is_blocked_where_any_operand_depends_on_a_state() -> None:
     cell = partitioned("state h", "param M: matrix", "z = tanh(W@x)", "h[t] = tanh(M@z + M@h[t-1])")
-    assert blocks_of(cell.parameters[1].structure) == HEADS
+    assert diagonal_blocks(cell.parameters[1].structure) == HEADS
 
 
 def test_parameter_arithmetic_is_done_once() -> None:
@@ -317,7 +319,7 @@ def test_what_is_computed_from_a_matrix_of_blocks_has_its_blocks() -> None:
     """Also where it multiplies what inputs alone make, and beside a matrix that does so."""
     matrices = "param M: matrix(H, H), K: matrix(H, H), B: blockdiag(3)"
     cell = partitioned("state h", matrices, "u = W@x", "h[t] = tanh(M@h[t-1] + T(M)@u + (M*2 + K)@u + T(B)@u)")
-    blocks = [blocks_of(value.structure) for value in cell.values if value.columns == HIDDEN_SIZE]
+    blocks = [diagonal_blocks(value.structure) for value in cell.values if value.columns == HIDDEN_SIZE]
     assert sorted(map(str, blocks)) == sorted(map(str, [HEADS] * 4 + [constant(3)] * 2))
 
 

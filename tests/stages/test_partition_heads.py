@@ -9,7 +9,7 @@ from torch import Tensor
 import rnncc
 from rnncc.ir.dim import HEADS as NUM_HEADS
 from rnncc.ir.dim import ONE, constant, evaluate
-from rnncc.ir.structure import blocks_of
+from rnncc.ir.structure import diagonal_blocks
 from rnncc.verify.reference import Arguments, run
 from tests.stages.checking import partitioned
 
@@ -44,7 +44,9 @@ def test_heads_are_cells_side_by_side(lines: tuple[str, ...]) -> None:
         for row in parameter.members:
             shape = [evaluate(row.width, sizes)]
             if parameter.columns is not None:
-                shape.append(evaluate(parameter.columns, sizes) // evaluate(blocks_of(parameter.structure), sizes))
+                shape.append(
+                    evaluate(parameter.columns, sizes) // evaluate(diagonal_blocks(parameter.structure), sizes)
+                )
             parameters[row.name] = torch.randn(shape, generator=generator, dtype=torch.float64)
     x = torch.randn(4, 2, INPUTS, generator=generator, dtype=torch.float64)
     together, _ = run(cell, Arguments(parameters, {"x": x}, sizes={"I": INPUTS, "H": HIDDEN}, num_heads=HEADS))

@@ -12,7 +12,7 @@ from rnncc.ir.dim import add
 from rnncc.ir.expr import references
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import Matrix, Program, TileStage
-from rnncc.ir.structure import blocks_of
+from rnncc.ir.structure import diagonal_blocks
 from rnncc.language.diagnostics import InternalError
 from rnncc.stages.lower.parts import Parts, Unfit
 
@@ -77,7 +77,7 @@ def _products(
         if product.parts != 1 or parts.slots[product.operand].width != stage.width:
             raise Unfit(f"the operand {product.operand} has another width than the sums")
         for offset, name in enumerate(product.matrices):
-            if blocks_of(known[name].structure) != stage.blocks or known[name].parts != 1:
+            if diagonal_blocks(known[name].structure) != stage.blocks or known[name].parts != 1:
                 raise Unfit(f"{name} has blocks of its own")
             table[stage.accumulators[product.first + offset], product.operand] = known[name]
     if len({product.transposed for product in stage.products}) != 1:

@@ -11,7 +11,7 @@ from rnncc.ir.cell import Contraction, Delay, Node, Pointwise, RowOp, operands
 from rnncc.ir.dim import HEADS, ONE, Dim
 from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.ir.kernel import Matrix, Product, row_parts
-from rnncc.ir.structure import blocks_of
+from rnncc.ir.structure import diagonal_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def accumulate(
         contraction = contractions.get(name)
         if contraction is None or uses[name] != 1 or name in kept:
             return False
-        return blocks_of(matrices[contraction.matrix].structure) in (ONE, HEADS)
+        return diagonal_blocks(matrices[contraction.matrix].structure) in (ONE, HEADS)
 
     sums: dict[str, list[Contraction]] = {}
 

@@ -29,7 +29,7 @@ from rnncc.ir.kernel import (
     ViewSlot,
     row_parts,
 )
-from rnncc.ir.structure import blocks_of
+from rnncc.ir.structure import diagonal_blocks
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.source import NOWHERE, Span, line_and_column
 from rnncc.stages.lower.barriers import place_barriers
@@ -120,7 +120,7 @@ class Stager:
         for name in references(node.expr):
             accumulator = self.accumulators.get(name)
             for contraction in accumulator.contractions if accumulator else ():
-                blocks = blocks_of(self.needs.matrices[contraction.matrix].structure)
+                blocks = diagonal_blocks(self.needs.matrices[contraction.matrix].structure)
                 if blocks not in (ONE, HEADS):
                     return Key(width, blocks)
         return Key(width, HEADS)

@@ -10,7 +10,7 @@ from rnncc.ir import dim as dims
 from rnncc.ir.cell import Constraint, Contraction, Pointwise, RowOp, RowOperator, operands
 from rnncc.ir.dim import HEADS, HIDDEN_SIZE, ONE, Dim
 from rnncc.ir.expr import references
-from rnncc.ir.structure import DENSE, BlockDiagonal, Dense, Structure, blocks_of
+from rnncc.ir.structure import DENSE, BlockDiagonal, Dense, Structure, diagonal_blocks
 from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE, Span
 from rnncc.stages.partition.place import Placed
@@ -88,11 +88,21 @@ class _Heads:
             read = [part for part in parts if part not in self.nodes]
             found = {part: self.structures.get(part, DENSE) for part in read}
             if len(set(found.values())) > 1:
-                texts = ", ".join(f"'{part}' has {dims.show(blocks_of(each))}" for part, each in found.items())
+                texts = ", ".join(f"'{part}' has {dims.show(diagonal_blocks(each))}" for part, each in found.items())
                 message = f"matrices of different numbers of blocks are computed with: {texts}"
                 self.report.error("RNN214", message, self.nodes[name].span, "blocks differ")
-            elif read and found[read[0]] != DENSE:
-                self.structures[name] = found[read[0]]
+            elif read:
+                self.computed_structure(name, found[read[0]])
+
+    def computed_structure(self, name: str, structure: Structure) -> None:
+        """The structure of a matrix that is computed from matrices of this one."""
+        match structure:
+            case Dense():
+                return
+            case BlockDiagonal():
+                self.structures[name] = structure  # sums, products and transposes have the same blocks
+            case _:
+                assert_never(structure)
 
     def contraction(self, node: Contraction) -> None:
         if not self.depends_on_state(node.operand):

@@ -25,7 +25,7 @@ from rnncc.ir.kernel import (
     ViewSlot,
     row_parts,
 )
-from rnncc.ir.structure import blocks_of
+from rnncc.ir.structure import diagonal_blocks
 from rnncc.stages.render.cpp.info import loop_info
 from rnncc.stages.render.cpp.initialisers import Member, numbers, row, rows, struct
 from rnncc.stages.render.cpp.names import enumerated, matrix_name, slot_name
@@ -177,7 +177,7 @@ def _matrix(matrix: Matrix, program: Program, dim: _Dims) -> str:
         row=dim(matrix.offset),
         rows=dim(matrix.rows),
         columns=dim(matrix.columns),
-        blocks=dim(blocks_of(matrix.structure)),
+        blocks=dim(diagonal_blocks(matrix.structure)),
         parts=matrix.parts,
     )
 
