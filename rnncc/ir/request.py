@@ -37,8 +37,8 @@ class Request:
     instructions: str = EVERY
 
     def options(self) -> dict[str, Any]:
-        """Which program it is, as plain values by field: without the text, the name, and what kernels there are, but
-        for Newton's."""
+        """What tells one program of a text from another, as plain values by field and without defaults: constants,
+        zoneout, recurrent dropout, and whether there are Newton kernels."""
         given: dict[str, Any] = {"constants": dict(self.constants), "zoneout": self.zoneout}
         given |= {"recurrent_dropout": self.recurrent_dropout, "newton": self.newton}
         return {name: value for name, value in given.items() if value}

@@ -139,12 +139,13 @@ class Schedule:
     nodes: int
 
     def kernel_for(self, batch: int) -> FusedSchedule | None:
-        """The fused kernel that runs a batch, or None: the alternating one does. A kernel whose launch is a step comes
-        first, since its smallest batch is the one from which on it is the quickest. Otherwise the kernel with the
-        shortest planned time runs, and the first of equals."""
-        planned = ((kernel.planned_us(batch), kernel) for kernel in self.kernels)
-        taking = ((kernel.family.scope is not Scope.STEP, us, kernel) for us, kernel in planned if us is not None)
-        return min(taking, key=lambda choice: choice[:2], default=(True, 0.0, None))[2]
+        """The fused kernel that runs a batch, or None: the alternating one does. If a kernel whose launch is a step
+        takes the batch, it runs, since its smallest batch is where it begins to be the quickest. Else the kernel with
+        the shortest planned time runs, and the first of equals."""
+        planned = [(us, kernel) for kernel in self.kernels if (us := kernel.planned_us(batch)) is not None]
+        by_steps = [(us, kernel) for us, kernel in planned if kernel.family.scope is Scope.STEP]
+        _, chosen = min(by_steps or planned, key=lambda choice: choice[0], default=(0.0, None))
+        return chosen
 
     @property
     def is_impossible(self) -> bool:

@@ -65,7 +65,8 @@ class Options:
 
 
 class RecurrentModule(StateDicts, Regularised):
-    """Holds the parameters `<attribute><suffix>` of a cell, one set a suffix: `_l0`, `_l0_reverse`; "" for a cell."""
+    """Holds the parameters `<attribute><suffix>` of a cell. A layer has a set for each layer and direction: `_l0`,
+    `_l0_reverse`. A single step has one, whose suffix is ""."""
 
     # Where `load` made the class: (function that loads again, its arguments). Built packages pickle by module name.
     _origin: ClassVar[tuple[Any, tuple[Any, ...]] | None] = None

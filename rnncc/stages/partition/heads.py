@@ -17,8 +17,8 @@ from rnncc.stages.partition.place import Placed
 from rnncc.stages.partition.program import Program
 
 # Operators that work on the units of one head at a time.
-_BY_HEADS = frozenset({RowOperator.SUM, RowOperator.MEAN, RowOperator.MAX, RowOperator.CUMSUM})
-_BY_HEAD = BlockDiagonal(HEADS)
+_HEADWISE_OPERATORS = frozenset({RowOperator.SUM, RowOperator.MEAN, RowOperator.MAX, RowOperator.CUMSUM})
+_BLOCK_PER_HEAD = BlockDiagonal(HEADS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class _Heads:
         if not self.depends_on_state(node.operand):
             return
         parts = self.made_of(node.matrix)
-        dense = [part for part in parts if self.is_dense(part)]
+        dense = [part for part in parts if self.is_from_group_w(part)]
         if dense:
             self.couple(f"{dense[0]} multiplies a value that depends on a state", node.span)
             return
@@ -122,7 +122,7 @@ class _Heads:
             structure = self.structures.get(name, DENSE)
             match structure:
                 case Dense():
-                    self.structures[name] = _BY_HEAD
+                    self.structures[name] = _BLOCK_PER_HEAD
                     self.divides(target, shape.width, span)
                     self.divides(operand, shape.columns or ONE, span)
                 case BlockDiagonal(blocks):
@@ -138,13 +138,13 @@ class _Heads:
         while count != len(self.structures):
             count = len(self.structures)
             for name, parts in self.computed.items():
-                if any(self.structures.get(part) == _BY_HEAD for part in parts):
-                    for part in filter(self.is_dense, parts):
+                if any(self.structures.get(part) == _BLOCK_PER_HEAD for part in parts):
+                    for part in filter(self.is_from_group_w, parts):
                         self.couple(f"{part} is joined with a matrix that has a block a head", self.nodes[name].span)
                     self.block(parts, name, name, self.nodes[name].span)
 
-    def is_dense(self, name: str) -> bool:
-        """Whether a matrix is W of some equation, which stays dense."""
+    def is_from_group_w(self, name: str) -> bool:
+        """Whether a matrix is a member of the group W. These never get a block per head."""
         return self.group_of.get(name) == "W"
 
     def made_of(self, matrix: str) -> list[str]:
@@ -162,7 +162,7 @@ class _Heads:
         width = self.shapes[node.operands[0]].width
         if not self.depends_on_state(node.target) and reduced(width, self.input_dims) == ONE != width:
             self.couple("a function across units works on an input, which has no heads", node.span)
-        elif node.operator in _BY_HEADS and width != ONE:
+        elif node.operator in _HEADWISE_OPERATORS and width != ONE:
             # This holds also where the value depends on no state: it meets values that have heads.
             self.divides(node.operands[0], width, node.span)
         if node.operator not in (RowOperator.SLICE, RowOperator.CONCAT):

@@ -64,7 +64,7 @@ def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons
 
 
 def find(loop: FusedLoop | str, problem: Problem, target: Target) -> Found:
-    """The same, so that the reasons can be asked for later.
+    """What `schedule` gives, with the proofs from which `Found.explained` makes its reasons later.
 
     A cluster kernel takes any batch, group after group. The CTAs of a grid kernel must all run at once, so after such a
     kernel comes the quickest one for twice its batch, or at least for one entry more. A batch beyond that takes several
@@ -85,8 +85,9 @@ def find(loop: FusedLoop | str, problem: Problem, target: Target) -> Found:
 
     answer = solve(problem.batch)
     best = answer.quickest
-    few = answer if best or problem.batch <= TILE_BATCH else solve(TILE_BATCH)
-    kernels = _of_use(_again(kernel, known, problem, target) for kernel in _for_larger_batches(few, solve))
+    # Where no family is quick at the planned batch, one may be at a small batch.
+    first = answer if best or problem.batch <= TILE_BATCH else solve(TILE_BATCH)
+    kernels = _of_use(_again(kernel, known, problem, target) for kernel in _for_larger_batches(first, solve))
     if takes(loop, problem):
         kernels = (*kernels, *_by_steps(kernels, known, problem, target))
     found = Schedule(kernels, alternating, answer.rejected, answer.nodes)
