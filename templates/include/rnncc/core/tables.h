@@ -235,14 +235,34 @@ struct Call {
 };
 
 inline __attribute__((always_inline)) Call forward_call(const rnncc_forward_call& c) {
-  return {{c.streams, c.weights, c.states, c.sequences, c.final_states, c.saved, c.saved},
-          c.steps, c.columns, c.heads, c.sizes, c.constants, c.reverse, c.starts, c.rows, c.lengths};
+  return {
+      .table = {c.streams, c.weights, c.states, c.sequences, c.final_states, c.saved, c.saved},
+      .steps = c.steps,
+      .columns = c.columns,
+      .heads = c.heads,
+      .sizes = c.sizes,
+      .constants = c.constants,
+      .descending = c.reverse,
+      .starts = c.starts,
+      .rows = c.rows,
+      .lengths = c.lengths,
+  };
 }
 
 inline __attribute__((always_inline)) Call backward_call(const rnncc_backward_call& c) {
-  return {{c.streams, c.weights, c.states, nullptr, nullptr, c.saved, c.saved, c.d_sequences, c.d_final, c.d_streams,
-           c.d_weights, c.d_states},
-          c.steps, c.columns, c.heads, c.sizes, c.constants, !c.reverse, c.starts, c.rows, c.lengths};
+  return {
+      .table = {c.streams, c.weights, c.states, nullptr, nullptr, c.saved, c.saved, c.d_sequences, c.d_final,
+                c.d_streams, c.d_weights, c.d_states},
+      .steps = c.steps,
+      .columns = c.columns,
+      .heads = c.heads,
+      .sizes = c.sizes,
+      .constants = c.constants,
+      .descending = !c.reverse,
+      .starts = c.starts,
+      .rows = c.rows,
+      .lengths = c.lengths,
+  };
 }
 
 }  // namespace rnncc

@@ -72,7 +72,7 @@ RNNCC_INLINE int64_t panel_width(const Packed<T>& b, int64_t p) {
   return rest <= lanes<T> ? lanes<T> : panel_columns<T>;
 }
 
-// ---- packing ----------------------------------------------------------------------------------------------------------
+// ---- packing
 
 #if RNNCC_ISA_LEVEL == 4
 constexpr int transpose_size = 8;
@@ -116,7 +116,7 @@ RNNCC_INLINE void zero_columns(T* panel, int64_t width, int64_t k, int64_t from)
 
 // Columns [column, column + count) of b from src[count, k], k contiguous, rows ld elements apart: a torch weight
 // [out, in] as the factor of x * W^T. Several calls may fill one b in any column order (the gates of the units that one
-// thread owns, say); the call that writes column n - 1 also writes the padding. Calls on disjoint columns may run at once.
+// thread owns, say); the call that writes column n - 1 also writes the padding. Calls on other columns may run at once.
 template <class T>
 static void pack_nk(const Packed<T>& b, const T* src, int64_t ld, int64_t column, int64_t count) {
   for (int64_t done = 0; done < count;) {
@@ -158,7 +158,7 @@ static void pack_kn(const Packed<T>& b, const T* src, int64_t ld, int64_t column
   }
 }
 
-// ---- micro kernel -----------------------------------------------------------------------------------------------------
+// ---- micro kernel
 
 // What one call of the micro kernel reads and writes besides its k terms.
 template <class T>
@@ -229,7 +229,7 @@ RNNCC_INLINE void micro_kernel_rows(int64_t rows, int64_t k, const Tile<T>& tile
   }
 }
 
-// Rows of the next tile when `left` are left: 6, but 7 and 8 are halved because a tile of 1 or 2 rows waits for its sums.
+// Rows of the next tile when `left` are left: 6, but 7 and 8 are halved: a tile of 1 or 2 rows waits for its sums.
 RNNCC_INLINE int64_t tile_rows(int64_t left) {
   return left <= kernel_rows ? left : left <= 8 ? (left + 1) / 2 : kernel_rows;
 }
@@ -241,8 +241,10 @@ static void multiply_block(T* c, int64_t c_row, const T* a, int64_t a_row, int64
   for (int64_t p = panel_begin; p < panel_end; ++p) {
     const int64_t first = p * panel_columns<T>;
     const int64_t width = panel_width(b, p);
+    // clang-format off
     Tile<T> tile = {a,         a_row, a_column, panel_data(b, p) + term * width, panel_columns<T> * b.k,
                     c + first, c_row, bias ? bias + first : nullptr, b.n - first};
+    // clang-format on
     if (rows == 1 && (p + 2) * panel_columns<T> <= b.n && p + 2 <= panel_end) {
       tile.columns = 2 * panel_columns<T>;
       micro_kernel<T, 1, panel_vectors, 2>(k, tile, accumulate);
@@ -264,7 +266,7 @@ static void multiply_block(T* c, int64_t c_row, const T* a, int64_t a_row, int64
   }
 }
 
-// ---- entries ----------------------------------------------------------------------------------------------------------
+// ---- entries
 
 // Rows [row_begin, row_end) and panels [panel_begin, panel_end) of C[m, b.n] = A[m, b.k] * B (+ bias) (+ C if accumulate).
 // c, a and bias are those of the whole product (row 0, column 0); c_row and a_row are strides in elements, A's columns and C's

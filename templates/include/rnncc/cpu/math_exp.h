@@ -6,7 +6,7 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// ---- building blocks --------------------------------------------------------------------------------------------------
+// ---- building blocks
 
 template <class T>
 struct Float;
@@ -137,7 +137,7 @@ RNNCC_INLINE V at_most(element<V> high, V x) {
 #endif
 }
 
-// ---- exp --------------------------------------------------------------------------------------------------------------
+// ---- exp
 
 // x = n ln2 + r with n an integer, |r| <= ln2/2 and tail = e^r - 1; n_shifted = n + to_integer.
 template <class V>
@@ -187,7 +187,7 @@ RNNCC_INLINE V expm1(V x) {
   return copysign(e.n == T(0) ? e.tail : r, x);
 }
 
-// ---- sigmoid and tanh -------------------------------------------------------------------------------------------------
+// ---- sigmoid and tanh
 
 template <class V>
 RNNCC_INLINE V sigmoid(V x) {
@@ -233,7 +233,7 @@ RNNCC_INLINE V silu(V x) {
   return x * sigmoid(x);
 }
 
-// ---- logarithms -------------------------------------------------------------------------------------------------------
+// ---- logarithms
 
 // log(u) + correction for normal finite u > 0 and a correction small beside log's derivative 1/u.
 template <class V>

@@ -6,7 +6,7 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// ---- piecewise functions, conditions ----------------------------------------------------------------------------------
+// ---- piecewise functions, conditions
 
 #define RNNCC_CONDITION(name, op)                                      \
   template <class A, class B>                                          \

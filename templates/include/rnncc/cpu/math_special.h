@@ -6,7 +6,7 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// ---- error function ---------------------------------------------------------------------------------------------------
+// ---- error function
 
 template <class V>
 RNNCC_INLINE V erf(V x) {
@@ -46,7 +46,7 @@ RNNCC_INLINE V gelu(V x) {
   return x * T(0.5) * (erf(x * T(0.70710678118654752440)) + T(1));
 }
 
-// ---- trigonometric functions ------------------------------------------------------------------------------------------
+// ---- trigonometric functions
 
 // sin(x + quadrant pi/2). Up to 1e4 (float) or 1e6 (double) in vectors, larger arguments lane by lane.
 template <int quadrant, class V>
@@ -104,7 +104,7 @@ RNNCC_INLINE V cos(V x) {
   return sine_from<1>(x);
 }
 
-// ---- powers and remainders --------------------------------------------------------------------------------------------
+// ---- powers and remainders
 
 template <class V>
 RNNCC_INLINE V rsqrt(V x) {

@@ -49,10 +49,15 @@ inline void run_linear_forward(StableValue* stack) {
   sizes.back() = shape.outputs;
   Tensor y = empty(sizes, x.torch_type(), x.device());
   if (y.elements() > 0) {
-    const rnncc_linear_call call = {shape.rows,           shape.inputs,
-                                    shape.outputs,        rows_of(x, "x"),
-                                    rows_of(weight, "weight"), bias ? vector_of(bias) : no_matrix,
-                                    rows_of(y, "y")};
+    const rnncc_linear_call call = {
+        .rows = shape.rows,
+        .inputs = shape.inputs,
+        .outputs = shape.outputs,
+        .x = rows_of(x, "x"),
+        .weight = rows_of(weight, "weight"),
+        .bias = bias ? vector_of(bias) : no_matrix,
+        .y = rows_of(y, "y"),
+    };
     finish("linear", rnncc_linear_forward(&call));
   }
   stack[0] = give(std::move(y));
@@ -77,8 +82,17 @@ inline void run_linear_backward(StableValue* stack) {
     for (Tensor& tensor : made) RNNCC_TORCH(aoti_torch_zero_(tensor.get()));
   } else if (!made.empty()) {
     size_t next = 0;
-    rnncc_linear_backward_call call = {shape.rows, shape.inputs, shape.outputs, rows_of(x, "x"), rows_of(weight, "weight"),
-                                       rows_of(d_y, "the gradient"), no_matrix, no_matrix, no_matrix};
+    rnncc_linear_backward_call call = {
+        .rows = shape.rows,
+        .inputs = shape.inputs,
+        .outputs = shape.outputs,
+        .x = rows_of(x, "x"),
+        .weight = rows_of(weight, "weight"),
+        .d_y = rows_of(d_y, "the gradient"),
+        .d_x = no_matrix,
+        .d_weight = no_matrix,
+        .d_bias = no_matrix,
+    };
     if (needs[0]) call.d_x = rows_of(made[next++], "d_x");
     if (needs[1]) call.d_weight = rows_of(made[next++], "d_weight");
     if (needs[2]) call.d_bias = vector_of(made[next]);
