@@ -315,4 +315,4 @@ def test_without_a_compiler_load_runs_the_reference(tmp_path: Path) -> None:
     )
     out = run(code, tmp_path).splitlines()
     assert out[0] == "5"
-    assert out[1].startswith("LSTM: the reference") and "no C++ compiler" in out[1]
+    assert out[1].startswith("LSTM: the eager fallback") and "no C++ compiler" in out[1]
