@@ -9,9 +9,9 @@ A call of a layer goes through these modules:
     directions.py  runs each layer of the stack. The package's _reference.py makes the streams of a loop over all steps,
                    the loop runs, and _reference.py makes the output.
     loop.py        runs a loop, given as a `LoopCall` (call.py): by its op, or in eager torch, which is the eager
-    fallback. ops.py         makes the op of a function in the package's library: with autograd (autograd.py), a fake
-                   kernel and autocast. The backward is an op, too; where it is to be differentiated, it is loop.py
-                   again.
+                   fallback.
+    segment_ops.py makes the two ops of a loop from functions of the package's library: with autograd (autograd.py), a
+                   fake kernel and autocast. Where the backward is to be differentiated, it is loop.py again.
 
 The functional op (function.py) takes the streams from its caller, and goes on with loop.py. package.py opens the
 library when the package is imported. fused.py and first_use.py are about kernels that are compiled when a call needs

@@ -91,16 +91,16 @@ def autograd_of_loop(
         @staticmethod
         def forward(ctx: Any, run: _Run, *tensors: Tensor) -> tuple[Tensor, ...]:
             call = run.call
-            results = run.below(*call.training_arguments())
+            results = run.below(*call.for_training())
             setup(ctx, call, results)
             ctx.set_materialize_grads(False)
-            *returned, kept = results
-            if not call.training:
-                kept = []
-            ctx.mark_non_differentiable(*kept)
-            run.made = ctx.made = tuple(len(group) for group in (*returned, kept))
+            *returned, saved = results
+            if not call.training:  # it was autograd that asked for them, not the caller
+                saved = []
+            ctx.mark_non_differentiable(*saved)
+            run.made = ctx.made = tuple(len(group) for group in (*returned, saved))
             ctx.given = (len(call.streams), len(call.weights), len(call.states))
-            return tuple(tensor for group in (*returned, kept) for tensor in group)
+            return tuple(tensor for group in (*returned, saved) for tensor in group)
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:

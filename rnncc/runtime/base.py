@@ -14,9 +14,9 @@ from . import function, fused, package
 from .choice import choose_kernels, kernels_of_call
 from .inputs import cast_state
 from .kernels import Kernels
-from .ops import kept_bytes
 from .parameters import gate_view, initialise, members_of, ordered, shape_of
 from .regularisation import Regularised, Zoneout, wanted_regularisation
+from .segment_ops import saved_bytes
 from .sizes import (
     check_backend,
     check_clip,
@@ -271,9 +271,9 @@ class RecurrentModule(StateDicts, Regularised):
                 first, *rest = fused.describe(cell, segment, sizes, directions, like, batch_size)
                 lines += [f"  {segment.name}: {first}", *(f"    {line}" for line in rest)]
             if kernels is not None:
-                kept = [kept_bytes(segment, sizes, like, recompute=mode) for mode in (False, True)]
-                again = "" if self.recompute is None else f", {kept[1]} with recompute"
-                lines.append(f"    each step of a batch entry keeps {kept[0]} bytes for the backward{again}")
+                saved = [saved_bytes(segment, sizes, like, recompute=mode) for mode in (False, True)]
+                again = "" if self.recompute is None else f", {saved[1]} with recompute"
+                lines.append(f"    each step of a batch entry keeps {saved[0]} bytes for the backward{again}")
         lines += [
             f"  {states}: {kind}{f' ({form})' if form else ''}: {reason}" for states, kind, form, reason in cell.classes
         ]

@@ -8,7 +8,7 @@ costs a call next to nothing, and torch.compile takes its methods (but not its p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -57,13 +57,9 @@ class LoopCall(NamedTuple):
             for streams, weights, states, backwards in zip(*groups, self.reverse, strict=True)
         ]
 
-    def options(self) -> tuple[Any, ...]:
-        """What follows the tensors: `constants` and all behind them."""
-        return self[8:]
-
-    def training_arguments(self) -> tuple[Any, ...]:
-        """The arguments of the same call that also returns what the backward reads."""
-        return (*self[:-2], True, self.recompute)
+    def for_training(self) -> LoopCall:
+        """The same call, which also returns what the backward reads."""
+        return self._replace(training=True)
 
 
 class BackwardCall(NamedTuple):

@@ -155,8 +155,9 @@ class LoopSpec:
     saved_state: tuple[int, ...] = ()
     saved_rounded: tuple[bool, ...] = ()
 
-    def kept(self, recompute: bool) -> list[int]:
-        """The saved tensors that last until the backward; of the others, `recompute` makes them again there."""
+    def read_by_backward(self, recompute: bool) -> list[int]:
+        """The indices of the saved tensors that the backward is given. With `recompute` these are states alone: it
+        computes the others again."""
         return [i for i, state in enumerate(self.saved_state) if state >= 0 or not recompute]
 
 

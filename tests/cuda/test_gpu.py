@@ -13,7 +13,7 @@ import rnncc
 from rnncc import verify
 from rnncc.language.read import read_source
 from rnncc.machine.paths import locate
-from rnncc.runtime.ops import kept_bytes
+from rnncc.runtime.segment_ops import saved_bytes
 from tests.compiling import front
 
 pytestmark = pytest.mark.gpu
@@ -104,7 +104,7 @@ def test_recompute(name: str, dtype: torch.dtype) -> None:
         held.append(torch.cuda.memory_allocated() - before)
         del output, last
     (segment,) = plain.spec.segments
-    kept = [kept_bytes(segment, plain._sizes[0], x.cuda(), recompute=recompute) for recompute in (False, True)]
+    kept = [saved_bytes(segment, plain._sizes[0], x.cuda(), recompute=recompute) for recompute in (False, True)]
     # torch's allocator rounds each tensor up, to at most 2 MiB more.
     spared, tensors = 2 * 60 * 350 * (kept[0] - kept[1]), 2 * len(segment.plain.saved)
     assert kept[1] < kept[0] and abs(held[0] - held[1] - spared) <= tensors * 2**21

@@ -15,9 +15,8 @@ def test_records_of_a_call_are_the_arguments_of_the_ops() -> None:
         assert [argument.name for argument in op.default._schema.arguments] == list(record._fields)
 
 
-def test_what_follows_the_tensors_of_a_call() -> None:
+def test_calls_that_are_made_of_a_call() -> None:
     _, given = arguments(make("lstm", "LSTM"))
     call = LoopCall(*given)
-    assert call.options() == (call.constants, *given[9:])
-    assert call._replace(training=False).training_arguments() == given
+    assert call._replace(training=False).for_training() == given
     assert call.directions() == [call._replace(reverse=call.reverse)]

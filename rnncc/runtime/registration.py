@@ -1,0 +1,32 @@
+"""What the ops of a package share when torch gets to know them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def check_devices(first: Tensor, tensors: Sequence[Tensor | None]) -> None:
+    """One tensor on the meta device sends a call to the fake kernel, whose result on the CPU would hold anything.
+    Raises RuntimeError as torch.nn.LSTM does."""
+    for tensor in tensors:
+        if tensor is not None and tensor.device != first.device:
+            raise RuntimeError(
+                "Input, hidden and parameter tensors are not at the same device, found tensors at "
+                f"{first.device} and {tensor.device}"
+            )
+
+
+def implement(library: torch.library.Library, name: str, kernel: Any, *keys: str) -> None:
+    """Give an op a kernel for each dispatch key."""
+    for key in keys:
+        library.impl(name, kernel, key, with_keyset=True)  # type: ignore[no-untyped-call]
+
+
+def spread(made: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor | None]:
+    """The tensors that were made at the places that need one, and None at the others."""
+    fresh = iter(made)
+    return [next(fresh) if need else None for need in needs]
