@@ -13,7 +13,7 @@ A call of a layer goes through these modules:
     segment_ops.py makes the two ops of a loop from functions of the package's library: with autograd (autograd.py), a
                    fake kernel and autocast. Where the backward is to be differentiated, it is loop.py again.
 
-The functional op (function.py) takes the streams from its caller, and goes on with loop.py. package.py opens the
-library when the package is imported. fused.py and first_use.py are about kernels that are compiled when a call needs
-them.
+The functional op (function.py) takes the streams from its caller (function_inputs.py), and goes on with loop.py.
+package.py opens the library when the package is imported. fused.py and first_use.py are about kernels that are compiled
+when a call needs them.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +12,51 @@ from torch.nn.utils.rnn import PackedSequence
 
 from . import state_dicts
 from .base import Options, RecurrentModule, document_delays, dtype_of
-from .directions import Direction, LayerCall, run_directions
-from .inputs import Lengths, Reset, StatesLike, read_form, read_inputs, read_marks, read_states
-from .packed import read_packed
+from .directions import Direction, LayerCall, Result, run_directions
+from .inputs import Form, Lengths, Reset, StatesLike, read_form, read_inputs, read_marks, read_states
+from .packed import Packed, read_packed
 from .regularisation import Zoneout
 from .rows import beside
 from .sizes import check_flags, check_int, check_probability, check_size
 from .spec import CellSpec, InputSpec, StateSpec
 from .stand_ins import call_stand_in
+
+
+class _Marks(NamedTuple):
+    """What a call says of its sequences, as the caller gave it."""
+
+    lengths: Lengths
+    reset: Reset
+    offsets: Tensor | None
+    max_length: int | None
+
+
+class _Given(NamedTuple):
+    """What a call was given, in our form.
+
+    parameters, states   for each layer and direction, by name; `states` [B, width] is None where hx was not given
+    inputs               [T, B, width] by name, or [total, 1, width]: x first
+    lengths, reset       [B] and [T, B] (packed: [total, 1]), or None
+    """
+
+    parameters: list[dict[str, Tensor]]
+    inputs: dict[str, Tensor]
+    states: list[dict[str, Tensor]] | None
+    batch: int
+    lengths: Tensor | None
+    reset: Tensor | None
+    form: Form
+    packed: Packed | None
+
+    def give(self, sequence: Tensor) -> Any:
+        """A sequence in the caller's form."""
+        return self.form.give(sequence) if self.packed is None else self.packed.give(sequence)
+
+    def give_state(self, state: Tensor) -> Tensor:
+        """The final states [num_layers * directions, B, width] of a name, in the caller's form."""
+        if self.packed is not None:
+            return self.packed.unsort(state)
+        return state if self.form.batched else state.squeeze(1)
 
 
 class RecurrentLayer(RecurrentModule):
@@ -155,73 +192,83 @@ class RecurrentLayer(RecurrentModule):
         **extra: Tensor,
     ) -> Any:
         """The output and the final states, and the sequences of `return_sequences_of`; see the class."""
-        cell = self.spec
-        packed = None
+        marks = _Marks(lengths, reset, offsets, max_length)
         if type(input) is not Tensor and not isinstance(input, PackedSequence):
-            keywords = {"lengths": lengths, "reset": reset, "offsets": offsets, "max_length": max_length}
-            found = call_stand_in(self, input, hx, keywords | extra, batch_first=self.batch_first)
+            found = call_stand_in(self, input, hx, marks._asdict() | extra, batch_first=self.batch_first)
             if found is not None:
                 return found[0]
+        given = self._read(input, hx, marks, extra)
+        results, finals = self._run(given)
+        output = given.give(beside([result.output for result in results]))
+        carried = self.spec.carried(self.return_delays)
+        # A stack is no view, also where it has one element: torch.nn's final states may be detached in place.
+        stacked = tuple(given.give_state(torch.stack(finals[state.name])) for state in carried)
+        last = stacked[0] if len(stacked) == 1 else stacked
+        if not self.return_sequences_of:
+            return output, last
+        sequences = {
+            name: given.give(beside([result.sequences[name] for result in results]))
+            for name in self.return_sequences_of
+        }
+        return output, last, sequences
+
+    def _read(
+        self, input: Tensor | PackedSequence, hx: StatesLike, marks: _Marks, extra: Mapping[str, Tensor]
+    ) -> _Given:
+        """Check what a call was given, and bring it into our form. Raises as inputs.py and packed.py do."""
+        cell, packed = self.spec, None
+        lengths, reset, offsets, max_length = marks
         if isinstance(input, PackedSequence) or offsets is not None:
-            runs = self._choose(input.data)[0] if isinstance(input, PackedSequence) else None
-            packed = read_packed(cell, input, lengths, offsets, max_length, runs)
+            kernels = self._choose(input.data)[0] if isinstance(input, PackedSequence) else None
+            packed = read_packed(cell, input, lengths, offsets, max_length, kernels)
             input, extra, reset = packed.take_all(input, extra, reset)
         elif max_length is not None:
             raise ValueError("max_length goes with offsets")
-        packing = None if packed is None else packed.packing
         parameters = [self._parameters_of(place, input) for place in range(len(self._sizes))]
         form = read_form(cell, input, batch_first=self.batch_first and packed is None)
         inputs = read_inputs(cell, self._sizes[0], input, extra, form, dtype_of(parameters[0]))
-        inputs, ends, starts = read_marks(inputs, lengths, reset, form)
-        x = next(iter(inputs.values()))
-        batch = x.shape[1] if packed is None else packed.batch
+        inputs, lengths, reset = read_marks(inputs, lengths, reset, form)
+        batch = next(iter(inputs.values())).shape[1] if packed is None else packed.batch
         states = read_states(cell, self._sizes, hx, batch, form, self.return_delays)
         if packed is not None and states is not None:
             states = [{name: packed.sort(state) for name, state in own.items()} for own in states]
+        return _Given(parameters, inputs, states, batch, lengths, reset, form, packed)
+
+    def _run(self, given: _Given) -> tuple[list[Result], dict[str, list[Tensor]]]:
+        """Run the stack. Returns the results of the last layer's directions, and by name the final states of every
+        layer and direction."""
+        cell, inputs = self.spec, given.inputs
+        x = next(iter(inputs.values()))
+        packing = None if given.packed is None else given.packed.packing
         call = LayerCall(
-            cell, self._kernels_of_call(x), self.constants, ends, starts, packing, self.recompute,
+            cell, self._kernels_of_call(x), self.constants, given.lengths, given.reset, packing, self.recompute,
             self.recurrent_gradient_clip, self.weight_dropout if self.training else 0.0,
         )  # fmt: skip
         directions = 2 if self.bidirectional else 1
         finals: dict[str, list[Tensor]] = {state.name: [] for state in cell.carried(True)}
         constant: dict[tuple[int, float], Tensor] = {}
-        layer_input = x
+        layer_input, results = x, []
         for layer in range(self.num_layers):
             first = layer * directions
             sizes = self._sizes[first]
             both = []
             for place in range(first, first + directions):
-                initial = self._initial_states(
-                    None if states is None else states[place], sizes, parameters[place], x, batch, constant
-                )
-                both.append(Direction(parameters[place], initial, place > first, self._draw_masks(sizes, x, packing)))
-            given = {**inputs, cell.inputs[0].name: layer_input}
-            sequences_of = self.return_sequences_of if layer + 1 == self.num_layers else ()
-            results = run_directions(call, sizes, given, both, sequences_of)
+                parameters, states = given.parameters[place], None if given.states is None else given.states[place]
+                initial = self._initial_states(states, sizes, parameters, x, given.batch, constant)
+                both.append(Direction(parameters, initial, place > first, self._draw_masks(sizes, x, packing)))
+            is_last = layer + 1 == self.num_layers
+            results = run_directions(
+                call, sizes, {**inputs, cell.inputs[0].name: layer_input}, both,
+                self.return_sequences_of if is_last else (),
+            )  # fmt: skip
             for result in results:
                 for name, final in result.finals.items():
                     finals[name].append(final)
-            layer_input = beside([result.output for result in results])
-            if self.dropout and layer + 1 < self.num_layers:
-                layer_input = nn.functional.dropout(layer_input, self.dropout, self.training)
-
-        def give(value: Tensor) -> Any:
-            return form.give(value) if packed is None else packed.give(value)
-
-        stacked: tuple[Tensor, ...] = ()
-        for state in cell.carried(self.return_delays):
-            # No view, also of one: torch.nn's final states may be detached in place.
-            value = torch.stack(finals[state.name])
-            stacked += (value if form.batched else value.squeeze(1),)
-        if packed is not None:
-            stacked = tuple(packed.unsort(state) for state in stacked)
-        last = stacked[0] if len(stacked) == 1 else stacked
-        if not self.return_sequences_of:
-            return give(layer_input), last
-        sequences = {
-            name: give(beside([result.sequences[name] for result in results])) for name in self.return_sequences_of
-        }
-        return give(layer_input), last, sequences
+            if not is_last:
+                layer_input = beside([result.output for result in results])
+                if self.dropout:
+                    layer_input = nn.functional.dropout(layer_input, self.dropout, self.training)
+        return results, finals
 
     def gate_parameters(self, layer: int = 0, *, reverse: bool = False, grad: bool = False) -> dict[str, Tensor]:
         """Views of one layer's parameters by their names in the language: matrices [out, in], block-diagonal ones
