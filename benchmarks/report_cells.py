@@ -10,7 +10,7 @@ from gpu_cases import PASSES, STEPS, Case
 from report_dense import found, times
 from report_text import fill, known, pair, ratios, table
 
-from rnncc.ir.plan import KernelPlan
+from rnncc.ir.plan import KernelPlan, NoForm
 from rnncc.language.read import read_request, read_source
 from rnncc.machine.paths import shipped_cells
 from rnncc.pipeline import compile_cells
@@ -44,7 +44,7 @@ def kernels_of(name: str) -> str:
 def _families(plan: KernelPlan) -> Iterator[str]:
     for loop, family in families(plan):
         forms = ((loop.fused_forward, loop.scan_forward), (loop.fused_backward, loop.scan_backward))
-        has_own = all(any(not isinstance(form, str) for form in ways) for ways in forms)  # a str says why there is none
+        has_own = all(any(not isinstance(form, NoForm) for form in ways) for ways in forms)
         if family == "alternating":
             yield "fused, alternating" if has_own else "alternating"
         else:

@@ -11,18 +11,25 @@ from rnncc.ir.scan import ScanLoop
 
 
 @dataclass(frozen=True, slots=True)
+class NoForm:
+    """Stands for a form that a program does not have. `reason` is a sentence without its end."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class LoopPlan:
-    """A segment's loop, plain (`variant` "") or with mask streams ("_masked"). `fused_…`: the form that the fused GPU
-    kernels take, `scan_…`: the form of a loop without products; or why there is none."""
+    """A segment's loop, plain or with mask streams (`masked`). `fused_…` is the form that the fused GPU kernels take,
+    `scan_…` the form of a loop without products."""
 
     segment: int
-    variant: str
+    masked: bool
     forward: Program
     backward: Program
-    fused_forward: FusedLoop | str
-    fused_backward: FusedLoop | str
-    scan_forward: ScanLoop | str
-    scan_backward: ScanLoop | str
+    fused_forward: FusedLoop | NoForm
+    fused_backward: FusedLoop | NoForm
+    scan_forward: ScanLoop | NoForm
+    scan_backward: ScanLoop | NoForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +42,21 @@ class KernelPlan:
     sizes: tuple[str, ...]
     loops: tuple[LoopPlan, ...]
 
+    def plain_loops(self) -> Iterator[LoopPlan]:
+        """The loops without mask streams, one for each segment."""
+        return (loop for loop in self.loops if not loop.masked)
+
 
 def loop_name(plan: KernelPlan, loop: LoopPlan) -> str:
     """What the names of a loop's programs begin with."""
-    return f"{plan.cell.lower()}_{loop.segment}{loop.variant}"
+    return f"{plan.cell.lower()}_{loop.segment}{'_masked' if loop.masked else ''}"
 
 
 def fused_programs(plan: KernelPlan) -> Iterator[tuple[str, FusedLoop]]:
     """The names of the fused programs, with their loops: of those that have the form both ways. The forward loop gives
     two, since inference writes less."""
     for loop in plan.loops:
-        if isinstance(loop.fused_forward, str) or isinstance(loop.fused_backward, str):
+        if isinstance(loop.fused_forward, NoForm) or isinstance(loop.fused_backward, NoForm):
             continue
         name = loop_name(plan, loop)
         yield f"{name}_forward", loop.fused_forward
@@ -57,5 +68,5 @@ def scan_programs(plan: KernelPlan) -> Iterator[tuple[str, ScanLoop]]:
     """The names of the programs without products, with their loops."""
     for loop in plan.loops:
         for direction, scan in (("forward", loop.scan_forward), ("backward", loop.scan_backward)):
-            if not isinstance(scan, str):
+            if isinstance(scan, ScanLoop):
                 yield f"{loop_name(plan, loop)}_{direction}", scan

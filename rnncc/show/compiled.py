@@ -63,7 +63,7 @@ def show_plan(plan: KernelPlan) -> Iterator[str]:
     yield f"kernels of {plan.cell}, sizes {', '.join(plan.sizes)}"
     for loop in plan.loops:
         for direction, program in (("forward", loop.forward), ("backward", loop.backward)):
-            yield f"  segment {loop.segment}{loop.variant} {direction}"
+            yield f"  segment {loop.segment}{'_masked' if loop.masked else ''} {direction}"
             yield from (f"    {line}" for line in _program(program))
 
 

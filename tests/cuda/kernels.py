@@ -156,7 +156,7 @@ def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
             for unit, (_, schedule) in zip(bundle.device_units, kernels.kernels, strict=True)
         }
         return bundle, allowed
-    loops = tuple(loop for loop in whole.loops if case.masked or not loop.variant)
+    loops = tuple(loop for loop in whole.loops if case.masked or not loop.masked)
     shown = replace(whole, loops=loops)
     scans = scan_kernels(shown, newton=True)
     bundle = for_gpus([shown], newton=True)

@@ -9,7 +9,7 @@ import pytest
 from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedLoop, inference
 from rnncc.ir.kernel import Table
-from rnncc.ir.plan import KernelPlan, fused_programs
+from rnncc.ir.plan import KernelPlan, NoForm, fused_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.scan import row_values
 from rnncc.ir.target import GPUS
@@ -28,7 +28,7 @@ def plan_of(name_or_text: str) -> KernelPlan:
 
 def both_ways(plan: KernelPlan) -> tuple[FusedLoop, FusedLoop]:
     loop = plan.loops[0]
-    assert not isinstance(loop.fused_forward, str) and not isinstance(loop.fused_backward, str)
+    assert isinstance(loop.fused_forward, FusedLoop) and isinstance(loop.fused_backward, FusedLoop)
     return loop.fused_forward, loop.fused_backward
 
 
@@ -49,7 +49,7 @@ def test_lstm() -> None:
 
 def test_resets_and_lengths_come_before_the_product() -> None:
     plan = plan_of("gru")
-    masked = next(loop for loop in plan.loops if loop.variant)
+    masked = next(loop for loop in plan.loops if loop.masked)
     assert isinstance(masked.fused_forward, FusedLoop)
     assert masked.fused_forward.operands == ("h__restarted",)
     # Whether a step is active is known, and not read.
@@ -76,7 +76,7 @@ def test_inference_writes_what_the_caller_gets() -> None:
 )
 def test_what_does_not_fit(cell: str, why: str) -> None:
     loop = plan_of(cell).loops[0]
-    assert isinstance(loop.fused_forward, str) and loop.fused_forward.startswith(why)
+    assert isinstance(loop.fused_forward, NoForm) and loop.fused_forward.reason.startswith(why)
 
 
 def test_loops_that_fit_one_way_only_have_no_kernels() -> None:

@@ -45,7 +45,7 @@ def tiles(program: Program) -> list[TileStage]:
 def test_lstm_forward_is_one_product_and_one_pass() -> None:
     plan = shipped("lstm")
     assert (plan.cell, plan.source, plan.sizes) == ("LSTM", "cell.rnn", ("I", "H"))
-    assert [(loop.segment, loop.variant) for loop in plan.loops] == [(0, ""), (0, "_masked")]
+    assert [(loop.segment, loop.masked) for loop in plan.loops] == [(0, False), (0, True)]
     program = plan.loops[0].forward
     (stage,) = tiles(program)
     (product,) = stage.products
@@ -134,7 +134,7 @@ def test_rows_and_slices() -> None:
 
 def test_masked_streams_have_no_gradient() -> None:
     masked = shipped("lstm").loops[1]
-    assert masked.variant == "_masked"
+    assert masked.masked
     assert masked.backward.zeros == (
         Zero(Place(Table.D_STREAMS, 1, NOTHING), ONE),
         Zero(Place(Table.D_STREAMS, 2, NOTHING), ONE),

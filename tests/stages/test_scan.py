@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rnncc.ir.plan import KernelPlan, scan_programs
+from rnncc.ir.plan import KernelPlan, NoForm, scan_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.recurrence import RecurrenceKind
 from rnncc.ir.scan import ScanLoop, row_values
@@ -45,10 +45,10 @@ def test_what_is_a_scan_and_what_a_walk(plans: dict[str, KernelPlan]) -> None:
     assert {cell: [family for _, family in families(plan)] for cell, plan in plans.items()} == expected
     for plan in plans.values():
         for loop in plan.loops:
-            masked = next(other for other in plan.loops if other.segment == loop.segment and other.variant)
+            masked = next(other for other in plan.loops if other.segment == loop.segment and other.masked)
             for own, other in ((loop.scan_forward, masked.scan_forward), (loop.scan_backward, masked.scan_backward)):
-                assert isinstance(own, str) == isinstance(other, str)
-                assert isinstance(own, str) or isinstance(other, str) or own.family == other.family
+                assert isinstance(own, NoForm) == isinstance(other, NoForm)
+                assert isinstance(own, NoForm) or isinstance(other, NoForm) or own.family == other.family
 
 
 def test_these_are_all_shipped_cells_that_are_not_dense() -> None:

@@ -10,6 +10,7 @@ import pytest
 from rnncc.constrint.store import Limits, Meter
 from rnncc.ir.family import ALTERNATING, GATHER, GRID, SCATTER, STEPWISE, Family, Scope
 from rnncc.ir.fused import FusedLoop
+from rnncc.ir.plan import NoForm
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS, Target
 from rnncc.show.schedule import show_schedule
@@ -237,8 +238,8 @@ def test_large_batches_are_bound_by_memory() -> None:
 
 def test_what_has_no_fused_form_alternates_and_says_why() -> None:
     several_phases = loop_plan("rhn").fused_forward
-    assert isinstance(several_phases, str)
-    cases: list[tuple[FusedLoop | str, Problem, str, str]] = [
+    assert isinstance(several_phases, NoForm)
+    cases: list[tuple[FusedLoop | NoForm, Problem, str, str]] = [
         (several_phases, Problem(768, 1, "bf16"), "form", "products that wait for each other"),
         (forward("lstm"), Problem(100, 10, "bf16"), "head_dim", "8"),
     ]

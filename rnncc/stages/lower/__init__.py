@@ -1,7 +1,8 @@
 """`lower`: what the kernels of a cell read, compute and write.
 
-Input: a Cell, its adjoints, the masked Cell and its adjoints. Output: one KernelPlan with a loop for every segment and
-variant: slots with addresses, products merged where they have one operand, elementwise equations grouped into stages.
+Input: a Cell, its adjoints, the masked Cell and its adjoints. Output: one KernelPlan with two loops for every segment,
+plain and masked: slots with addresses, products merged where they have one operand, elementwise equations grouped into
+stages.
 Fails with: RnnccError RNN402 where the tables of a kernel are too small for the cell.
 """
 
@@ -25,7 +26,7 @@ __all__ = ["lower"]
 def lower(cell: Cell, adjoints: Sequence[Adjoint], masked: Cell, masked_adjoints: Sequence[Adjoint]) -> KernelPlan:
     """All loops of the cell, segment by segment, plain before masked."""
     name = file_name(cell.source)
-    pairs = zip(_loops(cell, adjoints, ""), _loops(masked, masked_adjoints, "_masked"), strict=True)
+    pairs = zip(_loops(cell, adjoints, masked=False), _loops(masked, masked_adjoints, masked=True), strict=True)
     loops = tuple(loop for pair in pairs for loop in pair)
     check_limits(cell.name, loops)
     return KernelPlan(
@@ -36,12 +37,10 @@ def lower(cell: Cell, adjoints: Sequence[Adjoint], masked: Cell, masked_adjoints
     )
 
 
-def _loops(cell: Cell, adjoints: Sequence[Adjoint], variant: str) -> Iterator[LoopPlan]:
+def _loops(cell: Cell, adjoints: Sequence[Adjoint], *, masked: bool) -> Iterator[LoopPlan]:
     for index, adjoint in enumerate(adjoints):
         values = unified(cell, value_table(cell) | {value.name: value for value in adjoint.values})
-        forward, backward = (
-            make(cell, values, adjoint, masked=bool(variant)) for make in (forward_program, backward_program)
-        )
+        forward, backward = (make(cell, values, adjoint, masked=masked) for make in (forward_program, backward_program))
         scan_backward = scan(backward)
         scan_forward = with_tangent(scan(forward), scan_backward)
-        yield LoopPlan(index, variant, forward, backward, fuse(forward), fuse(backward), scan_forward, scan_backward)
+        yield LoopPlan(index, masked, forward, backward, fuse(forward), fuse(backward), scan_forward, scan_backward)

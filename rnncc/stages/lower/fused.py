@@ -12,17 +12,18 @@ from rnncc.ir.dim import add
 from rnncc.ir.expr import references
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import Matrix, Program, TileStage
+from rnncc.ir.plan import NoForm
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.language.diagnostics import InternalError
 from rnncc.stages.lower.parts import Parts, Unfit
 
 
-def fuse(program: Program) -> FusedLoop | str:
+def fuse(program: Program) -> FusedLoop | NoForm:
     """The fused form, or why there is none."""
     try:
         return _loop(Parts(program))
     except Unfit as reason:
-        return str(reason)
+        return NoForm(str(reason))
 
 
 def _loop(parts: Parts) -> FusedLoop:

@@ -13,6 +13,7 @@ from rnncc.ir.cell import ACTIVE
 from rnncc.ir.expr import Apply, Expr, Ref, references
 from rnncc.ir.fused import FusedEdge, FusedStatement, FusedWrite
 from rnncc.ir.kernel import Program, Table
+from rnncc.ir.plan import NoForm
 from rnncc.ir.scan import AffineMap, ScanLoop, Tangent
 from rnncc.language.operators import OPERATORS
 from rnncc.stages.lower.parts import Parts, Unfit
@@ -25,12 +26,12 @@ MOST_TENSORS = 32
 MOST_KEPT = 4
 
 
-def scan(program: Program) -> ScanLoop | str:
+def scan(program: Program) -> ScanLoop | NoForm:
     """The form without products, or why there is none."""
     try:
         return _loop(Parts(program))
     except Unfit as reason:
-        return str(reason)
+        return NoForm(str(reason))
 
 
 def _loop(parts: Parts) -> ScanLoop:
@@ -75,10 +76,10 @@ def _once(writes: tuple[FusedWrite, ...]) -> tuple[FusedWrite, ...]:
     )
 
 
-def with_tangent(forward: ScanLoop | str, backward: ScanLoop | str) -> ScanLoop | str:
+def with_tangent(forward: ScanLoop | NoForm, backward: ScanLoop | NoForm) -> ScanLoop | NoForm:
     """A forward walk with its tangent: what the backward scan multiplies carries by, transposed. It reads saved states
     where the walk has just made them."""
-    if isinstance(forward, str) or isinstance(backward, str) or forward.map or forward.totals or not backward.map:
+    if isinstance(forward, NoForm) or isinstance(backward, NoForm) or forward.map or forward.totals or not backward.map:
         return forward
     places = {edge.name: index for index, edge in enumerate(backward.edges)}
     names = [f"d_{edge.link}__carry" for edge in forward.edges]

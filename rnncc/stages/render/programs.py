@@ -24,7 +24,7 @@ from rnncc.ir.kernel import (
     VectorSlot,
     ViewSlot,
 )
-from rnncc.ir.plan import KernelPlan, loop_name
+from rnncc.ir.plan import KernelPlan, NoForm, loop_name
 from rnncc.ir.scan import ScanLoop
 from rnncc.ir.structure import BlockDiagonal, Dense
 from rnncc.language.diagnostics import InternalError
@@ -48,7 +48,7 @@ def named_programs(plan: KernelPlan) -> Iterator[NamedProgram]:
             ("forward", loop.forward, loop.fused_forward, loop.scan_forward),
             ("backward", loop.backward, loop.fused_backward, loop.scan_backward),
         ):
-            form = next((form for form in (fused, scan) if not isinstance(form, str)), None)
+            form = next((form for form in (fused, scan) if not isinstance(form, NoForm)), None)
             yield NamedProgram(f"{loop_name(plan, loop)}_{direction}", direction, program, form)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from rnncc.constrint import Infeasible, LimitReached, Limits
 from rnncc.ir.family import ALTERNATING, Family
 from rnncc.ir.fused import FusedLoop
+from rnncc.ir.plan import NoForm
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule, Limit, Rejected, Schedule
 from rnncc.ir.target import Target
@@ -56,22 +57,22 @@ class Found:
         return replace(self.schedule, rejected=tuple(rejected))
 
 
-def schedule(loop: FusedLoop | str, problem: Problem, target: Target, *, reasons: bool = False) -> Schedule:
-    """The quickest kernels of a loop. A text in place of a loop says why it has no fused form. `reasons`: the schedule
+def schedule(loop: FusedLoop | NoForm, problem: Problem, target: Target, *, reasons: bool = False) -> Schedule:
+    """The quickest kernels of a loop. `reasons`: the schedule
     also says what rules out the families that have no kernel."""
     found = find(loop, problem, target)
     return found.explained() if reasons else found.schedule
 
 
-def find(loop: FusedLoop | str, problem: Problem, target: Target) -> Found:
+def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
     """What `schedule` gives, with the proofs from which `Found.explained` makes its reasons later.
 
     A cluster kernel takes any batch, group after group. The CTAs of a grid kernel must all run at once, so after such a
     kernel comes the quickest one for twice its batch, or at least for one entry more. A batch beyond that takes several
     launches of one of them, where that is quicker.
     """
-    if isinstance(loop, str):
-        return Found(Schedule((), None, (Rejected(None, None, (Limit("form", loop, ""),)),), 0))
+    if isinstance(loop, NoForm):
+        return Found(Schedule((), None, (Rejected(None, None, (Limit("form", loop.reason, ""),)),), 0))
     known = facts(loop, problem.dtype)
     if too_large := _too_large(known, problem, target):
         rejected = (Rejected(None, None, too_large), Rejected(ALTERNATING, None, too_large))

@@ -9,7 +9,7 @@ from functools import cache
 
 from rnncc.ir.family import ALTERNATING, Family
 from rnncc.ir.fused import FusedLoop, inference
-from rnncc.ir.plan import KernelPlan, LoopPlan, fused_programs, loop_name, scan_programs
+from rnncc.ir.plan import KernelPlan, LoopPlan, NoForm, fused_programs, loop_name, scan_programs
 from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.scan import ScanLoop
 from rnncc.ir.schedule import (
@@ -28,11 +28,11 @@ from rnncc.stages.schedule import Found, after_us, expected, find, plan_scan, sc
 
 def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
     """The layout of every loop of a cell on a GPU, and what rules out the other layouts."""
-    # The masked variant is the same loop with a few more elementwise operations.
-    loops = [loop for loop in plan.loops if not loop.variant]
+    # A masked loop is the same with a few more elementwise operations.
+    loops = list(plan.plain_loops())
 
-    def of_loop(fused: FusedLoop | str, scan: ScanLoop | str) -> Found | ScanPlan:
-        return find(fused, problem, target) if isinstance(scan, str) else plan_scan(scan, problem, target)
+    def of_loop(fused: FusedLoop | NoForm, scan: ScanLoop | NoForm) -> Found | ScanPlan:
+        return find(fused, problem, target) if isinstance(scan, NoForm) else plan_scan(scan, problem, target)
 
     def explained(found: Found | ScanPlan) -> Schedule | ScanPlan:
         return found.explained() if isinstance(found, Found) else found
@@ -47,7 +47,7 @@ def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
     planned_loops = []
     for loop, (forward, backward) in zip(loops, found, strict=True):
         ahead, back, after = explained(forward), explained(backward), None
-        if not isinstance(loop.fused_backward, str) and back.step_us is not None:
+        if isinstance(loop.fused_backward, FusedLoop) and back.step_us is not None:
             after = round(after_us(loop.fused_backward, problem, AFTER_STEPS, target) / AFTER_STEPS, 3)
         planned_loops.append(LoopSchedule(loop.segment, ahead, back, after))
     return Plan(plan.cell, problem, target, tuple(planned_loops), solve_ms)
@@ -84,9 +84,9 @@ def call_time(
     a package has for a problem. None where a loop has no fused form."""
     start = forward = backward = after = 0.0
     given = replace(problem, batch=batch)
-    for loop in (loop for loop in plan.loops if not loop.variant):
+    for loop in plan.plain_loops():
         ahead, back = loop.fused_forward, loop.fused_backward
-        if isinstance(ahead, str) or isinstance(back, str):
+        if isinstance(ahead, NoForm) or isinstance(back, NoForm):
             return None
         found = expected(ahead if training else inference(ahead), _schedule(ahead, problem, target), given, target)
         start, forward = start + found.start, forward + steps * found.step
@@ -101,27 +101,25 @@ def unfused(plans: Sequence[KernelPlan]) -> dict[str, str]:
     """Why each loop has no fused form, by the loop's name; "" where it has one."""
     return {
         loop_name(plan, loop): next(
-            (form for form in (loop.fused_forward, loop.fused_backward) if isinstance(form, str)), ""
+            (form.reason for form in (loop.fused_forward, loop.fused_backward) if isinstance(form, NoForm)), ""
         )
         for plan in plans
-        for loop in plan.loops
-        if not loop.variant
+        for loop in plan.plain_loops()
     }
 
 
 def families(plan: KernelPlan) -> Iterator[tuple[LoopPlan, str]]:
     """Each loop, with the families of the kernels that run it at every size: `alternating`, `scan`, `forward walk,
     backward scan`."""
-    for loop in plan.loops:
-        if not loop.variant:
-            forward, backward = _every_size(loop)
-            same = forward is backward
-            yield loop, forward.name if same else f"forward {forward.name}, backward {backward.name}"
+    for loop in plan.plain_loops():
+        forward, backward = _every_size(loop)
+        same = forward is backward
+        yield loop, forward.name if same else f"forward {forward.name}, backward {backward.name}"
 
 
 def _every_size(loop: LoopPlan) -> tuple[Family, Family]:
     forward, backward = (
-        ALTERNATING if isinstance(form, str) else form.family for form in (loop.scan_forward, loop.scan_backward)
+        ALTERNATING if isinstance(form, NoForm) else form.family for form in (loop.scan_forward, loop.scan_backward)
     )
     return forward, backward
 
@@ -141,10 +139,8 @@ def newton_loops(plans: Sequence[KernelPlan]) -> list[str]:
     return [
         loop_name(plan, loop)
         for plan in plans
-        for loop in plan.loops
-        if not loop.variant
-        and not isinstance(loop.scan_forward, str)
-        and scan_schedule(loop.scan_forward, 2, newton=True).newton
+        for loop in plan.plain_loops()
+        if isinstance(loop.scan_forward, ScanLoop) and scan_schedule(loop.scan_forward, 2, newton=True).newton
     ]
 
 
