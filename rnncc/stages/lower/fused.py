@@ -15,28 +15,28 @@ from rnncc.ir.kernel import Matrix, Program, TileStage
 from rnncc.ir.plan import NoForm
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.language.diagnostics import InternalError
-from rnncc.stages.lower.parts import Parts, Unfit
+from rnncc.stages.lower.reading import Reader, Unfit
 
 
 def fuse(program: Program) -> FusedLoop | NoForm:
     """The fused form, or why there is none."""
     try:
-        return _loop(Parts(program))
+        return _loop(Reader(program))
     except Unfit as reason:
         return NoForm(str(reason))
 
 
-def _loop(parts: Parts) -> FusedLoop:
-    stages = parts.stages()
+def _loop(reader: Reader) -> FusedLoop:
+    stages = reader.stages()
     with_products = [index for index, stage in enumerate(stages) if stage.products]
     if len(with_products) != 1:
         raise Unfit(f"a step has {len(with_products)} products that wait for each other")
     middle = with_products[0]
-    width = parts.width(stages, stages[middle].width)
-    sums, operands, table, transposed = _products(parts, stages[middle])
-    start = parts.statements(stages[:middle])
-    finish = parts.statements(stages[middle:])
-    edges = parts.edges(width)
+    width = reader.width(stages, stages[middle].width)
+    sums, operands, table, transposed = _products(reader, stages[middle])
+    start = reader.statements(stages[:middle])
+    finish = reader.statements(stages[middle:])
+    edges = reader.edges(width)
     made_early = {statement.target for statement in start}
     made_late = {statement.target for statement in finish}
     used_late = {name for statement in finish for name in references(statement.expr)}
@@ -48,7 +48,7 @@ def _loop(parts: Parts) -> FusedLoop:
         if operand in made_late:
             raise Unfit(f"the operand {operand} is made by the product itself")
     used = used_late | {name for statement in start for name in references(statement.expr)} | set(operands)
-    reads, rows, vectors = parts.reads(used, width)
+    reads, rows, vectors = reader.reads(used, width)
     return FusedLoop(
         sums,
         operands,
@@ -58,24 +58,24 @@ def _loop(parts: Parts) -> FusedLoop:
         reads,
         rows,
         vectors,
-        parts.program.constants,
+        reader.program.constants,
         edges,
         kept,
         start,
         finish,
-        parts.writes(made_early, made_late),
-        parts.program.masked,
+        reader.writes(made_early, made_late),
+        reader.program.masked,
     )
 
 
 def _products(
-    parts: Parts, stage: TileStage
+    reader: Reader, stage: TileStage
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[Matrix, ...], ...], bool]:
-    known = {matrix.name: matrix for matrix in parts.program.matrices}
+    known = {matrix.name: matrix for matrix in reader.program.matrices}
     operands = tuple(dict.fromkeys(product.operand for product in stage.products))
     table: dict[tuple[str, str], Matrix] = {}
     for product in stage.products:
-        if product.parts != 1 or parts.slots[product.operand].width != stage.width:
+        if product.parts != 1 or reader.slots[product.operand].width != stage.width:
             raise Unfit(f"the operand {product.operand} has another width than the sums")
         for offset, name in enumerate(product.matrices):
             if diagonal_blocks(known[name].structure) != stage.blocks or known[name].parts != 1:

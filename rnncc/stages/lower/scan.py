@@ -16,7 +16,7 @@ from rnncc.ir.kernel import Program, Table
 from rnncc.ir.plan import NoForm
 from rnncc.ir.scan import AffineMap, ScanLoop, Tangent
 from rnncc.language.operators import OPERATORS
-from rnncc.stages.lower.parts import Parts, Unfit
+from rnncc.stages.lower.reading import Reader, Unfit
 
 # A map of n carries has n² + n numbers, and joining two takes n³ + n² products.
 MOST_CARRIES = 3
@@ -29,24 +29,24 @@ MOST_KEPT = 4
 def scan(program: Program) -> ScanLoop | NoForm:
     """The form without products, or why there is none."""
     try:
-        return _loop(Parts(program))
+        return _loop(Reader(program))
     except Unfit as reason:
         return NoForm(str(reason))
 
 
-def _loop(parts: Parts) -> ScanLoop:
-    stages = parts.stages()
+def _loop(reader: Reader) -> ScanLoop:
+    stages = reader.stages()
     if any(stage.products for stage in stages):
         raise Unfit("a step has products")
-    if parts.program.outers:
+    if reader.program.outers:
         raise Unfit("products are taken over all steps")
-    width = parts.width(stages, stages[0].width)
-    statements = parts.statements(stages)
-    edges = parts.edges(width)
+    width = reader.width(stages, stages[0].width)
+    statements = reader.statements(stages)
+    edges = reader.edges(width)
     if not edges:
         raise Unfit("nothing lives from step to step")
-    reads, rows, vectors = parts.reads({name for s in statements for name in references(s.expr)}, width)
-    writes = _once(parts.writes(set(), {statement.target for statement in statements}))
+    reads, rows, vectors = reader.reads({name for s in statements for name in references(s.expr)}, width)
+    writes = _once(reader.writes(set(), {statement.target for statement in statements}))
     if max(len(reads), len(writes)) > MOST_TENSORS:
         raise Unfit(f"a step reads or writes more than {MOST_TENSORS} tensors")
     affine = _Mapper(edges).map(statements) if len(edges) <= MOST_CARRIES else None
@@ -55,14 +55,14 @@ def _loop(parts: Parts) -> ScanLoop:
         reads,
         rows,
         vectors,
-        parts.program.constants,
+        reader.program.constants,
         edges,
         statements,
         tuple(write for write in writes if write.place is not None),
         tuple(write.value for write in writes if write.place is None),
         affine,
         kept,
-        parts.program.masked,
+        reader.program.masked,
     )
 
 

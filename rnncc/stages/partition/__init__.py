@@ -19,6 +19,7 @@ from rnncc.ir.typed import Typed, delay_states
 from rnncc.language.diagnostics import Diagnostic
 from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE
+from rnncc.stages.partition.flat import FlatCell
 from rnncc.stages.partition.flatten import flatten
 from rnncc.stages.partition.groups import pack
 from rnncc.stages.partition.heads import Heads, heads
@@ -26,16 +27,15 @@ from rnncc.stages.partition.hoist import hoist
 from rnncc.stages.partition.lints import lint
 from rnncc.stages.partition.locate import locate
 from rnncc.stages.partition.place import Placed, merge, place
-from rnncc.stages.partition.program import Program
 from rnncc.stages.partition.segments import cut
 
 
 def partition(typed: Typed) -> tuple[Cell, tuple[Diagnostic, ...]]:
     """The cell and its warnings (then performance notes); see the module's docstring."""
     report = Report(typed.source)
-    program = flatten(typed, report)
-    placed = place(program)
-    merged = merge(program, placed)
+    flat = flatten(typed, report)
+    placed = place(flat)
+    merged = merge(flat, placed)
     headed = heads(merged, placed, report)
     parameters = pack(merged, headed.structures, report)
     located = locate(merged, placed)
@@ -67,10 +67,10 @@ def _states(typed: Typed) -> Iterator[State]:
     """Every state followed by the hidden states that keep its older values."""
     for state in typed.states:
         yield state
-        kept = state.name
+        delayed = state.name
         for delay in delay_states(typed, state.name):
-            yield State(delay, state.width, state.initial, kept, state.span)
-            kept = delay
+            yield State(delay, state.width, state.initial, delayed, state.span)
+            delayed = delay
 
 
 def _given(typed: Typed, parameters: Sequence[Parameter]) -> Iterator[Value]:
@@ -90,10 +90,10 @@ def _given(typed: Typed, parameters: Sequence[Parameter]) -> Iterator[Value]:
         yield Value(f"{state.name}__1", Role.PREVIOUS, Placement.S, state.width, span=state.span)
 
 
-def _made(program: Program, placed: Placed, headed: Heads, order: Sequence[Node]) -> Iterator[Value]:
+def _made(flat: FlatCell, placed: Placed, headed: Heads, order: Sequence[Node]) -> Iterator[Value]:
     """What nodes define, in the order they run."""
     for node in order:
-        name, shape = node.target, program.shapes[node.target]
+        name, shape = node.target, flat.shapes[node.target]
         columns = shape.columns if shape.kind == "matrix" else None
         structure = headed.structures.get(name, DENSE)
         placement = Placement.X if isinstance(node, Delay) else placed.placement[name]

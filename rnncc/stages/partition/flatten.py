@@ -16,47 +16,47 @@ from rnncc.ir.typed import Shape, Typed, delay_states
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.report import Report
 from rnncc.language.source import Span
+from rnncc.stages.partition.flat import FlatCell, live
 from rnncc.stages.partition.nodes import Nodes
-from rnncc.stages.partition.program import Program, live
 from rnncc.stages.partition.row_functions import RowFunctions
 
 
 class _Flattener:
-    def __init__(self, cell: Typed, report: Report) -> None:
-        self.cell, self.report = cell, report
-        self.nodes = Nodes(cell)
+    def __init__(self, typed: Typed, report: Report) -> None:
+        self.typed, self.report = typed, report
+        self.nodes = Nodes(typed)
         self.shapes = self.nodes.shapes
-        self.functions = RowFunctions(cell, self.nodes)
+        self.functions = RowFunctions(typed, self.nodes)
         self.products: dict[tuple[str, str], str] = {}
-        self.states = {state.name for state in cell.states}
-        self.members = {member.name: member for member in cell.members}
+        self.states = {state.name for state in typed.states}
+        self.members = {member.name: member for member in typed.members}
         # What shapes the program is compiled in, also where it serves as a number.
-        self.compiled_in = {constant.name: constant.value for constant in cell.constants if constant.shaping}
+        self.compiled_in = {constant.name: constant.value for constant in typed.constants if constant.shaping}
         self.aliases = self.find_aliases()
 
-    def run(self) -> Program:
-        for name, steps in self.cell.input_delays.items():
+    def run(self) -> FlatCell:
+        for name, steps in self.typed.input_delays.items():
             for step in range(1, steps + 1):
                 operand = name if step == 1 else f"{name}__{step - 1}"
                 self.nodes.define(Delay(f"{name}__{step}", operand))
-        for equation in self.cell.equations:
+        for equation in self.typed.equations:
             self.nodes.target, self.nodes.span = equation.target, equation.span
             if equation.target not in self.aliases:
                 self.equation(equation)
-        spans = {state.name: state.span for state in self.cell.states}
-        for state in self.cell.state_delays:
+        spans = {state.name: state.span for state in self.typed.states}
+        for state in self.typed.state_delays:
             source = state
-            for delay in delay_states(self.cell, state):
+            for delay in delay_states(self.typed, state):
                 self.nodes.define(Pointwise(delay, Ref(f"{source}__1"), spans[state]))
                 source = delay
-        return live(Program(self.cell, self.nodes.made, self.shapes))
+        return live(FlatCell(self.typed, self.nodes.made, self.shapes))
 
     def find_aliases(self) -> dict[str, str]:
         """Targets that only rename a value of the same width (`s[0] = h[t-1]`)."""
         aliases: dict[str, str] = {}
-        for equation in self.cell.equations:
+        for equation in self.typed.equations:
             target, term = equation.target, equation.term
-            if not isinstance(term, Val) or target in self.states or target == self.cell.output:
+            if not isinstance(term, Val) or target in self.states or target == self.typed.output:
                 continue
             if self.shapes[target].width == self.shapes[term.name].width:
                 aliases[target] = term.name
@@ -208,6 +208,6 @@ class _Flattener:
                 return Shape(ONE)
 
 
-def flatten(cell: Typed, report: Report) -> Program:
+def flatten(typed: Typed, report: Report) -> FlatCell:
     """Cut the equations that the states and the output need into nodes; see the module's docstring."""
-    return _Flattener(cell, report).run()
+    return _Flattener(typed, report).run()

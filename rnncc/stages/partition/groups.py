@@ -12,7 +12,7 @@ from rnncc.language.names import reserved_attribute
 from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE, Span
 from rnncc.language.spelling import closest, torch_parameter
-from rnncc.stages.partition.program import Program
+from rnncc.stages.partition.flat import FlatCell
 
 _ATTRIBUTES = {"W": "weight_ih", "R": "weight_hh", "b": "bias_ih"}
 _FOR_VECTORS = "use a number, uniform(a, b) or normal(mean, std)"
@@ -20,26 +20,26 @@ _BIASES = frozenset({"b", "bR"})
 
 
 class _Packer:
-    def __init__(self, program: Program, structures: Mapping[str, Structure], report: Report) -> None:
-        self.cell, self.shapes, self.structures, self.report = program.cell, program.shapes, structures, report
-        self.read = {name for node in program.nodes.values() for name in operands(node)}
-        self.inits = {init.name: init.initialiser for init in program.cell.inits}
-        self.order = {equation.target: number for number, equation in enumerate(program.cell.equations)}
-        self.learned = [state.name for state in program.cell.states if state.initial is None]
+    def __init__(self, flat: FlatCell, structures: Mapping[str, Structure], report: Report) -> None:
+        self.typed, self.shapes, self.structures, self.report = flat.typed, flat.shapes, structures, report
+        self.read = {name for node in flat.nodes.values() for name in operands(node)}
+        self.inits = {init.name: init.initialiser for init in flat.typed.inits}
+        self.order = {equation.target: number for number, equation in enumerate(flat.typed.equations)}
+        self.learned = [state.name for state in flat.typed.states if state.initial is None]
         self.members: dict[str, list[GroupMember]] = {}
-        for member in sorted(program.cell.members, key=lambda member: self.order[member.target]):
+        for member in sorted(flat.typed.members, key=lambda member: self.order[member.target]):
             self.members.setdefault(member.group, []).append(member)
-        self.group_of = {member.name: member.group for member in program.cell.members}
+        self.group_of = {member.name: member.group for member in flat.typed.members}
 
     def run(self) -> tuple[Parameter, ...]:
-        for init in self.cell.inits:
+        for init in self.typed.inits:
             self.check_init(init)
         result: list[Parameter] = []
-        for group in self.cell.groups:
+        for group in self.typed.groups:
             members = [member for member in self.members.get(group.name, []) if member.name in self.read]
             if members:
                 result += self.group(group.name, members)
-        for param in self.cell.params:
+        for param in self.typed.params:
             if param.initialiser.is_for_matrices and self.columns(param.name) is None:
                 message = f"'{param.initialiser.kind}' initialises matrices; '{param.name}' is none"
                 self.report.error("RNN224", message, param.span, help=_FOR_VECTORS)
@@ -68,10 +68,10 @@ class _Packer:
 
     def origin(self, name: str) -> Span:
         """Where a parameter comes from: its declaration, its first use, or the state whose start it is."""
-        spans = [param.span for param in self.cell.params if param.name == name]
-        spans += [group.span for group in self.cell.groups if group.name == name and group.span != NOWHERE]
-        spans += [member.span for member in self.cell.members if name in (member.group, member.name)]
-        spans += [state.span for state in self.cell.states if f"{state.name}0" == name]
+        spans = [param.span for param in self.typed.params if param.name == name]
+        spans += [group.span for group in self.typed.groups if group.name == name and group.span != NOWHERE]
+        spans += [member.span for member in self.typed.members if name in (member.group, member.name)]
+        spans += [state.span for state in self.typed.states if f"{state.name}0" == name]
         return spans[0]
 
     def group(self, name: str, members: list[GroupMember]) -> list[Parameter]:
@@ -105,7 +105,7 @@ class _Packer:
     def check_init(self, init: Init) -> None:
         """Whether there is something of this name that can start so."""
         learned = [f"{state}0" for state in self.learned]
-        known = [*self.group_of, *self.members, *(param.name for param in self.cell.params), *learned]
+        known = [*self.group_of, *self.members, *(param.name for param in self.typed.params), *learned]
         if init.name not in known:
             self.unknown(init, known)
             return
@@ -116,9 +116,9 @@ class _Packer:
 
     def unknown(self, init: Init, known: list[str]) -> None:
         name, span = init.name, init.span
-        if name in {group.name for group in self.cell.groups}:
+        if name in {group.name for group in self.typed.groups}:
             self.report.error("RNN224", f"no equation uses the group '{name}'", span)
-        elif name in {state.name for state in self.cell.states}:
+        elif name in {state.name for state in self.typed.states}:
             help = f"write 'state {name} = …'; 'state {name} = learned' makes the parameter {name}0"
             self.report.error("RNN224", f"'{name}' is a state, not a parameter", span, help=help)
         elif owner := self.owner(name):
@@ -132,15 +132,15 @@ class _Packer:
 
     def owner(self, name: str) -> tuple[str, str] | None:
         """(group, target) where `name` is spelled like a member that no equation has."""
-        for group in sorted((group.name for group in self.cell.groups), key=len, reverse=True):
+        for group in sorted((group.name for group in self.typed.groups), key=len, reverse=True):
             target = name.removeprefix(f"{group}_")
             if target != name and target in self.order:
                 return group, target
         return None
 
 
-def pack(program: Program, structures: Mapping[str, Structure], report: Report) -> tuple[Parameter, ...]:
+def pack(flat: FlatCell, structures: Mapping[str, Structure], report: Report) -> tuple[Parameter, ...]:
     """All parameters of the module: W, R, b, bR, other groups, params, learned initial states. A member or param that
     no node reads is not made. Reports RNN217 for names that a module cannot have, RNN224 for initialisers that fit
     nothing."""
-    return _Packer(program, structures, report).run()
+    return _Packer(flat, structures, report).run()

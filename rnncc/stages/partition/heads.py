@@ -13,8 +13,8 @@ from rnncc.ir.expr import references
 from rnncc.ir.structure import DENSE, BlockDiagonal, Dense, Structure, diagonal_blocks
 from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE, Span
+from rnncc.stages.partition.flat import FlatCell
 from rnncc.stages.partition.place import Placed
-from rnncc.stages.partition.program import Program
 
 # Operators that work on the units of one head at a time.
 _HEADWISE_OPERATORS = frozenset({RowOperator.SUM, RowOperator.MEAN, RowOperator.MAX, RowOperator.CUMSUM})
@@ -36,21 +36,21 @@ class Heads:
 
 
 class _Heads:
-    def __init__(self, program: Program, placed: Placed, report: Report) -> None:
-        self.cell, self.report = program.cell, report
-        self.nodes, self.shapes, self.history = program.nodes, program.shapes, placed.last
-        self.group_of = {member.name: member.group for member in program.cell.members}
+    def __init__(self, flat: FlatCell, placed: Placed, report: Report) -> None:
+        self.typed, self.report = flat.typed, report
+        self.nodes, self.shapes, self.last_segment = flat.nodes, flat.shapes, placed.last_segment
+        self.group_of = {member.name: member.group for member in flat.typed.members}
         self.structures: dict[str, Structure] = {}
         self.constraints: dict[tuple[Dim, Dim], Constraint] = {}
         self.single = ""
-        self.input_dims = program.cell.input_dims
+        self.input_dims = flat.typed.input_dims
         # For each computed matrix: itself, and the matrices that it is computed from.
         self.computed = {name: self.made_of(name) for name in self.nodes if self.shapes[name].kind == "matrix"}
 
     def run(self) -> Heads:
         self.declared_structures()
         self.divides("", HIDDEN_SIZE, NOWHERE)
-        for state in self.cell.states:
+        for state in self.typed.states:
             self.divides(state.name, state.width, state.span)
         for name, node in self.nodes.items():
             if isinstance(node, Contraction):
@@ -68,11 +68,11 @@ class _Heads:
         return Heads(self.structures, tuple(self.constraints.values()), self.single)
 
     def depends_on_state(self, name: str) -> bool:
-        return self.history.get(name, -1) >= 0
+        return self.last_segment.get(name, -1) >= 0
 
     def declared_structures(self) -> None:
-        of_groups = {group.name: group.type for group in self.cell.groups}
-        types = {param.name: param.type for param in self.cell.params}
+        of_groups = {group.name: group.type for group in self.typed.groups}
+        types = {param.name: param.type for param in self.typed.params}
         types |= {name: of_groups[group] for name, group in self.group_of.items()}
         for name, type_ in types.items():
             match type_.structure:
@@ -198,7 +198,7 @@ class _Heads:
         self.constraints.setdefault((left, right), Constraint(left, right, line, True, span))
 
 
-def heads(program: Program, placed: Placed, report: Report) -> Heads:
+def heads(flat: FlatCell, placed: Placed, report: Report) -> Heads:
     """Find the structures of matrices and the constraints of heads. Reports RNN214 where an equation computes with
     matrices of different numbers of blocks."""
-    return _Heads(program, placed, report).run()
+    return _Heads(flat, placed, report).run()

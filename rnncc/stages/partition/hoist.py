@@ -15,75 +15,77 @@ from rnncc.ir.typed import Shape
 from rnncc.language.operators import OPERATORS
 from rnncc.language.report import Report
 from rnncc.language.source import NOWHERE
+from rnncc.stages.partition.flat import FlatCell, Numbered, width_of
 from rnncc.stages.partition.locate import Located, Part
 from rnncc.stages.partition.place import Placed
-from rnncc.stages.partition.program import Numbered, Program, width_of
 
 _INSTEAD = {"leakyrelu": "write 'max(v, 0.01*v)'", "elu": "write 'where(v > 0, v, exp(min(v, 0)) - 1)'"}
 
 
 class _Hoister:
-    def __init__(self, program: Program, placed: Placed, located: Located, report: Report) -> None:
-        self.program, self.placed, self.located, self.report = program, placed, located, report
-        self.inputs = frozenset(given.name for given in program.cell.inputs)
-        self.constants = frozenset(constant.name for constant in program.cell.constants)
-        self.shapes = dict(program.shapes)
+    def __init__(self, flat: FlatCell, placed: Placed, located: Located, report: Report) -> None:
+        self.flat, self.placed, self.located, self.report = flat, placed, located, report
+        self.inputs = frozenset(given.name for given in flat.typed.inputs)
+        self.constants = frozenset(constant.name for constant in flat.typed.constants)
+        self.shapes = dict(flat.shapes)
         self.nodes: dict[str, Node] = {}
         self.made: dict[Expr, str] = {}
         self.numbered = Numbered()
         # What is known of the node at hand.
         self.target, self.span, self.segment = "", NOWHERE, 0
 
-    def run(self) -> Program:
+    def run(self) -> FlatCell:
         """All nodes, new ones before their first reader."""
-        for name, node in self.program.nodes.items():
+        for name, node in self.flat.nodes.items():
             part = self.located.part[name]
             if isinstance(node, Pointwise) and part is not Part.PROLOGUE:
                 self.target, self.span = name, node.span
-                expr = self.parameters(node.expr)
+                expr = self.hoist_parameters(node.expr)
                 if part is Part.LOOP:
                     self.segment = self.located.segment[name]
-                    expr = self.batched(expr)
-                    self.compiled(expr)
+                    expr = self.hoist_batched(expr)
+                    self.check_functions(expr)
                 node = replace(node, expr=expr)
             self.nodes[name] = node
-        return replace(self.program, nodes=self.nodes, shapes=self.shapes)
+        return replace(self.flat, nodes=self.nodes, shapes=self.shapes)
 
-    def compiled(self, expr: Expr) -> None:
+    def check_functions(self, expr: Expr) -> None:
         """Report a function that loops do not have."""
         if isinstance(expr, Apply):
             if not OPERATORS[expr.operator].in_loop:
                 message = f"'{expr.operator}' is not available on values that depend on a state"
                 self.report.error("RNN230", message, self.span, help=_INSTEAD.get(expr.operator, ""))
             for argument in expr.arguments:
-                self.compiled(argument)
+                self.check_functions(argument)
 
-    def parameters(self, expr: Expr) -> Expr:
+    def hoist_parameters(self, expr: Expr) -> Expr:
         """The expression with its largest subexpressions of parameters as values of the prologue."""
         if not isinstance(expr, Apply):
             return expr
         kinds = {self.parameter_kind(name) for name in references(expr)}
         if "other" in kinds or "parameter" not in kinds:
-            arguments = tuple(self.parameters(argument) for argument in expr.arguments)
+            arguments = tuple(self.hoist_parameters(argument) for argument in expr.arguments)
             return Apply(expr.operator, arguments) if "parameter" in kinds else expr
-        return self.value(expr, Placement.P, Part.PROLOGUE, "")
+        return self.named_value(expr, Placement.P, Part.PROLOGUE, "")
 
     def parameter_kind(self, name: str) -> str:
         if name in self.constants:
             return "constant"
-        if name in self.program.nodes or name in self.nodes:
+        if name in self.flat.nodes or name in self.nodes:
             return "parameter" if self.placed.placement[name] is Placement.P else "other"
         return "other" if name in self.inputs or name in self.placed.owner else "parameter"
 
-    def value(self, expr: Expr, placement: Placement, part: Part, suffix: str) -> Ref:
+    def named_value(self, expr: Expr, placement: Placement, part: Part, suffix: str) -> Ref:
         """A named value for an expression; equal expressions share one."""
         if expr not in self.made:
             name = self.name(suffix)
             self.made[expr] = name
-            self.shapes[name] = Shape(width_of(expr, self.shapes, self.program.cell.input_dims))
+            self.shapes[name] = Shape(width_of(expr, self.shapes, self.flat.typed.input_dims))
             self.nodes[name] = Pointwise(name, expr, self.span)
             self.placed.placement[name] = placement
-            self.placed.last[name] = max([self.placed.last.get(read, -1) for read in references(expr)], default=-1)
+            self.placed.last_segment[name] = max(
+                [self.placed.last_segment.get(read, -1) for read in references(expr)], default=-1
+            )
             self.located.part[name] = part
         return Ref(self.made[expr])
 
@@ -101,39 +103,39 @@ class _Hoister:
             return self.placed.owner.get(name, -1) < self.segment
         if self.located.part[name] is Part.LOOP:
             return self.located.segment[name] < self.segment
-        return self.located.part[name] is not Part.EPILOGUE and self.placed.last.get(name, -1) < self.segment
+        return self.located.part[name] is not Part.EPILOGUE and self.placed.last_segment.get(name, -1) < self.segment
 
-    def batched(self, expr: Expr) -> Expr:
+    def hoist_batched(self, expr: Expr) -> Expr:
         """The expression with sums of input terms, and what a loop cannot compute, batched."""
         if not isinstance(expr, Apply):
             return expr
         if not OPERATORS[expr.operator].in_loop and all(self.is_input(name) for name in references(expr)):
-            return self.value(expr, Placement.X, Part.BATCHED, "x")
+            return self.named_value(expr, Placement.X, Part.BATCHED, "x")
         if expr.operator in ("add", "sub"):
-            return self.sum(expr)
-        return Apply(expr.operator, tuple(self.batched(argument) for argument in expr.arguments))
+            return self.hoist_sum(expr)
+        return Apply(expr.operator, tuple(self.hoist_batched(argument) for argument in expr.arguments))
 
-    def sum(self, expr: Apply) -> Expr:
+    def hoist_sum(self, expr: Apply) -> Expr:
         signed = terms(expr)
         batched = [each for each in signed if all(self.is_input(name) for name in references(each[1]))]
         rest = [each for each in signed if each not in batched]
         if not self.located.is_worth_batching(batched):
-            arguments = tuple(self.inside(argument) for argument in expr.arguments)
+            arguments = tuple(self.keep_sum(argument) for argument in expr.arguments)
             return Apply(expr.operator, arguments)
-        head = self.value(total(batched), Placement.X, Part.BATCHED, "x")
-        inner = [(negative, self.batched(term)) for negative, term in rest]
+        head = self.named_value(total(batched), Placement.X, Part.BATCHED, "x")
+        inner = [(negative, self.hoist_batched(term)) for negative, term in rest]
         return total([(False, head), *inner])
 
-    def inside(self, expr: Expr) -> Expr:
+    def keep_sum(self, expr: Expr) -> Expr:
         """A part of a sum that stays as it is; the terms may hold sums of their own."""
         if isinstance(expr, Apply) and expr.operator in ("add", "sub"):
-            return Apply(expr.operator, tuple(self.inside(argument) for argument in expr.arguments))
+            return Apply(expr.operator, tuple(self.keep_sum(argument) for argument in expr.arguments))
         if isinstance(expr, Apply) and expr.operator == "neg":
-            return apply("neg", self.inside(expr.arguments[0]))
-        return self.batched(expr)
+            return apply("neg", self.keep_sum(expr.arguments[0]))
+        return self.hoist_batched(expr)
 
 
-def hoist(program: Program, placed: Placed, located: Located, report: Report) -> Program:
-    """The program with what leaves its loops as nodes of their own, which `placed` and `located` take in. Reports
+def hoist(flat: FlatCell, placed: Placed, located: Located, report: Report) -> FlatCell:
+    """The cell with what leaves its loops as nodes of their own, which `placed` and `located` take in. Reports
     RNN230 for a function that a loop cannot compute."""
-    return _Hoister(program, placed, located, report).run()
+    return _Hoister(flat, placed, located, report).run()

@@ -14,27 +14,27 @@ from rnncc.ir.expr import Apply, Expr, Ref
 from rnncc.language.diagnostics import Severity
 from rnncc.language.report import Report
 from rnncc.stages.partition.cost import WARN_SECONDS, cost, most_expensive
+from rnncc.stages.partition.flat import FlatCell
 from rnncc.stages.partition.place import Placed
-from rnncc.stages.partition.program import Program
-from rnncc.stages.partition.segments import Parts, depths
+from rnncc.stages.partition.segments import CellParts, depths
 
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """A cell's parts, and the `program` before anything was hoisted: its nodes are those of the text."""
+    """A cell's parts, and the cell before anything was hoisted (`flat`): its nodes are those of the text."""
 
-    program: Program
+    flat: FlatCell
     placed: Placed
-    parts: Parts
+    parts: CellParts
 
 
 def _conventions(subject: _Subject, report: Report) -> None:
     """R belongs to states, W to inputs."""
-    groups = {member.name: member.group for member in subject.program.cell.members}
-    for node in subject.program.nodes.values():
+    groups = {member.name: member.group for member in subject.flat.typed.members}
+    for node in subject.flat.nodes.values():
         if not isinstance(node, Contraction):
             continue
-        group, recurrent = groups.get(node.matrix), subject.placed.last.get(node.operand, -1) >= 0
+        group, recurrent = groups.get(node.matrix), subject.placed.last_segment.get(node.operand, -1) >= 0
         if group == "R" and not recurrent:
             report.warn("RNN256", "'R' stands before a value that no state reaches", node.span, help="write 'W'")
         if group == "W" and recurrent:
@@ -46,7 +46,7 @@ def _conventions(subject: _Subject, report: Report) -> None:
 def _unbounded_exp(subject: _Subject, report: Report) -> None:
     # What a user passes beside x is a time, a gap or a gate as a rule: it is taken to be non-negative, so that a decay
     # `exp(-softplus(lam)*gap)` is quiet.
-    beside_x = frozenset(given.name for given in subject.program.cell.inputs if given.name != "x")
+    beside_x = frozenset(given.name for given in subject.flat.typed.inputs if given.name != "x")
     bounds = Bounds(subject.parts.segments, subject.placed.placement, subject.parts.prologue, beside_x)
     for segment in subject.parts.segments:
         for node in segment.nodes:
@@ -61,8 +61,8 @@ def _unbounded_exp(subject: _Subject, report: Report) -> None:
 
 
 def _division(subject: _Subject, report: Report) -> None:
-    zero = {f"{state.name}__1": state.name for state in subject.program.cell.states if state.initial == 0}
-    for node in subject.program.nodes.values():
+    zero = {f"{state.name}__1": state.name for state in subject.flat.typed.states if state.initial == 0}
+    for node in subject.flat.nodes.values():
         for part in _applications(node):
             if part.operator != "div":
                 continue
@@ -132,7 +132,7 @@ def _inner(expr: Expr) -> Iterator[Apply]:
 _RULES = (_conventions, _unbounded_exp, _division, _cost, _phases, _reductions)
 
 
-def lint(program: Program, placed: Placed, parts: Parts, report: Report) -> None:
-    """Add warnings and notes to the report. `program`: before anything was hoisted."""
+def lint(flat: FlatCell, placed: Placed, parts: CellParts, report: Report) -> None:
+    """Add warnings and notes to the report. `flat`: the cell before anything was hoisted."""
     for rule in _RULES:
-        rule(_Subject(program, placed, parts), report)
+        rule(_Subject(flat, placed, parts), report)

@@ -15,8 +15,8 @@ from rnncc.ir.cell import Node, Placement, Pointwise, RowOp, operands
 from rnncc.ir.expr import Apply, Expr, references
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.operators import OPERATORS
+from rnncc.stages.partition.flat import FlatCell
 from rnncc.stages.partition.place import Placed
-from rnncc.stages.partition.program import Program
 
 
 class Part(Enum):
@@ -82,10 +82,10 @@ def occurrences(nodes: Mapping[str, Node]) -> dict[str, int]:
 
 
 class _Locator:
-    def __init__(self, program: Program, placed: Placed) -> None:
-        self.program, self.placed = program, placed
-        self.located = Located(uses=occurrences(program.nodes))
-        reads = {name: operands(node) for name, node in program.nodes.items()}
+    def __init__(self, flat: FlatCell, placed: Placed) -> None:
+        self.flat, self.placed = flat, placed
+        self.located = Located(uses=occurrences(flat.nodes))
+        reads = {name: operands(node) for name, node in flat.nodes.items()}
         self.order = graph.sort(reads) or []
         self.readers: dict[str, list[str]] = {}
         for name, read in reads.items():
@@ -94,7 +94,7 @@ class _Locator:
 
     def run(self) -> Located:
         for name in self.order:
-            self.forward(name)
+            self.locate_one(name)
         for name in reversed(self.order):
             if self.placed.placement[name] is Placement.X:
                 self.sink_input(name)
@@ -105,8 +105,8 @@ class _Locator:
         if segment is not None:
             self.located.segment[name] = segment
 
-    def forward(self, name: str) -> None:
-        node = self.program.nodes[name]
+    def locate_one(self, name: str) -> None:
+        node = self.flat.nodes[name]
         match self.placed.placement[name]:
             case Placement.P:
                 self.put(name, Part.PROLOGUE)
@@ -119,12 +119,12 @@ class _Locator:
                 self.sink_output(name, node)
 
     def is_row(self, name: str) -> bool:
-        node = self.program.nodes.get(name)
+        node = self.flat.nodes.get(name)
         return isinstance(node, RowOp) and self.placed.placement[name] is Placement.X
 
     def sink_output(self, name: str, node: Node) -> None:
         """An elementwise value of Y is computed in the last loop it reads from, where all it reads is at hand."""
-        last = self.placed.last[name]
+        last = self.placed.last_segment[name]
         ready = all(self.at_hand(operand, last) for operand in operands(node))
         if isinstance(node, Pointwise) and ready and in_loop(node.expr):
             self.put(name, Part.LOOP, last)
@@ -133,7 +133,7 @@ class _Locator:
 
     def hides(self, reader: str, name: str) -> bool:
         """Whether a function that loops do not have takes in the value: it is then batched, and what it reads too."""
-        node = self.program.nodes[reader]
+        node = self.flat.nodes[reader]
         return isinstance(node, Pointwise) and is_hidden(node.expr, name)
 
     def at_hand(self, name: str, segment: int) -> bool:
@@ -143,16 +143,16 @@ class _Locator:
             return True
         if placement is Placement.Y:
             return self.located.part[name] is Part.LOOP
-        return self.placed.last[name] < segment
+        return self.placed.last_segment[name] < segment
 
     def sink_input(self, name: str) -> None:
         """An elementwise value of X is computed in the loop, where one loop alone reads it."""
-        node = self.program.nodes[name]
+        node = self.flat.nodes[name]
         readers = self.readers.get(name, [])
         loops = {self.located.segment[reader] if self.located.part[reader] is Part.LOOP else -1 for reader in readers}
         sinks = (
             isinstance(node, Pointwise)
-            and name != self.program.cell.output
+            and name != self.flat.typed.output
             and len(loops) == 1
             and -1 not in loops
             and name not in self.located.heavy
@@ -167,9 +167,9 @@ class _Locator:
             self.put(name, Part.BATCHED)
 
 
-def locate(program: Program, placed: Placed) -> Located:
+def locate(flat: FlatCell, placed: Placed) -> Located:
     """Decide where every node runs; see the module's docstring."""
-    located = _Locator(program, placed).run()
-    if located.part.keys() != program.nodes.keys():
+    located = _Locator(flat, placed).run()
+    if located.part.keys() != flat.nodes.keys():
         raise InternalError("a node has no place")
     return located

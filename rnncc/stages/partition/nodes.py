@@ -7,19 +7,19 @@ from rnncc.ir.expr import Expr, Ref
 from rnncc.ir.typed import Shape, Typed
 from rnncc.language.diagnostics import InternalError
 from rnncc.language.source import NOWHERE, Span
-from rnncc.stages.partition.program import Numbered, width_of
+from rnncc.stages.partition.flat import Numbered, width_of
 
 
 class Nodes:
     """The nodes made so far by name, in order, and the shapes of all values. `target` is the equation at hand, after
     which temporaries are called, and `span` its place."""
 
-    def __init__(self, cell: Typed) -> None:
-        self.input_dims = cell.input_dims
-        self.shapes: dict[str, Shape] = dict(cell.shapes)
+    def __init__(self, typed: Typed) -> None:
+        self.input_dims = typed.input_dims
+        self.shapes: dict[str, Shape] = dict(typed.shapes)
         self.made: dict[str, Node] = {}
         self.target, self.span = "", NOWHERE
-        self._states = {state.name for state in cell.states}
+        self._states = {state.name for state in typed.states}
         self._temporaries: dict[Expr, str] = {}
         self._numbered = Numbered()
 

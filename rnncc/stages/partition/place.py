@@ -13,38 +13,38 @@ from rnncc.ir.cell import Placement, Pointwise, operands
 from rnncc.ir.expr import Ref
 from rnncc.ir.typed import delay_states
 from rnncc.language.diagnostics import InternalError
-from rnncc.stages.partition.program import Program
+from rnncc.stages.partition.flat import FlatCell
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The segments and placements of a program. `hoist` adds those of the values that it makes.
+    """The segments and placements of a flat. `hoist` adds those of the values that it makes.
 
-    segments   the states of each segment; a segment follows those that it reads
-    placement  of every node
-    owner      the segment's number, for S values and previous states
-    last       the largest number of a segment that a value depends on; -1 where it depends on no state
+    segments      the states of each segment; a segment follows those that it reads
+    placement     of every node
+    owner         the segment's number, for S values and previous states
+    last_segment  the largest number of a segment that a value depends on; -1 where it depends on no state
     """
 
     segments: tuple[tuple[str, ...], ...]
     placement: dict[str, Placement]
     owner: dict[str, int]
-    last: dict[str, int]
+    last_segment: dict[str, int]
 
 
-def place(program: Program) -> Placed:
+def place(flat: FlatCell) -> Placed:
     """Find segments and placements. Raises InternalError where the equations have a cycle."""
-    nodes = program.nodes
+    nodes = flat.nodes
     reads: dict[str, tuple[str, ...]] = {name: operands(node) for name, node in nodes.items()}
     over_time = dict(reads)
-    for name in program.states:
+    for name in flat.states:
         over_time[f"{name}__1"] = (name,)
         # A delay state runs with the state that it keeps, whoever reads it.
-        over_time[name] = (*over_time[name], *delay_states(program.cell, name))
+        over_time[name] = (*over_time[name], *delay_states(flat.typed, name))
     owner: dict[str, int] = {}
     segments: list[tuple[str, ...]] = []
     for component in graph.components(over_time):
-        states = tuple(state for state in program.states if state in set(component))
+        states = tuple(state for state in flat.states if state in set(component))
         if states:
             owner.update((name, len(segments)) for name in component)
             owner.update((f"{state}__1", len(segments)) for state in states)
@@ -52,7 +52,7 @@ def place(program: Program) -> Placed:
     order = graph.sort(reads)
     if order is None:
         raise InternalError("a cycle was not reported")
-    last, from_inputs = _histories(order, reads, owner, (given.name for given in program.cell.inputs))
+    last, from_inputs = _last_segments(order, reads, owner, (given.name for given in flat.typed.inputs))
     needed = _needed(order, reads, owner)
     placement: dict[str, Placement] = {}
     for name in order:
@@ -65,16 +65,16 @@ def place(program: Program) -> Placed:
     return Placed(tuple(segments), placement, owner, last)
 
 
-def merge(program: Program, placed: Placed) -> Program:
+def merge(flat: FlatCell, placed: Placed) -> FlatCell:
     """Make `h = M @ v` of `h = h__M` and `h__M = M @ v`, for every state h where both run in the loop, nothing else
     reads h__M, and both have the same width. (Where h is wider, as with a reduction in place of the product, the copy
     broadcasts.)"""
     readers: dict[str, int] = {}
-    for node in program.nodes.values():
+    for node in flat.nodes.values():
         for name in operands(node):
             readers[name] = readers.get(name, 0) + 1
-    nodes = dict(program.nodes)
-    for state in program.cell.states:
+    nodes = dict(flat.nodes)
+    for state in flat.typed.states:
         copy = nodes[state.name]
         if not isinstance(copy, Pointwise) or not isinstance(copy.expr, Ref):
             continue
@@ -83,16 +83,16 @@ def merge(program: Program, placed: Placed) -> Program:
         is_user_named = "__" not in copy.expr.name
         if source is None or is_user_named or not same_loop or readers[source.target] > 1:
             continue
-        if program.width(state.name) == program.width(source.target):
+        if flat.width(state.name) == flat.width(source.target):
             nodes[state.name] = replace(source, target=state.name)
             del nodes[source.target]
-    return replace(program, nodes=nodes)
+    return replace(flat, nodes=nodes)
 
 
-def _histories(
+def _last_segments(
     order: list[str], reads: Mapping[str, tuple[str, ...]], owner: Mapping[str, int], inputs: Iterable[str]
 ) -> tuple[dict[str, int], set[str]]:
-    """`Placed.last`, and the names of values that depend on an input."""
+    """`Placed.last_segment`, and the names of values that depend on an input."""
     last = dict(owner)
     from_inputs = set(inputs)
     for name in order:

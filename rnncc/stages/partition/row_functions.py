@@ -22,10 +22,10 @@ LAYERNORM_EPSILON = 1e-5
 class RowFunctions:
     """Makes the nodes of functions. Equal calls share their result."""
 
-    def __init__(self, cell: Typed, nodes: Nodes) -> None:
+    def __init__(self, typed: Typed, nodes: Nodes) -> None:
         self.nodes = nodes
-        self.solved = {size.name: size.solved for size in cell.sizes if size.solved is not None}
-        self.divisible = cell.divisible
+        self.solved = {size.name: size.solved for size in typed.sizes if size.solved is not None}
+        self.divisible = typed.divisible
         # By function, operands and `times`.
         self.known: dict[tuple[str, tuple[str, ...], int], str] = {}
 

@@ -1,4 +1,4 @@
-"""Cuts a program into its parts: prologue, segments with what every loop reads and yields, and epilogue."""
+"""Cuts a cell into its parts: prologue, segments with what every loop reads and yields, and epilogue."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rnncc.analysis import graph
 from rnncc.ir.cell import Contraction, Node, Parameter, Placement, Segment, Weight, operands
 from rnncc.ir.typed import delay_states
 from rnncc.language.diagnostics import InternalError
+from rnncc.stages.partition.flat import FlatCell
 from rnncc.stages.partition.locate import Located, Part
 from rnncc.stages.partition.place import Placed
-from rnncc.stages.partition.program import Program
 from rnncc.stages.partition.streams import streams
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class CellParts:
     """The parts of a cell, each in dependence order; `order` is that of all its nodes."""
 
     prologue: tuple[Node, ...]
@@ -26,23 +26,23 @@ class Parts:
 
 
 class _Cutter:
-    def __init__(self, program: Program, placed: Placed, located: Located, parameters: Sequence[Parameter]) -> None:
-        self.program, self.placed = program, placed
+    def __init__(self, flat: FlatCell, placed: Placed, located: Located, parameters: Sequence[Parameter]) -> None:
+        self.flat, self.placed = flat, placed
         self.part_of, self.segment_of = dict(located.part), dict(located.segment)
-        self.constants = frozenset(constant.name for constant in program.cell.constants)
+        self.constants = frozenset(constant.name for constant in flat.typed.constants)
         self.parameter_of = {member.name: parameter for parameter in parameters for member in parameter.members}
-        order = graph.sort({name: operands(node) for name, node in program.nodes.items()})
+        order = graph.sort({name: operands(node) for name, node in flat.nodes.items()})
         if order is None:
             raise InternalError("hoisting made a cycle")
-        self.nodes = {name: program.nodes[name] for name in order}
+        self.nodes = {name: flat.nodes[name] for name in order}
         self.count = len(placed.segments)
         self.batch_inputs()
 
-    def run(self) -> Parts:
+    def run(self) -> CellParts:
         loops = [self.part(Part.LOOP, position) for position in range(self.count)]
         read_outside = self.read_outside()
         segments = tuple(self.segment(position, loop, read_outside) for position, loop in enumerate(loops))
-        return Parts(self.part(Part.PROLOGUE), segments, self.part(Part.EPILOGUE), tuple(self.nodes.values()))
+        return CellParts(self.part(Part.PROLOGUE), segments, self.part(Part.EPILOGUE), tuple(self.nodes.values()))
 
     def batch_inputs(self) -> None:
         """Batched nodes run before the first segment that reads them; what no segment reads, in the epilogue."""
@@ -68,7 +68,7 @@ class _Cutter:
 
     def read_outside(self) -> set[str]:
         """Values that something other than their own loop reads."""
-        found = {self.program.cell.output}
+        found = {self.flat.typed.output}
         for name, node in self.nodes.items():
             in_loop = self.part_of[name] is Part.LOOP
             for operand in operands(node):
@@ -101,7 +101,7 @@ class _Cutter:
                 weights[name] = Weight(name, (name,))
             else:
                 arriving.append(name)
-        hidden = {delay for state in states for delay in delay_states(self.program.cell, state)}
+        hidden = {delay for state in states for delay in delay_states(self.flat.typed, state)}
         visible = [state for state in states if state not in hidden]
         # Only what is batched for the same segment can come from one product.
         batched = self.part(Part.BATCHED, position)
@@ -127,6 +127,6 @@ def depths(loop: Sequence[Node]) -> Mapping[str, int]:
     return depth
 
 
-def cut(program: Program, placed: Placed, located: Located, parameters: Sequence[Parameter]) -> Parts:
-    """Cut a program whose nodes have their places."""
-    return _Cutter(program, placed, located, parameters).run()
+def cut(flat: FlatCell, placed: Placed, located: Located, parameters: Sequence[Parameter]) -> CellParts:
+    """Cut a cell whose nodes have their places."""
+    return _Cutter(flat, placed, located, parameters).run()

@@ -1,4 +1,4 @@
-"""A cell as nodes, and how values that the stage makes are called."""
+"""A cell as nodes, and the names of values that the stage makes."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from rnncc.ir.typed import Shape, Typed, delay_states
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """The nodes of a cell, before they are cut into parts.
+class FlatCell:
+    """A cell as nodes, which are not yet divided into parts and segments.
 
-    cell       what they were made from
+    typed      the cell that the nodes were made from
     nodes      the definition of every value, by name; every name without one is an input, a parameter, a constant or a
                previous state
     shapes     of all values
     """
 
-    cell: Typed
+    typed: Typed
     nodes: Mapping[str, Node]
     shapes: Mapping[str, Shape]
 
     @property
     def states(self) -> tuple[str, ...]:
         """Visible and hidden states; a hidden state follows the state that it delays."""
-        states = (state.name for state in self.cell.states)
-        return tuple(name for state in states for name in (state, *delay_states(self.cell, state)))
+        states = (state.name for state in self.typed.states)
+        return tuple(name for state in states for name in (state, *delay_states(self.typed, state)))
 
     def width(self, name: str) -> Dim:
         """The width of a value."""
         return self.shapes[name].width
 
 
-def live(program: Program) -> Program:
-    """The program without nodes that neither a state nor the output needs."""
-    nodes = program.nodes
+def live(flat: FlatCell) -> FlatCell:
+    """The cell without nodes that neither a state nor the output needs."""
+    nodes = flat.nodes
     seen: set[str] = set()
     # A previous state needs no further nodes, since all states are roots.
-    waiting = [*program.states, program.cell.output]
+    waiting = [*flat.states, flat.typed.output]
     while waiting:
         name = waiting.pop()
         if name in nodes and name not in seen:
             seen.add(name)
             waiting += operands(nodes[name])
-    return replace(program, nodes={name: node for name, node in nodes.items() if name in seen})
+    return replace(flat, nodes={name: node for name, node in nodes.items() if name in seen})
 
 
 def width_of(expr: Expr, shapes: Mapping[str, Shape], input_dims: frozenset[str]) -> Dim:

@@ -1,5 +1,4 @@
-"""The parts that fused loops and scans have in common: what a loop is made of where every unit of every batch entry is
-on its own between products."""
+"""What the forms of fused loops and of scans have in common: between products, every unit of a batch entry is alone."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ class Unfit(Exception):
     """Says in words why a program does not fit."""
 
 
-class Parts:
-    """The parts of a program. All methods raise Unfit."""
+class Reader:
+    """Reads a program as such a loop. All methods raise Unfit."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
