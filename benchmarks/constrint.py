@@ -31,7 +31,7 @@ from rnncc.constrint import Expression, Infeasible, LimitReached, Limits, Model,
 from rnncc.ir.family import Family  # noqa: E402
 from rnncc.ir.problem import Problem  # noqa: E402
 from rnncc.ir.target import GPUS  # noqa: E402
-from rnncc.stages.schedule.facts import Facts, facts  # noqa: E402
+from rnncc.stages.schedule.facts import Facts, facts_of  # noqa: E402
 from rnncc.stages.schedule.families import MODELS  # noqa: E402
 from tests.constrint import classics  # noqa: E402
 from tests.stages.scheduling import backward, forward  # noqa: E402
@@ -73,7 +73,7 @@ def tasks(every: int) -> Iterator[Task]:
     """Every n-th schedule of the LSTM and the GRU on an H200, forward and backward, in each family of kernels; then the
     general problems."""
     loops = {
-        f"{cell} {way.__name__}": facts(way(cell), "bf16") for cell in ("lstm", "gru") for way in (forward, backward)
+        f"{cell} {way.__name__}": facts_of(way(cell), "bf16") for cell in ("lstm", "gru") for way in (forward, backward)
     }
     drawn = [(loop, family, problem) for loop in loops for family in MODELS for problem in problems()]
     for loop, family, problem in drawn[::every]:

@@ -15,7 +15,7 @@ from rnncc.language.read import read_request, read_source
 from rnncc.machine.paths import shipped_cells
 from rnncc.pipeline import compile_cells
 from rnncc.show.catalogue import Entry, catalogue
-from rnncc.stages.schedule.kernels import families
+from rnncc.stages.schedule.kernels import family_names
 
 HEAD = ("`rnncc.load(…)`", "class", "recurrence", "phases", "GPU kernels", "H200", "CPU")
 
@@ -42,7 +42,7 @@ def kernels_of(name: str) -> str:
 
 
 def _families(plan: KernelPlan) -> Iterator[str]:
-    for loop, family in families(plan):
+    for loop, family in family_names(plan):
         forms = ((loop.fused_forward, loop.scan_forward), (loop.fused_backward, loop.scan_backward))
         has_own = all(any(not isinstance(form, NoForm) for form in ways) for ways in forms)
         if family == "alternating":

@@ -193,15 +193,15 @@ def _build(request: Request, toolchain: Toolchain | None, nvcc: Nvcc | None, pro
 def make_product(request: Request, progress: Progress | None = None) -> Product:
     """A package with kernels, before they are compiled."""
     from rnncc.stages.build import Product
-    from rnncc.stages.schedule.kernels import newton_loops, scan_families, unfused
+    from rnncc.stages.schedule.kernels import newton_loops, scan_family_names, why_unfused
 
     made = Compilation(request)
     for stage in run_stages(made):
         if stage == "partition" and progress is not None:
             _warn_of_cost(made, progress)
     about = {
-        "fused": unfused(made.plans) if request.is_for_gpus else {},
-        "scans": scan_families(made.plans) if request.is_for_gpus else {},
+        "fused": why_unfused(made.plans) if request.is_for_gpus else {},
+        "scans": scan_family_names(made.plans) if request.is_for_gpus else {},
         "newton": newton_loops(made.plans) if request.newton and request.has_clusters else [],
     }
     return Product(made.files, made.bundle, _names(made), about=_origin(request) | about)

@@ -1,4 +1,5 @@
-"""What kernels are planned for: sizes and dtype. The batch and the sequence length are known at run time only."""
+"""What fused kernels are planned for: sizes and a dtype. They run any batch and any sequence length, which are known at
+run time only."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class FusedSchedule:
 
     @property
     def scope(self) -> str:
-        """The name of the family's scope; a cluster of one CTA is called `cta`."""
+        """What the kernel's CTAs are, for readers: the family's scope by name, but `cta` for a cluster of one CTA."""
         scope = self.family.scope
         return "cta" if scope is Scope.CLUSTER and self.ctas == 1 else scope.value
 
@@ -211,8 +211,8 @@ class ScanSchedule:
     """The kernels of a loop without products, for one size of elements.
 
     family   scan or walk
-    wide     for tensors whose rows begin at multiples of 16 bytes
-    tall     for the same tensors, where there are few channels
+    wide     for tensors whose rows begin at multiples of 16 bytes: a lane works on several channels side by side
+    tall     for the same tensors, where there are few channels: a lane works on one channel, and on more steps
     narrow   for all tensors
     newton   for the same tensors as `wide`: Newton's iterations in place of a walk. None where nobody asked for them,
              or the loop has none

@@ -114,11 +114,11 @@ def prepare(key: Key, event: Event) -> None:
 def settle(wanted: Wanted) -> Answer:
     """Whether a fused kernel runs, which may exist or is compiled now; else why none runs. Raises ValueError for a
     wrong setting."""
-    reason = fused.needless(wanted)
-    if reason is not None:
-        return Answer(Outcome.NONE, reason) if reason else Answer(Outcome.RUNS)
-    reason = fused.kept_from_compiling()
-    if reason:
+    if reason := fused.why_never_fused(wanted):
+        return Answer(Outcome.NONE, reason)
+    if fused.has_kernel(wanted):
+        return Answer(Outcome.RUNS)
+    if reason := fused.kept_from_compiling():
         return Answer(Outcome.KEPT, reason)
     rnncc = importlib.import_module("rnncc")
     try:
@@ -147,4 +147,4 @@ def _compile(wanted: Wanted) -> str:
         return str(reason)
     fused.add_kernels(folder, wanted.capability)
     # The compiled kernels may all be for another loop of the cell.
-    return "" if fused.families(wanted, wanted.made_for) else f"no fused kernel for {wanted} fits this loop"
+    return "" if fused.family_names(wanted, wanted.made_for) else f"no fused kernel for {wanted} fits this loop"

@@ -153,7 +153,7 @@ def describe(
             "forward Newton's iterations in place of the walk for few channels and many steps, where all tensors' rows "
             "begin at multiples of 16 bytes"
         )
-    if families(wanted, None):
+    if family_names(wanted, None):
         lines += [] if batch is None else [f"a batch of {batch}: {chosen(wanted, batch, device)}"]
         lines.append("tensors whose rows do not all begin at multiples of 16 bytes: alternating")
     return lines
@@ -184,15 +184,18 @@ def explain(wanted: Wanted, settled: str | None) -> str:
     """Which kernel runs, and why. `settled` is the answer's reason, None where no call asked yet."""
     if own := STATE.about["scans"].get(wanted.segment):
         return f"{own}, one launch per sequence at every size: a step has no product"
-    one, others = families(wanted, wanted.made_for[:1]), families(wanted, None)
+    one, others = family_names(wanted, wanted.made_for[:1]), family_names(wanted, None)
     # After the compilation, kernels for one direction alone mean that both directions do not fit in a launch.
     # Before it, they do not count: the first call compiles those for both.
-    own = families(wanted, wanted.made_for if settled == "" else wanted.made_for[-1:])
+    own = family_names(wanted, wanted.made_for if settled == "" else wanted.made_for[-1:])
     if own:
         return f"fused ({own}), made for {wanted}"
-    reason = settled if settled is not None else needless(wanted)
-    if reason is None:
-        reason = kept_from_compiling() or f"the first call of several steps compiles a fused one for {wanted}"
+    reason = (
+        settled
+        or why_never_fused(wanted)
+        or kept_from_compiling()
+        or f"the first call of several steps compiles a fused one for {wanted}"
+    )
     if not STATE.readable:
         reason = f"the package's own index of fused kernels cannot be read; {reason}"
     if one:
@@ -202,21 +205,24 @@ def explain(wanted: Wanted, settled: str | None) -> str:
     return f"alternating, one launch per sequence at every size: {reason}"
 
 
-def needless(wanted: Wanted) -> str | None:
-    """ "" where there is a fused kernel, None where one can be compiled, else the reason why there can be none."""
+def has_kernel(wanted: Wanted) -> bool:
+    """Whether there is a fused kernel for all of the directions."""
+    return bool(family_names(wanted, wanted.made_for[-1:]))
+
+
+def why_never_fused(wanted: Wanted) -> str:
+    """Why no fused kernel can be compiled, wherever and whenever; else ""."""
     if wanted.segment in STATE.about["scans"]:
         return "its loop has kernels for every size"
     if wanted.capability < _LOWEST_CAPABILITY:
         return f"fused kernels need a GPU of compute capability 9.0, not {'.'.join(map(str, wanted.capability))}"
-    if families(wanted, wanted.made_for[-1:]):
-        return ""
     if why := STATE.about["fused"][wanted.segment]:
         return f"its loop has no fused form: {why}"
     if wanted.dtype not in DTYPES:
         return f"fused kernels are for float32, bfloat16 and float16, not {wanted.dtype}"
     if wanted.head_dim % _HEAD_DIM_BLOCK:
         return f"fused kernels are for a head_dim that is a multiple of {_HEAD_DIM_BLOCK}, not {wanted.head_dim}"
-    return None
+    return ""
 
 
 def kept_from_compiling() -> str:
@@ -235,7 +241,7 @@ def kept_from_compiling() -> str:
     return ""
 
 
-def families(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
+def family_names(wanted: Wanted, heads: tuple[int, ...] | None) -> str:
     """The families of the kernels that exist for these numbers of heads (None: for any number), as `forward gather,
     backward grid or stepwise from batch 64 on`. "" where there is none."""
     name = DTYPES.get(wanted.dtype, ("", ""))[0]

@@ -64,13 +64,13 @@ def show(value: CellDecl | Typed | Cell | Recurrence | Adjoint | KernelPlan) -> 
 
 def _schedules(made: Compilation, size: tuple[Problem, Target] | None) -> Iterable[str]:
     from rnncc.show.schedule import show_kernels
-    from rnncc.stages.schedule.kernels import families, planned
+    from rnncc.stages.schedule.kernels import family_names, planned
 
     for plan in made.plans:
         if size is not None:
             yield show_kernels(planned(plan, *size))
             continue
         # Work is divided when the sizes are known, at run time.
-        for loop, on_gpu in families(plan):
+        for loop, on_gpu in family_names(plan):
             for family, target in (("sequential", "cpu"), (on_gpu, "any GPU")):
                 yield f"{plan.cell}, segment {loop.segment}: {family}, target {target}, every size at run time"

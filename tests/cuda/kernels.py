@@ -29,10 +29,10 @@ from rnncc.ir.target import GPUS, REGISTERS
 from rnncc.machine.paths import shipped_cells
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
 from rnncc.stages.render.cuda.device import device_programs
-from rnncc.stages.schedule.facts import facts
+from rnncc.stages.schedule.facts import facts_of
 from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.kernels import scan_kernels
-from rnncc.stages.schedule.stepwise import stepwise_from, takes
+from rnncc.stages.schedule.stepwise import stepwise_from, stepwise_takes
 from tests.compiling import plan_of
 from tests.cuda.sources import write_files
 from tests.rendering import at_first_use, for_gpus
@@ -94,7 +94,7 @@ def has(cell: str, family: Family) -> bool:
     if family is SCAN:
         return any(True for _ in scan_programs(plan(cell)))
     is_step = family.scope is Scope.STEP
-    return any(not is_step or takes(loop, Problem(8, 1, "bf16")) for _, loop in fused_programs(plan(cell)))
+    return any(not is_step or stepwise_takes(loop, Problem(8, 1, "bf16")) for _, loop in fused_programs(plan(cell)))
 
 
 def has_products(cell: str) -> bool:
@@ -132,9 +132,9 @@ def forced(case: Case, head_dim: int | None = None) -> FusedKernels:
     for program, loop in fused_programs(plan(case.cell)):
         if not case.masked and ("_masked_" in program or program.endswith("_inference")):
             continue
-        known = facts(loop, problem.dtype)
+        known = facts_of(loop, problem.dtype)
         if scope is Scope.STEP:
-            found += [(program, stepwise_from(1, known, problem, target))] if takes(loop, problem) else []
+            found += [(program, stepwise_from(1, known, problem, target))] if stepwise_takes(loop, problem) else []
             continue
         draft = MODELS[case.family](known, problem, target)
         try:

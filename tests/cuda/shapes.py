@@ -17,9 +17,9 @@ from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.ir.target import GPUS
 from rnncc.stages.build.nvcc import find_nvcc
 from rnncc.stages.schedule import LIMITS
-from rnncc.stages.schedule.facts import facts
+from rnncc.stages.schedule.facts import facts_of
 from rnncc.stages.schedule.families import MODELS
-from rnncc.stages.schedule.stepwise import stepwise_from, takes
+from rnncc.stages.schedule.stepwise import stepwise_from, stepwise_takes
 from tests.cuda.sources import write_files
 from tests.rendering import at_first_use
 
@@ -33,7 +33,7 @@ TILES = {
 
 def shapes(loop: FusedLoop, family: Family, head_dim: int) -> Iterator[FusedSchedule]:
     """In bfloat16, a kernel for all of TILES that can be, the others being the quickest there."""
-    problem, known = Problem(head_dim, 1, "bf16"), facts(loop, "bf16")
+    problem, known = Problem(head_dim, 1, "bf16"), facts_of(loop, "bf16")
     for sizes in product(*TILES[family].values()):
         draft = MODELS[family](known, problem, TARGET)
         for name, size in zip(TILES[family], sizes, strict=True):
@@ -64,9 +64,9 @@ def stepwise_kernels(plan: KernelPlan, head_dim: int, dtype: str, fewest: int = 
     """The kernels of all programs that can run by one launch per step, for so many batch entries and more."""
     problem = Problem(head_dim, 1, dtype)
     made = tuple(
-        (program, stepwise_from(fewest, facts(loop, dtype), problem, TARGET))
+        (program, stepwise_from(fewest, facts_of(loop, dtype), problem, TARGET))
         for program, loop in fused_programs(plan)
-        if takes(loop, problem)
+        if stepwise_takes(loop, problem)
     )
     return FusedKernels(head_dim, 1, INDEX_DTYPES[dtype], made)
 

@@ -20,7 +20,7 @@ from rnncc.machine.paths import shipped_cells
 from rnncc.show.schedule import show_scan
 from rnncc.stages.classify import classify
 from rnncc.stages.schedule import plan_scan
-from rnncc.stages.schedule.kernels import families, newton_loops, scan_kernels
+from rnncc.stages.schedule.kernels import family_names, newton_loops, scan_kernels
 from rnncc.stages.schedule.scan import scan_ctas, scan_schedule
 from rnncc.verify.reference import Interpreter
 from tests.compiling import front, lowered, plan_of
@@ -42,7 +42,7 @@ def plans() -> dict[str, KernelPlan]:
 
 def test_what_is_a_scan_and_what_a_walk(plans: dict[str, KernelPlan]) -> None:
     expected = {cell: ["scan"] for cell in SCANS} | {cell: ["forward walk, backward scan"] for cell in WALKS} | MIXED
-    assert {cell: [family for _, family in families(plan)] for cell, plan in plans.items()} == expected
+    assert {cell: [family for _, family in family_names(plan)] for cell, plan in plans.items()} == expected
     for plan in plans.values():
         for loop in plan.loops:
             masked = next(other for other in plan.loops if other.segment == loop.segment and other.masked)

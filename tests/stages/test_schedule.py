@@ -17,7 +17,7 @@ from rnncc.show.schedule import show_schedule
 from rnncc.stages.schedule import WORTH, schedule
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.expect import step_us
-from rnncc.stages.schedule.facts import facts
+from rnncc.stages.schedule.facts import facts_of
 from tests.stages.scheduling import backward, forward, loop_plan
 
 H200 = GPUS["h200"]
@@ -117,7 +117,7 @@ def test_several_launches_are_never_slower(name: str, dtype: str, gpu: str) -> N
     worth."""
     target, several = GPUS[gpu], 0
     for loop in (forward(name), backward(name)):
-        known = facts(loop, dtype)
+        known = facts_of(loop, dtype)
         for head_dim, heads in ((256, 12), (512, 2), (768, 1), (1000, 1), (1024, 1), (1536, 1), (2048, 1)):
             found = schedule(loop, Problem(head_dim, heads, dtype), target)
             found = replace(found, kernels=tuple(k for k in found.kernels if k.family is not STEPWISE))
@@ -142,7 +142,7 @@ def test_a_launch_a_step_is_never_slower(name: str, dtype: str, gpu: str) -> Non
     """Than what runs the batch without it."""
     target, chosen = GPUS[gpu], 0
     for loop in (forward(name), backward(name)):
-        known = facts(loop, dtype)
+        known = facts_of(loop, dtype)
         for head_dim in (256, 768, 1000, 1536, 2048, 2304, 4096):
             found = schedule(loop, Problem(head_dim, 1, dtype), target)
             others = replace(found, kernels=tuple(k for k in found.kernels if k.family is not STEPWISE))

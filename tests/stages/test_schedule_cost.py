@@ -12,7 +12,7 @@ from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
 from rnncc.stages.schedule.draft import TENTHS_OF_NS
-from rnncc.stages.schedule.facts import facts
+from rnncc.stages.schedule.facts import facts_of
 from rnncc.stages.schedule.families import MODELS
 from tests.stages.scheduling import backward, forward
 
@@ -81,7 +81,9 @@ def predicted(loop: FusedLoop, row: Measured) -> float:
     """Microseconds; what a row leaves open is chosen by the model."""
     # As many heads as fill the GPU leave one group a head, hence the wanted batch.
     heads = 1 if row.family is GRID else dict(H200.clusters)[row.given["ctas"]]
-    draft = MODELS[row.family](facts(loop, "bf16"), Problem(row.head_dim, heads, "bf16", row.batch * row.groups), H200)
+    draft = MODELS[row.family](
+        facts_of(loop, "bf16"), Problem(row.head_dim, heads, "bf16", row.batch * row.groups), H200
+    )
     known: dict[str, Variable] = {variable.name: variable for variable in draft.model.variables}
     solution = draft.model.minimise(draft.total, given={known[name]: value for name, value in row.given.items()})
     return solution.value(draft.step) / TENTHS_OF_NS

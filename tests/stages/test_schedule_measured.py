@@ -14,7 +14,7 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
 from rnncc.stages.schedule import after_us, schedule
 from rnncc.stages.schedule.alternating import alternating_us
-from rnncc.stages.schedule.facts import facts
+from rnncc.stages.schedule.facts import facts_of
 from rnncc.stages.schedule.families import MODELS
 from tests.stages.scheduling import backward, forward, inference
 
@@ -51,7 +51,7 @@ def fused(loop: FusedLoop, problem: Problem) -> float:
     """The quickest fused kernel."""
     found = []
     for model in MODELS.values():
-        draft = model(facts(loop, problem.dtype), problem, H200)
+        draft = model(facts_of(loop, problem.dtype), problem, H200)
         try:
             found.append(draft.expected_us(draft.model.minimise(draft.total), problem, H200))
         except Infeasible:
@@ -72,7 +72,7 @@ def gradients(problem: Problem) -> float:
 
 
 def alternating(loop: FusedLoop, problem: Problem) -> float:
-    return alternating_us(facts(loop, problem.dtype), problem, H200)
+    return alternating_us(facts_of(loop, problem.dtype), problem, H200)
 
 
 def both_ways(problem: Problem) -> float:

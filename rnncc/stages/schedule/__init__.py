@@ -25,10 +25,10 @@ from rnncc.language.diagnostics import InternalError
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.draft import TILE_BATCH, UNIT_BLOCK
 from rnncc.stages.schedule.expect import after_us, expected, step_us
-from rnncc.stages.schedule.facts import Facts, facts
+from rnncc.stages.schedule.facts import Facts, facts_of
 from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.scan import plan_scan, scan_schedule
-from rnncc.stages.schedule.stepwise import stepwise, takes
+from rnncc.stages.schedule.stepwise import stepwise, stepwise_takes
 
 __all__ = ["Found", "after_us", "expected", "find", "plan_scan", "scan_schedule", "schedule"]
 
@@ -73,7 +73,7 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
     """
     if isinstance(loop, NoForm):
         return Found(Schedule((), None, (Rejected(None, None, (Limit("form", loop.reason, ""),)),), 0))
-    known = facts(loop, problem.dtype)
+    known = facts_of(loop, problem.dtype)
     if too_large := _too_large(known, problem, target):
         rejected = (Rejected(None, None, too_large), Rejected(ALTERNATING, None, too_large))
         return Found(Schedule((), None, rejected, 0))
@@ -89,7 +89,7 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
     # Where no family is quick at the planned batch, one may be at a small batch.
     first = answer if best or problem.batch <= TILE_BATCH else solve(TILE_BATCH)
     kernels = _of_use(_again(kernel, known, problem, target) for kernel in _for_larger_batches(first, solve))
-    if takes(loop, problem):
+    if stepwise_takes(loop, problem):
         kernels = (*kernels, *_by_steps(kernels, known, problem, target))
     found = Schedule(kernels, alternating, answer.rejected, answer.nodes)
     taken = found.kernel_for(problem.batch)

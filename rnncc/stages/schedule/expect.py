@@ -11,7 +11,7 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule, Schedule, ceil
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.alternating import alternating_us
-from rnncc.stages.schedule.facts import Facts, facts, reached_gb_s
+from rnncc.stages.schedule.facts import Facts, facts_of, reached_gb_s
 from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.rates import product_rate, slower
 from rnncc.stages.schedule.stepwise import stepwise_us
@@ -45,7 +45,7 @@ class Expected:
 def expected(loop: FusedLoop, schedule: Schedule, problem: Problem, target: Target) -> Expected:
     """The times of the kernel that runs a batch of `problem.batch`. The schedule is for the same head_dim, heads and
     dtype. The loop may be that of inference, which has the layouts of training."""
-    known, kernel = facts(loop, problem.dtype), schedule.kernel_for(problem.batch)
+    known, kernel = facts_of(loop, problem.dtype), schedule.kernel_for(problem.batch)
     if kernel is None:
         return Expected(_LAUNCH_US, alternating_us(known, problem, target))
     if kernel.family.scope is Scope.STEP:
@@ -74,7 +74,7 @@ def _launch_us(known: Facts, kernel: FusedSchedule, problem: Problem, target: Ta
 def after_us(loop: FusedLoop, problem: Problem, steps: int, target: Target) -> float:
     """The time from a backward loop's last step to the gradients of its recurrent matrices, in microseconds: what
     after.h does."""
-    known, rows = facts(loop, problem.dtype), steps * problem.batch
+    known, rows = facts_of(loop, problem.dtype), steps * problem.batch
     elements = known.matrix_elements(problem.head_dim, problem.head_dim)
     products_us = rows * problem.heads * elements / product_rate(target, problem.dtype)
     count, product_us = known.matrices, products_us / known.matrices

@@ -31,7 +31,7 @@ class Facts:
     reads, float_reads   the tensors [T, B, H] that a step reads, in 16 bits and in float32
     writes, float_writes the tensors that a step writes
     item_registers       registers per thread for an item: carries, and values on their way
-    item_traffic         pieces that an item of the alternating kernel reads, and tensors that it writes
+    item_traffic         pieces of 16 bytes that an item of the alternating kernel reads, plus tensors it writes
     operations           instructions per element of the elementwise work, about
     unit_bytes           bytes per unit and batch entry that a step reads and writes in memory
     """
@@ -85,7 +85,7 @@ class Facts:
         return stages * (stage + 8) + 2 * rows(self.writes, self.float_writes)
 
 
-def facts(loop: FusedLoop, dtype: str) -> Facts:
+def facts_of(loop: FusedLoop, dtype: str) -> Facts:
     """The facts of a loop as training runs it, with streams of that dtype. Inference writes less and has the same
     layout."""
 

@@ -104,7 +104,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     halves = facts.sums * items
     matrix_kilobytes = _K_WARPS * fragments * (chunks - register_chunks)
     staged = _K_WARPS * element.operand_bytes * tiles if element.is_float else 0
-    # One table over both choices, which are the digits of a number in base 8.
+    # One table for the two choices: its key is 8 * unit_blocks + tiles.
     both = range(8 * max(_UNIT_BLOCKS) + 8)
     traffic_bytes = by(8 * unit_blocks + tiles, both, lambda key: facts.traffic_bytes(key // 8, TILE_BATCH * (key % 8)))
     shared_bytes = 256 * _K_WARPS * halves + PAIR_BYTES * matrix_kilobytes + staged + traffic_bytes

@@ -97,7 +97,7 @@ def call_time(
     return CallTime(start, forward, backward, after)
 
 
-def unfused(plans: Sequence[KernelPlan]) -> dict[str, str]:
+def why_unfused(plans: Sequence[KernelPlan]) -> dict[str, str]:
     """Why each loop has no fused form, by the loop's name; "" where it has one."""
     return {
         loop_name(plan, loop): next(
@@ -108,7 +108,7 @@ def unfused(plans: Sequence[KernelPlan]) -> dict[str, str]:
     }
 
 
-def families(plan: KernelPlan) -> Iterator[tuple[LoopPlan, str]]:
+def family_names(plan: KernelPlan) -> Iterator[tuple[LoopPlan, str]]:
     """Each loop, with the families of the kernels that run it at every size: `alternating`, `scan`, `forward walk,
     backward scan`."""
     for loop in plan.plain_loops():
@@ -124,12 +124,12 @@ def _every_size(loop: LoopPlan) -> tuple[Family, Family]:
     return forward, backward
 
 
-def scan_families(plans: Sequence[KernelPlan]) -> dict[str, str]:
+def scan_family_names(plans: Sequence[KernelPlan]) -> dict[str, str]:
     """The same for each loop without products, by the loop's name."""
     return {
         loop_name(plan, loop): text
         for plan in plans
-        for loop, text in families(plan)
+        for loop, text in family_names(plan)
         if any(family is not ALTERNATING for family in _every_size(loop))
     }
 

@@ -26,7 +26,7 @@ _LAUNCHES_US, _SPLIT_US = 5.5, 2.0
 _RATE, _FLOAT_RATE, _TILE = 0.8, 0.85, 64
 
 
-def takes(loop: FusedLoop, problem: Problem) -> bool:
+def stepwise_takes(loop: FusedLoop, problem: Problem) -> bool:
     """Whether the loop can be run so."""
     return problem.heads == 1 and loop.joined
 
