@@ -64,7 +64,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   if constexpr (S::CTAS > 1)
 #pragma unroll
     for (int p = 0; p < SENDS; ++p) {
-      const int peer = min(p * PEERS + first_peer, S::CTAS - 1);
+      const int peer = ::min(p * PEERS + first_peer, S::CTAS - 1);
       peer_operands[p] = peer_address(shared_address(operands), peer);
       peer_barriers[p] = peer_address(barriers, peer);
     }

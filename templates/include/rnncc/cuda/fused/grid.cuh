@@ -105,7 +105,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   const uint32_t exchange_column = uint32_t(own.exchange.column), exchange_head = head * S::HEAD_BYTES;
   const auto exchange_at = [&](int t) { return own.exchange.base + int64_t(t) * own.exchange.step; };
   // A column's rows there follow each other in the loop's order. One that is not there has those of the last one.
-  const auto rows_of = [&](int column) { return own_rows<Step>(call, false, first_column + min(column, columns - 1)); };
+  const auto rows_of = [&](int column) { return own_rows<Step>(call, false, first_column + ::min(column, columns - 1)); };
   const auto exchange_row = [&](int column) { return uint32_t(rows_of(column).first) * exchange_column + exchange_head; };
   uint32_t mine[S::OWNED];  // the lane's operands of an item
   [[maybe_unused]] uint32_t next[S::OWNED];  // of float, masked: those of its second column
@@ -230,7 +230,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
         }
       }
     }
-    pause = in_vain ? min(pause + PAUSE_MORE, PAUSE_MOST) : pause - min(pause, PAUSE_LESS);
+    pause = in_vain ? ::min(pause + PAUSE_MORE, PAUSE_MOST) : pause - ::min(pause, PAUSE_LESS);
     if constexpr (sizeof(E) == 4) reduce_columns(of_lane, acc);
     // Sums over K: [half-tile, tile][warp][lane].
     float2* const parts = partial + lane;
@@ -269,7 +269,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
 #pragma unroll
       for (int p = 0; p < Step::OPERANDS; ++p)
         prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_column + exchange_head + unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
-                    min(S::UNITS, S::H - unit0) * int(sizeof(E)));
+                    ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
     // Not all can come before this block has put out its own part: polls before that would only stand in its way.
     __syncthreads();
   }

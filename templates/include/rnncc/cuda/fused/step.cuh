@@ -64,13 +64,13 @@ RNNCC_DEVICE Seat seat_of(const FusedCall<Step>& call) {
   seat.rank = blockIdx.x % CTAS;
   seat.head = blockIdx.x / CTAS % call.heads;
   seat.first_column = group * call.group_columns;
-  seat.columns = min(call.group_columns, call.columns - seat.first_column);
+  seat.columns = ::min(call.group_columns, call.columns - seat.first_column);
   seat.steps = call.steps;
   if constexpr (Step::MASKED)
     if (call.extents.starts) {
       seat.steps = 0;
       for (int c = 0; c < seat.columns; ++c)
-        seat.steps = max(seat.steps, own_rows<Step>(call, false, seat.first_column + c).steps);
+        seat.steps = ::max(seat.steps, own_rows<Step>(call, false, seat.first_column + c).steps);
     }
   return seat;
 }

@@ -1,0 +1,288 @@
+// A GPU on one thread of the CPU: enough of CUDA C++ to run the fused kernels in tests, slowly. Each thread of a launch is a fiber.
+// Fibers change only where a thread waits for others, and the scheduler draws the next one at random, so that a missing wait shows.
+// It models no caches and no weak memory: a missing fence does not show.
+#pragma once
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#define __device__
+#define __host__
+#define __global__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+
+struct uint3 {
+  unsigned x, y, z;
+};
+struct float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
+inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+namespace emulated {
+
+// An mbarrier: a phase ends when `pending` arrivals and `bytes` are both down to zero.
+struct Barrier {
+  int arrivals = 0, pending = 0;
+  int64_t bytes = 0;
+  uint32_t phase = 0;
+
+  void settle() {
+    if (pending == 0 && bytes == 0) {
+      phase ^= 1;
+      pending = arrivals;
+    }
+  }
+};
+
+// Threads that wait for each other: `arrived` of the present round.
+struct Meeting {
+  int arrived = 0;
+  uint64_t round = 0;
+};
+
+struct Cta {
+  uint3 index;
+  int rank;  // in its cluster
+  std::vector<Cta*> cluster;
+  std::vector<char> shared;
+  std::map<uint32_t, Barrier> barriers;
+  Meeting meeting;
+  Meeting* cluster_meeting;
+  int threads;
+};
+
+struct Warp {
+  Meeting meeting;
+  uint64_t words[2][32][8];  // what lanes exchange, in turns
+};
+
+struct Fiber {
+  Cta* cta;
+  Warp* warp;
+  uint3 index;
+  uint64_t exchanges = 0;
+  bool done = false;
+  bool (*ready)(void*) = nullptr;
+  void* waits_for = nullptr;
+  std::unique_ptr<char[]> stack;
+  ucontext_t context;
+  jmp_buf place;
+  bool started = false;
+};
+
+struct Device {
+  Fiber* current = nullptr;
+  const char* problem = nullptr;
+  jmp_buf scheduler;
+  void (*kernel)(const void*) = nullptr;
+  const void* parameter = nullptr;
+  uint64_t cycles = 0;
+};
+inline Device device;
+
+inline void leave() {
+  if (!_setjmp(device.current->place)) _longjmp(device.scheduler, 1);
+}
+
+// Ends the launch. An exception could not leave a fiber.
+[[noreturn]] inline void fail(const char* problem) {
+  device.problem = problem;
+  _longjmp(device.scheduler, 1);
+}
+
+// Lets others run until a condition holds.
+template <class F>
+void wait_until(F condition) {
+  if (condition()) return;
+  Fiber& fiber = *device.current;
+  fiber.ready = [](void* given) { return (*static_cast<F*>(given))(); };
+  fiber.waits_for = &condition;
+  leave();
+}
+
+inline void meet(Meeting& meeting, int members) {
+  const uint64_t round = meeting.round;
+  if (++meeting.arrived == members) {
+    meeting.arrived = 0;
+    ++meeting.round;
+  }
+  wait_until([&] { return meeting.round != round; });
+}
+
+inline void run_fiber() {
+  device.kernel(device.parameter);
+  device.current->done = true;
+  _longjmp(device.scheduler, 1);
+}
+
+inline void resume(Fiber& fiber) {
+  device.current = &fiber;
+  if (_setjmp(device.scheduler)) return;
+  if (fiber.started) _longjmp(fiber.place, 1);
+  fiber.started = true;
+  setcontext(&fiber.context);
+}
+
+// Every lane's value of up to 64 bytes, seen by all lanes of the warp.
+template <class V>
+const V& exchange(const V& own, int lane) {
+  static_assert(sizeof(V) <= 64);
+  Fiber& fiber = *device.current;
+  auto& words = fiber.warp->words[fiber.exchanges++ % 2];
+  memcpy(words[fiber.index.x % 32], &own, sizeof(V));
+  meet(fiber.warp->meeting, 32);
+  return *reinterpret_cast<const V*>(words[lane % 32]);
+}
+// After `exchange`: the value of another lane. Until the warp's second exchange from now on.
+template <class V>
+const V& of_lane(int lane) {
+  Fiber& fiber = *device.current;
+  return *reinterpret_cast<const V*>(fiber.warp->words[(fiber.exchanges - 1) % 2][lane]);
+}
+
+// Shared memory has addresses of 32 bits, as PTX has them: the CTA's rank in its cluster above 24 bits of offset.
+constexpr uint32_t WINDOW = 1u << 24;
+inline uint32_t address_of(const void* p) {
+  Cta& cta = *device.current->cta;
+  const int64_t offset = static_cast<const char*>(p) - cta.shared.data();
+  if (offset < 0 || offset > int64_t(cta.shared.size())) fail("no address of shared memory");
+  return uint32_t(offset) + (cta.rank + 1) * WINDOW;
+}
+inline Cta& cta_of(uint32_t address) { return *device.current->cta->cluster.at(address / WINDOW - 1); }
+inline char* at(uint32_t address, size_t bytes) {
+  Cta& cta = cta_of(address);
+  const size_t offset = address % WINDOW;
+  if (offset + bytes > cta.shared.size()) fail("beyond the shared memory");
+  return cta.shared.data() + offset;
+}
+inline Barrier& barrier_at(uint32_t address) { return cta_of(address).barriers[address % WINDOW]; }
+inline char* shared_memory() { return device.current->cta->shared.data(); }
+
+struct Launch {
+  int ctas, directions, cluster, threads;
+  int64_t shared_bytes;
+  uint64_t seed;
+};
+
+// Runs a kernel. All CTAs of the launch run side by side. Throws where threads wait for what never comes.
+inline void launch(const Launch& wanted, void (*kernel)(const void*), const void* parameter) {
+  std::vector<std::unique_ptr<Cta>> ctas;
+  std::vector<std::unique_ptr<Warp>> warps;
+  std::vector<std::unique_ptr<Meeting>> clusters;
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::mt19937_64 random(wanted.seed);
+  device.kernel = kernel;
+  device.parameter = parameter;
+  for (int y = 0; y < wanted.directions; ++y)
+    for (int x = 0; x < wanted.ctas; ++x) {
+      ctas.push_back(std::make_unique<Cta>());
+      Cta& cta = *ctas.back();
+      cta.index = {unsigned(x), unsigned(y), 0};
+      cta.rank = x % wanted.cluster;
+      cta.threads = wanted.threads;
+      // What a kernel reads before anybody wrote it is a NaN.
+      cta.shared.assign(wanted.shared_bytes, char(0xff));
+      if (cta.rank == 0) clusters.push_back(std::make_unique<Meeting>());
+      cta.cluster_meeting = clusters.back().get();
+      for (int t = 0; t < wanted.threads; ++t) {
+        if (t % 32 == 0) warps.push_back(std::make_unique<Warp>());
+        auto fiber = std::make_unique<Fiber>();
+        constexpr size_t STACK = 128 << 10;
+        fiber->cta = &cta;
+        fiber->warp = warps.back().get();
+        fiber->index = {unsigned(t), 0, 0};
+        fiber->stack.reset(new char[STACK]);
+        getcontext(&fiber->context);
+        fiber->context.uc_stack.ss_sp = fiber->stack.get();
+        fiber->context.uc_stack.ss_size = STACK;
+        makecontext(&fiber->context, run_fiber, 0);
+        fibers.push_back(std::move(fiber));
+      }
+    }
+  for (size_t first = 0; first < ctas.size(); first += wanted.cluster)
+    for (int i = 0; i < wanted.cluster; ++i)
+      for (int j = 0; j < wanted.cluster; ++j) ctas[first + i]->cluster.push_back(ctas[first + j].get());
+  std::vector<Fiber*> waiting;
+  for (auto& fiber : fibers) waiting.push_back(fiber.get());
+  while (!waiting.empty()) {
+    std::shuffle(waiting.begin(), waiting.end(), random);
+    bool moved = false;
+    for (Fiber* fiber : waiting) {
+      ++device.cycles;
+      if (fiber->ready && !fiber->ready(fiber->waits_for)) continue;
+      fiber->ready = nullptr;
+      resume(*fiber);
+      if (device.problem) throw std::runtime_error(std::exchange(device.problem, nullptr));
+      moved = true;
+    }
+    waiting.erase(std::remove_if(waiting.begin(), waiting.end(), [](Fiber* fiber) { return fiber->done; }), waiting.end());
+    if (!moved) throw std::runtime_error("all threads wait");
+  }
+}
+
+}  // namespace emulated
+
+#define threadIdx (emulated::device.current->index)
+#define blockIdx (emulated::device.current->cta->index)
+#define clock emulated_clock
+inline uint32_t emulated_clock() { return uint32_t(emulated::device.cycles += 16); }
+
+inline void __syncthreads() { emulated::meet(emulated::device.current->cta->meeting, emulated::device.current->cta->threads); }
+inline void __syncwarp() { emulated::meet(emulated::device.current->warp->meeting, 32); }
+template <class V>
+V __shfl_sync(unsigned, V value, int lane) {
+  return emulated::exchange(value, lane);
+}
+template <class V>
+V __shfl_xor_sync(unsigned, V value, int mask) {
+  return emulated::exchange(value, int(threadIdx.x % 32) ^ mask);
+}
+inline bool __all_sync(unsigned, bool value) {
+  emulated::exchange(value, 0);
+  bool all = true;
+  for (int lane = 0; lane < 32; ++lane) all &= emulated::of_lane<bool>(lane);
+  return all;
+}
+template <class V>
+V __ldg(const V* p) {
+  return *p;
+}
+inline uint32_t __float_as_uint(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  return bits;
+}
+inline float __uint_as_float(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+inline float __fdividef(float a, float b) { return a / b; }

@@ -1,0 +1,308 @@
+"""Fused kernels compiled for the CPU and run thread by thread (device.h), in place of a loop's entry points."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rnncc.ir.family import GRID, Scope
+from rnncc.ir.fused import FusedLoop, inference
+from rnncc.ir.kernel import EdgeSlot, Place, Program, Table
+from rnncc.ir.plan import KernelPlan, fused_programs
+from rnncc.ir.schedule import FusedKernels, FusedSchedule
+from rnncc.machine.paths import templates_dir
+from tests.cuda.sources import write_files
+from tests.numeric.compare import Case
+from tests.numeric.loops import Loop, Tensors
+from tests.numeric.compare import Problem
+from tests.rendering import at_first_use
+
+HEADERS = Path(__file__).resolve().parent
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+_TABLES = {
+    "forward": ("STREAMS", "WEIGHTS", "STATES", "SEQUENCES", "FINAL", "SAVED"),
+    "backward": (
+        "STREAMS", "WEIGHTS", "STATES", "SAVED", "D_SEQUENCES", "D_FINAL", "D_STREAMS", "D_WEIGHTS", "D_STATES",
+    ),
+}  # fmt: skip
+_DRIVER = """
+#include "{symbol}.cu"
+extern "C" int64_t parameter_bytes() {{ return sizeof(rnncc::FusedCall<rnncc::FusedShape::Step>); }}
+extern "C" const char* run(int ctas, int directions, int cluster, uint64_t seed, const void* parameter) {{
+  static std::string problem;
+  try {{
+    emulated::launch({{ctas, directions, cluster, rnncc::FusedShape::THREADS, rnncc::FusedShape::SHARED_BYTES, seed}},
+                     [](const void* p) {{ {symbol}(*static_cast<const rnncc::FusedCall<rnncc::FusedShape::Step>*>(p)); }}, parameter);
+  }} catch (const std::exception& error) {{
+    problem = error.what();
+    return problem.c_str();
+  }}
+  return nullptr;
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A program's kernel for the CPU."""
+
+    program: Program
+    loop: FusedLoop
+    schedule: FusedSchedule
+    library: ctypes.CDLL
+
+
+def write_headers(folder: Path) -> None:
+    """The headers of the GPU kernels, with those of this folder in place of what a CPU does not have."""
+    included = folder / "rnncc/cuda"
+    shutil.copytree(templates_dir() / "include/rnncc", folder / "rnncc", dirs_exist_ok=True)
+    shutil.copytree(HEADERS / "headers", included, dirs_exist_ok=True)
+    shutil.copy(HEADERS / "device.h", included)
+    for path in included.rglob("*.cuh"):
+        text = path.read_text(encoding="utf-8")
+        shared = "extern __shared__ __align__(128) char shared[];"
+        path.write_text(text.replace(shared, "char* const shared = emulated::shared_memory();"), encoding="utf-8")
+
+
+def build(plan: KernelPlan, fused: FusedKernels, folder: Path) -> dict[str, Kernel]:
+    """The kernels by their programs' names."""
+    write_headers(folder)
+    bundle = at_first_use(plan, [fused])
+    write_files(bundle.files, folder)
+    loops = dict(fused_programs(plan))
+    programs = {
+        f"{plan.cell.lower()}_{loop.segment}{'_masked' if loop.masked else ''}_{direction}": program
+        for loop in plan.loops
+        for direction, program in (
+            ("forward", loop.forward), ("inference", loop.forward), ("backward", loop.backward),
+        )
+    }  # fmt: skip
+    found = {}
+    running = []
+    for (name, schedule), unit in zip(fused.kernels, bundle.device_units, strict=True):
+        source = folder / "src" / f"{unit.name}.cpp"
+        source.write_text("#include <string>\n" + _DRIVER.format(symbol=unit.name), encoding="utf-8")
+        library = folder / f"{unit.name}.so"
+        command = [
+            "g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-U_FORTIFY_SOURCE", f"-I{folder}", str(source),
+            "-o", str(library),
+        ]  # fmt: skip
+        running.append((name, schedule, library, subprocess.Popen(command, stderr=subprocess.PIPE, text=True)))
+    for name, schedule, library, compiler in running:
+        _, errors = compiler.communicate()
+        assert compiler.returncode == 0, errors[-4000:]
+        opened = ctypes.CDLL(str(library))
+        opened.parameter_bytes.restype = ctypes.c_int64
+        opened.run.restype = ctypes.c_char_p
+        loop = loops[name]
+        found[name] = Kernel(
+            programs[name], inference(loop) if name.endswith("_inference") else loop, schedule, opened
+        )
+    return found
+
+
+class EmulatedCase(Case):
+    """The loop runs by emulated kernels, whose `dtype` is that of the problem."""
+
+    def __init__(self, loop: Loop, problem: Problem, kernels: Mapping[str, Kernel], seed: int = 0) -> None:
+        super().__init__(loop, problem, seed)
+        self.kernels, self.seed = kernels, seed
+        # A GPU has lengths in place of the stream that says which steps are an entry's own.
+        self.lengths = torch.randint(problem.steps + 1, (problem.batch,))
+        for index, stream in enumerate(loop.segment.streams):
+            if stream.name == "active__":
+                own = torch.arange(problem.steps).unsqueeze(1) < self.lengths
+                self.streams[index] = own.unsqueeze(-1).double()
+
+    def _call(self, library: ctypes.CDLL, direction: str, isa: str, tables: Sequence[Tensors]) -> None:
+        training = direction == "backward" or any(tensor is not None for tensor in tables[5])
+        kernel = self.kernels[f"{self.loop.name}_{direction if training else 'inference'}"]
+        _Call(self, kernel, direction, tables).run()
+
+
+class _Call:
+    """One call of a kernel. It holds copies of the tensors in the dtypes that a GPU's have."""
+
+    def __init__(self, case: EmulatedCase, kernel: Kernel, direction: str, tables: Sequence[Tensors]) -> None:
+        self.case, self.kernel, self.direction = case, kernel, direction
+        self.given = {Table[name]: list(table) for name, table in zip(_TABLES[direction], tables, strict=True)}
+        self.given[Table.ROUNDED] = self.given[Table.SAVED]
+        self.copies: dict[tuple[Table, int], Tensor] = {}
+        self.records: dict[str, Tensor] = {}
+        self.descending = case.problem.reverse != (direction == "backward")
+        self.dtype = case.problem.dtype
+
+    def run(self) -> None:
+        case, problem = self.case, self.case.problem
+        schedule = self.kernel.schedule
+        group = schedule.group_batch or problem.batch
+        ctas = -(-problem.batch // group) * problem.heads * schedule.ctas
+        parameter = self._parameter(group)
+        assert len(parameter) <= self.kernel.library.parameter_bytes()
+        memory = ctypes.create_string_buffer(parameter, self.kernel.library.parameter_bytes())
+        cluster = schedule.ctas if schedule.family.scope is Scope.CLUSTER else 1
+        problem_text = self.kernel.library.run(ctas, 1, cluster, ctypes.c_uint64(case.seed), memory)
+        assert problem_text is None, problem_text
+        for (table, index), copy in self.copies.items():
+            given = self.given[table][index]
+            if given is not None:
+                given.copy_(copy)
+        if self.direction == "backward":
+            self._after()
+
+    def _tensor(self, table: Table, index: int) -> Tensor | None:
+        """A tensor of the call in its dtype; saved ones for the backward alone are made."""
+        given = self.given[table][index]
+        if given is None:
+            return None
+        key = (Table.SAVED if table is Table.ROUNDED else table, index)
+        if key not in self.copies:
+            dtype = torch.float32 if table is Table.SAVED else self.dtype
+            self.copies[key] = given.to(dtype, copy=True).contiguous()
+        return self.copies[key]
+
+    def _place(self, place: Place, *, ahead: bool = False) -> bytes:
+        tensor = self._tensor(place.table, place.index)
+        return _NOWHERE if tensor is None else self._along(tensor, self.case.evaluate(place.offset), ahead)
+
+    def _along(self, tensor: Tensor, offset: int, ahead: bool = False) -> bytes:
+        size, (step, entry, _) = tensor.element_size(), tensor.stride()
+        first = tensor.shape[0] - 1 if self.descending else 0
+        step_bytes = (-step if self.descending else step) * size
+        base = tensor.data_ptr() + (first * step + offset) * size + ahead * step_bytes
+        return struct.pack("<qqq", base, step_bytes, entry * size)
+
+    def _edge(self, place: Place | None) -> bytes:
+        tensor = None if place is None else self._tensor(place.table, place.index)
+        if tensor is None:
+            return _NO_EDGE
+        return struct.pack(
+            "<qqii", tensor.data_ptr(), tensor.stride(0) * tensor.element_size(), tensor.dtype == torch.float32, 0
+        )
+
+    def _record(self, value: str) -> bytes:
+        problem = self.case.problem
+        shape = (problem.steps, problem.batch, self.case.width(value))
+        self.records[value] = torch.full(shape, float("nan"), dtype=self.dtype)
+        return self._along(self.records[value], 0)
+
+    def _parameter(self, group: int) -> bytes:
+        case, problem, loop = self.case, self.case.problem, self.kernel.loop
+        program = self.kernel.program
+        names = list(program.constants)
+        values = dict(zip(names, case.constants, strict=False))
+        constants = [values[name] for name in loop.constants]
+        constants += [0.0] * ((max(1, len(constants)) + 1) // 2 * 2 - len(constants))
+        packed = struct.pack("<iiii", problem.steps, problem.batch, problem.heads, group)
+        lengths = case.lengths.data_ptr() if program.masked else 0
+        packed += struct.pack("<qqq", 0, problem.steps * problem.batch, lengths)
+        packed += struct.pack(f"<{len(constants)}f", *constants)
+        packed += b"".join(_at_least_one(part, empty) for part, empty in self._tensors())
+        return packed
+
+    def _tensors(self) -> Iterator[tuple[list[bytes], bytes]]:
+        case, problem, loop = self.case, self.case.problem, self.kernel.loop
+        known = {matrix.name: matrix for matrix in self.kernel.program.matrices}
+        pointers = []
+        for row in loop.matrices:
+            for name in row:
+                matrix = known[name]
+                weight = self._tensor(Table.WEIGHTS, matrix.index)
+                assert weight is not None
+                at = weight.data_ptr() + case.evaluate(matrix.offset) * weight.shape[1] * weight.element_size()
+                pointers.append(struct.pack("<q", at))
+        yield pointers, b""
+        yield [struct.pack("<q", self.descending)], b""
+        yield [self._place(read.place, ahead=read.edge is not None) for read in loop.reads], _NOWHERE
+        yield [_NO_EDGE if read.edge is None else self._edge(read.edge) for read in loop.reads], _NO_EDGE
+        yield [self._place(row.place) for row in loop.rows], _NOWHERE
+        yield (
+            [self._record(w.value) if w.place is None else self._place(w.place) for w in loop.writes],
+            _NOWHERE,
+        )
+        yield [self._edge(edge.place) for edge in loop.edges], _NO_EDGE
+        yield [self._edge(edge.last) for edge in loop.edges], _NO_EDGE
+        yield [self._vector(vector.place, vector.scalar) for vector in loop.vectors], _NO_EDGE
+        self.exchange = torch.empty(0)
+        if self.kernel.schedule.family is GRID:
+            depth = -(-(case.sizes["H"] // problem.heads) // 32) * 32
+            shape = (problem.steps, problem.batch, problem.heads * len(loop.operands) * depth)
+            self.exchange = torch.full((*shape, self.dtype.itemsize), 0xFF, dtype=torch.uint8)
+        step, entry = (self.exchange.stride() + (0, 0))[:2]
+        yield [struct.pack("<qqq", self.exchange.data_ptr(), step, entry)], b""
+
+    def _vector(self, place: Place, scalar: bool) -> bytes:
+        weight = self._tensor(Table.WEIGHTS, place.index)
+        assert weight is not None
+        at = weight.data_ptr() + self.case.evaluate(place.offset) * weight.element_size()
+        return struct.pack("<qqii", at, not scalar, weight.dtype == torch.float32, 0)
+
+    def _after(self) -> None:
+        """The gradients of weights, from what the loop wrote."""
+        program, heads = self.kernel.program, self.case.problem.heads
+        written = {w.value: w.place for w in self.kernel.loop.writes}
+        offsets: dict[int, list[tuple[int, Tensor]]] = {}
+        known = {matrix.name: matrix for matrix in program.matrices}
+        for outer in program.outers:
+            matrix = known[outer.matrix]
+            cotangent = self._sequence(outer.cotangent, written).double()
+            operand = self._sequence(outer.operand, written).double()
+            per_head = torch.einsum(
+                "tbnu,tbnk->nuk", cotangent.unflatten(-1, (heads, -1)), operand.unflatten(-1, (heads, -1))
+            )
+            offsets.setdefault(matrix.index, []).append((self.case.evaluate(matrix.offset), per_head.flatten(0, 1)))
+        for total in program.sums:
+            value = self._sequence(total.slot, written).double().sum((0, 1))
+            width = self.case.evaluate(total.width)
+            value = value if len(value) == width else value.sum().expand(width)
+            offsets.setdefault(total.place.index, []).append((self.case.evaluate(total.place.offset), value))
+        for zero in (zero for zero in program.zeros if zero.place.table is Table.D_WEIGHTS):
+            offsets.setdefault(zero.place.index, [])
+        for index, parts in offsets.items():
+            given = self.given[Table.D_WEIGHTS][index]
+            assert given is not None
+            given.zero_()
+            for offset, part in parts:
+                rows = given[offset : offset + len(part)]
+                rows += part.reshape(rows.shape).to(rows)
+
+    def _sequence(self, slot: str, written: Mapping[str, Place | None]) -> Tensor:
+        """The values of a slot at all steps."""
+        if slot in self.records:
+            return self.records[slot]
+        place = written.get(slot)
+        if place is None:
+            found = next(s for s in self.kernel.program.slots if s.name == slot)
+            if isinstance(found, EdgeSlot):
+                return self._shifted(found)
+            place = getattr(found, "place", None) or found.destinations[0]
+        tensor = self._tensor(place.table, place.index)
+        assert tensor is not None
+        width, offset = self.case.width(slot), self.case.evaluate(place.offset)
+        return tensor[..., offset : offset + width]
+
+    def _shifted(self, slot: EdgeSlot) -> Tensor:
+        """The values one step ahead in the order of the loop, and at its end the edge."""
+        linked = next(s for s in self.kernel.program.slots if s.name == slot.link)
+        sequence = self._sequence(linked.name, {})
+        edge = self._tensor(slot.place.table, slot.place.index)
+        assert edge is not None
+        edge = edge.to(sequence).unsqueeze(0)
+        earlier = self.descending == slot.ahead
+        return torch.cat((edge, sequence[:-1])) if earlier else torch.cat((sequence[1:], edge))
+
+
+_NOWHERE = struct.pack("<qqq", 0, 0, 0)
+_NO_EDGE = struct.pack("<qqii", 0, 0, 0, 0)
+
+
+def _at_least_one(parts: list[bytes], empty: bytes) -> bytes:
+    return b"".join(parts) if parts else empty

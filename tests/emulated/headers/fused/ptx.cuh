@@ -1,0 +1,87 @@
+// In place of rnncc/cuda/fused/ptx.cuh: what its instructions do, on a CPU. Everything that is sent arrives at once.
+#pragma once
+
+#include "../spin.cuh"
+
+namespace rnncc {
+
+inline uint32_t shared_address(const void* p) { return emulated::address_of(p); }
+
+template <class E>
+inline void mma(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
+  multiply_add<E>(d, a.x, a.y, a.z, a.w, b0, b1);
+}
+
+template <class E>
+inline uint32_t pack(float low, float high) {
+  return from_float<E>(low).bits | uint32_t(from_float<E>(high).bits) << 16;
+}
+
+// Lane l has elements 2 (l % 4) and the next of row l / 4.
+inline uint32_t transpose8x8(uint32_t v) {
+  emulated::exchange(v, 0);
+  const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+  const auto element = [&](int r, int c) { return emulated::of_lane<uint32_t>(r * 4 + c / 2) >> 16 * (c % 2) & 0xffff; };
+  return element(column, row) | element(column + 1, row) << 16;
+}
+
+inline uint32_t peer_address(uint32_t address, uint32_t rank) { return address % emulated::WINDOW + (rank + 1) * emulated::WINDOW; }
+inline void cluster_barrier() {
+  emulated::Cta& cta = *emulated::device.current->cta;
+  emulated::meet(*cta.cluster_meeting, int(cta.cluster.size()) * cta.threads);
+}
+
+inline void land(uint32_t to, uint32_t barrier, const void* from, int bytes) {
+  memcpy(emulated::at(to, bytes), from, bytes);
+  emulated::Barrier& counts = emulated::barrier_at(barrier);
+  counts.bytes -= bytes;
+  counts.settle();
+}
+inline void send16(uint32_t to, uint32_t barrier, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  const uint32_t words[] = {a, b, c, d};
+  land(to, barrier, words, 16);
+}
+inline void send8(uint32_t to, uint32_t barrier, float a, float b) {
+  const float words[] = {a, b};
+  land(to, barrier, words, 8);
+}
+
+inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
+  emulated::barrier_at(barrier) = {int(arrivals), int(arrivals), 0, 0};
+}
+inline void barrier_init_visible() {}
+inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  emulated::Barrier& counts = emulated::barrier_at(barrier);
+  counts.bytes += bytes;
+  --counts.pending;
+  counts.settle();
+}
+inline void begin_barriers(uint32_t first, int count, uint32_t bytes) {
+  if (threadIdx.x == 0)
+    for (int i = 0; i < count; ++i) barrier_init(first + 8 * i, 1);
+  __syncthreads();
+  if (threadIdx.x == 0)
+    for (int i = 0; i < count; ++i) barrier_expect(first + 8 * i, bytes);
+  cluster_barrier();
+}
+inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+  const emulated::Barrier& counts = emulated::barrier_at(barrier);
+  emulated::wait_until([&] { return counts.phase != parity; });
+}
+
+inline void copy16(uint32_t to, const void* from) { memcpy(emulated::at(to, 16), from, 16); }
+inline void copy_arrive(uint32_t barrier) {
+  emulated::Barrier& counts = emulated::barrier_at(barrier);
+  --counts.pending;
+  counts.settle();
+}
+
+inline uint4 load16_relaxed(const void* p) {
+  uint4 v;
+  memcpy(&v, p, 16);
+  return v;
+}
+inline void store4_relaxed(void* p, uint32_t v) { memcpy(p, &v, 4); }
+inline void prefetch_l2(const void*, uint32_t) {}
+
+}  // namespace rnncc
