@@ -123,32 +123,32 @@ class After {
   rnncc_tensor shifted(int slot) {
     const SlotInfo& info = tables_.slots[slot];
     const rnncc_tensor from = values_of(info.link), edge = tensors_.either(info.table, info.index);
-    const int64_t width = dim(info.width), steps = call_.steps, columns = call_.columns;
+    const int64_t width = dim(info.width), steps = call_.steps, batch = call_.columns;
     const rnncc_dtype dtype = tensors_.scalar();
     // Whether the value at t is that of t - 1 (else of t + 1).
     const bool earlier = (info.kind == Kind::previous) != call_.descending;
     if (call_.starts) {
-      ShiftedRows made(from, edge, call_.starts, columns, rows(), width, earlier, dtype, device());
+      ShiftedRows made(from, edge, call_.starts, batch, rows(), width, earlier, dtype, device());
       held_.push_back(std::move(made.memory));
       return made.described;
     }
     // A single step reads the edge alone.
     if (steps == 1 && edge.data && edge.dtype == dtype) return {edge.data, 0, edge.column, dtype};
-    Tensor made = empty({steps, columns, width}, torch_dtype(dtype), device());
+    Tensor made = empty({steps, batch, width}, torch_dtype(dtype), device());
     char* data = static_cast<char*>(made.data());
-    const int64_t bytes = dtype_bytes(dtype), at = columns * width * bytes;
+    const int64_t bytes = dtype_bytes(dtype), at = batch * width * bytes;
     if (steps > 1) {
       const char* source = static_cast<const char*>(from.data) + (earlier ? 0 : from.step * dtype_bytes(from.dtype));
-      copy(data + (earlier ? at : 0), source, {steps - 1, columns, width}, from, dtype);
+      copy(data + (earlier ? at : 0), source, {steps - 1, batch, width}, from, dtype);
     }
     char* end = data + (earlier ? 0 : (steps - 1) * at);
     if (edge.data) {
-      copy(end, edge.data, {1, columns, width}, edge, dtype);
+      copy(end, edge.data, {1, batch, width}, edge, dtype);
     } else {
-      RNNCC_TORCH(aoti_torch_zero_(over(end, {columns, width}, {width, 1}, dtype, device()).get()));
+      RNNCC_TORCH(aoti_torch_zero_(over(end, {batch, width}, {width, 1}, dtype, device()).get()));
     }
     held_.push_back(std::move(made));
-    return {data, columns * width, width, dtype};
+    return {data, batch * width, width, dtype};
   }
 
   // To rows side by side.
@@ -191,21 +191,21 @@ class After {
     const OuterInfo& info = tables_.outers[o];
     const MatrixInfo& matrix = tables_.matrices[info.matrix];
     const rnncc_tensor x = matrix_of(info.cotangent), y = matrix_of(info.operand);
-    const int64_t blocks = dim(matrix.blocks), length = row_length(matrix), bytes = dtype_bytes(x.dtype);
-    const int64_t parts = blocks == 1 ? 1 : matrix.parts, terms = blocks == 1 ? 1 : info.parts;
-    const int64_t units = height / (parts * blocks), depth = length / terms;
+    const int64_t heads = dim(matrix.blocks), length = row_length(matrix), bytes = dtype_bytes(x.dtype);
+    const int64_t parts = heads == 1 ? 1 : matrix.parts, terms = heads == 1 ? 1 : info.parts;
+    const int64_t head_dim = height / (parts * heads), depth = length / terms;
     for (int64_t p = 0; p < parts; ++p) {
       for (int64_t q = 0; q < terms; ++q) {
-        char* a = static_cast<char*>(x.data) + p * blocks * units * bytes;
-        char* b = static_cast<char*>(y.data) + q * blocks * depth * bytes;
-        char* c = static_cast<char*>(out) + (p * blocks * units * length + q * depth) * bytes;
-        if (blocks == 1) {
-          multiply_into(over(c, {units, depth}, {length, 1}, x.dtype, device()),
-                        over(a, {units, rows()}, {1, x.column}, x.dtype, device()),
+        char* a = static_cast<char*>(x.data) + p * heads * head_dim * bytes;
+        char* b = static_cast<char*>(y.data) + q * heads * depth * bytes;
+        char* c = static_cast<char*>(out) + (p * heads * head_dim * length + q * depth) * bytes;
+        if (heads == 1) {
+          multiply_into(over(c, {head_dim, depth}, {length, 1}, x.dtype, device()),
+                        over(a, {head_dim, rows()}, {1, x.column}, x.dtype, device()),
                         over(b, {rows(), depth}, {y.column, 1}, x.dtype, device()));
         } else {
-          multiply_heads(over(c, {blocks, units, depth}, {units * length, length, 1}, x.dtype, device()), {a, 0, x.column, x.dtype},
-                         {b, 0, y.column, y.dtype}, blocks, units, depth, rows(), device());
+          multiply_heads(over(c, {heads, head_dim, depth}, {head_dim * length, length, 1}, x.dtype, device()), {a, 0, x.column, x.dtype},
+                         {b, 0, y.column, y.dtype}, heads, head_dim, depth, rows(), device());
         }
       }
     }
@@ -230,20 +230,20 @@ class After {
     const rnncc_tensor gradient = weight_gradient(info.index);
     if (!gradient.data) return;
     const SlotInfo& slot = tables_.slots[info.slot];
-    const int64_t width = dim(slot.width), kept = dim(info.width);
+    const int64_t width = dim(slot.width), out_width = dim(info.width);
     const auto total = totals_.find(info.slot);
     const bool summed = total != totals_.end();
     const int64_t rows = summed ? sizes_of(total->second)[0] : this->rows();
     const rnncc_tensor x = summed ? rnncc_tensor{total->second.data(), 0, width, RNNCC_FLOAT32} : matrix_of(info.slot);
     char* to = static_cast<char*>(gradient.data) + dim(info.offset) * dtype_bytes(gradient.dtype);
-    Tensor out = over(to, {kept}, {1}, gradient.dtype, device());
-    if (kept == width) {
+    Tensor out = over(to, {out_width}, {1}, gradient.dtype, device());
+    if (out_width == width) {
       sum_into(out, over(x.data, {rows, width}, {x.column, 1}, x.dtype, device()), {0});
       return;
     }
     // One number a head, or one for all heads: [rows, parts, numbers, the rest].
-    const int64_t parts = kept == 1 ? 1 : slot.parts, depth = width / (parts * kept);
-    sum_into(out, over(x.data, {rows, parts, kept, depth}, {x.column, kept * depth, depth, 1}, x.dtype, device()), {0, 1, 3});
+    const int64_t parts = out_width == 1 ? 1 : slot.parts, depth = width / (parts * out_width);
+    sum_into(out, over(x.data, {rows, parts, out_width, depth}, {x.column, out_width * depth, depth, 1}, x.dtype, device()), {0, 1, 3});
   }
 
   const Tables& tables_;

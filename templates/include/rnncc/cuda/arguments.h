@@ -10,7 +10,7 @@ constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int RING = 4;          // steps that a value of the workspace lives; two threads are less than one step apart
 constexpr int UNIT_BLOCK = 8;    // units of one tensor-core operand: tiles are one or two of them
-constexpr int COLUMN_BLOCK = 16; // batch columns of the other operand: a CTA works on one or two of them at a time
+constexpr int ENTRY_BLOCK = 16; // batch columns of the other operand: a CTA works on one or two of them at a time
 constexpr int CHUNK = 32;        // terms of a product that one load of 16-bit operands brings
 
 // Where slot values lie: element (step index, column, unit) at base + index * step + column * row + unit, of the slot's
@@ -47,13 +47,13 @@ struct ChunkPlace {
 };
 
 // How a tile stage is divided. Tiles of `unit_blocks` * UNIT_BLOCK units go to `tile_lanes` groups of CTAs, batch columns
-// in chunks of `column_blocks` * COLUMN_BLOCK to `column_lanes` CTAs of a group. Depends on width, blocks, batch and GPU
+// in chunks of `entry_blocks` * ENTRY_BLOCK to `entry_lanes` CTAs of a group. Depends on width, blocks, batch and GPU
 // only: what a thread wrote in one stage it finds itself in the next of the same width.
 struct StagePlan {
   int32_t blocks, heads;
   int32_t depth;  // units of a block
   int32_t unit_blocks, tiles_per_block, tiles, tile_lanes;
-  int32_t column_blocks, column_chunks, column_lanes;
+  int32_t entry_blocks, entry_chunks, entry_lanes;
 };
 
 // Products that add to the same sums. Their weights lie packed, tile by tile, chunk by chunk, unit block by unit block;
@@ -70,7 +70,7 @@ struct JointPlan {
 // Element (row r of a tile, term k of a part) of a product's matrix is found through `row_length`, `depth` and `blocks`
 // (pack.cuh). `joint`: the first product that adds to the same sums.
 struct ProductPlan {
-  int32_t parts, blocks;  // of the operand: 1 and 1 where the matrix is dense
+  int32_t parts, heads;   // of the operand: 1 and 1 where the matrix is dense
   int32_t depth;          // terms of a part
   int32_t chunks;         // of a part
   int64_t row_length;     // of the matrix as stored
@@ -108,8 +108,8 @@ constexpr int joints_of(const Tables& tables, int first, int count) {
 constexpr int block_bytes(int scalar_bytes) { return UNIT_BLOCK * CHUNK * scalar_bytes; }
 
 // Unit blocks, of those left, whose sums a warp holds in registers at once.
-constexpr int pass_blocks(int left, int column_blocks, int scalar_bytes) {
-  const int most = (scalar_bytes == 4 ? 4 : 8) / column_blocks;
+constexpr int pass_blocks(int left, int entry_blocks, int scalar_bytes) {
+  const int most = (scalar_bytes == 4 ? 4 : 8) / entry_blocks;
   return left < most ? left : most;
 }
 
@@ -117,8 +117,8 @@ constexpr int pass_blocks(int left, int column_blocks, int scalar_bytes) {
 constexpr int partial_row(int unit_blocks) { return UNIT_BLOCK * unit_blocks + (unit_blocks % 2 == 0 ? 8 : 0); }
 
 // Bytes of shared memory in which a warp turns its operands around; 16-bit ones need none.
-constexpr int staging_bytes(int scalar_bytes, int column_blocks) {
-  return scalar_bytes == 4 ? column_blocks * COLUMN_BLOCK * CHUNK * scalar_bytes : 0;
+constexpr int staging_bytes(int scalar_bytes, int entry_blocks) {
+  return scalar_bytes == 4 ? entry_blocks * ENTRY_BLOCK * CHUNK * scalar_bytes : 0;
 }
 
 constexpr int OWN_TILE_BYTES = 24;
@@ -147,7 +147,7 @@ constexpr int places_before(const Tables& tables, int slot) {
 
 // `starts`, `rows`, `lengths`: as Extents (packed.cuh).
 struct Header {
-  int64_t steps, columns, heads;
+  int64_t steps, batch, heads;
   const int64_t* starts;
   int64_t rows;
   const int64_t* lengths;

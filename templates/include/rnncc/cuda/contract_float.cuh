@@ -1,7 +1,7 @@
 // Products of float weights with float operands, without tensor cores: true float32 arithmetic.
 //
-// A warp brings a chunk of the operand (32 terms, 16 or 32 columns) into its own part of shared memory, transposed by
-// quads of terms; a lane then holds columns lane % 8 + 8 i and rows lane / 8 + 4 j.
+// A warp brings a chunk of the operand (32 terms, 16 or 32 entries) into its own part of shared memory, transposed by
+// quads of terms; a lane then holds entries lane % 8 + 8 i and rows lane / 8 + 4 j.
 #pragma once
 
 #include "contract.cuh"
@@ -46,14 +46,14 @@ struct FloatWeights {
   }
 };
 
-template <int BLOCKS, int COLUMNS>
-struct Contraction<float, BLOCKS, COLUMNS> {
-  static constexpr int DEPTH = COLUMNS == 1 ? 4 : 2;
-  static constexpr int ROWS = 2 * BLOCKS, HELD = 2 * COLUMNS, ALL = COLUMNS * COLUMN_BLOCK;
+template <int UNIT_BLOCKS, int ENTRY_BLOCKS>
+struct Contraction<float, UNIT_BLOCKS, ENTRY_BLOCKS> {
+  static constexpr int DEPTH = ENTRY_BLOCKS == 1 ? 4 : 2;
+  static constexpr int ROWS = 2 * UNIT_BLOCKS, HELD = 2 * ENTRY_BLOCKS, ALL = ENTRY_BLOCKS * ENTRY_BLOCK;
   float c[HELD][ROWS];
-  float4 operands[DEPTH][4 * COLUMNS];  // columns lane / 8 + 4 i, quad lane % 8
+  float4 operands[DEPTH][4 * ENTRY_BLOCKS];  // entries lane / 8 + 4 i, quad lane % 8
 
-  // Where a lane's operands begin: at column `lane / 8`, a quad of terms apart.
+  // Where a lane's operands begin: at entry `lane / 8`, a quad of terms apart.
   static RNNCC_DEVICE int64_t lane_offset(int64_t row) {
     const int lane = threadIdx.x % 32;
     return lane / 8 * row + lane % 8 * 16;
@@ -63,7 +63,7 @@ struct Contraction<float, BLOCKS, COLUMNS> {
     const char* p = share.operand(chunk);
     const int64_t four = share.row * 4;
 #pragma unroll
-    for (int j = 0; j < 4 * COLUMNS; ++j) {
+    for (int j = 0; j < 4 * ENTRY_BLOCKS; ++j) {
       const uint4 v = load_operand(p);
       p += four;
       operands[i][j] = make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
@@ -75,7 +75,7 @@ struct Contraction<float, BLOCKS, COLUMNS> {
     const int lane = threadIdx.x % 32, quad = lane % 8;
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < 4 * COLUMNS; ++j) staging[quad * ALL + ((lane / 8 + 4 * j) ^ quad)] = operands[i][j];
+    for (int j = 0; j < 4 * ENTRY_BLOCKS; ++j) staging[quad * ALL + ((lane / 8 + 4 * j) ^ quad)] = operands[i][j];
     __syncwarp();
   }
 
@@ -100,7 +100,7 @@ struct Contraction<float, BLOCKS, COLUMNS> {
 
   template <int STRIDE>
   RNNCC_DEVICE void run(const Share& share, unsigned char* ring, unsigned char* scratch) {
-    const FloatWeights<BLOCKS * BLOCK_BYTES<float>, STRIDE> weights = {share, ring};
+    const FloatWeights<UNIT_BLOCKS * BLOCK_BYTES<float>, STRIDE> weights = {share, ring};
     weights.fetch_first();
     float4* staging = reinterpret_cast<float4*>(scratch);
 #pragma unroll
@@ -112,7 +112,7 @@ struct Contraction<float, BLOCKS, COLUMNS> {
     for (int i = 0; i < DEPTH; ++i) {
       // Set in any case: what may keep an old value would take its registers for the whole sequence.
 #pragma unroll
-      for (int j = 0; j < 4 * COLUMNS; ++j) operands[i][j] = make_float4(0, 0, 0, 0);
+      for (int j = 0; j < 4 * ENTRY_BLOCKS; ++j) operands[i][j] = make_float4(0, 0, 0, 0);
       if (share.first + i < share.end) load(i, share, share.first + i);
     }
     for (int chunk = share.first; chunk < share.end; chunk += DEPTH) {
@@ -132,7 +132,7 @@ struct Contraction<float, BLOCKS, COLUMNS> {
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
 #pragma unroll
-      for (int j = 0; j < ROWS; ++j) partial[(lane % 8 + 8 * i) * partial_row(BLOCKS) + lane / 8 + 4 * j] = c[i][j];
+      for (int j = 0; j < ROWS; ++j) partial[(lane % 8 + 8 * i) * partial_row(UNIT_BLOCKS) + lane / 8 + 4 * j] = c[i][j];
     }
   }
 };

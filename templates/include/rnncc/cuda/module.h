@@ -15,7 +15,7 @@ namespace rnncc {
 
 struct Gpu {
   CUcontext context = nullptr;
-  int multiprocessors = 0, shared_bytes = 0, major = 0, minor = 0;
+  int sms = 0, shared_bytes = 0, major = 0, minor = 0;
 };
 
 inline const Gpu& gpu(int32_t index) {
@@ -30,7 +30,7 @@ inline const Gpu& gpu(int32_t index) {
   const auto attribute = [&](int which, int& value) {
     check_cuda(d.cuDeviceGetAttribute(&value, which, device), "asking the GPU for its properties");
   };
-  attribute(CU_MULTIPROCESSORS, found.multiprocessors);
+  attribute(CU_SM_COUNT, found.sms);
   attribute(CU_SHARED_OPTIN, found.shared_bytes);
   attribute(CU_MAJOR, found.major);
   attribute(CU_MINOR, found.minor);
@@ -111,16 +111,16 @@ inline CUfunction find_kernel(int32_t device, const std::string& file_name, cons
   return kernel = get_kernel(module, kernel_name, on);
 }
 
-// Fails unless all thread blocks of a kernel run at once: they wait for each other.
-inline void require_residency(int32_t device, CUfunction kernel, const std::string& name, int64_t blocks, int threads, int shared_bytes) {
+// Fails unless all thread ctas of a kernel run at once: they wait for each other.
+inline void require_residency(int32_t device, CUfunction kernel, const std::string& name, int64_t ctas, int threads, int shared_bytes) {
   int each = 0;
   check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, size_t(shared_bytes)),
              "counting thread blocks of " + name);
-  const int multiprocessors = gpu(device).multiprocessors;
-  if (blocks > int64_t(each) * multiprocessors)
-    fail(name + " needs " + std::to_string(blocks) + " thread blocks of " + std::to_string(threads) + " threads and " +
+  const int sms = gpu(device).sms;
+  if (ctas > int64_t(each) * sms)
+    fail(name + " needs " + std::to_string(ctas) + " thread blocks of " + std::to_string(threads) + " threads and " +
          std::to_string(shared_bytes) + " bytes of shared memory at once, this GPU runs " + std::to_string(each) + " on each of its " +
-         std::to_string(multiprocessors) + " multiprocessors");
+         std::to_string(sms) + " multiprocessors");
 }
 
 // Makes the device current for torch and for the driver while it lives: threads of autograd may have no context yet.

@@ -23,8 +23,8 @@ RNNCC_DEVICE S weight_at(const ProductPlan& product, const StagePlan& stage, con
   if (row >= tile.end - tile.begin || k >= product.depth) return from_float<S>(0.0f);
   if (!product.transposed) return matrix[(tile.begin + row) * product.row_length + part * product.depth + k];
   int64_t first_row = 0, column = tile.begin;
-  if (product.blocks > 1) {
-    first_row = int64_t(part * product.blocks + tile.head) * product.depth;
+  if (product.heads > 1) {
+    first_row = int64_t(part * product.heads + tile.head) * product.depth;
     column = tile.block / stage.heads * stage.depth + tile.begin - tile.block * stage.depth;
   }
   return matrix[(first_row + k) * product.row_length + column + row];
@@ -75,8 +75,8 @@ RNNCC_DEVICE void place_chunks(const ProductPlan* products, int head_product, co
     const int chunks = product.parts * product.chunks;
     for (int i = threadIdx.x; i < chunks; i += THREADS) {
       const int part = i / product.chunks, chunk = i % product.chunks;
-      const int64_t unit = part * product.blocks * image.padded + chunk * CHUNK;
-      const int64_t head = product.blocks > 1 ? image.padded * int64_t(sizeof(S)) / 16 : 0;
+      const int64_t unit = part * product.heads * image.padded + chunk * CHUNK;
+      const int64_t head = product.heads > 1 ? image.padded * int64_t(sizeof(S)) / 16 : 0;
       places[i] = {uint32_t((image.offset + unit * int64_t(sizeof(S))) / 16), uint32_t(head) | uint32_t(product.previous) << 31};
     }
     places += chunks;

@@ -9,11 +9,11 @@ namespace rnncc {
 // As fused/tensors.cuh and packed.cuh have them.
 struct FusedPlace {
   char* base;
-  int64_t step, column;
+  int64_t step, entry;
 };
 struct FusedEdge {
   char* base;
-  int64_t column;
+  int64_t entry;
   int32_t is_float, unused;
 };
 struct FusedExtents {
@@ -126,16 +126,16 @@ class LoopParameter {
   }
 
   // Lets what was filled begin some batch columns further on; of packed tensors rows stay where they are.
-  void move_on(int64_t columns) {
-    const auto move = [columns](const auto& parts) {
+  void move_on(int64_t entries) {
+    const auto move = [entries](const auto& parts) {
       for (const auto& [part, count] : parts)
         for (int i = 0; i < count; ++i)
-          if (part[i].base) part[i].base += columns * part[i].column;
+          if (part[i].base) part[i].base += entries * part[i].entry;
     };
     if (!extents_->starts) move(places_);
     move(edges_);
-    if (extents_->starts) extents_->starts += columns;
-    if (extents_->lengths) extents_->lengths += columns;
+    if (extents_->starts) extents_->starts += entries;
+    if (extents_->lengths) extents_->lengths += entries;
   }
 
   // Where a value goes: the slot's destination, or where no tensor is wanted there, another one of its dtype. So a step writes

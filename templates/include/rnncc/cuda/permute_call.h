@@ -16,7 +16,7 @@ struct PermuteCall {
   char* to;
   const int64_t* firsts;  // [steps + 1]
   const int64_t* starts;  // [columns + 1]
-  int64_t steps, columns, rows;
+  int64_t steps, batch, rows;
   int64_t from_row, to_row;  // bytes from a row to the next
   int64_t pieces;            // of a row
   int32_t piece_bytes;       // 1, 2, 4, 8 or 16

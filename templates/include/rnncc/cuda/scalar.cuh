@@ -43,7 +43,7 @@ RNNCC_DEVICE float16 from_float<float16>(float x) {
   return y;
 }
 
-// c += a bᵀ: 16 batch columns, 8 units, 16 terms.
+// c += a bᵀ: 16 batch entries, 8 units, 16 terms.
 template <class S>
 RNNCC_DEVICE void multiply_add(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
 template <>

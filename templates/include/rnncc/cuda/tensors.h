@@ -121,7 +121,7 @@ class CallTensors {
       copies_.push_back({std::move(original), std::move(made)});
     } else {
       RNNCC_TORCH(aoti_torch_copy_(made.get(), original.get(), 0));
-      kept_.push_back(std::move(made));
+      held_.push_back(std::move(made));
     }
     return result;
   }
@@ -132,7 +132,7 @@ class CallTensors {
   const rnncc_dtype scalar_;
   std::map<std::pair<Table, int>, rnncc_tensor> fitted_;
   std::vector<Copy> copies_;
-  std::vector<Tensor> kept_;
+  std::vector<Tensor> held_;
 };
 
 }  // namespace rnncc

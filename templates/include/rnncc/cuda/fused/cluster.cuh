@@ -15,30 +15,30 @@
 namespace rnncc {
 
 // acc[n][m] += matrix @ operands, of which tile n's blocks begin at operands + n * tile_bytes.
-template <class E, class R, int TILES>
-RNNCC_DEVICE void multiply(const R& matrix, const char* operands, int tile_bytes, float (&acc)[TILES][R::ROWS][4]) {
+template <class E, class R, int ENTRY_TILES>
+RNNCC_DEVICE void multiply(const R& matrix, const char* operands, int tile_bytes, float (&acc)[ENTRY_TILES][R::ROWS][4]) {
   constexpr int PAIR = 4 * OperandBlock<E>::BYTES;
   if constexpr (sizeof(E) == 4) {
-    float parts[TILES][R::HALVES][8] = {};
+    float parts[ENTRY_TILES][R::HALVES][8] = {};
 #pragma unroll
     for (int pair = 0; pair < R::PAIRS; ++pair) multiply_pair(matrix, pair, operands + pair * PAIR, tile_bytes, parts);
-    reduce_columns(parts, acc);
+    sum_over_lanes(parts, acc);
   } else {
     const char* const own = operands + threadIdx.x % 4 * OperandBlock<E>::BYTES + threadIdx.x % 32 / 4 * 16;
     // Few tiles make short chains of dependent products: even and odd terms then have sums of their own.
-    constexpr bool two = R::ROWS * TILES < 4;
-    float odd_acc[TILES][R::ROWS][4] = {};
+    constexpr bool two = R::ROWS * ENTRY_TILES < 4;
+    float odd_acc[ENTRY_TILES][R::ROWS][4] = {};
 #pragma unroll
     for (int pair = 0; pair < R::PAIRS; ++pair) {
-      uint4 terms[TILES];
+      uint4 terms[ENTRY_TILES];
 #pragma unroll
-      for (int n = 0; n < TILES; ++n)
+      for (int n = 0; n < ENTRY_TILES; ++n)
         terms[n] = *reinterpret_cast<const uint4*>(own + n * tile_bytes + pair * PAIR);
       multiply_pair<E>(matrix, pair, terms, acc, two ? odd_acc : acc);
     }
     if constexpr (two)
 #pragma unroll
-      for (int n = 0; n < TILES; ++n)
+      for (int n = 0; n < ENTRY_TILES; ++n)
 #pragma unroll
         for (int m = 0; m < R::ROWS; ++m)
 #pragma unroll

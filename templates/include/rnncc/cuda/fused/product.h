@@ -49,20 +49,20 @@ class Cublas {
   void* handle_;
 };
 
-// sums [columns][width] = operands [columns][terms] @ matrix, rows contiguous, the sums floats. The matrix is [width][terms],
+// sums [batch][width] = operands [batch][terms] @ matrix, rows contiguous, the sums floats. The matrix is [width][terms],
 // `transposed` [terms][width].
 struct StepProduct {
   float* sums;
   const char *operands, *matrix;
   rnncc_dtype dtype;  // of operands and matrix
   bool transposed;
-  int columns, width, terms;
+  int batch, width, terms;
 
-  // cuBLAS counts along columns: it sees all transposed.
+  // cuBLAS counts along batch: it sees all transposed.
   void run(const Cublas& cublas) const {
     const int type = dtype == RNNCC_FLOAT32 ? CUDA_R_32F : dtype == RNNCC_FLOAT16 ? CUDA_R_16F : CUDA_R_16BF;
     const float one = 1.0f, zero = 0.0f;
-    check_cublas(cublasGemmEx(cublas.handle(), transposed ? CUBLAS_OP_N : CUBLAS_OP_T, CUBLAS_OP_N, width, columns, terms, &one, matrix, type,
+    check_cublas(cublasGemmEx(cublas.handle(), transposed ? CUBLAS_OP_N : CUBLAS_OP_T, CUBLAS_OP_N, width, batch, terms, &one, matrix, type,
                               transposed ? width : terms, operands, type, terms, &zero, sums, CUDA_R_32F, width, CUBLAS_COMPUTE_32F,
                               CUBLAS_GEMM_DEFAULT),
                  "a step's product");

@@ -96,15 +96,15 @@ struct Resident<float, PAIRS_, HALVES_, REGISTER_PAIRS_> : Pairs<PAIRS_, REGISTE
   }
 };
 
-// even[n][m], odd[n][m] += a pair of the matrix @ operands[n], the lane's terms 8q…8q+7 of column lane / 4; both may be the
+// even[n][m], odd[n][m] += a pair of the matrix @ operands[n], the lane's terms 8q…8q+7 of entry lane / 4; both may be the
 // same sums.
-template <class E, class R, int TILES, class Sums>
-RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const uint4 (&operands)[TILES], Sums& even_sums, Sums& odd_sums) {
+template <class E, class R, int ENTRY_TILES, class Sums>
+RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const uint4 (&operands)[ENTRY_TILES], Sums& even_sums, Sums& odd_sums) {
   uint4 even[R::ROWS], odd[R::ROWS];
 #pragma unroll
   for (int m = 0; m < R::ROWS; ++m) matrix.get(pair, m, even[m], odd[m]);
 #pragma unroll
-  for (int n = 0; n < TILES; ++n) {
+  for (int n = 0; n < ENTRY_TILES; ++n) {
 #pragma unroll
     for (int m = 0; m < R::ROWS; ++m) mma<E>(even_sums[n][m], even[m], operands[n].x, operands[n].y);
 #pragma unroll
@@ -112,13 +112,13 @@ RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const uint4 (&operand
   }
 }
 
-// Operands as a warp multiplies them, in blocks of 8 columns × 8 terms; an item's lanes give theirs, x and y, as they have
-// them (unit lane / 4, columns 2q and 2q + 1). A peer gets a block as PIECES of 16 bytes in a row.
+// Operands as a warp multiplies them, in blocks of 8 entries × 8 terms; an item's lanes give theirs, x and y, as they have
+// them (unit lane / 4, entries 2q and 2q + 1). A peer gets a block as PIECES of 16 bytes in a row.
 template <class E>
 struct OperandBlock {
   // What stands between blocks keeps the lanes of a quarter-warp, which read four of them, off each other's banks.
   static constexpr int BYTES = 160, PIECES = 8;
-  static RNNCC_DEVICE int column(int piece) { return piece; }
+  static RNNCC_DEVICE int entry(int piece) { return piece; }
   static RNNCC_DEVICE void store(char* to, float x, float y) {
     *reinterpret_cast<uint32_t*>(to + threadIdx.x % 32 * 4) = transpose8x8(pack<E>(x, y));
   }
@@ -134,7 +134,7 @@ struct OperandBlock {
 template <>
 struct OperandBlock<float> {
   static constexpr int BYTES = 272, PIECES = 16;
-  static RNNCC_DEVICE int column(int piece) { return piece / 2; }
+  static RNNCC_DEVICE int entry(int piece) { return piece / 2; }
   static RNNCC_DEVICE void store(char* to, float x, float y) {
     const int lane = threadIdx.x % 32;
     float* const at = reinterpret_cast<float*>(to) + lane % 4 * 16 + lane / 4;
@@ -142,7 +142,7 @@ struct OperandBlock<float> {
     at[8] = y;
   }
   static RNNCC_DEVICE uint4 piece(float x, float y) {
-    // Of column c units 4s to 4s + 3, which lanes (unit, c / 2) have.
+    // Of entry c units 4s to 4s + 3, which lanes (unit, c / 2) have.
     const int c = threadIdx.x % 16 / 2, s = threadIdx.x % 2, from = s * 16 + c / 2;
     uint32_t w[4];
 #pragma unroll
@@ -154,15 +154,15 @@ struct OperandBlock<float> {
   }
 };
 
-// parts[n][half][column] += the lane's terms of a pair of the matrix @ operands, of which tile n's blocks of the pair begin
+// parts[n][half][entry] += the lane's terms of a pair of the matrix @ operands, of which tile n's blocks of the pair begin
 // at operands + n * tile_bytes.
-template <class R, int TILES>
-RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const char* operands, int tile_bytes, float (&parts)[TILES][R::HALVES][8]) {
+template <class R, int ENTRY_TILES>
+RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const char* operands, int tile_bytes, float (&parts)[ENTRY_TILES][R::HALVES][8]) {
   Floats w[R::HALVES];
 #pragma unroll
   for (int half = 0; half < R::HALVES; ++half) w[half] = matrix.get(pair, half);
 #pragma unroll
-  for (int n = 0; n < TILES; ++n)
+  for (int n = 0; n < ENTRY_TILES; ++n)
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       const float4* const at = reinterpret_cast<const float4*>(operands + n * tile_bytes + threadIdx.x % 4 * OperandBlock<float>::BYTES + c * 32);
@@ -182,13 +182,13 @@ RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const char* operands,
     }
 }
 
-// Adds up what the four lanes of a row have, so that each has the sums of columns 2q and 2q + 1, as tensor core products
+// Adds up what the four lanes of a row have, so that each has the sums of entries 2q and 2q + 1, as tensor core products
 // give them.
-template <int TILES, int HALVES, int ROWS>
-RNNCC_DEVICE void reduce_columns(const float (&parts)[TILES][HALVES][8], float (&acc)[TILES][ROWS][4]) {
+template <int ENTRY_TILES, int HALVES, int ROWS>
+RNNCC_DEVICE void sum_over_lanes(const float (&parts)[ENTRY_TILES][HALVES][8], float (&acc)[ENTRY_TILES][ROWS][4]) {
   const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
 #pragma unroll
-  for (int n = 0; n < TILES; ++n)
+  for (int n = 0; n < ENTRY_TILES; ++n)
 #pragma unroll
     for (int half = 0; half < HALVES; ++half) {
       const float(&part)[8] = parts[n][half];

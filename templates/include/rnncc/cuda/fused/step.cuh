@@ -7,14 +7,14 @@
 //
 // `Step`, generated for each loop:
 //   OPERANDS, SUMS             sums[i] += matrix[i][j] @ operand[j]; TRANSPOSED: with the matrices transposed
-//   EDGES, CARRIES             floats of a (unit, column) that live from step to step; the first EDGES have initial values
+//   EDGES, CARRIES             floats of a (unit, entry) that live from step to step; the first EDGES have initial values
 //   Element                    of streams, matrices and operands: 16-bit or float
-//   READS, READ_FLOAT          tensors read at (t, unit, column); the others have Elements. READ_SHIFTED: one step further
+//   READS, READ_FLOAT          tensors read at (t, unit, entry); the others have Elements. READ_SHIFTED: one step further
 //                              in the loop's order, and beyond the loop an edge tensor
-//   ROW_READS                  tensors read at (t, column); row_values (tensors.cuh) have them
+//   ROW_READS                  tensors read at (t, entry); row_values (tensors.cuh) have them
 //   VECTORS                    values of a unit
 //   WRITES, WRITE_FLOAT, WRITE_AT_START (sets)
-//   MASKED                     whether columns have lengths and resets: then the loop takes packed tensors too
+//   MASKED                     whether entries have lengths and resets: then the loop takes packed tensors too
 //   start, finish
 #pragma once
 
@@ -35,7 +35,7 @@ struct FusedTensors {
   Place writes[at_least_one(Step::WRITES)];
   Edge initial[at_least_one(Step::EDGES)];  // null: zeros
   Edge last[at_least_one(Step::EDGES)];     // null: not wanted
-  Edge vectors[at_least_one(Step::VECTORS)];  // `column`: 1, or 0 where all units have one number
+  Edge vectors[at_least_one(Step::VECTORS)];  // `entry`: 1, or 0 where all units have one number
   Place exchange;  // operands as messages between CTAs of the grid (grid.cuh)
 };
 
@@ -43,7 +43,7 @@ struct FusedTensors {
 // addresses are constants of its parameter: those found by an index would be loaded again at every step.
 template <class Step>
 struct FusedCall {
-  int32_t steps, columns, heads, group_columns;
+  int32_t steps, batch, heads, group_batch;
   Extents extents;
   float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
   FusedTensors<Step> directions[2];
@@ -52,10 +52,10 @@ struct FusedCall {
 // Begins one of the two loops: what both compute stays in each, where it holds registers no longer than it must.
 RNNCC_DEVICE void part() { asm volatile("" ::: "memory"); }
 
-// Where a block works: blocks of a head and group of columns lie next to each other, as those of a cluster do. `steps`: of the
-// column that has most.
+// Where a block works: blocks of a head and group of entries lie next to each other, as those of a cluster do. `steps`: of the
+// entry that has most.
 struct Seat {
-  int rank, head, first_column, columns, steps;
+  int rank, head, first_entry, entries, steps;
 };
 template <int CTAS, class Step>
 RNNCC_DEVICE Seat seat_of(const FusedCall<Step>& call) {
@@ -63,40 +63,40 @@ RNNCC_DEVICE Seat seat_of(const FusedCall<Step>& call) {
   Seat seat;
   seat.rank = blockIdx.x % CTAS;
   seat.head = blockIdx.x / CTAS % call.heads;
-  seat.first_column = group * call.group_columns;
-  seat.columns = min(call.group_columns, call.columns - seat.first_column);
+  seat.first_entry = group * call.group_batch;
+  seat.entries = min(call.group_batch, call.batch - seat.first_entry);
   seat.steps = call.steps;
   if constexpr (Step::MASKED)
     if (call.extents.starts) {
       seat.steps = 0;
-      for (int c = 0; c < seat.columns; ++c)
-        seat.steps = max(seat.steps, own_rows<Step>(call, false, seat.first_column + c).steps);
+      for (int c = 0; c < seat.entries; ++c)
+        seat.steps = max(seat.steps, own_rows<Step>(call, false, seat.first_entry + c).steps);
     }
   return seat;
 }
 
-// Tensors [T, B, H] in shared memory, for one step: of each tensor and column a row of the block's units. Rows move to and
-// from memory in pieces of 16 bytes, those of a column next to each other.
-template <int UNITS, int COLUMNS, int TENSORS, uint64_t FLOATS>
+// Tensors [T, B, H] in shared memory, for one step: of each tensor and entry a row of the block's units. Rows move to and
+// from memory in pieces of 16 bytes, those of a entry next to each other.
+template <int UNITS, int ENTRIES, int TENSORS, uint64_t FLOATS>
 struct Rows {
   // An odd multiple of 16 bytes: lanes (unit, 2q) of a warp meet no bank twice.
   __host__ __device__ static constexpr int row_bytes(int bytes) { return UNITS * bytes % 32 ? UNITS * bytes : UNITS * bytes + 16; }
   static constexpr int E_ROW = row_bytes(2), FLOAT_ROW = row_bytes(4);
   __host__ __device__ static constexpr int offset(int tensor) {
-    return COLUMNS * (tensor * E_ROW + count_below(FLOATS, tensor) * (FLOAT_ROW - E_ROW));
+    return ENTRIES * (tensor * E_ROW + count_below(FLOATS, tensor) * (FLOAT_ROW - E_ROW));
   }
   static constexpr int BYTES = offset(TENSORS);
-  // Of a row of 16-bit elements; of a column before a tensor; of a column, of all.
+  // Of a row of 16-bit elements; of a entry before a tensor; of a entry, of all.
   static constexpr int PIECES = UNITS / 8;
   __host__ __device__ static constexpr int before(int tensor) { return PIECES * (tensor + count_below(FLOATS, tensor)); }
-  static constexpr int OF_COLUMN = before(TENSORS), ALL = COLUMNS * OF_COLUMN;
+  static constexpr int PER_ENTRY = before(TENSORS), ALL = ENTRIES * PER_ENTRY;
 };
 
 // Where a piece is.
 struct Piece {
   bool exists;
   int tensor;
-  int steps;            // of its column
+  int steps;            // of its entry
   uint32_t row_offset;  // in Rows
   char* at;             // in memory, at the loop's first step
 };
@@ -104,11 +104,11 @@ struct Piece {
 // What a thread block reads from and writes to memory, by all its THREADS through rows in shared memory: reads some STAGES
 // steps ahead into a ring whose barriers count the threads, writes once all of the block have put down theirs. (The bulk
 // copy engine needs some 50 ns for each of these short rows.)
-template <class Step, int H, int UNITS, int COLUMNS, int THREADS>
+template <class Step, int H, int UNITS, int ENTRIES, int THREADS>
 struct Traffic {
   using E = typename Step::Element;
-  using In = Rows<UNITS, COLUMNS, Step::READS, float_reads<Step>>;
-  using Out = Rows<UNITS, COLUMNS, Step::WRITES, float_writes<Step>>;
+  using In = Rows<UNITS, ENTRIES, Step::READS, float_reads<Step>>;
+  using Out = Rows<UNITS, ENTRIES, Step::WRITES, float_writes<Step>>;
   static constexpr int STAGES = In::BYTES <= 8192 ? 8 : 4;
   // The ring, its barriers, and two steps' writes.
   static constexpr int BARRIERS = STAGES * In::BYTES, WRITTEN = BARRIERS + STAGES * 8, BYTES = WRITTEN + 2 * Out::BYTES;
@@ -186,24 +186,24 @@ struct Traffic {
   static RNNCC_DEVICE Piece find(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Place (&places)[at_least_one(TENSORS)], int i,
                                  int first_unit, const Seat& seat) {
     const int index = (THREADS - 32 - threadIdx.x / 32 * 32 + threadIdx.x % 32) + THREADS * i;
-    const int column = index / at_least_one(R::OF_COLUMN), of_column = index % at_least_one(R::OF_COLUMN);
+    const int entry = index / at_least_one(R::PER_ENTRY), in_entry = index % at_least_one(R::PER_ENTRY);
     Piece piece = {};
 #pragma unroll
     for (int tensor = 1; tensor < TENSORS; ++tensor)
-      if (of_column >= R::before(tensor)) piece.tensor = tensor;
+      if (in_entry >= R::before(tensor)) piece.tensor = tensor;
     const bool is_float = has(FLOATS, piece.tensor);
-    const int part = of_column - R::before(piece.tensor), unit = first_unit + part * (is_float ? 4 : 8);
+    const int part = in_entry - R::before(piece.tensor), unit = first_unit + part * (is_float ? 4 : 8);
     const Place& place = places[piece.tensor];
-    piece.exists = index < R::ALL && column < seat.columns && unit < H && place.base;
-    const OwnRows rows = own_rows<Step>(call, own.descending, seat.first_column + (piece.exists ? column : 0));
+    piece.exists = index < R::ALL && entry < seat.entries && unit < H && place.base;
+    const OwnRows rows = own_rows<Step>(call, own.descending, seat.first_entry + (piece.exists ? entry : 0));
     piece.steps = rows.steps;
-    piece.row_offset = R::offset(piece.tensor) + column * (is_float ? R::FLOAT_ROW : R::E_ROW) + part * 16;
-    piece.at = place.base + (piece.exists ? rows.first * place.column + (int64_t(seat.head) * H + unit) * (is_float ? 4 : 2) : 0);
+    piece.row_offset = R::offset(piece.tensor) + entry * (is_float ? R::FLOAT_ROW : R::E_ROW) + part * 16;
+    piece.at = place.base + (piece.exists ? rows.first * place.entry + (int64_t(seat.head) * H + unit) * (is_float ? 4 : 2) : 0);
     return piece;
   }
 };
 
-// The elementwise part of 8 units × 8 columns, done by one warp: a lane has unit lane / 4 and columns 2 · (lane % 4) and
+// The elementwise part of 8 units × 8 entries, done by one warp: a lane has unit lane / 4 and entries 2 · (lane % 4) and
 // the next, as the accumulators of mma have them.
 template <class Step, int H, class Traffic>
 struct Item {
@@ -216,43 +216,43 @@ struct Item {
   char* float_row;
   int unit;            // of the head
   int head_unit;       // of the tensor's row
-  int column;          // the first of the lane's two, in the batch
+  int entry;          // the first of the lane's two, in the batch
   bool valid[2];
   OwnRows rows[Step::MASKED ? 2 : 1];
   E row_now[2][at_least_one(Step::ROW_READS)] = {}, row_next[2][at_least_one(Step::ROW_READS)] = {};  // of two steps
 
-  // The block's units from `own_unit` on, its columns from `own_column` on.
+  // The block's units from `own_unit` on, its entries from `own_entry` on.
   RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Traffic& traffic, const Seat& seat, int first_unit,
-                          int own_unit, int own_column) {
-    const int lane = threadIdx.x % 32, row = own_column + lane % 4 * 2, own_row_unit = own_unit + lane / 4;
+                          int own_unit, int own_entry) {
+    const int lane = threadIdx.x % 32, row = own_entry + lane % 4 * 2, own_row_unit = own_unit + lane / 4;
     unit = first_unit + own_row_unit;
     head_unit = seat.head * H + unit;
-    column = seat.first_column + row;
+    entry = seat.first_entry + row;
     e_row = traffic.shared + row * In::E_ROW + own_row_unit * 2;
     float_row = traffic.shared + row * In::FLOAT_ROW + own_row_unit * 4;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      valid[j] = row + j < seat.columns && unit < H;
-      if constexpr (Step::MASKED) rows[j] = valid[j] ? own_rows<Step>(call, own.descending, column + j) : OwnRows{};
+      valid[j] = row + j < seat.entries && unit < H;
+      if constexpr (Step::MASKED) rows[j] = valid[j] ? own_rows<Step>(call, own.descending, entry + j) : OwnRows{};
     }
 #pragma unroll
     for (int v = 0; v < Step::VECTORS; ++v)
-      vector[v] = unit < H ? take<E>(own.vectors[v], 0, head_unit * own.vectors[v].column) : 0.0f;
+      vector[v] = unit < H ? take<E>(own.vectors[v], 0, head_unit * own.vectors[v].entry) : 0.0f;
 #pragma unroll
     for (int j = 0; j < 2; ++j)
 #pragma unroll
       for (int s = 0; s < Step::CARRIES; ++s)
-        carry[j][s] = s < Step::EDGES && valid[j] ? take<E>(own.initial[s < Step::EDGES ? s : 0], column + j, head_unit) : 0.0f;
+        carry[j][s] = s < Step::EDGES && valid[j] ? take<E>(own.initial[s < Step::EDGES ? s : 0], entry + j, head_unit) : 0.0f;
     ask(own, 0, seat.steps);
   }
 
-  // Whether there are rows of the column at step t.
+  // Whether there are rows of the entry at step t.
   RNNCC_DEVICE bool has_rows(int j, int t) const {
     if constexpr (Step::MASKED) return t < rows[j].steps;
     return valid[j];
   }
 
-  // Before the product of step t - 1, for `start` of step t: brings what is read at (t, column), which takes as long as a
+  // Before the product of step t - 1, for `start` of step t: brings what is read at (t, entry), which takes as long as a
   // product. That of the step before is kept for its `finish`.
   RNNCC_DEVICE void ask(const FusedTensors<Step>& own, int t, int steps) {
 #pragma unroll
@@ -261,7 +261,7 @@ struct Item {
       if (!place.base) continue;  // zeros, as they began
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int64_t at = t * place.step + (Step::MASKED ? rows[Step::MASKED ? j : 0].first : column + j) * place.column;
+        const int64_t at = t * place.step + (Step::MASKED ? rows[Step::MASKED ? j : 0].first : entry + j) * place.entry;
         row_now[j][r] = row_next[j][r];
         row_next[j][r] = t < steps && has_rows(j, t) ? *reinterpret_cast<const E*>(place.base + at) : E{};
       }
@@ -280,7 +280,7 @@ struct Item {
         read[j][r] = has(float_reads<Step>, r) ? *reinterpret_cast<const float*>(float_row + (stage + In::offset(r) + j * In::FLOAT_ROW))
                                                : to_float(*reinterpret_cast<const E*>(e_row + (stage + In::offset(r) + j * In::E_ROW)));
         const bool is_last = Step::MASKED ? t + 1 == rows[Step::MASKED ? j : 0].steps : last;
-        if (has(Step::READ_SHIFTED, r) && is_last) read[j][r] = valid[j] ? take<E>(own.read_edges[r], column + j, head_unit) : 0.0f;
+        if (has(Step::READ_SHIFTED, r) && is_last) read[j][r] = valid[j] ? take<E>(own.read_edges[r], entry + j, head_unit) : 0.0f;
       }
 #pragma unroll
       for (int r = 0; r < Step::ROW_READS; ++r) row[j][r] = to_float(AT_START ? row_next[j][r] : row_now[j][r]);
@@ -288,7 +288,7 @@ struct Item {
     }
   }
 
-  // `finish` of step t. What comes past a column's rows leaves its carries as they are: in them it would be multiplied by zeros,
+  // `finish` of step t. What comes past a entry's rows leaves its carries as they are: in them it would be multiplied by zeros,
   // and may be infinite.
   RNNCC_DEVICE void finish(const FusedCall<Step>& call, int j, int t, const float (&sum)[Step::SUMS], const float (&read)[at_least_one(Step::READS)],
                            const float (&row)[row_values<Step>], float (&write)[at_least_one(Step::WRITES)]) {
@@ -322,7 +322,7 @@ struct Item {
     for (int j = 0; j < 2; ++j)
       if (valid[j])
 #pragma unroll
-        for (int s = 0; s < Step::EDGES; ++s) put<E>(own.last[s], column + j, head_unit, carry[j][s]);
+        for (int s = 0; s < Step::EDGES; ++s) put<E>(own.last[s], entry + j, head_unit, carry[j][s]);
   }
 };
 
@@ -341,7 +341,7 @@ struct TermsOf<float> {
 template <class E>
 using Terms = typename TermsOf<E>::type;
 
-// Eight elements of a row, or of a column, of a matrix of a head.
+// Eight elements of a row, or of a entry, of a matrix of a head.
 template <class Step, int H>
 RNNCC_DEVICE Terms<typename Step::Element> matrix8(const void* matrix, int head, int unit, int k) {
   using E = typename Step::Element;

@@ -23,41 +23,41 @@ __host__ __device__ constexpr int count_below(uint64_t set, int i) {
 }
 __host__ __device__ constexpr int at_least_one(int n) { return n > 0 ? n : 1; }
 
-// Element (step, column, unit) of a tensor stands at base + step * `step` + row * `column` + unit elements, where `row` is the
-// column's (OwnRows); strides in bytes, along the loop's order. A null base: not wanted, or zeros.
+// Element (step, entry, unit) of a tensor stands at base + step * `step` + row * `entry` + unit elements, where `row` is the
+// entry's (OwnRows); strides in bytes, along the loop's order. A null base: not wanted, or zeros.
 struct Place {
   char* base;
-  int64_t step, column;
+  int64_t step, entry;
 };
 
-// Of a step's values of a batch column: what is read, and in a masked loop behind it whether the step is the column's.
+// Of a step's values of a batch entry: what is read, and in a masked loop behind it whether the step is the entry's.
 template <class Step>
 constexpr int row_values = at_least_one(Step::ROW_READS + Step::MASKED);
 
-// Call is a FusedCall or a ScanCall; the column is one of it.
+// Call is a FusedCall or a ScanCall; the entry is one of it.
 template <class Step, class Call>
-RNNCC_DEVICE OwnRows own_rows(const Call& call, bool descending, int column) {
-  if constexpr (Step::MASKED) return own_rows(call.extents, call.steps, descending, column);
-  return {column, call.steps, 0, call.steps};
+RNNCC_DEVICE OwnRows own_rows(const Call& call, bool descending, int entry) {
+  if constexpr (Step::MASKED) return own_rows(call.extents, call.steps, descending, entry);
+  return {entry, call.steps, 0, call.steps};
 }
 
 // A tensor [B, H] or [H]; 16-bit elements unless `is_float`.
 struct Edge {
   char* base;
-  int64_t column;
+  int64_t entry;
   int32_t is_float, unused;
 };
 
 template <class E>
-RNNCC_DEVICE float take(const Edge& edge, int64_t column, int64_t unit) {
+RNNCC_DEVICE float take(const Edge& edge, int64_t entry, int64_t unit) {
   if (!edge.base) return 0.0f;
-  const char* const at = edge.base + column * edge.column;
+  const char* const at = edge.base + entry * edge.entry;
   return edge.is_float ? reinterpret_cast<const float*>(at)[unit] : to_float(reinterpret_cast<const E*>(at)[unit]);
 }
 template <class E>
-RNNCC_DEVICE void put(const Edge& edge, int64_t column, int64_t unit, float value) {
+RNNCC_DEVICE void put(const Edge& edge, int64_t entry, int64_t unit, float value) {
   if (!edge.base) return;
-  char* const at = edge.base + column * edge.column;
+  char* const at = edge.base + entry * edge.entry;
   if (edge.is_float)
     reinterpret_cast<float*>(at)[unit] = value;
   else

@@ -1,17 +1,17 @@
-// What scans and walks share: channels (a unit of a batch column), VEC of them side by side in a lane, and how a lane brings
+// What scans and walks share: channels (a unit of a batch entry), VEC of them side by side in a lane, and how a lane brings
 // and stores their values.
 //
 // `Step`, generated for each loop without products:
 //   Element                    of streams and vectors: 16-bit or float
 //   EDGES                      floats of a channel that live from step to step (carries), with initial values
-//   READS, READ_FLOAT          tensors read at (t, column, unit); the others have Elements. READ_SHIFTED: one step further
+//   READS, READ_FLOAT          tensors read at (t, entry, unit); the others have Elements. READ_SHIFTED: one step further
 //                              in the loop's order, and beyond the loop an edge tensor
-//   ROW_READS                  tensors read at (t, column); row_values (fused/tensors.cuh) have them
+//   ROW_READS                  tensors read at (t, entry); row_values (fused/tensors.cuh) have them
 //   VECTORS, CONSTANTS         values of a unit; of the layer
 //   WRITES, WRITE_FLOAT        tensors written
 //   TOTALS                     values that are summed over all steps
-//   KEPT                       values that `map` and `step` have in common
-//   MASKED                     whether columns have lengths and resets: then the loop takes packed tensors too
+//   PREPARED                       values that `map` and `step` have in common
+//   MASKED                     whether entries have lengths and resets: then the loop takes packed tensors too
 //   step                       carries and what is written, from the carries before
 // and scans alone:
 //   prepare, map               what is kept; the map of a step
@@ -40,13 +40,13 @@ struct ScanTensors {
   Place writes[at_least_one(Step::WRITES)];
   Edge initial[at_least_one(Step::EDGES)];  // null: zeros
   Edge last[at_least_one(Step::EDGES)];     // null: not wanted
-  Edge vectors[at_least_one(Step::VECTORS)];  // `column`: 1, or 0 where all units have one number
-  float* totals[at_least_one(Step::TOTALS)];  // [blocks of a cluster, columns, units]; null: not wanted
+  Edge vectors[at_least_one(Step::VECTORS)];  // `entry`: 1, or 0 where all units have one number
+  float* totals[at_least_one(Step::TOTALS)];  // [blocks of a cluster, entries, units]; null: not wanted
 };
 
 template <class Step>
 struct ScanCall {
-  int32_t steps, columns, units, unused;
+  int32_t steps, batch, units, unused;
   Extents extents;
   float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
   ScanTensors<Step> directions[2];
@@ -124,7 +124,7 @@ struct Pack {
   }
 };
 
-// A lane's channels: units `unit` … `unit` + VEC - 1 of `column`.
+// A lane's channels: units `unit` … `unit` + VEC - 1 of `entry`.
 template <class Step_, int VEC_>
 struct Lane {
   using Step = Step_;
@@ -139,11 +139,11 @@ struct Lane {
     float read[VEC][READS];
     float row[row_values<Step>];
   };
-  struct Kept {
-    float of[VEC][at_least_one(Step::KEPT)];
+  struct Prepared {
+    float of[VEC][at_least_one(Step::PREPARED)];
   };
 
-  int column, unit;
+  int entry, unit;
   OwnRows rows;
   bool valid;
   char* write[WRITES];
@@ -151,42 +151,42 @@ struct Lane {
   float edge[VEC][READS];  // of shifted reads, at the last step
   float vector[VEC][VECTORS];
 
-  // `index` counts groups of VEC channels, column by column.
+  // `index` counts groups of VEC channels, entry by entry.
   RNNCC_DEVICE void begin(const ScanCall<Step>& call, const ScanTensors<Step>& own, uint32_t index) {
     const uint32_t groups = uint32_t(call.units) / VEC;
-    column = int(index / groups);
-    valid = column < call.columns;
-    if (!valid) column = 0;
+    entry = int(index / groups);
+    valid = entry < call.batch;
+    if (!valid) entry = 0;
     unit = int(index % groups) * VEC;
-    rows = own_rows<Step>(call, own.descending, column);
+    rows = own_rows<Step>(call, own.descending, entry);
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r)
 #pragma unroll
-      for (int j = 0; j < VEC; ++j) edge[j][r] = has(Step::READ_SHIFTED, r) ? take<E>(own.read_edges[r], column, unit + j) : 0.0f;
+      for (int j = 0; j < VEC; ++j) edge[j][r] = has(Step::READ_SHIFTED, r) ? take<E>(own.read_edges[r], entry, unit + j) : 0.0f;
     written = 0;
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w) {
-      write[w] = own.writes[w].base + rows.first * own.writes[w].column + int64_t(unit) * (has(OUT_FLOATS, w) ? 4 : sizeof(E));
+      write[w] = own.writes[w].base + rows.first * own.writes[w].entry + int64_t(unit) * (has(OUT_FLOATS, w) ? 4 : sizeof(E));
       written |= uint32_t(valid && own.writes[w].base) << w;
     }
 #pragma unroll
     for (int v = 0; v < Step::VECTORS; ++v)
 #pragma unroll
-      for (int j = 0; j < VEC; ++j) vector[j][v] = take<E>(own.vectors[v], 0, (unit + j) * own.vectors[v].column);
+      for (int j = 0; j < VEC; ++j) vector[j][v] = take<E>(own.vectors[v], 0, (unit + j) * own.vectors[v].entry);
   }
 
   RNNCC_DEVICE void initial(const ScanTensors<Step>& own, float (&carry)[VEC][EDGES]) const {
 #pragma unroll
     for (int j = 0; j < VEC; ++j)
 #pragma unroll
-      for (int e = 0; e < Step::EDGES; ++e) carry[j][e] = take<E>(own.initial[e], column, unit + j);
+      for (int e = 0; e < Step::EDGES; ++e) carry[j][e] = take<E>(own.initial[e], entry, unit + j);
   }
   RNNCC_DEVICE void last(const ScanTensors<Step>& own, const float (&carry)[VEC][EDGES]) const {
     if (!valid) return;
 #pragma unroll
     for (int j = 0; j < VEC; ++j)
 #pragma unroll
-      for (int e = 0; e < Step::EDGES; ++e) put<E>(own.last[e], column, unit + j, carry[j][e]);
+      for (int e = 0; e < Step::EDGES; ++e) put<E>(own.last[e], entry, unit + j, carry[j][e]);
   }
 
   // Of step t, which is the part's step s. INNER: there are steps after it.
@@ -220,7 +220,7 @@ struct Lane {
 
   // Step t; unless INNER, if there is one.
   template <bool INNER>
-  RNNCC_DEVICE void step(const ScanCall<Step>& call, const ScanTensors<Step>& own, const Values& v, const Kept& kept, int t, Places& places,
+  RNNCC_DEVICE void step(const ScanCall<Step>& call, const ScanTensors<Step>& own, const Values& v, const Prepared& prepared, int t, Places& places,
                          float (&carry)[VEC][EDGES], float (&total)[VEC][TOTALS]) const {
     const bool exists = INNER || t < rows.steps;
     float made[WRITES][VEC];
@@ -231,7 +231,7 @@ struct Lane {
       for (int e = 0; e < Step::EDGES; ++e) next[e] = carry[j][e];
 #pragma unroll
       for (int i = 0; i < Step::TOTALS; ++i) sum[i] = total[j][i];
-      Step::step(v.read[j], v.row, vector[j], call.constants, kept.of[j], next, write_of, sum);
+      Step::step(v.read[j], v.row, vector[j], call.constants, prepared.of[j], next, write_of, sum);
 #pragma unroll
       for (int e = 0; e < Step::EDGES; ++e) carry[j][e] = exists ? next[e] : carry[j][e];
 #pragma unroll
@@ -273,7 +273,7 @@ struct Lane {
     for (int i = 0; i < Step::TOTALS; ++i)
       if (own.totals[i])
 #pragma unroll
-        for (int j = 0; j < VEC; ++j) own.totals[i][(int64_t(rank) * call.columns + column) * call.units + unit + j] = total[j][i];
+        for (int j = 0; j < VEC; ++j) own.totals[i][(int64_t(rank) * call.batch + entry) * call.units + unit + j] = total[j][i];
   }
 };
 

@@ -69,7 +69,7 @@ struct NewtonShape : ScanShape<Step_, VEC_, STEPS_, WARPS_, DEPTH_, CentredMap<S
   static_assert(Step_::TOTALS == 0, "steps run several times");
   static_assert(DEPTH_ > 1, "steps read several times");
   // Besides a scan's: each block's answers of two iterations.
-  static constexpr int shared_bytes(int blocks) { return Base::shared_bytes(blocks) + (blocks > 1 ? blocks * 8 : 0); }
+  static constexpr int shared_bytes(int ctas) { return Base::shared_bytes(ctas) + (ctas > 1 ? ctas * 8 : 0); }
 };
 
 // What slices make of the carries at a tile's beginning, map by map. `size`: of a carry, and of those before the last map as
@@ -119,17 +119,17 @@ struct Trace {
   }
 };
 
-// Whether it is so in any thread of the cluster. Behind what the maps of blocks take: each block's answer.
+// Whether it is so in any thread of the cluster. Behind what the maps of ctas take: each block's answer.
 template <class S>
 RNNCC_DEVICE bool in_any(const Exchange<S>& exchange, int parity, bool here) {
   bool found = __syncthreads_or(here);
 #if __CUDA_ARCH__ >= 900
-  if (exchange.blocks > 1) {
-    float* const answers = exchange.map_of_block(2, 0) - exchange.lane + parity * exchange.blocks;
-    if (threadIdx.x < exchange.blocks) store4(peer_address(shared_address(answers + exchange.rank), threadIdx.x), found ? 1.0f : 0.0f);
+  if (exchange.ctas > 1) {
+    float* const answers = exchange.map_of_cta(2, 0) - exchange.lane + parity * exchange.ctas;
+    if (threadIdx.x < exchange.ctas) store4(peer_address(shared_address(answers + exchange.rank), threadIdx.x), found ? 1.0f : 0.0f);
     __syncwarp();
     cluster_barrier();
-    for (int r = 0; r < exchange.blocks; ++r) found |= answers[r] != 0.0f;
+    for (int r = 0; r < exchange.ctas; ++r) found |= answers[r] != 0.0f;
   }
 #endif
   return found;
@@ -146,13 +146,13 @@ RNNCC_DEVICE bool iterate(const Exchange<S>& exchange, int number, bool valid, t
   __syncthreads();
   Trace<S> trace = {}, begin;
   copy(carry, trace.carry);
-  if (exchange.blocks > 1) {
+  if (exchange.ctas > 1) {
     typename S::Map before[S::VEC];
     exchange.send_joined(parity, before);
     exchange.wait(parity, phase);
-    for (int r = 0; r < exchange.blocks; ++r) {
+    for (int r = 0; r < exchange.ctas; ++r) {
       if (r == exchange.rank) begin = trace;
-      trace.apply(exchange.map_of_block(parity, r));
+      trace.apply(exchange.map_of_cta(parity, r));
     }
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j)
@@ -180,10 +180,10 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
   constexpr int UNROLLED = sizeof(typename Step::Element) == 4 && N > 1 && Step::ROW_READS == 0 ? 4 : S::STEPS;
   extern __shared__ __align__(128) char shared[];
   float* const floats = reinterpret_cast<float*>(shared + S::SOURCE_BYTES);
-  const int blocks = cluster_blocks(), rank = blockIdx.x % blocks, warp = threadIdx.x / 32, slice = rank * S::WARPS + warp;
-  const Exchange<S> exchange{floats, blocks, rank, warp, int(threadIdx.x % 32)};
-  const int tile = blocks * S::WARPS * S::STEPS;
-  const uint32_t index = blockIdx.x / blocks * 32;
+  const int ctas = cluster_ctas(), rank = blockIdx.x % ctas, warp = threadIdx.x / 32, slice = rank * S::WARPS + warp;
+  const Exchange<S> exchange{floats, ctas, rank, warp, int(threadIdx.x % 32)};
+  const int tile = ctas * S::WARPS * S::STEPS;
+  const uint32_t index = blockIdx.x / ctas * 32;
   L lane;
   lane.begin(call, own, index + threadIdx.x % 32);
   float carry[S::VEC][N];
@@ -248,7 +248,7 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
     } else {
       pause = paused = min(2 * paused + 1, LONGEST_PAUSE);
     }
-    const int turns = settled ? 1 : blocks * S::WARPS;
+    const int turns = settled ? 1 : ctas * S::WARPS;
     for (int turn = 0; turn < turns; ++turn) {
       if (settled || turn == slice) {
         if (!settled) copy(carry, start);

@@ -1,4 +1,4 @@
-// Runs a loop without products by its scan, walk or Newton's iterations: chooses how many thread blocks share the steps of the same channels, places
+// Runs a loop without products by its scan, walk or Newton's iterations: chooses how many thread ctas share the steps of the same channels, places
 // what the kernel reads and writes, and launches it. What is left for after the last step is after.h's.
 #pragma once
 
@@ -7,27 +7,27 @@
 
 namespace rnncc {
 
-inline CUlaunchConfig scan_config(const ScanForm& form, int64_t clusters, int64_t blocks, unsigned directions, CUstream stream,
+inline CUlaunchConfig scan_config(const ScanForm& form, int64_t clusters, int64_t ctas, unsigned directions, CUstream stream,
                                   CUlaunchAttribute& attribute) {
   attribute = {};
   attribute.id = CU_LAUNCH_CLUSTER;
-  attribute.value[0] = unsigned(blocks);
+  attribute.value[0] = unsigned(ctas);
   attribute.value[1] = attribute.value[2] = 1;
-  return {{unsigned(clusters * blocks), directions, 1}, {unsigned(form.threads), 1, 1}, unsigned(scan_shared_bytes(form, blocks)),
-          stream, &attribute, blocks > 1 ? 1u : 0u};
+  return {{unsigned(clusters * ctas), directions, 1}, {unsigned(form.threads), 1, 1}, unsigned(scan_shared_bytes(form, ctas)),
+          stream, &attribute, ctas > 1 ? 1u : 0u};
 }
 
-// On a device. `most_blocks`: of a cluster that runs there.
+// On a device. `most_ctas`: of a cluster that runs there.
 struct ScanLoaded {
   CUfunction function = nullptr;
-  int64_t most_blocks = 1;
+  int64_t most_ctas = 1;
 };
 
 inline ScanLoaded load_scan(const ScanForm& form, const std::string& file, const std::string& name, int32_t device) {
   ScanLoaded loaded = {find_kernel(device, file, name), 1};
   if (form.steps == 0 || gpu(device).major < 9) return loaded;
   // An error says that there are no clusters of that size here.
-  int64_t most = driver().cuFuncSetAttribute(loaded.function, CU_FUNC_LARGE_CLUSTER, 1) == 0 ? MOST_SCAN_BLOCKS : 8;
+  int64_t most = driver().cuFuncSetAttribute(loaded.function, CU_FUNC_LARGE_CLUSTER, 1) == 0 ? MOST_SCAN_CTAS : 8;
   for (; most > 1; most /= 2) {
     CUlaunchAttribute attribute;
     const CUlaunchConfig launch = scan_config(form, 1, most, 1, nullptr, attribute);
@@ -36,7 +36,7 @@ inline ScanLoaded load_scan(const ScanForm& form, const std::string& file, const
         driver().cuOccupancyMaxActiveClusters(&count, loaded.function, &launch) == 0 && count > 0)
       break;
   }
-  loaded.most_blocks = most;
+  loaded.most_ctas = most;
   return loaded;
 }
 
@@ -50,7 +50,7 @@ inline const ScanLoaded& loaded_scan(const ScanForm& form, const std::string& fi
 }
 
 struct ScanHeader {
-  int32_t steps, columns, units, unused;
+  int32_t steps, batch, units, unused;
 };
 
 // Directions of a layer, side by side: at most as many as lanes.cuh has, alike in all but their tensors and their order.
@@ -76,15 +76,15 @@ class ScanRun : LoopParameter {
     take_extents(call);
     take_constants(call);
     const ScanLoaded& loaded = loaded_scan(form_, file, name, device);
-    const int64_t all = clusters * int64_t(directions.size()), multiprocessors = gpu(device).multiprocessors;
-    const int64_t blocks = scan_blocks(form_, all, call.steps, loaded.most_blocks, multiprocessors);
-    if (!is_of_use(form_, all, blocks, multiprocessors)) return false;
+    const int64_t all = clusters * int64_t(directions.size()), sms = gpu(device).sms;
+    const int64_t ctas = scan_ctas(form_, all, call.steps, loaded.most_ctas, sms);
+    if (!is_of_use(form_, all, ctas, sms)) return false;
     for (const LoopDirection& direction : directions) {
       if (!fill_tensors(direction, wide_ ? begins_at_pieces : takes_all)) return false;
-      fill_totals(direction, blocks * call.columns);
+      fill_totals(direction, ctas * call.columns);
     }
     CUlaunchAttribute attribute;
-    const CUlaunchConfig how = scan_config(form_, clusters, blocks, unsigned(directions.size()), current_stream(device), attribute);
+    const CUlaunchConfig how = scan_config(form_, clusters, ctas, unsigned(directions.size()), current_stream(device), attribute);
     void* parameters[] = {data()};
     check_cuda(driver().cuLaunchKernelEx(&how, loaded.function, parameters, nullptr), "launching " + name);
     return true;
@@ -93,7 +93,7 @@ class ScanRun : LoopParameter {
  private:
   // Whether all rows of a tensor begin at multiples of 16 bytes.
   static bool begins_at_pieces(const FusedPlace& place, int64_t) {
-    return (reinterpret_cast<uintptr_t>(place.base) | uintptr_t(place.step) | uintptr_t(place.column)) % 16 == 0;
+    return (reinterpret_cast<uintptr_t>(place.base) | uintptr_t(place.step) | uintptr_t(place.entry)) % 16 == 0;
   }
   static bool takes_all(const FusedPlace&, int64_t) { return true; }
 

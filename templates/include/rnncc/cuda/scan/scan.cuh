@@ -96,18 +96,18 @@ struct ScanShape {
   using Source = SourceOf<L, STEPS, DEPTH>;
   using Map = Map_;
   static constexpr int MAP_FLOATS = Map::NUMBERS * VEC * 32, CARRY_FLOATS = Step::EDGES * VEC * 32;
-  // What sources hold; two tiles' maps of warps and, in a cluster, of blocks, two turns' carries, two barriers. Totals of the
+  // What sources hold; two tiles' maps of warps and, in a cluster, of ctas, two turns' carries, two barriers. Totals of the
   // warps stand there after the loop.
   static constexpr int SOURCE_BYTES = WARPS * Source::WARP_BYTES;
-  static constexpr int shared_bytes(int blocks) {
-    const int in_loop = SOURCE_BYTES + 4 * (2 * WARPS * MAP_FLOATS + 2 * CARRY_FLOATS) + 16 + (blocks > 1 ? blocks * 8 * MAP_FLOATS : 0);
+  static constexpr int shared_bytes(int ctas) {
+    const int in_loop = SOURCE_BYTES + 4 * (2 * WARPS * MAP_FLOATS + 2 * CARRY_FLOATS) + 16 + (ctas > 1 ? ctas * 8 * MAP_FLOATS : 0);
     const int after = WARPS * Step::TOTALS * VEC * 128;
     return in_loop > after ? in_loop : after;
   }
 };
 
 #if __CUDA_ARCH__ >= 900
-RNNCC_DEVICE uint32_t cluster_blocks() {
+RNNCC_DEVICE uint32_t cluster_ctas() {
   uint32_t n;
   asm("mov.u32 %0, %cluster_nctaid.x;" : "=r"(n));
   return n;
@@ -118,36 +118,36 @@ RNNCC_DEVICE void send4(uint32_t to, uint32_t barrier, float value) {
 }
 RNNCC_DEVICE void store4(uint32_t to, float value) { asm volatile("st.shared::cluster.f32 [%0],%1;" ::"r"(to), "f"(value) : "memory"); }
 #else
-RNNCC_DEVICE uint32_t cluster_blocks() { return 1; }
+RNNCC_DEVICE uint32_t cluster_ctas() { return 1; }
 #endif
 
-// What the blocks of a cluster share of a tile.
+// What the ctas of a cluster share of a tile.
 template <class S>
 struct Exchange {
   using Map = typename S::Map;
   static constexpr int N = S::Step::EDGES, VEC = S::VEC;
   float* shared;
-  int blocks, rank, warp, lane;
+  int ctas, rank, warp, lane;
 
   RNNCC_DEVICE float* map_of_warp(int parity, int w) const { return shared + (parity * S::WARPS + w) * S::MAP_FLOATS + lane; }
   RNNCC_DEVICE float* carry_of(int parity) const { return shared + 2 * S::WARPS * S::MAP_FLOATS + parity * S::CARRY_FLOATS + lane; }
-  // Two barriers, of tiles in turn: what has come of the blocks' maps.
+  // Two barriers, of tiles in turn: what has come of the ctas' maps.
   RNNCC_DEVICE uint32_t arrived(int parity) const {
     return shared_address(shared + 2 * S::WARPS * S::MAP_FLOATS + 2 * S::CARRY_FLOATS) + 8 * parity;
   }
-  RNNCC_DEVICE float* map_of_block(int parity, int r) const {
-    return shared + 2 * S::WARPS * S::MAP_FLOATS + 2 * S::CARRY_FLOATS + 4 + (parity * blocks + r) * S::MAP_FLOATS + lane;
+  RNNCC_DEVICE float* map_of_cta(int parity, int r) const {
+    return shared + 2 * S::WARPS * S::MAP_FLOATS + 2 * S::CARRY_FLOATS + 4 + (parity * ctas + r) * S::MAP_FLOATS + lane;
   }
   // Before the first tile.
   RNNCC_DEVICE void begin() const {
 #if __CUDA_ARCH__ >= 900
-    if (blocks > 1) begin_barriers(arrived(0), 2, blocks * S::MAP_FLOATS * 4);
+    if (ctas > 1) begin_barriers(arrived(0), 2, ctas * S::MAP_FLOATS * 4);
 #endif
   }
   // Of all threads of the cluster.
   RNNCC_DEVICE void barrier() const {
 #if __CUDA_ARCH__ >= 900
-    if (blocks > 1) {
+    if (ctas > 1) {
       cluster_barrier();
       return;
     }
@@ -170,7 +170,7 @@ struct Exchange {
 #pragma unroll
     for (int j = 0; j < VEC; ++j) load(from, j).apply(carry[j]);
   }
-  // The warps' maps joined, for all blocks: warps share out the receivers. What is not finite stays so. `before`: those of the
+  // The warps' maps joined, for all ctas: warps share out the receivers. What is not finite stays so. `before`: those of the
   // warps before this one.
   RNNCC_DEVICE void send_joined(int parity, Map (&before)[VEC]) const {
 #pragma unroll
@@ -183,22 +183,22 @@ struct Exchange {
         joined.then(load(map_of_warp(parity, w), j));
       }
 #if __CUDA_ARCH__ >= 900
-      for (int r = warp; r < blocks; r += S::WARPS) {
-        const uint32_t to = peer_address(shared_address(map_of_block(parity, rank)), r), barrier = peer_address(arrived(parity), r);
+      for (int r = warp; r < ctas; r += S::WARPS) {
+        const uint32_t to = peer_address(shared_address(map_of_cta(parity, rank)), r), barrier = peer_address(arrived(parity), r);
 #pragma unroll
         for (int n = 0; n < Map::NUMBERS; ++n) send4(to + (n * VEC + j) * 128, barrier, *joined.number(n));
       }
 #endif
     }
   }
-  // Until those of all blocks have come; `phase`: of the parity's tiles, in turn.
+  // Until those of all ctas have come; `phase`: of the parity's tiles, in turn.
   RNNCC_DEVICE void wait(int parity, int phase) const {
 #if __CUDA_ARCH__ >= 900
     barrier_wait(arrived(parity), phase);
-    if (threadIdx.x == 0) barrier_expect(arrived(parity), blocks * S::MAP_FLOATS * 4);
+    if (threadIdx.x == 0) barrier_expect(arrived(parity), ctas * S::MAP_FLOATS * 4);
 #endif
   }
-  // A slice's last carries, for all blocks.
+  // A slice's last carries, for all ctas.
   RNNCC_DEVICE void put_carry(int parity, const float (&carry)[VEC][N]) const {
 #pragma unroll
     for (int j = 0; j < VEC; ++j)
@@ -206,7 +206,7 @@ struct Exchange {
       for (int e = 0; e < N; ++e) {
         float* const to = carry_of(parity) + (e * VEC + j) * 32;
 #if __CUDA_ARCH__ >= 900
-        for (int r = 0; r < blocks; ++r) store4(peer_address(shared_address(to), r), carry[j][e]);
+        for (int r = 0; r < ctas; ++r) store4(peer_address(shared_address(to), r), carry[j][e]);
 #else
         *to = carry[j][e];
 #endif
@@ -236,10 +236,10 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
   constexpr int N = Step::EDGES;
   extern __shared__ __align__(128) char shared[];
   float* const floats = reinterpret_cast<float*>(shared + S::SOURCE_BYTES);
-  const int blocks = cluster_blocks(), rank = blockIdx.x % blocks, warp = threadIdx.x / 32, slice = rank * S::WARPS + warp;
-  const Exchange<S> exchange{floats, blocks, rank, warp, int(threadIdx.x % 32)};
-  const int tile = blocks * S::WARPS * S::STEPS;
-  const uint32_t index = blockIdx.x / blocks * 32;
+  const int ctas = cluster_ctas(), rank = blockIdx.x % ctas, warp = threadIdx.x / 32, slice = rank * S::WARPS + warp;
+  const Exchange<S> exchange{floats, ctas, rank, warp, int(threadIdx.x % 32)};
+  const int tile = ctas * S::WARPS * S::STEPS;
+  const uint32_t index = blockIdx.x / ctas * 32;
   L lane;
   lane.begin(call, own, index + threadIdx.x % 32);
   float carry[S::VEC][N], total[S::VEC][L::TOTALS] = {};
@@ -253,7 +253,7 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
   for (int base = 0, number = 0; base < longest; base += tile, ++number) {
     const int first = base + slice * S::STEPS, parity = number & 1, phase = number >> 1 & 1;
     source.advance(own, lane, first);
-    typename L::Kept kept[S::STEPS];
+    typename L::Prepared prepared[S::STEPS];
     Map joined[S::VEC];
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j) joined[j].clear();
@@ -264,8 +264,8 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
 #pragma unroll
         for (int j = 0; j < S::VEC; ++j) {
           float slope[N][N], offset[N];
-          Step::prepare(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j]);
-          Step::map(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j], slope, offset);
+          Step::prepare(v.read[j], v.row, lane.vector[j], call.constants, prepared[s].of[j]);
+          Step::map(v.read[j], v.row, lane.vector[j], call.constants, prepared[s].of[j], slope, offset);
           // Beyond the end nothing changes.
           if (inner || first + s < lane.rows.steps) joined[j].template then<Step::SLOPES>(slope, offset);
         }
@@ -282,13 +282,13 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
     // The carries where the tile begins, where the warp's slice does, and where the tile ends.
     float before[S::VEC][N], start[S::VEC][N];
     copy(carry, before);
-    if (blocks > 1) {
+    if (ctas > 1) {
       Map own_before[S::VEC];
       exchange.send_joined(parity, own_before);
       exchange.wait(parity, phase);
-      for (int r = 0; r < blocks; ++r) {
+      for (int r = 0; r < ctas; ++r) {
         if (r == rank) copy(carry, start);
-        exchange.apply(exchange.map_of_block(parity, r), carry);
+        exchange.apply(exchange.map_of_cta(parity, r), carry);
       }
 #pragma unroll
       for (int j = 0; j < S::VEC; ++j) own_before[j].apply(start[j]);
@@ -316,14 +316,14 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
     const auto run = [&](auto inner) {
 #pragma unroll
       for (int s = 0; s < S::STEPS; ++s)
-        lane.template step<inner>(call, own, lane.template values<inner>(source, s, first + s), kept[s], first + s, places, start, total);
+        lane.template step<inner>(call, own, lane.template values<inner>(source, s, first + s), prepared[s], first + s, places, start, total);
     };
     if (is_inner && !in_turns) {
       run(Constant<true>());
     } else if (!in_turns) {
       run(Constant<false>());
     } else {
-      for (int turn = 0; turn < blocks * S::WARPS; ++turn) {
+      for (int turn = 0; turn < ctas * S::WARPS; ++turn) {
         if (turn == slice) {
 #pragma unroll
           for (int j = 0; j < S::VEC; ++j)

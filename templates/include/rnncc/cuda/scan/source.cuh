@@ -13,7 +13,7 @@ RNNCC_DEVICE void copy16_or_zeros(uint32_t to, const void* from, bool wanted) {
 // Where values come from: of STEPS steps at a time (a part), which the warp asked for one part or more before. Tensors that are
 // not there, and steps beyond the end, are zeros.
 
-// What is read at (t, column): a part ahead, in registers.
+// What is read at (t, entry): a part ahead, in registers.
 template <class L, int STEPS>
 struct RowSource {
   using Step = typename L::Step;
@@ -23,7 +23,7 @@ struct RowSource {
 
   RNNCC_DEVICE void begin(const ScanTensors<Step>& own, const L& lane) {
 #pragma unroll
-    for (int r = 0; r < Step::ROW_READS; ++r) from[r] = own.row_reads[r].base + lane.rows.first * own.row_reads[r].column;
+    for (int r = 0; r < Step::ROW_READS; ++r) from[r] = own.row_reads[r].base + lane.rows.first * own.row_reads[r].entry;
   }
   RNNCC_DEVICE void fetch(const ScanTensors<Step>& own, const L& lane, int first) {
 #pragma unroll
@@ -65,7 +65,7 @@ struct RegisterSource {
     stride = part_stride;
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r)
-      from[r] = own.reads[r].base + lane.rows.first * own.reads[r].column + int64_t(lane.unit) * (has(L::FLOATS, r) ? 4 : sizeof(E));
+      from[r] = own.reads[r].base + lane.rows.first * own.reads[r].entry + int64_t(lane.unit) * (has(L::FLOATS, r) ? 4 : sizeof(E));
     rows.begin(own, lane);
     fetch(own, lane, first);
   }
@@ -118,7 +118,7 @@ struct RingSource {
   char *ring, *place;  // the warp's; of the part that is read
   const char* from[L::READS];
   uint32_t exists;  // a set: whether the lane's piece of a read is in a row
-  int until[2];  // masked: steps of that row's column, where elements are 16-bit and where they are float
+  int until[2];  // masked: steps of that row's entry, where elements are 16-bit and where they are float
   RowSource<L, STEPS> rows;
   int stride, part;
 
@@ -136,15 +136,15 @@ struct RingSource {
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r) {
       const uint32_t channel = index * L::VEC + l % pieces(r) * (16 / element_bytes(r));
-      const uint32_t column = channel / uint32_t(call.units), unit = channel % uint32_t(call.units);
-      exists |= uint32_t(own.reads[r].base && column < uint32_t(call.columns)) << r;
-      uint32_t row = column;
+      const uint32_t entry = channel / uint32_t(call.units), unit = channel % uint32_t(call.units);
+      exists |= uint32_t(own.reads[r].base && entry < uint32_t(call.batch)) << r;
+      uint32_t row = entry;
       if constexpr (Step::MASKED) {
-        const OwnRows rows = own_rows<Step>(call, own.descending, column < uint32_t(call.columns) ? column : 0);
+        const OwnRows rows = own_rows<Step>(call, own.descending, entry < uint32_t(call.batch) ? entry : 0);
         row = rows.first;
         until[has(L::FLOATS, r)] = rows.steps;
       }
-      from[r] = own.reads[r].base + row * own.reads[r].column + int64_t(unit) * element_bytes(r) + l / pieces(r) * own.reads[r].step;
+      from[r] = own.reads[r].base + row * own.reads[r].entry + int64_t(unit) * element_bytes(r) + l / pieces(r) * own.reads[r].step;
     }
     rows.begin(own, lane);
 #pragma unroll
@@ -179,8 +179,8 @@ struct RingSource {
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r) {
       constexpr int TOGETHER = 512;  // bytes of the warp's pieces
-      const int rows_together = 32 / pieces(r), of_column = Step::MASKED ? until[has(L::FLOATS, r)] : lane.rows.steps;
-      const int end = of_column - has(Step::READ_SHIFTED, r) - first - l / pieces(r);
+      const int rows_together = 32 / pieces(r), steps_of_entry = Step::MASKED ? until[has(L::FLOATS, r)] : lane.rows.steps;
+      const int end = steps_of_entry - has(Step::READ_SHIFTED, r) - first - l / pieces(r);
       const char* at = from[r] + first * own.reads[r].step;
       const uint32_t to = shared_address(ring) + slot * PART_BYTES + STEPS * ROW * before(r) + l * 16;
       const int64_t step = rows_together * own.reads[r].step;
