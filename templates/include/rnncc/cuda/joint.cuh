@@ -1,12 +1,13 @@
-// The sums of a joint for one tile and one chunk of entries: each warp contracts its share of the terms, then all add up.
+// The sums of a joint for one tile and one chunk of entries. Each warp multiplies its share of the terms, and then all warps add up
+// their partial sums.
 #pragma once
 
 #include "contract_float.cuh"
 
 namespace rnncc {
 
-// Sums of an element, one for each accumulator of its stage: `warps` partial sums `warp_gap` apart each, `gap` between
-// accumulators.
+// The sums of an element, one per accumulator of its stage. Accumulators are `gap` floats apart. Each has `warps` partial sums,
+// which are `warp_gap` floats apart.
 struct Sums {
   const float* at;
   int gap, warps, warp_gap;
@@ -22,13 +23,14 @@ struct Sums {
   }
 };
 
+// What the warps multiply, and where its sums go.
 struct Pass {
   const Shared& layout;
   const JointPlan& joint;
   unsigned char* shared;
   const unsigned char* packed;    // the tile's weights
-  const unsigned char* resident;  // what of them is in shared memory
-  const char* present;            // images of this step and the one before, at the first entry
+  const unsigned char* resident;  // those of them that stay in shared memory
+  const char* present;            // the images of this step and of the step before, at the first entry
   const char* previous;
   int64_t row;
   int head;
@@ -36,15 +38,15 @@ struct Pass {
   int sums_row;
 };
 
-// Warps that have a share of the joint's chunks.
+// How many warps have a share of the joint's chunks.
 RNNCC_DEVICE int used_warps(const JointPlan& joint) { return (joint.chunks + joint.per_warp - 1) / joint.per_warp; }
 
-// Unit blocks [FIRST, FIRST + UNIT_BLOCKS) of ALL; without ADD_UP the warps' partial sums are left to their readers.
+// Multiplies unit blocks [FIRST, FIRST + UNIT_BLOCKS) of ALL. Without ADD_UP the readers add up the warps' partial sums.
 template <class S, int FIRST, int UNIT_BLOCKS, int ALL, int ENTRY_BLOCKS, bool ACCUMULATE, bool ADD_UP>
 RNNCC_DEVICE void contract_blocks(const Pass& pass) {
   const JointPlan& joint = pass.joint;
   int warp = threadIdx.x / 32;
-  // The compiler must not know this to be the same at each step: it would keep addresses of every call in registers.
+  // The compiler must not know that this is the same at each step: it would hold addresses for every call in registers.
   asm volatile("" : "+r"(warp));
   constexpr int stride = ALL * BLOCK_BYTES<S>;
   Share share;
@@ -90,7 +92,8 @@ RNNCC_DEVICE void contract_passes(const Pass& pass) {
   }
 }
 
-// `ALONE`: the stage has no other joint. One pass alone leaves its partial sums where they are.
+// Multiplies all unit blocks, in one pass or in several. `ALONE`: the stage has no other joint. If there is also one pass alone, its
+// partial sums stay where they are.
 template <class S, int ALL, int ENTRY_BLOCKS, bool ACCUMULATE, bool ALONE>
 RNNCC_DEVICE Sums contract_all(const Pass& pass) {
   constexpr bool single = ALONE && pass_blocks(ALL, ENTRY_BLOCKS, int(sizeof(S))) == ALL;
@@ -104,8 +107,8 @@ RNNCC_DEVICE Sums contract_all(const Pass& pass) {
   }
 }
 
-// All `COUNT` matrices of a joint, by the plan's blocks of units and entries (one or two of each). Returns where the sums
-// of a joint that is alone are: `gap` is that of entries.
+// Multiplies all `COUNT` matrices of a joint, for one or two unit blocks and one or two entry blocks. Returns where the sums of a
+// joint are that is alone in its stage; `gap` is then the distance between entries.
 template <class S, int COUNT, bool ACCUMULATE, bool ALONE>
 RNNCC_DEVICE Sums contract_joint(const Pass& pass, int unit_blocks, int entry_blocks) {
   if (unit_blocks == 1) {

@@ -1,12 +1,12 @@
-// Copies rows from the order of steps to that of entries, or back: permute_call.h.
+// Copies rows from the order of steps to the order of entries, or back (permute_call.h).
 #pragma once
 
 #include "permute_call.h"
 
 namespace rnncc {
 
-// The last entry that begins at or before a row of the order of entries. The lanes of a warp look at 32 places at once: any number
-// of entries takes a few loads.
+// The last entry that begins at or before a row of the order of entries. The lanes of a warp look at 32 places at once, so that any
+// number of entries takes a few loads.
 __device__ __forceinline__ int64_t entry_of(const PermuteCall& call, int64_t row, int lane) {
   int64_t entry = 0, left = call.batch;
   while (left > 1) {
@@ -19,8 +19,8 @@ __device__ __forceinline__ int64_t entry_of(const PermuteCall& call, int64_t row
   return entry;
 }
 
-// Where a row of the order of entries is in that of steps; `entry`: its own, or one before. A row that there is, whatever the
-// caller's numbers are.
+// Where a row of the order of entries is in the order of steps. `entry` is the row's entry, or one before it. The row that is
+// returned exists, whatever numbers the caller gave.
 __device__ __forceinline__ int64_t place_of(const PermuteCall& call, int64_t row, int64_t entry) {
   const auto within = [](int64_t number, int64_t count) { return ::max(int64_t(0), ::min(number, count - 1)); };
   while (entry + 1 < call.batch && __ldg(call.starts + entry + 1) <= row) ++entry;
@@ -28,8 +28,7 @@ __device__ __forceinline__ int64_t place_of(const PermuteCall& call, int64_t row
   return within(__ldg(call.firsts + step) + entry, call.rows);
 }
 
-// A warp's tile: `rows` rows, of which lane l knows by how many bytes the l-th one is off in both tensors; pieces of each from `first`
-// on.
+// Copies a warp's tile: the pieces from `first` on of `rows` rows. Lane l knows the offsets of row l in both tensors, in bytes.
 template <class Piece>
 __device__ __forceinline__ void copy_tile(const PermuteCall& call, int64_t from, int64_t to, int rows, int64_t first, int lane) {
   const int width = int(::min(call.pieces - first, int64_t(PERMUTE_TILE)));
@@ -62,7 +61,7 @@ __device__ __forceinline__ void permute_rows(const PermuteCall& call) {
   const int64_t first_row = (int64_t(blockIdx.x / call.tiles_of_row) * PERMUTE_WARPS + warp) * call.rows_of_tile;
   const int rows = int(::min(int64_t(call.rows_of_tile), call.rows - first_row));
   if (rows <= 0) return;
-  // Lanes without a row have the last one.
+  // A lane without a row of its own takes the last one.
   const int64_t row = first_row + ::min(lane, rows - 1), place = place_of(call, row, entry_of(call, first_row, lane));
   const int64_t from = (call.to_steps ? row : place) * call.from_row, to = (call.to_steps ? place : row) * call.to_row;
   switch (call.piece_bytes) {

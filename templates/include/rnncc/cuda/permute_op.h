@@ -1,5 +1,6 @@
-// The op `permute_rows` as a boxed kernel: the rows of a PackedSequence, which lie step by step, column by column, or back
-// (`to_steps`). firsts [T + 1], starts [B + 1] of int64: where those of each step and of each column begin.
+// The op `permute_rows` as a boxed kernel. It puts the rows of a PackedSequence, which lie step by step, into the order of batch
+// entries, or back (`to_steps`). firsts [T + 1] says where the rows of each step begin, and starts [B + 1] where the rows of each
+// entry begin; both are int64.
 #pragma once
 
 #include "module.h"
@@ -17,7 +18,7 @@ inline const int64_t* table_of(Tensor& table, Device device, const char* name) {
 
 // How the rows are shared out: what is not yet known of the call. Returns the number of thread ctas.
 inline int64_t share_rows(PermuteCall& call) {
-  // What all rows begin at a multiple of, as far as one load goes: the lowest bit that is set.
+  // All rows begin at multiples of piece_bytes, which is the lowest bit that is set, and at most 16.
   const uint64_t bits = 16 | reinterpret_cast<uintptr_t>(call.from) | reinterpret_cast<uintptr_t>(call.to) | uint64_t(call.from_row) | uint64_t(call.to_row);
   call.piece_bytes = int32_t(bits & (~bits + 1));
   call.pieces = call.to_row / call.piece_bytes;
@@ -41,7 +42,7 @@ inline void run_permute_rows(StableValue* stack) {
   call.starts = table_of(starts, device, "starts");
   Tensor made = empty(sizes_of(rows), rows.torch_type(), device);
   if (rows.strides()[0] == 0) {
-    // Rows that are all one, as the gradient of a sum, have any order.
+    // Where all rows are one in memory, as in the gradient of a sum, their order makes no difference.
     RNNCC_TORCH(aoti_torch_copy_(made.get(), rows.get(), 0));
   } else if (made.elements() > 0) {
     const int64_t inner = rows.dim() - 1;

@@ -1,4 +1,4 @@
-// Loads and stores of slots: everything about a slot but its addresses is known when the kernel is compiled.
+// Loads and stores of slots. Only the addresses of a slot are unknown when the kernel is compiled.
 #pragma once
 
 #include "arguments.h"
@@ -6,14 +6,15 @@
 
 namespace rnncc {
 
-// A pointer that lay in shared memory: of those in a kernel's parameter alone the compiler knows that they are global.
+// Tells the compiler that a pointer is global. It knows that of pointers in a kernel's parameter, but not of pointers that lay in
+// shared memory.
 template <class T, class V>
 RNNCC_DEVICE T* global(V* pointer) {
   __builtin_assume(__isGlobal(pointer));
   return static_cast<T*>(pointer);
 }
 
-// A running program, in one direction. P: the generated program; S: the type of streams and weights.
+// A program that runs in one direction. P is the generated program, and S the type of streams and weights.
 template <class P, class S>
 struct Run {
   using Program = P;
@@ -21,24 +22,24 @@ struct Run {
   const Arguments<P>& plan;
   const Direction<P>& own;  // in shared memory
   unsigned char* shared;
-  int64_t n;  // number of the step
-  int64_t t;  // its place in the tensors
+  int64_t n;  // the number of the step, in the loop's order
+  int64_t t;  // the place of the step in tensors
   uint32_t arrived;
 
   RNNCC_DEVICE char* images() const { return global<char>(own.images); }
   RNNCC_DEVICE char* packed() const { return global<char>(own.packed); }
   RNNCC_DEVICE int64_t time(int64_t step) const { return own.descending ? plan.steps - 1 - step : step; }
 
-  // Whether tensors are packed: then each entry begins at its own first step, and is left alone after its last one.
+  // Whether tensors are packed. Then each entry begins at its own first step, and nothing happens to it after its last one.
   RNNCC_DEVICE bool is_packed() const { return P::tables.masked && plan.starts; }
   RNNCC_DEVICE OwnRows rows_of(int entry) const {
     return own_rows({plan.starts, plan.rows, plan.lengths}, plan.steps, own.descending, entry);
   }
   RNNCC_DEVICE int64_t steps_of(int entry) const { return is_packed() ? rows_of(entry).steps : plan.steps; }
-  // Whether there are rows of the entry at the present step.
+  // Whether the entry has a row at the present step.
   RNNCC_DEVICE bool has_rows(int entry) const { return !is_packed() || n < steps_of(entry); }
 
-  // Where a entry's row of a tensor of all steps is at the loop's step `step`, whose place is t.
+  // The offset of an entry's row in a tensor of all steps, at step number `step` of the loop, whose place is t.
   template <class Place>
   RNNCC_DEVICE int64_t row_of(const Place& place, int64_t step, int64_t t, int entry) const {
     if (!is_packed()) return t * place.step + entry * place.row;
@@ -46,7 +47,7 @@ struct Run {
   }
 };
 
-// An element of a tile stage.
+// The element that a thread of a tile stage works on.
 struct Element {
   int entry, unit, head;
   bool valid;
@@ -61,7 +62,7 @@ struct TypeOf<true, S> {
   using type = S;
 };
 
-// The type in which a slot is read. What a stage stores and another reads is float wherever it lies.
+// The type in which a slot is read. Where one stage stores and another one reads, it is float in whatever tensor it lies.
 template <int slot, class R>
 constexpr auto element_type() {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
@@ -73,7 +74,7 @@ constexpr auto element_type() {
   }
 }
 
-// Where the values of a slot lie.
+// The place of a slot's values.
 template <int slot, class R>
 RNNCC_DEVICE const SlotPlace& place_of(const R& run) {
   static_assert(has_place(R::Program::tables.slots[slot]), "nothing of its own");
@@ -81,7 +82,7 @@ RNNCC_DEVICE const SlotPlace& place_of(const R& run) {
   return run.own.places[place];
 }
 
-// Where element `unit` of a entry of a slot that is not an edge is at step `step`.
+// The address of element `unit` of an entry at step `step`. The slot is not an edge.
 template <int slot, class R>
 RNNCC_DEVICE auto address(const R& run, int64_t step, int entry, int64_t unit) {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
@@ -98,7 +99,7 @@ RNNCC_DEVICE auto address(const R& run, int64_t step, int entry, int64_t unit) {
   }
 }
 
-// What the slot holds at the present step.
+// The value of the slot at the present step.
 template <int slot, class R>
 RNNCC_DEVICE float load(const R& run, int entry, int64_t unit) {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
@@ -157,14 +158,14 @@ RNNCC_DEVICE void put_home(const R& run, int entry, int64_t unit, float value) {
   global<float>(place.base)[row + unit] = value;
 }
 
-// The value of a stored slot at the present step, to where other threads read it before the loop ends.
+// Stores the value of a slot at the present step where other threads read it before the loop ends.
 template <int slot, class R>
 RNNCC_DEVICE void publish(const R& run, int entry, int64_t unit, float value) {
   put_images<0, slot>(run, entry, unit, value);
   if constexpr (R::Program::tables.slots[slot].shared) put_home<slot>(run, entry, unit, value);
 }
 
-// The same value, to every other place that wants it.
+// Stores the same value in all other places that want it.
 template <int slot, class R>
 RNNCC_DEVICE void store_rest(const R& run, int entry, int64_t unit, float value) {
   constexpr SlotInfo info = R::Program::tables.slots[slot];

@@ -1,4 +1,4 @@
-// Operators across the units of one row (rnncc/ir/cell.py, RowOperator): a CTA has a row.
+// Operators across the units of a row (rnncc/ir/cell.py, RowOperator). One CTA works on a row, which is one batch entry.
 #pragma once
 
 #include "place.cuh"
@@ -24,7 +24,7 @@ template <int slot, class R>
 RNNCC_DEVICE RowLayout layout_of(const R& run) {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
   const int64_t width = run.plan.dims[info.width], heads = run.plan.heads;
-  // A value of one unit has one head; what a head is then its only one.
+  // A value of width 1 has one head, whatever the loop has.
   if (width == 1) return {1, 1, 1};
   return {info.parts, heads, width / (info.parts * heads)};
 }
@@ -34,7 +34,7 @@ RNNCC_DEVICE float combine(RowOperator op, float a, float b) {
   return a + b;
 }
 
-// Of all threads' values, in a fixed order; every thread has it. `scratch`: WARPS floats of shared memory.
+// Combines the values of all threads, in a fixed order. Every thread gets the result. `scratch`: WARPS floats of shared memory.
 RNNCC_DEVICE float reduce_threads(RowOperator op, float value, float* scratch) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) value = combine(op, value, __shfl_xor_sync(0xffffffffu, value, offset));
@@ -85,7 +85,7 @@ RNNCC_DEVICE void scan_row(const R& run, bool reversed, int entry) {
   }
 }
 
-// What unit j of a head of the target takes from the operand; `offset` is in units of a head.
+// The value that unit j of a head of the target takes from the operand. `offset` counts units within a head.
 template <RowOperator op, int source, class R>
 RNNCC_DEVICE float moved(const R& run, const RowLayout& from, const RowLayout& to, int entry, int64_t head, int64_t j,
                          int64_t offset, int64_t times) {

@@ -1,8 +1,8 @@
-// The driver of every generated loop on a GPU: one launch runs a whole sequence, forward or backward, in one direction or in
-// two side by side. A row of the grid of CTAs is a direction; it shares nothing that is written with the other.
+// The driver of the alternating kernels. One launch runs a whole sequence, forward or backward, in one direction or in two side
+// by side. A row of the grid of CTAs is a direction. Directions share nothing that they write.
 //
-// CTAs divide the units (and entries) of every stage and wait for each other only where the plan says that a stage reads
-// what others wrote. Packed weights stay in shared memory as far as they fit; the rest streams from L2 at each step.
+// CTAs divide the units and the batch entries of every stage. They wait for each other only where the plan says that a stage reads
+// what other CTAs wrote. Packed weights stay in shared memory as far as they fit; the rest streams from L2 at each step.
 #pragma once
 
 #include "barrier.cuh"
@@ -13,12 +13,12 @@
 
 namespace rnncc {
 
-// Where a CTA stands in a stage; `tile` is beyond the tiles where it has no part in it.
+// The first tile and the first chunk of entries of a CTA in a stage. A CTA without work there has a `tile` beyond the last one.
 struct Lane {
   int tile, chunk;
 };
 
-// A CTA's lane in a stage and its first tile, kept in shared memory.
+// The same with the tile itself, in shared memory. `lane` is the first tile's number.
 struct OwnTile {
   int lane, chunk;
   Tile tile;
@@ -37,10 +37,10 @@ RNNCC_DEVICE Lane lane_of(const StagePlan& plan) {
   return {int(blockIdx.x) % plan.tile_lanes, int(blockIdx.x) / plan.tile_lanes};
 }
 
-// A tile has one or two unit blocks.
+// The entry of element e within its chunk. A tile has one or two unit blocks.
 RNNCC_DEVICE int entry_in_chunk(const StagePlan& plan, int e) { return e >> (plan.unit_blocks == 2 ? 4 : 3); }
 
-// Element e of a tile and a chunk of entries, units first.
+// Element e of a tile and a chunk of entries. The units of an entry follow each other.
 template <class R>
 RNNCC_DEVICE Element element_of(const R& run, const StagePlan& plan, const Tile& tile, int chunk, int e) {
   const int units = plan.unit_blocks * UNIT_BLOCK, entries = plan.entry_blocks * ENTRY_BLOCK;
@@ -49,12 +49,13 @@ RNNCC_DEVICE Element element_of(const R& run, const StagePlan& plan, const Tile&
   at.entry = chunk * entries + entry_in_chunk(plan, e);
   at.head = tile.head;
   at.valid = at.unit < tile.end && at.entry < run.plan.batch && e < units * entries && run.has_rows(at.entry);
-  // The compiler must not know these to be the same at each step: it would keep an address for every slot in registers.
+  // The compiler must not know that these are the same at each step: it would hold an address for every slot in registers.
   asm volatile("" : "+r"(at.unit), "+r"(at.entry));
   return at;
 }
 
-// All joints of a stage from product p on; where their sums are, by entries. `slot`: which of the CTA's tiles it is.
+// Multiplies all joints of a stage from product p on. Returns where their sums are, with the distance between entries as `gap`.
+// `slot` counts the CTA's tiles.
 template <int stage, int p, class R>
 RNNCC_DEVICE Sums contract(const R& run, const StagePlan& plan, int tile, int slot, int head, int entry, float* sums) {
   constexpr StageInfo info = R::Program::tables.stages[stage];
@@ -86,7 +87,7 @@ RNNCC_DEVICE Sums contract(const R& run, const StagePlan& plan, int tile, int sl
   }
 }
 
-// Whether the stage after this one, in this step or the next, waits for other CTAs: then this one says when it is done.
+// Whether the next stage, in this step or the next one, waits for other CTAs. Then this stage says when it is done.
 template <int stage, class R>
 constexpr bool is_awaited() {
   return R::Program::tables.stages[(stage + 1) % R::Program::tables.stage_count].barrier;
@@ -110,7 +111,7 @@ RNNCC_DEVICE void tile_stage(R& run) {
   float* scratch = reinterpret_cast<float*>(run.shared + run.plan.shared.sums);
   typename F::Kept held = {};
   Element held_at = {};
-  bool fresh = true;  // `tile`, `at` and `early` are set
+  bool fresh = true;  // `tile`, `at` and `early` are set already
   int slot = 0;
   for (int t = own.lane; t < plan.tiles; t += plan.tile_lanes, ++slot) {
     if (slot > 0) tile = tile_of(plan, t);
@@ -148,7 +149,7 @@ RNNCC_DEVICE void tile_stage(R& run) {
   } else {
     __syncthreads();  // shared memory is free again
   }
-  // What nobody waits for comes last.
+  // Nobody waits for these stores, so they come last.
   if (held_at.valid) F::store_rest(run, held_at, held);
 }
 
@@ -166,7 +167,7 @@ RNNCC_DEVICE void row_stage(R& run) {
   }
 }
 
-// Packs the weights of stages from `stage` on; tiles are divided among CTAs.
+// Packs the weights of all stages from `stage` on. CTAs divide the tiles.
 template <int stage, int p, class R>
 RNNCC_DEVICE void pack(const R& run) {
   if constexpr (stage < R::Program::tables.stage_count) {
@@ -187,7 +188,7 @@ RNNCC_DEVICE void pack(const R& run) {
   }
 }
 
-// Brings what stays of the weights into shared memory.
+// Loads the weights that stay in shared memory.
 template <int stage, int p, class R>
 RNNCC_DEVICE void settle(const R& run) {
   if constexpr (stage < R::Program::tables.stage_count) {
@@ -218,7 +219,7 @@ RNNCC_DEVICE void settle(const R& run) {
   }
 }
 
-// Operands of the first step that stand beyond the loop.
+// Makes the images of initial values, which are operands of the first step.
 template <int p, class R>
 RNNCC_DEVICE void initial_images(const R& run) {
   if constexpr (p < R::Program::tables.product_count) {
@@ -256,8 +257,8 @@ RNNCC_DEVICE void finals(const R& run) {
   }
 }
 
-// Copies the CTA's direction to the beginning of shared memory, where its place is known. Each step takes addresses from
-// it; by an index of the parameter that made an LSTM's steps some 0.4 us longer.
+// Copies the CTA's direction to the beginning of shared memory, a place that the compiler knows. Each step takes addresses from it.
+// To take them from the parameter by an index made a step of an LSTM some 0.4 us longer.
 template <class P>
 RNNCC_DEVICE const Direction<P>& own_direction(const Arguments<P>& plan, unsigned char* shared) {
   static_assert(sizeof(Direction<P>) == direction_bytes(P::tables), "the host makes room for it");
