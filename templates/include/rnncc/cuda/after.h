@@ -1,5 +1,5 @@
-// What a loop leaves for after its last step: gradients of matrices as products over all steps, of vectors as sums, and zeros.
-// Torch's own operations; accumulation is in float32.
+// The work after a loop's last step, by torch's own operations: gradients of matrices as products over all steps, gradients of
+// vectors as sums, and zeros. Accumulation is in float32.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@ namespace rnncc {
 
 class After {
  public:
-  // `records`: of stored slots that are read here, the tensor that holds them. `totals`: of those that a kernel has summed over
-  // steps itself, float [rows, width], whose rows' sum is that over steps and batch columns.
+  // `records`: for each stored slot that is read here, the tensor that holds it. `totals`: for each slot that a kernel has summed over
+  // steps itself, floats [rows, width]. The sum of their rows is the sum over all steps and batch entries.
   After(const Tables& tables, const Call& call, const int64_t* dims, CallTensors& tensors,
         const std::map<int, rnncc_tensor>& records, const std::map<int, Tensor>& totals)
       : tables_(tables), call_(call), dims_(dims), tensors_(tensors), records_(records), totals_(totals) {}
@@ -75,7 +75,7 @@ class After {
     return total;
   }
 
-  // Elements of a weight's gradient that products and sums write.
+  // How many elements of a weight's gradient products and sums write.
   int64_t written(int16_t weight, const std::map<int, std::vector<int>>& by_matrix) const {
     int64_t count = 0;
     for (const auto& entry : by_matrix) {
@@ -103,7 +103,7 @@ class After {
     }
   }
 
-  // A slot's values over all steps: element (t, column, unit) at data + t * step + column * column + unit.
+  // A slot's values over all steps, as a tensor [T, B, width]; its place is counted in elements.
   rnncc_tensor values_of(int slot) {
     const SlotInfo& info = tables_.slots[slot];
     switch (info.kind) {
@@ -119,13 +119,13 @@ class After {
     }
   }
 
-  // An edge: its slot's values one step on, the edge's tensor at the end, in the streams' type.
+  // The values of an edge over all steps, in the streams' type: its slot's values one step on, and the edge's tensor at the end.
   rnncc_tensor shifted(int slot) {
     const SlotInfo& info = tables_.slots[slot];
     const rnncc_tensor from = values_of(info.link), edge = tensors_.either(info.table, info.index);
     const int64_t width = dim(info.width), steps = call_.steps, batch = call_.columns;
     const rnncc_dtype dtype = tensors_.scalar();
-    // Whether the value at t is that of t - 1 (else of t + 1).
+    // Whether the edge at t is the slot's value at t - 1; else it is the value at t + 1.
     const bool earlier = (info.kind == Kind::previous) != call_.descending;
     if (call_.starts) {
       ShiftedRows made(from, edge, call_.starts, batch, rows(), width, earlier, dtype, device());
@@ -151,14 +151,14 @@ class After {
     return {data, batch * width, width, dtype};
   }
 
-  // To rows side by side.
+  // Copies to a tensor whose rows lie side by side.
   void copy(void* to, const void* from, const std::vector<int64_t>& sizes, const rnncc_tensor& strides, rnncc_dtype dtype) {
     Tensor target = over(to, sizes, {sizes[1] * sizes[2], sizes[2], 1}, dtype, device());
     Tensor source = over(from, sizes, {strides.step, strides.column, 1}, strides.dtype, device());
     RNNCC_TORCH(aoti_torch_copy_(target.get(), source.get(), 0));
   }
 
-  // Values as a matrix [T * B, width] with rows `column` apart, in the streams' type; made once a slot.
+  // A slot's values as a matrix [T * B, width] whose rows lie at one stride, in the streams' type. It is made once per slot.
   const rnncc_tensor& matrix_of(int slot) {
     const auto known = matrices_.find(slot);
     if (known != matrices_.end()) return known->second;
@@ -175,7 +175,8 @@ class After {
     return matrices_[slot] = t;
   }
 
-  // Whether outer `next` prolongs those from `first` on: the same operand, cotangents and rows side by side, one block.
+  // Whether outers `first` to `next` can be one product: the operand is the same, cotangents and rows lie side by side, and there is
+  // one head.
   bool continues(int first, int next) {
     const OuterInfo &a = tables_.outers[first], &b = tables_.outers[next];
     const MatrixInfo &from = tables_.matrices[a.matrix], &to = tables_.matrices[b.matrix];
@@ -186,7 +187,7 @@ class After {
     return x.column == y.column && static_cast<char*>(x.data) + before * dtype_bytes(x.dtype) == y.data;
   }
 
-  // d_matrix = cotangentᵀ operand, `height` rows of it from outer o's on, to `out` [rows, row_length].
+  // Writes `height` rows of d_matrix = cotangentᵀ operand to `out` [rows, row_length], from the rows of outer o on.
   void outer(int o, int64_t height, void* out) {
     const OuterInfo& info = tables_.outers[o];
     const MatrixInfo& matrix = tables_.matrices[info.matrix];
@@ -211,7 +212,7 @@ class After {
     }
   }
 
-  // Several products for one matrix: each apart, then their sum.
+  // Multiplies each of several products for one matrix by itself, and then adds them up.
   void add_outers(const std::vector<int>& outers) {
     const int matrix = tables_.outers[outers[0]].matrix;
     const rnncc_tensor gradient = weight_gradient(tables_.matrices[matrix].index);
@@ -241,7 +242,7 @@ class After {
       sum_into(out, over(x.data, {rows, width}, {x.column, 1}, x.dtype, device()), {0});
       return;
     }
-    // One number a head, or one for all heads: [rows, parts, numbers, the rest].
+    // The gradient has one number per head, or one for all heads: [rows, parts, numbers, the rest].
     const int64_t parts = out_width == 1 ? 1 : slot.parts, depth = width / (parts * out_width);
     sum_into(out, over(x.data, {rows, parts, out_width, depth}, {x.column, out_width * depth, depth, 1}, x.dtype, device()), {0, 1, 3});
   }

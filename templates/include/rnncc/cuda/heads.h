@@ -1,17 +1,17 @@
-// Products of heads over many rows, by torch: of each block a matrix of few numbers that is a sum over all rows.
+// Products of heads over many rows, by torch. The result is a small matrix per head, which is a sum over all rows.
 #pragma once
 
 #include "../torch/aten.h"
 
 namespace rnncc {
 
-// Sums among which float32 rows are dealt out, rows of each at least, and tiles of 128 x 128 numbers up to which cuBLAS leaves
-// most of a GPU idle: it gives each tile of a float32 product one thread block, which goes through all rows. (In 16 bits that
-// is quicker than anything that copies an operand: measured on an H200.)
+// cuBLAS gives each tile of HEAD_TILE x HEAD_TILE numbers of a float32 product one CTA, which goes through all rows. Up to HEAD_TILES
+// tiles leave most of a GPU idle. The rows of such a product are dealt out among HEAD_SUMS sums, where each gets HEAD_ROWS rows or
+// more. (In 16 bits one product is quicker than anything that copies an operand: measured on an H200.)
 constexpr int64_t HEAD_SUMS = 16, HEAD_ROWS = 64, HEAD_TILE = 128, HEAD_TILES = 32;
 
-// out [heads, head_dim, depth], contiguous matrices or not: of each block aᵀ b. Rows of a [rows, heads * head_dim] and of
-// b [rows, heads * depth] begin `column` elements apart.
+// out [heads, head_dim, depth] = aᵀ b for each head; its matrices may have gaps. Rows of a [rows, heads * head_dim] and of
+// b [rows, heads * depth] lie at the stride of batch entries.
 inline void multiply_heads(const Tensor& out, const rnncc_tensor& a, const rnncc_tensor& b, int64_t heads, int64_t head_dim, int64_t depth,
                            int64_t rows, Device device) {
   const auto multiply = [&](const Tensor& to, const rnncc_tensor& x, const rnncc_tensor& y, int64_t first, int64_t count) {
@@ -22,7 +22,8 @@ inline void multiply_heads(const Tensor& out, const rnncc_tensor& a, const rnncc
   const int64_t tiles = heads * ((head_dim + HEAD_TILE - 1) / HEAD_TILE) * ((depth + HEAD_TILE - 1) / HEAD_TILE);
   if (a.dtype != RNNCC_FLOAT32 || tiles > HEAD_TILES || rows < HEAD_SUMS * HEAD_ROWS) return multiply(out, a, b, 0, rows);
 
-  // Row r goes to sum r % HEAD_SUMS: of rows without gaps, heads of all sums then lie at equal distances, and are one product.
+  // Row r goes to sum r % HEAD_SUMS. Where rows have no gaps, the heads of all sums then lie at equal distances, and are the batch of
+  // one product.
   Tensor held[2];
   const auto dense = [&](const rnncc_tensor& t, int64_t width, Tensor& made) -> rnncc_tensor {
     if (t.column == width) return t;

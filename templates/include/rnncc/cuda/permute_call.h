@@ -1,4 +1,4 @@
-// Rows are put in another order on a GPU: the host fills this record (permute_op.h), and the kernel reads it (permute.cuh). Plain data.
+// Puts rows in another order on a GPU. The host fills this record (permute_op.h), and the kernel reads it (permute.cuh). Plain data.
 #pragma once
 
 #include <stdint.h>

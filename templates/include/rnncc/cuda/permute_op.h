@@ -16,7 +16,7 @@ inline const int64_t* table_of(Tensor& table, Device device, const char* name) {
   return static_cast<const int64_t*>(table.data());
 }
 
-// How the rows are shared out: what is not yet known of the call. Returns the number of thread ctas.
+// Fills in how warps share the rows. Returns the number of CTAs.
 inline int64_t share_rows(PermuteCall& call) {
   // All rows begin at multiples of piece_bytes, which is the lowest bit that is set, and at most 16.
   const uint64_t bits = 16 | reinterpret_cast<uintptr_t>(call.from) | reinterpret_cast<uintptr_t>(call.to) | uint64_t(call.from_row) | uint64_t(call.to_row);

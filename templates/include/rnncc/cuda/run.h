@@ -1,5 +1,5 @@
-// Runs a loop, forward or backward, on a GPU: chooses a kernel, launches it, and then the products over all steps. Nothing here
-// waits for the device.
+// Runs a loop, forward or backward, on a GPU: it chooses a kernel and launches it, and then the products over all steps. Nothing here
+// waits for the GPU.
 #pragma once
 
 #include "direction.h"
@@ -8,9 +8,9 @@
 
 namespace rnncc {
 
-// Runs the directions of a layer: in one launch where a kernel can do that and it is not expected to take longer, else one after
-// the other. A loop without products runs by its scans or walks, any other by a fused kernel where there is one, else by the
-// alternating kernel.
+// Runs the directions of a layer. They run in one launch, where a kernel can do that and is not expected to take longer, else one
+// after the other. A loop without products runs by its scans or walks. Any other loop runs by a fused kernel, or by the alternating
+// kernel where no fused kernel takes it.
 class DeviceRuns {
  public:
   // `scans`: null where the loop has products.
@@ -75,7 +75,7 @@ class DeviceRuns {
     for (DeviceRun* run : runs) launch({run}, run->schedule(1), arguments);
   }
 
-  // The alternating kernel, for directions side by side that are divided by `schedule`.
+  // Launches the alternating kernel for directions side by side. `schedule` divides the work of each.
   void launch(const std::vector<DeviceRun*>& runs, const Schedule& schedule, ArgumentBuffer& arguments) const {
     const int available = gpu(device_).shared_bytes;
     if (schedule.shared_bytes > available)
