@@ -11,8 +11,8 @@ namespace rnncc {
 
 class After {
  public:
-  // `records`: for each stored slot that is read here, the tensor that holds it. `totals`: for each slot that a kernel has summed over
-  // steps itself, floats [rows, width]. The sum of their rows is the sum over all steps and batch entries.
+  // `records`: for each stored slot that is read here, the tensor that holds it. `totals`: for each slot that a kernel has summed
+  // over steps itself, floats [rows, width]. The sum of their rows is the sum over all steps and batch entries.
   After(const Tables& tables, const Call& call, const int64_t* dims, CallTensors& tensors,
         const std::map<int, rnncc_tensor>& records, const std::map<int, Tensor>& totals)
       : tables_(tables), call_(call), dims_(dims), tensors_(tensors), records_(records), totals_(totals) {}
@@ -175,8 +175,8 @@ class After {
     return matrices_[slot] = t;
   }
 
-  // Whether outers `first` to `next` can be one product: the operand is the same, cotangents and rows lie side by side, and there is
-  // one head.
+  // Whether outer `next` can join the product of the outers from `first` on. Their operand is then the same, cotangents and rows
+  // lie side by side, and there is one head.
   bool continues(int first, int next) {
     const OuterInfo &a = tables_.outers[first], &b = tables_.outers[next];
     const MatrixInfo &from = tables_.matrices[a.matrix], &to = tables_.matrices[b.matrix];

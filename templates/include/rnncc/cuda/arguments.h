@@ -14,8 +14,9 @@ constexpr int ENTRY_BLOCK = 16;  // batch entries of the other operand; a CTA wo
 constexpr int CHUNK = 32;        // terms of a product that one load of 16-bit operands brings
 
 // Where the values of a slot lie. Element (step, entry, unit) stands at base + step * `step` + entry * `row` + unit, counted in
-// elements of the slot's type. In a ring the step is its number modulo RING, elsewhere its place t. The place of an edge is a tensor
-// [B, width], which stands in beyond the loop. In packed tensors, which are no rings, an entry has rows of its own (place.cuh).
+// elements of the slot's type. In a ring the step is its number modulo RING, elsewhere its place t. The place of an edge is a
+// tensor [B, width], which stands in beyond the loop. In packed tensors, which are no rings, an entry has rows of its own
+// (place.cuh).
 struct SlotPlace {
   void* base;
   int64_t step;
@@ -83,9 +84,9 @@ struct ProductPlan {
   int32_t transposed, unused;
 };
 
-// The layout of shared memory, in bytes from its beginning, where the CTA's direction lies. `sums` is where the sums of a tile lie,
-// and `own` where the CTA's own tiles lie. From `warps` on each warp has `warp_bytes`. They first hold its weights on their way and,
-// from `staging` on, its operands. Then they hold its partial sums.
+// The layout of shared memory, in bytes from its beginning, where the CTA's direction lies. `sums` is where the sums of a tile
+// lie, and `own` where the CTA's own tiles lie. From `warps` on each warp has `warp_bytes`. They first hold its weights on their
+// way and, from `staging` on, its operands. Then they hold its partial sums.
 struct Shared {
   int32_t sums, own;
   int32_t warps, warp_bytes, staging, unused;

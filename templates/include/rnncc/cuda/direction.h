@@ -1,5 +1,5 @@
-// This is one direction of a layer on a GPU. It decides where every value lies that its loop reads or writes, and does the work after
-// the last step.
+// A direction of a layer on a GPU decides where every value lies that its loop reads or writes, and does the work after the last
+// step.
 #pragma once
 
 #include "fused/run.h"

@@ -5,9 +5,9 @@
 
 namespace rnncc {
 
-// cuBLAS gives each tile of HEAD_TILE x HEAD_TILE numbers of a float32 product one CTA, which goes through all rows. Up to HEAD_TILES
-// tiles leave most of a GPU idle. The rows of such a product are dealt out among HEAD_SUMS sums, where each gets HEAD_ROWS rows or
-// more. (In 16 bits one product is quicker than anything that copies an operand: measured on an H200.)
+// cuBLAS gives each tile of HEAD_TILE x HEAD_TILE numbers of a float32 product one CTA, which goes through all rows. Up to
+// HEAD_TILES tiles leave most of a GPU idle. The rows of such a product are dealt out among HEAD_SUMS sums, where each gets
+// HEAD_ROWS rows or more. (In 16 bits one product is quicker than anything that copies an operand: measured on an H200.)
 constexpr int64_t HEAD_SUMS = 16, HEAD_ROWS = 64, HEAD_TILE = 128, HEAD_TILES = 32;
 
 // out [heads, head_dim, depth] = aᵀ b for each head; its matrices may have gaps. Rows of a [rows, heads * head_dim] and of
@@ -22,8 +22,8 @@ inline void multiply_heads(const Tensor& out, const rnncc_tensor& a, const rnncc
   const int64_t tiles = heads * ((head_dim + HEAD_TILE - 1) / HEAD_TILE) * ((depth + HEAD_TILE - 1) / HEAD_TILE);
   if (a.dtype != RNNCC_FLOAT32 || tiles > HEAD_TILES || rows < HEAD_SUMS * HEAD_ROWS) return multiply(out, a, b, 0, rows);
 
-  // Row r goes to sum r % HEAD_SUMS. Where rows have no gaps, the heads of all sums then lie at equal distances, and are the batch of
-  // one product.
+  // Row r goes to sum r % HEAD_SUMS. Where rows have no gaps, the heads of all sums then lie at equal distances, and are the batch
+  // of one product.
   Tensor held[2];
   const auto dense = [&](const rnncc_tensor& t, int64_t width, Tensor& made) -> rnncc_tensor {
     if (t.column == width) return t;

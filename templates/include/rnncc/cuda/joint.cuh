@@ -92,8 +92,8 @@ RNNCC_DEVICE void contract_passes(const Pass& pass) {
   }
 }
 
-// Multiplies all unit blocks, in one pass or in several. `ALONE`: the stage has no other joint. If there is also one pass alone, its
-// partial sums stay where they are.
+// Multiplies all unit blocks, in one pass or in several. `ALONE`: the stage has no other joint. If there is also one pass alone,
+// its partial sums stay where they are.
 template <class S, int ALL, int ENTRY_BLOCKS, bool ACCUMULATE, bool ALONE>
 RNNCC_DEVICE Sums contract_all(const Pass& pass) {
   constexpr bool single = ALONE && pass_blocks(ALL, ENTRY_BLOCKS, int(sizeof(S))) == ALL;

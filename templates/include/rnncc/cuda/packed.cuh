@@ -14,8 +14,8 @@ struct Extents {
   const int64_t* lengths;
 };
 
-// The rows of a batch entry. The loop begins at row `first` of a tensor, and there are rows for `steps` steps. The entry's own steps
-// are the `active` ones from step `from` on.
+// The rows of a batch entry. The loop begins at row `first` of a tensor, and there are rows for `steps` steps. The entry's own
+// steps are the `active` ones from step `from` on.
 struct OwnRows {
   int32_t first, steps, from, active;
 

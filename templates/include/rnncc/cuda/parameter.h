@@ -58,8 +58,8 @@ class LoopParameter {
     *extents_ = {call.starts, call.rows, call.lengths};
   }
 
-  // Fills in a direction's tensors. They follow the matrices in FusedTensors, and ScanTensors begins with them. Returns false where a
-  // tensor does not fit.
+  // Fills in a direction's tensors. They follow the matrices in FusedTensors, and ScanTensors begins with them. Returns false where
+  // a tensor does not fit.
   bool fill_tensors(const LoopDirection& direction, Fits fits) {
     const Call& call = direction.call;
     CallTensors& tensors = direction.tensors;
@@ -138,8 +138,8 @@ class LoopParameter {
     if (extents_->lengths) extents_->lengths += entries;
   }
 
-  // The destination of a value: the given one, or where no tensor is wanted there, another one of the same dtype. So a step writes a
-  // value once, whether it is returned, saved for the backward, or both.
+  // The destination of a value: the given one, or where no tensor is wanted there, another one of the same dtype. So a step writes
+  // a value once, whether it is returned, saved for the backward, or both.
   const Destination& destination(const SlotInfo& slot, int place, CallTensors& tensors) const {
     const Destination* const all = &tables_.destinations[slot.first_destination];
     const auto is_wanted = [&](const Destination& to) { return tensors.at(to.table, to.index).data && (training_ || !is_saved(to.table)); };

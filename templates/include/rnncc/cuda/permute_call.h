@@ -1,4 +1,5 @@
-// Puts rows in another order on a GPU. The host fills this record (permute_op.h), and the kernel reads it (permute.cuh). Plain data.
+// Puts rows in another order on a GPU. The host fills this record (permute_op.h), and the kernel reads it (permute.cuh). Plain
+// data.
 #pragma once
 
 #include <stdint.h>

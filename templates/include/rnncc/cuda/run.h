@@ -1,5 +1,5 @@
-// Runs a loop, forward or backward, on a GPU: it chooses a kernel and launches it, and then the products over all steps. Nothing here
-// waits for the GPU.
+// Runs a loop, forward or backward, on a GPU: it chooses a kernel and launches it, and then the products over all steps. Nothing
+// here waits for the GPU.
 #pragma once
 
 #include "direction.h"

@@ -1,5 +1,5 @@
-// The tensors of a call in the element types that the kernel takes. Tensors of other types are converted before the kernel, or after
-// it.
+// The tensors of a call in the element types that the kernel takes. Tensors of other types are converted before the kernel, or
+// after it.
 #pragma once
 
 #include <map>

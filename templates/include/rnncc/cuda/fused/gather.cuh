@@ -1,11 +1,11 @@
-// A fused loop whose operands go to all blocks of the cluster; see cluster.cuh.
+// A fused loop whose operands go to all CTAs of the cluster; see cluster.cuh.
 #pragma once
 
 #include "cluster.cuh"
 
 namespace rnncc {
 
-// UNIT_WARPS × K_WARPS warps; a warp has UNIT_BLOCKS blocks of 8 units and one of K_WARPS ranges of the terms.
+// A CTA has UNIT_WARPS × K_WARPS warps. A warp has UNIT_BLOCKS blocks of 8 units, and one of K_WARPS ranges of the terms.
 template <class Step_, int H_, int CTAS_, int UNIT_WARPS_, int K_WARPS_, int UNIT_BLOCKS_, int ENTRY_TILES_, int REGISTER_TILES_>
 struct GatherShape {
   using Step = Step_;
@@ -14,10 +14,10 @@ struct GatherShape {
   static constexpr int UNITS = UNIT_WARPS * UNIT_BLOCKS * 8, DIM = UNITS * CTAS, ENTRIES = ENTRY_TILES * 8;
   static constexpr int THREADS = UNIT_WARPS * K_WARPS * 32;
   static constexpr int HALVES = Step::SUMS * UNIT_BLOCKS;
-  static constexpr int DEPTH = Step::OPERANDS * DIM, RANGE = DEPTH / K_WARPS;  // terms; of a K warp
+  static constexpr int DEPTH = Step::OPERANDS * DIM, RANGE = DEPTH / K_WARPS;  // all terms; terms per warp
   using Matrix = Resident<E, RANGE / 32, HALVES, REGISTER_TILES_ / 2>;
   using Block = OperandBlock<E>;
-  // Block u of a unit warp belongs to K warp u % K_WARPS, which adds its sums up and does its elementwise part.
+  // K warp u % K_WARPS owns unit block u: it adds up the block's sums, and does its elementwise part.
   static constexpr int OWNED = ceil_div(UNIT_BLOCKS, K_WARPS);
   static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, BUFFER_BYTES = ENTRY_TILES * TILE_BYTES;
   static constexpr int PARTIAL_BYTES = (K_WARPS - 1) * UNIT_WARPS * ENTRY_TILES * HALVES * 256;
@@ -56,7 +56,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   if constexpr (S::CTAS > 1) begin_barriers(barriers, 2 * S::K_WARPS, expected);
   __syncthreads();
 
-  // Where this lane sends its piece of a block: to every PEERS-th from its first peer on.
+  // A lane sends its piece of an operand block to every PEERS-th CTA from first_peer on.
   using Block = typename S::Block;
   constexpr int PEERS = 32 / Block::PIECES, SENDS = ceil_div(S::CTAS, PEERS);
   const int piece = lane % Block::PIECES, first_peer = lane / Block::PIECES;
@@ -79,7 +79,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       if (u >= S::UNIT_BLOCKS) continue;
       items[o][n].begin(call, own, traffic, seat, first_unit, own_unit + u * 8, n * 8);
     }
-  // start(t), and its operands to all blocks.
+  // Runs start(t), and sends its operands to all CTAs.
   const auto start = [&](int o, int n, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
     const int u = k_warp + o * S::K_WARPS, buffer = t & 1;
     Own& item = items[o][n];
@@ -133,7 +133,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
     float acc[S::ENTRY_TILES][S::Matrix::ROWS][4] = {};
     multiply<E>(matrix, operands + buffer * S::BUFFER_BYTES + k_warp * S::RANGE / 8 * Block::BYTES, S::TILE_BYTES, acc);
     if constexpr (S::K_WARPS > 1) {
-      // [unit warp][half-tile, tile][how many K warps after the owner, less one][lane]
+      // Partial sums lie as [unit warp][half-tile, tile][K warps after the owner, less one][lane].
       float2* const parts = partial + unit_warp * S::HALVES * S::ENTRY_TILES * (S::K_WARPS - 1) * 32 + lane;
 #pragma unroll
       for (int half = 0; half < S::HALVES; ++half) {
@@ -189,7 +189,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
 #pragma unroll
     for (int n = 0; n < S::ENTRY_TILES; ++n)
       if (k_warp + o * S::K_WARPS < S::UNIT_BLOCKS) items[o][n].end(own);
-  // A block that ended would take its shared memory with it while a peer still writes there.
+  // A CTA that ended would take its shared memory with it, while a peer may still write there.
   if constexpr (S::CTAS > 1) cluster_barrier();
 }
 

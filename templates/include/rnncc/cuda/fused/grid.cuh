@@ -1,28 +1,29 @@
-// A fused loop over thread blocks of the whole grid. Matrices in registers (and shared memory), K split over the warps of a
-// block; operands go through L2: each word of the exchange was set to a pattern that no conversion yields, so that it says
-// of itself whether it has come. No barrier, no fence.
+// A fused loop over CTAs of the whole grid. Matrices stay in registers and shared memory, and the warps of a CTA divide the terms.
+// Operands go through L2, in memory that is called the exchange. Each of its words was set to a pattern that no conversion makes,
+// so that the word itself says whether it has arrived. There is no barrier of the grid, and no fence.
 #pragma once
 
 #include "resident.cuh"
 
 namespace rnncc {
 
-// Cycles by which a warp's pause grows after a step in which it asked in vain, and shrinks after another; the longest.
+// A warp pauses before it polls. The pause grows by PAUSE_MORE cycles after a step in which the warp polled in vain, and shrinks by
+// PAUSE_LESS after any other step. It is at most PAUSE_MOST.
 constexpr uint32_t PAUSE_MORE = 32, PAUSE_LESS = 4, PAUSE_MOST = 2048;
 
 constexpr uint32_t NOT_YET = 0xffffffffu;
-// A float as such a word; what a NaN holds is the caller's.
+// A float as a word of the exchange, which is never NOT_YET. A NaN with these bits becomes another NaN.
 RNNCC_DEVICE uint32_t message(float x) {
   const uint32_t bits = __float_as_uint(x);
   return bits == NOT_YET ? 0x7fffffffu : bits;
 }
 
-// What a lane asks for of a chunk and a tile of entries: terms 8q…8q+7 of one entry.
+// The part of a chunk that a lane polls for, in a tile of entries: terms 8q…8q+7 of one entry.
 template <class E>
 struct Message {
-  static constexpr int PARTS = sizeof(E) / 2;  // of 16 bytes
+  static constexpr int PARTS = sizeof(E) / 2;  // parts of 16 bytes
   uint4 part[PARTS];
-  // Without branches: && would make some.
+  // It uses & since && would make branches.
   RNNCC_DEVICE bool has_come() const {
     bool all = true;
 #pragma unroll
@@ -41,12 +42,12 @@ struct GridShape {
   using E = typename Step::Element;
   static constexpr int H = H_, UNIT_BLOCKS = UNIT_BLOCKS_, K_WARPS = K_WARPS_, ENTRY_TILES = ENTRY_TILES_;
   static constexpr int UNITS = UNIT_BLOCKS * 8, CTAS = ceil_div(H, UNITS), THREADS = K_WARPS * 32, ENTRIES = ENTRY_TILES * 8;
-  static constexpr int DEPTH = ceil_div(H, 32) * 32;  // K of one operand
-  // The exchange is [step][entry][head][operand][DEPTH]: what a warp reads of it lies in a row.
+  static constexpr int DEPTH = ceil_div(H, 32) * 32;  // terms per operand
+  // The exchange is [step][entry][head][operand][DEPTH], so that the terms that a warp reads follow each other.
   static constexpr int OPERAND_BYTES = DEPTH * int(sizeof(E)), HEAD_BYTES = Step::OPERANDS * OPERAND_BYTES;
   static constexpr int HALVES = Step::SUMS * UNIT_BLOCKS, ROWS = ceil_div(HALVES, 2);
-  static constexpr int CHUNKS = ceil_div(Step::OPERANDS * DEPTH / 32, K_WARPS);  // of 32 terms, of a warp
-  // Whether chunks have terms of no operand, whose places are never written.
+  static constexpr int CHUNKS = ceil_div(Step::OPERANDS * DEPTH / 32, K_WARPS);  // chunks of 32 terms per warp
+  // Whether some terms of chunks belong to no operand. Their places are never written.
   static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > Step::OPERANDS * DEPTH;
   using Matrix = Resident<E, CHUNKS, HALVES, REGISTER_TILES_ / 2>;
   static constexpr int POLLS = ENTRY_TILES * Message<E>::PARTS;
@@ -56,7 +57,7 @@ struct GridShape {
   using Memory = Traffic<Step, H, UNITS, ENTRIES, THREADS>;
   static constexpr int PARTIAL_BYTES = K_WARPS * ENTRY_TILES * HALVES * 256;
   static constexpr int MATRIX_BYTES = K_WARPS * Matrix::WARP_BYTES;
-  // Of a warp: a chunk of float operands, for all lanes to multiply.
+  // Each warp has room for a chunk of float operands, which all its lanes multiply.
   static constexpr int TILE_BYTES = 4 * OperandBlock<E>::BYTES, STAGE_BYTES = sizeof(E) == 4 ? ENTRY_TILES * TILE_BYTES : 0;
   static constexpr int SHARED_BYTES = PARTIAL_BYTES + MATRIX_BYTES + K_WARPS * STAGE_BYTES + Memory::BYTES;
   static_assert(H % 8 == 0);
@@ -76,7 +77,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   const int rank = seat.rank, head = seat.head, first_entry = seat.first_entry, entries = seat.entries;
   const int unit0 = rank * S::UNITS, steps = seat.steps;
 
-  // Half-tile h is sum h % SUMS of block h / SUMS. Chunk c of this warp covers 32 terms of one operand.
+  // Half-tile h is sum h % SUMS of unit block h / SUMS. Chunk c of this warp has 32 terms of one operand.
   typename S::Matrix matrix;
   matrix.fill(matrices, warp, [&](int c, int m, int i) {
     const int term = (warp * S::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
@@ -100,16 +101,18 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   }
   for (int t = 0; t < S::Memory::STAGES - 1; ++t) traffic.fetch(t);
 
-  // A step of the exchange begins at an address that all threads have; a thread's places in it are offsets of 32 bits, of
-  // which the host sees that they fit.
+  // A step of the exchange begins at an address that all threads share. A thread's places in the step are offsets of 32 bits; the
+  // host makes sure that they fit.
   const uint32_t exchange_entry = uint32_t(own.exchange.entry), exchange_head = head * S::HEAD_BYTES;
   const auto exchange_at = [&](int t) { return own.exchange.base + int64_t(t) * own.exchange.step; };
-  // A entry's rows there follow each other in the loop's order. One that is not there has those of the last one.
+  // In the exchange the rows of an entry follow each other in the loop's order. Where the group has no such entry, the rows are
+  // those of its last entry.
   const auto rows_of = [&](int entry) { return own_rows<Step>(call, false, first_entry + min(entry, entries - 1)); };
   const auto exchange_row = [&](int entry) { return uint32_t(rows_of(entry).first) * exchange_entry + exchange_head; };
-  uint32_t mine[S::OWNED];  // the lane's operands of an item
-  [[maybe_unused]] uint32_t next[S::OWNED];  // of float, masked: those of its second entry
-  // Of 16 bits, whether the lane has units and a entry, once lanes exchanged theirs; masked, for how many steps.
+  uint32_t mine[S::OWNED];  // where the lane's operands of an item go
+  [[maybe_unused]] uint32_t next[S::OWNED];  // where those of its second entry go, in masked loops in float
+  // Whether the lane stores operands of 16 bits: whether it has units and an entry after lanes have exchanged theirs. In masked
+  // loops, for how many steps it does.
   int is_there[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
@@ -120,10 +123,10 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     mine[o] = exchange_row(n * 8 + entry) + (unit0 + u * 8 + unit) * sizeof(E);
     if constexpr (sizeof(E) == 4 && Step::MASKED) next[o] = exchange_row(n * 8 + entry + 1) + (unit0 + u * 8 + unit) * sizeof(E);
   }
-  // Where the lane's terms of chunk 0 lie in its entries. Columns that are not there are those of the last one: their sums
-  // go nowhere.
+  // Where the lane's terms of chunk 0 lie, per tile of entries. Where the group has no such entry, they are those of its last
+  // entry, and nobody reads the sums.
   uint32_t terms[S::ENTRY_TILES];
-  [[maybe_unused]] int terms_until[S::ENTRY_TILES];  // masked
+  [[maybe_unused]] int terms_until[S::ENTRY_TILES];  // in masked loops: for how many steps the entry has rows
 #pragma unroll
   for (int n = 0; n < S::ENTRY_TILES; ++n) {
     terms[n] = exchange_row(n * 8 + row) + (warp * S::CHUNKS * 32 + q * 8) * sizeof(E);
@@ -134,7 +137,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     return !S::PADDED || (term < Step::OPERANDS * S::DEPTH && term % S::DEPTH + q * 8 < S::H);
   };
 
-  // start(t), and its operands to the others.
+  // Runs start(t), and sends its operands to the other CTAs.
   const auto start = [&](int o, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
     const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
     float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][Step::OPERANDS];
@@ -164,12 +167,12 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     }
   __syncthreads();
 
-  // Cycles that the warp lets pass before it asks for the operands of a step: what it asks for in vain stands in the way of
-  // those who put it out. Learnt so that it asks too early in one step of nine.
+  // The cycles that the warp lets pass before it polls for the operands of a step. A poll in vain slows down the CTAs that write.
+  // The warp learns a pause with which it polls too early in one step of nine.
   uint32_t pause = 0;
   for (int t = 0; t < steps; ++t) {
     float acc[S::ENTRY_TILES][S::ROWS][4] = {};
-    [[maybe_unused]] float of_lane[S::ENTRY_TILES][S::HALVES][8] = {};  // where operands are float
+    [[maybe_unused]] float of_lane[S::ENTRY_TILES][S::HALVES][8] = {};  // the lane's parts of sums, where operands are float
     bool in_vain = false;
 #pragma unroll
     for (int o = 0; o < S::OWNED; ++o)
@@ -189,7 +192,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
             ask(n, b);
           else
             h[b][n] = {};
-      // While these are on their way.
+      // While the operands are on their way, the CTA writes and reads.
       if (c0 == 0) {
         traffic.store(t - 1);
         traffic.fetch(t - 1 + S::Memory::STAGES);
@@ -232,7 +235,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     }
     pause = in_vain ? min(pause + PAUSE_MORE, PAUSE_MOST) : pause - min(pause, PAUSE_LESS);
     if constexpr (sizeof(E) == 4) sum_over_lanes(of_lane, acc);
-    // Sums over K: [half-tile, tile][warp][lane].
+    // The warps' partial sums lie as [half-tile, tile][warp][lane].
     float2* const parts = partial + lane;
 #pragma unroll
     for (int half = 0; half < S::HALVES; ++half)
@@ -263,14 +266,14 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       items[o].template put_down<false>(t, finished);
       if (t + 1 < steps) items[o].template put_down<true>(t, started);
     }
-    // The lines that will be polled are brought from memory before anyone asks for them.
+    // The lines of the exchange that will be polled come from memory into L2 before anyone polls.
     const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
     if (S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries && t + S::AHEAD < polled.steps)
 #pragma unroll
       for (int p = 0; p < Step::OPERANDS; ++p)
         prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head + unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
                     min(S::UNITS, S::H - unit0) * int(sizeof(E)));
-    // Not all can come before this block has put out its own part: polls before that would only stand in its way.
+    // Not all operands can arrive before this CTA has sent its own. A warp that polls before that would only slow the others down.
     __syncthreads();
   }
   traffic.store(steps - 1);

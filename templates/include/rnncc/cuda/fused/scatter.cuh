@@ -1,13 +1,14 @@
-// A fused loop whose sums go to their units' owners in the cluster; see cluster.cuh.
+// A fused loop whose sums go to the CTAs that own their units; see cluster.cuh.
 #pragma once
 
 #include "cluster.cuh"
 
 namespace rnncc {
 
-// The number range * SIZE + within, where range is a warp's and 0 <= within < SIZE, which is known when compiled (but for a
-// remainder by what neither divides SIZE nor is divided by it). Divided by parts: of (8 * (x & 1) + 1) % 16 / 2 nvcc 13.0 loses
-// the / 2, and a quotient known when compiled costs nothing.
+// The number range * SIZE + within, with 0 <= within < SIZE. `range` belongs to a warp. `within` is known when the kernel is
+// compiled, except after a remainder by a number that neither divides SIZE nor is a multiple of it. Both parts are divided apart,
+// for two reasons: nvcc 13.0 loses the / 2 of (8 * (x & 1) + 1) % 16 / 2, and a quotient that is known when compiled costs
+// nothing.
 template <int SIZE>
 struct Ranged {
   int range, within;
@@ -40,8 +41,8 @@ struct Ranged {
   }
 };
 
-// ROW_WARPS × K_WARPS warps; a warp has 1/ROW_WARPS of the rows (sums of all units) and one of K_WARPS ranges of the terms
-// (operands of the block's own UNITS units).
+// A CTA has ROW_WARPS × K_WARPS warps. A warp has 1/ROW_WARPS of the rows (sums of all units), and one of K_WARPS ranges of the
+// terms (operands of the CTA's own UNITS units).
 template <class Step_, int H_, int CTAS_, int UNITS_, int ROW_WARPS_, int K_WARPS_, int ENTRY_TILES_, int REGISTER_TILES_>
 struct ScatterShape {
   using Step = Step_;
@@ -76,10 +77,10 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   const int row_warp = warp % S::ROW_WARPS, k_warp = warp / S::ROW_WARPS;
   const Seat seat = seat_of<S::CTAS>(call);
   const int first_unit = seat.rank * S::UNITS, steps = seat.steps;
-  // The warp's half-tile i of tile m: a block of units of a sum.
+  // Half-tile i of the warp's tile m is a block of 8 units of one sum.
   const auto half_tile = [&](int m, int i) { return Ranged<2 * S::Matrix::ROWS>{row_warp, 2 * m + i}; };
 
-  // Half-tiles are blocks of units of one sum; terms are operand by operand of the block's own units.
+  // The terms are the CTA's own units, operand by operand.
   typename S::Matrix matrix;
   matrix.fill(matrices, warp, [&](int pair, int m, int i) {
     const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::UNITS, k = first_unit + term % S::UNITS;
@@ -91,7 +92,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Memory traffic;
   traffic.begin(call, own, seat, first_unit, ring);
-  const uint32_t expected = S::SOURCES * Step::SUMS * S::UNITS * ((seat.entries + 1) / 2) * 8;  // entries travel in pairs
+  const uint32_t expected = S::SOURCES * Step::SUMS * S::UNITS * ((seat.entries + 1) / 2) * 8;  // entries are sent in pairs
   if constexpr (S::CTAS > 1) begin_barriers(barriers, 2, expected);
   __syncthreads();
 
@@ -102,7 +103,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     if (item >= S::ITEMS) continue;
     items[o].begin(call, own, traffic, seat, first_unit, u * 8, n * 8);
   }
-  // start(t); operands stay here.
+  // Runs start(t). Its operands stay in this CTA.
   const auto start = [&](int o, int t) {
     const int item = warp + o * S::WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
     float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][Step::OPERANDS];
@@ -147,7 +148,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
           else if (n * 8 + 2 * q < seat.entries)
             send8(peer_address(shared_address(to), owner), peer_address(barriers + 8 * buffer, owner), x, y);
         }
-    // At the barrier above all of the block were done with what step t - 1 read and wrote.
+    // At the barrier above all threads of the CTA were done with the reads and writes of step t - 1.
     traffic.store(t - 1);
     traffic.fetch(t + STAGES - 1);
     if constexpr (S::CTAS == 1) __syncthreads();

@@ -1,5 +1,5 @@
-// A fused loop by a launch a step, for products that keep the whole GPU busy by themselves: cuBLAS multiplies (product.h), then
-// a thread does the elementwise part of a unit of a entry.
+// A fused loop with one launch per step, for products that occupy the whole GPU by themselves. cuBLAS multiplies (product.h). Then
+// each thread does the elementwise part of one unit of one batch entry.
 #pragma once
 
 #include "step.cuh"
@@ -12,10 +12,10 @@ struct StepwiseShape {
   static constexpr int H = H_, THREADS = 256, SHARED_BYTES = 0;
 };
 
-// `finish` of step t, then `start` of step t + 1, for t from -1 to the last one. What launches leave each other stands at
-// `own.exchange`: floats that are carried [CARRIES][entries][H], from `step` bytes on operands of the product
-// [entries][OPERANDS][H], from `entry` bytes on its sums, floats [entries][SUMS][H]. Transposed matrices stand in memory in
-// the reverse order of the operands, which therefore do, too.
+// Runs `finish` of step t, and then `start` of step t + 1. There is a launch for each t from -1 to the last step. Launches leave
+// each other values in the memory at `own.exchange`: the carries, floats [CARRIES][batch][H]; from byte `step` on the operands of
+// the product [batch][OPERANDS][H]; and from byte `entry` on its sums, floats [batch][SUMS][H]. Transposed matrices stand in
+// memory in the reverse order of the operands, so the operands here are reversed too.
 template <class S>
 RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own, int t) {
   using Step = typename S::Step;
@@ -83,7 +83,7 @@ RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const 
     for (int s = 0; s < Step::EDGES; ++s) before[s] = carry[s];
     load(t, read, row);
     Step::finish(sum, read, row, vector, call.constants, carry, write);
-    // As Item::finish.
+    // The same as in Item::finish.
     if constexpr (Step::MASKED)
 #pragma unroll
       for (int s = 0; s < Step::EDGES; ++s) carry[s] = t < rows.steps ? carry[s] : before[s];

@@ -1,21 +1,24 @@
-// What scans and walks share: channels (a unit of a batch entry), VEC of them side by side in a lane, and how a lane brings
+// The parts that scans and walks share. A channel is one unit of one batch entry. A lane has VEC channels side by side, and loads
 // and stores their values.
 //
-// `Step`, generated for each loop without products:
-//   Element                    of streams and vectors: 16-bit or float
-//   EDGES                      floats of a channel that live from step to step (carries), with initial values
-//   READS, READ_FLOAT          tensors read at (t, entry, unit); the others have Elements. READ_SHIFTED: one step further
-//                              in the loop's order, and beyond the loop an edge tensor
-//   ROW_READS                  tensors read at (t, entry); row_values (fused/tensors.cuh) have them
-//   VECTORS, CONSTANTS         values of a unit; of the layer
-//   WRITES, WRITE_FLOAT        tensors written
-//   TOTALS                     values that are summed over all steps
-//   PREPARED                       values that `map` and `step` have in common
-//   MASKED                     whether entries have lengths and resets: then the loop takes packed tensors too
-//   step                       carries and what is written, from the carries before
-// and scans alone:
-//   prepare, map               what is kept; the map of a step
-//   SLOPES, ENTRIES            which of the carries before are in which carry after one step, after any number (sets)
+// `Step` is generated for each loop without products. It has:
+//   Element             the type of streams and vectors: 16-bit or float
+//   EDGES               carries: floats per channel that live from step to step, with initial values
+//   READS               how many tensors are read at (t, entry, unit)
+//   READ_FLOAT          which of them are float (a set); the others have Elements
+//   READ_SHIFTED        which of them are read one step further in the loop's order, and beyond the loop from an edge tensor (a set)
+//   ROW_READS           how many tensors are read at (t, entry); row_values (fused/tensors.cuh) has them
+//   VECTORS             values per unit
+//   CONSTANTS           values of the layer
+//   WRITES              how many tensors are written; WRITE_FLOAT is a set of them
+//   TOTALS              values per channel that are summed over all steps
+//   PREPARED            values per channel and step that both `map` and `step` use, so that they are computed once
+//   MASKED              whether entries have lengths and resets; then the loop takes packed tensors too
+//   step                computes the next carries, and what is written, from the carries before
+// The step of a scan also has:
+//   prepare             computes the PREPARED values
+//   map                 computes the affine map of a step
+//   SLOPES, ENTRIES     which carries depend on which after one step, and after any number of steps (sets)
 #pragma once
 
 #include <climits>
@@ -24,7 +27,7 @@
 
 namespace rnncc {
 
-// A constant of a lambda's instance.
+// A constant as a parameter of a generic lambda: each value makes an instance of its own.
 template <bool VALUE>
 struct Constant {
   RNNCC_DEVICE constexpr operator bool() const { return VALUE; }
@@ -40,8 +43,8 @@ struct ScanTensors {
   Place writes[at_least_one(Step::WRITES)];
   Edge initial[at_least_one(Step::EDGES)];  // null: zeros
   Edge last[at_least_one(Step::EDGES)];     // null: not wanted
-  Edge vectors[at_least_one(Step::VECTORS)];  // `entry`: 1, or 0 where all units have one number
-  float* totals[at_least_one(Step::TOTALS)];  // [blocks of a cluster, entries, units]; null: not wanted
+  Edge vectors[at_least_one(Step::VECTORS)];  // `entry`: elements from a unit to the next, 0 where all units have one number
+  float* totals[at_least_one(Step::TOTALS)];  // [CTAs of a cluster, batch, units]; null: not wanted
 };
 
 template <class Step>
@@ -52,8 +55,8 @@ struct ScanCall {
   ScanTensors<Step> directions[2];
 };
 
-// VEC values side by side, 2 to 16 bytes: loaded at once, and turned into floats one by one, when they are needed. Under a
-// condition loads and stores are predicated: branches would keep those of several steps apart.
+// VEC values side by side, of 2 to 16 bytes. They are loaded at once, and turned into floats one by one when they are needed. Loads
+// and stores under a condition are predicated instructions. With branches, those of several steps could not overlap.
 template <class E, int VEC>
 struct Pack {
   static constexpr int BYTES = VEC * sizeof(E);
@@ -134,7 +137,7 @@ struct Lane {
   static constexpr int READS = at_least_one(Step::READS), ROWS = at_least_one(Step::ROW_READS), WRITES = at_least_one(Step::WRITES);
   static constexpr int EDGES = at_least_one(Step::EDGES), TOTALS = at_least_one(Step::TOTALS), VECTORS = at_least_one(Step::VECTORS);
 
-  // Of a step.
+  // What a step reads.
   struct Values {
     float read[VEC][READS];
     float row[row_values<Step>];
@@ -147,8 +150,8 @@ struct Lane {
   OwnRows rows;
   bool valid;
   char* write[WRITES];
-  uint32_t written;  // a set of them
-  float edge[VEC][READS];  // of shifted reads, at the last step
+  uint32_t written;  // which of them are wanted (a set)
+  float edge[VEC][READS];  // the values of shifted reads at the last step
   float vector[VEC][VECTORS];
 
   // `index` counts groups of VEC channels, entry by entry.
@@ -189,7 +192,7 @@ struct Lane {
       for (int e = 0; e < Step::EDGES; ++e) put<E>(own.last[e], entry, unit + j, carry[j][e]);
   }
 
-  // Of step t, which is the part's step s. INNER: there are steps after it.
+  // The values of step t, which is step s of its part. INNER: steps come after it.
   template <bool INNER, class Source>
   RNNCC_DEVICE Values values(const Source& source, int s, int t) const {
     Values v;
@@ -207,7 +210,7 @@ struct Lane {
     return v;
   }
 
-  // Where step t's values go. Places move on by one step: a product for each would cost more than all else.
+  // Where the values of a step go. Places move on by one step at a time: to multiply for each step would cost more than all else.
   struct Places {
     char* at[WRITES];
   };
@@ -218,7 +221,7 @@ struct Lane {
     return places;
   }
 
-  // Step t; unless INNER, if there is one.
+  // Runs step t, unless it is beyond the end. INNER: it is not.
   template <bool INNER>
   RNNCC_DEVICE void step(const ScanCall<Step>& call, const ScanTensors<Step>& own, const Values& v, const Prepared& prepared, int t, Places& places,
                          float (&carry)[VEC][EDGES], float (&total)[VEC][TOTALS]) const {
@@ -256,7 +259,7 @@ struct Lane {
     }
   }
 
-  // For how many steps all lanes of the warp that have channels have values, and any.
+  // For how many steps all lanes of the warp have values, of those that have channels; and for how many steps any of them has.
   RNNCC_DEVICE int shortest(const ScanCall<Step>& call) const {
     if constexpr (Step::MASKED) return __reduce_min_sync(~0u, valid ? rows.steps : INT_MAX);
     return call.steps;
@@ -266,7 +269,7 @@ struct Lane {
     return call.steps;
   }
 
-  // The lane's totals, of block `rank` of those that share its channels.
+  // Stores the lane's totals. CTA `rank` is one of those that share its channels.
   RNNCC_DEVICE void put_totals(const ScanCall<Step>& call, const ScanTensors<Step>& own, int rank, const float (&total)[VEC][TOTALS]) const {
     if (!valid) return;
 #pragma unroll
