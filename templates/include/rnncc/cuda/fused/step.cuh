@@ -11,8 +11,9 @@
 //   CARRIES, EDGES      floats per unit and entry that live from step to step; the first EDGES of them have initial values
 //   Element             the type of streams, matrices and operands: 16-bit or float
 //   READS               how many tensors are read at (t, entry, unit)
-//   READ_FLOAT          which of them are float (a set); the others have Elements
-//   READ_SHIFTED        which of them are read one step further in the loop's order, and beyond the loop from an edge tensor (a set)
+//   READ_FLOAT          the set of them that are float. The others have Elements.
+//   READ_SHIFTED        the set of them that are read one step further in the loop's order, and beyond the loop from an edge
+//                       tensor
 //   ROW_READS           how many tensors are read at (t, entry); row_values (tensors.cuh) has them
 //   VECTORS             values per unit
 //   WRITES              how many tensors are written; WRITE_FLOAT and WRITE_AT_START are sets of them
@@ -72,8 +73,8 @@ RNNCC_DEVICE Seat seat_of(const FusedCall<Step>& call) {
   if constexpr (Step::MASKED)
     if (call.extents.starts) {
       seat.steps = 0;
-      for (int c = 0; c < seat.entries; ++c)
-        seat.steps = max(seat.steps, own_rows<Step>(call, false, seat.first_entry + c).steps);
+      for (int i = 0; i < seat.entries; ++i)
+        seat.steps = max(seat.steps, own_rows<Step>(call, false, seat.first_entry + i).steps);
     }
   return seat;
 }

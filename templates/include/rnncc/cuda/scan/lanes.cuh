@@ -5,8 +5,9 @@
 //   Element             the type of streams and vectors: 16-bit or float
 //   EDGES               carries: floats per channel that live from step to step, with initial values
 //   READS               how many tensors are read at (t, entry, unit)
-//   READ_FLOAT          which of them are float (a set); the others have Elements
-//   READ_SHIFTED        which of them are read one step further in the loop's order, and beyond the loop from an edge tensor (a set)
+//   READ_FLOAT          the set of them that are float. The others have Elements.
+//   READ_SHIFTED        the set of them that are read one step further in the loop's order, and beyond the loop from an edge
+//                       tensor
 //   ROW_READS           how many tensors are read at (t, entry); row_values (fused/tensors.cuh) has them
 //   VECTORS             values per unit
 //   CONSTANTS           values of the layer
