@@ -115,12 +115,12 @@ inline CUfunction find_kernel(int32_t device, const std::string& file_name, cons
 inline void require_residency(int32_t device, CUfunction kernel, const std::string& name, int64_t ctas, int threads, int shared_bytes) {
   int each = 0;
   check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, size_t(shared_bytes)),
-             "counting thread blocks of " + name);
+             "counting CTAs of " + name);
   const int sms = gpu(device).sms;
   if (ctas > int64_t(each) * sms)
-    fail(name + " needs " + std::to_string(ctas) + " thread blocks of " + std::to_string(threads) + " threads and " +
+    fail(name + " needs " + std::to_string(ctas) + " CTAs of " + std::to_string(threads) + " threads and " +
          std::to_string(shared_bytes) + " bytes of shared memory at once, this GPU runs " + std::to_string(each) + " on each of its " +
-         std::to_string(sms) + " multiprocessors");
+         std::to_string(sms) + " SMs");
 }
 
 // While it lives, the device is current for torch and for the driver. Threads of autograd may have no context yet.

@@ -79,7 +79,7 @@ class DeviceRuns {
   void launch(const std::vector<DeviceRun*>& runs, const Schedule& schedule, ArgumentBuffer& arguments) const {
     const int available = gpu(device_).shared_bytes;
     if (schedule.shared_bytes > available)
-      fail("the loop needs " + std::to_string(schedule.shared_bytes) + " bytes of shared memory a multiprocessor, the GPU has " +
+      fail("the loop needs " + std::to_string(schedule.shared_bytes) + " bytes of shared memory per CTA, the GPU has " +
            std::to_string(available));
     const CUfunction kernel = find_kernel(device_, cell_ + "_" + dtype_name(runs[0]->scalar()), name_);
     runs[0]->fill_common(schedule, arguments);

@@ -71,7 +71,7 @@ class ScanRun : LoopParameter {
     const int64_t groups = call.columns * (units / form_.vector), clusters = ceil_divide(groups, int64_t(form_.groups));
     // A kernel counts steps in 32 bits, and its last tile may reach beyond them. It counts channels in 32 bits, too.
     if (call.steps > INT32_MAX / 2 || call.columns * units > INT32_MAX)
-      fail(name + " takes at most 1073741823 steps, and 2147483647 units of all batch columns together");
+      fail(name + " takes at most 1073741823 steps, and 2147483647 units of all batch entries together");
     *take<ScanHeader>(1) = {int32_t(call.steps), int32_t(call.columns), int32_t(units), 0};
     take_extents(call);
     take_constants(call);
