@@ -29,21 +29,8 @@ def test_every_row_counts_once(
     a = random.standard_normal((rows, heads * head_dim + a_gap)).astype(np.float32)
     b = random.standard_normal((rows, heads * depth + b_gap)).astype(np.float32)
     out = np.full((heads, head_dim, depth + 2), 7, np.float32)
-    failed = call(
-        library,
-        "sums_of_heads",
-        out,
-        depth + 2,
-        a,
-        a.shape[1],
-        b,
-        b.shape[1],
-        heads,
-        head_dim,
-        depth,
-        rows,
-        restype=ctypes.c_int,
-    )
+    sizes = (heads, head_dim, depth, rows)
+    failed = call(library, "sums_of_heads", out, depth + 2, a, a.shape[1], b, b.shape[1], *sizes, restype=ctypes.c_int)
     assert failed == 0
     left = a[:, : heads * head_dim].astype(np.float64).reshape(rows, heads, head_dim)
     right = b[:, : heads * depth].astype(np.float64).reshape(rows, heads, depth)
