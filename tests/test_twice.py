@@ -44,8 +44,8 @@ def test_products_of_heads() -> None:
     assert (found["HEAD_TILE"], found["HEAD_TILES"]) == (expect._TILE, expect._DEALT_TILES)
 
 
-def test_blocks_that_share_the_steps_of_a_scan() -> None:
-    assert constants("cuda/scan/share.h")["MOST_SCAN_BLOCKS"] == scan.MOST_CTAS
+def test_ctas_that_share_the_steps_of_a_scan() -> None:
+    assert constants("cuda/scan/share.h")["MOST_SCAN_CTAS"] == scan.MOST_CTAS
 
 
 def test_events_of_a_first_call() -> None:

@@ -10,23 +10,23 @@ struct Program {
   static constexpr Tables tables = lstm_0_masked_backward::tables;
 };
 
-Schedule divided(int64_t units, int64_t heads, int64_t columns, int scalar_bytes, int multiprocessors, int directions) {
+Schedule divided(int64_t head_dim, int64_t heads, int64_t batch, int scalar_bytes, int sms, int directions) {
   Gpu gpu;
-  gpu.multiprocessors = multiprocessors;
+  gpu.sms = sms;
   gpu.shared_bytes = 227 * 1024;
-  const int64_t sizes[] = {3, units * heads, heads};
+  const int64_t sizes[] = {3, head_dim * heads, heads};
   std::vector<int64_t> dims(Program::tables.dim_count);
   Program::tables.dims(sizes, heads, dims.data());
-  return make_schedule(Program::tables, dims.data(), columns, scalar_bytes, gpu, directions);
+  return make_schedule(Program::tables, dims.data(), batch, scalar_bytes, gpu, directions);
 }
 }  // namespace
 
 extern "C" {
-// How one of two directions is divided, and one alone: thread blocks, bytes of shared memory, and of each joint the chunks of a
+// How one of two directions is divided, and one alone: CTAs, bytes of shared memory, and of each joint the chunks of a
 // warp; whether two launches are no quicker.
-int64_t divide(int64_t units, int64_t heads, int64_t columns, int scalar_bytes, int multiprocessors, int64_t* half, int64_t* whole) {
-  const Schedule schedules[] = {divided(units, heads, columns, scalar_bytes, multiprocessors, 2),
-                                divided(units, heads, columns, scalar_bytes, multiprocessors, 1)};
+int64_t divide(int64_t head_dim, int64_t heads, int64_t batch, int scalar_bytes, int sms, int64_t* half, int64_t* whole) {
+  const Schedule schedules[] = {divided(head_dim, heads, batch, scalar_bytes, sms, 2),
+                                divided(head_dim, heads, batch, scalar_bytes, sms, 1)};
   for (int i = 0; i < 2; ++i) {
     int64_t* const result = i == 0 ? half : whole;
     *result = schedules[i].ctas;

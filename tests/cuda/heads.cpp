@@ -1,14 +1,14 @@
-// A C function over rnncc/cuda/heads.h for tests: on the CPU's tensors, since all that it does is torch's.
+// A C function over rnncc/cuda/heads.h for tests. It takes tensors of the CPU, since torch does all the work.
 #include "rnncc/cuda/heads.h"
 
 using namespace rnncc;
 
-// out [blocks, units, depth] with rows of `length`. 0, or 1 where torch refuses.
-extern "C" int heads(float* out, int64_t length, float* a, int64_t a_column, float* b, int64_t b_column, int64_t blocks, int64_t units,
+// out [heads, head_dim, depth] has rows of `length` elements. Returns 0, or 1 where torch refuses.
+extern "C" int sums_of_heads(float* out, int64_t length, float* a, int64_t a_row, float* b, int64_t b_row, int64_t heads, int64_t head_dim,
                      int64_t depth, int64_t rows) try {
   const Device cpu = {aoti_torch_device_type_cpu(), 0};
-  multiply_heads(over(out, {blocks, units, depth}, {units * length, length, 1}, RNNCC_FLOAT32, cpu), {a, 0, a_column, RNNCC_FLOAT32},
-                 {b, 0, b_column, RNNCC_FLOAT32}, blocks, units, depth, rows, cpu);
+  multiply_heads(over(out, {heads, head_dim, depth}, {head_dim * length, length, 1}, RNNCC_FLOAT32, cpu), {a, 0, a_row, RNNCC_FLOAT32},
+                 {b, 0, b_row, RNNCC_FLOAT32}, heads, head_dim, depth, rows, cpu);
   return 0;
 } catch (const std::exception&) {
   return 1;

@@ -39,9 +39,9 @@ void share(const char* scope, int group_batch, int smallest_batch, int64_t launc
 }
 
 // For kernels whose CTAs work on `tile` steps at once.
-int64_t blocks(int tile, int64_t clusters, int64_t steps, int64_t most, int64_t multiprocessors) {
+int64_t ctas(int tile, int64_t clusters, int64_t steps, int64_t most, int64_t sms) {
   ScanForm form = {};
   form.steps = int16_t(tile);
-  return scan_blocks(form, clusters, steps, most, multiprocessors);
+  return scan_ctas(form, clusters, steps, most, sms);
 }
 }

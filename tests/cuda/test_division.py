@@ -23,35 +23,33 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 class Division:
-    """Of a direction beside another (`half`) and of one alone (`whole`): thread blocks, bytes of shared memory, chunks
-    of each joint that a warp adds up. `together`: whether one launch is expected to take no longer than two."""
+    """A direction beside another (`half`) and one alone (`whole`): the CTAs, the bytes of shared memory, and for each
+    joint the chunks that a warp adds up. `together`: whether one launch is expected to take no longer than two."""
 
     def __init__(
-        self, library: ctypes.CDLL, units: int, heads: int, columns: int, scalar_bytes: int, multiprocessors: int
+        self, library: ctypes.CDLL, head_dim: int, heads: int, batch: int, scalar_bytes: int, sms: int
     ) -> None:
         half, whole = ((ctypes.c_int64 * 16)() for _ in range(2))
-        sizes = (ctypes.c_int64(size) for size in (units, heads, columns))
-        self.together = bool(library.divide(*sizes, scalar_bytes, multiprocessors, half, whole))
+        sizes = (ctypes.c_int64(size) for size in (head_dim, heads, batch))
+        self.together = bool(library.divide(*sizes, scalar_bytes, sms, half, whole))
         self.half, self.whole = tuple(half), tuple(whole)
 
 
-@pytest.mark.parametrize("multiprocessors", [2, 14, 82, 107, 108, 132])
-def test_two_directions_are_resident_at_once_and_sum_in_the_same_order(
-    multiprocessors: int, library: ctypes.CDLL
-) -> None:
-    """Each product's terms are divided among warps alone, not among thread blocks: results have the same bits."""
+@pytest.mark.parametrize("sms", [2, 14, 82, 107, 108, 132])
+def test_two_directions_are_resident_at_once_and_sum_in_the_same_order(sms: int, library: ctypes.CDLL) -> None:
+    """Each product's terms are divided among warps alone, not among CTAs: results have the same bits."""
     sizes = ((1, 1), (15, 3), (64, 12), (320, 1), (768, 1), (1056, 1), (2048, 1))
-    for (units, heads), columns, scalar_bytes in product(sizes, (0, 1, 16, 48, 200), (2, 4)):
-        found = Division(library, units, heads, columns, scalar_bytes, multiprocessors)
-        assert 2 * found.half[0] <= multiprocessors and found.whole[0] <= multiprocessors
+    for (head_dim, heads), batch, scalar_bytes in product(sizes, (0, 1, 16, 48, 200), (2, 4)):
+        found = Division(library, head_dim, heads, batch, scalar_bytes, sms)
+        assert 2 * found.half[0] <= sms and found.whole[0] <= sms
         assert max(found.half[1], found.whole[1]) <= 227 * 1024
         assert found.half[2:] == found.whole[2:]
 
 
 @pytest.mark.parametrize(
-    ("units", "heads", "columns", "scalar_bytes", "together"),
+    ("head_dim", "heads", "batch", "scalar_bytes", "together"),
     [
-        (64, 1, 16, 2, True),  # a few thread blocks each
+        (64, 1, 16, 2, True),  # a few CTAs each
         (64, 12, 16, 2, True),
         (64, 1, 256, 4, True),
         (768, 1, 16, 4, True),  # tiles of twice as many units
@@ -59,13 +57,13 @@ def test_two_directions_are_resident_at_once_and_sum_in_the_same_order(
         (1056, 1, 64, 2, True),
         (1024, 1, 16, 4, False),  # weights of one direction fit shared memory, those of two do not
         (2048, 1, 16, 2, False),
-        (320, 1, 48, 2, False),  # three thread blocks share a tile's columns, of half of them one has all
+        (320, 1, 48, 2, False),  # three CTAs share a tile's batch; with half of the SMs one CTA has all of it
     ],
 )
 def test_two_directions_share_a_launch_where_none_has_more_than_twice_the_work(
-    units: int, heads: int, columns: int, scalar_bytes: int, together: bool, library: ctypes.CDLL
+    head_dim: int, heads: int, batch: int, scalar_bytes: int, together: bool, library: ctypes.CDLL
 ) -> None:
-    assert Division(library, units, heads, columns, scalar_bytes, 132).together is together
+    assert Division(library, head_dim, heads, batch, scalar_bytes, 132).together is together
 
 
 def test_the_host_fills_in_what_the_device_reads(library: ctypes.CDLL) -> None:

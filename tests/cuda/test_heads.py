@@ -1,5 +1,5 @@
-"""Products of heads over many rows (templates/include/rnncc/cuda/heads.h): whatever is dealt out and copied, the sums
-over all rows."""
+"""Products of heads over many rows (templates/include/rnncc/cuda/heads.h) are the sums over all rows, however
+the rows are dealt out and copied."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.mark.parametrize("rows", [5, 1023, 1024, 1039])
 @pytest.mark.parametrize(
-    ("blocks", "units", "depth", "a_gap", "b_gap"),
+    ("heads", "head_dim", "depth", "a_gap", "b_gap"),
     [(3, 4, 4, 36, 0), (2, 8, 5, 0, 3), (40, 2, 2, 7, 0), (3, 4, 4, 0, 0)],
 )
 def test_every_row_counts_once(
-    library: ctypes.CDLL, rows: int, blocks: int, units: int, depth: int, a_gap: int, b_gap: int
+    library: ctypes.CDLL, rows: int, heads: int, head_dim: int, depth: int, a_gap: int, b_gap: int
 ) -> None:
-    """Few rows and many, also such as no equal parts have; few blocks and many; rows with gaps, results with gaps."""
+    """Few rows and many, also such as no equal parts have; few heads and many; rows with gaps, results with gaps."""
     random = np.random.default_rng(0)
-    a = random.standard_normal((rows, blocks * units + a_gap)).astype(np.float32)
-    b = random.standard_normal((rows, blocks * depth + b_gap)).astype(np.float32)
-    out = np.full((blocks, units, depth + 2), 7, np.float32)
-    failed = call(
-        library, "heads", out, depth + 2, a, a.shape[1], b, b.shape[1], blocks, units, depth, rows, restype=ctypes.c_int
-    )
+    a = random.standard_normal((rows, heads * head_dim + a_gap)).astype(np.float32)
+    b = random.standard_normal((rows, heads * depth + b_gap)).astype(np.float32)
+    out = np.full((heads, head_dim, depth + 2), 7, np.float32)
+    sizes = (heads, head_dim, depth, rows)
+    failed = call(library, "sums_of_heads", out, depth + 2, a, a.shape[1], b, b.shape[1], *sizes, restype=ctypes.c_int)
     assert failed == 0
-    left = a[:, : blocks * units].astype(np.float64).reshape(rows, blocks, units)
-    right = b[:, : blocks * depth].astype(np.float64).reshape(rows, blocks, depth)
+    left = a[:, : heads * head_dim].astype(np.float64).reshape(rows, heads, head_dim)
+    right = b[:, : heads * depth].astype(np.float64).reshape(rows, heads, depth)
     np.testing.assert_allclose(out[..., :depth], np.einsum("rbu,rbd->bud", left, right), rtol=0, atol=2e-4)
     assert (out[..., depth:] == 7).all()

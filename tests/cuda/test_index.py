@@ -24,7 +24,7 @@ from tests.stages.scheduling import backward, forward
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     found = build("../cuda/index.cpp", "generic", tmp_path_factory.mktemp("index"))
     found.index_new.restype = ctypes.c_void_p
-    found.index_find.restype = found.blocks.restype = ctypes.c_int64
+    found.index_find.restype = found.ctas.restype = ctypes.c_int64
     return found
 
 
@@ -207,4 +207,4 @@ def test_planned_as_shared_out(head_dim: int, heads: int, dtype: str, library: c
 def test_ctas_share_steps_as_they_were_planned_to(library: ctypes.CDLL) -> None:
     for tile, clusters, steps, most in product((8, 64, 128), (1, 7, 100, 500), (1, 100, 1024, 10**6), (1, 8, 16)):
         numbers = (ctypes.c_int64(number) for number in (clusters, steps, most, 132))
-        assert library.blocks(tile, *numbers) == scan_ctas(clusters, most, 132, -(-steps // tile))
+        assert library.ctas(tile, *numbers) == scan_ctas(clusters, most, 132, -(-steps // tile))

@@ -98,7 +98,7 @@ def is_tall(wide: ScanShape, channels: int, sms: int) -> bool:
 
 def scan_ctas(clusters: int, most: int, sms: int, rounds: int = MOST_CTAS) -> int:
     """How many CTAs share the steps of the same channels, where a launch has so many clusters of at most `most` CTAs.
-    `rounds`: the tiles that one CTA by itself would go through for all steps. scan_blocks in
+    `rounds`: the tiles that one CTA by itself would go through for all steps. scan_ctas in
     templates/include/rnncc/cuda/scan/share.h has the same rule."""
     ctas = 1
     while 2 * ctas <= most and ctas * clusters < 2 * sms and ctas < rounds:

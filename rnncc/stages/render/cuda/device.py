@@ -1,9 +1,9 @@
 """The device code of a program: one struct for each tile stage.
 
-A struct has four functions of one element (a column of the batch and a unit): `early` loads what no other thread
-writes during the loop, `late` what earlier stages wrote, `compute` does the statements and publishes what other threads
-read, `keep` stores the rest. The driver (templates/include/rnncc/cuda/sequence.cuh) calls the first before it waits for
-other threads, the second before the stage's products, the last after it told others that it is done.
+A struct has four functions of one element (a unit of a batch entry). `early` loads what no other thread writes during
+the loop, and `late` what earlier stages wrote. `compute` does the statements and publishes what other threads read, and
+`store_rest` stores the rest. The driver (templates/include/rnncc/cuda/sequence.cuh) calls the first before it waits for
+other threads, the second before the stage's products, and the last after it told others that it is done.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INDEX = {Access.UNIT: "at__.unit", Access.HEAD: "at__.head", Access.ONE: "0"}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A value that `early` or `late` loads, or `keep` stores; `code` does it."""
+    """A value that `early` or `late` loads, or `store_rest` stores; `code` does it."""
 
     name: str
     code: str
@@ -36,7 +36,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class StageStruct:
-    """A tile stage's struct; `lines` are the body of `compute`, `kept` the values that `keep` stores."""
+    """A tile stage's struct; `lines` are the body of `compute`, `kept` the values that `store_rest` stores."""
 
     name: str
     early: tuple[Field, ...]
@@ -101,7 +101,7 @@ def _stage_struct(
         if isinstance(table[load.slot], TileSlot):
             lines.append(f"const float {load.slot} = sums__[{stage.accumulators.index(load.slot)}];")
             continue
-        field = Field(load.slot, f"rnncc::load<{slot_name(load.slot)}>(run__, at__.column, {_INDEX[load.access]})")
+        field = Field(load.slot, f"rnncc::load<{slot_name(load.slot)}>(run__, at__.entry, {_INDEX[load.access]})")
         if is_early(load, stage, table, homes):
             early.append(field)
             lines.append(f"const float {load.slot} = early__.{load.slot};")
@@ -116,8 +116,8 @@ def _stage_struct(
         origin = f"  // {source}:{statement.line}" if statement.line else ""
         lines.append(f"const float {statement.target} = {expression_text(statement.expr)};{origin}")
         if statement.stored:
-            arguments = f"<{slot_name(statement.target)}>(run__, at__.column, at__.unit"
+            arguments = f"<{slot_name(statement.target)}>(run__, at__.entry, at__.unit"
             lines.append(f"rnncc::publish{arguments}, {statement.target});")
-            kept.append(Field(statement.target, f"rnncc::keep{arguments}, kept__.{statement.target});"))
+            kept.append(Field(statement.target, f"rnncc::store_rest{arguments}, kept__.{statement.target});"))
     lines.append(f"return {{{', '.join(field.name for field in kept)}}};")
     return StageStruct(name, tuple(early), tuple(late), tuple(lines), tuple(kept))

@@ -133,7 +133,7 @@ def scan_step(name: str, loop: ScanLoop, source: str) -> StepStruct:
         "CONSTANTS": len(loop.constants),
         "WRITES": len(loop.writes),
         "TOTALS": len(loop.totals),
-        "KEPT": len(loop.kept),
+        "PREPARED": len(loop.kept),
     }
     constants = (
         *_counts(counts),
@@ -143,12 +143,12 @@ def scan_step(name: str, loop: ScanLoop, source: str) -> StepStruct:
         _flag("MASKED", loop.masked),
     )
     common = _common(loop)
-    kept, carry = _Array("const float", "kept__", len(loop.kept)), _Array("float", "carry__", edges)
+    kept, carry = _Array("const float", "prepared__", len(loop.kept)), _Array("float", "carry__", edges)
     write, total = _Array("float", "write__", len(loop.writes)), _Array("float", "total__", len(loop.totals))
     step = [
         *_carried(loop),
         *_read(loop),
-        *_loads("kept__", loop.kept),
+        *_loads("prepared__", loop.kept),
         *_statements((each for each in loop.statements if each.target not in loop.kept), source),
         *_set("write__", [write.value for write in loop.writes]),
         *(_Line(f"total__[{index}] += {name};", (name,)) for index, name in enumerate(loop.totals)),
@@ -180,10 +180,10 @@ def _tangent(loop: ScanLoop, tangent: Tangent, source: str) -> StepFunction:
 
 def _map(loop: ScanLoop, affine: AffineMap, source: str) -> StepFunction:
     edges = len(loop.edges)
-    kept, offset = _Array("const float", "kept__", len(loop.kept)), _Array("float", "offset__", edges)
+    kept, offset = _Array("const float", "prepared__", len(loop.kept)), _Array("float", "offset__", edges)
     lines = [
         *_read(loop),
-        *_loads("kept__", loop.kept),
+        *_loads("prepared__", loop.kept),
         *_statements((each for each in affine.statements if each.target not in loop.kept), source),
         *_slopes(affine.matrix),
         *(_entry(f"offset__[{index}]", each) for index, each in enumerate(affine.offset)),
@@ -192,8 +192,8 @@ def _map(loop: ScanLoop, affine: AffineMap, source: str) -> StepFunction:
 
 
 def _prepare(loop: ScanLoop, affine: AffineMap, source: str) -> StepFunction:
-    lines = [*_read(loop), *_statements(affine.statements, source), *_set("kept__", loop.kept)]
-    return _function("prepare", (*_common(loop), _Array("float", "kept__", len(loop.kept))), lines)
+    lines = [*_read(loop), *_statements(affine.statements, source), *_set("prepared__", loop.kept)]
+    return _function("prepare", (*_common(loop), _Array("float", "prepared__", len(loop.kept))), lines)
 
 
 def _function(name: str, arrays: Sequence[_Array], lines: Sequence[_Line]) -> StepFunction:

@@ -1,5 +1,5 @@
-// What a loop leaves for after its last step: gradients of matrices as products over all steps, of vectors as sums, and zeros.
-// Torch's own operations; accumulation is in float32.
+// The work after a loop's last step, by torch's own operations: gradients of matrices as products over all steps, gradients of
+// vectors as sums, and zeros. Accumulation is in float32.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@ namespace rnncc {
 
 class After {
  public:
-  // `records`: of stored slots that are read here, the tensor that holds them. `totals`: of those that a kernel has summed over
-  // steps itself, float [rows, width], whose rows' sum is that over steps and batch columns.
+  // `records`: for each stored slot that is read here, the tensor that holds it. `totals`: for each slot that a kernel has summed
+  // over steps itself, floats [rows, width]. The sum of their rows is the sum over all steps and batch entries.
   After(const Tables& tables, const Call& call, const int64_t* dims, CallTensors& tensors,
         const std::map<int, rnncc_tensor>& records, const std::map<int, Tensor>& totals)
       : tables_(tables), call_(call), dims_(dims), tensors_(tensors), records_(records), totals_(totals) {}
@@ -75,7 +75,7 @@ class After {
     return total;
   }
 
-  // Elements of a weight's gradient that products and sums write.
+  // How many elements of a weight's gradient products and sums write.
   int64_t written(int16_t weight, const std::map<int, std::vector<int>>& by_matrix) const {
     int64_t count = 0;
     for (const auto& entry : by_matrix) {
@@ -103,7 +103,7 @@ class After {
     }
   }
 
-  // A slot's values over all steps: element (t, column, unit) at data + t * step + column * column + unit.
+  // A slot's values over all steps, as a tensor [T, B, width]; its place is counted in elements.
   rnncc_tensor values_of(int slot) {
     const SlotInfo& info = tables_.slots[slot];
     switch (info.kind) {
@@ -119,46 +119,46 @@ class After {
     }
   }
 
-  // An edge: its slot's values one step on, the edge's tensor at the end, in the streams' type.
+  // The values of an edge over all steps, in the streams' type: its slot's values one step on, and the edge's tensor at the end.
   rnncc_tensor shifted(int slot) {
     const SlotInfo& info = tables_.slots[slot];
     const rnncc_tensor from = values_of(info.link), edge = tensors_.either(info.table, info.index);
-    const int64_t width = dim(info.width), steps = call_.steps, columns = call_.columns;
+    const int64_t width = dim(info.width), steps = call_.steps, batch = call_.columns;
     const rnncc_dtype dtype = tensors_.scalar();
-    // Whether the value at t is that of t - 1 (else of t + 1).
+    // Whether the edge at t is the slot's value at t - 1; else it is the value at t + 1.
     const bool earlier = (info.kind == Kind::previous) != call_.descending;
     if (call_.starts) {
-      ShiftedRows made(from, edge, call_.starts, columns, rows(), width, earlier, dtype, device());
+      ShiftedRows made(from, edge, call_.starts, batch, rows(), width, earlier, dtype, device());
       held_.push_back(std::move(made.memory));
       return made.described;
     }
     // A single step reads the edge alone.
     if (steps == 1 && edge.data && edge.dtype == dtype) return {edge.data, 0, edge.column, dtype};
-    Tensor made = empty({steps, columns, width}, torch_dtype(dtype), device());
+    Tensor made = empty({steps, batch, width}, torch_dtype(dtype), device());
     char* data = static_cast<char*>(made.data());
-    const int64_t bytes = dtype_bytes(dtype), at = columns * width * bytes;
+    const int64_t bytes = dtype_bytes(dtype), at = batch * width * bytes;
     if (steps > 1) {
       const char* source = static_cast<const char*>(from.data) + (earlier ? 0 : from.step * dtype_bytes(from.dtype));
-      copy(data + (earlier ? at : 0), source, {steps - 1, columns, width}, from, dtype);
+      copy(data + (earlier ? at : 0), source, {steps - 1, batch, width}, from, dtype);
     }
     char* end = data + (earlier ? 0 : (steps - 1) * at);
     if (edge.data) {
-      copy(end, edge.data, {1, columns, width}, edge, dtype);
+      copy(end, edge.data, {1, batch, width}, edge, dtype);
     } else {
-      RNNCC_TORCH(aoti_torch_zero_(over(end, {columns, width}, {width, 1}, dtype, device()).get()));
+      RNNCC_TORCH(aoti_torch_zero_(over(end, {batch, width}, {width, 1}, dtype, device()).get()));
     }
     held_.push_back(std::move(made));
-    return {data, columns * width, width, dtype};
+    return {data, batch * width, width, dtype};
   }
 
-  // To rows side by side.
+  // Copies to a tensor whose rows lie side by side.
   void copy(void* to, const void* from, const std::vector<int64_t>& sizes, const rnncc_tensor& strides, rnncc_dtype dtype) {
     Tensor target = over(to, sizes, {sizes[1] * sizes[2], sizes[2], 1}, dtype, device());
     Tensor source = over(from, sizes, {strides.step, strides.column, 1}, strides.dtype, device());
     RNNCC_TORCH(aoti_torch_copy_(target.get(), source.get(), 0));
   }
 
-  // Values as a matrix [T * B, width] with rows `column` apart, in the streams' type; made once a slot.
+  // A slot's values as a matrix [T * B, width] whose rows lie at one stride, in the streams' type. It is made once per slot.
   const rnncc_tensor& matrix_of(int slot) {
     const auto known = matrices_.find(slot);
     if (known != matrices_.end()) return known->second;
@@ -175,7 +175,8 @@ class After {
     return matrices_[slot] = t;
   }
 
-  // Whether outer `next` prolongs those from `first` on: the same operand, cotangents and rows side by side, one block.
+  // Whether outer `next` can join the product of the outers from `first` on. Their operand is then the same, cotangents and rows
+  // lie side by side, and there is one head.
   bool continues(int first, int next) {
     const OuterInfo &a = tables_.outers[first], &b = tables_.outers[next];
     const MatrixInfo &from = tables_.matrices[a.matrix], &to = tables_.matrices[b.matrix];
@@ -186,32 +187,32 @@ class After {
     return x.column == y.column && static_cast<char*>(x.data) + before * dtype_bytes(x.dtype) == y.data;
   }
 
-  // d_matrix = cotangentᵀ operand, `height` rows of it from outer o's on, to `out` [rows, row_length].
+  // Writes `height` rows of d_matrix = cotangentᵀ operand to `out` [rows, row_length], from the rows of outer o on.
   void outer(int o, int64_t height, void* out) {
     const OuterInfo& info = tables_.outers[o];
     const MatrixInfo& matrix = tables_.matrices[info.matrix];
     const rnncc_tensor x = matrix_of(info.cotangent), y = matrix_of(info.operand);
-    const int64_t blocks = dim(matrix.blocks), length = row_length(matrix), bytes = dtype_bytes(x.dtype);
-    const int64_t parts = blocks == 1 ? 1 : matrix.parts, terms = blocks == 1 ? 1 : info.parts;
-    const int64_t units = height / (parts * blocks), depth = length / terms;
+    const int64_t heads = dim(matrix.blocks), length = row_length(matrix), bytes = dtype_bytes(x.dtype);
+    const int64_t parts = heads == 1 ? 1 : matrix.parts, terms = heads == 1 ? 1 : info.parts;
+    const int64_t head_dim = height / (parts * heads), depth = length / terms;
     for (int64_t p = 0; p < parts; ++p) {
       for (int64_t q = 0; q < terms; ++q) {
-        char* a = static_cast<char*>(x.data) + p * blocks * units * bytes;
-        char* b = static_cast<char*>(y.data) + q * blocks * depth * bytes;
-        char* c = static_cast<char*>(out) + (p * blocks * units * length + q * depth) * bytes;
-        if (blocks == 1) {
-          multiply_into(over(c, {units, depth}, {length, 1}, x.dtype, device()),
-                        over(a, {units, rows()}, {1, x.column}, x.dtype, device()),
+        char* a = static_cast<char*>(x.data) + p * heads * head_dim * bytes;
+        char* b = static_cast<char*>(y.data) + q * heads * depth * bytes;
+        char* c = static_cast<char*>(out) + (p * heads * head_dim * length + q * depth) * bytes;
+        if (heads == 1) {
+          multiply_into(over(c, {head_dim, depth}, {length, 1}, x.dtype, device()),
+                        over(a, {head_dim, rows()}, {1, x.column}, x.dtype, device()),
                         over(b, {rows(), depth}, {y.column, 1}, x.dtype, device()));
         } else {
-          multiply_heads(over(c, {blocks, units, depth}, {units * length, length, 1}, x.dtype, device()), {a, 0, x.column, x.dtype},
-                         {b, 0, y.column, y.dtype}, blocks, units, depth, rows(), device());
+          multiply_heads(over(c, {heads, head_dim, depth}, {head_dim * length, length, 1}, x.dtype, device()), {a, 0, x.column, x.dtype},
+                         {b, 0, y.column, y.dtype}, heads, head_dim, depth, rows(), device());
         }
       }
     }
   }
 
-  // Several products for one matrix: each apart, then their sum.
+  // Multiplies each of several products for one matrix by itself, and then adds them up.
   void add_outers(const std::vector<int>& outers) {
     const int matrix = tables_.outers[outers[0]].matrix;
     const rnncc_tensor gradient = weight_gradient(tables_.matrices[matrix].index);
@@ -230,20 +231,20 @@ class After {
     const rnncc_tensor gradient = weight_gradient(info.index);
     if (!gradient.data) return;
     const SlotInfo& slot = tables_.slots[info.slot];
-    const int64_t width = dim(slot.width), kept = dim(info.width);
+    const int64_t width = dim(slot.width), out_width = dim(info.width);
     const auto total = totals_.find(info.slot);
     const bool summed = total != totals_.end();
     const int64_t rows = summed ? sizes_of(total->second)[0] : this->rows();
     const rnncc_tensor x = summed ? rnncc_tensor{total->second.data(), 0, width, RNNCC_FLOAT32} : matrix_of(info.slot);
     char* to = static_cast<char*>(gradient.data) + dim(info.offset) * dtype_bytes(gradient.dtype);
-    Tensor out = over(to, {kept}, {1}, gradient.dtype, device());
-    if (kept == width) {
+    Tensor out = over(to, {out_width}, {1}, gradient.dtype, device());
+    if (out_width == width) {
       sum_into(out, over(x.data, {rows, width}, {x.column, 1}, x.dtype, device()), {0});
       return;
     }
-    // One number a head, or one for all heads: [rows, parts, numbers, the rest].
-    const int64_t parts = kept == 1 ? 1 : slot.parts, depth = width / (parts * kept);
-    sum_into(out, over(x.data, {rows, parts, kept, depth}, {x.column, kept * depth, depth, 1}, x.dtype, device()), {0, 1, 3});
+    // The gradient has one number per head, or one for all heads: [rows, parts, numbers, the rest].
+    const int64_t parts = out_width == 1 ? 1 : slot.parts, depth = width / (parts * out_width);
+    sum_into(out, over(x.data, {rows, parts, out_width, depth}, {x.column, out_width * depth, depth, 1}, x.dtype, device()), {0, 1, 3});
   }
 
   const Tables& tables_;

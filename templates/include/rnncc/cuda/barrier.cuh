@@ -1,12 +1,13 @@
-// A barrier of all CTAs of a direction, a row of the grid, which are resident at once (the launch is cooperative).
+// A barrier of all CTAs of a direction, which is a row of the grid. All of them run at once, since the launch is cooperative.
 #pragma once
 
 #include "spin.cuh"
 
 namespace rnncc {
 
-// In two halves: after `arrive` a thread may do what others do not wait for. `arrived` counts this CTA's barriers times the
-// CTAs, modulo 2^32. Everything written before by any thread of any CTA is seen after by every thread.
+// A barrier has two halves, `arrive` and `wait`. Between them a thread may do what no other waits for. After both every thread sees
+// what any thread of any CTA wrote before it arrived. `arrived` is the counter's value once all CTAs have arrived: the number of
+// barriers so far times the number of CTAs, modulo 2^32.
 RNNCC_DEVICE void arrive(uint32_t* counter, uint32_t& arrived) {
   __syncthreads();
   arrived += gridDim.x;

@@ -1,20 +1,21 @@
-// Products of float weights with float operands, without tensor cores: true float32 arithmetic.
+// Products of float weights with float operands, in true float32 arithmetic without tensor cores.
 //
-// A warp brings a chunk of the operand (32 terms, 16 or 32 columns) into its own part of shared memory, transposed by
-// quads of terms; a lane then holds columns lane % 8 + 8 i and rows lane / 8 + 4 j.
+// A warp puts a chunk of the operand (32 terms of 16 or 32 entries) into its own part of shared memory, transposed by quads of
+// terms. A lane then has entries lane % 8 + 8 i and rows lane / 8 + 4 j.
 #pragma once
 
 #include "contract.cuh"
 
 namespace rnncc {
 
-// A warp's weights, BYTES of STRIDE a chunk: resident ones, and others that come through `ring`, STREAMED at a time.
+// A warp's weights. It takes BYTES of the STRIDE bytes of each chunk. Chunks that are not resident come through `ring`, STREAMED
+// chunks at a time.
 template <int BYTES, int STRIDE>
 struct FloatWeights {
   const Share& share;
   unsigned char* ring;
 
-  // Starts to bring a chunk's weights; every call is one group of copies.
+  // Starts to copy a chunk's weights. Every call is one group of copies.
   RNNCC_DEVICE void fetch(int chunk) const {
     if (chunk < share.end) {
       const int local = chunk - share.first, lane = threadIdx.x % 32;
@@ -31,7 +32,7 @@ struct FloatWeights {
 #pragma unroll
     for (int i = 0; i < STREAMED; ++i) fetch(share.first + share.resident + i);
   }
-  // A chunk's weights in shared memory; after use `release` it.
+  // Returns a chunk's weights in shared memory. The caller then calls `release`.
   RNNCC_DEVICE const unsigned char* of(int chunk) const {
     const int local = chunk - share.first;
     if (local < share.resident) return share.shared + local * STRIDE;
@@ -46,14 +47,14 @@ struct FloatWeights {
   }
 };
 
-template <int BLOCKS, int COLUMNS>
-struct Contraction<float, BLOCKS, COLUMNS> {
-  static constexpr int DEPTH = COLUMNS == 1 ? 4 : 2;
-  static constexpr int ROWS = 2 * BLOCKS, HELD = 2 * COLUMNS, ALL = COLUMNS * COLUMN_BLOCK;
+template <int UNIT_BLOCKS, int ENTRY_BLOCKS>
+struct Contraction<float, UNIT_BLOCKS, ENTRY_BLOCKS> {
+  static constexpr int DEPTH = ENTRY_BLOCKS == 1 ? 4 : 2;
+  static constexpr int ROWS = 2 * UNIT_BLOCKS, HELD = 2 * ENTRY_BLOCKS, ALL = ENTRY_BLOCKS * ENTRY_BLOCK;
   float c[HELD][ROWS];
-  float4 operands[DEPTH][4 * COLUMNS];  // columns lane / 8 + 4 i, quad lane % 8
+  float4 operands[DEPTH][4 * ENTRY_BLOCKS];  // quad lane % 8 of entries lane / 8 + 4 i
 
-  // Where a lane's operands begin: at column `lane / 8`, a quad of terms apart.
+  // Where a lane's operands begin: at entry lane / 8, and at quad lane % 8 of the terms.
   static RNNCC_DEVICE int64_t lane_offset(int64_t row) {
     const int lane = threadIdx.x % 32;
     return lane / 8 * row + lane % 8 * 16;
@@ -63,19 +64,19 @@ struct Contraction<float, BLOCKS, COLUMNS> {
     const char* p = share.operand(chunk);
     const int64_t four = share.row * 4;
 #pragma unroll
-    for (int j = 0; j < 4 * COLUMNS; ++j) {
+    for (int j = 0; j < 4 * ENTRY_BLOCKS; ++j) {
       const uint4 v = load_operand(p);
       p += four;
       operands[i][j] = make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
     }
   }
 
-  // Column c of quad q lies at (q * ALL + (c ^ q)): neither stores nor loads of a warp meet in a bank.
+  // Entry e of quad q lies at q * ALL + (e ^ q), so that neither stores nor loads of a warp meet in a bank.
   RNNCC_DEVICE void stage(int i, float4* staging) const {
     const int lane = threadIdx.x % 32, quad = lane % 8;
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < 4 * COLUMNS; ++j) staging[quad * ALL + ((lane / 8 + 4 * j) ^ quad)] = operands[i][j];
+    for (int j = 0; j < 4 * ENTRY_BLOCKS; ++j) staging[quad * ALL + ((lane / 8 + 4 * j) ^ quad)] = operands[i][j];
     __syncwarp();
   }
 
@@ -92,7 +93,7 @@ struct Contraction<float, BLOCKS, COLUMNS> {
         const float4 w = *reinterpret_cast<const float4*>(weights + row / UNIT_BLOCK * BLOCK_BYTES<float> +
                                                           (quad * UNIT_BLOCK + row % UNIT_BLOCK) * 16);
 #pragma unroll
-        // Four terms by themselves first: fewer roundings at the size of the whole sum.
+        // Four terms are added up by themselves first: so fewer roundings are of the size of the whole sum.
         for (int i = 0; i < HELD; ++i) c[i][j] += fmaf(x[i].w, w.w, fmaf(x[i].z, w.z, fmaf(x[i].y, w.y, x[i].x * w.x)));
       }
     }
@@ -100,7 +101,7 @@ struct Contraction<float, BLOCKS, COLUMNS> {
 
   template <int STRIDE>
   RNNCC_DEVICE void run(const Share& share, unsigned char* ring, unsigned char* scratch) {
-    const FloatWeights<BLOCKS * BLOCK_BYTES<float>, STRIDE> weights = {share, ring};
+    const FloatWeights<UNIT_BLOCKS * BLOCK_BYTES<float>, STRIDE> weights = {share, ring};
     weights.fetch_first();
     float4* staging = reinterpret_cast<float4*>(scratch);
 #pragma unroll
@@ -110,9 +111,9 @@ struct Contraction<float, BLOCKS, COLUMNS> {
     }
 #pragma unroll
     for (int i = 0; i < DEPTH; ++i) {
-      // Set in any case: what may keep an old value would take its registers for the whole sequence.
+      // Set in any case: a variable that may have an old value would hold its registers for the whole sequence.
 #pragma unroll
-      for (int j = 0; j < 4 * COLUMNS; ++j) operands[i][j] = make_float4(0, 0, 0, 0);
+      for (int j = 0; j < 4 * ENTRY_BLOCKS; ++j) operands[i][j] = make_float4(0, 0, 0, 0);
       if (share.first + i < share.end) load(i, share, share.first + i);
     }
     for (int chunk = share.first; chunk < share.end; chunk += DEPTH) {
@@ -132,7 +133,7 @@ struct Contraction<float, BLOCKS, COLUMNS> {
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
 #pragma unroll
-      for (int j = 0; j < ROWS; ++j) partial[(lane % 8 + 8 * i) * partial_row(BLOCKS) + lane / 8 + 4 * j] = c[i][j];
+      for (int j = 0; j < ROWS; ++j) partial[(lane % 8 + 8 * i) * partial_row(UNIT_BLOCKS) + lane / 8 + 4 * j] = c[i][j];
     }
   }
 };

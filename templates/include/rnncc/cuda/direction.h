@@ -1,5 +1,5 @@
-// One direction of a layer on a GPU. It decides where every value lies that its loop reads or writes, and does the work after the
-// last step.
+// A direction of a layer on a GPU decides where every value lies that its loop reads or writes, and does the work after the last
+// step.
 #pragma once
 
 #include "fused/run.h"
@@ -105,7 +105,7 @@ class DeviceRun {
     std::copy(dims_.begin(), dims_.end(), arguments.dims);
     for (int c = 0; c < tables_.constant_count; ++c) arguments.constants[c] = float(call_.constants[c]);
     const int64_t row = place_images(arguments.images);
-    const int64_t image_step = row * round_up(call_.columns, schedule.column_multiple);
+    const int64_t image_step = row * round_up(call_.columns, schedule.entry_multiple);
     *arguments.header = {call_.steps, call_.columns, call_.heads, call_.starts, call_.rows, call_.lengths, image_step, row, schedule.shared};
   }
 
@@ -236,7 +236,7 @@ class DeviceRun {
     records_[s] = side_by_side(call_, nullptr, width, tensors_.scalar());
     record = {nullptr, records_[s].step, width};
     workspace_.want(call_.rows * width * dtype_bytes(tensors_.scalar()),
-                    [&record, &kept = records_[s]](char* p) { record.base = kept.data = p; });
+                    [&record, &tensor = records_[s]](char* p) { record.base = tensor.data = p; });
   }
 
   // Whether an earlier destination of the slot is the same memory. A returned sequence may also be the saved one.

@@ -1,5 +1,5 @@
-// The driver's functions that a launch needs, found in the process at run time: a library with this in it opens on a machine
-// without a GPU too. Names, values and structures are those of NVIDIA's cuda.h, declared here so that no toolkit is needed.
+// The driver's functions that a launch needs. They are found at run time, so that the library opens on a machine without a GPU too.
+// Structures and values are those of NVIDIA's cuda.h. They are declared here so that no toolkit is needed.
 #pragma once
 
 #include <dlfcn.h>
@@ -15,8 +15,8 @@ typedef struct CUstream_st* CUstream;
 typedef struct CUgraph_st* CUgraph;
 typedef struct CUgraphExec_st* CUgraphExec;
 
-constexpr int CU_MULTIPROCESSORS = 16, CU_MAJOR = 75, CU_MINOR = 76, CU_COOPERATIVE = 95, CU_SHARED_OPTIN = 97;
-constexpr int CU_FUNC_DYNAMIC_SHARED = 8, CU_FUNC_LARGE_CLUSTER = 14;  // the latter: more than 8 thread blocks
+constexpr int CU_SM_COUNT = 16, CU_MAJOR = 75, CU_MINOR = 76, CU_COOPERATIVE = 95, CU_SHARED_OPTIN = 97;
+constexpr int CU_FUNC_DYNAMIC_SHARED = 8, CU_FUNC_LARGE_CLUSTER = 14;  // the latter allows more than 8 CTAs
 constexpr int CU_LAUNCH_COOPERATIVE = 2, CU_LAUNCH_CLUSTER = 4;
 constexpr int CU_CAPTURE_RELAXED = 2, CU_STREAM_NON_BLOCKING = 1;
 

@@ -13,8 +13,9 @@ inline bool is_captured(CUstream stream) {
   return status != 0;
 }
 
-// What `launches` puts in the stream that it is given, to be put in any stream, as often as wanted, by one call of the driver
-// each. A stream of its own is captured: torch's may be the one that cannot be. Lives and dies on one thread's stack.
+// A graph of all that `launches` puts into the stream that it is given. One call of the driver then puts all of it into any stream,
+// as often as wanted. It captures a stream of its own, since torch's current stream may be one that cannot be captured. The object
+// lives and dies on one thread's stack.
 class LaunchGraph {
  public:
   LaunchGraph(int32_t device, const std::function<void(CUstream)>& launches) {
@@ -38,7 +39,7 @@ class LaunchGraph {
   }
   LaunchGraph(const LaunchGraph&) = delete;
   LaunchGraph& operator=(const LaunchGraph&) = delete;
-  // The driver keeps what is still running until it has ended.
+  // The driver itself frees a graph that still runs once it has ended.
   ~LaunchGraph() { driver().cuGraphExecDestroy(graph_); }
 
   void launch(CUstream stream) const { check_cuda(driver().cuGraphLaunch(graph_, stream), "launching a graph"); }

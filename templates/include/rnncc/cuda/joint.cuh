@@ -1,12 +1,13 @@
-// The sums of a joint for one tile and one chunk of columns: each warp contracts its share of the terms, then all add up.
+// The sums of a joint for one tile and one chunk of entries. Each warp multiplies its share of the terms, and then all warps add up
+// their partial sums.
 #pragma once
 
 #include "contract_float.cuh"
 
 namespace rnncc {
 
-// Sums of an element, one for each accumulator of its stage: `warps` partial sums `warp_gap` apart each, `gap` between
-// accumulators.
+// The sums of an element, one per accumulator of its stage. Accumulators are `gap` floats apart. Each has `warps` partial sums,
+// which are `warp_gap` floats apart.
 struct Sums {
   const float* at;
   int gap, warps, warp_gap;
@@ -22,29 +23,30 @@ struct Sums {
   }
 };
 
+// What the warps multiply, and where its sums go.
 struct Pass {
   const Shared& layout;
   const JointPlan& joint;
   unsigned char* shared;
   const unsigned char* packed;    // the tile's weights
-  const unsigned char* resident;  // what of them is in shared memory
-  const char* present;            // images of this step and the one before, at the first column
+  const unsigned char* resident;  // those of them that stay in shared memory
+  const char* present;            // the images of this step and of the step before, at the first entry
   const char* previous;
   int64_t row;
   int head;
-  float* sums;  // [column][sums_row]
+  float* sums;  // [entry][sums_row]
   int sums_row;
 };
 
-// Warps that have a share of the joint's chunks.
+// How many warps have a share of the joint's chunks.
 RNNCC_DEVICE int used_warps(const JointPlan& joint) { return (joint.chunks + joint.per_warp - 1) / joint.per_warp; }
 
-// Unit blocks [FIRST, FIRST + BLOCKS) of ALL; without ADD_UP the warps' partial sums are left to their readers.
-template <class S, int FIRST, int BLOCKS, int ALL, int COLUMNS, bool ACCUMULATE, bool ADD_UP>
+// Multiplies unit blocks [FIRST, FIRST + UNIT_BLOCKS) of ALL. Without ADD_UP the readers add up the warps' partial sums.
+template <class S, int FIRST, int UNIT_BLOCKS, int ALL, int ENTRY_BLOCKS, bool ACCUMULATE, bool ADD_UP>
 RNNCC_DEVICE void contract_blocks(const Pass& pass) {
   const JointPlan& joint = pass.joint;
   int warp = threadIdx.x / 32;
-  // The compiler must not know this to be the same at each step: it would keep addresses of every call in registers.
+  // The compiler must not know that this is the same at each step: it would hold addresses for every call in registers.
   asm volatile("" : "+r"(warp));
   constexpr int stride = ALL * BLOCK_BYTES<S>;
   Share share;
@@ -55,46 +57,47 @@ RNNCC_DEVICE void contract_blocks(const Pass& pass) {
   share.packed = pass.packed + int64_t(share.first) * stride + FIRST * BLOCK_BYTES<S>;
   share.places = reinterpret_cast<const ChunkPlace*>(pass.shared + joint.table);
   unsigned char* mine = pass.shared + pass.layout.warps + warp * pass.layout.warp_bytes;
-  const int64_t lane_offset = Contraction<S, BLOCKS, COLUMNS>::lane_offset(pass.row);
+  const int64_t lane_offset = Contraction<S, UNIT_BLOCKS, ENTRY_BLOCKS>::lane_offset(pass.row);
   share.present = pass.present + lane_offset;
   share.previous = pass.previous + lane_offset;
   share.row = pass.row;
   share.head = pass.head;
-  Contraction<S, BLOCKS, COLUMNS> contraction;
+  Contraction<S, UNIT_BLOCKS, ENTRY_BLOCKS> contraction;
   contraction.template run<stride>(share, mine, mine + pass.layout.staging);
 
-  constexpr int columns = partial_row(BLOCKS), rows = BLOCKS * UNIT_BLOCK;
+  constexpr int entry_gap = partial_row(UNIT_BLOCKS), rows = UNIT_BLOCKS * UNIT_BLOCK;
   const float* partial = reinterpret_cast<const float*>(pass.shared + pass.layout.warps);
   __syncwarp();
   contraction.put(reinterpret_cast<float*>(mine));
   __syncthreads();
   if constexpr (ADD_UP) {
 #pragma unroll
-    for (int e0 = 0; e0 < rows * COLUMNS * COLUMN_BLOCK; e0 += THREADS) {
-      const int e = e0 + threadIdx.x, row = e % rows, column = e / rows;
-      if (e >= rows * COLUMNS * COLUMN_BLOCK) break;
-      const float total = Sums{partial + column * columns + row, 0, used_warps(joint), pass.layout.warp_bytes / 4}[0];
-      float& sum = pass.sums[column * pass.sums_row + FIRST * UNIT_BLOCK + row];
+    for (int e0 = 0; e0 < rows * ENTRY_BLOCKS * ENTRY_BLOCK; e0 += THREADS) {
+      const int e = e0 + threadIdx.x, row = e % rows, entry = e / rows;
+      if (e >= rows * ENTRY_BLOCKS * ENTRY_BLOCK) break;
+      const float total = Sums{partial + entry * entry_gap + row, 0, used_warps(joint), pass.layout.warp_bytes / 4}[0];
+      float& sum = pass.sums[entry * pass.sums_row + FIRST * UNIT_BLOCK + row];
       sum = ACCUMULATE ? sum + total : total;
     }
     __syncthreads();
   }
 }
 
-template <class S, int FIRST, int ALL, int COLUMNS, bool ACCUMULATE, bool ADD_UP>
+template <class S, int FIRST, int ALL, int ENTRY_BLOCKS, bool ACCUMULATE, bool ADD_UP>
 RNNCC_DEVICE void contract_passes(const Pass& pass) {
   if constexpr (FIRST < ALL) {
-    constexpr int blocks = pass_blocks(ALL - FIRST, COLUMNS, int(sizeof(S)));
-    contract_blocks<S, FIRST, blocks, ALL, COLUMNS, ACCUMULATE, ADD_UP>(pass);
-    contract_passes<S, FIRST + blocks, ALL, COLUMNS, ACCUMULATE, ADD_UP>(pass);
+    constexpr int blocks = pass_blocks(ALL - FIRST, ENTRY_BLOCKS, int(sizeof(S)));
+    contract_blocks<S, FIRST, blocks, ALL, ENTRY_BLOCKS, ACCUMULATE, ADD_UP>(pass);
+    contract_passes<S, FIRST + blocks, ALL, ENTRY_BLOCKS, ACCUMULATE, ADD_UP>(pass);
   }
 }
 
-// `ALONE`: the stage has no other joint. One pass alone leaves its partial sums where they are.
-template <class S, int ALL, int COLUMNS, bool ACCUMULATE, bool ALONE>
+// Multiplies all unit blocks, in one pass or in several. `ALONE`: the stage has no other joint. If there is also one pass alone,
+// its partial sums stay where they are.
+template <class S, int ALL, int ENTRY_BLOCKS, bool ACCUMULATE, bool ALONE>
 RNNCC_DEVICE Sums contract_all(const Pass& pass) {
-  constexpr bool single = ALONE && pass_blocks(ALL, COLUMNS, int(sizeof(S))) == ALL;
-  contract_passes<S, 0, ALL, COLUMNS, ACCUMULATE, !single>(pass);
+  constexpr bool single = ALONE && pass_blocks(ALL, ENTRY_BLOCKS, int(sizeof(S))) == ALL;
+  contract_passes<S, 0, ALL, ENTRY_BLOCKS, ACCUMULATE, !single>(pass);
   if constexpr (single) {
     constexpr int row = partial_row(ALL);
     const float* partial = reinterpret_cast<const float*>(pass.shared + pass.layout.warps);
@@ -104,15 +107,15 @@ RNNCC_DEVICE Sums contract_all(const Pass& pass) {
   }
 }
 
-// All `COUNT` matrices of a joint, by the plan's blocks of units and columns (one or two of each). Returns where the sums
-// of a joint that is alone are: `gap` is that of columns.
+// Multiplies all `COUNT` matrices of a joint, for one or two unit blocks and one or two entry blocks. Returns where the sums of a
+// joint are that is alone in its stage; `gap` is then the distance between entries.
 template <class S, int COUNT, bool ACCUMULATE, bool ALONE>
-RNNCC_DEVICE Sums contract_joint(const Pass& pass, int unit_blocks, int column_blocks) {
+RNNCC_DEVICE Sums contract_joint(const Pass& pass, int unit_blocks, int entry_blocks) {
   if (unit_blocks == 1) {
-    if (column_blocks == 1) return contract_all<S, COUNT, 1, ACCUMULATE, ALONE>(pass);
+    if (entry_blocks == 1) return contract_all<S, COUNT, 1, ACCUMULATE, ALONE>(pass);
     return contract_all<S, COUNT, 2, ACCUMULATE, ALONE>(pass);
   }
-  if (column_blocks == 1) return contract_all<S, 2 * COUNT, 1, ACCUMULATE, ALONE>(pass);
+  if (entry_blocks == 1) return contract_all<S, 2 * COUNT, 1, ACCUMULATE, ALONE>(pass);
   return contract_all<S, 2 * COUNT, 2, ACCUMULATE, ALONE>(pass);
 }
 

@@ -1,5 +1,5 @@
-// Which GPU a call runs on, and the kernels of the package that fit it: files `cuda/<name>_<architecture>.cubin` beside the
-// library, each loaded once a device.
+// The GPU that a call runs on, and the kernels of the package that fit it. They are files `cuda/<name>_<architecture>.cubin` beside
+// the library, and each is loaded once per device.
 #pragma once
 
 #include <unistd.h>
@@ -15,7 +15,7 @@ namespace rnncc {
 
 struct Gpu {
   CUcontext context = nullptr;
-  int multiprocessors = 0, shared_bytes = 0, major = 0, minor = 0;
+  int sms = 0, shared_bytes = 0, major = 0, minor = 0;
 };
 
 inline const Gpu& gpu(int32_t index) {
@@ -30,7 +30,7 @@ inline const Gpu& gpu(int32_t index) {
   const auto attribute = [&](int which, int& value) {
     check_cuda(d.cuDeviceGetAttribute(&value, which, device), "asking the GPU for its properties");
   };
-  attribute(CU_MULTIPROCESSORS, found.multiprocessors);
+  attribute(CU_SM_COUNT, found.sms);
   attribute(CU_SHARED_OPTIN, found.shared_bytes);
   attribute(CU_MAJOR, found.major);
   attribute(CU_MINOR, found.minor);
@@ -42,7 +42,7 @@ inline const Gpu& gpu(int32_t index) {
   return found;
 }
 
-// Where this library is.
+// The folder of this library.
 inline std::string own_folder() {
   Dl_info info;
   if (!dladdr(reinterpret_cast<const void*>(&gpu), &info) || !info.dli_fname) fail("the package's folder is unknown");
@@ -51,8 +51,8 @@ inline std::string own_folder() {
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
-// A file of kernels for a GPU, `start` and an architecture: that of its very architecture, or of an older one of its
-// generation; empty where there is none.
+// The path of a file of kernels for a GPU, which is `start` and an architecture: the GPU's own, or else an older one of the same
+// generation. It is empty where there is no such file.
 inline std::string find_cubin(const std::string& start, const Gpu& gpu) {
   const std::string generation = start + "_sm_" + std::to_string(gpu.major);
   const std::string exact = generation + std::to_string(gpu.minor) + "a.cubin";
@@ -64,7 +64,7 @@ inline std::string find_cubin(const std::string& start, const Gpu& gpu) {
   return "";
 }
 
-// Allows, while it lives, what is forbidden while some stream is captured: to load kernels, to make streams and graphs.
+// While it lives, the thread may do what is forbidden while a stream is captured: load kernels, and make streams and graphs.
 class DuringCapture {
  public:
   DuringCapture() { check_cuda(driver().cuThreadExchangeStreamCaptureMode(&mode_), "preparing while a graph is captured"); }
@@ -73,10 +73,10 @@ class DuringCapture {
   ~DuringCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
 
  private:
-  int mode_ = CU_CAPTURE_RELAXED;  // then the one before
+  int mode_ = CU_CAPTURE_RELAXED;  // after the exchange: the mode from before
 };
 
-// Its kernels.
+// Loads a file of kernels.
 inline CUmodule load_module(const std::string& path) {
   const DuringCapture allowed;
   CUmodule module = nullptr;
@@ -84,7 +84,7 @@ inline CUmodule load_module(const std::string& path) {
   return module;
 }
 
-// One of them, which may use all the shared memory that a CTA can have.
+// Returns a kernel of a module. It may use all the shared memory that a CTA can have.
 inline CUfunction get_kernel(CUmodule module, const std::string& name, const Gpu& gpu) {
   CUfunction found;
   check_cuda(driver().cuModuleGetFunction(&found, module, name.c_str()), "finding the kernel " + name);
@@ -92,7 +92,7 @@ inline CUfunction get_kernel(CUmodule module, const std::string& name, const Gpu
   return found;
 }
 
-// A kernel of the package for every size, by the name of its file.
+// Finds a kernel that takes every size, in a file of the package. Each file and kernel is loaded once.
 inline CUfunction find_kernel(int32_t device, const std::string& file_name, const std::string& kernel_name) {
   static std::mutex mutex;
   static std::map<std::pair<int32_t, std::string>, CUmodule> modules;
@@ -111,19 +111,19 @@ inline CUfunction find_kernel(int32_t device, const std::string& file_name, cons
   return kernel = get_kernel(module, kernel_name, on);
 }
 
-// Fails unless all thread blocks of a kernel run at once: they wait for each other.
-inline void require_residency(int32_t device, CUfunction kernel, const std::string& name, int64_t blocks, int threads, int shared_bytes) {
+// Fails unless all CTAs of a kernel can run at once, since they wait for each other.
+inline void require_residency(int32_t device, CUfunction kernel, const std::string& name, int64_t ctas, int threads, int shared_bytes) {
   int each = 0;
   check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, size_t(shared_bytes)),
-             "counting thread blocks of " + name);
-  const int multiprocessors = gpu(device).multiprocessors;
-  if (blocks > int64_t(each) * multiprocessors)
-    fail(name + " needs " + std::to_string(blocks) + " thread blocks of " + std::to_string(threads) + " threads and " +
+             "counting CTAs of " + name);
+  const int sms = gpu(device).sms;
+  if (ctas > int64_t(each) * sms)
+    fail(name + " needs " + std::to_string(ctas) + " CTAs of " + std::to_string(threads) + " threads and " +
          std::to_string(shared_bytes) + " bytes of shared memory at once, this GPU runs " + std::to_string(each) + " on each of its " +
-         std::to_string(multiprocessors) + " multiprocessors");
+         std::to_string(sms) + " SMs");
 }
 
-// Makes the device current for torch and for the driver while it lives: threads of autograd may have no context yet.
+// While it lives, the device is current for torch and for the driver. Threads of autograd may have no context yet.
 class OnDevice {
  public:
   explicit OnDevice(int32_t index) {

@@ -1,36 +1,37 @@
-// Which steps of a call are a batch column's, and where the rows of packed tensors are: column after column, one a step.
+// Which steps of a call belong to a batch entry, and where its rows are. In packed tensors each entry has one row per step, and its
+// rows follow each other.
 #pragma once
 
 #include "scalar.cuh"
 
 namespace rnncc {
 
-// `starts` [columns + 1]: where each column's rows begin, `count` in all; null where tensors are not packed.
-// `lengths` [columns]: of tensors that are not packed, how many steps each column has; null: all.
+// `starts` [B + 1]: where each entry's rows begin, and where the last ones end; null where tensors are not packed. `count`: the
+// number of all rows. `lengths` [B]: how many steps each entry has, where tensors are not packed; null: all steps.
 struct Extents {
   const int64_t* starts;
   int64_t count;
   const int64_t* lengths;
 };
 
-// Of a batch column: the row of a tensor at which the loop begins, and for how many steps there are rows. Of these, `active`
-// from `from` on are the column's own.
+// The rows of a batch entry. The loop begins at row `first` of a tensor, and there are rows for `steps` steps. The entry's own
+// steps are the `active` ones from step `from` on.
 struct OwnRows {
   int32_t first, steps, from, active;
 
   RNNCC_DEVICE bool is_active(int t) const { return uint32_t(t - from) < uint32_t(active); }
 };
 
-// Rows that there are, one for each of at most `steps` steps, whatever the caller's numbers are.
-RNNCC_DEVICE OwnRows own_rows(const Extents& extents, int64_t steps, bool descending, int column) {
+// The rows of an entry, at most `steps`. They exist, whatever numbers the caller gave.
+RNNCC_DEVICE OwnRows own_rows(const Extents& extents, int64_t steps, bool descending, int entry) {
   const auto within = [](int64_t number, int64_t most) { return ::max(int64_t(0), ::min(number, most)); };
   if (!extents.starts) {
-    const int32_t length = int32_t(extents.lengths ? within(__ldg(extents.lengths + column), steps) : steps);
-    return {column, int32_t(steps), descending ? int32_t(steps) - length : 0, length};
+    const int32_t length = int32_t(extents.lengths ? within(__ldg(extents.lengths + entry), steps) : steps);
+    return {entry, int32_t(steps), descending ? int32_t(steps) - length : 0, length};
   }
-  const int64_t begin = within(__ldg(extents.starts + column), extents.count), end = within(__ldg(extents.starts + column + 1), extents.count);
+  const int64_t begin = within(__ldg(extents.starts + entry), extents.count), end = within(__ldg(extents.starts + entry + 1), extents.count);
   const int64_t own = within(end - begin, steps);
-  // A column without steps reads nothing, but its address is that of a row.
+  // An entry without steps reads nothing, but its address must be the address of a row.
   const int64_t first = ::min(descending && own > 0 ? begin + own - 1 : begin, extents.count - 1);
   return {int32_t(first), int32_t(own), 0, int32_t(own)};
 }

@@ -1,19 +1,18 @@
-// The parameter of a kernel that is made for one loop, fused or without products: what it reads and writes, direction by
-// direction.
+// The parameter of a kernel that is made for one loop, fused or without products. It says what each direction reads and writes.
 #pragma once
 
 #include "after.h"
 
 namespace rnncc {
 
-// As fused/tensors.cuh and packed.cuh have them.
+// Place and Edge of fused/tensors.cuh, and Extents of packed.cuh.
 struct FusedPlace {
   char* base;
-  int64_t step, column;
+  int64_t step, entry;
 };
 struct FusedEdge {
   char* base;
-  int64_t column;
+  int64_t entry;
   int32_t is_float, unused;
 };
 struct FusedExtents {
@@ -22,7 +21,7 @@ struct FusedExtents {
   const int64_t* lengths;
 };
 
-// One direction of a call. `records` and `totals` as After's: of slots that are read there, the tensors that hold them.
+// One direction of a call. `records` and `totals` are those of After, which reads them.
 struct LoopDirection {
   const Call& call;
   CallTensors& tensors;
@@ -59,12 +58,13 @@ class LoopParameter {
     *extents_ = {call.starts, call.rows, call.lengths};
   }
 
-  // What follows the matrices in FusedTensors, and ScanTensors begins with. False where a tensor does not fit.
+  // Fills in a direction's tensors. They follow the matrices in FusedTensors, and ScanTensors begins with them. Returns false where
+  // a tensor does not fit.
   bool fill_tensors(const LoopDirection& direction, Fits fits) {
     const Call& call = direction.call;
     CallTensors& tensors = direction.tensors;
     std::map<int, rnncc_tensor>& records = direction.records;
-    records.clear();  // those of a kernel that did not take the tensors
+    records.clear();  // a kernel that did not take the tensors may have left some
     *take<int64_t>(1) = call.descending;
     FusedPlace* reads = take<FusedPlace>(info_.reads);
     FusedEdge* read_edges = take<FusedEdge>(info_.reads);
@@ -90,14 +90,14 @@ class LoopParameter {
         if (training_ && !fits(writes.back(), dtype_bytes(tensors.scalar()))) return false;
         continue;
       }
-      // The inference's kernel writes nothing that is kept.
+      // The kernel for inference writes nothing that is saved for the backward.
       if (is_saved(tables_.destinations[slot.first_destination + info_.write_places[w]].table) && !training_) continue;
       const Destination& to = destination(slot, info_.write_places[w], tensors);
       const rnncc_tensor& t = tensors.at(to.table, to.index);
-      // What only products and sums after the loop read is no less wanted.
+      // Products and sums after the loop may want a value that nobody else does.
       const FusedPlace place =
           t.data || is_saved(to.table) || records.count(s) ? along(call, t, dim(to.offset)) : record(s, direction);
-      // A returned sequence that is also what was saved is written once.
+      // A returned sequence may also be the saved one. It is then written once.
       const bool again = std::any_of(writes.begin(), writes.end(), [&](const FusedPlace& w) { return w.base == place.base; });
       writes.push_back(again ? FusedPlace{} : place);
       if (!fits(writes.back(), dtype_bytes(t.dtype))) return false;
@@ -125,21 +125,21 @@ class LoopParameter {
     return true;
   }
 
-  // Lets what was filled begin some batch columns further on; of packed tensors rows stay where they are.
-  void move_on(int64_t columns) {
-    const auto move = [columns](const auto& parts) {
+  // Lets all tensors begin some batch entries further on. Rows of packed tensors stay where they are.
+  void move_on(int64_t entries) {
+    const auto move = [entries](const auto& parts) {
       for (const auto& [part, count] : parts)
         for (int i = 0; i < count; ++i)
-          if (part[i].base) part[i].base += columns * part[i].column;
+          if (part[i].base) part[i].base += entries * part[i].entry;
     };
     if (!extents_->starts) move(places_);
     move(edges_);
-    if (extents_->starts) extents_->starts += columns;
-    if (extents_->lengths) extents_->lengths += columns;
+    if (extents_->starts) extents_->starts += entries;
+    if (extents_->lengths) extents_->lengths += entries;
   }
 
-  // Where a value goes: the slot's destination, or where no tensor is wanted there, another one of its dtype. So a step writes
-  // once what is returned, kept, or both.
+  // The destination of a value: the given one, or where no tensor is wanted there, another one of the same dtype. So a step writes
+  // a value once, whether it is returned, saved for the backward, or both.
   const Destination& destination(const SlotInfo& slot, int place, CallTensors& tensors) const {
     const Destination* const all = &tables_.destinations[slot.first_destination];
     const auto is_wanted = [&](const Destination& to) { return tensors.at(to.table, to.index).data && (training_ || !is_saved(to.table)); };
@@ -148,7 +148,7 @@ class LoopParameter {
     return all[place];
   }
 
-  // A tensor [T, B, ...] from `offset` elements on, along the loop's order; a packed one from its first row on.
+  // A tensor [T, B, ...] from `offset` elements on, in the loop's order. A packed tensor begins at its first row.
   static FusedPlace along(const Call& call, const rnncc_tensor& t, int64_t offset, int64_t ahead = 0) {
     if (!t.data) return {};
     const int64_t bytes = dtype_bytes(t.dtype), first = call.descending && !call.starts ? call.steps - 1 : 0;
@@ -178,7 +178,7 @@ class LoopParameter {
   std::vector<char> bytes_;
   size_t used_ = 0;
   FusedExtents* extents_ = nullptr;
-  // Of all directions, what has a part for each batch column.
+  // The tensors of all directions that have a part per batch entry.
   std::vector<std::pair<FusedPlace*, int>> places_;
   std::vector<std::pair<FusedEdge*, int>> edges_;
 };

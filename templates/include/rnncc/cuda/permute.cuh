@@ -1,35 +1,34 @@
-// Copies rows from the order of steps to that of columns, or back: permute_call.h.
+// Copies rows from the order of steps to the order of entries, or back (permute_call.h).
 #pragma once
 
 #include "permute_call.h"
 
 namespace rnncc {
 
-// The last column that begins at or before a row of the order of columns. The lanes of a warp look at 32 places at once: any number
-// of columns takes a few loads.
-__device__ __forceinline__ int64_t column_of(const PermuteCall& call, int64_t row, int lane) {
-  int64_t column = 0, left = call.columns;
+// The last entry that begins at or before a row of the order of entries. The lanes of a warp look at 32 places at once, so that any
+// number of entries takes a few loads.
+__device__ __forceinline__ int64_t entry_of(const PermuteCall& call, int64_t row, int lane) {
+  int64_t entry = 0, left = call.batch;
   while (left > 1) {
     const int64_t part = (left + 31) / 32, ahead = lane * part;
-    const bool has_begun = ahead < left && __ldg(call.starts + column + ahead) <= row;
+    const bool has_begun = ahead < left && __ldg(call.starts + entry + ahead) <= row;
     const int64_t skipped = (::max(__popc(__ballot_sync(~0u, has_begun)), 1) - 1) * part;
-    column += skipped;
+    entry += skipped;
     left = ::min(part, left - skipped);
   }
-  return column;
+  return entry;
 }
 
-// Where a row of the order of columns is in that of steps; `column`: its own, or one before. A row that there is, whatever the
-// caller's numbers are.
-__device__ __forceinline__ int64_t place_of(const PermuteCall& call, int64_t row, int64_t column) {
+// Where a row of the order of entries is in the order of steps. `entry` is the row's entry, or one before it. The row that is
+// returned exists, whatever numbers the caller gave.
+__device__ __forceinline__ int64_t place_of(const PermuteCall& call, int64_t row, int64_t entry) {
   const auto within = [](int64_t number, int64_t count) { return ::max(int64_t(0), ::min(number, count - 1)); };
-  while (column + 1 < call.columns && __ldg(call.starts + column + 1) <= row) ++column;
-  const int64_t step = within(row - __ldg(call.starts + column), call.steps);
-  return within(__ldg(call.firsts + step) + column, call.rows);
+  while (entry + 1 < call.batch && __ldg(call.starts + entry + 1) <= row) ++entry;
+  const int64_t step = within(row - __ldg(call.starts + entry), call.steps);
+  return within(__ldg(call.firsts + step) + entry, call.rows);
 }
 
-// A warp's tile: `rows` rows, of which lane l knows by how many bytes the l-th one is off in both tensors; pieces of each from `first`
-// on.
+// Copies a warp's tile: the pieces from `first` on of `rows` rows. Lane l knows the offsets of row l in both tensors, in bytes.
 template <class Piece>
 __device__ __forceinline__ void copy_tile(const PermuteCall& call, int64_t from, int64_t to, int rows, int64_t first, int lane) {
   const int width = int(::min(call.pieces - first, int64_t(PERMUTE_TILE)));
@@ -62,8 +61,8 @@ __device__ __forceinline__ void permute_rows(const PermuteCall& call) {
   const int64_t first_row = (int64_t(blockIdx.x / call.tiles_of_row) * PERMUTE_WARPS + warp) * call.rows_of_tile;
   const int rows = int(::min(int64_t(call.rows_of_tile), call.rows - first_row));
   if (rows <= 0) return;
-  // Lanes without a row have the last one.
-  const int64_t row = first_row + ::min(lane, rows - 1), place = place_of(call, row, column_of(call, first_row, lane));
+  // A lane without a row of its own takes the last one.
+  const int64_t row = first_row + ::min(lane, rows - 1), place = place_of(call, row, entry_of(call, first_row, lane));
   const int64_t from = (call.to_steps ? row : place) * call.from_row, to = (call.to_steps ? place : row) * call.to_row;
   switch (call.piece_bytes) {
     case 16: return copy_tile<uint4>(call, from, to, rows, first_piece, lane);

@@ -1,5 +1,6 @@
-// The op `permute_rows` as a boxed kernel: the rows of a PackedSequence, which lie step by step, column by column, or back
-// (`to_steps`). firsts [T + 1], starts [B + 1] of int64: where those of each step and of each column begin.
+// The op `permute_rows` as a boxed kernel. It puts the rows of a PackedSequence, which lie step by step, into the order of batch
+// entries, or back (`to_steps`). firsts [T + 1] says where the rows of each step begin, and starts [B + 1] where the rows of each
+// entry begin; both are int64.
 #pragma once
 
 #include "module.h"
@@ -15,16 +16,16 @@ inline const int64_t* table_of(Tensor& table, Device device, const char* name) {
   return static_cast<const int64_t*>(table.data());
 }
 
-// How the rows are shared out: what is not yet known of the call. Returns the number of thread blocks.
+// Fills in how warps share the rows. Returns the number of CTAs.
 inline int64_t share_rows(PermuteCall& call) {
-  // What all rows begin at a multiple of, as far as one load goes: the lowest bit that is set.
+  // All rows begin at multiples of piece_bytes, which is the lowest bit that is set, and at most 16.
   const uint64_t bits = 16 | reinterpret_cast<uintptr_t>(call.from) | reinterpret_cast<uintptr_t>(call.to) | uint64_t(call.from_row) | uint64_t(call.to_row);
   call.piece_bytes = int32_t(bits & (~bits + 1));
   call.pieces = call.to_row / call.piece_bytes;
   call.rows_of_tile = int32_t(std::min<int64_t>(32, std::max<int64_t>(1, PERMUTE_TILE / call.pieces)));
   call.tiles_of_row = uint32_t((call.pieces + PERMUTE_TILE - 1) / PERMUTE_TILE);
-  const int64_t rows_of_block = call.rows_of_tile * PERMUTE_WARPS;
-  return (call.rows + rows_of_block - 1) / rows_of_block * call.tiles_of_row;
+  const int64_t rows_of_cta = call.rows_of_tile * PERMUTE_WARPS;
+  return (call.rows + rows_of_cta - 1) / rows_of_cta * call.tiles_of_row;
 }
 
 // (Tensor rows, Tensor firsts, Tensor starts, bool to_steps) -> Tensor
@@ -41,7 +42,7 @@ inline void run_permute_rows(StableValue* stack) {
   call.starts = table_of(starts, device, "starts");
   Tensor made = empty(sizes_of(rows), rows.torch_type(), device);
   if (rows.strides()[0] == 0) {
-    // Rows that are all one, as the gradient of a sum, have any order.
+    // Where all rows are one in memory, as in the gradient of a sum, their order makes no difference.
     RNNCC_TORCH(aoti_torch_copy_(made.get(), rows.get(), 0));
   } else if (made.elements() > 0) {
     const int64_t inner = rows.dim() - 1;
@@ -50,14 +51,14 @@ inline void run_permute_rows(StableValue* stack) {
     call.from = static_cast<const char*>(rows.data());
     call.to = static_cast<char*>(made.data());
     call.steps = firsts.elements() - 1;
-    call.columns = starts.elements() - 1;
+    call.batch = starts.elements() - 1;
     call.rows = rows.sizes()[0];
     call.from_row = rows.strides()[0] * bytes;
     call.to_row = made.strides()[0] * bytes;
     call.to_steps = as_bool(stack[3]);
-    const int64_t blocks = share_rows(call);
-    if (blocks > INT32_MAX) fail("permute_rows: these are more rows than one launch takes");
-    const CUlaunchConfig how = {{unsigned(blocks), 1, 1}, {32 * PERMUTE_WARPS, 1, 1}, 0, current_stream(device.index), nullptr, 0};
+    const int64_t ctas = share_rows(call);
+    if (ctas > INT32_MAX) fail("permute_rows: these are more rows than one launch takes");
+    const CUlaunchConfig how = {{unsigned(ctas), 1, 1}, {32 * PERMUTE_WARPS, 1, 1}, 0, current_stream(device.index), nullptr, 0};
     void* parameters[] = {&call};
     check_cuda(driver().cuLaunchKernelEx(&how, find_kernel(device.index, "_core", "permute_rows"), parameters, nullptr),
                "launching permute_rows");

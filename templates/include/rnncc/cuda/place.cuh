@@ -1,4 +1,4 @@
-// Loads and stores of slots: everything about a slot but its addresses is known when the kernel is compiled.
+// Loads and stores of slots. Only the addresses of a slot are unknown when the kernel is compiled.
 #pragma once
 
 #include "arguments.h"
@@ -6,14 +6,15 @@
 
 namespace rnncc {
 
-// A pointer that lay in shared memory: of those in a kernel's parameter alone the compiler knows that they are global.
+// Tells the compiler that a pointer is global. It knows that of pointers in a kernel's parameter, but not of pointers that lay in
+// shared memory.
 template <class T, class V>
 RNNCC_DEVICE T* global(V* pointer) {
   __builtin_assume(__isGlobal(pointer));
   return static_cast<T*>(pointer);
 }
 
-// A running program, in one direction. P: the generated program; S: the type of streams and weights.
+// A program that runs in one direction. P is the generated program, and S the type of streams and weights.
 template <class P, class S>
 struct Run {
   using Program = P;
@@ -21,34 +22,34 @@ struct Run {
   const Arguments<P>& plan;
   const Direction<P>& own;  // in shared memory
   unsigned char* shared;
-  int64_t n;  // number of the step
-  int64_t t;  // its place in the tensors
+  int64_t n;  // the number of the step, in the loop's order
+  int64_t t;  // the place of the step in tensors
   uint32_t arrived;
 
   RNNCC_DEVICE char* images() const { return global<char>(own.images); }
   RNNCC_DEVICE char* packed() const { return global<char>(own.packed); }
   RNNCC_DEVICE int64_t time(int64_t step) const { return own.descending ? plan.steps - 1 - step : step; }
 
-  // Whether tensors are packed: then each column begins at its own first step, and is left alone after its last one.
+  // Whether tensors are packed. Then each entry begins at its own first step, and nothing happens to it after its last one.
   RNNCC_DEVICE bool is_packed() const { return P::tables.masked && plan.starts; }
-  RNNCC_DEVICE OwnRows rows_of(int column) const {
-    return own_rows({plan.starts, plan.rows, plan.lengths}, plan.steps, own.descending, column);
+  RNNCC_DEVICE OwnRows rows_of(int entry) const {
+    return own_rows({plan.starts, plan.rows, plan.lengths}, plan.steps, own.descending, entry);
   }
-  RNNCC_DEVICE int64_t steps_of(int column) const { return is_packed() ? rows_of(column).steps : plan.steps; }
-  // Whether there are rows of the column at the present step.
-  RNNCC_DEVICE bool has_rows(int column) const { return !is_packed() || n < steps_of(column); }
+  RNNCC_DEVICE int64_t steps_of(int entry) const { return is_packed() ? rows_of(entry).steps : plan.steps; }
+  // Whether the entry has a row at the present step.
+  RNNCC_DEVICE bool has_rows(int entry) const { return !is_packed() || n < steps_of(entry); }
 
-  // Where a column's row of a tensor of all steps is at the loop's step `step`, whose place is t.
+  // The offset of an entry's row in a tensor of all steps, at step number `step` of the loop, whose place is t.
   template <class Place>
-  RNNCC_DEVICE int64_t row_of(const Place& place, int64_t step, int64_t t, int column) const {
-    if (!is_packed()) return t * place.step + column * place.row;
-    return (rows_of(column).first + (own.descending ? -step : step)) * place.row;
+  RNNCC_DEVICE int64_t row_of(const Place& place, int64_t step, int64_t t, int entry) const {
+    if (!is_packed()) return t * place.step + entry * place.row;
+    return (rows_of(entry).first + (own.descending ? -step : step)) * place.row;
   }
 };
 
-// An element of a tile stage.
+// The element that a thread of a tile stage works on.
 struct Element {
-  int column, unit, head;
+  int entry, unit, head;
   bool valid;
 };
 
@@ -61,7 +62,7 @@ struct TypeOf<true, S> {
   using type = S;
 };
 
-// The type in which a slot is read. What a stage stores and another reads is float wherever it lies.
+// The type in which a slot is read. Where one stage stores and another one reads, it is float in whatever tensor it lies.
 template <int slot, class R>
 constexpr auto element_type() {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
@@ -73,7 +74,7 @@ constexpr auto element_type() {
   }
 }
 
-// Where the values of a slot lie.
+// The place of a slot's values.
 template <int slot, class R>
 RNNCC_DEVICE const SlotPlace& place_of(const R& run) {
   static_assert(has_place(R::Program::tables.slots[slot]), "nothing of its own");
@@ -81,105 +82,105 @@ RNNCC_DEVICE const SlotPlace& place_of(const R& run) {
   return run.own.places[place];
 }
 
-// Where element `unit` of a column of a slot that is not an edge is at step `step`.
+// The address of element `unit` of an entry at step `step`. The slot is not an edge.
 template <int slot, class R>
-RNNCC_DEVICE auto address(const R& run, int64_t step, int column, int64_t unit) {
+RNNCC_DEVICE auto address(const R& run, int64_t step, int entry, int64_t unit) {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
   if constexpr (info.kind == Kind::view) {
-    return address<info.link>(run, step, column, unit + run.plan.dims[info.offset]);
+    return address<info.link>(run, step, entry, unit + run.plan.dims[info.offset]);
   } else {
     static_assert(info.kind == Kind::read || info.kind == Kind::stored || info.kind == Kind::vector, "an edge of an edge");
     const SlotPlace& place = place_of<slot>(run);
     using T = decltype(element_type<slot, R>());
     const T* const base = global<const T>(place.base) + unit;
     if constexpr (info.kind == Kind::vector) return base;
-    if (info.kind == Kind::stored && place.ring) return base + (step & (RING - 1)) * place.step + column * place.row;
-    return base + run.row_of(place, step, run.time(step), column);
+    if (info.kind == Kind::stored && place.ring) return base + (step & (RING - 1)) * place.step + entry * place.row;
+    return base + run.row_of(place, step, run.time(step), entry);
   }
 }
 
-// What the slot holds at the present step.
+// The value of the slot at the present step.
 template <int slot, class R>
-RNNCC_DEVICE float load(const R& run, int column, int64_t unit) {
+RNNCC_DEVICE float load(const R& run, int entry, int64_t unit) {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
   if constexpr (slot == R::Program::tables.active) {
-    return run.rows_of(column).is_active(int(run.n)) ? 1.0f : 0.0f;
+    return run.rows_of(entry).is_active(int(run.n)) ? 1.0f : 0.0f;
   } else if constexpr (info.kind == Kind::view) {
-    return load<info.link>(run, column, unit + run.plan.dims[info.offset]);
+    return load<info.link>(run, entry, unit + run.plan.dims[info.offset]);
   } else if constexpr (info.kind == Kind::previous || info.kind == Kind::next) {
     const SlotPlace& place = place_of<slot>(run);
-    const bool beyond = info.kind == Kind::previous ? run.n == 0 : run.n >= run.steps_of(column) - 1;
-    const float* start = global<const float>(place.base) + column * place.row + unit;
-    const auto* inside = address<info.link>(run, info.kind == Kind::previous ? run.n - 1 : run.n + 1, column, unit);
+    const bool beyond = info.kind == Kind::previous ? run.n == 0 : run.n >= run.steps_of(entry) - 1;
+    const float* start = global<const float>(place.base) + entry * place.row + unit;
+    const auto* inside = address<info.link>(run, info.kind == Kind::previous ? run.n - 1 : run.n + 1, entry, unit);
     if constexpr (sizeof(*inside) == sizeof(float))
       return *(beyond ? start : inside);  // one load
     else
       return beyond ? *start : to_float(*inside);
   } else {
-    return to_float(*address<slot>(run, run.n, column, unit));
+    return to_float(*address<slot>(run, run.n, entry, unit));
   }
 }
 
 template <class T, class R>
-RNNCC_DEVICE void put(const R& run, const OutputPlace& place, int column, int64_t unit, float value) {
-  if (place.base) global<T>(place.base)[run.row_of(place, run.n, run.t, column) + unit] = from_float<T>(value);
+RNNCC_DEVICE void put(const R& run, const OutputPlace& place, int entry, int64_t unit, float value) {
+  if (place.base) global<T>(place.base)[run.row_of(place, run.n, run.t, entry) + unit] = from_float<T>(value);
 }
 
 template <int image, int slot, class R>
-RNNCC_DEVICE void put_images(const R& run, int column, int64_t unit, float value) {
+RNNCC_DEVICE void put_images(const R& run, int entry, int64_t unit, float value) {
   if constexpr (image < R::Program::tables.image_count) {
     if constexpr (R::Program::tables.images[image].slot == slot) {
       using S = typename R::Scalar;
       const ImagePlace& place = run.plan.image_places[image];
       int64_t at = unit;
       if (place.blocks > 1) at = unit / place.depth * place.padded + unit % place.depth;
-      char* row = run.images() + place.offset + (run.n & (RING - 1)) * run.plan.image_step + column * run.plan.image_row;
+      char* row = run.images() + place.offset + (run.n & (RING - 1)) * run.plan.image_step + entry * run.plan.image_row;
       reinterpret_cast<S*>(row)[at] = from_float<S>(value);
     }
-    put_images<image + 1, slot>(run, column, unit, value);
+    put_images<image + 1, slot>(run, entry, unit, value);
   }
 }
 
 template <int first, int count, class R>
-RNNCC_DEVICE void put_outputs(const R& run, int column, int64_t unit, float value) {
+RNNCC_DEVICE void put_outputs(const R& run, int entry, int64_t unit, float value) {
   if constexpr (count > 0) {
     constexpr bool typed = is_stream_typed(R::Program::tables.destinations[first].table);
     using T = typename TypeOf<typed, typename R::Scalar>::type;
-    put<T>(run, run.own.outputs[first], column, unit, value);
-    put_outputs<first + 1, count - 1>(run, column, unit, value);
+    put<T>(run, run.own.outputs[first], entry, unit, value);
+    put_outputs<first + 1, count - 1>(run, entry, unit, value);
   }
 }
 
 template <int slot, class R>
-RNNCC_DEVICE void put_home(const R& run, int column, int64_t unit, float value) {
+RNNCC_DEVICE void put_home(const R& run, int entry, int64_t unit, float value) {
   const SlotPlace& place = place_of<slot>(run);
-  const int64_t row = place.ring ? (run.n & (RING - 1)) * place.step + column * place.row : run.row_of(place, run.n, run.t, column);
+  const int64_t row = place.ring ? (run.n & (RING - 1)) * place.step + entry * place.row : run.row_of(place, run.n, run.t, entry);
   global<float>(place.base)[row + unit] = value;
 }
 
-// The value of a stored slot at the present step, to where other threads read it before the loop ends.
+// Stores the value of a slot at the present step where other threads read it before the loop ends.
 template <int slot, class R>
-RNNCC_DEVICE void publish(const R& run, int column, int64_t unit, float value) {
-  put_images<0, slot>(run, column, unit, value);
-  if constexpr (R::Program::tables.slots[slot].shared) put_home<slot>(run, column, unit, value);
+RNNCC_DEVICE void publish(const R& run, int entry, int64_t unit, float value) {
+  put_images<0, slot>(run, entry, unit, value);
+  if constexpr (R::Program::tables.slots[slot].shared) put_home<slot>(run, entry, unit, value);
 }
 
-// The same value, to every other place that wants it.
+// Stores the same value in all other places that want it.
 template <int slot, class R>
-RNNCC_DEVICE void keep(const R& run, int column, int64_t unit, float value) {
+RNNCC_DEVICE void store_rest(const R& run, int entry, int64_t unit, float value) {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
-  if constexpr (info.read && !info.shared) put_home<slot>(run, column, unit, value);
-  put_outputs<info.first_destination, info.destinations>(run, column, unit, value);
+  if constexpr (info.read && !info.shared) put_home<slot>(run, entry, unit, value);
+  put_outputs<info.first_destination, info.destinations>(run, entry, unit, value);
   if constexpr (info.kept) {
     constexpr int record = records_before(R::Program::tables, slot);
-    put<typename R::Scalar>(run, run.own.records[record], column, unit, value);
+    put<typename R::Scalar>(run, run.own.records[record], entry, unit, value);
   }
 }
 
 template <int slot, class R>
-RNNCC_DEVICE void store(const R& run, int column, int64_t unit, float value) {
-  publish<slot>(run, column, unit, value);
-  keep<slot>(run, column, unit, value);
+RNNCC_DEVICE void store(const R& run, int entry, int64_t unit, float value) {
+  publish<slot>(run, entry, unit, value);
+  store_rest<slot>(run, entry, unit, value);
 }
 
 }  // namespace rnncc

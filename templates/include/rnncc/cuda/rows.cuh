@@ -1,4 +1,4 @@
-// Operators across the units of one row (rnncc/ir/cell.py, RowOperator): a CTA has a row.
+// Operators across the units of a row (rnncc/ir/cell.py, RowOperator). One CTA works on a row, which is one batch entry.
 #pragma once
 
 #include "place.cuh"
@@ -24,7 +24,7 @@ template <int slot, class R>
 RNNCC_DEVICE RowLayout layout_of(const R& run) {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
   const int64_t width = run.plan.dims[info.width], heads = run.plan.heads;
-  // A value of one unit has one head; what a head is then its only one.
+  // A value of width 1 has one head, whatever the loop has.
   if (width == 1) return {1, 1, 1};
   return {info.parts, heads, width / (info.parts * heads)};
 }
@@ -34,7 +34,7 @@ RNNCC_DEVICE float combine(RowOperator op, float a, float b) {
   return a + b;
 }
 
-// Of all threads' values, in a fixed order; every thread has it. `scratch`: WARPS floats of shared memory.
+// Combines the values of all threads, in a fixed order. Every thread gets the result. `scratch`: WARPS floats of shared memory.
 RNNCC_DEVICE float reduce_threads(RowOperator op, float value, float* scratch) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) value = combine(op, value, __shfl_xor_sync(0xffffffffu, value, offset));
@@ -48,22 +48,22 @@ RNNCC_DEVICE float reduce_threads(RowOperator op, float value, float* scratch) {
 }
 
 template <int target, int source, class R>
-RNNCC_DEVICE void reduce_row(const R& run, RowOperator op, int column, float* scratch) {
+RNNCC_DEVICE void reduce_row(const R& run, RowOperator op, int entry, float* scratch) {
   const RowLayout to = layout_of<target>(run), from = layout_of<source>(run);
   const bool whole = to.heads == 1;  // a sum to one value runs over all heads
   const int64_t count = whole ? from.width() : from.units();
   for (int64_t head = 0; head < to.heads; ++head) {
     float total = op == RowOperator::max ? -__int_as_float(0x7f800000) : 0.0f;
     for (int64_t j = threadIdx.x; j < count; j += THREADS) {
-      total = combine(op, total, load<source>(run, column, whole ? j : from.at(head, j)));
+      total = combine(op, total, load<source>(run, entry, whole ? j : from.at(head, j)));
     }
     total = reduce_threads(op, total, scratch);
-    if (threadIdx.x == 0) store<target>(run, column, head, op == RowOperator::mean ? total / float(count) : total);
+    if (threadIdx.x == 0) store<target>(run, entry, head, op == RowOperator::mean ? total / float(count) : total);
   }
 }
 
 template <int target, int source, class R>
-RNNCC_DEVICE void scan_row(const R& run, bool reversed, int column) {
+RNNCC_DEVICE void scan_row(const R& run, bool reversed, int entry) {
   const RowLayout to = layout_of<target>(run);
   const int64_t units = to.units();
   const int lane = threadIdx.x % 32;
@@ -72,7 +72,7 @@ RNNCC_DEVICE void scan_row(const R& run, bool reversed, int column) {
     for (int64_t first = 0; first < units; first += 32) {
       const int64_t i = first + lane;
       const int64_t at = to.at(head, reversed ? units - 1 - i : i);
-      float value = i < units ? load<source>(run, column, at) : 0.0f;
+      float value = i < units ? load<source>(run, entry, at) : 0.0f;
 #pragma unroll
       for (int offset = 1; offset < 32; offset *= 2) {
         const float before = __shfl_up_sync(0xffffffffu, value, offset);
@@ -80,61 +80,61 @@ RNNCC_DEVICE void scan_row(const R& run, bool reversed, int column) {
       }
       value += carry;
       carry = __shfl_sync(0xffffffffu, value, 31);
-      if (i < units) store<target>(run, column, at, value);
+      if (i < units) store<target>(run, entry, at, value);
     }
   }
 }
 
-// What unit j of a head of the target takes from the operand; `offset` is in units of a head.
+// The value that unit j of a head of the target takes from the operand. `offset` counts units within a head.
 template <RowOperator op, int source, class R>
-RNNCC_DEVICE float moved(const R& run, const RowLayout& from, const RowLayout& to, int column, int64_t head, int64_t j,
+RNNCC_DEVICE float moved(const R& run, const RowLayout& from, const RowLayout& to, int entry, int64_t head, int64_t j,
                          int64_t offset, int64_t times) {
-  if constexpr (op == RowOperator::spread) return load<source>(run, column, from.heads == 1 ? 0 : head) / float(to.units());
-  if constexpr (op == RowOperator::slice) return load<source>(run, column, from.at(head, offset + j));
-  if constexpr (op == RowOperator::repeat) return load<source>(run, column, from.at(head, j / times));
+  if constexpr (op == RowOperator::spread) return load<source>(run, entry, from.heads == 1 ? 0 : head) / float(to.units());
+  if constexpr (op == RowOperator::slice) return load<source>(run, entry, from.at(head, offset + j));
+  if constexpr (op == RowOperator::repeat) return load<source>(run, entry, from.at(head, j / times));
   if constexpr (op == RowOperator::pad) {
     const bool inside = j >= offset && j - offset < from.units();
-    return inside ? load<source>(run, column, from.at(head, j - offset)) : 0.0f;
+    return inside ? load<source>(run, entry, from.at(head, j - offset)) : 0.0f;
   }
   if constexpr (op == RowOperator::segment_sum) {
     float total = 0.0f;
-    for (int64_t i = 0; i < times; ++i) total += load<source>(run, column, from.at(head, j * times + i));
+    for (int64_t i = 0; i < times; ++i) total += load<source>(run, entry, from.at(head, j * times + i));
     return total;
   }
   return 0.0f;
 }
 
 template <int target, int first, int count, class R>
-RNNCC_DEVICE void concatenate(const R& run, int column, int64_t offset) {
+RNNCC_DEVICE void concatenate(const R& run, int entry, int64_t offset) {
   if constexpr (count > 0) {
     constexpr int source = R::Program::tables.stage_slots[first];
     const RowLayout to = layout_of<target>(run), from = layout_of<source>(run);
     for (int64_t i = threadIdx.x; i < from.width(); i += THREADS) {
       const int64_t at = to.at(from.head_of(i), offset + from.index_in_head(i));
-      store<target>(run, column, at, load<source>(run, column, i));
+      store<target>(run, entry, at, load<source>(run, entry, i));
     }
-    concatenate<target, first + 1, count - 1>(run, column, offset + from.units());
+    concatenate<target, first + 1, count - 1>(run, entry, offset + from.units());
   }
 }
 
 template <int stage, class R>
-RNNCC_DEVICE void row_operation(const R& run, int column, float* scratch) {
+RNNCC_DEVICE void row_operation(const R& run, int entry, float* scratch) {
   constexpr StageInfo info = R::Program::tables.stages[stage];
   constexpr int target = R::Program::tables.stage_slots[info.first_stored], source = R::Program::tables.stage_slots[info.first_operand];
   constexpr RowOperator op = info.row;
   const int64_t offset = run.plan.dims[info.offset] / run.plan.heads;
   if constexpr (op == RowOperator::sum || op == RowOperator::mean || op == RowOperator::max) {
-    reduce_row<target, source>(run, op, column, scratch);
+    reduce_row<target, source>(run, op, entry, scratch);
   } else if constexpr (op == RowOperator::cumsum || op == RowOperator::cumsum_reversed) {
-    scan_row<target, source>(run, op == RowOperator::cumsum_reversed, column);
+    scan_row<target, source>(run, op == RowOperator::cumsum_reversed, entry);
   } else if constexpr (op == RowOperator::concat) {
-    concatenate<target, info.first_operand, info.operands>(run, column, offset);
+    concatenate<target, info.first_operand, info.operands>(run, entry, offset);
   } else {
     const RowLayout to = layout_of<target>(run), from = layout_of<source>(run);
     for (int64_t i = threadIdx.x; i < to.width(); i += THREADS) {
       const float value =
-          moved<op, source>(run, from, to, column, to.head_of(i), to.index_in_head(i), offset, info.times);
-      store<target>(run, column, i, value);
+          moved<op, source>(run, from, to, entry, to.head_of(i), to.index_in_head(i), offset, info.times);
+      store<target>(run, entry, i, value);
     }
   }
 }

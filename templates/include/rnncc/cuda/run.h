@@ -1,5 +1,5 @@
-// Runs a loop, forward or backward, on a GPU: chooses a kernel, launches it, and then the products over all steps. Nothing here
-// waits for the device.
+// Runs a loop, forward or backward, on a GPU: it chooses a kernel and launches it, and then the products over all steps. Nothing
+// here waits for the GPU.
 #pragma once
 
 #include "direction.h"
@@ -8,9 +8,9 @@
 
 namespace rnncc {
 
-// Runs the directions of a layer: in one launch where a kernel can do that and it is not expected to take longer, else one after
-// the other. A loop without products runs by its scans or walks, any other by a fused kernel where there is one, else by the
-// alternating kernel.
+// Runs the directions of a layer. They run in one launch, where a kernel can do that and is not expected to take longer, else one
+// after the other. A loop without products runs by its scans or walks. Any other loop runs by a fused kernel, or by the alternating
+// kernel where no fused kernel takes it.
 class DeviceRuns {
  public:
   // `scans`: null where the loop has products.
@@ -51,7 +51,7 @@ class DeviceRuns {
     const int size = dtype == RNNCC_FLOAT32 ? 0 : 1;
     const std::string file = cell_ + "_" + dtype_name(dtype) + "_scans";
     const int64_t channels = int64_t(runs.size()) * first().columns * runs[0]->dims()[tables_.slots[info_.edge_slots[0]].width];
-    const bool tall = is_tall(scans_->wide[size], channels, gpu(device_).multiprocessors);
+    const bool tall = is_tall(scans_->wide[size], channels, gpu(device_).sms);
     const ScanForm& iterating = scans_->newton[size];
     ScanRun newton(tables_, info_, iterating, true, runs[0]->dims());
     ScanRun pieces(tables_, info_, (tall ? scans_->tall : scans_->wide)[size], true, runs[0]->dims());
@@ -67,7 +67,7 @@ class DeviceRuns {
     ArgumentBuffer arguments(tables_);
     if (runs.size() == 2 && are_two_alike() && arguments.directions.size() == 2) {
       const Schedule half = runs[0]->schedule(2);
-      if (2 * half.ctas <= gpu(device_).multiprocessors && is_as_quick(half, runs[0]->schedule(1))) {
+      if (2 * half.ctas <= gpu(device_).sms && is_as_quick(half, runs[0]->schedule(1))) {
         launch(runs, half, arguments);
         return;
       }
@@ -75,11 +75,11 @@ class DeviceRuns {
     for (DeviceRun* run : runs) launch({run}, run->schedule(1), arguments);
   }
 
-  // The alternating kernel, for directions side by side that are divided by `schedule`.
+  // Launches the alternating kernel for directions side by side. `schedule` divides the work of each.
   void launch(const std::vector<DeviceRun*>& runs, const Schedule& schedule, ArgumentBuffer& arguments) const {
     const int available = gpu(device_).shared_bytes;
     if (schedule.shared_bytes > available)
-      fail("the loop needs " + std::to_string(schedule.shared_bytes) + " bytes of shared memory a multiprocessor, the GPU has " +
+      fail("the loop needs " + std::to_string(schedule.shared_bytes) + " bytes of shared memory per CTA, the GPU has " +
            std::to_string(available));
     const CUfunction kernel = find_kernel(device_, cell_ + "_" + dtype_name(runs[0]->scalar()), name_);
     runs[0]->fill_common(schedule, arguments);
@@ -97,14 +97,14 @@ class DeviceRuns {
 
   // Whether there may be fused kernels for the loop on this GPU.
   bool can_be_fused() const { return info_.sums && gpu(device_).major >= 9 && first().steps <= INT32_MAX; }
-  int64_t units(const DeviceRun& run) const { return run.dims()[tables_.slots[info_.edge_slots[0]].width] / first().heads; }
+  int64_t head_dim(const DeviceRun& run) const { return run.dims()[tables_.slots[info_.edge_slots[0]].width] / first().heads; }
 
   // The size for which fused kernels are asked for. Its loop has the segment's name, without direction and `_masked`.
   FusedSize size_of(const DeviceRun& run) const {
     std::string loop = name_.substr(0, name_.rfind('_'));
     const size_t variant = loop.size() - std::min(loop.size(), std::strlen("_masked"));
     if (loop.compare(variant, std::string::npos, "_masked") == 0) loop.resize(variant);
-    return {loop, dtype_name(run.scalar()), units(run), first().heads, are_two_alike() ? 2 : 1, device_};
+    return {loop, dtype_name(run.scalar()), head_dim(run), first().heads, are_two_alike() ? 2 : 1, device_};
   }
 
   // The fused kernels for that many directions like `run` side by side.
@@ -112,7 +112,7 @@ class DeviceRuns {
     if (!can_be_fused()) return {};
     const std::string program = is_training() ? name_ : name_.substr(0, name_.rfind('_')) + "_inference";
     const bool by_steps = first().heads == 1 && !first().starts;
-    return fused_choices(program, dtype_name(run.scalar()), units(run), directions * first().heads, first().columns, by_steps, device_);
+    return fused_choices(program, dtype_name(run.scalar()), head_dim(run), directions * first().heads, first().columns, by_steps, device_);
   }
 
   // Runs by the first kernel that takes the tensors as they lie. False where none does.

@@ -1,5 +1,5 @@
-// Element types of tensors on a GPU: float, and 16-bit numbers that are only ever loaded, stored and multiplied by the
-// tensor cores.
+// Element types of tensors on a GPU: float, and numbers of 16 bits. Kernels load and store the latter, and multiply them on tensor
+// cores, and do nothing else with them.
 #pragma once
 
 #include <stdint.h>
@@ -55,7 +55,7 @@ RNNCC_DEVICE float16 from_float<float16>(float x) {
   return y;
 }
 
-// c += a bᵀ: 16 batch columns, 8 units, 16 terms.
+// c += a bᵀ for 16 rows of a, 8 rows of b, and 16 terms.
 template <class S>
 RNNCC_DEVICE void multiply_add(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
 template <>

@@ -1,4 +1,4 @@
-// How a GPU divides the work of a loop: tiles, columns, and which weights stay in shared memory.
+// How a GPU divides the work of a loop: tiles, batch entries, and which weights stay in shared memory.
 #pragma once
 
 #include <algorithm>
@@ -8,39 +8,39 @@
 
 namespace rnncc {
 
-constexpr int64_t SHARED_PART = 128;  // parts of shared memory begin at multiples of it
+constexpr int64_t SHARED_PART = 128;  // each part of shared memory begins at a multiple of it
 
 inline int64_t ceil_divide(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 inline int64_t round_up(int64_t n, int64_t unit) { return ceil_divide(n, unit) * unit; }
 
-// Blocks of a matrix's operand and result: 1 where it is dense.
+// The parts of a product's operand; 1 where the matrix is dense.
 inline int32_t operand_parts(const Tables& tables, const ProductInfo& product, const int64_t* dims) {
   const MatrixInfo& matrix = tables.matrices[tables.product_matrices[product.matrix]];
   return dims[matrix.blocks] == 1 ? 1 : product.parts;
 }
 
-inline StagePlan plan_stage(const StageInfo& stage, const int64_t* dims, int64_t columns, int multiprocessors) {
+inline StagePlan plan_stage(const StageInfo& stage, const int64_t* dims, int64_t batch, int sms) {
   StagePlan plan = {};
   plan.heads = int32_t(dims[stage.blocks]);
   plan.blocks = plan.heads == 1 ? 1 : stage.parts * plan.heads;
   plan.depth = int32_t(dims[stage.width] / plan.blocks);
   const int64_t unit_blocks = ceil_divide(plan.depth, UNIT_BLOCK);
-  plan.unit_blocks = unit_blocks * plan.blocks > multiprocessors ? 2 : 1;
+  plan.unit_blocks = unit_blocks * plan.blocks > sms ? 2 : 1;
   plan.tiles_per_block = int32_t(ceil_divide(unit_blocks, plan.unit_blocks));
   plan.tiles = plan.blocks * plan.tiles_per_block;
-  const int64_t column_blocks = ceil_divide(columns, COLUMN_BLOCK);
-  // Wide chunks use a weight for more columns; narrow ones give every multiprocessor something to do.
-  plan.column_blocks = column_blocks > 1 && plan.tiles * column_blocks > multiprocessors ? 2 : 1;
-  plan.column_chunks = int32_t(ceil_divide(column_blocks, plan.column_blocks));
-  plan.tile_lanes = std::min(plan.tiles, multiprocessors);
-  plan.column_lanes = std::max(1, std::min(plan.column_chunks, multiprocessors / plan.tile_lanes));
+  const int64_t entry_blocks = ceil_divide(batch, ENTRY_BLOCK);
+  // Wide chunks use each weight for more entries. Narrow chunks give every SM something to do.
+  plan.entry_blocks = entry_blocks > 1 && plan.tiles * entry_blocks > sms ? 2 : 1;
+  plan.entry_chunks = int32_t(ceil_divide(entry_blocks, plan.entry_blocks));
+  plan.tile_lanes = std::min(plan.tiles, sms);
+  plan.entry_lanes = std::max(1, std::min(plan.entry_chunks, sms / plan.tile_lanes));
   return plan;
 }
 
-// Blocks of units times blocks of columns of the CTA that has most of them.
+// The work of the busiest CTA: its unit blocks times its entry blocks.
 inline int64_t busiest_work(const StagePlan& plan) {
-  return ceil_divide(plan.tiles, plan.tile_lanes) * plan.unit_blocks * ceil_divide(plan.column_chunks, plan.column_lanes) *
-         plan.column_blocks;
+  return ceil_divide(plan.tiles, plan.tile_lanes) * plan.unit_blocks * ceil_divide(plan.entry_chunks, plan.entry_lanes) *
+         plan.entry_blocks;
 }
 
 struct Schedule {
@@ -50,29 +50,29 @@ struct Schedule {
   Shared shared = {};
   int64_t packed_bytes = 0;
   int32_t shared_bytes = 0;
-  int32_t ctas = 1;  // of a direction
-  // What the CTA that has most does in a step: in a tile stage blocks of units times blocks of columns, in a row stage rows.
+  int32_t ctas = 1;  // CTAs per direction
+  // The work of the busiest CTA per stage: in a tile stage unit blocks times entry blocks, in a row stage rows.
   std::vector<int64_t> work;
-  bool streams = false;  // weights that shared memory has no room for come from L2 at each step
-  int32_t column_multiple = COLUMN_BLOCK;  // images have rows up to a multiple of this
+  bool streams = false;  // whether some weights have no room in shared memory and come from L2 at each step
+  int32_t entry_multiple = ENTRY_BLOCK;  // images have rows for a multiple of so many entries
 };
 
-// Unit blocks of a joint's tile: those of all its matrices.
+// The unit blocks of a joint's tile, of all its matrices together.
 inline int32_t joint_blocks(const Tables& tables, const StagePlan& stage, int p) {
   return tables.products[p].count * stage.unit_blocks;
 }
 
-// Fills in products and the chunks of joints; `stage` is stage s.
+// Fills in the products of stage s, and the chunks of its joints.
 inline void plan_products(Schedule& schedule, const Tables& tables, int s, const int64_t* dims, int scalar_bytes) {
   const StageInfo& stage = tables.stages[s];
   for (int p = stage.first_product; p < stage.first_product + stage.products; ++p) {
     const ProductInfo& info = tables.products[p];
     const MatrixInfo& matrix = tables.matrices[tables.product_matrices[info.matrix]];
     ProductPlan& product = schedule.products[p];
-    product.blocks = int32_t(dims[matrix.blocks]);
+    product.heads = int32_t(dims[matrix.blocks]);
     product.parts = operand_parts(tables, info, dims);
-    product.row_length = dims[matrix.columns] / product.blocks;
-    product.depth = int32_t((info.transposed ? dims[matrix.rows] : dims[matrix.columns]) / (product.parts * product.blocks));
+    product.row_length = dims[matrix.columns] / product.heads;
+    product.depth = int32_t((info.transposed ? dims[matrix.rows] : dims[matrix.columns]) / (product.parts * product.heads));
     product.chunks = int32_t(ceil_divide(product.depth, CHUNK));
     product.image = info.image;
     product.matrix = info.matrix;
@@ -100,8 +100,9 @@ inline void plan_products(Schedule& schedule, const Tables& tables, int s, const
   }
 }
 
-// Lays out shared memory: the CTA's direction, sums, own tiles, the warps' parts, places of chunks, then weights as far as they
-// fit, the same fraction of every warp's share of every joint. What is not weights may be more than is available.
+// Lays out shared memory: the CTA's direction, sums, own tiles, the warps' parts, the places of chunks, and weights as far as they
+// fit. The same fraction of the weights stays there for each warp and joint. All but the weights may need more than is available;
+// the launch then fails.
 inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_bytes, int available) {
   int64_t sums = 0, partial = 128, staging = 0, streamed = 0, places = 0, weights = 0, used = 0;
   const auto each_joint = [&](const auto& visit) {
@@ -112,12 +113,12 @@ inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_byt
     }
   };
   each_joint([&](const StagePlan& plan, const StageInfo& stage, int p, JointPlan& joint) {
-    const int64_t columns = plan.column_blocks * COLUMN_BLOCK;
-    const int all = joint_blocks(tables, plan, p), blocks = pass_blocks(all, plan.column_blocks, scalar_bytes);
-    sums = std::max(sums, columns * stage.accumulators * plan.unit_blocks * UNIT_BLOCK * 4);
-    for (int b = 1; b <= blocks; ++b) partial = std::max(partial, columns * partial_row(b) * 4);
+    const int64_t entries = plan.entry_blocks * ENTRY_BLOCK;
+    const int all = joint_blocks(tables, plan, p), blocks = pass_blocks(all, plan.entry_blocks, scalar_bytes);
+    sums = std::max(sums, entries * stage.accumulators * plan.unit_blocks * UNIT_BLOCK * 4);
+    for (int b = 1; b <= blocks; ++b) partial = std::max(partial, entries * partial_row(b) * 4);
     if (scalar_bytes == 4) streamed = std::max<int64_t>(streamed, STREAMED * blocks * block_bytes(scalar_bytes));
-    staging = std::max<int64_t>(staging, staging_bytes(scalar_bytes, plan.column_blocks));
+    staging = std::max<int64_t>(staging, staging_bytes(scalar_bytes, plan.entry_blocks));
     places += round_up(joint.chunks * int64_t(sizeof(ChunkPlace)), SHARED_PART);
     weights += ceil_divide(plan.tiles, plan.tile_lanes) * WARPS * joint.per_warp * all * block_bytes(scalar_bytes);
   });
@@ -130,13 +131,13 @@ inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_byt
   take(direction_bytes(tables));
   shared.sums = take(sums);
   shared.own = take(tables.stage_count * OWN_TILE_BYTES);
-  // Weights that all fit need no room on their way.
+  // Where all weights fit, none is on its way, and no room is needed for that.
   const int64_t fixed = used + places;
   if (fixed + WARPS * std::max(partial, round_up(staging, SHARED_PART)) + weights <= available) streamed = 0;
   shared.staging = int32_t(streamed);
   shared.warp_bytes = int32_t(round_up(std::max(partial, streamed + staging), SHARED_PART));
   shared.warps = take(WARPS * shared.warp_bytes);
-  const int64_t room = available - used - places;  // a chunk of weights is a multiple of SHARED_PART
+  const int64_t room = available - used - places;  // chunks of weights need no rounding: they are multiples of SHARED_PART
   const double fraction = weights > 0 ? std::clamp(double(room) / double(weights), 0.0, 1.0) : 1.0;
   schedule.streams = fraction < 1.0;
   each_joint([&](const StagePlan& plan, const StageInfo&, int p, JointPlan& joint) {
@@ -148,30 +149,30 @@ inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_byt
   schedule.shared_bytes = int32_t(used);
 }
 
-// Of one of so many directions side by side: each has its share of the multiprocessors.
-inline Schedule make_schedule(const Tables& tables, const int64_t* dims, int64_t columns, int scalar_bytes, const Gpu& gpu,
+// Divides the work of one of so many directions side by side. Each has its share of the SMs.
+inline Schedule make_schedule(const Tables& tables, const int64_t* dims, int64_t batch, int scalar_bytes, const Gpu& gpu,
                               int directions) {
-  const int multiprocessors = std::max(1, gpu.multiprocessors / directions);
+  const int sms = std::max(1, gpu.sms / directions);
   Schedule schedule;
   schedule.stages.resize(tables.stage_count);
   schedule.joints.resize(tables.product_count);
   schedule.products.resize(tables.product_count);
   for (int s = 0; s < tables.stage_count; ++s) {
-    StagePlan& plan = schedule.stages[s] = plan_stage(tables.stages[s], dims, columns, multiprocessors);
+    StagePlan& plan = schedule.stages[s] = plan_stage(tables.stages[s], dims, batch, sms);
     const bool rows = tables.stages[s].row != RowOperator::none;
-    const int64_t ctas = rows ? std::min<int64_t>(columns, multiprocessors) : plan.tile_lanes * plan.column_lanes;
+    const int64_t ctas = rows ? std::min<int64_t>(batch, sms) : plan.tile_lanes * plan.entry_lanes;
     schedule.ctas = std::max(schedule.ctas, int32_t(ctas));
-    schedule.work.push_back(rows ? ceil_divide(columns, multiprocessors) : busiest_work(plan));
-    if (!rows) schedule.column_multiple = std::max(schedule.column_multiple, plan.column_blocks * COLUMN_BLOCK);
+    schedule.work.push_back(rows ? ceil_divide(batch, sms) : busiest_work(plan));
+    if (!rows) schedule.entry_multiple = std::max(schedule.entry_multiple, plan.entry_blocks * ENTRY_BLOCK);
     plan_products(schedule, tables, s, dims, scalar_bytes);
   }
   plan_shared(schedule, tables, scalar_bytes, gpu.shared_bytes);
   return schedule;
 }
 
-// Whether two directions side by side, each by `half`, take no longer than one after the other, each by `whole`. The waits of
-// both, which are most of a step of a small loop, pass at once: it is enough that no CTA has more than twice the work and that
-// all weights of both stay in shared memory.
+// Whether two directions side by side, each divided by `half`, take no longer than one after the other, each divided by `whole`.
+// Side by side both wait at the same time, and waits are most of a small loop's step. So it is enough that no CTA has more than
+// twice the work, and that all weights of both stay in shared memory.
 inline bool is_as_quick(const Schedule& half, const Schedule& whole) {
   const auto at_most_twice = [](int64_t a, int64_t b) { return a <= 2 * b; };
   return !half.streams && std::equal(half.work.begin(), half.work.end(), whole.work.begin(), at_most_twice);

@@ -1,8 +1,8 @@
-// The driver of every generated loop on a GPU: one launch runs a whole sequence, forward or backward, in one direction or in
-// two side by side. A row of the grid of CTAs is a direction; it shares nothing that is written with the other.
+// The driver of the alternating kernels. One launch runs a whole sequence, forward or backward, in one direction or in two side
+// by side. A row of the grid of CTAs is a direction. Directions share nothing that they write.
 //
-// CTAs divide the units (and columns) of every stage and wait for each other only where the plan says that a stage reads
-// what others wrote. Packed weights stay in shared memory as far as they fit; the rest streams from L2 at each step.
+// CTAs divide the units and the batch entries of every stage. They wait for each other only where the plan says that a stage reads
+// what other CTAs wrote. Packed weights stay in shared memory as far as they fit; the rest streams from L2 at each step.
 #pragma once
 
 #include "barrier.cuh"
@@ -13,14 +13,14 @@
 
 namespace rnncc {
 
-// Where a CTA stands in a stage; `tile` is beyond the tiles where it has no part in it.
+// The first tile and the first chunk of entries of a CTA in a stage. A CTA without work there has a `tile` beyond the last one.
 struct Lane {
-  int tile, column;
+  int tile, chunk;
 };
 
-// A CTA's lane in a stage and its first tile, kept in shared memory.
+// The same with the tile itself, in shared memory. `lane` is the first tile's number.
 struct OwnTile {
-  int lane, column;
+  int lane, chunk;
   Tile tile;
 };
 
@@ -32,31 +32,32 @@ RNNCC_DEVICE OwnTile* own_tiles(const R& run) {
 }
 
 RNNCC_DEVICE Lane lane_of(const StagePlan& plan) {
-  const int lanes = plan.tile_lanes * plan.column_lanes;
+  const int lanes = plan.tile_lanes * plan.entry_lanes;
   if (int(blockIdx.x) >= lanes) return {plan.tiles, 0};
   return {int(blockIdx.x) % plan.tile_lanes, int(blockIdx.x) / plan.tile_lanes};
 }
 
-// A tile has one or two unit blocks.
-RNNCC_DEVICE int column_in_chunk(const StagePlan& plan, int e) { return e >> (plan.unit_blocks == 2 ? 4 : 3); }
+// The entry of element e within its chunk. A tile has one or two unit blocks.
+RNNCC_DEVICE int entry_in_chunk(const StagePlan& plan, int e) { return e >> (plan.unit_blocks == 2 ? 4 : 3); }
 
-// Element e of a tile and a chunk of columns, units first.
+// Element e of a tile and a chunk of entries. The units of an entry follow each other.
 template <class R>
 RNNCC_DEVICE Element element_of(const R& run, const StagePlan& plan, const Tile& tile, int chunk, int e) {
-  const int units = plan.unit_blocks * UNIT_BLOCK, columns = plan.column_blocks * COLUMN_BLOCK;
+  const int units = plan.unit_blocks * UNIT_BLOCK, entries = plan.entry_blocks * ENTRY_BLOCK;
   Element at;
   at.unit = tile.begin + (e & (units - 1));
-  at.column = chunk * columns + column_in_chunk(plan, e);
+  at.entry = chunk * entries + entry_in_chunk(plan, e);
   at.head = tile.head;
-  at.valid = at.unit < tile.end && at.column < run.plan.columns && e < units * columns && run.has_rows(at.column);
-  // The compiler must not know these to be the same at each step: it would keep an address for every slot in registers.
-  asm volatile("" : "+r"(at.unit), "+r"(at.column));
+  at.valid = at.unit < tile.end && at.entry < run.plan.batch && e < units * entries && run.has_rows(at.entry);
+  // The compiler must not know that these are the same at each step: it would hold an address for every slot in registers.
+  asm volatile("" : "+r"(at.unit), "+r"(at.entry));
   return at;
 }
 
-// All joints of a stage from product p on; where their sums are, by columns. `slot`: which of the CTA's tiles it is.
+// Multiplies all joints of a stage from product p on. Returns where their sums are, with the distance between entries as `gap`.
+// `slot` counts the CTA's tiles.
 template <int stage, int p, class R>
-RNNCC_DEVICE Sums contract(const R& run, const StagePlan& plan, int tile, int slot, int head, int column, float* sums) {
+RNNCC_DEVICE Sums contract(const R& run, const StagePlan& plan, int tile, int slot, int head, int entry, float* sums) {
   constexpr StageInfo info = R::Program::tables.stages[stage];
   if constexpr (p >= info.first_product + info.products) {
     return {sums, info.accumulators * plan.unit_blocks * UNIT_BLOCK, 1, 0};
@@ -65,7 +66,7 @@ RNNCC_DEVICE Sums contract(const R& run, const StagePlan& plan, int tile, int sl
       constexpr ProductInfo product = R::Program::tables.products[p];
       const JointPlan& joint = run.plan.joints[p];
       const int units = plan.unit_blocks * UNIT_BLOCK;
-      const char* images = run.images() + column * run.plan.image_row;
+      const char* images = run.images() + entry * run.plan.image_row;
       const Pass pass = {run.plan.shared,
                          joint,
                          run.shared,
@@ -79,14 +80,14 @@ RNNCC_DEVICE Sums contract(const R& run, const StagePlan& plan, int tile, int sl
                          info.accumulators * units};
       constexpr bool alone = joints_of(R::Program::tables, info.first_product, info.products) == 1;
       const Sums made = contract_joint<typename R::Scalar, product.count, product.accumulate, alone>(pass, plan.unit_blocks,
-                                                                                                     plan.column_blocks);
+                                                                                                     plan.entry_blocks);
       if constexpr (alone) return made;
     }
-    return contract<stage, p + 1>(run, plan, tile, slot, head, column, sums);
+    return contract<stage, p + 1>(run, plan, tile, slot, head, entry, sums);
   }
 }
 
-// Whether the stage after this one, in this step or the next, waits for other CTAs: then this one says when it is done.
+// Whether the next stage, in this step or the next one, waits for other CTAs. Then this stage says when it is done.
 template <int stage, class R>
 constexpr bool is_awaited() {
   return R::Program::tables.stages[(stage + 1) % R::Program::tables.stage_count].barrier;
@@ -102,19 +103,19 @@ RNNCC_DEVICE void tile_stage(R& run) {
   Element at = {};
   typename F::Early early = {};
   if (own.lane < plan.tiles) {
-    at = element_of(run, plan, tile, own.column, thread);
+    at = element_of(run, plan, tile, own.chunk, thread);
     if (at.valid) early = F::early(run, at);
   }
   if constexpr (info.barrier) wait(run.own.barrier, run.arrived);
-  const int units = plan.unit_blocks * UNIT_BLOCK, columns = plan.column_blocks * COLUMN_BLOCK;
+  const int units = plan.unit_blocks * UNIT_BLOCK, entries = plan.entry_blocks * ENTRY_BLOCK;
   float* scratch = reinterpret_cast<float*>(run.shared + run.plan.shared.sums);
-  typename F::Kept kept = {};
-  Element kept_at = {};
-  bool fresh = true;  // `tile`, `at` and `early` are set
+  typename F::Kept held = {};
+  Element held_at = {};
+  bool fresh = true;  // `tile`, `at` and `early` are set already
   int slot = 0;
   for (int t = own.lane; t < plan.tiles; t += plan.tile_lanes, ++slot) {
     if (slot > 0) tile = tile_of(plan, t);
-    for (int chunk = own.column; chunk < plan.column_chunks; chunk += plan.column_lanes) {
+    for (int chunk = own.chunk; chunk < plan.entry_chunks; chunk += plan.entry_lanes) {
       if (!fresh) {
         at = element_of(run, plan, tile, chunk, thread);
         if (at.valid) early = F::early(run, at);
@@ -123,18 +124,18 @@ RNNCC_DEVICE void tile_stage(R& run) {
       typename F::Late late = {};
       if (at.valid) late = F::late(run, at);
       if constexpr (info.products > 0) {
-        if (slot > 0 || chunk != own.column) __syncthreads();  // the sums of the tile before were read
+        if (slot > 0 || chunk != own.chunk) __syncthreads();  // the sums of the tile before were read
       }
-      const Sums sums = contract<stage, info.first_product>(run, plan, t, slot, tile.head, chunk * columns, scratch);
+      const Sums sums = contract<stage, info.first_product>(run, plan, t, slot, tile.head, chunk * entries, scratch);
       for (int e = thread;;) {
         if (at.valid) {
-          if (kept_at.valid) F::keep(run, kept_at, kept);
-          const float* first = sums.at + column_in_chunk(plan, e) * sums.gap + (e & (units - 1));
-          kept = F::compute(run, at, early, late, Sums{first, units, sums.warps, sums.warp_gap});
-          kept_at = at;
+          if (held_at.valid) F::store_rest(run, held_at, held);
+          const float* first = sums.at + entry_in_chunk(plan, e) * sums.gap + (e & (units - 1));
+          held = F::compute(run, at, early, late, Sums{first, units, sums.warps, sums.warp_gap});
+          held_at = at;
         }
         e += THREADS;
-        if (e >= units * columns) break;
+        if (e >= units * entries) break;
         at = element_of(run, plan, tile, chunk, e);
         if (at.valid) {
           early = F::early(run, at);
@@ -148,8 +149,8 @@ RNNCC_DEVICE void tile_stage(R& run) {
   } else {
     __syncthreads();  // shared memory is free again
   }
-  // What nobody waits for comes last.
-  if (kept_at.valid) F::keep(run, kept_at, kept);
+  // Nobody waits for these stores, so they come last.
+  if (held_at.valid) F::store_rest(run, held_at, held);
 }
 
 template <int stage, class R>
@@ -157,8 +158,8 @@ RNNCC_DEVICE void row_stage(R& run) {
   constexpr StageInfo info = R::Program::tables.stages[stage];
   if constexpr (info.barrier) wait(run.own.barrier, run.arrived);
   float* scratch = reinterpret_cast<float*>(run.shared + run.plan.shared.warps);
-  for (int column = blockIdx.x; column < run.plan.columns; column += gridDim.x)
-    if (run.has_rows(column)) row_operation<stage>(run, column, scratch);
+  for (int entry = blockIdx.x; entry < run.plan.batch; entry += gridDim.x)
+    if (run.has_rows(entry)) row_operation<stage>(run, entry, scratch);
   if constexpr (is_awaited<stage, R>()) {
     arrive(run.own.barrier, run.arrived);
   } else {
@@ -166,7 +167,7 @@ RNNCC_DEVICE void row_stage(R& run) {
   }
 }
 
-// Packs the weights of stages from `stage` on; tiles are divided among CTAs.
+// Packs the weights of all stages from `stage` on. CTAs divide the tiles.
 template <int stage, int p, class R>
 RNNCC_DEVICE void pack(const R& run) {
   if constexpr (stage < R::Program::tables.stage_count) {
@@ -187,7 +188,7 @@ RNNCC_DEVICE void pack(const R& run) {
   }
 }
 
-// Brings what stays of the weights into shared memory.
+// Loads the weights that stay in shared memory.
 template <int stage, int p, class R>
 RNNCC_DEVICE void settle(const R& run) {
   if constexpr (stage < R::Program::tables.stage_count) {
@@ -218,7 +219,7 @@ RNNCC_DEVICE void settle(const R& run) {
   }
 }
 
-// Operands of the first step that stand beyond the loop.
+// Makes the images of initial values, which are operands of the first step.
 template <int p, class R>
 RNNCC_DEVICE void initial_images(const R& run) {
   if constexpr (p < R::Program::tables.product_count) {
@@ -227,13 +228,13 @@ RNNCC_DEVICE void initial_images(const R& run) {
       using S = typename R::Scalar;
       const ImagePlace& image = run.plan.image_places[product.image];
       const SlotPlace& place = place_of<product.operand>(run);
-      const int64_t width = run.plan.dims[R::Program::tables.slots[product.operand].width], all = width * run.plan.columns;
+      const int64_t width = run.plan.dims[R::Program::tables.slots[product.operand].width], all = width * run.plan.batch;
       for (int64_t i = blockIdx.x * THREADS + threadIdx.x; i < all; i += int64_t(gridDim.x) * THREADS) {
-        const int64_t column = i / width, unit = i % width;
+        const int64_t entry = i / width, unit = i % width;
         const int64_t at = image.blocks > 1 ? unit / image.depth * image.padded + unit % image.depth : unit;
-        char* row = run.images() + image.offset + (RING - 1) * run.plan.image_step + column * run.plan.image_row;
+        char* row = run.images() + image.offset + (RING - 1) * run.plan.image_step + entry * run.plan.image_row;
         reinterpret_cast<S*>(row)[at] =
-            from_float<S>(global<const float>(place.base)[column * place.row + unit]);
+            from_float<S>(global<const float>(place.base)[entry * place.row + unit]);
       }
     }
     initial_images<p + 1>(run);
@@ -245,19 +246,19 @@ RNNCC_DEVICE void finals(const R& run) {
   if constexpr (f < R::Program::tables.final_count) {
     constexpr int slot = R::Program::tables.finals[f].slot;
     const OutputPlace& place = run.own.finals[f];
-    const int64_t width = run.plan.dims[R::Program::tables.slots[slot].width], all = place.base ? width * run.plan.columns : 0;
+    const int64_t width = run.plan.dims[R::Program::tables.slots[slot].width], all = place.base ? width * run.plan.batch : 0;
     for (int64_t i = blockIdx.x * THREADS + threadIdx.x; i < all; i += int64_t(gridDim.x) * THREADS) {
-      const int column = int(i / width);
+      const int entry = int(i / width);
       R end = run;
-      end.n = run.steps_of(column);
-      global<float>(place.base)[column * place.row + i % width] = load<slot>(end, column, i % width);
+      end.n = run.steps_of(entry);
+      global<float>(place.base)[entry * place.row + i % width] = load<slot>(end, entry, i % width);
     }
     finals<f + 1>(run);
   }
 }
 
-// Copies the CTA's direction to the beginning of shared memory, where its place is known. Each step takes addresses from
-// it; by an index of the parameter that made an LSTM's steps some 0.4 us longer.
+// Copies the CTA's direction to the beginning of shared memory, a place that the compiler knows. Each step takes addresses from it.
+// To take them from the parameter by an index made a step of an LSTM some 0.4 us longer.
 template <class P>
 RNNCC_DEVICE const Direction<P>& own_direction(const Arguments<P>& plan, unsigned char* shared) {
   static_assert(sizeof(Direction<P>) == direction_bytes(P::tables), "the host makes room for it");
@@ -280,7 +281,7 @@ RNNCC_DEVICE void run_sequence(const Arguments<P>& plan) {
   if (threadIdx.x < P::tables.stage_count) {
     const StagePlan& stage = plan.stages[threadIdx.x];
     const Lane lane = lane_of(stage);
-    own_tiles(run)[threadIdx.x] = {lane.tile, lane.column, tile_of(stage, lane.tile)};
+    own_tiles(run)[threadIdx.x] = {lane.tile, lane.chunk, tile_of(stage, lane.tile)};
   }
   if constexpr (P::tables.stages[0].barrier) {
     arrive(own.barrier, run.arrived);

@@ -1,12 +1,12 @@
-// Waits that a mistake could make endless. Compiled with -DRNNCC_SPIN_BUDGET=N a wait of more than N polls is a trap, which
-// the next CUDA call reports, and not a hang; without it there is nothing to count.
+// Waits that a mistake could make endless. With -DRNNCC_SPIN_BUDGET=N a wait of more than N polls traps, which the next CUDA call
+// reports. Without it the wait would hang, and nothing is counted.
 #pragma once
 
 #include "scalar.cuh"
 
 namespace rnncc {
 
-// Of one wait: called at each of its polls.
+// Counts the polls of one wait, which calls `poll` at each of them.
 struct Spin {
 #ifdef RNNCC_SPIN_BUDGET
   int64_t polls = 0;

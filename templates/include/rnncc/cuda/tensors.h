@@ -1,4 +1,5 @@
-// The tensors of a call in the element types that the kernel takes: others are converted before it, or after it.
+// The tensors of a call in the element types that the kernel takes. Tensors of other types are converted before the kernel, or
+// after it.
 #pragma once
 
 #include <map>
@@ -14,45 +15,46 @@ inline bool is_output(Table table, const Call& call) {
   return table == SEQUENCES || table == FINAL || table == D_STREAMS || table == D_WEIGHTS || table == D_STATES;
 }
 
-// What a GPU's packed tensors have in place of [T, B, width]: [rows, 1, width].
+// The sizes of a tensor of all steps: [T, B, width], or [rows, 1, width] where tensors are packed.
 inline std::vector<int64_t> sizes_of_all_steps(const Call& call, int64_t width) {
   return call.starts ? std::vector<int64_t>{call.rows, 1, width} : std::vector<int64_t>{call.steps, call.columns, width};
 }
 
-// A tensor of all steps whose rows lie side by side.
+// Describes a tensor of all steps whose rows lie side by side.
 inline rnncc_tensor side_by_side(const Call& call, void* data, int64_t width, rnncc_dtype dtype) {
   return {data, call.starts ? width : call.columns * width, width, dtype};
 }
 
 class CallTensors {
  public:
-  // `float_vectors`: whether weights may be float beside streams of 16 bits, as kernels of loops without products take them.
+  // `float_vectors`: whether weights may be float where streams have 16 bits. Kernels of loops without products take them so.
   CallTensors(const Tables& tables, const Call& call, const int64_t* dims, Device device, bool float_vectors)
       : device(device), tables_(tables), call_(call), dims_(dims), scalar_(choose_scalar(float_vectors)) {}
 
-  // The type of streams and weights: theirs if they have one, else float.
+  // The type of streams and weights: the one that they share, else float.
   rnncc_dtype scalar() const { return scalar_; }
 
-  // A tensor of a table, in the type that the kernel takes; without data where it is not given or not wanted.
+  // A tensor of a table, in the type that the kernel takes. It has no data where it is not given or not wanted.
   const rnncc_tensor& at(Table table, int index) {
     const auto key = std::make_pair(table, index);
     const auto found = fitted_.find(key);
     return found != fitted_.end() ? found->second : fitted_[key] = fit(table, index);
   }
 
-  // An initial or final state, a vector or a gradient of one, in the streams' type or float: who reads or writes it takes both.
+  // An initial or final state, a vector, or the gradient of one. It has the streams' type or is float: its reader or writer takes
+  // both.
   rnncc_tensor either(Table table, int index) {
     if (!call_.table[table]) return {nullptr, 0, 0, RNNCC_FLOAT32};
     const rnncc_tensor& given = call_.table[table][index];
     return given.dtype == scalar_ || given.dtype == RNNCC_FLOAT32 ? given : at(table, index);
   }
 
-  // After the kernel: what was computed in another type goes to the caller's tensors.
+  // Copies results that were computed in another type to the caller's tensors. It is called after the kernel.
   void write_back() {
     for (const Copy& copy : copies_) RNNCC_TORCH(aoti_torch_copy_(copy.to.get(), copy.from.get(), 0));
   }
 
-  // A tensor [T, B, width], [B, width] or [elements], as the table's are.
+  // The tensor `t` describes, in the shape of the table's tensors: [T, B, width], [B, width] or [elements].
   Tensor view(Table table, int index, const rnncc_tensor& t) const {
     const int64_t width = width_of(table, index);
     if (table == WEIGHTS || table == D_WEIGHTS) return over(t.data, {width}, {1}, t.dtype, device);
@@ -80,7 +82,7 @@ class CallTensors {
     return first;
   }
 
-  // Units of a tensor that the tables name; elements of a weight.
+  // The width of a tensor, as far as the tables name its units; for a weight the number of its elements.
   int64_t width_of(Table table, int index) const {
     if (table == WEIGHTS || table == D_WEIGHTS) return dims_[tables_.weight_rows + index] * dims_[tables_.weight_columns + index];
     int64_t width = 0;
@@ -121,7 +123,7 @@ class CallTensors {
       copies_.push_back({std::move(original), std::move(made)});
     } else {
       RNNCC_TORCH(aoti_torch_copy_(made.get(), original.get(), 0));
-      kept_.push_back(std::move(made));
+      held_.push_back(std::move(made));
     }
     return result;
   }
@@ -132,7 +134,7 @@ class CallTensors {
   const rnncc_dtype scalar_;
   std::map<std::pair<Table, int>, rnncc_tensor> fitted_;
   std::vector<Copy> copies_;
-  std::vector<Tensor> kept_;
+  std::vector<Tensor> held_;
 };
 
 }  // namespace rnncc

@@ -1,6 +1,6 @@
-// Elementwise functions of the fused kernels: math.cuh's, but where tensors are 16-bit sigmoid and what is made of the
-// exponential by short instruction sequences. bfloat16 keeps 8 bits, so the hardware's tanh (relative error 2^-11) will
-// do; float16 keeps 11 and gets 2^-20.
+// Elementwise functions of the fused kernels. They are those of math.cuh. But where tensors have 16 bits, sigmoid, tanh and what
+// is made of the exponential are short sequences of instructions. bfloat16 has 8 significant bits, so the hardware's tanh with a
+// relative error of 2^-11 will do. float16 has 11 and gets 2^-20.
 #pragma once
 
 #include "../math.cuh"
@@ -19,19 +19,19 @@ RNNCC_DEVICE float reciprocal_fast(float x) {
   return y;
 }
 
-// log(1 + e), 0 <= e <= 1. Near zero 1 + e rounds: there, the series.
+// Returns log(1 + e) for 0 <= e <= 1. Near zero 1 + e is rounded, so there the series is used.
 RNNCC_DEVICE float log1p_fast(float e) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + e));
   return e < 0.01f ? e * fmaf(e, -0.5f, 1.0f) : 0.69314718f * y;
 }
 
-// What serves both 16-bit dtypes.
+// Functions for both 16-bit dtypes.
 struct Fast16 {
   RNNCC_DEVICE static float exp(float x) { return exp2_fast(1.4426950408889634f * x); }
   RNNCC_DEVICE static float softplus(float x) { return x > 20.0f ? x : (x > 0.0f ? x : 0.0f) + log1p_fast(exp(-::fabsf(x))); }
   RNNCC_DEVICE static float logsigmoid(float x) { return (x > 0.0f ? 0.0f : x) - log1p_fast(exp(-::fabsf(x))); }
-  // Within 2 ulp over the whole range.
+  // The error is at most 2 ulp over the whole range.
   RNNCC_DEVICE static float divide(float a, float b) {
     float y;
     asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
@@ -64,9 +64,9 @@ struct Fast<bfloat16> : Fast16 {
 
 template <>
 struct Fast<float16> : Fast16 {
-  // Where the exponential overflows, its reciprocal is the 0 that is meant.
+  // Where the exponential overflows, its reciprocal is 0, which is right.
   RNNCC_DEVICE static float sigmoid(float x) { return reciprocal_fast(1.0f + exp2_fast(-1.4426950408889634f * x)); }
-  // Near zero the difference cancels: there, the series.
+  // Near zero the difference cancels, so there the series is used.
   RNNCC_DEVICE static float tanh(float x) {
     const float a = ::fabsf(x), e = exp2_fast(-2.8853900817779268f * a), square = x * x;
     const float small = a * fmaf(square, fmaf(square, 0.13333333f, -0.33333333f), 1.0f);
@@ -74,8 +74,8 @@ struct Fast<float16> : Fast16 {
   }
 };
 
-// Those of loops without products: over many thousand steps what a gate near 1 lacks is all that counts, so bfloat16 has
-// float16's.
+// The functions of loops without products. Over many thousand steps, how far a gate is from 1 is all that counts. So bfloat16 has
+// the functions of float16.
 template <class E>
 struct FastScan : Fast<float16> {};
 template <>

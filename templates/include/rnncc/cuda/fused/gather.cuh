@@ -1,28 +1,28 @@
-// A fused loop whose operands go to all blocks of the cluster; see cluster.cuh.
+// A fused loop whose operands go to all CTAs of the cluster; see cluster.cuh.
 #pragma once
 
 #include "cluster.cuh"
 
 namespace rnncc {
 
-// UNIT_WARPS × K_WARPS warps; a warp has BLOCKS blocks of 8 units and one of K_WARPS ranges of the terms.
-template <class Step_, int H_, int CTAS_, int UNIT_WARPS_, int K_WARPS_, int BLOCKS_, int TILES_, int REGISTER_TILES_>
+// A CTA has UNIT_WARPS × K_WARPS warps. A warp has UNIT_BLOCKS blocks of 8 units, and one of K_WARPS ranges of the terms.
+template <class Step_, int H_, int CTAS_, int UNIT_WARPS_, int K_WARPS_, int UNIT_BLOCKS_, int ENTRY_TILES_, int REGISTER_TILES_>
 struct GatherShape {
   using Step = Step_;
   using E = typename Step::Element;
-  static constexpr int H = H_, CTAS = CTAS_, UNIT_WARPS = UNIT_WARPS_, K_WARPS = K_WARPS_, BLOCKS = BLOCKS_, TILES = TILES_;
-  static constexpr int UNITS = UNIT_WARPS * BLOCKS * 8, DIM = UNITS * CTAS, COLUMNS = TILES * 8;
+  static constexpr int H = H_, CTAS = CTAS_, UNIT_WARPS = UNIT_WARPS_, K_WARPS = K_WARPS_, UNIT_BLOCKS = UNIT_BLOCKS_, ENTRY_TILES = ENTRY_TILES_;
+  static constexpr int UNITS = UNIT_WARPS * UNIT_BLOCKS * 8, DIM = UNITS * CTAS, ENTRIES = ENTRY_TILES * 8;
   static constexpr int THREADS = UNIT_WARPS * K_WARPS * 32;
-  static constexpr int HALVES = Step::SUMS * BLOCKS;
-  static constexpr int DEPTH = Step::OPERANDS * DIM, RANGE = DEPTH / K_WARPS;  // terms; of a K warp
+  static constexpr int HALVES = Step::SUMS * UNIT_BLOCKS;
+  static constexpr int DEPTH = Step::OPERANDS * DIM, RANGE = DEPTH / K_WARPS;  // all terms; terms per warp
   using Matrix = Resident<E, RANGE / 32, HALVES, REGISTER_TILES_ / 2>;
   using Block = OperandBlock<E>;
-  // Block u of a unit warp belongs to K warp u % K_WARPS, which adds its sums up and does its elementwise part.
-  static constexpr int OWNED = ceil_div(BLOCKS, K_WARPS);
-  static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, BUFFER_BYTES = TILES * TILE_BYTES;
-  static constexpr int PARTIAL_BYTES = (K_WARPS - 1) * UNIT_WARPS * TILES * HALVES * 256;
+  // K warp u % K_WARPS owns unit block u: it adds up the block's sums, and does its elementwise part.
+  static constexpr int OWNED = ceil_div(UNIT_BLOCKS, K_WARPS);
+  static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, BUFFER_BYTES = ENTRY_TILES * TILE_BYTES;
+  static constexpr int PARTIAL_BYTES = (K_WARPS - 1) * UNIT_WARPS * ENTRY_TILES * HALVES * 256;
   static constexpr int MATRIX_BYTES = UNIT_WARPS * K_WARPS * Matrix::WARP_BYTES;
-  using Memory = Traffic<Step, H, UNITS, COLUMNS, THREADS>;
+  using Memory = Traffic<Step, H, UNITS, ENTRIES, THREADS>;
   static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + MATRIX_BYTES + PARTIAL_BYTES + Memory::BYTES + 16 * K_WARPS;
   static_assert(H % 8 == 0 && DIM >= H && DIM % (32 * K_WARPS) == 0);
 };
@@ -40,7 +40,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
   const int unit_warp = warp % S::UNIT_WARPS, k_warp = warp / S::UNIT_WARPS;
   const Seat seat = seat_of<S::CTAS>(call);
-  const int first_unit = seat.rank * S::UNITS, own_unit = unit_warp * S::BLOCKS * 8, unit0 = first_unit + own_unit, steps = seat.steps;
+  const int first_unit = seat.rank * S::UNITS, own_unit = unit_warp * S::UNIT_BLOCKS * 8, unit0 = first_unit + own_unit, steps = seat.steps;
 
   typename S::Matrix matrix;
   matrix.fill(matrices, warp, [&](int pair, int m, int i) {
@@ -52,11 +52,11 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Memory traffic;
   traffic.begin(call, own, seat, first_unit, ring);
-  const uint32_t expected = seat.columns * S::RANGE * sizeof(E);
+  const uint32_t expected = seat.entries * S::RANGE * sizeof(E);
   if constexpr (S::CTAS > 1) begin_barriers(barriers, 2 * S::K_WARPS, expected);
   __syncthreads();
 
-  // Where this lane sends its piece of a block: to every PEERS-th from its first peer on.
+  // A lane sends its piece of an operand block to every PEERS-th CTA from first_peer on.
   using Block = typename S::Block;
   constexpr int PEERS = 32 / Block::PIECES, SENDS = ceil_div(S::CTAS, PEERS);
   const int piece = lane % Block::PIECES, first_peer = lane / Block::PIECES;
@@ -70,16 +70,16 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
     }
 
   using Own = Item<Step, S::H, typename S::Memory>;
-  Own items[S::OWNED][S::TILES];
+  Own items[S::OWNED][S::ENTRY_TILES];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
 #pragma unroll
-    for (int n = 0; n < S::TILES; ++n) {
+    for (int n = 0; n < S::ENTRY_TILES; ++n) {
       const int u = k_warp + o * S::K_WARPS;
-      if (u >= S::BLOCKS) continue;
+      if (u >= S::UNIT_BLOCKS) continue;
       items[o][n].begin(call, own, traffic, seat, first_unit, own_unit + u * 8, n * 8);
     }
-  // start(t), and its operands to all blocks.
+  // Runs start(t), and sends its operands to all CTAs.
   const auto start = [&](int o, int n, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
     const int u = k_warp + o * S::K_WARPS, buffer = t & 1;
     Own& item = items[o][n];
@@ -96,7 +96,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
         Block::store(operands + place, x, y);
       } else {
         const uint4 w = Block::piece(x, y);
-        if (n * 8 + Block::column(piece) < seat.columns)
+        if (n * 8 + Block::entry(piece) < seat.entries)
 #pragma unroll
           for (int i = 0; i < SENDS; ++i)
             if (S::CTAS % PEERS == 0 || i * PEERS + first_peer < S::CTAS)
@@ -109,8 +109,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
 #pragma unroll
-    for (int n = 0; n < S::TILES; ++n)
-      if (k_warp + o * S::K_WARPS < S::BLOCKS && steps > 0) {
+    for (int n = 0; n < S::ENTRY_TILES; ++n)
+      if (k_warp + o * S::K_WARPS < S::UNIT_BLOCKS && steps > 0) {
         float started[2][at_least_one(Step::WRITES)];
         start(o, n, 0, started);
         items[o][n].template put_down<true>(-1, started);
@@ -123,25 +123,25 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
 #pragma unroll
     for (int o = 0; o < S::OWNED; ++o)
 #pragma unroll
-      for (int n = 0; n < S::TILES; ++n)
-        if (k_warp + o * S::K_WARPS < S::BLOCKS) items[o][n].ask(own, t + 1, steps);
+      for (int n = 0; n < S::ENTRY_TILES; ++n)
+        if (k_warp + o * S::K_WARPS < S::UNIT_BLOCKS) items[o][n].ask(own, t + 1, steps);
     if constexpr (S::CTAS > 1) {
       const uint32_t barrier = barriers + 8 * (buffer * S::K_WARPS + k_warp);
       barrier_wait(barrier, (t >> 1) & 1);
       if (unit_warp == 0 && lane == 0) barrier_expect(barrier, expected);  // for the step after next
     }
-    float acc[S::TILES][S::Matrix::ROWS][4] = {};
+    float acc[S::ENTRY_TILES][S::Matrix::ROWS][4] = {};
     multiply<E>(matrix, operands + buffer * S::BUFFER_BYTES + k_warp * S::RANGE / 8 * Block::BYTES, S::TILE_BYTES, acc);
     if constexpr (S::K_WARPS > 1) {
-      // [unit warp][half-tile, tile][how many K warps after the owner, less one][lane]
-      float2* const parts = partial + unit_warp * S::HALVES * S::TILES * (S::K_WARPS - 1) * 32 + lane;
+      // Partial sums lie as [unit warp][half-tile, tile][K warps after the owner, less one][lane].
+      float2* const parts = partial + unit_warp * S::HALVES * S::ENTRY_TILES * (S::K_WARPS - 1) * 32 + lane;
 #pragma unroll
       for (int half = 0; half < S::HALVES; ++half) {
         const int owner = half / Step::SUMS % S::K_WARPS;
         if (owner != k_warp)
 #pragma unroll
-          for (int n = 0; n < S::TILES; ++n)
-            parts[((half * S::TILES + n) * (S::K_WARPS - 1) + (k_warp - owner + S::K_WARPS) % S::K_WARPS - 1) * 32] =
+          for (int n = 0; n < S::ENTRY_TILES; ++n)
+            parts[((half * S::ENTRY_TILES + n) * (S::K_WARPS - 1) + (k_warp - owner + S::K_WARPS) % S::K_WARPS - 1) * 32] =
                 make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
       }
       __syncthreads();
@@ -149,21 +149,21 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       for (int half = 0; half < S::HALVES; ++half)
         if (half / Step::SUMS % S::K_WARPS == k_warp)
 #pragma unroll
-          for (int n = 0; n < S::TILES; ++n)
+          for (int n = 0; n < S::ENTRY_TILES; ++n)
 #pragma unroll
             for (int w = 0; w < S::K_WARPS - 1; ++w) {
-              const float2 p = parts[((half * S::TILES + n) * (S::K_WARPS - 1) + w) * 32];
+              const float2 p = parts[((half * S::ENTRY_TILES + n) * (S::K_WARPS - 1) + w) * 32];
               acc[n][half / 2][half % 2 * 2] += p.x;
               acc[n][half / 2][half % 2 * 2 + 1] += p.y;
             }
     }
     if (t + 1 < steps) traffic.wait(t + 1);
 #pragma unroll
-    for (int u = 0; u < S::BLOCKS; ++u) {
+    for (int u = 0; u < S::UNIT_BLOCKS; ++u) {
       if (u % S::K_WARPS != k_warp) continue;
       const int o = u / S::K_WARPS;
 #pragma unroll
-      for (int n = 0; n < S::TILES; ++n) {
+      for (int n = 0; n < S::ENTRY_TILES; ++n) {
         Own& item = items[o][n];
         float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>];
         float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
@@ -187,9 +187,9 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
 #pragma unroll
-    for (int n = 0; n < S::TILES; ++n)
-      if (k_warp + o * S::K_WARPS < S::BLOCKS) items[o][n].end(own);
-  // A block that ended would take its shared memory with it while a peer still writes there.
+    for (int n = 0; n < S::ENTRY_TILES; ++n)
+      if (k_warp + o * S::K_WARPS < S::UNIT_BLOCKS) items[o][n].end(own);
+  // A CTA that ended would take its shared memory with it, while a peer may still write there.
   if constexpr (S::CTAS > 1) cluster_barrier();
 }
 

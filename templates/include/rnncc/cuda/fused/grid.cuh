@@ -1,28 +1,29 @@
-// A fused loop over thread blocks of the whole grid. Matrices in registers (and shared memory), K split over the warps of a
-// block; operands go through L2: each word of the exchange was set to a pattern that no conversion yields, so that it says
-// of itself whether it has come. No barrier, no fence.
+// A fused loop over CTAs of the whole grid. Matrices stay in registers and shared memory, and the warps of a CTA divide the terms.
+// Operands go through L2, in memory that is called the exchange. Each of its words was set to a pattern that no conversion makes,
+// so that the word itself says whether it has arrived. There is no barrier of the grid, and no fence.
 #pragma once
 
 #include "resident.cuh"
 
 namespace rnncc {
 
-// Cycles by which a warp's pause grows after a step in which it asked in vain, and shrinks after another; the longest.
+// A warp pauses before it polls. The pause grows by PAUSE_MORE cycles after a step in which the warp polled in vain, and shrinks by
+// PAUSE_LESS after any other step. It is at most PAUSE_MOST.
 constexpr uint32_t PAUSE_MORE = 32, PAUSE_LESS = 4, PAUSE_MOST = 2048;
 
 constexpr uint32_t NOT_YET = 0xffffffffu;
-// A float as such a word; what a NaN holds is the caller's.
+// A float as a word of the exchange, which is never NOT_YET. A NaN with these bits becomes another NaN.
 RNNCC_DEVICE uint32_t message(float x) {
   const uint32_t bits = __float_as_uint(x);
   return bits == NOT_YET ? 0x7fffffffu : bits;
 }
 
-// What a lane asks for of a chunk and a tile of columns: terms 8q…8q+7 of one column.
+// The part of a chunk that a lane polls for, in a tile of entries: terms 8q…8q+7 of one entry.
 template <class E>
 struct Message {
-  static constexpr int PARTS = sizeof(E) / 2;  // of 16 bytes
+  static constexpr int PARTS = sizeof(E) / 2;  // parts of 16 bytes
   uint4 part[PARTS];
-  // Without branches: && would make some.
+  // It uses & since && would make branches.
   RNNCC_DEVICE bool has_come() const {
     bool all = true;
 #pragma unroll
@@ -35,29 +36,29 @@ struct Message {
   }
 };
 
-template <class Step_, int H_, int BLOCKS_, int K_WARPS_, int TILES_, int REGISTER_TILES_>
+template <class Step_, int H_, int UNIT_BLOCKS_, int K_WARPS_, int ENTRY_TILES_, int REGISTER_TILES_>
 struct GridShape {
   using Step = Step_;
   using E = typename Step::Element;
-  static constexpr int H = H_, BLOCKS = BLOCKS_, K_WARPS = K_WARPS_, TILES = TILES_;
-  static constexpr int UNITS = BLOCKS * 8, CTAS = ceil_div(H, UNITS), THREADS = K_WARPS * 32, COLUMNS = TILES * 8;
-  static constexpr int DEPTH = ceil_div(H, 32) * 32;  // K of one operand
-  // The exchange is [step][column][head][operand][DEPTH]: what a warp reads of it lies in a row.
+  static constexpr int H = H_, UNIT_BLOCKS = UNIT_BLOCKS_, K_WARPS = K_WARPS_, ENTRY_TILES = ENTRY_TILES_;
+  static constexpr int UNITS = UNIT_BLOCKS * 8, CTAS = ceil_div(H, UNITS), THREADS = K_WARPS * 32, ENTRIES = ENTRY_TILES * 8;
+  static constexpr int DEPTH = ceil_div(H, 32) * 32;  // terms per operand
+  // The exchange is [step][entry][head][operand][DEPTH], so that the terms that a warp reads follow each other.
   static constexpr int OPERAND_BYTES = DEPTH * int(sizeof(E)), HEAD_BYTES = Step::OPERANDS * OPERAND_BYTES;
-  static constexpr int HALVES = Step::SUMS * BLOCKS, ROWS = ceil_div(HALVES, 2);
-  static constexpr int CHUNKS = ceil_div(Step::OPERANDS * DEPTH / 32, K_WARPS);  // of 32 terms, of a warp
-  // Whether chunks have terms of no operand, whose places are never written.
+  static constexpr int HALVES = Step::SUMS * UNIT_BLOCKS, ROWS = ceil_div(HALVES, 2);
+  static constexpr int CHUNKS = ceil_div(Step::OPERANDS * DEPTH / 32, K_WARPS);  // chunks of 32 terms per warp
+  // Whether some terms of chunks belong to no operand. Their places are never written.
   static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > Step::OPERANDS * DEPTH;
   using Matrix = Resident<E, CHUNKS, HALVES, REGISTER_TILES_ / 2>;
-  static constexpr int POLLS = TILES * Message<E>::PARTS;
+  static constexpr int POLLS = ENTRY_TILES * Message<E>::PARTS;
   static constexpr int BATCH = CHUNKS * POLLS <= 8 ? CHUNKS : at_least_one(8 / POLLS);  // chunks polled at a time
-  static constexpr int ITEMS = BLOCKS * TILES, OWNED = ceil_div(ITEMS, K_WARPS);
+  static constexpr int ITEMS = UNIT_BLOCKS * ENTRY_TILES, OWNED = ceil_div(ITEMS, K_WARPS);
   static constexpr int AHEAD = 4;
-  using Memory = Traffic<Step, H, UNITS, COLUMNS, THREADS>;
-  static constexpr int PARTIAL_BYTES = K_WARPS * TILES * HALVES * 256;
+  using Memory = Traffic<Step, H, UNITS, ENTRIES, THREADS>;
+  static constexpr int PARTIAL_BYTES = K_WARPS * ENTRY_TILES * HALVES * 256;
   static constexpr int MATRIX_BYTES = K_WARPS * Matrix::WARP_BYTES;
-  // Of a warp: a chunk of float operands, for all lanes to multiply.
-  static constexpr int TILE_BYTES = 4 * OperandBlock<E>::BYTES, STAGE_BYTES = sizeof(E) == 4 ? TILES * TILE_BYTES : 0;
+  // Each warp has room for a chunk of float operands, which all its lanes multiply.
+  static constexpr int TILE_BYTES = 4 * OperandBlock<E>::BYTES, STAGE_BYTES = sizeof(E) == 4 ? ENTRY_TILES * TILE_BYTES : 0;
   static constexpr int SHARED_BYTES = PARTIAL_BYTES + MATRIX_BYTES + K_WARPS * STAGE_BYTES + Memory::BYTES;
   static_assert(H % 8 == 0);
 };
@@ -73,10 +74,10 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   char* const stage = matrices + S::MATRIX_BYTES + warp * S::STAGE_BYTES;
   char* const ring = matrices + S::MATRIX_BYTES + S::K_WARPS * S::STAGE_BYTES;
   const Seat seat = seat_of<S::CTAS>(call);
-  const int rank = seat.rank, head = seat.head, first_column = seat.first_column, columns = seat.columns;
+  const int rank = seat.rank, head = seat.head, first_entry = seat.first_entry, entries = seat.entries;
   const int unit0 = rank * S::UNITS, steps = seat.steps;
 
-  // Half-tile h is sum h % SUMS of block h / SUMS. Chunk c of this warp covers 32 terms of one operand.
+  // Half-tile h is sum h % SUMS of unit block h / SUMS. Chunk c of this warp has 32 terms of one operand.
   typename S::Matrix matrix;
   matrix.fill(matrices, warp, [&](int c, int m, int i) {
     const int term = (warp * S::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
@@ -93,39 +94,50 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   Item<Step, S::H, typename S::Memory> items[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
-    const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
+    const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
     if (item < S::ITEMS) {
       items[o].begin(call, own, traffic, seat, unit0, u * 8, n * 8);
     }
   }
   for (int t = 0; t < S::Memory::STAGES - 1; ++t) traffic.fetch(t);
 
-  // A step of the exchange begins at an address that all threads have; a thread's places in it are offsets of 32 bits, of
-  // which the host sees that they fit.
-  const uint32_t exchange_column = uint32_t(own.exchange.column), exchange_head = head * S::HEAD_BYTES;
+  // A step of the exchange begins at an address that all threads share. A thread's places in the step are offsets of 32 bits; the
+  // host makes sure that they fit.
+  const uint32_t exchange_entry = uint32_t(own.exchange.entry), exchange_head = head * S::HEAD_BYTES;
   const auto exchange_at = [&](int t) { return own.exchange.base + int64_t(t) * own.exchange.step; };
+<<<<<<< HEAD
   // A column's rows there follow each other in the loop's order. One that is not there has those of the last one.
   const auto rows_of = [&](int column) { return own_rows<Step>(call, false, first_column + ::min(column, columns - 1)); };
   const auto exchange_row = [&](int column) { return uint32_t(rows_of(column).first) * exchange_column + exchange_head; };
   uint32_t mine[S::OWNED];  // the lane's operands of an item
   [[maybe_unused]] uint32_t next[S::OWNED];  // of float, masked: those of its second column
   // Of 16 bits, whether the lane has units and a column, once lanes exchanged theirs; masked, for how many steps.
+=======
+  // In the exchange the rows of an entry follow each other in the loop's order. Where the group has no such entry, the rows are
+  // those of its last entry.
+  const auto rows_of = [&](int entry) { return own_rows<Step>(call, false, first_entry + ::min(entry, entries - 1)); };
+  const auto exchange_row = [&](int entry) { return uint32_t(rows_of(entry).first) * exchange_entry + exchange_head; };
+  uint32_t mine[S::OWNED];  // where the lane's operands of an item go
+  [[maybe_unused]] uint32_t next[S::OWNED];  // where those of its second entry go, in masked loops in float
+  // Whether the lane stores operands of 16 bits: whether it has units and an entry after lanes have exchanged theirs. In masked
+  // loops, for how many steps it does.
+>>>>>>> words-cuda
   int is_there[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
-    const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
-    const int column = sizeof(E) == 4 ? 2 * q : row, unit = sizeof(E) == 4 ? row : 2 * q;
-    is_there[o] = n * 8 + row < columns && unit0 + u * 8 < S::H;
+    const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
+    const int entry = sizeof(E) == 4 ? 2 * q : row, unit = sizeof(E) == 4 ? row : 2 * q;
+    is_there[o] = n * 8 + row < entries && unit0 + u * 8 < S::H;
     if constexpr (Step::MASKED) is_there[o] *= rows_of(n * 8 + row).steps;
-    mine[o] = exchange_row(n * 8 + column) + (unit0 + u * 8 + unit) * sizeof(E);
-    if constexpr (sizeof(E) == 4 && Step::MASKED) next[o] = exchange_row(n * 8 + column + 1) + (unit0 + u * 8 + unit) * sizeof(E);
+    mine[o] = exchange_row(n * 8 + entry) + (unit0 + u * 8 + unit) * sizeof(E);
+    if constexpr (sizeof(E) == 4 && Step::MASKED) next[o] = exchange_row(n * 8 + entry + 1) + (unit0 + u * 8 + unit) * sizeof(E);
   }
-  // Where the lane's terms of chunk 0 lie in its columns. Columns that are not there are those of the last one: their sums
-  // go nowhere.
-  uint32_t terms[S::TILES];
-  [[maybe_unused]] int terms_until[S::TILES];  // masked
+  // Where the lane's terms of chunk 0 lie, per tile of entries. Where the group has no such entry, they are those of its last
+  // entry, and nobody reads the sums.
+  uint32_t terms[S::ENTRY_TILES];
+  [[maybe_unused]] int terms_until[S::ENTRY_TILES];  // in masked loops: for how many steps the entry has rows
 #pragma unroll
-  for (int n = 0; n < S::TILES; ++n) {
+  for (int n = 0; n < S::ENTRY_TILES; ++n) {
     terms[n] = exchange_row(n * 8 + row) + (warp * S::CHUNKS * 32 + q * 8) * sizeof(E);
     if constexpr (Step::MASKED) terms_until[n] = rows_of(n * 8 + row).steps;
   }
@@ -134,9 +146,9 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     return !S::PADDED || (term < Step::OPERANDS * S::DEPTH && term % S::DEPTH + q * 8 < S::H);
   };
 
-  // start(t), and its operands to the others.
+  // Runs start(t), and sends its operands to the other CTAs.
   const auto start = [&](int o, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
-    const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
+    const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
     float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][Step::OPERANDS];
     items[o].template load<true>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
@@ -146,14 +158,14 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       char* const to = exchange_at(t) + p * S::OPERAND_BYTES;
       if constexpr (sizeof(E) == 4) {
         if (items[o].has_rows(0, t)) store4_relaxed(to + mine[o], message(operand[0][p]));
-        if (items[o].has_rows(1, t)) store4_relaxed(to + (Step::MASKED ? next[o] : mine[o] + exchange_column), message(operand[1][p]));
+        if (items[o].has_rows(1, t)) store4_relaxed(to + (Step::MASKED ? next[o] : mine[o] + exchange_entry), message(operand[1][p]));
       } else {
         const uint32_t two = transpose8x8(pack<E>(operand[0][p], operand[1][p]));
         if (Step::MASKED ? t < is_there[o] : is_there[o]) store4_relaxed(to + mine[o], two);
       }
     }
   };
-  [[maybe_unused]] const OwnRows of_lane_column = Step::MASKED ? rows_of(lane) : OwnRows{};
+  [[maybe_unused]] const OwnRows of_lane_entry = Step::MASKED ? rows_of(lane) : OwnRows{};
   if (steps > 0) traffic.wait(0);
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
@@ -164,12 +176,12 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     }
   __syncthreads();
 
-  // Cycles that the warp lets pass before it asks for the operands of a step: what it asks for in vain stands in the way of
-  // those who put it out. Learnt so that it asks too early in one step of nine.
+  // The cycles that the warp lets pass before it polls for the operands of a step. A poll in vain slows down the CTAs that write.
+  // The warp learns a pause with which it polls too early in one step of nine.
   uint32_t pause = 0;
   for (int t = 0; t < steps; ++t) {
-    float acc[S::TILES][S::ROWS][4] = {};
-    [[maybe_unused]] float of_lane[S::TILES][S::HALVES][8] = {};  // where operands are float
+    float acc[S::ENTRY_TILES][S::ROWS][4] = {};
+    [[maybe_unused]] float of_lane[S::ENTRY_TILES][S::HALVES][8] = {};  // the lane's parts of sums, where operands are float
     bool in_vain = false;
 #pragma unroll
     for (int o = 0; o < S::OWNED; ++o)
@@ -178,18 +190,18 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     }
 #pragma unroll
     for (int c0 = 0; c0 < S::CHUNKS; c0 += S::BATCH) {
-      Message<E> h[S::BATCH][S::TILES];
+      Message<E> h[S::BATCH][S::ENTRY_TILES];
       const char* const from = exchange_at(t);
       const auto ask = [&](int n, int b) { h[b][n].ask(from + terms[n] + (c0 + b) * 32 * sizeof(E)); };
 #pragma unroll
       for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
-        for (int n = 0; n < S::TILES; ++n)
+        for (int n = 0; n < S::ENTRY_TILES; ++n)
           if (c0 + b < S::CHUNKS && is_wanted(c0 + b) && (!Step::MASKED || t < terms_until[n]))
             ask(n, b);
           else
             h[b][n] = {};
-      // While these are on their way.
+      // While the operands are on their way, the CTA writes and reads.
       if (c0 == 0) {
         traffic.store(t - 1);
         traffic.fetch(t - 1 + S::Memory::STAGES);
@@ -199,7 +211,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
 #pragma unroll
         for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
-          for (int n = 0; n < S::TILES; ++n) all &= h[b][n].has_come();
+          for (int n = 0; n < S::ENTRY_TILES; ++n) all &= h[b][n].has_come();
         return __all_sync(~0u, all);
       };
       for (Spin spin; !all_have_come(); spin.poll()) {
@@ -207,7 +219,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
 #pragma unroll
         for (int b = 0; b < S::BATCH; ++b)
 #pragma unroll
-          for (int n = 0; n < S::TILES; ++n)
+          for (int n = 0; n < S::ENTRY_TILES; ++n)
             if (!h[b][n].has_come()) ask(n, b);
       }
 #pragma unroll
@@ -216,41 +228,47 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
         if constexpr (sizeof(E) == 4) {
           __syncwarp();  // all lanes are done with the chunk before
 #pragma unroll
-          for (int n = 0; n < S::TILES; ++n)
+          for (int n = 0; n < S::ENTRY_TILES; ++n)
 #pragma unroll
             for (int i = 0; i < 2; ++i)
               *reinterpret_cast<uint4*>(stage + n * S::TILE_BYTES + q * OperandBlock<E>::BYTES + row * 32 + i * 16) = h[b][n].part[i];
           __syncwarp();
           multiply_pair(matrix, c0 + b, stage, S::TILE_BYTES, of_lane);
         } else {
-          uint4 of_chunk[S::TILES];
+          uint4 of_chunk[S::ENTRY_TILES];
 #pragma unroll
-          for (int n = 0; n < S::TILES; ++n) of_chunk[n] = h[b][n].part[0];
+          for (int n = 0; n < S::ENTRY_TILES; ++n) of_chunk[n] = h[b][n].part[0];
           multiply_pair<E>(matrix, c0 + b, of_chunk, acc, acc);
         }
       }
     }
+<<<<<<< HEAD
     pause = in_vain ? ::min(pause + PAUSE_MORE, PAUSE_MOST) : pause - ::min(pause, PAUSE_LESS);
     if constexpr (sizeof(E) == 4) reduce_columns(of_lane, acc);
     // Sums over K: [half-tile, tile][warp][lane].
+=======
+    pause = in_vain ? ::min(pause + PAUSE_MORE, PAUSE_MOST) : pause - ::min(pause, PAUSE_LESS);
+    if constexpr (sizeof(E) == 4) sum_over_lanes(of_lane, acc);
+    // The warps' partial sums lie as [half-tile, tile][warp][lane].
+>>>>>>> words-cuda
     float2* const parts = partial + lane;
 #pragma unroll
     for (int half = 0; half < S::HALVES; ++half)
 #pragma unroll
-      for (int n = 0; n < S::TILES; ++n)
-        parts[((half * S::TILES + n) * S::K_WARPS + warp) * 32] = make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
+      for (int n = 0; n < S::ENTRY_TILES; ++n)
+        parts[((half * S::ENTRY_TILES + n) * S::K_WARPS + warp) * 32] = make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
     __syncthreads();
     if (t + 1 < steps) traffic.wait(t + 1);
 #pragma unroll
     for (int o = 0; o < S::OWNED; ++o) {
-      const int item = warp + o * S::K_WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
+      const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
       if (item >= S::ITEMS) continue;
       float sum[2][Step::SUMS] = {};
 #pragma unroll
       for (int i = 0; i < Step::SUMS; ++i)
 #pragma unroll
         for (int w = 0; w < S::K_WARPS; ++w) {
-          const float2 p = parts[(((u * Step::SUMS + i) * S::TILES + n) * S::K_WARPS + w) * 32];
+          const float2 p = parts[(((u * Step::SUMS + i) * S::ENTRY_TILES + n) * S::K_WARPS + w) * 32];
           sum[0][i] += p.x;
           sum[1][i] += p.y;
         }
@@ -263,14 +281,20 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       items[o].template put_down<false>(t, finished);
       if (t + 1 < steps) items[o].template put_down<true>(t, started);
     }
-    // The lines that will be polled are brought from memory before anyone asks for them.
-    const OwnRows polled = Step::MASKED ? of_lane_column : rows_of(lane);
-    if (S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < columns && t + S::AHEAD < polled.steps)
+    // The lines of the exchange that will be polled come from memory into L2 before anyone polls.
+    const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
+    if (S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries && t + S::AHEAD < polled.steps)
 #pragma unroll
       for (int p = 0; p < Step::OPERANDS; ++p)
+<<<<<<< HEAD
         prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_column + exchange_head + unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
                     ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
     // Not all can come before this block has put out its own part: polls before that would only stand in its way.
+=======
+        prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head + unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
+                    ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
+    // Not all operands can arrive before this CTA has sent its own. A warp that polls before that would only slow the others down.
+>>>>>>> words-cuda
     __syncthreads();
   }
   traffic.store(steps - 1);

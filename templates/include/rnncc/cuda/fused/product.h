@@ -1,10 +1,11 @@
-// The product of a step that is a launch of its own, by cuBLAS, with the handle that torch has for the thread: torch's switch for
-// TF32 holds. Past torch's mm, which takes the host as long as some launches.
+// The product of a step, as a launch of its own by cuBLAS. It uses the handle that torch has for the thread, so that torch's switch
+// for TF32 holds. It does not go through torch's mm, which takes the host as long as some launches.
 #pragma once
 
 #include "../module.h"
 
-// Of torch with CUDA support, since 2.10 (torch/csrc/stable/c/shim.h), and of the cuBLAS that it comes with (cublas_api.h).
+// A function of torch with CUDA support since 2.10 (torch/csrc/stable/c/shim.h), and functions of the cuBLAS that comes with torch
+// (cublas_api.h).
 extern "C" {
 __attribute__((weak)) int32_t torch_get_current_cuda_blas_handle(void** handle);
 __attribute__((weak)) int cublasSetStream_v2(void* handle, rnncc::CUstream stream);
@@ -16,7 +17,7 @@ __attribute__((weak)) int cublasGemmEx(void* handle, int transpose_a, int transp
 
 namespace rnncc {
 
-// As library_types.h and cublas_api.h number them.
+// The numbers of these in library_types.h and cublas_api.h.
 constexpr int CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14;
 constexpr int CUBLAS_OP_N = 0, CUBLAS_OP_T = 1, CUBLAS_COMPUTE_32F = 68, CUBLAS_GEMM_DEFAULT = -1;
 
@@ -24,20 +25,20 @@ inline void check_cublas(int code, const char* what) {
   if (code != 0) fail(std::string(what) + ": cuBLAS says " + std::to_string(code));
 }
 
-// cuBLAS for the current device and thread. Torch sets the stream anew whenever it takes the handle, which also ends the use of a
-// workspace: nothing has to be put back.
+// cuBLAS for the current device and thread. Nothing has to be put back afterwards: torch sets the stream anew whenever it takes the
+// handle, and that also ends the use of a workspace.
 class Cublas {
  public:
-  // As much as NVIDIA recommends from Hopper on.
+  // NVIDIA recommends so much from Hopper on.
   static constexpr int64_t WORKSPACE_BYTES = 32 << 20;
 
-  // Whether this process has it: not where torch is linked to it statically.
+  // Whether this process has these functions. It does not where torch is linked to cuBLAS statically.
   static bool exists() { return torch_get_current_cuda_blas_handle && cublasSetStream_v2 && cublasSetWorkspace_v2 && cublasGemmEx; }
 
   Cublas() { RNNCC_TORCH(torch_get_current_cuda_blas_handle(&handle_)); }
 
-  // Where products go from now on, and WORKSPACE_BYTES for them: the same whatever the stream, since sums may be added up in
-  // another order where there are fewer.
+  // From now on products go to this stream, and use WORKSPACE_BYTES at `workspace`. Each stream gets the same number of bytes,
+  // since cuBLAS may add up sums in another order where it has fewer.
   void use(CUstream stream, void* workspace) {
     check_cublas(cublasSetStream_v2(handle_, stream), "setting the stream");
     check_cublas(cublasSetWorkspace_v2(handle_, workspace, size_t(WORKSPACE_BYTES)), "setting the workspace");
@@ -49,20 +50,20 @@ class Cublas {
   void* handle_;
 };
 
-// sums [columns][width] = operands [columns][terms] @ matrix, rows contiguous, the sums floats. The matrix is [width][terms],
-// `transposed` [terms][width].
+// sums [batch][width] = operands [batch][terms] @ matrixᵀ. Rows are contiguous, and the sums are floats. The matrix is stored as
+// [width][terms], or where it is `transposed` as [terms][width].
 struct StepProduct {
   float* sums;
   const char *operands, *matrix;
   rnncc_dtype dtype;  // of operands and matrix
   bool transposed;
-  int columns, width, terms;
+  int batch, width, terms;
 
-  // cuBLAS counts along columns: it sees all transposed.
+  // cuBLAS takes matrices column by column, so it sees all of them transposed.
   void run(const Cublas& cublas) const {
     const int type = dtype == RNNCC_FLOAT32 ? CUDA_R_32F : dtype == RNNCC_FLOAT16 ? CUDA_R_16F : CUDA_R_16BF;
     const float one = 1.0f, zero = 0.0f;
-    check_cublas(cublasGemmEx(cublas.handle(), transposed ? CUBLAS_OP_N : CUBLAS_OP_T, CUBLAS_OP_N, width, columns, terms, &one, matrix, type,
+    check_cublas(cublasGemmEx(cublas.handle(), transposed ? CUBLAS_OP_N : CUBLAS_OP_T, CUBLAS_OP_N, width, batch, terms, &one, matrix, type,
                               transposed ? width : terms, operands, type, terms, &zero, sums, CUDA_R_32F, width, CUBLAS_COMPUTE_32F,
                               CUBLAS_GEMM_DEFAULT),
                  "a step's product");

@@ -1,4 +1,4 @@
-// The instructions that CUDA C++ does not name. Each is one wrapper; nothing here knows what a cell is.
+// Instructions that CUDA C++ has no name for, one wrapper per instruction. Nothing here knows what a cell is.
 #pragma once
 
 #include "../spin.cuh"
@@ -13,7 +13,7 @@ RNNCC_DEVICE void mma(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
   multiply_add<E>(d, a.x, a.y, a.z, a.w, b0, b1);
 }
 
-// Two floats as two 16-bit elements, `low` in the lower half. Never 0xffffffff: a NaN becomes 0x7fff.
+// Two floats as two 16-bit elements, `low` in the lower half. The result is never 0xffffffff, since a NaN becomes 0x7fff.
 template <class E>
 RNNCC_DEVICE uint32_t pack(float low, float high);
 template <>
@@ -29,7 +29,7 @@ RNNCC_DEVICE uint32_t pack<float16>(float low, float high) {
   return v;
 }
 
-// An 8x8 matrix of 16-bit elements held two to a lane, transposed.
+// Transposes an 8x8 matrix of 16-bit elements, of which each lane has two.
 RNNCC_DEVICE uint32_t transpose8x8(uint32_t v) {
   uint32_t d;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0,%1;" : "=r"(d) : "r"(v));
@@ -42,7 +42,7 @@ RNNCC_DEVICE uint32_t peer_address(uint32_t address, uint32_t rank) {
   asm("mapa.shared::cluster.u32 %0,%1,%2;" : "=r"(r) : "r"(address), "r"(rank));
   return r;
 }
-// Only before the first and after the last step: it costs a device-wide fence.
+// It costs a fence of the whole GPU, so it is used only before the first step and after the last one, or where slices take turns.
 RNNCC_DEVICE void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -60,8 +60,8 @@ RNNCC_DEVICE void barrier_init_visible() { asm volatile("fence.mbarrier_init.rel
 RNNCC_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// `count` barriers side by side of the block's shared memory, for `bytes` that blocks of the cluster send. Of all of its
-// threads, before anything is sent.
+// Begins `count` barriers side by side in the CTA's shared memory, each for `bytes` that CTAs of the cluster send. All threads of
+// the cluster call it before anything is sent.
 RNNCC_DEVICE void begin_barriers(uint32_t first, int count, uint32_t bytes) {
   if (threadIdx.x == 0)
     for (int i = 0; i < count; ++i) barrier_init(first + 8 * i, 1);
@@ -71,7 +71,7 @@ RNNCC_DEVICE void begin_barriers(uint32_t first, int count, uint32_t bytes) {
     for (int i = 0; i < count; ++i) barrier_expect(first + 8 * i, bytes);
   cluster_barrier();
 }
-// try_wait sleeps for a time that the hardware chooses: polls that are counted are test_waits.
+// try_wait sleeps for a time that the hardware chooses. Polls that are counted are test_waits, which do not sleep.
 #ifdef RNNCC_SPIN_BUDGET
 #define RNNCC_BARRIER_POLL "test_wait"
 #else
@@ -86,7 +86,7 @@ RNNCC_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
                  : "memory");
 }
 
-// 16 bytes from global to shared memory behind the thread's back.
+// Copies 16 bytes from global to shared memory, asynchronously.
 RNNCC_DEVICE void copy16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -95,7 +95,7 @@ RNNCC_DEVICE void copy_arrive(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// 16 bytes of global memory as other CTAs see it: no cache of this SM, no order with other accesses.
+// Loads 16 bytes of global memory as other CTAs see them: past the cache of this SM, in no order with other accesses.
 RNNCC_DEVICE uint4 load16_relaxed(const void* p) {
   uint4 v;
   asm volatile(

@@ -1,12 +1,13 @@
-// The part of a loop's matrices that a warp keeps for the whole sequence, and its products: what all families share.
+// The part of a loop's matrices that a warp holds on chip for the whole sequence, and its products. All families but stepwise share
+// this.
 #pragma once
 
 #include "step.cuh"
 
 namespace rnncc {
 
-// Pairs of k16 tiles, 32 terms: some in registers, the others in shared memory; those stand between the former, so that
-// their loads run under the products.
+// The pairs of k16 tiles, each of 32 terms, that a warp has. Some are in registers, and the others in shared memory. The latter
+// stand between the former, so that they are loaded during products.
 template <int PAIRS_, int REGISTER_PAIRS_>
 struct Pairs {
   static constexpr int PAIRS = PAIRS_, REGISTER_PAIRS = REGISTER_PAIRS_ < PAIRS_ ? REGISTER_PAIRS_ : PAIRS_;
@@ -15,7 +16,7 @@ struct Pairs {
   __host__ __device__ static constexpr int shared_before(int p) { return p * SHARED_PAIRS / PAIRS; }
 };
 
-// HALVES half-tiles of 8 rows of a matrix of 16-bit elements: fragments of tensor core products of 16 rows.
+// HALVES half-tiles of 8 rows of a matrix of 16-bit elements, as fragments of tensor core products of 16 rows.
 template <class E, int PAIRS_, int HALVES_, int REGISTER_PAIRS_>
 struct Resident : Pairs<PAIRS_, REGISTER_PAIRS_> {
   using Of = Pairs<PAIRS_, REGISTER_PAIRS_>;
@@ -25,8 +26,8 @@ struct Resident : Pairs<PAIRS_, REGISTER_PAIRS_> {
   uint4 registers[at_least_one(REGISTER_PAIRS)][ROWS][2];
   uint4* shared;  // of the warp
 
-  // `part` is the warp's in the block, whose matrices begin at `matrices`. terms(pair, m, half): terms 8q…8q+7 of the pair,
-  // of row lane / 4 of that half of tile m.
+  // The matrices of the CTA begin at `matrices` in shared memory, and the warp has the part with the number `part`. terms(pair, m,
+  // half) returns terms 8q…8q+7 of the pair, for row lane / 4 of that half of tile m.
   template <class F>
   RNNCC_DEVICE void fill(char* matrices, int part, const F& terms) {
     shared = reinterpret_cast<uint4*>(matrices + part * WARP_BYTES) + threadIdx.x % 32;
@@ -38,7 +39,7 @@ struct Resident : Pairs<PAIRS_, REGISTER_PAIRS_> {
           uint4(&to)[2] = registers[pair - shared_before(pair)][m];
           interleave(terms(pair, m, 0), terms(pair, m, 1), to[0], to[1]);
         }
-    // One after the other: what many pairs have on their way needs more registers than the loop.
+    // One pair after the other: loads of many pairs at once would need more registers than the loop has.
 #pragma unroll 1
     for (int pair = 0; pair < PAIRS; ++pair)
       if (in_shared(pair))
@@ -61,7 +62,7 @@ struct Resident : Pairs<PAIRS_, REGISTER_PAIRS_> {
   }
 };
 
-// The same of floats: a lane has row lane / 4 of each half-tile, and terms 8q…8q+7 of each pair.
+// The same for floats. A lane has row lane / 4 of each half-tile, and terms 8q…8q+7 of each pair.
 template <int PAIRS_, int HALVES_, int REGISTER_PAIRS_>
 struct Resident<float, PAIRS_, HALVES_, REGISTER_PAIRS_> : Pairs<PAIRS_, REGISTER_PAIRS_> {
   using Of = Pairs<PAIRS_, REGISTER_PAIRS_>;
@@ -96,15 +97,15 @@ struct Resident<float, PAIRS_, HALVES_, REGISTER_PAIRS_> : Pairs<PAIRS_, REGISTE
   }
 };
 
-// even[n][m], odd[n][m] += a pair of the matrix @ operands[n], the lane's terms 8q…8q+7 of column lane / 4; both may be the
-// same sums.
-template <class E, class R, int TILES, class Sums>
-RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const uint4 (&operands)[TILES], Sums& even_sums, Sums& odd_sums) {
+// even_sums[n][m] and odd_sums[n][m] += a pair of the matrix @ operands[n], which are the lane's terms 8q…8q+7 of entry lane / 4.
+// Both may be the same sums.
+template <class E, class R, int ENTRY_TILES, class Sums>
+RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const uint4 (&operands)[ENTRY_TILES], Sums& even_sums, Sums& odd_sums) {
   uint4 even[R::ROWS], odd[R::ROWS];
 #pragma unroll
   for (int m = 0; m < R::ROWS; ++m) matrix.get(pair, m, even[m], odd[m]);
 #pragma unroll
-  for (int n = 0; n < TILES; ++n) {
+  for (int n = 0; n < ENTRY_TILES; ++n) {
 #pragma unroll
     for (int m = 0; m < R::ROWS; ++m) mma<E>(even_sums[n][m], even[m], operands[n].x, operands[n].y);
 #pragma unroll
@@ -112,17 +113,18 @@ RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const uint4 (&operand
   }
 }
 
-// Operands as a warp multiplies them, in blocks of 8 columns × 8 terms; an item's lanes give theirs, x and y, as they have
-// them (unit lane / 4, columns 2q and 2q + 1). A peer gets a block as PIECES of 16 bytes in a row.
+// Operands in the order in which a warp multiplies them, in blocks of 8 entries × 8 terms. Each lane of an item gives two of them,
+// x and y, which belong to unit lane / 4 and entries 2q and 2q + 1. A peer is sent a block as PIECES of 16 bytes that follow each
+// other.
 template <class E>
 struct OperandBlock {
-  // What stands between blocks keeps the lanes of a quarter-warp, which read four of them, off each other's banks.
+  // Blocks have gaps between them, so that the lanes of a quarter-warp, which read four blocks, do not meet in a bank.
   static constexpr int BYTES = 160, PIECES = 8;
-  static RNNCC_DEVICE int column(int piece) { return piece; }
+  static RNNCC_DEVICE int entry(int piece) { return piece; }
   static RNNCC_DEVICE void store(char* to, float x, float y) {
     *reinterpret_cast<uint32_t*>(to + threadIdx.x % 32 * 4) = transpose8x8(pack<E>(x, y));
   }
-  // Piece lane % PIECES.
+  // Returns piece lane % PIECES.
   static RNNCC_DEVICE uint4 piece(float x, float y) {
     const uint32_t two = transpose8x8(pack<E>(x, y));
     uint32_t w[4];
@@ -134,7 +136,7 @@ struct OperandBlock {
 template <>
 struct OperandBlock<float> {
   static constexpr int BYTES = 272, PIECES = 16;
-  static RNNCC_DEVICE int column(int piece) { return piece / 2; }
+  static RNNCC_DEVICE int entry(int piece) { return piece / 2; }
   static RNNCC_DEVICE void store(char* to, float x, float y) {
     const int lane = threadIdx.x % 32;
     float* const at = reinterpret_cast<float*>(to) + lane % 4 * 16 + lane / 4;
@@ -142,7 +144,7 @@ struct OperandBlock<float> {
     at[8] = y;
   }
   static RNNCC_DEVICE uint4 piece(float x, float y) {
-    // Of column c units 4s to 4s + 3, which lanes (unit, c / 2) have.
+    // The piece has units 4s to 4s + 3 of entry c, which lanes (unit, c / 2) have.
     const int c = threadIdx.x % 16 / 2, s = threadIdx.x % 2, from = s * 16 + c / 2;
     uint32_t w[4];
 #pragma unroll
@@ -154,15 +156,15 @@ struct OperandBlock<float> {
   }
 };
 
-// parts[n][half][column] += the lane's terms of a pair of the matrix @ operands, of which tile n's blocks of the pair begin
-// at operands + n * tile_bytes.
-template <class R, int TILES>
-RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const char* operands, int tile_bytes, float (&parts)[TILES][R::HALVES][8]) {
+// parts[n][half][entry] += the lane's terms of a pair of the matrix @ operands. The pair's operand blocks of tile n begin at
+// operands + n * tile_bytes.
+template <class R, int ENTRY_TILES>
+RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const char* operands, int tile_bytes, float (&parts)[ENTRY_TILES][R::HALVES][8]) {
   Floats w[R::HALVES];
 #pragma unroll
   for (int half = 0; half < R::HALVES; ++half) w[half] = matrix.get(pair, half);
 #pragma unroll
-  for (int n = 0; n < TILES; ++n)
+  for (int n = 0; n < ENTRY_TILES; ++n)
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       const float4* const at = reinterpret_cast<const float4*>(operands + n * tile_bytes + threadIdx.x % 4 * OperandBlock<float>::BYTES + c * 32);
@@ -182,13 +184,13 @@ RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const char* operands,
     }
 }
 
-// Adds up what the four lanes of a row have, so that each has the sums of columns 2q and 2q + 1, as tensor core products
-// give them.
-template <int TILES, int HALVES, int ROWS>
-RNNCC_DEVICE void reduce_columns(const float (&parts)[TILES][HALVES][8], float (&acc)[TILES][ROWS][4]) {
+// Adds up the parts of the four lanes of a row. Each lane gets the sums of entries 2q and 2q + 1, as tensor core products give
+// them.
+template <int ENTRY_TILES, int HALVES, int ROWS>
+RNNCC_DEVICE void sum_over_lanes(const float (&parts)[ENTRY_TILES][HALVES][8], float (&acc)[ENTRY_TILES][ROWS][4]) {
   const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
 #pragma unroll
-  for (int n = 0; n < TILES; ++n)
+  for (int n = 0; n < ENTRY_TILES; ++n)
 #pragma unroll
     for (int half = 0; half < HALVES; ++half) {
       const float(&part)[8] = parts[n][half];

@@ -62,12 +62,12 @@ inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
       if (driver().cuFuncSetAttribute(function, CU_FUNC_LARGE_CLUSTER, 1) != 0 ||
           driver().cuOccupancyMaxActiveClusters(&count, function, &launch) != 0)
         count = 0;
-      return {function, std::min(count, on.multiprocessors / kernel.ctas)};
+      return {function, std::min(count, on.sms / kernel.ctas)};
     }
     case FusedScope::grid:
       check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&count, function, kernel.threads, size_t(kernel.shared_bytes)),
                  "counting CTAs of " + kernel.name);
-      return {function, count > 0 ? on.multiprocessors / kernel.ctas : 0};
+      return {function, count > 0 ? on.sms / kernel.ctas : 0};
     case FusedScope::step: return {function, 1};
   }
   return {};
@@ -126,7 +126,7 @@ inline std::vector<FusedChoice> no_slower(std::vector<FusedChoice> together, con
 }
 
 struct FusedHeader {
-  int32_t steps, columns, heads, group_columns;
+  int32_t steps, batch, heads, group_batch;
 };
 
 // The directions of a layer, side by side: at most as many as step.cuh has. They differ in their tensors and their order alone.
@@ -160,9 +160,9 @@ class FusedRun : LoopParameter {
     const int64_t most = choice_.share.at_once * choice_.share.group;
     for (int64_t first = 0; first < call.columns; first += most) {
       if (first > 0) move_on(most);
-      header->columns = int32_t(std::min(most, call.columns - first));
+      header->batch = int32_t(std::min(most, call.columns - first));
       if (is_grid && (first == 0 || !is_packed)) clear_exchange();
-      const int64_t groups = (header->columns + choice_.share.group - 1) / choice_.share.group;
+      const int64_t groups = (header->batch + choice_.share.group - 1) / choice_.share.group;
       const int64_t ctas = kernel_.ctas * call.heads * groups;
       if (is_grid)
         require_residency(directions[0].tensors.device.index, choice_.function, kernel_.name, ctas * int64_t(directions.size()),
@@ -234,7 +234,7 @@ class FusedRun : LoopParameter {
 
   // Whether kernels can move the rows of a tensor in pieces of 16 bytes, and go from step to step by an offset of 32 bits.
   static bool has_pieces(const FusedPlace& place, int64_t) {
-    return (reinterpret_cast<uintptr_t>(place.base) | uintptr_t(place.step) | uintptr_t(place.column)) % 16 == 0 &&
+    return (reinterpret_cast<uintptr_t>(place.base) | uintptr_t(place.step) | uintptr_t(place.entry)) % 16 == 0 &&
            std::abs(place.step) <= INT32_MAX;
   }
 
@@ -265,13 +265,13 @@ class FusedRun : LoopParameter {
   bool make_exchange(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
-    const int64_t column = call.heads * info_.operands * round_up(kernel_.head_dim, 32) * dtype_bytes(tensors.scalar());
-    const int64_t step = column * std::min(choice_.share.at_once * choice_.share.group, call.columns);
-    exchange_bytes_ = call.starts ? column * call.rows : step * call.steps;
+    const int64_t entry = call.heads * info_.operands * round_up(kernel_.head_dim, 32) * dtype_bytes(tensors.scalar());
+    const int64_t step = entry * std::min(choice_.share.at_once * choice_.share.group, call.columns);
+    exchange_bytes_ = call.starts ? entry * call.rows : step * call.steps;
     if ((call.starts ? exchange_bytes_ : step) > UINT32_MAX) return false;
     held_.push_back(empty({exchange_bytes_ * int64_t(directions.size())}, aoti_torch_dtype_uint8(), tensors.device));
     exchanges_ = static_cast<char*>(held_.back().data());
-    exchange_ = {exchanges_, call.starts ? column : step, column};
+    exchange_ = {exchanges_, call.starts ? entry : step, entry};
     return true;
   }
 

@@ -1,13 +1,14 @@
-// A fused loop whose sums go to their units' owners in the cluster; see cluster.cuh.
+// A fused loop whose sums go to the CTAs that own their units; see cluster.cuh.
 #pragma once
 
 #include "cluster.cuh"
 
 namespace rnncc {
 
-// The number range * SIZE + within, where range is a warp's and 0 <= within < SIZE, which is known when compiled (but for a
-// remainder by what neither divides SIZE nor is divided by it). Divided by parts: of (8 * (x & 1) + 1) % 16 / 2 nvcc 13.0 loses
-// the / 2, and a quotient known when compiled costs nothing.
+// The number range * SIZE + within, with 0 <= within < SIZE. `range` belongs to a warp. `within` is known when the kernel is
+// compiled, except after a remainder by a number that neither divides SIZE nor is a multiple of it. Both parts are divided apart,
+// for two reasons: nvcc 13.0 loses the / 2 of (8 * (x & 1) + 1) % 16 / 2, and a quotient that is known when compiled costs
+// nothing.
 template <int SIZE>
 struct Ranged {
   int range, within;
@@ -40,23 +41,23 @@ struct Ranged {
   }
 };
 
-// ROW_WARPS × K_WARPS warps; a warp has 1/ROW_WARPS of the rows (sums of all units) and one of K_WARPS ranges of the terms
-// (operands of the block's own UNITS units).
-template <class Step_, int H_, int CTAS_, int UNITS_, int ROW_WARPS_, int K_WARPS_, int TILES_, int REGISTER_TILES_>
+// A CTA has ROW_WARPS × K_WARPS warps. A warp has 1/ROW_WARPS of the rows (sums of all units), and one of K_WARPS ranges of the
+// terms (operands of the CTA's own UNITS units).
+template <class Step_, int H_, int CTAS_, int UNITS_, int ROW_WARPS_, int K_WARPS_, int ENTRY_TILES_, int REGISTER_TILES_>
 struct ScatterShape {
   using Step = Step_;
   using E = typename Step::Element;
-  static constexpr int H = H_, CTAS = CTAS_, UNITS = UNITS_, ROW_WARPS = ROW_WARPS_, K_WARPS = K_WARPS_, TILES = TILES_;
-  static constexpr int DIM = UNITS * CTAS, BLOCKS = UNITS / 8, COLUMNS = TILES * 8;
+  static constexpr int H = H_, CTAS = CTAS_, UNITS = UNITS_, ROW_WARPS = ROW_WARPS_, K_WARPS = K_WARPS_, ENTRY_TILES = ENTRY_TILES_;
+  static constexpr int DIM = UNITS * CTAS, UNIT_BLOCKS = UNITS / 8, ENTRIES = ENTRY_TILES * 8;
   static constexpr int WARPS = ROW_WARPS * K_WARPS, THREADS = WARPS * 32;
   static constexpr int RANGE = ceil_div(Step::OPERANDS * UNITS, 32 * K_WARPS) * 32, DEPTH = RANGE * K_WARPS;
   using Matrix = Resident<E, RANGE / 32, Step::SUMS * DIM / 8 / ROW_WARPS, REGISTER_TILES_ / 2>;
   using Block = OperandBlock<E>;
-  static constexpr int ITEMS = BLOCKS * TILES, OWNED = ceil_div(ITEMS, WARPS), SOURCES = CTAS * K_WARPS;
-  static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, BUFFER_BYTES = TILES * TILE_BYTES;
-  static constexpr int PART_BYTES = SOURCES * ITEMS * Step::SUMS * 256;  // float [source][item][sum][8 units][8 columns]
+  static constexpr int ITEMS = UNIT_BLOCKS * ENTRY_TILES, OWNED = ceil_div(ITEMS, WARPS), SOURCES = CTAS * K_WARPS;
+  static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, BUFFER_BYTES = ENTRY_TILES * TILE_BYTES;
+  static constexpr int PART_BYTES = SOURCES * ITEMS * Step::SUMS * 256;  // float [source][item][sum][8 units][8 entries]
   static constexpr int MATRIX_BYTES = WARPS * Matrix::WARP_BYTES;
-  using Memory = Traffic<Step, H, UNITS, COLUMNS, THREADS>;
+  using Memory = Traffic<Step, H, UNITS, ENTRIES, THREADS>;
   static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + 2 * PART_BYTES + MATRIX_BYTES + Memory::BYTES + 16;
   static_assert(H % 8 == 0 && DIM >= H && Step::SUMS * DIM % (16 * ROW_WARPS) == 0);
 };
@@ -76,10 +77,10 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   const int row_warp = warp % S::ROW_WARPS, k_warp = warp / S::ROW_WARPS;
   const Seat seat = seat_of<S::CTAS>(call);
   const int first_unit = seat.rank * S::UNITS, steps = seat.steps;
-  // The warp's half-tile i of tile m: a block of units of a sum.
+  // Half-tile i of the warp's tile m is a block of 8 units of one sum.
   const auto half_tile = [&](int m, int i) { return Ranged<2 * S::Matrix::ROWS>{row_warp, 2 * m + i}; };
 
-  // Half-tiles are blocks of units of one sum; terms are operand by operand of the block's own units.
+  // The terms are the CTA's own units, operand by operand.
   typename S::Matrix matrix;
   matrix.fill(matrices, warp, [&](int pair, int m, int i) {
     const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::UNITS, k = first_unit + term % S::UNITS;
@@ -91,20 +92,20 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Memory traffic;
   traffic.begin(call, own, seat, first_unit, ring);
-  const uint32_t expected = S::SOURCES * Step::SUMS * S::UNITS * ((seat.columns + 1) / 2) * 8;  // columns travel in pairs
+  const uint32_t expected = S::SOURCES * Step::SUMS * S::UNITS * ((seat.entries + 1) / 2) * 8;  // entries are sent in pairs
   if constexpr (S::CTAS > 1) begin_barriers(barriers, 2, expected);
   __syncthreads();
 
   Item<Step, S::H, typename S::Memory> items[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
-    const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
+    const int item = warp + o * S::WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
     if (item >= S::ITEMS) continue;
     items[o].begin(call, own, traffic, seat, first_unit, u * 8, n * 8);
   }
-  // start(t); operands stay here.
+  // Runs start(t). Its operands stay in this CTA.
   const auto start = [&](int o, int t) {
-    const int item = warp + o * S::WARPS, u = item % S::BLOCKS, n = item / S::BLOCKS;
+    const int item = warp + o * S::WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
     float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][Step::OPERANDS];
     float write[2][at_least_one(Step::WRITES)];
     items[o].template load<true>(own, t, t + 1 == steps, read, rows);
@@ -112,7 +113,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
 #pragma unroll
     for (int p = 0; p < Step::OPERANDS; ++p)
-      S::Block::store(operands + (t & 1) * S::BUFFER_BYTES + n * S::TILE_BYTES + (p * S::BLOCKS + u) * S::Block::BYTES,
+      S::Block::store(operands + (t & 1) * S::BUFFER_BYTES + n * S::TILE_BYTES + (p * S::UNIT_BLOCKS + u) * S::Block::BYTES,
                       items[o].valid[0] ? operand[0][p] : 0.0f, items[o].valid[1] ? operand[1][p] : 0.0f);
     items[o].template put_down<true>(t - 1, write);
   };
@@ -128,26 +129,26 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     for (int o = 0; o < S::OWNED; ++o)
       if (warp + o * S::WARPS < S::ITEMS) items[o].ask(own, t + 1, steps);
     __syncthreads();
-    float acc[S::TILES][S::Matrix::ROWS][4] = {};
+    float acc[S::ENTRY_TILES][S::Matrix::ROWS][4] = {};
     multiply<E>(matrix, operands + buffer * S::BUFFER_BYTES + k_warp * S::RANGE / 8 * S::Block::BYTES, S::TILE_BYTES, acc);
 #pragma unroll
-    for (int n = 0; n < S::TILES; ++n)
+    for (int n = 0; n < S::ENTRY_TILES; ++n)
 #pragma unroll
       for (int m = 0; m < S::Matrix::ROWS; ++m)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int sum = half_tile(m, i).template quotient<S::DIM / 8>();
           const auto block = half_tile(m, i).template remainder<S::DIM / 8>();
-          const int owner = block.template quotient<S::BLOCKS>();
-          const int item = n * S::BLOCKS + block.template remainder<S::BLOCKS>().value(), source = seat.rank * S::K_WARPS + k_warp;
+          const int owner = block.template quotient<S::UNIT_BLOCKS>();
+          const int item = n * S::UNIT_BLOCKS + block.template remainder<S::UNIT_BLOCKS>().value(), source = seat.rank * S::K_WARPS + k_warp;
           char* const to = parts + buffer * S::PART_BYTES + ((source * S::ITEMS + item) * Step::SUMS + sum) * 256 + lane * 8;
           const float x = acc[n][m][2 * i], y = acc[n][m][2 * i + 1];
           if constexpr (S::CTAS == 1)
             *reinterpret_cast<float2*>(to) = make_float2(x, y);
-          else if (n * 8 + 2 * q < seat.columns)
+          else if (n * 8 + 2 * q < seat.entries)
             send8(peer_address(shared_address(to), owner), peer_address(barriers + 8 * buffer, owner), x, y);
         }
-    // At the barrier above all of the block were done with what step t - 1 read and wrote.
+    // At the barrier above all threads of the CTA were done with the reads and writes of step t - 1.
     traffic.store(t - 1);
     traffic.fetch(t + STAGES - 1);
     if constexpr (S::CTAS == 1) __syncthreads();

@@ -1,21 +1,24 @@
-// What a fused loop is made of, whatever its scope.
+// The parts of a fused loop that all families share.
 //
-// A step is: start (elementwise), product, finish (elementwise). `start` makes the product's operands, `finish` takes its
-// sums. Forward, start mostly passes the previous state on; backward, start makes the gate gradients and finish what they
-// give the state before. The loop runs finish(t) and start(t + 1) together, so that one exchange of operands is all that
-// CTAs wait for in a step.
+// A step is start (elementwise), product, finish (elementwise). `start` makes the product's operands, and `finish` takes its
+// sums. Forward, `start` mostly passes the previous state on. Backward, `start` makes the gradients of the gates, and `finish`
+// makes the gradient of the state before. The loop runs finish(t) and start(t + 1) together, so that CTAs wait for one exchange
+// per step.
 //
-// `Step`, generated for each loop:
-//   OPERANDS, SUMS             sums[i] += matrix[i][j] @ operand[j]; TRANSPOSED: with the matrices transposed
-//   EDGES, CARRIES             floats of a (unit, column) that live from step to step; the first EDGES have initial values
-//   Element                    of streams, matrices and operands: 16-bit or float
-//   READS, READ_FLOAT          tensors read at (t, unit, column); the others have Elements. READ_SHIFTED: one step further
-//                              in the loop's order, and beyond the loop an edge tensor
-//   ROW_READS                  tensors read at (t, column); row_values (tensors.cuh) have them
-//   VECTORS                    values of a unit
-//   WRITES, WRITE_FLOAT, WRITE_AT_START (sets)
-//   MASKED                     whether columns have lengths and resets: then the loop takes packed tensors too
-//   start, finish
+// `Step` is generated for each loop. It has:
+//   OPERANDS, SUMS      how many there are: sums[i] += matrix[i][j] @ operand[j]
+//   TRANSPOSED          whether the matrices are transposed in this product
+//   CARRIES, EDGES      floats per unit and entry that live from step to step; the first EDGES of them have initial values
+//   Element             the type of streams, matrices and operands: 16-bit or float
+//   READS               how many tensors are read at (t, entry, unit)
+//   READ_FLOAT          the set of them that are float. The others have Elements.
+//   READ_SHIFTED        the set of them that are read one step further in the loop's order, and beyond the loop from an edge
+//                       tensor
+//   ROW_READS           how many tensors are read at (t, entry); row_values (tensors.cuh) has them
+//   VECTORS             values per unit
+//   WRITES              how many tensors are written; WRITE_FLOAT and WRITE_AT_START are sets of them
+//   MASKED              whether entries have lengths and resets; then the loop takes packed tensors too
+//   start, finish       the elementwise functions
 #pragma once
 
 #include "fast.cuh"
@@ -35,27 +38,28 @@ struct FusedTensors {
   Place writes[at_least_one(Step::WRITES)];
   Edge initial[at_least_one(Step::EDGES)];  // null: zeros
   Edge last[at_least_one(Step::EDGES)];     // null: not wanted
-  Edge vectors[at_least_one(Step::VECTORS)];  // `column`: 1, or 0 where all units have one number
-  Place exchange;  // operands as messages between CTAs of the grid (grid.cuh)
+  Edge vectors[at_least_one(Step::VECTORS)];  // `entry`: elements from a unit to the next, 0 where all units have one number
+  Place exchange;  // the memory in which CTAs of the grid send each other operands (grid.cuh)
 };
 
-// The directions of a layer run side by side, blockIdx.y is a block's. A kernel has the loop once for each, where all
-// addresses are constants of its parameter: those found by an index would be loaded again at every step.
+// The directions of a layer run side by side; blockIdx.y is the direction of a CTA. A kernel has the loop once per direction, so
+// that all addresses are constants of its parameter. Addresses that it found by an index would be loaded again at every step.
 template <class Step>
 struct FusedCall {
-  int32_t steps, columns, heads, group_columns;
+  int32_t steps, batch, heads, group_batch;
   Extents extents;
   float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
   FusedTensors<Step> directions[2];
 };
 
-// Begins one of the two loops: what both compute stays in each, where it holds registers no longer than it must.
+// Begins the loop of one direction. The compiler then leaves in each loop what both compute, and does not hold it in registers
+// from before the branch on.
 RNNCC_DEVICE void part() { asm volatile("" ::: "memory"); }
 
-// Where a block works: blocks of a head and group of columns lie next to each other, as those of a cluster do. `steps`: of the
-// column that has most.
+// Where a CTA works. The CTAs of one head and group of entries follow each other, as the CTAs of a cluster do. `rank` counts them.
+// `steps`: the number of steps of the longest entry.
 struct Seat {
-  int rank, head, first_column, columns, steps;
+  int rank, head, first_entry, entries, steps;
 };
 template <int CTAS, class Step>
 RNNCC_DEVICE Seat seat_of(const FusedCall<Step>& call) {
@@ -63,56 +67,56 @@ RNNCC_DEVICE Seat seat_of(const FusedCall<Step>& call) {
   Seat seat;
   seat.rank = blockIdx.x % CTAS;
   seat.head = blockIdx.x / CTAS % call.heads;
-  seat.first_column = group * call.group_columns;
-  seat.columns = ::min(call.group_columns, call.columns - seat.first_column);
+  seat.first_entry = group * call.group_batch;
+  seat.entries = ::min(call.group_batch, call.batch - seat.first_entry);
   seat.steps = call.steps;
   if constexpr (Step::MASKED)
     if (call.extents.starts) {
       seat.steps = 0;
-      for (int c = 0; c < seat.columns; ++c)
-        seat.steps = ::max(seat.steps, own_rows<Step>(call, false, seat.first_column + c).steps);
+      for (int i = 0; i < seat.entries; ++i)
+        seat.steps = ::max(seat.steps, own_rows<Step>(call, false, seat.first_entry + i).steps);
     }
   return seat;
 }
 
-// Tensors [T, B, H] in shared memory, for one step: of each tensor and column a row of the block's units. Rows move to and
-// from memory in pieces of 16 bytes, those of a column next to each other.
-template <int UNITS, int COLUMNS, int TENSORS, uint64_t FLOATS>
+// One step of tensors [T, B, H] in shared memory. Each tensor has a row per entry, which holds the CTA's units. Rows move to and
+// from memory in pieces of 16 bytes; the pieces of an entry follow each other.
+template <int UNITS, int ENTRIES, int TENSORS, uint64_t FLOATS>
 struct Rows {
-  // An odd multiple of 16 bytes: lanes (unit, 2q) of a warp meet no bank twice.
+  // An odd multiple of 16 bytes, so that lanes (unit, 2q) of a warp meet no bank twice.
   __host__ __device__ static constexpr int row_bytes(int bytes) { return UNITS * bytes % 32 ? UNITS * bytes : UNITS * bytes + 16; }
   static constexpr int E_ROW = row_bytes(2), FLOAT_ROW = row_bytes(4);
   __host__ __device__ static constexpr int offset(int tensor) {
-    return COLUMNS * (tensor * E_ROW + count_below(FLOATS, tensor) * (FLOAT_ROW - E_ROW));
+    return ENTRIES * (tensor * E_ROW + count_below(FLOATS, tensor) * (FLOAT_ROW - E_ROW));
   }
   static constexpr int BYTES = offset(TENSORS);
-  // Of a row of 16-bit elements; of a column before a tensor; of a column, of all.
+  // The number of pieces of a row of 16-bit elements, of an entry before a tensor, of an entry, and of all.
   static constexpr int PIECES = UNITS / 8;
   __host__ __device__ static constexpr int before(int tensor) { return PIECES * (tensor + count_below(FLOATS, tensor)); }
-  static constexpr int OF_COLUMN = before(TENSORS), ALL = COLUMNS * OF_COLUMN;
+  static constexpr int PER_ENTRY = before(TENSORS), ALL = ENTRIES * PER_ENTRY;
 };
 
-// Where a piece is.
+// A piece of 16 bytes and where it lies.
 struct Piece {
   bool exists;
   int tensor;
-  int steps;            // of its column
+  int steps;            // of the piece's entry
   uint32_t row_offset;  // in Rows
   char* at;             // in memory, at the loop's first step
 };
 
-// What a thread block reads from and writes to memory, by all its THREADS through rows in shared memory: reads some STAGES
-// steps ahead into a ring whose barriers count the threads, writes once all of the block have put down theirs. (The bulk
-// copy engine needs some 50 ns for each of these short rows.)
-template <class Step, int H, int UNITS, int COLUMNS, int THREADS>
+// The reads and writes of a CTA. All its THREADS take part, and all goes through rows in shared memory. Reads go STAGES steps
+// ahead into a ring, whose barriers count the threads. Writes leave once all threads have put their values down. (The bulk copy
+// engine is no help: it needs some 50 ns for each of these short rows.)
+template <class Step, int H, int UNITS, int ENTRIES, int THREADS>
 struct Traffic {
   using E = typename Step::Element;
-  using In = Rows<UNITS, COLUMNS, Step::READS, float_reads<Step>>;
-  using Out = Rows<UNITS, COLUMNS, Step::WRITES, float_writes<Step>>;
+  using In = Rows<UNITS, ENTRIES, Step::READS, float_reads<Step>>;
+  using Out = Rows<UNITS, ENTRIES, Step::WRITES, float_writes<Step>>;
   static constexpr int STAGES = In::BYTES <= 8192 ? 8 : 4;
   // The ring, its barriers, and two steps' writes.
   static constexpr int BARRIERS = STAGES * In::BYTES, WRITTEN = BARRIERS + STAGES * 8, BYTES = WRITTEN + 2 * Out::BYTES;
-  static constexpr int READS = ceil_div(In::ALL, THREADS), WRITES = ceil_div(Out::ALL, THREADS);  // of a thread
+  static constexpr int READS = ceil_div(In::ALL, THREADS), WRITES = ceil_div(Out::ALL, THREADS);  // pieces per thread
   static constexpr uint32_t NEVER = uint32_t(1) << 31;
 
   char* shared;
@@ -123,11 +127,11 @@ struct Traffic {
   char* to[at_least_one(WRITES)];
   int32_t write_step[at_least_one(WRITES)];
   uint32_t written_row[at_least_one(WRITES)];
-  uint32_t ahead[at_least_one(WRITES)];  // of the step whose other writes go with it
+  uint32_t ahead[at_least_one(WRITES)];  // 1 where `start` writes it, which runs with the step before; NEVER: no such piece
   int32_t write_until[Step::MASKED ? at_least_one(WRITES) : 1];
   int32_t steps;
 
-  // By all threads; a barrier of the block must follow. `first_unit`: of the head's, the block's first.
+  // All threads call it, and a barrier of the CTA must follow. `first_unit`: the first of the head's units that the CTA has.
   RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Seat& seat, int first_unit, char* memory) {
     shared = memory;
     steps = seat.steps;
@@ -153,7 +157,7 @@ struct Traffic {
     }
   }
 
-  // By all threads, in the order of the steps: step t, whose stage nobody reads any more.
+  // Starts to read step t into its stage, which nobody reads any more. All threads call it, in the order of the steps.
   RNNCC_DEVICE void fetch(int t) {
     const uint32_t stage = uint32_t(t) % STAGES;
 #pragma unroll
@@ -164,11 +168,11 @@ struct Traffic {
       }
     copy_arrive(barrier(stage));
   }
-  // By those who read step t, before its first reading.
+  // Waits for step t. Each thread that reads the step calls it first.
   RNNCC_DEVICE void wait(int t) const { barrier_wait(barrier(uint32_t(t) % STAGES), uint32_t(t) / STAGES & 1); }
 
-  // By all threads, in the order of the steps from -1 on: what `finish` made of step t and `start` of step t + 1, after a
-  // barrier of the block; another one must come before those of step t + 2 are put down.
+  // Writes what `finish` made of step t and `start` of step t + 1 to memory. All threads call it after a barrier of the CTA, in the
+  // order of the steps from -1 on. Another barrier must come before the values of step t + 2 are put down.
   RNNCC_DEVICE void store(int t) {
 #pragma unroll
     for (int i = 0; i < WRITES; ++i)
@@ -181,29 +185,29 @@ struct Traffic {
  private:
   RNNCC_DEVICE uint32_t barrier(uint32_t stage) const { return shared_address(shared) + BARRIERS + 8 * stage; }
 
-  // The thread's i-th piece. The last warps have the first ones: they tend to have less to do.
+  // The thread's i-th piece. The last warps take the first pieces, since they tend to have less to do.
   template <class R, int TENSORS, uint64_t FLOATS>
   static RNNCC_DEVICE Piece find(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Place (&places)[at_least_one(TENSORS)], int i,
                                  int first_unit, const Seat& seat) {
     const int index = (THREADS - 32 - threadIdx.x / 32 * 32 + threadIdx.x % 32) + THREADS * i;
-    const int column = index / at_least_one(R::OF_COLUMN), of_column = index % at_least_one(R::OF_COLUMN);
+    const int entry = index / at_least_one(R::PER_ENTRY), in_entry = index % at_least_one(R::PER_ENTRY);
     Piece piece = {};
 #pragma unroll
     for (int tensor = 1; tensor < TENSORS; ++tensor)
-      if (of_column >= R::before(tensor)) piece.tensor = tensor;
+      if (in_entry >= R::before(tensor)) piece.tensor = tensor;
     const bool is_float = has(FLOATS, piece.tensor);
-    const int part = of_column - R::before(piece.tensor), unit = first_unit + part * (is_float ? 4 : 8);
+    const int part = in_entry - R::before(piece.tensor), unit = first_unit + part * (is_float ? 4 : 8);
     const Place& place = places[piece.tensor];
-    piece.exists = index < R::ALL && column < seat.columns && unit < H && place.base;
-    const OwnRows rows = own_rows<Step>(call, own.descending, seat.first_column + (piece.exists ? column : 0));
+    piece.exists = index < R::ALL && entry < seat.entries && unit < H && place.base;
+    const OwnRows rows = own_rows<Step>(call, own.descending, seat.first_entry + (piece.exists ? entry : 0));
     piece.steps = rows.steps;
-    piece.row_offset = R::offset(piece.tensor) + column * (is_float ? R::FLOAT_ROW : R::E_ROW) + part * 16;
-    piece.at = place.base + (piece.exists ? rows.first * place.column + (int64_t(seat.head) * H + unit) * (is_float ? 4 : 2) : 0);
+    piece.row_offset = R::offset(piece.tensor) + entry * (is_float ? R::FLOAT_ROW : R::E_ROW) + part * 16;
+    piece.at = place.base + (piece.exists ? rows.first * place.entry + (int64_t(seat.head) * H + unit) * (is_float ? 4 : 2) : 0);
     return piece;
   }
 };
 
-// The elementwise part of 8 units × 8 columns, done by one warp: a lane has unit lane / 4 and columns 2 · (lane % 4) and
+// The elementwise part of 8 units × 8 entries, which one warp does. A lane has unit lane / 4 and two entries, 2 · (lane % 4) and
 // the next, as the accumulators of mma have them.
 template <class Step, int H, class Traffic>
 struct Item {
@@ -212,48 +216,48 @@ struct Item {
   using Out = typename Traffic::Out;
   float carry[2][at_least_one(Step::CARRIES)];
   float vector[at_least_one(Step::VECTORS)];
-  char* e_row;         // the lane's places in rows
-  char* float_row;
-  int unit;            // of the head
-  int head_unit;       // of the tensor's row
-  int column;          // the first of the lane's two, in the batch
+  char* e_row;         // the lane's place in rows of Elements
+  char* float_row;     // and in rows of floats
+  int unit;            // counted within the head
+  int head_unit;       // counted within the tensor's row
+  int entry;           // the first of the lane's two, counted within the batch
   bool valid[2];
   OwnRows rows[Step::MASKED ? 2 : 1];
-  E row_now[2][at_least_one(Step::ROW_READS)] = {}, row_next[2][at_least_one(Step::ROW_READS)] = {};  // of two steps
+  E row_now[2][at_least_one(Step::ROW_READS)] = {}, row_next[2][at_least_one(Step::ROW_READS)] = {};  // two steps
 
-  // The block's units from `own_unit` on, its columns from `own_column` on.
+  // The item has the CTA's units from `own_unit` on, and its entries from `own_entry` on.
   RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Traffic& traffic, const Seat& seat, int first_unit,
-                          int own_unit, int own_column) {
-    const int lane = threadIdx.x % 32, row = own_column + lane % 4 * 2, own_row_unit = own_unit + lane / 4;
-    unit = first_unit + own_row_unit;
+                          int own_unit, int own_entry) {
+    const int lane = threadIdx.x % 32, group_entry = own_entry + lane % 4 * 2, cta_unit = own_unit + lane / 4;
+    unit = first_unit + cta_unit;
     head_unit = seat.head * H + unit;
-    column = seat.first_column + row;
-    e_row = traffic.shared + row * In::E_ROW + own_row_unit * 2;
-    float_row = traffic.shared + row * In::FLOAT_ROW + own_row_unit * 4;
+    entry = seat.first_entry + group_entry;
+    e_row = traffic.shared + group_entry * In::E_ROW + cta_unit * 2;
+    float_row = traffic.shared + group_entry * In::FLOAT_ROW + cta_unit * 4;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      valid[j] = row + j < seat.columns && unit < H;
-      if constexpr (Step::MASKED) rows[j] = valid[j] ? own_rows<Step>(call, own.descending, column + j) : OwnRows{};
+      valid[j] = group_entry + j < seat.entries && unit < H;
+      if constexpr (Step::MASKED) rows[j] = valid[j] ? own_rows<Step>(call, own.descending, entry + j) : OwnRows{};
     }
 #pragma unroll
     for (int v = 0; v < Step::VECTORS; ++v)
-      vector[v] = unit < H ? take<E>(own.vectors[v], 0, head_unit * own.vectors[v].column) : 0.0f;
+      vector[v] = unit < H ? take<E>(own.vectors[v], 0, head_unit * own.vectors[v].entry) : 0.0f;
 #pragma unroll
     for (int j = 0; j < 2; ++j)
 #pragma unroll
       for (int s = 0; s < Step::CARRIES; ++s)
-        carry[j][s] = s < Step::EDGES && valid[j] ? take<E>(own.initial[s < Step::EDGES ? s : 0], column + j, head_unit) : 0.0f;
+        carry[j][s] = s < Step::EDGES && valid[j] ? take<E>(own.initial[s < Step::EDGES ? s : 0], entry + j, head_unit) : 0.0f;
     ask(own, 0, seat.steps);
   }
 
-  // Whether there are rows of the column at step t.
+  // Whether the entry has a row at step t.
   RNNCC_DEVICE bool has_rows(int j, int t) const {
     if constexpr (Step::MASKED) return t < rows[j].steps;
     return valid[j];
   }
 
-  // Before the product of step t - 1, for `start` of step t: brings what is read at (t, column), which takes as long as a
-  // product. That of the step before is kept for its `finish`.
+  // Starts to load what `start` of step t reads at (t, entry), which takes as long as a product. So it is called before the product
+  // of step t - 1. What was loaded for step t - 1 moves to row_now, where its `finish` finds it.
   RNNCC_DEVICE void ask(const FusedTensors<Step>& own, int t, int steps) {
 #pragma unroll
     for (int r = 0; r < Step::ROW_READS; ++r) {
@@ -261,14 +265,14 @@ struct Item {
       if (!place.base) continue;  // zeros, as they began
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int64_t at = t * place.step + (Step::MASKED ? rows[Step::MASKED ? j : 0].first : column + j) * place.column;
+        const int64_t at = t * place.step + (Step::MASKED ? rows[Step::MASKED ? j : 0].first : entry + j) * place.entry;
         row_now[j][r] = row_next[j][r];
         row_next[j][r] = t < steps && has_rows(j, t) ? *reinterpret_cast<const E*>(place.base + at) : E{};
       }
     }
   }
 
-  // The values of step t, whether `finish` or `start` asks; `last`: nothing comes after it.
+  // Loads the values of step t for `start` (AT_START) or for `finish`. `last`: no step comes after it.
   template <bool AT_START>
   RNNCC_DEVICE void load(const FusedTensors<Step>& own, int t, bool last, float (&read)[2][at_least_one(Step::READS)],
                          float (&row)[2][row_values<Step>]) const {
@@ -280,7 +284,7 @@ struct Item {
         read[j][r] = has(float_reads<Step>, r) ? *reinterpret_cast<const float*>(float_row + (stage + In::offset(r) + j * In::FLOAT_ROW))
                                                : to_float(*reinterpret_cast<const E*>(e_row + (stage + In::offset(r) + j * In::E_ROW)));
         const bool is_last = Step::MASKED ? t + 1 == rows[Step::MASKED ? j : 0].steps : last;
-        if (has(Step::READ_SHIFTED, r) && is_last) read[j][r] = valid[j] ? take<E>(own.read_edges[r], column + j, head_unit) : 0.0f;
+        if (has(Step::READ_SHIFTED, r) && is_last) read[j][r] = valid[j] ? take<E>(own.read_edges[r], entry + j, head_unit) : 0.0f;
       }
 #pragma unroll
       for (int r = 0; r < Step::ROW_READS; ++r) row[j][r] = to_float(AT_START ? row_next[j][r] : row_now[j][r]);
@@ -288,8 +292,8 @@ struct Item {
     }
   }
 
-  // `finish` of step t. What comes past a column's rows leaves its carries as they are: in them it would be multiplied by zeros,
-  // and may be infinite.
+  // Runs `finish` of step t. Steps beyond an entry's last row leave its carries as they are: their values may be infinite, so that
+  // to multiply them by zero is not enough.
   RNNCC_DEVICE void finish(const FusedCall<Step>& call, int j, int t, const float (&sum)[Step::SUMS], const float (&read)[at_least_one(Step::READS)],
                            const float (&row)[row_values<Step>], float (&write)[at_least_one(Step::WRITES)]) {
     float before[at_least_one(Step::CARRIES)];
@@ -301,7 +305,7 @@ struct Item {
       for (int s = 0; s < Step::EDGES; ++s) carry[j][s] = has_rows(j, t) ? carry[j][s] : before[s];
   }
 
-  // Puts down what `finish` made of step t, or `start` of step t + 1, for Traffic::store(t).
+  // Puts what `finish` made of step t, or `start` of step t + 1, into shared memory for Traffic::store(t).
   template <bool AT_START>
   RNNCC_DEVICE void put_down(int t, const float (&write)[2][at_least_one(Step::WRITES)]) const {
     const uint32_t written = Traffic::WRITTEN + (t & 1) * Out::BYTES;
@@ -322,7 +326,7 @@ struct Item {
     for (int j = 0; j < 2; ++j)
       if (valid[j])
 #pragma unroll
-        for (int s = 0; s < Step::EDGES; ++s) put<E>(own.last[s], column + j, head_unit, carry[j][s]);
+        for (int s = 0; s < Step::EDGES; ++s) put<E>(own.last[s], entry + j, head_unit, carry[j][s]);
   }
 };
 
@@ -341,7 +345,7 @@ struct TermsOf<float> {
 template <class E>
 using Terms = typename TermsOf<E>::type;
 
-// Eight elements of a row, or of a column, of a matrix of a head.
+// Eight elements of a head's matrix: elements k to k + 7 of row `unit`, or of column `unit` where it is transposed.
 template <class Step, int H>
 RNNCC_DEVICE Terms<typename Step::Element> matrix8(const void* matrix, int head, int unit, int k) {
   using E = typename Step::Element;

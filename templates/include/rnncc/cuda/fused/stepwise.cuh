@@ -1,5 +1,5 @@
-// A fused loop by a launch a step, for products that keep the whole GPU busy by themselves: cuBLAS multiplies (product.h), then
-// a thread does the elementwise part of a unit of a column.
+// A fused loop with one launch per step, for products that occupy the whole GPU by themselves. cuBLAS multiplies (product.h). Then
+// each thread does the elementwise part of one unit of one batch entry.
 #pragma once
 
 #include "step.cuh"
@@ -12,24 +12,24 @@ struct StepwiseShape {
   static constexpr int H = H_, THREADS = 256, SHARED_BYTES = 0;
 };
 
-// `finish` of step t, then `start` of step t + 1, for t from -1 to the last one. What launches leave each other stands at
-// `own.exchange`: floats that are carried [CARRIES][columns][H], from `step` bytes on operands of the product
-// [columns][OPERANDS][H], from `column` bytes on its sums, floats [columns][SUMS][H]. Transposed matrices stand in memory in
-// the reverse order of the operands, which therefore do, too.
+// Runs `finish` of step t, and then `start` of step t + 1. There is a launch for each t from -1 to the last step. Launches leave
+// each other values in the memory at `own.exchange`: the carries, floats [CARRIES][batch][H]; from byte `step` on the operands of
+// the product [batch][OPERANDS][H]; and from byte `entry` on its sums, floats [batch][SUMS][H]. Transposed matrices stand in
+// memory in the reverse order of the operands, so the operands here are reversed too.
 template <class S>
 RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own, int t) {
   using Step = typename S::Step;
   using E = typename Step::Element;
-  const int64_t all = int64_t(call.columns) * S::H, index = int64_t(blockIdx.x) * S::THREADS + threadIdx.x;
+  const int64_t all = int64_t(call.batch) * S::H, index = int64_t(blockIdx.x) * S::THREADS + threadIdx.x;
   if (index >= all) return;
-  const int column = int(index / S::H), unit = int(index % S::H);
-  const OwnRows rows = own_rows<Step>(call, own.descending, column);
+  const int entry = int(index / S::H), unit = int(index % S::H);
+  const OwnRows rows = own_rows<Step>(call, own.descending, entry);
   float* const carried = reinterpret_cast<float*>(own.exchange.base) + index;
-  E* const operands = reinterpret_cast<E*>(own.exchange.base + own.exchange.step) + int64_t(column) * Step::OPERANDS * S::H + unit;
-  const float* const sums = reinterpret_cast<const float*>(own.exchange.base + own.exchange.column) + int64_t(column) * Step::SUMS * S::H + unit;
+  E* const operands = reinterpret_cast<E*>(own.exchange.base + own.exchange.step) + int64_t(entry) * Step::OPERANDS * S::H + unit;
+  const float* const sums = reinterpret_cast<const float*>(own.exchange.base + own.exchange.entry) + int64_t(entry) * Step::SUMS * S::H + unit;
 
   const auto place = [&](const Place& tensor, int step, int bytes) {
-    return tensor.base + (step * tensor.step + rows.first * tensor.column + unit * bytes);
+    return tensor.base + (step * tensor.step + rows.first * tensor.entry + unit * bytes);
   };
   const auto load = [&](int step, float(&read)[at_least_one(Step::READS)], float(&row)[row_values<Step>]) {
 #pragma unroll
@@ -38,7 +38,7 @@ RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const 
       const char* const at = place(own.reads[r], step, is_float ? 4 : sizeof(E));
       read[r] = 0.0f;
       if (shifted && step + 1 == rows.steps)
-        read[r] = take<E>(own.read_edges[r], column, unit);
+        read[r] = take<E>(own.read_edges[r], entry, unit);
       else if (own.reads[r].base && step < rows.steps)
         read[r] = is_float ? *reinterpret_cast<const float*>(at) : to_float(*reinterpret_cast<const E*>(at));
     }
@@ -46,7 +46,7 @@ RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const 
     for (int r = 0; r < Step::ROW_READS; ++r) {
       const Place& tensor = own.row_reads[r];
       const bool exists = tensor.base && step < rows.steps;
-      row[r] = exists ? to_float(*reinterpret_cast<const E*>(tensor.base + step * tensor.step + rows.first * tensor.column)) : 0.0f;
+      row[r] = exists ? to_float(*reinterpret_cast<const E*>(tensor.base + step * tensor.step + rows.first * tensor.entry)) : 0.0f;
     }
     if constexpr (Step::MASKED) row[Step::ROW_READS] = rows.is_active(step) ? 1.0f : 0.0f;
   };
@@ -67,13 +67,13 @@ RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const 
   float vector[at_least_one(Step::VECTORS)], carry[at_least_one(Step::CARRIES)];
   float read[at_least_one(Step::READS)], row[row_values<Step>], write[at_least_one(Step::WRITES)];
 #pragma unroll
-  for (int v = 0; v < Step::VECTORS; ++v) vector[v] = take<E>(own.vectors[v], 0, unit * own.vectors[v].column);
+  for (int v = 0; v < Step::VECTORS; ++v) vector[v] = take<E>(own.vectors[v], 0, unit * own.vectors[v].entry);
 #pragma unroll
   for (int s = 0; s < Step::CARRIES; ++s) {
     if (t >= 0)
       carry[s] = carried[s * all];
     else
-      carry[s] = s < Step::EDGES ? take<E>(own.initial[s < Step::EDGES ? s : 0], column, unit) : 0.0f;
+      carry[s] = s < Step::EDGES ? take<E>(own.initial[s < Step::EDGES ? s : 0], entry, unit) : 0.0f;
   }
   if (t >= 0) {
     float sum[Step::SUMS], before[at_least_one(Step::EDGES)];
@@ -83,7 +83,7 @@ RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const 
     for (int s = 0; s < Step::EDGES; ++s) before[s] = carry[s];
     load(t, read, row);
     Step::finish(sum, read, row, vector, call.constants, carry, write);
-    // As Item::finish.
+    // The same as in Item::finish.
     if constexpr (Step::MASKED)
 #pragma unroll
       for (int s = 0; s < Step::EDGES; ++s) carry[s] = t < rows.steps ? carry[s] : before[s];
@@ -101,7 +101,7 @@ RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const 
     for (int s = 0; s < Step::CARRIES; ++s) carried[s * all] = carry[s];
   } else {
 #pragma unroll
-    for (int s = 0; s < Step::EDGES; ++s) put<E>(own.last[s], column, unit, carry[s]);
+    for (int s = 0; s < Step::EDGES; ++s) put<E>(own.last[s], entry, unit, carry[s]);
   }
 }
 

@@ -1,21 +1,25 @@
-// What scans and walks share: channels (a unit of a batch column), VEC of them side by side in a lane, and how a lane brings
+// The parts that scans and walks share. A channel is one unit of one batch entry. A lane has VEC channels side by side, and loads
 // and stores their values.
 //
-// `Step`, generated for each loop without products:
-//   Element                    of streams and vectors: 16-bit or float
-//   EDGES                      floats of a channel that live from step to step (carries), with initial values
-//   READS, READ_FLOAT          tensors read at (t, column, unit); the others have Elements. READ_SHIFTED: one step further
-//                              in the loop's order, and beyond the loop an edge tensor
-//   ROW_READS                  tensors read at (t, column); row_values (fused/tensors.cuh) have them
-//   VECTORS, CONSTANTS         values of a unit; of the layer
-//   WRITES, WRITE_FLOAT        tensors written
-//   TOTALS                     values that are summed over all steps
-//   KEPT                       values that `map` and `step` have in common
-//   MASKED                     whether columns have lengths and resets: then the loop takes packed tensors too
-//   step                       carries and what is written, from the carries before
-// and scans alone:
-//   prepare, map               what is kept; the map of a step
-//   SLOPES, ENTRIES            which of the carries before are in which carry after one step, after any number (sets)
+// `Step` is generated for each loop without products. It has:
+//   Element             the type of streams and vectors: 16-bit or float
+//   EDGES               carries: floats per channel that live from step to step, with initial values
+//   READS               how many tensors are read at (t, entry, unit)
+//   READ_FLOAT          the set of them that are float. The others have Elements.
+//   READ_SHIFTED        the set of them that are read one step further in the loop's order, and beyond the loop from an edge
+//                       tensor
+//   ROW_READS           how many tensors are read at (t, entry); row_values (fused/tensors.cuh) has them
+//   VECTORS             values per unit
+//   CONSTANTS           values of the layer
+//   WRITES              how many tensors are written; WRITE_FLOAT is a set of them
+//   TOTALS              values per channel that are summed over all steps
+//   PREPARED            values per channel and step that both `map` and `step` use, so that they are computed once
+//   MASKED              whether entries have lengths and resets; then the loop takes packed tensors too
+//   step                computes the next carries, and what is written, from the carries before
+// The step of a scan also has:
+//   prepare             computes the PREPARED values
+//   map                 computes the affine map of a step
+//   SLOPES, ENTRIES     which carries depend on which after one step, and after any number of steps (sets)
 #pragma once
 
 #include <climits>
@@ -24,7 +28,7 @@
 
 namespace rnncc {
 
-// A constant of a lambda's instance.
+// A constant as a parameter of a generic lambda: each value makes an instance of its own.
 template <bool VALUE>
 struct Constant {
   RNNCC_DEVICE constexpr operator bool() const { return VALUE; }
@@ -40,20 +44,20 @@ struct ScanTensors {
   Place writes[at_least_one(Step::WRITES)];
   Edge initial[at_least_one(Step::EDGES)];  // null: zeros
   Edge last[at_least_one(Step::EDGES)];     // null: not wanted
-  Edge vectors[at_least_one(Step::VECTORS)];  // `column`: 1, or 0 where all units have one number
-  float* totals[at_least_one(Step::TOTALS)];  // [blocks of a cluster, columns, units]; null: not wanted
+  Edge vectors[at_least_one(Step::VECTORS)];  // `entry`: elements from a unit to the next, 0 where all units have one number
+  float* totals[at_least_one(Step::TOTALS)];  // [CTAs of a cluster, batch, units]; null: not wanted
 };
 
 template <class Step>
 struct ScanCall {
-  int32_t steps, columns, units, unused;
+  int32_t steps, batch, units, unused;
   Extents extents;
   float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
   ScanTensors<Step> directions[2];
 };
 
-// VEC values side by side, 2 to 16 bytes: loaded at once, and turned into floats one by one, when they are needed. Under a
-// condition loads and stores are predicated: branches would keep those of several steps apart.
+// VEC values side by side, of 2 to 16 bytes. They are loaded at once, and turned into floats one by one when they are needed. Loads
+// and stores under a condition are predicated instructions. With branches, those of several steps could not overlap.
 template <class E, int VEC>
 struct Pack {
   static constexpr int BYTES = VEC * sizeof(E);
@@ -124,7 +128,7 @@ struct Pack {
   }
 };
 
-// A lane's channels: units `unit` … `unit` + VEC - 1 of `column`.
+// A lane's channels: units `unit` … `unit` + VEC - 1 of `entry`.
 template <class Step_, int VEC_>
 struct Lane {
   using Step = Step_;
@@ -134,62 +138,62 @@ struct Lane {
   static constexpr int READS = at_least_one(Step::READS), ROWS = at_least_one(Step::ROW_READS), WRITES = at_least_one(Step::WRITES);
   static constexpr int EDGES = at_least_one(Step::EDGES), TOTALS = at_least_one(Step::TOTALS), VECTORS = at_least_one(Step::VECTORS);
 
-  // Of a step.
+  // What a step reads.
   struct Values {
     float read[VEC][READS];
     float row[row_values<Step>];
   };
-  struct Kept {
-    float of[VEC][at_least_one(Step::KEPT)];
+  struct Prepared {
+    float of[VEC][at_least_one(Step::PREPARED)];
   };
 
-  int column, unit;
+  int entry, unit;
   OwnRows rows;
   bool valid;
   char* write[WRITES];
-  uint32_t written;  // a set of them
-  float edge[VEC][READS];  // of shifted reads, at the last step
+  uint32_t written;  // which of them are wanted (a set)
+  float edge[VEC][READS];  // the values of shifted reads at the last step
   float vector[VEC][VECTORS];
 
-  // `index` counts groups of VEC channels, column by column.
+  // `index` counts groups of VEC channels, entry by entry.
   RNNCC_DEVICE void begin(const ScanCall<Step>& call, const ScanTensors<Step>& own, uint32_t index) {
     const uint32_t groups = uint32_t(call.units) / VEC;
-    column = int(index / groups);
-    valid = column < call.columns;
-    if (!valid) column = 0;
+    entry = int(index / groups);
+    valid = entry < call.batch;
+    if (!valid) entry = 0;
     unit = int(index % groups) * VEC;
-    rows = own_rows<Step>(call, own.descending, column);
+    rows = own_rows<Step>(call, own.descending, entry);
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r)
 #pragma unroll
-      for (int j = 0; j < VEC; ++j) edge[j][r] = has(Step::READ_SHIFTED, r) ? take<E>(own.read_edges[r], column, unit + j) : 0.0f;
+      for (int j = 0; j < VEC; ++j) edge[j][r] = has(Step::READ_SHIFTED, r) ? take<E>(own.read_edges[r], entry, unit + j) : 0.0f;
     written = 0;
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w) {
-      write[w] = own.writes[w].base + rows.first * own.writes[w].column + int64_t(unit) * (has(OUT_FLOATS, w) ? 4 : sizeof(E));
+      write[w] = own.writes[w].base + rows.first * own.writes[w].entry + int64_t(unit) * (has(OUT_FLOATS, w) ? 4 : sizeof(E));
       written |= uint32_t(valid && own.writes[w].base) << w;
     }
 #pragma unroll
     for (int v = 0; v < Step::VECTORS; ++v)
 #pragma unroll
-      for (int j = 0; j < VEC; ++j) vector[j][v] = take<E>(own.vectors[v], 0, (unit + j) * own.vectors[v].column);
+      for (int j = 0; j < VEC; ++j) vector[j][v] = take<E>(own.vectors[v], 0, (unit + j) * own.vectors[v].entry);
   }
 
   RNNCC_DEVICE void initial(const ScanTensors<Step>& own, float (&carry)[VEC][EDGES]) const {
 #pragma unroll
     for (int j = 0; j < VEC; ++j)
 #pragma unroll
-      for (int e = 0; e < Step::EDGES; ++e) carry[j][e] = take<E>(own.initial[e], column, unit + j);
+      for (int e = 0; e < Step::EDGES; ++e) carry[j][e] = take<E>(own.initial[e], entry, unit + j);
   }
   RNNCC_DEVICE void last(const ScanTensors<Step>& own, const float (&carry)[VEC][EDGES]) const {
     if (!valid) return;
 #pragma unroll
     for (int j = 0; j < VEC; ++j)
 #pragma unroll
-      for (int e = 0; e < Step::EDGES; ++e) put<E>(own.last[e], column, unit + j, carry[j][e]);
+      for (int e = 0; e < Step::EDGES; ++e) put<E>(own.last[e], entry, unit + j, carry[j][e]);
   }
 
-  // Of step t, which is the part's step s. INNER: there are steps after it.
+  // The values of step t, which is step s of its part. INNER: steps come after it.
   template <bool INNER, class Source>
   RNNCC_DEVICE Values values(const Source& source, int s, int t) const {
     Values v;
@@ -207,7 +211,7 @@ struct Lane {
     return v;
   }
 
-  // Where step t's values go. Places move on by one step: a product for each would cost more than all else.
+  // Where the values of a step go. Places move on by one step at a time: to multiply for each step would cost more than all else.
   struct Places {
     char* at[WRITES];
   };
@@ -218,9 +222,9 @@ struct Lane {
     return places;
   }
 
-  // Step t; unless INNER, if there is one.
+  // Runs step t, unless it is beyond the end. INNER: it is not.
   template <bool INNER>
-  RNNCC_DEVICE void step(const ScanCall<Step>& call, const ScanTensors<Step>& own, const Values& v, const Kept& kept, int t, Places& places,
+  RNNCC_DEVICE void step(const ScanCall<Step>& call, const ScanTensors<Step>& own, const Values& v, const Prepared& prepared, int t, Places& places,
                          float (&carry)[VEC][EDGES], float (&total)[VEC][TOTALS]) const {
     const bool exists = INNER || t < rows.steps;
     float made[WRITES][VEC];
@@ -231,7 +235,7 @@ struct Lane {
       for (int e = 0; e < Step::EDGES; ++e) next[e] = carry[j][e];
 #pragma unroll
       for (int i = 0; i < Step::TOTALS; ++i) sum[i] = total[j][i];
-      Step::step(v.read[j], v.row, vector[j], call.constants, kept.of[j], next, write_of, sum);
+      Step::step(v.read[j], v.row, vector[j], call.constants, prepared.of[j], next, write_of, sum);
 #pragma unroll
       for (int e = 0; e < Step::EDGES; ++e) carry[j][e] = exists ? next[e] : carry[j][e];
 #pragma unroll
@@ -256,7 +260,7 @@ struct Lane {
     }
   }
 
-  // For how many steps all lanes of the warp that have channels have values, and any.
+  // For how many steps all lanes of the warp have values, of those that have channels; and for how many steps any of them has.
   RNNCC_DEVICE int shortest(const ScanCall<Step>& call) const {
     if constexpr (Step::MASKED) return __reduce_min_sync(~0u, valid ? rows.steps : INT_MAX);
     return call.steps;
@@ -266,14 +270,14 @@ struct Lane {
     return call.steps;
   }
 
-  // The lane's totals, of block `rank` of those that share its channels.
+  // Stores the lane's totals. CTA `rank` is one of those that share its channels.
   RNNCC_DEVICE void put_totals(const ScanCall<Step>& call, const ScanTensors<Step>& own, int rank, const float (&total)[VEC][TOTALS]) const {
     if (!valid) return;
 #pragma unroll
     for (int i = 0; i < Step::TOTALS; ++i)
       if (own.totals[i])
 #pragma unroll
-        for (int j = 0; j < VEC; ++j) own.totals[i][(int64_t(rank) * call.columns + column) * call.units + unit + j] = total[j][i];
+        for (int j = 0; j < VEC; ++j) own.totals[i][(int64_t(rank) * call.batch + entry) * call.units + unit + j] = total[j][i];
   }
 };
 

@@ -1,18 +1,19 @@
-// A loop without products whose steps are no affine maps of the carries, with slices of time worked on side by side all the
-// same: Newton's method for the carries at which the slices begin (multiple shooting; DEER, arXiv:2309.12252, and ParaRNN,
-// arXiv:2510.21450, have slices of one step).
+// A loop without products whose steps are no affine maps of the carries. Warps work on slices of time side by side all the same, by
+// Newton's method for the carries at which the slices begin. This is multiple shooting; DEER (arXiv:2309.12252) and ParaRNN
+// (arXiv:2510.21450) have slices of one step.
 //
-// Tiles and slices are a scan's. An iteration: each warp runs its slice from where it is thought to begin, and with each step
-// multiplies the step's Jacobian on. That makes an affine map, the slice near that beginning; maps are joined as a scan joins
-// them, and tell the next beginnings. The first slice's is exact, so after n iterations n slices are. Where no beginning has
-// moved by more than TOLERANCE the steps run once more, from the last ones, and are written.
+// Tiles and slices are those of a scan. In an iteration each warp runs its slice from an estimate of its first carries, and
+// multiplies the Jacobians of the steps. The result is an affine map, which is the slice near that estimate. Maps are joined as in
+// a scan, and tell the next estimates. The first slice begins at exact carries, so after n iterations the first n slices are
+// exact. Where no estimate has moved by more than TOLERANCE, the tile has settled: its steps run once more from the last
+// estimates, and are written.
 //
-// A tile that has not settled after MOST_ITERATIONS (steps that amplify, or carries that are not finite) is run slice after
-// slice, which is the loop itself; then some tiles are so without being tried.
+// A tile may not settle within MOST_ITERATIONS, where steps amplify or carries are not finite. It then runs slice after slice,
+// which is the loop itself, and some of the tiles after it do so without any iterations.
 //
-// `Step` has, besides what walks ask:
-//   tangent                    carries, from those before, and slopes: the derivatives by those before
-//   SLOPES, ENTRIES            which slopes may not be zero, of one step, of any number (sets)
+// `Step` has, besides what a walk needs:
+//   tangent             computes the carries from those before, and slopes: the derivatives by the carries before
+//   SLOPES, ENTRIES     which slopes may not be zero, of one step and of any number of steps (sets)
 #pragma once
 
 #include <cfloat>
@@ -22,12 +23,12 @@
 namespace rnncc {
 
 constexpr int MOST_ITERATIONS = 16, LONGEST_PAUSE = 63;
-// Of the carry's size (Trace): 64 times what rounding a carry may amount to. What is left of a movement after one more iteration
-// is of the order of its square.
+// A fraction of the carry's size (Trace), 64 times what the rounding of a carry may be. After one more iteration, what is left of a
+// movement is of the order of its square.
 constexpr float TOLERANCE = 1.0f / (1 << 18);
 
-// next = offset + slopes · (carry - centre). Where a carry is the centre the offset is what comes of it, to the last bit: with
-// slopes · centre taken off beforehand, large ones would cost it its digits.
+// The map next = offset + slopes · (carry - centre). At the centre the result is the offset, to the last bit. If slopes · centre
+// had been subtracted beforehand, large slopes would cost the result its digits.
 template <int N, uint64_t ENTRIES>
 struct CentredMap : AffineMap<N, ENTRIES> {
   using Base = AffineMap<N, ENTRIES>;
@@ -68,12 +69,13 @@ struct NewtonShape : ScanShape<Step_, VEC_, STEPS_, WARPS_, DEPTH_, CentredMap<S
   using Base = ScanShape<Step_, VEC_, STEPS_, WARPS_, DEPTH_, CentredMap<Step_::EDGES, Step_::ENTRIES>>;
   static_assert(Step_::TOTALS == 0, "steps run several times");
   static_assert(DEPTH_ > 1, "steps read several times");
-  // Besides a scan's: each block's answers of two iterations.
-  static constexpr int shared_bytes(int blocks) { return Base::shared_bytes(blocks) + (blocks > 1 ? blocks * 8 : 0); }
+  // Shared memory holds what a scan's holds, and each CTA's answers in two iterations.
+  static constexpr int shared_bytes(int ctas) { return Base::shared_bytes(ctas) + (ctas > 1 ? ctas * 8 : 0); }
 };
 
-// What slices make of the carries at a tile's beginning, map by map. `size`: of a carry, and of those before the last map as
-// far as it passes them on; not where it amplifies them, or slices that amplify rounding could begin anywhere.
+// The carries that slices make of those at a tile's beginning, map by map. `size` is the size of a carry, plus the sizes of the
+// carries before the last map as far as that passes them on. A slope above 1 counts as 1: slices that amplify rounding could begin
+// anywhere otherwise.
 template <class S>
 struct Trace {
   static constexpr int N = S::Step::EDGES;
@@ -96,7 +98,7 @@ struct Trace {
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j) apply(j, Exchange<S>::load(from, j));
   }
-  // Sets `start` to the carries here, where they are finite: whether they were there already.
+  // Sets `start` to the carries here, where they are finite. Returns whether `start` was there already.
   RNNCC_DEVICE bool settle(float (&start)[S::VEC][N]) const {
     bool settled = true;
 #pragma unroll
@@ -119,24 +121,25 @@ struct Trace {
   }
 };
 
-// Whether it is so in any thread of the cluster. Behind what the maps of blocks take: each block's answer.
+// Whether `here` is true in any thread of the cluster. The CTAs' answers lie after their maps.
 template <class S>
 RNNCC_DEVICE bool in_any(const Exchange<S>& exchange, int parity, bool here) {
   bool found = __syncthreads_or(here);
 #if __CUDA_ARCH__ >= 900
-  if (exchange.blocks > 1) {
-    float* const answers = exchange.map_of_block(2, 0) - exchange.lane + parity * exchange.blocks;
-    if (threadIdx.x < exchange.blocks) store4(peer_address(shared_address(answers + exchange.rank), threadIdx.x), found ? 1.0f : 0.0f);
+  if (exchange.ctas > 1) {
+    float* const answers = exchange.map_of_cta(2, 0) - exchange.lane + parity * exchange.ctas;
+    if (threadIdx.x < exchange.ctas) store4(peer_address(shared_address(answers + exchange.rank), threadIdx.x), found ? 1.0f : 0.0f);
     __syncwarp();
     cluster_barrier();
-    for (int r = 0; r < exchange.blocks; ++r) found |= answers[r] != 0.0f;
+    for (int r = 0; r < exchange.ctas; ++r) found |= answers[r] != 0.0f;
   }
 #endif
   return found;
 }
 
-// The maps of all slices are joined: `start`, where the warp's slice begins, moves on, and `carry`, at the tile's beginning, to
-// its end. Whether all have settled; `number`: of the iteration, from the first tile on.
+// Joins the maps of all slices. It sets `start` to the next estimate of the carries where the warp's slice begins, and moves
+// `carry` from the tile's beginning to its end. Returns whether all estimates have settled. `number` counts iterations from the
+// first tile on.
 template <class S>
 RNNCC_DEVICE bool iterate(const Exchange<S>& exchange, int number, bool valid, typename S::Map (&own)[S::VEC],
                           float (&start)[S::VEC][S::Step::EDGES], float (&carry)[S::VEC][S::Step::EDGES]) {
@@ -146,13 +149,13 @@ RNNCC_DEVICE bool iterate(const Exchange<S>& exchange, int number, bool valid, t
   __syncthreads();
   Trace<S> trace = {}, begin;
   copy(carry, trace.carry);
-  if (exchange.blocks > 1) {
+  if (exchange.ctas > 1) {
     typename S::Map before[S::VEC];
     exchange.send_joined(parity, before);
     exchange.wait(parity, phase);
-    for (int r = 0; r < exchange.blocks; ++r) {
+    for (int r = 0; r < exchange.ctas; ++r) {
       if (r == exchange.rank) begin = trace;
-      trace.apply(exchange.map_of_block(parity, r));
+      trace.apply(exchange.map_of_cta(parity, r));
     }
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j)
@@ -175,15 +178,15 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
   using Map = typename S::Map;
   using L = typename S::L;
   constexpr int N = Step::EDGES;
-  // Of the steps that are written, how many are unrolled: all of several float32 carries spill. Of what stands in registers,
-  // as values of rows do, each step must be known.
+  // How many of the steps that are written are unrolled. Where all are, loops with several float32 carries spill registers. But all
+  // must be where values of rows stand in registers, which have no addresses.
   constexpr int UNROLLED = sizeof(typename Step::Element) == 4 && N > 1 && Step::ROW_READS == 0 ? 4 : S::STEPS;
   extern __shared__ __align__(128) char shared[];
   float* const floats = reinterpret_cast<float*>(shared + S::SOURCE_BYTES);
-  const int blocks = cluster_blocks(), rank = blockIdx.x % blocks, warp = threadIdx.x / 32, slice = rank * S::WARPS + warp;
-  const Exchange<S> exchange{floats, blocks, rank, warp, int(threadIdx.x % 32)};
-  const int tile = blocks * S::WARPS * S::STEPS;
-  const uint32_t index = blockIdx.x / blocks * 32;
+  const int ctas = cluster_ctas(), rank = blockIdx.x % ctas, warp = threadIdx.x / 32, slice = rank * S::WARPS + warp;
+  const Exchange<S> exchange{floats, ctas, rank, warp, int(threadIdx.x % 32)};
+  const int tile = ctas * S::WARPS * S::STEPS;
+  const uint32_t index = blockIdx.x / ctas * 32;
   L lane;
   lane.begin(call, own, index + threadIdx.x % 32);
   float carry[S::VEC][N];
@@ -192,7 +195,7 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
   source.begin(call, own, lane, index, shared + warp * S::Source::WARP_BYTES, slice * S::STEPS, tile);
   exchange.begin();
 
-  // Tiles that are not tried any more for now, and the last number of them.
+  // How many tiles more run without iterations, and how many did so the last time.
   int pause = 0, paused = 0;
   const int shortest = lane.shortest(call), longest = lane.longest(call);
   for (int base = 0, number = 0; base < longest; base += tile) {
@@ -200,7 +203,7 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
     source.advance(own, lane, first);
     float start[S::VEC][N], end[S::VEC][N];
     copy(carry, start);
-    // The map of the slice near `start`.
+    // Computes the map of the slice near `start`.
     const auto shoot = [&](auto inner, Map(&near)[S::VEC]) {
       float now[S::VEC][N];
       copy(start, now);
@@ -248,7 +251,7 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
     } else {
       pause = paused = min(2 * paused + 1, LONGEST_PAUSE);
     }
-    const int turns = settled ? 1 : blocks * S::WARPS;
+    const int turns = settled ? 1 : ctas * S::WARPS;
     for (int turn = 0; turn < turns; ++turn) {
       if (settled || turn == slice) {
         if (!settled) copy(carry, start);

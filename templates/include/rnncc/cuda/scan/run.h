@@ -1,5 +1,5 @@
-// Runs a loop without products by its scan, walk or Newton's iterations: chooses how many thread blocks share the steps of the same channels, places
-// what the kernel reads and writes, and launches it. What is left for after the last step is after.h's.
+// Runs a loop without products by its scan, by its walk or by Newton's iterations. It chooses how many CTAs share the steps of the
+// same channels, says where the kernel's tensors are, and launches it. after.h does what is left after the last step.
 #pragma once
 
 #include "../fused/run.h"
@@ -7,27 +7,27 @@
 
 namespace rnncc {
 
-inline CUlaunchConfig scan_config(const ScanForm& form, int64_t clusters, int64_t blocks, unsigned directions, CUstream stream,
+inline CUlaunchConfig scan_config(const ScanForm& form, int64_t clusters, int64_t ctas, unsigned directions, CUstream stream,
                                   CUlaunchAttribute& attribute) {
   attribute = {};
   attribute.id = CU_LAUNCH_CLUSTER;
-  attribute.value[0] = unsigned(blocks);
+  attribute.value[0] = unsigned(ctas);
   attribute.value[1] = attribute.value[2] = 1;
-  return {{unsigned(clusters * blocks), directions, 1}, {unsigned(form.threads), 1, 1}, unsigned(scan_shared_bytes(form, blocks)),
-          stream, &attribute, blocks > 1 ? 1u : 0u};
+  return {{unsigned(clusters * ctas), directions, 1}, {unsigned(form.threads), 1, 1}, unsigned(scan_shared_bytes(form, ctas)),
+          stream, &attribute, ctas > 1 ? 1u : 0u};
 }
 
-// On a device. `most_blocks`: of a cluster that runs there.
+// A kernel on a device. `most_ctas`: how many CTAs a cluster can have there.
 struct ScanLoaded {
   CUfunction function = nullptr;
-  int64_t most_blocks = 1;
+  int64_t most_ctas = 1;
 };
 
 inline ScanLoaded load_scan(const ScanForm& form, const std::string& file, const std::string& name, int32_t device) {
   ScanLoaded loaded = {find_kernel(device, file, name), 1};
   if (form.steps == 0 || gpu(device).major < 9) return loaded;
-  // An error says that there are no clusters of that size here.
-  int64_t most = driver().cuFuncSetAttribute(loaded.function, CU_FUNC_LARGE_CLUSTER, 1) == 0 ? MOST_SCAN_BLOCKS : 8;
+  // An error says that this GPU has no clusters of that size.
+  int64_t most = driver().cuFuncSetAttribute(loaded.function, CU_FUNC_LARGE_CLUSTER, 1) == 0 ? MOST_SCAN_CTAS : 8;
   for (; most > 1; most /= 2) {
     CUlaunchAttribute attribute;
     const CUlaunchConfig launch = scan_config(form, 1, most, 1, nullptr, attribute);
@@ -36,7 +36,7 @@ inline ScanLoaded load_scan(const ScanForm& form, const std::string& file, const
         driver().cuOccupancyMaxActiveClusters(&count, loaded.function, &launch) == 0 && count > 0)
       break;
   }
-  loaded.most_blocks = most;
+  loaded.most_ctas = most;
   return loaded;
 }
 
@@ -50,18 +50,18 @@ inline const ScanLoaded& loaded_scan(const ScanForm& form, const std::string& fi
 }
 
 struct ScanHeader {
-  int32_t steps, columns, units, unused;
+  int32_t steps, batch, units, unused;
 };
 
-// Directions of a layer, side by side: at most as many as lanes.cuh has, alike in all but their tensors and their order.
+// The directions of a layer, side by side: at most as many as lanes.cuh has. They differ in their tensors and their order alone.
 class ScanRun : LoopParameter {
  public:
   // `wide`: the form takes tensors whose rows begin at multiples of 16 bytes.
   ScanRun(const Tables& tables, const LoopInfo& info, const ScanForm& form, bool wide, const int64_t* dims)
       : LoopParameter(tables, info, dims, true), form_(form), wide_(wide) {}
 
-  // By kernel `name` of `file`. False where a tensor lies in a way that it does not take, or where it would be of no use;
-  // nothing was launched then.
+  // Runs by the kernel `name` of `file`. Returns false where a tensor lies in memory in a way that the kernel does not take, or
+  // where the kernel would be of no use. Then nothing was launched.
   bool run(const std::vector<LoopDirection>& directions, const std::string& file, const std::string& name) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
@@ -69,22 +69,22 @@ class ScanRun : LoopParameter {
     const int64_t units = dim(tables_.slots[info_.edge_slots[0]].width), bytes = dtype_bytes(tensors.scalar());
     if (wide_ && units * bytes % 16 != 0) return false;
     const int64_t groups = call.columns * (units / form_.vector), clusters = ceil_divide(groups, int64_t(form_.groups));
-    // A kernel counts steps with an int, and its last tile may reach beyond them; and columns, which may have one unit.
+    // A kernel counts steps in 32 bits, and its last tile may reach beyond them. It counts channels in 32 bits, too.
     if (call.steps > INT32_MAX / 2 || call.columns * units > INT32_MAX)
-      fail(name + " takes at most 1073741823 steps, and 2147483647 units of all batch columns together");
+      fail(name + " takes at most 1073741823 steps, and 2147483647 units of all batch entries together");
     *take<ScanHeader>(1) = {int32_t(call.steps), int32_t(call.columns), int32_t(units), 0};
     take_extents(call);
     take_constants(call);
     const ScanLoaded& loaded = loaded_scan(form_, file, name, device);
-    const int64_t all = clusters * int64_t(directions.size()), multiprocessors = gpu(device).multiprocessors;
-    const int64_t blocks = scan_blocks(form_, all, call.steps, loaded.most_blocks, multiprocessors);
-    if (!is_of_use(form_, all, blocks, multiprocessors)) return false;
+    const int64_t all = clusters * int64_t(directions.size()), sms = gpu(device).sms;
+    const int64_t ctas = scan_ctas(form_, all, call.steps, loaded.most_ctas, sms);
+    if (!is_of_use(form_, all, ctas, sms)) return false;
     for (const LoopDirection& direction : directions) {
       if (!fill_tensors(direction, wide_ ? begins_at_pieces : takes_all)) return false;
-      fill_totals(direction, blocks * call.columns);
+      fill_totals(direction, ctas * call.columns);
     }
     CUlaunchAttribute attribute;
-    const CUlaunchConfig how = scan_config(form_, clusters, blocks, unsigned(directions.size()), current_stream(device), attribute);
+    const CUlaunchConfig how = scan_config(form_, clusters, ctas, unsigned(directions.size()), current_stream(device), attribute);
     void* parameters[] = {data()};
     check_cuda(driver().cuLaunchKernelEx(&how, loaded.function, parameters, nullptr), "launching " + name);
     return true;
@@ -93,11 +93,11 @@ class ScanRun : LoopParameter {
  private:
   // Whether all rows of a tensor begin at multiples of 16 bytes.
   static bool begins_at_pieces(const FusedPlace& place, int64_t) {
-    return (reinterpret_cast<uintptr_t>(place.base) | uintptr_t(place.step) | uintptr_t(place.column)) % 16 == 0;
+    return (reinterpret_cast<uintptr_t>(place.base) | uintptr_t(place.step) | uintptr_t(place.entry)) % 16 == 0;
   }
   static bool takes_all(const FusedPlace&, int64_t) { return true; }
 
-  // What ScanTensors ends with.
+  // Fills in the end of ScanTensors: the tensors of totals.
   void fill_totals(const LoopDirection& direction, int64_t rows) {
     float** const totals = take<float*>(info_.totals);
     for (int i = 0; i < info_.totals; ++i) {

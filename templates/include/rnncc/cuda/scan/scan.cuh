@@ -1,21 +1,20 @@
-// A loop without products whose steps are affine maps of the carries: slices of time are worked on side by side.
+// A loop without products whose steps are affine maps of the carries. Warps work on slices of time side by side.
 //
-// A tile is STEPS steps for each warp of a block, and for each block of a cluster. Each warp joins the maps of its slice,
-// puts the joined map where all can read it, applies those of the slices before to the carries at the tile's beginning, in
-// their order, and runs its steps. So a tile costs one barrier, everything is read and written once, and sums are taken in a
-// fixed order. Meanwhile the next tile's values are on their way.
+// A slice is STEPS steps, and a tile is one slice per warp of all CTAs of a cluster. Each warp joins the maps of its slice, and
+// puts the joined map where all can read it. It applies the maps of the slices before its own to the carries at the tile's
+// beginning, in their order. Then it runs its steps. So a tile costs one barrier, everything is read and written once, and sums are
+// taken in a fixed order. Meanwhile the next tile's values are on their way.
 //
-// Joined maps are sums in another order than the loop's. Where one is not finite (an infinite input, or products of slopes
-// that overflow) they would tell less than the steps themselves, since 0 · ∞ is not what a step that starts anew makes of
-// it: then the slices of that tile run one after the other, where every channel for which maps do tell begins as it always
-// does.
+// Joined maps are sums in another order than the loop's. A joined map may not be finite, where an input is infinite or products of
+// slopes overflow. It then says less than the steps themselves, since 0 · ∞ is not what a step makes that starts anew. So the
+// slices of such a tile run one after the other. Channels with finite maps still begin each slice as the maps say.
 #pragma once
 
 #include "source.cuh"
 
 namespace rnncc {
 
-// next = slopes · carry + offset. Entries of `slope` that are not in ENTRIES are zero.
+// The map next = slopes · carry + offset. Elements of `slope` that are not in ENTRIES are zero.
 template <int N, uint64_t ENTRIES>
 struct AffineMap {
   static constexpr int NUMBERS = count_below(ENTRIES, N * N) + N;
@@ -29,7 +28,7 @@ struct AffineMap {
       for (int j = 0; j < N; ++j) slope[i][j] = i == j ? 1.0f : 0.0f;
     }
   }
-  // Then the map of one step, whose slopes in SLOPES are not zero.
+  // Joins the map of one step, which comes after this map. Its slopes that are not in SLOPES are zero.
   template <uint64_t SLOPES>
   RNNCC_DEVICE void then(const float (&by)[N][N], const float (&and_offset)[N]) {
     float next[N];
@@ -44,11 +43,11 @@ struct AffineMap {
     for (int i = 0; i < N; ++i) offset[i] = next[i];
     turn<SLOPES>(by);
   }
-  // Then the map of several.
+  // Joins the map of several steps.
   RNNCC_DEVICE void then(const AffineMap& next) { then<ENTRIES>(next.slope, next.offset); }
-  // Where maps are joined, the first of them being `first`.
+  // Begins a joined map. Its first map will be the argument.
   RNNCC_DEVICE void begin(const AffineMap&) { clear(); }
-  // The same of slopes alone.
+  // Joins the slopes of a map alone.
   template <uint64_t SLOPES>
   RNNCC_DEVICE void turn(const float (&by)[N][N]) {
     const AffineMap before = *this;
@@ -74,7 +73,7 @@ struct AffineMap {
 #pragma unroll
     for (int i = 0; i < N; ++i) carry[i] = next[i];
   }
-  // Number n of NUMBERS.
+  // The n-th of the map's NUMBERS.
   RNNCC_DEVICE float* number(int n) {
     int at = 0;
 #pragma unroll
@@ -96,58 +95,58 @@ struct ScanShape {
   using Source = SourceOf<L, STEPS, DEPTH>;
   using Map = Map_;
   static constexpr int MAP_FLOATS = Map::NUMBERS * VEC * 32, CARRY_FLOATS = Step::EDGES * VEC * 32;
-  // What sources hold; two tiles' maps of warps and, in a cluster, of blocks, two turns' carries, two barriers. Totals of the
-  // warps stand there after the loop.
+  // Shared memory holds the sources, the warps' maps of two tiles, the carries of two turns, and two barriers. In a cluster it also
+  // holds the CTAs' maps of two tiles. After the loop it holds the warps' totals.
   static constexpr int SOURCE_BYTES = WARPS * Source::WARP_BYTES;
-  static constexpr int shared_bytes(int blocks) {
-    const int in_loop = SOURCE_BYTES + 4 * (2 * WARPS * MAP_FLOATS + 2 * CARRY_FLOATS) + 16 + (blocks > 1 ? blocks * 8 * MAP_FLOATS : 0);
+  static constexpr int shared_bytes(int ctas) {
+    const int in_loop = SOURCE_BYTES + 4 * (2 * WARPS * MAP_FLOATS + 2 * CARRY_FLOATS) + 16 + (ctas > 1 ? ctas * 8 * MAP_FLOATS : 0);
     const int after = WARPS * Step::TOTALS * VEC * 128;
     return in_loop > after ? in_loop : after;
   }
 };
 
 #if __CUDA_ARCH__ >= 900
-RNNCC_DEVICE uint32_t cluster_blocks() {
+RNNCC_DEVICE uint32_t cluster_ctas() {
   uint32_t n;
   asm("mov.u32 %0, %cluster_nctaid.x;" : "=r"(n));
   return n;
 }
-// 4 bytes into a peer's shared memory; the peer's barrier counts them when they have landed.
+// Sends 4 bytes into a peer's shared memory. The peer's barrier counts them when they have landed.
 RNNCC_DEVICE void send4(uint32_t to, uint32_t barrier, float value) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0],%1,[%2];" ::"r"(to), "f"(value), "r"(barrier) : "memory");
 }
 RNNCC_DEVICE void store4(uint32_t to, float value) { asm volatile("st.shared::cluster.f32 [%0],%1;" ::"r"(to), "f"(value) : "memory"); }
 #else
-RNNCC_DEVICE uint32_t cluster_blocks() { return 1; }
+RNNCC_DEVICE uint32_t cluster_ctas() { return 1; }
 #endif
 
-// What the blocks of a cluster share of a tile.
+// The values of a tile that the CTAs of a cluster share.
 template <class S>
 struct Exchange {
   using Map = typename S::Map;
   static constexpr int N = S::Step::EDGES, VEC = S::VEC;
   float* shared;
-  int blocks, rank, warp, lane;
+  int ctas, rank, warp, lane;
 
   RNNCC_DEVICE float* map_of_warp(int parity, int w) const { return shared + (parity * S::WARPS + w) * S::MAP_FLOATS + lane; }
   RNNCC_DEVICE float* carry_of(int parity) const { return shared + 2 * S::WARPS * S::MAP_FLOATS + parity * S::CARRY_FLOATS + lane; }
-  // Two barriers, of tiles in turn: what has come of the blocks' maps.
+  // The barriers that count the bytes of the CTAs' maps. Tiles use the two in turn.
   RNNCC_DEVICE uint32_t arrived(int parity) const {
     return shared_address(shared + 2 * S::WARPS * S::MAP_FLOATS + 2 * S::CARRY_FLOATS) + 8 * parity;
   }
-  RNNCC_DEVICE float* map_of_block(int parity, int r) const {
-    return shared + 2 * S::WARPS * S::MAP_FLOATS + 2 * S::CARRY_FLOATS + 4 + (parity * blocks + r) * S::MAP_FLOATS + lane;
+  RNNCC_DEVICE float* map_of_cta(int parity, int r) const {
+    return shared + 2 * S::WARPS * S::MAP_FLOATS + 2 * S::CARRY_FLOATS + 4 + (parity * ctas + r) * S::MAP_FLOATS + lane;
   }
-  // Before the first tile.
+  // Call it before the first tile.
   RNNCC_DEVICE void begin() const {
 #if __CUDA_ARCH__ >= 900
-    if (blocks > 1) begin_barriers(arrived(0), 2, blocks * S::MAP_FLOATS * 4);
+    if (ctas > 1) begin_barriers(arrived(0), 2, ctas * S::MAP_FLOATS * 4);
 #endif
   }
-  // Of all threads of the cluster.
+  // A barrier of all threads of the cluster.
   RNNCC_DEVICE void barrier() const {
 #if __CUDA_ARCH__ >= 900
-    if (blocks > 1) {
+    if (ctas > 1) {
       cluster_barrier();
       return;
     }
@@ -165,13 +164,13 @@ struct Exchange {
 #pragma unroll
     for (int n = 0; n < Map::NUMBERS; ++n) to[(n * VEC + j) * 32] = *map.number(n);
   }
-  // Applies maps to all of a lane's channels.
+  // Applies the maps at `from` to all of a lane's channels.
   RNNCC_DEVICE static void apply(const float* from, float (&carry)[VEC][N]) {
 #pragma unroll
     for (int j = 0; j < VEC; ++j) load(from, j).apply(carry[j]);
   }
-  // The warps' maps joined, for all blocks: warps share out the receivers. What is not finite stays so. `before`: those of the
-  // warps before this one.
+  // Joins the warps' maps, and sends the result to all CTAs; the warps share the receivers. A number that is not finite stays so.
+  // `before` gets the joined maps of the warps before this one.
   RNNCC_DEVICE void send_joined(int parity, Map (&before)[VEC]) const {
 #pragma unroll
     for (int j = 0; j < VEC; ++j) {
@@ -183,22 +182,22 @@ struct Exchange {
         joined.then(load(map_of_warp(parity, w), j));
       }
 #if __CUDA_ARCH__ >= 900
-      for (int r = warp; r < blocks; r += S::WARPS) {
-        const uint32_t to = peer_address(shared_address(map_of_block(parity, rank)), r), barrier = peer_address(arrived(parity), r);
+      for (int r = warp; r < ctas; r += S::WARPS) {
+        const uint32_t to = peer_address(shared_address(map_of_cta(parity, rank)), r), barrier = peer_address(arrived(parity), r);
 #pragma unroll
         for (int n = 0; n < Map::NUMBERS; ++n) send4(to + (n * VEC + j) * 128, barrier, *joined.number(n));
       }
 #endif
     }
   }
-  // Until those of all blocks have come; `phase`: of the parity's tiles, in turn.
+  // Waits until the maps of all CTAs have arrived. `phase` changes with each tile of the same parity.
   RNNCC_DEVICE void wait(int parity, int phase) const {
 #if __CUDA_ARCH__ >= 900
     barrier_wait(arrived(parity), phase);
-    if (threadIdx.x == 0) barrier_expect(arrived(parity), blocks * S::MAP_FLOATS * 4);
+    if (threadIdx.x == 0) barrier_expect(arrived(parity), ctas * S::MAP_FLOATS * 4);
 #endif
   }
-  // A slice's last carries, for all blocks.
+  // Sends a slice's last carries to all CTAs.
   RNNCC_DEVICE void put_carry(int parity, const float (&carry)[VEC][N]) const {
 #pragma unroll
     for (int j = 0; j < VEC; ++j)
@@ -206,7 +205,7 @@ struct Exchange {
       for (int e = 0; e < N; ++e) {
         float* const to = carry_of(parity) + (e * VEC + j) * 32;
 #if __CUDA_ARCH__ >= 900
-        for (int r = 0; r < blocks; ++r) store4(peer_address(shared_address(to), r), carry[j][e]);
+        for (int r = 0; r < ctas; ++r) store4(peer_address(shared_address(to), r), carry[j][e]);
 #else
         *to = carry[j][e];
 #endif
@@ -236,10 +235,10 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
   constexpr int N = Step::EDGES;
   extern __shared__ __align__(128) char shared[];
   float* const floats = reinterpret_cast<float*>(shared + S::SOURCE_BYTES);
-  const int blocks = cluster_blocks(), rank = blockIdx.x % blocks, warp = threadIdx.x / 32, slice = rank * S::WARPS + warp;
-  const Exchange<S> exchange{floats, blocks, rank, warp, int(threadIdx.x % 32)};
-  const int tile = blocks * S::WARPS * S::STEPS;
-  const uint32_t index = blockIdx.x / blocks * 32;
+  const int ctas = cluster_ctas(), rank = blockIdx.x % ctas, warp = threadIdx.x / 32, slice = rank * S::WARPS + warp;
+  const Exchange<S> exchange{floats, ctas, rank, warp, int(threadIdx.x % 32)};
+  const int tile = ctas * S::WARPS * S::STEPS;
+  const uint32_t index = blockIdx.x / ctas * 32;
   L lane;
   lane.begin(call, own, index + threadIdx.x % 32);
   float carry[S::VEC][N], total[S::VEC][L::TOTALS] = {};
@@ -253,7 +252,7 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
   for (int base = 0, number = 0; base < longest; base += tile, ++number) {
     const int first = base + slice * S::STEPS, parity = number & 1, phase = number >> 1 & 1;
     source.advance(own, lane, first);
-    typename L::Kept kept[S::STEPS];
+    typename L::Prepared prepared[S::STEPS];
     Map joined[S::VEC];
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j) joined[j].clear();
@@ -264,8 +263,8 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
 #pragma unroll
         for (int j = 0; j < S::VEC; ++j) {
           float slope[N][N], offset[N];
-          Step::prepare(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j]);
-          Step::map(v.read[j], v.row, lane.vector[j], call.constants, kept[s].of[j], slope, offset);
+          Step::prepare(v.read[j], v.row, lane.vector[j], call.constants, prepared[s].of[j]);
+          Step::map(v.read[j], v.row, lane.vector[j], call.constants, prepared[s].of[j], slope, offset);
           // Beyond the end nothing changes.
           if (inner || first + s < lane.rows.steps) joined[j].template then<Step::SLOPES>(slope, offset);
         }
@@ -279,16 +278,17 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j) exchange.store(exchange.map_of_warp(parity, warp), j, joined[j]);
     __syncthreads();
-    // The carries where the tile begins, where the warp's slice does, and where the tile ends.
+    // `before` gets the carries where the tile begins, `start` those where the warp's slice begins, and `carry` those where the
+    // tile ends.
     float before[S::VEC][N], start[S::VEC][N];
     copy(carry, before);
-    if (blocks > 1) {
+    if (ctas > 1) {
       Map own_before[S::VEC];
       exchange.send_joined(parity, own_before);
       exchange.wait(parity, phase);
-      for (int r = 0; r < blocks; ++r) {
+      for (int r = 0; r < ctas; ++r) {
         if (r == rank) copy(carry, start);
-        exchange.apply(exchange.map_of_block(parity, r), carry);
+        exchange.apply(exchange.map_of_cta(parity, r), carry);
       }
 #pragma unroll
       for (int j = 0; j < S::VEC; ++j) own_before[j].apply(start[j]);
@@ -299,8 +299,8 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
         exchange.apply(exchange.map_of_warp(parity, w), carry);
       }
     }
-    // Whether maps tell these. Every map has slopes on the diagonal, so that a carry, once it is not finite, stays so; and a
-    // number of a map that is not finite makes such a carry.
+    // Whether the maps tell these carries. If a number of a map is not finite, neither is the carry that it makes. Every map has
+    // slopes on the diagonal, so such a carry stays so, and it is enough to look at the last carries.
     bool told[S::VEC], all_told = true;
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j) {
@@ -309,21 +309,21 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
       for (int e = 0; e < N; ++e) told[j] &= fabsf(carry[j][e]) < INFINITY;
       all_told &= told[j];
     }
-    // All warps of the cluster have read the same maps: they agree. Lanes beyond the last channel read zeros, of which steps
-    // may make anything.
+    // All warps of the cluster have read the same maps, so they agree. Lanes beyond the last channel do not count: they read
+    // zeros, of which steps may make anything.
     const bool in_turns = __any_sync(~0u, lane.valid && !all_told);
     typename L::Places places = lane.places(own, first);
     const auto run = [&](auto inner) {
 #pragma unroll
       for (int s = 0; s < S::STEPS; ++s)
-        lane.template step<inner>(call, own, lane.template values<inner>(source, s, first + s), kept[s], first + s, places, start, total);
+        lane.template step<inner>(call, own, lane.template values<inner>(source, s, first + s), prepared[s], first + s, places, start, total);
     };
     if (is_inner && !in_turns) {
       run(Constant<true>());
     } else if (!in_turns) {
       run(Constant<false>());
     } else {
-      for (int turn = 0; turn < blocks * S::WARPS; ++turn) {
+      for (int turn = 0; turn < ctas * S::WARPS; ++turn) {
         if (turn == slice) {
 #pragma unroll
           for (int j = 0; j < S::VEC; ++j)

@@ -1,4 +1,4 @@
-// How thread blocks share the work of a loop without products.
+// How CTAs share the work of a loop without products.
 #pragma once
 
 #include <algorithm>
@@ -7,30 +7,30 @@
 
 namespace rnncc {
 
-constexpr int MOST_SCAN_BLOCKS = 16;
+constexpr int MOST_SCAN_CTAS = 16;
 
-inline int64_t scan_shared_bytes(const ScanForm& form, int64_t blocks) {
-  return std::max<int64_t>(form.least_shared_bytes, form.shared_bytes + (blocks > 1 ? blocks : 0) * form.peer_bytes);
+inline int64_t scan_shared_bytes(const ScanForm& form, int64_t ctas) {
+  return std::max<int64_t>(form.least_shared_bytes, form.shared_bytes + (ctas > 1 ? ctas : 0) * form.peer_bytes);
 }
 
 // Whether the wide form has too few lanes for a GPU. rnncc/stages/schedule/scan.py has the same rule.
-inline bool is_tall(const ScanForm& wide, int64_t channels, int64_t multiprocessors) {
-  return channels < 32 * wide.vector * multiprocessors;
+inline bool is_tall(const ScanForm& wide, int64_t channels, int64_t sms) {
+  return channels < 32 * wide.vector * sms;
 }
 
-// How many blocks share the steps of a cluster's channels, where `clusters` of them make up a launch: doubled until each
-// multiprocessor has two blocks, as long as half of them would have to go through all steps more than once.
-// rnncc/stages/schedule/scan.py has the same rule.
-inline int64_t scan_blocks(const ScanForm& form, int64_t clusters, int64_t steps, int64_t most, int64_t multiprocessors) {
-  int64_t blocks = 1;
-  while (2 * blocks <= most && blocks * clusters < 2 * multiprocessors && blocks * form.steps < steps) blocks *= 2;
-  return blocks;
+// How many CTAs share the steps of the same channels, in a launch of `clusters` clusters. The number doubles until each SM has two
+// CTAs, as long as half as many CTAs would need more than one tile each for all steps. rnncc/stages/schedule/scan.py has the same
+// rule.
+inline int64_t scan_ctas(const ScanForm& form, int64_t clusters, int64_t steps, int64_t most, int64_t sms) {
+  int64_t ctas = 1;
+  while (2 * ctas <= most && ctas * clusters < 2 * sms && ctas * form.steps < steps) ctas *= 2;
+  return ctas;
 }
 
-// Whether a kernel is of use that `least_blocks` must share steps for: where all groups of channels have as many at once, two a
-// multiprocessor. rnncc/stages/schedule/scan.py has the same rule.
-inline bool is_of_use(const ScanForm& form, int64_t clusters, int64_t blocks, int64_t multiprocessors) {
-  return form.least_blocks == 1 || (blocks >= form.least_blocks && form.least_blocks * clusters <= 2 * multiprocessors);
+// Whether a kernel is of use. Some are of use only where `least_blocks` CTAs or more share steps, and where so many CTAs of all
+// clusters run at once, two per SM. rnncc/stages/schedule/scan.py has the same rule.
+inline bool is_of_use(const ScanForm& form, int64_t clusters, int64_t ctas, int64_t sms) {
+  return form.least_blocks == 1 || (ctas >= form.least_blocks && form.least_blocks * clusters <= 2 * sms);
 }
 
 }  // namespace rnncc

@@ -1,19 +1,19 @@
-// Where scans and walks get the values of steps from.
+// The sources from which scans and walks take the values of steps.
 #pragma once
 
 #include "lanes.cuh"
 
 namespace rnncc {
 
-// 16 bytes from global to shared memory behind the thread's back.
+// Copies 16 bytes from global to shared memory, asynchronously. Writes zeros unless they are wanted.
 RNNCC_DEVICE void copy16_or_zeros(uint32_t to, const void* from, bool wanted) {
   asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
 }
 
-// Where values come from: of STEPS steps at a time (a part), which the warp asked for one part or more before. Tensors that are
-// not there, and steps beyond the end, are zeros.
+// A source gives the values of STEPS steps at a time, which are a part. The warp has asked for them one part earlier, or more.
+// Values of tensors that are not given, and of steps beyond the end, are zeros.
 
-// What is read at (t, column): a part ahead, in registers.
+// The values that are read at (t, entry), one part ahead, in registers.
 template <class L, int STEPS>
 struct RowSource {
   using Step = typename L::Step;
@@ -23,7 +23,7 @@ struct RowSource {
 
   RNNCC_DEVICE void begin(const ScanTensors<Step>& own, const L& lane) {
 #pragma unroll
-    for (int r = 0; r < Step::ROW_READS; ++r) from[r] = own.row_reads[r].base + lane.rows.first * own.row_reads[r].column;
+    for (int r = 0; r < Step::ROW_READS; ++r) from[r] = own.row_reads[r].base + lane.rows.first * own.row_reads[r].entry;
   }
   RNNCC_DEVICE void fetch(const ScanTensors<Step>& own, const L& lane, int first) {
 #pragma unroll
@@ -45,7 +45,7 @@ struct RowSource {
   }
 };
 
-// A part ahead, in registers; tensors may lie in any way.
+// A source in registers, one part ahead. Tensors may lie in any way.
 template <class L, int STEPS>
 struct RegisterSource {
   using Step = typename L::Step;
@@ -60,16 +60,16 @@ struct RegisterSource {
   RowSource<L, STEPS> rows;
   int stride;
 
-  // `stride`: from a part's first step to the next part's.
+  // `part_stride`: the number of steps from the beginning of a part to the next part of the warp.
   RNNCC_DEVICE void begin(const ScanCall<Step>&, const ScanTensors<Step>& own, const L& lane, uint32_t, char*, int first, int part_stride) {
     stride = part_stride;
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r)
-      from[r] = own.reads[r].base + lane.rows.first * own.reads[r].column + int64_t(lane.unit) * (has(L::FLOATS, r) ? 4 : sizeof(E));
+      from[r] = own.reads[r].base + lane.rows.first * own.reads[r].entry + int64_t(lane.unit) * (has(L::FLOATS, r) ? 4 : sizeof(E));
     rows.begin(own, lane);
     fetch(own, lane, first);
   }
-  // The part from step `first` on, and asks for the next one.
+  // Takes the part from step `first` on, and asks for the next one.
   RNNCC_DEVICE void advance(const ScanTensors<Step>& own, const L& lane, int first) {
 #pragma unroll
     for (int s = 0; s < STEPS; ++s) now[s] = next[s];
@@ -104,26 +104,27 @@ struct RegisterSource {
   }
 };
 
-// DEPTH - 1 parts ahead, in shared memory, where the warp's lanes bring rows of 32 · VEC channels in pieces of 16 bytes.
+// A source in shared memory, DEPTH - 1 parts ahead. The lanes of a warp load rows of 32 · VEC channels there, in pieces of 16
+// bytes.
 template <class L, int STEPS, int DEPTH>
 struct RingSource {
   using Step = typename L::Step;
   using E = typename L::E;
-  // Bytes of a channel before read r.
+  // Bytes per channel of the reads before read r.
   __host__ __device__ static constexpr int before(int r) {
     return sizeof(E) == 4 ? 4 * r : 2 * (r + count_below(L::FLOATS, r));
   }
   static constexpr int ROW = 32 * L::VEC, PART_BYTES = STEPS * ROW * before(Step::READS), WARP_BYTES = DEPTH * PART_BYTES;
   static_assert(PART_BYTES % 512 == 0, "the warp brings whole rows");
-  char *ring, *place;  // the warp's; of the part that is read
+  char *ring, *place;  // the warp's ring, and the part that is being read
   const char* from[L::READS];
-  uint32_t exists;  // a set: whether the lane's piece of a read is in a row
-  int until[2];  // masked: steps of that row's column, where elements are 16-bit and where they are float
+  uint32_t exists;  // for which reads the lane has a piece of a row (a set)
+  int until[2];  // in masked loops: the steps of that row's entry, for reads of 16-bit elements and for reads of floats
   RowSource<L, STEPS> rows;
   int stride, part;
 
   __host__ __device__ static constexpr int element_bytes(int r) { return has(L::FLOATS, r) ? 4 : int(sizeof(E)); }
-  __host__ __device__ static constexpr int pieces(int r) { return ROW * element_bytes(r) / 16; }  // of a row
+  __host__ __device__ static constexpr int pieces(int r) { return ROW * element_bytes(r) / 16; }  // pieces per row
 
   // `index`: the warp's first group of VEC channels.
   RNNCC_DEVICE void begin(const ScanCall<Step>& call, const ScanTensors<Step>& own, const L& lane, uint32_t index, char* shared, int first,
@@ -136,15 +137,15 @@ struct RingSource {
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r) {
       const uint32_t channel = index * L::VEC + l % pieces(r) * (16 / element_bytes(r));
-      const uint32_t column = channel / uint32_t(call.units), unit = channel % uint32_t(call.units);
-      exists |= uint32_t(own.reads[r].base && column < uint32_t(call.columns)) << r;
-      uint32_t row = column;
+      const uint32_t entry = channel / uint32_t(call.units), unit = channel % uint32_t(call.units);
+      exists |= uint32_t(own.reads[r].base && entry < uint32_t(call.batch)) << r;
+      uint32_t row = entry;
       if constexpr (Step::MASKED) {
-        const OwnRows rows = own_rows<Step>(call, own.descending, column < uint32_t(call.columns) ? column : 0);
+        const OwnRows rows = own_rows<Step>(call, own.descending, entry < uint32_t(call.batch) ? entry : 0);
         row = rows.first;
         until[has(L::FLOATS, r)] = rows.steps;
       }
-      from[r] = own.reads[r].base + row * own.reads[r].column + int64_t(unit) * element_bytes(r) + l / pieces(r) * own.reads[r].step;
+      from[r] = own.reads[r].base + row * own.reads[r].entry + int64_t(unit) * element_bytes(r) + l / pieces(r) * own.reads[r].step;
     }
     rows.begin(own, lane);
 #pragma unroll
@@ -155,14 +156,14 @@ struct RingSource {
     rows.advance();
     rows.fetch(own, lane, first + stride);
     const int last = part == 0 ? DEPTH - 1 : part - 1;
-    __syncwarp();  // all are done with the part before
+    __syncwarp();  // all lanes are done with the part before
     fetch(own, lane, first + (DEPTH - 1) * stride, last);
     asm volatile("cp.async.wait_group %0;" ::"n"(DEPTH - 1) : "memory");
     __syncwarp();
     place = ring + part * PART_BYTES;
     part = part + 1 == DEPTH ? 0 : part + 1;
   }
-  // After the last part: nothing is on its way to memory that others may use now.
+  // Call it after the last part. Then nothing is on its way any more to shared memory that is used for something else now.
   RNNCC_DEVICE void end() const { asm volatile("cp.async.wait_all;" ::: "memory"); }
   RNNCC_DEVICE void read(int s, int r, float (&values)[L::VEC]) const {
     const char* const at = place + STEPS * ROW * before(r) + (s * ROW + threadIdx.x % 32 * L::VEC) * element_bytes(r);
@@ -178,9 +179,9 @@ struct RingSource {
     const int l = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r) {
-      constexpr int TOGETHER = 512;  // bytes of the warp's pieces
-      const int rows_together = 32 / pieces(r), of_column = Step::MASKED ? until[has(L::FLOATS, r)] : lane.rows.steps;
-      const int end = of_column - has(Step::READ_SHIFTED, r) - first - l / pieces(r);
+      constexpr int TOGETHER = 512;  // bytes that a warp loads at once
+      const int rows_together = 32 / pieces(r), steps_of_entry = Step::MASKED ? until[has(L::FLOATS, r)] : lane.rows.steps;
+      const int end = steps_of_entry - has(Step::READ_SHIFTED, r) - first - l / pieces(r);
       const char* at = from[r] + first * own.reads[r].step;
       const uint32_t to = shared_address(ring) + slot * PART_BYTES + STEPS * ROW * before(r) + l * 16;
       const int64_t step = rows_together * own.reads[r].step;
@@ -202,7 +203,7 @@ template <class L, int STEPS>
 struct SourceChoice<L, STEPS, 1> {
   using type = RegisterSource<L, STEPS>;
 };
-// DEPTH parts are held at once; one is a source of registers, which takes tensors that lie in any way.
+// The source that holds DEPTH parts at once. With a DEPTH of 1 it is in registers, and takes tensors that lie in any way.
 template <class L, int STEPS, int DEPTH>
 using SourceOf = typename SourceChoice<L, STEPS, DEPTH>::type;
 

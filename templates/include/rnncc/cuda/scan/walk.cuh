@@ -1,5 +1,5 @@
-// A loop without products whose steps must follow each other: a lane walks through all steps of its channels. What it reads
-// comes STEPS steps ahead.
+// A loop without products whose steps must follow each other. A lane walks through all steps of its channels, and reads STEPS steps
+// ahead or more.
 #pragma once
 
 #include "source.cuh"
