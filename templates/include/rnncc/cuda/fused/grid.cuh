@@ -105,14 +105,6 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   // host makes sure that they fit.
   const uint32_t exchange_entry = uint32_t(own.exchange.entry), exchange_head = head * S::HEAD_BYTES;
   const auto exchange_at = [&](int t) { return own.exchange.base + int64_t(t) * own.exchange.step; };
-<<<<<<< HEAD
-  // A column's rows there follow each other in the loop's order. One that is not there has those of the last one.
-  const auto rows_of = [&](int column) { return own_rows<Step>(call, false, first_column + ::min(column, columns - 1)); };
-  const auto exchange_row = [&](int column) { return uint32_t(rows_of(column).first) * exchange_column + exchange_head; };
-  uint32_t mine[S::OWNED];  // the lane's operands of an item
-  [[maybe_unused]] uint32_t next[S::OWNED];  // of float, masked: those of its second column
-  // Of 16 bits, whether the lane has units and a column, once lanes exchanged theirs; masked, for how many steps.
-=======
   // In the exchange the rows of an entry follow each other in the loop's order. Where the group has no such entry, the rows are
   // those of its last entry.
   const auto rows_of = [&](int entry) { return own_rows<Step>(call, false, first_entry + ::min(entry, entries - 1)); };
@@ -121,7 +113,6 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   [[maybe_unused]] uint32_t next[S::OWNED];  // where those of its second entry go, in masked loops in float
   // Whether the lane stores operands of 16 bits: whether it has units and an entry after lanes have exchanged theirs. In masked
   // loops, for how many steps it does.
->>>>>>> words-cuda
   int is_there[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
@@ -242,15 +233,9 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
         }
       }
     }
-<<<<<<< HEAD
-    pause = in_vain ? ::min(pause + PAUSE_MORE, PAUSE_MOST) : pause - ::min(pause, PAUSE_LESS);
-    if constexpr (sizeof(E) == 4) reduce_columns(of_lane, acc);
-    // Sums over K: [half-tile, tile][warp][lane].
-=======
     pause = in_vain ? ::min(pause + PAUSE_MORE, PAUSE_MOST) : pause - ::min(pause, PAUSE_LESS);
     if constexpr (sizeof(E) == 4) sum_over_lanes(of_lane, acc);
     // The warps' partial sums lie as [half-tile, tile][warp][lane].
->>>>>>> words-cuda
     float2* const parts = partial + lane;
 #pragma unroll
     for (int half = 0; half < S::HALVES; ++half)
@@ -286,15 +271,9 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     if (S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries && t + S::AHEAD < polled.steps)
 #pragma unroll
       for (int p = 0; p < Step::OPERANDS; ++p)
-<<<<<<< HEAD
-        prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_column + exchange_head + unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
-                    ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
-    // Not all can come before this block has put out its own part: polls before that would only stand in its way.
-=======
         prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head + unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
                     ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
     // Not all operands can arrive before this CTA has sent its own. A warp that polls before that would only slow the others down.
->>>>>>> words-cuda
     __syncthreads();
   }
   traffic.store(steps - 1);
