@@ -1,7 +1,9 @@
-"""A loop with one product per step, in the form that the fused kernels run: start, product, finish.
+"""A loop in the form that the fused kernels run: a chain of products, with elementwise work in between.
 
-`start` (elementwise) makes the operands of the product, and `finish` (elementwise) takes its sums. The *carries* are
-floats per unit and batch entry that live in registers, from start to finish and from step to step.
+A *phase* is a product that waits for the one before it. A step is stage, phase, stage, phase, …, stage: each stage
+(elementwise) takes the sums of the phase before it and makes the operands of the phase after it. Most loops have one
+phase; the first stage is then called `start`, and the last one `finish`. The *carries* are floats per unit and batch
+entry that live in registers, from stage to stage and from step to step.
 templates/include/rnncc/cuda/fused/step.cuh reads these types name by name.
 """
 
@@ -57,12 +59,12 @@ class FusedEdge:
 
 @dataclass(frozen=True, slots=True)
 class FusedWrite:
-    """A value that goes to a tensor [T, B, H]. Without a place it goes to the record that the products after the loop
-    read."""
+    """A value that goes to a tensor [T, B, H], in the stage with that number. Without a place it goes to the record
+    that the products after the loop read."""
 
     value: str
     place: Place | None
-    at_start: bool
+    stage: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,36 +77,56 @@ class FusedStatement:
 
 
 @dataclass(frozen=True, slots=True)
-class FusedLoop:
-    """One direction of a loop.
+class FusedPhase:
+    """A product of a step.
 
-    sums        the sums of the product
-    operands    the operands of the product
-    matrices    the program's matrices by name: `matrices[sum][operand]`
+    sums        what it makes
+    operands    what it takes
+    matrices    the program's matrices by name: `matrices[sum][operand]`; None: the sum does not take the operand
     joined      whether the matrices lie side by side in one weight, so that one product takes them all. Forward, these
                 are the matrices of one operand, in the order of the sums. Transposed, they are the matrices of one sum,
                 in the reverse order of the operands
     transposed  whether the product takes the matrices transposed
-    kept        the values that `start` leaves for `finish` and for the next step
-    masked      whether the loop has the mask streams. The second of them is not among `rows`, since kernels know which
-                batch entries a step is for
     """
 
     sums: tuple[str, ...]
     operands: tuple[str, ...]
-    matrices: tuple[tuple[str, ...], ...]
+    matrices: tuple[tuple[str | None, ...], ...]
     joined: bool
     transposed: bool
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether some sum does not take some operand."""
+        return any(matrix is None for row in self.matrices for matrix in row)
+
+
+@dataclass(frozen=True, slots=True)
+class FusedLoop:
+    """One direction of a loop.
+
+    phases      the products, in the order of the chain
+    stages      the statements before the first product, between products and after the last one
+    kept        the values that a stage leaves for later ones and for the next step
+    masked      whether the loop has the mask streams. The second of them is not among `rows`, since kernels know which
+                batch entries a step is for
+    """
+
+    phases: tuple[FusedPhase, ...]
+    stages: tuple[tuple[FusedStatement, ...], ...]
     reads: tuple[FusedRead, ...]
     rows: tuple[FusedRow, ...]
     vectors: tuple[FusedVector, ...]
     constants: tuple[str, ...]
     edges: tuple[FusedEdge, ...]
     kept: tuple[str, ...]
-    start: tuple[FusedStatement, ...]
-    finish: tuple[FusedStatement, ...]
     writes: tuple[FusedWrite, ...]
     masked: bool
+
+    @property
+    def operands(self) -> int:
+        """The operands of all products."""
+        return sum(len(phase.operands) for phase in self.phases)
 
 
 def inference(loop: FusedLoop) -> FusedLoop:

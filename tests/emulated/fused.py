@@ -88,6 +88,10 @@ def build(plan: KernelPlan, fused: FusedKernels, folder: Path) -> dict[str, Kern
     found = {}
     running = []
     for (name, schedule), unit in zip(fused.kernels, bundle.device_units, strict=True):
+        if not schedule.shared_bytes:  # not planned
+            path = folder / "src" / f"{unit.name}.cu"
+            text = path.read_text(encoding="utf-8")
+            path.write_text("".join(line for line in text.splitlines(keepends=True) if "SHARED_BYTES" not in line))
         source = folder / "src" / f"{unit.name}.cpp"
         source.write_text("#include <string>\n" + _DRIVER.format(symbol=unit.name), encoding="utf-8")
         library = folder / f"{unit.name}.so"
@@ -212,8 +216,11 @@ class _Call:
         case, problem, loop = self.case, self.case.problem, self.kernel.loop
         known = {matrix.name: matrix for matrix in self.kernel.program.matrices}
         pointers = []
-        for row in loop.matrices:
+        for row in (row for phase in loop.phases for row in phase.matrices):
             for name in row:
+                if name is None:
+                    pointers.append(struct.pack("<q", 0))
+                    continue
                 matrix = known[name]
                 weight = self._tensor(Table.WEIGHTS, matrix.index)
                 assert weight is not None
@@ -234,7 +241,7 @@ class _Call:
         self.exchange = torch.empty(0)
         if self.kernel.schedule.family is GRID:
             depth = -(-(case.sizes["H"] // problem.heads) // 32) * 32
-            shape = (problem.steps, problem.batch, problem.heads * len(loop.operands) * depth)
+            shape = (problem.steps, problem.batch, problem.heads * loop.operands * depth)
             self.exchange = torch.full((*shape, self.dtype.itemsize), 0xFF, dtype=torch.uint8)
         step, entry = (self.exchange.stride() + (0, 0))[:2]
         yield [struct.pack("<qqq", self.exchange.data_ptr(), step, entry)], b""

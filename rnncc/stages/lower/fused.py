@@ -1,16 +1,17 @@
 """Whether a program fits the fused kernels, and how.
 
-It does if a step has one stage with products, all of whose operands and sums are units of the heads, and everything
-else is elementwise over the same units.
+It does if all operands and sums of a step's products are units of the heads, and everything else is elementwise over the
+same units.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from rnncc.ir.dim import add
 from rnncc.ir.expr import references
-from rnncc.ir.fused import FusedLoop
+from rnncc.ir.fused import FusedLoop, FusedPhase, FusedStatement
 from rnncc.ir.kernel import Matrix, Program, TileStage
 from rnncc.ir.plan import NoForm
 from rnncc.ir.structure import diagonal_blocks
@@ -28,49 +29,57 @@ def fuse(program: Program) -> FusedLoop | NoForm:
 
 def _loop(reader: Reader) -> FusedLoop:
     stages = reader.stages()
-    with_products = [index for index, stage in enumerate(stages) if stage.products]
-    if len(with_products) != 1:
-        raise Unfit(f"a step has {len(with_products)} products that wait for each other")
-    middle = with_products[0]
-    width = reader.width(stages, stages[middle].width)
-    sums, operands, table, transposed = _products(reader, stages[middle])
-    start = reader.statements(stages[:middle])
-    finish = reader.statements(stages[middle:])
+    products = [index for index, stage in enumerate(stages) if stage.products]
+    if not products:
+        raise Unfit("a step has no product")
+    width = reader.width(stages, stages[products[0]].width)
+    phases = tuple(_phase(reader, stages[index]) for index in products)
+    parts = [stages[begin:end] for begin, end in pairwise((0, *products, len(stages)))]
+    chain = tuple(reader.statements(part) for part in parts)
     edges = reader.edges(width)
-    made_early = {statement.target for statement in start}
-    made_late = {statement.target for statement in finish}
-    used_late = {name for statement in finish for name in references(statement.expr)}
-    wanted_later = {edge.link for edge in edges}
-    kept = tuple(
-        statement.target for statement in start if statement.target in used_late or statement.target in wanted_later
-    )
-    for operand in operands:
-        if operand in made_late:
-            raise Unfit(f"the operand {operand} is made by the product itself")
-    used = used_late | {name for statement in start for name in references(statement.expr)} | set(operands)
+    made = {statement.target: stage for stage, statements in enumerate(chain) for statement in statements}
+    made |= {name: stage for stage, phase in enumerate(phases, 1) for name in phase.sums}
+    for stage, phase in enumerate(phases):
+        for operand in phase.operands:
+            if made.get(operand, 0) > stage:
+                raise Unfit(f"the operand {operand} is made by the product itself")
+    last_use = {name: len(phases) for name in (edge.link for edge in edges)}
+    for stage, names in reversed([*enumerate(_uses(chain, phases))]):
+        last_use |= {name: stage for name in names if last_use.get(name, 0) < stage}
+    kept = tuple(name for name in _in_order(chain, phases) if last_use.get(name, 0) > made[name])
+    used = {name for names in _uses(chain, phases) for name in names}
     reads, rows, vectors = reader.reads(used, width)
     return FusedLoop(
-        sums,
-        operands,
-        tuple(tuple(matrix.name for matrix in row) for row in table),
-        _are_joined(table, transposed),
-        transposed,
+        phases,
+        chain,
         reads,
         rows,
         vectors,
         reader.program.constants,
         edges,
         kept,
-        start,
-        finish,
-        reader.writes(made_early, made_late),
+        reader.writes(made),
         reader.program.masked,
     )
 
 
-def _products(
-    reader: Reader, stage: TileStage
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[Matrix, ...], ...], bool]:
+def _uses(chain: Sequence[tuple[FusedStatement, ...]], phases: Sequence[FusedPhase]) -> list[set[str]]:
+    """What each stage reads, for its statements or as an operand of the product after it."""
+    found = [{name for statement in statements for name in references(statement.expr)} for statements in chain]
+    for names, phase in zip(found, phases, strict=False):
+        names.update(phase.operands)
+    return found
+
+
+def _in_order(chain: Sequence[tuple[FusedStatement, ...]], phases: Sequence[FusedPhase]) -> Iterator[str]:
+    """The values that a step makes, in the order in which it does."""
+    for stage, statements in enumerate(chain):
+        if stage:
+            yield from phases[stage - 1].sums
+        yield from (statement.target for statement in statements)
+
+
+def _phase(reader: Reader, stage: TileStage) -> FusedPhase:
     known = {matrix.name: matrix for matrix in reader.program.matrices}
     operands = tuple(dict.fromkeys(product.operand for product in stage.products))
     table: dict[tuple[str, str], Matrix] = {}
@@ -83,14 +92,15 @@ def _products(
             table[stage.accumulators[product.first + offset], product.operand] = known[name]
     if len({product.transposed for product in stage.products}) != 1:
         raise InternalError("products of a stage have matrices and transposed ones")
-    sums = stage.accumulators
-    if len(table) != len(sums) * len(operands):
-        raise Unfit("not every sum of a step takes every operand")
-    matrices = tuple(tuple(table[accumulator, operand] for operand in operands) for accumulator in sums)
-    return sums, operands, matrices, stage.products[0].transposed
+    rows = [[table.get((accumulator, operand)) for operand in operands] for accumulator in stage.accumulators]
+    transposed = stage.products[0].transposed
+    names = tuple(tuple(None if matrix is None else matrix.name for matrix in row) for row in rows)
+    whole = [[matrix for matrix in row if matrix is not None] for row in rows]
+    joined = all(len(row) == len(operands) for row in whole) and _are_joined(whole, transposed)
+    return FusedPhase(stage.accumulators, operands, names, joined, transposed)
 
 
-def _are_joined(table: tuple[tuple[Matrix, ...], ...], transposed: bool) -> bool:
+def _are_joined(table: Sequence[Sequence[Matrix]], transposed: bool) -> bool:
     if len(table[0] if not transposed else table) > 1:
         return False
     in_memory = list(reversed(table[0])) if transposed else [row[0] for row in table]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rnncc.ir.cell import ACTIVE
 from rnncc.ir.dim import ONE, Dim
@@ -86,15 +86,15 @@ class Reader:
                     raise Unfit(f"{slot.name} has another width than the others")
         return tuple(reads), tuple(rows), tuple(vectors)
 
-    def writes(self, early: set[str], late: set[str]) -> tuple[FusedWrite, ...]:
-        """What goes to memory of what the first and the second part of a step make."""
+    def writes(self, made: Mapping[str, int]) -> tuple[FusedWrite, ...]:
+        """What goes to memory of what the stages of a step make; `made`: the stage of each value."""
         writes = []
         for slot in self.program.slots:
             if not isinstance(slot, StoredSlot):
                 continue
-            if slot.name not in early and slot.name not in late:
+            if slot.name not in made:
                 raise InternalError(f"nothing makes {slot.name}")
-            writes += [FusedWrite(slot.name, place, slot.name in early) for place in slot.destinations]
+            writes += [FusedWrite(slot.name, place, made[slot.name]) for place in slot.destinations]
             if slot.kept and not slot.destinations:
-                writes.append(FusedWrite(slot.name, None, slot.name in early))
+                writes.append(FusedWrite(slot.name, None, made[slot.name]))
         return tuple(writes)

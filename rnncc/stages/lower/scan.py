@@ -46,7 +46,7 @@ def _loop(reader: Reader) -> ScanLoop:
     if not edges:
         raise Unfit("nothing lives from step to step")
     reads, rows, vectors = reader.reads({name for s in statements for name in references(s.expr)}, width)
-    writes = _once(reader.writes(set(), {statement.target for statement in statements}))
+    writes = _once(reader.writes({statement.target: 0 for statement in statements}))
     if max(len(reads), len(writes)) > MOST_TENSORS:
         raise Unfit(f"a step reads or writes more than {MOST_TENSORS} tensors")
     affine = _Mapper(edges).map(statements) if len(edges) <= MOST_CARRIES else None

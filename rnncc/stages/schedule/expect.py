@@ -52,7 +52,7 @@ def expected(loop: FusedLoop, schedule: Schedule, problem: Problem, target: Targ
         return Expected(_LAUNCH_US, stepwise_us(known, problem, target))
     elements = known.matrix_elements(problem.head_dim, problem.head_dim)
     matrix_kb = elements * problem.element_bytes / (1024 * kernel.ctas)
-    fill = _TRANSPOSED_FILL_US if loop.transposed else _FILL_US
+    fill = _TRANSPOSED_FILL_US if loop.phases[0].transposed else _FILL_US
     launches = kernel.launches(problem.batch)
     return Expected(launches * (_LAUNCH_US + fill * matrix_kb), step_us(known, kernel, problem, target))
 

@@ -97,8 +97,8 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
     carries = len(loop.edges) + len(loop.kept)
     pieces = len(loop.reads) + float_reads
     return Facts(
-        sums=len(loop.sums),
-        operands=len(loop.operands),
+        sums=max(len(phase.sums) for phase in loop.phases),
+        operands=loop.operands,
         carries=carries,
         reads=len(loop.reads) - float_reads,
         float_reads=float_reads,
@@ -107,7 +107,7 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
         item_registers=2 * carries + len(loop.writes) + 12,
         item_traffic=pieces + len(loop.writes),
         operations=sum(
-            _operations(statement.expr, _FUNCTION_OPERATIONS[dtype]) for statement in (*loop.start, *loop.finish)
+            _operations(statement.expr, _FUNCTION_OPERATIONS[dtype]) for stage in loop.stages for statement in stage
         ),
         unit_bytes=2 * (pieces + len(loop.writes) + float_writes),
     )

@@ -28,7 +28,7 @@ _RATE, _FLOAT_RATE, _TILE = 0.8, 0.85, 64
 
 def stepwise_takes(loop: FusedLoop, problem: Problem) -> bool:
     """Whether the loop can be run so."""
-    return problem.heads == 1 and loop.joined
+    return problem.heads == 1 and len(loop.phases) == 1 and loop.phases[0].joined
 
 
 def stepwise(known: Facts, problem: Problem, target: Target, others: Callable[[int], float]) -> FusedSchedule | None:

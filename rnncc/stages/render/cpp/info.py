@@ -17,6 +17,7 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[s
         yield "static constexpr LoopInfo info = {};"
         return
     fused = form if isinstance(form, FusedLoop) else None
+    phases = fused.phases if fused else ()
     totals = form.totals if isinstance(form, ScanLoop) else ()
     finals = [final.slot for final in program.finals]
     slots = {each.name: each for each in program.slots}
@@ -28,7 +29,7 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[s
         return written.destinations.index(write.place)
 
     lists: dict[str, list[str | int]] = {
-        "matrices": [matrix_name(name) for row in fused.matrices for name in row] if fused else [],
+        "matrices": [-1 if name is None else matrix_name(name) for phase in phases for row in phase.matrices for name in row],
         "edge_slots": [slot_name(edge.name) for edge in form.edges],
         "edge_finals": [finals.index(edge.name) if edge.name in finals else -1 for edge in form.edges],
         "read_slots": [slot_name(read.name) for read in form.reads],
@@ -39,8 +40,9 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[s
         "total_slots": [slot_name(name) for name in totals],
     }
     counts = {
-        "sums": len(fused.sums) if fused else 0,
-        "operands": len(fused.operands) if fused else 0,
+        "products": sum(len(phase.sums) * len(phase.operands) for phase in phases),
+        "sums": max((len(phase.sums) for phase in phases), default=0),
+        "operands": sum(len(phase.operands) for phase in phases),
         "edges": len(form.edges),
         "reads": len(form.reads),
         "rows": len(form.rows),

@@ -30,8 +30,8 @@ class StepConstant:
 
 @dataclass(frozen=True, slots=True)
 class StepFunction:
-    """A function of the struct: `start` and `finish` of a fused step, `step`, `tangent`, `map` and `prepare` of one
-    without products."""
+    """A function of the struct: the stages of a fused step (`start`, `middle`, `finish`), `step`, `tangent`, `map` and
+    `prepare` of one without products."""
 
     head: str
     lines: tuple[str, ...]
@@ -71,12 +71,11 @@ class _Array:
 
 
 def fused_step(name: str, loop: FusedLoop, source: str) -> StepStruct:
-    """The step of a loop with one product."""
+    """The step of a loop with products."""
     writes = loop.writes
     edges, carries = len(loop.edges), len(loop.edges) + len(loop.kept)
     counts = {
-        "SUMS": len(loop.sums),
-        "OPERANDS": len(loop.operands),
+        "PHASES": len(loop.phases),
         "EDGES": edges,
         "CARRIES": carries,
         "READS": len(loop.reads),
@@ -85,39 +84,50 @@ def fused_step(name: str, loop: FusedLoop, source: str) -> StepStruct:
         "CONSTANTS": len(loop.constants),
         "WRITES": len(writes),
     }
-    given = [*_carried(loop), *_read(loop)]
-    start = [
-        *given,
-        *_statements(loop.start, source),
-        *_set("operand__", loop.operands),
-        *_set("carry__", loop.kept, edges),
-        *_writes(writes, at_start=True),
-    ]
-    finish = [
-        *given,
-        *_loads("carry__", loop.kept, edges),
-        *_loads("sum__", loop.sums),
-        *_statements(loop.finish, source),
-        *_writes(writes, at_start=False),
-        *_set("carry__", [edge.link for edge in loop.edges]),
-    ]
-    sums = _Array("const float", "sum__", len(loop.sums))
-    carry, write = _Array("float", "carry__", carries), _Array("float", "write__", len(writes))
-    operand = _Array("float", "operand__", len(loop.operands))
+    by_stage = [[write.stage == stage for write in writes] for stage in range(len(loop.stages))]
     return StepStruct(
         name,
         (
             *_counts(counts),
             *_float_tensors(loop, writes),
-            _members("WRITE_AT_START", [(write.value, write.at_start) for write in writes]),
-            _flag("TRANSPOSED", loop.transposed),
+            _list("int", "SUMS", [str(len(phase.sums)) for phase in loop.phases]),
+            _list("int", "OPERANDS", [str(len(phase.operands)) for phase in loop.phases]),
+            _list("bool", "TRANSPOSED", [str(phase.transposed).lower() for phase in loop.phases]),
+            _list("bool", "HAS_HOLES", [str(phase.has_holes).lower() for phase in loop.phases]),
+            _list("uint64_t", "WRITES_OF_STAGE", [_bits(own) for own in by_stage]),
             _flag("MASKED", loop.masked),
         ),
-        (
-            _function("start", (*_common(loop), carry, operand, write), start),
-            _function("finish", (sums, *_common(loop), carry, write), finish),
-        ),
+        tuple(_stage(loop, stage, source) for stage in range(len(loop.stages))),
     )
+
+
+def _stage(loop: FusedLoop, stage: int, source: str) -> StepFunction:
+    """The elementwise work before the product with that number; after the last product, where there is none."""
+    last, edges = len(loop.phases), len(loop.edges)
+    sums = loop.phases[stage - 1].sums if stage else ()
+    operands = loop.phases[stage].operands if stage < last else ()
+    made = {statement.target for statement in loop.stages[stage]} | set(sums)
+    lines = [
+        *_carried(loop),
+        *_read(loop),
+        *(_Line(f"const float {name} = carry__[{index}];", makes=name)
+          for index, name in enumerate(loop.kept, edges) if name not in made),
+        *_loads("sum__", sums),
+        *_statements(loop.stages[stage], source),
+        *_set("operand__", operands),
+        *(_Line(f"carry__[{index}] = {name};", (name,)) for index, name in enumerate(loop.kept, edges) if name in made),
+        *_writes(loop.writes, stage),
+    ]  # fmt: skip
+    arrays = [*_common(loop), _Array("float", "carry__", edges + len(loop.kept))]
+    if stage:
+        arrays.insert(0, _Array("const float", "sum__", len(sums)))
+    if stage == last:
+        lines += _set("carry__", [edge.link for edge in loop.edges])
+    else:
+        arrays.append(_Array("float", "operand__", len(operands)))
+    arrays.append(_Array("float", "write__", len(loop.writes)))
+    name = "finish" if stage == last else "middle" if stage else "start"
+    return _function(name, arrays, lines, f"Stage<{stage}>" if name == "middle" else "")
 
 
 def scan_step(name: str, loop: ScanLoop, source: str) -> StepStruct:
@@ -196,8 +206,9 @@ def _prepare(loop: ScanLoop, affine: AffineMap, source: str) -> StepFunction:
     return _function("prepare", (*_common(loop), _Array("float", "prepared__", len(loop.kept))), lines)
 
 
-def _function(name: str, arrays: Sequence[_Array], lines: Sequence[_Line]) -> StepFunction:
-    """A function, without the lines that nothing it sets depends on. Arrays that it does not use have no name."""
+def _function(name: str, arrays: Sequence[_Array], lines: Sequence[_Line], tag: str = "") -> StepFunction:
+    """A function, without the lines that nothing it sets depends on. Arrays that it does not use have no name. `tag`: a
+    parameter without a name, which tells functions of the same name apart."""
     wanted: set[str] = set()
     kept: list[str] = []
     for line in reversed(lines):
@@ -205,7 +216,8 @@ def _function(name: str, arrays: Sequence[_Array], lines: Sequence[_Line]) -> St
             kept.append(line.code)
             wanted.update(line.reads)
     code = "\n".join(kept)
-    parameters = [f"{array.type} (&{array.name if f'{array.name}[' in code else ''}){array.extent}" for array in arrays]
+    parameters = [tag] if tag else []
+    parameters += [f"{array.type} (&{array.name if f'{array.name}[' in code else ''}){array.extent}" for array in arrays]
     return StepFunction(listed(f"  RNNCC_DEVICE static void {name}(", parameters, ") {", 6), tuple(kept[::-1]))
 
 
@@ -245,9 +257,9 @@ def _statements(statements: Iterable[FusedStatement], source: str) -> Iterator[_
         yield _Line(code + origin, tuple(references(statement.expr)), statement.target)
 
 
-def _writes(writes: Sequence[FusedWrite], *, at_start: bool) -> Iterator[_Line]:
+def _writes(writes: Sequence[FusedWrite], stage: int) -> Iterator[_Line]:
     lines = zip(writes, _set("write__", [write.value for write in writes]), strict=True)
-    return (line for write, line in lines if write.at_start == at_start)
+    return (line for write, line in lines if write.stage == stage)
 
 
 def _slopes(matrix: Matrix) -> Iterator[_Line]:
@@ -277,6 +289,10 @@ def _float_tensors(loop: FusedLoop | ScanLoop, writes: Sequence[FusedWrite]) -> 
 def _members(name: str, members: Sequence[tuple[str, bool]]) -> StepConstant:
     about = ", ".join(member for member, is_in in members if is_in)
     return StepConstant("uint64_t", name, _bits(is_in for _, is_in in members), about)
+
+
+def _list(type: str, name: str, texts: Sequence[str]) -> StepConstant:
+    return StepConstant(type, f"{name}[]", f"{{{', '.join(texts)}}}")
 
 
 def _flag(name: str, value: bool) -> StepConstant:

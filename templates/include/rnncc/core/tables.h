@@ -168,9 +168,9 @@ struct ZeroInfo {
 // A loop in the form that kernels of its own take: with one product a step (cuda/fused/step.cuh), or with none
 // (cuda/scan/lanes.cuh). Entries are slots where no other thing is named. All zero: the loop has neither form.
 struct LoopInfo {
-  int16_t sums, operands, edges, reads, rows, vectors, writes, totals;
+  int16_t products, sums, operands, edges, reads, rows, vectors, writes, totals;
   int16_t kept;  // what `start` leaves for `finish`, besides edges
-  const int16_t* matrices;      // [sums][operands], of the program's matrices
+  const int16_t* matrices;      // [products], of the program's matrices; -1: none
   const int16_t* edge_slots;
   const int16_t* edge_finals;   // of the program's finals, or -1
   const int16_t* read_slots;

@@ -97,6 +97,22 @@ struct Resident<float, PAIRS_, HALVES_, REGISTER_PAIRS_> : Pairs<PAIRS_, REGISTE
   }
 };
 
+// What a warp holds for each phase of a shape.
+template <class S, int P = 0, bool EXISTS = (P < S::PHASES)>
+struct Matrices {
+  typename S::template Phase<P>::Matrix own;
+  Matrices<S, P + 1> later;
+  template <int Q>
+  RNNCC_DEVICE auto& of() {
+    if constexpr (Q == P)
+      return own;
+    else
+      return later.template of<Q>();
+  }
+};
+template <class S, int P>
+struct Matrices<S, P, false> {};
+
 // even_sums[n][m] and odd_sums[n][m] += a pair of the matrix @ operands[n], which are the lane's terms 8q…8q+7 of entry lane / 4.
 // Both may be the same sums.
 template <class E, class R, int ENTRY_TILES, class Sums>

@@ -248,9 +248,9 @@ class FusedRun : LoopParameter {
   // Fills in the record of a direction, as FusedTensors has it.
   bool fill(const LoopDirection& direction) {
     CallTensors& tensors = direction.tensors;
-    const void** matrices = take<const void*>(info_.sums * info_.operands);
-    for (int m = 0; m < info_.sums * info_.operands; ++m) {
-      matrices[m] = matrix(tensors, m);
+    const void** matrices = take<const void*>(info_.products);
+    for (int m = 0; m < info_.products; ++m) {
+      matrices[m] = info_.matrices[m] < 0 ? nullptr : matrix(tensors, m);
       if (reinterpret_cast<uintptr_t>(matrices[m]) % 16 != 0) return false;
     }
     if (!fill_tensors(direction, has_pieces)) return false;

@@ -47,19 +47,21 @@ template <class Step_, int H_, int CTAS_, int UNITS_, int ROW_WARPS_, int K_WARP
 struct ScatterShape {
   using Step = Step_;
   using E = typename Step::Element;
+  static_assert(Step::PHASES == 1);
+  static constexpr int SUMS = PhaseOf<Step, 0>::SUMS, OPERANDS = PhaseOf<Step, 0>::OPERANDS;
   static constexpr int H = H_, CTAS = CTAS_, UNITS = UNITS_, ROW_WARPS = ROW_WARPS_, K_WARPS = K_WARPS_, ENTRY_TILES = ENTRY_TILES_;
   static constexpr int DIM = UNITS * CTAS, UNIT_BLOCKS = UNITS / 8, ENTRIES = ENTRY_TILES * 8;
   static constexpr int WARPS = ROW_WARPS * K_WARPS, THREADS = WARPS * 32;
-  static constexpr int RANGE = ceil_div(Step::OPERANDS * UNITS, 32 * K_WARPS) * 32, DEPTH = RANGE * K_WARPS;
-  using Matrix = Resident<E, RANGE / 32, Step::SUMS * DIM / 8 / ROW_WARPS, REGISTER_TILES_ / 2>;
+  static constexpr int RANGE = ceil_div(OPERANDS * UNITS, 32 * K_WARPS) * 32, DEPTH = RANGE * K_WARPS;
+  using Matrix = Resident<E, RANGE / 32, SUMS * DIM / 8 / ROW_WARPS, REGISTER_TILES_ / 2>;
   using Block = OperandBlock<E>;
   static constexpr int ITEMS = UNIT_BLOCKS * ENTRY_TILES, OWNED = ceil_div(ITEMS, WARPS), SOURCES = CTAS * K_WARPS;
   static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, BUFFER_BYTES = ENTRY_TILES * TILE_BYTES;
-  static constexpr int PART_BYTES = SOURCES * ITEMS * Step::SUMS * 256;  // float [source][item][sum][8 units][8 entries]
+  static constexpr int PART_BYTES = SOURCES * ITEMS * SUMS * 256;  // float [source][item][sum][8 units][8 entries]
   static constexpr int MATRIX_BYTES = WARPS * Matrix::WARP_BYTES;
   using Memory = Traffic<Step, H, UNITS, ENTRIES, THREADS>;
   static constexpr int SHARED_BYTES = 2 * BUFFER_BYTES + 2 * PART_BYTES + MATRIX_BYTES + Memory::BYTES + 16;
-  static_assert(H % 8 == 0 && DIM >= H && Step::SUMS * DIM % (16 * ROW_WARPS) == 0);
+  static_assert(H % 8 == 0 && DIM >= H && SUMS * DIM % (16 * ROW_WARPS) == 0);
 };
 
 template <class S>
@@ -86,13 +88,13 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::UNITS, k = first_unit + term % S::UNITS;
     const auto half = half_tile(m, i);
     const int sum = half.template quotient<S::DIM / 8>(), unit = half.template remainder<S::DIM / 8>().value() * 8 + row;
-    return operand < Step::OPERANDS ? matrix8<Step, S::H>(own.matrices[sum * Step::OPERANDS + operand], seat.head, unit, k)
+    return operand < S::OPERANDS ? matrix8<Step, 0, S::H>(own.matrices[sum * S::OPERANDS + operand], seat.head, unit, k)
                                     : Terms<E>{};
   });
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Memory traffic;
   traffic.begin(call, own, seat, first_unit, ring);
-  const uint32_t expected = S::SOURCES * Step::SUMS * S::UNITS * ((seat.entries + 1) / 2) * 8;  // entries are sent in pairs
+  const uint32_t expected = S::SOURCES * S::SUMS * S::UNITS * ((seat.entries + 1) / 2) * 8;  // entries are sent in pairs
   if constexpr (S::CTAS > 1) begin_barriers(barriers, 2, expected);
   __syncthreads();
 
@@ -106,16 +108,16 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   // Runs start(t). Its operands stay in this CTA.
   const auto start = [&](int o, int t) {
     const int item = warp + o * S::WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
-    float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][Step::OPERANDS];
+    float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][S::OPERANDS];
     float write[2][at_least_one(Step::WRITES)];
     items[o].template load<true>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
 #pragma unroll
-    for (int p = 0; p < Step::OPERANDS; ++p)
+    for (int p = 0; p < S::OPERANDS; ++p)
       S::Block::store(operands + (t & 1) * S::BUFFER_BYTES + n * S::TILE_BYTES + (p * S::UNIT_BLOCKS + u) * S::Block::BYTES,
                       items[o].valid[0] ? operand[0][p] : 0.0f, items[o].valid[1] ? operand[1][p] : 0.0f);
-    items[o].template put_down<true>(t - 1, write);
+    items[o].template put_down<0>(t - 1, write);
   };
   for (int s = 0; s < STAGES - 1; ++s) traffic.fetch(s);
   if (steps > 0) traffic.wait(0);
@@ -141,7 +143,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
           const auto block = half_tile(m, i).template remainder<S::DIM / 8>();
           const int owner = block.template quotient<S::UNIT_BLOCKS>();
           const int item = n * S::UNIT_BLOCKS + block.template remainder<S::UNIT_BLOCKS>().value(), source = seat.rank * S::K_WARPS + k_warp;
-          char* const to = parts + buffer * S::PART_BYTES + ((source * S::ITEMS + item) * Step::SUMS + sum) * 256 + lane * 8;
+          char* const to = parts + buffer * S::PART_BYTES + ((source * S::ITEMS + item) * S::SUMS + sum) * 256 + lane * 8;
           const float x = acc[n][m][2 * i], y = acc[n][m][2 * i + 1];
           if constexpr (S::CTAS == 1)
             *reinterpret_cast<float2*>(to) = make_float2(x, y);
@@ -161,13 +163,13 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     for (int o = 0; o < S::OWNED; ++o) {
       const int item = warp + o * S::WARPS;
       if (item >= S::ITEMS) continue;
-      float sum[2][Step::SUMS] = {};
+      float sum[2][S::SUMS] = {};
 #pragma unroll
-      for (int i = 0; i < Step::SUMS; ++i) {
-        const float2* const from = reinterpret_cast<const float2*>(parts + buffer * S::PART_BYTES + (item * Step::SUMS + i) * 256) + lane;
+      for (int i = 0; i < S::SUMS; ++i) {
+        const float2* const from = reinterpret_cast<const float2*>(parts + buffer * S::PART_BYTES + (item * S::SUMS + i) * 256) + lane;
 #pragma unroll
         for (int s = 0; s < S::SOURCES; ++s) {
-          const float2 p = from[s * S::ITEMS * Step::SUMS * 32];
+          const float2 p = from[s * S::ITEMS * S::SUMS * 32];
           sum[0][i] += p.x;
           sum[1][i] += p.y;
         }
@@ -177,7 +179,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
 #pragma unroll
       for (int j = 0; j < 2; ++j) items[o].finish(call, j, t, sum[j], read[j], rows[j], write[j]);
       if (t + 1 < steps) start(o, t + 1);
-      items[o].template put_down<false>(t, write);
+      items[o].template put_down<1>(t, write);
     }
   }
   __syncthreads();

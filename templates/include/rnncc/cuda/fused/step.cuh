@@ -1,13 +1,16 @@
 // The parts of a fused loop that all families share.
 //
-// A step is start (elementwise), product, finish (elementwise). `start` makes the product's operands, and `finish` takes its
-// sums. Forward, `start` mostly passes the previous state on. Backward, `start` makes the gradients of the gates, and `finish`
+// A step is a chain: start (elementwise), product, middle (elementwise), product, …, finish (elementwise). Each product with the
+// elementwise work before it is a phase. Most steps have one phase, and no middle. `start` makes the first product's operands, and
+// `finish` takes the last one's sums. Forward, `start` mostly passes the previous state on. Backward, `start` makes the gradients of the gates, and `finish`
 // makes the gradient of the state before. The loop runs finish(t) and start(t + 1) together, so that CTAs wait for one exchange
-// per step.
+// per phase.
 //
 // `Step` is generated for each loop. It has:
+//   PHASES              the number of products that wait for each other; the next four have an entry for each
 //   OPERANDS, SUMS      how many there are: sums[i] += matrix[i][j] @ operand[j]
 //   TRANSPOSED          whether the matrices are transposed in this product
+//   HAS_HOLES           whether a sum may have no matrix for an operand
 //   CARRIES, EDGES      floats per unit and entry that live from step to step; the first EDGES of them have initial values
 //   Element             the type of streams, matrices and operands: 16-bit or float
 //   READS               how many tensors are read at (t, entry, unit)
@@ -16,9 +19,10 @@
 //                       tensor
 //   ROW_READS           how many tensors are read at (t, entry); row_values (tensors.cuh) has them
 //   VECTORS             values per unit
-//   WRITES              how many tensors are written; WRITE_FLOAT and WRITE_AT_START are sets of them
+//   WRITES              how many tensors are written; WRITE_FLOAT is a set of them
+//   WRITES_OF_STAGE     the sets that start, each middle and finish write
 //   MASKED              whether entries have lengths and resets; then the loop takes packed tensors too
-//   start, finish       the elementwise functions
+//   start, middle, finish  the elementwise functions
 #pragma once
 
 #include "fast.cuh"
@@ -27,10 +31,48 @@
 
 namespace rnncc {
 
+// The number of a stage, as a type: which `middle` is meant.
+template <int S>
+struct Stage {};
+
+// A phase of a step.
+template <class Step, int P>
+struct PhaseOf {
+  static constexpr int SUMS = Step::SUMS[P], OPERANDS = Step::OPERANDS[P];
+  static constexpr bool TRANSPOSED = Step::TRANSPOSED[P], HAS_HOLES = Step::HAS_HOLES[P];
+  // How many matrices and operands the phases before it have.
+  static constexpr int FIRST_MATRIX = PhaseOf<Step, P - 1>::FIRST_MATRIX + PhaseOf<Step, P - 1>::MATRICES;
+  static constexpr int FIRST_OPERAND = PhaseOf<Step, P - 1>::FIRST_OPERAND + PhaseOf<Step, P - 1>::OPERANDS;
+  static constexpr int MATRICES = SUMS * OPERANDS;
+};
+template <class Step>
+struct PhaseOf<Step, -1> {
+  static constexpr int OPERANDS = 0, FIRST_MATRIX = 0, FIRST_OPERAND = 0, MATRICES = 0;
+};
+template <class Step>
+using LastPhase = PhaseOf<Step, Step::PHASES - 1>;
+
+// What a stage writes.
+template <class Step, int S>
+constexpr uint64_t writes_of = Step::WRITES_OF_STAGE[S];
+
+// Calls f with Number<0>, Number<1>, …, Number<N - 1>.
+template <int I>
+struct Number {
+  static constexpr int value = I;
+};
+template <int N, int I = 0, class F>
+RNNCC_DEVICE void for_numbers(const F& f) {
+  if constexpr (I < N) {
+    f(Number<I>{});
+    for_numbers<N, I + 1>(f);
+  }
+}
+
 // What one direction of a layer reads and writes.
 template <class Step>
 struct FusedTensors {
-  const void* matrices[Step::SUMS * Step::OPERANDS];  // element (u, k) of head n at ((n * H + u) * H + k)
+  const void* matrices[LastPhase<Step>::FIRST_MATRIX + LastPhase<Step>::MATRICES];  // element (u, k) of head n at ((n * H + u) * H + k)
   int64_t descending;
   Place reads[at_least_one(Step::READS)];
   Edge read_edges[at_least_one(Step::READS)];
@@ -152,7 +194,7 @@ struct Traffic {
       to[i] = piece.at;
       write_step[i] = int32_t(own.writes[piece.tensor].step);
       written_row[i] = WRITTEN + piece.row_offset;
-      ahead[i] = piece.exists ? has(Step::WRITE_AT_START, piece.tensor) : NEVER;
+      ahead[i] = piece.exists ? has(writes_of<Step, 0>, piece.tensor) : NEVER;
       if constexpr (Step::MASKED) write_until[i] = piece.steps;
     }
   }
@@ -294,7 +336,7 @@ struct Item {
 
   // Runs `finish` of step t. Steps beyond an entry's last row leave its carries as they are: their values may be infinite, so that
   // to multiply them by zero is not enough.
-  RNNCC_DEVICE void finish(const FusedCall<Step>& call, int j, int t, const float (&sum)[Step::SUMS], const float (&read)[at_least_one(Step::READS)],
+  RNNCC_DEVICE void finish(const FusedCall<Step>& call, int j, int t, const float (&sum)[LastPhase<Step>::SUMS], const float (&read)[at_least_one(Step::READS)],
                            const float (&row)[row_values<Step>], float (&write)[at_least_one(Step::WRITES)]) {
     float before[at_least_one(Step::CARRIES)];
 #pragma unroll
@@ -305,15 +347,15 @@ struct Item {
       for (int s = 0; s < Step::EDGES; ++s) carry[j][s] = has_rows(j, t) ? carry[j][s] : before[s];
   }
 
-  // Puts what `finish` made of step t, or `start` of step t + 1, into shared memory for Traffic::store(t).
-  template <bool AT_START>
+  // Puts what stage S made of step t, or `start` of step t + 1, into shared memory for Traffic::store(t).
+  template <int S>
   RNNCC_DEVICE void put_down(int t, const float (&write)[2][at_least_one(Step::WRITES)]) const {
     const uint32_t written = Traffic::WRITTEN + (t & 1) * Out::BYTES;
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w)
 #pragma unroll
       for (int j = 0; j < 2; ++j)
-        if (has(Step::WRITE_AT_START, w) != AT_START)
+        if (!has(writes_of<Step, S>, w))
           continue;
         else if (has(float_writes<Step>, w))
           *reinterpret_cast<float*>(float_row + (written + Out::offset(w) + j * Out::FLOAT_ROW)) = write[j][w];
@@ -345,13 +387,13 @@ struct TermsOf<float> {
 template <class E>
 using Terms = typename TermsOf<E>::type;
 
-// Eight elements of a head's matrix: elements k to k + 7 of row `unit`, or of column `unit` where it is transposed.
-template <class Step, int H>
+// Eight elements of a head's matrix of phase P: elements k to k + 7 of row `unit`, or of column `unit` where it is transposed.
+template <class Step, int P, int H>
 RNNCC_DEVICE Terms<typename Step::Element> matrix8(const void* matrix, int head, int unit, int k) {
   using E = typename Step::Element;
-  if (unit >= H || k >= H) return {};
+  if (unit >= H || k >= H || (PhaseOf<Step, P>::HAS_HOLES && !matrix)) return {};
   const E* const from = static_cast<const E*>(matrix) + int64_t(head) * H * H;
-  if constexpr (Step::TRANSPOSED) {
+  if constexpr (PhaseOf<Step, P>::TRANSPOSED) {
     const auto element = [&](int i) { return from[int64_t(k + i) * H + unit]; };
     if constexpr (sizeof(E) == 4) {
       return {{element(0), element(1), element(2), element(3)}, {element(4), element(5), element(6), element(7)}};

@@ -9,6 +9,8 @@ namespace rnncc {
 template <class Step_, int H_>
 struct StepwiseShape {
   using Step = Step_;
+  static_assert(Step::PHASES == 1);
+  static constexpr int SUMS = PhaseOf<Step, 0>::SUMS, OPERANDS = PhaseOf<Step, 0>::OPERANDS;
   static constexpr int H = H_, THREADS = 256, SHARED_BYTES = 0;
 };
 
@@ -25,8 +27,8 @@ RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const 
   const int entry = int(index / S::H), unit = int(index % S::H);
   const OwnRows rows = own_rows<Step>(call, own.descending, entry);
   float* const carried = reinterpret_cast<float*>(own.exchange.base) + index;
-  E* const operands = reinterpret_cast<E*>(own.exchange.base + own.exchange.step) + int64_t(entry) * Step::OPERANDS * S::H + unit;
-  const float* const sums = reinterpret_cast<const float*>(own.exchange.base + own.exchange.entry) + int64_t(entry) * Step::SUMS * S::H + unit;
+  E* const operands = reinterpret_cast<E*>(own.exchange.base + own.exchange.step) + int64_t(entry) * S::OPERANDS * S::H + unit;
+  const float* const sums = reinterpret_cast<const float*>(own.exchange.base + own.exchange.entry) + int64_t(entry) * S::SUMS * S::H + unit;
 
   const auto place = [&](const Place& tensor, int step, int bytes) {
     return tensor.base + (step * tensor.step + rows.first * tensor.entry + unit * bytes);
@@ -54,7 +56,7 @@ RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const 
     if (step >= rows.steps) return;
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w) {
-      if (has(Step::WRITE_AT_START, w) != at_start || !own.writes[w].base) continue;
+      if (!has(at_start ? writes_of<Step, 0> : writes_of<Step, 1>, w) || !own.writes[w].base) continue;
       const bool is_float = has(float_writes<Step>, w);
       char* const at = place(own.writes[w], step, is_float ? 4 : sizeof(E));
       if (is_float)
@@ -76,9 +78,9 @@ RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const 
       carry[s] = s < Step::EDGES ? take<E>(own.initial[s < Step::EDGES ? s : 0], entry, unit) : 0.0f;
   }
   if (t >= 0) {
-    float sum[Step::SUMS], before[at_least_one(Step::EDGES)];
+    float sum[S::SUMS], before[at_least_one(Step::EDGES)];
 #pragma unroll
-    for (int i = 0; i < Step::SUMS; ++i) sum[i] = sums[i * S::H];
+    for (int i = 0; i < S::SUMS; ++i) sum[i] = sums[i * S::H];
 #pragma unroll
     for (int s = 0; s < Step::EDGES; ++s) before[s] = carry[s];
     load(t, read, row);
@@ -90,12 +92,12 @@ RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const 
     store(t, false, write);
   }
   if (t + 1 < call.steps) {
-    float operand[Step::OPERANDS];
+    float operand[S::OPERANDS];
     load(t + 1, read, row);
     Step::start(read, row, vector, call.constants, carry, operand, write);
 #pragma unroll
-    for (int p = 0; p < Step::OPERANDS; ++p)
-      operands[(Step::TRANSPOSED ? Step::OPERANDS - 1 - p : p) * S::H] = from_float<E>(operand[p]);
+    for (int p = 0; p < S::OPERANDS; ++p)
+      operands[(PhaseOf<Step, 0>::TRANSPOSED ? S::OPERANDS - 1 - p : p) * S::H] = from_float<E>(operand[p]);
     store(t + 1, true, write);
 #pragma unroll
     for (int s = 0; s < Step::CARRIES; ++s) carried[s * all] = carry[s];
