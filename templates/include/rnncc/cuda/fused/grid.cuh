@@ -36,27 +36,47 @@ struct Message {
   }
 };
 
-template <class Step_, int H_, int UNIT_BLOCKS_, int K_WARPS_, int ENTRY_TILES_, int REGISTER_TILES_>
+// REGISTER_TILES has a number for each phase.
+template <class Step_, int H_, int UNIT_BLOCKS_, int K_WARPS_, int ENTRY_TILES_, int... REGISTER_TILES_>
 struct GridShape {
   using Step = Step_;
   using E = typename Step::Element;
   static constexpr int H = H_, UNIT_BLOCKS = UNIT_BLOCKS_, K_WARPS = K_WARPS_, ENTRY_TILES = ENTRY_TILES_;
   static constexpr int UNITS = UNIT_BLOCKS * 8, CTAS = ceil_div(H, UNITS), THREADS = K_WARPS * 32, ENTRIES = ENTRY_TILES * 8;
+  static constexpr int PHASES = Step::PHASES, LAST = PHASES - 1;
+  static constexpr int REGISTER_TILES[] = {REGISTER_TILES_...};
+  static_assert(sizeof...(REGISTER_TILES_) == PHASES);
   static constexpr int DEPTH = ceil_div(H, 32) * 32;  // terms per operand
-  // The exchange is [step][entry][head][operand][DEPTH], so that the terms that a warp reads follow each other.
-  static constexpr int OPERAND_BYTES = DEPTH * int(sizeof(E)), HEAD_BYTES = Step::OPERANDS * OPERAND_BYTES;
-  static constexpr int HALVES = Step::SUMS * UNIT_BLOCKS, ROWS = ceil_div(HALVES, 2);
-  static constexpr int CHUNKS = ceil_div(Step::OPERANDS * DEPTH / 32, K_WARPS);  // chunks of 32 terms per warp
-  // Whether some terms of chunks belong to no operand. Their places are never written.
-  static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > Step::OPERANDS * DEPTH;
-  using Matrix = Resident<E, CHUNKS, HALVES, REGISTER_TILES_ / 2>;
+  // The exchange is [step][entry][head][operand][DEPTH], so that the terms that a warp reads follow each other. It has the operands
+  // of all phases.
+  static constexpr int OPERAND_BYTES = DEPTH * int(sizeof(E));
+  static constexpr int HEAD_BYTES = (LastPhase<Step>::FIRST_OPERAND + LastPhase<Step>::OPERANDS) * OPERAND_BYTES;
   static constexpr int POLLS = ENTRY_TILES * Message<E>::PARTS;
-  static constexpr int BATCH = CHUNKS * POLLS <= 8 ? CHUNKS : at_least_one(8 / POLLS);  // chunks polled at a time
+
+  template <int P, class = void>
+  struct Phase : PhaseOf<Step, P> {
+    using PhaseOf<Step, P>::SUMS, PhaseOf<Step, P>::OPERANDS;
+    static constexpr int HALVES = SUMS * UNIT_BLOCKS, ROWS = ceil_div(HALVES, 2);
+    static constexpr int CHUNKS = ceil_div(OPERANDS * DEPTH / 32, K_WARPS);  // chunks of 32 terms per warp
+    // Whether some terms of chunks belong to no operand. Their places are never written.
+    static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > OPERANDS * DEPTH;
+    using Matrix = Resident<E, CHUNKS, HALVES, REGISTER_TILES[P] / 2>;
+    static constexpr int BATCH = CHUNKS * POLLS <= 8 ? CHUNKS : at_least_one(8 / POLLS);  // chunks polled at a time
+    // Where the phase's operands begin in the exchange, and its part of the matrices in shared memory.
+    static constexpr int OPERANDS_BEGIN = PhaseOf<Step, P>::FIRST_OPERAND * OPERAND_BYTES;
+    static constexpr int MATRICES_BEGIN = Phase<P - 1>::MATRICES_END, MATRICES_END = MATRICES_BEGIN + K_WARPS * Matrix::WARP_BYTES;
+    static constexpr int MOST_HALVES = HALVES > Phase<P - 1>::MOST_HALVES ? HALVES : Phase<P - 1>::MOST_HALVES;
+  };
+  template <class V>
+  struct Phase<-1, V> {
+    static constexpr int MATRICES_END = 0, MOST_HALVES = 0;
+  };
+
   static constexpr int ITEMS = UNIT_BLOCKS * ENTRY_TILES, OWNED = ceil_div(ITEMS, K_WARPS);
   static constexpr int AHEAD = 4;
   using Memory = Traffic<Step, H, UNITS, ENTRIES, THREADS>;
-  static constexpr int PARTIAL_BYTES = K_WARPS * ENTRY_TILES * HALVES * 256;
-  static constexpr int MATRIX_BYTES = K_WARPS * Matrix::WARP_BYTES;
+  static constexpr int PARTIAL_BYTES = K_WARPS * ENTRY_TILES * Phase<LAST>::MOST_HALVES * 256;
+  static constexpr int MATRIX_BYTES = Phase<LAST>::MATRICES_END;
   // Each warp has room for a chunk of float operands, which all its lanes multiply.
   static constexpr int TILE_BYTES = 4 * OperandBlock<E>::BYTES, STAGE_BYTES = sizeof(E) == 4 ? ENTRY_TILES * TILE_BYTES : 0;
   static constexpr int SHARED_BYTES = PARTIAL_BYTES + MATRIX_BYTES + K_WARPS * STAGE_BYTES + Memory::BYTES;
@@ -78,13 +98,17 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   const int unit0 = rank * S::UNITS, steps = seat.steps;
 
   // Half-tile h is sum h % SUMS of unit block h / SUMS. Chunk c of this warp has 32 terms of one operand.
-  typename S::Matrix matrix;
-  matrix.fill(matrices, warp, [&](int c, int m, int i) {
-    const int term = (warp * S::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
-    const int half = 2 * m + i, sum = half % Step::SUMS, unit = unit0 + half / Step::SUMS * 8 + row;
-    return half < S::HALVES && operand < Step::OPERANDS
-               ? matrix8<Step, S::H>(own.matrices[sum * Step::OPERANDS + operand], head, unit, k)
-               : Terms<E>{};
+  Matrices<S> held;
+  for_numbers<S::PHASES>([&](auto phase) {
+    constexpr int P = decltype(phase)::value;
+    using Phase = typename S::template Phase<P>;
+    held.template of<P>().fill(matrices + Phase::MATRICES_BEGIN, warp, [&](int c, int m, int i) {
+      const int term = (warp * Phase::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
+      const int half = 2 * m + i, sum = half % Phase::SUMS, unit = unit0 + half / Phase::SUMS * 8 + row;
+      return half < Phase::HALVES && operand < Phase::OPERANDS
+                 ? matrix8<Step, P, S::H>(own.matrices[Phase::FIRST_MATRIX + sum * Phase::OPERANDS + operand], head, unit, k)
+                 : Terms<E>{};
+    });
   });
 
   typename S::Memory traffic;
@@ -123,30 +147,21 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     mine[o] = exchange_row(n * 8 + entry) + (unit0 + u * 8 + unit) * sizeof(E);
     if constexpr (sizeof(E) == 4 && Step::MASKED) next[o] = exchange_row(n * 8 + entry + 1) + (unit0 + u * 8 + unit) * sizeof(E);
   }
-  // Where the lane's terms of chunk 0 lie, per tile of entries. Where the group has no such entry, they are those of its last
+  // Where the lane's first terms of an operand lie, per tile of entries. Where the group has no such entry, they are those of its last
   // entry, and nobody reads the sums.
   uint32_t terms[S::ENTRY_TILES];
   [[maybe_unused]] int terms_until[S::ENTRY_TILES];  // in masked loops: for how many steps the entry has rows
 #pragma unroll
   for (int n = 0; n < S::ENTRY_TILES; ++n) {
-    terms[n] = exchange_row(n * 8 + row) + (warp * S::CHUNKS * 32 + q * 8) * sizeof(E);
+    terms[n] = exchange_row(n * 8 + row) + q * 8 * sizeof(E);
     if constexpr (Step::MASKED) terms_until[n] = rows_of(n * 8 + row).steps;
   }
-  const auto is_wanted = [&](int c) {
-    const int term = (warp * S::CHUNKS + c) * 32;
-    return !S::PADDED || (term < Step::OPERANDS * S::DEPTH && term % S::DEPTH + q * 8 < S::H);
-  };
-
-  // Runs start(t), and sends its operands to the other CTAs.
-  const auto start = [&](int o, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
-    const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
-    float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][Step::OPERANDS];
-    items[o].template load<true>(own, t, t + 1 == steps, read, rows);
+  // Sends an item's operands of a phase of step t to the other CTAs.
+  const auto send = [&](auto phase, int o, int t, const auto& operand) {
+    using Phase = typename S::template Phase<decltype(phase)::value>;
 #pragma unroll
-    for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
-#pragma unroll
-    for (int p = 0; p < Step::OPERANDS; ++p) {
-      char* const to = exchange_at(t) + p * S::OPERAND_BYTES;
+    for (int p = 0; p < Phase::OPERANDS; ++p) {
+      char* const to = exchange_at(t) + Phase::OPERANDS_BEGIN + p * S::OPERAND_BYTES;
       if constexpr (sizeof(E) == 4) {
         if (items[o].has_rows(0, t)) store4_relaxed(to + mine[o], message(operand[0][p]));
         if (items[o].has_rows(1, t)) store4_relaxed(to + (Step::MASKED ? next[o] : mine[o] + exchange_entry), message(operand[1][p]));
@@ -156,6 +171,13 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       }
     }
   };
+  const auto start = [&](int o, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
+    float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][PhaseOf<Step, 0>::OPERANDS];
+    items[o].template load<true>(own, t, t + 1 == steps, read, rows);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
+    send(Number<0>{}, o, t, operand);
+  };
   [[maybe_unused]] const OwnRows of_lane_entry = Step::MASKED ? rows_of(lane) : OwnRows{};
   if (steps > 0) traffic.wait(0);
 #pragma unroll
@@ -163,118 +185,138 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     if (warp + o * S::K_WARPS < S::ITEMS && steps > 0) {
       float started[2][at_least_one(Step::WRITES)];
       start(o, 0, started);
-      items[o].template put_down<true>(-1, started);
+      items[o].template put_down<0>(-1, started);
     }
   __syncthreads();
 
-  // The cycles that the warp lets pass before it polls for the operands of a step. A poll in vain slows down the CTAs that write.
+  // The cycles that the warp lets pass before it polls for the operands of a phase. A poll in vain slows down the CTAs that write.
   // The warp learns a pause with which it polls too early in one step of nine.
-  uint32_t pause = 0;
+  uint32_t pauses[S::PHASES] = {};
   for (int t = 0; t < steps; ++t) {
-    float acc[S::ENTRY_TILES][S::ROWS][4] = {};
-    [[maybe_unused]] float of_lane[S::ENTRY_TILES][S::HALVES][8] = {};  // the lane's parts of sums, where operands are float
-    bool in_vain = false;
 #pragma unroll
     for (int o = 0; o < S::OWNED; ++o)
       if (warp + o * S::K_WARPS < S::ITEMS) items[o].ask(own, t + 1, steps);
-    for (const uint32_t since = clock(); uint32_t(clock()) - since < pause;) {
-    }
+    for_numbers<S::PHASES>([&](auto phase) {
+      constexpr int P = decltype(phase)::value;
+      using Phase = typename S::template Phase<P>;
+      float acc[S::ENTRY_TILES][Phase::ROWS][4] = {};
+      [[maybe_unused]] float of_lane[S::ENTRY_TILES][Phase::HALVES][8] = {};  // the lane's parts of sums, where operands are float
+      const int first_term = warp * Phase::CHUNKS * 32;  // of the warp's, in all operands of the phase
+      const auto is_wanted = [&](int c) {
+        const int term = first_term + c * 32;
+        return !Phase::PADDED || (term < Phase::OPERANDS * S::DEPTH && term % S::DEPTH + q * 8 < S::H);
+      };
+      uint32_t& pause = pauses[P];
+      bool in_vain = false;
+      for (const uint32_t since = clock(); uint32_t(clock()) - since < pause;) {
+      }
 #pragma unroll
-    for (int c0 = 0; c0 < S::CHUNKS; c0 += S::BATCH) {
-      Message<E> h[S::BATCH][S::ENTRY_TILES];
-      const char* const from = exchange_at(t);
-      const auto ask = [&](int n, int b) { h[b][n].ask(from + terms[n] + (c0 + b) * 32 * sizeof(E)); };
+      for (int c0 = 0; c0 < Phase::CHUNKS; c0 += Phase::BATCH) {
+        Message<E> h[Phase::BATCH][S::ENTRY_TILES];
+        const char* const from = exchange_at(t) + Phase::OPERANDS_BEGIN;
+        const auto ask = [&](int n, int b) { h[b][n].ask(from + (terms[n] + uint32_t(first_term * sizeof(E))) + (c0 + b) * 32 * sizeof(E)); };
 #pragma unroll
-      for (int b = 0; b < S::BATCH; ++b)
+        for (int b = 0; b < Phase::BATCH; ++b)
+#pragma unroll
+          for (int n = 0; n < S::ENTRY_TILES; ++n)
+            if (c0 + b < Phase::CHUNKS && is_wanted(c0 + b) && (!Step::MASKED || t < terms_until[n]))
+              ask(n, b);
+            else
+              h[b][n] = {};
+        // While the operands are on their way, the CTA writes and reads.
+        if (P == 0 && c0 == 0) {
+          traffic.store(t - 1);
+          traffic.fetch(t - 1 + S::Memory::STAGES);
+        }
+        const auto all_have_come = [&] {
+          bool all = true;
+#pragma unroll
+          for (int b = 0; b < Phase::BATCH; ++b)
+#pragma unroll
+            for (int n = 0; n < S::ENTRY_TILES; ++n) all &= h[b][n].has_come();
+          return __all_sync(~0u, all);
+        };
+        for (Spin spin; !all_have_come(); spin.poll()) {
+          in_vain = true;
+#pragma unroll
+          for (int b = 0; b < Phase::BATCH; ++b)
+#pragma unroll
+            for (int n = 0; n < S::ENTRY_TILES; ++n)
+              if (!h[b][n].has_come()) ask(n, b);
+        }
+#pragma unroll
+        for (int b = 0; b < Phase::BATCH; ++b) {
+          if (c0 + b >= Phase::CHUNKS) continue;
+          if constexpr (sizeof(E) == 4) {
+            __syncwarp();  // all lanes are done with the chunk before
+#pragma unroll
+            for (int n = 0; n < S::ENTRY_TILES; ++n)
+#pragma unroll
+              for (int i = 0; i < 2; ++i)
+                *reinterpret_cast<uint4*>(stage + n * S::TILE_BYTES + q * OperandBlock<E>::BYTES + row * 32 + i * 16) = h[b][n].part[i];
+            __syncwarp();
+            multiply_pair(held.template of<P>(), c0 + b, stage, S::TILE_BYTES, of_lane);
+          } else {
+            uint4 of_chunk[S::ENTRY_TILES];
+#pragma unroll
+            for (int n = 0; n < S::ENTRY_TILES; ++n) of_chunk[n] = h[b][n].part[0];
+            multiply_pair<E>(held.template of<P>(), c0 + b, of_chunk, acc, acc);
+          }
+        }
+      }
+      pause = in_vain ? ::min(pause + PAUSE_MORE, PAUSE_MOST) : pause - ::min(pause, PAUSE_LESS);
+      if constexpr (sizeof(E) == 4) sum_over_lanes(of_lane, acc);
+      // The warps' partial sums lie as [half-tile, tile][warp][lane].
+      float2* const parts = partial + lane;
+#pragma unroll
+      for (int half = 0; half < Phase::HALVES; ++half)
 #pragma unroll
         for (int n = 0; n < S::ENTRY_TILES; ++n)
-          if (c0 + b < S::CHUNKS && is_wanted(c0 + b) && (!Step::MASKED || t < terms_until[n]))
-            ask(n, b);
-          else
-            h[b][n] = {};
-      // While the operands are on their way, the CTA writes and reads.
-      if (c0 == 0) {
-        traffic.store(t - 1);
-        traffic.fetch(t - 1 + S::Memory::STAGES);
-      }
-      const auto all_have_come = [&] {
-        bool all = true;
+          parts[((half * S::ENTRY_TILES + n) * S::K_WARPS + warp) * 32] = make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
+      __syncthreads();
+      if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
 #pragma unroll
-        for (int b = 0; b < S::BATCH; ++b)
+      for (int o = 0; o < S::OWNED; ++o) {
+        const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
+        if (item >= S::ITEMS) continue;
+        float sum[2][Phase::SUMS] = {};
 #pragma unroll
-          for (int n = 0; n < S::ENTRY_TILES; ++n) all &= h[b][n].has_come();
-        return __all_sync(~0u, all);
-      };
-      for (Spin spin; !all_have_come(); spin.poll()) {
-        in_vain = true;
+        for (int i = 0; i < Phase::SUMS; ++i)
 #pragma unroll
-        for (int b = 0; b < S::BATCH; ++b)
+          for (int w = 0; w < S::K_WARPS; ++w) {
+            const float2 p = parts[(((u * Phase::SUMS + i) * S::ENTRY_TILES + n) * S::K_WARPS + w) * 32];
+            sum[0][i] += p.x;
+            sum[1][i] += p.y;
+          }
+        float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], made[2][at_least_one(Step::WRITES)];
+        items[o].template load<false>(own, t, t + 1 == steps, read, rows);
+        if constexpr (P < S::LAST) {
+          float operand[2][PhaseOf<Step, P + 1>::OPERANDS];
 #pragma unroll
-          for (int n = 0; n < S::ENTRY_TILES; ++n)
-            if (!h[b][n].has_come()) ask(n, b);
-      }
-#pragma unroll
-      for (int b = 0; b < S::BATCH; ++b) {
-        if (c0 + b >= S::CHUNKS) continue;
-        if constexpr (sizeof(E) == 4) {
-          __syncwarp();  // all lanes are done with the chunk before
-#pragma unroll
-          for (int n = 0; n < S::ENTRY_TILES; ++n)
-#pragma unroll
-            for (int i = 0; i < 2; ++i)
-              *reinterpret_cast<uint4*>(stage + n * S::TILE_BYTES + q * OperandBlock<E>::BYTES + row * 32 + i * 16) = h[b][n].part[i];
-          __syncwarp();
-          multiply_pair(matrix, c0 + b, stage, S::TILE_BYTES, of_lane);
+          for (int j = 0; j < 2; ++j)
+            Step::middle(Stage<P + 1>{}, sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], made[j]);
+          send(Number<P + 1>{}, o, t, operand);
         } else {
-          uint4 of_chunk[S::ENTRY_TILES];
+          float started[2][at_least_one(Step::WRITES)];
 #pragma unroll
-          for (int n = 0; n < S::ENTRY_TILES; ++n) of_chunk[n] = h[b][n].part[0];
-          multiply_pair<E>(matrix, c0 + b, of_chunk, acc, acc);
+          for (int j = 0; j < 2; ++j) items[o].finish(call, j, t, sum[j], read[j], rows[j], made[j]);
+          if (t + 1 < steps) start(o, t + 1, started);
+          if (t + 1 < steps) items[o].template put_down<0>(t, started);
         }
+        items[o].template put_down<P + 1>(t, made);
       }
-    }
-    pause = in_vain ? ::min(pause + PAUSE_MORE, PAUSE_MOST) : pause - ::min(pause, PAUSE_LESS);
-    if constexpr (sizeof(E) == 4) sum_over_lanes(of_lane, acc);
-    // The warps' partial sums lie as [half-tile, tile][warp][lane].
-    float2* const parts = partial + lane;
+      if constexpr (P == S::LAST) {
+        // The lines of the exchange that will be polled come from memory into L2 before anyone polls.
+        const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
+        if (S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries && t + S::AHEAD < polled.steps)
 #pragma unroll
-    for (int half = 0; half < S::HALVES; ++half)
-#pragma unroll
-      for (int n = 0; n < S::ENTRY_TILES; ++n)
-        parts[((half * S::ENTRY_TILES + n) * S::K_WARPS + warp) * 32] = make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
-    __syncthreads();
-    if (t + 1 < steps) traffic.wait(t + 1);
-#pragma unroll
-    for (int o = 0; o < S::OWNED; ++o) {
-      const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
-      if (item >= S::ITEMS) continue;
-      float sum[2][Step::SUMS] = {};
-#pragma unroll
-      for (int i = 0; i < Step::SUMS; ++i)
-#pragma unroll
-        for (int w = 0; w < S::K_WARPS; ++w) {
-          const float2 p = parts[(((u * Step::SUMS + i) * S::ENTRY_TILES + n) * S::K_WARPS + w) * 32];
-          sum[0][i] += p.x;
-          sum[1][i] += p.y;
-        }
-      float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>];
-      float finished[2][at_least_one(Step::WRITES)], started[2][at_least_one(Step::WRITES)];
-      items[o].template load<false>(own, t, t + 1 == steps, read, rows);
-#pragma unroll
-      for (int j = 0; j < 2; ++j) items[o].finish(call, j, t, sum[j], read[j], rows[j], finished[j]);
-      if (t + 1 < steps) start(o, t + 1, started);
-      items[o].template put_down<false>(t, finished);
-      if (t + 1 < steps) items[o].template put_down<true>(t, started);
-    }
-    // The lines of the exchange that will be polled come from memory into L2 before anyone polls.
-    const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
-    if (S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries && t + S::AHEAD < polled.steps)
-#pragma unroll
-      for (int p = 0; p < Step::OPERANDS; ++p)
-        prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head + unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
-                    ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
-    // Not all operands can arrive before this CTA has sent its own. A warp that polls before that would only slow the others down.
-    __syncthreads();
+          for (int p = 0; p < S::HEAD_BYTES / S::OPERAND_BYTES; ++p)
+            prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head + unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
+                        ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
+      }
+      // Not all operands can arrive before this CTA has sent its own. A warp that polls before that would only slow the others down.
+      __syncthreads();
+    });
   }
   traffic.store(steps - 1);
 #pragma unroll
