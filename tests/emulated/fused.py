@@ -15,14 +15,13 @@ from torch import Tensor
 
 from rnncc.ir.family import GRID, Scope
 from rnncc.ir.fused import FusedLoop, inference
-from rnncc.ir.kernel import EdgeSlot, Place, Program, Table
+from rnncc.ir.kernel import EdgeSlot, Place, Program, ReadSlot, StoredSlot, Table
 from rnncc.ir.plan import KernelPlan, fused_programs
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.machine.paths import templates_dir
 from tests.cuda.sources import write_files
-from tests.numeric.compare import Case
+from tests.numeric.compare import Case, Problem
 from tests.numeric.loops import Loop, Tensors
-from tests.numeric.compare import Problem
 from tests.rendering import at_first_use
 
 HEADERS = Path(__file__).resolve().parent
@@ -38,9 +37,10 @@ _DRIVER = """
 extern "C" int64_t parameter_bytes() {{ return sizeof(rnncc::FusedCall<rnncc::FusedShape::Step>); }}
 extern "C" const char* run(int ctas, int directions, int cluster, uint64_t seed, const void* parameter) {{
   static std::string problem;
+  using Shape = rnncc::FusedShape;
+  const auto kernel = [](const void* p) {{ {symbol}(*static_cast<const rnncc::FusedCall<Shape::Step>*>(p)); }};
   try {{
-    emulated::launch({{ctas, directions, cluster, rnncc::FusedShape::THREADS, rnncc::FusedShape::SHARED_BYTES, seed}},
-                     [](const void* p) {{ {symbol}(*static_cast<const rnncc::FusedCall<rnncc::FusedShape::Step>*>(p)); }}, parameter);
+    emulated::launch({{ctas, directions, cluster, Shape::THREADS, Shape::SHARED_BYTES, seed}}, kernel, parameter);
   }} catch (const std::exception& error) {{
     problem = error.what();
     return problem.c_str();
@@ -88,10 +88,6 @@ def build(plan: KernelPlan, fused: FusedKernels, folder: Path) -> dict[str, Kern
     found = {}
     running = []
     for (name, schedule), unit in zip(fused.kernels, bundle.device_units, strict=True):
-        if not schedule.shared_bytes:  # not planned
-            path = folder / "src" / f"{unit.name}.cu"
-            text = path.read_text(encoding="utf-8")
-            path.write_text("".join(line for line in text.splitlines(keepends=True) if "SHARED_BYTES" not in line))
         source = folder / "src" / f"{unit.name}.cpp"
         source.write_text("#include <string>\n" + _DRIVER.format(symbol=unit.name), encoding="utf-8")
         library = folder / f"{unit.name}.so"
@@ -107,9 +103,7 @@ def build(plan: KernelPlan, fused: FusedKernels, folder: Path) -> dict[str, Kern
         opened.parameter_bytes.restype = ctypes.c_int64
         opened.run.restype = ctypes.c_char_p
         loop = loops[name]
-        found[name] = Kernel(
-            programs[name], inference(loop) if name.endswith("_inference") else loop, schedule, opened
-        )
+        found[name] = Kernel(programs[name], inference(loop) if name.endswith("_inference") else loop, schedule, opened)
     return found
 
 
@@ -125,6 +119,10 @@ class EmulatedCase(Case):
             if stream.name == "active__":
                 own = torch.arange(problem.steps).unsqueeze(1) < self.lengths
                 self.streams[index] = own.unsqueeze(-1).double()
+
+    def measured(self) -> dict[str, float]:
+        """The relative error of everything that a call makes."""
+        return self.errors(next(iter(self.kernels.values())).library, "")
 
     def _call(self, library: ctypes.CDLL, direction: str, isa: str, tables: Sequence[Tensors]) -> None:
         training = direction == "backward" or any(tensor is not None for tensor in tables[5])
@@ -243,7 +241,7 @@ class _Call:
             depth = -(-(case.sizes["H"] // problem.heads) // 32) * 32
             shape = (problem.steps, problem.batch, problem.heads * loop.operands * depth)
             self.exchange = torch.full((*shape, self.dtype.itemsize), 0xFF, dtype=torch.uint8)
-        step, entry = (self.exchange.stride() + (0, 0))[:2]
+        step, entry = (*self.exchange.stride(), 0, 0)[:2]
         yield [struct.pack("<qqq", self.exchange.data_ptr(), step, entry)], b""
 
     def _vector(self, place: Place, scalar: bool) -> bytes:
@@ -262,8 +260,9 @@ class _Call:
             matrix = known[outer.matrix]
             cotangent = self._sequence(outer.cotangent, written).double()
             operand = self._sequence(outer.operand, written).double()
+            shape = cotangent.shape[:2]
             per_head = torch.einsum(
-                "tbnu,tbnk->nuk", cotangent.unflatten(-1, (heads, -1)), operand.unflatten(-1, (heads, -1))
+                "tbnu,tbnk->nuk", cotangent.reshape(*shape, heads, -1), operand.reshape(*shape, heads, -1)
             )
             offsets.setdefault(matrix.index, []).append((self.case.evaluate(matrix.offset), per_head.flatten(0, 1)))
         for total in program.sums:
@@ -290,7 +289,8 @@ class _Call:
             found = next(s for s in self.kernel.program.slots if s.name == slot)
             if isinstance(found, EdgeSlot):
                 return self._shifted(found)
-            place = getattr(found, "place", None) or found.destinations[0]
+            assert isinstance(found, ReadSlot | StoredSlot)
+            place = found.place if isinstance(found, ReadSlot) else found.destinations[0]
         tensor = self._tensor(place.table, place.index)
         assert tensor is not None
         width, offset = self.case.width(slot), self.case.evaluate(place.offset)

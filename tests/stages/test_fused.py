@@ -34,13 +34,15 @@ def both_ways(plan: KernelPlan) -> tuple[FusedLoop, FusedLoop]:
 
 def test_lstm() -> None:
     forward, backward = both_ways(plan_of("lstm"))
-    assert forward.sums == ("i__R", "f__R", "g__R", "o__R") and forward.operands == ("h__1",)
-    assert forward.matrices == (("R_i",), ("R_f",), ("R_g",), ("R_o",)) and not forward.transposed
+    (product,), (start, finish) = forward.phases, forward.stages
+    assert product.sums == ("i__R", "f__R", "g__R", "o__R") and product.operands == ("h__1",)
+    assert product.matrices == (("R_i",), ("R_f",), ("R_g",), ("R_o",)) and not product.transposed
     assert [read.name for read in forward.reads] == ["i__x", "f__x", "g__x", "o__x"]
     assert [(edge.name, edge.link) for edge in forward.edges] == [("h__1", "h"), ("c__1", "c")]
-    assert forward.start == () and forward.finish[-1].target == "h"
+    assert start == () and finish[-1].target == "h"
     # Backward: the gates' gradients are operands, made before the product; its sum is h's gradient a step earlier.
-    assert sorted(backward.operands) == ["d_f", "d_g", "d_i", "d_o"] and len(backward.sums) == 1 and backward.transposed
+    (product,) = backward.phases
+    assert sorted(product.operands) == ["d_f", "d_g", "d_i", "d_o"] and len(product.sums) == 1 and product.transposed
     assert backward.kept == ("d_c__1",)
     assert [edge.link for edge in backward.edges] == ["d_h__1__recurrent__clipped", "d_c__1"]
     shifted = [read.name for read in backward.reads if read.edge is not None]
@@ -51,11 +53,30 @@ def test_resets_and_lengths_come_before_the_product() -> None:
     plan = plan_of("gru")
     masked = next(loop for loop in plan.loops if loop.masked)
     assert isinstance(masked.fused_forward, FusedLoop)
-    assert masked.fused_forward.operands == ("h__restarted",)
+    assert masked.fused_forward.phases[0].operands == ("h__restarted",)
     # Whether a step is active is known, and not read.
     assert [row.name for row in masked.fused_forward.rows] == ["reset__"]
     assert row_values(masked.fused_forward) == ("reset__", "active__")
-    assert [statement.target for statement in masked.fused_forward.start] == ["h__restarted"]
+    assert [statement.target for statement in masked.fused_forward.stages[0]] == ["h__restarted"]
+
+
+def test_products_that_wait_for_each_other_are_a_chain() -> None:
+    forward, backward = both_ways(plan_of("gruv3"))
+    assert [(phase.sums, phase.operands) for phase in forward.phases] == [
+        (("r__R", "z__R"), ("h__1",)),
+        (("n__R",), ("n__0",)),
+    ]
+    start, middle, finish = forward.stages
+    # What the second product takes is made after the first one, and the gate z stays for the end.
+    assert start == () and middle[-1].target == "n__0" and finish[-1].target == "h" and forward.kept == ("z",)
+    assert len(backward.phases) == 2 and all(phase.transposed for phase in backward.phases)
+
+
+def test_a_sum_need_not_take_every_operand() -> None:
+    forward, _ = both_ways(plan_of("taugru"))
+    (product,) = forward.phases
+    assert len(product.operands) == 2 and product.has_holes
+    assert [sum(matrix is not None for matrix in row) for row in product.matrices] == [1] * len(product.sums)
 
 
 def test_inference_writes_what_the_caller_gets() -> None:
@@ -68,10 +89,9 @@ def test_inference_writes_what_the_caller_gets() -> None:
 @pytest.mark.parametrize(
     ("cell", "why"),
     [
-        ("mingru", "a step has 0 products"),
-        ("gruv3", "a step has 2 products that wait for each other"),
+        ("mingru", "a step has no product"),
         ("layernormlstm", "a step takes the mean of a row"),
-        ("taugru", "not every sum of a step takes every operand"),
+        ("lstmp", "values of a step have several widths"),
     ],
 )
 def test_what_does_not_fit(cell: str, why: str) -> None:
@@ -80,7 +100,9 @@ def test_what_does_not_fit(cell: str, why: str) -> None:
 
 
 def test_loops_that_fit_one_way_only_have_no_kernels() -> None:
-    plan = plan_of("sgu")
+    plan = plan_of("cell Sum\nstate h\nparam p: scalar\nh[t] = tanh(R@h[t-1] + p*sum(h[t-1]) + W@x)\n")
+    loop = plan.loops[0]
+    assert isinstance(loop.fused_forward, NoForm)
     assert list(fused_programs(plan)) == []
 
 
@@ -89,7 +111,8 @@ def test_text() -> None:
     forward = fused_steps(plan)[0]
     assert forward.name == "tiny_0_forward_step"
     numbers = {constant.name: constant.text for constant in forward.constants}
-    assert (numbers["SUMS"], numbers["OPERANDS"], numbers["READS"], numbers["VECTORS"]) == ("1", "1", "1", "1")
+    assert (numbers["SUMS[]"], numbers["OPERANDS[]"]) == ("{1}", "{1}")
+    assert (numbers["PHASES"], numbers["READS"], numbers["VECTORS"]) == ("1", "1", "1")
     finish = "\n".join(forward.functions[1].lines)
     assert re.search(r"const float h = fast__::tanh\(.*\);  // cell.rnn:4", finish)
     assert finish.endswith("carry__[0] = h;")

@@ -1,7 +1,7 @@
 """Whether a program fits the fused kernels, and how.
 
-It does if all operands and sums of a step's products are units of the heads, and everything else is elementwise over the
-same units.
+It does if all operands and sums of a step's products are units of the heads, and everything else is elementwise over
+the same units.
 """
 
 from __future__ import annotations

@@ -52,14 +52,14 @@ def _division(problem: Problem, target: Target) -> _Division:
 
 
 def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
-    """The time of a step, in microseconds: a barrier of the grid, and then the visits of tiles and chunks follow each
-    other. A visit waits for what it reads, brings its operands from L2, and also the weights that are not in shared
-    memory, and multiplies."""
+    """The time of a step, in microseconds. In each phase there is a barrier of the grid, and then the visits of tiles
+    and chunks follow each other. A visit waits for what it reads, brings its operands from L2, and also the weights
+    that are not in shared memory, and multiplies."""
     rate, own = rates(target), _division(problem, target)
     rows, padded = own.unit_blocks * _UNIT_BLOCK, round_up(problem.head_dim, _CHUNK)
     held = (_HELD_32 if problem.is_float else _HELD_16) // own.batch_blocks
-    passes = ceil(facts.sums * own.unit_blocks, held)
-    operand_bytes = passes * own.batch_blocks * _BATCH_BLOCK * facts.operands * padded * problem.element_bytes
+    read = sum(ceil(phase.sums * own.unit_blocks, held) * phase.operands for phase in facts.phases)
+    operand_bytes = read * own.batch_blocks * _BATCH_BLOCK * padded * problem.element_bytes
 
     weights = facts.matrix_elements(rows, padded)  # of a tile
     weight_bytes = weights * problem.element_bytes
@@ -72,13 +72,14 @@ def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
     l2 = 10 * target.sms / (_DEEP_LOADS * target.l2_gb_s)
     fits_l2 = streamed_bytes * own.tiles * target.sms < 1e6 * target.l2_mb
     stream = l2 if fits_l2 else 10 * target.sms / target.memory_gb_s
-    visit = (
-        rate.visit
+    phases = len(facts.phases)
+    visits = (
+        phases * rate.visit
         + rate.touch * facts.item_traffic
         + l2 * operand_bytes
         + stream * streamed_bytes
         + rate.resident * resident * weight_bytes / 1024
         + product * products
     )
-    step_us = (rate.barrier + own.tiles * own.chunks * visit) / TENTHS_OF_NS
+    step_us = (phases * rate.barrier + own.tiles * own.chunks * visits) / TENTHS_OF_NS
     return round(max(step_us, memory_us(facts, problem, target)), 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from rnncc.constrint import Expression, Model, Solution, Variable, ceil_div, lookup
@@ -12,7 +12,7 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule, ceil
 from rnncc.ir.target import REGISTERS, Target
 from rnncc.language.diagnostics import InternalError
-from rnncc.stages.schedule.facts import Facts, memory_us, reached_gb_s
+from rnncc.stages.schedule.facts import Facts, PhaseFacts, memory_us, reached_gb_s
 from rnncc.stages.schedule.rates import Rates
 
 MOST_WARPS = 16
@@ -145,6 +145,26 @@ def round_up(a: int, b: int) -> int:
 def by(key: Expression, domain: range | tuple[int, ...], function: Callable[[int], int]) -> Expression:
     """A function of one expression, as a table over the values that the expression may take."""
     return lookup(key, {value: function(value) for value in domain})
+
+
+def numbered(name: str, facts: Facts, phase: int) -> str:
+    """The name of a variable that each phase has."""
+    return name if len(facts.phases) == 1 else f"{name}_{phase}"
+
+
+def total(parts: Iterable[Operand]) -> Expression:
+    """The sum of what each phase has."""
+    first, *others = parts
+    whole = first
+    for other in others:
+        whole = whole + other
+    assert isinstance(whole, Expression)
+    return whole
+
+
+def fragments_of(element: Elements, phase: PhaseFacts) -> Callable[[int], int]:
+    """The fragments of a pair of a phase's matrix, by the blocks of 8 units that a warp or CTA has."""
+    return lambda unit_blocks: element.fragments(phase.sums * unit_blocks)
 
 
 def registers_of(warps: int) -> int:

@@ -21,12 +21,25 @@ _LARGE_STAGE, _FEW_STAGES, _MANY_STAGES = 8192, 4, 8
 _FUNCTION_OPERATIONS = {"bf16": 8, "fp16": 27, "fp32": 27}
 
 
+@dataclass(frozen=True, slots=True)
+class PhaseFacts:
+    """A product of a step: how many sums it makes and how many operands it takes, each of head_dim units. There is room
+    for a matrix for each sum and operand."""
+
+    sums: int
+    operands: int
+
+    @property
+    def matrices(self) -> int:
+        """Matrices [head_dim, head_dim] per head."""
+        return self.sums * self.operands
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """The numbers of a loop. An *item* is the elementwise work on 8 units of 8 batch entries, which one warp does.
 
-    sums                 the sums that the product makes, each of head_dim units
-    operands             the operands of the product, each of head_dim units; a matrix for each sum and operand
+    phases               the products that wait for each other
     carries              the floats per unit that live from step to step
     reads, float_reads   the tensors [T, B, H] that a step reads, in 16 bits and in float32
     writes, float_writes the tensors that a step writes
@@ -36,8 +49,7 @@ class Facts:
     unit_bytes           bytes per unit and batch entry that a step reads and writes in memory
     """
 
-    sums: int
-    operands: int
+    phases: tuple[PhaseFacts, ...]
     carries: int
     reads: int
     float_reads: int
@@ -49,9 +61,19 @@ class Facts:
     unit_bytes: int
 
     @property
+    def sums(self) -> int:
+        """The most sums of a product."""
+        return max(phase.sums for phase in self.phases)
+
+    @property
+    def operands(self) -> int:
+        """The operands of all products."""
+        return sum(phase.operands for phase in self.phases)
+
+    @property
     def matrices(self) -> int:
         """Recurrent matrices [head_dim, head_dim] per head."""
-        return self.sums * self.operands
+        return sum(phase.matrices for phase in self.phases)
 
     def matrix_elements(self, rows: int, terms: int) -> int:
         """The elements of one head's matrices in so many rows of each sum and so many columns of each operand. All
@@ -97,8 +119,7 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
     carries = len(loop.edges) + len(loop.kept)
     pieces = len(loop.reads) + float_reads
     return Facts(
-        sums=max(len(phase.sums) for phase in loop.phases),
-        operands=loop.operands,
+        phases=tuple(PhaseFacts(len(phase.sums), len(phase.operands)) for phase in loop.phases),
         carries=carries,
         reads=len(loop.reads) - float_reads,
         float_reads=float_reads,

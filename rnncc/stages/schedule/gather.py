@@ -18,10 +18,13 @@ from rnncc.stages.schedule.draft import (
     cluster_batch,
     cluster_passes,
     elements,
+    fragments_of,
+    numbered,
     piece_registers,
     registers_of,
     require_registers,
     require_shared,
+    total,
 )
 from rnncc.stages.schedule.facts import Facts
 from rnncc.stages.schedule.rates import rates
@@ -45,7 +48,10 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     unit_warps = model.integer("unit_warps", 1, MOST_WARPS)
     most = ceil(problem.head_dim, 32) + 64
     range_length = model.integer("range_length", 1, most)  # chunks of 32 terms per K warp and operand
-    register_pairs = model.integer("register_pairs", 0, facts.operands * most)
+    register_pairs = [
+        model.integer(numbered("register_pairs", facts, phase), 0, own.operands * most)
+        for phase, own in enumerate(facts.phases)
+    ]
 
     items = model.integer("items", 1, _MOST_ITEMS)  # per CTA, of 8 units each
     dim = ctas * items  # in blocks of 8 units
@@ -59,9 +65,10 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     warps = model.integer("warps", 1, MOST_WARPS)
     model.require(warps == unit_warps * k_warps, because="warps: a thread of a larger CTA has too few registers")
 
-    fragments = by(unit_blocks, _UNIT_BLOCKS, lambda u: element.fragments(facts.sums * u))
-    pairs = facts.operands * range_length
-    model.require(register_pairs <= pairs, because="matrix: a warp's part of it, in registers or in shared memory")
+    fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, phase)) for phase in facts.phases]
+    pairs = [phase.operands * range_length for phase in facts.phases]
+    for held, own_pairs in zip(register_pairs, pairs, strict=True):
+        model.require(held <= own_pairs, because="matrix: a warp's part of it, in registers or in shared memory")
     sums_and_operands = by(
         unit_blocks,
         _UNIT_BLOCKS,
@@ -71,31 +78,38 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     registers = by(warps, range(1, MOST_WARPS + 1), registers_of)
     needed = (
         BASE_REGISTERS
-        + _SEND_REGISTERS * (facts.operands - 1)
+        + _SEND_REGISTERS * (max(phase.operands for phase in facts.phases) - 1)
         + sums_and_operands
         + facts.item_registers * owned
         + piece_registers(facts, unit_blocks, k_warps)
-        + PAIR_REGISTERS * fragments * register_pairs
+        + PAIR_REGISTERS * total(f * held for f, held in zip(fragments, register_pairs, strict=True))
     )
     spilled = require_registers(model, needed, registers)
-    matrix_kilobytes = warps * fragments * (pairs - register_pairs)
+    shared_pairs = [own_pairs - held for own_pairs, held in zip(pairs, register_pairs, strict=True)]
+    matrix_kilobytes = warps * total(f * own for f, own in zip(fragments, shared_pairs, strict=True))
+    phases, buffers = len(facts.phases), 2 if len(facts.phases) == 1 else 1
     shared_bytes = (
-        2 * element.operand_bytes * facts.operands * k_warps * range_length
+        buffers * element.operand_bytes * facts.operands * k_warps * range_length
         + PAIR_BYTES * matrix_kilobytes
         + 256 * facts.sums * items * (k_warps - 1)
         + by(items, range(1, _MOST_ITEMS + 1), lambda i: facts.traffic_bytes(i, TILE_BATCH))
-        + 16 * k_warps
+        + 8 * buffers * phases * k_warps
     )
     require_shared(model, shared_bytes, target)
 
     item = rate.gather_piece * facts.pieces + rate.operation * facts.operations
-    multiplied = element.product(rate) * ceil_div(warps, 4) * fragments * pairs + rate.matrix * matrix_kilobytes
+    multiplied = (
+        element.product(rate)
+        * ceil_div(warps, 4)
+        * total(f * own_pairs for f, own_pairs in zip(fragments, pairs, strict=True))
+        + rate.matrix * matrix_kilobytes
+    )
     posts = facts.operands * owned * by(ctas, sizes, lambda c: rate.post * ceil(c, element.peers) if c > 1 else 0)
     messages = ceil(facts.operands * problem.head_dim * element.size, 16)  # per batch entry
     step = (
-        rate.gather
+        phases * rate.gather
         + posts
-        + lookup(k_warps, {1: 0, 2: rate.merge_2, 4: rate.merge_4, 8: rate.merge_8})
+        + phases * lookup(k_warps, {1: 0, 2: rate.merge_2, 4: rate.merge_4, 8: rate.merge_8})
         + by(ctas, sizes, lambda c: rate.message * messages * cluster_batch(problem, clusters[c]) if c > 1 else 0)
         + item * owned
         + multiplied
@@ -110,15 +124,15 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=ceil_div(warps * (rate.issue + posts + item * owned), 4) + multiplied,
         needed=needed,
         overcount=_OVERCOUNT,
-        shape=(ctas, unit_warps, k_warps, unit_blocks, 1, 2 * register_pairs),
+        shape=(ctas, unit_warps, k_warps, unit_blocks, 1, *(2 * held for held in register_pairs)),
         tiles={
             "ctas": ctas,
             "unit_warps": unit_warps,
             "k_warps": k_warps,
             "unit_tile": 8 * unit_blocks,
             "batch_tile": TILE_BATCH,
-            "register_pairs": register_pairs,
-            "shared_pairs": pairs - register_pairs,
+            "register_pairs": total(register_pairs),
+            "shared_pairs": total(shared_pairs),
             "spilled_registers": spilled,
         },
         ctas=ctas,

@@ -16,11 +16,14 @@ from rnncc.stages.schedule.draft import (
     Draft,
     by,
     elements,
+    fragments_of,
+    numbered,
     piece_registers,
     registers_of,
     require_registers,
     require_shared,
     share,
+    total,
 )
 from rnncc.stages.schedule.facts import Facts
 from rnncc.stages.schedule.rates import rates
@@ -48,8 +51,12 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     model = Model()
     unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
     tiles = model.choice("tiles", _TILES)  # tiles of 8 batch entries per group
-    chunks = ceil(facts.operands * ceil(problem.head_dim, 32), _K_WARPS)  # chunks of 32 terms per warp
-    register_chunks = model.integer("register_chunks", 0, chunks)
+    phases = len(facts.phases)
+    # Chunks of 32 terms per warp.
+    chunks = [ceil(phase.operands * ceil(problem.head_dim, 32), _K_WARPS) for phase in facts.phases]
+    register_chunks = [
+        model.integer(numbered("register_chunks", facts, phase), 0, most) for phase, most in enumerate(chunks)
+    ]
 
     def ctas_of(unit_block_count: int) -> int:
         return ceil(problem.head_dim, 8 * unit_block_count)
@@ -57,9 +64,12 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     def seats(unit_block_count: int) -> int:
         return target.sms // (problem.heads * ctas_of(unit_block_count))
 
-    def chunks_at_a_time(tile_count: int) -> int:
+    def chunks_at_a_time(tile_count: int, own_chunks: int) -> int:
         polls = tile_count * element.size // 2
-        return chunks if chunks * polls <= _POLLED else max(1, _POLLED // polls)
+        return own_chunks if own_chunks * polls <= _POLLED else max(1, _POLLED // polls)
+
+    def polls_of_a_step(tile_count: int) -> int:
+        return sum(ceil(own_chunks, chunks_at_a_time(tile_count, own_chunks)) for own_chunks in chunks)
 
     ctas = by(unit_blocks, _UNIT_BLOCKS, ctas_of)
     model.require(
@@ -68,58 +78,63 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     launch_batch = TILE_BATCH * tiles * by(unit_blocks, _UNIT_BLOCKS, seats)
     model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
 
-    fragments = by(unit_blocks, _UNIT_BLOCKS, lambda u: element.fragments(facts.sums * u))
+    fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, phase)) for phase in facts.phases]
+    most_fragments = by(unit_blocks, _UNIT_BLOCKS, lambda u: element.fragments(facts.sums * u))
+    most_chunks, most_operands = max(chunks), max(phase.operands for phase in facts.phases)
     items = unit_blocks * tiles
     owned = ceil_div(items, _K_WARPS)
-    matrix_registers = PAIR_REGISTERS * fragments * register_chunks
+    matrix_registers = PAIR_REGISTERS * total(f * held for f, held in zip(fragments, register_chunks, strict=True))
     spilled: Operand = 0
     if element.is_float:
-        several = facts.operands > 1
+        several = most_operands > 1
         needed = (
             BASE_REGISTERS
             + facts.item_registers * owned
             + piece_registers(facts, items, _K_WARPS)
-            + _FLOAT_SUM_REGISTERS * fragments * tiles
+            + _FLOAT_SUM_REGISTERS * most_fragments * tiles
             + _FLOAT_REGISTERS
-            + by(tiles, _TILES, lambda n: 2 * element.size * n * chunks_at_a_time(n))
-            + (_FLOAT_OPERAND_REGISTERS + _ADDRESS_REGISTERS * chunks * tiles if several else 0)
-            + _FAR_REGISTERS * max(0, chunks - _NEAR_CHUNKS)
-            + PAIR_REGISTERS * fragments
+            + by(tiles, _TILES, lambda n: 2 * element.size * n * chunks_at_a_time(n, most_chunks))
+            + (_FLOAT_OPERAND_REGISTERS + _ADDRESS_REGISTERS * most_chunks * tiles if several else 0)
+            + _FAR_REGISTERS * max(0, most_chunks - _NEAR_CHUNKS)
+            + PAIR_REGISTERS * most_fragments
             + matrix_registers
         )
         spilled = require_registers(model, needed, registers_of(_K_WARPS))
     else:
         needed = (
             _BASE_REGISTERS
-            + (ceil(facts.item_registers, 2) + _OPERAND_REGISTERS * facts.operands) * owned
-            + by(unit_blocks, _UNIT_BLOCKS, lambda u: _ODD_REGISTERS * facts.operands if u == 3 else 0)
+            + (ceil(facts.item_registers, 2) + _OPERAND_REGISTERS * most_operands) * owned
+            + by(unit_blocks, _UNIT_BLOCKS, lambda u: _ODD_REGISTERS * most_operands if u == 3 else 0)
             + _TILE_REGISTERS * tiles
-            + _SUM_REGISTERS * fragments * tiles
+            + _SUM_REGISTERS * most_fragments * tiles
             + matrix_registers
         )
         model.require(
             needed <= registers_of(_K_WARPS),
             because="registers: a thread holds its part of the matrix, sums, operands and items",
         )
-    halves = facts.sums * items
-    matrix_kilobytes = _K_WARPS * fragments * (chunks - register_chunks)
+    shared_chunks = [most - held for most, held in zip(chunks, register_chunks, strict=True)]
+    matrix_kilobytes = _K_WARPS * total(f * own for f, own in zip(fragments, shared_chunks, strict=True))
     staged = _K_WARPS * element.operand_bytes * tiles if element.is_float else 0
     # One table for the two choices: its key is 8 * unit_blocks + tiles.
     both = range(8 * max(_UNIT_BLOCKS) + 8)
     traffic_bytes = by(8 * unit_blocks + tiles, both, lambda key: facts.traffic_bytes(key // 8, TILE_BATCH * (key % 8)))
-    shared_bytes = 256 * _K_WARPS * halves + PAIR_BYTES * matrix_kilobytes + staged + traffic_bytes
+    shared_bytes = 256 * _K_WARPS * facts.sums * items + PAIR_BYTES * matrix_kilobytes + staged + traffic_bytes
     require_shared(model, shared_bytes, target)
 
     group = minimum(TILE_BATCH * tiles, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.batch, seats(u))))
     readers = problem.heads * ctas * ceil_div(problem.batch, group)
     item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
     step = (
-        rate.poll * by(tiles, _TILES, lambda n: ceil(chunks, chunks_at_a_time(n)))
+        rate.poll * by(tiles, _TILES, polls_of_a_step)
         # Reads of L2 hide each other in part.
         + ceil_div(6 * element.size * facts.operands * problem.head_dim * group * readers, target.l2_gb_s)
-        + rate.grid_entry * group
-        + rate.half * halves
-        + element.product(rate) * ceil(_K_WARPS, 4) * chunks * fragments * tiles
+        + phases * rate.grid_entry * group
+        + rate.half * sum(phase.sums for phase in facts.phases) * items
+        + element.product(rate)
+        * ceil(_K_WARPS, 4)
+        * total(f * n for f, n in zip(fragments, chunks, strict=True))
+        * tiles
         + rate.matrix * matrix_kilobytes
         + rate.spill * spilled
         + item * owned
@@ -133,14 +148,14 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=step,
         needed=needed,
         overcount=0,
-        shape=(unit_blocks, _K_WARPS, tiles, 2 * register_chunks),
+        shape=(unit_blocks, _K_WARPS, tiles, *(2 * held for held in register_chunks)),
         tiles={
             "ctas": ctas,
             "unit_tile": 8 * unit_blocks,
             "k_warps": _K_WARPS,
             "batch_tile": TILE_BATCH * tiles,
-            "register_pairs": register_chunks,
-            "shared_pairs": chunks - register_chunks,
+            "register_pairs": total(register_chunks),
+            "shared_pairs": total(shared_chunks),
             "spilled_registers": spilled,
         },
         ctas=ctas,

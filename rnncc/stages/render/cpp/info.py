@@ -18,6 +18,7 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[s
         return
     fused = form if isinstance(form, FusedLoop) else None
     phases = fused.phases if fused else ()
+    matrices = [name for phase in phases for row in phase.matrices for name in row]
     totals = form.totals if isinstance(form, ScanLoop) else ()
     finals = [final.slot for final in program.finals]
     slots = {each.name: each for each in program.slots}
@@ -29,7 +30,7 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[s
         return written.destinations.index(write.place)
 
     lists: dict[str, list[str | int]] = {
-        "matrices": [-1 if name is None else matrix_name(name) for phase in phases for row in phase.matrices for name in row],
+        "matrices": [-1 if name is None else matrix_name(name) for name in matrices],
         "edge_slots": [slot_name(edge.name) for edge in form.edges],
         "edge_finals": [finals.index(edge.name) if edge.name in finals else -1 for edge in form.edges],
         "read_slots": [slot_name(read.name) for read in form.reads],
@@ -40,7 +41,7 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[s
         "total_slots": [slot_name(name) for name in totals],
     }
     counts = {
-        "products": sum(len(phase.sums) * len(phase.operands) for phase in phases),
+        "products": len(matrices),
         "sums": max((len(phase.sums) for phase in phases), default=0),
         "operands": sum(len(phase.operands) for phase in phases),
         "edges": len(form.edges),

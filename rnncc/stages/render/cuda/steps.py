@@ -217,7 +217,9 @@ def _function(name: str, arrays: Sequence[_Array], lines: Sequence[_Line], tag: 
             wanted.update(line.reads)
     code = "\n".join(kept)
     parameters = [tag] if tag else []
-    parameters += [f"{array.type} (&{array.name if f'{array.name}[' in code else ''}){array.extent}" for array in arrays]
+    parameters += [
+        f"{array.type} (&{array.name if f'{array.name}[' in code else ''}){array.extent}" for array in arrays
+    ]
     return StepFunction(listed(f"  RNNCC_DEVICE static void {name}(", parameters, ") {", 6), tuple(kept[::-1]))
 
 

@@ -150,7 +150,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
     float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][PhaseOf<Step, 0>::OPERANDS];
     item.template load<true>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], item.vector, call.constants, item.carry[j], operand[j], write[j]);
+    for (int j = 0; j < 2; ++j) item.start(call, j, read[j], rows[j], operand[j], write[j]);
     send(Number<0>{}, o, n, t, operand);
   };
   for (int t = 0; t < S::Memory::STAGES; ++t) traffic.fetch(t);
@@ -230,7 +230,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
             float operand[2][PhaseOf<Step, P + 1>::OPERANDS];
 #pragma unroll
             for (int j = 0; j < 2; ++j)
-              Step::middle(Stage<P + 1>{}, sum[j], read[j], rows[j], item.vector, call.constants, item.carry[j], operand[j], made[j]);
+              item.template middle<P + 1>(call, j, sum[j], read[j], rows[j], operand[j], made[j]);
             send(Number<P + 1>{}, o, n, t, operand);
           } else {
             float started[2][at_least_one(Step::WRITES)];

@@ -175,7 +175,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][PhaseOf<Step, 0>::OPERANDS];
     items[o].template load<true>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
+    for (int j = 0; j < 2; ++j) items[o].start(call, j, read[j], rows[j], operand[j], write[j]);
     send(Number<0>{}, o, t, operand);
   };
   [[maybe_unused]] const OwnRows of_lane_entry = Step::MASKED ? rows_of(lane) : OwnRows{};
@@ -294,7 +294,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
           float operand[2][PhaseOf<Step, P + 1>::OPERANDS];
 #pragma unroll
           for (int j = 0; j < 2; ++j)
-            Step::middle(Stage<P + 1>{}, sum[j], read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], made[j]);
+            items[o].template middle<P + 1>(call, j, sum[j], read[j], rows[j], operand[j], made[j]);
           send(Number<P + 1>{}, o, t, operand);
         } else {
           float started[2][at_least_one(Step::WRITES)];

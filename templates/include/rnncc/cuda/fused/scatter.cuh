@@ -112,7 +112,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     float write[2][at_least_one(Step::WRITES)];
     items[o].template load<true>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) Step::start(read[j], rows[j], items[o].vector, call.constants, items[o].carry[j], operand[j], write[j]);
+    for (int j = 0; j < 2; ++j) items[o].start(call, j, read[j], rows[j], operand[j], write[j]);
 #pragma unroll
     for (int p = 0; p < S::OPERANDS; ++p)
       S::Block::store(operands + (t & 1) * S::BUFFER_BYTES + n * S::TILE_BYTES + (p * S::UNIT_BLOCKS + u) * S::Block::BYTES,

@@ -334,6 +334,17 @@ struct Item {
     }
   }
 
+  // Runs `start`, and `middle` S, of a step.
+  template <int OPERANDS>
+  RNNCC_DEVICE void start(const FusedCall<Step>& call, int j, const float (&read)[at_least_one(Step::READS)],
+                          const float (&row)[row_values<Step>], float (&operand)[OPERANDS], float (&write)[at_least_one(Step::WRITES)]) {
+    Step::start(read, row, vector, call.constants, carry[j], operand, write);
+  }
+  template <int S, int SUMS, int OPERANDS>
+  RNNCC_DEVICE void middle(const FusedCall<Step>& call, int j, const float (&sum)[SUMS], const float (&read)[at_least_one(Step::READS)],
+                           const float (&row)[row_values<Step>], float (&operand)[OPERANDS], float (&write)[at_least_one(Step::WRITES)]) {
+    Step::middle(Stage<S>{}, sum, read, row, vector, call.constants, carry[j], operand, write);
+  }
   // Runs `finish` of step t. Steps beyond an entry's last row leave its carries as they are: their values may be infinite, so that
   // to multiply them by zero is not enough.
   RNNCC_DEVICE void finish(const FusedCall<Step>& call, int j, int t, const float (&sum)[LastPhase<Step>::SUMS], const float (&read)[at_least_one(Step::READS)],
