@@ -34,7 +34,7 @@ from rnncc.stages.render.programs import NamedProgram, image_of, product_images,
 
 # The members of a SlotInfo, in their order.
 _SLOT_INFO = (
-    "kind", "table", "read_after", "read", "shared", "index", "link", "width", "parts", "offset",
+    "kind", "table", "lasting", "read", "shared", "index", "link", "width", "parts", "offset",
     "first_destination", "destinations",
 )  # fmt: skip
 
@@ -285,13 +285,13 @@ def _slot(slot: Slot, dim: _Dims, read_slots: Mapping[str, bool], destinations: 
     own: dict[str, Member] = {"width": dim(slot.width), "parts": row_parts(slot.width)}
     match slot:
         case ReadSlot(_, _, place, kept):
-            own |= {"kind": "Kind::read", "read_after": kept, **dim.place(place)}
+            own |= {"kind": "Kind::read", "lasting": kept, **dim.place(place)}
         case EdgeSlot(_, _, link, place, ahead):
             own |= {"kind": "Kind::next" if ahead else "Kind::previous", "link": slot_name(link), **dim.place(place)}
         case VectorSlot(_, _, place):
             own |= {"kind": "Kind::vector", **dim.place(place)}
         case StoredSlot(name, _, places, kept):
-            own |= {"kind": "Kind::stored", "read_after": kept}
+            own |= {"kind": "Kind::stored", "lasting": kept}
             own |= {"read": name in read_slots, "shared": read_slots.get(name, False)}
             if places:
                 own |= {"first_destination": destinations, "destinations": len(places)}

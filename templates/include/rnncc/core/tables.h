@@ -49,7 +49,7 @@ enum class Kind : int8_t {
 struct SlotInfo {
   Kind kind;
   Table table;
-  bool read_after;  // products and sums over a block of steps read it after these steps
+  bool lasting;  // it stays readable until products and sums over its block of steps are taken
   bool read;    // a stored slot: stages, row operators or the end of the loop read it from memory
   bool shared;  // a stored slot: another thread than the one that wrote an element reads it during the loop
   int16_t index;

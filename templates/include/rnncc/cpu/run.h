@@ -133,8 +133,8 @@ struct Run {
   Place<T> workspace(Arena& arena, const SlotInfo& info) const {
     const int64_t width = dim(info.width), step = call.batch * width;
     const int64_t ring = ring_mask < call.steps ? ring_mask + 1 : call.steps;
-    const int64_t depth = info.read_after ? block_steps : ring;
-    return {arena.take<T>(depth * step), step, width, info.read_after ? Mode::block : Mode::ring};
+    const int64_t depth = info.lasting ? block_steps : ring;
+    return {arena.take<T>(depth * step), step, width, info.lasting ? Mode::block : Mode::ring};
   }
 
   static Place<T> in_place(const rnncc_tensor& t, int64_t offset) {

@@ -205,7 +205,7 @@ class DeviceRun {
   // after the loop read the first wanted destination in the streams' dtype, else a copy in the workspace (a record).
   void place_stored(int s, SlotPlace* place, const ArgumentBuffer::OfDirection& own) {
     const SlotInfo& info = tables_.slots[s];
-    bool placed = !place, recorded = !info.read_after || !After::reads(tables_, call_, s);
+    bool placed = !place, recorded = !info.lasting || !After::reads(tables_, call_, s);
     for (int d = info.first_destination; d < info.first_destination + info.destinations; ++d) {
       const Destination& to = tables_.destinations[d];
       const rnncc_tensor& t = tensors_.at(to.table, to.index);
@@ -229,7 +229,7 @@ class DeviceRun {
       *place = {nullptr, step, width, 1};
       workspace_.want(RING * step * 4, [place](char* p) { place->base = p; });
     }
-    if (!info.read_after) return;
+    if (!info.lasting) return;
     OutputPlace& record = own.records[records_before(tables_, s)];
     record = {};
     if (recorded) return;
