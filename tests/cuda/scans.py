@@ -50,7 +50,7 @@ LAYOUTS: dict[str, Layout] = {
         lambda t, b, w: (t * b * w + 1,), lambda base, t, b, w: base[1:].view(b, t, w).transpose(0, 1)
     ),
     "every third step": (lambda t, b, w: (3 * t, b, w), lambda base, t, b, w: base[1::3]),
-    "one column for all": (lambda t, b, w: (t, 1, w), lambda base, t, b, w: base.expand(t, b, w)),
+    "one batch entry for all": (lambda t, b, w: (t, 1, w), lambda base, t, b, w: base.expand(t, b, w)),
 }  # fmt: skip
 
 

@@ -146,7 +146,7 @@ class Expressions:
         return bool(self.leaves(width))
 
     def narrow(self, depth: int) -> Bounded:
-        """One number, or one a head."""
+        """One number, or one per head."""
         found = self.leaf(NARROW)
         kind = self.random.random()
         if depth > 0 and kind < 0.55 and (reduced := self.reduction(depth)) is not None:

@@ -1,7 +1,7 @@
 """One step of a program in torch: the meaning of the language, written from docs/language.md.
 
-A vector is [k, N, D]: width k*base in N heads of D units; [1, N, 1] is one number a head, [1, 1, 1] one number. What
-measures inputs alone has no heads: [k, 1, D].
+A vector is [k, N, D]: width k*base in N heads of D units; [1, N, 1] is one number per head, [1, 1, 1] one number. A
+width that depends on inputs alone has no heads: [k, 1, D].
 """
 
 from __future__ import annotations
