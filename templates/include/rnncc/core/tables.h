@@ -1,6 +1,6 @@
 // A generated loop as tables, which the drivers of a CPU and of a GPU read: plain data, and no function that depends on either.
-// No member has a default of its own: where an array's initialiser names other members and leaves this one out, nvcc 13 sets it to
-// zero instead.
+// No member has a default of its own: where an initialiser in an array leaves such a member out, nvcc 13 sets it to zero instead of
+// its default.
 #pragma once
 
 #include <stdint.h>
@@ -17,7 +17,7 @@ enum Table : int8_t {
   SEQUENCES,
   FINAL,
   SAVED,
-  ROUNDED,  // the same list as SAVED; on a GPU these of its tensors have the streams' dtype
+  ROUNDED,  // more tensors of SAVED's list: those that have the streams' dtype on a GPU
   D_SEQUENCES,
   D_FINAL,
   D_STREAMS,
@@ -57,7 +57,7 @@ struct SlotInfo {
   int16_t width;
   int16_t parts;  // [parts, heads, ...], the layout of a row
   int16_t offset;
-  int16_t first_destination;  // a stored slot has some
+  int16_t first_destination;  // a stored slot: in the program's destinations
   int16_t destinations;
 };
 
@@ -116,9 +116,9 @@ enum class RowOperator : int8_t {
 // A step is a list of stages. A tile stage goes over `width` units tile by tile: it computes the tile's products and then its
 // function. A row stage applies one row operator.
 struct StageInfo {
-  bool barrier;     // whether one stands before it where units are divided among threads
+  bool barrier;     // whether threads that divide units wait for each other before it
   RowOperator row;  // none in a tile stage
-  int16_t width;    // the function's values, or the row operator's target, have it
+  int16_t width;    // that of the function's values, or of the row operator's target
   int16_t parts;    // values are laid out [parts, blocks, ...]; no tile crosses a block
   int16_t blocks;
   int16_t first_product;
@@ -146,7 +146,7 @@ struct OuterInfo {
   int16_t matrix;
   int16_t cotangent;
   int16_t operand;
-  int16_t parts;  // the operand's layout has these
+  int16_t parts;  // those of the operand's layout
 };
 
 // The gradient of units [offset, offset + width) of weight `index`: the sum of a slot over steps and batch entries. Where width is

@@ -19,7 +19,7 @@ inline namespace RNNCC_ISA_NAMESPACE {
 constexpr int panel_vectors = RNNCC_ISA_LEVEL == 4 ? 4 : 2;
 constexpr int kernel_rows = 6;
 
-// A full panel has these columns.
+// How many columns a full panel has.
 template <class T>
 constexpr int64_t panel_columns = panel_vectors * lanes<T>;
 

@@ -29,7 +29,7 @@ static int64_t entry_work(const Program<T>& program, const int64_t* dims) {
   return work;
 }
 
-// The time that m batch entries take, where 1 is the time of one among many: one or two wait for memory as long as three take.
+// The time of m batch entries, each of which takes 1. But one or two wait for memory as long as three take.
 RNNCC_INLINE int64_t entries_cost(int64_t m) { return m < 3 ? 3 : m; }
 
 // The cost rule. Where there is little work, one thread does it. Without products the batch is divided, where it has an entry for

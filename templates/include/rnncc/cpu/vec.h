@@ -238,8 +238,8 @@ RNNCC_INLINE Vec<double> sqrt(Vec<double> v) {
 #endif
 }
 
-// One step of a transposition exchanges squares of `step` lanes between two vectors of L lanes. This is the lane, counted through both
-// vectors, that goes to lane i of the first result, or of the second. Inside 16 bytes, which are S lanes, it interleaves as x86 does;
+// A transposition exchanges squares of `step` lanes between two vectors of L lanes. Returns the lane, counted through both vectors,
+// that goes to lane i of the first result, or of the second. Inside 16 bytes, which are S lanes, it interleaves as x86 does;
 // beyond, the squares stay in their places.
 constexpr int turned_lane(int L, int S, int step, bool second, int i) {
   if (step < S) return i / S * S + (second ? S / 2 : 0) + i % S / (2 * step) * step + i % step + i / step % 2 * L;

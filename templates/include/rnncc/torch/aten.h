@@ -1,4 +1,4 @@
-// Those of torch's own operations that the ops' host side needs. The dispatcher runs them on the current stream.
+// The host side of the ops needs some of torch's own operations. The dispatcher runs them on the current stream.
 #pragma once
 
 #include "tensor.h"

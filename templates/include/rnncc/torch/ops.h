@@ -17,7 +17,7 @@ typedef void (*rnncc_size_function)(const int64_t* sizes, int64_t heads, int64_t
 // One loop of a segment: the plain one, or the masked one with its two mask streams. These stand last and are not counted here. On a
 // GPU they may have no data (call.h).
 struct rnncc_loop {
-  int32_t weights;  // of the masked loop, learned initial states are weights too
+  int32_t weights;  // learned initial states are weights too, but only of the masked loop
   int32_t saved;
   const int32_t* saved_sequence;  // for each saved tensor: the sequence that holds the same values, or -1
   const int32_t* saved_state;     // for each saved tensor: the state whose sequence it is, or -1
