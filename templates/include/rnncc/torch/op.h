@@ -199,7 +199,7 @@ class Run {
     if (rows[1] != 1) error("packed streams must be [rows, 1, width], got " + shape_text(streams[0]));
     // The offsets lie on the device and cannot be checked here; kernels never leave the rows that there are.
     if (rows[0] > INT32_MAX) error("a GPU takes at most 2147483647 packed rows");
-    if (rows[0] > 0 && (steps < 1 || batch < 1)) error("rows without steps or columns");
+    if (rows[0] > 0 && (steps < 1 || batch < 1)) error("rows without steps or batch entries");
     steps = std::min(steps, rows[0]);
   }
 
