@@ -74,7 +74,7 @@ static inline int rnncc_level() {
 #define RNNCC_CALL_all(name) RNNCC_CALL_v4(name) RNNCC_CALL_v3(name) RNNCC_CALL_generic(name)
 
 // Defines int32_t name(const call_type*), which calls name_SET_TYPE. There is code for one instruction set (`v4`, `v3`, `generic`)
-// or for `all`. Of all, the best one runs. Where this processor lacks the only one, the function returns 4. `dtype_expression` reads
+// or for `all`, and then the best one runs. Where this processor lacks the only one, the function returns 4. `dtype_expression` reads
 // `call`.
 #define RNNCC_DISPATCH(name, set, call_type, dtype_expression)                    \
   extern "C" {                                                                     \
