@@ -13,7 +13,8 @@ from torch import Tensor
 
 import rnncc
 from rnncc.ir.family import ALTERNATING, GATHER, Family
-from rnncc.language.operators import OPERATORS, SURROGATES, Operator
+from rnncc.language.operator_row import Operator
+from rnncc.language.operators import OPERATORS, SURROGATES
 from rnncc.language.source import Source
 from rnncc.machine.paths import templates_dir
 from rnncc.stages.build.nvcc import nvcc_release
