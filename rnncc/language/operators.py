@@ -281,7 +281,7 @@ _ROWS = (
         "f.mod({0}, {1})",
         domain=(0.5, 3.0),
         in_loop=False,
-        value=math.fmod,
+        value=lambda a, b: a % b,  # of the divisor's sign, as torch's
         ulps=_EXACT,
     ),
     # heaviside(0) = 0. The variants carry a surrogate derivative with its parameter as last argument.
