@@ -286,19 +286,22 @@ def every_operator(rows: Sequence[Operator] = CALLED) -> str:
     return "\n".join([*lines, f"h[t] = tanh({' + '.join(used)})", ""])
 
 
-def test_every_operator_in_a_loop_on_the_cpu() -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_every_operator_in_a_loop(device: str) -> None:
     """The kernel, against torch's functions and autograd."""
-    layer = rnncc.compile(every_operator(), "every").EveryOperator(3, 4, dtype=torch.float64)
+    dtype = torch.float64 if device == "cpu" else torch.float32
+    layer = rnncc.compile(every_operator(), "every").EveryOperator(3, 4, dtype=dtype, device=device)
     eager = rnncc.compile(every_operator(), "every").EveryOperator(3, 4, dtype=torch.float64, backend="reference")
     eager.load_state_dict(layer.state_dict())
     x = torch.randn(3, 2, 3, dtype=torch.float64)
     results = []
     for module in (layer, eager):
-        output, h_n = module(x)
+        output, h_n = module(x.to(next(module.parameters())))
         gradients = torch.autograd.grad(output.square().sum() + h_n.sum(), list(module.parameters()))
         results.append([output, *gradients])
+    bounds = {"rtol": 1e-9, "atol": 1e-11} if device == "cpu" else {"rtol": 1e-4, "atol": 1e-5}
     for ours, expected in zip(*results, strict=True):
-        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(ours.cpu().double(), expected, **bounds)
 
 
 @pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")

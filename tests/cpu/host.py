@@ -56,8 +56,11 @@ def runs_here(level: str) -> bool:
     return level in _RUNS.get(torch.backends.cpu.get_cpu_capability(), ("generic",))
 
 
-def build(source: str, level: str, folder: Path, *flags: str) -> ctypes.CDLL:
-    """Compiles tests/cpu/`source` for `level` into `folder` and loads it; skips where the machine lacks the level."""
+def build(
+    source: str, level: str, folder: Path, *flags: str, header: str = "templates/include/rnncc/cpu/math_….h"
+) -> ctypes.CDLL:
+    """Compiles tests/cpu/`source` for `level` into `folder` and loads it; skips where the machine lacks the level.
+    `header`: where operators have their functions."""
     if not runs_here(level):
         pytest.skip(f"this machine does not run x86-64 level {level}")
     target = folder / f"{Path(source).stem}_{level}.so"
@@ -70,7 +73,7 @@ def build(source: str, level: str, folder: Path, *flags: str) -> ctypes.CDLL:
         text=True,
     )
     if missing := sorted(set(re.findall(r"(\w+). is not a member of .rnncc", done.stderr))):
-        pytest.fail(f"write {', '.join(f'rnncc::{name}' for name in missing)} in templates/include/rnncc/cpu/math_….h")
+        pytest.fail(f"write {', '.join(f'rnncc::{name}' for name in missing)} in {header}")
     assert done.returncode == 0, done.stderr
     return ctypes.CDLL(str(target))
 
