@@ -21,7 +21,7 @@ OWN: dict[str, Function] = {
     "leakyrelu": F.leaky_relu,
     "where": lambda c, a, b: torch.where(c != 0, a, b),
     # torch's own derivative fails where a bound is wider than the value.
-    "clamp": lambda v, low, high: torch.clamp(*torch.broadcast_tensors(v, low, high)),
+    "clamp": lambda v, low, high: torch.clamp(v.expand_as(v + low + high), low, high),
     # torch's own hardsigmoid multiplies its gradient by a sixth in float32, in float64 too.
     "hardsigmoid": lambda v: F.relu6(v + 3) / 6,
     "heaviside": lambda v: (v > 0).to(v.dtype),

@@ -299,9 +299,9 @@ def test_every_operator_in_a_loop(device: str) -> None:
         output, h_n = module(x.to(next(module.parameters())))
         gradients = torch.autograd.grad(output.square().sum() + h_n.sum(), list(module.parameters()))
         results.append([output, *gradients])
-    bounds = {"rtol": 1e-9, "atol": 1e-11} if device == "cpu" else {"rtol": 1e-4, "atol": 1e-5}
+    rtol, atol = (1e-9, 1e-11) if device == "cpu" else (1e-4, 1e-5)
     for ours, expected in zip(*results, strict=True):
-        torch.testing.assert_close(ours.cpu().double(), expected, **bounds)
+        torch.testing.assert_close(ours.cpu().double(), expected, rtol=rtol, atol=atol)
 
 
 @pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
