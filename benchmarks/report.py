@@ -22,6 +22,7 @@ import report_scan
 from report_text import ROOT, sources
 
 from rnncc.language.codes.page import errors_page
+from rnncc.machine.paths import shipped_cells
 
 TABLES = {
     "files": sources,
@@ -33,6 +34,7 @@ TABLES = {
     **report_layers.TABLES,
     **report_cpu.TABLES,
 }
+_COUNT = re.compile(r"\d+(?= \[shipped cells\])")
 _MARKED = re.compile(r"(<!-- table: (?P<name>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -48,8 +50,10 @@ def names(text: str) -> list[str]:
 
 
 def filled(text: str) -> str:
-    """A document with its tables as they are now. Raises KeyError for a name that no table has."""
-    return _MARKED.sub(lambda found: f"{found[1]}\n{TABLES[found['name']]()}\n\n{found[3]}", text)
+    """A document with its tables, and the number of shipped cells, as they are now. Raises KeyError for a name that no
+    table has."""
+    counted = _COUNT.sub(str(len(shipped_cells())), text)
+    return _MARKED.sub(lambda found: f"{found[1]}\n{TABLES[found['name']]()}\n\n{found[3]}", counted)
 
 
 def main() -> None:
