@@ -14,6 +14,7 @@ def _functions() -> str:
         ("everywhere", f"`{called[True]}`"),
         ("everywhere, across units", f"`{' '.join(ROW_FUNCTIONS)}`"),
         ("not where a state is read", f"`{called[False]}`, `T(M)`, `eye(H)`, arithmetic on matrices"),
+        ("not as in PyTorch", "; ".join(row.meaning for row in OPERATORS.values() if row.meaning)),
     )
     return table(("where", "functions"), rows)
 

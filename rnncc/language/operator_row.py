@@ -22,6 +22,7 @@ class Operator:
     cpp         C++ text with `{0}`, `{1}`: an infix form, or a function that `rnncc/cpu/math.h` has for CPUs and
                 `rnncc/cuda/math.cuh` for GPUs
     torch       Python text of the same; `f` is `rnncc.runtime.elementwise`
+    meaning     a sentence for docs/language.md, where torch has no such function of that name
     domain      where tests draw each argument from
     kinks       first arguments where the value or the derivative jumps (tests stay away)
     ties        whether one of them jumps where the first argument equals another, too
@@ -45,6 +46,7 @@ class Operator:
     derivative: Derivative
     cpp: str
     torch: str
+    meaning: str = ""
     domain: tuple[float, float] = (-3.0, 3.0)
     kinks: tuple[float, ...] = ()
     ties: bool = False

@@ -285,7 +285,16 @@ _ROWS = (
         ulps=_EXACT,
     ),
     # heaviside(0) = 0. The variants carry a surrogate derivative with its parameter as last argument.
-    _unary("heaviside", _zero, "f.heaviside({0})", kinks=(0.0,), smooth=False, bound=bounds.unit, ulps=_EXACT),
+    _unary(
+        "heaviside",
+        _zero,
+        "f.heaviside({0})",
+        meaning="`heaviside(v)` is 1 where v > 0, else 0",
+        kinks=(0.0,),
+        smooth=False,
+        bound=bounds.unit,
+        ulps=_EXACT,
+    ),
     Operator(
         "heaviside_fast_sigmoid",
         2,
