@@ -41,17 +41,9 @@ RNNCC_DEVICE float ne(float a, float b) { return a != b ? 1.0f : 0.0f; }
 // a where the condition is not 0, else b.
 RNNCC_DEVICE float where(float condition, float a, float b) { return condition != 0.0f ? a : b; }
 
-// torch.maximum and torch.minimum: NaN if either is. One instruction each.
-RNNCC_DEVICE float max(float a, float b) {
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
-}
-RNNCC_DEVICE float min(float a, float b) {
-  float result;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
-}
+// torch.maximum and torch.minimum.
+RNNCC_DEVICE float max(float a, float b) { return maximum(a, b); }
+RNNCC_DEVICE float min(float a, float b) { return minimum(a, b); }
 RNNCC_DEVICE float clamp(float x, float low, float high) { return rnncc::min(rnncc::max(x, low), high); }
 RNNCC_DEVICE float relu(float x) { return x < 0.0f ? 0.0f : x; }
 RNNCC_DEVICE float hardtanh(float x) { return clamp(x, -1.0f, 1.0f); }

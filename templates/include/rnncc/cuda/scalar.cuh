@@ -24,6 +24,18 @@ RNNCC_DEVICE float to_float(float16 x) {
   return y;
 }
 
+// NaN if either is. One instruction each.
+RNNCC_DEVICE float maximum(float a, float b) {
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
+RNNCC_DEVICE float minimum(float a, float b) {
+  float result;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
+
 template <class S>
 RNNCC_DEVICE S from_float(float x);
 template <>
