@@ -109,7 +109,7 @@ RNNCC_DEVICE void tile_stage(R& run) {
   if constexpr (info.barrier) wait(run.own.barrier, run.arrived);
   const int units = plan.unit_blocks * UNIT_BLOCK, entries = plan.entry_blocks * ENTRY_BLOCK;
   float* scratch = reinterpret_cast<float*>(run.shared + run.plan.shared.sums);
-  typename F::Results held = {};
+  typename F::Kept held = {};
   Element held_at = {};
   bool fresh = true;  // `tile`, `at` and `early` are set already
   int slot = 0;
