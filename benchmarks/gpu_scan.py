@@ -7,13 +7,13 @@ chunk), torch's associative_scan, the log-space minGRU (eager, compiled), and th
     python benchmarks/gpu_scan.py --cs179 [--out FILE]
 
 WORDS, separated by commas, choose axes (targets, steps, cells, newton), parties (`rnncc tbd`, `fla chunk`, fla, ...)
-and cells.
-Times are medians of CUDA events: `call` with the GPU waiting for the host, `queued` back to back. `of copy` is what the
-pass must read and write (every pre-activation and gradient once, states once as the output) over the time, as a part of
-what a copy of 1 GiB on the same device reaches in the same run. Everyone has its own layout: ours [T, B, D] or
-[B, T, D], accelerated-scan [B, D, T], the others [B, T, D]; no transposes are counted. accelerated-scan starts at 0 and
-FLA's chunk gives no gradient of a start; ours has both. torch's scan runs forward alone: gradients through pairs are
-silently wrong or take T x T numbers. A peer that is not installed is a row that says so.
+and cells. Times are medians of CUDA events: `call` with the GPU waiting for the host, `queued` back to back. A pass
+must read and write every pre-activation and gradient once, and states once as the output. These bytes over the time are
+its bandwidth, and `of copy` is that bandwidth relative to a copy of 1 GiB on the same device in the same run. Everyone
+has its own layout: ours is [T, B, D] or [B, T, D], accelerated-scan's [B, D, T], the others' [B, T, D]; no transposes
+are counted. accelerated-scan starts at 0, and FLA's chunk gives no gradient of a start; ours has both. torch's scan
+runs forward alone: gradients through pairs are silently wrong or take T x T numbers. A peer that is not installed is a
+row that says so.
 
 Rows are written as soon as they are measured, by default to gpu_scan.json, and a run that is started again goes on
 where it stopped. --cs179 is another comparison: see scan_cs179.py; it also runs without a GPU, and writes a file only

@@ -1,9 +1,10 @@
-"""Writes the tables of the documents that are made from benchmarks/results and from the shipped cells.
+"""Writes what documents take from elsewhere: tables from benchmarks/results, the shipped cells and the operator table,
+and docs/errors.md from the table of codes.
 
     python benchmarks/report.py
 
 A document says `<!-- table: NAME -->` where a table begins, and `<!-- end -->` where it ends. `pytest tests/docs
---update-golden` writes them as well; without the option it fails where one is not up to date.
+tests/codes` fails where one is not up to date.
 """
 
 from __future__ import annotations
@@ -14,20 +15,26 @@ from pathlib import Path
 import report_cells
 import report_cpu
 import report_dense
+import report_language
 import report_layers
 import report_readme
 import report_scan
 from report_text import ROOT, sources
 
+from rnncc.language.codes.page import errors_page
+from rnncc.machine.paths import shipped_cells
+
 TABLES = {
     "files": sources,
     **report_readme.TABLES,
     **report_cells.TABLES,
+    **report_language.TABLES,
     **report_dense.TABLES,
     **report_scan.TABLES,
     **report_layers.TABLES,
     **report_cpu.TABLES,
 }
+_COUNT = re.compile(r"\d+(?= \[shipped cells\])")
 _MARKED = re.compile(r"(<!-- table: (?P<name>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -43,14 +50,17 @@ def names(text: str) -> list[str]:
 
 
 def filled(text: str) -> str:
-    """A document with its tables as they are now. Raises KeyError for a name that no table has."""
-    return _MARKED.sub(lambda found: f"{found[1]}\n{TABLES[found['name']]()}\n\n{found[3]}", text)
+    """A document with its tables, and the number of shipped cells, as they are now. Raises KeyError for a name that no
+    table has."""
+    counted = _COUNT.sub(str(len(shipped_cells())), text)
+    return _MARKED.sub(lambda found: f"{found[1]}\n{TABLES[found['name']]()}\n\n{found[3]}", counted)
 
 
 def main() -> None:
-    """Write all tables."""
+    """Write all tables, and docs/errors.md."""
     for path in documents():
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+    (ROOT / "docs" / "errors.md").write_text(errors_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
     python examples/state_tracking.py
 
 Two problems. Parity: is the number of ones so far odd? Composition in A5: which of the 60 even permutations of five
-things is the product of all permutations so far? A5 is the smallest group that is not solvable, and composition in it
-is what cells with a diagonal affine recurrence are believed to be unable to do (Merrill, Petty, Sabharwal, "The
-Illusion of State in State-Space Models", 2024). The recurrent matrix of an LSTM or an sLSTM is enough: they learn it on
-at most 40 steps and keep it over 1,000. minGRU, which has no recurrent matrix, does not even learn parity here.
+things is the product of all permutations so far? A5 is the smallest group that is not solvable. Cells with a diagonal
+affine recurrence are believed to be unable to compose in such a group (Merrill, Petty, Sabharwal, "The Illusion of
+State in State-Space Models", 2024). The recurrent matrix of an LSTM or an sLSTM is enough: they learn it on at most 40
+steps and still do it over 1,000. minGRU, which has no recurrent matrix, does not even learn parity here.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Group:
         self.generators = torch.tensor([place[generator] for generator in generators])
         self.identity = place[tuple(range(len(elements[0])))]
 
-    def draw(self, steps: int, columns: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Which generator comes at each step, and the product so far: both [steps, columns]."""
-        inputs = torch.randint(len(self.generators), (steps, columns), generator=generator)
-        product = torch.full((columns,), self.identity)
+    def draw(self, steps: int, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Which generator comes at each step, and the product so far: both [steps, batch]."""
+        inputs = torch.randint(len(self.generators), (steps, batch), generator=generator)
+        product = torch.full((batch,), self.identity)
         products = []
         for step in inputs:
             product = self.table[self.generators[step], product]

@@ -2,10 +2,11 @@
 
     torchrun --nproc-per-node 2 examples/tensor_parallel.py [--steps N]
 
-With num_heads the recurrent matrix is block-diagonal: a head reads no other, so a rank runs the whole loop of its own
-heads without a word to the others, and keeps nothing of theirs, weights, optimiser or states. Ranks talk once a block:
-the product after the loop, which mixes the heads, is a sum over ranks (Shoeybi et al. 2019, arXiv:1909.08053, section
-3, whose f and g are `copied` and `summed` here). On any number of processes the losses are the same, up to rounding.
+With num_heads the recurrent matrix is block-diagonal, so no head reads another one. A rank runs the whole loop of its
+own heads without a word to the other ranks. It stores no weights, optimiser state or states of theirs. Ranks talk once
+per block: the product after the loop, which mixes the heads, is a sum over ranks (Shoeybi et al. 2019,
+arXiv:1909.08053, section 3, whose f and g are `copied` and `summed` here). On any number of processes the losses are
+the same, up to rounding.
 """
 
 from __future__ import annotations

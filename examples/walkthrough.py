@@ -93,8 +93,8 @@ run step by step.
 MASK = """\
 ## mask
 
-Sequences of a batch may end early (`lengths`) and begin anew (`reset`). Loops that can do so belong to a second variant
-of the cell, which reads two more inputs. It goes through the next stages beside the plain one. Its new lines:
+Sequences of a batch may end early (`lengths`) and begin anew (`reset`). Loops that can do so belong to a second cell,
+the masked one, which reads two more inputs. It goes through the next stages beside the plain one. Its new lines:
 
 {value}
 """
@@ -119,8 +119,8 @@ LOWER = """\
 
 Equations become a plan for a kernel: which buffer each value lives in (a *slot*), and which of them run together (a
 *stage*, with a barrier between threads where one needs what others made). In the forward loop one stage is enough: the
-three products share one pass over `h__1`, and what follows is elementwise. (The masked variant of each loop goes the
-same way and is left out here.)
+three products share one pass over `h__1`, and what follows is elementwise. (Each loop's masked twin goes the same
+way and is left out here.)
 
 {value}
 """

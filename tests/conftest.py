@@ -99,6 +99,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
             return
         if not path.exists():
             pytest.fail(f"{path} is missing: run pytest with --update-golden and read what it writes")
-        assert text == path.read_text(encoding="utf-8")
+        said = f"{path} is not what is made now: run pytest with --update-golden and read the difference"
+        assert text == path.read_text(encoding="utf-8"), said
 
     return compare

@@ -13,6 +13,34 @@ from tests.compiling import front
 
 FOLDER = Path(__file__).parents[1] / "cells"
 STEMS = sorted(path.stem for path in FOLDER.glob("*.rnn"))
+# The cells whose segments are not all DENSE: the states, the recurrence class and its form, for each segment.
+PARALLEL: dict[str, list[tuple[str, str, str]]] = {
+    "brc": [("h", "ELEMENTWISE", "")],
+    "hgrn": [("h", "AFFINE", "diagonal")],
+    "indrnn": [("h", "ELEMENTWISE", "clamp")],
+    "layernormindrnn": [("h", "ELEMENTWISE", "")],
+    "lru": [("p q", "AFFINE", "affine2")],
+    "mingru": [("h", "AFFINE", "diagonal")],
+    "mingru_log": [("h", "AFFINE", "diagonal")],
+    "minlstm": [("h", "AFFINE", "diagonal")],
+    "minlstm_log": [("h", "AFFINE", "diagonal")],
+    "paragru": [("h", "ELEMENTWISE", "")],
+    "paralstm": [("h c", "ELEMENTWISE", "")],
+    "qrnn": [("c", "AFFINE", "diagonal")],
+    "rglru": [("h", "AFFINE", "diagonal")],
+    "rwkv4": [("p", "ELEMENTWISE", "clamp"), ("a", "AFFINE", "diagonal"), ("s", "AFFINE", "diagonal")],
+    "scrn": [("s", "AFFINE", "diagonal"), ("h", "DENSE", "")],
+    "sru": [("c", "ELEMENTWISE", "")],
+    "tgru": [("h", "AFFINE", "diagonal")],
+    "tlstm": [("c", "AFFINE", "diagonal")],
+    "trnn": [("h", "AFFINE", "diagonal")],
+    "unicornn": [("h z", "ELEMENTWISE", "")],
+}
+
+
+def only(kind: str) -> tuple[str, ...]:
+    """The cells whose segments are all of this class."""
+    return tuple(stem for stem, segments in PARALLEL.items() if {found for _, found, _ in segments} == {kind})
 
 
 @cache

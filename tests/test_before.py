@@ -1,4 +1,5 @@
-"""What rnncc 0.1 made still loads: pickled layers, which name `rnncc.compiler` and `rnncc.source`, and packages.
+"""What rnncc 0.1 made still loads: pickled layers, which name `rnncc.compiler` and `rnncc.source`, and packages. Names
+that CHANGELOG.md marks as old still work.
 
 tests/fixtures/layers_0_1.pt: `torch.save` of a bidirectional LSTM, of a two-layer GRU with zoneout, and of what they
 gave; also the weights and the output of the minGRU of tests/fixtures/package_0_1.zip, a package without kernels.
@@ -6,19 +7,22 @@ gave; also the weights and the output of the minGRU of tests/fixtures/package_0_
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rnncc import compiler
+from rnncc import compiler, verify
 from rnncc.language.diagnostics import RnnccError
 from rnncc.language.source import Source
+from tests.test_cli import run
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SAVED = FIXTURES / "layers_0_1.pt"
@@ -62,3 +66,37 @@ def test_the_old_way_to_check_a_text_warns() -> None:
     with pytest.warns(DeprecationWarning, match="compile_cells"):
         ((cell, warnings),) = compiler.front(Source("cell.rnn", "cell Leak\nstate h\nh[t] = 0.5*h[t-1] + W@x\n"))
     assert cell.name == "Leak" and [found.code for found in warnings] == ["RNN258"]
+
+
+def test_old_names_of_cases_and_doubts_warn() -> None:
+    with pytest.warns(DeprecationWarning, match=r"Case\.columns is called `batch` now"):
+        assert verify.Case(steps=7, batch=3).columns == 3
+    doubt = verify.Doubt("bfloat16", entries=2, of=3, why=verify.ROUNDING, left_out=False)
+    with pytest.warns(DeprecationWarning, match=r"Doubt\.columns is called `entries` now"):
+        assert doubt.columns == 2
+
+
+def records(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object in a JSON value."""
+    if isinstance(value, dict):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from records(part)
+
+
+def test_old_keys_of_explain_stand_beside_the_new_ones() -> None:
+    old = {
+        "smallest_batch": "fewest_columns", "largest_batch": "most_columns", "other_batches": "other_columns",
+        "launch_batch": "most_columns_of_a_launch", "ctas": "blocks", "batch_tile": "column_tile",
+    }  # fmt: skip
+    said = [json.loads(run("explain", name, "--json", "--target", "h200", "--hidden", "768").stdout)
+            for name in ("elman", "indrnn")]  # fmt: skip
+    found = [(key, record) for record in records(said) for key in old if key in record]
+    assert {key for key, _ in found} == set(old)
+    assert [key for key, record in found if record[old[key]] != record[key]] == []
+
+
+def test_old_keys_of_verify_stand_beside_the_new_ones() -> None:
+    """Those of doubts are in tests/test_verify.py, which makes some."""
+    cases = json.loads(run("verify", "elman", "--json").stdout)["scope"]["cases"]
+    assert cases and all(case["columns"] == case["batch"] > 0 for case in cases)

@@ -187,7 +187,7 @@ def test_the_functional_op_is_the_loops(module: Any, case: Case, masked: bool, m
 
 
 def test_delays_follow_lengths_resets_and_directions() -> None:
-    """What is handed on is what stands before the column's own end, in the order of the direction."""
+    """Delays hand on the values before the entry's own end, in the order of the direction."""
     text = "cell Old\nstate h, c = 0.5\nc[t] = 0.5*c[t-3] + W@x[t-1] + b\nh[t] = tanh(c[t-2] + W@x[t-2] + R@h[t-1])\n"
     layer = rnncc.compile(text, "old").Old(2, 2, bidirectional=True, dtype=torch.float64, return_delays=True)
     assert "h[t], c[t]" not in layer.__doc__ and "c[t-1], c[t-2], x[t], x[t-1]" in layer.__doc__
@@ -199,7 +199,7 @@ def test_delays_follow_lengths_resets_and_directions() -> None:
     assert torch.equal(x0[0], torch.stack((x[5, 0], x[3, 1], zero))) and torch.equal(
         x0[1], torch.stack((x[0, 0], x[0, 1], zero))
     )
-    # In column 1 the reset stands before step 3: nothing is older there.
+    # In batch entry 1 the reset stands before step 3: nothing is older there.
     assert torch.equal(x1[0], torch.stack((x[4, 0], zero, zero))) and torch.equal(
         x1[1], torch.stack((x[1, 0], x[1, 1], zero))
     )
@@ -267,7 +267,7 @@ def test_an_input_cannot_have_another_width_in_each_layer() -> None:
 
 
 @pytest.mark.parametrize("name", ["DelayMix", "EpiOut", "PackSplit", "Kinks"])
-def test_what_is_not_finite_stays_in_its_column(name: str) -> None:
+def test_what_is_not_finite_stays_in_its_batch_entry(name: str) -> None:
     module, case = next(entry for entry in CASES if entry[1].name == name)
     width = 6 if case.square else 5
     layer = getattr(built(module), name)(width, 6, bidirectional=True)
@@ -296,8 +296,8 @@ def test_padding_is_no_argument_of_a_function() -> None:
     for pad in (0.0, float("nan"), 0.5):
         layer.zero_grad()
         padded = gap.clone()
-        for column, length in enumerate(lengths):
-            padded[length:, column] = pad
+        for entry, length in enumerate(lengths):
+            padded[length:, entry] = pad
         output, last = layer(x, lengths=lengths, gap=padded)
         torch.autograd.backward((output**2).sum() + last.sum())
         gradients.append([parameter.grad.clone() for parameter in layer.parameters()])
@@ -308,7 +308,7 @@ def test_padding_is_no_argument_of_a_function() -> None:
 
 
 def test_a_state_that_no_step_has_made_is_no_argument_of_a_later_loop() -> None:
-    """An empty column holds m = -inf, and -inf + inf would be NaN where a later loop or the output reads it."""
+    """An empty batch entry holds m = -inf, and -inf + inf would be NaN where a later loop or the output reads it."""
     text = (
         "cell Held\nstate h, m = -inf\noutput y\nparam k: vector\n"
         "m[t] = max(m[t-1] - 0.3, W@x + b)\nh[t] = tanh(R@h[t-1] + k*exp(m[t-1] - m[t]))\n"

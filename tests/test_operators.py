@@ -1,4 +1,7 @@
-"""Every row of the operator table: its torch spelling against its derivative, and its kernels' functions."""
+"""Every row of the operator table: its torch text and its derivative against torch, and its functions in C++.
+
+tests/cpu/test_math.py compares the functions of a CPU with torch, tests/cuda/test_math.py those of a GPU.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,17 @@ from torch import Tensor
 
 import rnncc
 from rnncc.ir.family import ALTERNATING, GATHER, Family
-from rnncc.language.operators import OPERATORS, SURROGATES, Operator
+from rnncc.language.operator_row import Operator
+from rnncc.language.operators import OPERATORS, SURROGATES
 from rnncc.language.source import Source
 from rnncc.machine.paths import templates_dir
 from rnncc.stages.build.nvcc import nvcc_release
 from rnncc.verify.reference import FUNCTIONS
 from tests.compiling import lowered
 from tests.cuda import kernels
+from tests.definitions import definition
 
+TABLE = "rnncc/language/operators.py"
 # Those whose value and derivative are numbers; matrix operators have derivatives in torch alone.
 ELEMENTWISE = sorted(name for name in OPERATORS if name not in {"transpose", "matmul", "eye", "epsilon"})
 COUNT = 400
@@ -54,6 +60,33 @@ def draw(row: Operator) -> list[Tensor]:
     return [argument[keep] for argument in arguments]
 
 
+# heaviside with a surrogate is heaviside: what differs is the derivative.
+DEFINED = [name for name in ELEMENTWISE if not name.startswith("heaviside_")]
+
+
+@pytest.mark.parametrize("name", DEFINED)
+def test_the_torch_text_is_torchs_function_of_that_name(name: str) -> None:
+    arguments = draw(OPERATORS[name])
+    text = OPERATORS[name].torch
+    said = f"'{text}', the torch text of '{name}' in {TABLE}, is not the function that tests/definitions.py has"
+    expected = definition(name)(*arguments)
+    assert torch.equal(FUNCTIONS[name](*arguments), expected.to(arguments[0].dtype)), said
+
+
+@pytest.mark.parametrize("name", [name for name in DEFINED if OPERATORS[name].value is not None])
+def test_the_value_for_numbers_is_torchs(name: str) -> None:
+    row = OPERATORS[name]
+    first, *others = (argument.tolist() for argument in draw(row))
+    for numbers in zip([*first, *(-number for number in first)], *(2 * other for other in others), strict=True):
+        assert row.value is not None
+        try:
+            found = row.value(*numbers)
+        except (ZeroDivisionError, OverflowError, ValueError):
+            found = math.nan
+        expected = float(definition(name)(*(torch.tensor(number, dtype=torch.float64) for number in numbers)))
+        assert (found if isinstance(found, float) else math.nan) == pytest.approx(expected, rel=1e-12, nan_ok=True)
+
+
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_derivative_equals_autograd(name: str) -> None:
     row = OPERATORS[name]
@@ -69,10 +102,11 @@ def test_derivative_equals_autograd(name: str) -> None:
         expected = torch.autograd.grad(value, leaves, weights, allow_unused=True)
     with torch.no_grad():
         partials = row.derivative(TensorFunctions(), value, *arguments)
-    assert len(partials) == row.arity
-    for partial, gradient in zip(partials, expected, strict=False):
+    assert len(partials) == row.arity, f"the derivative of '{name}' in {TABLE} gives {len(partials)} numbers"
+    for position, (partial, gradient) in enumerate(zip(partials, expected, strict=False)):
         wanted = torch.zeros_like(weights) if gradient is None else gradient
-        torch.testing.assert_close(partial * weights, wanted, rtol=1e-11, atol=1e-13)
+        said = f"the derivative of '{name}' in {TABLE}, by argument {position}, is not autograd's.\n"
+        torch.testing.assert_close(partial * weights, wanted, rtol=1e-11, atol=1e-13, msg=said.__add__)
 
 
 @pytest.mark.parametrize("name", [n for n in ELEMENTWISE if OPERATORS[n].smooth and not n.startswith("heaviside")])
@@ -95,7 +129,8 @@ def test_value_follows_its_derivative(name: str) -> None:
         ]
         slope = (moved[0] - moved[1]) / (2 * step)
         # Second-order error of the difference, and a kink of another argument's comparison within the step.
-        torch.testing.assert_close(slope, partial + torch.zeros_like(slope), rtol=1e-5, atol=1e-7)
+        said = f"the derivative of '{name}' in {TABLE}, by argument {position}, is not the slope of its torch text.\n"
+        torch.testing.assert_close(slope, partial + torch.zeros_like(slope), rtol=1e-5, atol=1e-7, msg=said.__add__)
 
 
 @pytest.mark.parametrize(
@@ -135,17 +170,36 @@ def test_clamp_is_differentiable_where_a_bound_is_wider() -> None:
     assert [gradient.tolist() for gradient in found] == [[1.0], 0.0, [0.0, 1.0]]
 
 
-@pytest.mark.parametrize("name", ["tanh", "sigmoid", "logsigmoid", "softplus", "silu", "gelu", "relu", "hardsigmoid"])
-def test_derivative_stays_finite_far_out(name: str) -> None:
-    far = torch.tensor([-1e4, -200.0, 200.0, 1e4], dtype=torch.float32)
-    value = FUNCTIONS[name](far)
+ONE_ARGUMENT = [name for name in DEFINED if OPERATORS[name].user and OPERATORS[name].arity == 1]
 
-    class Single(TensorFunctions):
+
+def derivative_and_torchs(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The row's derivative, of torch's value, and torch's derivative, at each x in its dtype."""
+
+    class Functions(TensorFunctions):
         def __getattr__(self, name: str) -> object:
-            return lambda *a: FUNCTIONS[name](*(torch.as_tensor(x, dtype=torch.float32) for x in a))
+            return lambda *a: FUNCTIONS[name](*(torch.as_tensor(number, dtype=x.dtype) for number in a))
 
-    (partial,) = OPERATORS[name].derivative(Single(), value, far)
-    assert torch.isfinite(partial).all()
+    x = x.detach().requires_grad_()
+    y = definition(name)(x)
+    (expected,) = torch.autograd.grad(y.sum(), x) if y.requires_grad else (torch.zeros_like(x),)
+    with torch.no_grad():
+        (partial,) = OPERATORS[name].derivative(Functions(), y, x)
+        return torch.as_tensor(partial, dtype=x.dtype).expand(x.shape), expected
+
+
+@pytest.mark.parametrize("name", [name for name in ONE_ARGUMENT if OPERATORS[name].kinks])
+def test_derivative_at_the_rows_kinks_is_torchs(name: str) -> None:
+    found, expected = derivative_and_torchs(name, torch.tensor(OPERATORS[name].kinks, dtype=torch.float64))
+    assert torch.equal(found, expected), f"at its kinks {OPERATORS[name].kinks} '{name}' has the derivative {found}"
+
+
+@pytest.mark.parametrize("name", ONE_ARGUMENT)
+def test_derivative_stays_finite_far_out(name: str) -> None:
+    """Wherever torch's own does: a form in which infinities meet gives NaN."""
+    found, expected = derivative_and_torchs(name, torch.tensor([-1e4, -200.0, 200.0, 1e4], dtype=torch.float32))
+    said = f"the derivative of '{name}' in {TABLE} at ±200 and ±10000 is {found}, torch's {expected}"
+    assert (found.isfinite() | ~expected.isfinite()).all(), said
 
 
 def test_heaviside_is_zero_at_zero_in_every_variant() -> None:
@@ -192,8 +246,8 @@ def test_surrogates_are_heaviside_with_the_published_derivative_twice_and_forwar
 
 
 # Where each row's function must stand, for it to compile on a CPU and on a GPU.
-CPU_HEADERS = ("cpu/math.h", "cpu/math_exp.h", "cpu/math_piecewise.h", "cpu/math_special.h", "cpu/vec.h")
-IN_LOOPS = [row for row in OPERATORS.values() if row.in_loop and re.match(r"\w+\(", row.cpp)]
+CPU_HEADERS = (*(f"cpu/{path.name}" for path in (templates_dir() / "include/rnncc/cpu").glob("math*.h")), "cpu/vec.h")
+CALLS = [row for row in OPERATORS.values() if re.match(r"\w+\(", row.cpp)]
 
 
 def headers(*names: str) -> str:
@@ -202,12 +256,12 @@ def headers(*names: str) -> str:
     return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
 
 
-@pytest.mark.parametrize("row", IN_LOOPS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", CALLS, ids=lambda row: row.name)
 def test_a_row_has_its_function_for_cpus_and_gpus(row: Operator) -> None:
     name = row.cpp.partition("(")[0]
     defined = re.compile(rf"^((RNNCC_INLINE|RNNCC_DEVICE) [^=;]*\b{name}\(|RNNCC_CONDITION\({name},)", re.MULTILINE)
-    assert defined.search(headers(*CPU_HEADERS)), "no function in templates/include/rnncc/cpu/math*.h"
-    assert defined.search(headers("cuda/math.cuh")), "no function in templates/include/rnncc/cuda/math.cuh"
+    assert defined.search(headers(*CPU_HEADERS)), f"write rnncc::{name} in templates/include/rnncc/cpu/math_….h"
+    assert defined.search(headers("cuda/math.cuh")), f"write rnncc::{name} in templates/include/rnncc/cuda/math.cuh"
 
 
 @pytest.mark.parametrize("row", [row for row in OPERATORS.values() if row.fast], ids=lambda row: row.name)
@@ -233,19 +287,23 @@ def every_operator(rows: Sequence[Operator] = CALLED) -> str:
     return "\n".join([*lines, f"h[t] = tanh({' + '.join(used)})", ""])
 
 
-def test_every_operator_in_a_loop_on_the_cpu() -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_every_operator_in_a_loop(device: str) -> None:
     """The kernel, against torch's functions and autograd."""
-    layer = rnncc.compile(every_operator(), "every").EveryOperator(3, 4, dtype=torch.float64)
+    dtype = torch.float64 if device == "cpu" else torch.float32
+    layer = rnncc.compile(every_operator(), "every").EveryOperator(3, 4, dtype=dtype, device=device)
     eager = rnncc.compile(every_operator(), "every").EveryOperator(3, 4, dtype=torch.float64, backend="reference")
     eager.load_state_dict(layer.state_dict())
     x = torch.randn(3, 2, 3, dtype=torch.float64)
     results = []
     for module in (layer, eager):
-        output, h_n = module(x)
+        output, h_n = module(x.to(next(module.parameters())))
         gradients = torch.autograd.grad(output.square().sum() + h_n.sum(), list(module.parameters()))
         results.append([output, *gradients])
+    rtol, atol = (1e-9, 1e-11) if device == "cpu" else (1e-4, 1e-5)
     for ours, expected in zip(*results, strict=True):
-        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-11)
+        said = "tests/cpu/test_math.py and tests/cuda/test_math.py say which operator it is.\n".__add__
+        torch.testing.assert_close(ours.cpu().double(), expected, rtol=rtol, atol=atol, msg=said)
 
 
 @pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")

@@ -32,11 +32,11 @@ from rnncc.verify.reference import Arguments, Interpreter, complete_sizes, run
 from tests import builders, shipped
 from tests.problems import make_problem
 
-STEPS, COLUMNS, INPUT, HIDDEN = 5, 3, 4, 6
+STEPS, BATCH, INPUT, HIDDEN = 5, 3, 4, 6
 
 
 def problem_of(cell: Cell, heads: int = 1, seed: int = 0) -> Arguments:
-    return make_problem(cell, STEPS, COLUMNS, {"I": INPUT, "H": HIDDEN}, heads, seed)
+    return make_problem(cell, STEPS, BATCH, {"I": INPUT, "H": HIDDEN}, heads, seed)
 
 
 def outcome(cell: Cell, problem: Arguments, **extra: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -84,7 +84,7 @@ def test_gru_is_torchs() -> None:
 @pytest.mark.parametrize("stem", ["lstm", "rhn", "onlstm", "taugru", "qrnn", "rwkv4"])
 def test_reverse_is_forward_on_the_flipped_sequence(stem: str) -> None:
     (cell,) = shipped.cells(stem)
-    problem = make_problem(cell, STEPS, COLUMNS, {"I": 8, "H": 8})
+    problem = make_problem(cell, STEPS, BATCH, {"I": 8, "H": 8})
     flipped = replace(problem, inputs={name: value.flip(0) for name, value in problem.inputs.items()})
     found, final = outcome(cell, problem, reverse=True)
     expected, expected_final = outcome(cell, flipped)
@@ -96,30 +96,30 @@ def test_reverse_is_forward_on_the_flipped_sequence(stem: str) -> None:
 
 @pytest.mark.parametrize("stem", ["lstm", "taugru", "qrnn", "rwkv4", "slstm"])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_column_past_its_length_is_as_if_alone(stem: str, reverse: bool) -> None:
+def test_a_batch_entry_past_its_length_is_as_if_alone(stem: str, reverse: bool) -> None:
     (cell,) = shipped.cells(stem)
-    problem = make_problem(cell, STEPS, COLUMNS, {"I": 8, "H": 8})
+    problem = make_problem(cell, STEPS, BATCH, {"I": 8, "H": 8})
     lengths = torch.tensor([5, 2, 0])
     found, final = outcome(cell, problem, lengths=lengths, reverse=reverse)
-    for column, length in enumerate(lengths.tolist()):
-        initial = {name: value[column : column + 1] for name, value in problem.initial.items()}
+    for entry, length in enumerate(lengths.tolist()):
+        initial = {name: value[entry : entry + 1] for name, value in problem.initial.items()}
         if not length:
             for name, value in initial.items():
-                same(final[name][column : column + 1], value)
+                same(final[name][entry : entry + 1], value)
             continue
-        inputs = {name: value[:length, column : column + 1] for name, value in problem.inputs.items()}
+        inputs = {name: value[:length, entry : entry + 1] for name, value in problem.inputs.items()}
         alone = replace(problem, inputs=inputs, initial=initial)
         expected, expected_final = outcome(cell, alone, reverse=reverse)
-        same(found[cell.output][:length, column : column + 1], expected[cell.output])
+        same(found[cell.output][:length, entry : entry + 1], expected[cell.output])
         for name in final:
-            same(final[name][column : column + 1], expected_final[name])
+            same(final[name][entry : entry + 1], expected_final[name])
 
 
 @pytest.mark.parametrize("stem", ["lstm", "taugru", "qrnn", "slstm"])
 def test_a_reset_starts_a_new_sequence(stem: str) -> None:
     (cell,) = shipped.cells(stem)
-    problem = make_problem(cell, STEPS, COLUMNS, {"I": 8, "H": 8})
-    reset = torch.zeros(STEPS, COLUMNS)
+    problem = make_problem(cell, STEPS, BATCH, {"I": 8, "H": 8})
+    reset = torch.zeros(STEPS, BATCH)
     reset[2] = 1
     found, final = outcome(cell, problem, reset=reset)
     head = replace(problem, inputs={name: value[:2] for name, value in problem.inputs.items()})
@@ -136,8 +136,8 @@ def test_the_mask_rewrite_says_the_same(stem: str) -> None:
     """Resets and lengths as flags here, and as equations in `stages.mask`."""
     for cell in shipped.cells(stem):
         open_dims = {size.name: 4 for size in cell.sizes if size.default is None and size.solved is None}
-        problem = make_problem(cell, STEPS, COLUMNS, {"I": 8, "H": 8, **open_dims})
-        reset = (torch.rand(STEPS, COLUMNS, generator=torch.Generator().manual_seed(0)) < 0.3).double()
+        problem = make_problem(cell, STEPS, BATCH, {"I": 8, "H": 8, **open_dims})
+        reset = (torch.rand(STEPS, BATCH, generator=torch.Generator().manual_seed(0)) < 0.3).double()
         lengths = torch.tensor([5, 3, 1])
         delayed = any(isinstance(node, Delay) for segment in cell.segments for node in segment.batched)
         if delayed:
@@ -294,7 +294,7 @@ def test_a_learned_state_starts_from_its_parameter_and_a_delay_from_its_state() 
     changed = replace(cell, states=states, parameters=(*cell.parameters, learned), values=(*cell.values, value))
     problem = problem_of(changed)
     found, _ = outcome(changed, replace(problem, initial={}))
-    h0 = problem.parameters["h0"].expand(COLUMNS, HIDDEN)
+    h0 = problem.parameters["h0"].expand(BATCH, HIDDEN)
     expected, _ = outcome(cell, replace(problem, initial={s.name: h0 for s in cell.states}))
     same(found["h"], expected["h"])
     # Only h given: the delay state holds the same.

@@ -17,9 +17,9 @@ class _Function:
     """One of FlashRNN's functions: the shipped cell, and where FlashRNN's gates stand in it.
 
     `recurrent`  R's gates, in the order of the cell's
-    `added`      b's gates that are added to Wx, in the order of Wx's gates, which is the cell's
+    `added`      b's gates that are added to Wx, in the order of Wx's gates. That order is the cell's
     `inner`      b's gates that act within the step
-    `fresh`      (n, m): where the state n is 0, no step has been taken, and the maximum m is that of nothing
+    `fresh`      (n, m): where state n is 0, no step has been taken, and state m is the maximum of nothing
     """
 
     cell: str
@@ -57,8 +57,8 @@ class FlashRNNConfig:
     gradient_recurrent_clipval   a bound, element by element, on the gradient that R hands back to h[t-1]
     hidden_dim, num_heads, head_dim   checked against the tensors where they are given; batch_size says nothing
     *_shape              the order of the axes: B batch, T time, G gate, H head, D unit, P unit of h[t-1], S state
-    dtype                what is computed in; None: Wx's. Sums and carried states are float32 in 16 bits
-    initial_val          the initial value of all states, or one a state
+    dtype                the dtype of the computation; None: Wx's. With 16 bits, sums and carried states are float32
+    initial_val          the initial value of all states, or one per state
 
     Raises ValueError for values that mean nothing.
     """

@@ -14,66 +14,17 @@ gradient that is infinite or no number is dropped like any other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from rnncc.language import bound as bounds
 from rnncc.language.bound import Bound
+from rnncc.language.operator_row import Derivative, Operator
 
-Derivative = Callable[..., tuple[Any, ...]]
+_EXACT = (0.0, 0.0)
 
 
 def _zero(f: Any, y: Any, *arguments: Any) -> tuple[Any, ...]:
     return tuple(0 for _ in arguments)
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """One row.
-
-    name        the operator's name in `Apply`; for `user` operators also its name in the language
-    arity       number of arguments
-    derivative  see the module's docstring
-    cpp         C++ text with `{0}`, `{1}`: an infix form or a function of `rnncc/cpu/math.h`
-    torch       Python text of the same; `f` is `rnncc.runtime.elementwise`
-    domain      where tests draw each argument from
-    kinks       first arguments where the value or the derivative jumps (tests stay away)
-    ties        whether one of them jumps where the first argument equals another, too
-    user        may be written in a `.rnn` file under its name
-    in_loop     may stand in a sequential loop
-    smooth      False where the derivative is zero or undefined almost everywhere (comparisons, sign, heaviside)
-    bound       what is certain of the value, from what is certain of the arguments
-    value       the value for numbers, if `check` is to know it; ZeroDivisionError, OverflowError and ValueError say
-                that it is no finite number
-    clamps      positions of arguments. Where one of these alone depends on a state, and is a clamp of an affine map of
-                it, so is the value: x ↦ clamp(a*x + b, l, u) is closed under composition, whatever the sign of a
-    instructions
-                that it takes, roughly, for a vector of elements; functions take dozens
-    fast        C++ text of the form that GPU kernels take where tensors are 16-bit (cuda/fused/fast.cuh), or nothing
-    """
-
-    name: str
-    arity: int
-    derivative: Derivative
-    cpp: str
-    torch: str
-    domain: tuple[float, float] = (-3.0, 3.0)
-    kinks: tuple[float, ...] = ()
-    ties: bool = False
-    user: bool = True
-    in_loop: bool = True
-    smooth: bool = True
-    bound: Callable[..., Bound] = bounds.nothing
-    value: Callable[..., float] | None = None
-    clamps: tuple[int, ...] = ()
-    instructions: int = 30
-    fast: str = ""
-
-    @property
-    def cheap(self) -> bool:
-        """Whether it is cheaper to do again than to hold in a register."""
-        return self.instructions <= 2
 
 
 def _infix(name: str, symbol: str, derivative: Derivative, **extra: Any) -> Operator:
@@ -93,6 +44,7 @@ def _comparison(name: str, symbol: str) -> Operator:
         smooth=False,
         bound=bounds.unit,
         instructions=1,
+        ulps=_EXACT,
     )
 
 
@@ -180,6 +132,7 @@ _ROWS = (
         bound=lambda c, a, b: a.plus(b),
         clamps=(1, 2),
         instructions=1,
+        ulps=_EXACT,
     ),
     _unary("tanh", lambda f, y, a: (1 - y * y,), bound=bounds.signed, value=math.tanh, fast="tanh({0})"),
     _unary("sigmoid", lambda f, y, a: (y * (1 - y),), bound=bounds.unit, fast="sigmoid({0})"),
@@ -190,6 +143,7 @@ _ROWS = (
         bound=bounds.ray,
         clamps=(0,),
         instructions=1,
+        ulps=_EXACT,
     ),
     _unary("exp", lambda f, y, a: (y,), bound=bounds.ray, value=math.exp, fast="exp({0})"),
     _unary("log", lambda f, y, a: (1 / a,), domain=(0.1, 4.0), bound=bounds.logarithm, value=math.log),
@@ -197,8 +151,8 @@ _ROWS = (
     _unary(
         "sqrt", lambda f, y, a: (1 / (2 * y),), domain=(0.1, 4.0), bound=bounds.ray, value=math.sqrt, instructions=8
     ),
-    _unary("abs", lambda f, y, a: (f.sign(a),), kinks=(0.0,), bound=bounds.ray, value=abs, instructions=1),
-    _unary("sign", _zero, kinks=(0.0,), smooth=False, bound=bounds.signed),
+    _unary("abs", lambda f, y, a: (f.sign(a),), kinks=(0.0,), bound=bounds.ray, value=abs, instructions=1, ulps=_EXACT),
+    _unary("sign", _zero, kinks=(0.0,), smooth=False, bound=bounds.signed, ulps=_EXACT),
     _unary("sin", lambda f, y, a: (f.cos(a),), bound=bounds.signed, value=math.sin),
     _unary("cos", lambda f, y, a: (-f.sin(a),), bound=bounds.signed, value=math.cos),
     _unary("erf", lambda f, y, a: (1.1283791670955126 * f.exp(-a * a),), user=False, bound=bounds.signed),
@@ -222,6 +176,7 @@ _ROWS = (
         lambda f, y, a: (f.sigmoid(a) * (1 + a * (1 - f.sigmoid(a))),),
         "torch.nn.functional.silu({0})",
         bound=bounds.from_below,
+        ulps=(3, 4),  # float: a product of two rounded factors
     ),
     _unary(
         "gelu",
@@ -246,6 +201,7 @@ _ROWS = (
         kinks=(-1.0, 1.0),
         bound=bounds.signed,
         clamps=(0,),
+        ulps=_EXACT,
     ),
     _unary(
         "elu",
@@ -260,6 +216,7 @@ _ROWS = (
         "torch.nn.functional.leaky_relu({0})",
         kinks=(0.0,),
         in_loop=False,
+        ulps=_EXACT,
     ),
     Operator(
         "max",
@@ -275,6 +232,7 @@ _ROWS = (
         value=max,
         clamps=(0, 1),
         instructions=1,
+        ulps=_EXACT,
     ),
     Operator(
         "min",
@@ -290,6 +248,7 @@ _ROWS = (
         value=min,
         clamps=(0, 1),
         instructions=1,
+        ulps=_EXACT,
     ),
     Operator(
         "logaddexp",
@@ -312,6 +271,7 @@ _ROWS = (
         ties=True,
         bound=bounds.between,
         clamps=(0,),
+        ulps=_EXACT,
     ),
     Operator(
         "mod",
@@ -321,10 +281,20 @@ _ROWS = (
         "f.mod({0}, {1})",
         domain=(0.5, 3.0),
         in_loop=False,
-        value=math.fmod,
+        value=lambda a, b: a % b,  # of the divisor's sign, as torch's
+        ulps=_EXACT,
     ),
     # heaviside(0) = 0. The variants carry a surrogate derivative with its parameter as last argument.
-    _unary("heaviside", _zero, "f.heaviside({0})", kinks=(0.0,), smooth=False, bound=bounds.unit),
+    _unary(
+        "heaviside",
+        _zero,
+        "f.heaviside({0})",
+        meaning="`heaviside(v)` is 1 where v > 0, else 0",
+        kinks=(0.0,),
+        smooth=False,
+        bound=bounds.unit,
+        ulps=_EXACT,
+    ),
     Operator(
         "heaviside_fast_sigmoid",
         2,

@@ -77,7 +77,7 @@ def autograd_of_loop(
     backward: Callable[[Any, Groups, Groups], Sequence[Sequence[Tensor | None]]],
     written_out: Callable[[LoopCall], Groups],
 ) -> Recorded:
-    """For the forward op of a loop. Its streams, weights and states have gradients.
+    """Make the autograd function of a loop's forward op. Its streams, weights and states have gradients.
 
     A call that autograd records asks for what the backward reads by itself: whoever traced or compiled the call may not
     have known. So what a call returns follows its arguments alone, also where gradients are on in one run and off in

@@ -35,7 +35,7 @@ class MemberSpec:
 
 @dataclass(frozen=True, slots=True)
 class ParameterSpec:
-    """One tensor a layer and direction: a vector [Σwidth], or a matrix [Σwidth, columns / blocks]."""
+    """One tensor per layer and direction: a vector [Σwidth], or a matrix [Σwidth, columns / blocks]."""
 
     name: str
     attribute: str
@@ -168,7 +168,7 @@ class SegmentSpec:
     `clips`    whether matrix products read earlier values of states: a bound on the gradient that they hand back may
                then follow the constants of a call
     `needed`   indices of the sequences that the output, later segments or the epilogue read
-    `initials` what a reset restores, a state: a number, or (where `learned`) an index into `masked.weights`
+    `initials` what a reset restores, per state: a number, or (where `learned`) an index into `masked.weights`
     `batched`  batched(values, parameters, constants, sizes, tools): adds what is computed over all steps to `values`
                and returns the streams
     """

@@ -1,8 +1,8 @@
 """Schedule problems as a compiler of recurrent kernels poses them: a workload for tests and benchmarks.
 
 One step of a cell multiplies a matrix of `gates * hidden` rows (backward: of `hidden` rows, with `gates * hidden`
-columns) by the state of a batch. The rows are shared out over thread blocks, each of which keeps its part of the
-matrix in registers and shared memory for the whole sequence. The numbers are those of an H200; times are in cycles.
+columns) by the state of a batch. CTAs share the rows. Each of them keeps its part of the matrix in registers and shared
+memory for the whole sequence. The numbers are those of an H200; times are in cycles.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rnncc.constrint import (
     round_up,
 )
 
-# Clusters of this many blocks that one GPU holds at a time, a block a multiprocessor.
+# How many clusters of so many CTAs one GPU holds at a time, with one CTA per SM.
 CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 15, 16: 7}
-# Cycles of one exchange of the state within such a cluster; a single block needs a barrier only.
+# Cycles of one exchange of the state within such a cluster; a single CTA needs a barrier only.
 CLUSTER_HOP = {1: 75, 2: 270, 4: 270, 8: 280, 16: 300}
 GRID_HOP = 1400
 SHARED_BYTES = 232_448
@@ -63,7 +63,7 @@ def schedule(case: Case) -> Schedule:
     model = Model()
     hidden = model.integer("hidden", 1, 8192)
 
-    # A thread block has a tile of units, all their gates, and a tile of the batch at a time.
+    # A CTA has a tile of units, all their gates, and a tile of the batch at a time.
     unit_tile = model.choice("unit_tile", range(8, 513, 8))
     block_count = model.integer("block_count", 1, 132)
     batch_tile = model.choice("batch_tile", (8, 16, 32, 64))
@@ -80,7 +80,7 @@ def schedule(case: Case) -> Schedule:
         (replica_count * group_count - 1) * batch_tile < case.batch, because="batch padding: no group is without work"
     )
 
-    # Its warps share the rows (16 an instruction) and the columns (16 as well).
+    # Its warps share the rows and the columns, 16 of each per instruction.
     row_count: Expression = unit_tile if case.backward else case.gates * unit_tile
     column_dim: Expression = case.gates * hidden if case.backward else hidden
     warps_m = model.integer("warps_m", 1, 16)

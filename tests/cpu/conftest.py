@@ -6,13 +6,14 @@ from collections.abc import Mapping
 import pytest
 
 from rnncc.ir.target import INSTRUCTION_SETS
-from tests.cpu.host import build, runs_here
+from tests.cpu.host import build, runs_here, write_functions
 
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, ctypes.CDLL]:
     """tests/cpu/host.cpp at every level that this machine runs."""
     folder = tmp_path_factory.mktemp("host")
+    write_functions(folder)
     return {level: build("host.cpp", level, folder) for level in INSTRUCTION_SETS if runs_here(level)}
 
 

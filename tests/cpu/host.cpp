@@ -18,6 +18,13 @@ void map2(T* y, const T* a, const T* b, int64_t n, const F& f) {
   for (int64_t i = 0; i < n; i += lanes<T>) store_upto(y + i, f(load_upto(a + i, n - i), load_upto(b + i, n - i)), n - i);
 }
 
+template <class T, class F>
+void map3(T* y, const T* a, const T* b, const T* c, int64_t n, const F& f) {
+  for (int64_t i = 0; i < n; i += lanes<T>) {
+    store_upto(y + i, f(load_upto(a + i, n - i), load_upto(b + i, n - i), load_upto(c + i, n - i)), n - i);
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -33,46 +40,24 @@ extern "C" {
     map2(y, a, b, n, [](auto v, auto w) { return rnncc::name(v, w); });                                                    \
   }
 
-UNARY(exp)
-UNARY(expm1)
-UNARY(log)
-UNARY(log1p)
-UNARY(tanh)
-UNARY(sigmoid)
-UNARY(softplus)
-UNARY(logsigmoid)
-UNARY(silu)
-UNARY(gelu)
-UNARY(erf)
-UNARY(sin)
-UNARY(cos)
-UNARY(sqrt)
-UNARY(rsqrt)
-UNARY(abs)
-UNARY(sign)
-UNARY(relu)
-UNARY(hardsigmoid)
-UNARY(hardtanh)
-UNARY(heaviside)
-UNARY(elu)
-UNARY(leakyrelu)
-UNARY(epsilon)
-BINARY(logaddexp)
-BINARY(pow)
-BINARY(remainder)
-BINARY(max)
-BINARY(min)
-BINARY(lt)
-BINARY(le)
-BINARY(gt)
-BINARY(ge)
-BINARY(eq)
-BINARY(ne)
+#define TERNARY(name)                                                                                                      \
+  void name##_float(float* y, const float* a, const float* b, const float* c, int64_t n) {                                 \
+    map3(y, a, b, c, n, [](auto u, auto v, auto w) { return rnncc::name(u, v, w); });                                      \
+  }                                                                                                                        \
+  void name##_double(double* y, const double* a, const double* b, const double* c, int64_t n) {                            \
+    map3(y, a, b, c, n, [](auto u, auto v, auto w) { return rnncc::name(u, v, w); });                                      \
+  }
 
-void clamp_float(float* y, const float* x, int64_t n, float low, float high) {
+// The functions that the operator table names: host.py writes a line for each.
+#include "functions.inc"
+// Others that the headers have.
+UNARY(expm1)
+UNARY(rsqrt)
+
+void clamp_numbers_float(float* y, const float* x, int64_t n, float low, float high) {
   map1(y, x, n, [=](auto v) { return clamp(v, low, high); });
 }
-void where_float(float* y, const float* c, const float* a, int64_t n) {
+void where_number_float(float* y, const float* c, const float* a, int64_t n) {
   map2(y, c, a, n, [](auto v, auto w) { return where(v, w, -1.0f); });
 }
 void cube_float(float* y, const float* x, int64_t n) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from rnncc.language.operator_row import Operator
+from rnncc.language.operators import OPERATORS
 from rnncc.machine.paths import templates_dir
 from rnncc.stages.build.toolchain import ISA
 
@@ -30,6 +33,20 @@ FLAGS = (
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Floating = type[np.float32] | type[np.float64]
+# The functions of cpu/math.h that the operator table names, each with its row.
+FUNCTIONS: dict[str, Operator] = {
+    name: row
+    for row in OPERATORS.values()
+    for name in [row.cpp.partition("(")[0]]
+    if name and row.cpp == f"{name}({', '.join(f'{{{i}}}' for i in range(row.arity))})"
+}
+_MACROS = {1: "UNARY", 2: "BINARY", 3: "TERNARY"}
+
+
+def write_functions(folder: Path) -> None:
+    """Writes what tests/cpu/host.cpp includes: a line for each function of the table."""
+    lines = [f"{_MACROS[row.arity]}({name})\n" for name, row in FUNCTIONS.items()]
+    (folder / "functions.inc").write_text("".join(lines), encoding="utf-8")
 
 
 def runs_here(level: str) -> bool:
@@ -39,17 +56,25 @@ def runs_here(level: str) -> bool:
     return level in _RUNS.get(torch.backends.cpu.get_cpu_capability(), ("generic",))
 
 
-def build(source: str, level: str, folder: Path, *flags: str) -> ctypes.CDLL:
-    """Compiles tests/cpu/`source` for `level` into `folder` and loads it; skips where the machine lacks the level."""
+def build(
+    source: str, level: str, folder: Path, *flags: str, header: str = "templates/include/rnncc/cpu/math_….h"
+) -> ctypes.CDLL:
+    """Compiles tests/cpu/`source` for `level` into `folder` and loads it; skips where the machine lacks the level.
+    `header`: where operators have their functions."""
     if not runs_here(level):
         pytest.skip(f"this machine does not run x86-64 level {level}")
     target = folder / f"{Path(source).stem}_{level}.so"
     torch_lib = Path(torch.__file__).parent / "lib"
-    subprocess.run(
-        ["g++", *FLAGS, *ISA[level], f"-I{templates_dir() / 'include'}", str(HERE / source), "-o", str(target)]
+    done = subprocess.run(
+        ["g++", *FLAGS, *ISA[level], f"-I{templates_dir() / 'include'}", f"-I{folder}", str(HERE / source)]
+        + ["-o", str(target)]
         + (list(flags) or [f"-L{torch_lib}", f"-Wl,-rpath,{torch_lib}", "-ltorch_cpu", "-lc10"]),
-        check=True,
+        stderr=subprocess.PIPE,
+        text=True,
     )
+    if missing := sorted(set(re.findall(r"(\w+). is not a member of .rnncc", done.stderr))):
+        pytest.fail(f"write {', '.join(f'rnncc::{name}' for name in missing)} in {header}")
+    assert done.returncode == 0, done.stderr
     return ctypes.CDLL(str(target))
 
 
@@ -78,15 +103,8 @@ def call(library: ctypes.CDLL, name: str, *arguments: Array | int | float | bool
     return function(*values)
 
 
-def unary(library: ctypes.CDLL, name: str, x: Array) -> Array:
-    """The library's function of every element of x."""
-    y = np.full_like(x, np.nan)
-    call(library, f"{name}_{suffix(x)}", y, x, len(x))
-    return y
-
-
-def binary(library: ctypes.CDLL, name: str, a: Array, b: Array) -> Array:
-    """The library's function of every pair of elements."""
-    y = np.full_like(a, np.nan)
-    call(library, f"{name}_{suffix(a)}", y, a, b, len(a))
+def apply(library: ctypes.CDLL, name: str, *arguments: Array) -> Array:
+    """The library's function of every element, or of every pair or triple of elements."""
+    y = np.full_like(arguments[0], np.nan)
+    call(library, f"{name}_{suffix(y)}", y, *arguments, len(y))
     return y

@@ -76,7 +76,7 @@ def add_kernels(module: ModuleType, folder: Path) -> int:
 
 
 def launches_of(run: Callable[[], object]) -> list[str]:
-    """The names of the kernels that a call runs, one a launch."""
+    """The names of the kernels that a call runs, one per launch."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         run()
         torch.cuda.synchronize()

@@ -191,7 +191,8 @@ def check(case: Case, folder: Path, optimised: bool = True) -> tuple[str, ...]:
     for unit in bundle.device_units:
         log, ptx = _compile(nvcc, case, unit, bundle, folder, optimised)
         if not ptx:
-            problems.append(f"{unit.name}: {log.strip().splitlines()[0]}")
+            lines = log.strip().splitlines()
+            problems.append(f"{unit.name}: {next((line for line in lines if 'error' in line), lines[0])}")
             continue
         seen |= set(_ENTRY.findall(ptx))
         problems += excesses(log, allowed)

@@ -23,9 +23,9 @@ from tests.cuda.shapes import compiled, stepwise_kernels
 from tests.cuda.test_newton import iterating
 
 ALTERNATING = ((40, "bf16"), (40, "fp32"))
-# gather and scatter in one block and in clusters, grid, the same of float32, and alternating in two dtypes.
+# gather and scatter in one CTA and in clusters, grid, the same in float32, and alternating in two dtypes.
 CASES = ((64, ""), (256, ""), (768, ""), (192, ""), (512, ""), *ALTERNATING)
-# A launch a step: of these the package has no kernels, but a folder in FOLDER does, each its own.
+# One launch per step. The package has no kernels for these; for each there is a folder of kernels in FOLDER.
 STEPWISE = ((72, "bf16"), (80, "fp32"))
 
 

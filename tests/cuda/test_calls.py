@@ -86,14 +86,12 @@ def test_three_streams_at_once(head_dim: int, packages: Packages) -> None:
 
 
 @pytest.mark.parametrize(("head_dim", "heads"), [(64, 6), (256, 3)])
-def test_thread_blocks_have_multiprocessors_for_themselves(
-    head_dim: int, heads: int, packages: Packages, tmp_path: Path
-) -> None:
-    """Groups of batch entries are as narrow as can run side by side; more blocks would be in each other's way."""
+def test_ctas_have_sms_for_themselves(head_dim: int, heads: int, packages: Packages, tmp_path: Path) -> None:
+    """Groups of batch entries are as narrow as can run side by side; more CTAs would be in each other's way."""
     dtype = dict(FUSED["lstm"])[head_dim]
     call = draw(packages("lstm"), "lstm", head_dim, heads, 16, 5, DTYPES[dtype])
     name = f"_{dtype.replace('fp16', 'f16')}_{head_dim}_"
-    blocks = {kernel: count for kernel, count in diagonal_blocks(call.run, tmp_path).items() if name in kernel}
-    assert {kernel.split("_")[2] for kernel in blocks} >= {"forward", "backward"}
-    multiprocessors = torch.cuda.get_device_properties("cuda").multi_processor_count
-    assert all(multiprocessors / 2 < count <= multiprocessors for count in blocks.values())
+    ctas = {kernel: count for kernel, count in diagonal_blocks(call.run, tmp_path).items() if name in kernel}
+    assert {kernel.split("_")[2] for kernel in ctas} >= {"forward", "backward"}
+    sms = torch.cuda.get_device_properties("cuda").multi_processor_count
+    assert all(sms / 2 < count <= sms for count in ctas.values())

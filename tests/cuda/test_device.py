@@ -23,9 +23,9 @@ def test_a_stage_waits_only_for_what_others_write() -> None:
     # Streams are the call's; the cell state of the step before is the thread's own.
     assert [field.name for field in stage.early] == ["i__x", "f__x", "g__x", "o__x", "c__1"]
     assert stage.late == ()
-    assert [field.name for field in stage.kept][-1] == "h"
+    assert [field.name for field in stage.results][-1] == "h"
     assert "const float i__R = sums__[0];" in stage.lines
-    assert any("rnncc::publish<slot__::h>(run__, at__.column, at__.unit, h);" in line for line in stage.lines)
+    assert any("rnncc::publish<slot__::h>(run__, at__.entry, at__.unit, h);" in line for line in stage.lines)
 
 
 def test_values_of_other_threads_are_late_and_shared() -> None:

@@ -39,7 +39,7 @@ class Case:
         return f"{self.cell}-{self.head_dim}x{self.heads}-{self.batch}-{self.alternating or 'fused'}"
 
 
-# gather and scatter in a thread block and in clusters, grid; both directions at once take the kernel that one takes.
+# gather and scatter in one CTA and in clusters, grid; both directions at once take the kernel that one takes.
 FUSED_CASES = (Case("lstm", 64, 2), Case("lstm", 256), Case("lstm", 768))
 # A few CTAs; many batch entries; tiles twice as large as those of one direction alone; twice the visits; stages of
 # several kinds; weights of both directions that shared memory has no room for.

@@ -21,7 +21,7 @@ on_gpu = pytest.mark.gpu
 # Falling lengths: one batch entry, one step, many of either, and more batch entries than a look at 32 or at 1024
 # places tells apart.
 LENGTHS = {
-    "one column": (37,),
+    "one entry": (37,),
     "one step": (1,) * 70,
     "long": (5000, 17, 3),
     "even": (9,) * 33,

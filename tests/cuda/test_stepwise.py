@@ -1,4 +1,4 @@
-"""A launch a step, after cuBLAS's product: for loops of one head, whatever their size."""
+"""One launch per step, after cuBLAS's product, for loops of one head of any size."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_lengths_and_resets(given: tuple[str, ...], reverse: bool, by_steps: Cal
 
 @pytest.mark.gpu
 def test_both_directions(by_steps: Callable[..., ModuleType]) -> None:
-    """In one launch a step."""
+    """Both take one launch per step."""
     torch.manual_seed(2)
     layer = by_steps("gru", 64, "fp16").GRU(16, 64, bidirectional=True, device=DEVICE, dtype=torch.float16)
     other = rnncc.load("gru").GRU(16, 64, bidirectional=True, device=DEVICE, dtype=torch.float16)

@@ -1,4 +1,4 @@
-"""Tables that are made from benchmarks/results and from the shipped cells say what these say now."""
+"""Tables that are made from benchmarks/results, the shipped cells and the operator table say what these say now."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conftest import Golden
 from tests.docs.pages import DOCS, ROOT, headings, prose, read
 
 FOLDER = ROOT / "benchmarks"
-TABLED = ("README.md", "docs/cells.md", "docs/results.md")
+TABLED = ("README.md", "docs/cells.md", "docs/language.md", "docs/results.md")
 
 
 @pytest.fixture

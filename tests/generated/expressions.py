@@ -6,16 +6,19 @@ with a jump or kink (relu, max, a comparison) gets a constant of its own added, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import exp, log, log1p, sqrt
+from math import sqrt
 from random import Random
+
+from rnncc.language.operators import OPERATORS
+from tests.generated import functions
 
 LIMIT = 40.0
 NARROW = "1"
-SMOOTH = ("tanh", "sigmoid", "sin", "cos", "softplus", "logsigmoid", "silu", "gelu")
-KINKED = ("relu", "abs", "sign", "hardsigmoid", "hardtanh", "heaviside")
+SMOOTH = functions.names((1,), kinked=False)
+KINKED = (*functions.names((1,), kinked=True), "heaviside")
 # Not where a state is read.
-BATCHED = ("elu", "leakyrelu")
-SURROGATES = ("fast_sigmoid(2)", "atan(2)", "sigmoid(3)", "triangular(0.5)")
+BATCHED = functions.names((1,), kinked=True, in_loop=False) + functions.names((1,), kinked=False, in_loop=False)
+SEVERAL = functions.names((2, 3), kinked=False) + functions.names((2, 3), kinked=True)
 SAME_WIDTH = ("layernorm", "rmsnorm", "softmax", "cumsum")
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
@@ -146,7 +149,7 @@ class Expressions:
         return bool(self.leaves(width))
 
     def narrow(self, depth: int) -> Bounded:
-        """One number, or one a head."""
+        """One number, or one per head."""
         found = self.leaf(NARROW)
         kind = self.random.random()
         if depth > 0 and kind < 0.55 and (reduced := self.reduction(depth)) is not None:
@@ -181,35 +184,36 @@ class Expressions:
 
     def unary_of(self, v: Bounded) -> Bounded:
         kind = self.random.random()
-        if kind < 0.4:
+        if kind < 0.6:
             return self.smooth(v)
-        if kind < 0.5:
-            return Bounded(f"(-({v.text}))", -v.high, -v.low)
         if kind < 0.7:
-            return self.kinked(v)
-        return self.in_domain(v)
+            return Bounded(f"(-({v.text}))", -v.high, -v.low)
+        return self.kinked(v) if kind < 0.9 else self.power(v)
 
     def smooth(self, v: Bounded) -> Bounded:
-        name = self.random.choice(SMOOTH)
-        low, high = {
-            "tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "sin": (-1.0, 1.0), "cos": (-1.0, 1.0),
-            "softplus": (0.0, v.size + 1), "logsigmoid": (-v.size - 1, 0.0), "silu": (-0.3, max(0.0, v.high)),
-            "gelu": (-0.2, max(0.0, v.high)),
-        }[name]  # fmt: skip
-        return Bounded(f"{name}({v.text})", low, high)
+        return self.called(self.random.choice(SMOOTH), v)
+
+    def called(self, name: str, *arguments: Bounded) -> Bounded:
+        """A function of these arguments, or of others in its domain."""
+        if not functions.is_tame(name, [(each.low, each.high) for each in arguments]):
+            arguments = tuple(self.within(each, *functions.inner(name)) for each in arguments)
+        bounds = functions.values(name, [(each.low, each.high) for each in arguments])
+        return Bounded(f"{name}({', '.join(each.text for each in arguments)})", *bounds)
+
+    def within(self, v: Bounded, middle: float, half: float) -> Bounded:
+        """The value squashed to the middle, plus or minus half."""
+        return Bounded(f"({middle:.9f} + {half:.9f}*tanh({v.text}))", middle - half, middle + half)
 
     def kinked(self, v: Bounded) -> Bounded:
         off = self.off()
-        moved, low, high = f"{v.text} + ({off})", v.low + off, v.high + off
+        moved = Bounded(f"{v.text} + ({off})", v.low + off, v.high + off)
         name = self.random.choice(KINKED + (BATCHED if self.scope.batched_only else ()))
-        if name == "heaviside" and self.random.random() < 0.7:
-            return Bounded(f"heaviside({moved}, grad={self.random.choice(SURROGATES)})", 0, 1)
-        bounds: dict[str, tuple[float, float]] = {
-            "relu": (max(low, 0.0), max(high, 0.0)), "abs": (0.0, max(abs(low), abs(high))), "sign": (-1.0, 1.0),
-            "hardsigmoid": (0.0, 1.0), "hardtanh": (-1.0, 1.0), "heaviside": (0.0, 1.0),
-            "elu": (-1.0, max(0.0, high)), "leakyrelu": (0.01 * min(low, 0.0), max(high, 0.0)),
-        }  # fmt: skip
-        return Bounded(f"{name}({moved})", *bounds[name])
+        if name != "heaviside":
+            return Bounded(f"{name}({moved.text})", *functions.values(name, [(moved.low, moved.high)]))
+        if self.random.random() < 0.7:
+            surrogate = f"{self.random.choice(functions.SPIKES)}({self.random.choice((0.5, 2, 3))})"
+            return Bounded(f"heaviside({moved.text}, grad={surrogate})", 0, 1)
+        return Bounded(f"heaviside({moved.text})", 0, 1)
 
     def positive(self, v: Bounded, least: float = 0.4) -> Bounded:
         """The value made greater than `least`, smoothly."""
@@ -230,27 +234,12 @@ class Expressions:
                     else self.positive(self.squashed(v), least)
                 )
 
-    def in_domain(self, v: Bounded) -> Bounded:
-        """A function that is not defined everywhere, of an argument in its domain."""
-        match self.random.choice(("exp", "log", "log1p", "sqrt", "power", "square")):
-            case "exp":
-                small = v if v.high <= 2 else self.squashed(v)
-                return Bounded(f"exp({small.text})", exp(small.low), exp(small.high))
-            case "log":
-                p = self.positive(v)
-                return Bounded(f"log({p.text})", log(p.low), log(p.high))
-            case "log1p":
-                small = v if v.low >= -0.6 else Bounded(f"0.6*tanh({v.text})", -0.6, 0.6)
-                return Bounded(f"log1p({small.text})", log1p(small.low), log1p(small.high))
-            case "sqrt":
-                p = self.positive(v)
-                return Bounded(f"sqrt({p.text})", sqrt(p.low), sqrt(p.high))
-            case "power":
-                p, power = self.positive(v), self.random.choice((0.5, -1, 1.5, -0.5))
-                return Bounded(f"({p.text})**({power})", *sorted((p.low**power, p.high**power)))
-            case _:
-                small, power = (v if v.size <= 3 else self.squashed(v)), self.random.choice((2, 3))
-                return Bounded(f"({small.text})**{power}", min(0.0, small.low**3), small.size**power)
+    def power(self, v: Bounded) -> Bounded:
+        if self.random.random() < 0.5:
+            p, exponent = self.positive(v), self.random.choice((0.5, -1, 1.5, -0.5))
+            return Bounded(f"({p.text})**({exponent})", *sorted((p.low**exponent, p.high**exponent)))
+        small, exponent = (v if v.size <= 3 else self.squashed(v)), self.random.choice((2, 3))
+        return Bounded(f"({small.text})**{exponent}", min(0.0, small.low**3), small.size**exponent)
 
     def binary(self, width: str, depth: int, pinned: bool) -> Bounded:
         a, b = self.draw(width, depth - 1, pinned), self.wide_or_narrow(width, depth - 1)
@@ -259,7 +248,7 @@ class Expressions:
         return self.binary_of(a, b)
 
     def binary_of(self, a: Bounded, b: Bounded) -> Bounded:
-        match self.random.choice(("+", "+", "-", "*", "*", "/", "**", "max", "min", "logaddexp", "compare", "mod")):
+        match self.random.choice(("+", "+", "-", "*", "*", "/", "**", *["several"] * 3, "compare", "mod")):
             case "+":
                 return Bounded(f"(({a.text}) + ({b.text}))", a.low + b.low, a.high + b.high)
             case "-":
@@ -274,13 +263,8 @@ class Expressions:
                     p = Bounded(f"(sigmoid({a.text}) + 0.4)", 0.4, 1.4)
                 corners = [x**y for x in (p.low, p.high) for y in (power.low, power.high)]
                 return Bounded(f"({p.text})**({power.text})", min(*corners, 1.0), max(*corners, 1.0))
-            case "max" | "min" as name:
-                off, choose = self.off(), max if name == "max" else min
-                low, high = choose(a.low, b.low + off), choose(a.high, b.high + off)
-                return Bounded(f"{name}({a.text}, {b.text} + ({off}))", low, high)
-            case "logaddexp":
-                top = max(a.high, b.high)
-                return Bounded(f"logaddexp({a.text}, {b.text})", max(a.low, b.low), top + 0.7)
+            case "several":
+                return self.several(a, b)
             case "compare":
                 sign = self.random.choice(COMPARISONS)
                 return Bounded(f"(({a.text}) {sign} ({b.text} + ({self.off()})))", 0, 1)
@@ -290,6 +274,15 @@ class Expressions:
             case _:
                 corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
                 return Bounded(f"(({a.text})*({b.text}))", min(corners), max(corners))
+
+    def several(self, a: Bounded, b: Bounded) -> Bounded:
+        """A function of several arguments; all but the first are moved, so that there are no ties."""
+        name = self.random.choice(SEVERAL)
+        others = [b, self.number()][: OPERATORS[name].arity - 1]
+        offs = [self.off() for _ in others]
+        return self.called(
+            name, a, *(Bounded(f"{v.text} + ({d})", v.low + d, v.high + d) for v, d in zip(others, offs, strict=True))
+        )
 
     def odd(self, width: str, depth: int, pinned: bool) -> Bounded:
         """where, clamp, a choice while compiling; and functions that a loop does not have, on inputs."""

@@ -1,7 +1,7 @@
 """One step of a program in torch: the meaning of the language, written from docs/language.md.
 
-A vector is [k, N, D]: width k*base in N heads of D units; [1, N, 1] is one number a head, [1, 1, 1] one number. What
-measures inputs alone has no heads: [k, 1, D].
+A vector is [k, N, D]: width k*base in N heads of D units; [1, N, 1] is one number per head, [1, 1, 1] one number. A
+width that depends on inputs alone has no heads: [k, 1, D].
 """
 
 from __future__ import annotations
@@ -15,21 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.definitions import definition
 from tests.generated.program import Equation, Program, Width
 from tests.language.loop import Values, spike
 
-UNARY: dict[str, Callable[[Tensor], Tensor]] = {
-    "tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu, "exp": torch.exp, "log": torch.log,
-    "log1p": torch.log1p, "sqrt": torch.sqrt, "abs": torch.abs, "sign": torch.sign, "softplus": F.softplus,
-    "logsigmoid": F.logsigmoid, "silu": F.silu, "gelu": F.gelu, "hardtanh": F.hardtanh, "sin": torch.sin,
-    "cos": torch.cos, "elu": F.elu, "leakyrelu": F.leaky_relu, "hardsigmoid": lambda v: F.relu6(v + 3) / 6,
-}  # fmt: skip
-SEVERAL: dict[str, Callable[..., Tensor]] = {
-    "max": torch.maximum, "min": torch.minimum, "logaddexp": torch.logaddexp, "mod": torch.remainder,
-    "where": lambda c, a, b: torch.where(c != 0, a, b), 
-    # torch's own derivative fails where a bound is wider than the value.
-    "clamp": lambda v, low, high: torch.clamp(v + 0 * low + 0 * high, low, high),
-}  # fmt: skip
 BINARY: dict[type[ast.operator], Callable[[Tensor, Tensor], Tensor]] = {
     ast.Add: torch.add, ast.Sub: torch.sub, ast.Mult: torch.mul, ast.Div: torch.div, ast.Pow: torch.pow,
 }  # fmt: skip
@@ -270,7 +259,7 @@ class _Values:
             rows = ROWS[name](value.transpose(0, 1).reshape(value.shape[1], -1))
             return rows.reshape(value.shape[1], value.shape[0], -1).transpose(0, 1)
         values = self.operands(arguments, want or self.width(node))
-        return UNARY[name](values[0]) if name in UNARY else SEVERAL[name](*values)
+        return definition(name)(*values)
 
     def repeat(self, node: ast.expr, times: int, want: Width | None) -> Tensor:
         value = self.eval(node, self.width(node))

@@ -1,4 +1,4 @@
-"""A cell's loop written out in torch: one column, one layer and one direction at a time, the past kept as a list."""
+"""A cell's loop written out in torch: one batch entry, one layer and one direction at a time. The past is a list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Values = dict[str, Tensor]
 States = Mapping[str, tuple[int, float | None]]
 Step = Callable[[Any, Any, Any, Any], Values]
 # What `Setting` gives for the sizes of a case.
-HIDDEN, INPUT, STEPS, COLUMNS = 6, 5, 7, 3
+HIDDEN, INPUT, STEPS, BATCH = 6, 5, 7, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def per(function: Callable[[Tensor], Tensor], value: Tensor, count: int, k: int 
 
 
 def wide(value: Tensor, units: int) -> Tensor:
-    """One number a head for all its units."""
+    """The number of each head for all its units."""
     return value.reshape(-1, 1).expand(-1, units).reshape(-1)
 
 
@@ -127,19 +127,19 @@ def one_direction(
     case: Case, parameters: Mapping[str, Tensor], inputs: Values, initial: Values, hx: Values | None,
     lengths: tuple[int, ...] | None, reset: Tensor | None, k: Any, reverse: bool,
 ) -> tuple[Tensor, Values]:  # fmt: skip
-    """The output [T, B, width], zeros past a column's end, and the final states [B, width]."""
-    steps, columns = inputs["x"].shape[:2]
+    """The output [T, B, width], zeros past an entry's end, and the final states [B, width]."""
+    steps, batch = inputs["x"].shape[:2]
     finals: dict[str, list[Tensor]] = {name: [] for name in initial}
     outputs: dict[tuple[int, int], Tensor] = {}
     p = SimpleNamespace(**parameters)
-    for column in range(columns):
-        length = steps if lengths is None else lengths[column]
-        start = {name: hx[name][column] if hx is not None else initial[name] for name in initial}
+    for entry in range(batch):
+        length = steps if lengths is None else lengths[entry]
+        start = {name: hx[name][entry] if hx is not None else initial[name] for name in initial}
         past: list[Values] = []
         for t in reversed(range(length)) if reverse else range(length):
-            now = {name: value[t, column] for name, value in inputs.items()}
-            later = t + 1 if reverse else t  # of the two steps between which nothing passes
-            if reset is not None and later < length and reset[later, column]:
+            now = {name: value[t, entry] for name, value in inputs.items()}
+            later = t + 1 if reverse else t  # the later one of the two steps between which nothing passes
+            if reset is not None and later < length and reset[later, entry]:
                 past, start = [], initial
 
             def s(name: str, back: int = 1, past: list[Values] = past, start: Values = start) -> Tensor:
@@ -151,12 +151,12 @@ def one_direction(
                 return past[-back][f"input {name}"] if back <= len(past) else torch.zeros_like(now[name])
 
             made = case.step(p, s, x, k)
-            outputs[t, column] = made.get("out", made[next(iter(initial))])
+            outputs[t, entry] = made.get("out", made[next(iter(initial))])
             past = [*past, {**made, **{f"input {name}": value for name, value in now.items()}}]
         for name in initial:
             finals[name].append(past[-1][name] if past else start[name])
     zero = torch.zeros_like(next(iter(outputs.values())))
-    rows = [torch.stack([outputs.get((t, column), zero) for column in range(columns)]) for t in range(steps)]
+    rows = [torch.stack([outputs.get((t, entry), zero) for entry in range(batch)]) for t in range(steps)]
     return torch.stack(rows), {name: torch.stack(values) for name, values in finals.items()}
 
 
@@ -189,16 +189,16 @@ def compare(
         views = layer.gate_parameters(number, reverse=reverse)
         parameters.append({name: view.detach().clone().requires_grad_() for name, view in views.items()})
     inputs = {
-        "x": draw(setting.steps, COLUMNS, width),
-        **{n: draw(setting.steps, COLUMNS, w).abs() for n, w in case.extra.items() if n not in case.defaults},
+        "x": draw(setting.steps, BATCH, width),
+        **{n: draw(setting.steps, BATCH, w).abs() for n, w in case.extra.items() if n not in case.defaults},
     }
     written_out = {
-        name: torch.full((setting.steps, COLUMNS, case.extra[name]), value, dtype=torch.float64)
+        name: torch.full((setting.steps, BATCH, case.extra[name]), value, dtype=torch.float64)
         for name, value in case.defaults.items()
     }
     states = case.states(HIDDEN)
-    hx = {name: draw(len(places), COLUMNS, w) for name, (w, _) in states.items()} if setting.states else None
-    reset = torch.rand(setting.steps, COLUMNS, generator=generator) < 0.3 if setting.reset else None
+    hx = {name: draw(len(places), BATCH, w) for name, (w, _) in states.items()} if setting.states else None
+    reset = torch.rand(setting.steps, BATCH, generator=generator) < 0.3 if setting.reset else None
 
     ours = [{name: v.clone().requires_grad_() for name, v in group.items()} for group in (inputs, hx or {})]
     theirs = [{name: v.clone().requires_grad_() for name, v in group.items()} for group in (inputs, hx or {})]

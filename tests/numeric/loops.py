@@ -48,14 +48,14 @@ class _Tensor(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("step", ctypes.c_int64),
-        ("column", ctypes.c_int64),
+        ("entry", ctypes.c_int64),
         ("dtype", ctypes.c_int32),
     )
 
 
 _HEAD = (
     ("steps", ctypes.c_int64),
-    ("columns", ctypes.c_int64),
+    ("batch", ctypes.c_int64),
     ("heads", ctypes.c_int64),
     ("sizes", ctypes.c_void_p),
     ("constants", ctypes.c_void_p),
@@ -106,10 +106,8 @@ def _describe(tensors: Tensors) -> ctypes.Array[_Tensor]:
     for index, tensor in enumerate(tensors):
         if tensor is not None:
             strides = tensor.stride()
-            step, column = (
-                (strides[0], strides[1]) if tensor.dim() == 3 else (0, strides[0] if tensor.dim() == 2 else 0)
-            )
-            described[index] = _Tensor(tensor.data_ptr(), step, column, DTYPES[tensor.dtype])
+            step, entry = (strides[0], strides[1]) if tensor.dim() == 3 else (0, strides[0] if tensor.dim() == 2 else 0)
+            described[index] = _Tensor(tensor.data_ptr(), step, entry, DTYPES[tensor.dtype])
     return described
 
 

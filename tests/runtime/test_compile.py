@@ -130,7 +130,7 @@ def transforms(layer: Any) -> dict[str, Callable[[Tensor], Any]]:
     return {
         "grad": lambda x: grad(loss)(parameters, x),
         "vmap": lambda x: vmap(output, 1, 1)(x.unsqueeze(2)),
-        "gradients of each column": lambda x: vmap(grad(loss), (None, 1))(parameters, x.unsqueeze(2)),
+        "gradients of each batch entry": lambda x: vmap(grad(loss), (None, 1))(parameters, x.unsqueeze(2)),
         "jacrev": lambda x: jacrev(output)(x),
         "jacfwd": lambda x: jacfwd(output)(x),
         "jvp": lambda x: jvp(output, (x,), (x.cos(),)),
@@ -138,7 +138,7 @@ def transforms(layer: Any) -> dict[str, Callable[[Tensor], Any]]:
     }
 
 
-TRANSFORMS = ("grad", "vmap", "gradients of each column", "jacrev", "jacfwd", "jvp", "hessian")
+TRANSFORMS = ("grad", "vmap", "gradients of each batch entry", "jacrev", "jacfwd", "jvp", "hessian")
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
@@ -153,7 +153,7 @@ def test_transforms(name: str) -> None:
         close(found, torch.autograd.functional.hessian(lambda x: layer(x)[0].square().sum(), x))  # type: ignore[no-untyped-call]
 
 
-@pytest.mark.parametrize("name", ["gradients of each column", "jvp"])
+@pytest.mark.parametrize("name", ["gradients of each batch entry", "jvp"])
 def test_transforms_within_what_is_compiled(name: str) -> None:
     """The op has no rule for them: the loop is compiled in torch's own operators, never to wrong numbers."""
     layer, x = make(), random(2, 2, IN)

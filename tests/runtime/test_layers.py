@@ -163,7 +163,7 @@ def test_lengths_are_what_packing_is(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_pads_a_column_does_not_matter(backend: str) -> None:
+def test_what_pads_a_batch_entry_does_not_matter(backend: str) -> None:
     # sLSTM's m starts at -inf, which a batch entry past its end still holds in the reverse direction.
     for file, name in (("slstm", "sLSTM"), ("qrnn", "QRNN")):
         layer = layer_class(file, name)(IN, H, bidirectional=True, **DOUBLE, backend=backend)

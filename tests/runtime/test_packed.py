@@ -143,14 +143,14 @@ def test_extra_inputs() -> None:
         layer(packed, gap=pack_sequence(gap[:-1], enforce_sorted=False))
 
 
-@pytest.mark.parametrize("columns", [1, 3, 40])
+@pytest.mark.parametrize("batch", [1, 3, 40])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_large(columns: int, reverse: bool) -> None:
+def test_large(batch: int, reverse: bool) -> None:
     """Several blocks of steps, tiles and threads; the same numbers as with `lengths`, in float32."""
     torch.manual_seed(4)
     layer = layer_of("gru", "GRU", 40, 96, bidirectional=reverse)
-    lengths = torch.randint(1, 120, (columns,))
-    x = torch.randn(int(lengths.max()), columns, 40, requires_grad=True)
+    lengths = torch.randint(1, 120, (batch,))
+    x = torch.randn(int(lengths.max()), batch, 40, requires_grad=True)
     found = []
     for given, keywords in ((pack_padded_sequence(x, lengths, enforce_sorted=False), {}), (x, {"lengths": lengths})):
         output, last = layer(given, **keywords)
@@ -176,8 +176,8 @@ param p: vector
         (RACE, "Race", list(range(399, 0, -5))),
     ],
 )
-def test_threads_have_columns_of_their_own(text: str, name: str, lengths: list[int]) -> None:
-    """More threads than there are columns; and a loop whose blocks of steps read each other's last step."""
+def test_threads_have_batch_entries_of_their_own(text: str, name: str, lengths: list[int]) -> None:
+    """More threads than there are batch entries; and a loop whose blocks of steps read each other's last step."""
     layer = layer_of(text, name, IN, 32, **DOUBLE)
     rows, offsets = torch.randn(sum(lengths), IN, **DOUBLE), torch.tensor([0, *lengths]).cumsum(0)
 
@@ -213,7 +213,7 @@ def test_inputs_that_are_sorted_otherwise() -> None:
 
 @pytest.mark.parametrize("by_step", [False, True])
 def test_rows_in_either_order(by_step: bool) -> None:
-    """Step by step as on the CPU, column by column as on a GPU."""
+    """Step by step as on the CPU, entry by entry as on a GPU."""
     lengths = (5, 3, 3, 1, 0) if by_step else (3, 0, 5, 1, 3)
     places = [(t, b) for b, length in enumerate(lengths) for t in range(length)]
     places = sorted(places) if by_step else places
@@ -266,9 +266,9 @@ def test_a_permutation_and_its_gradient() -> None:
 
 @pytest.mark.parametrize("has_kernels", [True, False])
 @pytest.mark.parametrize("lengths", [(6, 5, 5, 2, 1), (1,), (4, 4, 4), (3, 1, 1)])
-def test_rows_of_a_packed_sequence_column_by_column(lengths: tuple[int, ...], has_kernels: bool) -> None:
-    columns = [torch.randn(length, 2) for length in lengths]
-    given = pack_sequence(columns)
+def test_rows_of_a_packed_sequence_entry_by_entry(lengths: tuple[int, ...], has_kernels: bool) -> None:
+    entries = [torch.randn(length, 2) for length in lengths]
+    given = pack_sequence(entries)
     data = SimpleNamespace(is_cuda=True, is_cpu=False, device=given.data.device, shape=given.data.shape)
 
     class Kernels:
@@ -288,8 +288,8 @@ def test_rows_of_a_packed_sequence_column_by_column(lengths: tuple[int, ...], ha
     )  # fmt: skip
     assert packing.lengths().tolist() == list(lengths)
     assert packed.permute is not None
-    assert torch.equal(packed.permute(given.data, False), torch.cat(columns))
-    assert torch.equal(packed.permute(torch.cat(columns), True), given.data)
+    assert torch.equal(packed.permute(given.data, False), torch.cat(entries))
+    assert torch.equal(packed.permute(torch.cat(entries), True), given.data)
 
 
 def test_opcheck() -> None:
@@ -303,7 +303,7 @@ def test_opcheck() -> None:
 
 
 def test_what_a_gpu_is_said_to_return() -> None:
-    """Rows column by column, in the masked loop; the meta device stands for one."""
+    """Rows lie entry by entry, and the masked loop runs; the meta device stands for a GPU."""
     op, given = arguments(make("lstm", "LSTM"), lengths=torch.tensor([4, 2]))
     streams, weights, states = ([tensor.detach().to("meta") for tensor in group] for group in given[:3])
     streams = [stream.new_empty(6, 1, stream.shape[-1]) for stream in streams]

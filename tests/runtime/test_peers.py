@@ -88,7 +88,7 @@ def test_inference_keeps_nothing_and_training_only_what_is_named() -> None:
     assert 0 in segment.plain.saved_sequence
 
 
-def test_sizes_change_between_calls_and_columns_do_not_know_of_each_other() -> None:
+def test_sizes_change_between_calls_and_batch_entries_do_not_know_of_each_other() -> None:
     """No build for a batch size, no padding of the batch that is seen: a batch entry is the same in every company."""
     layer = rnncc.load("gru").GRU(5, 7)
     x = torch.randn(9, 33, 5)
@@ -145,7 +145,7 @@ def test_offsets_beyond_32_bits(reverse: bool) -> None:
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_a_reset_past_a_column_s_length_changes_nothing(backend: str) -> None:
+def test_a_reset_past_a_batch_entry_s_length_changes_nothing(backend: str) -> None:
     layer = rnncc.load("lstm").LSTM(5, 6, bidirectional=True, dtype=torch.float64, backend=backend)
     x, states = torch.randn(7, 3, 5).double(), tuple(torch.randn(2, 3, 6).double() for _ in range(2))
     lengths = torch.tensor([4, 0, 7])

@@ -59,7 +59,7 @@ def bytes_kept(layer: Any, x: Tensor, **options: Any) -> int:
 @pytest.mark.parametrize(
     ("file", "name", "dtype", "spared"),
     [
-        # The gates that are not kept, in numbers a unit; they are float32 for bfloat16 too.
+        # How many gates per unit are not saved; they are float32 for bfloat16 too.
         ("lstm", "LSTM", torch.float32, 4),
         ("lstm", "LSTM", torch.bfloat16, 4),
         ("lstm", "LSTM", torch.float64, 4),
@@ -173,7 +173,7 @@ def test_retain_graph_and_checkpoint() -> None:
 
 
 def test_a_changed_output_is_noticed() -> None:
-    """The sequence of a state that was returned is the one that is kept."""
+    """The sequence of a state that was returned is the one that is saved."""
     output, _ = make("lstm", "LSTM", recompute=True)(torch.randn(T, B, IN, dtype=torch.float64))
     output.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

@@ -13,7 +13,7 @@ from tests.runtime.test_layers import BACKENDS, DOUBLE, IN, H, T, close, layer_c
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_reset_starts_a_column_anew(backend: str, reverse: bool) -> None:
+def test_a_reset_starts_a_batch_entry_anew(backend: str, reverse: bool) -> None:
     """What lies before a reset and what lies behind it are sequences of their own, in both directions; initial states
     are those of the first one, which backwards is the one that lies behind."""
     layer = layer_class("lstm", "LSTM")(IN, H, bidirectional=True, **DOUBLE, backend=backend)

@@ -76,7 +76,7 @@ def test_an_ensemble_of_spiking_layers(file: str, name: str) -> None:
     close(found, {key: torch.stack([gradients(layer, x)[key] for layer in layers]) for key in stacked})
 
 
-def test_gradients_of_each_column_compiled() -> None:
+def test_gradients_of_each_batch_entry_compiled() -> None:
     layer = make("lif", "LIF")
     parameters = {key: p.detach() for key, p in layer.named_parameters()}
     x = 2 * torch.randn(EACH, 2, 2, IN, **DOUBLE)

@@ -55,7 +55,7 @@ class Model(nn.Module):
 
 
 def batch(device: str, step: int) -> tuple[Tensor, Tensor]:
-    """The batch of all ranks together at a step of training: x [T, ranks*COLUMNS, IN], lengths."""
+    """The batch of all ranks together at a step of training: x [T, ranks*BATCH, IN], lengths."""
     torch.manual_seed(100 + step)
     batch_size = BATCH * dist.get_world_size()
     return torch.randn(T, batch_size, IN).to(device), torch.randint(1, T + 1, (batch_size,)).to(device)

@@ -21,30 +21,7 @@ from rnncc.verify.reference import Arguments, complete_sizes, run
 from tests import builders, shipped
 from tests.compiling import front
 from tests.problems import make_problem
-
-# The cells whose segments are not all DENSE (notes: column "cls" of the cell zoo): (states, kind, form) a segment.
-PARALLEL: dict[str, list[tuple[str, str, str]]] = {
-    "brc": [("h", "ELEMENTWISE", "")],
-    "hgrn": [("h", "AFFINE", "diagonal")],
-    "indrnn": [("h", "ELEMENTWISE", "clamp")],
-    "layernormindrnn": [("h", "ELEMENTWISE", "")],
-    "lru": [("p q", "AFFINE", "affine2")],
-    "mingru": [("h", "AFFINE", "diagonal")],
-    "mingru_log": [("h", "AFFINE", "diagonal")],
-    "minlstm": [("h", "AFFINE", "diagonal")],
-    "minlstm_log": [("h", "AFFINE", "diagonal")],
-    "paragru": [("h", "ELEMENTWISE", "")],
-    "paralstm": [("h c", "ELEMENTWISE", "")],
-    "qrnn": [("c", "AFFINE", "diagonal")],
-    "rglru": [("h", "AFFINE", "diagonal")],
-    "rwkv4": [("p", "ELEMENTWISE", "clamp"), ("a", "AFFINE", "diagonal"), ("s", "AFFINE", "diagonal")],
-    "scrn": [("s", "AFFINE", "diagonal"), ("h", "DENSE", "")],
-    "sru": [("c", "ELEMENTWISE", "")],
-    "tgru": [("h", "AFFINE", "diagonal")],
-    "tlstm": [("c", "AFFINE", "diagonal")],
-    "trnn": [("h", "AFFINE", "diagonal")],
-    "unicornn": [("h z", "ELEMENTWISE", "")],
-}
+from tests.shipped import PARALLEL
 
 
 @pytest.mark.parametrize("stem", shipped.STEMS)
@@ -52,7 +29,7 @@ def test_shipped_cells(stem: str) -> None:
     for cell in shipped.cells(stem):
         found = [(" ".join(r.states), r.kind.value, r.form) for r in classify(cell)]
         expected = PARALLEL.get(stem, [(" ".join(segment.states), "DENSE", "") for segment in cell.segments])
-        assert found == expected
+        assert found == expected, f"tests/shipped.py: what PARALLEL says of {stem}"
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,15 @@ from rnncc.stages.schedule.scan import scan_ctas, scan_schedule
 from rnncc.verify.reference import Interpreter
 from tests.compiling import front, lowered, plan_of
 from tests.rendering import for_gpus
+from tests.shipped import PARALLEL, only
 
 # Forward; every backward of them is a scan.
-SCANS = ("hgrn", "lru", "mingru", "mingru_log", "minlstm", "minlstm_log", "qrnn", "rglru", "tgru", "tlstm", "trnn")
-WALKS = ("brc", "indrnn", "layernormindrnn", "paragru", "paralstm", "sru", "unicornn")
+SCANS, WALKS = only("AFFINE"), only("ELEMENTWISE")
+FAMILIES = {"AFFINE": "scan", "ELEMENTWISE": "forward walk, backward scan", "DENSE": "alternating"}
 MIXED = {
-    "rwkv4": ["forward walk, backward scan", "scan", "scan"],
-    "scrn": ["scan", "alternating"],
+    stem: [FAMILIES[kind] for _, kind, _ in segments]
+    for stem, segments in PARALLEL.items()
+    if stem not in (*SCANS, *WALKS)
 }
 
 
@@ -57,7 +59,7 @@ def test_these_are_all_shipped_cells_that_are_not_dense() -> None:
         cell = front(read_source(path))[0][0]
         if any(recurrence.kind is not RecurrenceKind.DENSE for recurrence in classify(cell)):
             found.add(path.stem)
-    assert found == {*SCANS, *WALKS, *MIXED}
+    assert found == {*SCANS, *WALKS, *MIXED}, "tests/shipped.py: PARALLEL has a line for each of these"
 
 
 def evaluate(loop: ScanLoop, carries: dict[str, Tensor], given: dict[str, Tensor], mapped: bool) -> list[Tensor]:

@@ -7,6 +7,7 @@ from rnncc.language.functions import MATRIX_FUNCTIONS, ROW_FUNCTIONS
 from rnncc.language.operators import OPERATORS
 
 _FUNCTIONS = ", ".join([*(name for name, row in OPERATORS.items() if row.user), *ROW_FUNCTIONS, *MATRIX_FUNCTIONS])
+_OF_INPUTS = ", ".join(f"`{name}`" for name, row in OPERATORS.items() if row.user and not row.in_loop)
 
 
 def _cell(*lines: str) -> str:
@@ -300,7 +301,7 @@ CHECK = (
     Code(
         "RNN230",
         "the function is not available in the loop",
-        "`T`, `eye` and matrix arithmetic work on parameters only; `mod`, `elu` and `leakyrelu` also on inputs. "
+        f"`T`, `eye` and matrix arithmetic work on parameters only; {_OF_INPUTS} also on inputs. "
         "In the sequential part, on values that depend on a state, they are not compiled. `leakyrelu(v)` can be "
         "written `max(v, 0.01*v)`, `elu(v)` `where(v > 0, v, exp(min(v, 0)) - 1)`.",
         _cell("state h", "h[t] = leakyrelu(W@x + R@h[t-1] + b)"),

@@ -1,4 +1,4 @@
-"""docs/errors.md from the table: `python -m rnncc.language.codes.page > docs/errors.md`."""
+"""docs/errors.md from the table of codes. `python benchmarks/report.py` writes it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,3 @@ def _found(row: Code, text: str) -> list[Diagnostic]:
 
 def _block(text: str) -> str:
     return f"```text\n{text.rstrip()}\n```"
-
-
-if __name__ == "__main__":
-    print(errors_page(), end="")

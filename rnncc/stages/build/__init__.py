@@ -62,11 +62,10 @@ __all__ = [
 class Product:
     """A package before it is compiled.
 
-    files    the package's own files (`render_package`)
-    bundle   the kernels, or None for a package that runs the eager fallback alone; `missing` then says why
-    cells    names of the cells, in order
-    about    further entries of `_rnncc.json`: `rnncc` (the version), `source` (the text), `fused` (of each loop, why it
-             has no fused form, or empty), `scans` (of each loop without products, which kernels run it), `newton` (the
+    files    the package's own files (`render_package`) bundle   the kernels, or None for a package that runs the eager
+    fallback alone; `missing` then says why cells    names of the cells, in order about    further entries of
+    `_rnncc.json`: `rnncc` (the version), `source` (the text), `fused` (for each loop, why it
+             has no fused form, or empty), `scans` (for each loop without products, which kernels run it), `newton` (the
              loops that also have kernels which iterate)
     """
 

@@ -6,14 +6,15 @@ files (its Python, and the registration of its ops), and the Bundle of its kerne
     python/   `__init__.py`, `_reference.py`, and a module for each cell
     cpp/      the ops' registration; tables of each cell's loops, their functions for a CPU, and a unit for each
               instruction set and compute type
-    cuda/     for each cell a unit of the host side; for its loops with products and for those without a header of
-              device code and a file of kernels for each dtype; and files of fused kernels, of which there may be some
+    cuda/     for each cell a unit of the host side; a header of device code and a file of kernels for each dtype, both
+              for its loops with products and for those without; and files of fused kernels, where there are any
 
-The headers in templates/include go along as they are.
+The headers in templates/include are copied as they are.
 Fails with: InternalError only.
 
-A file of a cell is called by its name in lower case and an ending. No ending is empty or the end of another, so that
-files of two cells never meet, whatever their names (`A`, `A_CUDA`); other files begin with `_` or have no such ending.
+The name of a cell's file is the cell's name in lower case and an ending. No ending is empty or the end of another, so
+the files of two cells never have the same name, whatever the cells' names (`A`, `A_CUDA`). Other files begin with `_`
+or have no such ending.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ INCLUDE = "src/include"
 
 
 def render(package: Package) -> tuple[tuple[File, ...], Bundle]:
-    """The package's own files, and its kernels. What the package leaves out, they have not; without kernels the bundle
-    is empty. All paths are relative to the package."""
+    """The package's own files, and its kernels. Both have only what the package asks for; without kernels the bundle is
+    empty. All paths are relative to the package."""
     on_cpu, on_gpu = cpu_kernels(package), gpu_kernels(package)
     files = (*_headers(on_cpu, on_gpu), *on_cpu.files, *on_gpu.files)
     bundle = Bundle(files, on_cpu.units + on_gpu.units, (INCLUDE,), on_gpu.device_units)

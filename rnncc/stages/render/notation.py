@@ -1,4 +1,4 @@
-"""What C++ and Python write alike: dims, and expressions without the brackets that say nothing."""
+"""What C++ and Python write alike: dims, and expressions without brackets that are not needed."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rnncc.ir.dim import Dim, show
 
 
 def dim_name(dim: Dim, words: Mapping[str, str] = MappingProxyType({})) -> str:
-    """A dim as the language writes it, but for names that stand under another word here."""
+    """A dim as the language writes it, but names in `words` are replaced."""
     return _dim_text(dim, lambda name: words.get(name, name))
 
 
 def cpp_dim(dim: Dim, sizes: Sequence[str]) -> str:
-    """A dim as C++ of `sizes`, the entries of which have these names, and `heads`."""
+    """A dim as a C++ expression of `heads` and of the array `sizes`, whose elements have these names."""
     places = {name: f"sizes[{index}]" for index, name in enumerate(sizes)} | {"num_heads": "heads"}
     return _dim_text(dim, places.__getitem__).replace("//", "/")
 
 
 def python_dim(dim: Dim, sizes: str = "sizes") -> str:
-    """A dim as Python of a mapping called `sizes`: `4*sizes["H"]`."""
+    """A dim as a Python expression of a mapping called `sizes`: `4*sizes["H"]`."""
     return _dim_text(dim, lambda name: f'{sizes}["{name}"]')
 
 
@@ -42,8 +42,8 @@ def without_brackets(text: str) -> str:
 
 
 def listed(start: str, items: Iterable[str], end: str, margin: int) -> str:
-    """`start`, the items with commas between them, and `end`: in lines of at most 120 characters, the first of which
-    begins as `start` does, the others with a margin."""
+    """`start`, the items with commas between them, and `end`. Lines have at most 120 characters, and all but the first
+    begin with a margin."""
     words = list(items)
     lines, is_first = [start], True
     for index, word in enumerate(words):

@@ -1,5 +1,5 @@
-"""The programs of a cell by name, and what their tables and their device code say alike of them: which of a program's
-slots are read from memory, and by whom."""
+"""The programs of a cell by name, and what their tables and their device code need to know: which of a program's slots
+are read from memory, and by whom."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from rnncc.language.diagnostics import InternalError
 
 @dataclass(frozen=True, slots=True)
 class NamedProgram:
-    """One direction of a loop, `forward` or `backward`. `form`: the form in which it has kernels of its own, of which
-    there is one at most."""
+    """One direction of a loop, which is `forward` or `backward`. `form` is the one form in which it has kernels of its
+    own, if it has one."""
 
     name: str
     direction: str
@@ -91,8 +91,8 @@ def product_images(program: Program) -> list[Image]:
 
 
 def readers(program: Program) -> dict[str, bool]:
-    """Stored slots that are read from memory by stages, row operators or the end of the loop; and whether, during the
-    loop, by other threads than the one that wrote the element."""
+    """The stored slots that stages, row operators or the end of the loop read from memory. The value says whether,
+    during the loop, an element is read by another thread than the one that wrote it."""
     table = slot_table(program)
     homes = homes_of(program)
     found: dict[str, bool] = {}
@@ -121,7 +121,7 @@ def readers(program: Program) -> dict[str, bool]:
 
 
 def homes_of(program: Program) -> dict[str, tuple[Dim, Dim]]:
-    """Width and blocks of the tile stage that stores each value."""
+    """For each stored value the width and the blocks of the tile stage that stores it."""
     return {
         statement.target: (stage.width, stage.blocks)
         for stage in program.stages
@@ -132,7 +132,7 @@ def homes_of(program: Program) -> dict[str, tuple[Dim, Dim]]:
 
 
 def is_early(load: Load, stage: TileStage, table: Mapping[str, Slot], homes: Mapping[str, tuple[Dim, Dim]]) -> bool:
-    """Whether the element is the call's, or was written by the same thread in an earlier step."""
+    """Whether the call gives the element, or the same thread wrote it in an earlier step."""
     slot = table[load.slot]
     match slot:
         case ReadSlot() | VectorSlot():

@@ -1,4 +1,4 @@
-"""What the binding in C++ and the specs in Python say alike of a segment's loops."""
+"""What both the binding in C++ and the specs in Python say about a segment's loops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def saved_names(adjoint: Adjoint) -> tuple[str, ...]:
 
 
 def saved_rounded(adjoint: Adjoint) -> tuple[bool, ...]:
-    """For each saved value whether a GPU keeps it in the streams' dtype."""
+    """For each saved value whether it has the streams' dtype on a GPU."""
     return tuple(name in adjoint.rounded for name in saved_names(adjoint))
 
 

@@ -20,8 +20,8 @@ from rnncc.version import VERSION
 
 @dataclass(frozen=True, slots=True)
 class LoopBinding:
-    """One loop in the table: counts, and the C++ lines that fill its arrays of widths. `device_functions` declare its
-    functions for a GPU, `device_pointers` are the members that hold them."""
+    """One loop in the table: counts, and the C++ lines that fill its arrays of widths. `device_functions` are
+    declarations of its functions for a GPU, and `device_pointers` set the members that hold these."""
 
     prefix: str
     weights: int
@@ -120,7 +120,7 @@ def _segment(compiled: CompiledCell, index: int, cuda: bool) -> SegmentBinding:
 
 
 def _elements(cell: Cell, members: Sequence[str]) -> Dim:
-    """Elements of a weight: rows times what is stored of each."""
+    """How many elements a weight has: its rows times what is stored of each."""
     table = value_table(cell)
     rows = total([table[member].width for member in members])
     first = table[members[0]]

@@ -17,7 +17,8 @@ from rnncc.language.operators import OPERATORS
 from rnncc.stages.render.notation import without_brackets
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-# Whole exponents up to this are products: a few roundings, and no call of the C library for every lane.
+# Powers with whole exponents up to this become products: they round a few times more, but call no C library for every
+# lane.
 _LARGEST_POWER = 8
 
 
@@ -31,7 +32,7 @@ def number_text(value: float) -> str:
 
 
 def expression_text(expr: Expr, others: Mapping[str, str] = MappingProxyType({})) -> str:
-    """An expression of vectors. `others`: forms of operators that take the place of the library's."""
+    """An expression of vectors. `others` has forms of operators that take the place of the library's."""
     return without_brackets(_operand(expr, others))
 
 

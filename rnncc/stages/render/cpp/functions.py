@@ -14,12 +14,12 @@ from rnncc.stages.render.programs import NamedProgram
 
 @dataclass(frozen=True, slots=True)
 class StageFunction:
-    """An elementwise function. `constants`: lines before all rows; `rows`: lines at the start of a row; `lines`: of
-    its body."""
+    """An elementwise function. The lines `constants` stand at its start, and `entries` at the start of the loop over
+    batch entries. `lines` are the body of the loop over units."""
 
     name: str
     constants: tuple[str, ...]
-    rows: tuple[str, ...]
+    entries: tuple[str, ...]
     lines: tuple[str, ...]
 
 
@@ -40,22 +40,22 @@ def program_functions(named: NamedProgram, source: str) -> ProgramFunctions:
 
 
 def _function(name: str, stage: TileStage, constants: Sequence[str], source: str) -> StageFunction:
-    """The statements of a stage as a function of rows and units."""
-    rows, lines = [], []
+    """The statements of a stage as a function of batch entries and units."""
+    entries, lines = [], []
     for load in stage.loads:
         start = _row_of(load.slot)
         match load.access:
             case Access.UNIT:
-                rows.append(f"const T* const {load.slot}__p = {start};")
+                entries.append(f"const T* const {load.slot}__p = {start};")
             case Access.HEAD:
-                rows.append(f"const rnncc::Vec<T> {load.slot} = rnncc::broadcast({start}[head__]);")
+                entries.append(f"const rnncc::Vec<T> {load.slot} = rnncc::broadcast({start}[head__]);")
             case Access.ONE:
-                rows.append(f"const rnncc::Vec<T> {load.slot} = rnncc::broadcast(*{start});")
+                entries.append(f"const rnncc::Vec<T> {load.slot} = rnncc::broadcast(*{start});")
             case _:
                 assert_never(load.access)
     for statement in stage.statements:
         if statement.stored:
-            rows.append(f"T* const {statement.target}__to = {_row_of(statement.target)};")
+            entries.append(f"T* const {statement.target}__to = {_row_of(statement.target)};")
     lines += [
         f"const rnncc::Vec<T> {load.slot} = rnncc::take<W__>({load.slot}__p, u__, n__);"
         for load in stage.loads
@@ -74,11 +74,11 @@ def _function(name: str, stage: TileStage, constants: Sequence[str], source: str
             f"rnncc::broadcast(frame__.constants[{constants.index(constant)}]);"
             for constant in stage.constants
         ),
-        tuple(rows),
+        tuple(entries),
         tuple(lines),
     )
 
 
 def _row_of(slot: str) -> str:
-    """Where the row of a slot starts."""
-    return f"frame__.at({slot_name(slot)}, r__)"
+    """Where the batch entry's row of a slot starts."""
+    return f"frame__.at({slot_name(slot)}, b__)"

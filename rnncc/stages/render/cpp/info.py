@@ -12,7 +12,7 @@ from rnncc.stages.render.cpp.names import matrix_name, slot_name
 
 
 def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[str]:
-    """The LoopInfo of a program in that form, behind the arrays that it points to; nothing is set where it has none."""
+    """The LoopInfo of a program in that form, behind the arrays that it points to. Without a form nothing is set."""
     if form is None:
         yield "static constexpr LoopInfo info = {};"
         return
@@ -50,7 +50,7 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[s
         "vectors": len(form.vectors),
         "writes": len(form.writes),
         "totals": len(totals),
-        "kept": len(form.kept),
+        "handed": len(form.kept),
     }
     yield from (numbers(f"info_{name}", entries) for name, entries in lists.items() if entries)
     yield struct(

@@ -1,4 +1,5 @@
-"""Brace initialisers of C++. Those of structs name what they set, as C++20 has it and compilers take it in C++17."""
+"""Brace initialisers of C++. A struct's initialiser names the members that it sets: this is C++20, but compilers take
+it in C++17."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ Member = str | int | bool | None
 
 
 def members(**values: Member) -> list[str]:
-    """`.name = value` for each, in the order of the struct. What is None or false is left out: it has its default."""
+    """The members as `.name = value`, which must be in the order of the struct. A value that is None or false is left
+    out, and C++ sets it to zero."""
     return [
         f".{name} = {'true' if value is True else value}"
         for name, value in values.items()
@@ -29,7 +31,7 @@ def struct(type: str, name: str, **values: Member) -> str:
 
 
 def row(label: str, **values: Member) -> str:
-    """An entry of an array of structs, behind the name of what it is about."""
+    """An element of an array of structs; the label stands before it as a comment."""
     start = f"/* {label} */ " if label else ""
     return listed(f"    {start}{{", members(**values), "},", 8)
 

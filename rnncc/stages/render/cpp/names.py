@@ -1,7 +1,7 @@
 """Names of values as names of C++.
 
-In the namespace of a program its slots are the enumerators of `slot__`, and its matrices those of `matrix__`: no value
-is called so, and whatever a value is called, it hides nothing there.
+In the namespace of a program its slots are the enumerators of `slot__`, and its matrices those of `matrix__`. No value
+has these names, and in there no value's name hides anything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rnncc.ir.kernel import Program, TileStage
 from rnncc.ir.plan import KernelPlan
 from rnncc.stages.render.notation import listed
 
-# What a macro of the standard's headers, of the system's or of CUDA's may be called.
+# The names that macros of the standard's, the system's or CUDA's headers may have.
 _MACRO = re.compile(r"(?![WR]_[a-z])[A-Z_]\w+|cuda\w+|errno|math_errhandling|sched_priority")
 
 
@@ -38,8 +38,9 @@ def matrix_name(name: str) -> str:
 
 
 def macro_names(plan: KernelPlan) -> tuple[str, ...]:
-    """Names of values that a header may have made a macro (`SIZE_MAX`, `M_E`): files that use them undefine them
-    behind all headers. Compilers' own names, with `__`, are never macros, nor are those of most matrices (`R_f`)."""
+    """Names of values that a header may have made a macro (`SIZE_MAX`, `M_E`). Files that use them undefine them after
+    all headers. Names that the compiler made, with `__`, are never macros, and nor are those of most matrices
+    (`R_f`)."""
     found: set[str] = set()
     for loop in plan.loops:
         for program in (loop.forward, loop.backward):

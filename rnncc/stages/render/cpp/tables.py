@@ -34,8 +34,8 @@ from rnncc.stages.render.programs import NamedProgram, image_of, product_images,
 
 # The members of a SlotInfo, in their order.
 _SLOT_INFO = (
-    "kind", "table", "kept", "read", "shared", "index", "link", "width", "parts", "offset", "first_destination",
-    "destinations",
+    "kind", "table", "lasting", "read", "shared", "index", "link", "width", "parts", "offset",
+    "first_destination", "destinations",
 )  # fmt: skip
 
 
@@ -64,8 +64,8 @@ def program_tables(named: NamedProgram, sizes: Sequence[str]) -> ProgramTables:
 
 
 class _Dims:
-    """The dims that tables name by their index. The first is 0. Those of weights follow, repeated where they are equal:
-    the driver finds them in two runs, from `rows` and from `columns` on."""
+    """The dims that tables name by their index. The first is 0. The weights' rows follow, from `rows` on, then their
+    columns, from `columns` on. These are repeated where they are equal, because the driver counts through them."""
 
     def __init__(self, program: Program) -> None:
         weights = program.weights
@@ -78,7 +78,7 @@ class _Dims:
         return (*self._first, *self._others)
 
     def __call__(self, dim: Dim) -> str | None:
-        """The index of a dim, and what it is; nothing for 0."""
+        """The index of a dim with the dim as a comment; None for 0."""
         if dim == constant(0):
             return None
         return f"{self._others.setdefault(dim, len(self._first) + len(self._others))} /* {dim_name(dim)} */"
@@ -132,7 +132,7 @@ def _arrays(program: Program, dim: _Dims) -> dict[str, str]:
 
 
 def _tables(program: Program, arrays: Mapping[str, str], dim: _Dims) -> str:
-    """The Tables: the arrays, how long they are, and what else the drivers must know."""
+    """The Tables: the arrays, their lengths, and what else the drivers must know."""
     in_order = (
         "slots", "destinations", "matrices", "products", "product_matrices", "images", "stages", "stage_slots",
         "finals", "outers", "sums", "zeros",
@@ -216,7 +216,7 @@ def _product_rows(program: Program) -> list[str]:
 
 
 def _stages(program: Program, dim: _Dims) -> tuple[list[str], list[str]]:
-    """The rows of stages, and the slots that these name: what each writes, and a row operator's operands."""
+    """The rows of stages, and the slots that these name: what a stage writes, and a row operator's operands."""
     found: list[str] = []
     named: list[str] = []
     products = functions = 0
@@ -281,17 +281,17 @@ def _slots(program: Program, dim: _Dims) -> tuple[list[str], list[str]]:
 
 
 def _slot(slot: Slot, dim: _Dims, read_slots: Mapping[str, bool], destinations: int) -> str:
-    """A SlotInfo; `destinations`: how many the slots before this one have."""
+    """A SlotInfo. `destinations` counts those of the slots before this one."""
     own: dict[str, Member] = {"width": dim(slot.width), "parts": row_parts(slot.width)}
     match slot:
         case ReadSlot(_, _, place, kept):
-            own |= {"kind": "Kind::read", "kept": kept, **dim.place(place)}
+            own |= {"kind": "Kind::read", "lasting": kept, **dim.place(place)}
         case EdgeSlot(_, _, link, place, ahead):
             own |= {"kind": "Kind::next" if ahead else "Kind::previous", "link": slot_name(link), **dim.place(place)}
         case VectorSlot(_, _, place):
             own |= {"kind": "Kind::vector", **dim.place(place)}
         case StoredSlot(name, _, places, kept):
-            own |= {"kind": "Kind::stored", "kept": kept}
+            own |= {"kind": "Kind::stored", "lasting": kept}
             own |= {"read": name in read_slots, "shared": read_slots.get(name, False)}
             if places:
                 own |= {"first_destination": destinations, "destinations": len(places)}

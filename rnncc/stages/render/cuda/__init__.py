@@ -15,8 +15,8 @@ from rnncc.stages.render.templates import text
 
 
 def gpu_kernels(package: Package) -> Bundle:
-    """What takes all sizes, where the package is for GPUs: a unit that is the same for every package, and for each
-    cell a unit of the host side and files of kernels. And the fused kernels that there are."""
+    """A package for GPUs has kernels that take all sizes: a unit that is the same for every package, and for each cell
+    a unit of the host side and files of kernels. Fused kernels come on top, where there are any."""
     hosts = tuple(_hosts(package)) if package.on_gpus else ()
     whole = tuple(_kernels(package)) if package.on_gpus else ()
     fused = tuple(fused_files(package.kernels))

@@ -1,9 +1,10 @@
 """The device code of a program: one struct for each tile stage.
 
-A struct has four functions of one element (a unit of a batch entry). `early` loads what no other thread writes during
+A struct has four functions of one element (a batch entry and a unit). `early` loads what no other thread writes during
 the loop, and `late` what earlier stages wrote. `compute` does the statements and publishes what other threads read, and
-`store_rest` stores the rest. The driver (templates/include/rnncc/cuda/sequence.cuh) calls the first before it waits for
-other threads, the second before the stage's products, and the last after it told others that it is done.
+`store_rest` writes results to all other places. The driver (templates/include/rnncc/cuda/sequence.cuh) calls `early`
+before it waits for other threads, `late` before the stage's products, and `store_rest` after it told others that it is
+done.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _INDEX = {Access.UNIT: "at__.unit", Access.HEAD: "at__.head", Access.ONE: "0"}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A value that `early` or `late` loads, or `store_rest` stores; `code` does it."""
+    """A value that `early` or `late` loads, or `store_rest` writes; `code` does it."""
 
     name: str
     code: str
@@ -36,13 +37,13 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class StageStruct:
-    """A tile stage's struct; `lines` are the body of `compute`, `kept` the values that `store_rest` stores."""
+    """A tile stage's struct; `lines` are the body of `compute`, `results` the values that `store_rest` writes."""
 
     name: str
     early: tuple[Field, ...]
     late: tuple[Field, ...]
     lines: tuple[str, ...]
-    kept: tuple[Field, ...]
+    results: tuple[Field, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class DeviceProgram:
 
 
 def alternating_files(plan: KernelPlan) -> Iterator[File]:
-    """A header of device code, and for each dtype a file of kernels; nothing where no loop has a product."""
+    """A header of device code, and for each dtype a file of kernels. There are none where no loop has a product."""
     programs = device_programs(plan)
     if not programs:
         return
@@ -96,7 +97,7 @@ def _stage_struct(
     name: str, stage: TileStage, program: Program, homes: Mapping[str, tuple[Dim, Dim]], source: str
 ) -> StageStruct:
     table = slot_table(program)
-    early, late, lines, kept = [], [], [], []
+    early, late, lines, results = [], [], [], []
     for load in stage.loads:
         if isinstance(table[load.slot], TileSlot):
             lines.append(f"const float {load.slot} = sums__[{stage.accumulators.index(load.slot)}];")
@@ -118,6 +119,6 @@ def _stage_struct(
         if statement.stored:
             arguments = f"<{slot_name(statement.target)}>(run__, at__.entry, at__.unit"
             lines.append(f"rnncc::publish{arguments}, {statement.target});")
-            kept.append(Field(statement.target, f"rnncc::store_rest{arguments}, kept__.{statement.target});"))
-    lines.append(f"return {{{', '.join(field.name for field in kept)}}};")
-    return StageStruct(name, tuple(early), tuple(late), tuple(lines), tuple(kept))
+            results.append(Field(statement.target, f"rnncc::store_rest{arguments}, results__.{statement.target});"))
+    lines.append(f"return {{{', '.join(field.name for field in results)}}};")
+    return StageStruct(name, tuple(early), tuple(late), tuple(lines), tuple(results))

@@ -16,7 +16,7 @@ from rnncc.stages.render.cuda.scalars import SCALARS
 from rnncc.stages.render.cuda.steps import StepStruct, fused_step
 from rnncc.stages.render.templates import text
 
-# Of fused kernels: what there is of them, a line each.
+# The index of fused kernels: one line per kernel.
 INDEX = "cuda/fused.txt"
 
 
@@ -25,15 +25,15 @@ class FusedKernel:
     """What the template of a fused kernel prints.
 
     symbol              the kernel's name
-    family              the family, by which the header, the function and the class of the layout are called
+    family              the family; the header, the function and the class of the layout have its name
     arguments           the template arguments of that class
     threads, shared_bytes
                         the numbers that were planned
-    shared_relation     how the shape's shared memory compares with the planned one: inference has the layout of
+    shared_relation     how the shape's shared memory compares with the planned one. Inference has the layout of
                         training, but writes less
     parameters, step    a kernel whose launch is a step also takes its step. All launches of a graph have the same
-                        parameters, so the step is the launch's number in the graph plus a number in memory: how many
-                        steps came before the graph
+                        parameters. So the step is the launch's number in the graph plus a number in memory, which
+                        counts the steps before the graph
     """
 
     symbol: str
@@ -47,8 +47,8 @@ class FusedKernel:
 
 
 def fused_files(cells: Sequence[CellKernels]) -> Iterator[File]:
-    """For each cell that has fused kernels a header of steps, and a file for each kernel, which several sizes may have
-    in common; and the index of them all."""
+    """For each cell that has fused kernels a header of steps, and a file for each kernel. Several sizes may have the
+    same kernel. Then comes the index of all kernels."""
     lines: list[str] = []
     for cell in cells:
         found: dict[str, FusedKernel] = {}
@@ -85,8 +85,7 @@ def _step(plan: KernelPlan, program: str, loop: FusedLoop) -> StepStruct:
 
 
 def kernel_texts(fused: FusedKernels, scalar: str) -> Iterator[FusedKernel]:
-    """The kernels, each for a file of its own, so that they are compiled side by side. `scalar` is the dtype in
-    C++."""
+    """The kernels. Each has a file of its own, so that they are compiled side by side. `scalar` is the dtype in C++."""
     for program, schedule in fused.kernels:
         by_steps = schedule.family.scope is Scope.STEP
         yield FusedKernel(
@@ -114,6 +113,6 @@ def index_lines(fused: FusedKernels) -> Iterator[str]:
 
 
 def _symbol(program: str, fused: FusedKernels, schedule: FusedSchedule) -> str:
-    """Everything that tells a kernel from the others of its package, so that all of them can stand side by side."""
+    """A name that tells a kernel from all others of its package."""
     words = (program, fused.dtype, fused.head_dim, schedule.family.name, *schedule.shape)
     return "_".join(str(word) for word in words)

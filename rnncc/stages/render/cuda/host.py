@@ -14,7 +14,7 @@ from rnncc.stages.render.templates import text
 
 @dataclass(frozen=True, slots=True)
 class HostProgram:
-    """What runs a program; `scans`: the members of its ScanForms, if it has any."""
+    """The function that runs a program; `scans` are the members of its ScanForms, if it has any."""
 
     name: str
     direction: str
@@ -51,5 +51,5 @@ def _form(schedule: ScanSchedule, form: str) -> str:
         shared_bytes=shape.shared_bytes,
         peer_bytes=shape.peer_bytes,
         least_shared_bytes=shape.least_shared_bytes,
-        least_blocks=shape.least_ctas,
+        least_ctas=shape.least_ctas,
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DeviceScalar:
-    """A dtype of streams and weights on a GPU, where arithmetic is float32 throughout: its C++ name, what symbols call
-    it, its bytes."""
+    """A dtype of streams and weights on a GPU: its C++ name, its name in symbols, its bytes. Arithmetic is float32
+    whatever the dtype."""
 
     name: str
     suffix: str

@@ -21,8 +21,8 @@ _CTAS = (1, 16)
 
 @dataclass(frozen=True, slots=True)
 class ScanKernel:
-    """A kernel: its family, by which the function and the class of the layout are called, the template arguments of
-    that class, and the numbers that were planned. `shared` has pairs (CTAs per cluster, shared memory per CTA)."""
+    """A kernel: its family, whose name the function and the class of the layout have, the template arguments of that
+    class, and the numbers that were planned. `shared` has pairs (CTAs per cluster, shared memory per CTA)."""
 
     symbol: str
     family: Family
@@ -33,7 +33,7 @@ class ScanKernel:
 
 
 def scan_files(cell: CellKernels) -> Iterator[File]:
-    """A header of steps, and for each dtype a file of all kernels; nothing where all loops have products."""
+    """A header of steps, and for each dtype a file of all kernels. There are none where all loops have products."""
     if not cell.scans:
         return
     plan, name = cell.plan, cell.plan.cell.lower()
@@ -46,7 +46,7 @@ def scan_files(cell: CellKernels) -> Iterator[File]:
 
 
 def scan_steps_text(plan: KernelPlan, scans: Sequence[ScanKernels]) -> str:
-    """The steps of every program without products of a cell; with tangents where kernels need them."""
+    """The steps of a cell's programs without products. They have tangents where kernels need them."""
     iterating = {kernels.program for kernels in scans if kernels.full.newton or kernels.half.newton}
     return text(
         "cuda/steps.cuh.j2",

@@ -1,5 +1,5 @@
-"""The `Step` of a loop as CUDA text: what templates/include/rnncc/cuda/fused/step.cuh asks of a fused one, and
-…/scan/lanes.cuh of one without products."""
+"""The `Step` of a loop as CUDA text. templates/include/rnncc/cuda/fused/step.cuh says what the step of a fused loop
+must have, and …/scan/lanes.cuh the same of a loop without products."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rnncc.language.operators import OPERATORS
 from rnncc.stages.render.cpp.expressions import expression_text
 from rnncc.stages.render.notation import listed
 
-# The forms of fast.cuh, of which a kernel chooses by its dtype.
+# Operators that have a form in fast.cuh, which chooses by the kernel's dtype.
 _FAST = {name: f"fast__::{row.fast}" for name, row in OPERATORS.items() if row.fast}
 
 
 @dataclass(frozen=True, slots=True)
 class StepConstant:
-    """A constant of the struct; `members`: what the bits of a set stand for."""
+    """A constant of the struct. Where it is a set of bits, `members` says what these stand for."""
 
     type: str
     name: str
@@ -71,7 +71,7 @@ class _Array:
 
 
 def fused_step(name: str, loop: FusedLoop, source: str) -> StepStruct:
-    """The step of a loop with products."""
+    """Makes the step of a loop with products."""
     writes = loop.writes
     edges, carries = len(loop.edges), len(loop.edges) + len(loop.kept)
     counts = {
@@ -131,7 +131,7 @@ def _stage(loop: FusedLoop, stage: int, source: str) -> StepFunction:
 
 
 def scan_step(name: str, loop: ScanLoop, source: str) -> StepStruct:
-    """The step of a loop without products; of a walk also its tangent, if it has one."""
+    """Makes the step of a loop without products. A walk's step also has the tangent, if there is one."""
     edges = len(loop.edges)
     derived = loop.map or loop.tangent
     matrix = derived.matrix if derived else ()
@@ -153,7 +153,7 @@ def scan_step(name: str, loop: ScanLoop, source: str) -> StepStruct:
         _flag("MASKED", loop.masked),
     )
     common = _common(loop)
-    kept, carry = _Array("const float", "prepared__", len(loop.kept)), _Array("float", "carry__", edges)
+    prepared, carry = _Array("const float", "prepared__", len(loop.kept)), _Array("float", "carry__", edges)
     write, total = _Array("float", "write__", len(loop.writes)), _Array("float", "total__", len(loop.totals))
     step = [
         *_carried(loop),
@@ -164,7 +164,7 @@ def scan_step(name: str, loop: ScanLoop, source: str) -> StepStruct:
         *(_Line(f"total__[{index}] += {name};", (name,)) for index, name in enumerate(loop.totals)),
         *_set("carry__", [edge.link for edge in loop.edges]),
     ]
-    functions = [_function("step", (*common, kept, carry, write, total), step)]
+    functions = [_function("step", (*common, prepared, carry, write, total), step)]
     if loop.tangent:
         functions.append(_tangent(loop, loop.tangent, source))
     if loop.map:
@@ -190,7 +190,7 @@ def _tangent(loop: ScanLoop, tangent: Tangent, source: str) -> StepFunction:
 
 def _map(loop: ScanLoop, affine: AffineMap, source: str) -> StepFunction:
     edges = len(loop.edges)
-    kept, offset = _Array("const float", "prepared__", len(loop.kept)), _Array("float", "offset__", edges)
+    prepared, offset = _Array("const float", "prepared__", len(loop.kept)), _Array("float", "offset__", edges)
     lines = [
         *_read(loop),
         *_loads("prepared__", loop.kept),
@@ -198,7 +198,8 @@ def _map(loop: ScanLoop, affine: AffineMap, source: str) -> StepFunction:
         *_slopes(affine.matrix),
         *(_entry(f"offset__[{index}]", each) for index, each in enumerate(affine.offset)),
     ]
-    return _function("map", (*_common(loop), kept, _Array("float", "slope__", edges, is_square=True), offset), lines)
+    slope = _Array("float", "slope__", edges, is_square=True)
+    return _function("map", (*_common(loop), prepared, slope, offset), lines)
 
 
 def _prepare(loop: ScanLoop, affine: AffineMap, source: str) -> StepFunction:
@@ -207,20 +208,19 @@ def _prepare(loop: ScanLoop, affine: AffineMap, source: str) -> StepFunction:
 
 
 def _function(name: str, arrays: Sequence[_Array], lines: Sequence[_Line], tag: str = "") -> StepFunction:
-    """A function, without the lines that nothing it sets depends on. Arrays that it does not use have no name. `tag`: a
-    parameter without a name, which tells functions of the same name apart."""
+    """A function, without the lines on which nothing that it sets depends. Arrays that it does not use have no name.
+    `tag`: a parameter without a name, which tells functions of the same name apart."""
     wanted: set[str] = set()
-    kept: list[str] = []
+    used: list[str] = []
     for line in reversed(lines):
         if not line.makes or line.makes in wanted:
-            kept.append(line.code)
+            used.append(line.code)
             wanted.update(line.reads)
-    code = "\n".join(kept)
-    parameters = [tag] if tag else []
-    parameters += [
-        f"{array.type} (&{array.name if f'{array.name}[' in code else ''}){array.extent}" for array in arrays
-    ]
-    return StepFunction(listed(f"  RNNCC_DEVICE static void {name}(", parameters, ") {", 6), tuple(kept[::-1]))
+    code = "\n".join(used)
+    names = [array.name if f"{array.name}[" in code else "" for array in arrays]
+    parameters = [f"{array.type} (&{name}){array.extent}" for array, name in zip(arrays, names, strict=True)]
+    parameters = [*([tag] if tag else []), *parameters]
+    return StepFunction(listed(f"  RNNCC_DEVICE static void {name}(", parameters, ") {", 6), tuple(used[::-1]))
 
 
 def _common(loop: FusedLoop | ScanLoop) -> tuple[_Array, ...]:
@@ -280,7 +280,7 @@ def _counts(counts: Mapping[str, int]) -> Iterator[StepConstant]:
 
 
 def _float_tensors(loop: FusedLoop | ScanLoop, writes: Sequence[FusedWrite]) -> Iterator[StepConstant]:
-    """Which tensors are float whatever the dtype, and which are read one step further."""
+    """Constants that say which tensors are float whatever the dtype, and which are read one step further."""
     read = [(each.name, each.place.table is Table.SAVED) for each in loop.reads]
     written = [(each.value, each.place is not None and each.place.table is Table.SAVED) for each in writes]
     yield _members("READ_FLOAT", read)

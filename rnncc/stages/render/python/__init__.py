@@ -15,7 +15,7 @@ from rnncc.version import VERSION
 
 
 def python_files(package: Package) -> Iterator[File]:
-    """`__init__.py`, `_reference.py` and a module a cell."""
+    """Makes `__init__.py`, `_reference.py` and one module per cell."""
     about = {"package": package.name, "version": VERSION}
     cells = [compiled.cell for compiled in package.cells]
     modules = [{"cell": cell.name, "function": cell.name.lower(), "module": _module(cell)} for cell in cells]
@@ -35,5 +35,5 @@ def python_files(package: Package) -> Iterator[File]:
 
 
 def _module(cell: Cell) -> str:
-    # Not `_lstm`: a package has `_reference` and `_runtime`, and a cell may be called so.
+    # Not `_lstm`: a package also has `_reference` and `_runtime`, and a cell may be called Reference.
     return f"_cell_{cell.name.lower()}"

@@ -1,4 +1,4 @@
-"""What a segment computes over all steps before its loop, in torch: the streams, packed ones by one product."""
+"""What a segment computes in torch, over all steps, before its loop: the streams. A packed stream takes one product."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnncc.stages.render.python.streams import PackedStream, loose_names, pack, 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Lines that make values of others."""
+    """Lines that make some values from others."""
 
     makes: tuple[str, ...]
     reads: frozenset[str]
@@ -38,7 +38,8 @@ def bind(cell: Cell, names: Iterable[str], table: Mapping[str, Value]) -> list[s
     return lines
 
 
-def keep(names: Iterable[str]) -> list[str]:
+def hand_on(names: Iterable[str]) -> list[str]:
+    """Lines that put values where later functions find them."""
     return [f'values["{name}"] = {variable(name)}' for name in names]
 
 
@@ -58,12 +59,12 @@ def batched(cell: Cell, index: int, table: Mapping[str, Value], emitter: Emitter
     made = {node.target for node in segment.batched}
     lines = [line for part in parts for line in part.lines]
     absorbed = _absorbed(cell, index, packed)
-    lines += keep(sorted((made - set(absorbed) | _members(packed)) & read_later(cell, index)))
+    lines += hand_on(sorted((made - set(absorbed) | _members(packed)) & read_later(cell, index)))
     streams = [
         f"{variable(stream.name)}__stream" if stream.name in packed else _stream(stream.members, table)
         for stream in segment.streams
     ]
-    # A loop that reads no stream is still given one, for T, B and the dtype.
+    # A loop that reads no stream is still given one, which tells it T, B and the dtype.
     lines.append(f"return [{', '.join(streams) if streams else 'tools.shape_stream'}]")
     needed = frozenset(_streamed(cell, index, packed)).union(*(part.reads for part in parts)) - made
     return tuple(bind(cell, needed, table) + lines)
@@ -72,7 +73,7 @@ def batched(cell: Cell, index: int, table: Mapping[str, Value], emitter: Emitter
 def _parts(
     cell: Cell, index: int, packed: Mapping[str, PackedStream], table: Mapping[str, Value], emitter: Emitter
 ) -> list[_Piece]:
-    """All that is made, in the order of the text; a packed stream where its first node stands."""
+    """All that is made, in the order of the text. A packed stream stands where its first node does."""
     segment, places = cell.segments[index], member_places(cell)
     absorbed, later = _absorbed(cell, index, packed), read_later(cell, index)
     loose = [node for node in segment.batched if node.target not in absorbed]
@@ -94,7 +95,7 @@ def _parts(
             parts[owner] = _Piece(stream.members, frozenset(packed_reads[owner]), tuple(lines))
         elif owner is None and node.target in at:
             operation = at[node.target]
-            # Named apart from a stream, which may be called as a value is.
+            # The `=` tells it from a stream, which may have the name of a value.
             parts[f"={node.target}"] = _Piece(
                 operation_targets(operation),
                 frozenset(operation_reads(operation)),
@@ -104,8 +105,8 @@ def _parts(
 
 
 def _in_order(parts: Sequence[_Piece]) -> list[_Piece]:
-    """Each behind what makes its operands, else as they stand. There is such an order: all members of a packed stream
-    are made of all its operands, so that none of these is made of a member."""
+    """The pieces in their order, but each behind those that make its operands. There is such an order: all members of a
+    packed stream are made of all its operands, so no operand is made of a member."""
     missing = {name for part in parts for name in part.makes}
     ordered: list[_Piece] = []
     waiting: list[_Piece] = []
@@ -120,7 +121,7 @@ def _in_order(parts: Sequence[_Piece]) -> list[_Piece]:
 
 
 def _streamed(cell: Cell, index: int, packed: Mapping[str, PackedStream]) -> set[str]:
-    """The members of streams that are joined of values."""
+    """The members of streams that are not packed."""
     streams = cell.segments[index].streams
     return {member for stream in streams if stream.name not in packed for member in stream.members}
 
@@ -143,7 +144,8 @@ def _stream(members: Sequence[str], table: Mapping[str, Value]) -> str:
 
 
 def _absorbed(cell: Cell, index: int, packed: Mapping[str, PackedStream]) -> dict[str, str]:
-    """Nodes that a packed stream stands for, each with the stream: all its members, and products read only by them."""
+    """The nodes that a packed stream replaces, each with the stream: all its members, and products that only these
+    read."""
     segment = cell.segments[index]
     result: dict[str, str] = {}
     for name, p in packed.items():

@@ -1,7 +1,7 @@
 """The cell's nodes as lines of plain torch code.
 
-Values keep their names as Python variables, but for the few that the generated functions use themselves. Widths become
-expressions of `sizes`. `elementwise` and `rows` are the modules of the runtime that travels with a package.
+A value's name is also its Python variable, but for the few names that the generated functions use themselves. Widths
+become expressions of `sizes`. `elementwise` and `rows` are modules of the runtime that a package contains.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _OWN_NAMES = frozenset(
         "weights", "step", "inf",
     }
 )  # fmt: skip
-# A form whose arguments stand between brackets and commas.
+# An operator's form that is a call: its arguments stand between brackets and commas.
 _CALL = re.compile(r"[\w.]+\(\{0\}(, \{\d\})*\)")
-# Python computes these on plain numbers as torch would.
+# On plain numbers Python computes these as torch would.
 _NUMBER_OPERATORS = frozenset({"add", "sub", "mul", "neg"})
 
 
@@ -54,7 +54,7 @@ def variable(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MemberPlace:
-    """Where a member of a packed parameter lies: rows `start` to `start + width`."""
+    """Where a member of a packed parameter lies: it has the rows from `start` to `start + width`."""
 
     parameter: Parameter
     index: int
@@ -63,7 +63,7 @@ class MemberPlace:
 
 
 def member_places(cell: Cell) -> dict[str, MemberPlace]:
-    """The place of every member, by the member's name."""
+    """For each member's name the place where it lies."""
     places = {}
     for parameter in cell.parameters:
         start = constant_dim(0)
@@ -74,8 +74,8 @@ def member_places(cell: Cell) -> dict[str, MemberPlace]:
 
 
 class Emitter:
-    """Turns nodes into lines. `linear` spells a dense product: (operand, matrix) -> text; `like` a tensor whose dtype
-    and device numbers take; `aliases` are those that products read, as `RecurrentReads.aliases`."""
+    """Turns nodes into lines. `linear` makes the text of a dense product from the texts of operand and matrix. `like`
+    is a tensor whose dtype and device numbers take. `aliases` are `RecurrentReads.aliases`, which products read."""
 
     def __init__(
         self, cell: Cell, linear: Callable[[str, str], str], like: str, aliases: Mapping[str, str] | None = None
@@ -118,7 +118,7 @@ class Emitter:
         text = self._expression(expr, target)
         wide = any(self.table[name].width == target.width for name in references(expr) if name in self.table)
         if target.width != ONE and not wide:
-            # One number a head, too, is one number in a row of one head.
+            # A value with one number per head is one number where a row has one head.
             return f"rows.widen({text}, {python_dim(target.width)}, {self.like})"
         return f"rows.number({text})" if self._is_number(expr) else text
 

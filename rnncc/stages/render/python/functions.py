@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads
 from rnncc.ir.cell import Cell, Segment, Value, value_table
-from rnncc.stages.render.python.batched import batched, bind, keep
+from rnncc.stages.render.python.batched import batched, bind, hand_on
 from rnncc.stages.render.python.code import Emitter, split_lines, variable
 from rnncc.stages.render.python.patterns import operation_reads, operation_text, recognise
 from rnncc.stages.render.python.streams import reached, reads
@@ -16,7 +16,8 @@ from rnncc.stages.render.segments import segment_name
 
 @dataclass(frozen=True, slots=True)
 class SegmentFunctions:
-    """The bodies of `<name>_batched`, of `<name>_make_step`, and of the step that this makes, with what it returns."""
+    """The bodies of `<name>_batched` and of `<name>_make_step`, and the body and the result of the step that this
+    makes."""
 
     name: str
     batched: tuple[str, ...]
@@ -58,7 +59,7 @@ def _of_parameters(cell: Cell, table: Mapping[str, Value], *, for_loops: bool) -
     emitter = Emitter(cell, _torch_linear, _first_input(cell))
     lines = bind(cell, reads(nodes) - {node.target for node in nodes}, table)
     lines += [emitter.node(node) for node in nodes]
-    return tuple(lines + keep(node.target for node in nodes))
+    return tuple(lines + hand_on(node.target for node in nodes))
 
 
 def _epilogue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
@@ -67,7 +68,7 @@ def _epilogue(cell: Cell, table: Mapping[str, Value]) -> tuple[str, ...]:
     read = {name for operation in operations for name in operation_reads(operation)}
     lines = bind(cell, read - {node.target for node in cell.epilogue}, table)
     lines += [operation_text(operation, emitter) for operation in operations]
-    return tuple(lines + keep(node.target for node in cell.epilogue if node.target == cell.output))
+    return tuple(lines + hand_on(node.target for node in cell.epilogue if node.target == cell.output))
 
 
 def _segment(cell: Cell, index: int, table: Mapping[str, Value]) -> SegmentFunctions:
@@ -86,7 +87,7 @@ def _segment(cell: Cell, index: int, table: Mapping[str, Value]) -> SegmentFunct
 
 
 def _unpack(segment: Segment, table: Mapping[str, Value]) -> list[str]:
-    """What make_step does once: names for the weights' members and the constants."""
+    """What make_step does once: it gives names to the weights' members and to the constants."""
     lines = []
     for i, weight in enumerate(segment.weights):
         lines.append(split_lines(weight.members, [table[m].width for m in weight.members], f"weights[{i}]", 0))

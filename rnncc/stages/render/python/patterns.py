@@ -1,7 +1,8 @@
-"""Batched nodes that torch has one function for: normalisations over a row, and a value cut into parts.
+"""Finds batched nodes that are one function in torch: normalisations over a row, and a value cut into parts.
 
-Row functions are decomposed early (stages/partition), which suits loops. Over all steps every node would be a pass
-over a [T, B, width] tensor, so the patterns are put together again: by their form, whoever wrote them.
+Row functions are decomposed early (stages/partition), which suits loops. Over all steps each node would be a pass over
+a [T, B, width] tensor, so these patterns are put together again. Only their form counts, not whether the user or the
+compiler wrote them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class LayerNorm:
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """`target` = softmax(operand) over each head's units."""
+    """`target` = softmax(operand), over the units of each head."""
 
     target: str
     operand: str
@@ -39,7 +40,7 @@ class Softmax:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """`targets` are the operand's units, all of them, in order."""
+    """`targets` together are all units of the operand, in order."""
 
     targets: tuple[str, ...]
     operand: str
@@ -84,10 +85,10 @@ def operation_text(operation: Operation, emitter: Emitter) -> str:
             return emitter.node(operation)
 
 
-def recognise(nodes: Sequence[Node], kept: Iterable[str], table: Mapping[str, Value]) -> tuple[Operation, ...]:
-    """The nodes with one operation for each pattern, and without what only the patterns read. `kept`: targets that are
-    read elsewhere."""
-    wanted = set(kept)
+def recognise(nodes: Sequence[Node], outputs: Iterable[str], table: Mapping[str, Value]) -> tuple[Operation, ...]:
+    """The nodes with one operation for each pattern, and without those that only the patterns read. `outputs` are
+    targets that are read elsewhere."""
+    wanted = set(outputs)
     operations: list[Operation] = [_normalised(node, nodes) or node for node in nodes]
     operations = _alive(operations, wanted)
     operations = _alive(_scaled(operations, wanted, table), wanted)
@@ -105,7 +106,7 @@ def _alive(operations: Sequence[Operation], wanted: set[str]) -> list[Operation]
 
 
 def _normalised(node: Node, nodes: Sequence[Node]) -> LayerNorm | Softmax | None:
-    """The function that a node is the last part of."""
+    """The function whose last part the node is."""
     if not isinstance(node, Pointwise):
         return None
     made = {each.target: each for each in nodes}
@@ -145,7 +146,7 @@ def _softmax(node: Pointwise, made: Mapping[str, Node]) -> Softmax | None:
 
 
 def _row_operand(name: str, operator: RowOperator, made: Mapping[str, Node]) -> str:
-    """What a row operator is applied to, "" where the name is no such operator's value."""
+    """The operand of the row operator that makes this value, or "" where another node makes it."""
     node = made.get(name)
     return node.operands[0] if isinstance(node, RowOp) and node.operator is operator else ""
 
@@ -156,7 +157,7 @@ def _expression(name: str, made: Mapping[str, Node]) -> Expr | None:
 
 
 def _scaled(operations: Sequence[Operation], wanted: set[str], table: Mapping[str, Value]) -> list[Operation]:
-    """Norms with the scale and the shifts that their only reader gives them."""
+    """Puts into each norm the scale and the shifts that its only reader gives it."""
     norms = {operation.target: operation for operation in operations if isinstance(operation, LayerNorm)}
     uses: dict[str, int] = {}
     for operation in operations:
@@ -179,7 +180,7 @@ def _affine(
 ) -> tuple[str, str, tuple[str, ...]] | None:
     """The norm, the scale and the shifts of `weight * norm + bias + …`, all as wide as the norm."""
     width = table[operation.target].width
-    # The norm of one number is one number, which a wider scale would stretch.
+    # The norm of one number is one number. A wider scale would make more numbers of it.
     norms = {name: norm for name, norm in norms.items() if table[norm.operand].width == width}
 
     def is_vector(term: Expr) -> bool:
@@ -218,7 +219,7 @@ def _terms(expr: Expr) -> list[Expr]:
 
 
 def _cut(operations: Sequence[Operation], table: Mapping[str, Value]) -> list[Operation]:
-    """Slices that together are the whole of their operand become one split: it has one gradient, not one a slice."""
+    """Slices that together are the whole operand become one split, which has one gradient and not one per slice."""
     slices: dict[str, list[RowOp]] = {}
     for operation in operations:
         if isinstance(operation, RowOp) and operation.operator is RowOperator.SLICE:

@@ -1,4 +1,4 @@
-"""The specs of a cell: what its module says about it, as `rnncc.runtime.spec` has it."""
+"""The specs of a cell: what its module says about it, in the classes of `rnncc.runtime.spec`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from rnncc.stages.render.segments import saved_names, saved_rounded, saved_seque
 
 
 def cell_spec(compiled: CompiledCell) -> str:
-    """The CellSpec of a module, which begins `SPEC = `."""
+    """The CellSpec of a module, as the text of the assignment to `SPEC`."""
     cell = compiled.cell
     table = value_table(cell)
     function = cell.name.lower()
@@ -119,13 +119,13 @@ def _state(state: State) -> Call:
 
 
 def _input_delays(cell: Cell, table: Mapping[str, Value]) -> Iterator[Call]:
-    """What `x[t-1]` and older inputs read, by input and age."""
+    """The states that `x[t-1]` and older inputs read. They are sorted by input, then by age."""
     nodes = [*(node for segment in cell.segments for node in segment.batched), *cell.epilogue]
-    kept = {node.operand: node.target for node in nodes if isinstance(node, Delay)}
+    delays = {node.operand: node.target for node in nodes if isinstance(node, Delay)}
     for item in cell.inputs:
         operand = item.name
-        while operand in kept:
-            target = kept[operand]
+        while operand in delays:
+            target = delays[operand]
             yield _spec("StateSpec", target, width=_width(table[target].width), initial="0.0", delay_of=string(operand))
             operand = target
 

@@ -1,7 +1,8 @@
 """Which batched nodes make a whole stream by one product.
 
-The members of a packed stream are sums of the same families: `i__x = W_i@x + b_i`, `f__x = W_f@x + b_f`, …. Instead of
-one product a gate, the generated code makes the stream [T, B, Σwidth] by one product with the packed parameter.
+The members of a packed stream are sums of the same groups of parameters: `i__x = W_i@x + b_i`, `f__x = W_f@x + b_f`, ….
+Instead of one product per gate, the generated code makes the stream [T, B, Σwidth] by one product with the packed
+parameter.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rnncc.stages.render.python.code import MemberPlace, variable
 
 @dataclass(frozen=True, slots=True)
 class StackedProduct:
-    """`matrices` (one a member, stacked) times one operand."""
+    """The product of stacked matrices, one per member, with one operand."""
 
     operand: str
     matrices: tuple[str, ...]
@@ -27,7 +28,8 @@ class StackedProduct:
 
 @dataclass(frozen=True, slots=True)
 class PackedStream:
-    """A stream as the sum of products and of vectors (one a member, joined). `absorbed`: the nodes it stands for."""
+    """A stream as a sum of products and vectors; each of these joins one vector per member. The stream replaces the
+    nodes `absorbed`."""
 
     stream: Stream
     products: tuple[StackedProduct, ...]
@@ -74,7 +76,7 @@ def pack(cell: Cell, stream: Stream, nodes: Sequence[Node]) -> PackedStream | No
 
 
 def _terms(member: str, made: Mapping[str, Node], table: Mapping[str, Value]) -> list[Contraction | str] | None:
-    """A member's terms: dense contractions, and names of full-width vectors that no step changes."""
+    """A member's terms: dense contractions, and the names of vectors of full width that are the same at all steps."""
     node = made.get(member)
     found: list[Contraction | str] = []
     match node:
@@ -127,7 +129,8 @@ def packed_text(packed: PackedStream, places: Mapping[str, MemberPlace]) -> str:
 
 
 def stacked(names: Sequence[str], places: Mapping[str, MemberPlace]) -> str:
-    """Members (or other values) one below the other; rows of one packed parameter are taken from it as they lie."""
+    """Members (or other values) one below the other. Where they are neighbours in one packed parameter, it is a slice
+    of that."""
     run = _neighbours(names, places)
     if run is None:
         return variable(names[0]) if len(names) == 1 else f"torch.cat(({', '.join(variable(n) for n in names)}))"
@@ -162,7 +165,7 @@ def reads(nodes: Sequence[Node]) -> set[str]:
 
 
 def reached(nodes: Sequence[Node], names: Iterable[str]) -> set[str]:
-    """The names, and all that the nodes make them of."""
+    """The names, and all values from which the nodes make them."""
     made = {node.target: node for node in nodes}
     waiting, found = list(names), set[str]()
     while waiting:

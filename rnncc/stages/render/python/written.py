@@ -1,4 +1,4 @@
-"""Calls as Python text: in a line, or where that is too long with an argument in each."""
+"""Calls as Python text: in one line, or with one line per argument where that is too long."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Written = str | Call | tuple["Written", ...]
 
 
 def call(function: str, *arguments: Written, **named: Written | None) -> Call:
-    """A call. A named argument that is None is left out: it has its default."""
+    """A call. A named argument that is None is left out, and has its default."""
     given = tuple((name, value) for name, value in named.items() if value is not None)
     return Call(function, arguments, given)
 
 
 def string(text: str) -> str:
-    """A string literal, between double quotes unless it holds some."""
+    """A string literal. It stands between double quotes, unless it contains some."""
     literal = repr(text)
     return literal if literal.startswith('"') or '"' in literal else f'"{literal[1:-1]}"'
 
@@ -39,7 +39,7 @@ def strings(texts: Sequence[str]) -> tuple[Written, ...]:
 
 
 def written(value: Written, margin: int = 0, start: str = "") -> str:
-    """`start` and the value, from column `margin` on; what follows is no longer than a comma."""
+    """`start` and the value, from column `margin` on. A comma may follow on the same line, and no more."""
     line = start + _line(value)
     if margin + len(line) < _WIDTH or isinstance(value, str):
         return line

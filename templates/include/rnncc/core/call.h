@@ -6,27 +6,33 @@
 enum rnncc_dtype : int32_t { RNNCC_FLOAT32 = 0, RNNCC_FLOAT64 = 1, RNNCC_BFLOAT16 = 2, RNNCC_FLOAT16 = 3 };
 
 // A tensor [T, B, width] (streams, sequences, saved), [B, width] (states; `step` unused) or a contiguous weight.
-// Strides are in elements; units are contiguous. `data` is null where the tensor was not given or is not wanted.
+// `step` and `entry` are strides in elements, from one step and from one batch entry to the next; units are contiguous. `data` is
+// null where the tensor was not given or is not wanted.
 struct rnncc_tensor {
   void* data;
   int64_t step;
-  int64_t column;
+  int64_t entry;
   rnncc_dtype dtype;
 };
 
-// `starts` is of packed tensors, [rows, width] in place of [T, B, width]; null where all columns have all steps.
-// On the CPU, [T + 1]: rows lie step by step. Those of step t begin at starts[t], n of them, of the first n columns; n never
-// grows from a step to the next.
-// On a GPU, [B + 1], in its memory: rows lie column by column. Those of column b begin at starts[b], one a step, T at most.
+// A row is what a tensor holds of one batch entry at one step.
 //
-// `lengths` [B], on a GPU, in its memory: steps of each column of tensors that are not packed; null: T. The second mask stream
-// has no data there, nor the first one where there are no resets.
+// `starts` belongs to packed tensors, which are [rows, width] in place of [T, B, width]. It is null where all entries have all
+// steps.
+// On the CPU it is [T + 1], and rows lie step by step. The rows of step t begin at starts[t]. There are n of them, and they belong
+// to the first n entries; n never grows from a step to the next.
+// On a GPU it is [B + 1], in the GPU's memory, and rows lie entry by entry. The rows of entry b begin at starts[b]. There is one
+// per step, and T at most.
+//
+// `lengths` [B] is used on a GPU alone, and lies in its memory. It holds the steps of each entry of tensors that are not packed;
+// where it is null, each entry has T. On a GPU the second mask stream never has data, and the first one has none where there are
+// no resets.
 
-// One run of a segment's loop. Arrays are in the order of the segment's streams, weights, states, sequences and of the
-// adjoint's saved values followed by its saved states.
+// One run of a segment's loop. Arrays are in the order of the segment's streams, weights, states and sequences. `saved` has the
+// adjoint's saved values and then its saved states.
 struct rnncc_forward_call {
-  int64_t steps;    // T
-  int64_t columns;  // B
+  int64_t steps;  // T
+  int64_t batch;  // B
   int64_t heads;
   const int64_t* sizes;     // I, H, then the cell's declared dims in order
   const double* constants;  // in the segment's order
@@ -38,13 +44,13 @@ struct rnncc_forward_call {
   rnncc_tensor* final_states;
   rnncc_tensor* saved;  // data null in inference
   const int64_t* starts;
-  int64_t rows;  // T * B, or those of packed tensors
+  int64_t rows;  // T * B, or as many as packed tensors have
   const int64_t* lengths;
 };
 
 struct rnncc_backward_call {
   int64_t steps;
-  int64_t columns;
+  int64_t batch;
   int64_t heads;
   const int64_t* sizes;
   const double* constants;
@@ -59,6 +65,6 @@ struct rnncc_backward_call {
   rnncc_tensor* d_weights;          // the same
   rnncc_tensor* d_states;           // the same
   const int64_t* starts;
-  int64_t rows;  // T * B, or those of packed tensors
+  int64_t rows;  // T * B, or as many as packed tensors have
   const int64_t* lengths;
 };

@@ -1,5 +1,5 @@
-// Large new memory in large pages (Linux). The first touch of each small page is a trap into the kernel, and all of them
-// together cost a tenth of a large call.
+// Asks for large pages for large new memory (Linux). The first touch of each small page is a trap into the kernel, and all these
+// traps together take a tenth of the time of a large call.
 #pragma once
 
 #include <stddef.h>
@@ -10,7 +10,7 @@ extern "C" int madvise(void* address, size_t bytes, int advice) noexcept;
 
 namespace rnncc {
 
-// Advice alone: a system that does not take it serves small pages as before.
+// This is advice: a system that does not take it still serves small pages.
 static inline void want_large_pages(void* data, int64_t bytes) {
   constexpr int64_t least = int64_t(4) << 20;
   constexpr uintptr_t page = 4096;

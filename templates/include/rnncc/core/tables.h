@@ -1,5 +1,6 @@
-// A generated loop as tables: what every backend's driver reads. Plain data, no function that depends on a backend. No member
-// has a default of its own: nvcc 13 has zero in its place where an initialiser in an array names others and leaves it out.
+// A generated loop as tables, which the drivers of a CPU and of a GPU read: plain data, and no function that depends on either.
+// No member has a default of its own: where an initialiser in an array leaves such a member out, nvcc 13 sets it to zero instead of
+// its default.
 #pragma once
 
 #include <stdint.h>
@@ -8,7 +9,7 @@
 
 namespace rnncc {
 
-// Where the tensors of a call stand; the first seven are a forward call's, a backward call has all but SEQUENCES and FINAL.
+// The lists of tensors of a call. A forward call has the first seven, a backward call has all but SEQUENCES and FINAL.
 enum Table : int8_t {
   STREAMS,
   WEIGHTS,
@@ -16,7 +17,7 @@ enum Table : int8_t {
   SEQUENCES,
   FINAL,
   SAVED,
-  ROUNDED,  // entries of the same list: on a GPU in the streams' dtype
+  ROUNDED,  // more tensors of SAVED's list: those that have the streams' dtype on a GPU
   D_SEQUENCES,
   D_FINAL,
   D_STREAMS,
@@ -38,36 +39,36 @@ enum class Kind : int8_t {
   read,      // table[index] at t, units from offset on; zeros where the tensor is not given
   previous,  // what slot `link` held a step before, table[index] at the first step
   next,      // what slot `link` holds a step later, table[index] at the last step
-  vector,    // units [offset, offset + width) of weight `index`, the same for all steps and rows
+  vector,    // units [offset, offset + width) of weight `index`, the same for all steps and batch entries
   stored,    // written by a stage
   view,      // units [offset, offset + width) of slot `link`
   tile,      // the accumulator of a product: exists only while its stage works on a tile
 };
 
-// A value with an address. `width` and `offset` are indices into the program's dims; dims[0] is 0.
+// A value with an address. `width` and `offset` are places in the program's dims; dims[0] is 0.
 struct SlotInfo {
   Kind kind;
   Table table;
-  bool kept;  // must stay readable until the products of its block of steps are taken
-  bool read;    // of a stored slot: stages, row operators or the end of the loop read it from memory
-  bool shared;  // of a stored slot: another thread than the one that wrote an element reads it during the loop
+  bool lasting;  // it stays readable until products and sums over its block of steps are taken
+  bool read;    // a stored slot: stages, row operators or the end of the loop read it from memory
+  bool shared;  // a stored slot: another thread than the one that wrote an element reads it during the loop
   int16_t index;
   int16_t link;
   int16_t width;
   int16_t parts;  // [parts, heads, ...], the layout of a row
   int16_t offset;
-  int16_t first_destination;  // of a stored slot
+  int16_t first_destination;  // a stored slot: in the program's destinations
   int16_t destinations;
 };
 
-// A tensor [T, B, ...] that a stored slot also goes to, units from offset on, where that tensor is wanted.
+// A tensor [T, B, ...] that a stored slot also goes to, from unit `offset` on, where the call wants that tensor.
 struct Destination {
   Table table;
   int16_t index;
   int16_t offset;
 };
 
-// Rows [row, row + rows) of weight `index`: stored [rows, columns / blocks], rows laid out [parts, blocks, ...].
+// Rows [row, row + rows) of weight `index`. They are stored as [rows, columns / blocks], and the rows are laid out [parts, blocks, ...].
 struct MatrixInfo {
   int16_t index;
   int16_t row;
@@ -77,8 +78,8 @@ struct MatrixInfo {
   int16_t parts;
 };
 
-// Accumulators [first, first + count) (+)= matrix @ operand (matrixᵀ @ operand where transposed), `parts` as in
-// [parts, blocks, ...], the operand's layout.
+// Accumulators [first, first + count) (+)= matrix @ operand, or matrixᵀ @ operand where transposed. The operand's layout is
+// [parts, blocks, ...].
 struct ProductInfo {
   int16_t operand;
   int16_t image;  // of the operand's values
@@ -90,11 +91,11 @@ struct ProductInfo {
   bool accumulate;
 };
 
-// A second form of stored slot `slot`, made for products: its blocks apart. A GPU keeps these in the matrices' dtype.
+// A second form of stored slot `slot`, in which its blocks lie apart, for products to read. On a GPU it has the matrices' dtype.
 struct ImageInfo {
   int16_t slot;
   int16_t parts;   // of the slot's layout, [parts, blocks, ...]
-  int16_t blocks;  // dim; 1: one block, whatever parts is
+  int16_t blocks;  // a dim; where it is 1 there is one block, whatever parts is
 };
 
 enum class RowOperator : int8_t {
@@ -112,44 +113,44 @@ enum class RowOperator : int8_t {
   pad,
 };
 
-// A step is a list of stages. A tile stage computes, tile by tile of `width` units, its products and then its function;
-// a row stage applies one row operator.
+// A step is a list of stages. A tile stage goes over `width` units tile by tile: it computes the tile's products and then its
+// function. A row stage applies one row operator.
 struct StageInfo {
-  bool barrier;     // before it, when units are divided among threads
+  bool barrier;     // whether threads that divide units wait for each other before it
   RowOperator row;  // none in a tile stage
-  int16_t width;    // of the function's values, or of the row operator's target
-  int16_t parts;    // width = parts * blocks * the rest, tiles do not cross it
+  int16_t width;    // that of the function's values, or of the row operator's target
+  int16_t parts;    // values are laid out [parts, blocks, ...]; no tile crosses a block
   int16_t blocks;
   int16_t first_product;
   int16_t products;
-  int16_t first_accumulator;  // slots, consecutive
+  int16_t first_accumulator;  // the slots of accumulators are consecutive
   int16_t accumulators;
-  int16_t first_stored;  // in the program's stage_slots: slots it writes
+  int16_t first_stored;  // in the program's stage_slots: the slots that it writes
   int16_t stored;
   int16_t first_operand;  // in the program's stage_slots: a row operator's operands
   int16_t operands;
-  int16_t offset;  // dim, of a row operator
+  int16_t offset;  // a dim, for a row operator
   int16_t times;
-  int16_t function;  // index, -1 in a row stage
+  int16_t function;  // its index; -1 in a row stage
 };
 
-// Slot `slot` (a previous one) at the end goes to table[index], a tensor [B, width].
+// At the end slot `slot`, which is a previous one, goes to table[index], a tensor [B, width].
 struct FinalInfo {
   int16_t slot;
   Table table;
   int16_t index;
 };
 
-// d_matrix += cotangent ⊗ operand over all steps and rows.
+// d_matrix += cotangent ⊗ operand, over all steps and batch entries.
 struct OuterInfo {
   int16_t matrix;
   int16_t cotangent;
   int16_t operand;
-  int16_t parts;  // of the operand's layout
+  int16_t parts;  // those of the operand's layout
 };
 
-// The gradient of units [offset, offset + width) of weight `index`: the sum of slot over steps and rows, and over units
-// (of a head) where width is less than the slot's.
+// The gradient of units [offset, offset + width) of weight `index`: the sum of a slot over steps and batch entries. Where width is
+// less than the slot's, the sum also goes over units: over all, or over those of a head.
 struct SumInfo {
   int16_t index;
   int16_t offset;
@@ -165,41 +166,41 @@ struct ZeroInfo {
   int16_t width;
 };
 
-// A loop in the form that kernels of its own take: with one product a step (cuda/fused/step.cuh), or with none
-// (cuda/scan/lanes.cuh). Entries are slots where no other thing is named. All zero: the loop has neither form.
+// A loop in a form that has kernels of its own: with products that wait for each other (cuda/fused/step.cuh), or with none
+// (cuda/scan/lanes.cuh). Arrays hold slots where nothing else is said. All zero: the loop has neither form.
 struct LoopInfo {
   int16_t products, sums, operands, edges, reads, rows, vectors, writes, totals;
-  int16_t kept;  // what `start` leaves for `finish`, besides edges
-  const int16_t* matrices;      // [products], of the program's matrices; -1: none
+  int16_t handed;  // values that stages of a step hand on, besides edges
+  const int16_t* matrices;      // [products], of the program's matrices; -1: a sum that does not take an operand
   const int16_t* edge_slots;
   const int16_t* edge_finals;   // of the program's finals, or -1
   const int16_t* read_slots;
   const int16_t* row_slots;
   const int16_t* vector_slots;
   const int16_t* write_slots;
-  const int16_t* write_places;  // of the slot's destinations, or -1: its record
-  const int16_t* total_slots;   // what is only summed over all steps
+  const int16_t* write_places;  // which of the slot's destinations, or -1: its record
+  const int16_t* total_slots;   // values of which only the sum over all steps is wanted
 };
 
-// A kernel of a loop without products. A group is `vector` units of a batch column, side by side in a lane.
+// A kernel of a loop without products. A group is `vector` channels of one batch entry, side by side in a lane.
 struct ScanForm {
   int16_t vector;
-  int16_t threads;  // of a block
-  int16_t groups;   // of a block, or of a cluster of them
-  int16_t steps;    // that a block works on side by side; 0: one after the other, so a cluster would be of no use
-  // Of a cluster of n blocks, each: the least, or `shared_bytes` + (n > 1 ? n : 0) * `peer_bytes`.
+  int16_t threads;  // per CTA
+  int16_t groups;   // per CTA, or per cluster of CTAs
+  int16_t steps;    // that a CTA works on side by side; 0: one after the other, so a cluster would be of no use
+  // Each of a cluster of n CTAs has `shared_bytes` + (n > 1 ? n : 0) * `peer_bytes`, and `least_shared_bytes` at least.
   int32_t shared_bytes, peer_bytes, least_shared_bytes;
-  int32_t least_blocks;  // that share steps, where the kernel is of use; 0: there is none
+  int32_t least_ctas;  // how many must share steps for the kernel to be of use; 0: there is no kernel
 };
 
-// Of a program without products, for elements of 32 and of 16 bits: `wide` takes tensors whose rows begin at multiples of 16
-// bytes, `tall` the same where there are few channels, `narrow` all; `newton` takes what `wide` does of a loop that the others
-// walk through.
+// The kernels of a program without products, each for elements of 32 and of 16 bits. `wide` takes tensors whose rows begin at
+// multiples of 16 bytes, and `tall` takes the same where there are few channels. `narrow` takes all. `newton` takes what `wide`
+// does, where the others are walks.
 struct ScanForms {
   ScanForm wide[2], tall[2], narrow[2], newton[2];
 };
 
-// The loop of one segment in one direction.
+// Describes the loop of one segment in one direction.
 struct Tables {
   void (*dims)(const int64_t* sizes, int64_t heads, int64_t* dims);
   const SlotInfo* slots;
@@ -217,15 +218,15 @@ struct Tables {
   int16_t dim_count, slot_count, destination_count, matrix_count, product_count, product_matrix_count,
       image_count, stage_count;
   int16_t final_count, outer_count, sum_count, zero_count;
-  int16_t constant_count, weight_count, weight_rows, weight_columns;  // the last two: dims, one per weight, consecutive
+  int16_t constant_count, weight_count, weight_rows, weight_columns;  // the last two: the first of as many dims as there are weights
   bool masked;  // the loop has the two mask streams: it takes lengths, resets, and on a GPU packed tensors
-  int16_t active;  // the slot that is the second of them, -1: none. A GPU's kernels know it from the call's lengths
+  int16_t active;  // the slot of the second of them, or -1. A GPU's kernels know its values from the call's lengths
 };
 
 // The tensors and sizes of a call of either direction. `descending`: t runs from T-1 down to 0.
 struct Call {
   const rnncc_tensor* table[TABLES];
-  int64_t steps, columns, heads;
+  int64_t steps, batch, heads;
   const int64_t* sizes;
   const double* constants;
   bool descending;
@@ -238,7 +239,7 @@ inline __attribute__((always_inline)) Call forward_call(const rnncc_forward_call
   return {
       .table = {c.streams, c.weights, c.states, c.sequences, c.final_states, c.saved, c.saved},
       .steps = c.steps,
-      .columns = c.columns,
+      .batch = c.batch,
       .heads = c.heads,
       .sizes = c.sizes,
       .constants = c.constants,
@@ -254,7 +255,7 @@ inline __attribute__((always_inline)) Call backward_call(const rnncc_backward_ca
       .table = {c.streams, c.weights, c.states, nullptr, nullptr, c.saved, c.saved, c.d_sequences, c.d_final,
                 c.d_streams, c.d_weights, c.d_states},
       .steps = c.steps,
-      .columns = c.columns,
+      .batch = c.batch,
       .heads = c.heads,
       .sizes = c.sizes,
       .constants = c.constants,

@@ -1,8 +1,8 @@
-// Rows of tensors in any floating dtype, to and from the compute type (float or double).
+// Converts rows of tensors of any floating dtype to the compute type (float or double), and back.
 //
-// 16-bit tensors are converted at the edges, a row at a time, and everything between is float. Rounding is to nearest,
-// ties to even; NaN stays NaN. float16 conversion multiplies by powers of two, so it needs denormals to be on (they are,
-// unless the program called torch.set_flush_denormal(True); then float16 values below 2^-14 become 0).
+// 16-bit tensors are converted a row at a time where they are read and written; everything between is float. Rounding is to
+// nearest, ties to even; NaN stays NaN. The conversion of float16 multiplies by powers of two, so it needs denormals to be on. They
+// are, unless the program called torch.set_flush_denormal(True): then float16 values below 2^-14 become 0.
 #pragma once
 
 #include <stddef.h>
@@ -47,7 +47,7 @@ RNNCC_INLINE ConvertBits float_to_bf16(Vec<float> v) {
   return v == v ? rounded : quiet;
 }
 
-// The 15 low bits moved to float's places are 2^-112 times the value; infinity and NaN get the full exponent.
+// The 15 low bits, moved to float's places, are 2^-112 times the value. Infinity and NaN get the full exponent.
 RNNCC_INLINE Vec<float> f16_to_float(ConvertBits h) {
   const ConvertBits magnitude = (h & 0x7fffu) << 13;
   const ConvertBits finite = reinterpret_cast<ConvertBits>(reinterpret_cast<Vec<float>>(magnitude) * 0x1p112f);
@@ -69,7 +69,7 @@ RNNCC_INLINE ConvertBits float_to_f16(Vec<float> v) {
   return r | sign;
 }
 
-// The first min(n, lanes) elements; zero in the rest.
+// Widens the first min(n, lanes) elements; the other lanes are 0.
 RNNCC_INLINE ConvertBits widen_upto(const uint16_t* p, int64_t n) {
   if (n >= lanes<float>) return widen(p);
   uint16_t part[lanes<float>] = {};
@@ -84,7 +84,7 @@ RNNCC_INLINE void narrow_upto(uint16_t* p, ConvertBits bits, int64_t n) {
   __builtin_memcpy(p, part, size_t(n) * 2);
 }
 
-// dst[0..n) = src[first..first+n), src a tensor of the given dtype. Float from float and double from double copy.
+// Reads elements [first, first + n) of src, a tensor of the given dtype. Float from float and double from double is a copy.
 static inline void load_row(float* dst, const void* src, int64_t first, int64_t n, DType dtype) {
   switch (dtype) {
     case DType::f32: __builtin_memcpy(dst, static_cast<const float*>(src) + first, size_t(n) * 4); return;
@@ -106,7 +106,7 @@ static inline void load_row(float* dst, const void* src, int64_t first, int64_t 
   }
 }
 
-// dst[first..first+n) = src[0..n), dst a tensor of the given dtype.
+// Writes elements [first, first + n) of dst, a tensor of the given dtype.
 static inline void store_row(void* dst, int64_t first, const float* src, int64_t n, DType dtype) {
   switch (dtype) {
     case DType::f32: __builtin_memcpy(static_cast<float*>(dst) + first, src, size_t(n) * 4); return;
@@ -128,8 +128,8 @@ static inline void store_row(void* dst, int64_t first, const float* src, int64_t
   }
 }
 
-// Computing in double: tensors are float64, or float32 read exactly and rounded once on the way back. 16-bit tensors
-// compute in float and have no double rows.
+// The same for those who compute in double: tensors are float64, or they are float32, which is read exactly and rounded once on the
+// way back. With 16-bit tensors everything is computed in float.
 static inline void load_row(double* dst, const void* src, int64_t first, int64_t n, DType dtype) {
   if (dtype == DType::f64) {
     __builtin_memcpy(dst, static_cast<const double*>(src) + first, size_t(n) * 8);

@@ -1,11 +1,11 @@
-// Choice of the code for this processor, of what was compiled, at run time.
+// Chooses at run time, from what was compiled, the code for this processor.
 #pragma once
 
 #include <cpuid.h>
 
 #include "../core/call.h"
 
-// What -march=x86-64-v3 and -v4 let the compiler use beyond what every x86-64 has that knows AVX2.
+// The features that -march=x86-64-v3 and -v4 let the compiler use.
 enum rnncc_feature {
   RNNCC_AVX2 = 1 << 0,
   RNNCC_FMA = 1 << 1,
@@ -23,8 +23,8 @@ enum rnncc_feature {
   RNNCC_V4 = (1 << 12) - 1
 };
 
-// The features of this processor. A virtual machine may hide any of them. The compiler's probe also asks whether the
-// system saves the wide registers; the last three, which it does not know everywhere, are read from the processor.
+// The features of this processor. A virtual machine may hide any of them. The compiler's probe also asks whether the system saves
+// the wide registers. Some compilers' probes do not know F16C, MOVBE and LZCNT, so these are read from the processor.
 static inline int rnncc_features() {
   __builtin_cpu_init();
   int found = 0;
@@ -46,7 +46,7 @@ static inline int rnncc_features() {
   return found;
 }
 
-// The x86-64 level of these features: 4 (AVX-512), 3 (AVX2, FMA) or 1.
+// The x86-64 level that these features make: 4 (AVX-512), 3 (AVX2, FMA) or 1.
 static inline int rnncc_level_of(int features) {
   if ((features & RNNCC_V3) != RNNCC_V3) return 1;
   return (features & RNNCC_V4) == RNNCC_V4 ? 4 : 3;
@@ -73,8 +73,8 @@ static inline int rnncc_level() {
 #define RNNCC_CALL_generic(name) RNNCC_CALL(name, generic, 1)
 #define RNNCC_CALL_all(name) RNNCC_CALL_v4(name) RNNCC_CALL_v3(name) RNNCC_CALL_generic(name)
 
-// int32_t name(const call_type*), which calls name_SET_TYPE. There is code for one set of instructions (`v4`, `v3`,
-// `generic`), or for `all`, of which it takes the best; 4 where this processor lacks the one. `dtype` is an expression of
+// Defines int32_t name(const call_type*), which calls name_SET_TYPE. There is code for one instruction set (`v4`, `v3`, `generic`)
+// or for `all`, and then the best one runs. Where this processor lacks the only one, the function returns 4. `dtype_expression` reads
 // `call`.
 #define RNNCC_DISPATCH(name, set, call_type, dtype_expression)                    \
   extern "C" {                                                                     \

@@ -1,15 +1,14 @@
 // Matrix products for recurrent layers: C[m, n] = A[m, k] * B[k, n] (+ bias[n]) (+ C).
 //
-// B is packed once into panels and then used many times (a recurrent weight: every step). A panel holds
-// `panel_columns<T>` = 4 vectors (AVX-512) or 2 vectors (AVX2, SSE2) of columns, stored [k][columns] and padded with zeros;
-// columns left over that fit one vector make a last panel of one vector. The micro kernel keeps up to 6 rows of one panel
-// in registers. The register blocking follows Goto and van de Geijn, "Anatomy of high-performance matrix multiplication",
-// ACM TOMS 34(3), 2008.
+// B is packed once into panels and then used many times: a recurrent weight at every step. A panel holds `panel_columns<T>` columns,
+// which are 4 vectors (AVX-512) or 2 vectors (AVX2, SSE2). It is stored as [k][columns] and padded with zeros. Where the columns left
+// over fit one vector, the last panel is one vector wide. The micro kernel has up to 6 rows of C in one panel in registers. This
+// register blocking follows Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3), 2008.
 //
-// Threads belong to the caller: every entry takes the range of rows or panels to compute. Each element of C is summed in
-// the same order whatever the range, so results do not depend on the number of threads: over k in blocks of
-// `k_block<T>`, sequentially inside a block, the block sums added one after the other; then bias, then the old C.
-// (On levels with FMA the products are fused into the sum; this needs -ffp-contract=fast, GCC's default for C++.)
+// Threads belong to the caller: every function takes the range of rows or panels to compute. Each element of C is summed in the same
+// order whatever the range, so results do not depend on the number of threads. The terms are summed one after the other in blocks of
+// `k_block<T>`, and the sums of the blocks are added one after the other; then comes the bias, then the old C. On levels with FMA the
+// products are fused into the sum, which needs -ffp-contract=fast, GCC's default for C++.
 #pragma once
 
 #include "vec.h"
@@ -20,18 +19,18 @@ inline namespace RNNCC_ISA_NAMESPACE {
 constexpr int panel_vectors = RNNCC_ISA_LEVEL == 4 ? 4 : 2;
 constexpr int kernel_rows = 6;
 
-// Columns of a full panel.
+// How many columns a full panel has.
 template <class T>
 constexpr int64_t panel_columns = panel_vectors * lanes<T>;
 
-// Terms of one block sum: a panel's block and a few rows of A stay in the first-level cache.
+// A block sum has so many terms at most, so that a panel's block and a few rows of A stay in the first-level cache.
 template <class T>
 constexpr int64_t k_block = 256 * 4 / int64_t(sizeof(T));
 
-// Rows of A that go through all panels before the next rows: A's block stays in the second-level cache.
+// So many rows of A go through all panels before the next rows do, so that they stay in the second-level cache.
 constexpr int64_t row_block = 20 * kernel_rows;
 
-// B in panels. `data` is the caller's, packed_elements<T>(n, k) elements long, best aligned to 64 bytes.
+// B in panels. `data` is the caller's and has packed_elements<T>(n, k) elements, best aligned to 64 bytes.
 template <class T>
 struct Packed {
   T* data;
@@ -39,13 +38,13 @@ struct Packed {
   int64_t k;  // rows
 };
 
-// Panels of n columns.
+// How many panels n columns make.
 template <class T>
 RNNCC_INLINE int64_t panel_count(int64_t n) {
   return (n + panel_columns<T> - 1) / panel_columns<T>;
 }
 
-// Columns in memory of n columns in panels: n rounded up to what the panels hold.
+// How many columns the panels of n columns hold: n, and the padding.
 template <class T>
 RNNCC_INLINE int64_t padded_columns(int64_t n) {
   const int64_t full = n / panel_columns<T> * panel_columns<T>;
@@ -53,19 +52,19 @@ RNNCC_INLINE int64_t padded_columns(int64_t n) {
   return full + (rest == 0 ? 0 : rest <= lanes<T> ? lanes<T> : panel_columns<T>);
 }
 
-// Elements that Packed<T>{data, n, k}.data must hold.
+// How many elements Packed<T>{data, n, k}.data must have.
 template <class T>
 RNNCC_INLINE int64_t packed_elements(int64_t n, int64_t k) {
   return padded_columns<T>(n) * k;
 }
 
-// Start of panel p.
+// Where panel p starts.
 template <class T>
 RNNCC_INLINE T* panel_data(const Packed<T>& b, int64_t p) {
   return b.data + p * panel_columns<T> * b.k;
 }
 
-// Columns that panel p holds in memory: a full panel's, or one vector.
+// How many columns panel p holds: those of a full panel, or one vector.
 template <class T>
 RNNCC_INLINE int64_t panel_width(const Packed<T>& b, int64_t p) {
   const int64_t rest = b.n - p * panel_columns<T>;
@@ -80,7 +79,7 @@ constexpr int transpose_size = 8;
 constexpr int transpose_size = 4;
 #endif
 
-// dst[j * dst_stride + i] = src[i * src_stride + j] for i < rows, j < columns, in square blocks that fit registers.
+// Sets dst[j * dst_stride + i] = src[i * src_stride + j] for i < rows, j < columns, in square blocks that fit registers.
 template <class T>
 static void transpose_into(T* dst, int64_t dst_stride, const T* src, int64_t src_stride, int64_t rows, int64_t columns) {
   constexpr int S = transpose_size;
@@ -114,9 +113,9 @@ RNNCC_INLINE void zero_columns(T* panel, int64_t width, int64_t k, int64_t from)
   }
 }
 
-// Columns [column, column + count) of b from src[count, k], k contiguous, rows ld elements apart: a torch weight
-// [out, in] as the factor of x * W^T. Several calls may fill one b in any column order (the gates of the units that one
-// thread owns, say); the call that writes column n - 1 also writes the padding. Calls on other columns may run at once.
+// Fills columns [column, column + count) of b from src[count, k], which has contiguous rows, ld elements apart: a torch weight [out, in]
+// as the factor of x * W^T. Several calls may fill one b, in any order and at the same time; each gate of a tile's units has a call of
+// its own. The call that writes column n - 1 also writes the padding.
 template <class T>
 static void pack_nk(const Packed<T>& b, const T* src, int64_t ld, int64_t column, int64_t count) {
   for (int64_t done = 0; done < count;) {
@@ -130,8 +129,8 @@ static void pack_nk(const Packed<T>& b, const T* src, int64_t ld, int64_t column
   }
 }
 
-// The same from src[k, count], count contiguous, rows ld elements apart: a torch weight as the factor of dG * W, or a
-// sequence as the factor of dG^T * X.
+// The same from src[k, count], which has contiguous rows, ld elements apart: a torch weight as the factor of dG * W, or a sequence as the
+// factor of dG^T * X.
 template <class T>
 static void pack_kn(const Packed<T>& b, const T* src, int64_t ld, int64_t column, int64_t count) {
   for (int64_t done = 0; done < count;) {
@@ -170,11 +169,11 @@ struct Tile {
   T* c;
   int64_t c_row;    // stride of C's rows in elements
   const T* bias;    // at the first column, or null
-  int64_t columns;  // columns of C that exist
+  int64_t columns;  // how many columns of C there are
 };
 
-// ROWS rows by PANELS panels of VECTORS vectors: C = sum over k (+ bias) (+ C). Two panels at once hide the latency of
-// the sum when there is one row only.
+// Computes ROWS rows by PANELS panels of VECTORS vectors: C = sum over k (+ bias) (+ C). Two panels at once hide the latency of the sum
+// where there is one row only.
 template <class T, int ROWS, int VECTORS, int PANELS>
 static __attribute__((noinline)) void micro_kernel(int64_t k, const Tile<T>& tile, bool accumulate) {
   constexpr int W = lanes<T>;
@@ -229,12 +228,12 @@ RNNCC_INLINE void micro_kernel_rows(int64_t rows, int64_t k, const Tile<T>& tile
   }
 }
 
-// Rows of the next tile when `left` are left: 6, but 7 and 8 are halved: a tile of 1 or 2 rows waits for its sums.
+// How many rows the next tile has when `left` are left: 6, but 7 and 8 are halved, since a tile of 1 or 2 rows waits for its sums.
 RNNCC_INLINE int64_t tile_rows(int64_t left) {
   return left <= kernel_rows ? left : left <= 8 ? (left + 1) / 2 : kernel_rows;
 }
 
-// A block of at most row_block rows and k terms times panels [panel_begin, panel_end). `term` is B's first row.
+// Multiplies a block of at most row_block rows and k terms by panels [panel_begin, panel_end). `term` is B's first row.
 template <class T>
 static void multiply_block(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t a_column, int64_t rows, const Packed<T>& b,
                            int64_t term, int64_t k, int64_t panel_begin, int64_t panel_end, const T* bias, bool accumulate) {
@@ -266,11 +265,11 @@ static void multiply_block(T* c, int64_t c_row, const T* a, int64_t a_row, int64
   }
 }
 
-// ---- entries
+// ---- products
 
-// Rows [row_begin, row_end) and panels [panel_begin, panel_end) of C[m, b.n] = A[m, b.k] * B (+ bias) (+ C if accumulate).
-// c, a and bias are those of the whole product (row 0, column 0); c_row and a_row are strides in elements, A's columns and C's
-// columns are contiguous. bias (b.n elements) may be null. C may not overlap A, B or bias.
+// Computes rows [row_begin, row_end) and panels [panel_begin, panel_end) of C[m, b.n] = A[m, b.k] * B (+ bias) (+ C if accumulate). c, a
+// and bias point to row 0 and column 0 of the whole product. c_row and a_row are strides in elements; rows are contiguous. bias (b.n
+// elements) may be null. C may not overlap A, B or bias.
 template <class T>
 static void gemm(T* c, int64_t c_row, const T* a, int64_t a_row, const Packed<T>& b, int64_t row_begin, int64_t row_end,
                  int64_t panel_begin, int64_t panel_end, const T* bias, bool accumulate) {
@@ -286,11 +285,11 @@ static void gemm(T* c, int64_t c_row, const T* a, int64_t a_row, const Packed<T>
   }
 }
 
-// Rows of A up to which a product that is taken once is faster from B as it lies than from a packed B.
+// Up to so many rows of A, a product that is taken once is faster from B as it lies than from a packed B.
 constexpr int64_t direct_rows = 4;
 
-// ROWS rows by one vector of columns of C = A * W^T (+ bias) (+ C); `columns` of the vector exist. Blocks of W are turned in
-// registers into what a panel would hold, so that every element is summed exactly as by the micro kernel.
+// Computes ROWS rows by one vector of columns of C = A * W^T (+ bias) (+ C), where C has the first `columns` of the vector. Blocks of W
+// are transposed in registers to what a panel would hold, so that every element is summed exactly as by the micro kernel.
 template <class T, int ROWS>
 static __attribute__((noinline)) void direct_kernel(T* c, int64_t c_row, const T* a, int64_t a_row, const T* w, int64_t ld, int64_t columns,
                                                     int64_t k, const T* bias, bool accumulate) {
@@ -344,8 +343,8 @@ static void direct_rows_of(T* c, int64_t c_row, const T* a, int64_t a_row, const
   }
 }
 
-// C[rows, n] = A[rows, k] * W[n, k]^T (+ bias) (+ C), rows <= direct_rows, from W's rows as they lie, ld elements apart: what a
-// single step wants, which would pack W only to read it once. The bits are those of gemm with W packed.
+// Computes C[rows, n] = A[rows, k] * W[n, k]^T (+ bias) (+ C), rows <= direct_rows, from W's rows as they lie, ld elements apart. A single
+// step calls this, because it would pack W only to read it once. The result has the bits of gemm with W packed.
 template <class T>
 static void gemm_direct(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t rows, const T* w, int64_t ld, int64_t n, int64_t k,
                         const T* bias, bool accumulate) {
@@ -358,15 +357,15 @@ static void gemm_direct(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t 
   }
 }
 
-// Elements of scratch for gemm_tn with n columns.
+// How many elements of scratch gemm_tn needs for n columns.
 template <class T>
 RNNCC_INLINE int64_t gemm_tn_scratch_elements(int64_t n) {
   return (padded_columns<T>(n) + row_block) * k_block<T>;
 }
 
-// Rows [row_begin, row_end) of C[m, n] = A^T * X (+ C if accumulate) with A[k, m] and X[k, n], both with contiguous rows:
-// a weight gradient dW[out, in] = dG[T*B, out]^T * X[T*B, in]. a_row, x_row, c_row are strides in elements. `scratch` is
-// this thread's own, gemm_tn_scratch_elements<T>(n) elements, best aligned to 64 bytes.
+// Computes rows [row_begin, row_end) of C[m, n] = A^T * X (+ C if accumulate) with A[k, m] and X[k, n], which have contiguous rows. A
+// weight's gradient is such a product, dW[out, in] = dG[T*B, out]^T * X[T*B, in]. a_row, x_row and c_row are strides in elements.
+// `scratch` belongs to this thread and has gemm_tn_scratch_elements<T>(n) elements, best aligned to 64 bytes.
 template <class T>
 static void gemm_tn(T* c, int64_t c_row, const T* a, int64_t a_row, const T* x, int64_t x_row, int64_t n, int64_t k,
                     int64_t row_begin, int64_t row_end, bool accumulate, T* scratch) {

@@ -1,5 +1,5 @@
 // Where every value of a running loop lies: in the caller's tensors where their dtype is the compute type, else in a
-// workspace that is allocated once a call.
+// workspace that is allocated once per call.
 #pragma once
 
 #include "convert.h"
@@ -13,7 +13,7 @@ extern "C" void* aligned_alloc(size_t alignment, size_t size) noexcept;
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// Memory of one call.
+// Owns memory for the time of one call.
 struct Buffer {
   char* data = nullptr;
   Buffer() = default;
@@ -27,7 +27,7 @@ struct Buffer {
   }
 };
 
-// Hands out parts of a buffer; with none it only counts. The same sequence of calls is made twice: to count, to place.
+// Hands out parts of a buffer; without a buffer it only counts. The same sequence of calls is made twice: to count, then to place.
 struct Arena {
   char* data = nullptr;
   int64_t used = 0;
@@ -60,11 +60,12 @@ RNNCC_INLINE void write_row(const rnncc_tensor& tensor, int64_t first, const T* 
   store_row(tensor.data, first, in, n, dtype_of[tensor.dtype]);
 }
 
-// fixed: the same at every step. time: indexed by t. ring: by the number of the step, a few steps deep. block: by the
-// step's place in its block of steps, ascending in t. Of a packed call, time and block: by the rows before the step's.
+// How a place depends on the step. fixed: it is the same at every step. time: t is its index. ring: the step's number is its index,
+// in a ring a few steps deep. block: its index is the step's place in its block, in ascending order of t. In a packed call, time and
+// block count the rows before the step's own.
 enum class Mode : int8_t { fixed, time, ring, block };
 
-// Row r at step index i starts at base + i * step + r * row.
+// The row of batch entry b at step index i starts at base + i * step + b * row.
 template <class T>
 struct Place {
   T* base;
@@ -73,15 +74,16 @@ struct Place {
   Mode mode;
 };
 
-// How many threads, and what they divide: rows (no barrier inside a step) or units.
+// How many threads there are, and whether they divide the units, else the batch.
 struct Sharing {
   int64_t threads;
   bool by_units;
 };
 
-// The tiles of a stage: `blocks` ranges of `depth` units, each in tiles of `units`; scratch rows go in chunks of `rows`.
+// The tiles of a stage: each of `blocks` ranges of `depth` units is divided into tiles of `units`. A tile takes batch entries in
+// chunks of `entries`.
 struct Tiling {
-  int64_t blocks, heads, depth, units, per_block, count, rows;
+  int64_t blocks, heads, depth, units, per_block, count, entries;
 };
 
 struct TileRange {
@@ -95,23 +97,23 @@ RNNCC_INLINE TileRange tile_range(const Tiling& tiling, int64_t tile) {
   return {begin, begin + tiling.units < limit ? begin + tiling.units : limit, block % tiling.heads, block};
 }
 
-// One packed part of a product's tile: columns of the tile, terms from `operand` on.
+// One packed part of a product's tile: all columns of the tile, and the terms from `operand` on.
 template <class T>
 struct Pack {
   Packed<T> b;
   int64_t operand;  // elements from the operand's start
 };
 
-// Columns of accumulators that one tile aims at: enough for two panels at once, few enough for the first-level cache.
+// The columns of accumulators that a tile should have: enough for two panels at once, few enough for the first-level cache.
 constexpr int64_t tile_columns = 256;
 constexpr int64_t scratch_elements = 12288;
 
-RNNCC_INLINE int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+RNNCC_INLINE int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// The tiling depends on width, heads and threads only where units are divided, so that a thread meets the same units in
-// every stage of one width.
+// Where threads divide units, the tiling depends on width, heads and threads alone, so that a thread meets the same units in every
+// stage of one width.
 template <class T>
-static Tiling make_tiling(const StageInfo& stage, const int64_t* dims, const Sharing& sharing, int64_t columns) {
+static Tiling make_tiling(const StageInfo& stage, const int64_t* dims, const Sharing& sharing, int64_t batch) {
   Tiling t;
   const int64_t width = dims[stage.width];
   t.heads = dims[stage.blocks];
@@ -128,14 +130,14 @@ static Tiling make_tiling(const StageInfo& stage, const int64_t* dims, const Sha
   if (t.units < 1) t.units = 1;
   t.per_block = (t.depth + t.units - 1) / t.units;
   t.count = t.blocks * t.per_block;
-  const int64_t rows = scratch_elements / (accumulators * t.units);
-  t.rows = rows < kernel_rows ? kernel_rows : rows / kernel_rows * kernel_rows;
-  if (t.rows > row_block) t.rows = row_block;
-  if (t.rows > columns) t.rows = columns > 0 ? columns : 1;
+  const int64_t entries = scratch_elements / (accumulators * t.units);
+  t.entries = entries < kernel_rows ? kernel_rows : entries / kernel_rows * kernel_rows;
+  if (t.entries > row_block) t.entries = row_block;
+  if (t.entries > batch) t.entries = batch > 0 ? batch : 1;
   return t;
 }
 
-// How a product meets a tile: parts of `depth` terms each.
+// How a product is taken for a tile: in `parts` of `depth` terms each.
 struct ProductShape {
   int64_t parts, depth, blocks, row_length;
 };
@@ -149,7 +151,7 @@ RNNCC_INLINE ProductShape product_shape(const ProductInfo& product, const Matrix
   return s;
 }
 
-// Packs part `part` of matrix for a tile, as columns [column, column + n) of pack.
+// Packs part `part` of `matrix` for a tile of n units, as columns [column, column + n) of `pack`.
 template <class T>
 static void pack_tile(const Packed<T>& pack, const T* matrix, const ProductShape& shape, bool transposed, const TileRange& tile,
                       const Tiling& tiling, int64_t part, int64_t column) {

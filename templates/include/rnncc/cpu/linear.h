@@ -1,5 +1,5 @@
-// The product of inputs with a weight and its gradients (linear_call.h). Threads divide rows, and outputs for the weight's
-// gradient; every element is summed in the same order whatever their number.
+// The product of inputs with a weight, and its gradients (linear_call.h). Threads divide the rows; for the weight's
+// gradient they divide the outputs. Every element is summed in the same order whatever their number.
 #pragma once
 
 #include "gemm.h"
@@ -11,9 +11,9 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// Rows of a matrix that one thread works on at once; of another dtype they are converted.
+// One thread works on so many rows at a time. Rows of another dtype are converted first.
 constexpr int64_t linear_rows = row_block;
-// Rows of a converted block in the weight's gradient.
+// For the weight's gradient so many rows are converted at a time.
 constexpr int64_t gradient_rows = 512;
 
 template <class T>
@@ -21,7 +21,7 @@ RNNCC_INLINE bool in_place(const rnncc_matrix& m) {
   return m.dtype == compute_dtype<T>;
 }
 
-// Rows [begin, end) in the compute type: where they are, or converted into `room`, n elements a row.
+// Returns rows [begin, end) of n elements in the compute type: where they are, or converted into `room`.
 template <class T>
 static const T* rows_at(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n, T* room, int64_t* row) {
   if (in_place<T>(m)) {
@@ -38,7 +38,7 @@ static void rows_to(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n
   for (int64_t r = begin; r < end; ++r) store_row(m.data, r * m.row, room + (r - begin) * n, n, dtype_of[m.dtype]);
 }
 
-// Columns of y = x * B: share(n, panel, ...) packed by each thread from the weight; `by_output` is the forward product.
+// Packs a thread's panels of b from the weight: Wᵀ for the forward product (`by_output`), or W for the gradient of x.
 template <class T>
 static void pack_weight(const Packed<T>& b, const rnncc_matrix& weight, bool by_output, T* room, int64_t index, int64_t members) {
   const Range own = share(b.n, panel_columns<T>, index, members);
@@ -51,14 +51,14 @@ static void pack_weight(const Packed<T>& b, const rnncc_matrix& weight, bool by_
       pack_nk(b, source, row, n, end - n);
     }
   } else {
-    // A converted weight is whole: `room` holds it, see weight_room.
+    // A weight of another dtype was converted into `room` as a whole.
     const T* source = in_place<T>(weight) ? static_cast<const T*>(weight.data) : room;
     row = in_place<T>(weight) ? weight.row : b.n;
     pack_kn(b, source + own.begin, row, own.begin, own.end - own.begin);
   }
 }
 
-// out[rows, b.n] = in[rows, b.k] * b (+ bias); a thread's rows.
+// Computes a thread's rows of out[rows, b.n] = in[rows, b.k] * b (+ bias).
 template <class T>
 static void multiply_rows(const rnncc_matrix& out, const rnncc_matrix& in, const Packed<T>& b, const T* bias, const Range& rows,
                           T* in_room, T* out_room) {
@@ -78,7 +78,7 @@ RNNCC_INLINE int64_t linear_threads(int64_t rows, int64_t inputs, int64_t output
   return rows * inputs * outputs < least_work ? 1 : thread_count();
 }
 
-// y for a few rows of x: each thread its outputs, from the weight as it lies.
+// Computes y for a few rows of x, from the weight as it lies. Threads divide the outputs.
 template <class T>
 static int32_t linear_direct(const rnncc_linear_call& call) {
   const int32_t failed = team_run(linear_threads(call.rows, call.inputs, call.outputs), [&](Team&, int32_t index, int32_t members) {
@@ -125,7 +125,7 @@ static int32_t linear_forward(const rnncc_linear_call& call) {
   return failed ? NO_THREADS : DONE;
 }
 
-// Converts a thread's rows of a block into `room`, unless they can be read where they are.
+// Converts a thread's rows of a block into `room`, unless the rows can be read where they are.
 template <class T>
 static void convert_block(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n, T* room, int64_t index, int64_t members) {
   if (in_place<T>(m)) return;
@@ -134,7 +134,7 @@ static void convert_block(const rnncc_matrix& m, int64_t begin, int64_t end, int
   rows_at(m, begin + own.begin, begin + own.end, n, room + own.begin * n, &row);
 }
 
-// d_weight and d_bias: block by block of rows, each thread its outputs.
+// Computes d_weight and d_bias, block by block of rows. Threads divide the outputs.
 template <class T>
 static void weight_gradient(const rnncc_linear_backward_call& call, Team& team, int64_t index, int64_t members, T* d_weight, T* d_bias,
                             T* x_room, T* d_y_room, T* scratch) {

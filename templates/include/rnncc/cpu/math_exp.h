@@ -37,7 +37,7 @@ struct Float<double> {
   static constexpr int64_t sqrt_half_bits = 0x3fe6a09e667f3bcd;
 };
 
-// A vector type of A and B where one may be a scalar.
+// The vector type of A and B, one of which may be a scalar.
 template <class A>
 constexpr bool is_vector = sizeof(A) == RNNCC_VECTOR_BYTES;
 
@@ -76,14 +76,14 @@ RNNCC_INLINE V shift_left(V v, int bits) {
   return reinterpret_cast<V>(reinterpret_cast<U>(v) << bits);
 }
 
-// 2^n where `shifted` is n + to_integer and 2^n is normal.
+// Returns 2^n. `shifted` is n + to_integer, and 2^n is normal.
 template <class V>
 RNNCC_INLINE V power_of_two(V shifted) {
   using T = element<V>;
   return from_bits<T>(as_bits(shift_left(shifted, Float<T>::mantissa_bits)) + as_bits(broadcast(T(1))));
 }
 
-// y * 2^n, rounded once, for any result, also denormal and overflowing.
+// Returns y * 2^n, rounded once. The result may be denormal or overflow.
 template <class V>
 RNNCC_INLINE V scale(V y, V n) {
   using T = element<V>;
@@ -110,7 +110,7 @@ RNNCC_INLINE bool any(Mask<element<V>> mask) {
   return all != 0;
 }
 
-// x, but at least low or at most high; NaN stays NaN. One instruction where GCC has a name for it.
+// Return x, but at least low (at most high); NaN stays NaN. Each is one instruction where GCC has a name for it.
 template <class V>
 RNNCC_INLINE V at_least(element<V> low, V x) {
 #if RNNCC_ISA_LEVEL == 4 && !defined(__clang__)
@@ -145,7 +145,7 @@ struct ExpParts {
   V n_shifted, n, tail;
 };
 
-// |x| at most about 2^10.
+// |x| may be at most about 2^10.
 template <class V>
 RNNCC_INLINE ExpParts<V> exp_parts(V x) {
   using T = element<V>;
@@ -169,7 +169,7 @@ template <class V>
 RNNCC_INLINE V exp(V x) {
   using T = element<V>;
   constexpr bool single = sizeof(T) == 4;
-  // Beyond these the result is 0 or infinity anyway; NaN passes both.
+  // Beyond these bounds the result is 0 or infinity anyway. NaN passes both.
   constexpr T low = single ? T(-104) : T(-746), high = single ? T(89) : T(710);
   const ExpParts<V> e = exp_parts(at_most(high, at_least(low, x)));
   return scale(e.tail + T(1), e.n);
@@ -181,7 +181,7 @@ RNNCC_INLINE V expm1(V x) {
   constexpr bool single = sizeof(T) == 4;
   constexpr T low = single ? T(-20) : T(-40), high = single ? T(89) : T(710);
   const ExpParts<V> e = exp_parts(at_most(high, at_least(low, x)));
-  // Halved: 2^n itself overflows just below the largest finite result.
+  // This is half of 2^n, which itself overflows just below the largest finite result.
   const V half = power_of_two(e.n_shifted - T(1));
   const V r = (e.tail * half + (half - T(0.5))) * T(2);
   return copysign(e.n == T(0) ? e.tail : r, x);
@@ -196,13 +196,13 @@ RNNCC_INLINE V sigmoid(V x) {
   const V s = e + T(1);
   const V q = (x < T(0) ? e : broadcast(T(1))) / s;
   if constexpr (sizeof(T) == 8) return q;
-  // In float the rounding of 1 + e is put back: q (1 - lost / s), with 1 / s to 5 %, or the error could reach 2.3 ulp.
+  // In float the rounding of 1 + e is put right by q (1 - lost / s), with 1 / s to 5 %. Else the error could reach 2.3 ulp.
   const V lost = e - (s - T(1));
   return q - q * (lost * (T(0.957) - e * T(0.5)));
 }
 
-// float: x + x^3 P(x^2) up to 5/8, then 1 - 2 / (e^2|x| + 1); double, where two more ulps are allowed and a polynomial would
-// be long: expm1(2|x|) / (expm1(2|x|) + 2). Both are exactly 1 where the true value rounds to 1, never above.
+// In float it is x + x^3 P(x^2) up to 5/8, then 1 - 2 / (e^2|x| + 1). In double, where two more ulps are allowed and a polynomial would
+// be long, it is expm1(2|x|) / (expm1(2|x|) + 2). Both are exactly 1 where the true value rounds to 1, and never above.
 template <class V>
 RNNCC_INLINE V tanh(V x) {
   using T = element<V>;
@@ -226,8 +226,8 @@ RNNCC_INLINE V tanh(V x) {
   }
 }
 
-// float: 3 ulp, being a product of two rounded factors. Where sigmoid is denormal (x below -87 or -708) its rounding, times
-// |x|, is the error.
+// In float the error is up to 3 ulp, because two rounded factors are multiplied. Where sigmoid is denormal (x below -87, or -708 in
+// double), the error is its rounding times |x|.
 template <class V>
 RNNCC_INLINE V silu(V x) {
   return x * sigmoid(x);
@@ -235,7 +235,7 @@ RNNCC_INLINE V silu(V x) {
 
 // ---- logarithms
 
-// log(u) + correction for normal finite u > 0 and a correction small beside log's derivative 1/u.
+// Returns log(u) + exponent_offset log(2) + correction. u is normal, finite and above 0, and the correction is small.
 template <class V>
 RNNCC_INLINE V log_normal(V u, V exponent_offset, V correction) {
   using T = element<V>;
@@ -243,7 +243,7 @@ RNNCC_INLINE V log_normal(V u, V exponent_offset, V correction) {
   using U = typename VecOf<T>::unsigned_bits;
   constexpr T magic = Float<T>::to_integer;
   constexpr int bits = Float<T>::mantissa_bits;
-  // u = 2^k m with m in [sqrt(1/2), sqrt(2)).
+  // Now u = 2^k m, and m is in [sqrt(1/2), sqrt(2)).
   const I moved = as_bits(u) + (as_bits(broadcast(T(1))) - Float<T>::sqrt_half_bits);
   const I exponent = reinterpret_cast<I>(reinterpret_cast<U>(moved) >> bits) - Float<T>::bias;
   const V k = (from_bits<T>(as_bits(broadcast(magic)) + exponent) - magic) + exponent_offset;
@@ -263,7 +263,7 @@ RNNCC_INLINE V log_normal(V u, V exponent_offset, V correction) {
   return k * Float<T>::ln2_high + (f - (half_square - (s * (half_square + z * tail) + low)));
 }
 
-// log(1 + x) for 0 <= x < infinity.
+// Returns log(1 + x); 0 <= x < infinity.
 template <class V>
 RNNCC_INLINE V log1p_positive(V x) {
   using T = element<V>;
@@ -291,7 +291,7 @@ RNNCC_INLINE V log1p(V x) {
   return ((x > T(-1)) & (x < Float<T>::infinity)) ? copysign(log1p_positive(x), x) : special;
 }
 
-// torch's threshold: the argument itself above 20.
+// As in torch, the result is the argument itself above 20.
 template <class V>
 RNNCC_INLINE V softplus(V x) {
   using T = element<V>;
@@ -306,13 +306,13 @@ RNNCC_INLINE V logsigmoid(V x) {
   return x == x ? r : x;
 }
 
-// Error at most 2 (float) or 4 (double) ulp of the larger argument; near a zero of the result the relative error is larger.
+// The error is at most 2 ulp (float) or 4 ulp (double) of the larger argument; relative to a result near zero it is larger.
 template <class A, class B>
 RNNCC_INLINE common<A, B> logaddexp(A first, B second) {
   using V = common<A, B>;
   using T = element<V>;
   const V a = spread<V>(first), b = spread<V>(second);
-  // Equal infinities differ by NaN, but by nothing really.
+  // The difference of equal infinities would be NaN, and must be 0.
   const V difference = a == b ? V{} : abs(a - b);
   const V larger = maximum(a, b);
   const V r = larger + log1p_positive(exp(-difference));

@@ -15,7 +15,7 @@ RNNCC_INLINE V erf(V x) {
   const V t = at_most(one_from, abs(x));
   const V z = t * t;
   const V v = (t - T(2)) / (t + T(2));
-  // Near zero x + x P(x^2); from 1 on 1 - exp(-t^2) erfcx(t).
+  // Near zero it is x + x P(x^2), from 1 on 1 - exp(-t^2) erfcx(t).
   V near, scaled;
   if constexpr (sizeof(T) == 4) {
     near = polynomial(z, {0.12837916706317836f, -0.376126384839539327f, 0.112837827488875241f, -0.0268654458933599859f,
@@ -39,7 +39,7 @@ RNNCC_INLINE V erf(V x) {
   return t < T(1) ? x * near + x : far;
 }
 
-// The exact (erf) form. For x < 0 the error is 2 (float) or 4 (double) ulp of x/2, as in torch: 1 + erf cancels.
+// The exact form, by erf. For x < 0 the error is 2 ulp (float) or 4 ulp (double) of x/2, as in torch, because 1 + erf cancels.
 template <class V>
 RNNCC_INLINE V gelu(V x) {
   using T = element<V>;
@@ -48,7 +48,7 @@ RNNCC_INLINE V gelu(V x) {
 
 // ---- trigonometric functions
 
-// sin(x + quadrant pi/2). Up to 1e4 (float) or 1e6 (double) in vectors, larger arguments lane by lane.
+// Returns sin(x + quadrant pi/2). Arguments above 1e4 (float) or 1e6 (double) go lane by lane through the C library.
 template <int quadrant, class V>
 RNNCC_INLINE V sine_from(V x) {
   using T = element<V>;
@@ -111,8 +111,7 @@ RNNCC_INLINE V rsqrt(V x) {
   return element<V>(1) / sqrt(x);
 }
 
-// x^N by repeated squaring; error grows with the number of products, about log2(N) + popcount(N) half ulps doubled each
-// squaring, so use it for small N.
+// Returns x^N by repeated squaring, for small N: each product rounds, and each squaring doubles the error so far.
 template <int N, class V>
 RNNCC_INLINE V powi(V x) {
   if constexpr (N < 0) {
@@ -128,7 +127,7 @@ RNNCC_INLINE V powi(V x) {
   }
 }
 
-// The C library's pow, lane by lane.
+// Calls the C library's pow, lane by lane.
 template <class A, class B>
 RNNCC_INLINE common<A, B> pow(A base, B exponent) {
   using V = common<A, B>;
@@ -144,7 +143,7 @@ RNNCC_INLINE common<A, B> pow(A base, B exponent) {
   return r;
 }
 
-// torch.remainder: fmod, moved to the sign of the divisor.
+// As torch.remainder: fmod, moved to the sign of the divisor.
 template <class A, class B>
 RNNCC_INLINE common<A, B> remainder(A dividend, B divisor) {
   using V = common<A, B>;

@@ -8,20 +8,20 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// What a function sees of a step.
+// What a function sees of a step: where each slot's rows begin, and how far apart they are.
 template <class T>
 struct Frame {
   T** p;
   int64_t* row;
   const T* constants;
 
-  // Where row r of a slot starts.
-  inline __attribute__((always_inline)) T* at(int slot, int64_t r) const { return p[slot] + r * row[slot]; }
+  // Where a slot's row of batch entry b starts.
+  inline __attribute__((always_inline)) T* at(int slot, int64_t b) const { return p[slot] + b * row[slot]; }
 };
 
-// Rows [r0, r1), units [u0, u1) which all belong to `head`.
+// Computes batch entries [b0, b1) and units [u0, u1), which all belong to `head`.
 template <class T>
-using Function = void (*)(const Frame<T>&, int64_t r0, int64_t r1, int64_t u0, int64_t u1, int64_t head);
+using Function = void (*)(const Frame<T>&, int64_t b0, int64_t b1, int64_t u0, int64_t u1, int64_t head);
 
 template <class T>
 struct Program : Tables {
@@ -30,7 +30,7 @@ struct Program : Tables {
 
 enum Status : int32_t { DONE = 0, OUT_OF_MEMORY = 1, WRONG_DTYPE = 2, NO_THREADS = 3 };
 
-// Runs the program; defined in sequence.h, compiled once a level. Returns a Status.
+// Runs the program and returns a Status. sequence.h defines it; it is compiled once per instruction set.
 template <class T>
 int32_t run(const Program<T>& program, const Call& call);
 
@@ -40,7 +40,7 @@ struct Whole {
   static constexpr bool value = VALUE;
 };
 
-// Units [u, u + n) of p: a whole vector, or n < lanes.
+// Reads units [u, u + n) of p: a whole vector, or fewer than its lanes.
 template <bool WHOLE, class T>
 RNNCC_INLINE Vec<T> take(const T* p, int64_t u, int64_t n) {
   if constexpr (WHOLE) {

@@ -1,4 +1,4 @@
-// Gradients of weights: products and sums over all steps and rows, taken block of steps by block of steps.
+// Gradients of weights: products and sums over all steps and batch entries, taken after each block of steps.
 #pragma once
 
 #include "run.h"
@@ -6,7 +6,7 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// Steps of a block, ascending in t.
+// The steps of a block, in ascending order of t.
 template <class T>
 struct Steps {
   const Run<T>& run;
@@ -16,7 +16,7 @@ struct Steps {
   int64_t number(int64_t i) const { return run.call.descending ? end - 1 - i : begin + i; }
 };
 
-// The place whose step stride a slot's values have (away from the edge).
+// The place whose step stride a slot's values have, but for the one at the edge.
 template <class T>
 static const Place<T>& place_behind(const Run<T>& run, int16_t slot) {
   const SlotInfo* info = &run.program.slots[slot];
@@ -27,13 +27,13 @@ static const Place<T>& place_behind(const Run<T>& run, int16_t slot) {
   return run.places[slot];
 }
 
-// Whether step `n` of a slot lies apart from its other steps.
+// Whether step `n` of a slot lies apart from its other steps, because it is the edge.
 template <class T>
 static bool at_edge(const Run<T>& run, int16_t slot, int64_t n) {
   return run.program.slots[slot].kind == Kind::next && n == run.call.steps - 1;
 }
 
-// `for_rows` of a packed call: steps are joined where their rows lie behind each other.
+// `for_rows` of a packed call. Steps are joined where their rows lie behind each other.
 template <class T, class F>
 static void for_packed_rows(const Steps<T>& steps, int16_t slot_a, int16_t slot_b, const F& f) {
   const Run<T>& run = steps.run;
@@ -42,11 +42,11 @@ static void for_packed_rows(const Steps<T>& steps, int16_t slot_a, int16_t slot_
   for (int64_t i = 0; i < 2 * steps.count(); ++i) {
     const int64_t n = steps.number(i / 2);
     const Part part = run.part(n, int(i % 2));
-    const int64_t rows = part.rows.end - part.rows.begin;
+    const int64_t rows = part.entries.end - part.entries.begin;
     if (rows == 0) continue;
     int64_t next_a_row, next_b_row;
-    const T* next_a = run.at(slot_a, n, part.first, part.last, &next_a_row) + part.rows.begin * next_a_row;
-    const T* next_b = run.at(slot_b, n, part.first, part.last, &next_b_row) + part.rows.begin * next_b_row;
+    const T* next_a = run.at(slot_a, n, part.first, part.last, &next_a_row) + part.entries.begin * next_a_row;
+    const T* next_b = run.at(slot_b, n, part.first, part.last, &next_b_row) + part.entries.begin * next_b_row;
     if (count && a_row == next_a_row && b_row == next_b_row && next_a == a + count * a_row && next_b == b + count * b_row) {
       count += rows;
       continue;
@@ -57,11 +57,11 @@ static void for_packed_rows(const Steps<T>& steps, int16_t slot_a, int16_t slot_
   if (count) f(a, a_row, b, b_row, count);
 }
 
-// f(a, a_row, b, b_row, k): k rows each of two slots' values, evenly spaced, together all rows of all the steps.
+// Calls f(a, a_row, b, b_row, k) with k evenly spaced rows of each of two slots. The calls together go through all rows of the steps.
 template <class T, class F>
 static void for_rows(const Steps<T>& steps, int16_t slot_a, int16_t slot_b, const F& f) {
   const Run<T>& run = steps.run;
-  const int64_t columns = run.call.columns;
+  const int64_t batch = run.call.batch;
   if (run.call.starts) return for_packed_rows(steps, slot_a, slot_b, f);
   for (int64_t i = 0; i < steps.count();) {
     int64_t last = i + 1;
@@ -75,21 +75,21 @@ static void for_rows(const Steps<T>& steps, int16_t slot_a, int16_t slot_b, cons
     const int64_t count = last - i;
     const int64_t a_step = place_behind(run, slot_a).step, b_step = place_behind(run, slot_b).step;
     if (count == 1) {
-      f(a, a_row, b, b_row, columns);
-    } else if (columns == 1) {
+      f(a, a_row, b, b_row, batch);
+    } else if (batch == 1) {
       f(a, a_step, b, b_step, count);
-    } else if (a_step == columns * a_row && b_step == columns * b_row) {
-      f(a, a_row, b, b_row, count * columns);
-    } else if (count >= columns) {
-      for (int64_t r = 0; r < columns; ++r) f(a + r * a_row, a_step, b + r * b_row, b_step, count);
+    } else if (a_step == batch * a_row && b_step == batch * b_row) {
+      f(a, a_row, b, b_row, count * batch);
+    } else if (count >= batch) {
+      for (int64_t r = 0; r < batch; ++r) f(a + r * a_row, a_step, b + r * b_row, b_step, count);
     } else {
-      for (int64_t t = 0; t < count; ++t) f(a + t * a_step, a_row, b + t * b_step, b_row, columns);
+      for (int64_t t = 0; t < count; ++t) f(a + t * a_step, a_row, b + t * b_step, b_row, batch);
     }
     i = last;
   }
 }
 
-// How many outer products from `first` on are one: side by side in memory, with one operand.
+// How many outer products from `first` on can be taken as one, because they lie side by side in memory and have the same operand.
 template <class T>
 static int16_t adjacent_outers(const Run<T>& run, int16_t first, int64_t n) {
   const Program<T>& program = run.program;
@@ -109,7 +109,7 @@ static int16_t adjacent_outers(const Run<T>& run, int16_t first, int64_t n) {
   return int16_t(last - first + 1);
 }
 
-// A thread's share of d_matrix += cotangentᵀ operand.
+// Computes a thread's share of d_matrix += cotangentᵀ operand.
 template <class T>
 static void outer_product(const Steps<T>& steps, int16_t first, int16_t count, T* scratch, int64_t index, int64_t members) {
   const Run<T>& run = steps.run;
@@ -138,7 +138,7 @@ static void outer_product(const Steps<T>& steps, int16_t first, int16_t count, T
   });
 }
 
-// sum[units] += the sum of k rows.
+// Adds k rows to sum, for the units given.
 template <class T>
 static void add_rows(T* sum, const T* a, int64_t a_row, int64_t k, const Range& units) {
   constexpr int64_t step = 4 * lanes<T>;
@@ -160,7 +160,7 @@ static void add_rows(T* sum, const T* a, int64_t a_row, int64_t k, const Range& 
   }
 }
 
-// A thread's share of all reductions over steps [begin, end).
+// Computes a thread's share of all reductions over steps [begin, end).
 template <class T>
 static void reduce_block(const Run<T>& run, int64_t begin, int64_t end, T* scratch, int64_t index, int64_t members) {
   const Steps<T> steps = {run, begin, end};
@@ -181,7 +181,7 @@ static void reduce_block(const Run<T>& run, int64_t begin, int64_t end, T* scrat
   }
 }
 
-// The vectors' gradients from their sums; then every gradient to its tensor. One thread.
+// Makes the vectors' gradients of their sums, then writes every gradient to its tensor. One thread does this.
 template <class T>
 static void finish_gradients(const Run<T>& run) {
   const Program<T>& program = run.program;

@@ -1,4 +1,4 @@
-// Operators across the units of one row (rnncc/ir/cell.py, RowOperator).
+// Operators across the units of one row, which are rnncc/ir/cell.py's RowOperator.
 #pragma once
 
 #include "program.h"
@@ -6,16 +6,17 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// A row's layout: unit (p, n, d) of [parts, heads, depth] at (p * heads + n) * depth + d. What a head holds is the sequence of
-// its units, p first: unit j of head n is (j / depth, n, j % depth).
+// A row is laid out as [parts, heads, depth]: unit (p, n, d) lies at (p * heads + n) * depth + d. A head has units in all parts, which
+// count part by part: unit j of head n is (j / depth, n, j % depth).
 struct RowLayout {
   int64_t parts, heads, depth;
 
-  int64_t units() const { return parts * depth; }
+  // Units per head.
+  int64_t head_width() const { return parts * depth; }
   int64_t at(int64_t head, int64_t j) const { return heads == 1 ? j : (j / depth * heads + head) * depth + j % depth; }
 };
 
-// A value of one unit has one head; what a head is then its only one.
+// A value of one unit has one head.
 RNNCC_INLINE RowLayout row_layout(int64_t width, int64_t parts, int64_t heads) {
   if (width == 1) return {1, 1, 1};
   return {parts, heads, width / (parts * heads)};
@@ -49,10 +50,10 @@ static void reduce_row(RowOperator op, T* out, const RowLayout& to, const T* in,
   }
 }
 
-// Units [begin, begin + n) of each head of `from` to units [start, start + n) of `to`.
+// Copies units [begin, begin + n) of each head of `from` to units [start, start + n) of that head of `to`.
 template <class T>
 static void copy_units(T* out, const RowLayout& to, int64_t start, const T* in, const RowLayout& from, int64_t begin, int64_t n) {
-  // One head, or whole parts of one depth: one piece.
+  // The units of one head lie in one piece, and so do whole parts of the same depth.
   if (to.heads == 1) {
     __builtin_memcpy(out + start, in + begin, size_t(n) * sizeof(T));
     return;
@@ -66,8 +67,8 @@ static void copy_units(T* out, const RowLayout& to, int64_t start, const T* in, 
   }
 }
 
-// One operand's share of the target; `offset` is in units of a head: where a slice begins in `in`, where a pad or
-// concatenation puts it in `out`. Concatenation is called once an operand.
+// Computes one operand's share of the target. `offset` counts units within a head: a slice begins there in `in`, and a pad or a
+// concatenation puts the operand there in `out`. For a concatenation it is called once per operand.
 template <class T>
 static void row_operation(RowOperator op, T* out, const RowLayout& to, const T* in, const RowLayout& from, int64_t offset,
                           int64_t times) {
@@ -77,7 +78,7 @@ static void row_operation(RowOperator op, T* out, const RowLayout& to, const T* 
     case RowOperator::max: reduce_row(op, out, to, in, from); return;
     case RowOperator::spread:
       for (int64_t block = 0; block < to.parts * to.heads; ++block) {
-        const Vec<T> value = broadcast(in[from.heads == 1 ? 0 : block % to.heads] / T(to.units()));
+        const Vec<T> value = broadcast(in[from.heads == 1 ? 0 : block % to.heads] / T(to.head_width()));
         for (int64_t d = 0; d < to.depth; d += lanes<T>) store_upto(out + block * to.depth + d, value, to.depth - d);
       }
       return;
@@ -85,27 +86,27 @@ static void row_operation(RowOperator op, T* out, const RowLayout& to, const T* 
     case RowOperator::cumsum_reversed:
       for (int64_t h = 0; h < to.heads; ++h) {
         T total = T(0);
-        for (int64_t i = 0; i < to.units(); ++i) {
-          const int64_t at = to.at(h, op == RowOperator::cumsum ? i : to.units() - 1 - i);
+        for (int64_t i = 0; i < to.head_width(); ++i) {
+          const int64_t at = to.at(h, op == RowOperator::cumsum ? i : to.head_width() - 1 - i);
           total += in[at];
           out[at] = total;
         }
       }
       return;
-    case RowOperator::slice: copy_units(out, to, int64_t(0), in, from, offset, to.units()); return;
-    case RowOperator::concat: copy_units(out, to, offset, in, from, int64_t(0), from.units()); return;
+    case RowOperator::slice: copy_units(out, to, int64_t(0), in, from, offset, to.head_width()); return;
+    case RowOperator::concat: copy_units(out, to, offset, in, from, int64_t(0), from.head_width()); return;
     case RowOperator::pad:
-      __builtin_memset(out, 0, size_t(to.units() * to.heads) * sizeof(T));
-      copy_units(out, to, offset, in, from, int64_t(0), from.units());
+      __builtin_memset(out, 0, size_t(to.head_width() * to.heads) * sizeof(T));
+      copy_units(out, to, offset, in, from, int64_t(0), from.head_width());
       return;
     case RowOperator::repeat:
       for (int64_t h = 0; h < to.heads; ++h) {
-        for (int64_t i = 0; i < to.units(); ++i) out[to.at(h, i)] = in[from.at(h, i / times)];
+        for (int64_t i = 0; i < to.head_width(); ++i) out[to.at(h, i)] = in[from.at(h, i / times)];
       }
       return;
     case RowOperator::segment_sum:
       for (int64_t h = 0; h < to.heads; ++h) {
-        for (int64_t i = 0; i < to.units(); ++i) {
+        for (int64_t i = 0; i < to.head_width(); ++i) {
           T total = T(0);
           for (int64_t j = 0; j < times; ++j) total += in[from.at(h, i * times + j)];
           out[to.at(h, i)] = total;

@@ -1,4 +1,4 @@
-// The state of one call: places of all slots, packed weights, gradients of weights, and what each thread needs.
+// The state of one call: the places of all slots, packed weights, gradients of weights, and what each thread needs.
 #pragma once
 
 #include "layout.h"
@@ -7,12 +7,13 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// Steps of a block: the products over steps and rows are taken after each, while its values are in cache.
+// A block of steps has about so many rows. The products over steps and batch entries are taken after each block, while its values
+// are in cache.
 constexpr int64_t rows_of_block = 512;
 
-// Rows of one step to which this is the first or the last step of their loop, or is not.
+// Batch entries at one step: all of them have their first (last) step here, or none has.
 struct Part {
-  Range rows;
+  Range entries;
   bool first, last;
 };
 
@@ -24,64 +25,64 @@ struct Run {
   Sharing sharing = {1, false};
   int64_t block_steps = 1;
   int64_t ring_mask = 1;
-  int64_t* block_rows = nullptr;   // of each step of a packed call: where its rows are in its block of steps
-  Place<T>* places = nullptr;      // of each slot; of `previous` and `next` ones: of the tensor at the edge
-  int16_t* primary = nullptr;      // of each stored slot: the destination that is its place, or -1
-  const T** matrices = nullptr;    // weights in the compute type
-  T** gradients = nullptr;         // of each weight; null where not wanted
-  T** sums = nullptr;              // one a SumInfo
-  Tiling* tilings = nullptr;
+  int64_t* block_rows = nullptr;   // per step of a packed call: where its rows are in its block of steps
+  Place<T>* places = nullptr;      // per slot; a `previous` or `next` one has the place of the tensor at its edge
+  int16_t* primary = nullptr;      // per stored slot: which destination is its place, or -1
+  const T** matrices = nullptr;    // per weight, in the compute type
+  T** gradients = nullptr;         // per weight; null where not wanted
+  T** sums = nullptr;              // per SumInfo
+  Tiling* tilings = nullptr;       // per stage
   Pack<T>* packs = nullptr;        // by stage, tile, product, part
-  int64_t* first_pack = nullptr;   // of each stage
+  int64_t* first_pack = nullptr;   // per stage
   int64_t* packs_per_tile = nullptr;
   T* constants = nullptr;
-  char* members = nullptr;         // per thread: pointers, row strides, scratch
+  char* members = nullptr;         // per thread: slots' pointers, slots' row strides, scratch
   int64_t member_bytes = 0;
-  int64_t scratch = 0, reduction = 0;  // elements a thread
+  int64_t scratch = 0, reduction = 0;  // elements per thread
 
-  // Whether products of matrices as they lie are taken so: a call too short to gain from packed ones.
+  // Whether products read matrices as they lie: such a call is too short to gain from packed ones.
   bool direct() const { return rows() <= direct_rows; }
 
   int64_t dim(int16_t index) const { return dims[index]; }
   const rnncc_tensor& tensor(Table table, int16_t index) const { return call.table[table][index]; }
   int64_t time(int64_t n) const { return call.descending ? call.steps - 1 - n : n; }
 
-  // Rows of all steps, of one, and of the steps of a block at most.
-  int64_t rows() const { return call.starts ? call.starts[call.steps] : call.steps * call.columns; }
-  int64_t rows(int64_t t) const { return call.starts ? call.starts[t + 1] - call.starts[t] : call.columns; }
-  int64_t block_capacity() const { return block_steps * call.columns; }
+  // The rows of all steps, the batch entries at step t, and the rows that a block has at most.
+  int64_t rows() const { return call.starts ? call.starts[call.steps] : call.steps * call.batch; }
+  int64_t entries(int64_t t) const { return call.starts ? call.starts[t + 1] - call.starts[t] : call.batch; }
+  int64_t block_capacity() const { return block_steps * call.batch; }
 
   // Where step t begins in a tensor of all steps.
   int64_t begin(int64_t t, int64_t step, int64_t row) const { return call.starts ? call.starts[t] * row : t * step; }
 
-  // The rows of step n in two parts, of which one may be empty. Of a packed call the second part are those whose sequence ends
-  // at this t: the loop ends with it there, or begins where it runs backwards.
+  // The batch entries at step n in two parts, each of which may be empty. In a packed call the second part has those whose sequence
+  // ends at this t: it is their last step, or their first one where the loop runs backwards.
   Part part(int64_t n, int second) const {
     const bool first = n == 0, last = n == call.steps - 1;
-    if (!call.starts) return {{0, second ? 0 : call.columns}, first, last};
-    const int64_t t = time(n), going_on = t + 1 < call.steps ? rows(t + 1) : 0;
+    if (!call.starts) return {{0, second ? 0 : call.batch}, first, last};
+    const int64_t t = time(n), going_on = t + 1 < call.steps ? entries(t + 1) : 0;
     if (!second) return {{0, going_on}, first, last};
-    return {{going_on, rows(t)}, first || call.descending, last || !call.descending};
+    return {{going_on, entries(t)}, first || call.descending, last || !call.descending};
   }
 
   // The step that ends the block of steps which begins at n.
   int64_t block_end(int64_t n) const {
     if (!call.starts) return n + block_steps < call.steps ? n + block_steps : call.steps;
     for (int64_t taken = 0; n < call.steps; ++n) {
-      taken += rows(time(n));
+      taken += entries(time(n));
       if (taken > block_capacity()) break;
     }
     return n;
   }
 
-  // As in the dense case, a block lies at the upper end of its place where t falls: ascending in t, and not where the last
-  // step of the block before is.
+  // Sets where each step of a packed call lies in its block. As in any call, steps lie in ascending order of t. Where t falls, a block
+  // lies at the upper end of its memory, away from the last step of the block before.
   void place_blocks() {
     for (int64_t n = 0; call.starts && n < call.steps;) {
       int64_t taken = 0;
       for (const int64_t end = block_end(n); n < end; ++n) {
-        taken += rows(time(n));
-        block_rows[n] = call.descending ? block_capacity() - taken : taken - rows(time(n));
+        taken += entries(time(n));
+        block_rows[n] = call.descending ? block_capacity() - taken : taken - entries(time(n));
       }
     }
   }
@@ -97,10 +98,10 @@ struct Run {
     }
   }
 
-  // Where row 0 of a slot is at step n, and the distance of its rows.
+  // Where a slot's row of batch entry 0 is at step n. `row` becomes the distance between rows.
   T* at(int16_t slot, int64_t n, int64_t* row) const { return at(slot, n, n == 0, n == call.steps - 1, row); }
 
-  // For rows to which this is the first or the last step, or is not.
+  // The same for entries that have their first or their last step here.
   T* at(int16_t slot, int64_t n, bool first, bool last, int64_t* row) const {
     const SlotInfo* info = &program.slots[slot];
     int64_t offset = 0;
@@ -122,7 +123,7 @@ struct Run {
     return place.base + this->offset(place, n) + offset;
   }
 
-  // Whether a slot is a tensor of another dtype that is converted step by step.
+  // Whether a slot is a tensor of another dtype, which is then converted step by step.
   bool staged(const SlotInfo& info) const {
     if (info.kind != Kind::read) return false;
     const rnncc_tensor& t = tensor(info.table, info.index);
@@ -130,14 +131,14 @@ struct Run {
   }
 
   Place<T> workspace(Arena& arena, const SlotInfo& info) const {
-    const int64_t width = dim(info.width), step = call.columns * width;
+    const int64_t width = dim(info.width), step = call.batch * width;
     const int64_t ring = ring_mask < call.steps ? ring_mask + 1 : call.steps;
-    const int64_t depth = info.kept ? block_steps : ring;
-    return {arena.take<T>(depth * step), step, width, info.kept ? Mode::block : Mode::ring};
+    const int64_t depth = info.lasting ? block_steps : ring;
+    return {arena.take<T>(depth * step), step, width, info.lasting ? Mode::block : Mode::ring};
   }
 
   static Place<T> in_place(const rnncc_tensor& t, int64_t offset) {
-    return {static_cast<T*>(t.data) + offset, t.step, t.column, Mode::time};
+    return {static_cast<T*>(t.data) + offset, t.step, t.entry, Mode::time};
   }
 
   Place<T> lay_out_slot(Arena& arena, const SlotInfo& info, int16_t slot, T* zeros) {
@@ -151,10 +152,10 @@ struct Run {
       case Kind::next: {
         const rnncc_tensor& t = tensor(info.table, info.index);
         if (!t.data) return {zeros, 0, 0, Mode::fixed};
-        if (t.dtype == compute_dtype<T>) return {static_cast<T*>(t.data), 0, t.column, Mode::fixed};
+        if (t.dtype == compute_dtype<T>) return {static_cast<T*>(t.data), 0, t.entry, Mode::fixed};
         const int64_t width = dim(info.width);
-        T* copy = arena.take<T>(call.columns * width);
-        for (int64_t r = 0; copy && r < call.columns; ++r) read_row(copy + r * width, t, r * t.column, width);
+        T* copy = arena.take<T>(call.batch * width);
+        for (int64_t b = 0; copy && b < call.batch; ++b) read_row(copy + b * width, t, b * t.entry, width);
         return {copy, 0, width, Mode::fixed};
       }
       case Kind::vector: {
@@ -178,7 +179,7 @@ struct Run {
     return {nullptr, 0, 0, Mode::fixed};
   }
 
-  // The workspace; called once to count and once to place.
+  // Lays out the workspace. It is called twice: to count, and then to place.
   void lay_out(Arena& arena) {
     int64_t widest = 1;
     for (int16_t s = 0; s < program.slot_count; ++s) {
@@ -218,7 +219,7 @@ struct Run {
     scratch = 0;
     for (int16_t s = 0; s < program.stage_count; ++s) {
       lay_out_packs(arena, s);
-      const int64_t elements = tilings[s].rows * tilings[s].units * program.stages[s].accumulators;
+      const int64_t elements = tilings[s].entries * tilings[s].units * program.stages[s].accumulators;
       if (elements > scratch) scratch = elements;
     }
     const int64_t slots = round_up(program.slot_count, 8);
@@ -265,7 +266,7 @@ struct Run {
     }
   }
 
-  // Where a matrix's rows begin; row_length elements each.
+  // Where a matrix's rows begin; each has row_length elements.
   const T* matrix_data(int16_t matrix, int64_t row_length) const {
     const MatrixInfo& info = program.matrices[matrix];
     return matrices[info.index] + dim(info.row) * row_length;
@@ -273,7 +274,7 @@ struct Run {
 
   int64_t weight_elements(int16_t w) const { return dims[program.weight_rows + w] * dims[program.weight_columns + w]; }
 
-  // A thread's own memory.
+  // The memory of one thread.
   Frame<T> frame(int64_t member) const {
     char* own = members + member * member_bytes;
     const int64_t slots = round_up(program.slot_count, 8);

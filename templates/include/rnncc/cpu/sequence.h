@@ -1,8 +1,9 @@
-// The driver of every generated kernel: one time loop, forward or backward, for any program (program.h).
+// The driver of every generated kernel: one time loop that runs any program (program.h), forward or backward.
 //
-// Threads either divide the rows of the batch, and then never wait for each other inside a block of steps (of packed rows once,
-// after the first), or the units of every stage, with a barrier where a stage reads what others wrote. Every element is computed by the same operations in the same order
-// either way, so results do not depend on the number of threads.
+// Threads divide either the batch entries or the units of every stage. With entries of their own they do not wait for each other
+// inside a block of steps, but for once after its first step where rows are packed. With units of their own they meet at a barrier
+// where a stage reads what others wrote. Either way every element is computed by the same operations in the same order, so results
+// do not depend on the number of threads.
 #pragma once
 
 #include "reduce.h"
@@ -12,9 +13,9 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// Multiply-adds of one row at one step: in products, and (one a unit of a stage, times a guess) in functions.
+// Multiply-adds per batch entry and step. Those of products are counted; a function is guessed to be worth 20 per unit.
 template <class T>
-static int64_t row_work(const Program<T>& program, const int64_t* dims) {
+static int64_t entry_work(const Program<T>& program, const int64_t* dims) {
   int64_t work = 0;
   for (int16_t s = 0; s < program.stage_count; ++s) {
     const StageInfo& stage = program.stages[s];
@@ -28,102 +29,103 @@ static int64_t row_work(const Program<T>& program, const int64_t* dims) {
   return work;
 }
 
-// Time of m rows in units of one row of a full tile: one or two rows wait for memory as long as three take.
-RNNCC_INLINE int64_t row_cost(int64_t m) { return m < 3 ? 3 : m; }
+// The time of m batch entries, each of which takes 1. But one or two wait for memory as long as three take.
+RNNCC_INLINE int64_t entries_cost(int64_t m) { return m < 3 ? 3 : m; }
 
-// The cost rule. Too little work: one thread. Without products rows are divided where there are enough of them. With
-// products each way costs its rows times its share of the units; dividing units adds a barrier a stage, about as long as
-// `barrier_work` multiply-adds, and must win by a fifth: barriers suffer most where other programs want the processor too.
+// The cost rule. Where there is little work, one thread does it. Without products the batch is divided, where it has an entry for
+// each thread. With products each way costs a thread its entries times its share of the units. Dividing units adds a barrier per
+// stage, which takes about as long as `barrier_work` multiply-adds. It must win by a fifth, because barriers suffer most where other
+// programs want the processor too.
 template <class T>
 static Sharing choose_sharing(const Program<T>& program, const Call& call, const int64_t* dims) {
   constexpr int64_t least_work = 1 << 16, barrier_work = 20000;
-  const int64_t work = row_work(program, dims);
+  const int64_t work = entry_work(program, dims);
   const int64_t threads = thread_count();
-  const int64_t rows = call.starts ? call.starts[call.steps] : call.steps * call.columns;
+  const int64_t rows = call.starts ? call.starts[call.steps] : call.steps * call.batch;
   if (threads <= 1 || work * rows < least_work) return {1, false};
-  // Of a packed call, at a step as the mean is.
-  const int64_t columns = (rows + call.steps - 1) / call.steps;
-  if (program.product_count == 0) return {threads, columns < threads};
-  const int64_t by_rows = row_cost((columns + threads - 1) / threads) * work;
-  const int64_t by_units = row_cost(columns) * work / threads + barrier_work * program.stage_count;
-  const int64_t alone = row_cost(columns) * work;
-  if (alone <= by_rows && alone <= by_units) return {1, false};
-  return {threads, by_units * 5 < by_rows * 4};
+  // A packed call has so many at a step on average.
+  const int64_t entries = (rows + call.steps - 1) / call.steps;
+  if (program.product_count == 0) return {threads, entries < threads};
+  const int64_t by_entries = entries_cost((entries + threads - 1) / threads) * work;
+  const int64_t by_units = entries_cost(entries) * work / threads + barrier_work * program.stage_count;
+  const int64_t alone = entries_cost(entries) * work;
+  if (alone <= by_entries && alone <= by_units) return {1, false};
+  return {threads, by_units * 5 < by_entries * 4};
 }
 
-// One part of a product for a tile's units, from the matrices as they lie.
+// Takes one part of a product for a tile's units, from the matrices as they lie.
 template <class T>
 static void multiply_direct(const Run<T>& run, const ProductInfo& product, const TileRange& range, int64_t operand, int64_t part,
-                            T* scratch, int64_t columns, const T* a, int64_t a_row, int64_t rows) {
+                            T* scratch, int64_t scratch_row, const T* a, int64_t a_row, int64_t entries) {
   const int16_t* names = run.program.product_matrices + product.matrix;
   const ProductShape shape = product_shape(product, run.program.matrices[names[0]], run.dims);
   const int64_t units = range.end - range.begin;
   for (int16_t g = 0; g < product.count; ++g) {
     const T* matrix = run.matrix_data(names[g], shape.row_length) + range.begin * shape.row_length + part * shape.depth;
-    gemm_direct(scratch + (product.first + g) * units, columns, a + operand, a_row, rows, matrix, shape.row_length, units, shape.depth,
+    gemm_direct(scratch + (product.first + g) * units, scratch_row, a + operand, a_row, entries, matrix, shape.row_length, units, shape.depth,
                 static_cast<const T*>(nullptr), product.accumulate || part > 0);
   }
 }
 
 template <class T>
-static void run_tiles(const Run<T>& run, int16_t s, Frame<T>& frame, T* scratch, const Range& rows, const Range& tiles) {
+static void run_tiles(const Run<T>& run, int16_t s, Frame<T>& frame, T* scratch, const Range& entries, const Range& tiles) {
   const StageInfo& stage = run.program.stages[s];
   const Tiling& tiling = run.tilings[s];
   const Function<T> function = run.program.functions[stage.function];
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const TileRange range = tile_range(tiling, tile);
-    const int64_t units = range.end - range.begin, columns = stage.accumulators * units;
-    for (int64_t row = rows.begin; row < rows.end; row += tiling.rows) {
-      const int64_t end = row + tiling.rows < rows.end ? row + tiling.rows : rows.end;
+    const int64_t units = range.end - range.begin, scratch_row = stage.accumulators * units;
+    for (int64_t entry = entries.begin; entry < entries.end; entry += tiling.entries) {
+      const int64_t end = entry + tiling.entries < entries.end ? entry + tiling.entries : entries.end;
       const Pack<T>* pack = run.packs + run.first_pack[s] + tile * run.packs_per_tile[s];
       for (int16_t p = 0; p < stage.products; ++p) {
         const ProductInfo& product = run.program.products[stage.first_product + p];
         const MatrixInfo& matrix = run.program.matrices[run.program.product_matrices[product.matrix]];
         const int64_t parts = run.dim(matrix.blocks) == 1 ? 1 : product.parts;
         const int64_t a_row = frame.row[product.operand];
-        const T* a = frame.p[product.operand] + row * a_row;
+        const T* a = frame.p[product.operand] + entry * a_row;
         const bool direct = run.direct() && !product.transposed;
         for (int64_t part = 0; part < parts; ++part, ++pack) {
           if (direct) {
-            multiply_direct(run, product, range, pack->operand, part, scratch, columns, a, a_row, end - row);
+            multiply_direct(run, product, range, pack->operand, part, scratch, scratch_row, a, a_row, end - entry);
             continue;
           }
-          gemm(scratch + product.first * units, columns, a + pack->operand, a_row, pack->b, int64_t(0), end - row, int64_t(0),
+          gemm(scratch + product.first * units, scratch_row, a + pack->operand, a_row, pack->b, int64_t(0), end - entry, int64_t(0),
                panel_count<T>(pack->b.n), static_cast<const T*>(nullptr), product.accumulate || part > 0);
         }
       }
       for (int16_t a = 0; a < stage.accumulators; ++a) {
-        // So that row `row`, unit `range.begin` is the tile's first element.
-        frame.p[stage.first_accumulator + a] = scratch + a * units - row * columns - range.begin;
-        frame.row[stage.first_accumulator + a] = columns;
+        // The tile's first element then is that of entry `entry` and unit `range.begin`.
+        frame.p[stage.first_accumulator + a] = scratch + a * units - entry * scratch_row - range.begin;
+        frame.row[stage.first_accumulator + a] = scratch_row;
       }
-      function(frame, row, end, range.begin, range.end, range.head);
+      function(frame, entry, end, range.begin, range.end, range.head);
     }
   }
 }
 
 template <class T>
-static void run_row_operator(const Run<T>& run, const StageInfo& stage, const Frame<T>& frame, const Range& rows) {
+static void run_row_operator(const Run<T>& run, const StageInfo& stage, const Frame<T>& frame, const Range& entries) {
   const int64_t heads = run.call.heads;
   const int16_t target = run.program.stage_slots[stage.first_stored];
   const SlotInfo& to = run.program.slots[target];
   const RowLayout to_layout = row_layout(run.dim(to.width), to.parts, heads);
-  for (int64_t r = rows.begin; r < rows.end; ++r) {
+  for (int64_t b = entries.begin; b < entries.end; ++b) {
     int64_t offset = run.dim(stage.offset) / heads;
     for (int16_t o = 0; o < stage.operands; ++o) {
       const int16_t slot = run.program.stage_slots[stage.first_operand + o];
       const SlotInfo& from = run.program.slots[slot];
       const RowLayout layout = row_layout(run.dim(from.width), from.parts, heads);
-      row_operation(stage.row, frame.p[target] + r * frame.row[target], to_layout, frame.p[slot] + r * frame.row[slot], layout, offset,
+      row_operation(stage.row, frame.p[target] + b * frame.row[target], to_layout, frame.p[slot] + b * frame.row[slot], layout, offset,
                     stage.times);
-      offset += layout.units();
+      offset += layout.head_width();
     }
   }
 }
 
-// Units of what a stage stored to the other tensors that want them.
+// Copies units [begin, end) of what a stage stored to the other tensors that want them.
 template <class T>
-static void copy_out(const Run<T>& run, const StageInfo& stage, const Frame<T>& frame, int64_t n, const Range& rows, int64_t begin,
+static void copy_out(const Run<T>& run, const StageInfo& stage, const Frame<T>& frame, int64_t n, const Range& entries, int64_t begin,
                      int64_t end) {
   for (int16_t i = 0; i < stage.stored; ++i) {
     const int16_t slot = run.program.stage_slots[stage.first_stored + i];
@@ -132,19 +134,19 @@ static void copy_out(const Run<T>& run, const StageInfo& stage, const Frame<T>& 
       if (d == run.primary[slot]) continue;
       const Destination& to = run.program.destinations[info.first_destination + d];
       const rnncc_tensor& tensor = run.tensor(to.table, to.index);
-      const int64_t first = run.begin(run.time(n), tensor.step, tensor.column) + run.dim(to.offset);
+      const int64_t first = run.begin(run.time(n), tensor.step, tensor.entry) + run.dim(to.offset);
       if (!tensor.data) continue;
       if (tensor.dtype == compute_dtype<T> && static_cast<T*>(tensor.data) + first == frame.p[slot]) continue;
-      for (int64_t r = rows.begin; r < rows.end; ++r) {
-        write_row(tensor, first + r * tensor.column + begin, frame.p[slot] + r * frame.row[slot] + begin, end - begin);
+      for (int64_t b = entries.begin; b < entries.end; ++b) {
+        write_row(tensor, first + b * tensor.entry + begin, frame.p[slot] + b * frame.row[slot] + begin, end - begin);
       }
     }
   }
 }
 
-// Converts a thread's part of the step's tensors of other dtypes; whether there were any.
+// Converts a thread's part of those of the step's tensors that have another dtype. Returns whether there were any.
 template <class T>
-static bool stage_inputs(const Run<T>& run, const Frame<T>& frame, int64_t n, const Range& rows, int64_t index, int64_t members) {
+static bool stage_inputs(const Run<T>& run, const Frame<T>& frame, int64_t n, const Range& entries, int64_t index, int64_t members) {
   bool any = false;
   for (int16_t s = 0; s < run.program.slot_count; ++s) {
     const SlotInfo& info = run.program.slots[s];
@@ -152,26 +154,26 @@ static bool stage_inputs(const Run<T>& run, const Frame<T>& frame, int64_t n, co
     any = true;
     const rnncc_tensor& tensor = run.tensor(info.table, info.index);
     const Range units = share(run.dim(info.width), lanes<T>, index, members);
-    const int64_t first = run.begin(run.time(n), tensor.step, tensor.column) + run.dim(info.offset) + units.begin;
-    for (int64_t r = rows.begin; r < rows.end; ++r) {
-      read_row(frame.p[s] + r * frame.row[s] + units.begin, tensor, first + r * tensor.column, units.end - units.begin);
+    const int64_t first = run.begin(run.time(n), tensor.step, tensor.entry) + run.dim(info.offset) + units.begin;
+    for (int64_t b = entries.begin; b < entries.end; ++b) {
+      read_row(frame.p[s] + b * frame.row[s] + units.begin, tensor, first + b * tensor.entry, units.end - units.begin);
     }
   }
   return any;
 }
 
-// A thread's columns, the same at every step. Of a packed call about as many rows as the others', over all steps.
+// A thread's batch entries, the same at every step. In a packed call all threads have about as many rows over all steps.
 template <class T>
-static Range share_columns(const Run<T>& run, int64_t index, int64_t members) {
+static Range share_entries(const Run<T>& run, int64_t index, int64_t members) {
   const Call& call = run.call;
-  if (!call.starts || members == 1) return share(call.columns, 1, index, members);
+  if (!call.starts || members == 1) return share(call.batch, 1, index, members);
   Range own = {0, 0};
   int64_t before = 0, length = call.steps;
-  for (int64_t column = 0; column < call.columns; ++column) {
-    while (length > 0 && run.rows(length - 1) <= column) --length;
+  for (int64_t entry = 0; entry < call.batch; ++entry) {
+    while (length > 0 && run.entries(length - 1) <= entry) --length;
     const int64_t owner = (before + length / 2) * members / (run.rows() + 1);
-    if (owner < index) own.begin = column + 1;
-    if (owner <= index) own.end = column + 1;
+    if (owner < index) own.begin = entry + 1;
+    if (owner <= index) own.end = entry + 1;
     before += length;
   }
   return own.begin < own.end ? own : Range{0, 0};
@@ -182,7 +184,7 @@ RNNCC_INLINE Range both(const Range& a, const Range& b) {
   return common.begin < common.end ? common : Range{0, 0};
 }
 
-// One part of a step. `own`: the thread's columns.
+// Runs one part of a step. `own` are the thread's batch entries.
 template <class T>
 static void run_part(const Run<T>& run, Team& team, int64_t index, int64_t members, Frame<T>& frame, T* scratch, int64_t n,
                      const Part& part, const Range& own) {
@@ -191,37 +193,37 @@ static void run_part(const Run<T>& run, Team& team, int64_t index, int64_t membe
   for (int16_t s = 0; s < program.slot_count; ++s) {
     if (program.slots[s].kind != Kind::tile) frame.p[s] = run.at(s, n, part.first, part.last, &frame.row[s]);
   }
-  const Range own_rows = both(part.rows, own);
-  const Range rows = by_units ? part.rows : own_rows;
-  const bool staged = stage_inputs(run, frame, n, rows, by_units ? index : 0, by_units ? members : 1);
+  const Range own_entries = both(part.entries, own);
+  const Range entries = by_units ? part.entries : own_entries;
+  const bool staged = stage_inputs(run, frame, n, entries, by_units ? index : 0, by_units ? members : 1);
   if (staged && by_units) team.barrier();
   for (int16_t s = 0; s < program.stage_count; ++s) {
     const StageInfo& stage = program.stages[s];
     if (by_units && stage.barrier) team.barrier();
     if (stage.row != RowOperator::none) {
-      run_row_operator(run, stage, frame, own_rows);
-      copy_out(run, stage, frame, n, own_rows, 0, run.dim(stage.width));
+      run_row_operator(run, stage, frame, own_entries);
+      copy_out(run, stage, frame, n, own_entries, 0, run.dim(stage.width));
       continue;
     }
     const Tiling& tiling = run.tilings[s];
     const Range tiles = by_units ? share(tiling.count, 1, index, members) : Range{0, tiling.count};
-    if (tiles.begin == tiles.end || rows.begin == rows.end) continue;
-    run_tiles(run, s, frame, scratch, rows, tiles);
-    copy_out(run, stage, frame, n, rows, tile_range(tiling, tiles.begin).begin, tile_range(tiling, tiles.end - 1).end);
+    if (tiles.begin == tiles.end || entries.begin == entries.end) continue;
+    run_tiles(run, s, frame, scratch, entries, tiles);
+    copy_out(run, stage, frame, n, entries, tile_range(tiling, tiles.begin).begin, tile_range(tiling, tiles.end - 1).end);
   }
 }
 
-// Columns `rows`, which have run step n as their last one; -1: none.
+// Writes the final states of those batch entries whose last step was n; where n is -1 they had none.
 template <class T>
-static void write_finals(const Run<T>& run, int64_t n, const Range& rows) {
+static void write_finals(const Run<T>& run, int64_t n, const Range& entries) {
   for (int16_t f = 0; f < run.program.final_count; ++f) {
     const FinalInfo& final_state = run.program.finals[f];
     const rnncc_tensor& tensor = run.tensor(final_state.table, final_state.index);
     if (!tensor.data) continue;
     int64_t row;
     const T* p = run.at(final_state.slot, n + 1, n < 0, true, &row);
-    for (int64_t r = rows.begin; r < rows.end; ++r) {
-      write_row(tensor, r * tensor.column, p + r * row, run.dim(run.program.slots[final_state.slot].width));
+    for (int64_t b = entries.begin; b < entries.end; ++b) {
+      write_row(tensor, b * tensor.entry, p + b * row, run.dim(run.program.slots[final_state.slot].width));
     }
   }
 }
@@ -231,15 +233,15 @@ static void run_step(const Run<T>& run, Team& team, int64_t index, int64_t membe
                      const Range& own) {
   for (int second = 0; second < 2; ++second) {
     const Part part = run.part(n, second);
-    if (part.rows.begin == part.rows.end) continue;
+    if (part.entries.begin == part.entries.end) continue;
     run_part(run, team, index, members, frame, scratch, n, part, own);
     if (!part.last) continue;
     if (run.sharing.by_units) team.barrier();
-    write_finals(run, n, both(part.rows, own));
+    write_finals(run, n, both(part.entries, own));
   }
 }
 
-// Zeros where no gradient flows, and before sums begin; steps and weights are divided among threads.
+// Writes zeros where no gradient flows and where sums will begin. Threads divide steps and weights.
 template <class T>
 static void clear(const Run<T>& run, int64_t index, int64_t members) {
   const Program<T>& program = run.program;
@@ -250,9 +252,9 @@ static void clear(const Run<T>& run, int64_t index, int64_t members) {
     if (!tensor.data) continue;
     const int64_t bytes = element_bytes(dtype_of[tensor.dtype]);
     for (int64_t t = steps.begin; t < steps.end; ++t) {
-      const int64_t first = run.begin(t, tensor.step, tensor.column) + run.dim(zero.offset);
-      for (int64_t r = 0; r < run.rows(t); ++r) {
-        char* row = static_cast<char*>(tensor.data) + (first + r * tensor.column) * bytes;
+      const int64_t first = run.begin(t, tensor.step, tensor.entry) + run.dim(zero.offset);
+      for (int64_t b = 0; b < run.entries(t); ++b) {
+        char* row = static_cast<char*>(tensor.data) + (first + b * tensor.entry) * bytes;
         __builtin_memset(row, 0, size_t(run.dim(zero.width) * bytes));
       }
     }
@@ -273,19 +275,20 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
   clear(run, index, members);
   for (int16_t s = 0; s < program.stage_count; ++s) {
     if (!program.stages[s].products) continue;
-    // Where units are divided each packs what it will use itself.
+    // Where threads divide units, each packs what it will use itself.
     const Range tiles = share(run.tilings[s].count, 1, index, members);
     for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) run.pack(s, tile);
   }
   team.barrier();
   const bool reduces = program.outer_count + program.sum_count > 0;
-  const Range own = share_columns(run, index, members);
+  const Range own = share_entries(run, index, members);
   if (call.steps == 0) write_finals(run, -1, own);
   for (int64_t n = 0, end; n < call.steps; n = end) {
     end = run.block_end(n);
     for (int64_t step = n; step < end; ++step) {
       run_step(run, team, index, members, frame, scratch, step, own);
-      // A block's first step reads the last one of the block before. Columns of packed rows lie where others' were then.
+      // A block's first step reads the last step of the block before. In a packed call a thread's later steps may lie where another
+      // thread still reads that one.
       if (call.starts && reduces && step == n) team.barrier();
     }
     if (!reduces) continue;
@@ -297,7 +300,7 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
   if (index == 0) finish_gradients(run);
 }
 
-// Whether every tensor has a dtype that T takes.
+// Whether the call's tensors all have dtypes that T takes.
 template <class T>
 static bool dtypes_fit(const Program<T>& program, const Call& call) {
   for (int16_t w = 0; w < program.weight_count; ++w) {
@@ -328,9 +331,10 @@ int32_t run(const Program<T>& program, const Call& call) {
   program.dims(call.sizes, call.heads, dims);
   run.dims = dims;
   run.sharing = choose_sharing(program, call, dims);
-  // A slow and a fast thread are less than one step apart, so that four steps never meet; alone two do.
+  // Where threads divide units, a slow one and a fast one are less than one step apart, so four steps in the ring are enough.
+  // Else two are.
   run.ring_mask = run.sharing.by_units ? 3 : 1;
-  const int64_t wanted = rows_of_block / (call.columns > 0 ? call.columns : 1);
+  const int64_t wanted = rows_of_block / (call.batch > 0 ? call.batch : 1);
   run.block_steps = wanted < 4 ? 4 : wanted;
   if (run.block_steps > call.steps) run.block_steps = call.steps > 0 ? call.steps : 1;
   for (int placing = 0; placing < 2; ++placing) {
@@ -347,7 +351,7 @@ int32_t run(const Program<T>& program, const Call& call) {
     int64_t packs = 0;
     for (int16_t s = 0; s < program.stage_count; ++s) {
       const StageInfo& stage = program.stages[s];
-      const Tiling tiling = make_tiling<T>(stage, dims, run.sharing, call.columns);
+      const Tiling tiling = make_tiling<T>(stage, dims, run.sharing, call.batch);
       int64_t parts = 0;
       for (int16_t p = 0; p < stage.products; ++p) {
         const ProductInfo& product = program.products[stage.first_product + p];

@@ -1,7 +1,7 @@
 // Threads: torch's own parallel_for, and a team that stays together over a whole time loop.
 //
-// A torch op may use no threads but torch's. torch_parallel_for is part of torch's stable C interface
-// (torch/csrc/stable/c/shim.h); it is declared here so that no torch header is needed.
+// A torch op may only use torch's threads. torch_parallel_for is part of torch's stable C interface
+// (torch/csrc/stable/c/shim.h). It is declared here so that no torch header is needed.
 #pragma once
 
 #include <stdint.h>
@@ -17,14 +17,14 @@ int sched_yield(void) noexcept;
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// Threads that torch would use now; 1 if torch cannot say.
+// How many threads torch would use now; 1 if torch cannot say.
 RNNCC_INLINE int64_t thread_count() {
   uint32_t n = 1;
   return torch_get_num_threads(&n) == 0 && n > 0 ? int64_t(n) : 1;
 }
 
-// f(begin, end) on disjoint ranges that cover [0, n), each at least `grain` long but for the last. Returns torch's error
-// code, 0 if all ran. f must not throw.
+// Calls f(begin, end) on disjoint ranges that cover [0, n). Each but the last is at least `grain` long. Returns 0 if all ran, else
+// torch's error code. f must not throw.
 template <class F>
 RNNCC_INLINE int32_t parallel_ranges(int64_t n, int64_t grain, const F& f) {
   if (n <= 0) return 0;
@@ -34,7 +34,7 @@ RNNCC_INLINE int32_t parallel_ranges(int64_t n, int64_t grain, const F& f) {
       const_cast<void*>(static_cast<const void*>(&f)));
 }
 
-// Waiting: spin with pause, then give the core away. Bounded spinning matters when there are more threads than cores.
+// A wait spins at first, and then gives the core away, because there may be more threads than cores.
 struct Backoff {
   int32_t spins = 0;
   void wait() {
@@ -50,8 +50,8 @@ struct Backoff {
 // The threads of one team_run. `barrier()` must be called by every member equally often.
 class Team {
  public:
-  // Blocks until every member has called it; what each wrote before is visible to all after. About 0.3 us for two threads
-  // of one socket.
+  // Waits until every member has called it. What each member wrote before is then visible to all. It takes about 0.3 us for two
+  // threads of one socket.
   void barrier() {
     if (count_ == 1) return;
     const uint32_t now = __atomic_load_n(&generation_, __ATOMIC_RELAXED);
@@ -64,10 +64,9 @@ class Team {
     while (__atomic_load_n(&generation_, __ATOMIC_ACQUIRE) == now) backoff.wait();
   }
 
-  // Enrolment. The call whose range starts at 0 runs on the thread that entered the region and leads: it counts who has
-  // arrived and closes the list. A member that comes after that returns without work, so that nobody ever waits for a
-  // thread that is not running: a nested region (one call for everything), a thread limit (longer ranges) or a busy pool
-  // just make the team smaller.
+  // The call whose range starts at 0 runs on the thread that entered the region, and leads. It counts who has arrived, and closes
+  // the list. A member that comes later returns without work. So nobody waits for a thread that is not running: a nested region
+  // (one call for everything), a thread limit (longer ranges) or a busy pool only make the team smaller.
   int32_t enrol_leader(int64_t wanted, int64_t chunk) {
     const uint32_t expected = uint32_t((wanted + chunk - 1) / chunk);
     Backoff backoff;
@@ -77,7 +76,7 @@ class Team {
     return 0;
   }
 
-  // The member's index, or -1 if the team left without it.
+  // Returns the member's index, or -1 if the team left without it.
   int32_t enrol_member() {
     const uint32_t ticket = __atomic_fetch_add(&enrolled_, 1, __ATOMIC_ACQ_REL);
     if (ticket & closed) return -1;
@@ -97,9 +96,9 @@ class Team {
   int32_t count_ = 1;
 };
 
-// Runs f(team, index, count) at once on up to `wanted` of torch's threads: index in [0, count), all of them together, so
-// that f may call team.barrier(). count may be smaller than wanted (1 in a nested region) and is known only inside f. f
-// must not throw. Returns torch's error code, 0 if all ran. Index 0 is the calling thread.
+// Runs f(team, index, count) on up to `wanted` of torch's threads, with index in [0, count). All of them run at the same time, so
+// that f may call team.barrier(). `count` may be smaller than wanted (1 in a nested region), and is known only inside f. f must not
+// throw. Returns 0 if all ran, else torch's error code. Index 0 is the calling thread.
 template <class F>
 RNNCC_INLINE int32_t team_run(int64_t wanted, const F& f) {
   struct Context {
@@ -121,14 +120,15 @@ RNNCC_INLINE int32_t team_run(int64_t wanted, const F& f) {
       &context);
 }
 
-// Part `index` of [0, n) when it is divided among `count` in multiples of `unit`: [begin, end), possibly empty.
+// The range [begin, end), which may be empty.
 struct Range {
   int64_t begin, end;
 };
 
-RNNCC_INLINE Range share(int64_t n, int64_t unit, int64_t index, int64_t count) {
-  const int64_t units = (n + unit - 1) / unit;
-  const int64_t begin = units * index / count * unit, end = units * (index + 1) / count * unit;
+// Part `index` of [0, n), where that is divided among `count` in pieces of `piece`.
+RNNCC_INLINE Range share(int64_t n, int64_t piece, int64_t index, int64_t count) {
+  const int64_t pieces = (n + piece - 1) / piece;
+  const int64_t begin = pieces * index / count * piece, end = pieces * (index + 1) / count * piece;
   return {begin < n ? begin : n, end < n ? end : n};
 }
 

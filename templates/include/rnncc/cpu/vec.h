@@ -1,9 +1,9 @@
 // Vectors of float and double for one x86-64 level.
 //
-// The same source is compiled once per level (-march=x86-64-v4, -v3, or none of them); the level is read from the
-// compiler's own macros, gives the vector width and names the inline namespace, so that the three copies of every
-// function have different symbols and `rnncc::exp(v)` still finds the right one. Nothing here includes a C++ standard
-// header: an inline std function compiled for AVX-512 could be the copy that the linker keeps for the generic level.
+// The same source is compiled once per level (-march=x86-64-v4, -v3, or neither). The compiler's own macros tell the level. It gives
+// the vector width, and names the inline namespace: so the three copies of every function have different symbols, and
+// `rnncc::exp(v)` still finds the right one. Nothing here includes a header of the C++ library: the linker could take an inline std
+// function that was compiled for AVX-512 as the one copy for all levels.
 //
 // A vector is a plain GCC/clang vector type: + - * / and comparisons work as they are, also with a scalar of the same
 // type (v * 2.0f). A comparison gives a Mask: lanes of all ones or all zeros.
@@ -63,7 +63,7 @@ struct VecOf<double> {
 template <class T>
 using Vec = typename VecOf<T>::type;
 
-// What a comparison of two Vec<T> gives: one signed integer a lane, -1 or 0.
+// What a comparison of two Vec<T> gives: one signed integer per lane, -1 or 0.
 template <class T>
 using Mask = typename VecOf<T>::bits;
 
@@ -157,7 +157,7 @@ RNNCC_INLINE void store_partial(double* p, Vec<double> v, int64_t n) {
 #endif
 }
 
-// load/store of min(n, lanes) lanes, for loops whose last trip is short: one predictable branch.
+// Load and store min(n, lanes) lanes, for loops whose last trip is short. The branch is predictable.
 template <class T>
 RNNCC_INLINE Vec<T> load_upto(const T* p, int64_t n) {
   return n >= lanes<T> ? load(p) : load_partial(p, n);
@@ -238,8 +238,9 @@ RNNCC_INLINE Vec<double> sqrt(Vec<double> v) {
 #endif
 }
 
-// Which lane of two vectors of L lanes in a row goes to lane i when squares of `step` lanes of them change places: inside each 16
-// bytes, of S lanes, as x86 interleaves; beyond, in place.
+// A transposition exchanges squares of `step` lanes between two vectors of L lanes. Returns the lane, counted through both vectors,
+// that goes to lane i of the first result, or of the second. Inside 16 bytes, which are S lanes, it interleaves as x86 does;
+// beyond, the squares stay in their places.
 constexpr int turned_lane(int L, int S, int step, bool second, int i) {
   if (step < S) return i / S * S + (second ? S / 2 : 0) + i % S / (2 * step) * step + i % step + i / step % 2 * L;
   return second ? (i & step ? L + i : i + step) : (i & step ? L + i - step : i);
@@ -269,7 +270,7 @@ RNNCC_INLINE V turned(V a, V b) {
 #undef RNNCC_LANE
 }
 
-// Turns a square of lanes<T> vectors: rows become columns.
+// Transposes a square of lanes<T> vectors.
 template <class T, int STEP = 1>
 RNNCC_INLINE void transpose(Vec<T>* block) {
   constexpr int L = lanes<T>;
@@ -281,7 +282,7 @@ RNNCC_INLINE void transpose(Vec<T>* block) {
     RNNCC_UNROLL
     for (int r = 0; r < L; ++r) {
       if (r & STEP) continue;
-      // Interleaving inside 16 bytes leaves two columns that come next to each other.
+      // Interleaving inside 16 bytes makes two columns that stand next to each other.
       const int to = STEP > 1 && STEP < S ? r / S * S + r % STEP * STEP : r;
       block[to] = turned<STEP, false>(from[r], from[r + STEP]);
       block[to + (STEP < S ? 1 : STEP)] = turned<STEP, true>(from[r], from[r + STEP]);
@@ -290,7 +291,7 @@ RNNCC_INLINE void transpose(Vec<T>* block) {
   }
 }
 
-// Sum of the lanes, always as the same binary tree: halves are added until one lane is left.
+// The sum of the lanes, always by the same binary tree: halves are added until one lane is left.
 template <class V>
 RNNCC_INLINE element<V> horizontal_sum(V v) {
   using T = element<V>;

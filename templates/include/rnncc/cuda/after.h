@@ -93,7 +93,7 @@ class After {
       const rnncc_tensor& t = tensors_.at(zero.table, zero.index);
       if (!t.data) continue;
       char* start = static_cast<char*>(t.data) + dim(zero.offset) * dtype_bytes(t.dtype);
-      Tensor part = over(start, sizes_of_all_steps(call_, dim(zero.width)), {t.step, t.column, 1}, t.dtype, device());
+      Tensor part = over(start, sizes_of_all_steps(call_, dim(zero.width)), {t.step, t.entry, 1}, t.dtype, device());
       RNNCC_TORCH(aoti_torch_zero_(part.get()));
     }
     for (int16_t w = 0; call_.table[D_WEIGHTS] && w < tables_.weight_count; ++w) {
@@ -123,7 +123,7 @@ class After {
   rnncc_tensor shifted(int slot) {
     const SlotInfo& info = tables_.slots[slot];
     const rnncc_tensor from = values_of(info.link), edge = tensors_.either(info.table, info.index);
-    const int64_t width = dim(info.width), steps = call_.steps, batch = call_.columns;
+    const int64_t width = dim(info.width), steps = call_.steps, batch = call_.batch;
     const rnncc_dtype dtype = tensors_.scalar();
     // Whether the edge at t is the slot's value at t - 1; else it is the value at t + 1.
     const bool earlier = (info.kind == Kind::previous) != call_.descending;
@@ -133,7 +133,7 @@ class After {
       return made.described;
     }
     // A single step reads the edge alone.
-    if (steps == 1 && edge.data && edge.dtype == dtype) return {edge.data, 0, edge.column, dtype};
+    if (steps == 1 && edge.data && edge.dtype == dtype) return {edge.data, 0, edge.entry, dtype};
     Tensor made = empty({steps, batch, width}, torch_dtype(dtype), device());
     char* data = static_cast<char*>(made.data());
     const int64_t bytes = dtype_bytes(dtype), at = batch * width * bytes;
@@ -154,7 +154,7 @@ class After {
   // Copies to a tensor whose rows lie side by side.
   void copy(void* to, const void* from, const std::vector<int64_t>& sizes, const rnncc_tensor& strides, rnncc_dtype dtype) {
     Tensor target = over(to, sizes, {sizes[1] * sizes[2], sizes[2], 1}, dtype, device());
-    Tensor source = over(from, sizes, {strides.step, strides.column, 1}, strides.dtype, device());
+    Tensor source = over(from, sizes, {strides.step, strides.entry, 1}, strides.dtype, device());
     RNNCC_TORCH(aoti_torch_copy_(target.get(), source.get(), 0));
   }
 
@@ -163,7 +163,7 @@ class After {
     const auto known = matrices_.find(slot);
     if (known != matrices_.end()) return known->second;
     rnncc_tensor t = values_of(slot);
-    const bool even = call_.starts || call_.steps == 1 || t.step == call_.columns * t.column;
+    const bool even = call_.starts || call_.steps == 1 || t.step == call_.batch * t.entry;
     if (t.dtype != tensors_.scalar() || !even) {
       const int64_t width = dim(tables_.slots[slot].width);
       const std::vector<int64_t> sizes = sizes_of_all_steps(call_, width);
@@ -184,7 +184,7 @@ class After {
     const int64_t before = rows_of(first, next);
     if (dim(to.row) != dim(from.row) + before) return false;
     const rnncc_tensor x = matrix_of(a.cotangent), y = matrix_of(b.cotangent);
-    return x.column == y.column && static_cast<char*>(x.data) + before * dtype_bytes(x.dtype) == y.data;
+    return x.entry == y.entry && static_cast<char*>(x.data) + before * dtype_bytes(x.dtype) == y.data;
   }
 
   // Writes `height` rows of d_matrix = cotangentᵀ operand to `out` [rows, row_length], from the rows of outer o on.
@@ -202,11 +202,11 @@ class After {
         char* c = static_cast<char*>(out) + (p * heads * head_dim * length + q * depth) * bytes;
         if (heads == 1) {
           multiply_into(over(c, {head_dim, depth}, {length, 1}, x.dtype, device()),
-                        over(a, {head_dim, rows()}, {1, x.column}, x.dtype, device()),
-                        over(b, {rows(), depth}, {y.column, 1}, x.dtype, device()));
+                        over(a, {head_dim, rows()}, {1, x.entry}, x.dtype, device()),
+                        over(b, {rows(), depth}, {y.entry, 1}, x.dtype, device()));
         } else {
-          multiply_heads(over(c, {heads, head_dim, depth}, {head_dim * length, length, 1}, x.dtype, device()), {a, 0, x.column, x.dtype},
-                         {b, 0, y.column, y.dtype}, heads, head_dim, depth, rows(), device());
+          multiply_heads(over(c, {heads, head_dim, depth}, {head_dim * length, length, 1}, x.dtype, device()), {a, 0, x.entry, x.dtype},
+                         {b, 0, y.entry, y.dtype}, heads, head_dim, depth, rows(), device());
         }
       }
     }
@@ -239,12 +239,12 @@ class After {
     char* to = static_cast<char*>(gradient.data) + dim(info.offset) * dtype_bytes(gradient.dtype);
     Tensor out = over(to, {out_width}, {1}, gradient.dtype, device());
     if (out_width == width) {
-      sum_into(out, over(x.data, {rows, width}, {x.column, 1}, x.dtype, device()), {0});
+      sum_into(out, over(x.data, {rows, width}, {x.entry, 1}, x.dtype, device()), {0});
       return;
     }
     // The gradient has one number per head, or one for all heads: [rows, parts, numbers, the rest].
     const int64_t parts = out_width == 1 ? 1 : slot.parts, depth = width / (parts * out_width);
-    sum_into(out, over(x.data, {rows, parts, out_width, depth}, {x.column, out_width * depth, depth, 1}, x.dtype, device()), {0, 1, 3});
+    sum_into(out, over(x.data, {rows, parts, out_width, depth}, {x.entry, out_width * depth, depth, 1}, x.dtype, device()), {0, 1, 3});
   }
 
   const Tables& tables_;

@@ -132,7 +132,7 @@ constexpr int at_least_one(int count) { return count > 0 ? count : 1; }
 // The index of a slot's record. Products and sums after the loop read the records of stored slots.
 constexpr int records_before(const Tables& tables, int slot) {
   int count = 0;
-  for (int s = 0; s < slot; ++s) count += tables.slots[s].kind == Kind::stored && tables.slots[s].kept;
+  for (int s = 0; s < slot; ++s) count += tables.slots[s].kind == Kind::stored && tables.slots[s].lasting;
   return count;
 }
 

@@ -94,7 +94,7 @@ class DeviceRun {
 
   // The alternating kernel's division of this direction's work, where so many directions like it run side by side.
   Schedule schedule(int directions) const {
-    return make_schedule(tables_, dims_.data(), call_.columns, int(dtype_bytes(scalar())), gpu(device_.index), directions);
+    return make_schedule(tables_, dims_.data(), call_.batch, int(dtype_bytes(scalar())), gpu(device_.index), directions);
   }
 
   // Fills the part of the alternating kernel's parameter that all directions of a launch share.
@@ -105,8 +105,8 @@ class DeviceRun {
     std::copy(dims_.begin(), dims_.end(), arguments.dims);
     for (int c = 0; c < tables_.constant_count; ++c) arguments.constants[c] = float(call_.constants[c]);
     const int64_t row = place_images(arguments.images);
-    const int64_t image_step = row * round_up(call_.columns, schedule.entry_multiple);
-    *arguments.header = {call_.steps, call_.columns, call_.heads, call_.starts, call_.rows, call_.lengths, image_step, row, schedule.shared};
+    const int64_t image_step = row * round_up(call_.batch, schedule.entry_multiple);
+    *arguments.header = {call_.steps, call_.batch, call_.heads, call_.starts, call_.rows, call_.lengths, image_step, row, schedule.shared};
   }
 
   // Fills this direction's own part of the parameter; `image_step` as in Header (arguments.h).
@@ -125,7 +125,7 @@ class DeviceRun {
     for (int s = 0; s < tables_.slot_count; ++s) place_slot(s, own);
     for (int f = 0; f < tables_.final_count; ++f) {
       const rnncc_tensor& t = tensors_.at(tables_.finals[f].table, tables_.finals[f].index);
-      own.finals[f] = {t.data, 0, t.column};
+      own.finals[f] = {t.data, 0, t.entry};
     }
     zeroed_.allocate(device_);
     RNNCC_TORCH(aoti_torch_zero_(zeroed_.memory.get()));
@@ -181,7 +181,7 @@ class DeviceRun {
       case Kind::read: {
         const rnncc_tensor& t = tensors_.at(info.table, info.index);
         if (t.data) {
-          *place = {element(t, dim(info.offset)), t.step, t.column, 0};
+          *place = {element(t, dim(info.offset)), t.step, t.entry, 0};
         } else {
           zeroed_.want(dim(info.width) * 4, [place](char* p) { *place = {p, 0, 0, 0}; });
         }
@@ -190,7 +190,7 @@ class DeviceRun {
       case Kind::previous:
       case Kind::next: {
         const rnncc_tensor& t = tensors_.at(info.table, info.index);
-        *place = {t.data, 0, t.column, 0};
+        *place = {t.data, 0, t.entry, 0};
         if (!t.data) zeroed_.want(dim(info.width) * 4, [place](char* p) { place->base = p; });
         return;
       }
@@ -205,31 +205,31 @@ class DeviceRun {
   // after the loop read the first wanted destination in the streams' dtype, else a copy in the workspace (a record).
   void place_stored(int s, SlotPlace* place, const ArgumentBuffer::OfDirection& own) {
     const SlotInfo& info = tables_.slots[s];
-    bool placed = !place, recorded = !info.kept || !After::reads(tables_, call_, s);
+    bool placed = !place, recorded = !info.lasting || !After::reads(tables_, call_, s);
     for (int d = info.first_destination; d < info.first_destination + info.destinations; ++d) {
       const Destination& to = tables_.destinations[d];
       const rnncc_tensor& t = tensors_.at(to.table, to.index);
-      own.outputs[d] = {element(t, dim(to.offset)), t.step, t.column};
+      own.outputs[d] = {element(t, dim(to.offset)), t.step, t.entry};
       if (!t.data) continue;
       if (is_written_before(d, info.first_destination)) {
         own.outputs[d].base = nullptr;
         continue;
       }
       if (t.dtype == tensors_.scalar() && !recorded) {
-        records_[s] = {element(t, dim(to.offset)), t.step, t.column, t.dtype};
+        records_[s] = {element(t, dim(to.offset)), t.step, t.entry, t.dtype};
         recorded = true;
       }
       if (placed || t.dtype != RNNCC_FLOAT32) continue;
-      *place = {element(t, dim(to.offset)), t.step, t.column, 0};
+      *place = {element(t, dim(to.offset)), t.step, t.entry, 0};
       own.outputs[d].base = nullptr;
       placed = true;
     }
-    const int64_t width = dim(info.width), step = width * call_.columns;
+    const int64_t width = dim(info.width), step = width * call_.batch;
     if (!placed) {
       *place = {nullptr, step, width, 1};
       workspace_.want(RING * step * 4, [place](char* p) { place->base = p; });
     }
-    if (!info.kept) return;
+    if (!info.lasting) return;
     OutputPlace& record = own.records[records_before(tables_, s)];
     record = {};
     if (recorded) return;

@@ -15,9 +15,9 @@ constexpr int64_t HEAD_SUMS = 16, HEAD_ROWS = 64, HEAD_TILE = 128, HEAD_TILES = 
 inline void multiply_heads(const Tensor& out, const rnncc_tensor& a, const rnncc_tensor& b, int64_t heads, int64_t head_dim, int64_t depth,
                            int64_t rows, Device device) {
   const auto multiply = [&](const Tensor& to, const rnncc_tensor& x, const rnncc_tensor& y, int64_t first, int64_t count) {
-    const auto at = [&](const rnncc_tensor& t) { return static_cast<char*>(t.data) + first * t.column * dtype_bytes(t.dtype); };
-    multiply_into(to, over(at(x), {heads, head_dim, count}, {head_dim, 1, x.column}, x.dtype, device),
-                  over(at(y), {heads, count, depth}, {depth, y.column, 1}, y.dtype, device));
+    const auto at = [&](const rnncc_tensor& t) { return static_cast<char*>(t.data) + first * t.entry * dtype_bytes(t.dtype); };
+    multiply_into(to, over(at(x), {heads, head_dim, count}, {head_dim, 1, x.entry}, x.dtype, device),
+                  over(at(y), {heads, count, depth}, {depth, y.entry, 1}, y.dtype, device));
   };
   const int64_t tiles = heads * ((head_dim + HEAD_TILE - 1) / HEAD_TILE) * ((depth + HEAD_TILE - 1) / HEAD_TILE);
   if (a.dtype != RNNCC_FLOAT32 || tiles > HEAD_TILES || rows < HEAD_SUMS * HEAD_ROWS) return multiply(out, a, b, 0, rows);
@@ -26,9 +26,9 @@ inline void multiply_heads(const Tensor& out, const rnncc_tensor& a, const rnncc
   // of one product.
   Tensor held[2];
   const auto dense = [&](const rnncc_tensor& t, int64_t width, Tensor& made) -> rnncc_tensor {
-    if (t.column == width) return t;
+    if (t.entry == width) return t;
     made = empty({rows, width}, torch_dtype(t.dtype), device);
-    RNNCC_TORCH(aoti_torch_copy_(made.get(), over(t.data, {rows, width}, {t.column, 1}, t.dtype, device).get(), 0));
+    RNNCC_TORCH(aoti_torch_copy_(made.get(), over(t.data, {rows, width}, {t.entry, 1}, t.dtype, device).get(), 0));
     return {made.data(), 0, width, t.dtype};
   };
   const rnncc_tensor x = dense(a, heads * head_dim, held[0]), y = dense(b, heads * depth, held[1]);
@@ -36,8 +36,8 @@ inline void multiply_heads(const Tensor& out, const rnncc_tensor& a, const rnncc
   Tensor sums = empty({HEAD_SUMS + (rest > 0), heads, head_dim, depth}, torch_dtype(RNNCC_FLOAT32), device);
   float* const made = static_cast<float*>(sums.data());
   multiply_into(over(made, {all, head_dim, depth}, {one, depth, 1}, RNNCC_FLOAT32, device),
-                over(x.data, {all, head_dim, each}, {head_dim, 1, HEAD_SUMS * x.column}, x.dtype, device),
-                over(y.data, {all, each, depth}, {depth, HEAD_SUMS * y.column, 1}, y.dtype, device));
+                over(x.data, {all, head_dim, each}, {head_dim, 1, HEAD_SUMS * x.entry}, x.dtype, device),
+                over(y.data, {all, each, depth}, {depth, HEAD_SUMS * y.entry, 1}, y.dtype, device));
   if (rest > 0)
     multiply(over(made + all * one, {heads, head_dim, depth}, {one, depth, 1}, RNNCC_FLOAT32, device), x, y, rows - rest, rest);
   sum_into(out, sums, {0});

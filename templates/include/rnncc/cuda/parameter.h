@@ -101,7 +101,7 @@ class LoopParameter {
       const bool again = std::any_of(writes.begin(), writes.end(), [&](const FusedPlace& w) { return w.base == place.base; });
       writes.push_back(again ? FusedPlace{} : place);
       if (!fits(writes.back(), dtype_bytes(t.dtype))) return false;
-      if (t.data && !records.count(s)) records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.column, t.dtype};
+      if (t.data && !records.count(s)) records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.entry, t.dtype};
     }
     FusedPlace* const written = take<FusedPlace>(int(writes.size()));
     std::copy(writes.begin(), writes.end(), written);
@@ -153,10 +153,10 @@ class LoopParameter {
     if (!t.data) return {};
     const int64_t bytes = dtype_bytes(t.dtype), first = call.descending && !call.starts ? call.steps - 1 : 0;
     const int64_t step = (call.descending ? -t.step : t.step) * bytes;
-    return {static_cast<char*>(t.data) + (first * t.step + offset) * bytes + ahead * step, step, t.column * bytes};
+    return {static_cast<char*>(t.data) + (first * t.step + offset) * bytes + ahead * step, step, t.entry * bytes};
   }
   static FusedEdge edge(const rnncc_tensor& t) {
-    return {static_cast<char*>(t.data), t.column * dtype_bytes(t.dtype), t.dtype == RNNCC_FLOAT32, 0};
+    return {static_cast<char*>(t.data), t.entry * dtype_bytes(t.dtype), t.dtype == RNNCC_FLOAT32, 0};
   }
   FusedPlace record(int s, const LoopDirection& direction) {
     const auto& [call, tensors, records, totals] = direction;

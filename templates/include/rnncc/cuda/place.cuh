@@ -171,7 +171,7 @@ RNNCC_DEVICE void store_rest(const R& run, int entry, int64_t unit, float value)
   constexpr SlotInfo info = R::Program::tables.slots[slot];
   if constexpr (info.read && !info.shared) put_home<slot>(run, entry, unit, value);
   put_outputs<info.first_destination, info.destinations>(run, entry, unit, value);
-  if constexpr (info.kept) {
+  if constexpr (info.lasting) {
     constexpr int record = records_before(R::Program::tables, slot);
     put<typename R::Scalar>(run, run.own.records[record], entry, unit, value);
   }

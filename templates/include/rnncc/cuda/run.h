@@ -50,13 +50,13 @@ class DeviceRuns {
     const rnncc_dtype dtype = runs[0]->scalar();
     const int size = dtype == RNNCC_FLOAT32 ? 0 : 1;
     const std::string file = cell_ + "_" + dtype_name(dtype) + "_scans";
-    const int64_t channels = int64_t(runs.size()) * first().columns * runs[0]->dims()[tables_.slots[info_.edge_slots[0]].width];
+    const int64_t channels = int64_t(runs.size()) * first().batch * runs[0]->dims()[tables_.slots[info_.edge_slots[0]].width];
     const bool tall = is_tall(scans_->wide[size], channels, gpu(device_).sms);
     const ScanForm& iterating = scans_->newton[size];
     ScanRun newton(tables_, info_, iterating, true, runs[0]->dims());
     ScanRun pieces(tables_, info_, (tall ? scans_->tall : scans_->wide)[size], true, runs[0]->dims());
     ScanRun any(tables_, info_, scans_->narrow[size], false, runs[0]->dims());
-    if (!(iterating.least_blocks && newton.run(directions, file, name_ + "_newton")) &&
+    if (!(iterating.least_ctas && newton.run(directions, file, name_ + "_newton")) &&
         !pieces.run(directions, file, name_ + (tall ? "_tall" : "_wide")))
       any.run(directions, file, name_ + "_narrow");
     for (DeviceRun* run : runs) run->finish();
@@ -112,7 +112,7 @@ class DeviceRuns {
     if (!can_be_fused()) return {};
     const std::string program = is_training() ? name_ : name_.substr(0, name_.rfind('_')) + "_inference";
     const bool by_steps = first().heads == 1 && !first().starts;
-    return fused_choices(program, dtype_name(run.scalar()), head_dim(run), directions * first().heads, first().columns, by_steps, device_);
+    return fused_choices(program, dtype_name(run.scalar()), head_dim(run), directions * first().heads, first().batch, by_steps, device_);
   }
 
   // Runs by the first kernel that takes the tensors as they lie. False where none does.

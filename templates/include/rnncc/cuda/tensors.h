@@ -17,12 +17,12 @@ inline bool is_output(Table table, const Call& call) {
 
 // The sizes of a tensor of all steps: [T, B, width], or [rows, 1, width] where tensors are packed.
 inline std::vector<int64_t> sizes_of_all_steps(const Call& call, int64_t width) {
-  return call.starts ? std::vector<int64_t>{call.rows, 1, width} : std::vector<int64_t>{call.steps, call.columns, width};
+  return call.starts ? std::vector<int64_t>{call.rows, 1, width} : std::vector<int64_t>{call.steps, call.batch, width};
 }
 
 // Describes a tensor of all steps whose rows lie side by side.
 inline rnncc_tensor side_by_side(const Call& call, void* data, int64_t width, rnncc_dtype dtype) {
-  return {data, call.starts ? width : call.columns * width, width, dtype};
+  return {data, call.starts ? width : call.batch * width, width, dtype};
 }
 
 class CallTensors {
@@ -58,8 +58,8 @@ class CallTensors {
   Tensor view(Table table, int index, const rnncc_tensor& t) const {
     const int64_t width = width_of(table, index);
     if (table == WEIGHTS || table == D_WEIGHTS) return over(t.data, {width}, {1}, t.dtype, device);
-    if (!has_time(table)) return over(t.data, {call_.columns, width}, {t.column, 1}, t.dtype, device);
-    return over(t.data, sizes_of_all_steps(call_, width), {t.step, t.column, 1}, t.dtype, device);
+    if (!has_time(table)) return over(t.data, {call_.batch, width}, {t.entry, 1}, t.dtype, device);
+    return over(t.data, sizes_of_all_steps(call_, width), {t.step, t.entry, 1}, t.dtype, device);
   }
 
   static bool has_time(Table table) { return table != STATES && table != FINAL && table != D_FINAL && table != D_STATES; }

@@ -1,5 +1,5 @@
-// The ops of a package: boxed kernels between torch's dispatcher and the generated loops. Each boxed kernel checks what it
-// was given, allocates what it returns, turns `lengths` and `reset` into what loops read, and makes one call.
+// The ops of a package: boxed kernels between torch's dispatcher and the generated loops. Each boxed kernel checks its arguments,
+// allocates its results, turns `lengths` and `reset` into what loops read, and calls the loop once.
 #pragma once
 
 #include "recompute.h"
@@ -11,14 +11,14 @@ struct Outputs {
   std::vector<rnncc_tensor> sequences, finals, saved;
 };
 
-// Makes a direction's outputs, behind those of the directions before.
+// Makes a direction's outputs, and appends them to those of the directions before.
 inline Outputs make_outputs(const Run& run, const std::vector<int64_t>& wanted, bool training, bool recomputes,
                             std::vector<Tensor>& sequences, std::vector<Tensor>& finals, std::vector<Tensor>& saved) {
   const rnncc_segment& segment = run.segment;
   Outputs out;
   out.sequences.resize(segment.sequences, {nullptr, 0, 0, run.type});
   out.saved.resize(run.loop.saved, {nullptr, 0, 0, run.compute});
-  std::vector<bool> returned(segment.sequences, false);  // data would not tell: an empty tensor has none
+  std::vector<bool> returned(segment.sequences, false);  // `data` would not tell, because an empty tensor has none
   for (int64_t index : wanted) {
     if (index < 0 || index >= segment.sequences) run.error("there is no sequence " + std::to_string(index));
     if (returned[index]) run.error("sequence " + std::to_string(index) + " is wanted twice");
@@ -27,9 +27,9 @@ inline Outputs make_outputs(const Run& run, const std::vector<int64_t>& wanted, 
     out.sequences[index] = run.described(sequences.back());
   }
   for (int32_t i = 0; i < segment.states; ++i) {
-    finals.push_back(empty({run.columns, run.state_widths[i]}, run.states[i].torch_type(), run.device));
+    finals.push_back(empty({run.batch, run.state_widths[i]}, run.states[i].torch_type(), run.device));
     out.finals.push_back(describe(finals.back()));
-    if (run.has_empty_columns()) RNNCC_TORCH(aoti_torch_copy_(finals.back().get(), run.states[i].get(), 0));
+    if (run.has_empty_entries()) RNNCC_TORCH(aoti_torch_copy_(finals.back().get(), run.states[i].get(), 0));
   }
   for (int32_t i = 0; training && i < run.loop.saved; ++i) {
     if (recomputes && run.loop.saved_state[i] < 0) continue;
@@ -57,7 +57,7 @@ inline void run_forward(const rnncc_segment& segment, StableValue* stack) {
   for (size_t d = 0; d < runs.size(); ++d) {
     const Run& run = runs[d];
     Outputs& out = outputs[d];
-    calls.push_back({run.steps, run.columns, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
+    calls.push_back({run.steps, run.batch, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
                      run.described_streams.data(), run.described_weights.data(), run.described_states.data(),
                      out.sequences.data(), out.finals.data(), out.saved.data(), run.starts, run.row_count(), run.lengths});
   }
@@ -67,8 +67,8 @@ inline void run_forward(const rnncc_segment& segment, StableValue* stack) {
   stack[2] = give(std::move(saved));
 }
 
-// New tensors like those given, behind `made`, where `needs` has them from `first` on; a description of each, with null data
-// where not wanted.
+// Appends to `made` a new tensor for each of `like` that is needed; their flags stand in `needs` from `first` on. Returns a description
+// of each, with null data where it is not needed.
 inline std::vector<rnncc_tensor> make_gradients(const Run& run, const std::vector<Tensor>& like, const std::vector<bool>& needs, size_t first,
                                                 std::vector<Tensor>& made) {
   std::vector<rnncc_tensor> described;
@@ -83,7 +83,7 @@ inline std::vector<rnncc_tensor> make_gradients(const Run& run, const std::vecto
   return described;
 }
 
-// The gradients that came, of some of the tensors that the forward returned; `index` counts through all directions.
+// The gradients that came. They are for some of the tensors that the forward returned; `index` counts through all directions.
 struct Received {
   std::vector<Tensor> tensors;
   std::vector<int64_t> index;
@@ -94,7 +94,7 @@ struct Received {
       if (i < 0 || i >= int64_t(all)) run.error(std::string("there is no ") + what + " " + std::to_string(i));
   }
 
-  // A direction's, each at its place among `count`; `view` checks and describes.
+  // The gradients of a direction, each at its place among `count`. `view` checks and describes one.
   template <class F>
   std::vector<rnncc_tensor> of(const Run& run, size_t direction, int64_t count, const F& view) {
     std::vector<rnncc_tensor> described(count, rnncc_tensor{nullptr, 0, 0, run.type});
@@ -112,7 +112,7 @@ struct Adjoint {
   std::vector<rnncc_tensor> saved, d_sequences, d_final, d_streams, d_weights, d_states;
 };
 
-// What a forward saved, or the part of it that `recompute` leaves, as the kernel reads it.
+// Takes over what a forward saved, as the kernel reads it. Where the forward saved only states, the rest is computed again.
 inline void take_saved(const Run& run, std::vector<Tensor> given, Adjoint& adjoint) {
   if (given.size() < size_t(run.loop.saved) && int64_t(given.size()) == saved_states(run.loop))
     given = Recomputation(run, std::move(given)).make();
@@ -145,12 +145,12 @@ inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
       return run.view(tensor, run.of_rows(run.sequence_widths[i]), "gradient");
     });
     adjoint.d_final = d_final.of(run, d, segment.states, [&](Tensor& tensor, int64_t i) {
-      return run.view(tensor, {run.columns, run.state_widths[i]}, "gradient");
+      return run.view(tensor, {run.batch, run.state_widths[i]}, "gradient");
     });
     adjoint.d_streams = make_gradients(run, run.streams, needs, d * run.streams.size(), d_streams);
     adjoint.d_weights = make_gradients(run, run.weights, needs, first_weight + d * run.weights.size(), d_weights);
     adjoint.d_states = make_gradients(run, run.states, needs, first_state + d * run.states.size(), d_states);
-    // The mask streams, which stand last, have no gradient; a stream that tells only T, B and the dtype is not the loop's.
+    // A stream that only tells T, B and the dtype is not the loop's. The mask streams, which stand last, have no gradient.
     adjoint.d_streams.resize(segment.streams);
     adjoint.d_streams.resize(run.described_streams.size(), {nullptr, 0, 0, run.type});
   }
@@ -159,7 +159,7 @@ inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
   };
   if (segment.streams == 0) clear(d_streams);
   if (runs[0].is_empty()) clear(d_weights);
-  if (runs[0].has_empty_columns()) {
+  if (runs[0].has_empty_entries()) {
     clear(d_states);
     for (size_t i = 0, made = 0; i < states; ++i) {
       if (!needs[first_state + i]) continue;
@@ -173,7 +173,7 @@ inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
     for (size_t d = 0; d < directions; ++d) {
       const Run& run = runs[d];
       Adjoint& adjoint = adjoints[d];
-      calls.push_back({run.steps, run.columns, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
+      calls.push_back({run.steps, run.batch, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
                        run.described_streams.data(), run.described_weights.data(), run.described_states.data(),
                        adjoint.saved.data(), adjoint.d_sequences.data(), adjoint.d_final.data(), adjoint.d_streams.data(),
                        adjoint.d_weights.data(), adjoint.d_states.data(), run.starts, run.row_count(), run.lengths});

@@ -6,7 +6,7 @@
 
 namespace rnncc {
 
-// A tensor [..., n] as rows of n contiguous elements; copied where its rows are not evenly spaced.
+// A tensor [..., n] as rows of n contiguous elements. It is copied where its rows are not evenly spaced.
 inline rnncc_matrix rows_of(Tensor& tensor, const char* what) {
   if (!tensor.on_cpu()) fail(std::string("linear: ") + what + " is not on the CPU");
   const int64_t rank = tensor.dim();
@@ -31,10 +31,10 @@ inline LinearShape linear_shape(const Tensor& x, const Tensor& weight, const Ten
     fail("linear: x " + shape_text(x) + " and weight " + shape_text(weight) + " do not fit");
   if (bias && sizes_of(bias) != std::vector<int64_t>{weight.sizes()[0]})
     fail("linear: bias " + shape_text(bias) + " does not fit weight " + shape_text(weight));
-  // As torch: what mixes dtypes is a mistake of the caller's.
+  // As in torch, mixed dtypes are a mistake of the caller's.
   if (weight.dtype() != x.dtype() || (bias && bias.dtype() != x.dtype()))
     fail("linear: x, weight and bias must have the same dtype");
-  // Counted, not divided: x may have no columns.
+  // Rows are counted by a product, not by a division: x may have no columns.
   int64_t rows = 1;
   for (int64_t i = 0; i + 1 < rank; ++i) rows *= x.sizes()[i];
   return {rows, weight.sizes()[1], weight.sizes()[0]};
@@ -63,7 +63,7 @@ inline void run_linear_forward(StableValue* stack) {
   stack[0] = give(std::move(y));
 }
 
-// (Tensor d_y, Tensor x, Tensor weight, bool[] needs) -> Tensor[]: d_x, d_weight, d_bias, those of them that are needed.
+// (Tensor d_y, Tensor x, Tensor weight, bool[] needs) -> Tensor[]. Returns those of d_x, d_weight and d_bias that are needed.
 inline void run_linear_backward(StableValue* stack) {
   Tensor d_y(reinterpret_cast<TensorHandle>(stack[0]));
   Tensor x(reinterpret_cast<TensorHandle>(stack[1]));

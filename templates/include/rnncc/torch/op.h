@@ -1,4 +1,4 @@
-// What the ops of a loop have in common: a call's arguments, taken over and checked.
+// What the ops of a loop have in common: they take over a call's arguments and check them.
 #pragma once
 
 #include "aten.h"
@@ -7,9 +7,9 @@
 
 namespace rnncc {
 
-// The arguments that forward and backward have in common, taken over from the stack as the schema orders them: streams,
-// weights, states from `tensors` on; offsets, steps, lengths, reset, seed, constants, sizes, num_heads, reverse from `rest` on.
-// `reverse` has an entry for each direction; the lists of tensors hold those of the first one first.
+// The arguments that forward and backward have in common, taken over from the stack in the schema's order: streams, weights, states
+// from `tensors` on, and offsets, steps, lengths, reset, seed, constants, sizes, num_heads, reverse from `rest` on. `reverse` has an
+// element for each direction. The lists of tensors hold those of the first direction first.
 struct Arguments {
   Arguments(StableValue* tensors, StableValue* rest)
       : streams(take_tensors(tensors[0])),
@@ -25,7 +25,7 @@ struct Arguments {
         heads(int64_t(rest[7])),
         reverse(take_integers(rest[8])) {}
 
-  // Whether the loop is the masked one: that of a GPU runs packed tensors.
+  // Whether the masked loop runs. On a GPU it also runs packed tensors.
   bool are_masked() const { return lengths || reset || (offsets && !offsets.on_cpu()); }
 
   std::vector<Tensor> streams, weights, states;
@@ -38,7 +38,7 @@ struct Arguments {
   std::vector<int64_t> reverse;
 };
 
-// A direction's share of a list, taken out of it. Lists that are no whole number of shares make unequal ones.
+// Takes a direction's share out of a list. The shares are unequal where the list does not divide evenly.
 inline std::vector<Tensor> take_share(std::vector<Tensor>& all, size_t direction, size_t directions) {
   const auto at = [&](size_t d) { return all.begin() + int64_t(d * all.size() / directions); };
   return {std::make_move_iterator(at(direction)), std::make_move_iterator(at(direction + 1))};
@@ -46,10 +46,10 @@ inline std::vector<Tensor> take_share(std::vector<Tensor>& all, size_t direction
 
 inline Tensor alias_optional(const Tensor& tensor) { return tensor ? alias(tensor) : Tensor(); }
 
-// What forward and backward have in common, of one direction: the arguments, checked, and their descriptions for the kernel.
+// What forward and backward have in common for one direction: its arguments, checked, and their descriptions for the kernel.
 class Run {
  public:
-  // Takes the direction's tensors out of those given.
+  // Takes the direction's tensors out of `given`.
   Run(const rnncc_segment& segment, Arguments& given, size_t direction)
       : segment(segment),
         loop(given.are_masked() ? segment.masked : segment.plain),
@@ -77,7 +77,7 @@ class Run {
     type = first.dtype();
     device = first.device();
     steps = rows[0];
-    columns = rows[1];
+    batch = rows[1];
     if (given.offsets) take_offsets(given);
     if (!given.offsets && given.steps != 0) error("steps goes with offsets");
     if (!device.is_cpu() && (!loop.device_forward || type == RNNCC_FLOAT64))
@@ -96,13 +96,13 @@ class Run {
       if (weight.elements() != weight_elements[i])
         error("a weight of shape " + shape_text(weight) + " must have " + std::to_string(weight_elements[i]) +
               " elements");
-      // Apart from the call: arguments may be evaluated in any order, and a moved-from tensor has no dimensions.
+      // This stands before the call, because arguments may be evaluated in any order, and a moved-from tensor has no dimensions.
       const int64_t rank = weight.dim();
       weight = contiguous(std::move(weight), rank);
       described_weights.push_back({weight.data(), 0, 0, weight.dtype()});
     }
     for (int32_t i = 0; i < segment.states; ++i)
-      described_states.push_back(view(this->states[i], {columns, state_widths[i]}, "state"));
+      described_states.push_back(view(this->states[i], {batch, state_widths[i]}, "state"));
     if (&loop == &segment.masked) make_masks(alias_optional(given.lengths), alias_optional(given.reset));
     // What calls the kernel finds the dtype in the first entry, which a masked loop always has.
     if (described_streams.empty()) described_streams.push_back(described(first));
@@ -115,7 +115,7 @@ class Run {
       error("expected " + std::to_string(wanted) + " " + what + ", got " + std::to_string(got));
   }
 
-  // Checks shape, dtype and device; copies where units are not contiguous; describes.
+  // Checks shape, dtype and device, copies the tensor where units are not contiguous, and describes it.
   rnncc_tensor view(Tensor& tensor, const std::vector<int64_t>& shape, const char* what) const {
     check_kind(tensor, what);
     if (sizes_of(tensor) != shape) {
@@ -130,10 +130,10 @@ class Run {
   // The shape of a tensor of all rows: [T, B, width], or [total, 1, width] where they are packed.
   std::vector<int64_t> of_rows(int64_t width) const { return {rows[0], rows[1], width}; }
 
-  // As the kernel reads it: a row of a packed tensor stands where a column would.
+  // How the kernel reads a tensor. A packed one is [rows, 1, width]: the stride between rows takes the place of that between entries.
   rnncc_tensor described(const Tensor& tensor) const {
     rnncc_tensor result = describe(tensor);
-    if (starts && tensor.dim() == 3) result.column = result.step;
+    if (starts && tensor.dim() == 3) result.entry = result.step;
     return result;
   }
 
@@ -146,12 +146,13 @@ class Run {
 
   int64_t row_count() const { return rows[0] * rows[1]; }
   bool is_empty() const { return row_count() == 0; }
-  // Whether there are columns without a step, whose final states are their initial ones; a GPU's kernels see to those.
-  bool has_empty_columns() const { return is_empty() || (starts && device.is_cpu() && starts[1] < columns); }
+  // Whether there are batch entries without a step, whose final states are their initial ones. A GPU's kernels do this themselves
+  // where there are rows.
+  bool has_empty_entries() const { return is_empty() || (starts && device.is_cpu() && starts[1] < batch); }
 
   rnncc_dtype saved_type(int32_t i) const { return loop.saved_rounded[i] && !device.is_cpu() ? type : compute; }
 
-  // `calls`: this direction's, or those of all that are alike.
+  // `calls` are this direction's, or those of all directions.
   void forward(const std::vector<rnncc_forward_call>& calls) const {
     if (!device.is_cpu()) return loop.device_forward(calls.data(), int32_t(calls.size()), device.index);
     for (const rnncc_forward_call& call : calls) finish(segment.name, loop.forward(&call));
@@ -174,8 +175,8 @@ class Run {
   std::vector<int64_t> sizes;
   int64_t heads;
   bool reverse;
-  int64_t steps = 0, columns = 0;
-  std::vector<int64_t> rows;  // T, B; total, 1 where they are packed
+  int64_t steps = 0, batch = 0;
+  std::vector<int64_t> rows;  // T, B; where they are packed, their number and 1
   const int64_t* starts = nullptr;
   const int64_t* lengths = nullptr;  // on a GPU
   rnncc_dtype type = RNNCC_FLOAT32, compute = RNNCC_FLOAT32;
@@ -184,7 +185,7 @@ class Run {
   std::vector<rnncc_tensor> described_streams, described_weights, described_states;
 
  private:
-  // Where each step's rows begin, or each column's; the loop reads it while it runs.
+  // Takes over where the rows of each step (on a GPU, of each batch entry) begin. The loop reads this while it runs.
   void take_offsets(const Arguments& given) {
     const Tensor& offsets = given.offsets;
     if (given.lengths) error("offsets and lengths exclude each other");
@@ -194,19 +195,19 @@ class Run {
     starts = static_cast<const int64_t*>(offsets_.data());
     steps = given.steps;
     if (device.is_cpu()) return check_offsets(offsets.sizes()[0] - 1);
-    columns = offsets.sizes()[0] - 1;
+    batch = offsets.sizes()[0] - 1;
     if (rows[1] != 1) error("packed streams must be [rows, 1, width], got " + shape_text(streams[0]));
-    // What they hold is the device's: kernels keep to the rows that there are.
+    // The offsets lie on the device and cannot be checked here; kernels never leave the rows that there are.
     if (rows[0] > INT32_MAX) error("a GPU takes at most 2147483647 packed rows");
-    if (rows[0] > 0 && (steps < 1 || columns < 1)) error("rows without steps or columns");
+    if (rows[0] > 0 && (steps < 1 || batch < 1)) error("rows without steps or batch entries");
     steps = std::min(steps, rows[0]);
   }
 
-  void check_offsets(int64_t entries) {
-    columns = states[0].dim() > 0 ? states[0].sizes()[0] : 0;
-    if (steps != entries) error("offsets must have an entry more than there are steps, " + std::to_string(steps));
+  void check_offsets(int64_t count) {
+    batch = states[0].dim() > 0 ? states[0].sizes()[0] : 0;
+    if (steps != count) error("offsets must have an entry more than there are steps, " + std::to_string(steps));
     bool falls = starts[0] == 0;
-    for (int64_t t = 0, before = columns; falls && t < steps; ++t) {
+    for (int64_t t = 0, before = batch; falls && t < steps; ++t) {
       const int64_t here = starts[t + 1] - starts[t];
       falls = here >= 0 && here <= before;
       before = here;
@@ -216,8 +217,9 @@ class Run {
       error("packed streams must be [" + std::to_string(starts[steps]) + ", 1, width], got " + shape_text(streams[0]));
   }
 
-  // On the CPU reset__ and active__ [T, B, 1] in the compute dtype; one number with strides 0 where it is the same everywhere. A
-  // reset at step t cuts what passes between t - 1 and t: a loop that runs backwards starts anew before step t - 1.
+  // Makes the mask streams. On the CPU reset__ and active__ are [T, B, 1] in the compute dtype, or one number with strides 0 where it is
+  // the same everywhere. A reset at step t cuts what passes between t - 1 and t, so a loop that runs backwards starts anew before step
+  // t - 1.
   void make_masks(Tensor lengths, Tensor reset) {
     check_masks(lengths, reset);
     if (!device.is_cpu()) return make_masks_on_device(std::move(lengths), std::move(reset));
@@ -233,12 +235,13 @@ class Run {
     if (reset && (sizes_of(reset) != rows ||
                   reset.torch_type() != aoti_torch_dtype_bool() || !(reset.device() == device)))
       error("reset must be a bool tensor [T, B] on the streams' device, got the shape " + shape_text(reset));
-    if (lengths && (sizes_of(lengths) != std::vector<int64_t>{columns} ||
+    if (lengths && (sizes_of(lengths) != std::vector<int64_t>{batch} ||
                     lengths.torch_type() != aoti_torch_dtype_int64() || !(lengths.device() == device)))
       error("lengths must be an int64 tensor [B] on the streams' device, got the shape " + shape_text(lengths));
   }
 
-  // Without the host waiting for the device, whose kernels know which steps are a column's. Resets in the streams' dtype.
+  // On a GPU the host does not wait for the device, and kernels know themselves which steps an entry has. Resets have the streams'
+  // dtype.
   void make_masks_on_device(Tensor given_lengths, Tensor reset) {
     if (given_lengths) {
       lengths_ = contiguous(std::move(given_lengths), 1);
@@ -255,22 +258,22 @@ class Run {
     described_streams.push_back({nullptr, 0, 0, type});
   }
 
-  // Turns resets into the loop's. Past a column's length none counts.
+  // Moves resets to the steps at which a loop that runs backwards starts anew. Past an entry's length none counts.
   void cut_backwards(rnncc_tensor& restart) {
     if (starts) {
-      ShiftedRows cut(restart, {}, starts, columns, rows[0], 1, false, type, device);
+      ShiftedRows cut(restart, {}, starts, batch, rows[0], 1, false, type, device);
       restart = cut.described;
       reset_ = std::move(cut.memory);
       return;
     }
-    Tensor cut = empty({steps, columns}, torch_dtype(type), device);
+    Tensor cut = empty({steps, batch}, torch_dtype(type), device);
     RNNCC_TORCH(aoti_torch_zero_(cut.get()));
     const auto following = [&](const Tensor& tensor, bool one_on) {
-      const char* const from = static_cast<const char*>(tensor.data()) + one_on * columns * dtype_bytes(type);
-      return over(from, {steps - 1, columns}, {columns, 1}, type, device);
+      const char* const from = static_cast<const char*>(tensor.data()) + one_on * batch * dtype_bytes(type);
+      return over(from, {steps - 1, batch}, {batch, 1}, type, device);
     };
     if (steps > 1 && lengths) {
-      const Tensor active = active_steps(lengths_, steps, columns, torch_dtype(type), device);
+      const Tensor active = active_steps(lengths_, steps, batch, torch_dtype(type), device);
       call_aten("aten::mul", "out", {share(following(reset_, true)), share(following(active, true)), share(following(cut, false))});
     } else if (steps > 1) {
       RNNCC_TORCH(aoti_torch_copy_(following(cut, false).get(), following(reset_, true).get(), 0));
@@ -288,12 +291,12 @@ class Run {
     if (reset) {
       reset = contiguous(std::move(reset), 2);
       const uint8_t* given = static_cast<const uint8_t*>(reset.data());
-      const auto columns_of = [&](int64_t t) { return t >= steps ? 0 : starts ? starts[t + 1] - starts[t] : columns; };
-      const auto row = [&](int64_t t, int64_t b) { return (starts ? starts[t] : t * columns) + b; };
+      const auto entries_at = [&](int64_t t) { return t >= steps ? 0 : starts ? starts[t + 1] - starts[t] : batch; };
+      const auto row = [&](int64_t t, int64_t b) { return (starts ? starts[t] : t * batch) + b; };
       for (int64_t t = 0; t < steps; ++t)
-        for (int64_t b = 0; b < columns_of(t); ++b) {
-          const int64_t later = reverse ? t + 1 : t;  // of the two steps between which the states pass
-          const bool exists = b < columns_of(later) && (!length || later < length[b]);
+        for (int64_t b = 0; b < entries_at(t); ++b) {
+          const int64_t later = reverse ? t + 1 : t;  // the later one of the two steps between which the states pass
+          const bool exists = b < entries_at(later) && (!length || later < length[b]);
           restart[row(t, b)] = exists && given[row(later, b)] ? T(1) : T(0);
         }
     } else {
@@ -301,7 +304,7 @@ class Run {
     }
     if (length) {
       for (int64_t t = 0; t < steps; ++t)
-        for (int64_t b = 0; b < columns; ++b) active[t * columns + b] = t < length[b] ? T(1) : T(0);
+        for (int64_t b = 0; b < batch; ++b) active[t * batch + b] = t < length[b] ? T(1) : T(0);
     } else {
       active[0] = T(1);
     }
@@ -312,7 +315,7 @@ class Run {
   Tensor reset_, active_, offsets_, lengths_;
 };
 
-// One a direction. Fails where they are not alike.
+// Makes one Run per direction. Fails where the directions do not have the same T, B, dtype and device.
 inline std::vector<Run> make_runs(const rnncc_segment& segment, Arguments given) {
   const size_t directions = given.reverse.size();
   if (directions == 0) fail(std::string(segment.name) + ": no direction to run in");

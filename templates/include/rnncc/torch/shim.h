@@ -1,18 +1,17 @@
-// The functions of torch's stable C interface that the binding calls (torch/csrc/inductor/aoti_torch/c/shim.h and
-// torch/csrc/stable/c/shim.h, as of torch 2.10, which promises to keep them). Declared here so that no torch header is
-// needed to build and one library serves torch 2.10 and later.
+// The functions of torch's stable C interface that the binding calls. torch 2.10 has them in torch/csrc/inductor/aoti_torch/c/shim.h
+// and torch/csrc/stable/c/shim.h, and promises not to change them. They are declared here so that a build needs no header of torch's,
+// and one library serves torch 2.10 and later.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-// The version of the interface that this declares, in torch's own encoding: 2.10.0.
+// The version of the interface that is declared here, in torch's own encoding: 2.10.0.
 constexpr uint64_t rnncc_torch_abi = 0x020a000000000000ull;
 
 extern "C" {
-// Every function returns 0, or another number after an error. A StableValue holds an int64, a double, a bool, or a
-// handle. The arguments of a boxed kernel are owned by the kernel, its results by the caller. An optional argument is
-// null or points to a StableValue on the heap.
+// Every function returns 0, or another number after an error. A StableValue holds an int64, a double, a bool, or a handle. A boxed kernel
+// owns its arguments, and the caller owns its results. An optional argument is null or points to a StableValue on the heap.
 typedef uint64_t StableValue;
 typedef struct AtenTensorOpaque* TensorHandle;
 typedef struct TorchLibraryOpaque* LibraryHandle;
@@ -68,6 +67,6 @@ int32_t aoti_torch_library_init_impl(const char* space, const char* key, const c
 int32_t aoti_torch_library_def(LibraryHandle self, const char* schema);
 int32_t torch_library_impl(LibraryHandle self, const char* name, BoxedKernel kernel, uint64_t abi);
 
-// From torch 2.13 on: the text of the last error of this thread. Before, torch prints it to stderr.
+// torch has this from 2.13 on: the text of this thread's last error. An older torch prints the text to stderr.
 __attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
 }

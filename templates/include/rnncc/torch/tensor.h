@@ -1,5 +1,5 @@
-// Torch tensors, lists and boxed arguments, owned, over the stable C interface (shim.h). Errors are C++ exceptions, which
-// torch turns into Python's RuntimeError.
+// Owners of torch's tensors, lists and boxed arguments, over the stable C interface (shim.h). Errors are C++ exceptions, which torch
+// turns into Python's RuntimeError.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ inline void check(int32_t code, const char* what) {
             ? std::string(": ") + torch_exception_get_what_without_backtrace()
             : std::string()));
 }
-// What a CPU kernel returned, the op of that name.
+// Fails where a CPU kernel returned an error; `name` is the op's.
 inline void finish(const char* name, int32_t code) {
   if (code == 0) return;
   const std::string op = std::string(name) + ": ";
@@ -49,12 +49,12 @@ inline int32_t torch_dtype(rnncc_dtype dtype) {
 
 inline int64_t dtype_bytes(rnncc_dtype dtype) { return dtype == RNNCC_FLOAT64 ? 8 : dtype == RNNCC_FLOAT32 ? 4 : 2; }
 
-// As torch numbers them.
+// A device, as torch numbers it.
 struct Device {
   int32_t type, index;
 
   bool is_cpu() const { return type == aoti_torch_device_type_cpu(); }
-  // All CPU tensors are on one device.
+  // There is only one CPU device, whatever its index.
   bool operator==(const Device& other) const { return type == other.type && (is_cpu() || index == other.index); }
 };
 
@@ -102,7 +102,7 @@ class Tensor {
     RNNCC_TORCH(aoti_torch_get_data_ptr(handle_, &data));
     return data;
   }
-  // Fails where the storage does not reach the tensor's last element: whoever freed it (`untyped_storage().resize_(0)`) left the
+  // Fails where the storage does not reach the tensor's last element. `untyped_storage().resize_(0)` frees memory and leaves the
   // tensor's sizes as they were.
   void check_memory() const {
     int64_t bytes, last;
@@ -143,7 +143,7 @@ class Tensor {
   TensorHandle handle_ = nullptr;
 };
 
-// A new contiguous tensor, uninitialised; `dtype` as torch numbers it.
+// Makes a contiguous tensor, and does not initialise it. torch numbers `dtype`.
 inline Tensor empty(const std::vector<int64_t>& sizes, int32_t dtype, Device device) {
   std::vector<int64_t> strides(sizes.size());
   int64_t stride = 1;
@@ -165,7 +165,7 @@ inline std::vector<int64_t> sizes_of(const Tensor& tensor) {
   return {sizes, sizes + tensor.dim()};
 }
 
-// The tensor itself where its last `dims` dimensions are contiguous, else a contiguous copy.
+// Returns the tensor itself where its last `dims` dimensions are contiguous, else a contiguous copy.
 inline Tensor contiguous(Tensor tensor, int64_t dims) {
   const int64_t rank = tensor.dim();
   const int64_t* sizes = tensor.sizes();
@@ -183,7 +183,7 @@ inline Tensor contiguous(Tensor tensor, int64_t dims) {
   return copy;
 }
 
-// What the kernels read. [T, B, width] has step and column strides, [B, width] a column stride.
+// Describes a tensor for kernels. [T, B, width] has strides between steps and between batch entries, [B, width] only the latter.
 inline rnncc_tensor describe(const Tensor& tensor) {
   const int64_t rank = tensor.dim();
   const int64_t* strides = tensor.strides();
@@ -203,7 +203,7 @@ inline double as_double(StableValue value) {
   return number;
 }
 
-// A list of torch's that this object owns.
+// One of torch's lists, which this object owns.
 class List {
  public:
   explicit List(ListHandle handle) : handle_(handle) {}

@@ -146,7 +146,7 @@ class FusedRun : LoopParameter {
       make_handed(directions);
     }
     FusedHeader* const header = take<FusedHeader>(1);
-    *header = {int32_t(call.steps), int32_t(call.columns), int32_t(call.heads), int32_t(choice_.share.group)};
+    *header = {int32_t(call.steps), int32_t(call.batch), int32_t(call.heads), int32_t(choice_.share.group)};
     take_extents(call);
     take_constants(call);
     for (const LoopDirection& direction : directions)
@@ -158,9 +158,9 @@ class FusedRun : LoopParameter {
     // A launch is a call with the next entries of the batch. The kernel knows no others.
     const bool is_packed = call.starts != nullptr;
     const int64_t most = choice_.share.at_once * choice_.share.group;
-    for (int64_t first = 0; first < call.columns; first += most) {
+    for (int64_t first = 0; first < call.batch; first += most) {
       if (first > 0) move_on(most);
-      header->batch = int32_t(std::min(most, call.columns - first));
+      header->batch = int32_t(std::min(most, call.batch - first));
       if (is_grid && (first == 0 || !is_packed)) clear_exchange();
       const int64_t groups = (header->batch + choice_.share.group - 1) / choice_.share.group;
       const int64_t ctas = kernel_.ctas * call.heads * groups;
@@ -186,7 +186,7 @@ class FusedRun : LoopParameter {
     const Call& call = directions[0].call;
     const Device device = directions[0].tensors.device;
     const unsigned count = unsigned(directions.size());
-    const unsigned ctas = unsigned(ceil_divide(call.columns * kernel_.head_dim, int64_t(kernel_.threads)));
+    const unsigned ctas = unsigned(ceil_divide(call.batch * kernel_.head_dim, int64_t(kernel_.threads)));
     const auto hold = [&](int64_t bytes) {
       held_.push_back(empty({bytes}, aoti_torch_dtype_uint8(), device));
       return held_.back().data();
@@ -266,7 +266,7 @@ class FusedRun : LoopParameter {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
     const int64_t entry = call.heads * info_.operands * round_up(kernel_.head_dim, 32) * dtype_bytes(tensors.scalar());
-    const int64_t step = entry * std::min(choice_.share.at_once * choice_.share.group, call.columns);
+    const int64_t step = entry * std::min(choice_.share.at_once * choice_.share.group, call.batch);
     exchange_bytes_ = call.starts ? entry * call.rows : step * call.steps;
     if ((call.starts ? exchange_bytes_ : step) > UINT32_MAX) return false;
     held_.push_back(empty({exchange_bytes_ * int64_t(directions.size())}, aoti_torch_dtype_uint8(), tensors.device));
@@ -281,8 +281,8 @@ class FusedRun : LoopParameter {
     const rnncc_dtype scalar = directions[0].tensors.scalar();
     const Device device = directions[0].tensors.device;
     const bool transposed = tables_.products[0].transposed;
-    const int64_t head_dim = kernel_.head_dim, elements = call.columns * head_dim, gates = info_.sums * info_.operands;
-    const int64_t carried = round_up((info_.edges + info_.kept) * elements * 4, 256);
+    const int64_t head_dim = kernel_.head_dim, elements = call.batch * head_dim, gates = info_.sums * info_.operands;
+    const int64_t carried = round_up((info_.edges + info_.handed) * elements * 4, 256);
     const int64_t operands = round_up(info_.operands * elements * dtype_bytes(scalar), 256);
     exchange_bytes_ = carried + operands + round_up(info_.sums * elements * 4, 256);
     held_.push_back(empty({exchange_bytes_ * int64_t(directions.size())}, aoti_torch_dtype_uint8(), device));
@@ -291,7 +291,7 @@ class FusedRun : LoopParameter {
     for (size_t d = 0; d < directions.size(); ++d) {
       char* const base = exchanges_ + d * exchange_bytes_;
       products_.push_back({reinterpret_cast<float*>(base + carried + operands), base + carried,
-                           matrix(directions[d].tensors, transposed ? gates - 1 : 0), scalar, transposed, int(call.columns),
+                           matrix(directions[d].tensors, transposed ? gates - 1 : 0), scalar, transposed, int(call.batch),
                            int(info_.sums * head_dim), int(info_.operands * head_dim)});
     }
   }

@@ -68,11 +68,11 @@ class ScanRun : LoopParameter {
     const int32_t device = tensors.device.index;
     const int64_t units = dim(tables_.slots[info_.edge_slots[0]].width), bytes = dtype_bytes(tensors.scalar());
     if (wide_ && units * bytes % 16 != 0) return false;
-    const int64_t groups = call.columns * (units / form_.vector), clusters = ceil_divide(groups, int64_t(form_.groups));
+    const int64_t groups = call.batch * (units / form_.vector), clusters = ceil_divide(groups, int64_t(form_.groups));
     // A kernel counts steps in 32 bits, and its last tile may reach beyond them. It counts channels in 32 bits, too.
-    if (call.steps > INT32_MAX / 2 || call.columns * units > INT32_MAX)
+    if (call.steps > INT32_MAX / 2 || call.batch * units > INT32_MAX)
       fail(name + " takes at most 1073741823 steps, and 2147483647 units of all batch entries together");
-    *take<ScanHeader>(1) = {int32_t(call.steps), int32_t(call.columns), int32_t(units), 0};
+    *take<ScanHeader>(1) = {int32_t(call.steps), int32_t(call.batch), int32_t(units), 0};
     take_extents(call);
     take_constants(call);
     const ScanLoaded& loaded = loaded_scan(form_, file, name, device);
@@ -81,7 +81,7 @@ class ScanRun : LoopParameter {
     if (!is_of_use(form_, all, ctas, sms)) return false;
     for (const LoopDirection& direction : directions) {
       if (!fill_tensors(direction, wide_ ? begins_at_pieces : takes_all)) return false;
-      fill_totals(direction, ctas * call.columns);
+      fill_totals(direction, ctas * call.batch);
     }
     CUlaunchAttribute attribute;
     const CUlaunchConfig how = scan_config(form_, clusters, ctas, unsigned(directions.size()), current_stream(device), attribute);

@@ -27,10 +27,10 @@ inline int64_t scan_ctas(const ScanForm& form, int64_t clusters, int64_t steps, 
   return ctas;
 }
 
-// Whether a kernel is of use. Some are of use only where `least_blocks` CTAs or more share steps, and where so many CTAs of all
+// Whether a kernel is of use. Some are of use only where `least_ctas` CTAs or more share steps, and where so many CTAs of all
 // clusters run at once, two per SM. rnncc/stages/schedule/scan.py has the same rule.
 inline bool is_of_use(const ScanForm& form, int64_t clusters, int64_t ctas, int64_t sms) {
-  return form.least_blocks == 1 || (ctas >= form.least_blocks && form.least_blocks * clusters <= 2 * sms);
+  return form.least_ctas == 1 || (ctas >= form.least_ctas && form.least_ctas * clusters <= 2 * sms);
 }
 
 }  // namespace rnncc

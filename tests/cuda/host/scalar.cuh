@@ -1,0 +1,15 @@
+// What cuda/math.cuh needs of a GPU, for a host: in the place of the header of that name.
+#pragma once
+
+#include <math.h>
+
+#define RNNCC_DEVICE inline
+
+inline float __fdividef(float a, float b) { return a / b; }
+
+namespace rnncc {
+
+RNNCC_DEVICE float maximum(float a, float b) { return a != a || a > b ? a : b; }
+RNNCC_DEVICE float minimum(float a, float b) { return a != a || a < b ? a : b; }
+
+}  // namespace rnncc
