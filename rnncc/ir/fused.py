@@ -4,7 +4,7 @@ A *phase* is a product that waits for the one before it. A step is stage, phase,
 (elementwise) takes the sums of the phase before it and makes the operands of the phase after it. Most loops have one
 phase; the first stage is then called `start`, and the last one `finish`. The *carries* are floats per unit and batch
 entry that live in registers, from stage to stage and from step to step.
-templates/include/rnncc/cuda/fused/step.cuh reads these types name by name.
+templates/include/rnncc/cuda/fused/call.cuh reads these types name by name.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ def kernels_of(wanted: Wanted, masked: bool, head_dim: int, folder: Path) -> Map
         # Several products a step, and sums that do not take every operand.
         ("gruv3", GATHER, "bf16", 64, 2, 9),
         ("dsgu", GATHER, "f32", 40, 1, 3),
+        ("sgu", GRID, "bf16", 64, 1, 3),
         ("lem", GRID, "f16", 72, 1, 11),
         ("rhn", GRID, "f32", 64, 2, 5),
         ("taugru", SCATTER, "bf16", 64, 1, 4),

@@ -1,4 +1,4 @@
-"""The facts of a fused loop that its layout depends on. templates/include/rnncc/cuda/fused/step.cuh derives the same
+"""The facts of a fused loop that its layout depends on. templates/include/rnncc/cuda/fused/traffic.cuh derives the same
 numbers."""
 
 from __future__ import annotations

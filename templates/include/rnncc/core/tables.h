@@ -166,7 +166,7 @@ struct ZeroInfo {
   int16_t width;
 };
 
-// A loop in a form that has kernels of its own: with products that wait for each other (cuda/fused/step.cuh), or with none
+// A loop in a form that has kernels of its own: with products that wait for each other (cuda/fused/call.cuh), or with none
 // (cuda/scan/lanes.cuh). Arrays hold slots where nothing else is said. All zero: the loop has neither form.
 struct LoopInfo {
   int16_t products, sums, operands, edges, reads, rows, vectors, writes, totals;

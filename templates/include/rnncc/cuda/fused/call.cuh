@@ -1,0 +1,124 @@
+// What a fused kernel is given: the step of its loop, and the tensors of a call.
+//
+// A step is a chain: start (elementwise), product, middle (elementwise), product, …, finish (elementwise). A product with the
+// elementwise work before it is a phase. Most steps have one phase, and no middle. `start` makes the operands of the first product,
+// and `finish` takes the sums of the last one. Forward, `start` mostly passes the previous state on. Backward, `start` makes the
+// gradients of the gates, and `finish` makes the gradient of the state before. The loop runs finish(t) and start(t + 1) together, so
+// that CTAs wait for one exchange per phase.
+//
+// `Step` is generated for each loop. It has:
+//   PHASES              the number of products that wait for each other; the next four have an entry for each
+//   OPERANDS, SUMS      how many there are: sums[i] += matrix[i][j] @ operand[j]
+//   TRANSPOSED          whether the matrices are transposed in this product
+//   HAS_HOLES           whether a sum may have no matrix for an operand
+//   CARRIES, EDGES      floats per unit and entry that live from step to step; the first EDGES of them have initial values
+//   Element             the type of streams, matrices and operands: 16-bit or float
+//   READS               how many tensors are read at (t, entry, unit)
+//   READ_FLOAT          the set of them that are float. The others have Elements.
+//   READ_SHIFTED        the set of them that are read one step further in the loop's order, and beyond the loop from an edge
+//                       tensor
+//   ROW_READS           how many tensors are read at (t, entry); row_values (tensors.cuh) has them
+//   VECTORS             values per unit
+//   WRITES              how many tensors are written; WRITE_FLOAT is a set of them
+//   WRITES_OF_STAGE     the sets that start, each middle and finish write
+//   MASKED              whether entries have lengths and resets; then the loop takes packed tensors too
+//   start, middle, finish  the elementwise functions
+#pragma once
+
+#include "fast.cuh"
+#include "ptx.cuh"
+#include "tensors.cuh"
+
+namespace rnncc {
+
+// The number of a stage, as a type: which `middle` is meant.
+template <int S>
+struct Stage {};
+
+// A phase of a step.
+template <class Step, int P>
+struct PhaseOf {
+  static constexpr int SUMS = Step::SUMS[P], OPERANDS = Step::OPERANDS[P];
+  static constexpr bool TRANSPOSED = Step::TRANSPOSED[P], HAS_HOLES = Step::HAS_HOLES[P];
+  // How many matrices and operands the phases before it have.
+  static constexpr int FIRST_MATRIX = PhaseOf<Step, P - 1>::FIRST_MATRIX + PhaseOf<Step, P - 1>::MATRICES;
+  static constexpr int FIRST_OPERAND = PhaseOf<Step, P - 1>::FIRST_OPERAND + PhaseOf<Step, P - 1>::OPERANDS;
+  static constexpr int MATRICES = SUMS * OPERANDS;
+};
+template <class Step>
+struct PhaseOf<Step, -1> {
+  static constexpr int OPERANDS = 0, FIRST_MATRIX = 0, FIRST_OPERAND = 0, MATRICES = 0;
+};
+template <class Step>
+using LastPhase = PhaseOf<Step, Step::PHASES - 1>;
+
+// What a stage writes.
+template <class Step, int S>
+constexpr uint64_t writes_of = Step::WRITES_OF_STAGE[S];
+
+// Calls f with Number<0>, Number<1>, …, Number<N - 1>.
+template <int I>
+struct Number {
+  static constexpr int value = I;
+};
+template <int N, int I = 0, class F>
+RNNCC_DEVICE void for_numbers(const F& f) {
+  if constexpr (I < N) {
+    f(Number<I>{});
+    for_numbers<N, I + 1>(f);
+  }
+}
+
+// What one direction of a layer reads and writes.
+template <class Step>
+struct FusedTensors {
+  const void* matrices[LastPhase<Step>::FIRST_MATRIX + LastPhase<Step>::MATRICES];  // element (u, k) of head n at ((n * H + u) * H + k)
+  int64_t descending;
+  Place reads[at_least_one(Step::READS)];
+  Edge read_edges[at_least_one(Step::READS)];
+  Place row_reads[at_least_one(Step::ROW_READS)];
+  Place writes[at_least_one(Step::WRITES)];
+  Edge initial[at_least_one(Step::EDGES)];  // null: zeros
+  Edge last[at_least_one(Step::EDGES)];     // null: not wanted
+  Edge vectors[at_least_one(Step::VECTORS)];  // `entry`: elements from a unit to the next, 0 where all units have one number
+  Place exchange;  // the memory in which CTAs of the grid send each other operands (grid.cuh)
+};
+
+// The directions of a layer run side by side; blockIdx.y is the direction of a CTA. A kernel has the loop once per direction, so
+// that all addresses are constants of its parameter. Addresses that it found by an index would be loaded again at every step.
+template <class Step>
+struct FusedCall {
+  int32_t steps, batch, heads, group_batch;
+  Extents extents;
+  float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
+  FusedTensors<Step> directions[2];
+};
+
+// Begins the loop of one direction. The compiler then leaves in each loop what both compute, and does not hold it in registers
+// from before the branch on.
+RNNCC_DEVICE void part() { asm volatile("" ::: "memory"); }
+
+// Where a CTA works. The CTAs of one head and group of entries follow each other, as the CTAs of a cluster do. `rank` counts them.
+// `steps`: the number of steps of the longest entry.
+struct Seat {
+  int rank, head, first_entry, entries, steps;
+};
+template <int CTAS, class Step>
+RNNCC_DEVICE Seat seat_of(const FusedCall<Step>& call) {
+  const int group = blockIdx.x / CTAS / call.heads;
+  Seat seat;
+  seat.rank = blockIdx.x % CTAS;
+  seat.head = blockIdx.x / CTAS % call.heads;
+  seat.first_entry = group * call.group_batch;
+  seat.entries = ::min(call.group_batch, call.batch - seat.first_entry);
+  seat.steps = call.steps;
+  if constexpr (Step::MASKED)
+    if (call.extents.starts) {
+      seat.steps = 0;
+      for (int i = 0; i < seat.entries; ++i)
+        seat.steps = ::max(seat.steps, own_rows<Step>(call, false, seat.first_entry + i).steps);
+    }
+  return seat;
+}
+
+}  // namespace rnncc
