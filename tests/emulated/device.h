@@ -1,6 +1,6 @@
 // A GPU on one thread of the CPU: enough of CUDA C++ to run the fused kernels in tests, slowly. Each thread of a launch is a fiber.
-// Fibers change only where a thread waits for others, and the scheduler draws the next one at random, so that a missing wait shows.
-// It models no caches and no weak memory: a missing fence does not show.
+// Fibers change only where a thread waits for others. The scheduler draws the next one at random, and what CTAs send each other
+// arrives late and in any order, so that a missing wait shows. It models no caches: a missing fence does not show.
 #pragma once
 
 #include <math.h>
@@ -98,6 +98,21 @@ struct Fiber {
   bool started = false;
 };
 
+// What is on its way to another CTA: bytes for an address, and the barrier that counts them, if one does.
+struct Message {
+  char* to;
+  char bytes[16];
+  int size;
+  Barrier* counts;
+
+  void arrive() const {
+    memcpy(to, bytes, size);
+    if (!counts) return;
+    counts->bytes -= size;
+    counts->settle();
+  }
+};
+
 struct Device {
   Fiber* current = nullptr;
   const char* problem = nullptr;
@@ -105,8 +120,15 @@ struct Device {
   void (*kernel)(const void*) = nullptr;
   const void* parameter = nullptr;
   uint64_t cycles = 0;
+  std::vector<Message> messages;
 };
 inline Device device;
+
+inline void send(char* to, const void* from, int size, Barrier* counts = nullptr) {
+  Message message = {to, {}, size, counts};
+  memcpy(message.bytes, from, size);
+  device.messages.push_back(message);
+}
 
 inline void leave() {
   if (!_setjmp(device.current->place)) _longjmp(device.scheduler, 1);
@@ -199,6 +221,7 @@ inline void launch(const Launch& wanted, void (*kernel)(const void*), const void
   std::vector<std::unique_ptr<Meeting>> clusters;
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::mt19937_64 random(wanted.seed);
+  device.messages.clear();
   device.kernel = kernel;
   device.parameter = parameter;
   for (int y = 0; y < wanted.directions; ++y)
@@ -237,6 +260,11 @@ inline void launch(const Launch& wanted, void (*kernel)(const void*), const void
     bool moved = false;
     for (Fiber* fiber : waiting) {
       ++device.cycles;
+      if (!device.messages.empty() && random() % 4 == 0) {
+        std::swap(device.messages[random() % device.messages.size()], device.messages.back());
+        device.messages.back().arrive();
+        device.messages.pop_back();
+      }
       if (fiber->ready && !fiber->ready(fiber->waits_for)) continue;
       fiber->ready = nullptr;
       resume(*fiber);
@@ -244,7 +272,7 @@ inline void launch(const Launch& wanted, void (*kernel)(const void*), const void
       moved = true;
     }
     waiting.erase(std::remove_if(waiting.begin(), waiting.end(), [](Fiber* fiber) { return fiber->done; }), waiting.end());
-    if (!moved) throw std::runtime_error("all threads wait");
+    if (!moved && device.messages.empty()) throw std::runtime_error("all threads wait");
   }
 }
 

@@ -72,8 +72,8 @@ def write_headers(folder: Path) -> None:
         path.write_text(text.replace(shared, "char* const shared = emulated::shared_memory();"), encoding="utf-8")
 
 
-def build(plan: KernelPlan, fused: FusedKernels, folder: Path) -> dict[str, Kernel]:
-    """The kernels by their programs' names."""
+def build(plan: KernelPlan, fused: FusedKernels, folder: Path, flags: Sequence[str] = ()) -> dict[str, Kernel]:
+    """The kernels by their programs' names. `flags`: for the compiler."""
     write_headers(folder)
     bundle = at_first_use(plan, [fused])
     write_files(bundle.files, folder)
@@ -92,8 +92,8 @@ def build(plan: KernelPlan, fused: FusedKernels, folder: Path) -> dict[str, Kern
         source.write_text("#include <string>\n" + _DRIVER.format(symbol=unit.name), encoding="utf-8")
         library = folder / f"{unit.name}.so"
         command = [
-            "g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-U_FORTIFY_SOURCE", f"-I{folder}", str(source),
-            "-o", str(library),
+            "g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-U_FORTIFY_SOURCE", *flags, f"-I{folder}",
+            str(source), "-o", str(library),
         ]  # fmt: skip
         running.append((name, schedule, library, subprocess.Popen(command, stderr=subprocess.PIPE, text=True)))
     for name, schedule, library, compiler in running:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,10 +29,13 @@ def loops(cell: str) -> dict[bool, Loop]:
     return {False: found[0], True: found[len(found) // 2]}
 
 
-def kernels_of(wanted: Wanted, masked: bool, head_dim: int, folder: Path) -> Mapping[str, Kernel]:
+def kernels_of(
+    wanted: Wanted, masked: bool, head_dim: int, folder: Path, flags: Sequence[str] = ()
+) -> Mapping[str, Kernel]:
+    """The plain or the masked kernels of a cell."""
     made = forced(wanted, head_dim)
     own = tuple(entry for entry in made.kernels if ("_masked_" in entry[0]) == masked)
-    return build(plan(wanted.cell), replace(made, kernels=own), folder)
+    return build(plan(wanted.cell), replace(made, kernels=own), folder, flags)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +63,30 @@ def kernels_of(wanted: Wanted, masked: bool, head_dim: int, folder: Path) -> Map
 def test_a_family(
     cell: str, family: Family, dtype: str, head_dim: int, heads: int, batch: int, masked: bool, tmp_path: Path
 ) -> None:
-    made = kernels_of(Wanted(cell, family, dtype, "sm_90a", masked=True), masked, head_dim, tmp_path)
+    made = kernels_of(Wanted(cell, family, dtype, "sm_90a"), masked, head_dim, tmp_path)
     loop = loops(cell)[masked]
     for reverse in (False, True):
         problem = Problem(5, batch, {"I": 3, "H": head_dim * heads}, heads, DTYPES[dtype], reverse=reverse)
         errors = EmulatedCase(loop, problem, made, seed=int(reverse)).measured()
         assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
+
+
+def test_what_is_sent_arrives_late(tmp_path: Path) -> None:
+    """Kernels that do not wait for it are wrong, and right by no seed."""
+    wanted = Wanted("lstm", GATHER, "f32", "sm_90a")
+    made = kernels_of(wanted, False, 64, tmp_path, ("-DEMULATED_WITHOUT_WAITS",))
+    assert all(kernel.schedule.ctas > 1 for kernel in made.values())
+    for seed in range(3):
+        errors = EmulatedCase(loops("lstm")[False], Problem(5, 3, {"I": 3, "H": 64}), made, seed).measured()
+        assert not max(errors.values()) <= 100 * BOUNDS["f32"]
+
+
+@pytest.mark.parametrize(("cell", "family", "head_dim"), [("gruv3", GATHER, 128), ("rhn", GRID, 64)], ids=str)
+def test_threads_in_any_order(cell: str, family: Family, head_dim: int, tmp_path: Path) -> None:
+    """A step's buffers are used again at the next step, so many steps in many orders are right."""
+    made = kernels_of(Wanted(cell, family, "bf16", "sm_90a"), False, head_dim, tmp_path)
+    assert all(kernel.schedule.ctas > 1 for kernel in made.values())
+    for seed in range(5):
+        problem = Problem(12, 9, {"I": 3, "H": head_dim}, dtype=DTYPES["bf16"])
+        errors = EmulatedCase(loops(cell)[False], problem, made, seed).measured()
+        assert max(errors.values()) <= BOUNDS["bf16"]
