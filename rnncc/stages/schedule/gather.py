@@ -33,6 +33,7 @@ _K_WARPS = (1, 2, 4, 8)
 _UNIT_BLOCKS = (1, 2, 4)
 _MOST_ITEMS = MOST_WARPS * max(_UNIT_BLOCKS)
 _SEND_REGISTERS = 8  # per operand but one
+_PHASE_REGISTERS, _FLOAT_PHASE_REGISTERS = 4, 16  # per phase but one: nvcc moves work of a phase into the one before
 # nvcc 13 takes 18 to 46 registers fewer than `needed` for the LSTM.
 _OVERCOUNT = 44
 
@@ -75,10 +76,12 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         lambda u: element.accumulator_registers(facts.sums * u) + PAIR_REGISTERS * element.fragments(facts.sums * u),
     )
     owned = ceil_div(unit_blocks, k_warps)
+    phases, buffers = len(facts.phases), 2 if len(facts.phases) == 1 else 1
     registers = by(warps, range(1, MOST_WARPS + 1), registers_of)
     needed = (
         BASE_REGISTERS
         + _SEND_REGISTERS * (max(phase.operands for phase in facts.phases) - 1)
+        + (phases - 1) * (_FLOAT_PHASE_REGISTERS if element.is_float else _PHASE_REGISTERS)
         + sums_and_operands
         + facts.item_registers * owned
         + piece_registers(facts, unit_blocks, k_warps)
@@ -87,7 +90,6 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     spilled = require_registers(model, needed, registers)
     shared_pairs = [own_pairs - held for own_pairs, held in zip(pairs, register_pairs, strict=True)]
     matrix_kilobytes = warps * total(f * own for f, own in zip(fragments, shared_pairs, strict=True))
-    phases, buffers = len(facts.phases), 2 if len(facts.phases) == 1 else 1
     shared_bytes = (
         buffers * element.operand_bytes * facts.operands * k_warps * range_length
         + PAIR_BYTES * matrix_kilobytes

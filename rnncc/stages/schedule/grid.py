@@ -39,6 +39,7 @@ _POLLED = 8  # words of 16 bytes that a lane asks for at a time
 # planned with them: three spill one register, and NAS's inference at 768 in float16 spills 24. (The model does not
 # count how far nvcc interleaves an item's two elements.)
 _BASE_REGISTERS, _TILE_REGISTERS, _SUM_REGISTERS, _OPERAND_REGISTERS, _ODD_REGISTERS = 33, 14, 5, 13, 8
+_PHASE_REGISTERS = 4  # per phase but one
 # In float32 a lane has its sums for all batch entries of a tile while it multiplies. With several operands nvcc keeps
 # addresses, and more of them for each chunk beyond some.
 _FLOAT_SUM_REGISTERS, _FLOAT_REGISTERS, _FLOAT_OPERAND_REGISTERS = 10, 16, 16
@@ -107,6 +108,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             + by(unit_blocks, _UNIT_BLOCKS, lambda u: _ODD_REGISTERS * most_operands if u == 3 else 0)
             + _TILE_REGISTERS * tiles
             + _SUM_REGISTERS * most_fragments * tiles
+            + _PHASE_REGISTERS * (phases - 1)
             + matrix_registers
         )
         model.require(
