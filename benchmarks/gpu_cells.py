@@ -1,0 +1,236 @@
+"""Every shipped cell as a whole layer on a GPU, with what its equations allow.
+
+    python benchmarks/gpu_cells.py [--quick] [--only WORDS] [--shard I/N] [--out FILE]
+    python benchmarks/gpu_cells.py --show FILE
+
+A layer runs a batch of 16 over 1024 steps in bfloat16, its input as wide as its hidden size. There are three sizes: one
+head of 768, three heads of 256, twelve of 64. `queued_ms` is the median time of a call between CUDA events, in
+milliseconds, one call after the other without a wait of the host. `call_ms` is that of a single call. `path` names the
+kernels that ran each loop. `exchanges` is how often the units of a state must wait for each other in a step, by the
+cell's equations alone (rnncc/analysis/exchanges.py). For cells with a recurrent matrix it bounds the time that a step
+may take (MUST), and the table sets that bound beside the measured time.
+
+WORDS, separated by commas, choose cells and sizes (768x1, 256x3, 64x12). --shard 2/5 runs the second of five parts, and
+rows of several files are put together by --show FILE,FILE. A run that is started again goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpu_run import Results, obstacle, parser_of
+from measure import Function, environment, gpu_ms
+from report_text import table as table_text
+
+from rnncc.analysis.exchanges import exchanges
+from rnncc.driver import build_package
+from rnncc.ir.problem import Problem
+from rnncc.ir.recurrence import RecurrenceKind
+from rnncc.language.diagnostics import RnnccError
+from rnncc.language.read import read_request
+from rnncc.machine.paths import shipped_cells
+from rnncc.pipeline import compile_cells
+
+BATCH, STEPS, DTYPE = 16, 1024, "bf16"
+SIZES = ((768, 1), (256, 3), (64, 12))
+PASSES = ("fw", "fw+bw")
+# Sizes of a cell's own, as parts of the hidden size. Others have their defaults.
+PARTS = {"lstmp": {"P": 2}, "nn_lstmp": {"P": 2}, "onlstm": {"K": 4}}
+# Microseconds per exchange, and per step besides, that a cell with a recurrent matrix must keep to; and how much longer
+# forward and backward together may take.
+MUST = {(768, 1): (1.2, 0.8), (256, 3): (0.65, 0.45), (64, 12): (0.45, 0.35)}
+BOTH = 2.9
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A cell at a size."""
+
+    cell: str
+    head_dim: int
+    heads: int
+
+    @property
+    def size(self) -> str:
+        """`768x1`."""
+        return f"{self.head_dim}x{self.heads}"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the equations of a cell say. `dense`: it has a recurrent matrix, or works across the units."""
+
+    name: str
+    exchanges: int
+    dense: bool
+
+
+def known(cell: str) -> Known:
+    """The cell's class and its exchanges per step."""
+    made = compile_cells(read_request(cell), "classify")
+    dense = any(loop.kind is RecurrenceKind.DENSE for loop in made.recurrences[0])
+    return Known(made.typed[0].name, exchanges(made.typed[0]), dense)
+
+
+def must_ms(case: Case, about: Known, run: str) -> float | None:
+    """The time that the case must keep to, in milliseconds."""
+    if not about.dense:
+        return None
+    each, step = MUST[case.head_dim, case.heads]
+    return STEPS / 1000 * (each * about.exchanges + step) * (1 if run == "fw" else BOTH)
+
+
+def select(words: Sequence[str], shard: str, quick: bool) -> list[Case]:
+    """The cases that were asked for. Raises ValueError for a word or a shard that means nothing."""
+    cells = [path.stem for path in shipped_cells()]
+    sizes = {f"{head_dim}x{heads}": (head_dim, heads) for head_dim, heads in SIZES}
+    if unknown := set(words) - {*cells, *sizes}:
+        raise ValueError(f"{', '.join(sorted(unknown))}: neither a cell nor one of {', '.join(sizes)}")
+    wanted = [size for name, size in sizes.items() if name in words] or list(sizes.values())[: 1 if quick else None]
+    found = [Case(cell, *size) for cell in cells if cell in words or not set(words) & set(cells) for size in wanted]
+    part = re.fullmatch(r"(\d+)/(\d+)", shard)
+    if part is None or not 1 <= int(part[1]) <= int(part[2]):
+        raise ValueError(f"--shard is a part like 2/5, not {shard}")
+    return found[int(part[1]) - 1 :: int(part[2])]
+
+
+def build(cases: Sequence[Case], folder: Path) -> None:
+    """A package for each cell, with the kernels of its cases. Raises RnnccError."""
+    problems: dict[str, list[Problem]] = {}
+    for case in cases:
+        problems.setdefault(case.cell, []).append(Problem(case.head_dim, case.heads, DTYPE, BATCH))
+
+    def make(cell: str) -> Path:
+        request = replace(read_request(cell), name=f"{cell}_sized", problems=tuple(problems[cell]))
+        return build_package(request, folder)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(make, problems))
+    sys.path.insert(0, str(folder))
+
+
+def layer_of(case: Case, about: Known) -> torch.nn.Module:
+    """The layer of a case, on the GPU."""
+    hidden = case.head_dim * case.heads
+    own = {name: hidden // part for name, part in PARTS.get(case.cell, {}).items()}
+    made: torch.nn.Module = getattr(import_module(f"{case.cell}_sized"), about.name)(
+        hidden, hidden, num_heads=case.heads, device="cuda", dtype=torch.bfloat16, **own
+    )
+    return made
+
+
+def call_of(case: Case, layer: Any, run: str) -> Function:
+    """A call of the layer, and of its backward."""
+    x = torch.randn(STEPS, BATCH, case.head_dim * case.heads, device="cuda", dtype=torch.bfloat16)
+    widths = {item.name: item.width(layer._sizes[0]) for item in layer.spec.inputs[1:]}
+    extra = {name: torch.rand(STEPS, BATCH, width, device="cuda").to(x) for name, width in widths.items()}
+
+    def forward() -> torch.Tensor:
+        output: torch.Tensor = layer(x, **extra)[0]
+        return output
+
+    if run == "fw":
+        return torch.no_grad()(forward)
+    x.requires_grad_()
+    gradient = torch.randn_like(forward())
+    leaves = [x, *layer.parameters()]
+
+    def both() -> object:
+        return torch.autograd.grad(forward(), leaves, gradient, allow_unused=True)
+
+    return both
+
+
+def path_of(layer: Any, batch: int) -> list[str]:
+    """The kernels that run each loop: `fused (forward grid, backward grid)`."""
+    lines = layer.explain(batch_size=batch).splitlines()
+    found = (
+        re.match(r"  \w+: ((?:fused|alternating|scan|walk|forward)\b(?: \([^)]*\)|[^,:]*))", line) for line in lines
+    )
+    return [match[1].strip() for match in found if match]
+
+
+def measure(case: Case, quick: bool) -> Iterator[dict[str, Any]]:
+    """The rows of a case. One that cannot run has `error` instead of times."""
+    about = known(case.cell)
+    for run in PASSES:
+        row: dict[str, Any] = asdict(case)
+        row |= {"run": run, "exchanges": about.exchanges, "must_ms": must_ms(case, about, run)}
+        try:
+            torch.manual_seed(0)
+            layer = layer_of(case, about)
+            call, queued = gpu_ms(call_of(case, layer, run), 5 if quick else 15, 10)
+            row |= {"call_ms": call, "queued_ms": queued, "path": path_of(layer, BATCH)}
+        except (RuntimeError, ValueError) as error:
+            row["error"] = str(error).splitlines()[0]
+        torch.cuda.empty_cache()
+        yield row
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows by how far they are from what they must keep to, the worst last."""
+    lines = []
+    for row in sorted(rows, key=ratio):
+        size, must = f"{row['head_dim']}x{row['heads']}", row["must_ms"]
+        time = row.get("error") or f"{row['queued_ms']:.3f}"
+        bound = ("", "") if must is None else (f"{must:.2f}", f"{ratio(row):.2f}")
+        path = "; ".join(row.get("path", ()))
+        lines.append((row["cell"], size, row["run"], str(row["exchanges"]), time, *bound, path))
+    return table_text(("cell", "size", "run", "exchanges", "ms", "must", "ratio", "kernels"), lines)
+
+
+def ratio(row: dict[str, Any]) -> float:
+    """Its time over the one that it must keep to; 0 where it is held to none."""
+    if row.get("must_ms") is None or row.get("queued_ms") is None:
+        return 0.0
+    return float(row["queued_ms"] / row["must_ms"])
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure or read, and print the table. 1 where nothing can be measured."""
+    parser = parser_of(__doc__, Path("gpu_cells.json"))
+    parser.add_argument("--shard", default="1/1", help="a part of the cases: 2/5 is the second of five")
+    arguments = parser.parse_args(words)
+    try:
+        if arguments.show:
+            files = [Path(name) for name in str(arguments.show).split(",")]
+            rows = [row for path in files for row in json.loads(path.read_text())["results"]]
+        else:
+            rows = run(arguments)
+    except (OSError, ValueError, RuntimeError, RnnccError) as error:
+        print(f"gpu_cells: {error}", file=sys.stderr)
+        return 1
+    print(table(rows))
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure what the file does not have yet. Raises as `main` says."""
+    cases = select([word for word in arguments.only.split(",") if word], arguments.shard, arguments.quick)
+    if why := obstacle():
+        raise ValueError(why)
+    results = Results(arguments.out, environment(arguments.commit))
+    done = {(row["cell"], row["head_dim"], row["heads"]) for row in results.rows}
+    left = [case for case in cases if (case.cell, case.head_dim, case.heads) not in done]
+    with tempfile.TemporaryDirectory() as folder:
+        build(left, Path(folder))
+        for case in left:
+            for row in measure(case, arguments.quick):
+                results.add(row)
+                print(row["cell"], case.size, row["run"], row.get("error") or f"{row['queued_ms']:.3f} ms", flush=True)
+    return results.rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())
