@@ -1,4 +1,4 @@
-"""The logic of benchmarks/gpu_cells.py, which needs no GPU, and how often the units of shipped cells exchange values."""
+"""The logic of benchmarks/gpu_cells.py, which needs no GPU, and how often the units of cells exchange values."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rnncc.pipeline import compile_cells
 
 # By hand, from the equations: the longest chain of exchanges in a step. Every other cell has one.
 EXCHANGES = {
-    0: """brc hgrn indrnn layernormindrnn mingru mingru_log minlstm minlstm_log paragru paralstm qrnn rglru rwkv4 sru tgru
-          tlstm trnn unicornn""",
-    2: """dreamergru dsgu egru gruv3 layernormgru lem lstmp mgu miru1 multiplicativelstm multiplicativernn mut1 mut2 mut3
-          nn_lstmp reslstm rhn scrn wmclstm""",
+    0: """brc hgrn indrnn layernormindrnn mingru mingru_log minlstm minlstm_log paragru paralstm qrnn rglru rwkv4 sru
+          tgru tlstm trnn unicornn""",
+    2: """dreamergru dsgu egru gruv3 layernormgru lem lstmp mgu miru1 multiplicativelstm multiplicativernn mut1 mut2
+          mut3 nn_lstmp reslstm rhn scrn wmclstm""",
     3: "layernormlstm layernormlstm_pt lmu",
     4: "onlstm",
     6: "mogrifierlstm",
@@ -63,15 +63,14 @@ def test_words_and_shards_choose_cases(cells: Any) -> None:
     assert sorted(map(str, everything)) == sorted(str(case) for shard in shards for case in shard)
     assert cells.select(["gru", "64x12"], "1/1", quick=False) == [cells.Case("gru", 64, 12)]
     for words, shard in ((["nonsense"], "1/1"), ([], "3/2"), ([], "0/2"), ([], "half")):
-        with pytest.raises(ValueError, match="nonsense|shard"):
+        with pytest.raises(ValueError, match=r"nonsense|shard"):
             cells.select(words, shard, quick=False)
 
 
 def test_the_bound_is_that_of_the_equations(cells: Any) -> None:
     assert cells.must_ms(cells.Case("gruv3", 768, 1), cells.known("gruv3"), "fw") == pytest.approx(1.024 * 3.2)
-    assert cells.must_ms(cells.Case("gruv3", 64, 12), cells.known("gruv3"), "fw+bw") == pytest.approx(
-        2.9 * 1.024 * 1.25
-    )
+    both = cells.must_ms(cells.Case("gruv3", 64, 12), cells.known("gruv3"), "fw+bw")
+    assert both == pytest.approx(2.9 * 1.024 * 1.25)
     assert cells.must_ms(cells.Case("mingru", 768, 1), cells.known("mingru"), "fw") is None
 
 
