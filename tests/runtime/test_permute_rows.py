@@ -33,7 +33,7 @@ def permuted(rows: Tensor, firsts: Tensor, starts: Tensor, to_steps: bool) -> Te
 def op() -> Iterator[Callable[..., Tensor]]:
     """As eager code calls it."""
     text = (templates_dir() / "include" / "rnncc" / "torch" / "schema.h").read_text(encoding="utf-8")
-    schema = re.search(r'permute_rows_schema = "(.*)";', text)
+    schema = re.search(r'permute_rows_schema =\s*"(.*)";', text)
     assert schema is not None
     library = torch.library.Library("rnncc_permute_rows", "DEF")  # type: ignore[no-untyped-call]
     library.define(f"permute_rows{schema[1]}")  # type: ignore[no-untyped-call]

@@ -6,8 +6,8 @@
 enum rnncc_dtype : int32_t { RNNCC_FLOAT32 = 0, RNNCC_FLOAT64 = 1, RNNCC_BFLOAT16 = 2, RNNCC_FLOAT16 = 3 };
 
 // A tensor [T, B, width] (streams, sequences, saved), [B, width] (states; `step` unused) or a contiguous weight.
-// `step` and `entry` are strides in elements, from one step and from one batch entry to the next; units are contiguous. `data` is
-// null where the tensor was not given or is not wanted.
+// `step` and `entry` are strides in elements, from one step and from one batch entry to the next; units are contiguous.
+// `data` is null where the tensor was not given or is not wanted.
 struct rnncc_tensor {
   void* data;
   int64_t step;
@@ -17,19 +17,18 @@ struct rnncc_tensor {
 
 // A row is what a tensor holds of one batch entry at one step.
 //
-// `starts` belongs to packed tensors, which are [rows, width] in place of [T, B, width]. It is null where all entries have all
-// steps.
-// On the CPU it is [T + 1], and rows lie step by step. The rows of step t begin at starts[t]. There are n of them, and they belong
-// to the first n entries; n never grows from a step to the next.
-// On a GPU it is [B + 1], in the GPU's memory, and rows lie entry by entry. The rows of entry b begin at starts[b]. There is one
-// per step, and T at most.
+// `starts` belongs to packed tensors, which are [rows, width] in place of [T, B, width]. It is null where all entries
+// have all steps. On the CPU it is [T + 1], and rows lie step by step. The rows of step t begin at starts[t]. There are
+// n of them, and they belong to the first n entries; n never grows from a step to the next. On a GPU it is [B + 1], in
+// the GPU's memory, and rows lie entry by entry. The rows of entry b begin at starts[b]. There is one per step, and T
+// at most.
 //
-// `lengths` [B] is used on a GPU alone, and lies in its memory. It holds the steps of each entry of tensors that are not packed;
-// where it is null, each entry has T. On a GPU the second mask stream never has data, and the first one has none where there are
-// no resets.
+// `lengths` [B] is used on a GPU alone, and lies in its memory. It holds the steps of each entry of tensors that are
+// not packed; where it is null, each entry has T. On a GPU the second mask stream never has data, and the first one has
+// none where there are no resets.
 
-// One run of a segment's loop. Arrays are in the order of the segment's streams, weights, states and sequences. `saved` has the
-// adjoint's saved values and then its saved states.
+// One run of a segment's loop. Arrays are in the order of the segment's streams, weights, states and sequences. `saved`
+// has the adjoint's saved values and then its saved states.
 struct rnncc_forward_call {
   int64_t steps;  // T
   int64_t batch;  // B

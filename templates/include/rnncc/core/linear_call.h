@@ -3,8 +3,8 @@
 
 #include "call.h"
 
-// Rows of contiguous elements, `row` elements apart; a vector (bias) does not use `row`. `data` is null where the matrix was not
-// given or is not wanted.
+// Rows of contiguous elements, `row` elements apart; a vector (bias) does not use `row`. `data` is null where the
+// matrix was not given or is not wanted.
 struct rnncc_matrix {
   void* data;
   int64_t row;
@@ -23,8 +23,8 @@ struct rnncc_linear_backward_call {
   rnncc_matrix x, weight, d_y, d_x, d_weight, d_bias;
 };
 
-// Both compute in double where x (d_y) is float64, else in float. They return 0, or what went wrong: 1 out of memory; 2 a dtype that
-// is not taken; 3 torch could not run the threads; 4 there is no code for this processor.
+// Both compute in double where x (d_y) is float64, else in float. They return 0, or what went wrong: 1 out of memory; 2
+// a dtype that is not taken; 3 torch could not run the threads; 4 there is no code for this processor.
 extern "C" {
 __attribute__((visibility("default"))) int32_t rnncc_linear_forward(const rnncc_linear_call* call);
 __attribute__((visibility("default"))) int32_t rnncc_linear_backward(const rnncc_linear_backward_call* call);

@@ -1,5 +1,5 @@
-// Asks for large pages for large new memory (Linux). The first touch of each small page is a trap into the kernel, and all these
-// traps together take a tenth of the time of a large call.
+// Asks for large pages for large new memory (Linux). The first touch of each small page is a trap into the kernel, and
+// all these traps together take a tenth of the time of a large call.
 #pragma once
 
 #include <stddef.h>

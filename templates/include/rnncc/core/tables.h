@@ -1,6 +1,6 @@
-// A generated loop as tables, which the drivers of a CPU and of a GPU read: plain data, and no function that depends on either.
-// No member has a default of its own: where an initialiser in an array leaves such a member out, nvcc 13 sets it to zero instead of
-// its default.
+// A generated loop as tables, which the drivers of a CPU and of a GPU read: plain data, and no function that depends on
+// either. No member has a default of its own: where an initialiser in an array leaves such a member out, nvcc 13 sets
+// it to zero instead of its default.
 #pragma once
 
 #include <stdint.h>
@@ -50,8 +50,8 @@ struct SlotInfo {
   Kind kind;
   Table table;
   bool lasting;  // it stays readable until products and sums over its block of steps are taken
-  bool read;    // a stored slot: stages, row operators or the end of the loop read it from memory
-  bool shared;  // a stored slot: another thread than the one that wrote an element reads it during the loop
+  bool read;     // a stored slot: stages, row operators or the end of the loop read it from memory
+  bool shared;   // a stored slot: another thread than the one that wrote an element reads it during the loop
   int16_t index;
   int16_t link;
   int16_t width;
@@ -68,7 +68,8 @@ struct Destination {
   int16_t offset;
 };
 
-// Rows [row, row + rows) of weight `index`. They are stored as [rows, columns / blocks], and the rows are laid out [parts, blocks, ...].
+// Rows [row, row + rows) of weight `index`. They are stored as [rows, columns / blocks], and the rows are laid out
+// [parts, blocks, ...].
 struct MatrixInfo {
   int16_t index;
   int16_t row;
@@ -78,11 +79,11 @@ struct MatrixInfo {
   int16_t parts;
 };
 
-// Accumulators [first, first + count) (+)= matrix @ operand, or matrixᵀ @ operand where transposed. The operand's layout is
-// [parts, blocks, ...].
+// Accumulators [first, first + count) (+)= matrix @ operand, or matrixᵀ @ operand where transposed. The operand's
+// layout is [parts, blocks, ...].
 struct ProductInfo {
   int16_t operand;
-  int16_t image;  // of the operand's values
+  int16_t image;   // of the operand's values
   int16_t matrix;  // first of `count` entries of the program's product_matrices
   int16_t first;
   int16_t count;
@@ -91,7 +92,8 @@ struct ProductInfo {
   bool accumulate;
 };
 
-// A second form of stored slot `slot`, in which its blocks lie apart, for products to read. On a GPU it has the matrices' dtype.
+// A second form of stored slot `slot`, in which its blocks lie apart, for products to read. On a GPU it has the
+// matrices' dtype.
 struct ImageInfo {
   int16_t slot;
   int16_t parts;   // of the slot's layout, [parts, blocks, ...]
@@ -113,8 +115,8 @@ enum class RowOperator : int8_t {
   pad,
 };
 
-// A step is a list of stages. A tile stage goes over `width` units tile by tile: it computes the tile's products and then its
-// function. A row stage applies one row operator.
+// A step is a list of stages. A tile stage goes over `width` units tile by tile: it computes the tile's products and
+// then its function. A row stage applies one row operator.
 struct StageInfo {
   bool barrier;     // whether threads that divide units wait for each other before it
   RowOperator row;  // none in a tile stage
@@ -149,8 +151,8 @@ struct OuterInfo {
   int16_t parts;  // those of the operand's layout
 };
 
-// The gradient of units [offset, offset + width) of weight `index`: the sum of a slot over steps and batch entries. Where width is
-// less than the slot's, the sum also goes over units: over all, or over those of a head.
+// The gradient of units [offset, offset + width) of weight `index`: the sum of a slot over steps and batch entries.
+// Where width is less than the slot's, the sum also goes over units: over all, or over those of a head.
 struct SumInfo {
   int16_t index;
   int16_t offset;
@@ -166,14 +168,14 @@ struct ZeroInfo {
   int16_t width;
 };
 
-// A loop in a form that has kernels of its own: with products that wait for each other (cuda/fused/call.cuh), or with none
-// (cuda/scan/lanes.cuh). Arrays hold slots where nothing else is said. All zero: the loop has neither form.
+// A loop in a form that has kernels of its own: with products that wait for each other (cuda/fused/call.cuh), or with
+// none (cuda/scan/lanes.cuh). Arrays hold slots where nothing else is said. All zero: the loop has neither form.
 struct LoopInfo {
   int16_t products, sums, operands, edges, reads, rows, vectors, writes, totals;
-  int16_t handed;  // values that stages of a step hand on, besides edges
-  const int16_t* matrices;      // [products], of the program's matrices; -1: a sum that does not take an operand
+  int16_t handed;           // values that stages of a step hand on, besides edges
+  const int16_t* matrices;  // [products], of the program's matrices; -1: a sum that does not take an operand
   const int16_t* edge_slots;
-  const int16_t* edge_finals;   // of the program's finals, or -1
+  const int16_t* edge_finals;  // of the program's finals, or -1
   const int16_t* read_slots;
   const int16_t* row_slots;
   const int16_t* vector_slots;
@@ -193,9 +195,9 @@ struct ScanForm {
   int32_t least_ctas;  // how many must share steps for the kernel to be of use; 0: there is no kernel
 };
 
-// The kernels of a program without products, each for elements of 32 and of 16 bits. `wide` takes tensors whose rows begin at
-// multiples of 16 bytes, and `tall` takes the same where there are few channels. `narrow` takes all. `newton` takes what `wide`
-// does, where the others are walks.
+// The kernels of a program without products, each for elements of 32 and of 16 bits. `wide` takes tensors whose rows
+// begin at multiples of 16 bytes, and `tall` takes the same where there are few channels. `narrow` takes all. `newton`
+// takes what `wide` does, where the others are walks.
 struct ScanForms {
   ScanForm wide[2], tall[2], narrow[2], newton[2];
 };
@@ -215,12 +217,13 @@ struct Tables {
   const OuterInfo* outers;
   const SumInfo* sums;
   const ZeroInfo* zeros;
-  int16_t dim_count, slot_count, destination_count, matrix_count, product_count, product_matrix_count,
-      image_count, stage_count;
+  int16_t dim_count, slot_count, destination_count, matrix_count, product_count, product_matrix_count, image_count,
+      stage_count;
   int16_t final_count, outer_count, sum_count, zero_count;
-  int16_t constant_count, weight_count, weight_rows, weight_columns;  // the last two: the first of as many dims as there are weights
-  bool masked;  // the loop has the two mask streams: it takes lengths, resets, and on a GPU packed tensors
-  int16_t active;  // the slot of the second of them, or -1. A GPU's kernels know its values from the call's lengths
+  int16_t constant_count, weight_count, weight_rows,
+      weight_columns;  // the last two: the first of as many dims as there are weights
+  bool masked;         // the loop has the two mask streams: it takes lengths, resets, and on a GPU packed tensors
+  int16_t active;      // the slot of the second of them, or -1. A GPU's kernels know its values from the call's lengths
 };
 
 // The tensors and sizes of a call of either direction. `descending`: t runs from T-1 down to 0.

@@ -1,8 +1,9 @@
 // Converts rows of tensors of any floating dtype to the compute type (float or double), and back.
 //
-// 16-bit tensors are converted a row at a time where they are read and written; everything between is float. Rounding is to
-// nearest, ties to even; NaN stays NaN. The conversion of float16 multiplies by powers of two, so it needs denormals to be on. They
-// are, unless the program called torch.set_flush_denormal(True): then float16 values below 2^-14 become 0.
+// 16-bit tensors are converted a row at a time where they are read and written; everything between is float. Rounding
+// is to nearest, ties to even; NaN stays NaN. The conversion of float16 multiplies by powers of two, so it needs
+// denormals to be on. They are, unless the program called torch.set_flush_denormal(True): then float16 values below
+// 2^-14 become 0.
 #pragma once
 
 #include <stddef.h>
@@ -84,7 +85,8 @@ RNNCC_INLINE void narrow_upto(uint16_t* p, ConvertBits bits, int64_t n) {
   __builtin_memcpy(p, part, size_t(n) * 2);
 }
 
-// Reads elements [first, first + n) of src, a tensor of the given dtype. Float from float and double from double is a copy.
+// Reads elements [first, first + n) of src, a tensor of the given dtype. Float from float and double from double is a
+// copy.
 static inline void load_row(float* dst, const void* src, int64_t first, int64_t n, DType dtype) {
   switch (dtype) {
     case DType::f32: __builtin_memcpy(dst, static_cast<const float*>(src) + first, size_t(n) * 4); return;
@@ -128,8 +130,8 @@ static inline void store_row(void* dst, int64_t first, const float* src, int64_t
   }
 }
 
-// The same for those who compute in double: tensors are float64, or they are float32, which is read exactly and rounded once on the
-// way back. With 16-bit tensors everything is computed in float.
+// The same for those who compute in double: tensors are float64, or they are float32, which is read exactly and rounded
+// once on the way back. With 16-bit tensors everything is computed in float.
 static inline void load_row(double* dst, const void* src, int64_t first, int64_t n, DType dtype) {
   if (dtype == DType::f64) {
     __builtin_memcpy(dst, static_cast<const double*>(src) + first, size_t(n) * 8);

@@ -23,8 +23,9 @@ enum rnncc_feature {
   RNNCC_V4 = (1 << 12) - 1
 };
 
-// The features of this processor. A virtual machine may hide any of them. The compiler's probe also asks whether the system saves
-// the wide registers. Some compilers' probes do not know F16C, MOVBE and LZCNT, so these are read from the processor.
+// The features of this processor. A virtual machine may hide any of them. The compiler's probe also asks whether the
+// system saves the wide registers. Some compilers' probes do not know F16C, MOVBE and LZCNT, so these are read from the
+// processor.
 static inline int rnncc_features() {
   __builtin_cpu_init();
   int found = 0;
@@ -57,8 +58,8 @@ static inline int rnncc_level() {
   return level;
 }
 
-#define RNNCC_DECLARE(name, set, call_type)      \
-  int32_t name##_##set##_f32(const call_type*);  \
+#define RNNCC_DECLARE(name, set, call_type)     \
+  int32_t name##_##set##_f32(const call_type*); \
   int32_t name##_##set##_f64(const call_type*);
 #define RNNCC_DECLARE_v4(name, call_type) RNNCC_DECLARE(name, v4, call_type)
 #define RNNCC_DECLARE_v3(name, call_type) RNNCC_DECLARE(name, v3, call_type)
@@ -73,15 +74,13 @@ static inline int rnncc_level() {
 #define RNNCC_CALL_generic(name) RNNCC_CALL(name, generic, 1)
 #define RNNCC_CALL_all(name) RNNCC_CALL_v4(name) RNNCC_CALL_v3(name) RNNCC_CALL_generic(name)
 
-// Defines int32_t name(const call_type*), which calls name_SET_TYPE. There is code for one instruction set (`v4`, `v3`, `generic`)
-// or for `all`, and then the best one runs. Where this processor lacks the only one, the function returns 4. `dtype_expression` reads
-// `call`.
-#define RNNCC_DISPATCH(name, set, call_type, dtype_expression)                    \
-  extern "C" {                                                                     \
-  RNNCC_DECLARE_##set(name, call_type)                                             \
-  __attribute__((visibility("default"))) int32_t name(const call_type* call) {     \
-    const bool wide = (dtype_expression) == RNNCC_FLOAT64;                         \
-    RNNCC_CALL_##set(name)                                                         \
-    return 4;                                                                      \
-  }                                                                                \
+// Defines int32_t name(const call_type*), which calls name_SET_TYPE. There is code for one instruction set (`v4`, `v3`,
+// `generic`) or for `all`, and then the best one runs. Where this processor lacks the only one, the function returns 4.
+// `dtype_expression` reads `call`.
+#define RNNCC_DISPATCH(name, set, call_type, dtype_expression)                                                      \
+  extern "C" {                                                                                                      \
+  RNNCC_DECLARE_##set(name, call_type) __attribute__((visibility("default"))) int32_t name(const call_type* call) { \
+    const bool wide = (dtype_expression) == RNNCC_FLOAT64;                                                          \
+    RNNCC_CALL_##set(name) return 4;                                                                                \
+  }                                                                                                                 \
   }

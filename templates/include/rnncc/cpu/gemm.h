@@ -1,27 +1,21 @@
 // Matrix products for recurrent layers: C[m, n] = A[m, k] * B[k, n] (+ bias[n]) (+ C).
 //
-// B is packed once into panels and then used many times: a recurrent weight at every step. A panel holds `panel_columns<T>` columns,
-// which are 4 vectors (AVX-512) or 2 vectors (AVX2, SSE2). It is stored as [k][columns] and padded with zeros. Where the columns left
-// over fit one vector, the last panel is one vector wide. The micro kernel has up to 6 rows of C in one panel in registers. This
-// register blocking follows Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3), 2008.
+// B lies in panels (panels.h). The micro kernel has up to 6 rows of C in one panel in registers. This register blocking
+// follows Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3), 2008.
 //
-// Threads belong to the caller: every function takes the range of rows or panels to compute. Each element of C is summed in the same
-// order whatever the range, so results do not depend on the number of threads. The terms are summed one after the other in blocks of
-// `k_block<T>`, and the sums of the blocks are added one after the other; then comes the bias, then the old C. On levels with FMA the
-// products are fused into the sum, which needs -ffp-contract=fast, GCC's default for C++.
+// Threads belong to the caller: every function takes the range of rows or panels to compute. Each element of C is
+// summed in the same order whatever the range, so results do not depend on the number of threads. The terms are summed
+// one after the other in blocks of `k_block<T>`, and the sums of the blocks are added one after the other; then comes
+// the bias, then the old C. On levels with FMA the products are fused into the sum, which needs -ffp-contract=fast,
+// GCC's default for C++.
 #pragma once
 
-#include "vec.h"
+#include "panels.h"
 
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-constexpr int panel_vectors = RNNCC_ISA_LEVEL == 4 ? 4 : 2;
 constexpr int kernel_rows = 6;
-
-// How many columns a full panel has.
-template <class T>
-constexpr int64_t panel_columns = panel_vectors * lanes<T>;
 
 // A block sum has so many terms at most, so that a panel's block and a few rows of A stay in the first-level cache.
 template <class T>
@@ -29,133 +23,6 @@ constexpr int64_t k_block = 256 * 4 / int64_t(sizeof(T));
 
 // So many rows of A go through all panels before the next rows do, so that they stay in the second-level cache.
 constexpr int64_t row_block = 20 * kernel_rows;
-
-// B in panels. `data` is the caller's and has packed_elements<T>(n, k) elements, best aligned to 64 bytes.
-template <class T>
-struct Packed {
-  T* data;
-  int64_t n;  // columns
-  int64_t k;  // rows
-};
-
-// How many panels n columns make.
-template <class T>
-RNNCC_INLINE int64_t panel_count(int64_t n) {
-  return (n + panel_columns<T> - 1) / panel_columns<T>;
-}
-
-// How many columns the panels of n columns hold: n, and the padding.
-template <class T>
-RNNCC_INLINE int64_t padded_columns(int64_t n) {
-  const int64_t full = n / panel_columns<T> * panel_columns<T>;
-  const int64_t rest = n - full;
-  return full + (rest == 0 ? 0 : rest <= lanes<T> ? lanes<T> : panel_columns<T>);
-}
-
-// How many elements Packed<T>{data, n, k}.data must have.
-template <class T>
-RNNCC_INLINE int64_t packed_elements(int64_t n, int64_t k) {
-  return padded_columns<T>(n) * k;
-}
-
-// Where panel p starts.
-template <class T>
-RNNCC_INLINE T* panel_data(const Packed<T>& b, int64_t p) {
-  return b.data + p * panel_columns<T> * b.k;
-}
-
-// How many columns panel p holds: those of a full panel, or one vector.
-template <class T>
-RNNCC_INLINE int64_t panel_width(const Packed<T>& b, int64_t p) {
-  const int64_t rest = b.n - p * panel_columns<T>;
-  return rest <= lanes<T> ? lanes<T> : panel_columns<T>;
-}
-
-// ---- packing
-
-#if RNNCC_ISA_LEVEL == 4
-constexpr int transpose_size = 8;
-#else
-constexpr int transpose_size = 4;
-#endif
-
-// Sets dst[j * dst_stride + i] = src[i * src_stride + j] for i < rows, j < columns, in square blocks that fit registers.
-template <class T>
-static void transpose_into(T* dst, int64_t dst_stride, const T* src, int64_t src_stride, int64_t rows, int64_t columns) {
-  constexpr int S = transpose_size;
-  int64_t i = 0;
-  for (; i + S <= rows; i += S) {
-    int64_t j = 0;
-    for (; j + S <= columns; j += S) {
-      T block[S][S];
-      RNNCC_UNROLL
-      for (int r = 0; r < S; ++r) __builtin_memcpy(block[r], src + (i + r) * src_stride + j, sizeof(block[r]));
-      RNNCC_UNROLL
-      for (int c = 0; c < S; ++c) {
-        T* out = dst + (j + c) * dst_stride + i;
-        RNNCC_UNROLL
-        for (int r = 0; r < S; ++r) out[r] = block[r][c];
-      }
-    }
-    for (; j < columns; ++j) {
-      for (int r = 0; r < S; ++r) dst[j * dst_stride + i + r] = src[(i + r) * src_stride + j];
-    }
-  }
-  for (; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) dst[j * dst_stride + i] = src[i * src_stride + j];
-  }
-}
-
-template <class T>
-RNNCC_INLINE void zero_columns(T* panel, int64_t width, int64_t k, int64_t from) {
-  for (int64_t row = 0; row < k; ++row) {
-    for (int64_t c = from; c < width; ++c) panel[row * width + c] = T(0);
-  }
-}
-
-// Fills columns [column, column + count) of b from src[count, k], which has contiguous rows, ld elements apart: a torch weight [out, in]
-// as the factor of x * W^T. Several calls may fill one b, in any order and at the same time; each gate of a tile's units has a call of
-// its own. The call that writes column n - 1 also writes the padding.
-template <class T>
-static void pack_nk(const Packed<T>& b, const T* src, int64_t ld, int64_t column, int64_t count) {
-  for (int64_t done = 0; done < count;) {
-    const int64_t p = (column + done) / panel_columns<T>;
-    const int64_t offset = (column + done) % panel_columns<T>;
-    const int64_t width = panel_width(b, p);
-    const int64_t step = count - done < width - offset ? count - done : width - offset;
-    transpose_into(panel_data(b, p) + offset, width, src + done * ld, ld, step, b.k);
-    done += step;
-    if (column + done == b.n && offset + step < width) zero_columns(panel_data(b, p), width, b.k, offset + step);
-  }
-}
-
-// The same from src[k, count], which has contiguous rows, ld elements apart: a torch weight as the factor of dG * W, or a sequence as the
-// factor of dG^T * X.
-template <class T>
-static void pack_kn(const Packed<T>& b, const T* src, int64_t ld, int64_t column, int64_t count) {
-  for (int64_t done = 0; done < count;) {
-    const int64_t p = (column + done) / panel_columns<T>;
-    const int64_t offset = (column + done) % panel_columns<T>;
-    const int64_t width = panel_width(b, p);
-    const int64_t step = count - done < width - offset ? count - done : width - offset;
-    T* out = panel_data(b, p) + offset;
-    const T* in = src + done;
-    if (step == panel_columns<T>) {
-      for (int64_t row = 0; row < b.k; ++row) {
-        RNNCC_UNROLL
-        for (int v = 0; v < panel_vectors; ++v) store(out + row * width + v * lanes<T>, load(in + row * ld + v * lanes<T>));
-      }
-    } else {
-      for (int64_t row = 0; row < b.k; ++row) {
-        for (int64_t c = 0; c < step; c += lanes<T>) {
-          store_upto(out + row * width + c, load_upto(in + row * ld + c, step - c), step - c);
-        }
-      }
-    }
-    done += step;
-    if (column + done == b.n && offset + step < width) zero_columns(panel_data(b, p), width, b.k, offset + step);
-  }
-}
 
 // ---- micro kernel
 
@@ -172,8 +39,8 @@ struct Tile {
   int64_t columns;  // how many columns of C there are
 };
 
-// Computes ROWS rows by PANELS panels of VECTORS vectors: C = sum over k (+ bias) (+ C). Two panels at once hide the latency of the sum
-// where there is one row only.
+// Computes ROWS rows by PANELS panels of VECTORS vectors: C = sum over k (+ bias) (+ C). Two panels at once hide the
+// latency of the sum where there is one row only.
 template <class T, int ROWS, int VECTORS, int PANELS>
 static __attribute__((noinline)) void micro_kernel(int64_t k, const Tile<T>& tile, bool accumulate) {
   constexpr int W = lanes<T>;
@@ -228,15 +95,17 @@ RNNCC_INLINE void micro_kernel_rows(int64_t rows, int64_t k, const Tile<T>& tile
   }
 }
 
-// How many rows the next tile has when `left` are left: 6, but 7 and 8 are halved, since a tile of 1 or 2 rows waits for its sums.
+// How many rows the next tile has when `left` are left: 6, but 7 and 8 are halved, since a tile of 1 or 2 rows waits
+// for its sums.
 RNNCC_INLINE int64_t tile_rows(int64_t left) {
   return left <= kernel_rows ? left : left <= 8 ? (left + 1) / 2 : kernel_rows;
 }
 
 // Multiplies a block of at most row_block rows and k terms by panels [panel_begin, panel_end). `term` is B's first row.
 template <class T>
-static void multiply_block(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t a_column, int64_t rows, const Packed<T>& b,
-                           int64_t term, int64_t k, int64_t panel_begin, int64_t panel_end, const T* bias, bool accumulate) {
+static void multiply_block(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t a_column, int64_t rows,
+                           const Packed<T>& b, int64_t term, int64_t k, int64_t panel_begin, int64_t panel_end,
+                           const T* bias, bool accumulate) {
   for (int64_t p = panel_begin; p < panel_end; ++p) {
     const int64_t first = p * panel_columns<T>;
     const int64_t width = panel_width(b, p);
@@ -267,9 +136,9 @@ static void multiply_block(T* c, int64_t c_row, const T* a, int64_t a_row, int64
 
 // ---- products
 
-// Computes rows [row_begin, row_end) and panels [panel_begin, panel_end) of C[m, b.n] = A[m, b.k] * B (+ bias) (+ C if accumulate). c, a
-// and bias point to row 0 and column 0 of the whole product. c_row and a_row are strides in elements; rows are contiguous. bias (b.n
-// elements) may be null. C may not overlap A, B or bias.
+// Computes rows [row_begin, row_end) and panels [panel_begin, panel_end) of C[m, b.n] = A[m, b.k] * B (+ bias) (+ C if
+// accumulate). c, a and bias point to row 0 and column 0 of the whole product. c_row and a_row are strides in elements;
+// rows are contiguous. bias (b.n elements) may be null. C may not overlap A, B or bias.
 template <class T>
 static void gemm(T* c, int64_t c_row, const T* a, int64_t a_row, const Packed<T>& b, int64_t row_begin, int64_t row_end,
                  int64_t panel_begin, int64_t panel_end, const T* bias, bool accumulate) {
@@ -278,8 +147,8 @@ static void gemm(T* c, int64_t c_row, const T* a, int64_t a_row, const Packed<T>
     int64_t term = 0;
     do {
       const int64_t k = b.k - term < k_block<T> ? b.k - term : k_block<T>;
-      multiply_block(c + row * c_row, c_row, a + row * a_row + term, a_row, int64_t(1), rows, b, term, k, panel_begin, panel_end,
-                     term == 0 ? bias : nullptr, accumulate || term > 0);
+      multiply_block(c + row * c_row, c_row, a + row * a_row + term, a_row, int64_t(1), rows, b, term, k, panel_begin,
+                     panel_end, term == 0 ? bias : nullptr, accumulate || term > 0);
       term += k;
     } while (term < b.k);
   }
@@ -288,11 +157,13 @@ static void gemm(T* c, int64_t c_row, const T* a, int64_t a_row, const Packed<T>
 // Up to so many rows of A, a product that is taken once is faster from B as it lies than from a packed B.
 constexpr int64_t direct_rows = 4;
 
-// Computes ROWS rows by one vector of columns of C = A * W^T (+ bias) (+ C), where C has the first `columns` of the vector. Blocks of W
-// are transposed in registers to what a panel would hold, so that every element is summed exactly as by the micro kernel.
+// Computes ROWS rows by one vector of columns of C = A * W^T (+ bias) (+ C), where C has the first `columns` of the
+// vector. Blocks of W are transposed in registers to what a panel would hold, so that every element is summed exactly
+// as by the micro kernel.
 template <class T, int ROWS>
-static __attribute__((noinline)) void direct_kernel(T* c, int64_t c_row, const T* a, int64_t a_row, const T* w, int64_t ld, int64_t columns,
-                                                    int64_t k, const T* bias, bool accumulate) {
+static __attribute__((noinline)) void direct_kernel(T* c, int64_t c_row, const T* a, int64_t a_row, const T* w,
+                                                    int64_t ld, int64_t columns, int64_t k, const T* bias,
+                                                    bool accumulate) {
   constexpr int L = lanes<T>;
   const T* row[L];
   for (int j = 0; j < L; ++j) row[j] = w + (j < columns ? j : columns - 1) * ld;
@@ -335,19 +206,20 @@ static __attribute__((noinline)) void direct_kernel(T* c, int64_t c_row, const T
 }
 
 template <class T, int ROWS>
-static void direct_rows_of(T* c, int64_t c_row, const T* a, int64_t a_row, const T* w, int64_t ld, int64_t n, int64_t k, const T* bias,
-                           bool accumulate) {
+static void direct_rows_of(T* c, int64_t c_row, const T* a, int64_t a_row, const T* w, int64_t ld, int64_t n, int64_t k,
+                           const T* bias, bool accumulate) {
   for (int64_t j = 0; j < n; j += lanes<T>) {
     const int64_t columns = n - j < lanes<T> ? n - j : lanes<T>;
     direct_kernel<T, ROWS>(c + j, c_row, a, a_row, w + j * ld, ld, columns, k, bias ? bias + j : nullptr, accumulate);
   }
 }
 
-// Computes C[rows, n] = A[rows, k] * W[n, k]^T (+ bias) (+ C), rows <= direct_rows, from W's rows as they lie, ld elements apart. A single
-// step calls this, because it would pack W only to read it once. The result has the bits of gemm with W packed.
+// Computes C[rows, n] = A[rows, k] * W[n, k]^T (+ bias) (+ C), rows <= direct_rows, from W's rows as they lie, ld
+// elements apart. A single step calls this, because it would pack W only to read it once. The result has the bits of
+// gemm with W packed.
 template <class T>
-static void gemm_direct(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t rows, const T* w, int64_t ld, int64_t n, int64_t k,
-                        const T* bias, bool accumulate) {
+static void gemm_direct(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t rows, const T* w, int64_t ld, int64_t n,
+                        int64_t k, const T* bias, bool accumulate) {
   switch (rows) {
     case 1: return direct_rows_of<T, 1>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
     case 2: return direct_rows_of<T, 2>(c, c_row, a, a_row, w, ld, n, k, bias, accumulate);
@@ -363,9 +235,10 @@ RNNCC_INLINE int64_t gemm_tn_scratch_elements(int64_t n) {
   return (padded_columns<T>(n) + row_block) * k_block<T>;
 }
 
-// Computes rows [row_begin, row_end) of C[m, n] = A^T * X (+ C if accumulate) with A[k, m] and X[k, n], which have contiguous rows. A
-// weight's gradient is such a product, dW[out, in] = dG[T*B, out]^T * X[T*B, in]. a_row, x_row and c_row are strides in elements.
-// `scratch` belongs to this thread and has gemm_tn_scratch_elements<T>(n) elements, best aligned to 64 bytes.
+// Computes rows [row_begin, row_end) of C[m, n] = A^T * X (+ C if accumulate) with A[k, m] and X[k, n], which have
+// contiguous rows. A weight's gradient is such a product, dW[out, in] = dG[T*B, out]^T * X[T*B, in]. a_row, x_row and
+// c_row are strides in elements. `scratch` belongs to this thread and has gemm_tn_scratch_elements<T>(n) elements, best
+// aligned to 64 bytes.
 template <class T>
 static void gemm_tn(T* c, int64_t c_row, const T* a, int64_t a_row, const T* x, int64_t x_row, int64_t n, int64_t k,
                     int64_t row_begin, int64_t row_end, bool accumulate, T* scratch) {

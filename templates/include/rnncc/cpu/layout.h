@@ -27,7 +27,8 @@ struct Buffer {
   }
 };
 
-// Hands out parts of a buffer; without a buffer it only counts. The same sequence of calls is made twice: to count, then to place.
+// Hands out parts of a buffer; without a buffer it only counts. The same sequence of calls is made twice: to count,
+// then to place.
 struct Arena {
   char* data = nullptr;
   int64_t used = 0;
@@ -60,9 +61,9 @@ RNNCC_INLINE void write_row(const rnncc_tensor& tensor, int64_t first, const T* 
   store_row(tensor.data, first, in, n, dtype_of[tensor.dtype]);
 }
 
-// How a place depends on the step. fixed: it is the same at every step. time: t is its index. ring: the step's number is its index,
-// in a ring a few steps deep. block: its index is the step's place in its block, in ascending order of t. In a packed call, time and
-// block count the rows before the step's own.
+// How a place depends on the step. fixed: it is the same at every step. time: t is its index. ring: the step's number
+// is its index, in a ring a few steps deep. block: its index is the step's place in its block, in ascending order of t.
+// In a packed call, time and block count the rows before the step's own.
 enum class Mode : int8_t { fixed, time, ring, block };
 
 // The row of batch entry b at step index i starts at base + i * step + b * row.
@@ -80,8 +81,8 @@ struct Sharing {
   bool by_units;
 };
 
-// The tiles of a stage: each of `blocks` ranges of `depth` units is divided into tiles of `units`. A tile takes batch entries in
-// chunks of `entries`.
+// The tiles of a stage: each of `blocks` ranges of `depth` units is divided into tiles of `units`. A tile takes batch
+// entries in chunks of `entries`.
 struct Tiling {
   int64_t blocks, heads, depth, units, per_block, count, entries;
 };
@@ -104,14 +105,15 @@ struct Pack {
   int64_t operand;  // elements from the operand's start
 };
 
-// The columns of accumulators that a tile should have: enough for two panels at once, few enough for the first-level cache.
+// The columns of accumulators that a tile should have: enough for two panels at once, few enough for the first-level
+// cache.
 constexpr int64_t tile_columns = 256;
 constexpr int64_t scratch_elements = 12288;
 
 RNNCC_INLINE int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// Where threads divide units, the tiling depends on width, heads and threads alone, so that a thread meets the same units in every
-// stage of one width.
+// Where threads divide units, the tiling depends on width, heads and threads alone, so that a thread meets the same
+// units in every stage of one width.
 template <class T>
 static Tiling make_tiling(const StageInfo& stage, const int64_t* dims, const Sharing& sharing, int64_t batch) {
   Tiling t;
@@ -153,8 +155,8 @@ RNNCC_INLINE ProductShape product_shape(const ProductInfo& product, const Matrix
 
 // Packs part `part` of `matrix` for a tile of n units, as columns [column, column + n) of `pack`.
 template <class T>
-static void pack_tile(const Packed<T>& pack, const T* matrix, const ProductShape& shape, bool transposed, const TileRange& tile,
-                      const Tiling& tiling, int64_t part, int64_t column) {
+static void pack_tile(const Packed<T>& pack, const T* matrix, const ProductShape& shape, bool transposed,
+                      const TileRange& tile, const Tiling& tiling, int64_t part, int64_t column) {
   const int64_t n = tile.end - tile.begin;
   if (!transposed) {
     pack_nk(pack, matrix + tile.begin * shape.row_length + part * shape.depth, shape.row_length, column, n);

@@ -40,7 +40,8 @@ static void rows_to(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n
 
 // Packs a thread's panels of b from the weight: Wᵀ for the forward product (`by_output`), or W for the gradient of x.
 template <class T>
-static void pack_weight(const Packed<T>& b, const rnncc_matrix& weight, bool by_output, T* room, int64_t index, int64_t members) {
+static void pack_weight(const Packed<T>& b, const rnncc_matrix& weight, bool by_output, T* room, int64_t index,
+                        int64_t members) {
   const Range own = share(b.n, panel_columns<T>, index, members);
   if (own.begin == own.end) return;
   int64_t row;
@@ -60,8 +61,8 @@ static void pack_weight(const Packed<T>& b, const rnncc_matrix& weight, bool by_
 
 // Computes a thread's rows of out[rows, b.n] = in[rows, b.k] * b (+ bias).
 template <class T>
-static void multiply_rows(const rnncc_matrix& out, const rnncc_matrix& in, const Packed<T>& b, const T* bias, const Range& rows,
-                          T* in_room, T* out_room) {
+static void multiply_rows(const rnncc_matrix& out, const rnncc_matrix& in, const Packed<T>& b, const T* bias,
+                          const Range& rows, T* in_room, T* out_room) {
   for (int64_t r = rows.begin; r < rows.end; r += linear_rows) {
     const int64_t end = r + linear_rows < rows.end ? r + linear_rows : rows.end;
     int64_t in_row;
@@ -81,13 +82,14 @@ RNNCC_INLINE int64_t linear_threads(int64_t rows, int64_t inputs, int64_t output
 // Computes y for a few rows of x, from the weight as it lies. Threads divide the outputs.
 template <class T>
 static int32_t linear_direct(const rnncc_linear_call& call) {
-  const int32_t failed = team_run(linear_threads(call.rows, call.inputs, call.outputs), [&](Team&, int32_t index, int32_t members) {
-    const Range own = share(call.outputs, 16, index, members);
-    const T* w = static_cast<const T*>(call.weight.data) + own.begin * call.weight.row;
-    const T* bias = call.bias.data ? static_cast<const T*>(call.bias.data) + own.begin : nullptr;
-    gemm_direct(static_cast<T*>(call.y.data) + own.begin, call.y.row, static_cast<const T*>(call.x.data), call.x.row, call.rows, w,
-                call.weight.row, own.end - own.begin, call.inputs, bias, false);
-  });
+  const int32_t failed =
+      team_run(linear_threads(call.rows, call.inputs, call.outputs), [&](Team&, int32_t index, int32_t members) {
+        const Range own = share(call.outputs, 16, index, members);
+        const T* w = static_cast<const T*>(call.weight.data) + own.begin * call.weight.row;
+        const T* bias = call.bias.data ? static_cast<const T*>(call.bias.data) + own.begin : nullptr;
+        gemm_direct(static_cast<T*>(call.y.data) + own.begin, call.y.row, static_cast<const T*>(call.x.data),
+                    call.x.row, call.rows, w, call.weight.row, own.end - own.begin, call.inputs, bias, false);
+      });
   return failed ? NO_THREADS : DONE;
 }
 
@@ -107,7 +109,8 @@ static int32_t linear_forward(const rnncc_linear_call& call) {
   const int64_t own = round_up(in_room + out_room + pack_room, 16);
   const int64_t packed = round_up(packed_elements<T>(call.outputs, call.inputs), 16);
   Buffer buffer;
-  if (!buffer.allocate((packed + round_up(call.outputs, 16) + own * threads) * int64_t(sizeof(T)))) return OUT_OF_MEMORY;
+  if (!buffer.allocate((packed + round_up(call.outputs, 16) + own * threads) * int64_t(sizeof(T))))
+    return OUT_OF_MEMORY;
   T* memory = reinterpret_cast<T*>(buffer.data);
   const Packed<T> b = {memory, call.outputs, call.inputs};
   T* bias = nullptr;
@@ -127,7 +130,8 @@ static int32_t linear_forward(const rnncc_linear_call& call) {
 
 // Converts a thread's rows of a block into `room`, unless the rows can be read where they are.
 template <class T>
-static void convert_block(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n, T* room, int64_t index, int64_t members) {
+static void convert_block(const rnncc_matrix& m, int64_t begin, int64_t end, int64_t n, T* room, int64_t index,
+                          int64_t members) {
   if (in_place<T>(m)) return;
   const Range own = share(end - begin, 1, index, members);
   int64_t row;
@@ -136,12 +140,13 @@ static void convert_block(const rnncc_matrix& m, int64_t begin, int64_t end, int
 
 // Computes d_weight and d_bias, block by block of rows. Threads divide the outputs.
 template <class T>
-static void weight_gradient(const rnncc_linear_backward_call& call, Team& team, int64_t index, int64_t members, T* d_weight, T* d_bias,
-                            T* x_room, T* d_y_room, T* scratch) {
+static void weight_gradient(const rnncc_linear_backward_call& call, Team& team, int64_t index, int64_t members,
+                            T* d_weight, T* d_bias, T* x_room, T* d_y_room, T* scratch) {
   const Range own = share(call.outputs, kernel_rows, index, members);
   const bool converts = !in_place<T>(call.x) || !in_place<T>(call.d_y);
   const int64_t block = converts ? gradient_rows : call.rows > 0 ? call.rows : 1;
-  if (d_weight) __builtin_memset(d_weight + own.begin * call.inputs, 0, size_t((own.end - own.begin) * call.inputs) * sizeof(T));
+  if (d_weight)
+    __builtin_memset(d_weight + own.begin * call.inputs, 0, size_t((own.end - own.begin) * call.inputs) * sizeof(T));
   if (d_bias) __builtin_memset(d_bias + own.begin, 0, size_t(own.end - own.begin) * sizeof(T));
   for (int64_t r = 0; r < call.rows; r += block) {
     const int64_t end = r + block < call.rows ? r + block : call.rows;
@@ -156,7 +161,8 @@ static void weight_gradient(const rnncc_linear_backward_call& call, Team& team, 
     const T* x = in_place<T>(call.x) ? static_cast<const T*>(call.x.data) + r * x_row : x_room;
     const T* d_y = in_place<T>(call.d_y) ? static_cast<const T*>(call.d_y.data) + r * d_y_row : d_y_room;
     if (own.begin == own.end) continue;
-    if (d_weight) gemm_tn(d_weight, call.inputs, d_y, d_y_row, x, x_row, call.inputs, end - r, own.begin, own.end, true, scratch);
+    if (d_weight)
+      gemm_tn(d_weight, call.inputs, d_y, d_y_row, x, x_row, call.inputs, end - r, own.begin, own.end, true, scratch);
     for (int64_t k = r; d_bias && k < end; k += gradient_rows) {
       const int64_t last = k + gradient_rows < end ? k + gradient_rows : end;
       add_rows(d_bias, d_y + (k - r) * d_y_row, d_y_row, last - k, own);
@@ -172,7 +178,8 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
   }
   const int64_t threads = linear_threads(call.rows, call.inputs, call.outputs);
   Buffer buffer;
-  T *packed = nullptr, *weight = nullptr, *d_weight = nullptr, *d_bias = nullptr, *x_block = nullptr, *d_y_block = nullptr;
+  T *packed = nullptr, *weight = nullptr, *d_weight = nullptr, *d_bias = nullptr, *x_block = nullptr,
+    *d_y_block = nullptr;
   T* rooms = nullptr;
   const int64_t elements = call.inputs * call.outputs;
   const int64_t d_y_room = call.d_x.data && !in_place<T>(call.d_y) ? linear_rows * call.outputs : 0;
@@ -183,8 +190,10 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
     Arena arena = {buffer.data, 0};
     if (call.d_x.data) packed = arena.take<T>(packed_elements<T>(call.inputs, call.outputs));
     if (call.d_x.data && !in_place<T>(call.weight)) weight = arena.take<T>(elements);
-    if (call.d_weight.data) d_weight = in_place<T>(call.d_weight) ? static_cast<T*>(call.d_weight.data) : arena.take<T>(elements);
-    if (call.d_bias.data) d_bias = in_place<T>(call.d_bias) ? static_cast<T*>(call.d_bias.data) : arena.take<T>(call.outputs);
+    if (call.d_weight.data)
+      d_weight = in_place<T>(call.d_weight) ? static_cast<T*>(call.d_weight.data) : arena.take<T>(elements);
+    if (call.d_bias.data)
+      d_bias = in_place<T>(call.d_bias) ? static_cast<T*>(call.d_bias.data) : arena.take<T>(call.outputs);
     if (!in_place<T>(call.x)) x_block = arena.take<T>(gradient_rows * call.inputs);
     if (!in_place<T>(call.d_y)) d_y_block = arena.take<T>(gradient_rows * call.outputs);
     rooms = arena.take<T>(own * threads);
@@ -203,18 +212,20 @@ static int32_t linear_backward(const rnncc_linear_backward_call& call) {
       const Packed<T> b = {packed, call.inputs, call.outputs};
       pack_weight(b, call.weight, false, weight, index, members);
       team.barrier();
-      multiply_rows(call.d_x, call.d_y, b, static_cast<const T*>(nullptr), share(call.rows, kernel_rows, index, members), rows,
-                    rows + d_y_room);
+      multiply_rows(call.d_x, call.d_y, b, static_cast<const T*>(nullptr),
+                    share(call.rows, kernel_rows, index, members), rows, rows + d_y_room);
     }
     if (d_weight || d_bias) weight_gradient(call, team, index, members, d_weight, d_bias, x_block, d_y_block, room);
   });
   if (failed) return NO_THREADS;
   if (d_weight && !in_place<T>(call.d_weight)) {
     for (int64_t o = 0; o < call.outputs; ++o) {
-      store_row(call.d_weight.data, o * call.d_weight.row, d_weight + o * call.inputs, call.inputs, dtype_of[call.d_weight.dtype]);
+      store_row(call.d_weight.data, o * call.d_weight.row, d_weight + o * call.inputs, call.inputs,
+                dtype_of[call.d_weight.dtype]);
     }
   }
-  if (d_bias && !in_place<T>(call.d_bias)) store_row(call.d_bias.data, int64_t(0), d_bias, call.outputs, dtype_of[call.d_bias.dtype]);
+  if (d_bias && !in_place<T>(call.d_bias))
+    store_row(call.d_bias.data, int64_t(0), d_bias, call.outputs, dtype_of[call.d_bias.dtype]);
   return DONE;
 }
 

@@ -196,13 +196,15 @@ RNNCC_INLINE V sigmoid(V x) {
   const V s = e + T(1);
   const V q = (x < T(0) ? e : broadcast(T(1))) / s;
   if constexpr (sizeof(T) == 8) return q;
-  // In float the rounding of 1 + e is put right by q (1 - lost / s), with 1 / s to 5 %. Else the error could reach 2.3 ulp.
+  // In float the rounding of 1 + e is put right by q (1 - lost / s), with 1 / s to 5 %. Else the error could reach 2.3
+  // ulp.
   const V lost = e - (s - T(1));
   return q - q * (lost * (T(0.957) - e * T(0.5)));
 }
 
-// In float it is x + x^3 P(x^2) up to 5/8, then 1 - 2 / (e^2|x| + 1). In double, where two more ulps are allowed and a polynomial would
-// be long, it is expm1(2|x|) / (expm1(2|x|) + 2). Both are exactly 1 where the true value rounds to 1, and never above.
+// In float it is x + x^3 P(x^2) up to 5/8, then 1 - 2 / (e^2|x| + 1). In double, where two more ulps are allowed and a
+// polynomial would be long, it is expm1(2|x|) / (expm1(2|x|) + 2). Both are exactly 1 where the true value rounds to 1,
+// and never above.
 template <class V>
 RNNCC_INLINE V tanh(V x) {
   using T = element<V>;
@@ -226,8 +228,8 @@ RNNCC_INLINE V tanh(V x) {
   }
 }
 
-// In float the error is up to 3 ulp, because two rounded factors are multiplied. Where sigmoid is denormal (x below -87, or -708 in
-// double), the error is its rounding times |x|.
+// In float the error is up to 3 ulp, because two rounded factors are multiplied. Where sigmoid is denormal (x below
+// -87, or -708 in double), the error is its rounding times |x|.
 template <class V>
 RNNCC_INLINE V silu(V x) {
   return x * sigmoid(x);
@@ -306,7 +308,8 @@ RNNCC_INLINE V logsigmoid(V x) {
   return x == x ? r : x;
 }
 
-// The error is at most 2 ulp (float) or 4 ulp (double) of the larger argument; relative to a result near zero it is larger.
+// The error is at most 2 ulp (float) or 4 ulp (double) of the larger argument; relative to a result near zero it is
+// larger.
 template <class A, class B>
 RNNCC_INLINE common<A, B> logaddexp(A first, B second) {
   using V = common<A, B>;

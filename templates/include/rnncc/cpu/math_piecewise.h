@@ -8,12 +8,12 @@ inline namespace RNNCC_ISA_NAMESPACE {
 
 // ---- piecewise functions, conditions
 
-#define RNNCC_CONDITION(name, op)                                      \
-  template <class A, class B>                                          \
-  RNNCC_INLINE common<A, B> name(A a, B b) {                           \
-    using V = common<A, B>;                                            \
-    using T = element<V>;                                              \
-    return (spread<V>(a) op spread<V>(b)) ? broadcast(T(1)) : V{};     \
+#define RNNCC_CONDITION(name, op)                                  \
+  template <class A, class B>                                      \
+  RNNCC_INLINE common<A, B> name(A a, B b) {                       \
+    using V = common<A, B>;                                        \
+    using T = element<V>;                                          \
+    return (spread<V>(a) op spread<V>(b)) ? broadcast(T(1)) : V{}; \
   }
 RNNCC_CONDITION(lt, <)
 RNNCC_CONDITION(le, <=)

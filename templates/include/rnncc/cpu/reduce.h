@@ -47,7 +47,8 @@ static void for_packed_rows(const Steps<T>& steps, int16_t slot_a, int16_t slot_
     int64_t next_a_row, next_b_row;
     const T* next_a = run.at(slot_a, n, part.first, part.last, &next_a_row) + part.entries.begin * next_a_row;
     const T* next_b = run.at(slot_b, n, part.first, part.last, &next_b_row) + part.entries.begin * next_b_row;
-    if (count && a_row == next_a_row && b_row == next_b_row && next_a == a + count * a_row && next_b == b + count * b_row) {
+    if (count && a_row == next_a_row && b_row == next_b_row && next_a == a + count * a_row &&
+        next_b == b + count * b_row) {
       count += rows;
       continue;
     }
@@ -57,7 +58,8 @@ static void for_packed_rows(const Steps<T>& steps, int16_t slot_a, int16_t slot_
   if (count) f(a, a_row, b, b_row, count);
 }
 
-// Calls f(a, a_row, b, b_row, k) with k evenly spaced rows of each of two slots. The calls together go through all rows of the steps.
+// Calls f(a, a_row, b, b_row, k) with k evenly spaced rows of each of two slots. The calls together go through all rows
+// of the steps.
 template <class T, class F>
 static void for_rows(const Steps<T>& steps, int16_t slot_a, int16_t slot_b, const F& f) {
   const Run<T>& run = steps.run;
@@ -66,7 +68,8 @@ static void for_rows(const Steps<T>& steps, int16_t slot_a, int16_t slot_b, cons
   for (int64_t i = 0; i < steps.count();) {
     int64_t last = i + 1;
     const bool edge = at_edge(run, slot_a, steps.number(i)) || at_edge(run, slot_b, steps.number(i));
-    while (!edge && last < steps.count() && !at_edge(run, slot_a, steps.number(last)) && !at_edge(run, slot_b, steps.number(last))) {
+    while (!edge && last < steps.count() && !at_edge(run, slot_a, steps.number(last)) &&
+           !at_edge(run, slot_b, steps.number(last))) {
       ++last;
     }
     int64_t a_row, b_row;
@@ -89,7 +92,8 @@ static void for_rows(const Steps<T>& steps, int16_t slot_a, int16_t slot_b, cons
   }
 }
 
-// How many outer products from `first` on can be taken as one, because they lie side by side in memory and have the same operand.
+// How many outer products from `first` on can be taken as one, because they lie side by side in memory and have the
+// same operand.
 template <class T>
 static int16_t adjacent_outers(const Run<T>& run, int16_t first, int64_t n) {
   const Program<T>& program = run.program;
@@ -111,7 +115,8 @@ static int16_t adjacent_outers(const Run<T>& run, int16_t first, int64_t n) {
 
 // Computes a thread's share of d_matrix += cotangentᵀ operand.
 template <class T>
-static void outer_product(const Steps<T>& steps, int16_t first, int16_t count, T* scratch, int64_t index, int64_t members) {
+static void outer_product(const Steps<T>& steps, int16_t first, int16_t count, T* scratch, int64_t index,
+                          int64_t members) {
   const Run<T>& run = steps.run;
   const OuterInfo& outer = run.program.outers[first];
   const MatrixInfo& matrix = run.program.matrices[outer.matrix];
@@ -132,7 +137,8 @@ static void outer_product(const Steps<T>& steps, int16_t first, int16_t count, T
     for (int64_t block = own.begin; block < own.end; ++block) {
       for (int64_t part = 0; part < outer.parts; ++part) {
         gemm_tn(gradient + block * depth * row_length + part * part_length, row_length, a + block * depth, a_row,
-                x + (part * blocks + block % blocks) * part_length, x_row, part_length, k, int64_t(0), depth, true, scratch);
+                x + (part * blocks + block % blocks) * part_length, x_row, part_length, k, int64_t(0), depth, true,
+                scratch);
       }
     }
   });
@@ -167,7 +173,8 @@ static void reduce_block(const Run<T>& run, int64_t begin, int64_t end, T* scrat
   const Program<T>& program = run.program;
   for (int16_t o = 0; o < program.outer_count;) {
     const int16_t count = adjacent_outers(run, o, begin);
-    if (run.gradients[program.matrices[program.outers[o].matrix].index]) outer_product(steps, o, count, scratch, index, members);
+    if (run.gradients[program.matrices[program.outers[o].matrix].index])
+      outer_product(steps, o, count, scratch, index, members);
     o = int16_t(o + count);
   }
   for (int16_t s = 0; s < program.sum_count; ++s) {

@@ -6,8 +6,8 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// A row is laid out as [parts, heads, depth]: unit (p, n, d) lies at (p * heads + n) * depth + d. A head has units in all parts, which
-// count part by part: unit j of head n is (j / depth, n, j % depth).
+// A row is laid out as [parts, heads, depth]: unit (p, n, d) lies at (p * heads + n) * depth + d. A head has units in
+// all parts, which count part by part: unit j of head n is (j / depth, n, j % depth).
 struct RowLayout {
   int64_t parts, heads, depth;
 
@@ -52,7 +52,8 @@ static void reduce_row(RowOperator op, T* out, const RowLayout& to, const T* in,
 
 // Copies units [begin, begin + n) of each head of `from` to units [start, start + n) of that head of `to`.
 template <class T>
-static void copy_units(T* out, const RowLayout& to, int64_t start, const T* in, const RowLayout& from, int64_t begin, int64_t n) {
+static void copy_units(T* out, const RowLayout& to, int64_t start, const T* in, const RowLayout& from, int64_t begin,
+                       int64_t n) {
   // The units of one head lie in one piece, and so do whole parts of the same depth.
   if (to.heads == 1) {
     __builtin_memcpy(out + start, in + begin, size_t(n) * sizeof(T));
@@ -67,11 +68,11 @@ static void copy_units(T* out, const RowLayout& to, int64_t start, const T* in, 
   }
 }
 
-// Computes one operand's share of the target. `offset` counts units within a head: a slice begins there in `in`, and a pad or a
-// concatenation puts the operand there in `out`. For a concatenation it is called once per operand.
+// Computes one operand's share of the target. `offset` counts units within a head: a slice begins there in `in`, and a
+// pad or a concatenation puts the operand there in `out`. For a concatenation it is called once per operand.
 template <class T>
-static void row_operation(RowOperator op, T* out, const RowLayout& to, const T* in, const RowLayout& from, int64_t offset,
-                          int64_t times) {
+static void row_operation(RowOperator op, T* out, const RowLayout& to, const T* in, const RowLayout& from,
+                          int64_t offset, int64_t times) {
   switch (op) {
     case RowOperator::sum:
     case RowOperator::mean:

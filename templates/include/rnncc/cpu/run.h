@@ -7,8 +7,8 @@
 namespace rnncc {
 inline namespace RNNCC_ISA_NAMESPACE {
 
-// A block of steps has about so many rows. The products over steps and batch entries are taken after each block, while its values
-// are in cache.
+// A block of steps has about so many rows. The products over steps and batch entries are taken after each block, while
+// its values are in cache.
 constexpr int64_t rows_of_block = 512;
 
 // Batch entries at one step: all of them have their first (last) step here, or none has.
@@ -25,18 +25,18 @@ struct Run {
   Sharing sharing = {1, false};
   int64_t block_steps = 1;
   int64_t ring_mask = 1;
-  int64_t* block_rows = nullptr;   // per step of a packed call: where its rows are in its block of steps
-  Place<T>* places = nullptr;      // per slot; a `previous` or `next` one has the place of the tensor at its edge
-  int16_t* primary = nullptr;      // per stored slot: which destination is its place, or -1
-  const T** matrices = nullptr;    // per weight, in the compute type
-  T** gradients = nullptr;         // per weight; null where not wanted
-  T** sums = nullptr;              // per SumInfo
-  Tiling* tilings = nullptr;       // per stage
-  Pack<T>* packs = nullptr;        // by stage, tile, product, part
-  int64_t* first_pack = nullptr;   // per stage
+  int64_t* block_rows = nullptr;  // per step of a packed call: where its rows are in its block of steps
+  Place<T>* places = nullptr;     // per slot; a `previous` or `next` one has the place of the tensor at its edge
+  int16_t* primary = nullptr;     // per stored slot: which destination is its place, or -1
+  const T** matrices = nullptr;   // per weight, in the compute type
+  T** gradients = nullptr;        // per weight; null where not wanted
+  T** sums = nullptr;             // per SumInfo
+  Tiling* tilings = nullptr;      // per stage
+  Pack<T>* packs = nullptr;       // by stage, tile, product, part
+  int64_t* first_pack = nullptr;  // per stage
   int64_t* packs_per_tile = nullptr;
   T* constants = nullptr;
-  char* members = nullptr;         // per thread: slots' pointers, slots' row strides, scratch
+  char* members = nullptr;  // per thread: slots' pointers, slots' row strides, scratch
   int64_t member_bytes = 0;
   int64_t scratch = 0, reduction = 0;  // elements per thread
 
@@ -55,8 +55,8 @@ struct Run {
   // Where step t begins in a tensor of all steps.
   int64_t begin(int64_t t, int64_t step, int64_t row) const { return call.starts ? call.starts[t] * row : t * step; }
 
-  // The batch entries at step n in two parts, each of which may be empty. In a packed call the second part has those whose sequence
-  // ends at this t: it is their last step, or their first one where the loop runs backwards.
+  // The batch entries at step n in two parts, each of which may be empty. In a packed call the second part has those
+  // whose sequence ends at this t: it is their last step, or their first one where the loop runs backwards.
   Part part(int64_t n, int second) const {
     const bool first = n == 0, last = n == call.steps - 1;
     if (!call.starts) return {{0, second ? 0 : call.batch}, first, last};
@@ -75,8 +75,8 @@ struct Run {
     return n;
   }
 
-  // Sets where each step of a packed call lies in its block. As in any call, steps lie in ascending order of t. Where t falls, a block
-  // lies at the upper end of its memory, away from the last step of the block before.
+  // Sets where each step of a packed call lies in its block. As in any call, steps lie in ascending order of t. Where t
+  // falls, a block lies at the upper end of its memory, away from the last step of the block before.
   void place_blocks() {
     for (int64_t n = 0; call.starts && n < call.steps;) {
       int64_t taken = 0;
@@ -223,7 +223,8 @@ struct Run {
       if (elements > scratch) scratch = elements;
     }
     const int64_t slots = round_up(program.slot_count, 8);
-    member_bytes = slots * 16 + round_up((scratch + lanes<T>) * int64_t(sizeof(T)), 64) + round_up(reduction * int64_t(sizeof(T)), 64);
+    member_bytes = slots * 16 + round_up((scratch + lanes<T>)*int64_t(sizeof(T)), 64) +
+                   round_up(reduction * int64_t(sizeof(T)), 64);
     members = arena.take<char>(member_bytes * sharing.threads);
   }
 
@@ -234,7 +235,8 @@ struct Run {
       const TileRange range = tile_range(tilings[s], tile);
       for (int16_t p = 0; p < stage.products; ++p) {
         const ProductInfo& product = program.products[stage.first_product + p];
-        const ProductShape shape = product_shape(product, program.matrices[program.product_matrices[product.matrix]], dims);
+        const ProductShape shape =
+            product_shape(product, program.matrices[program.product_matrices[product.matrix]], dims);
         const int64_t n = product.count * (range.end - range.begin);
         for (int64_t part = 0; part < shape.parts; ++part) {
           const int64_t operand = shape.blocks == 1 ? 0 : (part * shape.blocks + range.head) * shape.depth;
@@ -284,7 +286,7 @@ struct Run {
     return reinterpret_cast<T*>(members + member * member_bytes + round_up(program.slot_count, 8) * 16);
   }
   T* reduction_scratch(int64_t member) const {
-    return tile_scratch(member) + round_up((scratch + lanes<T>) * int64_t(sizeof(T)), 64) / int64_t(sizeof(T));
+    return tile_scratch(member) + round_up((scratch + lanes<T>)*int64_t(sizeof(T)), 64) / int64_t(sizeof(T));
   }
 };
 

@@ -1,9 +1,9 @@
 // The driver of every generated kernel: one time loop that runs any program (program.h), forward or backward.
 //
-// Threads divide either the batch entries or the units of every stage. With entries of their own they do not wait for each other
-// inside a block of steps, but for once after its first step where rows are packed. With units of their own they meet at a barrier
-// where a stage reads what others wrote. Either way every element is computed by the same operations in the same order, so results
-// do not depend on the number of threads.
+// Threads divide either the batch entries or the units of every stage. With entries of their own they do not wait for
+// each other inside a block of steps, but for once after its first step where rows are packed. With units of their own
+// they meet at a barrier where a stage reads what others wrote. Either way every element is computed by the same
+// operations in the same order, so results do not depend on the number of threads.
 #pragma once
 
 #include "reduce.h"
@@ -32,10 +32,10 @@ static int64_t entry_work(const Program<T>& program, const int64_t* dims) {
 // The time of m batch entries, each of which takes 1. But one or two wait for memory as long as three take.
 RNNCC_INLINE int64_t entries_cost(int64_t m) { return m < 3 ? 3 : m; }
 
-// The cost rule. Where there is little work, one thread does it. Without products the batch is divided, where it has an entry for
-// each thread. With products each way costs a thread its entries times its share of the units. Dividing units adds a barrier per
-// stage, which takes about as long as `barrier_work` multiply-adds. It must win by a fifth, because barriers suffer most where other
-// programs want the processor too.
+// The cost rule. Where there is little work, one thread does it. Without products the batch is divided, where it has an
+// entry for each thread. With products each way costs a thread its entries times its share of the units. Dividing units
+// adds a barrier per stage, which takes about as long as `barrier_work` multiply-adds. It must win by a fifth, because
+// barriers suffer most where other programs want the processor too.
 template <class T>
 static Sharing choose_sharing(const Program<T>& program, const Call& call, const int64_t* dims) {
   constexpr int64_t least_work = 1 << 16, barrier_work = 20000;
@@ -55,20 +55,21 @@ static Sharing choose_sharing(const Program<T>& program, const Call& call, const
 
 // Takes one part of a product for a tile's units, from the matrices as they lie.
 template <class T>
-static void multiply_direct(const Run<T>& run, const ProductInfo& product, const TileRange& range, int64_t operand, int64_t part,
-                            T* scratch, int64_t scratch_row, const T* a, int64_t a_row, int64_t entries) {
+static void multiply_direct(const Run<T>& run, const ProductInfo& product, const TileRange& range, int64_t operand,
+                            int64_t part, T* scratch, int64_t scratch_row, const T* a, int64_t a_row, int64_t entries) {
   const int16_t* names = run.program.product_matrices + product.matrix;
   const ProductShape shape = product_shape(product, run.program.matrices[names[0]], run.dims);
   const int64_t units = range.end - range.begin;
   for (int16_t g = 0; g < product.count; ++g) {
     const T* matrix = run.matrix_data(names[g], shape.row_length) + range.begin * shape.row_length + part * shape.depth;
-    gemm_direct(scratch + (product.first + g) * units, scratch_row, a + operand, a_row, entries, matrix, shape.row_length, units, shape.depth,
-                static_cast<const T*>(nullptr), product.accumulate || part > 0);
+    gemm_direct(scratch + (product.first + g) * units, scratch_row, a + operand, a_row, entries, matrix,
+                shape.row_length, units, shape.depth, static_cast<const T*>(nullptr), product.accumulate || part > 0);
   }
 }
 
 template <class T>
-static void run_tiles(const Run<T>& run, int16_t s, Frame<T>& frame, T* scratch, const Range& entries, const Range& tiles) {
+static void run_tiles(const Run<T>& run, int16_t s, Frame<T>& frame, T* scratch, const Range& entries,
+                      const Range& tiles) {
   const StageInfo& stage = run.program.stages[s];
   const Tiling& tiling = run.tilings[s];
   const Function<T> function = run.program.functions[stage.function];
@@ -90,8 +91,8 @@ static void run_tiles(const Run<T>& run, int16_t s, Frame<T>& frame, T* scratch,
             multiply_direct(run, product, range, pack->operand, part, scratch, scratch_row, a, a_row, end - entry);
             continue;
           }
-          gemm(scratch + product.first * units, scratch_row, a + pack->operand, a_row, pack->b, int64_t(0), end - entry, int64_t(0),
-               panel_count<T>(pack->b.n), static_cast<const T*>(nullptr), product.accumulate || part > 0);
+          gemm(scratch + product.first * units, scratch_row, a + pack->operand, a_row, pack->b, int64_t(0), end - entry,
+               int64_t(0), panel_count<T>(pack->b.n), static_cast<const T*>(nullptr), product.accumulate || part > 0);
         }
       }
       for (int16_t a = 0; a < stage.accumulators; ++a) {
@@ -116,8 +117,8 @@ static void run_row_operator(const Run<T>& run, const StageInfo& stage, const Fr
       const int16_t slot = run.program.stage_slots[stage.first_operand + o];
       const SlotInfo& from = run.program.slots[slot];
       const RowLayout layout = row_layout(run.dim(from.width), from.parts, heads);
-      row_operation(stage.row, frame.p[target] + b * frame.row[target], to_layout, frame.p[slot] + b * frame.row[slot], layout, offset,
-                    stage.times);
+      row_operation(stage.row, frame.p[target] + b * frame.row[target], to_layout, frame.p[slot] + b * frame.row[slot],
+                    layout, offset, stage.times);
       offset += layout.head_width();
     }
   }
@@ -125,8 +126,8 @@ static void run_row_operator(const Run<T>& run, const StageInfo& stage, const Fr
 
 // Copies units [begin, end) of what a stage stored to the other tensors that want them.
 template <class T>
-static void copy_out(const Run<T>& run, const StageInfo& stage, const Frame<T>& frame, int64_t n, const Range& entries, int64_t begin,
-                     int64_t end) {
+static void copy_out(const Run<T>& run, const StageInfo& stage, const Frame<T>& frame, int64_t n, const Range& entries,
+                     int64_t begin, int64_t end) {
   for (int16_t i = 0; i < stage.stored; ++i) {
     const int16_t slot = run.program.stage_slots[stage.first_stored + i];
     const SlotInfo& info = run.program.slots[slot];
@@ -146,7 +147,8 @@ static void copy_out(const Run<T>& run, const StageInfo& stage, const Frame<T>& 
 
 // Converts a thread's part of those of the step's tensors that have another dtype. Returns whether there were any.
 template <class T>
-static bool stage_inputs(const Run<T>& run, const Frame<T>& frame, int64_t n, const Range& entries, int64_t index, int64_t members) {
+static bool stage_inputs(const Run<T>& run, const Frame<T>& frame, int64_t n, const Range& entries, int64_t index,
+                         int64_t members) {
   bool any = false;
   for (int16_t s = 0; s < run.program.slot_count; ++s) {
     const SlotInfo& info = run.program.slots[s];
@@ -162,7 +164,8 @@ static bool stage_inputs(const Run<T>& run, const Frame<T>& frame, int64_t n, co
   return any;
 }
 
-// A thread's batch entries, the same at every step. In a packed call all threads have about as many rows over all steps.
+// A thread's batch entries, the same at every step. In a packed call all threads have about as many rows over all
+// steps.
 template <class T>
 static Range share_entries(const Run<T>& run, int64_t index, int64_t members) {
   const Call& call = run.call;
@@ -186,8 +189,8 @@ RNNCC_INLINE Range both(const Range& a, const Range& b) {
 
 // Runs one part of a step. `own` are the thread's batch entries.
 template <class T>
-static void run_part(const Run<T>& run, Team& team, int64_t index, int64_t members, Frame<T>& frame, T* scratch, int64_t n,
-                     const Part& part, const Range& own) {
+static void run_part(const Run<T>& run, Team& team, int64_t index, int64_t members, Frame<T>& frame, T* scratch,
+                     int64_t n, const Part& part, const Range& own) {
   const Program<T>& program = run.program;
   const bool by_units = run.sharing.by_units;
   for (int16_t s = 0; s < program.slot_count; ++s) {
@@ -209,7 +212,8 @@ static void run_part(const Run<T>& run, Team& team, int64_t index, int64_t membe
     const Range tiles = by_units ? share(tiling.count, 1, index, members) : Range{0, tiling.count};
     if (tiles.begin == tiles.end || entries.begin == entries.end) continue;
     run_tiles(run, s, frame, scratch, entries, tiles);
-    copy_out(run, stage, frame, n, entries, tile_range(tiling, tiles.begin).begin, tile_range(tiling, tiles.end - 1).end);
+    copy_out(run, stage, frame, n, entries, tile_range(tiling, tiles.begin).begin,
+             tile_range(tiling, tiles.end - 1).end);
   }
 }
 
@@ -229,8 +233,8 @@ static void write_finals(const Run<T>& run, int64_t n, const Range& entries) {
 }
 
 template <class T>
-static void run_step(const Run<T>& run, Team& team, int64_t index, int64_t members, Frame<T>& frame, T* scratch, int64_t n,
-                     const Range& own) {
+static void run_step(const Run<T>& run, Team& team, int64_t index, int64_t members, Frame<T>& frame, T* scratch,
+                     int64_t n, const Range& own) {
   for (int second = 0; second < 2; ++second) {
     const Part part = run.part(n, second);
     if (part.entries.begin == part.entries.end) continue;
@@ -287,8 +291,8 @@ static void run_member(const Run<T>& run, Team& team, int64_t index, int64_t mem
     end = run.block_end(n);
     for (int64_t step = n; step < end; ++step) {
       run_step(run, team, index, members, frame, scratch, step, own);
-      // A block's first step reads the last step of the block before. In a packed call a thread's later steps may lie where another
-      // thread still reads that one.
+      // A block's first step reads the last step of the block before. In a packed call a thread's later steps may lie
+      // where another thread still reads that one.
       if (call.starts && reduces && step == n) team.barrier();
     }
     if (!reduces) continue;
@@ -331,8 +335,8 @@ int32_t run(const Program<T>& program, const Call& call) {
   program.dims(call.sizes, call.heads, dims);
   run.dims = dims;
   run.sharing = choose_sharing(program, call, dims);
-  // Where threads divide units, a slow one and a fast one are less than one step apart, so four steps in the ring are enough.
-  // Else two are.
+  // Where threads divide units, a slow one and a fast one are less than one step apart, so four steps in the ring are
+  // enough. Else two are.
   run.ring_mask = run.sharing.by_units ? 3 : 1;
   const int64_t wanted = rows_of_block / (call.batch > 0 ? call.batch : 1);
   run.block_steps = wanted < 4 ? 4 : wanted;

@@ -9,7 +9,8 @@
 #include "vec.h"
 
 extern "C" {
-int32_t torch_parallel_for(int64_t begin, int64_t end, int64_t grain_size, void (*func)(int64_t, int64_t, void*), void* ctx);
+int32_t torch_parallel_for(int64_t begin, int64_t end, int64_t grain_size, void (*func)(int64_t, int64_t, void*),
+                           void* ctx);
 int32_t torch_get_num_threads(uint32_t* out_num_threads);
 int sched_yield(void) noexcept;
 }
@@ -23,8 +24,8 @@ RNNCC_INLINE int64_t thread_count() {
   return torch_get_num_threads(&n) == 0 && n > 0 ? int64_t(n) : 1;
 }
 
-// Calls f(begin, end) on disjoint ranges that cover [0, n). Each but the last is at least `grain` long. Returns 0 if all ran, else
-// torch's error code. f must not throw.
+// Calls f(begin, end) on disjoint ranges that cover [0, n). Each but the last is at least `grain` long. Returns 0 if
+// all ran, else torch's error code. f must not throw.
 template <class F>
 RNNCC_INLINE int32_t parallel_ranges(int64_t n, int64_t grain, const F& f) {
   if (n <= 0) return 0;
@@ -50,8 +51,8 @@ struct Backoff {
 // The threads of one team_run. `barrier()` must be called by every member equally often.
 class Team {
  public:
-  // Waits until every member has called it. What each member wrote before is then visible to all. It takes about 0.3 us for two
-  // threads of one socket.
+  // Waits until every member has called it. What each member wrote before is then visible to all. It takes about 0.3 us
+  // for two threads of one socket.
   void barrier() {
     if (count_ == 1) return;
     const uint32_t now = __atomic_load_n(&generation_, __ATOMIC_RELAXED);
@@ -64,9 +65,10 @@ class Team {
     while (__atomic_load_n(&generation_, __ATOMIC_ACQUIRE) == now) backoff.wait();
   }
 
-  // The call whose range starts at 0 runs on the thread that entered the region, and leads. It counts who has arrived, and closes
-  // the list. A member that comes later returns without work. So nobody waits for a thread that is not running: a nested region
-  // (one call for everything), a thread limit (longer ranges) or a busy pool only make the team smaller.
+  // The call whose range starts at 0 runs on the thread that entered the region, and leads. It counts who has arrived,
+  // and closes the list. A member that comes later returns without work. So nobody waits for a thread that is not
+  // running: a nested region (one call for everything), a thread limit (longer ranges) or a busy pool only make the
+  // team smaller.
   int32_t enrol_leader(int64_t wanted, int64_t chunk) {
     const uint32_t expected = uint32_t((wanted + chunk - 1) / chunk);
     Backoff backoff;
@@ -96,9 +98,9 @@ class Team {
   int32_t count_ = 1;
 };
 
-// Runs f(team, index, count) on up to `wanted` of torch's threads, with index in [0, count). All of them run at the same time, so
-// that f may call team.barrier(). `count` may be smaller than wanted (1 in a nested region), and is known only inside f. f must not
-// throw. Returns 0 if all ran, else torch's error code. Index 0 is the calling thread.
+// Runs f(team, index, count) on up to `wanted` of torch's threads, with index in [0, count). All of them run at the
+// same time, so that f may call team.barrier(). `count` may be smaller than wanted (1 in a nested region), and is known
+// only inside f. f must not throw. Returns 0 if all ran, else torch's error code. Index 0 is the calling thread.
 template <class F>
 RNNCC_INLINE int32_t team_run(int64_t wanted, const F& f) {
   struct Context {

@@ -1,9 +1,9 @@
 // Vectors of float and double for one x86-64 level.
 //
-// The same source is compiled once per level (-march=x86-64-v4, -v3, or neither). The compiler's own macros tell the level. It gives
-// the vector width, and names the inline namespace: so the three copies of every function have different symbols, and
-// `rnncc::exp(v)` still finds the right one. Nothing here includes a header of the C++ library: the linker could take an inline std
-// function that was compiled for AVX-512 as the one copy for all levels.
+// The same source is compiled once per level (-march=x86-64-v4, -v3, or neither). The compiler's own macros tell the
+// level. It gives the vector width, and names the inline namespace: so the three copies of every function have
+// different symbols, and `rnncc::exp(v)` still finds the right one. Nothing here includes a header of the C++ library:
+// the linker could take an inline std function that was compiled for AVX-512 as the one copy for all levels.
 //
 // A vector is a plain GCC/clang vector type: + - * / and comparisons work as they are, also with a scalar of the same
 // type (v * 2.0f). A comparison gives a Mask: lanes of all ones or all zeros.
@@ -238,9 +238,9 @@ RNNCC_INLINE Vec<double> sqrt(Vec<double> v) {
 #endif
 }
 
-// A transposition exchanges squares of `step` lanes between two vectors of L lanes. Returns the lane, counted through both vectors,
-// that goes to lane i of the first result, or of the second. Inside 16 bytes, which are S lanes, it interleaves as x86 does;
-// beyond, the squares stay in their places.
+// A transposition exchanges squares of `step` lanes between two vectors of L lanes. Returns the lane, counted through
+// both vectors, that goes to lane i of the first result, or of the second. Inside 16 bytes, which are S lanes, it
+// interleaves as x86 does; beyond, the squares stay in their places.
 constexpr int turned_lane(int L, int S, int step, bool second, int i) {
   if (step < S) return i / S * S + (second ? S / 2 : 0) + i % S / (2 * step) * step + i % step + i / step % 2 * L;
   return second ? (i & step ? L + i : i + step) : (i & step ? L + i - step : i);

@@ -1,5 +1,5 @@
-// The work after a loop's last step, by torch's own operations: gradients of matrices as products over all steps, gradients of
-// vectors as sums, and zeros. Accumulation is in float32.
+// The work after a loop's last step, by torch's own operations: gradients of matrices as products over all steps,
+// gradients of vectors as sums, and zeros. Accumulation is in float32.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,9 @@ namespace rnncc {
 
 class After {
  public:
-  // `records`: for each stored slot that is read here, the tensor that holds it. `totals`: for each slot that a kernel has summed
-  // over steps itself, floats [rows, width]. The sum of their rows is the sum over all steps and batch entries.
+  // `records`: for each stored slot that is read here, the tensor that holds it. `totals`: for each slot that a kernel
+  // has summed over steps itself, floats [rows, width]. The sum of their rows is the sum over all steps and batch
+  // entries.
   After(const Tables& tables, const Call& call, const int64_t* dims, CallTensors& tensors,
         const std::map<int, rnncc_tensor>& records, const std::map<int, Tensor>& totals)
       : tables_(tables), call_(call), dims_(dims), tensors_(tensors), records_(records), totals_(totals) {}
@@ -23,7 +24,8 @@ class After {
     const auto is_slot = [&](int16_t s) { return s == slot || (is_edge(tables, s) && tables.slots[s].link == slot); };
     for (int o = 0; o < tables.outer_count; ++o) {
       const OuterInfo& outer = tables.outers[o];
-      if (wanted(tables.matrices[outer.matrix].index) && (is_slot(outer.cotangent) || is_slot(outer.operand))) return true;
+      if (wanted(tables.matrices[outer.matrix].index) && (is_slot(outer.cotangent) || is_slot(outer.operand)))
+        return true;
     }
     for (int i = 0; i < tables.sum_count; ++i) {
       if (wanted(tables.sums[i].index) && is_slot(tables.sums[i].slot)) return true;
@@ -98,7 +100,8 @@ class After {
     }
     for (int16_t w = 0; call_.table[D_WEIGHTS] && w < tables_.weight_count; ++w) {
       const rnncc_tensor t = weight_gradient(w);
-      if (!t.data || written(w, by_matrix) == dims_[tables_.weight_rows + w] * dims_[tables_.weight_columns + w]) continue;
+      if (!t.data || written(w, by_matrix) == dims_[tables_.weight_rows + w] * dims_[tables_.weight_columns + w])
+        continue;
       RNNCC_TORCH(aoti_torch_zero_(tensors_.view(D_WEIGHTS, w, t).get()));
     }
   }
@@ -119,7 +122,8 @@ class After {
     }
   }
 
-  // The values of an edge over all steps, in the streams' type: its slot's values one step on, and the edge's tensor at the end.
+  // The values of an edge over all steps, in the streams' type: its slot's values one step on, and the edge's tensor at
+  // the end.
   rnncc_tensor shifted(int slot) {
     const SlotInfo& info = tables_.slots[slot];
     const rnncc_tensor from = values_of(info.link), edge = tensors_.either(info.table, info.index);
@@ -152,13 +156,15 @@ class After {
   }
 
   // Copies to a tensor whose rows lie side by side.
-  void copy(void* to, const void* from, const std::vector<int64_t>& sizes, const rnncc_tensor& strides, rnncc_dtype dtype) {
+  void copy(void* to, const void* from, const std::vector<int64_t>& sizes, const rnncc_tensor& strides,
+            rnncc_dtype dtype) {
     Tensor target = over(to, sizes, {sizes[1] * sizes[2], sizes[2], 1}, dtype, device());
     Tensor source = over(from, sizes, {strides.step, strides.entry, 1}, strides.dtype, device());
     RNNCC_TORCH(aoti_torch_copy_(target.get(), source.get(), 0));
   }
 
-  // A slot's values as a matrix [T * B, width] whose rows lie at one stride, in the streams' type. It is made once per slot.
+  // A slot's values as a matrix [T * B, width] whose rows lie at one stride, in the streams' type. It is made once per
+  // slot.
   const rnncc_tensor& matrix_of(int slot) {
     const auto known = matrices_.find(slot);
     if (known != matrices_.end()) return known->second;
@@ -175,8 +181,8 @@ class After {
     return matrices_[slot] = t;
   }
 
-  // Whether outer `next` can join the product of the outers from `first` on. Their operand is then the same, cotangents and rows
-  // lie side by side, and there is one head.
+  // Whether outer `next` can join the product of the outers from `first` on. Their operand is then the same, cotangents
+  // and rows lie side by side, and there is one head.
   bool continues(int first, int next) {
     const OuterInfo &a = tables_.outers[first], &b = tables_.outers[next];
     const MatrixInfo &from = tables_.matrices[a.matrix], &to = tables_.matrices[b.matrix];
@@ -205,8 +211,8 @@ class After {
                         over(a, {head_dim, rows()}, {1, x.entry}, x.dtype, device()),
                         over(b, {rows(), depth}, {y.entry, 1}, x.dtype, device()));
         } else {
-          multiply_heads(over(c, {heads, head_dim, depth}, {head_dim * length, length, 1}, x.dtype, device()), {a, 0, x.entry, x.dtype},
-                         {b, 0, y.entry, y.dtype}, heads, head_dim, depth, rows(), device());
+          multiply_heads(over(c, {heads, head_dim, depth}, {head_dim * length, length, 1}, x.dtype, device()),
+                         {a, 0, x.entry, x.dtype}, {b, 0, y.entry, y.dtype}, heads, head_dim, depth, rows(), device());
         }
       }
     }
@@ -244,7 +250,9 @@ class After {
     }
     // The gradient has one number per head, or one for all heads: [rows, parts, numbers, the rest].
     const int64_t parts = out_width == 1 ? 1 : slot.parts, depth = width / (parts * out_width);
-    sum_into(out, over(x.data, {rows, parts, out_width, depth}, {x.entry, out_width * depth, depth, 1}, x.dtype, device()), {0, 1, 3});
+    sum_into(out,
+             over(x.data, {rows, parts, out_width, depth}, {x.entry, out_width * depth, depth, 1}, x.dtype, device()),
+             {0, 1, 3});
   }
 
   const Tables& tables_;

@@ -1,5 +1,5 @@
-// The parameter of an alternating kernel: the host writes it (direction.h), and the device reads it (sequence.cuh). Sizes of all
-// members are multiples of eight bytes, so that the arrays follow each other without gaps.
+// The parameter of an alternating kernel: the host writes it (direction.h), and the device reads it (sequence.cuh).
+// Sizes of all members are multiples of eight bytes, so that the arrays follow each other without gaps.
 #pragma once
 
 #include "../core/tables.h"
@@ -13,10 +13,10 @@ constexpr int UNIT_BLOCK = 8;    // units of one tensor-core operand; a tile has
 constexpr int ENTRY_BLOCK = 16;  // batch entries of the other operand; a CTA works on one or two entry blocks at a time
 constexpr int CHUNK = 32;        // terms of a product that one load of 16-bit operands brings
 
-// Where the values of a slot lie. Element (step, entry, unit) stands at base + step * `step` + entry * `row` + unit, counted in
-// elements of the slot's type. In a ring the step is its number modulo RING, elsewhere its place t. The place of an edge is a
-// tensor [B, width], which stands in beyond the loop. In packed tensors, which are no rings, an entry has rows of its own
-// (place.cuh).
+// Where the values of a slot lie. Element (step, entry, unit) stands at base + step * `step` + entry * `row` + unit,
+// counted in elements of the slot's type. In a ring the step is its number modulo RING, elsewhere its place t. The
+// place of an edge is a tensor [B, width], which stands in beyond the loop. In packed tensors, which are no rings, an
+// entry has rows of its own (place.cuh).
 struct SlotPlace {
   void* base;
   int64_t step;
@@ -31,9 +31,9 @@ struct OutputPlace {
   int64_t row;
 };
 
-// The image of a slot, from which products read it. Element (step, entry, block, unit) stands at images + offset + (step % RING) *
-// image_step + entry * image_row bytes + (block * padded + unit) elements. Entries and units beyond the slot's are zero. A block is
-// one part of one head, or all of a slot that dense matrices multiply.
+// The image of a slot, from which products read it. Element (step, entry, block, unit) stands at images + offset +
+// (step % RING) * image_step + entry * image_row bytes + (block * padded + unit) elements. Entries and units beyond the
+// slot's are zero. A block is one part of one head, or all of a slot that dense matrices multiply.
 struct ImagePlace {
   int64_t offset;
   int64_t blocks;
@@ -41,17 +41,18 @@ struct ImagePlace {
   int64_t padded;
 };
 
-// Where a chunk of a product's operand is, in shared memory of each CTA. `offset` counts 16 bytes from the beginning of the step's
-// images, and `head` says how many each head adds. The highest bit of `head` says that the operand is of the step before.
+// Where a chunk of a product's operand is, in shared memory of each CTA. `offset` counts 16 bytes from the beginning of
+// the step's images, and `head` says how many each head adds. The highest bit of `head` says that the operand is of the
+// step before.
 struct ChunkPlace {
   uint32_t offset;
   uint32_t head;
 };
 
-// How a tile stage is divided. Tiles of `unit_blocks` * UNIT_BLOCK units go to `tile_lanes` groups of CTAs, and chunks of
-// `entry_blocks` * ENTRY_BLOCK batch entries go to the `entry_lanes` CTAs of a group. No tile goes beyond a block, which is one
-// part of one head, or everything where there is one head. The division depends on the width, the blocks, the batch and the GPU
-// alone. So a thread finds its own values in the next stage of the same width.
+// How a tile stage is divided. Tiles of `unit_blocks` * UNIT_BLOCK units go to `tile_lanes` groups of CTAs, and chunks
+// of `entry_blocks` * ENTRY_BLOCK batch entries go to the `entry_lanes` CTAs of a group. No tile goes beyond a block,
+// which is one part of one head, or everything where there is one head. The division depends on the width, the blocks,
+// the batch and the GPU alone. So a thread finds its own values in the next stage of the same width.
 struct StagePlan {
   int32_t blocks, heads;
   int32_t depth;  // units per block
@@ -59,8 +60,9 @@ struct StagePlan {
   int32_t entry_blocks, entry_chunks, entry_lanes;
 };
 
-// A joint: the products that add to the same sums. Their weights lie packed, tile by tile, chunk by chunk, unit block by unit
-// block. Warp w takes `per_warp` chunks from chunk w * per_warp on. The first `resident` of them stay in shared memory.
+// A joint: the products that add to the same sums. Their weights lie packed, tile by tile, chunk by chunk, unit block
+// by unit block. Warp w takes `per_warp` chunks from chunk w * per_warp on. The first `resident` of them stay in shared
+// memory.
 struct JointPlan {
   int64_t packed;       // bytes from the start of the packed weights
   int64_t tile_bytes;   // bytes per tile there
@@ -70,8 +72,8 @@ struct JointPlan {
   int32_t table;  // bytes from the start of shared memory: the chunks' places
 };
 
-// A product. Where its matrix has the element (row of a tile, term of a part) follows from `row_length`, `depth` and `heads`
-// (pack.cuh). `joint`: the first product that adds to the same sums.
+// A product. Where its matrix has the element (row of a tile, term of a part) follows from `row_length`, `depth` and
+// `heads` (pack.cuh). `joint`: the first product that adds to the same sums.
 struct ProductPlan {
   int32_t parts, heads;   // the operand's layout; 1 and 1 where the matrix is dense
   int32_t depth;          // terms per part and head
@@ -79,14 +81,14 @@ struct ProductPlan {
   int64_t row_length;     // the row length of the matrix as stored
   int32_t image, matrix;  // indices; `matrix` is the first of `count`
   int32_t joint, count;
-  int32_t previous;    // whether the operand is the image of the step before
-  int32_t more;        // how many products of the joint follow
+  int32_t previous;  // whether the operand is the image of the step before
+  int32_t more;      // how many products of the joint follow
   int32_t transposed, unused;
 };
 
-// The layout of shared memory, in bytes from its beginning, where the CTA's direction lies. `sums` is where the sums of a tile
-// lie, and `own` where the CTA's own tiles lie. From `warps` on each warp has `warp_bytes`. They first hold its weights on their
-// way and, from `staging` on, its operands. Then they hold its partial sums.
+// The layout of shared memory, in bytes from its beginning, where the CTA's direction lies. `sums` is where the sums of
+// a tile lie, and `own` where the CTA's own tiles lie. From `warps` on each warp has `warp_bytes`. They first hold its
+// weights on their way and, from `staging` on, its operands. Then they hold its partial sums.
 struct Shared {
   int32_t sums, own;
   int32_t warps, warp_bytes, staging, unused;
@@ -95,7 +97,8 @@ struct Shared {
 // The first product of its stage that adds to the same sums as product p.
 constexpr int joint_of(const Tables& tables, int first, int p) {
   for (int q = first; q < p; ++q) {
-    if (tables.products[q].first == tables.products[p].first && tables.products[q].count == tables.products[p].count) return q;
+    if (tables.products[q].first == tables.products[p].first && tables.products[q].count == tables.products[p].count)
+      return q;
   }
   return p;
 }
@@ -158,8 +161,8 @@ struct Header {
   Shared shared;
 };
 
-// The part of the parameter that the directions of a launch share: all sizes, and the division of the work. P::tables are the
-// program's tables.
+// The part of the parameter that the directions of a launch share: all sizes, and the division of the work. P::tables
+// are the program's tables.
 template <class P>
 struct Common : Header {
   ImagePlace image_places[at_least_one(P::tables.image_count)];
@@ -178,8 +181,8 @@ struct DirectionHeader {
   char* images;
 };
 
-// One direction: its order, its workspace and its tensors. `records` are tensors [T, B, width], which the products after the loop
-// read.
+// One direction: its order, its workspace and its tensors. `records` are tensors [T, B, width], which the products
+// after the loop read.
 template <class P>
 struct Direction : DirectionHeader {
   SlotPlace places[at_least_one(places_before(P::tables, P::tables.slot_count))];
@@ -198,9 +201,12 @@ constexpr int64_t direction_bytes(const Tables& tables) {
          at_least_one(tables.product_matrix_count) * sizeof(void*);
 }
 
-// How many directions a kernel can run side by side: two, where its parameter is then no larger than every toolkit takes.
+// How many directions a kernel can run side by side: two, where its parameter is then no larger than every toolkit
+// takes.
 constexpr int64_t PARAMETER_BYTES = 4096;
-constexpr int most_directions(int64_t common, int64_t direction) { return common + 2 * direction <= PARAMETER_BYTES ? 2 : 1; }
+constexpr int most_directions(int64_t common, int64_t direction) {
+  return common + 2 * direction <= PARAMETER_BYTES ? 2 : 1;
+}
 
 template <class P>
 struct Arguments : Common<P> {

@@ -1,13 +1,14 @@
-// A barrier of all CTAs of a direction, which is a row of the grid. All of them run at once, since the launch is cooperative.
+// A barrier of all CTAs of a direction, which is a row of the grid. All of them run at once, since the launch is
+// cooperative.
 #pragma once
 
 #include "spin.cuh"
 
 namespace rnncc {
 
-// A barrier has two halves, `arrive` and `wait`. Between them a thread may do what no other waits for. After both every thread sees
-// what any thread of any CTA wrote before it arrived. `arrived` is the counter's value once all CTAs have arrived: the number of
-// barriers so far times the number of CTAs, modulo 2^32.
+// A barrier has two halves, `arrive` and `wait`. Between them a thread may do what no other waits for. After both every
+// thread sees what any thread of any CTA wrote before it arrived. `arrived` is the counter's value once all CTAs have
+// arrived: the number of barriers so far times the number of CTAs, modulo 2^32.
 RNNCC_DEVICE void arrive(uint32_t* counter, uint32_t& arrived) {
   __syncthreads();
   arrived += gridDim.x;

@@ -1,9 +1,9 @@
 // Products of weights with 16-bit operands on the tensor cores: sums[entry][row] of a tile. Warps divide the terms.
 //
-// The first operand is the batch (16 entries), and the second is the weights (8 rows), so that tiles of 8 units lose nothing. A
-// multiplication takes four terms of each lane. Any order of the terms will do if both operands have the same order. So the four
-// terms of two multiplications are eight that follow each other in memory, and a lane loads both operands as they lie, 16 bytes at
-// a time: operands from L2, and weights as pack.cuh packed them.
+// The first operand is the batch (16 entries), and the second is the weights (8 rows), so that tiles of 8 units lose
+// nothing. A multiplication takes four terms of each lane. Any order of the terms will do if both operands have the
+// same order. So the four terms of two multiplications are eight that follow each other in memory, and a lane loads
+// both operands as they lie, 16 bytes at a time: operands from L2, and weights as pack.cuh packed them.
 #pragma once
 
 #include "place.cuh"
@@ -20,9 +20,9 @@ struct Share {
   const unsigned char* shared;  // the warp's first resident chunk
   const unsigned char* packed;  // chunk `first`
   const ChunkPlace* places;
-  const char* present;   // the images of this step and of the step before, where the lane begins
+  const char* present;  // the images of this step and of the step before, where the lane begins
   const char* previous;
-  int64_t row;           // bytes between entries
+  int64_t row;  // bytes between entries
   uint32_t head;
 
   RNNCC_DEVICE const char* operand(int chunk) const {
@@ -46,7 +46,8 @@ struct Contraction {
     return lane / 4 * row + lane % 4 * 16;
   }
 
-  static constexpr int DEPTH = ENTRY_BLOCKS == 1 ? (UNIT_BLOCKS > 4 ? 6 : 8) : 4;  // how many chunks of operands are on their way
+  static constexpr int DEPTH =
+      ENTRY_BLOCKS == 1 ? (UNIT_BLOCKS > 4 ? 6 : 8) : 4;  // how many chunks of operands are on their way
   float c[UNIT_BLOCKS][ENTRY_BLOCKS][4];
   uint4 operands[DEPTH][ENTRY_BLOCKS][2];
 
@@ -98,7 +99,8 @@ struct Contraction {
 #pragma unroll
       for (int i = 0; i < DEPTH; ++i) {
         if (chunk + i >= share.end) break;
-        // A warp reads whole lines of L2 when each lane loads 16 bytes, so weights need no detour through shared memory.
+        // A warp reads whole lines of L2 when each lane loads 16 bytes, so weights need no detour through shared
+        // memory.
         const int local = chunk + i - share.first;
         multiply(i, (local < share.resident ? share.shared : share.packed) + uint32_t(local * STRIDE));
         if (chunk + i + DEPTH < share.end) load(i, share, chunk + i + DEPTH);

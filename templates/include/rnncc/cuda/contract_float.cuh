@@ -1,15 +1,15 @@
 // Products of float weights with float operands, in true float32 arithmetic without tensor cores.
 //
-// A warp puts a chunk of the operand (32 terms of 16 or 32 entries) into its own part of shared memory, transposed by quads of
-// terms. A lane then has entries lane % 8 + 8 i and rows lane / 8 + 4 j.
+// A warp puts a chunk of the operand (32 terms of 16 or 32 entries) into its own part of shared memory, transposed by
+// quads of terms. A lane then has entries lane % 8 + 8 i and rows lane / 8 + 4 j.
 #pragma once
 
 #include "contract.cuh"
 
 namespace rnncc {
 
-// A warp's weights. It takes BYTES of the STRIDE bytes of each chunk. Chunks that are not resident come through `ring`, STREAMED
-// chunks at a time.
+// A warp's weights. It takes BYTES of the STRIDE bytes of each chunk. Chunks that are not resident come through `ring`,
+// STREAMED chunks at a time.
 template <int BYTES, int STRIDE>
 struct FloatWeights {
   const Share& share;
@@ -19,7 +19,8 @@ struct FloatWeights {
   RNNCC_DEVICE void fetch(int chunk) const {
     if (chunk < share.end) {
       const int local = chunk - share.first, lane = threadIdx.x % 32;
-      const uint32_t to = uint32_t(__cvta_generic_to_shared(ring)) + (local - share.resident) % STREAMED * BYTES + lane * 16;
+      const uint32_t to =
+          uint32_t(__cvta_generic_to_shared(ring)) + (local - share.resident) % STREAMED * BYTES + lane * 16;
       const unsigned char* from = share.packed + uint32_t(local * STRIDE) + lane * 16;
 #pragma unroll
       for (int b = 0; b < BYTES; b += 512) {
@@ -67,7 +68,8 @@ struct Contraction<float, UNIT_BLOCKS, ENTRY_BLOCKS> {
     for (int j = 0; j < 4 * ENTRY_BLOCKS; ++j) {
       const uint4 v = load_operand(p);
       p += four;
-      operands[i][j] = make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+      operands[i][j] =
+          make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
     }
   }
 
@@ -133,7 +135,8 @@ struct Contraction<float, UNIT_BLOCKS, ENTRY_BLOCKS> {
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
 #pragma unroll
-      for (int j = 0; j < ROWS; ++j) partial[(lane % 8 + 8 * i) * partial_row(UNIT_BLOCKS) + lane / 8 + 4 * j] = c[i][j];
+      for (int j = 0; j < ROWS; ++j)
+        partial[(lane % 8 + 8 * i) * partial_row(UNIT_BLOCKS) + lane / 8 + 4 * j] = c[i][j];
     }
   }
 };

@@ -1,5 +1,5 @@
-// A direction of a layer on a GPU decides where every value lies that its loop reads or writes, and does the work after the last
-// step.
+// A direction of a layer on a GPU decides where every value lies that its loop reads or writes, and does the work after
+// the last step.
 #pragma once
 
 #include "fused/run.h"
@@ -94,7 +94,8 @@ class DeviceRun {
 
   // The alternating kernel's division of this direction's work, where so many directions like it run side by side.
   Schedule schedule(int directions) const {
-    return make_schedule(tables_, dims_.data(), call_.batch, int(dtype_bytes(scalar())), gpu(device_.index), directions);
+    return make_schedule(tables_, dims_.data(), call_.batch, int(dtype_bytes(scalar())), gpu(device_.index),
+                         directions);
   }
 
   // Fills the part of the alternating kernel's parameter that all directions of a launch share.
@@ -106,7 +107,8 @@ class DeviceRun {
     for (int c = 0; c < tables_.constant_count; ++c) arguments.constants[c] = float(call_.constants[c]);
     const int64_t row = place_images(arguments.images);
     const int64_t image_step = row * round_up(call_.batch, schedule.entry_multiple);
-    *arguments.header = {call_.steps, call_.batch, call_.heads, call_.starts, call_.rows, call_.lengths, image_step, row, schedule.shared};
+    *arguments.header = {call_.steps,   call_.batch, call_.heads, call_.starts,   call_.rows,
+                         call_.lengths, image_step,  row,         schedule.shared};
   }
 
   // Fills this direction's own part of the parameter; `image_step` as in Header (arguments.h).
@@ -116,7 +118,8 @@ class DeviceRun {
       const ProductInfo& product = tables_.products[p];
       for (int m = product.matrix; m < product.matrix + product.count; ++m) {
         const MatrixInfo& matrix = tables_.matrices[tables_.product_matrices[m]];
-        own.matrices[m] = element(tensors_.at(WEIGHTS, matrix.index), dim(matrix.row) * schedule.products[p].row_length);
+        own.matrices[m] =
+            element(tensors_.at(WEIGHTS, matrix.index), dim(matrix.row) * schedule.products[p].row_length);
       }
     }
     zeroed_.want(128, [&](char* p) { own.header->barrier = reinterpret_cast<uint32_t*>(p); });
@@ -201,8 +204,9 @@ class DeviceRun {
     }
   }
 
-  // A slot that stages read lies in the first of its destinations that is a wanted float tensor, else in the workspace. Products
-  // after the loop read the first wanted destination in the streams' dtype, else a copy in the workspace (a record).
+  // A slot that stages read lies in the first of its destinations that is a wanted float tensor, else in the workspace.
+  // Products after the loop read the first wanted destination in the streams' dtype, else a copy in the workspace (a
+  // record).
   void place_stored(int s, SlotPlace* place, const ArgumentBuffer::OfDirection& own) {
     const SlotInfo& info = tables_.slots[s];
     bool placed = !place, recorded = !info.lasting || !After::reads(tables_, call_, s);
@@ -242,7 +246,8 @@ class DeviceRun {
   // Whether an earlier destination of the slot is the same memory. A returned sequence may also be the saved one.
   bool is_written_before(int d, int first) {
     const auto start = [&](int i) {
-      return element(tensors_.at(tables_.destinations[i].table, tables_.destinations[i].index), dim(tables_.destinations[i].offset));
+      return element(tensors_.at(tables_.destinations[i].table, tables_.destinations[i].index),
+                     dim(tables_.destinations[i].offset));
     };
     for (int other = first; other < d; ++other)
       if (start(other) == start(d)) return true;

@@ -1,5 +1,6 @@
-// The driver's functions that a launch needs. They are found at run time, so that the library opens on a machine without a GPU too.
-// Structures and values are those of NVIDIA's cuda.h. They are declared here so that no toolkit is needed.
+// The driver's functions that a launch needs. They are found at run time, so that the library opens on a machine
+// without a GPU too. Structures and values are those of NVIDIA's cuda.h. They are declared here so that no toolkit is
+// needed.
 #pragma once
 
 #include <dlfcn.h>
@@ -44,8 +45,8 @@ struct Driver {
   int (*cuModuleGetFunction)(CUfunction*, CUmodule, const char*);
   int (*cuFuncSetAttribute)(CUfunction, int, int);
   int (*cuThreadExchangeStreamCaptureMode)(int*);
-  int (*cuLaunchCooperativeKernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
-                                   void**);
+  int (*cuLaunchCooperativeKernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                   CUstream, void**);
   int (*cuLaunchKernelEx)(const CUlaunchConfig*, CUfunction, void**, void**);
   int (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int*, CUfunction, int, size_t);
   int (*cuOccupancyMaxActiveClusters)(int*, CUfunction, const CUlaunchConfig*);

@@ -13,9 +13,9 @@ inline bool is_captured(CUstream stream) {
   return status != 0;
 }
 
-// A graph of all that `launches` puts into the stream that it is given. One call of the driver then puts all of it into any stream,
-// as often as wanted. It captures a stream of its own, since torch's current stream may be one that cannot be captured. The object
-// lives and dies on one thread's stack.
+// A graph of all that `launches` puts into the stream that it is given. One call of the driver then puts all of it into
+// any stream, as often as wanted. It captures a stream of its own, since torch's current stream may be one that cannot
+// be captured. The object lives and dies on one thread's stack.
 class LaunchGraph {
  public:
   LaunchGraph(int32_t device, const std::function<void(CUstream)>& launches) {

@@ -1,13 +1,13 @@
-// The sums of a joint for one tile and one chunk of entries. Each warp multiplies its share of the terms, and then all warps add up
-// their partial sums.
+// The sums of a joint for one tile and one chunk of entries. Each warp multiplies its share of the terms, and then all
+// warps add up their partial sums.
 #pragma once
 
 #include "contract_float.cuh"
 
 namespace rnncc {
 
-// The sums of an element, one per accumulator of its stage. Accumulators are `gap` floats apart. Each has `warps` partial sums,
-// which are `warp_gap` floats apart.
+// The sums of an element, one per accumulator of its stage. Accumulators are `gap` floats apart. Each has `warps`
+// partial sums, which are `warp_gap` floats apart.
 struct Sums {
   const float* at;
   int gap, warps, warp_gap;
@@ -41,7 +41,8 @@ struct Pass {
 // How many warps have a share of the joint's chunks.
 RNNCC_DEVICE int used_warps(const JointPlan& joint) { return (joint.chunks + joint.per_warp - 1) / joint.per_warp; }
 
-// Multiplies unit blocks [FIRST, FIRST + UNIT_BLOCKS) of ALL. Without ADD_UP the readers add up the warps' partial sums.
+// Multiplies unit blocks [FIRST, FIRST + UNIT_BLOCKS) of ALL. Without ADD_UP the readers add up the warps' partial
+// sums.
 template <class S, int FIRST, int UNIT_BLOCKS, int ALL, int ENTRY_BLOCKS, bool ACCUMULATE, bool ADD_UP>
 RNNCC_DEVICE void contract_blocks(const Pass& pass) {
   const JointPlan& joint = pass.joint;
@@ -92,8 +93,8 @@ RNNCC_DEVICE void contract_passes(const Pass& pass) {
   }
 }
 
-// Multiplies all unit blocks, in one pass or in several. `ALONE`: the stage has no other joint. If there is also one pass alone,
-// its partial sums stay where they are.
+// Multiplies all unit blocks, in one pass or in several. `ALONE`: the stage has no other joint. If there is also one
+// pass alone, its partial sums stay where they are.
 template <class S, int ALL, int ENTRY_BLOCKS, bool ACCUMULATE, bool ALONE>
 RNNCC_DEVICE Sums contract_all(const Pass& pass) {
   constexpr bool single = ALONE && pass_blocks(ALL, ENTRY_BLOCKS, int(sizeof(S))) == ALL;
@@ -107,8 +108,8 @@ RNNCC_DEVICE Sums contract_all(const Pass& pass) {
   }
 }
 
-// Multiplies all `COUNT` matrices of a joint, for one or two unit blocks and one or two entry blocks. Returns where the sums of a
-// joint are that is alone in its stage; `gap` is then the distance between entries.
+// Multiplies all `COUNT` matrices of a joint, for one or two unit blocks and one or two entry blocks. Returns where the
+// sums of a joint are that is alone in its stage; `gap` is then the distance between entries.
 template <class S, int COUNT, bool ACCUMULATE, bool ALONE>
 RNNCC_DEVICE Sums contract_joint(const Pass& pass, int unit_blocks, int entry_blocks) {
   if (unit_blocks == 1) {

@@ -1,6 +1,6 @@
-// Elementwise functions of one float on a GPU, under the names of math.h and with its conventions: conditions are numbers,
-// infinities give the limit, NaN gives NaN, piecewise functions are torch's. The library's own functions (no fast-math)
-// are within 2 ulp where math.h promises that.
+// Elementwise functions of one float on a GPU, under the names of math.h and with its conventions: conditions are
+// numbers, infinities give the limit, NaN gives NaN, piecewise functions are torch's. The library's own functions (no
+// fast-math) are within 2 ulp where math.h promises that.
 #pragma once
 
 #include "scalar.cuh"

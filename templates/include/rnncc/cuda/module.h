@@ -1,5 +1,5 @@
-// The GPU that a call runs on, and the kernels of the package that fit it. They are files `cuda/<name>_<architecture>.cubin` beside
-// the library, and each is loaded once per device.
+// The GPU that a call runs on, and the kernels of the package that fit it. They are files
+// `cuda/<name>_<architecture>.cubin` beside the library, and each is loaded once per device.
 #pragma once
 
 #include <unistd.h>
@@ -51,8 +51,8 @@ inline std::string own_folder() {
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
-// The path of a file of kernels for a GPU, which is `start` and an architecture: the GPU's own, or else an older one of the same
-// generation. It is empty where there is no such file.
+// The path of a file of kernels for a GPU, which is `start` and an architecture: the GPU's own, or else an older one of
+// the same generation. It is empty where there is no such file.
 inline std::string find_cubin(const std::string& start, const Gpu& gpu) {
   const std::string generation = start + "_sm_" + std::to_string(gpu.major);
   const std::string exact = generation + std::to_string(gpu.minor) + "a.cubin";
@@ -64,10 +64,13 @@ inline std::string find_cubin(const std::string& start, const Gpu& gpu) {
   return "";
 }
 
-// While it lives, the thread may do what is forbidden while a stream is captured: load kernels, and make streams and graphs.
+// While it lives, the thread may do what is forbidden while a stream is captured: load kernels, and make streams and
+// graphs.
 class DuringCapture {
  public:
-  DuringCapture() { check_cuda(driver().cuThreadExchangeStreamCaptureMode(&mode_), "preparing while a graph is captured"); }
+  DuringCapture() {
+    check_cuda(driver().cuThreadExchangeStreamCaptureMode(&mode_), "preparing while a graph is captured");
+  }
   DuringCapture(const DuringCapture&) = delete;
   DuringCapture& operator=(const DuringCapture&) = delete;
   ~DuringCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
@@ -112,15 +115,16 @@ inline CUfunction find_kernel(int32_t device, const std::string& file_name, cons
 }
 
 // Fails unless all CTAs of a kernel can run at once, since they wait for each other.
-inline void require_residency(int32_t device, CUfunction kernel, const std::string& name, int64_t ctas, int threads, int shared_bytes) {
+inline void require_residency(int32_t device, CUfunction kernel, const std::string& name, int64_t ctas, int threads,
+                              int shared_bytes) {
   int each = 0;
   check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, size_t(shared_bytes)),
              "counting CTAs of " + name);
   const int sms = gpu(device).sms;
   if (ctas > int64_t(each) * sms)
     fail(name + " needs " + std::to_string(ctas) + " CTAs of " + std::to_string(threads) + " threads and " +
-         std::to_string(shared_bytes) + " bytes of shared memory at once, this GPU runs " + std::to_string(each) + " on each of its " +
-         std::to_string(sms) + " SMs");
+         std::to_string(shared_bytes) + " bytes of shared memory at once, this GPU runs " + std::to_string(each) +
+         " on each of its " + std::to_string(sms) + " SMs");
 }
 
 // While it lives, the device is current for torch and for the driver. Threads of autograd may have no context yet.

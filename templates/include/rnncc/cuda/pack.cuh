@@ -30,10 +30,11 @@ RNNCC_DEVICE S weight_at(const ProductPlan& product, const StagePlan& stage, con
   return matrix[(first_row + k) * product.row_length + column + row];
 }
 
-// Packs one tile of a joint. A thread moves sixteen bytes at a time: the terms that a lane of contract.cuh loads together.
+// Packs one tile of a joint. A thread moves sixteen bytes at a time: the terms that a lane of contract.cuh loads
+// together.
 template <class S>
-RNNCC_DEVICE void pack_tile(const ProductPlan* products, int head_product, const StagePlan& stage, const void* const* matrices,
-                            int tile_index, S* packed) {
+RNNCC_DEVICE void pack_tile(const ProductPlan* products, int head_product, const StagePlan& stage,
+                            const void* const* matrices, int tile_index, S* packed) {
   constexpr int TERMS = 16 / int(sizeof(S)), GROUPS = CHUNK / TERMS;
   const Tile tile = tile_of(stage, tile_index);
   const int units = stage.unit_blocks * UNIT_BLOCK;
@@ -65,7 +66,8 @@ RNNCC_DEVICE void pack_tile(const ProductPlan* products, int head_product, const
 
 // Writes down where the operands of a joint's chunks are.
 template <class S>
-RNNCC_DEVICE void place_chunks(const ProductPlan* products, int head_product, const ImagePlace* images, ChunkPlace* places) {
+RNNCC_DEVICE void place_chunks(const ProductPlan* products, int head_product, const ImagePlace* images,
+                               ChunkPlace* places) {
   int left = 1;
   for (int p = head_product; left > 0; ++p) {
     const ProductPlan& product = products[p];
@@ -77,7 +79,8 @@ RNNCC_DEVICE void place_chunks(const ProductPlan* products, int head_product, co
       const int part = i / product.chunks, chunk = i % product.chunks;
       const int64_t unit = part * product.heads * image.padded + chunk * CHUNK;
       const int64_t head = product.heads > 1 ? image.padded * int64_t(sizeof(S)) / 16 : 0;
-      places[i] = {uint32_t((image.offset + unit * int64_t(sizeof(S))) / 16), uint32_t(head) | uint32_t(product.previous) << 31};
+      places[i] = {uint32_t((image.offset + unit * int64_t(sizeof(S))) / 16),
+                   uint32_t(head) | uint32_t(product.previous) << 31};
     }
     places += chunks;
   }

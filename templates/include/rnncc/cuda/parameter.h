@@ -1,4 +1,5 @@
-// The parameter of a kernel that is made for one loop, fused or without products. It says what each direction reads and writes.
+// The parameter of a kernel that is made for one loop, fused or without products. It says what each direction reads and
+// writes.
 #pragma once
 
 #include "after.h"
@@ -58,8 +59,8 @@ class LoopParameter {
     *extents_ = {call.starts, call.rows, call.lengths};
   }
 
-  // Fills in a direction's tensors. They follow the matrices in FusedTensors, and ScanTensors begins with them. Returns false where
-  // a tensor does not fit.
+  // Fills in a direction's tensors. They follow the matrices in FusedTensors, and ScanTensors begins with them. Returns
+  // false where a tensor does not fit.
   bool fill_tensors(const LoopDirection& direction, Fits fits) {
     const Call& call = direction.call;
     CallTensors& tensors = direction.tensors;
@@ -98,10 +99,12 @@ class LoopParameter {
       const FusedPlace place =
           t.data || is_saved(to.table) || records.count(s) ? along(call, t, dim(to.offset)) : record(s, direction);
       // A returned sequence may also be the saved one. It is then written once.
-      const bool again = std::any_of(writes.begin(), writes.end(), [&](const FusedPlace& w) { return w.base == place.base; });
+      const bool again =
+          std::any_of(writes.begin(), writes.end(), [&](const FusedPlace& w) { return w.base == place.base; });
       writes.push_back(again ? FusedPlace{} : place);
       if (!fits(writes.back(), dtype_bytes(t.dtype))) return false;
-      if (t.data && !records.count(s)) records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.entry, t.dtype};
+      if (t.data && !records.count(s))
+        records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.entry, t.dtype};
     }
     FusedPlace* const written = take<FusedPlace>(int(writes.size()));
     std::copy(writes.begin(), writes.end(), written);
@@ -138,11 +141,13 @@ class LoopParameter {
     if (extents_->lengths) extents_->lengths += entries;
   }
 
-  // The destination of a value: the given one, or where no tensor is wanted there, another one of the same dtype. So a step writes
-  // a value once, whether it is returned, saved for the backward, or both.
+  // The destination of a value: the given one, or where no tensor is wanted there, another one of the same dtype. So a
+  // step writes a value once, whether it is returned, saved for the backward, or both.
   const Destination& destination(const SlotInfo& slot, int place, CallTensors& tensors) const {
     const Destination* const all = &tables_.destinations[slot.first_destination];
-    const auto is_wanted = [&](const Destination& to) { return tensors.at(to.table, to.index).data && (training_ || !is_saved(to.table)); };
+    const auto is_wanted = [&](const Destination& to) {
+      return tensors.at(to.table, to.index).data && (training_ || !is_saved(to.table));
+    };
     for (int d = 0; d < slot.destinations && !is_wanted(all[place]); ++d)
       if (is_wanted(all[d]) && is_stream_typed(all[d].table) == is_stream_typed(all[place].table)) return all[d];
     return all[place];

@@ -5,8 +5,8 @@
 
 namespace rnncc {
 
-// The last entry that begins at or before a row of the order of entries. The lanes of a warp look at 32 places at once, so that any
-// number of entries takes a few loads.
+// The last entry that begins at or before a row of the order of entries. The lanes of a warp look at 32 places at once,
+// so that any number of entries takes a few loads.
 __device__ __forceinline__ int64_t entry_of(const PermuteCall& call, int64_t row, int lane) {
   int64_t entry = 0, left = call.batch;
   while (left > 1) {
@@ -19,8 +19,8 @@ __device__ __forceinline__ int64_t entry_of(const PermuteCall& call, int64_t row
   return entry;
 }
 
-// Where a row of the order of entries is in the order of steps. `entry` is the row's entry, or one before it. The row that is
-// returned exists, whatever numbers the caller gave.
+// Where a row of the order of entries is in the order of steps. `entry` is the row's entry, or one before it. The row
+// that is returned exists, whatever numbers the caller gave.
 __device__ __forceinline__ int64_t place_of(const PermuteCall& call, int64_t row, int64_t entry) {
   const auto within = [](int64_t number, int64_t count) { return ::max(int64_t(0), ::min(number, count - 1)); };
   while (entry + 1 < call.batch && __ldg(call.starts + entry + 1) <= row) ++entry;
@@ -28,9 +28,11 @@ __device__ __forceinline__ int64_t place_of(const PermuteCall& call, int64_t row
   return within(__ldg(call.firsts + step) + entry, call.rows);
 }
 
-// Copies a warp's tile: the pieces from `first` on of `rows` rows. Lane l knows the offsets of row l in both tensors, in bytes.
+// Copies a warp's tile: the pieces from `first` on of `rows` rows. Lane l knows the offsets of row l in both tensors,
+// in bytes.
 template <class Piece>
-__device__ __forceinline__ void copy_tile(const PermuteCall& call, int64_t from, int64_t to, int rows, int64_t first, int lane) {
+__device__ __forceinline__ void copy_tile(const PermuteCall& call, int64_t from, int64_t to, int rows, int64_t first,
+                                          int lane) {
   const int width = int(::min(call.pieces - first, int64_t(PERMUTE_TILE)));
   int row = lane / width, piece = lane % width;
   Piece held[PERMUTE_PIECES];

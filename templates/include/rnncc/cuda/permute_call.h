@@ -1,17 +1,18 @@
-// Puts rows in another order on a GPU. The host fills this record (permute_op.h), and the kernel reads it (permute.cuh). Plain
-// data.
+// Puts rows in another order on a GPU. The host fills this record (permute_op.h), and the kernel reads it
+// (permute.cuh). Plain data.
 #pragma once
 
 #include <stdint.h>
 
 namespace rnncc {
 
-constexpr int PERMUTE_WARPS = 4;   // warps per CTA
-constexpr int PERMUTE_PIECES = 4;  // pieces that a thread loads before it stores the first, so that enough bytes are on their way
+constexpr int PERMUTE_WARPS = 4;  // warps per CTA
+constexpr int PERMUTE_PIECES =
+    4;  // pieces that a thread loads before it stores the first, so that enough bytes are on their way
 constexpr int PERMUTE_TILE = 32 * PERMUTE_PIECES;
 
-// Row firsts[t] + b of the order of steps is row starts[b] + t of the order of entries. A warp copies a tile: rows that follow each
-// other in the order of entries, or PERMUTE_TILE pieces of one row where that has more.
+// Row firsts[t] + b of the order of steps is row starts[b] + t of the order of entries. A warp copies a tile: rows that
+// follow each other in the order of entries, or PERMUTE_TILE pieces of one row where that has more.
 struct PermuteCall {
   const char* from;
   char* to;

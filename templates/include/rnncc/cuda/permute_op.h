@@ -1,6 +1,6 @@
-// The op `permute_rows` as a boxed kernel. It puts the rows of a PackedSequence, which lie step by step, into the order of batch
-// entries, or back (`to_steps`). firsts [T + 1] says where the rows of each step begin, and starts [B + 1] where the rows of each
-// entry begin; both are int64.
+// The op `permute_rows` as a boxed kernel. It puts the rows of a PackedSequence, which lie step by step, into the order
+// of batch entries, or back (`to_steps`). firsts [T + 1] says where the rows of each step begin, and starts [B + 1]
+// where the rows of each entry begin; both are int64.
 #pragma once
 
 #include "module.h"
@@ -9,9 +9,10 @@
 namespace rnncc {
 
 inline const int64_t* table_of(Tensor& table, Device device, const char* name) {
-  if (table.dim() != 1 || table.elements() < 2 || table.torch_type() != aoti_torch_dtype_int64() || !(table.device() == device))
-    fail(std::string("permute_rows: ") + name + " must be an int64 tensor of 2 or more numbers on the rows' device, got the shape " +
-         shape_text(table));
+  if (table.dim() != 1 || table.elements() < 2 || table.torch_type() != aoti_torch_dtype_int64() ||
+      !(table.device() == device))
+    fail(std::string("permute_rows: ") + name +
+         " must be an int64 tensor of 2 or more numbers on the rows' device, got the shape " + shape_text(table));
   table = contiguous(std::move(table), 1);
   return static_cast<const int64_t*>(table.data());
 }
@@ -19,7 +20,8 @@ inline const int64_t* table_of(Tensor& table, Device device, const char* name) {
 // Fills in how warps share the rows. Returns the number of CTAs.
 inline int64_t share_rows(PermuteCall& call) {
   // All rows begin at multiples of piece_bytes, which is the lowest bit that is set, and at most 16.
-  const uint64_t bits = 16 | reinterpret_cast<uintptr_t>(call.from) | reinterpret_cast<uintptr_t>(call.to) | uint64_t(call.from_row) | uint64_t(call.to_row);
+  const uint64_t bits = 16 | reinterpret_cast<uintptr_t>(call.from) | reinterpret_cast<uintptr_t>(call.to) |
+                        uint64_t(call.from_row) | uint64_t(call.to_row);
   call.piece_bytes = int32_t(bits & (~bits + 1));
   call.pieces = call.to_row / call.piece_bytes;
   call.rows_of_tile = int32_t(std::min<int64_t>(32, std::max<int64_t>(1, PERMUTE_TILE / call.pieces)));
@@ -58,7 +60,8 @@ inline void run_permute_rows(StableValue* stack) {
     call.to_steps = as_bool(stack[3]);
     const int64_t ctas = share_rows(call);
     if (ctas > INT32_MAX) fail("permute_rows: these are more rows than one launch takes");
-    const CUlaunchConfig how = {{unsigned(ctas), 1, 1}, {32 * PERMUTE_WARPS, 1, 1}, 0, current_stream(device.index), nullptr, 0};
+    const CUlaunchConfig how = {
+        {unsigned(ctas), 1, 1}, {32 * PERMUTE_WARPS, 1, 1}, 0, current_stream(device.index), nullptr, 0};
     void* parameters[] = {&call};
     check_cuda(driver().cuLaunchKernelEx(&how, find_kernel(device.index, "_core", "permute_rows"), parameters, nullptr),
                "launching permute_rows");

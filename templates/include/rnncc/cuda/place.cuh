@@ -6,8 +6,8 @@
 
 namespace rnncc {
 
-// Tells the compiler that a pointer is global. It knows that of pointers in a kernel's parameter, but not of pointers that lay in
-// shared memory.
+// Tells the compiler that a pointer is global. It knows that of pointers in a kernel's parameter, but not of pointers
+// that lay in shared memory.
 template <class T, class V>
 RNNCC_DEVICE T* global(V* pointer) {
   __builtin_assume(__isGlobal(pointer));
@@ -30,7 +30,8 @@ struct Run {
   RNNCC_DEVICE char* packed() const { return global<char>(own.packed); }
   RNNCC_DEVICE int64_t time(int64_t step) const { return own.descending ? plan.steps - 1 - step : step; }
 
-  // Whether tensors are packed. Then each entry begins at its own first step, and nothing happens to it after its last one.
+  // Whether tensors are packed. Then each entry begins at its own first step, and nothing happens to it after its last
+  // one.
   RNNCC_DEVICE bool is_packed() const { return P::tables.masked && plan.starts; }
   RNNCC_DEVICE OwnRows rows_of(int entry) const {
     return own_rows({plan.starts, plan.rows, plan.lengths}, plan.steps, own.descending, entry);
@@ -62,7 +63,8 @@ struct TypeOf<true, S> {
   using type = S;
 };
 
-// The type in which a slot is read. Where one stage stores and another one reads, it is float in whatever tensor it lies.
+// The type in which a slot is read. Where one stage stores and another one reads, it is float in whatever tensor it
+// lies.
 template <int slot, class R>
 constexpr auto element_type() {
   constexpr SlotInfo info = R::Program::tables.slots[slot];
@@ -89,7 +91,8 @@ RNNCC_DEVICE auto address(const R& run, int64_t step, int entry, int64_t unit) {
   if constexpr (info.kind == Kind::view) {
     return address<info.link>(run, step, entry, unit + run.plan.dims[info.offset]);
   } else {
-    static_assert(info.kind == Kind::read || info.kind == Kind::stored || info.kind == Kind::vector, "an edge of an edge");
+    static_assert(info.kind == Kind::read || info.kind == Kind::stored || info.kind == Kind::vector,
+                  "an edge of an edge");
     const SlotPlace& place = place_of<slot>(run);
     using T = decltype(element_type<slot, R>());
     const T* const base = global<const T>(place.base) + unit;
@@ -154,7 +157,8 @@ RNNCC_DEVICE void put_outputs(const R& run, int entry, int64_t unit, float value
 template <int slot, class R>
 RNNCC_DEVICE void put_home(const R& run, int entry, int64_t unit, float value) {
   const SlotPlace& place = place_of<slot>(run);
-  const int64_t row = place.ring ? (run.n & (RING - 1)) * place.step + entry * place.row : run.row_of(place, run.n, run.t, entry);
+  const int64_t row =
+      place.ring ? (run.n & (RING - 1)) * place.step + entry * place.row : run.row_of(place, run.n, run.t, entry);
   global<float>(place.base)[row + unit] = value;
 }
 

@@ -1,11 +1,13 @@
-// Operators across the units of a row (rnncc/ir/cell.py, RowOperator). One CTA works on a row, which is one batch entry.
+// Operators across the units of a row (rnncc/ir/cell.py, RowOperator). One CTA works on a row, which is one batch
+// entry.
 #pragma once
 
 #include "place.cuh"
 
 namespace rnncc {
 
-// Unit (p, n, d) of [parts, heads, depth] is at (p * heads + n) * depth + d; unit j of head n is (j / depth, n, j % depth).
+// Unit (p, n, d) of [parts, heads, depth] is at (p * heads + n) * depth + d; unit j of head n is (j / depth, n, j %
+// depth).
 struct RowLayout {
   int64_t parts, heads, depth;
 
@@ -34,10 +36,12 @@ RNNCC_DEVICE float combine(RowOperator op, float a, float b) {
   return a + b;
 }
 
-// Combines the values of all threads, in a fixed order. Every thread gets the result. `scratch`: WARPS floats of shared memory.
+// Combines the values of all threads, in a fixed order. Every thread gets the result. `scratch`: WARPS floats of shared
+// memory.
 RNNCC_DEVICE float reduce_threads(RowOperator op, float value, float* scratch) {
 #pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value = combine(op, value, __shfl_xor_sync(0xffffffffu, value, offset));
+  for (int offset = 16; offset > 0; offset /= 2)
+    value = combine(op, value, __shfl_xor_sync(0xffffffffu, value, offset));
   __syncthreads();
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
   __syncthreads();
@@ -89,7 +93,8 @@ RNNCC_DEVICE void scan_row(const R& run, bool reversed, int entry) {
 template <RowOperator op, int source, class R>
 RNNCC_DEVICE float moved(const R& run, const RowLayout& from, const RowLayout& to, int entry, int64_t head, int64_t j,
                          int64_t offset, int64_t times) {
-  if constexpr (op == RowOperator::spread) return load<source>(run, entry, from.heads == 1 ? 0 : head) / float(to.units());
+  if constexpr (op == RowOperator::spread)
+    return load<source>(run, entry, from.heads == 1 ? 0 : head) / float(to.units());
   if constexpr (op == RowOperator::slice) return load<source>(run, entry, from.at(head, offset + j));
   if constexpr (op == RowOperator::repeat) return load<source>(run, entry, from.at(head, j / times));
   if constexpr (op == RowOperator::pad) {
@@ -120,7 +125,8 @@ RNNCC_DEVICE void concatenate(const R& run, int entry, int64_t offset) {
 template <int stage, class R>
 RNNCC_DEVICE void row_operation(const R& run, int entry, float* scratch) {
   constexpr StageInfo info = R::Program::tables.stages[stage];
-  constexpr int target = R::Program::tables.stage_slots[info.first_stored], source = R::Program::tables.stage_slots[info.first_operand];
+  constexpr int target = R::Program::tables.stage_slots[info.first_stored],
+                source = R::Program::tables.stage_slots[info.first_operand];
   constexpr RowOperator op = info.row;
   const int64_t offset = run.plan.dims[info.offset] / run.plan.heads;
   if constexpr (op == RowOperator::sum || op == RowOperator::mean || op == RowOperator::max) {

@@ -1,5 +1,5 @@
-// Runs a loop, forward or backward, on a GPU: it chooses a kernel and launches it, and then the products over all steps. Nothing
-// here waits for the GPU.
+// Runs a loop, forward or backward, on a GPU: it chooses a kernel and launches it, and then the products over all
+// steps. Nothing here waits for the GPU.
 #pragma once
 
 #include "direction.h"
@@ -8,9 +8,9 @@
 
 namespace rnncc {
 
-// Runs the directions of a layer. They run in one launch, where a kernel can do that and is not expected to take longer, else one
-// after the other. A loop without products runs by its scans or walks. Any other loop runs by a fused kernel, or by the alternating
-// kernel where no fused kernel takes it.
+// Runs the directions of a layer. They run in one launch, where a kernel can do that and is not expected to take
+// longer, else one after the other. A loop without products runs by its scans or walks. Any other loop runs by a fused
+// kernel, or by the alternating kernel where no fused kernel takes it.
 class DeviceRuns {
  public:
   // `scans`: null where the loop has products.
@@ -23,7 +23,8 @@ class DeviceRuns {
   void run() {
     if (scans_) return run_scans();
     for (DeviceRun& run : runs_)
-      if (can_be_fused()) FirstUse::of_package().before(size_of(run), first().steps, [&] { return !choices(run, 1).empty(); });
+      if (can_be_fused())
+        FirstUse::of_package().before(size_of(run), first().steps, [&] { return !choices(run, 1).empty(); });
     if (are_two_alike() && run_fused(together(), {&runs_[0], &runs_[1]})) return;
     std::vector<DeviceRun*> others;
     for (DeviceRun& run : runs_) {
@@ -50,7 +51,8 @@ class DeviceRuns {
     const rnncc_dtype dtype = runs[0]->scalar();
     const int size = dtype == RNNCC_FLOAT32 ? 0 : 1;
     const std::string file = cell_ + "_" + dtype_name(dtype) + "_scans";
-    const int64_t channels = int64_t(runs.size()) * first().batch * runs[0]->dims()[tables_.slots[info_.edge_slots[0]].width];
+    const int64_t channels =
+        int64_t(runs.size()) * first().batch * runs[0]->dims()[tables_.slots[info_.edge_slots[0]].width];
     const bool tall = is_tall(scans_->wide[size], channels, gpu(device_).sms);
     const ScanForm& iterating = scans_->newton[size];
     ScanRun newton(tables_, info_, iterating, true, runs[0]->dims());
@@ -83,12 +85,15 @@ class DeviceRuns {
            std::to_string(available));
     const CUfunction kernel = find_kernel(device_, cell_ + "_" + dtype_name(runs[0]->scalar()), name_);
     runs[0]->fill_common(schedule, arguments);
-    for (size_t i = 0; i < runs.size(); ++i) runs[i]->fill(schedule, arguments.header->image_step, arguments.directions[i]);
-    require_residency(device_, kernel, name_, int64_t(schedule.ctas) * int64_t(runs.size()), THREADS, schedule.shared_bytes);
+    for (size_t i = 0; i < runs.size(); ++i)
+      runs[i]->fill(schedule, arguments.header->image_step, arguments.directions[i]);
+    require_residency(device_, kernel, name_, int64_t(schedule.ctas) * int64_t(runs.size()), THREADS,
+                      schedule.shared_bytes);
     void* parameters[] = {arguments.data()};
-    check_cuda(driver().cuLaunchCooperativeKernel(kernel, unsigned(schedule.ctas), unsigned(runs.size()), 1, THREADS, 1, 1,
-                                                  unsigned(schedule.shared_bytes), current_stream(device_), parameters),
-               "launching " + name_);
+    check_cuda(
+        driver().cuLaunchCooperativeKernel(kernel, unsigned(schedule.ctas), unsigned(runs.size()), 1, THREADS, 1, 1,
+                                           unsigned(schedule.shared_bytes), current_stream(device_), parameters),
+        "launching " + name_);
     for (DeviceRun* run : runs) run->finish();
   }
 
@@ -97,7 +102,9 @@ class DeviceRuns {
 
   // Whether there may be fused kernels for the loop on this GPU.
   bool can_be_fused() const { return info_.sums && gpu(device_).major >= 9 && first().steps <= INT32_MAX; }
-  int64_t head_dim(const DeviceRun& run) const { return run.dims()[tables_.slots[info_.edge_slots[0]].width] / first().heads; }
+  int64_t head_dim(const DeviceRun& run) const {
+    return run.dims()[tables_.slots[info_.edge_slots[0]].width] / first().heads;
+  }
 
   // The size for which fused kernels are asked for. Its loop has the segment's name, without direction and `_masked`.
   FusedSize size_of(const DeviceRun& run) const {
@@ -112,7 +119,8 @@ class DeviceRuns {
     if (!can_be_fused()) return {};
     const std::string program = is_training() ? name_ : name_.substr(0, name_.rfind('_')) + "_inference";
     const bool by_steps = first().heads == 1 && !first().starts;
-    return fused_choices(program, dtype_name(run.scalar()), head_dim(run), directions * first().heads, first().batch, by_steps, device_);
+    return fused_choices(program, dtype_name(run.scalar()), head_dim(run), directions * first().heads, first().batch,
+                         by_steps, device_);
   }
 
   // Runs by the first kernel that takes the tensors as they lie. False where none does.
@@ -149,8 +157,8 @@ class DeviceRuns {
 };
 
 template <class C>
-void run_on_device(const Tables& tables, const LoopInfo& info, const ScanForms* scans, const char* cell, const char* name,
-                   const C* given, int32_t count, int32_t device, Call (*call_of)(const C&)) {
+void run_on_device(const Tables& tables, const LoopInfo& info, const ScanForms* scans, const char* cell,
+                   const char* name, const C* given, int32_t count, int32_t device, Call (*call_of)(const C&)) {
   const OnDevice current(device);
   std::vector<Call> calls;
   for (int32_t i = 0; i < count; ++i) calls.push_back(call_of(given[i]));

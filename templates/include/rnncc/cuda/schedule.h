@@ -39,8 +39,8 @@ inline StagePlan plan_stage(const StageInfo& stage, const int64_t* dims, int64_t
 
 // The work of the busiest CTA: its unit blocks times its entry blocks.
 inline int64_t busiest_work(const StagePlan& plan) {
-  return ceil_divide(plan.tiles, plan.tile_lanes) * plan.unit_blocks * ceil_divide(plan.entry_chunks, plan.entry_lanes) *
-         plan.entry_blocks;
+  return ceil_divide(plan.tiles, plan.tile_lanes) * plan.unit_blocks *
+         ceil_divide(plan.entry_chunks, plan.entry_lanes) * plan.entry_blocks;
 }
 
 struct Schedule {
@@ -72,7 +72,8 @@ inline void plan_products(Schedule& schedule, const Tables& tables, int s, const
     product.heads = int32_t(dims[matrix.blocks]);
     product.parts = operand_parts(tables, info, dims);
     product.row_length = dims[matrix.columns] / product.heads;
-    product.depth = int32_t((info.transposed ? dims[matrix.rows] : dims[matrix.columns]) / (product.parts * product.heads));
+    product.depth =
+        int32_t((info.transposed ? dims[matrix.rows] : dims[matrix.columns]) / (product.parts * product.heads));
     product.chunks = int32_t(ceil_divide(product.depth, CHUNK));
     product.image = info.image;
     product.matrix = info.matrix;
@@ -87,7 +88,8 @@ inline void plan_products(Schedule& schedule, const Tables& tables, int s, const
     const int joint = schedule.products[p].joint;
     if (joint == p) continue;
     int later = 0;
-    for (int q = p + 1; q < stage.first_product + stage.products; ++q) later += joint_of(tables, stage.first_product, q) == joint;
+    for (int q = p + 1; q < stage.first_product + stage.products; ++q)
+      later += joint_of(tables, stage.first_product, q) == joint;
     schedule.products[p].more = later;
   }
   for (int p = stage.first_product; p < stage.first_product + stage.products; ++p) {
@@ -100,14 +102,15 @@ inline void plan_products(Schedule& schedule, const Tables& tables, int s, const
   }
 }
 
-// Lays out shared memory: the CTA's direction, sums, own tiles, the warps' parts, the places of chunks, and weights as far as they
-// fit. The same fraction of the weights stays there for each warp and joint. All but the weights may need more than is available;
-// the launch then fails.
+// Lays out shared memory: the CTA's direction, sums, own tiles, the warps' parts, the places of chunks, and weights as
+// far as they fit. The same fraction of the weights stays there for each warp and joint. All but the weights may need
+// more than is available; the launch then fails.
 inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_bytes, int available) {
   int64_t sums = 0, partial = 128, staging = 0, streamed = 0, places = 0, weights = 0, used = 0;
   const auto each_joint = [&](const auto& visit) {
     for (int s = 0; s < tables.stage_count; ++s) {
-      for (int p = tables.stages[s].first_product; p < tables.stages[s].first_product + tables.stages[s].products; ++p) {
+      for (int p = tables.stages[s].first_product; p < tables.stages[s].first_product + tables.stages[s].products;
+           ++p) {
         if (schedule.products[p].joint == p) visit(schedule.stages[s], tables.stages[s], p, schedule.joints[p]);
       }
     }
@@ -137,7 +140,8 @@ inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_byt
   shared.staging = int32_t(streamed);
   shared.warp_bytes = int32_t(round_up(std::max(partial, streamed + staging), SHARED_PART));
   shared.warps = take(WARPS * shared.warp_bytes);
-  const int64_t room = available - used - places;  // chunks of weights need no rounding: they are multiples of SHARED_PART
+  const int64_t room =
+      available - used - places;  // chunks of weights need no rounding: they are multiples of SHARED_PART
   const double fraction = weights > 0 ? std::clamp(double(room) / double(weights), 0.0, 1.0) : 1.0;
   schedule.streams = fraction < 1.0;
   each_joint([&](const StagePlan& plan, const StageInfo&, int p, JointPlan& joint) {
@@ -150,8 +154,8 @@ inline void plan_shared(Schedule& schedule, const Tables& tables, int scalar_byt
 }
 
 // Divides the work of one of so many directions side by side. Each has its share of the SMs.
-inline Schedule make_schedule(const Tables& tables, const int64_t* dims, int64_t batch, int scalar_bytes, const Gpu& gpu,
-                              int directions) {
+inline Schedule make_schedule(const Tables& tables, const int64_t* dims, int64_t batch, int scalar_bytes,
+                              const Gpu& gpu, int directions) {
   const int sms = std::max(1, gpu.sms / directions);
   Schedule schedule;
   schedule.stages.resize(tables.stage_count);
@@ -170,9 +174,9 @@ inline Schedule make_schedule(const Tables& tables, const int64_t* dims, int64_t
   return schedule;
 }
 
-// Whether two directions side by side, each divided by `half`, take no longer than one after the other, each divided by `whole`.
-// Side by side both wait at the same time, and waits are most of a small loop's step. So it is enough that no CTA has more than
-// twice the work, and that all weights of both stay in shared memory.
+// Whether two directions side by side, each divided by `half`, take no longer than one after the other, each divided by
+// `whole`. Side by side both wait at the same time, and waits are most of a small loop's step. So it is enough that no
+// CTA has more than twice the work, and that all weights of both stay in shared memory.
 inline bool is_as_quick(const Schedule& half, const Schedule& whole) {
   const auto at_most_twice = [](int64_t a, int64_t b) { return a <= 2 * b; };
   return !half.streams && std::equal(half.work.begin(), half.work.end(), whole.work.begin(), at_most_twice);

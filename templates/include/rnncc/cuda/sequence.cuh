@@ -1,8 +1,9 @@
-// The driver of the alternating kernels. One launch runs a whole sequence, forward or backward, in one direction or in two side
-// by side. A row of the grid of CTAs is a direction. Directions share nothing that they write.
+// The driver of the alternating kernels. One launch runs a whole sequence, forward or backward, in one direction or in
+// two side by side. A row of the grid of CTAs is a direction. Directions share nothing that they write.
 //
-// CTAs divide the units and the batch entries of every stage. They wait for each other only where the plan says that a stage reads
-// what other CTAs wrote. Packed weights stay in shared memory as far as they fit; the rest streams from L2 at each step.
+// CTAs divide the units and the batch entries of every stage. They wait for each other only where the plan says that a
+// stage reads what other CTAs wrote. Packed weights stay in shared memory as far as they fit; the rest streams from L2
+// at each step.
 #pragma once
 
 #include "barrier.cuh"
@@ -13,7 +14,8 @@
 
 namespace rnncc {
 
-// The first tile and the first chunk of entries of a CTA in a stage. A CTA without work there has a `tile` beyond the last one.
+// The first tile and the first chunk of entries of a CTA in a stage. A CTA without work there has a `tile` beyond the
+// last one.
 struct Lane {
   int tile, chunk;
 };
@@ -49,13 +51,14 @@ RNNCC_DEVICE Element element_of(const R& run, const StagePlan& plan, const Tile&
   at.entry = chunk * entries + entry_in_chunk(plan, e);
   at.head = tile.head;
   at.valid = at.unit < tile.end && at.entry < run.plan.batch && e < units * entries && run.has_rows(at.entry);
-  // The compiler must not know that these are the same at each step: it would hold an address for every slot in registers.
+  // The compiler must not know that these are the same at each step: it would hold an address for every slot in
+  // registers.
   asm volatile("" : "+r"(at.unit), "+r"(at.entry));
   return at;
 }
 
-// Multiplies all joints of a stage from product p on. Returns where their sums are, with the distance between entries as `gap`.
-// `slot` counts the CTA's tiles.
+// Multiplies all joints of a stage from product p on. Returns where their sums are, with the distance between entries
+// as `gap`. `slot` counts the CTA's tiles.
 template <int stage, int p, class R>
 RNNCC_DEVICE Sums contract(const R& run, const StagePlan& plan, int tile, int slot, int head, int entry, float* sums) {
   constexpr StageInfo info = R::Program::tables.stages[stage];
@@ -79,8 +82,8 @@ RNNCC_DEVICE Sums contract(const R& run, const StagePlan& plan, int tile, int sl
                          sums + product.first * units,
                          info.accumulators * units};
       constexpr bool alone = joints_of(R::Program::tables, info.first_product, info.products) == 1;
-      const Sums made = contract_joint<typename R::Scalar, product.count, product.accumulate, alone>(pass, plan.unit_blocks,
-                                                                                                     plan.entry_blocks);
+      const Sums made = contract_joint<typename R::Scalar, product.count, product.accumulate, alone>(
+          pass, plan.unit_blocks, plan.entry_blocks);
       if constexpr (alone) return made;
     }
     return contract<stage, p + 1>(run, plan, tile, slot, head, entry, sums);
@@ -199,7 +202,8 @@ RNNCC_DEVICE void settle(const R& run) {
         const JointPlan& joint = run.plan.joints[p];
         const StagePlan& plan = run.plan.stages[stage];
         const int chunk = R::Program::tables.products[p].count * plan.unit_blocks * BLOCK_BYTES<S> / 16;
-        place_chunks<S>(run.plan.products, p, run.plan.image_places, reinterpret_cast<ChunkPlace*>(run.shared + joint.table));
+        place_chunks<S>(run.plan.products, p, run.plan.image_places,
+                        reinterpret_cast<ChunkPlace*>(run.shared + joint.table));
         const Lane lane = lane_of(plan);
         int slot = 0;
         for (int tile = lane.tile; tile < plan.tiles; tile += plan.tile_lanes, ++slot) {
@@ -228,13 +232,13 @@ RNNCC_DEVICE void initial_images(const R& run) {
       using S = typename R::Scalar;
       const ImagePlace& image = run.plan.image_places[product.image];
       const SlotPlace& place = place_of<product.operand>(run);
-      const int64_t width = run.plan.dims[R::Program::tables.slots[product.operand].width], all = width * run.plan.batch;
+      const int64_t width = run.plan.dims[R::Program::tables.slots[product.operand].width],
+                    all = width * run.plan.batch;
       for (int64_t i = blockIdx.x * THREADS + threadIdx.x; i < all; i += int64_t(gridDim.x) * THREADS) {
         const int64_t entry = i / width, unit = i % width;
         const int64_t at = image.blocks > 1 ? unit / image.depth * image.padded + unit % image.depth : unit;
         char* row = run.images() + image.offset + (RING - 1) * run.plan.image_step + entry * run.plan.image_row;
-        reinterpret_cast<S*>(row)[at] =
-            from_float<S>(global<const float>(place.base)[entry * place.row + unit]);
+        reinterpret_cast<S*>(row)[at] = from_float<S>(global<const float>(place.base)[entry * place.row + unit]);
       }
     }
     initial_images<p + 1>(run);
@@ -246,7 +250,8 @@ RNNCC_DEVICE void finals(const R& run) {
   if constexpr (f < R::Program::tables.final_count) {
     constexpr int slot = R::Program::tables.finals[f].slot;
     const OutputPlace& place = run.own.finals[f];
-    const int64_t width = run.plan.dims[R::Program::tables.slots[slot].width], all = place.base ? width * run.plan.batch : 0;
+    const int64_t width = run.plan.dims[R::Program::tables.slots[slot].width],
+                  all = place.base ? width * run.plan.batch : 0;
     for (int64_t i = blockIdx.x * THREADS + threadIdx.x; i < all; i += int64_t(gridDim.x) * THREADS) {
       const int entry = int(i / width);
       R end = run;
@@ -257,8 +262,8 @@ RNNCC_DEVICE void finals(const R& run) {
   }
 }
 
-// Copies the CTA's direction to the beginning of shared memory, a place that the compiler knows. Each step takes addresses from it.
-// To take them from the parameter by an index made a step of an LSTM some 0.4 us longer.
+// Copies the CTA's direction to the beginning of shared memory, a place that the compiler knows. Each step takes
+// addresses from it. To take them from the parameter by an index made a step of an LSTM some 0.4 us longer.
 template <class P>
 RNNCC_DEVICE const Direction<P>& own_direction(const Arguments<P>& plan, unsigned char* shared) {
   static_assert(sizeof(Direction<P>) == direction_bytes(P::tables), "the host makes room for it");

@@ -1,5 +1,5 @@
-// Waits that a mistake could make endless. With -DRNNCC_SPIN_BUDGET=N a wait of more than N polls traps, which the next CUDA call
-// reports. Without it the wait would hang, and nothing is counted.
+// Waits that a mistake could make endless. With -DRNNCC_SPIN_BUDGET=N a wait of more than N polls traps, which the next
+// CUDA call reports. Without it the wait would hang, and nothing is counted.
 #pragma once
 
 #include "scalar.cuh"

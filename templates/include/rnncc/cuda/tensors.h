@@ -1,5 +1,5 @@
-// The tensors of a call in the element types that the kernel takes. Tensors of other types are converted before the kernel, or
-// after it.
+// The tensors of a call in the element types that the kernel takes. Tensors of other types are converted before the
+// kernel, or after it.
 #pragma once
 
 #include <map>
@@ -27,7 +27,8 @@ inline rnncc_tensor side_by_side(const Call& call, void* data, int64_t width, rn
 
 class CallTensors {
  public:
-  // `float_vectors`: whether weights may be float where streams have 16 bits. Kernels of loops without products take them so.
+  // `float_vectors`: whether weights may be float where streams have 16 bits. Kernels of loops without products take
+  // them so.
   CallTensors(const Tables& tables, const Call& call, const int64_t* dims, Device device, bool float_vectors)
       : device(device), tables_(tables), call_(call), dims_(dims), scalar_(choose_scalar(float_vectors)) {}
 
@@ -41,8 +42,8 @@ class CallTensors {
     return found != fitted_.end() ? found->second : fitted_[key] = fit(table, index);
   }
 
-  // An initial or final state, a vector, or the gradient of one. It has the streams' type or is float: its reader or writer takes
-  // both.
+  // An initial or final state, a vector, or the gradient of one. It has the streams' type or is float: its reader or
+  // writer takes both.
   rnncc_tensor either(Table table, int index) {
     if (!call_.table[table]) return {nullptr, 0, 0, RNNCC_FLOAT32};
     const rnncc_tensor& given = call_.table[table][index];
@@ -62,7 +63,9 @@ class CallTensors {
     return over(t.data, sizes_of_all_steps(call_, width), {t.step, t.entry, 1}, t.dtype, device);
   }
 
-  static bool has_time(Table table) { return table != STATES && table != FINAL && table != D_FINAL && table != D_STATES; }
+  static bool has_time(Table table) {
+    return table != STATES && table != FINAL && table != D_FINAL && table != D_STATES;
+  }
 
   const Device device;
 
@@ -84,7 +87,8 @@ class CallTensors {
 
   // The width of a tensor, as far as the tables name its units; for a weight the number of its elements.
   int64_t width_of(Table table, int index) const {
-    if (table == WEIGHTS || table == D_WEIGHTS) return dims_[tables_.weight_rows + index] * dims_[tables_.weight_columns + index];
+    if (table == WEIGHTS || table == D_WEIGHTS)
+      return dims_[tables_.weight_rows + index] * dims_[tables_.weight_columns + index];
     int64_t width = 0;
     const auto cover = [&](Table other, int16_t i, int64_t end) {
       if (other == table && i == index) width = std::max(width, end);

@@ -21,16 +21,16 @@ inline Tensor call_aten(const char* name, const char* overload, std::vector<Stab
 }
 
 // A tensor over memory that it does not own. `dtype` is torch's number, or ours.
-inline Tensor over(const void* data, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int32_t dtype,
-                   Device device) {
+inline Tensor over(const void* data, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                   int32_t dtype, Device device) {
   TensorHandle handle;
-  RNNCC_TORCH(aoti_torch_create_tensor_from_blob(const_cast<void*>(data), int64_t(sizes.size()), sizes.data(), strides.data(), 0,
-                                                 dtype, device.type, device.index, &handle));
+  RNNCC_TORCH(aoti_torch_create_tensor_from_blob(const_cast<void*>(data), int64_t(sizes.size()), sizes.data(),
+                                                 strides.data(), 0, dtype, device.type, device.index, &handle));
   return Tensor(handle);
 }
 
-inline Tensor over(const void* data, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, rnncc_dtype dtype,
-                   Device device) {
+inline Tensor over(const void* data, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                   rnncc_dtype dtype, Device device) {
   return over(data, sizes, strides, torch_dtype(dtype), device);
 }
 
@@ -50,7 +50,8 @@ inline void sum_into(const Tensor& out, const Tensor& tensor, const std::vector<
 // Makes a tensor [steps, batch] of `dtype`: 1 where the step is within the entry's length, else 0.
 inline Tensor active_steps(const Tensor& lengths, int64_t steps, int64_t batch, int32_t dtype, Device device) {
   Tensor numbers = empty({steps}, lengths.torch_type(), device);
-  numbers = call_aten("aten::cumsum", "", {share(call_aten("aten::ones_like", "", {share(numbers), 0, 0, 0, 0, 0})), 0, 0});
+  numbers =
+      call_aten("aten::cumsum", "", {share(call_aten("aten::ones_like", "", {share(numbers), 0, 0, 0, 0, 0})), 0, 0});
   const Tensor wide = over(lengths.data(), {steps, batch}, {0, 1}, lengths.torch_type(), device);
   const Tensor tall = over(numbers.data(), {steps, batch}, {1, 0}, lengths.torch_type(), device);
   Tensor within = call_aten("aten::le", "Tensor", {share(tall), share(wide)});
@@ -59,30 +60,39 @@ inline Tensor active_steps(const Tensor& lengths, int64_t steps, int64_t batch, 
   return result;
 }
 
-// A GPU's packed rows, moved by one step: row r is row r - 1 of `from` (`earlier`), or row r + 1. Where a batch entry begins (or ends), it
-// is the entry's row of `edge` [B, width], or zeros where `edge` has no data. `starts` is that of a call.
+// A GPU's packed rows, moved by one step: row r is row r - 1 of `from` (`earlier`), or row r + 1. Where a batch entry
+// begins (or ends), it is the entry's row of `edge` [B, width], or zeros where `edge` has no data. `starts` is that of
+// a call.
 struct ShiftedRows {
-  ShiftedRows(const rnncc_tensor& from, const rnncc_tensor& edge, const int64_t* starts, int64_t batch, int64_t rows, int64_t width,
-              bool earlier, rnncc_dtype dtype, Device device)
+  ShiftedRows(const rnncc_tensor& from, const rnncc_tensor& edge, const int64_t* starts, int64_t batch, int64_t rows,
+              int64_t width, bool earlier, rnncc_dtype dtype, Device device)
       : memory(empty({rows + 1, width}, torch_dtype(dtype), device)) {
-    const auto from_row = [](const rnncc_tensor& t, int64_t row) { return static_cast<char*>(t.data) + row * t.entry * dtype_bytes(t.dtype); };
+    const auto from_row = [](const rnncc_tensor& t, int64_t row) {
+      return static_cast<char*>(t.data) + row * t.entry * dtype_bytes(t.dtype);
+    };
     const rnncc_tensor whole = {memory.data(), 0, width, dtype};
     // There is one row more than `rows`: entries without rows write to it.
     described = {from_row(whole, !earlier), width, width, dtype};
     if (rows > 1) {
-      RNNCC_TORCH(aoti_torch_copy_(over(from_row(described, earlier), {rows - 1, width}, {width, 1}, dtype, device).get(),
-                                   over(from_row(from, !earlier), {rows - 1, width}, {from.entry, 1}, from.dtype, device).get(), 0));
+      RNNCC_TORCH(aoti_torch_copy_(
+          over(from_row(described, earlier), {rows - 1, width}, {width, 1}, dtype, device).get(),
+          over(from_row(from, !earlier), {rows - 1, width}, {from.entry, 1}, from.dtype, device).get(), 0));
     }
     Tensor edges = empty({batch, width}, torch_dtype(dtype), device);
     if (edge.data) {
-      RNNCC_TORCH(aoti_torch_copy_(edges.get(), over(edge.data, {batch, width}, {edge.entry, 1}, edge.dtype, device).get(), 0));
+      RNNCC_TORCH(
+          aoti_torch_copy_(edges.get(), over(edge.data, {batch, width}, {edge.entry, 1}, edge.dtype, device).get(), 0));
     } else {
       RNNCC_TORCH(aoti_torch_zero_(edges.get()));
     }
-    const auto offsets = [&](int64_t first, int64_t count) { return over(starts + first, {count}, {1}, aoti_torch_dtype_int64(), device); };
+    const auto offsets = [&](int64_t first, int64_t count) {
+      return over(starts + first, {count}, {1}, aoti_torch_dtype_int64(), device);
+    };
     const Tensor begins = offsets(0, batch), ends = offsets(1, batch);
     const Tensor has_rows = call_aten("aten::gt", "Tensor", {share(ends), share(begins)});
-    const Tensor places = call_aten("aten::where", "self", {share(has_rows), share(earlier ? begins : ends), share(offsets(earlier ? batch : 0, 1))});
+    const Tensor places =
+        call_aten("aten::where", "self",
+                  {share(has_rows), share(earlier ? begins : ends), share(offsets(earlier ? batch : 0, 1))});
     call_aten("aten::index_copy_", "", {share(memory), 0, share(places), share(edges)});
   }
 

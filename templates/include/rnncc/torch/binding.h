@@ -1,5 +1,5 @@
-// The ops of a package: boxed kernels between torch's dispatcher and the generated loops. Each boxed kernel checks its arguments,
-// allocates its results, turns `lengths` and `reset` into what loops read, and calls the loop once.
+// The ops of a package: boxed kernels between torch's dispatcher and the generated loops. Each boxed kernel checks its
+// arguments, allocates its results, turns `lengths` and `reset` into what loops read, and calls the loop once.
 #pragma once
 
 #include "recompute.h"
@@ -52,14 +52,16 @@ inline void run_forward(const rnncc_segment& segment, StableValue* stack) {
   const std::vector<Run> runs = make_runs(segment, std::move(given));
   std::vector<Tensor> sequences, finals, saved;
   std::vector<Outputs> outputs;
-  for (const Run& run : runs) outputs.push_back(make_outputs(run, wanted, training, recomputes, sequences, finals, saved));
+  for (const Run& run : runs)
+    outputs.push_back(make_outputs(run, wanted, training, recomputes, sequences, finals, saved));
   std::vector<rnncc_forward_call> calls;
   for (size_t d = 0; d < runs.size(); ++d) {
     const Run& run = runs[d];
     Outputs& out = outputs[d];
     calls.push_back({run.steps, run.batch, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
                      run.described_streams.data(), run.described_weights.data(), run.described_states.data(),
-                     out.sequences.data(), out.finals.data(), out.saved.data(), run.starts, run.row_count(), run.lengths});
+                     out.sequences.data(), out.finals.data(), out.saved.data(), run.starts, run.row_count(),
+                     run.lengths});
   }
   if (!runs[0].is_empty()) runs[0].forward(calls);
   stack[0] = give(std::move(sequences));
@@ -67,9 +69,10 @@ inline void run_forward(const rnncc_segment& segment, StableValue* stack) {
   stack[2] = give(std::move(saved));
 }
 
-// Appends to `made` a new tensor for each of `like` that is needed; their flags stand in `needs` from `first` on. Returns a description
-// of each, with null data where it is not needed.
-inline std::vector<rnncc_tensor> make_gradients(const Run& run, const std::vector<Tensor>& like, const std::vector<bool>& needs, size_t first,
+// Appends to `made` a new tensor for each of `like` that is needed; their flags stand in `needs` from `first` on.
+// Returns a description of each, with null data where it is not needed.
+inline std::vector<rnncc_tensor> make_gradients(const Run& run, const std::vector<Tensor>& like,
+                                                const std::vector<bool>& needs, size_t first,
                                                 std::vector<Tensor>& made) {
   std::vector<rnncc_tensor> described;
   for (size_t i = 0; i < like.size(); ++i) {
@@ -83,7 +86,8 @@ inline std::vector<rnncc_tensor> make_gradients(const Run& run, const std::vecto
   return described;
 }
 
-// The gradients that came. They are for some of the tensors that the forward returned; `index` counts through all directions.
+// The gradients that came. They are for some of the tensors that the forward returned; `index` counts through all
+// directions.
 struct Received {
   std::vector<Tensor> tensors;
   std::vector<int64_t> index;
@@ -112,7 +116,8 @@ struct Adjoint {
   std::vector<rnncc_tensor> saved, d_sequences, d_final, d_streams, d_weights, d_states;
 };
 
-// Takes over what a forward saved, as the kernel reads it. Where the forward saved only states, the rest is computed again.
+// Takes over what a forward saved, as the kernel reads it. Where the forward saved only states, the rest is computed
+// again.
 inline void take_saved(const Run& run, std::vector<Tensor> given, Adjoint& adjoint) {
   if (given.size() < size_t(run.loop.saved) && int64_t(given.size()) == saved_states(run.loop))
     given = Recomputation(run, std::move(given)).make();
@@ -150,7 +155,8 @@ inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
     adjoint.d_streams = make_gradients(run, run.streams, needs, d * run.streams.size(), d_streams);
     adjoint.d_weights = make_gradients(run, run.weights, needs, first_weight + d * run.weights.size(), d_weights);
     adjoint.d_states = make_gradients(run, run.states, needs, first_state + d * run.states.size(), d_states);
-    // A stream that only tells T, B and the dtype is not the loop's. The mask streams, which stand last, have no gradient.
+    // A stream that only tells T, B and the dtype is not the loop's. The mask streams, which stand last, have no
+    // gradient.
     adjoint.d_streams.resize(segment.streams);
     adjoint.d_streams.resize(run.described_streams.size(), {nullptr, 0, 0, run.type});
   }
@@ -175,8 +181,9 @@ inline void run_backward(const rnncc_segment& segment, StableValue* stack) {
       Adjoint& adjoint = adjoints[d];
       calls.push_back({run.steps, run.batch, run.heads, run.sizes.data(), run.constants.data(), run.reverse,
                        run.described_streams.data(), run.described_weights.data(), run.described_states.data(),
-                       adjoint.saved.data(), adjoint.d_sequences.data(), adjoint.d_final.data(), adjoint.d_streams.data(),
-                       adjoint.d_weights.data(), adjoint.d_states.data(), run.starts, run.row_count(), run.lengths});
+                       adjoint.saved.data(), adjoint.d_sequences.data(), adjoint.d_final.data(),
+                       adjoint.d_streams.data(), adjoint.d_weights.data(), adjoint.d_states.data(), run.starts,
+                       run.row_count(), run.lengths});
     }
     runs[0].backward(calls);
   }

@@ -63,7 +63,8 @@ inline void run_linear_forward(StableValue* stack) {
   stack[0] = give(std::move(y));
 }
 
-// (Tensor d_y, Tensor x, Tensor weight, bool[] needs) -> Tensor[]. Returns those of d_x, d_weight and d_bias that are needed.
+// (Tensor d_y, Tensor x, Tensor weight, bool[] needs) -> Tensor[]. Returns those of d_x, d_weight and d_bias that are
+// needed.
 inline void run_linear_backward(StableValue* stack) {
   Tensor d_y(reinterpret_cast<TensorHandle>(stack[0]));
   Tensor x(reinterpret_cast<TensorHandle>(stack[1]));

@@ -7,9 +7,10 @@
 
 namespace rnncc {
 
-// The arguments that forward and backward have in common, taken over from the stack in the schema's order: streams, weights, states
-// from `tensors` on, and offsets, steps, lengths, reset, seed, constants, sizes, num_heads, reverse from `rest` on. `reverse` has an
-// element for each direction. The lists of tensors hold those of the first direction first.
+// The arguments that forward and backward have in common, taken over from the stack in the schema's order: streams,
+// weights, states from `tensors` on, and offsets, steps, lengths, reset, seed, constants, sizes, num_heads, reverse
+// from `rest` on. `reverse` has an element for each direction. The lists of tensors hold those of the first direction
+// first.
 struct Arguments {
   Arguments(StableValue* tensors, StableValue* rest)
       : streams(take_tensors(tensors[0])),
@@ -46,7 +47,8 @@ inline std::vector<Tensor> take_share(std::vector<Tensor>& all, size_t direction
 
 inline Tensor alias_optional(const Tensor& tensor) { return tensor ? alias(tensor) : Tensor(); }
 
-// What forward and backward have in common for one direction: its arguments, checked, and their descriptions for the kernel.
+// What forward and backward have in common for one direction: its arguments, checked, and their descriptions for the
+// kernel.
 class Run {
  public:
   // Takes the direction's tensors out of `given`.
@@ -63,7 +65,8 @@ class Run {
     if (given.seed) error("seed is not supported yet");
     expect("sizes", this->sizes.size(), segment.sizes);
     // No infinity stands in a call: AOTInductor could not hand it over.
-    if (segment.clips && int64_t(this->constants.size()) == segment.constants) this->constants.push_back(__builtin_inf());
+    if (segment.clips && int64_t(this->constants.size()) == segment.constants)
+      this->constants.push_back(__builtin_inf());
     expect("constants", this->constants.size(), segment.constants + segment.clips);
     // A loop that reads no stream is still given one, which tells T, B and the dtype.
     expect("streams", this->streams.size(), segment.streams > 0 ? segment.streams : 1);
@@ -96,7 +99,8 @@ class Run {
       if (weight.elements() != weight_elements[i])
         error("a weight of shape " + shape_text(weight) + " must have " + std::to_string(weight_elements[i]) +
               " elements");
-      // This stands before the call, because arguments may be evaluated in any order, and a moved-from tensor has no dimensions.
+      // This stands before the call, because arguments may be evaluated in any order, and a moved-from tensor has no
+      // dimensions.
       const int64_t rank = weight.dim();
       weight = contiguous(std::move(weight), rank);
       described_weights.push_back({weight.data(), 0, 0, weight.dtype()});
@@ -130,7 +134,8 @@ class Run {
   // The shape of a tensor of all rows: [T, B, width], or [total, 1, width] where they are packed.
   std::vector<int64_t> of_rows(int64_t width) const { return {rows[0], rows[1], width}; }
 
-  // How the kernel reads a tensor. A packed one is [rows, 1, width]: the stride between rows takes the place of that between entries.
+  // How the kernel reads a tensor. A packed one is [rows, 1, width]: the stride between rows takes the place of that
+  // between entries.
   rnncc_tensor described(const Tensor& tensor) const {
     rnncc_tensor result = describe(tensor);
     if (starts && tensor.dim() == 3) result.entry = result.step;
@@ -138,7 +143,9 @@ class Run {
   }
 
   void check_kind(const Tensor& tensor, const char* what) const {
-    if (!(tensor.device() == device)) error(std::string("Input, hidden and parameter tensors are not at the same device: a ") + what + " is elsewhere than the first stream");
+    if (!(tensor.device() == device))
+      error(std::string("Input, hidden and parameter tensors are not at the same device: a ") + what +
+            " is elsewhere than the first stream");
     const rnncc_dtype dtype = tensor.dtype();
     if ((dtype == RNNCC_FLOAT64) != (compute == RNNCC_FLOAT64))
       error(std::string("a ") + what + " mixes float64 with another dtype");
@@ -146,8 +153,8 @@ class Run {
 
   int64_t row_count() const { return rows[0] * rows[1]; }
   bool is_empty() const { return row_count() == 0; }
-  // Whether there are batch entries without a step, whose final states are their initial ones. A GPU's kernels do this themselves
-  // where there are rows.
+  // Whether there are batch entries without a step, whose final states are their initial ones. A GPU's kernels do this
+  // themselves where there are rows.
   bool has_empty_entries() const { return is_empty() || (starts && device.is_cpu() && starts[1] < batch); }
 
   rnncc_dtype saved_type(int32_t i) const { return loop.saved_rounded[i] && !device.is_cpu() ? type : compute; }
@@ -189,8 +196,10 @@ class Run {
   void take_offsets(const Arguments& given) {
     const Tensor& offsets = given.offsets;
     if (given.lengths) error("offsets and lengths exclude each other");
-    if (offsets.dim() != 1 || offsets.sizes()[0] < 1 || offsets.torch_type() != aoti_torch_dtype_int64() || !(offsets.device() == device))
-      error("offsets must be an int64 tensor [T + 1], of a GPU [B + 1], on the streams' device, got the shape " + shape_text(offsets));
+    if (offsets.dim() != 1 || offsets.sizes()[0] < 1 || offsets.torch_type() != aoti_torch_dtype_int64() ||
+        !(offsets.device() == device))
+      error("offsets must be an int64 tensor [T + 1], of a GPU [B + 1], on the streams' device, got the shape " +
+            shape_text(offsets));
     offsets_ = contiguous(alias(offsets), 1);
     starts = static_cast<const int64_t*>(offsets_.data());
     steps = given.steps;
@@ -212,14 +221,15 @@ class Run {
       falls = here >= 0 && here <= before;
       before = here;
     }
-    if (!falls) error("offsets must begin at 0, and no step may have more rows than the one before, nor than the states");
+    if (!falls)
+      error("offsets must begin at 0, and no step may have more rows than the one before, nor than the states");
     if (rows[0] != starts[steps] || rows[1] != 1)
       error("packed streams must be [" + std::to_string(starts[steps]) + ", 1, width], got " + shape_text(streams[0]));
   }
 
-  // Makes the mask streams. On the CPU reset__ and active__ are [T, B, 1] in the compute dtype, or one number with strides 0 where it is
-  // the same everywhere. A reset at step t cuts what passes between t - 1 and t, so a loop that runs backwards starts anew before step
-  // t - 1.
+  // Makes the mask streams. On the CPU reset__ and active__ are [T, B, 1] in the compute dtype, or one number with
+  // strides 0 where it is the same everywhere. A reset at step t cuts what passes between t - 1 and t, so a loop that
+  // runs backwards starts anew before step t - 1.
   void make_masks(Tensor lengths, Tensor reset) {
     check_masks(lengths, reset);
     if (!device.is_cpu()) return make_masks_on_device(std::move(lengths), std::move(reset));
@@ -232,16 +242,16 @@ class Run {
   }
 
   void check_masks(const Tensor& lengths, const Tensor& reset) const {
-    if (reset && (sizes_of(reset) != rows ||
-                  reset.torch_type() != aoti_torch_dtype_bool() || !(reset.device() == device)))
+    if (reset &&
+        (sizes_of(reset) != rows || reset.torch_type() != aoti_torch_dtype_bool() || !(reset.device() == device)))
       error("reset must be a bool tensor [T, B] on the streams' device, got the shape " + shape_text(reset));
     if (lengths && (sizes_of(lengths) != std::vector<int64_t>{batch} ||
                     lengths.torch_type() != aoti_torch_dtype_int64() || !(lengths.device() == device)))
       error("lengths must be an int64 tensor [B] on the streams' device, got the shape " + shape_text(lengths));
   }
 
-  // On a GPU the host does not wait for the device, and kernels know themselves which steps an entry has. Resets have the streams'
-  // dtype.
+  // On a GPU the host does not wait for the device, and kernels know themselves which steps an entry has. Resets have
+  // the streams' dtype.
   void make_masks_on_device(Tensor given_lengths, Tensor reset) {
     if (given_lengths) {
       lengths_ = contiguous(std::move(given_lengths), 1);
@@ -274,7 +284,8 @@ class Run {
     };
     if (steps > 1 && lengths) {
       const Tensor active = active_steps(lengths_, steps, batch, torch_dtype(type), device);
-      call_aten("aten::mul", "out", {share(following(reset_, true)), share(following(active, true)), share(following(cut, false))});
+      call_aten("aten::mul", "out",
+                {share(following(reset_, true)), share(following(active, true)), share(following(cut, false))});
     } else if (steps > 1) {
       RNNCC_TORCH(aoti_torch_copy_(following(cut, false).get(), following(reset_, true).get(), 0));
     }

@@ -1,4 +1,5 @@
-// The tables of a package's segments and ops, and the functions that take them. These are compiled once for all packages
+// The tables of a package's segments and ops, and the functions that take them. These are compiled once for all
+// packages
 // (_core_binding.cpp).
 #pragma once
 
@@ -8,14 +9,14 @@
 
 typedef int32_t (*rnncc_forward_function)(const rnncc_forward_call*);
 typedef int32_t (*rnncc_backward_function)(const rnncc_backward_call*);
-// These run `count` directions of a layer on the GPU of index `device`. The directions differ in their tensors and in `reverse` alone.
-// They throw.
+// These run `count` directions of a layer on the GPU of index `device`. The directions differ in their tensors and in
+// `reverse` alone. They throw.
 typedef void (*rnncc_device_forward_function)(const rnncc_forward_call*, int32_t count, int32_t device);
 typedef void (*rnncc_device_backward_function)(const rnncc_backward_call*, int32_t count, int32_t device);
 typedef void (*rnncc_size_function)(const int64_t* sizes, int64_t heads, int64_t* result);
 
-// One loop of a segment: the plain one, or the masked one with its two mask streams. These stand last and are not counted here. On a
-// GPU they may have no data (call.h).
+// One loop of a segment: the plain one, or the masked one with its two mask streams. These stand last and are not
+// counted here. On a GPU they may have no data (call.h).
 struct rnncc_loop {
   int32_t weights;  // learned initial states are weights too, but only of the masked loop
   int32_t saved;

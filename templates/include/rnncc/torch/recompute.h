@@ -1,14 +1,15 @@
-// Makes again what a training forward with `recompute` did not save, from the sequences of states that it did save. The same loop does
-// it: each step becomes a batch entry of its own, which runs for one step. An entry begins with the states that the loop had at that
-// step, so every value comes from the same numbers. The products of many steps become one. On a GPU another kernel may run so large a
-// batch, and add up products in another order.
+// Makes again what a training forward with `recompute` did not save, from the sequences of states that it did save. The
+// same loop does it: each step becomes a batch entry of its own, which runs for one step. An entry begins with the
+// states that the loop had at that step, so every value comes from the same numbers. The products of many steps become
+// one. On a GPU another kernel may run so large a batch, and add up products in another order.
 #pragma once
 
 #include "op.h"
 
 namespace rnncc {
 
-// A call has so many rows at most: enough for every product to run at full speed, and few enough for the memory of a call.
+// A call has so many rows at most: enough for every product to run at full speed, and few enough for the memory of a
+// call.
 constexpr int64_t recomputed_rows = 16384;
 
 // How many saved tensors are sequences of states.
@@ -22,7 +23,9 @@ class Recomputation {
  public:
   // Takes the saved tensors that are sequences of states.
   Recomputation(const Run& run, std::vector<Tensor> sequences)
-      : run_(run), states_(run.segment.states, {nullptr, 0, 0, run.compute}), values_(run.loop.saved, {nullptr, 0, 0, run.compute}) {
+      : run_(run),
+        states_(run.segment.states, {nullptr, 0, 0, run.compute}),
+        values_(run.loop.saved, {nullptr, 0, 0, run.compute}) {
     for (int32_t i = 0, given = 0; i < run.loop.saved; ++i) {
       const std::vector<int64_t> shape = run.of_rows(run.saved_widths[i]);
       const int32_t state = run.loop.saved_state[i];
@@ -35,8 +38,8 @@ class Recomputation {
       }
     }
     for (size_t i = 0; i < run.described_streams.size(); ++i) {
-      // Behind the streams are masks, which are evenly spaced or have no data. A GPU's call has no lengths here: whether a step is
-      // active decides only over the states (rnncc/stages/mask.py), and these were saved.
+      // Behind the streams are masks, which are evenly spaced or have no data. A GPU's call has no lengths here:
+      // whether a step is active decides only over the states (rnncc/stages/mask.py), and these were saved.
       streams_.push_back(as_entries(run.described_streams[i], run.streams[std::min(i, run.streams.size() - 1)]));
     }
   }
@@ -48,12 +51,15 @@ class Recomputation {
       make_packed_rows();
       return std::move(saved_);
     }
-    // Step t begins with the states after step t - 1, or t + 1 in a reversed loop. They lie `ahead` rows from the step's own.
+    // Step t begins with the states after step t - 1, or t + 1 in a reversed loop. They lie `ahead` rows from the
+    // step's own.
     int64_t first = 0, count = 0, ahead = 0;
     for (int64_t t = 0; t < run_.steps; ++t) {
       const int64_t begin = start(t), end = start(t + 1), other = run_.reverse ? t + 1 : t - 1;
-      const int64_t following = other < 0 || other >= run_.steps ? 0 : std::min(end - begin, start(other + 1) - start(other));
-      if (following < end - begin) make_rows(begin + following, end - begin - following, from(run_.described_states, following));
+      const int64_t following =
+          other < 0 || other >= run_.steps ? 0 : std::min(end - begin, start(other + 1) - start(other));
+      if (following < end - begin)
+        make_rows(begin + following, end - begin - following, from(run_.described_states, following));
       if (following == 0) continue;
       if (first + count != begin || ahead != start(other) - begin || count + following > recomputed_rows) {
         if (count) make_rows(first, count, from(states_, first + ahead));
@@ -72,8 +78,8 @@ class Recomputation {
     std::vector<rnncc_tensor> states = states_;
     for (size_t i = 0; i < states.size(); ++i) {
       if (!states[i].data) continue;
-      shifted.emplace_back(states[i], run_.described_states[i], run_.starts, run_.batch, run_.row_count(), run_.state_widths[i],
-                           !run_.reverse, run_.compute, run_.device);
+      shifted.emplace_back(states[i], run_.described_states[i], run_.starts, run_.batch, run_.row_count(),
+                           run_.state_widths[i], !run_.reverse, run_.compute, run_.device);
       states[i] = as_entries(shifted.back().described, shifted.back().memory);
     }
     for (int64_t first = 0; first < run_.row_count(); first += recomputed_rows)
@@ -106,12 +112,14 @@ class Recomputation {
     std::vector<rnncc_tensor> sequences(run_.segment.sequences, {nullptr, 0, 0, run_.type});
     std::vector<rnncc_tensor> final_states(run_.segment.states, {nullptr, 0, 0, run_.compute});
     run_.forward({{1, count, run_.heads, run_.sizes.data(), run_.constants.data(), false, streams.data(),
-                  run_.described_weights.data(), states.data(), sequences.data(), final_states.data(), values.data(), nullptr, count, nullptr}});
+                   run_.described_weights.data(), states.data(), sequences.data(), final_states.data(), values.data(),
+                   nullptr, count, nullptr}});
   }
 
   const Run& run_;
   std::vector<Tensor> saved_, copies_;
-  // A step of these is an entry. A state that was not saved has no data and is read as zeros, because no saved value depends on it.
+  // A step of these is an entry. A state that was not saved has no data and is read as zeros, because no saved value
+  // depends on it.
   std::vector<rnncc_tensor> streams_, states_, values_;
 };
 

@@ -1,5 +1,5 @@
-// Registers a package's ops while its library is opened, whether `dlopen`, torch.ops.load_library or an import opens it first. Where
-// torch refuses, the reason is stored as text.
+// Registers a package's ops while its library is opened, whether `dlopen`, torch.ops.load_library or an import opens it
+// first. Where torch refuses, the reason is stored as text.
 #pragma once
 
 #include <string>
@@ -17,10 +17,11 @@ inline const char* refused(const char* space, const rnncc_op& op, const char* st
   return message.c_str();
 }
 
-// Defines the ops of the table as `space::name`, with their kernels for each device. Returns null, or a text that says what went wrong.
-// Libraries are never deleted: an op lives as long as the process.
+// Defines the ops of the table as `space::name`, with their kernels for each device. Returns null, or a text that says
+// what went wrong. Libraries are never deleted: an op lives as long as the process.
 inline const char* register_ops(const rnncc_op* table, int64_t count, const char* space) {
-  // A namespace has one owner. Its name tells what the ops are, so if it has one, another copy of this library was opened before.
+  // A namespace has one owner. Its name tells what the ops are, so if it has one, another copy of this library was
+  // opened before.
   LibraryHandle owner;
   if (aoti_torch_library_init_def(space, __FILE__, __LINE__, &owner)) return nullptr;
   for (const rnncc_op* op = table; op != table + count; ++op) {

@@ -1,15 +1,17 @@
 // The schemas of a package's ops, without the ops' names. They are the same for every cell.
 //
-// `reverse` has an element for each direction of the layer, 0 or 1 (torch.jit.trace records no list of bool). Lists of tensors, given
-// or returned, hold those of the first direction first. Indices of gradients count through all directions; `sequences` names the
-// sequences that are wanted of each direction. A bound on the recurrent gradient may follow the loop's own `constants`
-// (rnncc_segment::clips). `training` asks for `saved`, which the backward reads; where autograd records a call, it asks by itself. No
-// list of tensors is optional, because the dispatcher does not look into an optional list.
+// `reverse` has an element for each direction of the layer, 0 or 1 (torch.jit.trace records no list of bool). Lists of
+// tensors, given or returned, hold those of the first direction first. Indices of gradients count through all
+// directions; `sequences` names the sequences that are wanted of each direction. A bound on the recurrent gradient may
+// follow the loop's own `constants` (rnncc_segment::clips). `training` asks for `saved`, which the backward reads;
+// where autograd records a call, it asks by itself. No list of tensors is optional, because the dispatcher does not
+// look into an optional list.
 //
-// With `offsets`, tensors of all steps are packed: they are [rows, 1, width] in place of [T, B, width], and `reset` is [rows, 1]. `steps`
-// is T then, and 0 without offsets. On the CPU rows lie step by step, and `offsets` [T + 1] says where the rows of each step begin. A
-// step has rows of the first batch entries, so entries stand in the order of falling lengths. On other devices rows lie entry by entry,
-// `offsets` [B + 1] says where the rows of each entry begin, and no entry has more than T.
+// With `offsets`, tensors of all steps are packed: they are [rows, 1, width] in place of [T, B, width], and `reset` is
+// [rows, 1]. `steps` is T then, and 0 without offsets. On the CPU rows lie step by step, and `offsets` [T + 1] says
+// where the rows of each step begin. A step has rows of the first batch entries, so entries stand in the order of
+// falling lengths. On other devices rows lie entry by entry, `offsets` [B + 1] says where the rows of each entry begin,
+// and no entry has more than T.
 #pragma once
 
 namespace rnncc {
@@ -29,8 +31,11 @@ inline constexpr const char* backward_schema =
 inline constexpr const char* linear_schema = "(Tensor x, Tensor weight, Tensor? bias) -> Tensor";
 inline constexpr const char* linear_backward_schema = "(Tensor d_y, Tensor x, Tensor weight, bool[] needs) -> Tensor[]";
 
-// Packages with GPU kernels have this op. It puts packed `rows` [rows, ...], which lie step by step, entry by entry; or the other way round
-// (`to_steps`). Entries have falling lengths. The rows of each step begin at firsts [T + 1], those of each entry at starts [B + 1].
-inline constexpr const char* permute_rows_schema = "(Tensor rows, Tensor firsts, Tensor starts, bool to_steps) -> Tensor";
+// Packages with GPU kernels have this op. It puts packed `rows` [rows, ...], which lie step by step, entry by entry; or
+// the other way round
+// (`to_steps`). Entries have falling lengths. The rows of each step begin at firsts [T + 1], those of each entry at
+// starts [B + 1].
+inline constexpr const char* permute_rows_schema =
+    "(Tensor rows, Tensor firsts, Tensor starts, bool to_steps) -> Tensor";
 
 }  // namespace rnncc

@@ -1,6 +1,6 @@
-// The functions of torch's stable C interface that the binding calls. torch 2.10 has them in torch/csrc/inductor/aoti_torch/c/shim.h
-// and torch/csrc/stable/c/shim.h, and promises not to change them. They are declared here so that a build needs no header of torch's,
-// and one library serves torch 2.10 and later.
+// The functions of torch's stable C interface that the binding calls. torch 2.10 has them in
+// torch/csrc/inductor/aoti_torch/c/shim.h and torch/csrc/stable/c/shim.h, and promises not to change them. They are
+// declared here so that a build needs no header of torch's, and one library serves torch 2.10 and later.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,9 @@
 constexpr uint64_t rnncc_torch_abi = 0x020a000000000000ull;
 
 extern "C" {
-// Every function returns 0, or another number after an error. A StableValue holds an int64, a double, a bool, or a handle. A boxed kernel
-// owns its arguments, and the caller owns its results. An optional argument is null or points to a StableValue on the heap.
+// Every function returns 0, or another number after an error. A StableValue holds an int64, a double, a bool, or a
+// handle. A boxed kernel owns its arguments, and the caller owns its results. An optional argument is null or points to
+// a StableValue on the heap.
 typedef uint64_t StableValue;
 typedef struct AtenTensorOpaque* TensorHandle;
 typedef struct TorchLibraryOpaque* LibraryHandle;
@@ -32,8 +33,8 @@ int32_t aoti_torch_get_device_type(TensorHandle tensor, int32_t* device_type);
 int32_t aoti_torch_get_device_index(TensorHandle tensor, int32_t* device_index);
 int32_t aoti_torch_new_tensor_handle(TensorHandle tensor, TensorHandle* result);
 int32_t aoti_torch_create_tensor_from_blob(void* data, int64_t dim, const int64_t* sizes, const int64_t* strides,
-                                           int64_t storage_offset, int32_t dtype, int32_t device_type, int32_t device_index,
-                                           TensorHandle* result);
+                                           int64_t storage_offset, int32_t dtype, int32_t device_type,
+                                           int32_t device_index, TensorHandle* result);
 int32_t aoti_torch_empty_strided(int64_t dim, const int64_t* sizes, const int64_t* strides, int32_t dtype,
                                  int32_t device_type, int32_t device_index, TensorHandle* result);
 int32_t aoti_torch_copy_(TensorHandle self, TensorHandle source, int32_t non_blocking);
@@ -49,7 +50,8 @@ int32_t aoti_torch_dtype_int64();
 int32_t aoti_torch_dtype_bool();
 size_t aoti_torch_dtype_element_size(int32_t dtype);
 
-// Calls torch's operation `name`, `overload` with the arguments on the stack, which it takes over; results replace them.
+// Calls torch's operation `name`, `overload` with the arguments on the stack, which it takes over; results replace
+// them.
 int32_t torch_call_dispatcher(const char* name, const char* overload, StableValue* stack, uint64_t abi);
 int32_t aoti_torch_create_device_guard(int32_t device_index, DeviceGuardHandle* result);
 int32_t aoti_torch_delete_device_guard(DeviceGuardHandle guard);

@@ -1,5 +1,5 @@
-// Owners of torch's tensors, lists and boxed arguments, over the stable C interface (shim.h). Errors are C++ exceptions, which torch
-// turns into Python's RuntimeError.
+// Owners of torch's tensors, lists and boxed arguments, over the stable C interface (shim.h). Errors are C++
+// exceptions, which torch turns into Python's RuntimeError.
 #pragma once
 
 #include <algorithm>
@@ -19,9 +19,8 @@ namespace rnncc {
 inline void check(int32_t code, const char* what) {
   if (code == 0) return;
   fail(std::string(what) + " failed" +
-       (torch_exception_get_what_without_backtrace
-            ? std::string(": ") + torch_exception_get_what_without_backtrace()
-            : std::string()));
+       (torch_exception_get_what_without_backtrace ? std::string(": ") + torch_exception_get_what_without_backtrace()
+                                                   : std::string()));
 }
 // Fails where a CPU kernel returned an error; `name` is the op's.
 inline void finish(const char* name, int32_t code) {
@@ -30,8 +29,9 @@ inline void finish(const char* name, int32_t code) {
   if (code == 1) fail(op + "out of memory");
   if (code == 3) fail(op + "torch could not run the threads");
   if (code == 4)
-    fail(op + "the package was compiled for another processor, as `rnncc.load` does for the one it runs on; "
-              "`rnncc build` makes one for all");
+    fail(op +
+         "the package was compiled for another processor, as `rnncc.load` does for the one it runs on; "
+         "`rnncc build` makes one for all");
   fail(op + "the kernel refused its arguments (code " + std::to_string(code) + ")");
 }
 
@@ -102,8 +102,8 @@ class Tensor {
     RNNCC_TORCH(aoti_torch_get_data_ptr(handle_, &data));
     return data;
   }
-  // Fails where the storage does not reach the tensor's last element. `untyped_storage().resize_(0)` frees memory and leaves the
-  // tensor's sizes as they were.
+  // Fails where the storage does not reach the tensor's last element. `untyped_storage().resize_(0)` frees memory and
+  // leaves the tensor's sizes as they were.
   void check_memory() const {
     int64_t bytes, last;
     RNNCC_TORCH(aoti_torch_get_storage_size(handle_, &bytes));
@@ -152,8 +152,8 @@ inline Tensor empty(const std::vector<int64_t>& sizes, int32_t dtype, Device dev
     stride *= sizes[i] > 0 ? sizes[i] : 1;
   }
   TensorHandle handle;
-  RNNCC_TORCH(aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides.data(), dtype,
-                                       device.type, device.index, &handle));
+  RNNCC_TORCH(aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides.data(), dtype, device.type,
+                                       device.index, &handle));
   Tensor tensor(handle);
   const bool wide = dtype == aoti_torch_dtype_float64(), half = !wide && dtype != aoti_torch_dtype_float32();
   want_large_pages(tensor.data(), tensor.elements() * (wide ? 8 : half ? 2 : 4));
@@ -183,7 +183,8 @@ inline Tensor contiguous(Tensor tensor, int64_t dims) {
   return copy;
 }
 
-// Describes a tensor for kernels. [T, B, width] has strides between steps and between batch entries, [B, width] only the latter.
+// Describes a tensor for kernels. [T, B, width] has strides between steps and between batch entries, [B, width] only
+// the latter.
 inline rnncc_tensor describe(const Tensor& tensor) {
   const int64_t rank = tensor.dim();
   const int64_t* strides = tensor.strides();

@@ -1,21 +1,21 @@
 // What a fused kernel is given: the step of its loop, and the tensors of a call.
 //
-// A step is a chain: start (elementwise), product, middle (elementwise), product, …, finish (elementwise). A product with the
-// elementwise work before it is a phase. Most steps have one phase, and no middle. `start` makes the operands of the first product,
-// and `finish` takes the sums of the last one. Forward, `start` mostly passes the previous state on. Backward, `start` makes the
-// gradients of the gates, and `finish` makes the gradient of the state before. The loop runs finish(t) and start(t + 1) together, so
-// that CTAs wait for one exchange per phase.
+// A step is a chain: start (elementwise), product, middle (elementwise), product, …, finish (elementwise). A product
+// with the elementwise work before it is a phase. Most steps have one phase, and no middle. `start` makes the operands
+// of the first product, and `finish` takes the sums of the last one. Forward, `start` mostly passes the previous state
+// on. Backward, `start` makes the gradients of the gates, and `finish` makes the gradient of the state before. The loop
+// runs finish(t) and start(t + 1) together, so that CTAs wait for one exchange per phase.
 //
 // `Step` is generated for each loop. It has:
 //   PHASES              the number of products that wait for each other; the next four have an entry for each
 //   OPERANDS, SUMS      how many there are: sums[i] += matrix[i][j] @ operand[j]
 //   TRANSPOSED          whether the matrices are transposed in this product
 //   HAS_HOLES           whether a sum may have no matrix for an operand
-//   CARRIES, EDGES      floats per unit and entry that live from step to step; the first EDGES of them have initial values
-//   Element             the type of streams, matrices and operands: 16-bit or float
-//   READS               how many tensors are read at (t, entry, unit)
-//   READ_FLOAT          the set of them that are float. The others have Elements.
-//   READ_SHIFTED        the set of them that are read one step further in the loop's order, and beyond the loop from an edge
+//   CARRIES, EDGES      floats per unit and entry that live from step to step; the first EDGES of them have initial
+//   values Element             the type of streams, matrices and operands: 16-bit or float READS               how many
+//   tensors are read at (t, entry, unit) READ_FLOAT          the set of them that are float. The others have Elements.
+//   READ_SHIFTED        the set of them that are read one step further in the loop's order, and beyond the loop from an
+//   edge
 //                       tensor
 //   ROW_READS           how many tensors are read at (t, entry); row_values (tensors.cuh) has them
 //   VECTORS             values per unit
@@ -72,7 +72,8 @@ RNNCC_DEVICE void for_numbers(const F& f) {
 // What one direction of a layer reads and writes.
 template <class Step>
 struct FusedTensors {
-  const void* matrices[LastPhase<Step>::FIRST_MATRIX + LastPhase<Step>::MATRICES];  // element (u, k) of head n at ((n * H + u) * H + k)
+  const void* matrices[LastPhase<Step>::FIRST_MATRIX +
+                       LastPhase<Step>::MATRICES];  // element (u, k) of head n at ((n * H + u) * H + k)
   int64_t descending;
   Place reads[at_least_one(Step::READS)];
   Edge read_edges[at_least_one(Step::READS)];
@@ -80,12 +81,14 @@ struct FusedTensors {
   Place writes[at_least_one(Step::WRITES)];
   Edge initial[at_least_one(Step::EDGES)];  // null: zeros
   Edge last[at_least_one(Step::EDGES)];     // null: not wanted
-  Edge vectors[at_least_one(Step::VECTORS)];  // `entry`: elements from a unit to the next, 0 where all units have one number
-  Place exchange;  // the memory in which CTAs of the grid send each other operands (grid.cuh)
+  Edge vectors[at_least_one(
+      Step::VECTORS)];  // `entry`: elements from a unit to the next, 0 where all units have one number
+  Place exchange;       // the memory in which CTAs of the grid send each other operands (grid.cuh)
 };
 
-// The directions of a layer run side by side; blockIdx.y is the direction of a CTA. A kernel has the loop once per direction, so
-// that all addresses are constants of its parameter. Addresses that it found by an index would be loaded again at every step.
+// The directions of a layer run side by side; blockIdx.y is the direction of a CTA. A kernel has the loop once per
+// direction, so that all addresses are constants of its parameter. Addresses that it found by an index would be loaded
+// again at every step.
 template <class Step>
 struct FusedCall {
   int32_t steps, batch, heads, group_batch;
@@ -94,12 +97,12 @@ struct FusedCall {
   FusedTensors<Step> directions[2];
 };
 
-// Begins the loop of one direction. The compiler then leaves in each loop what both compute, and does not hold it in registers
-// from before the branch on.
+// Begins the loop of one direction. The compiler then leaves in each loop what both compute, and does not hold it in
+// registers from before the branch on.
 RNNCC_DEVICE void part() { asm volatile("" ::: "memory"); }
 
-// Where a CTA works. The CTAs of one head and group of entries follow each other, as the CTAs of a cluster do. `rank` counts them.
-// `steps`: the number of steps of the longest entry.
+// Where a CTA works. The CTAs of one head and group of entries follow each other, as the CTAs of a cluster do. `rank`
+// counts them. `steps`: the number of steps of the longest entry.
 struct Seat {
   int rank, head, first_entry, entries, steps;
 };

@@ -1,6 +1,6 @@
-// Elementwise functions of the fused kernels. They are those of math.cuh. But where tensors have 16 bits, sigmoid, tanh and what
-// is made of the exponential are short sequences of instructions. bfloat16 has 8 significant bits, so the hardware's tanh with a
-// relative error of 2^-11 will do. float16 has 11 and gets 2^-20.
+// Elementwise functions of the fused kernels. They are those of math.cuh. But where tensors have 16 bits, sigmoid, tanh
+// and what is made of the exponential are short sequences of instructions. bfloat16 has 8 significant bits, so the
+// hardware's tanh with a relative error of 2^-11 will do. float16 has 11 and gets 2^-20.
 #pragma once
 
 #include "../math.cuh"
@@ -29,7 +29,9 @@ RNNCC_DEVICE float log1p_fast(float e) {
 // Functions for both 16-bit dtypes.
 struct Fast16 {
   RNNCC_DEVICE static float exp(float x) { return exp2_fast(1.4426950408889634f * x); }
-  RNNCC_DEVICE static float softplus(float x) { return x > 20.0f ? x : (x > 0.0f ? x : 0.0f) + log1p_fast(exp(-::fabsf(x))); }
+  RNNCC_DEVICE static float softplus(float x) {
+    return x > 20.0f ? x : (x > 0.0f ? x : 0.0f) + log1p_fast(exp(-::fabsf(x)));
+  }
   RNNCC_DEVICE static float logsigmoid(float x) { return (x > 0.0f ? 0.0f : x) - log1p_fast(exp(-::fabsf(x))); }
   // The error is at most 2 ulp over the whole range.
   RNNCC_DEVICE static float divide(float a, float b) {
@@ -74,8 +76,8 @@ struct Fast<float16> : Fast16 {
   }
 };
 
-// The functions of loops without products. Over many thousand steps, how far a gate is from 1 is all that counts. So bfloat16 has
-// the functions of float16.
+// The functions of loops without products. Over many thousand steps, how far a gate is from 1 is all that counts. So
+// bfloat16 has the functions of float16.
 template <class E>
 struct FastScan : Fast<float16> {};
 template <>

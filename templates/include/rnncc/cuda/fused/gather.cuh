@@ -5,13 +5,15 @@
 
 namespace rnncc {
 
-// A CTA has UNIT_WARPS × K_WARPS warps. A warp has UNIT_BLOCKS blocks of 8 units, and one of K_WARPS ranges of the terms.
-// REGISTER_TILES has a number for each phase.
-template <class Step_, int H_, int CTAS_, int UNIT_WARPS_, int K_WARPS_, int UNIT_BLOCKS_, int ENTRY_TILES_, int... REGISTER_TILES_>
+// A CTA has UNIT_WARPS × K_WARPS warps. A warp has UNIT_BLOCKS blocks of 8 units, and one of K_WARPS ranges of the
+// terms. REGISTER_TILES has a number for each phase.
+template <class Step_, int H_, int CTAS_, int UNIT_WARPS_, int K_WARPS_, int UNIT_BLOCKS_, int ENTRY_TILES_,
+          int... REGISTER_TILES_>
 struct GatherShape {
   using Step = Step_;
   using E = typename Step::Element;
-  static constexpr int H = H_, CTAS = CTAS_, UNIT_WARPS = UNIT_WARPS_, K_WARPS = K_WARPS_, UNIT_BLOCKS = UNIT_BLOCKS_, ENTRY_TILES = ENTRY_TILES_;
+  static constexpr int H = H_, CTAS = CTAS_, UNIT_WARPS = UNIT_WARPS_, K_WARPS = K_WARPS_, UNIT_BLOCKS = UNIT_BLOCKS_,
+                       ENTRY_TILES = ENTRY_TILES_;
   static constexpr int UNITS = UNIT_WARPS * UNIT_BLOCKS * 8, DIM = UNITS * CTAS, ENTRIES = ENTRY_TILES * 8;
   static constexpr int THREADS = UNIT_WARPS * K_WARPS * 32;
   static constexpr int PHASES = Step::PHASES, LAST = PHASES - 1;
@@ -20,8 +22,9 @@ struct GatherShape {
   using Block = OperandBlock<E>;
   // K warp u % K_WARPS owns unit block u: it adds up the block's sums, and does its elementwise part.
   static constexpr int OWNED = ceil_div(UNIT_BLOCKS, K_WARPS);
-  // A step of one phase has two buffers for its operands, in turns. In a longer step each phase has one: who sends the operands of a
-  // phase again has received those of another phase, which all others sent after they had read the buffer.
+  // A step of one phase has two buffers for its operands, in turns. In a longer step each phase has one: who sends the
+  // operands of a phase again has received those of another phase, which all others sent after they had read the
+  // buffer.
   static constexpr int BUFFERS = PHASES == 1 ? 2 : 1;
 
   template <int P, class = void>
@@ -33,7 +36,8 @@ struct GatherShape {
     static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, BUFFER_BYTES = ENTRY_TILES * TILE_BYTES;
     static constexpr int MATRIX_BYTES = UNIT_WARPS * K_WARPS * Matrix::WARP_BYTES;
     // Where the phase's part of the operands and of the matrices begins and ends.
-    static constexpr int OPERANDS_BEGIN = Phase<P - 1>::OPERANDS_END, OPERANDS_END = OPERANDS_BEGIN + BUFFERS * BUFFER_BYTES;
+    static constexpr int OPERANDS_BEGIN = Phase<P - 1>::OPERANDS_END,
+                         OPERANDS_END = OPERANDS_BEGIN + BUFFERS * BUFFER_BYTES;
     static constexpr int MATRICES_BEGIN = Phase<P - 1>::MATRICES_END, MATRICES_END = MATRICES_BEGIN + MATRIX_BYTES;
     static constexpr int MOST_HALVES = HALVES > Phase<P - 1>::MOST_HALVES ? HALVES : Phase<P - 1>::MOST_HALVES;
   };
@@ -63,7 +67,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
   const int unit_warp = warp % S::UNIT_WARPS, k_warp = warp / S::UNIT_WARPS;
   const Seat seat = seat_of<S::CTAS>(call);
-  const int first_unit = seat.rank * S::UNITS, own_unit = unit_warp * S::UNIT_BLOCKS * 8, unit0 = first_unit + own_unit, steps = seat.steps;
+  const int first_unit = seat.rank * S::UNITS, own_unit = unit_warp * S::UNIT_BLOCKS * 8, unit0 = first_unit + own_unit,
+            steps = seat.steps;
 
   Matrices<S> held;
   for_numbers<S::PHASES>([&](auto phase) {
@@ -73,7 +78,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       const int term = k_warp * Phase::RANGE + pair * 32 + q * 8, operand = term / S::DIM, k = term % S::DIM;
       const int half = 2 * m + i, sum = half % Phase::SUMS, unit = unit0 + half / Phase::SUMS * 8 + row;
       return half < Phase::HALVES
-                 ? matrix8<Step, P, S::H>(own.matrices[Phase::FIRST_MATRIX + sum * Phase::OPERANDS + operand], seat.head, unit, k)
+                 ? matrix8<Step, P, S::H>(own.matrices[Phase::FIRST_MATRIX + sum * Phase::OPERANDS + operand],
+                                          seat.head, unit, k)
                  : Terms<E>{};
     });
   });
@@ -84,7 +90,9 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   const auto barrier_of = [&](auto phase, int buffer, int range) {
     return barriers + 8 * ((buffer * S::PHASES + decltype(phase)::value) * S::K_WARPS + range);
   };
-  const auto expected = [&](auto phase) { return uint32_t(seat.entries * S::template Phase<decltype(phase)::value>::RANGE * sizeof(E)); };
+  const auto expected = [&](auto phase) {
+    return uint32_t(seat.entries * S::template Phase<decltype(phase)::value>::RANGE * sizeof(E));
+  };
   if constexpr (S::CTAS > 1) {
     if (threadIdx.x == 0)
       for (int i = 0; i < S::BARRIERS; ++i) barrier_init(barriers + 8 * i, 1);
@@ -93,7 +101,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
     if (threadIdx.x == 0)
       for_numbers<S::PHASES>([&](auto phase) {
         for (int buffer = 0; buffer < S::BUFFERS; ++buffer)
-          for (int range = 0; range < S::K_WARPS; ++range) barrier_expect(barrier_of(phase, buffer, range), expected(phase));
+          for (int range = 0; range < S::K_WARPS; ++range)
+            barrier_expect(barrier_of(phase, buffer, range), expected(phase));
       });
     cluster_barrier();
   }
@@ -130,7 +139,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
 #pragma unroll
     for (int p = 0; p < Phase::OPERANDS; ++p) {
       const int term = p * S::DIM + unit0 + u * 8;
-      const int place = Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + n * Phase::TILE_BYTES + term / 8 * Block::BYTES;
+      const int place =
+          Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + n * Phase::TILE_BYTES + term / 8 * Block::BYTES;
       const float x = item.valid[0] ? operand[0][p] : 0.0f, y = item.valid[1] ? operand[1][p] : 0.0f;
       if constexpr (S::CTAS == 1) {
         Block::store(operands + place, x, y);
@@ -184,8 +194,10 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
         if (unit_warp == 0 && lane == 0) barrier_expect(barrier, expected(phase));  // for the buffer's next use
       }
       float acc[S::ENTRY_TILES][Matrix::ROWS][4] = {};
-      multiply<E>(held.template of<P>(), operands + Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + k_warp * Phase::RANGE / 8 * Block::BYTES,
-                  Phase::TILE_BYTES, acc);
+      multiply<E>(
+          held.template of<P>(),
+          operands + Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + k_warp * Phase::RANGE / 8 * Block::BYTES,
+          Phase::TILE_BYTES, acc);
       if constexpr (S::K_WARPS > 1) {
         // Partial sums lie as [unit warp][half-tile, tile][K warps after the owner, less one][lane].
         float2* const parts = partial + unit_warp * Phase::HALVES * S::ENTRY_TILES * (S::K_WARPS - 1) * 32 + lane;
@@ -195,8 +207,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
           if (owner != k_warp)
 #pragma unroll
             for (int n = 0; n < S::ENTRY_TILES; ++n)
-              parts[((half * S::ENTRY_TILES + n) * (S::K_WARPS - 1) + (k_warp - owner + S::K_WARPS) % S::K_WARPS - 1) * 32] =
-                  make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
+              parts[((half * S::ENTRY_TILES + n) * (S::K_WARPS - 1) + (k_warp - owner + S::K_WARPS) % S::K_WARPS - 1) *
+                    32] = make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
         }
         __syncthreads();
 #pragma unroll
@@ -225,7 +237,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
 #pragma unroll
           for (int j = 0; j < 2; ++j)
 #pragma unroll
-            for (int i = 0; i < Phase::SUMS; ++i) sum[j][i] = acc[n][(u * Phase::SUMS + i) / 2][(u * Phase::SUMS + i) % 2 * 2 + j];
+            for (int i = 0; i < Phase::SUMS; ++i)
+              sum[j][i] = acc[n][(u * Phase::SUMS + i) / 2][(u * Phase::SUMS + i) % 2 * 2 + j];
           if constexpr (P < S::LAST) {
             float operand[2][PhaseOf<Step, P + 1>::OPERANDS];
 #pragma unroll

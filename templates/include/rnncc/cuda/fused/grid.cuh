@@ -1,14 +1,15 @@
-// A fused loop over CTAs of the whole grid. Matrices stay in registers and shared memory, and the warps of a CTA divide the terms.
-// Operands go through L2, in memory that is called the exchange. Each of its words was set to a pattern that no conversion makes,
-// so that the word itself says whether it has arrived. There is no barrier of the grid, and no fence.
+// A fused loop over CTAs of the whole grid. Matrices stay in registers and shared memory, and the warps of a CTA divide
+// the terms. Operands go through L2, in memory that is called the exchange. Each of its words was set to a pattern that
+// no conversion makes, so that the word itself says whether it has arrived. There is no barrier of the grid, and no
+// fence.
 #pragma once
 
 #include "resident.cuh"
 
 namespace rnncc {
 
-// A warp pauses before it polls. The pause grows by PAUSE_MORE cycles after a step in which the warp polled in vain, and shrinks by
-// PAUSE_LESS after any other step. It is at most PAUSE_MOST.
+// A warp pauses before it polls. The pause grows by PAUSE_MORE cycles after a step in which the warp polled in vain,
+// and shrinks by PAUSE_LESS after any other step. It is at most PAUSE_MOST.
 constexpr uint32_t PAUSE_MORE = 32, PAUSE_LESS = 4, PAUSE_MOST = 2048;
 
 constexpr uint32_t NOT_YET = 0xffffffffu;
@@ -42,13 +43,14 @@ struct GridShape {
   using Step = Step_;
   using E = typename Step::Element;
   static constexpr int H = H_, UNIT_BLOCKS = UNIT_BLOCKS_, K_WARPS = K_WARPS_, ENTRY_TILES = ENTRY_TILES_;
-  static constexpr int UNITS = UNIT_BLOCKS * 8, CTAS = ceil_div(H, UNITS), THREADS = K_WARPS * 32, ENTRIES = ENTRY_TILES * 8;
+  static constexpr int UNITS = UNIT_BLOCKS * 8, CTAS = ceil_div(H, UNITS), THREADS = K_WARPS * 32,
+                       ENTRIES = ENTRY_TILES * 8;
   static constexpr int PHASES = Step::PHASES, LAST = PHASES - 1;
   static constexpr int REGISTER_TILES[] = {REGISTER_TILES_...};
   static_assert(sizeof...(REGISTER_TILES_) == PHASES);
   static constexpr int DEPTH = ceil_div(H, 32) * 32;  // terms per operand
-  // The exchange is [step][entry][head][operand][DEPTH], so that the terms that a warp reads follow each other. It has the operands
-  // of all phases.
+  // The exchange is [step][entry][head][operand][DEPTH], so that the terms that a warp reads follow each other. It has
+  // the operands of all phases.
   static constexpr int OPERAND_BYTES = DEPTH * int(sizeof(E));
   static constexpr int HEAD_BYTES = (LastPhase<Step>::FIRST_OPERAND + LastPhase<Step>::OPERANDS) * OPERAND_BYTES;
   static constexpr int POLLS = ENTRY_TILES * Message<E>::PARTS;
@@ -59,12 +61,13 @@ struct GridShape {
     static constexpr int HALVES = SUMS * UNIT_BLOCKS, ROWS = ceil_div(HALVES, 2);
     static constexpr int CHUNKS = ceil_div(OPERANDS * DEPTH / 32, K_WARPS);  // chunks of 32 terms per warp
     // Whether some terms of chunks belong to no operand. Their places are never written.
-    static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > OPERANDS * DEPTH;
+    static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > OPERANDS* DEPTH;
     using Matrix = Resident<E, CHUNKS, HALVES, REGISTER_TILES[P] / 2>;
     static constexpr int BATCH = CHUNKS * POLLS <= 8 ? CHUNKS : at_least_one(8 / POLLS);  // chunks polled at a time
     // Where the phase's operands begin in the exchange, and its part of the matrices in shared memory.
     static constexpr int OPERANDS_BEGIN = PhaseOf<Step, P>::FIRST_OPERAND * OPERAND_BYTES;
-    static constexpr int MATRICES_BEGIN = Phase<P - 1>::MATRICES_END, MATRICES_END = MATRICES_BEGIN + K_WARPS * Matrix::WARP_BYTES;
+    static constexpr int MATRICES_BEGIN = Phase<P - 1>::MATRICES_END,
+                         MATRICES_END = MATRICES_BEGIN + K_WARPS * Matrix::WARP_BYTES;
     static constexpr int MOST_HALVES = HALVES > Phase<P - 1>::MOST_HALVES ? HALVES : Phase<P - 1>::MOST_HALVES;
   };
   template <class V>
@@ -78,7 +81,8 @@ struct GridShape {
   static constexpr int PARTIAL_BYTES = K_WARPS * ENTRY_TILES * Phase<LAST>::MOST_HALVES * 256;
   static constexpr int MATRIX_BYTES = Phase<LAST>::MATRICES_END;
   // Each warp has room for a chunk of float operands, which all its lanes multiply.
-  static constexpr int TILE_BYTES = 4 * OperandBlock<E>::BYTES, STAGE_BYTES = sizeof(E) == 4 ? ENTRY_TILES * TILE_BYTES : 0;
+  static constexpr int TILE_BYTES = 4 * OperandBlock<E>::BYTES,
+                       STAGE_BYTES = sizeof(E) == 4 ? ENTRY_TILES * TILE_BYTES : 0;
   static constexpr int SHARED_BYTES = PARTIAL_BYTES + MATRIX_BYTES + K_WARPS * STAGE_BYTES + Memory::BYTES;
   static_assert(H % 8 == 0);
 };
@@ -106,7 +110,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       const int term = (warp * Phase::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
       const int half = 2 * m + i, sum = half % Phase::SUMS, unit = unit0 + half / Phase::SUMS * 8 + row;
       return half < Phase::HALVES && operand < Phase::OPERANDS
-                 ? matrix8<Step, P, S::H>(own.matrices[Phase::FIRST_MATRIX + sum * Phase::OPERANDS + operand], head, unit, k)
+                 ? matrix8<Step, P, S::H>(own.matrices[Phase::FIRST_MATRIX + sum * Phase::OPERANDS + operand], head,
+                                          unit, k)
                  : Terms<E>{};
     });
   });
@@ -125,18 +130,18 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   }
   for (int t = 0; t < S::Memory::STAGES - 1; ++t) traffic.fetch(t);
 
-  // A step of the exchange begins at an address that all threads share. A thread's places in the step are offsets of 32 bits; the
-  // host makes sure that they fit.
+  // A step of the exchange begins at an address that all threads share. A thread's places in the step are offsets of 32
+  // bits; the host makes sure that they fit.
   const uint32_t exchange_entry = uint32_t(own.exchange.entry), exchange_head = head * S::HEAD_BYTES;
   const auto exchange_at = [&](int t) { return own.exchange.base + int64_t(t) * own.exchange.step; };
-  // In the exchange the rows of an entry follow each other in the loop's order. Where the group has no such entry, the rows are
-  // those of its last entry.
+  // In the exchange the rows of an entry follow each other in the loop's order. Where the group has no such entry, the
+  // rows are those of its last entry.
   const auto rows_of = [&](int entry) { return own_rows<Step>(call, false, first_entry + ::min(entry, entries - 1)); };
   const auto exchange_row = [&](int entry) { return uint32_t(rows_of(entry).first) * exchange_entry + exchange_head; };
-  uint32_t mine[S::OWNED];  // where the lane's operands of an item go
+  uint32_t mine[S::OWNED];                   // where the lane's operands of an item go
   [[maybe_unused]] uint32_t next[S::OWNED];  // where those of its second entry go, in masked loops in float
-  // Whether the lane stores operands of 16 bits: whether it has units and an entry after lanes have exchanged theirs. In masked
-  // loops, for how many steps it does.
+  // Whether the lane stores operands of 16 bits: whether it has units and an entry after lanes have exchanged theirs.
+  // In masked loops, for how many steps it does.
   int is_there[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
@@ -145,10 +150,11 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     is_there[o] = n * 8 + row < entries && unit0 + u * 8 < S::H;
     if constexpr (Step::MASKED) is_there[o] *= rows_of(n * 8 + row).steps;
     mine[o] = exchange_row(n * 8 + entry) + (unit0 + u * 8 + unit) * sizeof(E);
-    if constexpr (sizeof(E) == 4 && Step::MASKED) next[o] = exchange_row(n * 8 + entry + 1) + (unit0 + u * 8 + unit) * sizeof(E);
+    if constexpr (sizeof(E) == 4 && Step::MASKED)
+      next[o] = exchange_row(n * 8 + entry + 1) + (unit0 + u * 8 + unit) * sizeof(E);
   }
-  // Where the lane's first terms of an operand lie, per tile of entries. Where the group has no such entry, they are those of its last
-  // entry, and nobody reads the sums.
+  // Where the lane's first terms of an operand lie, per tile of entries. Where the group has no such entry, they are
+  // those of its last entry, and nobody reads the sums.
   uint32_t terms[S::ENTRY_TILES];
   [[maybe_unused]] int terms_until[S::ENTRY_TILES];  // in masked loops: for how many steps the entry has rows
 #pragma unroll
@@ -164,7 +170,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       char* const to = exchange_at(t) + Phase::OPERANDS_BEGIN + p * S::OPERAND_BYTES;
       if constexpr (sizeof(E) == 4) {
         if (items[o].has_rows(0, t)) store4_relaxed(to + mine[o], message(operand[0][p]));
-        if (items[o].has_rows(1, t)) store4_relaxed(to + (Step::MASKED ? next[o] : mine[o] + exchange_entry), message(operand[1][p]));
+        if (items[o].has_rows(1, t))
+          store4_relaxed(to + (Step::MASKED ? next[o] : mine[o] + exchange_entry), message(operand[1][p]));
       } else {
         const uint32_t two = transpose8x8(pack<E>(operand[0][p], operand[1][p]));
         if (Step::MASKED ? t < is_there[o] : is_there[o]) store4_relaxed(to + mine[o], two);
@@ -189,8 +196,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     }
   __syncthreads();
 
-  // The cycles that the warp lets pass before it polls for the operands of a phase. A poll in vain slows down the CTAs that write.
-  // The warp learns a pause with which it polls too early in one step of nine.
+  // The cycles that the warp lets pass before it polls for the operands of a phase. A poll in vain slows down the CTAs
+  // that write. The warp learns a pause with which it polls too early in one step of nine.
   uint32_t pauses[S::PHASES] = {};
   for (int t = 0; t < steps; ++t) {
 #pragma unroll
@@ -200,7 +207,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       constexpr int P = decltype(phase)::value;
       using Phase = typename S::template Phase<P>;
       float acc[S::ENTRY_TILES][Phase::ROWS][4] = {};
-      [[maybe_unused]] float of_lane[S::ENTRY_TILES][Phase::HALVES][8] = {};  // the lane's parts of sums, where operands are float
+      [[maybe_unused]] float of_lane[S::ENTRY_TILES][Phase::HALVES][8] =
+          {};                                            // the lane's parts of sums, where operands are float
       const int first_term = warp * Phase::CHUNKS * 32;  // of the warp's, in all operands of the phase
       const auto is_wanted = [&](int c) {
         const int term = first_term + c * 32;
@@ -214,7 +222,9 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       for (int c0 = 0; c0 < Phase::CHUNKS; c0 += Phase::BATCH) {
         Message<E> h[Phase::BATCH][S::ENTRY_TILES];
         const char* const from = exchange_at(t) + Phase::OPERANDS_BEGIN;
-        const auto ask = [&](int n, int b) { h[b][n].ask(from + (terms[n] + uint32_t(first_term * sizeof(E))) + (c0 + b) * 32 * sizeof(E)); };
+        const auto ask = [&](int n, int b) {
+          h[b][n].ask(from + (terms[n] + uint32_t(first_term * sizeof(E))) + (c0 + b) * 32 * sizeof(E));
+        };
 #pragma unroll
         for (int b = 0; b < Phase::BATCH; ++b)
 #pragma unroll
@@ -253,7 +263,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
             for (int n = 0; n < S::ENTRY_TILES; ++n)
 #pragma unroll
               for (int i = 0; i < 2; ++i)
-                *reinterpret_cast<uint4*>(stage + n * S::TILE_BYTES + q * OperandBlock<E>::BYTES + row * 32 + i * 16) = h[b][n].part[i];
+                *reinterpret_cast<uint4*>(stage + n * S::TILE_BYTES + q * OperandBlock<E>::BYTES + row * 32 + i * 16) =
+                    h[b][n].part[i];
             __syncwarp();
             multiply_pair(held.template of<P>(), c0 + b, stage, S::TILE_BYTES, of_lane);
           } else {
@@ -272,7 +283,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       for (int half = 0; half < Phase::HALVES; ++half)
 #pragma unroll
         for (int n = 0; n < S::ENTRY_TILES; ++n)
-          parts[((half * S::ENTRY_TILES + n) * S::K_WARPS + warp) * 32] = make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
+          parts[((half * S::ENTRY_TILES + n) * S::K_WARPS + warp) * 32] =
+              make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
       __syncthreads();
       if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
 #pragma unroll
@@ -311,10 +323,12 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
         if (S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries && t + S::AHEAD < polled.steps)
 #pragma unroll
           for (int p = 0; p < S::HEAD_BYTES / S::OPERAND_BYTES; ++p)
-            prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head + unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
+            prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head +
+                                                     unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
                         ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));
       }
-      // Not all operands can arrive before this CTA has sent its own. A warp that polls before that would only slow the others down.
+      // Not all operands can arrive before this CTA has sent its own. A warp that polls before that would only slow the
+      // others down.
       __syncthreads();
     });
   }

@@ -1,4 +1,5 @@
-// The index of the fused kernels that there are, and how a kernel divides the batch of a call. Plain C++: it needs no GPU.
+// The index of the fused kernels that there are, and how a kernel divides the batch of a call. Plain C++: it needs no
+// GPU.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +13,8 @@
 
 namespace rnncc {
 
-// The threads of a kernel that exchange values within a step. It decides how the kernel is launched, and which batches a launch
-// takes. rnncc/ir/family.py has the same names, and says what they mean.
+// The threads of a kernel that exchange values within a step. It decides how the kernel is launched, and which batches
+// a launch takes. rnncc/ir/family.py has the same names, and says what they mean.
 enum class FusedScope { cluster, grid, step };
 constexpr const char* FUSED_SCOPES[] = {"cluster", "grid", "step"};
 
@@ -25,7 +26,8 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 }
 
 // A line of a folder's `fused.txt`:
-//   program dtype head_dim heads family scope ctas threads shared_bytes group_batch smallest_batch pass_ns launch_ns name
+//   program dtype head_dim heads family scope ctas threads shared_bytes group_batch smallest_batch pass_ns launch_ns
+//   name
 //
 // heads           the number of heads that the kernel is laid out for
 // family          the family's name, for messages
@@ -35,7 +37,8 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 // group_batch     the largest batch of a group; 0: the whole batch is one group
 // smallest_batch  the smallest batch that the kernel runs
 // pass_ns         the expected time of a step of all groups that run side by side
-// launch_ns       the expected time of a step of a launch in which every group is as large as it can be; 0 where larger batches do
+// launch_ns       the expected time of a step of a launch in which every group is as large as it can be; 0 where larger
+// batches do
 //                 not run in several launches
 // name            the kernel's name, with which the name of its file begins
 struct FusedKernel {
@@ -51,8 +54,8 @@ class FusedIndex {
  public:
   // Adds the kernels of a folder. Returns how many, or -1 where there is no index, or one that cannot be read.
   int add(const std::string& folder) {
-    // C's functions: the library holds a C++ library of its own, whose streams would need its locales. Whole numbers only: the
-    // text of a fraction depends on the locale of the process.
+    // C's functions: the library holds a C++ library of its own, whose streams would need its locales. Whole numbers
+    // only: the text of a fraction depends on the locale of the process.
     std::FILE* file = std::fopen((folder + "/fused.txt").c_str(), "r");
     if (!file) return -1;
     std::vector<FusedKernel> added;
@@ -84,9 +87,9 @@ class FusedIndex {
     char program[256], dtype[16], family[16], scope[16], name[256];
     long long head_dim, heads, pass_ns, launch_ns;
     int end = 0;
-    const int found = std::sscanf(line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %lld %lld %255s%n", program, dtype, &head_dim,
-                                  &heads, family, scope, &k.ctas, &k.threads, &k.shared_bytes, &k.group_batch, &k.smallest_batch,
-                                  &pass_ns, &launch_ns, name, &end);
+    const int found = std::sscanf(line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %lld %lld %255s%n", program,
+                                  dtype, &head_dim, &heads, family, scope, &k.ctas, &k.threads, &k.shared_bytes,
+                                  &k.group_batch, &k.smallest_batch, &pass_ns, &launch_ns, name, &end);
     if (found != 14 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
     k.program = program;
     k.dtype = dtype;
@@ -115,10 +118,10 @@ struct FusedShare {
   int64_t launches() const { return at_once > 0 ? (groups + at_once - 1) / at_once : 0; }
 };
 
-// `places`: the number of groups, of all heads together, that run side by side. There are as many groups as there is room for,
-// and they are large enough that one pass is enough, if that can be. The CTAs of a grid wait for each other, so all CTAs of a
-// launch must run at once: a larger batch takes several launches, if the kernel may do that, with groups no larger than they must
-// be.
+// `places`: the number of groups, of all heads together, that run side by side. There are as many groups as there is
+// room for, and they are large enough that one pass is enough, if that can be. The CTAs of a grid wait for each other,
+// so all CTAs of a launch must run at once: a larger batch takes several launches, if the kernel may do that, with
+// groups no larger than they must be.
 inline FusedShare fused_share(const FusedKernel& kernel, int64_t heads, int64_t batch, int64_t places) {
   const bool is_grid = kernel.scope == FusedScope::grid;
   if (places < 1 || batch < kernel.smallest_batch || (is_grid && heads > places)) return {};

@@ -1,18 +1,19 @@
-// The product of a step, as a launch of its own by cuBLAS. It uses the handle that torch has for the thread, so that torch's switch
-// for TF32 holds. It does not go through torch's mm, which takes the host as long as some launches.
+// The product of a step, as a launch of its own by cuBLAS. It uses the handle that torch has for the thread, so that
+// torch's switch for TF32 holds. It does not go through torch's mm, which takes the host as long as some launches.
 #pragma once
 
 #include "../module.h"
 
-// A function of torch with CUDA support since 2.10 (torch/csrc/stable/c/shim.h), and functions of the cuBLAS that comes with torch
-// (cublas_api.h).
+// A function of torch with CUDA support since 2.10 (torch/csrc/stable/c/shim.h), and functions of the cuBLAS that comes
+// with torch (cublas_api.h).
 extern "C" {
 __attribute__((weak)) int32_t torch_get_current_cuda_blas_handle(void** handle);
 __attribute__((weak)) int cublasSetStream_v2(void* handle, rnncc::CUstream stream);
 __attribute__((weak)) int cublasSetWorkspace_v2(void* handle, void* workspace, size_t bytes);
-__attribute__((weak)) int cublasGemmEx(void* handle, int transpose_a, int transpose_b, int m, int n, int k, const void* alpha, const void* a,
-                                       int type_a, int lda, const void* b, int type_b, int ldb, const void* beta, void* c, int type_c,
-                                       int ldc, int compute, int algorithm);
+__attribute__((weak)) int cublasGemmEx(void* handle, int transpose_a, int transpose_b, int m, int n, int k,
+                                       const void* alpha, const void* a, int type_a, int lda, const void* b, int type_b,
+                                       int ldb, const void* beta, void* c, int type_c, int ldc, int compute,
+                                       int algorithm);
 }
 
 namespace rnncc {
@@ -25,20 +26,22 @@ inline void check_cublas(int code, const char* what) {
   if (code != 0) fail(std::string(what) + ": cuBLAS says " + std::to_string(code));
 }
 
-// cuBLAS for the current device and thread. Nothing has to be put back afterwards: torch sets the stream anew whenever it takes the
-// handle, and that also ends the use of a workspace.
+// cuBLAS for the current device and thread. Nothing has to be put back afterwards: torch sets the stream anew whenever
+// it takes the handle, and that also ends the use of a workspace.
 class Cublas {
  public:
   // NVIDIA recommends so much from Hopper on.
   static constexpr int64_t WORKSPACE_BYTES = 32 << 20;
 
   // Whether this process has these functions. It does not where torch is linked to cuBLAS statically.
-  static bool exists() { return torch_get_current_cuda_blas_handle && cublasSetStream_v2 && cublasSetWorkspace_v2 && cublasGemmEx; }
+  static bool exists() {
+    return torch_get_current_cuda_blas_handle && cublasSetStream_v2 && cublasSetWorkspace_v2 && cublasGemmEx;
+  }
 
   Cublas() { RNNCC_TORCH(torch_get_current_cuda_blas_handle(&handle_)); }
 
-  // From now on products go to this stream, and use WORKSPACE_BYTES at `workspace`. Each stream gets the same number of bytes,
-  // since cuBLAS may add up sums in another order where it has fewer.
+  // From now on products go to this stream, and use WORKSPACE_BYTES at `workspace`. Each stream gets the same number of
+  // bytes, since cuBLAS may add up sums in another order where it has fewer.
   void use(CUstream stream, void* workspace) {
     check_cublas(cublasSetStream_v2(handle_, stream), "setting the stream");
     check_cublas(cublasSetWorkspace_v2(handle_, workspace, size_t(WORKSPACE_BYTES)), "setting the workspace");
@@ -50,8 +53,8 @@ class Cublas {
   void* handle_;
 };
 
-// sums [batch][width] = operands [batch][terms] @ matrixᵀ. Rows are contiguous, and the sums are floats. The matrix is stored as
-// [width][terms], or where it is `transposed` as [terms][width].
+// sums [batch][width] = operands [batch][terms] @ matrixᵀ. Rows are contiguous, and the sums are floats. The matrix is
+// stored as [width][terms], or where it is `transposed` as [terms][width].
 struct StepProduct {
   float* sums;
   const char *operands, *matrix;
@@ -63,9 +66,9 @@ struct StepProduct {
   void run(const Cublas& cublas) const {
     const int type = dtype == RNNCC_FLOAT32 ? CUDA_R_32F : dtype == RNNCC_FLOAT16 ? CUDA_R_16F : CUDA_R_16BF;
     const float one = 1.0f, zero = 0.0f;
-    check_cublas(cublasGemmEx(cublas.handle(), transposed ? CUBLAS_OP_N : CUBLAS_OP_T, CUBLAS_OP_N, width, batch, terms, &one, matrix, type,
-                              transposed ? width : terms, operands, type, terms, &zero, sums, CUDA_R_32F, width, CUBLAS_COMPUTE_32F,
-                              CUBLAS_GEMM_DEFAULT),
+    check_cublas(cublasGemmEx(cublas.handle(), transposed ? CUBLAS_OP_N : CUBLAS_OP_T, CUBLAS_OP_N, width, batch, terms,
+                              &one, matrix, type, transposed ? width : terms, operands, type, terms, &zero, sums,
+                              CUDA_R_32F, width, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
                  "a step's product");
   }
 };

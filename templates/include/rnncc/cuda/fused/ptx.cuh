@@ -13,7 +13,8 @@ RNNCC_DEVICE void mma(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
   multiply_add<E>(d, a.x, a.y, a.z, a.w, b0, b1);
 }
 
-// Two floats as two 16-bit elements, `low` in the lower half. The result is never 0xffffffff, since a NaN becomes 0x7fff.
+// Two floats as two 16-bit elements, `low` in the lower half. The result is never 0xffffffff, since a NaN becomes
+// 0x7fff.
 template <class E>
 RNNCC_DEVICE uint32_t pack(float low, float high);
 template <>
@@ -42,14 +43,15 @@ RNNCC_DEVICE uint32_t peer_address(uint32_t address, uint32_t rank) {
   asm("mapa.shared::cluster.u32 %0,%1,%2;" : "=r"(r) : "r"(address), "r"(rank));
   return r;
 }
-// It costs a fence of the whole GPU, so it is used only before the first step and after the last one, or where slices take turns.
+// It costs a fence of the whole GPU, so it is used only before the first step and after the last one, or where slices
+// take turns.
 RNNCC_DEVICE void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 // 16 bytes into a peer's shared memory; the peer's barrier counts them when they have landed.
 RNNCC_DEVICE void send16(uint32_t to, uint32_t barrier, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0],{%1,%2,%3,%4},[%5];" ::"r"(to), "r"(a),
-               "r"(b), "r"(c), "r"(d), "r"(barrier)
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0],{%1,%2,%3,%4},[%5];" ::"r"(to),
+               "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier)
                : "memory");
 }
 
@@ -60,8 +62,8 @@ RNNCC_DEVICE void barrier_init_visible() { asm volatile("fence.mbarrier_init.rel
 RNNCC_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// Begins `count` barriers side by side in the CTA's shared memory, each for `bytes` that CTAs of the cluster send. All threads of
-// the cluster call it before anything is sent.
+// Begins `count` barriers side by side in the CTA's shared memory, each for `bytes` that CTAs of the cluster send. All
+// threads of the cluster call it before anything is sent.
 RNNCC_DEVICE void begin_barriers(uint32_t first, int count, uint32_t bytes) {
   if (threadIdx.x == 0)
     for (int i = 0; i < count; ++i) barrier_init(first + 8 * i, 1);
@@ -80,7 +82,8 @@ RNNCC_DEVICE void begin_barriers(uint32_t first, int count, uint32_t bytes) {
 RNNCC_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
   uint32_t done = 0;
   for (Spin spin; !done; spin.poll())
-    asm volatile("{\n.reg .pred p;\nmbarrier." RNNCC_BARRIER_POLL ".parity.shared::cta.b64 p,[%1],%2;\nselp.u32 %0,1,0,p;\n}"
+    asm volatile("{\n.reg .pred p;\nmbarrier." RNNCC_BARRIER_POLL
+                 ".parity.shared::cta.b64 p,[%1],%2;\nselp.u32 %0,1,0,p;\n}"
                  : "=r"(done)
                  : "r"(barrier), "r"(parity)
                  : "memory");
@@ -114,8 +117,8 @@ RNNCC_DEVICE void prefetch_l2(const void* p, uint32_t bytes) {
 }
 
 RNNCC_DEVICE void send8(uint32_t to, uint32_t barrier, float a, float b) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0],{%1,%2},[%3];" ::"r"(to), "f"(a), "f"(b),
-               "r"(barrier)
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0],{%1,%2},[%3];" ::"r"(to), "f"(a),
+               "f"(b), "r"(barrier)
                : "memory");
 }
 }  // namespace rnncc

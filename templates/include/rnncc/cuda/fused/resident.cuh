@@ -1,18 +1,20 @@
-// The part of a loop's matrices that a warp holds on chip for the whole sequence, and its products. All families but stepwise share
-// this.
+// The part of a loop's matrices that a warp holds on chip for the whole sequence, and its products. All families but
+// stepwise share this.
 #pragma once
 
 #include "step.cuh"
 
 namespace rnncc {
 
-// The pairs of k16 tiles, each of 32 terms, that a warp has. Some are in registers, and the others in shared memory. The latter
-// stand between the former, so that they are loaded during products.
+// The pairs of k16 tiles, each of 32 terms, that a warp has. Some are in registers, and the others in shared memory.
+// The latter stand between the former, so that they are loaded during products.
 template <int PAIRS_, int REGISTER_PAIRS_>
 struct Pairs {
   static constexpr int PAIRS = PAIRS_, REGISTER_PAIRS = REGISTER_PAIRS_ < PAIRS_ ? REGISTER_PAIRS_ : PAIRS_;
   static constexpr int SHARED_PAIRS = PAIRS - REGISTER_PAIRS;
-  __host__ __device__ static constexpr bool in_shared(int p) { return (p + 1) * SHARED_PAIRS / PAIRS > p * SHARED_PAIRS / PAIRS; }
+  __host__ __device__ static constexpr bool in_shared(int p) {
+    return (p + 1) * SHARED_PAIRS / PAIRS > p * SHARED_PAIRS / PAIRS;
+  }
   __host__ __device__ static constexpr int shared_before(int p) { return p * SHARED_PAIRS / PAIRS; }
 };
 
@@ -26,8 +28,8 @@ struct Resident : Pairs<PAIRS_, REGISTER_PAIRS_> {
   uint4 registers[at_least_one(REGISTER_PAIRS)][ROWS][2];
   uint4* shared;  // of the warp
 
-  // The matrices of the CTA begin at `matrices` in shared memory, and the warp has the part with the number `part`. terms(pair, m,
-  // half) returns terms 8q…8q+7 of the pair, for row lane / 4 of that half of tile m.
+  // The matrices of the CTA begin at `matrices` in shared memory, and the warp has the part with the number `part`.
+  // terms(pair, m, half) returns terms 8q…8q+7 of the pair, for row lane / 4 of that half of tile m.
   template <class F>
   RNNCC_DEVICE void fill(char* matrices, int part, const F& terms) {
     shared = reinterpret_cast<uint4*>(matrices + part * WARP_BYTES) + threadIdx.x % 32;
@@ -79,7 +81,8 @@ struct Resident<float, PAIRS_, HALVES_, REGISTER_PAIRS_> : Pairs<PAIRS_, REGISTE
     for (int pair = 0; pair < PAIRS; ++pair)
       if (!in_shared(pair))
 #pragma unroll
-        for (int half = 0; half < HALVES; ++half) registers[pair - shared_before(pair)][half] = terms(pair, half / 2, half % 2);
+        for (int half = 0; half < HALVES; ++half)
+          registers[pair - shared_before(pair)][half] = terms(pair, half / 2, half % 2);
 #pragma unroll 1
     for (int pair = 0; pair < PAIRS; ++pair)
       if (in_shared(pair))
@@ -113,10 +116,11 @@ struct Matrices {
 template <class S, int P>
 struct Matrices<S, P, false> {};
 
-// even_sums[n][m] and odd_sums[n][m] += a pair of the matrix @ operands[n], which are the lane's terms 8q…8q+7 of entry lane / 4.
-// Both may be the same sums.
+// even_sums[n][m] and odd_sums[n][m] += a pair of the matrix @ operands[n], which are the lane's terms 8q…8q+7 of entry
+// lane / 4. Both may be the same sums.
 template <class E, class R, int ENTRY_TILES, class Sums>
-RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const uint4 (&operands)[ENTRY_TILES], Sums& even_sums, Sums& odd_sums) {
+RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const uint4 (&operands)[ENTRY_TILES], Sums& even_sums,
+                                Sums& odd_sums) {
   uint4 even[R::ROWS], odd[R::ROWS];
 #pragma unroll
   for (int m = 0; m < R::ROWS; ++m) matrix.get(pair, m, even[m], odd[m]);
@@ -129,9 +133,9 @@ RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const uint4 (&operand
   }
 }
 
-// Operands in the order in which a warp multiplies them, in blocks of 8 entries × 8 terms. Each lane of an item gives two of them,
-// x and y, which belong to unit lane / 4 and entries 2q and 2q + 1. A peer is sent a block as PIECES of 16 bytes that follow each
-// other.
+// Operands in the order in which a warp multiplies them, in blocks of 8 entries × 8 terms. Each lane of an item gives
+// two of them, x and y, which belong to unit lane / 4 and entries 2q and 2q + 1. A peer is sent a block as PIECES of 16
+// bytes that follow each other.
 template <class E>
 struct OperandBlock {
   // Blocks have gaps between them, so that the lanes of a quarter-warp, which read four blocks, do not meet in a bank.
@@ -172,10 +176,11 @@ struct OperandBlock<float> {
   }
 };
 
-// parts[n][half][entry] += the lane's terms of a pair of the matrix @ operands. The pair's operand blocks of tile n begin at
-// operands + n * tile_bytes.
+// parts[n][half][entry] += the lane's terms of a pair of the matrix @ operands. The pair's operand blocks of tile n
+// begin at operands + n * tile_bytes.
 template <class R, int ENTRY_TILES>
-RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const char* operands, int tile_bytes, float (&parts)[ENTRY_TILES][R::HALVES][8]) {
+RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const char* operands, int tile_bytes,
+                                float (&parts)[ENTRY_TILES][R::HALVES][8]) {
   Floats w[R::HALVES];
 #pragma unroll
   for (int half = 0; half < R::HALVES; ++half) w[half] = matrix.get(pair, half);
@@ -183,7 +188,8 @@ RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const char* operands,
   for (int n = 0; n < ENTRY_TILES; ++n)
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
-      const float4* const at = reinterpret_cast<const float4*>(operands + n * tile_bytes + threadIdx.x % 4 * OperandBlock<float>::BYTES + c * 32);
+      const float4* const at = reinterpret_cast<const float4*>(operands + n * tile_bytes +
+                                                               threadIdx.x % 4 * OperandBlock<float>::BYTES + c * 32);
       const Floats h = {at[0], at[1]};
 #pragma unroll
       for (int half = 0; half < R::HALVES; ++half) {
@@ -200,8 +206,8 @@ RNNCC_DEVICE void multiply_pair(const R& matrix, int pair, const char* operands,
     }
 }
 
-// Adds up the parts of the four lanes of a row. Each lane gets the sums of entries 2q and 2q + 1, as tensor core products give
-// them.
+// Adds up the parts of the four lanes of a row. Each lane gets the sums of entries 2q and 2q + 1, as tensor core
+// products give them.
 template <int ENTRY_TILES, int HALVES, int ROWS>
 RNNCC_DEVICE void sum_over_lanes(const float (&parts)[ENTRY_TILES][HALVES][8], float (&acc)[ENTRY_TILES][ROWS][4]) {
   const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
@@ -209,14 +215,15 @@ RNNCC_DEVICE void sum_over_lanes(const float (&parts)[ENTRY_TILES][HALVES][8], f
   for (int n = 0; n < ENTRY_TILES; ++n)
 #pragma unroll
     for (int half = 0; half < HALVES; ++half) {
-      const float(&part)[8] = parts[n][half];
+      const float (&part)[8] = parts[n][half];
       float four[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         four[i] = (upper ? part[4 + i] : part[i]) + __shfl_xor_sync(~0u, upper ? part[i] : part[4 + i], 2);
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        acc[n][half / 2][half % 2 * 2 + i] = (odd ? four[2 + i] : four[i]) + __shfl_xor_sync(~0u, odd ? four[i] : four[2 + i], 1);
+        acc[n][half / 2][half % 2 * 2 + i] =
+            (odd ? four[2 + i] : four[i]) + __shfl_xor_sync(~0u, odd ? four[i] : four[2 + i], 1);
     }
 }
 

@@ -1,5 +1,5 @@
-// Runs a loop by a fused kernel, where the package has one for its sizes: finds the kernel, says where its tensors are, and
-// launches it. after.h does what is left after the last step.
+// Runs a loop by a fused kernel, where the package has one for its sizes: finds the kernel, says where its tensors are,
+// and launches it. after.h does what is left after the last step.
 #pragma once
 
 #include <cmath>
@@ -42,12 +42,17 @@ inline CUlaunchConfig fused_config(const FusedKernel& kernel, unsigned ctas, uns
       break;
     case FusedScope::step: break;
   }
-  return {{ctas, directions, 1}, {unsigned(kernel.threads), 1, 1}, unsigned(kernel.shared_bytes), stream, &attribute, attributes};
+  return {{ctas, directions, 1},
+          {unsigned(kernel.threads), 1, 1},
+          unsigned(kernel.shared_bytes),
+          stream,
+          &attribute,
+          attributes};
 }
 
-// A kernel is laid out for one GPU of an architecture. Another one may have fewer SMs, less shared memory or smaller clusters; it
-// has no places where it cannot run the kernel. A CTA has an SM to itself, as it was laid out: two on one SM would each take up
-// to twice as long, for smaller groups than one pass needs.
+// A kernel is laid out for one GPU of an architecture. Another one may have fewer SMs, less shared memory or smaller
+// clusters; it has no places where it cannot run the kernel. A CTA has an SM to itself, as it was laid out: two on one
+// SM would each take up to twice as long, for smaller groups than one pass needs.
 inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
   const Gpu& on = gpu(device);
   const std::string path = find_cubin(kernel.folder + "/" + kernel.name, on);
@@ -65,7 +70,8 @@ inline FusedLoaded load_fused(const FusedKernel& kernel, int32_t device) {
       return {function, std::min(count, on.sms / kernel.ctas)};
     }
     case FusedScope::grid:
-      check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&count, function, kernel.threads, size_t(kernel.shared_bytes)),
+      check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&count, function, kernel.threads,
+                                                                      size_t(kernel.shared_bytes)),
                  "counting CTAs of " + kernel.name);
       return {function, count > 0 ? on.sms / kernel.ctas : 0};
     case FusedScope::step: return {function, 1};
@@ -81,9 +87,9 @@ inline const FusedLoaded& loaded_fused(const FusedKernel& kernel, int32_t device
   return found != known.end() ? found->second : known[{&kernel, device}] = load_fused(kernel, device);
 }
 
-// A kernel that can run a call. The best choice is the least: a kernel whose launch is a step, since its smallest batch is the
-// one from which on it is the quickest, or else the kernel that is expected to be quickest. Schedule.kernel_for in
-// rnncc/ir/schedule.py has the same rule.
+// A kernel that can run a call. The best choice is the least: a kernel whose launch is a step, since its smallest batch
+// is the one from which on it is the quickest, or else the kernel that is expected to be quickest. Schedule.kernel_for
+// in rnncc/ir/schedule.py has the same rule.
 struct FusedChoice {
   const FusedKernel* kernel;
   CUfunction function;
@@ -100,12 +106,12 @@ inline const char* dtype_name(rnncc_dtype dtype) {
   return dtype == RNNCC_FLOAT32 ? "f32" : dtype == RNNCC_BFLOAT16 ? "bf16" : "f16";
 }
 
-// The kernels that can run a call, the best one first. `heads` counts the heads of all directions that run side by side.
-// `by_steps`: whether kernels whose launch is a step may run the call. They take one head, and no packed tensors, since the host
-// does not know how many steps these have. All kernels of the size are loaded, so that another batch needs nothing new while a
-// graph is captured.
-inline std::vector<FusedChoice> fused_choices(const std::string& program, const std::string& dtype, int64_t head_dim, int64_t heads,
-                                              int64_t batch, bool by_steps, int32_t device) {
+// The kernels that can run a call, the best one first. `heads` counts the heads of all directions that run side by
+// side. `by_steps`: whether kernels whose launch is a step may run the call. They take one head, and no packed tensors,
+// since the host does not know how many steps these have. All kernels of the size are loaded, so that another batch
+// needs nothing new while a graph is captured.
+inline std::vector<FusedChoice> fused_choices(const std::string& program, const std::string& dtype, int64_t head_dim,
+                                              int64_t heads, int64_t batch, bool by_steps, int32_t device) {
   std::vector<FusedChoice> found;
   for (const FusedKernel* kernel : fused_index().find(program, dtype, head_dim)) {
     if (kernel->scope == FusedScope::step && !by_steps) continue;
@@ -117,10 +123,12 @@ inline std::vector<FusedChoice> fused_choices(const std::string& program, const 
   return found;
 }
 
-// The kernels for two directions side by side (`together`) that take no longer than the best kernel for one direction after the
-// other (`apart`).
+// The kernels for two directions side by side (`together`) that take no longer than the best kernel for one direction
+// after the other (`apart`).
 inline std::vector<FusedChoice> no_slower(std::vector<FusedChoice> together, const std::vector<FusedChoice>& apart) {
-  const auto is_slow = [&](const FusedChoice& choice) { return !apart.empty() && choice.step_ns() > 2 * apart[0].step_ns(); };
+  const auto is_slow = [&](const FusedChoice& choice) {
+    return !apart.empty() && choice.step_ns() > 2 * apart[0].step_ns();
+  };
   together.erase(std::remove_if(together.begin(), together.end(), is_slow), together.end());
   return together;
 }
@@ -129,7 +137,8 @@ struct FusedHeader {
   int32_t steps, batch, heads, group_batch;
 };
 
-// The directions of a layer, side by side: at most as many as step.cuh has. They differ in their tensors and their order alone.
+// The directions of a layer, side by side: at most as many as step.cuh has. They differ in their tensors and their
+// order alone.
 class FusedRun : LoopParameter {
  public:
   FusedRun(const Tables& tables, const LoopInfo& info, const FusedChoice& choice, const int64_t* dims, bool training)
@@ -165,8 +174,8 @@ class FusedRun : LoopParameter {
       const int64_t groups = (header->batch + choice_.share.group - 1) / choice_.share.group;
       const int64_t ctas = kernel_.ctas * call.heads * groups;
       if (is_grid)
-        require_residency(directions[0].tensors.device.index, choice_.function, kernel_.name, ctas * int64_t(directions.size()),
-                          kernel_.threads, kernel_.shared_bytes);
+        require_residency(directions[0].tensors.device.index, choice_.function, kernel_.name,
+                          ctas * int64_t(directions.size()), kernel_.threads, kernel_.shared_bytes);
       const void* parameters[] = {data()};
       launch(stream_, unsigned(ctas), unsigned(directions.size()), parameters);
     }
@@ -174,14 +183,14 @@ class FusedRun : LoopParameter {
   }
 
  private:
-  // The fewest steps for which a graph is worth its making. A graph has the square root of the steps, so that it is launched
-  // about as many times as it has steps.
+  // The fewest steps for which a graph is worth its making. A graph has the square root of the steps, so that it is
+  // launched about as many times as it has steps.
   static constexpr int64_t FEWEST_FOR_A_GRAPH = 32;
   static int64_t steps_of_a_graph(int64_t steps) { return int64_t(std::sqrt(double(steps))); }
 
-  // A launch and a product by turns, in the order of the steps (stepwise.cuh). The host needs 12 to 20 us for each of them, more
-  // than the GPU. So a graph of some steps is launched again and again, and the steps that are left are launched one by one.
-  // Where a graph is captured already, all steps are launched one by one.
+  // A launch and a product by turns, in the order of the steps (stepwise.cuh). The host needs 12 to 20 us for each of
+  // them, more than the GPU. So a graph of some steps is launched again and again, and the steps that are left are
+  // launched one by one. Where a graph is captured already, all steps are launched one by one.
   void run_steps(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const Device device = directions[0].tensors.device;
@@ -229,10 +238,12 @@ class FusedRun : LoopParameter {
   void launch(CUstream stream, unsigned ctas, unsigned directions, const void** parameters) const {
     CUlaunchAttribute attribute;
     const CUlaunchConfig how = fused_config(kernel_, ctas, directions, stream, attribute);
-    check_cuda(driver().cuLaunchKernelEx(&how, choice_.function, const_cast<void**>(parameters), nullptr), "launching " + kernel_.name);
+    check_cuda(driver().cuLaunchKernelEx(&how, choice_.function, const_cast<void**>(parameters), nullptr),
+               "launching " + kernel_.name);
   }
 
-  // Whether kernels can move the rows of a tensor in pieces of 16 bytes, and go from step to step by an offset of 32 bits.
+  // Whether kernels can move the rows of a tensor in pieces of 16 bytes, and go from step to step by an offset of 32
+  // bits.
   static bool has_pieces(const FusedPlace& place, int64_t) {
     return (reinterpret_cast<uintptr_t>(place.base) | uintptr_t(place.step) | uintptr_t(place.entry)) % 16 == 0 &&
            std::abs(place.step) <= INT32_MAX;
@@ -242,7 +253,8 @@ class FusedRun : LoopParameter {
   const char* matrix(CallTensors& tensors, int64_t m) const {
     const MatrixInfo& info = tables_.matrices[info_.matrices[m]];
     const rnncc_tensor& weight = tensors.at(WEIGHTS, info.index);
-    return static_cast<char*>(weight.data) + dim(info.row) * (dim(info.columns) / dim(info.blocks)) * dtype_bytes(weight.dtype);
+    return static_cast<char*>(weight.data) +
+           dim(info.row) * (dim(info.columns) / dim(info.blocks)) * dtype_bytes(weight.dtype);
   }
 
   // Fills in the record of a direction, as FusedTensors has it.
@@ -259,9 +271,10 @@ class FusedRun : LoopParameter {
     return true;
   }
 
-  // The memory through which the CTAs of a grid send each other operands, as GridShape has it. It holds the batch of one launch,
-  // and the next launch takes it over. For packed tensors it holds all rows, since only the GPU knows which rows are an entry's.
-  // Returns false where an offset within a step, or for packed tensors within all of it, does not fit in 32 bits.
+  // The memory through which the CTAs of a grid send each other operands, as GridShape has it. It holds the batch of
+  // one launch, and the next launch takes it over. For packed tensors it holds all rows, since only the GPU knows which
+  // rows are an entry's. Returns false where an offset within a step, or for packed tensors within all of it, does not
+  // fit in 32 bits.
   bool make_exchange(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
@@ -275,7 +288,8 @@ class FusedRun : LoopParameter {
     return true;
   }
 
-  // The memory in which launches of single steps leave each other values, as stepwise.cuh has it, and the products between them.
+  // The memory in which launches of single steps leave each other values, as stepwise.cuh has it, and the products
+  // between them.
   void make_handed(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const rnncc_dtype scalar = directions[0].tensors.scalar();
@@ -291,12 +305,13 @@ class FusedRun : LoopParameter {
     for (size_t d = 0; d < directions.size(); ++d) {
       char* const base = exchanges_ + d * exchange_bytes_;
       products_.push_back({reinterpret_cast<float*>(base + carried + operands), base + carried,
-                           matrix(directions[d].tensors, transposed ? gates - 1 : 0), scalar, transposed, int(call.batch),
-                           int(info_.sums * head_dim), int(info_.operands * head_dim)});
+                           matrix(directions[d].tensors, transposed ? gates - 1 : 0), scalar, transposed,
+                           int(call.batch), int(info_.sums * head_dim), int(info_.operands * head_dim)});
     }
   }
 
-  // Clears the exchange of all directions for the next launch. Where each launch has rows of its own, it is cleared once for all.
+  // Clears the exchange of all directions for the next launch. Where each launch has rows of its own, it is cleared
+  // once for all.
   void clear_exchange() {
     const size_t bytes = size_t(exchange_.base - exchanges_);
     check_cuda(driver().cuMemsetD8Async(uint64_t(exchanges_), 0xff, bytes, stream_), "clearing the exchange");
@@ -306,15 +321,15 @@ class FusedRun : LoopParameter {
   const FusedKernel& kernel_;
   std::vector<StepProduct> products_;  // one per direction, where a launch is a step
   CUstream stream_ = nullptr;
-  char* exchanges_ = nullptr;  // the exchanges of all directions, or the values that launches leave each other
-  FusedPlace exchange_ = {};  // the next direction's part of them
+  char* exchanges_ = nullptr;   // the exchanges of all directions, or the values that launches leave each other
+  FusedPlace exchange_ = {};    // the next direction's part of them
   int64_t exchange_bytes_ = 0;  // bytes per direction
 };
 
 }  // namespace rnncc
 
-// Adds the kernels of a folder to this package's kernels, for the calls from now on. Returns how many, or -1 where there is no
-// index that can be read.
+// Adds the kernels of a folder to this package's kernels, for the calls from now on. Returns how many, or -1 where
+// there is no index that can be read.
 extern "C" inline __attribute__((used, visibility("default"))) int32_t rnncc_add_kernels(const char* folder) {
   return rnncc::fused_index().add(folder);
 }

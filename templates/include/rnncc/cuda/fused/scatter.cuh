@@ -5,10 +5,10 @@
 
 namespace rnncc {
 
-// The number range * SIZE + within, with 0 <= within < SIZE. `range` belongs to a warp. `within` is known when the kernel is
-// compiled, except after a remainder by a number that neither divides SIZE nor is a multiple of it. Both parts are divided apart,
-// for two reasons: nvcc 13.0 loses the / 2 of (8 * (x & 1) + 1) % 16 / 2, and a quotient that is known when compiled costs
-// nothing.
+// The number range * SIZE + within, with 0 <= within < SIZE. `range` belongs to a warp. `within` is known when the
+// kernel is compiled, except after a remainder by a number that neither divides SIZE nor is a multiple of it. Both
+// parts are divided apart, for two reasons: nvcc 13.0 loses the / 2 of (8 * (x & 1) + 1) % 16 / 2, and a quotient that
+// is known when compiled costs nothing.
 template <int SIZE>
 struct Ranged {
   int range, within;
@@ -17,15 +17,20 @@ struct Ranged {
 
   template <int DIVISOR>
   RNNCC_DEVICE int quotient() const {
-    if constexpr (SIZE % DIVISOR == 0) return range * (SIZE / DIVISOR) + within / DIVISOR;
-    else if constexpr (DIVISOR % SIZE == 0) return range / (DIVISOR / SIZE);
-    else return hidden() / DIVISOR;
+    if constexpr (SIZE % DIVISOR == 0)
+      return range * (SIZE / DIVISOR) + within / DIVISOR;
+    else if constexpr (DIVISOR % SIZE == 0)
+      return range / (DIVISOR / SIZE);
+    else
+      return hidden() / DIVISOR;
   }
 
   template <int DIVISOR>
   RNNCC_DEVICE Ranged remainder() const {
-    if constexpr (SIZE % DIVISOR == 0) return {0, within % DIVISOR};
-    else if constexpr (DIVISOR % SIZE == 0) return {range % (DIVISOR / SIZE), within};
+    if constexpr (SIZE % DIVISOR == 0)
+      return {0, within % DIVISOR};
+    else if constexpr (DIVISOR % SIZE == 0)
+      return {range % (DIVISOR / SIZE), within};
     else {
       const int rest = hidden() % DIVISOR;
       return {rest / SIZE, rest % SIZE};
@@ -41,15 +46,17 @@ struct Ranged {
   }
 };
 
-// A CTA has ROW_WARPS × K_WARPS warps. A warp has 1/ROW_WARPS of the rows (sums of all units), and one of K_WARPS ranges of the
-// terms (operands of the CTA's own UNITS units).
-template <class Step_, int H_, int CTAS_, int UNITS_, int ROW_WARPS_, int K_WARPS_, int ENTRY_TILES_, int REGISTER_TILES_>
+// A CTA has ROW_WARPS × K_WARPS warps. A warp has 1/ROW_WARPS of the rows (sums of all units), and one of K_WARPS
+// ranges of the terms (operands of the CTA's own UNITS units).
+template <class Step_, int H_, int CTAS_, int UNITS_, int ROW_WARPS_, int K_WARPS_, int ENTRY_TILES_,
+          int REGISTER_TILES_>
 struct ScatterShape {
   using Step = Step_;
   using E = typename Step::Element;
   static_assert(Step::PHASES == 1);
   static constexpr int SUMS = PhaseOf<Step, 0>::SUMS, OPERANDS = PhaseOf<Step, 0>::OPERANDS;
-  static constexpr int H = H_, CTAS = CTAS_, UNITS = UNITS_, ROW_WARPS = ROW_WARPS_, K_WARPS = K_WARPS_, ENTRY_TILES = ENTRY_TILES_;
+  static constexpr int H = H_, CTAS = CTAS_, UNITS = UNITS_, ROW_WARPS = ROW_WARPS_, K_WARPS = K_WARPS_,
+                       ENTRY_TILES = ENTRY_TILES_;
   static constexpr int DIM = UNITS * CTAS, UNIT_BLOCKS = UNITS / 8, ENTRIES = ENTRY_TILES * 8;
   static constexpr int WARPS = ROW_WARPS * K_WARPS, THREADS = WARPS * 32;
   static constexpr int RANGE = ceil_div(OPERANDS * UNITS, 32 * K_WARPS) * 32, DEPTH = RANGE * K_WARPS;
@@ -87,14 +94,16 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   matrix.fill(matrices, warp, [&](int pair, int m, int i) {
     const int term = k_warp * S::RANGE + pair * 32 + q * 8, operand = term / S::UNITS, k = first_unit + term % S::UNITS;
     const auto half = half_tile(m, i);
-    const int sum = half.template quotient<S::DIM / 8>(), unit = half.template remainder<S::DIM / 8>().value() * 8 + row;
+    const int sum = half.template quotient<S::DIM / 8>(),
+              unit = half.template remainder<S::DIM / 8>().value() * 8 + row;
     return operand < S::OPERANDS ? matrix8<Step, 0, S::H>(own.matrices[sum * S::OPERANDS + operand], seat.head, unit, k)
-                                    : Terms<E>{};
+                                 : Terms<E>{};
   });
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Memory traffic;
   traffic.begin(call, own, seat, first_unit, ring);
-  const uint32_t expected = S::SOURCES * S::SUMS * S::UNITS * ((seat.entries + 1) / 2) * 8;  // entries are sent in pairs
+  const uint32_t expected =
+      S::SOURCES * S::SUMS * S::UNITS * ((seat.entries + 1) / 2) * 8;  // entries are sent in pairs
   if constexpr (S::CTAS > 1) begin_barriers(barriers, 2, expected);
   __syncthreads();
 
@@ -115,8 +124,9 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     for (int j = 0; j < 2; ++j) items[o].start(call, j, read[j], rows[j], operand[j], write[j]);
 #pragma unroll
     for (int p = 0; p < S::OPERANDS; ++p)
-      S::Block::store(operands + (t & 1) * S::BUFFER_BYTES + n * S::TILE_BYTES + (p * S::UNIT_BLOCKS + u) * S::Block::BYTES,
-                      items[o].valid[0] ? operand[0][p] : 0.0f, items[o].valid[1] ? operand[1][p] : 0.0f);
+      S::Block::store(
+          operands + (t & 1) * S::BUFFER_BYTES + n * S::TILE_BYTES + (p * S::UNIT_BLOCKS + u) * S::Block::BYTES,
+          items[o].valid[0] ? operand[0][p] : 0.0f, items[o].valid[1] ? operand[1][p] : 0.0f);
     items[o].template put_down<0>(t - 1, write);
   };
   for (int s = 0; s < STAGES - 1; ++s) traffic.fetch(s);
@@ -132,7 +142,8 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
       if (warp + o * S::WARPS < S::ITEMS) items[o].ask(own, t + 1, steps);
     __syncthreads();
     float acc[S::ENTRY_TILES][S::Matrix::ROWS][4] = {};
-    multiply<E>(matrix, operands + buffer * S::BUFFER_BYTES + k_warp * S::RANGE / 8 * S::Block::BYTES, S::TILE_BYTES, acc);
+    multiply<E>(matrix, operands + buffer * S::BUFFER_BYTES + k_warp * S::RANGE / 8 * S::Block::BYTES, S::TILE_BYTES,
+                acc);
 #pragma unroll
     for (int n = 0; n < S::ENTRY_TILES; ++n)
 #pragma unroll
@@ -142,8 +153,10 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
           const int sum = half_tile(m, i).template quotient<S::DIM / 8>();
           const auto block = half_tile(m, i).template remainder<S::DIM / 8>();
           const int owner = block.template quotient<S::UNIT_BLOCKS>();
-          const int item = n * S::UNIT_BLOCKS + block.template remainder<S::UNIT_BLOCKS>().value(), source = seat.rank * S::K_WARPS + k_warp;
-          char* const to = parts + buffer * S::PART_BYTES + ((source * S::ITEMS + item) * S::SUMS + sum) * 256 + lane * 8;
+          const int item = n * S::UNIT_BLOCKS + block.template remainder<S::UNIT_BLOCKS>().value(),
+                    source = seat.rank * S::K_WARPS + k_warp;
+          char* const to =
+              parts + buffer * S::PART_BYTES + ((source * S::ITEMS + item) * S::SUMS + sum) * 256 + lane * 8;
           const float x = acc[n][m][2 * i], y = acc[n][m][2 * i + 1];
           if constexpr (S::CTAS == 1)
             *reinterpret_cast<float2*>(to) = make_float2(x, y);
@@ -166,7 +179,8 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
       float sum[2][S::SUMS] = {};
 #pragma unroll
       for (int i = 0; i < S::SUMS; ++i) {
-        const float2* const from = reinterpret_cast<const float2*>(parts + buffer * S::PART_BYTES + (item * S::SUMS + i) * 256) + lane;
+        const float2* const from =
+            reinterpret_cast<const float2*>(parts + buffer * S::PART_BYTES + (item * S::SUMS + i) * 256) + lane;
 #pragma unroll
         for (int s = 0; s < S::SOURCES; ++s) {
           const float2 p = from[s * S::ITEMS * S::SUMS * 32];

@@ -1,13 +1,13 @@
-// The parts of a fused loop that all families share: the elementwise work of a step, and the elements of its matrices. call.cuh says
-// what a step is.
+// The parts of a fused loop that all families share: the elementwise work of a step, and the elements of its matrices.
+// call.cuh says what a step is.
 #pragma once
 
 #include "traffic.cuh"
 
 namespace rnncc {
 
-// The elementwise part of 8 units × 8 entries, which one warp does. A lane has unit lane / 4 and two entries, 2 · (lane % 4) and
-// the next, as the accumulators of mma have them.
+// The elementwise part of 8 units × 8 entries, which one warp does. A lane has unit lane / 4 and two entries, 2 · (lane
+// % 4) and the next, as the accumulators of mma have them.
 template <class Step, int H, class Traffic>
 struct Item {
   using E = typename Step::Element;
@@ -15,18 +15,18 @@ struct Item {
   using Out = typename Traffic::Out;
   float carry[2][at_least_one(Step::CARRIES)];
   float vector[at_least_one(Step::VECTORS)];
-  char* e_row;         // the lane's place in rows of Elements
-  char* float_row;     // and in rows of floats
-  int unit;            // counted within the head
-  int head_unit;       // counted within the tensor's row
-  int entry;           // the first of the lane's two, counted within the batch
+  char* e_row;      // the lane's place in rows of Elements
+  char* float_row;  // and in rows of floats
+  int unit;         // counted within the head
+  int head_unit;    // counted within the tensor's row
+  int entry;        // the first of the lane's two, counted within the batch
   bool valid[2];
   OwnRows rows[Step::MASKED ? 2 : 1];
   E row_now[2][at_least_one(Step::ROW_READS)] = {}, row_next[2][at_least_one(Step::ROW_READS)] = {};  // two steps
 
   // The item has the CTA's units from `own_unit` on, and its entries from `own_entry` on.
-  RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Traffic& traffic, const Seat& seat, int first_unit,
-                          int own_unit, int own_entry) {
+  RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Traffic& traffic,
+                          const Seat& seat, int first_unit, int own_unit, int own_entry) {
     const int lane = threadIdx.x % 32, group_entry = own_entry + lane % 4 * 2, cta_unit = own_unit + lane / 4;
     unit = first_unit + cta_unit;
     head_unit = seat.head * H + unit;
@@ -45,7 +45,8 @@ struct Item {
     for (int j = 0; j < 2; ++j)
 #pragma unroll
       for (int s = 0; s < Step::CARRIES; ++s)
-        carry[j][s] = s < Step::EDGES && valid[j] ? take<E>(own.initial[s < Step::EDGES ? s : 0], entry + j, head_unit) : 0.0f;
+        carry[j][s] =
+            s < Step::EDGES && valid[j] ? take<E>(own.initial[s < Step::EDGES ? s : 0], entry + j, head_unit) : 0.0f;
     ask(own, 0, seat.steps);
   }
 
@@ -55,8 +56,8 @@ struct Item {
     return valid[j];
   }
 
-  // Starts to load what `start` of step t reads at (t, entry), which takes as long as a product. So it is called before the product
-  // of step t - 1. What was loaded for step t - 1 moves to row_now, where its `finish` finds it.
+  // Starts to load what `start` of step t reads at (t, entry), which takes as long as a product. So it is called before
+  // the product of step t - 1. What was loaded for step t - 1 moves to row_now, where its `finish` finds it.
   RNNCC_DEVICE void ask(const FusedTensors<Step>& own, int t, int steps) {
 #pragma unroll
     for (int r = 0; r < Step::ROW_READS; ++r) {
@@ -80,10 +81,12 @@ struct Item {
     for (int j = 0; j < 2; ++j) {
 #pragma unroll
       for (int r = 0; r < Step::READS; ++r) {
-        read[j][r] = has(float_reads<Step>, r) ? *reinterpret_cast<const float*>(float_row + (stage + In::offset(r) + j * In::FLOAT_ROW))
-                                               : to_float(*reinterpret_cast<const E*>(e_row + (stage + In::offset(r) + j * In::E_ROW)));
+        read[j][r] = has(float_reads<Step>, r)
+                         ? *reinterpret_cast<const float*>(float_row + (stage + In::offset(r) + j * In::FLOAT_ROW))
+                         : to_float(*reinterpret_cast<const E*>(e_row + (stage + In::offset(r) + j * In::E_ROW)));
         const bool is_last = Step::MASKED ? t + 1 == rows[Step::MASKED ? j : 0].steps : last;
-        if (has(Step::READ_SHIFTED, r) && is_last) read[j][r] = valid[j] ? take<E>(own.read_edges[r], entry + j, head_unit) : 0.0f;
+        if (has(Step::READ_SHIFTED, r) && is_last)
+          read[j][r] = valid[j] ? take<E>(own.read_edges[r], entry + j, head_unit) : 0.0f;
       }
 #pragma unroll
       for (int r = 0; r < Step::ROW_READS; ++r) row[j][r] = to_float(AT_START ? row_next[j][r] : row_now[j][r]);
@@ -94,18 +97,21 @@ struct Item {
   // Runs `start`, and `middle` S, of a step.
   template <int OPERANDS>
   RNNCC_DEVICE void start(const FusedCall<Step>& call, int j, const float (&read)[at_least_one(Step::READS)],
-                          const float (&row)[row_values<Step>], float (&operand)[OPERANDS], float (&write)[at_least_one(Step::WRITES)]) {
+                          const float (&row)[row_values<Step>], float (&operand)[OPERANDS],
+                          float (&write)[at_least_one(Step::WRITES)]) {
     Step::start(read, row, vector, call.constants, carry[j], operand, write);
   }
   template <int S, int SUMS, int OPERANDS>
-  RNNCC_DEVICE void middle(const FusedCall<Step>& call, int j, const float (&sum)[SUMS], const float (&read)[at_least_one(Step::READS)],
-                           const float (&row)[row_values<Step>], float (&operand)[OPERANDS], float (&write)[at_least_one(Step::WRITES)]) {
+  RNNCC_DEVICE void middle(const FusedCall<Step>& call, int j, const float (&sum)[SUMS],
+                           const float (&read)[at_least_one(Step::READS)], const float (&row)[row_values<Step>],
+                           float (&operand)[OPERANDS], float (&write)[at_least_one(Step::WRITES)]) {
     Step::middle(Stage<S>{}, sum, read, row, vector, call.constants, carry[j], operand, write);
   }
-  // Runs `finish` of step t. Steps beyond an entry's last row leave its carries as they are: their values may be infinite, so that
-  // to multiply them by zero is not enough.
-  RNNCC_DEVICE void finish(const FusedCall<Step>& call, int j, int t, const float (&sum)[LastPhase<Step>::SUMS], const float (&read)[at_least_one(Step::READS)],
-                           const float (&row)[row_values<Step>], float (&write)[at_least_one(Step::WRITES)]) {
+  // Runs `finish` of step t. Steps beyond an entry's last row leave its carries as they are: their values may be
+  // infinite, so that to multiply them by zero is not enough.
+  RNNCC_DEVICE void finish(const FusedCall<Step>& call, int j, int t, const float (&sum)[LastPhase<Step>::SUMS],
+                           const float (&read)[at_least_one(Step::READS)], const float (&row)[row_values<Step>],
+                           float (&write)[at_least_one(Step::WRITES)]) {
     float before[at_least_one(Step::CARRIES)];
 #pragma unroll
     for (int s = 0; s < Step::EDGES; ++s) before[s] = carry[j][s];
@@ -155,7 +161,8 @@ struct TermsOf<float> {
 template <class E>
 using Terms = typename TermsOf<E>::type;
 
-// Eight elements of a head's matrix of phase P: elements k to k + 7 of row `unit`, or of column `unit` where it is transposed.
+// Eight elements of a head's matrix of phase P: elements k to k + 7 of row `unit`, or of column `unit` where it is
+// transposed.
 template <class Step, int P, int H>
 RNNCC_DEVICE Terms<typename Step::Element> matrix8(const void* matrix, int head, int unit, int k) {
   using E = typename Step::Element;

@@ -1,5 +1,5 @@
-// A fused loop with one launch per step, for products that occupy the whole GPU by themselves. cuBLAS multiplies (product.h). Then
-// each thread does the elementwise part of one unit of one batch entry.
+// A fused loop with one launch per step, for products that occupy the whole GPU by themselves. cuBLAS multiplies
+// (product.h). Then each thread does the elementwise part of one unit of one batch entry.
 #pragma once
 
 #include "step.cuh"
@@ -14,12 +14,14 @@ struct StepwiseShape {
   static constexpr int H = H_, THREADS = 256, SHARED_BYTES = 0;
 };
 
-// Runs `finish` of step t, and then `start` of step t + 1. There is a launch for each t from -1 to the last step. Launches leave
-// each other values in the memory at `own.exchange`: the carries, floats [CARRIES][batch][H]; from byte `step` on the operands of
-// the product [batch][OPERANDS][H]; and from byte `entry` on its sums, floats [batch][SUMS][H]. Transposed matrices stand in
-// memory in the reverse order of the operands, so the operands here are reversed too.
+// Runs `finish` of step t, and then `start` of step t + 1. There is a launch for each t from -1 to the last step.
+// Launches leave each other values in the memory at `own.exchange`: the carries, floats [CARRIES][batch][H]; from byte
+// `step` on the operands of the product [batch][OPERANDS][H]; and from byte `entry` on its sums, floats
+// [batch][SUMS][H]. Transposed matrices stand in memory in the reverse order of the operands, so the operands here are
+// reversed too.
 template <class S>
-RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own, int t) {
+RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own,
+                                 int t) {
   using Step = typename S::Step;
   using E = typename Step::Element;
   const int64_t all = int64_t(call.batch) * S::H, index = int64_t(blockIdx.x) * S::THREADS + threadIdx.x;
@@ -27,13 +29,15 @@ RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const 
   const int entry = int(index / S::H), unit = int(index % S::H);
   const OwnRows rows = own_rows<Step>(call, own.descending, entry);
   float* const carried = reinterpret_cast<float*>(own.exchange.base) + index;
-  E* const operands = reinterpret_cast<E*>(own.exchange.base + own.exchange.step) + int64_t(entry) * S::OPERANDS * S::H + unit;
-  const float* const sums = reinterpret_cast<const float*>(own.exchange.base + own.exchange.entry) + int64_t(entry) * S::SUMS * S::H + unit;
+  E* const operands =
+      reinterpret_cast<E*>(own.exchange.base + own.exchange.step) + int64_t(entry) * S::OPERANDS * S::H + unit;
+  const float* const sums =
+      reinterpret_cast<const float*>(own.exchange.base + own.exchange.entry) + int64_t(entry) * S::SUMS * S::H + unit;
 
   const auto place = [&](const Place& tensor, int step, int bytes) {
     return tensor.base + (step * tensor.step + rows.first * tensor.entry + unit * bytes);
   };
-  const auto load = [&](int step, float(&read)[at_least_one(Step::READS)], float(&row)[row_values<Step>]) {
+  const auto load = [&](int step, float (&read)[at_least_one(Step::READS)], float (&row)[row_values<Step>]) {
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r) {
       const bool is_float = has(float_reads<Step>, r), shifted = has(Step::READ_SHIFTED, r);
@@ -48,11 +52,13 @@ RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const 
     for (int r = 0; r < Step::ROW_READS; ++r) {
       const Place& tensor = own.row_reads[r];
       const bool exists = tensor.base && step < rows.steps;
-      row[r] = exists ? to_float(*reinterpret_cast<const E*>(tensor.base + step * tensor.step + rows.first * tensor.entry)) : 0.0f;
+      row[r] = exists
+                   ? to_float(*reinterpret_cast<const E*>(tensor.base + step * tensor.step + rows.first * tensor.entry))
+                   : 0.0f;
     }
     if constexpr (Step::MASKED) row[Step::ROW_READS] = rows.is_active(step) ? 1.0f : 0.0f;
   };
-  const auto store = [&](int step, bool at_start, const float(&write)[at_least_one(Step::WRITES)]) {
+  const auto store = [&](int step, bool at_start, const float (&write)[at_least_one(Step::WRITES)]) {
     if (step >= rows.steps) return;
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w) {

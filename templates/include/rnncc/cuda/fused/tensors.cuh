@@ -1,4 +1,5 @@
-// Where the tensors of a loop lie, for kernels that are made for one loop. Sets of tensors say which of them are float, and more.
+// Where the tensors of a loop lie, for kernels that are made for one loop. Sets of tensors say which of them are float,
+// and more.
 #pragma once
 
 #include "../packed.cuh"
@@ -23,16 +24,16 @@ __host__ __device__ constexpr int count_below(uint64_t set, int i) {
 }
 __host__ __device__ constexpr int at_least_one(int n) { return n > 0 ? n : 1; }
 
-// Element (step, entry, unit) of a tensor stands at base + step * `step` + row * `entry` bytes + unit elements. `row` is the
-// entry's first row (OwnRows), and steps are counted in the loop's order. A null base: the tensor is not wanted, or it is all
-// zeros.
+// Element (step, entry, unit) of a tensor stands at base + step * `step` + row * `entry` bytes + unit elements. `row`
+// is the entry's first row (OwnRows), and steps are counted in the loop's order. A null base: the tensor is not wanted,
+// or it is all zeros.
 struct Place {
   char* base;
   int64_t step, entry;
 };
 
-// How many values of a step a batch entry has: those that are read at (t, entry), and in a masked loop whether the step is the
-// entry's own.
+// How many values of a step a batch entry has: those that are read at (t, entry), and in a masked loop whether the step
+// is the entry's own.
 template <class Step>
 constexpr int row_values = at_least_one(Step::ROW_READS + Step::MASKED);
 

@@ -5,12 +5,14 @@
 
 namespace rnncc {
 
-// One step of tensors [T, B, H] in shared memory. Each tensor has a row per entry, which holds the CTA's units. Rows move to and
-// from memory in pieces of 16 bytes; the pieces of an entry follow each other.
+// One step of tensors [T, B, H] in shared memory. Each tensor has a row per entry, which holds the CTA's units. Rows
+// move to and from memory in pieces of 16 bytes; the pieces of an entry follow each other.
 template <int UNITS, int ENTRIES, int TENSORS, uint64_t FLOATS>
 struct Rows {
   // An odd multiple of 16 bytes, so that lanes (unit, 2q) of a warp meet no bank twice.
-  __host__ __device__ static constexpr int row_bytes(int bytes) { return UNITS * bytes % 32 ? UNITS * bytes : UNITS * bytes + 16; }
+  __host__ __device__ static constexpr int row_bytes(int bytes) {
+    return UNITS * bytes % 32 ? UNITS * bytes : UNITS * bytes + 16;
+  }
   static constexpr int E_ROW = row_bytes(2), FLOAT_ROW = row_bytes(4);
   __host__ __device__ static constexpr int offset(int tensor) {
     return ENTRIES * (tensor * E_ROW + count_below(FLOATS, tensor) * (FLOAT_ROW - E_ROW));
@@ -18,7 +20,9 @@ struct Rows {
   static constexpr int BYTES = offset(TENSORS);
   // The number of pieces of a row of 16-bit elements, of an entry before a tensor, of an entry, and of all.
   static constexpr int PIECES = UNITS / 8;
-  __host__ __device__ static constexpr int before(int tensor) { return PIECES * (tensor + count_below(FLOATS, tensor)); }
+  __host__ __device__ static constexpr int before(int tensor) {
+    return PIECES * (tensor + count_below(FLOATS, tensor));
+  }
   static constexpr int PER_ENTRY = before(TENSORS), ALL = ENTRIES * PER_ENTRY;
 };
 
@@ -31,9 +35,9 @@ struct Piece {
   char* at;             // in memory, at the loop's first step
 };
 
-// The reads and writes of a CTA. All its THREADS take part, and all goes through rows in shared memory. Reads go STAGES steps
-// ahead into a ring, whose barriers count the threads. Writes leave once all threads have put their values down. (The bulk copy
-// engine is no help: it needs some 50 ns for each of these short rows.)
+// The reads and writes of a CTA. All its THREADS take part, and all goes through rows in shared memory. Reads go STAGES
+// steps ahead into a ring, whose barriers count the threads. Writes leave once all threads have put their values down.
+// (The bulk copy engine is no help: it needs some 50 ns for each of these short rows.)
 template <class Step, int H, int UNITS, int ENTRIES, int THREADS>
 struct Traffic {
   using E = typename Step::Element;
@@ -53,17 +57,21 @@ struct Traffic {
   char* to[at_least_one(WRITES)];
   int32_t write_step[at_least_one(WRITES)];
   uint32_t written_row[at_least_one(WRITES)];
-  uint32_t ahead[at_least_one(WRITES)];  // 1 where `start` writes it, which runs with the step before; NEVER: no such piece
+  uint32_t
+      ahead[at_least_one(WRITES)];  // 1 where `start` writes it, which runs with the step before; NEVER: no such piece
   int32_t write_until[Step::MASKED ? at_least_one(WRITES) : 1];
   int32_t steps;
 
-  // All threads call it, and a barrier of the CTA must follow. `first_unit`: the first of the head's units that the CTA has.
-  RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Seat& seat, int first_unit, char* memory) {
+  // All threads call it, and a barrier of the CTA must follow. `first_unit`: the first of the head's units that the CTA
+  // has.
+  RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Seat& seat, int first_unit,
+                          char* memory) {
     shared = memory;
     steps = seat.steps;
     if (threadIdx.x < STAGES) barrier_init(barrier(threadIdx.x), THREADS);
     // Tensors that are not there are zeros.
-    for (int i = threadIdx.x; i < BARRIERS / 16; i += THREADS) reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
+    for (int i = threadIdx.x; i < BARRIERS / 16; i += THREADS)
+      reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
 #pragma unroll
     for (int i = 0; i < READS; ++i) {
       const Piece piece = find<In, Step::READS, float_reads<Step>>(call, own, own.reads, i, first_unit, seat);
@@ -97,13 +105,14 @@ struct Traffic {
   // Waits for step t. Each thread that reads the step calls it first.
   RNNCC_DEVICE void wait(int t) const { barrier_wait(barrier(uint32_t(t) % STAGES), uint32_t(t) / STAGES & 1); }
 
-  // Writes what `finish` made of step t and `start` of step t + 1 to memory. All threads call it after a barrier of the CTA, in the
-  // order of the steps from -1 on. Another barrier must come before the values of step t + 2 are put down.
+  // Writes what `finish` made of step t and `start` of step t + 1 to memory. All threads call it after a barrier of the
+  // CTA, in the order of the steps from -1 on. Another barrier must come before the values of step t + 2 are put down.
   RNNCC_DEVICE void store(int t) {
 #pragma unroll
     for (int i = 0; i < WRITES; ++i)
       if (uint32_t(t) + ahead[i] < uint32_t(Step::MASKED ? write_until[Step::MASKED ? i : 0] : steps)) {
-        *reinterpret_cast<uint4*>(to[i]) = *reinterpret_cast<const uint4*>(shared + written_row[i] + (t & 1) * Out::BYTES);
+        *reinterpret_cast<uint4*>(to[i]) =
+            *reinterpret_cast<const uint4*>(shared + written_row[i] + (t & 1) * Out::BYTES);
         to[i] += write_step[i];
       }
   }
@@ -113,8 +122,9 @@ struct Traffic {
 
   // The thread's i-th piece. The last warps take the first pieces, since they tend to have less to do.
   template <class R, int TENSORS, uint64_t FLOATS>
-  static RNNCC_DEVICE Piece find(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Place (&places)[at_least_one(TENSORS)], int i,
-                                 int first_unit, const Seat& seat) {
+  static RNNCC_DEVICE Piece find(const FusedCall<Step>& call, const FusedTensors<Step>& own,
+                                 const Place (&places)[at_least_one(TENSORS)], int i, int first_unit,
+                                 const Seat& seat) {
     const int index = (THREADS - 32 - threadIdx.x / 32 * 32 + threadIdx.x % 32) + THREADS * i;
     const int entry = index / at_least_one(R::PER_ENTRY), in_entry = index % at_least_one(R::PER_ENTRY);
     Piece piece = {};
@@ -128,7 +138,8 @@ struct Traffic {
     const OwnRows rows = own_rows<Step>(call, own.descending, seat.first_entry + (piece.exists ? entry : 0));
     piece.steps = rows.steps;
     piece.row_offset = R::offset(piece.tensor) + entry * (is_float ? R::FLOAT_ROW : R::E_ROW) + part * 16;
-    piece.at = place.base + (piece.exists ? rows.first * place.entry + (int64_t(seat.head) * H + unit) * (is_float ? 4 : 2) : 0);
+    piece.at = place.base +
+               (piece.exists ? rows.first * place.entry + (int64_t(seat.head) * H + unit) * (is_float ? 4 : 2) : 0);
     return piece;
   }
 };

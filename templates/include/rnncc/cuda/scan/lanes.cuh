@@ -1,12 +1,13 @@
-// The parts that scans and walks share. A channel is one unit of one batch entry. A lane has VEC channels side by side, and loads
-// and stores their values.
+// The parts that scans and walks share. A channel is one unit of one batch entry. A lane has VEC channels side by side,
+// and loads and stores their values.
 //
 // `Step` is generated for each loop without products. It has:
 //   Element             the type of streams and vectors: 16-bit or float
 //   EDGES               carries: floats per channel that live from step to step, with initial values
 //   READS               how many tensors are read at (t, entry, unit)
 //   READ_FLOAT          the set of them that are float. The others have Elements.
-//   READ_SHIFTED        the set of them that are read one step further in the loop's order, and beyond the loop from an edge
+//   READ_SHIFTED        the set of them that are read one step further in the loop's order, and beyond the loop from an
+//   edge
 //                       tensor
 //   ROW_READS           how many tensors are read at (t, entry); row_values (fused/tensors.cuh) has them
 //   VECTORS             values per unit
@@ -44,7 +45,8 @@ struct ScanTensors {
   Place writes[at_least_one(Step::WRITES)];
   Edge initial[at_least_one(Step::EDGES)];  // null: zeros
   Edge last[at_least_one(Step::EDGES)];     // null: not wanted
-  Edge vectors[at_least_one(Step::VECTORS)];  // `entry`: elements from a unit to the next, 0 where all units have one number
+  Edge vectors[at_least_one(
+      Step::VECTORS)];  // `entry`: elements from a unit to the next, 0 where all units have one number
   float* totals[at_least_one(Step::TOTALS)];  // [CTAs of a cluster, batch, units]; null: not wanted
 };
 
@@ -56,8 +58,9 @@ struct ScanCall {
   ScanTensors<Step> directions[2];
 };
 
-// VEC values side by side, of 2 to 16 bytes. They are loaded at once, and turned into floats one by one when they are needed. Loads
-// and stores under a condition are predicated instructions. With branches, those of several steps could not overlap.
+// VEC values side by side, of 2 to 16 bytes. They are loaded at once, and turned into floats one by one when they are
+// needed. Loads and stores under a condition are predicated instructions. With branches, those of several steps could
+// not overlap.
 template <class E, int VEC>
 struct Pack {
   static constexpr int BYTES = VEC * sizeof(E);
@@ -68,10 +71,14 @@ struct Pack {
     for (uint32_t& word : words) word = 0;
     if constexpr (BYTES == 2) {
       uint16_t half = 0;
-      asm("{\n.reg .pred p;\nsetp.ne.u32 p,%2,0;\n@p ld.global.nc.u16 %0,[%1];\n}" : "+h"(half) : "l"(from), "r"(uint32_t(wanted)));
+      asm("{\n.reg .pred p;\nsetp.ne.u32 p,%2,0;\n@p ld.global.nc.u16 %0,[%1];\n}"
+          : "+h"(half)
+          : "l"(from), "r"(uint32_t(wanted)));
       words[0] = half;
     } else if constexpr (BYTES == 4) {
-      asm("{\n.reg .pred p;\nsetp.ne.u32 p,%2,0;\n@p ld.global.nc.u32 %0,[%1];\n}" : "+r"(words[0]) : "l"(from), "r"(uint32_t(wanted)));
+      asm("{\n.reg .pred p;\nsetp.ne.u32 p,%2,0;\n@p ld.global.nc.u32 %0,[%1];\n}"
+          : "+r"(words[0])
+          : "l"(from), "r"(uint32_t(wanted)));
     } else if constexpr (BYTES == 8) {
       asm("{\n.reg .pred p;\nsetp.ne.u32 p,%3,0;\n@p ld.global.nc.v2.u32 {%0,%1},[%2];\n}"
           : "+r"(words[0]), "+r"(words[1])
@@ -85,13 +92,21 @@ struct Pack {
   }
   RNNCC_DEVICE void store(void* to, bool wanted) const {
     if constexpr (BYTES == 2)
-      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.u16 [%0],%2;\n}" ::"l"(to), "r"(uint32_t(wanted)), "h"(uint16_t(words[0])) : "memory");
+      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.u16 [%0],%2;\n}" ::"l"(to),
+                   "r"(uint32_t(wanted)), "h"(uint16_t(words[0]))
+                   : "memory");
     else if constexpr (BYTES == 4)
-      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.u32 [%0],%2;\n}" ::"l"(to), "r"(uint32_t(wanted)), "r"(words[0]) : "memory");
+      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.u32 [%0],%2;\n}" ::"l"(to),
+                   "r"(uint32_t(wanted)), "r"(words[0])
+                   : "memory");
     else if constexpr (BYTES == 8)
-      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.v2.u32 [%0],{%2,%3};\n}" ::"l"(to), "r"(uint32_t(wanted)), "r"(words[0]), "r"(words[1]) : "memory");
+      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.v2.u32 [%0],{%2,%3};\n}" ::"l"(to),
+                   "r"(uint32_t(wanted)), "r"(words[0]), "r"(words[1])
+                   : "memory");
     else
-      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.v4.u32 [%0],{%2,%3,%4,%5};\n}" ::"l"(to), "r"(uint32_t(wanted)), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+      asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%1,0;\n@p st.global.v4.u32 [%0],{%2,%3,%4,%5};\n}" ::"l"(to),
+                   "r"(uint32_t(wanted)), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                   : "memory");
   }
   RNNCC_DEVICE float get(int i) const {
     if constexpr (sizeof(E) == 4)
@@ -135,8 +150,10 @@ struct Lane {
   using E = typename Step::Element;
   static constexpr int VEC = VEC_;
   static constexpr uint64_t FLOATS = float_reads<Step>, OUT_FLOATS = float_writes<Step>;
-  static constexpr int READS = at_least_one(Step::READS), ROWS = at_least_one(Step::ROW_READS), WRITES = at_least_one(Step::WRITES);
-  static constexpr int EDGES = at_least_one(Step::EDGES), TOTALS = at_least_one(Step::TOTALS), VECTORS = at_least_one(Step::VECTORS);
+  static constexpr int READS = at_least_one(Step::READS), ROWS = at_least_one(Step::ROW_READS),
+                       WRITES = at_least_one(Step::WRITES);
+  static constexpr int EDGES = at_least_one(Step::EDGES), TOTALS = at_least_one(Step::TOTALS),
+                       VECTORS = at_least_one(Step::VECTORS);
 
   // What a step reads.
   struct Values {
@@ -151,7 +168,7 @@ struct Lane {
   OwnRows rows;
   bool valid;
   char* write[WRITES];
-  uint32_t written;  // which of them are wanted (a set)
+  uint32_t written;        // which of them are wanted (a set)
   float edge[VEC][READS];  // the values of shifted reads at the last step
   float vector[VEC][VECTORS];
 
@@ -166,11 +183,13 @@ struct Lane {
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r)
 #pragma unroll
-      for (int j = 0; j < VEC; ++j) edge[j][r] = has(Step::READ_SHIFTED, r) ? take<E>(own.read_edges[r], entry, unit + j) : 0.0f;
+      for (int j = 0; j < VEC; ++j)
+        edge[j][r] = has(Step::READ_SHIFTED, r) ? take<E>(own.read_edges[r], entry, unit + j) : 0.0f;
     written = 0;
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w) {
-      write[w] = own.writes[w].base + rows.first * own.writes[w].entry + int64_t(unit) * (has(OUT_FLOATS, w) ? 4 : sizeof(E));
+      write[w] =
+          own.writes[w].base + rows.first * own.writes[w].entry + int64_t(unit) * (has(OUT_FLOATS, w) ? 4 : sizeof(E));
       written |= uint32_t(valid && own.writes[w].base) << w;
     }
 #pragma unroll
@@ -211,7 +230,8 @@ struct Lane {
     return v;
   }
 
-  // Where the values of a step go. Places move on by one step at a time: to multiply for each step would cost more than all else.
+  // Where the values of a step go. Places move on by one step at a time: to multiply for each step would cost more than
+  // all else.
   struct Places {
     char* at[WRITES];
   };
@@ -224,8 +244,9 @@ struct Lane {
 
   // Runs step t, unless it is beyond the end. INNER: it is not.
   template <bool INNER>
-  RNNCC_DEVICE void step(const ScanCall<Step>& call, const ScanTensors<Step>& own, const Values& v, const Prepared& prepared, int t, Places& places,
-                         float (&carry)[VEC][EDGES], float (&total)[VEC][TOTALS]) const {
+  RNNCC_DEVICE void step(const ScanCall<Step>& call, const ScanTensors<Step>& own, const Values& v,
+                         const Prepared& prepared, int t, Places& places, float (&carry)[VEC][EDGES],
+                         float (&total)[VEC][TOTALS]) const {
     const bool exists = INNER || t < rows.steps;
     float made[WRITES][VEC];
 #pragma unroll
@@ -260,7 +281,8 @@ struct Lane {
     }
   }
 
-  // For how many steps all lanes of the warp have values, of those that have channels; and for how many steps any of them has.
+  // For how many steps all lanes of the warp have values, of those that have channels; and for how many steps any of
+  // them has.
   RNNCC_DEVICE int shortest(const ScanCall<Step>& call) const {
     if constexpr (Step::MASKED) return __reduce_min_sync(~0u, valid ? rows.steps : INT_MAX);
     return call.steps;
@@ -271,13 +293,15 @@ struct Lane {
   }
 
   // Stores the lane's totals. CTA `rank` is one of those that share its channels.
-  RNNCC_DEVICE void put_totals(const ScanCall<Step>& call, const ScanTensors<Step>& own, int rank, const float (&total)[VEC][TOTALS]) const {
+  RNNCC_DEVICE void put_totals(const ScanCall<Step>& call, const ScanTensors<Step>& own, int rank,
+                               const float (&total)[VEC][TOTALS]) const {
     if (!valid) return;
 #pragma unroll
     for (int i = 0; i < Step::TOTALS; ++i)
       if (own.totals[i])
 #pragma unroll
-        for (int j = 0; j < VEC; ++j) own.totals[i][(int64_t(rank) * call.batch + entry) * call.units + unit + j] = total[j][i];
+        for (int j = 0; j < VEC; ++j)
+          own.totals[i][(int64_t(rank) * call.batch + entry) * call.units + unit + j] = total[j][i];
   }
 };
 

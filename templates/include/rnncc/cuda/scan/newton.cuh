@@ -1,15 +1,15 @@
-// A loop without products whose steps are no affine maps of the carries. Warps work on slices of time side by side all the same, by
-// Newton's method for the carries at which the slices begin. This is multiple shooting; DEER (arXiv:2309.12252) and ParaRNN
-// (arXiv:2510.21450) have slices of one step.
+// A loop without products whose steps are no affine maps of the carries. Warps work on slices of time side by side all
+// the same, by Newton's method for the carries at which the slices begin. This is multiple shooting; DEER
+// (arXiv:2309.12252) and ParaRNN (arXiv:2510.21450) have slices of one step.
 //
-// Tiles and slices are those of a scan. In an iteration each warp runs its slice from an estimate of its first carries, and
-// multiplies the Jacobians of the steps. The result is an affine map, which is the slice near that estimate. Maps are joined as in
-// a scan, and tell the next estimates. The first slice begins at exact carries, so after n iterations the first n slices are
-// exact. Where no estimate has moved by more than TOLERANCE, the tile has settled: its steps run once more from the last
-// estimates, and are written.
+// Tiles and slices are those of a scan. In an iteration each warp runs its slice from an estimate of its first carries,
+// and multiplies the Jacobians of the steps. The result is an affine map, which is the slice near that estimate. Maps
+// are joined as in a scan, and tell the next estimates. The first slice begins at exact carries, so after n iterations
+// the first n slices are exact. Where no estimate has moved by more than TOLERANCE, the tile has settled: its steps run
+// once more from the last estimates, and are written.
 //
-// A tile may not settle within MOST_ITERATIONS, where steps amplify or carries are not finite. It then runs slice after slice,
-// which is the loop itself, and some of the tiles after it do so without any iterations.
+// A tile may not settle within MOST_ITERATIONS, where steps amplify or carries are not finite. It then runs slice after
+// slice, which is the loop itself, and some of the tiles after it do so without any iterations.
 //
 // `Step` has, besides what a walk needs:
 //   tangent             computes the carries from those before, and slopes: the derivatives by the carries before
@@ -23,12 +23,12 @@
 namespace rnncc {
 
 constexpr int MOST_ITERATIONS = 16, LONGEST_PAUSE = 63;
-// A fraction of the carry's size (Trace), 64 times what the rounding of a carry may be. After one more iteration, what is left of a
-// movement is of the order of its square.
+// A fraction of the carry's size (Trace), 64 times what the rounding of a carry may be. After one more iteration, what
+// is left of a movement is of the order of its square.
 constexpr float TOLERANCE = 1.0f / (1 << 18);
 
-// The map next = offset + slopes · (carry - centre). At the centre the result is the offset, to the last bit. If slopes · centre
-// had been subtracted beforehand, large slopes would cost the result its digits.
+// The map next = offset + slopes · (carry - centre). At the centre the result is the offset, to the last bit. If slopes
+// · centre had been subtracted beforehand, large slopes would cost the result its digits.
 template <int N, uint64_t ENTRIES>
 struct CentredMap : AffineMap<N, ENTRIES> {
   using Base = AffineMap<N, ENTRIES>;
@@ -73,9 +73,9 @@ struct NewtonShape : ScanShape<Step_, VEC_, STEPS_, WARPS_, DEPTH_, CentredMap<S
   static constexpr int shared_bytes(int ctas) { return Base::shared_bytes(ctas) + (ctas > 1 ? ctas * 8 : 0); }
 };
 
-// The carries that slices make of those at a tile's beginning, map by map. `size` is the size of a carry, plus the sizes of the
-// carries before the last map as far as that passes them on. A slope above 1 counts as 1: slices that amplify rounding could begin
-// anywhere otherwise.
+// The carries that slices make of those at a tile's beginning, map by map. `size` is the size of a carry, plus the
+// sizes of the carries before the last map as far as that passes them on. A slope above 1 counts as 1: slices that
+// amplify rounding could begin anywhere otherwise.
 template <class S>
 struct Trace {
   static constexpr int N = S::Step::EDGES;
@@ -128,7 +128,8 @@ RNNCC_DEVICE bool in_any(const Exchange<S>& exchange, int parity, bool here) {
 #if __CUDA_ARCH__ >= 900
   if (exchange.ctas > 1) {
     float* const answers = exchange.map_of_cta(2, 0) - exchange.lane + parity * exchange.ctas;
-    if (threadIdx.x < exchange.ctas) store4(peer_address(shared_address(answers + exchange.rank), threadIdx.x), found ? 1.0f : 0.0f);
+    if (threadIdx.x < exchange.ctas)
+      store4(peer_address(shared_address(answers + exchange.rank), threadIdx.x), found ? 1.0f : 0.0f);
     __syncwarp();
     cluster_barrier();
     for (int r = 0; r < exchange.ctas; ++r) found |= answers[r] != 0.0f;
@@ -137,9 +138,9 @@ RNNCC_DEVICE bool in_any(const Exchange<S>& exchange, int parity, bool here) {
   return found;
 }
 
-// Joins the maps of all slices. It sets `start` to the next estimate of the carries where the warp's slice begins, and moves
-// `carry` from the tile's beginning to its end. Returns whether all estimates have settled. `number` counts iterations from the
-// first tile on.
+// Joins the maps of all slices. It sets `start` to the next estimate of the carries where the warp's slice begins, and
+// moves `carry` from the tile's beginning to its end. Returns whether all estimates have settled. `number` counts
+// iterations from the first tile on.
 template <class S>
 RNNCC_DEVICE bool iterate(const Exchange<S>& exchange, int number, bool valid, typename S::Map (&own)[S::VEC],
                           float (&start)[S::VEC][S::Step::EDGES], float (&carry)[S::VEC][S::Step::EDGES]) {
@@ -178,8 +179,8 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
   using Map = typename S::Map;
   using L = typename S::L;
   constexpr int N = Step::EDGES;
-  // How many of the steps that are written are unrolled. Where all are, loops with several float32 carries spill registers. But all
-  // must be where values of rows stand in registers, which have no addresses.
+  // How many of the steps that are written are unrolled. Where all are, loops with several float32 carries spill
+  // registers. But all must be where values of rows stand in registers, which have no addresses.
   constexpr int UNROLLED = sizeof(typename Step::Element) == 4 && N > 1 && Step::ROW_READS == 0 ? 4 : S::STEPS;
   extern __shared__ __align__(128) char shared[];
   float* const floats = reinterpret_cast<float*>(shared + S::SOURCE_BYTES);
@@ -259,7 +260,8 @@ RNNCC_DEVICE void newton(const ScanCall<typename S::Step>& call, const ScanTenso
         float nothing[S::VEC][L::TOTALS] = {};
 #pragma unroll UNROLLED
         for (int s = 0; s < S::STEPS; ++s)
-          lane.template step<false>(call, own, lane.template values<false>(source, s, first + s), {}, first + s, places, start, nothing);
+          lane.template step<false>(call, own, lane.template values<false>(source, s, first + s), {}, first + s, places,
+                                    start, nothing);
         if (!settled) exchange.put_carry(turn & 1, start);
       }
       if (!settled) {

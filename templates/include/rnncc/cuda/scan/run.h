@@ -1,5 +1,6 @@
-// Runs a loop without products by its scan, by its walk or by Newton's iterations. It chooses how many CTAs share the steps of the
-// same channels, says where the kernel's tensors are, and launches it. after.h does what is left after the last step.
+// Runs a loop without products by its scan, by its walk or by Newton's iterations. It chooses how many CTAs share the
+// steps of the same channels, says where the kernel's tensors are, and launches it. after.h does what is left after the
+// last step.
 #pragma once
 
 #include "../fused/run.h"
@@ -7,14 +8,18 @@
 
 namespace rnncc {
 
-inline CUlaunchConfig scan_config(const ScanForm& form, int64_t clusters, int64_t ctas, unsigned directions, CUstream stream,
-                                  CUlaunchAttribute& attribute) {
+inline CUlaunchConfig scan_config(const ScanForm& form, int64_t clusters, int64_t ctas, unsigned directions,
+                                  CUstream stream, CUlaunchAttribute& attribute) {
   attribute = {};
   attribute.id = CU_LAUNCH_CLUSTER;
   attribute.value[0] = unsigned(ctas);
   attribute.value[1] = attribute.value[2] = 1;
-  return {{unsigned(clusters * ctas), directions, 1}, {unsigned(form.threads), 1, 1}, unsigned(scan_shared_bytes(form, ctas)),
-          stream, &attribute, ctas > 1 ? 1u : 0u};
+  return {{unsigned(clusters * ctas), directions, 1},
+          {unsigned(form.threads), 1, 1},
+          unsigned(scan_shared_bytes(form, ctas)),
+          stream,
+          &attribute,
+          ctas > 1 ? 1u : 0u};
 }
 
 // A kernel on a device. `most_ctas`: how many CTAs a cluster can have there.
@@ -40,7 +45,8 @@ inline ScanLoaded load_scan(const ScanForm& form, const std::string& file, const
   return loaded;
 }
 
-inline const ScanLoaded& loaded_scan(const ScanForm& form, const std::string& file, const std::string& name, int32_t device) {
+inline const ScanLoaded& loaded_scan(const ScanForm& form, const std::string& file, const std::string& name,
+                                     int32_t device) {
   static std::mutex mutex;
   static std::map<std::tuple<int32_t, std::string, std::string>, ScanLoaded> known;
   const std::lock_guard<std::mutex> lock(mutex);
@@ -53,15 +59,16 @@ struct ScanHeader {
   int32_t steps, batch, units, unused;
 };
 
-// The directions of a layer, side by side: at most as many as lanes.cuh has. They differ in their tensors and their order alone.
+// The directions of a layer, side by side: at most as many as lanes.cuh has. They differ in their tensors and their
+// order alone.
 class ScanRun : LoopParameter {
  public:
   // `wide`: the form takes tensors whose rows begin at multiples of 16 bytes.
   ScanRun(const Tables& tables, const LoopInfo& info, const ScanForm& form, bool wide, const int64_t* dims)
       : LoopParameter(tables, info, dims, true), form_(form), wide_(wide) {}
 
-  // Runs by the kernel `name` of `file`. Returns false where a tensor lies in memory in a way that the kernel does not take, or
-  // where the kernel would be of no use. Then nothing was launched.
+  // Runs by the kernel `name` of `file`. Returns false where a tensor lies in memory in a way that the kernel does not
+  // take, or where the kernel would be of no use. Then nothing was launched.
   bool run(const std::vector<LoopDirection>& directions, const std::string& file, const std::string& name) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
@@ -84,7 +91,8 @@ class ScanRun : LoopParameter {
       fill_totals(direction, ctas * call.batch);
     }
     CUlaunchAttribute attribute;
-    const CUlaunchConfig how = scan_config(form_, clusters, ctas, unsigned(directions.size()), current_stream(device), attribute);
+    const CUlaunchConfig how =
+        scan_config(form_, clusters, ctas, unsigned(directions.size()), current_stream(device), attribute);
     void* parameters[] = {data()};
     check_cuda(driver().cuLaunchKernelEx(&how, loaded.function, parameters, nullptr), "launching " + name);
     return true;

@@ -1,13 +1,14 @@
 // A loop without products whose steps are affine maps of the carries. Warps work on slices of time side by side.
 //
-// A slice is STEPS steps, and a tile is one slice per warp of all CTAs of a cluster. Each warp joins the maps of its slice, and
-// puts the joined map where all can read it. It applies the maps of the slices before its own to the carries at the tile's
-// beginning, in their order. Then it runs its steps. So a tile costs one barrier, everything is read and written once, and sums are
-// taken in a fixed order. Meanwhile the next tile's values are on their way.
+// A slice is STEPS steps, and a tile is one slice per warp of all CTAs of a cluster. Each warp joins the maps of its
+// slice, and puts the joined map where all can read it. It applies the maps of the slices before its own to the carries
+// at the tile's beginning, in their order. Then it runs its steps. So a tile costs one barrier, everything is read and
+// written once, and sums are taken in a fixed order. Meanwhile the next tile's values are on their way.
 //
-// Joined maps are sums in another order than the loop's. A joined map may not be finite, where an input is infinite or products of
-// slopes overflow. It then says less than the steps themselves, since 0 · ∞ is not what a step makes that starts anew. So the
-// slices of such a tile run one after the other. Channels with finite maps still begin each slice as the maps say.
+// Joined maps are sums in another order than the loop's. A joined map may not be finite, where an input is infinite or
+// products of slopes overflow. It then says less than the steps themselves, since 0 · ∞ is not what a step makes that
+// starts anew. So the slices of such a tile run one after the other. Channels with finite maps still begin each slice
+// as the maps say.
 #pragma once
 
 #include "source.cuh"
@@ -17,7 +18,7 @@ namespace rnncc {
 // The map next = slopes · carry + offset. Elements of `slope` that are not in ENTRIES are zero.
 template <int N, uint64_t ENTRIES>
 struct AffineMap {
-  static constexpr int NUMBERS = count_below(ENTRIES, N * N) + N;
+  static constexpr int NUMBERS = count_below(ENTRIES, N* N) + N;
   float slope[N][N], offset[N];
 
   RNNCC_DEVICE void clear() {
@@ -58,7 +59,8 @@ struct AffineMap {
         slope[i][j] = 0.0f;
 #pragma unroll
         for (int k = 0; k < N; ++k)
-          if (has(SLOPES, i * N + k) && has(ENTRIES, k * N + j)) slope[i][j] = fmaf(by[i][k], before.slope[k][j], slope[i][j]);
+          if (has(SLOPES, i * N + k) && has(ENTRIES, k * N + j))
+            slope[i][j] = fmaf(by[i][k], before.slope[k][j], slope[i][j]);
       }
   }
   RNNCC_DEVICE void apply(float (&carry)[N]) const {
@@ -87,7 +89,8 @@ struct AffineMap {
   }
 };
 
-template <class Step_, int VEC_, int STEPS_, int WARPS_, int DEPTH_, class Map_ = AffineMap<Step_::EDGES, Step_::ENTRIES>>
+template <class Step_, int VEC_, int STEPS_, int WARPS_, int DEPTH_,
+          class Map_ = AffineMap<Step_::EDGES, Step_::ENTRIES>>
 struct ScanShape {
   using Step = Step_;
   static constexpr int VEC = VEC_, STEPS = STEPS_, WARPS = WARPS_, DEPTH = DEPTH_, THREADS = WARPS * 32;
@@ -95,11 +98,12 @@ struct ScanShape {
   using Source = SourceOf<L, STEPS, DEPTH>;
   using Map = Map_;
   static constexpr int MAP_FLOATS = Map::NUMBERS * VEC * 32, CARRY_FLOATS = Step::EDGES * VEC * 32;
-  // Shared memory holds the sources, the warps' maps of two tiles, the carries of two turns, and two barriers. In a cluster it also
-  // holds the CTAs' maps of two tiles. After the loop it holds the warps' totals.
+  // Shared memory holds the sources, the warps' maps of two tiles, the carries of two turns, and two barriers. In a
+  // cluster it also holds the CTAs' maps of two tiles. After the loop it holds the warps' totals.
   static constexpr int SOURCE_BYTES = WARPS * Source::WARP_BYTES;
   static constexpr int shared_bytes(int ctas) {
-    const int in_loop = SOURCE_BYTES + 4 * (2 * WARPS * MAP_FLOATS + 2 * CARRY_FLOATS) + 16 + (ctas > 1 ? ctas * 8 * MAP_FLOATS : 0);
+    const int in_loop =
+        SOURCE_BYTES + 4 * (2 * WARPS * MAP_FLOATS + 2 * CARRY_FLOATS) + 16 + (ctas > 1 ? ctas * 8 * MAP_FLOATS : 0);
     const int after = WARPS * Step::TOTALS * VEC * 128;
     return in_loop > after ? in_loop : after;
   }
@@ -113,9 +117,13 @@ RNNCC_DEVICE uint32_t cluster_ctas() {
 }
 // Sends 4 bytes into a peer's shared memory. The peer's barrier counts them when they have landed.
 RNNCC_DEVICE void send4(uint32_t to, uint32_t barrier, float value) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0],%1,[%2];" ::"r"(to), "f"(value), "r"(barrier) : "memory");
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0],%1,[%2];" ::"r"(to), "f"(value),
+               "r"(barrier)
+               : "memory");
 }
-RNNCC_DEVICE void store4(uint32_t to, float value) { asm volatile("st.shared::cluster.f32 [%0],%1;" ::"r"(to), "f"(value) : "memory"); }
+RNNCC_DEVICE void store4(uint32_t to, float value) {
+  asm volatile("st.shared::cluster.f32 [%0],%1;" ::"r"(to), "f"(value) : "memory");
+}
 #else
 RNNCC_DEVICE uint32_t cluster_ctas() { return 1; }
 #endif
@@ -128,8 +136,12 @@ struct Exchange {
   float* shared;
   int ctas, rank, warp, lane;
 
-  RNNCC_DEVICE float* map_of_warp(int parity, int w) const { return shared + (parity * S::WARPS + w) * S::MAP_FLOATS + lane; }
-  RNNCC_DEVICE float* carry_of(int parity) const { return shared + 2 * S::WARPS * S::MAP_FLOATS + parity * S::CARRY_FLOATS + lane; }
+  RNNCC_DEVICE float* map_of_warp(int parity, int w) const {
+    return shared + (parity * S::WARPS + w) * S::MAP_FLOATS + lane;
+  }
+  RNNCC_DEVICE float* carry_of(int parity) const {
+    return shared + 2 * S::WARPS * S::MAP_FLOATS + parity * S::CARRY_FLOATS + lane;
+  }
   // The barriers that count the bytes of the CTAs' maps. Tiles use the two in turn.
   RNNCC_DEVICE uint32_t arrived(int parity) const {
     return shared_address(shared + 2 * S::WARPS * S::MAP_FLOATS + 2 * S::CARRY_FLOATS) + 8 * parity;
@@ -169,8 +181,8 @@ struct Exchange {
 #pragma unroll
     for (int j = 0; j < VEC; ++j) load(from, j).apply(carry[j]);
   }
-  // Joins the warps' maps, and sends the result to all CTAs; the warps share the receivers. A number that is not finite stays so.
-  // `before` gets the joined maps of the warps before this one.
+  // Joins the warps' maps, and sends the result to all CTAs; the warps share the receivers. A number that is not finite
+  // stays so. `before` gets the joined maps of the warps before this one.
   RNNCC_DEVICE void send_joined(int parity, Map (&before)[VEC]) const {
 #pragma unroll
     for (int j = 0; j < VEC; ++j) {
@@ -183,7 +195,8 @@ struct Exchange {
       }
 #if __CUDA_ARCH__ >= 900
       for (int r = warp; r < ctas; r += S::WARPS) {
-        const uint32_t to = peer_address(shared_address(map_of_cta(parity, rank)), r), barrier = peer_address(arrived(parity), r);
+        const uint32_t to = peer_address(shared_address(map_of_cta(parity, rank)), r),
+                       barrier = peer_address(arrived(parity), r);
 #pragma unroll
         for (int n = 0; n < Map::NUMBERS; ++n) send4(to + (n * VEC + j) * 128, barrier, *joined.number(n));
       }
@@ -278,8 +291,8 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j) exchange.store(exchange.map_of_warp(parity, warp), j, joined[j]);
     __syncthreads();
-    // `before` gets the carries where the tile begins, `start` those where the warp's slice begins, and `carry` those where the
-    // tile ends.
+    // `before` gets the carries where the tile begins, `start` those where the warp's slice begins, and `carry` those
+    // where the tile ends.
     float before[S::VEC][N], start[S::VEC][N];
     copy(carry, before);
     if (ctas > 1) {
@@ -299,8 +312,8 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
         exchange.apply(exchange.map_of_warp(parity, w), carry);
       }
     }
-    // Whether the maps tell these carries. If a number of a map is not finite, neither is the carry that it makes. Every map has
-    // slopes on the diagonal, so such a carry stays so, and it is enough to look at the last carries.
+    // Whether the maps tell these carries. If a number of a map is not finite, neither is the carry that it makes.
+    // Every map has slopes on the diagonal, so such a carry stays so, and it is enough to look at the last carries.
     bool told[S::VEC], all_told = true;
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j) {
@@ -309,14 +322,15 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
       for (int e = 0; e < N; ++e) told[j] &= fabsf(carry[j][e]) < INFINITY;
       all_told &= told[j];
     }
-    // All warps of the cluster have read the same maps, so they agree. Lanes beyond the last channel do not count: they read
-    // zeros, of which steps may make anything.
+    // All warps of the cluster have read the same maps, so they agree. Lanes beyond the last channel do not count: they
+    // read zeros, of which steps may make anything.
     const bool in_turns = __any_sync(~0u, lane.valid && !all_told);
     typename L::Places places = lane.places(own, first);
     const auto run = [&](auto inner) {
 #pragma unroll
       for (int s = 0; s < S::STEPS; ++s)
-        lane.template step<inner>(call, own, lane.template values<inner>(source, s, first + s), prepared[s], first + s, places, start, total);
+        lane.template step<inner>(call, own, lane.template values<inner>(source, s, first + s), prepared[s], first + s,
+                                  places, start, total);
     };
     if (is_inner && !in_turns) {
       run(Constant<true>());

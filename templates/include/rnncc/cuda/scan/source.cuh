@@ -10,8 +10,8 @@ RNNCC_DEVICE void copy16_or_zeros(uint32_t to, const void* from, bool wanted) {
   asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
 }
 
-// A source gives the values of STEPS steps at a time, which are a part. The warp has asked for them one part earlier, or more.
-// Values of tensors that are not given, and of steps beyond the end, are zeros.
+// A source gives the values of STEPS steps at a time, which are a part. The warp has asked for them one part earlier,
+// or more. Values of tensors that are not given, and of steps beyond the end, are zeros.
 
 // The values that are read at (t, entry), one part ahead, in registers.
 template <class L, int STEPS>
@@ -23,7 +23,8 @@ struct RowSource {
 
   RNNCC_DEVICE void begin(const ScanTensors<Step>& own, const L& lane) {
 #pragma unroll
-    for (int r = 0; r < Step::ROW_READS; ++r) from[r] = own.row_reads[r].base + lane.rows.first * own.row_reads[r].entry;
+    for (int r = 0; r < Step::ROW_READS; ++r)
+      from[r] = own.row_reads[r].base + lane.rows.first * own.row_reads[r].entry;
   }
   RNNCC_DEVICE void fetch(const ScanTensors<Step>& own, const L& lane, int first) {
 #pragma unroll
@@ -61,11 +62,13 @@ struct RegisterSource {
   int stride;
 
   // `part_stride`: the number of steps from the beginning of a part to the next part of the warp.
-  RNNCC_DEVICE void begin(const ScanCall<Step>&, const ScanTensors<Step>& own, const L& lane, uint32_t, char*, int first, int part_stride) {
+  RNNCC_DEVICE void begin(const ScanCall<Step>&, const ScanTensors<Step>& own, const L& lane, uint32_t, char*,
+                          int first, int part_stride) {
     stride = part_stride;
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r)
-      from[r] = own.reads[r].base + lane.rows.first * own.reads[r].entry + int64_t(lane.unit) * (has(L::FLOATS, r) ? 4 : sizeof(E));
+      from[r] = own.reads[r].base + lane.rows.first * own.reads[r].entry +
+                int64_t(lane.unit) * (has(L::FLOATS, r) ? 4 : sizeof(E));
     rows.begin(own, lane);
     fetch(own, lane, first);
   }
@@ -104,8 +107,8 @@ struct RegisterSource {
   }
 };
 
-// A source in shared memory, DEPTH - 1 parts ahead. The lanes of a warp load rows of 32 · VEC channels there, in pieces of 16
-// bytes.
+// A source in shared memory, DEPTH - 1 parts ahead. The lanes of a warp load rows of 32 · VEC channels there, in pieces
+// of 16 bytes.
 template <class L, int STEPS, int DEPTH>
 struct RingSource {
   using Step = typename L::Step;
@@ -114,7 +117,8 @@ struct RingSource {
   __host__ __device__ static constexpr int before(int r) {
     return sizeof(E) == 4 ? 4 * r : 2 * (r + count_below(L::FLOATS, r));
   }
-  static constexpr int ROW = 32 * L::VEC, PART_BYTES = STEPS * ROW * before(Step::READS), WARP_BYTES = DEPTH * PART_BYTES;
+  static constexpr int ROW = 32 * L::VEC, PART_BYTES = STEPS * ROW * before(Step::READS),
+                       WARP_BYTES = DEPTH * PART_BYTES;
   static_assert(PART_BYTES % 512 == 0, "the warp brings whole rows");
   char *ring, *place;  // the warp's ring, and the part that is being read
   const char* from[L::READS];
@@ -127,8 +131,8 @@ struct RingSource {
   __host__ __device__ static constexpr int pieces(int r) { return ROW * element_bytes(r) / 16; }  // pieces per row
 
   // `index`: the warp's first group of VEC channels.
-  RNNCC_DEVICE void begin(const ScanCall<Step>& call, const ScanTensors<Step>& own, const L& lane, uint32_t index, char* shared, int first,
-                          int part_stride) {
+  RNNCC_DEVICE void begin(const ScanCall<Step>& call, const ScanTensors<Step>& own, const L& lane, uint32_t index,
+                          char* shared, int first, int part_stride) {
     stride = part_stride;
     ring = shared;
     part = 0;
@@ -145,7 +149,8 @@ struct RingSource {
         row = rows.first;
         until[has(L::FLOATS, r)] = rows.steps;
       }
-      from[r] = own.reads[r].base + row * own.reads[r].entry + int64_t(unit) * element_bytes(r) + l / pieces(r) * own.reads[r].step;
+      from[r] = own.reads[r].base + row * own.reads[r].entry + int64_t(unit) * element_bytes(r) +
+                l / pieces(r) * own.reads[r].step;
     }
     rows.begin(own, lane);
 #pragma unroll
@@ -163,7 +168,8 @@ struct RingSource {
     place = ring + part * PART_BYTES;
     part = part + 1 == DEPTH ? 0 : part + 1;
   }
-  // Call it after the last part. Then nothing is on its way any more to shared memory that is used for something else now.
+  // Call it after the last part. Then nothing is on its way any more to shared memory that is used for something else
+  // now.
   RNNCC_DEVICE void end() const { asm volatile("cp.async.wait_all;" ::: "memory"); }
   RNNCC_DEVICE void read(int s, int r, float (&values)[L::VEC]) const {
     const char* const at = place + STEPS * ROW * before(r) + (s * ROW + threadIdx.x % 32 * L::VEC) * element_bytes(r);
@@ -180,7 +186,8 @@ struct RingSource {
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r) {
       constexpr int TOGETHER = 512;  // bytes that a warp loads at once
-      const int rows_together = 32 / pieces(r), steps_of_entry = Step::MASKED ? until[has(L::FLOATS, r)] : lane.rows.steps;
+      const int rows_together = 32 / pieces(r),
+                steps_of_entry = Step::MASKED ? until[has(L::FLOATS, r)] : lane.rows.steps;
       const int end = steps_of_entry - has(Step::READ_SHIFTED, r) - first - l / pieces(r);
       const char* at = from[r] + first * own.reads[r].step;
       const uint32_t to = shared_address(ring) + slot * PART_BYTES + STEPS * ROW * before(r) + l * 16;
@@ -203,7 +210,8 @@ template <class L, int STEPS>
 struct SourceChoice<L, STEPS, 1> {
   using type = RegisterSource<L, STEPS>;
 };
-// The source that holds DEPTH parts at once. With a DEPTH of 1 it is in registers, and takes tensors that lie in any way.
+// The source that holds DEPTH parts at once. With a DEPTH of 1 it is in registers, and takes tensors that lie in any
+// way.
 template <class L, int STEPS, int DEPTH>
 using SourceOf = typename SourceChoice<L, STEPS, DEPTH>::type;
 

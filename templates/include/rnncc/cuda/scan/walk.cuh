@@ -1,5 +1,5 @@
-// A loop without products whose steps must follow each other. A lane walks through all steps of its channels, and reads STEPS steps
-// ahead or more.
+// A loop without products whose steps must follow each other. A lane walks through all steps of its channels, and reads
+// STEPS steps ahead or more.
 #pragma once
 
 #include "source.cuh"
@@ -33,7 +33,8 @@ RNNCC_DEVICE void walk(const ScanCall<typename S::Step>& call, const ScanTensors
     const auto part = [&](auto inner) {
 #pragma unroll
       for (int s = 0; s < S::STEPS; ++s)
-        lane.template step<inner>(call, own, lane.template values<inner>(source, s, first + s), {}, first + s, places, carry, total);
+        lane.template step<inner>(call, own, lane.template values<inner>(source, s, first + s), {}, first + s, places,
+                                  carry, total);
     };
     if (first + S::STEPS < shortest)
       part(Constant<true>());

@@ -1,0 +1,148 @@
+// The second factor of a product, packed for the micro kernel (gemm.h).
+//
+// B is packed once into panels and then used many times: a recurrent weight at every step. A panel holds
+// `panel_columns<T>` columns, which are 4 vectors (AVX-512) or 2 vectors (AVX2, SSE2). It is stored as [k][columns] and
+// padded with zeros. Where the columns left over fit one vector, the last panel is one vector wide.
+#pragma once
+
+#include "vec.h"
+
+namespace rnncc {
+inline namespace RNNCC_ISA_NAMESPACE {
+
+constexpr int panel_vectors = RNNCC_ISA_LEVEL == 4 ? 4 : 2;
+
+// How many columns a full panel has.
+template <class T>
+constexpr int64_t panel_columns = panel_vectors * lanes<T>;
+
+// B in panels. `data` is the caller's and has packed_elements<T>(n, k) elements, best aligned to 64 bytes.
+template <class T>
+struct Packed {
+  T* data;
+  int64_t n;  // columns
+  int64_t k;  // rows
+};
+
+// How many panels n columns make.
+template <class T>
+RNNCC_INLINE int64_t panel_count(int64_t n) {
+  return (n + panel_columns<T> - 1) / panel_columns<T>;
+}
+
+// How many columns the panels of n columns hold: n, and the padding.
+template <class T>
+RNNCC_INLINE int64_t padded_columns(int64_t n) {
+  const int64_t full = n / panel_columns<T> * panel_columns<T>;
+  const int64_t rest = n - full;
+  return full + (rest == 0 ? 0 : rest <= lanes<T> ? lanes<T> : panel_columns<T>);
+}
+
+// How many elements Packed<T>{data, n, k}.data must have.
+template <class T>
+RNNCC_INLINE int64_t packed_elements(int64_t n, int64_t k) {
+  return padded_columns<T>(n) * k;
+}
+
+// Where panel p starts.
+template <class T>
+RNNCC_INLINE T* panel_data(const Packed<T>& b, int64_t p) {
+  return b.data + p * panel_columns<T> * b.k;
+}
+
+// How many columns panel p holds: those of a full panel, or one vector.
+template <class T>
+RNNCC_INLINE int64_t panel_width(const Packed<T>& b, int64_t p) {
+  const int64_t rest = b.n - p * panel_columns<T>;
+  return rest <= lanes<T> ? lanes<T> : panel_columns<T>;
+}
+
+#if RNNCC_ISA_LEVEL == 4
+constexpr int transpose_size = 8;
+#else
+constexpr int transpose_size = 4;
+#endif
+
+// Sets dst[j * dst_stride + i] = src[i * src_stride + j] for i < rows, j < columns, in square blocks that fit
+// registers.
+template <class T>
+static void transpose_into(T* dst, int64_t dst_stride, const T* src, int64_t src_stride, int64_t rows,
+                           int64_t columns) {
+  constexpr int S = transpose_size;
+  int64_t i = 0;
+  for (; i + S <= rows; i += S) {
+    int64_t j = 0;
+    for (; j + S <= columns; j += S) {
+      T block[S][S];
+      RNNCC_UNROLL
+      for (int r = 0; r < S; ++r) __builtin_memcpy(block[r], src + (i + r) * src_stride + j, sizeof(block[r]));
+      RNNCC_UNROLL
+      for (int c = 0; c < S; ++c) {
+        T* out = dst + (j + c) * dst_stride + i;
+        RNNCC_UNROLL
+        for (int r = 0; r < S; ++r) out[r] = block[r][c];
+      }
+    }
+    for (; j < columns; ++j) {
+      for (int r = 0; r < S; ++r) dst[j * dst_stride + i + r] = src[(i + r) * src_stride + j];
+    }
+  }
+  for (; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) dst[j * dst_stride + i] = src[i * src_stride + j];
+  }
+}
+
+template <class T>
+RNNCC_INLINE void zero_columns(T* panel, int64_t width, int64_t k, int64_t from) {
+  for (int64_t row = 0; row < k; ++row) {
+    for (int64_t c = from; c < width; ++c) panel[row * width + c] = T(0);
+  }
+}
+
+// Fills columns [column, column + count) of b from src[count, k], which has contiguous rows, ld elements apart: a torch
+// weight [out, in] as the factor of x * W^T. Several calls may fill one b, in any order and at the same time; each gate
+// of a tile's units has a call of its own. The call that writes column n - 1 also writes the padding.
+template <class T>
+static void pack_nk(const Packed<T>& b, const T* src, int64_t ld, int64_t column, int64_t count) {
+  for (int64_t done = 0; done < count;) {
+    const int64_t p = (column + done) / panel_columns<T>;
+    const int64_t offset = (column + done) % panel_columns<T>;
+    const int64_t width = panel_width(b, p);
+    const int64_t step = count - done < width - offset ? count - done : width - offset;
+    transpose_into(panel_data(b, p) + offset, width, src + done * ld, ld, step, b.k);
+    done += step;
+    if (column + done == b.n && offset + step < width) zero_columns(panel_data(b, p), width, b.k, offset + step);
+  }
+}
+
+// The same from src[k, count], which has contiguous rows, ld elements apart: a torch weight as the factor of dG * W, or
+// a sequence as the factor of dG^T * X.
+template <class T>
+static void pack_kn(const Packed<T>& b, const T* src, int64_t ld, int64_t column, int64_t count) {
+  for (int64_t done = 0; done < count;) {
+    const int64_t p = (column + done) / panel_columns<T>;
+    const int64_t offset = (column + done) % panel_columns<T>;
+    const int64_t width = panel_width(b, p);
+    const int64_t step = count - done < width - offset ? count - done : width - offset;
+    T* out = panel_data(b, p) + offset;
+    const T* in = src + done;
+    if (step == panel_columns<T>) {
+      for (int64_t row = 0; row < b.k; ++row) {
+        RNNCC_UNROLL
+        for (int v = 0; v < panel_vectors; ++v)
+          store(out + row * width + v * lanes<T>, load(in + row * ld + v * lanes<T>));
+      }
+    } else {
+      for (int64_t row = 0; row < b.k; ++row) {
+        for (int64_t c = 0; c < step; c += lanes<T>) {
+          store_upto(out + row * width + c, load_upto(in + row * ld + c, step - c), step - c);
+        }
+      }
+    }
+    done += step;
+    if (column + done == b.n && offset + step < width) zero_columns(panel_data(b, p), width, b.k, offset + step);
+  }
+}
+
+}  // namespace RNNCC_ISA_NAMESPACE
+}  // namespace rnncc
