@@ -1,9 +1,12 @@
 """A loop in the form that the fused kernels run: a chain of products, with elementwise work in between.
 
-A *phase* is a product that waits for the one before it. A step is stage, phase, stage, phase, …, stage: each stage
-(elementwise) takes the sums of the phase before it and makes the operands of the phase after it. Most loops have one
-phase; the first stage is then called `start`, and the last one `finish`. The *carries* are floats per unit and batch
-entry that live in registers, from stage to stage and from step to step.
+A *phase* is a product or a reduction that waits for the one before it. A step is stage, phase, stage, phase, …, stage:
+each stage (elementwise) takes the sums of the phase before it and makes the operands of the phase after it. Most loops
+have one phase; the first stage is then called `start`, and the last one `finish`. The *carries* are floats per unit and
+batch entry that live in registers, from stage to stage and from step to step.
+
+Names are those of single numbers per unit. A value of k*H units is k of them, its parts (rnncc/stages/lower/units.py);
+`slot` and `part` say where a number lies.
 templates/include/rnncc/cuda/fused/call.cuh reads these types name by name.
 """
 
@@ -11,8 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rnncc.ir.expr import Expr
+from rnncc.ir.expr import Expr, references
 from rnncc.ir.kernel import Place
+
+# The units of a head, as statements name them.
+HEAD_DIM = "head_dim__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +29,17 @@ class FusedRead:
     name: str
     place: Place
     edge: Place | None = None
+    slot: str = ""
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FusedRow:
-    """A tensor [T, B, 1] that a step reads at its t."""
+    """A tensor [T, B, 1] that a step reads at its t, or [T, B, heads] (`per_head`)."""
 
     name: str
     place: Place
+    per_head: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,8 @@ class FusedVector:
     name: str
     place: Place
     scalar: bool
+    slot: str = ""
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,8 @@ class FusedWrite:
     value: str
     place: Place | None
     stage: int
+    slot: str = ""
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +90,29 @@ class FusedStatement:
 
 
 @dataclass(frozen=True, slots=True)
-class FusedPhase:
-    """A product of a step.
+class MatrixPart:
+    """Rows of one of the program's matrices: `part` of the parts of their layout."""
 
-    sums        what it makes
+    name: str
+    part: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FusedReduction:
+    """`target` is the sum of the sources over all units of a head, or the largest number among them."""
+
+    target: str
+    largest: bool
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FusedPhase:
+    """A product of a step, or reductions, or both at once.
+
+    sums        what the product makes
     operands    what it takes
-    matrices    the program's matrices by name: `matrices[sum][operand]`; None: the sum does not take the operand
+    matrices    `matrices[sum][operand]`; None: the sum does not take the operand
     joined      whether the matrices lie side by side in one weight, so that one product takes them all. Forward, these
                 are the matrices of one operand, in the order of the sums. Transposed, they are the matrices of one sum,
                 in the reverse order of the operands
@@ -91,9 +121,10 @@ class FusedPhase:
 
     sums: tuple[str, ...]
     operands: tuple[str, ...]
-    matrices: tuple[tuple[str | None, ...], ...]
+    matrices: tuple[tuple[MatrixPart | None, ...], ...]
     joined: bool
     transposed: bool
+    reductions: tuple[FusedReduction, ...] = ()
 
     @property
     def has_holes(self) -> bool:
@@ -105,9 +136,10 @@ class FusedPhase:
 class FusedLoop:
     """One direction of a loop.
 
-    phases      the products, in the order of the chain
-    stages      the statements before the first product, between products and after the last one
+    phases      products and reductions, in the order of the chain
+    stages      the statements before the first phase, between phases and after the last one
     kept        the values that a stage leaves for later ones and for the next step
+    row_writes  values with one number per head that go to tensors [T, B, heads]
     masked      whether the loop has the mask streams. The second of them is not among `rows`, since kernels know which
                 batch entries a step is for
     """
@@ -122,6 +154,12 @@ class FusedLoop:
     kept: tuple[str, ...]
     writes: tuple[FusedWrite, ...]
     masked: bool
+    row_writes: tuple[FusedWrite, ...] = ()
+
+    @property
+    def uses_head_dim(self) -> bool:
+        """Whether a statement reads HEAD_DIM."""
+        return any(HEAD_DIM in references(each.expr) for stage in self.stages for each in stage)
 
     @property
     def operands(self) -> int:
@@ -132,4 +170,5 @@ class FusedLoop:
 def inference(loop: FusedLoop) -> FusedLoop:
     """A forward loop without the writes that only a backward loop reads."""
     kept = (write for write in loop.writes if write.place is not None and not write.place.is_saved)
-    return replace(loop, writes=tuple(kept))
+    rows = (write for write in loop.row_writes if write.place is not None and not write.place.is_saved)
+    return replace(loop, writes=tuple(kept), row_writes=tuple(rows))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rnncc.ir.family import GRID, Scope
-from rnncc.ir.fused import FusedLoop, inference
+from rnncc.ir.fused import FusedLoop, FusedWrite, inference
 from rnncc.ir.kernel import EdgeSlot, Place, Program, ReadSlot, StoredSlot, Table
 from rnncc.ir.plan import KernelPlan, fused_programs
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
@@ -58,6 +58,7 @@ class Kernel:
     loop: FusedLoop
     schedule: FusedSchedule
     library: ctypes.CDLL
+    head_dim: int
 
 
 def write_headers(folder: Path) -> None:
@@ -103,7 +104,9 @@ def build(plan: KernelPlan, fused: FusedKernels, folder: Path, flags: Sequence[s
         opened.parameter_bytes.restype = ctypes.c_int64
         opened.run.restype = ctypes.c_char_p
         loop = loops[name]
-        found[name] = Kernel(programs[name], inference(loop) if name.endswith("_inference") else loop, schedule, opened)
+        found[name] = Kernel(
+            programs[name], inference(loop) if name.endswith("_inference") else loop, schedule, opened, fused.head_dim
+        )
     return found
 
 
@@ -190,11 +193,15 @@ class _Call:
             "<qqii", tensor.data_ptr(), tensor.stride(0) * tensor.element_size(), tensor.dtype == torch.float32, 0
         )
 
-    def _record(self, value: str) -> bytes:
-        problem = self.case.problem
-        shape = (problem.steps, problem.batch, self.case.width(value))
-        self.records[value] = torch.full(shape, float("nan"), dtype=self.dtype)
-        return self._along(self.records[value], 0)
+    def _write(self, write: FusedWrite) -> bytes:
+        """A tensor of the call, or the record of a slot: parts of a value lie side by side in it."""
+        if write.place is not None:
+            return self._place(write.place)
+        problem, width = self.case.problem, self.case.width(write.slot)
+        shape = (problem.steps, problem.batch, width)
+        record = self.records.setdefault(write.slot, torch.full(shape, float("nan"), dtype=self.dtype))
+        units = problem.heads * self.kernel.head_dim
+        return self._along(record, write.part * units)
 
     def _parameter(self, group: int) -> bytes:
         case, problem, loop = self.case, self.case.problem, self.kernel.loop
@@ -215,14 +222,15 @@ class _Call:
         known = {matrix.name: matrix for matrix in self.kernel.program.matrices}
         pointers = []
         for row in (row for phase in loop.phases for row in phase.matrices):
-            for name in row:
-                if name is None:
+            for own in row:
+                if own is None:
                     pointers.append(struct.pack("<q", 0))
                     continue
-                matrix = known[name]
+                matrix = known[own.name]
                 weight = self._tensor(Table.WEIGHTS, matrix.index)
                 assert weight is not None
-                at = weight.data_ptr() + case.evaluate(matrix.offset) * weight.shape[1] * weight.element_size()
+                first = case.evaluate(matrix.offset) + own.part * case.evaluate(matrix.rows) // matrix.parts
+                at = weight.data_ptr() + first * weight.shape[1] * weight.element_size()
                 pointers.append(struct.pack("<q", at))
         yield pointers, b""
         yield [struct.pack("<q", self.descending)], b""
@@ -230,7 +238,7 @@ class _Call:
         yield [_NO_EDGE if read.edge is None else self._edge(read.edge) for read in loop.reads], _NO_EDGE
         yield [self._place(row.place) for row in loop.rows], _NOWHERE
         yield (
-            [self._record(w.value) if w.place is None else self._place(w.place) for w in loop.writes],
+            [self._write(w) for w in (*loop.writes, *loop.row_writes)],
             _NOWHERE,
         )
         yield [self._edge(edge.place) for edge in loop.edges], _NO_EDGE
@@ -239,8 +247,10 @@ class _Call:
         self.exchange = torch.empty(0)
         if self.kernel.schedule.family is GRID:
             depth = -(-(case.sizes["H"] // problem.heads) // 32) * 32
-            shape = (problem.steps, problem.batch, problem.heads * loop.operands * depth)
-            self.exchange = torch.full((*shape, self.dtype.itemsize), 0xFF, dtype=torch.uint8)
+            sources = -(-self.kernel.head_dim // 32) * 16
+            reductions = sum(len(phase.reductions) for phase in loop.phases)
+            head = loop.operands * depth * self.dtype.itemsize + reductions * sources
+            self.exchange = torch.full((problem.steps, problem.batch, problem.heads * head), 0xFF, dtype=torch.uint8)
         step, entry = (*self.exchange.stride(), 0, 0)[:2]
         yield [struct.pack("<qqq", self.exchange.data_ptr(), step, entry)], b""
 
@@ -253,7 +263,7 @@ class _Call:
     def _after(self) -> None:
         """The gradients of weights, from what the loop wrote."""
         program, heads = self.kernel.program, self.case.problem.heads
-        written = {w.value: w.place for w in self.kernel.loop.writes}
+        written = {w.slot: w.place for w in self.kernel.loop.writes if not w.part}
         offsets: dict[int, list[tuple[int, Tensor]]] = {}
         known = {matrix.name: matrix for matrix in program.matrices}
         for outer in program.outers:

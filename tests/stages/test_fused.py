@@ -36,7 +36,8 @@ def test_lstm() -> None:
     forward, backward = both_ways(plan_of("lstm"))
     (product,), (start, finish) = forward.phases, forward.stages
     assert product.sums == ("i__R", "f__R", "g__R", "o__R") and product.operands == ("h__1",)
-    assert product.matrices == (("R_i",), ("R_f",), ("R_g",), ("R_o",)) and not product.transposed
+    assert [matrix and matrix.name for (matrix,) in product.matrices] == ["R_i", "R_f", "R_g", "R_o"]
+    assert not product.transposed
     assert [read.name for read in forward.reads] == ["i__x", "f__x", "g__x", "o__x"]
     assert [(edge.name, edge.link) for edge in forward.edges] == [("h__1", "h"), ("c__1", "c")]
     assert start == () and finish[-1].target == "h"

@@ -1,123 +1,157 @@
 """Whether a program fits the fused kernels, and how.
 
-It does if all operands and sums of a step's products are units of the heads, and everything else is elementwise over
-the same units.
+It does if its values have one number per unit of the heads, or some (units.py), and everything but products and
+reductions over a head's units is elementwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from rnncc.ir.dim import add
+from rnncc.ir.cell import ACTIVE
+from rnncc.ir.dim import HEADS, ONE, add
 from rnncc.ir.expr import references
-from rnncc.ir.fused import FusedLoop, FusedPhase, FusedStatement
-from rnncc.ir.kernel import Matrix, Program, TileStage
+from rnncc.ir.fused import (
+    FusedEdge,
+    FusedLoop,
+    FusedPhase,
+    FusedRead,
+    FusedReduction,
+    FusedRow,
+    FusedStatement,
+    FusedVector,
+    FusedWrite,
+    MatrixPart,
+)
+from rnncc.ir.kernel import EdgeSlot, Matrix, Place, Program, ReadSlot, StoredSlot, VectorSlot
 from rnncc.ir.plan import NoForm
-from rnncc.ir.structure import diagonal_blocks
-from rnncc.stages.lower.reading import Reader, Unfit
+from rnncc.stages.lower.reading import Unfit
+from rnncc.stages.lower.units import Operation, Product, Reduction, Units, part_names, place_of_part
 
 
 def fuse(program: Program) -> FusedLoop | NoForm:
     """The fused form, or why there is none."""
     try:
-        return _loop(Reader(program))
+        return _loop(Units(program))
     except Unfit as reason:
         return NoForm(str(reason))
 
 
-def _loop(reader: Reader) -> FusedLoop:
-    stages = reader.stages()
-    with_products = [stage for stage in stages if stage.products]
-    if not with_products:
-        raise Unfit("a step has no product")
-    width = reader.width(stages, with_products[0].width)
-    levels, products = _levels(reader, stages)
-    phases = tuple(_phase(reader, found) for _, found in sorted(products.items()))
-    edges = reader.edges(width)
-    chain = _chain(reader, stages, phases, levels)
+def _loop(units: Units) -> FusedLoop:
+    operations = list(units.operations())
+    levels, found = _levels(operations)
+    phases = tuple(_phase(units, found[level]) for level in sorted(found))
+    chain = _chain(operations, phases, levels)
     made = {statement.target: stage for stage, statements in enumerate(chain) for statement in statements}
-    made |= {name: stage for stage, phase in enumerate(phases, 1) for name in phase.sums}
+    made |= {name: stage for stage, phase in enumerate(phases, 1) for name in _results(phase)}
+    edges = tuple(_edges(units))
     last_use = {edge.link: len(phases) for edge in edges}
     for stage, names in enumerate(_uses(chain, phases)):
         last_use |= {name: stage for name in names if last_use.get(name, 0) < stage}
     kept = tuple(name for name in _in_order(chain, phases) if last_use.get(name, 0) > made[name])
-    reads, rows, vectors = reader.reads({name for names in _uses(chain, phases) for name in names}, width)
+    used = {name for names in _uses(chain, phases) for name in names}
+    reads, rows, vectors = _reads(units, used)
+    writes, row_writes = _writes(units, made)
     return FusedLoop(
         phases,
         chain,
         reads,
         rows,
         vectors,
-        reader.program.constants,
+        units.program.constants,
         edges,
         kept,
-        reader.writes(made),
-        reader.program.masked,
+        writes,
+        units.program.masked,
+        row_writes,
     )
 
 
 @dataclass(slots=True)
-class _Sums:
-    """The sums of a phase, each with the matrices that it takes, by operand."""
+class _Found:
+    """A phase: its sums, each with the matrices that it takes, by operand; and its reductions."""
 
-    transposed: bool
-    matrices: dict[str, dict[str, Matrix]] = field(default_factory=dict)
+    transposed: bool | None = None
+    matrices: dict[str, dict[str, MatrixPart]] = field(default_factory=dict)
+    reductions: list[Reduction] = field(default_factory=list)
 
 
-def _levels(reader: Reader, stages: Sequence[TileStage]) -> tuple[dict[str, int], dict[int, _Sums]]:
-    """How many products must be waited for until a value is known, for all that a step makes; and the products by the
-    level of their operands."""
-    known = {matrix.name: matrix for matrix in reader.program.matrices}
-    made = {statement.target for statement in reader.statements(stages)}
+def _levels(operations: Sequence[Operation]) -> tuple[dict[str, int], dict[int, _Found]]:
+    """How many phases must be waited for until a value is known, for all that a step makes; and the phases by the level
+    of what they take."""
+    made = {each.target for each in operations if not isinstance(each, Product)}
+    sums: dict[str, list[Product]] = {}
+    for each in operations:
+        if isinstance(each, Product):
+            sums.setdefault(each.sum, []).append(each)
     levels: dict[str, int] = {}
-    products: dict[int, _Sums] = {}
-    for stage in stages:
-        matrices: dict[str, dict[str, Matrix]] = {name: {} for name in stage.accumulators}
-        for product in stage.products:
-            if product.parts != 1 or reader.slots[product.operand].width != stage.width:
-                raise Unfit(f"the operand {product.operand} has another width than the sums")
-            if product.operand in made and product.operand not in levels:
-                raise Unfit(f"the operand {product.operand} is made by the product itself")
-            for offset, name in enumerate(product.matrices):
-                if diagonal_blocks(known[name].structure) != stage.blocks or known[name].parts != 1:
-                    raise Unfit(f"{name} has blocks of its own")
-                matrices[stage.accumulators[product.first + offset]][product.operand] = known[name]
-        transposed = any(product.transposed for product in stage.products)
-        for accumulator, taken in matrices.items():
-            level = max(levels.get(operand, 0) for operand in taken)
-            found = products.setdefault(level, _Sums(transposed))
-            if found.transposed != transposed or any(p.transposed != transposed for p in stage.products):
-                raise Unfit("matrices and transposed ones are multiplied at once")
-            found.matrices[accumulator] = taken
-            levels[accumulator] = level + 1
-        for statement in stage.statements:
-            levels[statement.target] = max((levels.get(name, 0) for name in references(statement.expr)), default=0)
-    return levels, products
+    found: dict[int, _Found] = {}
+    for each in operations:
+        match each:
+            case Product(name, _, _, transposed):
+                if name in levels:
+                    continue
+                for product in sums[name]:
+                    if product.operand in made and product.operand not in levels:
+                        raise Unfit(f"the operand {product.operand} is made by the product itself")
+                level = max(levels.get(product.operand, 0) for product in sums[name])
+                phase = found.setdefault(level, _Found())
+                phase.transposed = transposed if phase.transposed is None else phase.transposed
+                if any(product.transposed != phase.transposed for product in sums[name]):
+                    raise Unfit("matrices and transposed ones are multiplied at once")
+                phase.matrices[name] = {product.operand: product.matrix for product in sums[name]}
+                levels[name] = level + 1
+            case Reduction(name, _, sources):
+                level = max(levels.get(source, 0) for source in sources)
+                found.setdefault(level, _Found()).reductions.append(each)
+                levels[name] = level + 1
+            case FusedStatement(name, expr):
+                levels[name] = max((levels.get(read, 0) for read in references(expr)), default=0)
+    return levels, found
 
 
-def _phase(reader: Reader, found: _Sums) -> FusedPhase:
+def _phase(units: Units, found: _Found) -> FusedPhase:
     operands = tuple(dict.fromkeys(operand for taken in found.matrices.values() for operand in taken))
-    rows = [[taken.get(operand) for operand in operands] for taken in found.matrices.values()]
-    names = tuple(tuple(None if matrix is None else matrix.name for matrix in row) for row in rows)
-    whole = [[matrix for matrix in row if matrix is not None] for row in rows]
-    joined = all(len(row) == len(operands) for row in whole) and _are_joined(whole, found.transposed)
-    return FusedPhase(tuple(found.matrices), operands, names, joined, found.transposed)
+    rows = tuple(tuple(taken.get(operand) for operand in operands) for taken in found.matrices.values())
+    whole = [[part for part in row if part is not None] for row in rows]
+    transposed = bool(found.transposed)
+    is_full = bool(rows) and all(len(row) == len(operands) for row in whole)
+    return FusedPhase(
+        tuple(found.matrices),
+        operands,
+        rows,
+        is_full and _are_joined(units, whole, transposed),
+        transposed,
+        tuple(FusedReduction(each.target, each.largest, each.sources) for each in found.reductions),
+    )
+
+
+def _results(phase: FusedPhase) -> tuple[str, ...]:
+    return (*phase.sums, *(reduction.target for reduction in phase.reductions))
+
+
+def _taken(phase: FusedPhase) -> Iterator[str]:
+    yield from phase.operands
+    for reduction in phase.reductions:
+        yield from reduction.sources
 
 
 def _chain(
-    reader: Reader, stages: Sequence[TileStage], phases: Sequence[FusedPhase], levels: Mapping[str, int]
+    operations: Sequence[Operation], phases: Sequence[FusedPhase], levels: Mapping[str, int]
 ) -> tuple[tuple[FusedStatement, ...], ...]:
-    """The statements by the stage of the step that runs them: where the program has them, but no later than the product
+    """The statements by the stage of the step that runs them: where the program has them, but no later than the phase
     that takes what they make."""
-    after, count = [], 0  # after how many products the program has each statement
-    for stage in stages:
-        count = max([count, *(levels[name] for name in stage.accumulators)])
-        after += [count] * len(stage.statements)
-    latest = {operand: number for number, phase in reversed([*enumerate(phases)]) for operand in phase.operands}
+    after, count = [], 0  # after how many phases the program has each statement
+    for each in operations:
+        if isinstance(each, FusedStatement):
+            after.append((each, count))
+        else:
+            count = max(count, levels[each.sum if isinstance(each, Product) else each.target])
+    latest = {name: number for number, phase in reversed([*enumerate(phases)]) for name in _taken(phase)}
     chain: list[list[FusedStatement]] = [[] for _ in range(len(phases) + 1)]
-    for statement, wanted in reversed([*zip(reader.statements(stages), after, strict=True)]):
+    for statement, wanted in reversed(after):
         number = max(levels[statement.target], min(wanted, latest.get(statement.target, wanted)))
         chain[number].append(statement)
         for name in references(statement.expr):
@@ -126,10 +160,10 @@ def _chain(
 
 
 def _uses(chain: Sequence[tuple[FusedStatement, ...]], phases: Sequence[FusedPhase]) -> list[set[str]]:
-    """What each stage reads, for its statements or as an operand of the product after it."""
+    """What each stage reads, for its statements or for the phase after it."""
     found = [{name for statement in statements for name in references(statement.expr)} for statements in chain]
     for names, phase in zip(found, phases, strict=False):
-        names.update(phase.operands)
+        names.update(_taken(phase))
     return found
 
 
@@ -137,15 +171,103 @@ def _in_order(chain: Sequence[tuple[FusedStatement, ...]], phases: Sequence[Fuse
     """The values that a step makes, in the order in which it does."""
     for stage, statements in enumerate(chain):
         if stage:
-            yield from phases[stage - 1].sums
+            yield from _results(phases[stage - 1])
         yield from (statement.target for statement in statements)
 
 
-def _are_joined(table: Sequence[Sequence[Matrix]], transposed: bool) -> bool:
+def _edges(units: Units) -> Iterator[FusedEdge]:
+    """The values that live from step to step."""
+    finals = {final.slot: final.place for final in units.program.finals}
+    known = set()
+    for slot in units.program.slots:
+        if isinstance(slot, EdgeSlot) and isinstance(units.slots[slot.link], StoredSlot):
+            if units.count(slot.width) != 1 or slot.ahead:
+                raise Unfit(f"{slot.name} has another width than the others")
+            known.add(slot.name)
+            yield FusedEdge(slot.name, slot.link, slot.place, finals.get(slot.name))
+    if not set(finals) <= known:
+        raise Unfit("a final state is no value of the step")
+
+
+def _reads(units: Units, used: set[str]) -> tuple[tuple[FusedRead, ...], tuple[FusedRow, ...], tuple[FusedVector, ...]]:
+    """The tensors that the names in `used` stand for, without the mask of active steps, which kernels know
+    themselves."""
+    reads: list[FusedRead] = []
+    rows: list[FusedRow] = []
+    vectors: list[FusedVector] = []
+    for slot in units.program.slots:
+        if slot.name == ACTIVE or not isinstance(slot, ReadSlot | EdgeSlot | VectorSlot):
+            continue
+        count = units.count(slot.width) if used & set(part_names(slot.name, _parts_of(units, slot.name))) else -1
+        for part, name in enumerate(part_names(slot.name, count)) if count >= 0 else ():
+            if name not in used:
+                continue
+            match slot:
+                case ReadSlot(_, _, place) if count:
+                    reads.append(FusedRead(name, _part(units, slot.width, place, part, count), None, slot.name, part))
+                case ReadSlot(_, width, place) if width in (ONE, HEADS):
+                    rows.append(FusedRow(name, place, width == HEADS))
+                case EdgeSlot(_, _, link, place) if isinstance(linked := units.slots[link], ReadSlot) and count == 1:
+                    reads.append(FusedRead(name, linked.place, place, slot.name, part))
+                case EdgeSlot(_, _, link) if isinstance(units.slots[link], StoredSlot):
+                    pass
+                case VectorSlot(_, width, place) if width != HEADS:
+                    own = _part(units, width, place, part, count)
+                    vectors.append(FusedVector(name, own, width == ONE, slot.name, part))
+                case _:
+                    raise Unfit(f"{slot.name} has another width than the others")
+    return tuple(reads), tuple(rows), tuple(vectors)
+
+
+def _parts_of(units: Units, name: str) -> int:
+    """The parts of a value of whatever width: none where units do not have it."""
+    try:
+        return units.count(units.slots[name].width)
+    except Unfit:
+        return 0
+
+
+def _part(units: Units, width: object, place: Place, part: int, count: int) -> Place:
+    return place if count < 2 else replace(place, offset=place_of_part(place.offset, units.width, part, count))
+
+
+def _writes(units: Units, made: Mapping[str, int]) -> tuple[tuple[FusedWrite, ...], tuple[FusedWrite, ...]]:
+    """What goes to memory of what the stages of a step make: to tensors of all units, and with one number per head.
+    `made`: the stage of each value."""
+    writes: list[FusedWrite] = []
+    rows: list[FusedWrite] = []
+    for slot in units.program.slots:
+        if not isinstance(slot, StoredSlot):
+            continue
+        places: list[Place | None] = [*slot.destinations]
+        if slot.kept and not slot.destinations:
+            places.append(None)
+        if not places:
+            continue
+        count = units.count(slot.width)
+        if not count:
+            if slot.width == ONE or None in places:
+                raise Unfit(f"{slot.name} is summed over heads")
+            rows += [FusedWrite(slot.name, place, made[slot.name], slot.name) for place in places]
+            continue
+        for part, name in enumerate(part_names(slot.name, count)):
+            for place in places:
+                own = None if place is None else _part(units, slot.width, place, part, count)
+                writes.append(FusedWrite(name, own, made[name], slot.name, part))
+    return tuple(writes), tuple(rows)
+
+
+def _are_joined(units: Units, table: Sequence[Sequence[MatrixPart]], transposed: bool) -> bool:
     if len(table[0] if not transposed else table) > 1:
         return False
     in_memory = list(reversed(table[0])) if transposed else [row[0] for row in table]
-    return all(
-        after.index == before.index and after.offset == add(before.offset, before.rows)
-        for before, after in pairwise(in_memory)
-    )
+    return all(_follows(units.matrices, before, after) for before, after in pairwise(in_memory))
+
+
+def _follows(matrices: Mapping[str, Matrix], before: MatrixPart, after: MatrixPart) -> bool:
+    """Whether rows of a weight stand behind others."""
+    one, other = matrices[before.name], matrices[after.name]
+    if one is other:
+        return after.part == before.part + 1
+    is_whole = before.part == one.parts - 1 and after.part == 0
+    return is_whole and other.index == one.index and other.offset == add(one.offset, one.rows)

@@ -148,8 +148,14 @@ def by(key: Expression, domain: range | tuple[int, ...], function: Callable[[int
 
 
 def numbered(name: str, facts: Facts, phase: int) -> str:
-    """The name of a variable that each phase has."""
-    return name if len(facts.phases) == 1 else f"{name}_{phase}"
+    """The name of a variable that each product has."""
+    return name if len(facts.products) == 1 else f"{name}_{phase}"
+
+
+def of_phases(facts: Facts, held: Iterable[Operand]) -> tuple[Operand, ...]:
+    """The register tiles of each phase, from the pairs that products hold in registers."""
+    pairs = iter(held)
+    return tuple(2 * next(pairs) if phase.operands else 0 for phase in facts.phases)
 
 
 def total(parts: Iterable[Operand]) -> Expression:

@@ -23,11 +23,12 @@ _FUNCTION_OPERATIONS = {"bf16": 8, "fp16": 27, "fp32": 27}
 
 @dataclass(frozen=True, slots=True)
 class PhaseFacts:
-    """A product of a step: how many sums it makes and how many operands it takes, each of head_dim units. There is room
-    for a matrix for each sum and operand."""
+    """A phase of a step: how many sums its product makes and how many operands it takes, each of head_dim units; and
+    how many reductions there are. There is room for a matrix for each sum and operand."""
 
     sums: int
     operands: int
+    reductions: int = 0
 
     @property
     def matrices(self) -> int:
@@ -64,6 +65,16 @@ class Facts:
     def sums(self) -> int:
         """The most sums of a product."""
         return max(phase.sums for phase in self.phases)
+
+    @property
+    def products(self) -> tuple[PhaseFacts, ...]:
+        """The phases that have one."""
+        return tuple(phase for phase in self.phases if phase.operands)
+
+    @property
+    def reductions(self) -> int:
+        """The reductions of all phases."""
+        return sum(phase.reductions for phase in self.phases)
 
     @property
     def operands(self) -> int:
@@ -119,7 +130,7 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
     carries = len(loop.edges) + len(loop.kept)
     pieces = len(loop.reads) + float_reads
     return Facts(
-        phases=tuple(PhaseFacts(len(phase.sums), len(phase.operands)) for phase in loop.phases),
+        phases=tuple(PhaseFacts(len(phase.sums), len(phase.operands), len(phase.reductions)) for phase in loop.phases),
         carries=carries,
         reads=len(loop.reads) - float_reads,
         float_reads=float_reads,

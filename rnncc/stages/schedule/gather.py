@@ -20,6 +20,7 @@ from rnncc.stages.schedule.draft import (
     elements,
     fragments_of,
     numbered,
+    of_phases,
     piece_registers,
     registers_of,
     require_registers,
@@ -51,7 +52,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     range_length = model.integer("range_length", 1, most)  # chunks of 32 terms per K warp and operand
     register_pairs = [
         model.integer(numbered("register_pairs", facts, phase), 0, own.operands * most)
-        for phase, own in enumerate(facts.phases)
+        for phase, own in enumerate(facts.products)
     ]
 
     items = model.integer("items", 1, _MOST_ITEMS)  # per CTA, of 8 units each
@@ -66,8 +67,8 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     warps = model.integer("warps", 1, MOST_WARPS)
     model.require(warps == unit_warps * k_warps, because="warps: a thread of a larger CTA has too few registers")
 
-    fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, phase)) for phase in facts.phases]
-    pairs = [phase.operands * range_length for phase in facts.phases]
+    fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, phase)) for phase in facts.products]
+    pairs = [phase.operands * range_length for phase in facts.products]
     for held, own_pairs in zip(register_pairs, pairs, strict=True):
         model.require(held <= own_pairs, because="matrix: a warp's part of it, in registers or in shared memory")
     sums_and_operands = by(
@@ -95,7 +96,8 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         + PAIR_BYTES * matrix_kilobytes
         + 256 * facts.sums * items * (k_warps - 1)
         + by(items, range(1, _MOST_ITEMS + 1), lambda i: facts.traffic_bytes(i, TILE_BATCH))
-        + 8 * buffers * phases * k_warps
+        + 32 * buffers * facts.reductions * dim
+        + 8 * buffers * phases * (k_warps + min(1, facts.reductions))
     )
     require_shared(model, shared_bytes, target)
 
@@ -126,7 +128,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=ceil_div(warps * (rate.issue + posts + item * owned), 4) + multiplied,
         needed=needed,
         overcount=_OVERCOUNT,
-        shape=(ctas, unit_warps, k_warps, unit_blocks, 1, *(2 * held for held in register_pairs)),
+        shape=(ctas, unit_warps, k_warps, unit_blocks, 1, *of_phases(facts, register_pairs)),
         tiles={
             "ctas": ctas,
             "unit_warps": unit_warps,

@@ -18,6 +18,7 @@ from rnncc.stages.schedule.draft import (
     elements,
     fragments_of,
     numbered,
+    of_phases,
     piece_registers,
     registers_of,
     require_registers,
@@ -54,7 +55,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     tiles = model.choice("tiles", _TILES)  # tiles of 8 batch entries per group
     phases = len(facts.phases)
     # Chunks of 32 terms per warp.
-    chunks = [ceil(phase.operands * ceil(problem.head_dim, 32), _K_WARPS) for phase in facts.phases]
+    chunks = [ceil(phase.operands * ceil(problem.head_dim, 32), _K_WARPS) for phase in facts.products]
     register_chunks = [
         model.integer(numbered("register_chunks", facts, phase), 0, most) for phase, most in enumerate(chunks)
     ]
@@ -70,7 +71,8 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         return own_chunks if own_chunks * polls <= _POLLED else max(1, _POLLED // polls)
 
     def polls_of_a_step(tile_count: int) -> int:
-        return sum(ceil(own_chunks, chunks_at_a_time(tile_count, own_chunks)) for own_chunks in chunks)
+        polls = sum(ceil(own_chunks, chunks_at_a_time(tile_count, own_chunks)) for own_chunks in chunks)
+        return polls + tile_count * facts.reductions
 
     ctas = by(unit_blocks, _UNIT_BLOCKS, ctas_of)
     model.require(
@@ -79,7 +81,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     launch_batch = TILE_BATCH * tiles * by(unit_blocks, _UNIT_BLOCKS, seats)
     model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
 
-    fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, phase)) for phase in facts.phases]
+    fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, phase)) for phase in facts.products]
     most_fragments = by(unit_blocks, _UNIT_BLOCKS, lambda u: element.fragments(facts.sums * u))
     most_chunks, most_operands = max(chunks), max(phase.operands for phase in facts.phases)
     items = unit_blocks * tiles
@@ -150,7 +152,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=step,
         needed=needed,
         overcount=0,
-        shape=(unit_blocks, _K_WARPS, tiles, *(2 * held for held in register_chunks)),
+        shape=(unit_blocks, _K_WARPS, tiles, *of_phases(facts, register_chunks)),
         tiles={
             "ctas": ctas,
             "unit_tile": 8 * unit_blocks,

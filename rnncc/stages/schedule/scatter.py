@@ -46,8 +46,8 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     register_pairs = model.integer("register_pairs", 0, ceil(facts.operands * most, 4))
     warps = model.integer("warps", 1, MOST_WARPS)
 
-    if len(facts.phases) > 1:
-        phases = model.integer("phases", len(facts.phases), len(facts.phases))
+    if (count := len(facts.phases) + facts.reductions) > 1:
+        phases = model.integer("phases", count, count)
         model.require(phases <= 1, because="phases: its kernels run steps of one product")
     dim = ctas * items  # in blocks of 8 units
     model.require(dim * 8 >= problem.head_dim, because="head_dim: the CTAs cover it")

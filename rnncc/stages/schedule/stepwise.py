@@ -28,7 +28,9 @@ _RATE, _FLOAT_RATE, _TILE = 0.8, 0.85, 64
 
 def stepwise_takes(loop: FusedLoop, problem: Problem) -> bool:
     """Whether the loop can be run so."""
-    return problem.heads == 1 and len(loop.phases) == 1 and loop.phases[0].joined
+    (first, *others) = loop.phases
+    has_scalars = bool(loop.row_writes) or any(row.per_head for row in loop.rows)
+    return problem.heads == 1 and not others and not first.reductions and first.joined and not has_scalars
 
 
 def stepwise(known: Facts, problem: Problem, target: Target, others: Callable[[int], float]) -> FusedSchedule | None:

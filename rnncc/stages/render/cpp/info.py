@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rnncc.ir.fused import FusedLoop, FusedWrite
+from rnncc.ir.fused import FusedLoop, FusedRead, FusedVector, FusedWrite
 from rnncc.ir.kernel import Program, StoredSlot
 from rnncc.ir.scan import ScanLoop
 from rnncc.stages.render.cpp.initialisers import numbers, struct
@@ -18,37 +18,47 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[s
         return
     fused = form if isinstance(form, FusedLoop) else None
     phases = fused.phases if fused else ()
-    matrices = [name for phase in phases for row in phase.matrices for name in row]
+    matrices = [part for phase in phases for row in phase.matrices for part in row]
+    row_writes = fused.row_writes if fused else ()
     totals = form.totals if isinstance(form, ScanLoop) else ()
     finals = [final.slot for final in program.finals]
     slots = {each.name: each for each in program.slots}
 
     def place_of(write: FusedWrite) -> int:
-        written = slots[write.value]
-        if write.place is None or not isinstance(written, StoredSlot):
+        written, place = slots[_slot(write)], write.place
+        if place is None or not isinstance(written, StoredSlot):
             return -1
-        return written.destinations.index(write.place)
+        tensors = [(to.table, to.index) for to in written.destinations]
+        return tensors.index((place.table, place.index))
 
     lists: dict[str, list[str | int]] = {
-        "matrices": [-1 if name is None else matrix_name(name) for name in matrices],
+        "matrices": [-1 if part is None else matrix_name(part.name) for part in matrices],
+        "matrix_parts": [0 if part is None else part.part for part in matrices],
         "edge_slots": [slot_name(edge.name) for edge in form.edges],
         "edge_finals": [finals.index(edge.name) if edge.name in finals else -1 for edge in form.edges],
-        "read_slots": [slot_name(read.name) for read in form.reads],
+        "read_slots": [slot_name(_slot(read)) for read in form.reads],
+        "read_parts": [read.part for read in form.reads],
         "row_slots": [slot_name(row.name) for row in form.rows],
-        "vector_slots": [slot_name(vector.name) for vector in form.vectors],
-        "write_slots": [slot_name(write.value) for write in form.writes],
+        "vector_slots": [slot_name(_slot(vector)) for vector in form.vectors],
+        "vector_parts": [vector.part for vector in form.vectors],
+        "write_slots": [slot_name(_slot(write)) for write in form.writes],
+        "write_parts": [write.part for write in form.writes],
         "write_places": [place_of(write) for write in form.writes],
+        "row_write_slots": [slot_name(_slot(write)) for write in row_writes],
+        "row_write_places": [place_of(write) for write in row_writes],
         "total_slots": [slot_name(name) for name in totals],
     }
     counts = {
         "products": len(matrices),
         "sums": max((len(phase.sums) for phase in phases), default=0),
         "operands": sum(len(phase.operands) for phase in phases),
+        "reductions": sum(len(phase.reductions) for phase in phases),
         "edges": len(form.edges),
         "reads": len(form.reads),
         "rows": len(form.rows),
         "vectors": len(form.vectors),
         "writes": len(form.writes),
+        "row_writes": len(row_writes),
         "totals": len(totals),
         "handed": len(form.kept),
     }
@@ -59,3 +69,8 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[s
         **{name: count or None for name, count in counts.items()},
         **{name: f"info_{name}" if entries else None for name, entries in lists.items()},
     )
+
+
+def _slot(of: FusedRead | FusedVector | FusedWrite) -> str:
+    """The slot that holds it. Where values have no parts, it is the value's own."""
+    return of.slot or (of.value if isinstance(of, FusedWrite) else of.name)

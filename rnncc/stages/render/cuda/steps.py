@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rnncc.ir.expr import Expr, references
-from rnncc.ir.fused import FusedLoop, FusedStatement, FusedWrite
+from rnncc.ir.fused import FusedLoop, FusedReduction, FusedStatement, FusedWrite
 from rnncc.ir.kernel import Table
 from rnncc.ir.scan import AffineMap, Matrix, ScanLoop, Tangent, entries, row_values, slopes
 from rnncc.language.operators import OPERATORS
@@ -80,10 +80,13 @@ def fused_step(name: str, loop: FusedLoop, source: str) -> StepStruct:
         "CARRIES": carries,
         "READS": len(loop.reads),
         "ROW_READS": len(loop.rows),
+        "ROW_VALUES": len(row_values(loop)),
         "VECTORS": len(loop.vectors),
         "CONSTANTS": len(loop.constants),
         "WRITES": len(writes),
+        "ROW_WRITES": len(loop.row_writes),
     }
+    writes = (*writes, *loop.row_writes)
     by_stage = [[write.stage == stage for write in writes] for stage in range(len(loop.stages))]
     return StepStruct(
         name,
@@ -93,8 +96,12 @@ def fused_step(name: str, loop: FusedLoop, source: str) -> StepStruct:
             _list("int", "SUMS", [str(len(phase.sums)) for phase in loop.phases]),
             _list("int", "OPERANDS", [str(len(phase.operands)) for phase in loop.phases]),
             _list("bool", "TRANSPOSED", [str(phase.transposed).lower() for phase in loop.phases]),
+            _list("int", "REDUCTIONS", [str(len(phase.reductions)) for phase in loop.phases]),
+            _list("uint64_t", "LARGEST", [_bits(each.largest for each in phase.reductions) for phase in loop.phases]),
             _list("bool", "HAS_HOLES", [str(phase.has_holes).lower() for phase in loop.phases]),
             _list("uint64_t", "WRITES_OF_STAGE", [_bits(own) for own in by_stage]),
+            _members("ROW_FLOAT", [(row.name, row.place.table is Table.SAVED) for row in loop.rows]),
+            _members("ROW_PER_HEAD", [(row.name, row.per_head) for row in loop.rows]),
             _flag("MASKED", loop.masked),
         ),
         tuple(_stage(loop, stage, source) for stage in range(len(loop.stages))),
@@ -102,10 +109,18 @@ def fused_step(name: str, loop: FusedLoop, source: str) -> StepStruct:
 
 
 def _stage(loop: FusedLoop, stage: int, source: str) -> StepFunction:
-    """The elementwise work before the product with that number; after the last product, where there is none."""
+    """The elementwise work before the phase with that number; after the last phase, where there is none. What a
+    reduction gives comes after the sums, and what it takes after the operands."""
     last, edges = len(loop.phases), len(loop.edges)
-    sums = loop.phases[stage - 1].sums if stage else ()
-    operands = loop.phases[stage].operands if stage < last else ()
+    sums: tuple[str, ...] = ()
+    operands: tuple[str, ...] = ()
+    partials: list[_Line] = []
+    if stage:
+        before = loop.phases[stage - 1]
+        sums = (*before.sums, *(reduction.target for reduction in before.reductions))
+    if stage < last:
+        operands = loop.phases[stage].operands
+        partials = [_partial(each, index) for index, each in enumerate(loop.phases[stage].reductions, len(operands))]
     made = {statement.target for statement in loop.stages[stage]} | set(sums)
     lines = [
         *_carried(loop),
@@ -115,8 +130,9 @@ def _stage(loop: FusedLoop, stage: int, source: str) -> StepFunction:
         *_loads("sum__", sums),
         *_statements(loop.stages[stage], source),
         *_set("operand__", operands),
+        *partials,
         *(_Line(f"carry__[{index}] = {name};", (name,)) for index, name in enumerate(loop.kept, edges) if name in made),
-        *_writes(loop.writes, stage),
+        *_writes((*loop.writes, *loop.row_writes), stage),
     ]  # fmt: skip
     arrays = [*_common(loop), _Array("float", "carry__", edges + len(loop.kept))]
     if stage:
@@ -124,10 +140,19 @@ def _stage(loop: FusedLoop, stage: int, source: str) -> StepFunction:
     if stage == last:
         lines += _set("carry__", [edge.link for edge in loop.edges])
     else:
-        arrays.append(_Array("float", "operand__", len(operands)))
-    arrays.append(_Array("float", "write__", len(loop.writes)))
+        arrays.append(_Array("float", "operand__", len(operands) + len(partials)))
+    arrays.append(_Array("float", "write__", len(loop.writes) + len(loop.row_writes)))
     name = "finish" if stage == last else "middle" if stage else "start"
     return _function(name, arrays, lines, f"Stage<{stage}>" if name == "middle" else "")
+
+
+def _partial(reduction: FusedReduction, index: int) -> _Line:
+    """What a unit gives to a reduction: its parts together."""
+    first, *others = reduction.sources
+    code = first
+    for other in others:
+        code = f"maximum({code}, {other})" if reduction.largest else f"{code} + {other}"
+    return _Line(f"operand__[{index}] = {code};", reduction.sources)
 
 
 def scan_step(name: str, loop: ScanLoop, source: str) -> StepStruct:
@@ -139,6 +164,7 @@ def scan_step(name: str, loop: ScanLoop, source: str) -> StepStruct:
         "EDGES": edges,
         "READS": len(loop.reads),
         "ROW_READS": len(loop.rows),
+        "ROW_VALUES": len(row_values(loop)),
         "VECTORS": len(loop.vectors),
         "CONSTANTS": len(loop.constants),
         "WRITES": len(loop.writes),

@@ -171,16 +171,22 @@ struct ZeroInfo {
 // A loop in a form that has kernels of its own: with products that wait for each other (cuda/fused/call.cuh), or with
 // none (cuda/scan/lanes.cuh). Arrays hold slots where nothing else is said. All zero: the loop has neither form.
 struct LoopInfo {
-  int16_t products, sums, operands, edges, reads, rows, vectors, writes, totals;
+  int16_t products, sums, operands, reductions, edges, reads, rows, vectors, writes, row_writes, totals;
   int16_t handed;           // values that stages of a step hand on, besides edges
-  const int16_t* matrices;  // [products], of the program's matrices; -1: a sum that does not take an operand
+  const int16_t* matrices;      // [products], of the program's matrices; -1: a sum that does not take an operand
+  const int16_t* matrix_parts;  // which of the parts of the rows
   const int16_t* edge_slots;
   const int16_t* edge_finals;  // of the program's finals, or -1
   const int16_t* read_slots;
+  const int16_t* read_parts;  // which of the parts of the slot
   const int16_t* row_slots;
   const int16_t* vector_slots;
+  const int16_t* vector_parts;
   const int16_t* write_slots;
-  const int16_t* write_places;  // which of the slot's destinations, or -1: its record
+  const int16_t* write_parts;
+  const int16_t* write_places;     // of the slot's destinations, or -1: its record
+  const int16_t* row_write_slots;  // values with one number per head
+  const int16_t* row_write_places;
   const int16_t* total_slots;   // values of which only the sum over all steps is wanted
 };
 

@@ -2,6 +2,9 @@
 // writes.
 #pragma once
 
+#include <set>
+#include <utility>
+
 #include "after.h"
 
 namespace rnncc {
@@ -73,7 +76,7 @@ class LoopParameter {
       const SlotInfo& slot = tables_.slots[info_.read_slots[r]];
       const bool shifted = slot.kind != Kind::read;
       const SlotInfo& source = shifted ? tables_.slots[slot.link] : slot;
-      reads[r] = along(call, tensors.at(source.table, source.index), dim(source.offset), shifted);
+      reads[r] = along(call, tensors.at(source.table, source.index), dim(source.offset) + part_begin(slot, info_.read_parts[r]), shifted);
       read_edges[r] = shifted ? edge(tensors.either(slot.table, slot.index)) : FusedEdge{};
       if (!fits(reads[r], dtype_bytes(tensors.at(source.table, source.index).dtype))) return false;
     }
@@ -83,11 +86,13 @@ class LoopParameter {
       rows[r] = along(call, tensors.at(slot.table, slot.index), dim(slot.offset));
     }
     std::vector<FusedPlace> writes;
+    std::set<std::pair<int, int>> recorded;  // slots, and which of their destinations: all parts go to a record
     for (int w = 0; w < info_.writes; ++w) {
       const int s = info_.write_slots[w];
       const SlotInfo& slot = tables_.slots[s];
+      const int64_t begin = part_begin(slot, info_.write_parts[w]);
       if (info_.write_places[w] < 0) {
-        if (training_) writes.push_back(record(s, direction));
+        if (training_) writes.push_back(record(s, begin, direction));
         if (training_ && !fits(writes.back(), dtype_bytes(tensors.scalar()))) return false;
         continue;
       }
@@ -96,8 +101,10 @@ class LoopParameter {
       const Destination& to = destination(slot, info_.write_places[w], tensors);
       const rnncc_tensor& t = tensors.at(to.table, to.index);
       // Products and sums after the loop may want a value that nobody else does.
-      const FusedPlace place =
-          t.data || is_saved(to.table) || records.count(s) ? along(call, t, dim(to.offset)) : record(s, direction);
+      const std::pair<int, int> wanted = {s, info_.write_places[w]};
+      const bool is_record = !t.data && !is_saved(to.table) && (!records.count(s) || recorded.count(wanted));
+      if (is_record) recorded.insert(wanted);
+      const FusedPlace place = is_record ? record(s, begin, direction) : along(call, t, dim(to.offset) + begin);
       // A returned sequence may also be the saved one. It is then written once.
       const bool again =
           std::any_of(writes.begin(), writes.end(), [&](const FusedPlace& w) { return w.base == place.base; });
@@ -105,6 +112,12 @@ class LoopParameter {
       if (!fits(writes.back(), dtype_bytes(t.dtype))) return false;
       if (t.data && !records.count(s))
         records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.entry, t.dtype};
+    }
+    for (int w = 0; w < info_.row_writes; ++w) {
+      const SlotInfo& slot = tables_.slots[info_.row_write_slots[w]];
+      const Destination& to = tables_.destinations[slot.first_destination + info_.row_write_places[w]];
+      if (is_saved(to.table) && !training_) continue;
+      writes.push_back(along(call, tensors.at(to.table, to.index), dim(to.offset)));
     }
     FusedPlace* const written = take<FusedPlace>(int(writes.size()));
     std::copy(writes.begin(), writes.end(), written);
@@ -120,7 +133,8 @@ class LoopParameter {
     for (int v = 0; v < info_.vectors; ++v) {
       const SlotInfo& slot = tables_.slots[info_.vector_slots[v]];
       const rnncc_tensor weight = tensors.either(WEIGHTS, slot.index);
-      vectors[v] = {static_cast<char*>(weight.data) + dim(slot.offset) * dtype_bytes(weight.dtype), dim(slot.width) > 1,
+      const int64_t first = dim(slot.offset) + part_begin(slot, info_.vector_parts[v]);
+      vectors[v] = {static_cast<char*>(weight.data) + first * dtype_bytes(weight.dtype), dim(slot.width) > 1,
                     weight.dtype == RNNCC_FLOAT32, 0};
     }
     places_.insert(places_.end(), {{reads, info_.reads}, {rows, info_.rows}, {written, int(writes.size())}});
@@ -163,14 +177,19 @@ class LoopParameter {
   static FusedEdge edge(const rnncc_tensor& t) {
     return {static_cast<char*>(t.data), t.entry * dtype_bytes(t.dtype), t.dtype == RNNCC_FLOAT32, 0};
   }
-  FusedPlace record(int s, const LoopDirection& direction) {
+  // The record of a slot from unit `begin` on. All parts of a slot have one record.
+  FusedPlace record(int s, int64_t begin, const LoopDirection& direction) {
     const auto& [call, tensors, records, totals] = direction;
     if (!After::reads(tables_, call, s)) return {};
-    const int64_t width = dim(tables_.slots[s].width);
-    held_.push_back(empty(sizes_of_all_steps(call, width), torch_dtype(tensors.scalar()), tensors.device));
-    records[s] = side_by_side(call, held_.back().data(), width, tensors.scalar());
-    return along(call, records[s], 0);
+    if (begin == 0) {
+      const int64_t width = dim(tables_.slots[s].width);
+      held_.push_back(empty(sizes_of_all_steps(call, width), torch_dtype(tensors.scalar()), tensors.device));
+      records[s] = side_by_side(call, held_.back().data(), width, tensors.scalar());
+    }
+    return along(call, records[s], begin);
   }
+  // Where a part of a slot begins, in units.
+  int64_t part_begin(const SlotInfo& slot, int16_t part) const { return part ? part * (dim(slot.width) / slot.parts) : 0; }
 
   const Tables& tables_;
   const LoopInfo& info_;

@@ -11,15 +11,19 @@
 //   OPERANDS, SUMS      how many there are: sums[i] += matrix[i][j] @ operand[j]
 //   TRANSPOSED          whether the matrices are transposed in this product
 //   HAS_HOLES           whether a sum may have no matrix for an operand
+//   REDUCTIONS, LARGEST how many reductions over the units of a head there are, and the set of them that look for the largest number.
+//                       What they take comes after the operands, and what they give after the sums
 //   CARRIES, EDGES      floats per unit and entry that live from step to step; the first EDGES of them have initial
 //   values Element             the type of streams, matrices and operands: 16-bit or float READS               how many
 //   tensors are read at (t, entry, unit) READ_FLOAT          the set of them that are float. The others have Elements.
 //   READ_SHIFTED        the set of them that are read one step further in the loop's order, and beyond the loop from an
 //   edge
 //                       tensor
-//   ROW_READS           how many tensors are read at (t, entry); row_values (tensors.cuh) has them
+//   ROW_READS           how many tensors are read at (t, entry); ROW_VALUES has also what kernels know themselves (row_values in
+//                       tensors.cuh). ROW_FLOAT and ROW_PER_HEAD are sets of those that are read
 //   VECTORS             values per unit
-//   WRITES              how many tensors are written; WRITE_FLOAT is a set of them
+//   WRITES, ROW_WRITES  how many tensors are written at (t, entry, unit), and behind them at (t, entry, head); WRITE_FLOAT is a set
+//                       of them
 //   WRITES_OF_STAGE     the sets that start, each middle and finish write
 //   MASKED              whether entries have lengths and resets; then the loop takes packed tensors too
 //   start, middle, finish  the elementwise functions
@@ -44,13 +48,22 @@ struct PhaseOf {
   static constexpr int FIRST_MATRIX = PhaseOf<Step, P - 1>::FIRST_MATRIX + PhaseOf<Step, P - 1>::MATRICES;
   static constexpr int FIRST_OPERAND = PhaseOf<Step, P - 1>::FIRST_OPERAND + PhaseOf<Step, P - 1>::OPERANDS;
   static constexpr int MATRICES = SUMS * OPERANDS;
+  static constexpr int REDUCTIONS = Step::REDUCTIONS[P];
+  static constexpr int TAKES = OPERANDS + REDUCTIONS, GIVES = SUMS + REDUCTIONS;
+  static constexpr int FIRST_REDUCTION = PhaseOf<Step, P - 1>::FIRST_REDUCTION + PhaseOf<Step, P - 1>::REDUCTIONS;
+  static constexpr uint64_t LARGEST = Step::LARGEST[P];
 };
 template <class Step>
 struct PhaseOf<Step, -1> {
   static constexpr int OPERANDS = 0, FIRST_MATRIX = 0, FIRST_OPERAND = 0, MATRICES = 0;
+  static constexpr int REDUCTIONS = 0, FIRST_REDUCTION = 0;
 };
 template <class Step>
 using LastPhase = PhaseOf<Step, Step::PHASES - 1>;
+
+// How many tensors a step writes.
+template <class Step>
+constexpr int written = at_least_one(Step::WRITES + Step::ROW_WRITES);
 
 // What a stage writes.
 template <class Step, int S>
@@ -78,7 +91,7 @@ struct FusedTensors {
   Place reads[at_least_one(Step::READS)];
   Edge read_edges[at_least_one(Step::READS)];
   Place row_reads[at_least_one(Step::ROW_READS)];
-  Place writes[at_least_one(Step::WRITES)];
+  Place writes[written<Step>];
   Edge initial[at_least_one(Step::EDGES)];  // null: zeros
   Edge last[at_least_one(Step::EDGES)];     // null: not wanted
   Edge vectors[at_least_one(

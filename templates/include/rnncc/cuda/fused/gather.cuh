@@ -26,14 +26,18 @@ struct GatherShape {
   // operands of a phase again has received those of another phase, which all others sent after they had read the
   // buffer.
   static constexpr int BUFFERS = PHASES == 1 ? 2 : 1;
+  // Each item of a head gives its part to a reduction.
+  static constexpr int SOURCES = CTAS * UNIT_WARPS * UNIT_BLOCKS;
 
   template <int P, class = void>
   struct Phase : PhaseOf<Step, P> {
-    using PhaseOf<Step, P>::SUMS, PhaseOf<Step, P>::OPERANDS;
+    using PhaseOf<Step, P>::SUMS, PhaseOf<Step, P>::OPERANDS, PhaseOf<Step, P>::REDUCTIONS;
     static constexpr int HALVES = SUMS * UNIT_BLOCKS;
     static constexpr int DEPTH = OPERANDS * DIM, RANGE = DEPTH / K_WARPS;  // all terms; terms per warp
-    using Matrix = Resident<E, RANGE / 32, HALVES, REGISTER_TILES[P] / 2>;
-    static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, BUFFER_BYTES = ENTRY_TILES * TILE_BYTES;
+    using Matrix = typename MatrixIf<(SUMS > 0), Resident<E, at_least_one(RANGE / 32), at_least_one(HALVES), REGISTER_TILES[P] / 2>>::type;
+    // A buffer has the operands, and behind them of each reduction [source][tile][8 entries].
+    static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, REDUCED_BEGIN = ENTRY_TILES * TILE_BYTES;
+    static constexpr int REDUCED_BYTES = REDUCTIONS * SOURCES * ENTRY_TILES * 32, BUFFER_BYTES = REDUCED_BEGIN + REDUCED_BYTES;
     static constexpr int MATRIX_BYTES = UNIT_WARPS * K_WARPS * Matrix::WARP_BYTES;
     // Where the phase's part of the operands and of the matrices begins and ends.
     static constexpr int OPERANDS_BEGIN = Phase<P - 1>::OPERANDS_END,
@@ -48,7 +52,9 @@ struct GatherShape {
 
   static constexpr int OPERAND_BYTES = Phase<LAST>::OPERANDS_END, MATRIX_BYTES = Phase<LAST>::MATRICES_END;
   static constexpr int PARTIAL_BYTES = (K_WARPS - 1) * UNIT_WARPS * ENTRY_TILES * Phase<LAST>::MOST_HALVES * 256;
-  static constexpr int BARRIERS = BUFFERS * PHASES * K_WARPS;  // [BUFFERS][PHASES][K_WARPS]
+  // [BUFFERS][PHASES][RANGES]: one for each range of a phase's operands, and one for its reductions.
+  static constexpr bool REDUCES = LastPhase<Step>::FIRST_REDUCTION + LastPhase<Step>::REDUCTIONS > 0;
+  static constexpr int RANGES = K_WARPS + REDUCES, BARRIERS = BUFFERS * PHASES * RANGES;
   using Memory = Traffic<Step, H, UNITS, ENTRIES, THREADS>;
   static constexpr int SHARED_BYTES = OPERAND_BYTES + MATRIX_BYTES + PARTIAL_BYTES + Memory::BYTES + 8 * BARRIERS;
   static_assert(H % 8 == 0 && DIM >= H && DIM % (32 * K_WARPS) == 0);
@@ -74,7 +80,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   for_numbers<S::PHASES>([&](auto phase) {
     constexpr int P = decltype(phase)::value;
     using Phase = typename S::template Phase<P>;
-    held.template of<P>().fill(matrices + Phase::MATRICES_BEGIN, warp, [&](int pair, int m, int i) {
+    if constexpr (Phase::SUMS > 0) held.template of<P>().fill(matrices + Phase::MATRICES_BEGIN, warp, [&](int pair, int m, int i) {
       const int term = k_warp * Phase::RANGE + pair * 32 + q * 8, operand = term / S::DIM, k = term % S::DIM;
       const int half = 2 * m + i, sum = half % Phase::SUMS, unit = unit0 + half / Phase::SUMS * 8 + row;
       return half < Phase::HALVES
@@ -86,12 +92,16 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   for (int i = threadIdx.x; i < S::OPERAND_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Memory traffic;
   traffic.begin(call, own, seat, first_unit, ring);
-  // The barrier of a range of a phase's operands in one of its buffers, and the bytes that it counts.
+  // The barrier of a range of a phase's operands in one of its buffers, or (K_WARPS) of its reductions; and the bytes
+  // that it counts.
   const auto barrier_of = [&](auto phase, int buffer, int range) {
-    return barriers + 8 * ((buffer * S::PHASES + decltype(phase)::value) * S::K_WARPS + range);
+    return barriers + 8 * ((buffer * S::PHASES + decltype(phase)::value) * S::RANGES + range);
   };
   const auto expected = [&](auto phase) {
     return uint32_t(seat.entries * S::template Phase<decltype(phase)::value>::RANGE * sizeof(E));
+  };
+  const auto expected_reduced = [&](auto phase) {
+    return uint32_t(S::template Phase<decltype(phase)::value>::REDUCED_BYTES);
   };
   if constexpr (S::CTAS > 1) {
     if (threadIdx.x == 0)
@@ -101,8 +111,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
     if (threadIdx.x == 0)
       for_numbers<S::PHASES>([&](auto phase) {
         for (int buffer = 0; buffer < S::BUFFERS; ++buffer)
-          for (int range = 0; range < S::K_WARPS; ++range)
-            barrier_expect(barrier_of(phase, buffer, range), expected(phase));
+          for (int range = 0; range < S::RANGES; ++range)
+            barrier_expect(barrier_of(phase, buffer, range), range < S::K_WARPS ? expected(phase) : expected_reduced(phase));
       });
     cluster_barrier();
   }
@@ -154,10 +164,27 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
               send16(peer_operands[i] + place + piece * 16, peer_barriers[i] + barrier, w.x, w.y, w.z, w.w);
       }
     }
+    if constexpr (Phase::REDUCTIONS > 0)
+      for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
+        constexpr int R = decltype(reduction)::value;
+        const float2 own = joined_units<has(Phase::LARGEST, R)>(operand[0][Phase::OPERANDS + R],
+                                                                operand[1][Phase::OPERANDS + R], item.unit < S::H);
+        const int source = (seat.rank * S::UNIT_WARPS + unit_warp) * S::UNIT_BLOCKS + u;
+        const int place = Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + Phase::REDUCED_BEGIN +
+                          ((R * S::SOURCES + source) * S::ENTRY_TILES + n) * 32 + q * 8;
+        if constexpr (S::CTAS == 1) {
+          if (row == 0) *reinterpret_cast<float2*>(operands + place) = own;
+        } else {
+#pragma unroll
+          for (int peer = row; peer < S::CTAS; peer += 8)
+            send8(peer_address(shared_address(operands), peer) + place,
+                  peer_address(barrier_of(phase, buffer, S::K_WARPS), peer), own.x, own.y);
+        }
+      });
   };
-  const auto start = [&](int o, int n, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
+  const auto start = [&](int o, int n, int t, float (&write)[2][written<Step>]) {
     Own& item = items[o][n];
-    float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][PhaseOf<Step, 0>::OPERANDS];
+    float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][PhaseOf<Step, 0>::TAKES];
     item.template load<true>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) item.start(call, j, read[j], rows[j], operand[j], write[j]);
@@ -170,9 +197,9 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
 #pragma unroll
     for (int n = 0; n < S::ENTRY_TILES; ++n)
       if (k_warp + o * S::K_WARPS < S::UNIT_BLOCKS && steps > 0) {
-        float started[2][at_least_one(Step::WRITES)];
+        float started[2][written<Step>];
         start(o, n, 0, started);
-        items[o][n].template put_down<0>(-1, started);
+        items[o][n].template put_down<0>(own, -1, started);
       }
   __syncthreads();
   traffic.store(-1);
@@ -188,40 +215,68 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       constexpr int P = decltype(phase)::value;
       using Phase = typename S::template Phase<P>;
       using Matrix = typename Phase::Matrix;
-      if constexpr (S::CTAS > 1) {
+      if constexpr (S::CTAS > 1 && Phase::SUMS > 0) {
         const uint32_t barrier = barrier_of(phase, buffer, k_warp);
         barrier_wait(barrier, t / S::BUFFERS & 1);
         if (unit_warp == 0 && lane == 0) barrier_expect(barrier, expected(phase));  // for the buffer's next use
       }
       float acc[S::ENTRY_TILES][Matrix::ROWS][4] = {};
-      multiply<E>(
-          held.template of<P>(),
-          operands + Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + k_warp * Phase::RANGE / 8 * Block::BYTES,
-          Phase::TILE_BYTES, acc);
-      if constexpr (S::K_WARPS > 1) {
-        // Partial sums lie as [unit warp][half-tile, tile][K warps after the owner, less one][lane].
-        float2* const parts = partial + unit_warp * Phase::HALVES * S::ENTRY_TILES * (S::K_WARPS - 1) * 32 + lane;
+      if constexpr (Phase::SUMS > 0) {
+        multiply<E>(
+            held.template of<P>(),
+            operands + Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + k_warp * Phase::RANGE / 8 * Block::BYTES,
+            Phase::TILE_BYTES, acc);
+        if constexpr (S::K_WARPS > 1) {
+          // Partial sums lie as [unit warp][half-tile, tile][K warps after the owner, less one][lane].
+          float2* const parts = partial + unit_warp * Phase::HALVES * S::ENTRY_TILES * (S::K_WARPS - 1) * 32 + lane;
 #pragma unroll
-        for (int half = 0; half < Phase::HALVES; ++half) {
-          const int owner = half / Phase::SUMS % S::K_WARPS;
-          if (owner != k_warp)
+          for (int half = 0; half < Phase::HALVES; ++half) {
+            const int owner = half / Phase::SUMS % S::K_WARPS;
+            if (owner != k_warp)
 #pragma unroll
-            for (int n = 0; n < S::ENTRY_TILES; ++n)
-              parts[((half * S::ENTRY_TILES + n) * (S::K_WARPS - 1) + (k_warp - owner + S::K_WARPS) % S::K_WARPS - 1) *
-                    32] = make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
+              for (int n = 0; n < S::ENTRY_TILES; ++n)
+                parts[((half * S::ENTRY_TILES + n) * (S::K_WARPS - 1) + (k_warp - owner + S::K_WARPS) % S::K_WARPS - 1) *
+                      32] = make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
+          }
+          __syncthreads();
+#pragma unroll
+          for (int half = 0; half < Phase::HALVES; ++half)
+            if (half / Phase::SUMS % S::K_WARPS == k_warp)
+#pragma unroll
+              for (int n = 0; n < S::ENTRY_TILES; ++n)
+#pragma unroll
+                for (int w = 0; w < S::K_WARPS - 1; ++w) {
+                  const float2 p = parts[((half * S::ENTRY_TILES + n) * (S::K_WARPS - 1) + w) * 32];
+                  acc[n][half / 2][half % 2 * 2] += p.x;
+                  acc[n][half / 2][half % 2 * 2 + 1] += p.y;
+                }
         }
-        __syncthreads();
+      }
+      // What all items have given to the reductions, for the lane's entries of each tile.
+      [[maybe_unused]] float reduced[S::ENTRY_TILES][2][at_least_one(Phase::REDUCTIONS)];
+      if constexpr (Phase::REDUCTIONS > 0) {
+        if (S::CTAS > 1 && k_warp < S::UNIT_BLOCKS) {
+          const uint32_t barrier = barrier_of(phase, buffer, S::K_WARPS);
+          barrier_wait(barrier, t / S::BUFFERS & 1);
+          if (threadIdx.x == 0) barrier_expect(barrier, expected_reduced(phase));
+        }
+        for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
+          constexpr int R = decltype(reduction)::value;
+          constexpr bool largest = has(Phase::LARGEST, R);
+          const char* const from = operands + Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES +
+                                   Phase::REDUCED_BEGIN + R * S::SOURCES * S::ENTRY_TILES * 32 + q * 8;
 #pragma unroll
-        for (int half = 0; half < Phase::HALVES; ++half)
-          if (half / Phase::SUMS % S::K_WARPS == k_warp)
+          for (int n = 0; n < S::ENTRY_TILES; ++n) {
+            float2 all = make_float2(nothing_joined<largest>(), nothing_joined<largest>());
 #pragma unroll
-            for (int n = 0; n < S::ENTRY_TILES; ++n)
-#pragma unroll
-              for (int w = 0; w < S::K_WARPS - 1; ++w) {
-                const float2 p = parts[((half * S::ENTRY_TILES + n) * (S::K_WARPS - 1) + w) * 32];
-                acc[n][half / 2][half % 2 * 2] += p.x;
-                acc[n][half / 2][half % 2 * 2 + 1] += p.y;
-              }
+            for (int source = row; source < S::SOURCES; source += 8) {
+              const float2 one = *reinterpret_cast<const float2*>(from + (source * S::ENTRY_TILES + n) * 32);
+              all = make_float2(joined<largest>(all.x, one.x), joined<largest>(all.y, one.y));
+            }
+            reduced[n][0][R] = joined_over_lanes<largest, 4, 16>(all.x);
+            reduced[n][1][R] = joined_over_lanes<largest, 4, 16>(all.y);
+          }
+        });
       }
       if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
 #pragma unroll
@@ -231,28 +286,32 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
 #pragma unroll
         for (int n = 0; n < S::ENTRY_TILES; ++n) {
           Own& item = items[o][n];
-          float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], sum[2][Phase::SUMS];
-          float made[2][at_least_one(Step::WRITES)];
+          float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], sum[2][Phase::GIVES];
+          float made[2][written<Step>];
           item.template load<false>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
           for (int j = 0; j < 2; ++j)
 #pragma unroll
             for (int i = 0; i < Phase::SUMS; ++i)
               sum[j][i] = acc[n][(u * Phase::SUMS + i) / 2][(u * Phase::SUMS + i) % 2 * 2 + j];
+#pragma unroll
+          for (int j = 0; j < 2; ++j)
+#pragma unroll
+            for (int r = 0; r < Phase::REDUCTIONS; ++r) sum[j][Phase::SUMS + r] = reduced[n][j][r];
           if constexpr (P < S::LAST) {
-            float operand[2][PhaseOf<Step, P + 1>::OPERANDS];
+            float operand[2][PhaseOf<Step, P + 1>::TAKES];
 #pragma unroll
             for (int j = 0; j < 2; ++j)
               item.template middle<P + 1>(call, j, sum[j], read[j], rows[j], operand[j], made[j]);
             send(Number<P + 1>{}, o, n, t, operand);
           } else {
-            float started[2][at_least_one(Step::WRITES)];
+            float started[2][written<Step>];
 #pragma unroll
             for (int j = 0; j < 2; ++j) item.finish(call, j, t, sum[j], read[j], rows[j], made[j]);
             if (t + 1 < steps) start(o, n, t + 1, started);
-            if (t + 1 < steps) item.template put_down<0>(t, started);
+            if (t + 1 < steps) item.template put_down<0>(own, t, started);
           }
-          item.template put_down<P + 1>(t, made);
+          item.template put_down<P + 1>(own, t, made);
         }
       }
       // The partial sums of this phase have been read, and the operands of the next one have been written.

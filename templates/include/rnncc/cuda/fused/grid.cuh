@@ -52,18 +52,23 @@ struct GridShape {
   // The exchange is [step][entry][head][operand][DEPTH], so that the terms that a warp reads follow each other. It has
   // the operands of all phases.
   static constexpr int OPERAND_BYTES = DEPTH * int(sizeof(E));
-  static constexpr int HEAD_BYTES = (LastPhase<Step>::FIRST_OPERAND + LastPhase<Step>::OPERANDS) * OPERAND_BYTES;
+  static constexpr int OPERANDS = LastPhase<Step>::FIRST_OPERAND + LastPhase<Step>::OPERANDS;
+  // Behind them it has what each block of units gives to the reductions: floats [reduction][SOURCES], padded to 16 bytes.
+  static constexpr int REDUCTIONS = LastPhase<Step>::FIRST_REDUCTION + LastPhase<Step>::REDUCTIONS;
+  static constexpr int SOURCES = H / 8, SOURCE_PIECES = ceil_div(SOURCES, 4);
+  static constexpr int REDUCTIONS_BEGIN = OPERANDS * OPERAND_BYTES;
+  static constexpr int HEAD_BYTES = REDUCTIONS_BEGIN + REDUCTIONS * SOURCE_PIECES * 16;
   static constexpr int POLLS = ENTRY_TILES * Message<E>::PARTS;
 
   template <int P, class = void>
   struct Phase : PhaseOf<Step, P> {
     using PhaseOf<Step, P>::SUMS, PhaseOf<Step, P>::OPERANDS;
-    static constexpr int HALVES = SUMS * UNIT_BLOCKS, ROWS = ceil_div(HALVES, 2);
+    static constexpr int HALVES = SUMS * UNIT_BLOCKS, ROWS = at_least_one(ceil_div(HALVES, 2));
     static constexpr int CHUNKS = ceil_div(OPERANDS * DEPTH / 32, K_WARPS);  // chunks of 32 terms per warp
     // Whether some terms of chunks belong to no operand. Their places are never written.
     static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > OPERANDS* DEPTH;
-    using Matrix = Resident<E, CHUNKS, HALVES, REGISTER_TILES[P] / 2>;
-    static constexpr int BATCH = CHUNKS * POLLS <= 8 ? CHUNKS : at_least_one(8 / POLLS);  // chunks polled at a time
+    using Matrix = typename MatrixIf<(SUMS > 0), Resident<E, at_least_one(CHUNKS), at_least_one(HALVES), REGISTER_TILES[P] / 2>>::type;
+    static constexpr int BATCH = CHUNKS * POLLS <= 8 ? at_least_one(CHUNKS) : at_least_one(8 / POLLS);  // chunks polled at a time
     // Where the phase's operands begin in the exchange, and its part of the matrices in shared memory.
     static constexpr int OPERANDS_BEGIN = PhaseOf<Step, P>::FIRST_OPERAND * OPERAND_BYTES;
     static constexpr int MATRICES_BEGIN = Phase<P - 1>::MATRICES_END,
@@ -106,7 +111,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   for_numbers<S::PHASES>([&](auto phase) {
     constexpr int P = decltype(phase)::value;
     using Phase = typename S::template Phase<P>;
-    held.template of<P>().fill(matrices + Phase::MATRICES_BEGIN, warp, [&](int c, int m, int i) {
+    if constexpr (Phase::SUMS > 0) held.template of<P>().fill(matrices + Phase::MATRICES_BEGIN, warp, [&](int c, int m, int i) {
       const int term = (warp * Phase::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
       const int half = 2 * m + i, sum = half % Phase::SUMS, unit = unit0 + half / Phase::SUMS * 8 + row;
       return half < Phase::HALVES && operand < Phase::OPERANDS
@@ -177,9 +182,24 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
         if (Step::MASKED ? t < is_there[o] : is_there[o]) store4_relaxed(to + mine[o], two);
       }
     }
+    if constexpr (Phase::REDUCTIONS > 0)
+      for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
+        constexpr int R = decltype(reduction)::value;
+        const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
+        const float2 given = joined_units<has(Phase::LARGEST, R)>(operand[0][Phase::OPERANDS + R], operand[1][Phase::OPERANDS + R],
+                                                                  items[o].unit < S::H);
+        char* const to = exchange_at(t) + S::REDUCTIONS_BEGIN + (Phase::FIRST_REDUCTION + R) * S::SOURCE_PIECES * 16 +
+                         (unit0 / 8 + u) * 4;
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int own_entry = n * 8 + 2 * q + j;
+          if (row == 0 && unit0 + u * 8 < S::H && own_entry < entries && (!Step::MASKED || t < rows_of(own_entry).steps))
+            store4_relaxed(to + exchange_row(own_entry), message(j ? given.y : given.x));
+        }
+      });
   };
-  const auto start = [&](int o, int t, float (&write)[2][at_least_one(Step::WRITES)]) {
-    float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][PhaseOf<Step, 0>::OPERANDS];
+  const auto start = [&](int o, int t, float (&write)[2][written<Step>]) {
+    float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][PhaseOf<Step, 0>::TAKES];
     items[o].template load<true>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) items[o].start(call, j, read[j], rows[j], operand[j], write[j]);
@@ -190,9 +210,9 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o)
     if (warp + o * S::K_WARPS < S::ITEMS && steps > 0) {
-      float started[2][at_least_one(Step::WRITES)];
+      float started[2][written<Step>];
       start(o, 0, started);
-      items[o].template put_down<0>(-1, started);
+      items[o].template put_down<0>(own, -1, started);
     }
   __syncthreads();
 
@@ -206,8 +226,14 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     for_numbers<S::PHASES>([&](auto phase) {
       constexpr int P = decltype(phase)::value;
       using Phase = typename S::template Phase<P>;
+      // The CTA writes and reads while what it waits for is on its way.
+      const auto move = [&] {
+        traffic.store(t - 1);
+        traffic.fetch(t - 1 + S::Memory::STAGES);
+      };
+      if (P == 0 && Phase::SUMS == 0) move();
       float acc[S::ENTRY_TILES][Phase::ROWS][4] = {};
-      [[maybe_unused]] float of_lane[S::ENTRY_TILES][Phase::HALVES][8] =
+      [[maybe_unused]] float of_lane[S::ENTRY_TILES][at_least_one(Phase::HALVES)][8] =
           {};                                            // the lane's parts of sums, where operands are float
       const int first_term = warp * Phase::CHUNKS * 32;  // of the warp's, in all operands of the phase
       const auto is_wanted = [&](int c) {
@@ -233,11 +259,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
               ask(n, b);
             else
               h[b][n] = {};
-        // While the operands are on their way, the CTA writes and reads.
-        if (P == 0 && c0 == 0) {
-          traffic.store(t - 1);
-          traffic.fetch(t - 1 + S::Memory::STAGES);
-        }
+        if (P == 0 && c0 == 0) move();
         const auto all_have_come = [&] {
           bool all = true;
 #pragma unroll
@@ -266,17 +288,17 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
                 *reinterpret_cast<uint4*>(stage + n * S::TILE_BYTES + q * OperandBlock<E>::BYTES + row * 32 + i * 16) =
                     h[b][n].part[i];
             __syncwarp();
-            multiply_pair(held.template of<P>(), c0 + b, stage, S::TILE_BYTES, of_lane);
+            if constexpr (Phase::SUMS > 0) multiply_pair(held.template of<P>(), c0 + b, stage, S::TILE_BYTES, of_lane);
           } else {
             uint4 of_chunk[S::ENTRY_TILES];
 #pragma unroll
             for (int n = 0; n < S::ENTRY_TILES; ++n) of_chunk[n] = h[b][n].part[0];
-            multiply_pair<E>(held.template of<P>(), c0 + b, of_chunk, acc, acc);
+            if constexpr (Phase::SUMS > 0) multiply_pair<E>(held.template of<P>(), c0 + b, of_chunk, acc, acc);
           }
         }
       }
       pause = in_vain ? ::min(pause + PAUSE_MORE, PAUSE_MOST) : pause - ::min(pause, PAUSE_LESS);
-      if constexpr (sizeof(E) == 4) sum_over_lanes(of_lane, acc);
+      if constexpr (sizeof(E) == 4 && Phase::SUMS > 0) sum_over_lanes(of_lane, acc);
       // The warps' partial sums lie as [half-tile, tile][warp][lane].
       float2* const parts = partial + lane;
 #pragma unroll
@@ -286,12 +308,65 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
           parts[((half * S::ENTRY_TILES + n) * S::K_WARPS + warp) * 32] =
               make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
       __syncthreads();
+      // Polls for what all blocks of units have given to a reduction. A lane reads pieces of one entry: q, q + 4, ….
+      [[maybe_unused]] float reduced[S::ENTRY_TILES][2][at_least_one(Phase::REDUCTIONS)];
+      if constexpr (Phase::REDUCTIONS > 0)
+        for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
+          constexpr int R = decltype(reduction)::value;
+          constexpr bool largest = has(Phase::LARGEST, R);
+          constexpr int PIECES = ceil_div(S::SOURCE_PIECES, 4);
+          const char* const from = exchange_at(t) + S::REDUCTIONS_BEGIN + (Phase::FIRST_REDUCTION + R) * S::SOURCE_PIECES * 16;
+#pragma unroll
+          for (int n = 0; n < S::ENTRY_TILES; ++n) {
+            if (warp >= S::ITEMS) continue;
+            const bool wanted = !Step::MASKED || t < terms_until[n];
+            uint4 piece[PIECES];
+            const auto ask = [&](int i) {
+              if (wanted && i * 4 + q < S::SOURCE_PIECES)
+                piece[i] = load16_relaxed(from + exchange_row(n * 8 + row) + (i * 4 + q) * 16);
+            };
+            const auto number = [&](int i, int k) {
+              const uint4& v = piece[i];
+              return k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w;
+            };
+            const auto exists = [&](int i, int k) { return wanted && (i * 4 + q) * 4 + k < S::SOURCES; };
+            const auto has_come = [&](int i) {
+              bool all = true;
+#pragma unroll
+              for (int k = 0; k < 4; ++k) all &= !exists(i, k) | (number(i, k) != NOT_YET);
+              return all;
+            };
+            const auto all_have_come = [&] {
+              bool all = true;
+#pragma unroll
+              for (int i = 0; i < PIECES; ++i) all &= has_come(i);
+              return __all_sync(~0u, all);
+            };
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) ask(i);
+            for (Spin spin; !all_have_come(); spin.poll()) {
+#pragma unroll
+              for (int i = 0; i < PIECES; ++i)
+                if (!has_come(i)) ask(i);
+            }
+            float all = nothing_joined<largest>();
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i)
+#pragma unroll
+              for (int k = 0; k < 4; ++k)
+                if (exists(i, k)) all = joined<largest>(all, __uint_as_float(number(i, k)));
+            all = joined_over_lanes<largest, 1, 2>(all);
+            // Lanes of row r have entry r; an item's lanes want entries 2q and 2q + 1.
+            reduced[n][0][R] = __shfl_sync(~0u, all, 8 * q);
+            reduced[n][1][R] = __shfl_sync(~0u, all, 8 * q + 4);
+          }
+        });
       if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
 #pragma unroll
       for (int o = 0; o < S::OWNED; ++o) {
         const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
         if (item >= S::ITEMS) continue;
-        float sum[2][Phase::SUMS] = {};
+        float sum[2][Phase::GIVES] = {};
 #pragma unroll
         for (int i = 0; i < Phase::SUMS; ++i)
 #pragma unroll
@@ -300,29 +375,33 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
             sum[0][i] += p.x;
             sum[1][i] += p.y;
           }
-        float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], made[2][at_least_one(Step::WRITES)];
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+#pragma unroll
+          for (int r = 0; r < Phase::REDUCTIONS; ++r) sum[j][Phase::SUMS + r] = reduced[n][j][r];
+        float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], made[2][written<Step>];
         items[o].template load<false>(own, t, t + 1 == steps, read, rows);
         if constexpr (P < S::LAST) {
-          float operand[2][PhaseOf<Step, P + 1>::OPERANDS];
+          float operand[2][PhaseOf<Step, P + 1>::TAKES];
 #pragma unroll
           for (int j = 0; j < 2; ++j)
             items[o].template middle<P + 1>(call, j, sum[j], read[j], rows[j], operand[j], made[j]);
           send(Number<P + 1>{}, o, t, operand);
         } else {
-          float started[2][at_least_one(Step::WRITES)];
+          float started[2][written<Step>];
 #pragma unroll
           for (int j = 0; j < 2; ++j) items[o].finish(call, j, t, sum[j], read[j], rows[j], made[j]);
           if (t + 1 < steps) start(o, t + 1, started);
-          if (t + 1 < steps) items[o].template put_down<0>(t, started);
+          if (t + 1 < steps) items[o].template put_down<0>(own, t, started);
         }
-        items[o].template put_down<P + 1>(t, made);
+        items[o].template put_down<P + 1>(own, t, made);
       }
       if constexpr (P == S::LAST) {
         // The lines of the exchange that will be polled come from memory into L2 before anyone polls.
         const OwnRows polled = Step::MASKED ? of_lane_entry : rows_of(lane);
         if (S::ITEMS < S::K_WARPS && warp == S::K_WARPS - 1 && lane < entries && t + S::AHEAD < polled.steps)
 #pragma unroll
-          for (int p = 0; p < S::HEAD_BYTES / S::OPERAND_BYTES; ++p)
+          for (int p = 0; p < S::OPERANDS; ++p)
             prefetch_l2(exchange_at(t + S::AHEAD) + (uint32_t(polled.first) * exchange_entry + exchange_head +
                                                      unit0 * int(sizeof(E)) + p * S::OPERAND_BYTES),
                         ::min(S::UNITS, S::H - unit0) * int(sizeof(E)));

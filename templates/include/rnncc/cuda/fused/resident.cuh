@@ -2,7 +2,7 @@
 // stepwise share this.
 #pragma once
 
-#include "step.cuh"
+#include "reduce.cuh"
 
 namespace rnncc {
 
@@ -98,6 +98,19 @@ struct Resident<float, PAIRS_, HALVES_, REGISTER_PAIRS_> : Pairs<PAIRS_, REGISTE
     const float4* const from = shared + (shared_before(pair) * HALVES + half) * 64;
     return in_shared(pair) ? Floats{from[0], from[32]} : registers[pair - shared_before(pair)][half];
   }
+};
+
+// What a warp holds of a phase without a product.
+struct NoMatrix {
+  static constexpr int ROWS = 1, WARP_BYTES = 0;
+};
+template <bool EXISTS, class Matrix>
+struct MatrixIf {
+  using type = Matrix;
+};
+template <class Matrix>
+struct MatrixIf<false, Matrix> {
+  using type = NoMatrix;
 };
 
 // What a warp holds for each phase of a shape.

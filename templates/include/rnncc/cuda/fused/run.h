@@ -253,8 +253,9 @@ class FusedRun : LoopParameter {
   const char* matrix(CallTensors& tensors, int64_t m) const {
     const MatrixInfo& info = tables_.matrices[info_.matrices[m]];
     const rnncc_tensor& weight = tensors.at(WEIGHTS, info.index);
+    const int64_t row = dim(info.row) + info_.matrix_parts[m] * (dim(info.rows) / info.parts);
     return static_cast<char*>(weight.data) +
-           dim(info.row) * (dim(info.columns) / dim(info.blocks)) * dtype_bytes(weight.dtype);
+           row * (dim(info.columns) / dim(info.blocks)) * dtype_bytes(weight.dtype);
   }
 
   // Fills in the record of a direction, as FusedTensors has it.
@@ -278,7 +279,9 @@ class FusedRun : LoopParameter {
   bool make_exchange(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
-    const int64_t entry = call.heads * info_.operands * round_up(kernel_.head_dim, 32) * dtype_bytes(tensors.scalar());
+    const int64_t operands = info_.operands * round_up(kernel_.head_dim, 32) * dtype_bytes(tensors.scalar());
+    const int64_t reductions = info_.reductions * round_up(kernel_.head_dim / 8, 4) * 4;
+    const int64_t entry = call.heads * (operands + reductions);
     const int64_t step = entry * std::min(choice_.share.at_once * choice_.share.group, call.batch);
     exchange_bytes_ = call.starts ? entry * call.rows : step * call.steps;
     if ((call.starts ? exchange_bytes_ : step) > UINT32_MAX) return false;

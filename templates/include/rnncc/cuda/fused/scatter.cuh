@@ -53,7 +53,7 @@ template <class Step_, int H_, int CTAS_, int UNITS_, int ROW_WARPS_, int K_WARP
 struct ScatterShape {
   using Step = Step_;
   using E = typename Step::Element;
-  static_assert(Step::PHASES == 1);
+  static_assert(Step::PHASES == 1 && PhaseOf<Step, 0>::REDUCTIONS == 0 && Step::ROW_WRITES == 0);
   static constexpr int SUMS = PhaseOf<Step, 0>::SUMS, OPERANDS = PhaseOf<Step, 0>::OPERANDS;
   static constexpr int H = H_, CTAS = CTAS_, UNITS = UNITS_, ROW_WARPS = ROW_WARPS_, K_WARPS = K_WARPS_,
                        ENTRY_TILES = ENTRY_TILES_;
@@ -118,7 +118,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
   const auto start = [&](int o, int t) {
     const int item = warp + o * S::WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
     float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][S::OPERANDS];
-    float write[2][at_least_one(Step::WRITES)];
+    float write[2][written<Step>];
     items[o].template load<true>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) items[o].start(call, j, read[j], rows[j], operand[j], write[j]);
@@ -127,7 +127,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
       S::Block::store(
           operands + (t & 1) * S::BUFFER_BYTES + n * S::TILE_BYTES + (p * S::UNIT_BLOCKS + u) * S::Block::BYTES,
           items[o].valid[0] ? operand[0][p] : 0.0f, items[o].valid[1] ? operand[1][p] : 0.0f);
-    items[o].template put_down<0>(t - 1, write);
+    items[o].template put_down<0>(own, t - 1, write);
   };
   for (int s = 0; s < STAGES - 1; ++s) traffic.fetch(s);
   if (steps > 0) traffic.wait(0);
@@ -188,12 +188,12 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
           sum[1][i] += p.y;
         }
       }
-      float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], write[2][at_least_one(Step::WRITES)];
+      float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], write[2][written<Step>];
       items[o].template load<false>(own, t, t + 1 == steps, read, rows);
 #pragma unroll
       for (int j = 0; j < 2; ++j) items[o].finish(call, j, t, sum[j], read[j], rows[j], write[j]);
       if (t + 1 < steps) start(o, t + 1);
-      items[o].template put_down<1>(t, write);
+      items[o].template put_down<1>(own, t, write);
     }
   }
   __syncthreads();

@@ -6,6 +6,17 @@
 
 namespace rnncc {
 
+// The type in which a step's values per batch entry wait for their use: that of the tensors, or float where one of them
+// is float.
+template <class E, bool HAS_FLOATS>
+struct RowElement {
+  using type = E;
+};
+template <class E>
+struct RowElement<E, true> {
+  using type = float;
+};
+
 // The elementwise part of 8 units × 8 entries, which one warp does. A lane has unit lane / 4 and two entries, 2 · (lane
 // % 4) and the next, as the accumulators of mma have them.
 template <class Step, int H, class Traffic>
@@ -22,7 +33,8 @@ struct Item {
   int entry;        // the first of the lane's two, counted within the batch
   bool valid[2];
   OwnRows rows[Step::MASKED ? 2 : 1];
-  E row_now[2][at_least_one(Step::ROW_READS)] = {}, row_next[2][at_least_one(Step::ROW_READS)] = {};  // two steps
+  using R = typename RowElement<E, Step::ROW_FLOAT != 0>::type;
+  R row_now[2][at_least_one(Step::ROW_READS)] = {}, row_next[2][at_least_one(Step::ROW_READS)] = {};  // two steps
 
   // The item has the CTA's units from `own_unit` on, and its entries from `own_entry` on.
   RNNCC_DEVICE void begin(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Traffic& traffic,
@@ -56,6 +68,13 @@ struct Item {
     return valid[j];
   }
 
+  // The address of the head's element of a tensor [T, B, heads] at (t, the lane's entry j); `bytes` per head, or 0 for a
+  // tensor [T, B, 1].
+  RNNCC_DEVICE char* row_at(const Place& place, int j, int t, int bytes) const {
+    const int row = Step::MASKED ? rows[Step::MASKED ? j : 0].first : entry + j;
+    return place.base + (t * place.step + row * place.entry + (bytes ? (head_unit - unit) / H * bytes : 0));
+  }
+
   // Starts to load what `start` of step t reads at (t, entry), which takes as long as a product. So it is called before
   // the product of step t - 1. What was loaded for step t - 1 moves to row_now, where its `finish` finds it.
   RNNCC_DEVICE void ask(const FusedTensors<Step>& own, int t, int steps) {
@@ -65,9 +84,18 @@ struct Item {
       if (!place.base) continue;  // zeros, as they began
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int64_t at = t * place.step + (Step::MASKED ? rows[Step::MASKED ? j : 0].first : entry + j) * place.entry;
+        const char* const at = row_at(place, j, t, has(row_floats<Step>, r) && has(Step::ROW_PER_HEAD, r) ? 4
+                                                   : has(Step::ROW_PER_HEAD, r)                           ? sizeof(E)
+                                                                                                          : 0);
         row_now[j][r] = row_next[j][r];
-        row_next[j][r] = t < steps && has_rows(j, t) ? *reinterpret_cast<const E*>(place.base + at) : E{};
+        row_next[j][r] = R{};
+        if (t < steps && has_rows(j, t)) {
+          if constexpr (Step::ROW_FLOAT == 0)
+            row_next[j][r] = *reinterpret_cast<const E*>(at);
+          else
+            row_next[j][r] = has(row_floats<Step>, r) ? *reinterpret_cast<const float*>(at)
+                                                      : to_float(*reinterpret_cast<const E*>(at));
+        }
       }
     }
   }
@@ -91,6 +119,7 @@ struct Item {
 #pragma unroll
       for (int r = 0; r < Step::ROW_READS; ++r) row[j][r] = to_float(AT_START ? row_next[j][r] : row_now[j][r]);
       if constexpr (Step::MASKED) row[j][Step::ROW_READS] = rows[j].is_active(t) ? 1.0f : 0.0f;
+      if constexpr (Step::ROW_VALUES > Step::ROW_READS + Step::MASKED) row[j][Step::ROW_VALUES - 1] = H;
     }
   }
 
@@ -98,20 +127,20 @@ struct Item {
   template <int OPERANDS>
   RNNCC_DEVICE void start(const FusedCall<Step>& call, int j, const float (&read)[at_least_one(Step::READS)],
                           const float (&row)[row_values<Step>], float (&operand)[OPERANDS],
-                          float (&write)[at_least_one(Step::WRITES)]) {
+                          float (&write)[written<Step>]) {
     Step::start(read, row, vector, call.constants, carry[j], operand, write);
   }
   template <int S, int SUMS, int OPERANDS>
   RNNCC_DEVICE void middle(const FusedCall<Step>& call, int j, const float (&sum)[SUMS],
                            const float (&read)[at_least_one(Step::READS)], const float (&row)[row_values<Step>],
-                           float (&operand)[OPERANDS], float (&write)[at_least_one(Step::WRITES)]) {
+                           float (&operand)[OPERANDS], float (&write)[written<Step>]) {
     Step::middle(Stage<S>{}, sum, read, row, vector, call.constants, carry[j], operand, write);
   }
   // Runs `finish` of step t. Steps beyond an entry's last row leave its carries as they are: their values may be
   // infinite, so that to multiply them by zero is not enough.
-  RNNCC_DEVICE void finish(const FusedCall<Step>& call, int j, int t, const float (&sum)[LastPhase<Step>::SUMS],
+  RNNCC_DEVICE void finish(const FusedCall<Step>& call, int j, int t, const float (&sum)[LastPhase<Step>::GIVES],
                            const float (&read)[at_least_one(Step::READS)], const float (&row)[row_values<Step>],
-                           float (&write)[at_least_one(Step::WRITES)]) {
+                           float (&write)[written<Step>]) {
     float before[at_least_one(Step::CARRIES)];
 #pragma unroll
     for (int s = 0; s < Step::EDGES; ++s) before[s] = carry[j][s];
@@ -123,8 +152,8 @@ struct Item {
 
   // Puts what stage S made of step t, or `start` of step t + 1, into shared memory for Traffic::store(t).
   template <int S>
-  RNNCC_DEVICE void put_down(int t, const float (&write)[2][at_least_one(Step::WRITES)]) const {
-    const uint32_t written = Traffic::WRITTEN + (t & 1) * Out::BYTES;
+  RNNCC_DEVICE void put_down(const FusedTensors<Step>& own, int t, const float (&write)[2][written<Step>]) const {
+    const uint32_t begin = Traffic::WRITTEN + (t & 1) * Out::BYTES;
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w)
 #pragma unroll
@@ -132,9 +161,25 @@ struct Item {
         if (!has(writes_of<Step, S>, w))
           continue;
         else if (has(float_writes<Step>, w))
-          *reinterpret_cast<float*>(float_row + (written + Out::offset(w) + j * Out::FLOAT_ROW)) = write[j][w];
+          *reinterpret_cast<float*>(float_row + (begin + Out::offset(w) + j * Out::FLOAT_ROW)) = write[j][w];
         else
-          *reinterpret_cast<E*>(e_row + (written + Out::offset(w) + j * Out::E_ROW)) = from_float<E>(write[j][w]);
+          *reinterpret_cast<E*>(e_row + (begin + Out::offset(w) + j * Out::E_ROW)) = from_float<E>(write[j][w]);
+    // What there is once per head, the head's first unit writes to memory itself.
+#pragma unroll
+    for (int w = Step::WRITES; w < Step::WRITES + Step::ROW_WRITES; ++w) {
+      const bool is_float = has(float_writes<Step>, w);
+      if (!has(writes_of<Step, S>, w) || unit != 0 || !own.writes[w].base) continue;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int step = t + (S == 0);
+        if (!valid[j] || !has_rows(j, step)) continue;
+        char* const at = row_at(own.writes[w], j, step, is_float ? 4 : sizeof(E));
+        if (is_float)
+          *reinterpret_cast<float*>(at) = write[j][w];
+        else
+          *reinterpret_cast<E*>(at) = from_float<E>(write[j][w]);
+      }
+    }
   }
 
   RNNCC_DEVICE void end(const FusedTensors<Step>& own) const {

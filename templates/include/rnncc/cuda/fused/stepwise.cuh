@@ -9,7 +9,8 @@ namespace rnncc {
 template <class Step_, int H_>
 struct StepwiseShape {
   using Step = Step_;
-  static_assert(Step::PHASES == 1);
+  static_assert(Step::PHASES == 1 && PhaseOf<Step, 0>::REDUCTIONS == 0 && Step::ROW_WRITES == 0 &&
+                Step::ROW_FLOAT == 0 && Step::ROW_PER_HEAD == 0);
   static constexpr int SUMS = PhaseOf<Step, 0>::SUMS, OPERANDS = PhaseOf<Step, 0>::OPERANDS;
   static constexpr int H = H_, THREADS = 256, SHARED_BYTES = 0;
 };
@@ -57,8 +58,9 @@ RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const 
                    : 0.0f;
     }
     if constexpr (Step::MASKED) row[Step::ROW_READS] = rows.is_active(step) ? 1.0f : 0.0f;
+    if constexpr (Step::ROW_VALUES > Step::ROW_READS + Step::MASKED) row[Step::ROW_VALUES - 1] = S::H;
   };
-  const auto store = [&](int step, bool at_start, const float (&write)[at_least_one(Step::WRITES)]) {
+  const auto store = [&](int step, bool at_start, const float (&write)[written<Step>]) {
     if (step >= rows.steps) return;
 #pragma unroll
     for (int w = 0; w < Step::WRITES; ++w) {
@@ -73,7 +75,7 @@ RNNCC_DEVICE void fused_stepwise(const FusedCall<typename S::Step>& call, const 
   };
 
   float vector[at_least_one(Step::VECTORS)], carry[at_least_one(Step::CARRIES)];
-  float read[at_least_one(Step::READS)], row[row_values<Step>], write[at_least_one(Step::WRITES)];
+  float read[at_least_one(Step::READS)], row[row_values<Step>], write[written<Step>];
 #pragma unroll
   for (int v = 0; v < Step::VECTORS; ++v) vector[v] = take<E>(own.vectors[v], 0, unit * own.vectors[v].entry);
 #pragma unroll

@@ -12,6 +12,9 @@ constexpr uint64_t float_reads = sizeof(typename Step::Element) == 4 ? ~uint64_t
 template <class Step>
 constexpr uint64_t float_writes = sizeof(typename Step::Element) == 4 ? ~uint64_t(0) : Step::WRITE_FLOAT;
 
+template <class Step>
+constexpr uint64_t row_floats = sizeof(typename Step::Element) == 4 ? ~uint64_t(0) : Step::ROW_FLOAT;
+
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 // Whether a set has member i. A set is a number with one bit per member.
 __host__ __device__ constexpr bool has(uint64_t set, int i) { return set >> i & 1; }
@@ -32,10 +35,10 @@ struct Place {
   int64_t step, entry;
 };
 
-// How many values of a step a batch entry has: those that are read at (t, entry), and in a masked loop whether the step
-// is the entry's own.
+// How many values of a step a batch entry has: those that are read at (t, entry), in a masked loop whether the step is
+// the entry's own, and in some loops the head_dim.
 template <class Step>
-constexpr int row_values = at_least_one(Step::ROW_READS + Step::MASKED);
+constexpr int row_values = at_least_one(Step::ROW_VALUES);
 
 // The rows of an entry of a FusedCall or ScanCall.
 template <class Step, class Call>
