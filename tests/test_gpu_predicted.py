@@ -83,7 +83,7 @@ def test_small_ctas_share_an_sm() -> None:
 
 
 def test_a_loop_without_a_fused_form_is_not_predicted() -> None:
-    plan = plan_of("layernormlstm")
+    plan = plan_of("lstmp")
     problem = Problem(64, 1, "bf16")
     assert call_time(plan, problem, H200, batch=16, steps=16, training=True) is None
     (loop,) = planned(plan, problem, H200).loops

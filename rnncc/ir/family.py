@@ -43,7 +43,7 @@ class Family:
         return f"{self.name.capitalize()}Shape"
 
 
-# Fused kernels hold the matrices of a loop, whose step is a chain of products. Each is for one head_dim and dtype.
+# Fused kernels hold the matrices of a loop, whose step is a chain of phases. Each is for one head_dim and dtype.
 GATHER = Family("gather", Scope.CLUSTER)  # operands go to all CTAs of a cluster
 SCATTER = Family("scatter", Scope.CLUSTER)  # partial sums go to the CTA of their units
 GRID = Family("grid", Scope.GRID)  # operands go to all CTAs of a head

@@ -37,9 +37,10 @@ CASES = [
 MASKED_SCAN = kernels.Case("mingru", SCAN, "bf16", NEWEST)
 # Newton's method for a pair in float32: half of an SM's registers are its limit.
 FLOAT_NEWTON = kernels.Case("paralstm", SCAN, "f32", NEWEST, masked=False)
-# Cells that stand for a kind, beside LSTM and GRU. Alternating: several widths, norms. Scans: of real and of
+# Cells that stand for a kind, beside LSTM and GRU. Alternating: several widths, sums along
+# rows. Scans: of real and of
 # complex numbers, of two segments. Walks: with norms, with Newton's method for a number and for a pair.
-KINDS = ("lmu", "layernormgru", "mingru", "lru", "rwkv4", "layernormindrnn", "paragru", "paralstm")
+KINDS = ("lmu", "onlstm", "mingru", "lru", "rwkv4", "layernormindrnn", "paragru", "paralstm")
 # Cells with the kernels of another one, letter by letter: those are compiled once.
 TWINS = {"nn_lstm": "lstm", "nn_gru": "gru", "nn_rnn": "elman", "nn_rnn_relu": "irnn"}
 

@@ -270,11 +270,12 @@ class _Call:
             matrix = known[outer.matrix]
             cotangent = self._sequence(outer.cotangent, written).double()
             operand = self._sequence(outer.operand, written).double()
-            shape = cotangent.shape[:2]
-            per_head = torch.einsum(
-                "tbnu,tbnk->nuk", cotangent.reshape(*shape, heads, -1), operand.reshape(*shape, heads, -1)
+            # Rows lie as [parts, heads, ...], and each head's rows meet its own columns.
+            shape = (*cotangent.shape[:2], matrix.parts, heads, -1)
+            rows = torch.einsum(
+                "tbpnu,tbnk->pnuk", cotangent.reshape(shape), operand.reshape(*operand.shape[:2], heads, -1)
             )
-            offsets.setdefault(matrix.index, []).append((self.case.evaluate(matrix.offset), per_head.flatten(0, 1)))
+            offsets.setdefault(matrix.index, []).append((self.case.evaluate(matrix.offset), rows.flatten(0, 2)))
         for total in program.sums:
             value = self._sequence(total.slot, written).double().sum((0, 1))
             width = self.case.evaluate(total.width)

@@ -56,6 +56,11 @@ def kernels_of(
         ("lem", GRID, "f16", 72, 1, 11),
         ("rhn", GRID, "f32", 64, 2, 5),
         ("taugru", SCATTER, "bf16", 64, 1, 4),
+        # Norms: reductions over a head's units, and vectors of several parts.
+        ("layernormlstm", GATHER, "f32", 64, 2, 9),
+        ("layernormlstm_pt", GRID, "bf16", 72, 1, 11),
+        ("layernormgru", GRID, "f16", 64, 1, 9),
+        ("dreamergru", GATHER, "bf16", 40, 2, 3),
     ],
     ids=str,
 )
@@ -81,7 +86,9 @@ def test_what_is_sent_arrives_late(tmp_path: Path) -> None:
         assert not max(errors.values()) <= 100 * BOUNDS["f32"]
 
 
-@pytest.mark.parametrize(("cell", "family", "head_dim"), [("gruv3", GATHER, 128), ("rhn", GRID, 64)], ids=str)
+@pytest.mark.parametrize(
+    ("cell", "family", "head_dim"), [("gruv3", GATHER, 128), ("rhn", GRID, 64), ("layernormlstm", GRID, 64)], ids=str
+)
 def test_threads_in_any_order(cell: str, family: Family, head_dim: int, tmp_path: Path) -> None:
     """A step's buffers are used again at the next step, so many steps in many orders are right."""
     made = kernels_of(Wanted(cell, family, "bf16", "sm_90a"), False, head_dim, tmp_path)

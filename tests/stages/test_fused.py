@@ -80,6 +80,23 @@ def test_a_sum_need_not_take_every_operand() -> None:
     assert [sum(matrix is not None for matrix in row) for row in product.matrices] == [1] * len(product.sums)
 
 
+def test_norms_are_reductions_over_the_units_of_a_head() -> None:
+    forward, _ = both_ways(plan_of("layernormlstm"))
+    assert [(len(phase.sums), len(phase.reductions)) for phase in forward.phases] == [(4, 0), *[(0, 1)] * 4]
+    # A vector of 4*H units is four numbers of each unit, and all of them are in the mean.
+    mean = forward.phases[1].reductions[0]
+    assert mean.sources == tuple(f"v__R__{part}of4" for part in range(4)) and not mean.largest
+    assert [read.part for read in forward.reads] == [0, 1, 2, 3] and {read.slot for read in forward.reads} == {"v__x"}
+    # What each head has once goes to tensors of that width.
+    assert [write.value for write in forward.row_writes] == ["v__9__part__sqrt", "h__5__part__sqrt"]
+
+
+def test_a_softmax_is_a_largest_number_and_a_sum() -> None:
+    forward, _ = both_ways(plan_of("cell Soft\nstate h\nh[t] = softmax(R@h[t-1] + W@x)\n"))
+    reductions = [reduction.largest for phase in forward.phases for reduction in phase.reductions]
+    assert reductions == [True, False]
+
+
 def test_inference_writes_what_the_caller_gets() -> None:
     forward, _ = both_ways(plan_of("lstm"))
     kept = inference(forward).writes
@@ -91,8 +108,8 @@ def test_inference_writes_what_the_caller_gets() -> None:
     ("cell", "why"),
     [
         ("mingru", "a step has no product"),
-        ("layernormlstm", "a step takes the mean of a row"),
         ("lstmp", "values of a step have several widths"),
+        ("cell Sum\nstate h\nh[t] = tanh(cumsum(R@h[t-1]) + W@x)\n", "a step takes the cumsum of a row"),
     ],
 )
 def test_what_does_not_fit(cell: str, why: str) -> None:
@@ -101,9 +118,11 @@ def test_what_does_not_fit(cell: str, why: str) -> None:
 
 
 def test_loops_that_fit_one_way_only_have_no_kernels() -> None:
-    plan = plan_of("cell Sum\nstate h\nparam p: scalar\nh[t] = tanh(R@h[t-1] + p*sum(h[t-1]) + W@x)\n")
+    """Backward, the gradient of x's first number is a sum over all heads."""
+    plan = plan_of("timeawarelstm")
     loop = plan.loops[0]
-    assert isinstance(loop.fused_forward, NoForm)
+    assert isinstance(loop.fused_backward, NoForm) and "over all heads" in loop.fused_backward.reason
+    assert isinstance(loop.fused_forward, FusedLoop)
     assert list(fused_programs(plan)) == []
 
 

@@ -237,10 +237,10 @@ def test_large_batches_are_bound_by_memory() -> None:
 
 
 def test_what_has_no_fused_form_alternates_and_says_why() -> None:
-    norm = loop_plan("layernormlstm").fused_forward
-    assert isinstance(norm, NoForm)
+    widths = loop_plan("lstmp").fused_forward
+    assert isinstance(widths, NoForm)
     cases: list[tuple[FusedLoop | NoForm, Problem, str, str]] = [
-        (norm, Problem(768, 1, "bf16"), "form", "a step takes the mean of a row"),
+        (widths, Problem(768, 1, "bf16"), "form", "values of a step have several widths"),
         (forward("lstm"), Problem(100, 10, "bf16"), "head_dim", "8"),
     ]
     for loop, problem, name, reason in cases:

@@ -30,6 +30,11 @@ from rnncc.ir.plan import NoForm
 from rnncc.stages.lower.reading import Unfit
 from rnncc.stages.lower.units import Operation, Product, Reduction, Units, part_names, place_of_part
 
+# Each is code of its own in a kernel.
+MOST_PHASES = 16
+# Read, or written: as many as the bits of a word (call.cuh).
+MOST_TENSORS = 64
+
 
 def fuse(program: Program) -> FusedLoop | NoForm:
     """The fused form, or why there is none."""
@@ -42,6 +47,10 @@ def fuse(program: Program) -> FusedLoop | NoForm:
 def _loop(units: Units) -> FusedLoop:
     operations = list(units.operations())
     levels, found = _levels(operations)
+    if len(found) > MOST_PHASES:
+        raise Unfit(
+            f"a step has {len(found)} products and reductions that wait for each other: more than {MOST_PHASES}"
+        )
     phases = tuple(_phase(units, found[level]) for level in sorted(found))
     chain = _chain(operations, phases, levels)
     made = {statement.target: stage for stage, statements in enumerate(chain) for statement in statements}
@@ -54,6 +63,8 @@ def _loop(units: Units) -> FusedLoop:
     used = {name for names in _uses(chain, phases) for name in names}
     reads, rows, vectors = _reads(units, used)
     writes, row_writes = _writes(units, made)
+    if max(len(reads), len(writes) + len(row_writes)) > MOST_TENSORS:
+        raise Unfit(f"a step reads or writes more than {MOST_TENSORS} tensors")
     return FusedLoop(
         phases,
         chain,

@@ -18,6 +18,9 @@ from rnncc.ir.kernel import Matrix, Program, RowStage, Slot, TileStage, ViewSlot
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.stages.lower.reading import Unfit
 
+# A unit has so many numbers of a value at most: as many as a kernel reads tensors.
+MOST_PARTS = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Product:
@@ -63,6 +66,8 @@ class Units:
         k, base = split_multiple(width)
         if base != self.width:
             raise Unfit("values of a step have several widths")
+        if k > MOST_PARTS:
+            raise Unfit(f"a value has more than {MOST_PARTS} times the units of a head")
         return k
 
     def parts(self, name: str) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ _K_WARPS = (1, 2, 4, 8)
 _UNIT_BLOCKS = (1, 2, 4)
 _MOST_ITEMS = MOST_WARPS * max(_UNIT_BLOCKS)
 _SEND_REGISTERS = 8  # per operand but one
-_PHASE_REGISTERS, _FLOAT_PHASE_REGISTERS = 4, 16  # per phase but one: nvcc moves work of a phase into the one before
+_PHASE_REGISTERS, _FLOAT_PHASE_REGISTERS = 4, 40  # per phase but one: nvcc moves work of a phase into the one before
 # nvcc 13 takes 18 to 46 registers fewer than `needed` for the LSTM.
 _OVERCOUNT = 44
 

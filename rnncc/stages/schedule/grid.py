@@ -40,7 +40,7 @@ _POLLED = 8  # words of 16 bytes that a lane asks for at a time
 # planned with them: three spill one register, and NAS's inference at 768 in float16 spills 24. (The model does not
 # count how far nvcc interleaves an item's two elements.)
 _BASE_REGISTERS, _TILE_REGISTERS, _SUM_REGISTERS, _OPERAND_REGISTERS, _ODD_REGISTERS = 33, 14, 5, 13, 8
-_PHASE_REGISTERS = 4  # per phase but one
+_PHASE_REGISTERS = 6  # per phase but one
 # In float32 a lane has its sums for all batch entries of a tile while it multiplies. With several operands nvcc keeps
 # addresses, and more of them for each chunk beyond some.
 _FLOAT_SUM_REGISTERS, _FLOAT_REGISTERS, _FLOAT_OPERAND_REGISTERS = 10, 16, 16

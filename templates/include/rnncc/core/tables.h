@@ -172,7 +172,7 @@ struct ZeroInfo {
 // none (cuda/scan/lanes.cuh). Arrays hold slots where nothing else is said. All zero: the loop has neither form.
 struct LoopInfo {
   int16_t products, sums, operands, reductions, edges, reads, rows, vectors, writes, row_writes, totals;
-  int16_t handed;           // values that stages of a step hand on, besides edges
+  int16_t handed;               // values that stages of a step hand on, besides edges
   const int16_t* matrices;      // [products], of the program's matrices; -1: a sum that does not take an operand
   const int16_t* matrix_parts;  // which of the parts of the rows
   const int16_t* edge_slots;
@@ -187,7 +187,7 @@ struct LoopInfo {
   const int16_t* write_places;     // of the slot's destinations, or -1: its record
   const int16_t* row_write_slots;  // values with one number per head
   const int16_t* row_write_places;
-  const int16_t* total_slots;   // values of which only the sum over all steps is wanted
+  const int16_t* total_slots;  // values of which only the sum over all steps is wanted
 };
 
 // A kernel of a loop without products. A group is `vector` channels of one batch entry, side by side in a lane.

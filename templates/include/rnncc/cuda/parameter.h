@@ -76,7 +76,8 @@ class LoopParameter {
       const SlotInfo& slot = tables_.slots[info_.read_slots[r]];
       const bool shifted = slot.kind != Kind::read;
       const SlotInfo& source = shifted ? tables_.slots[slot.link] : slot;
-      reads[r] = along(call, tensors.at(source.table, source.index), dim(source.offset) + part_begin(slot, info_.read_parts[r]), shifted);
+      reads[r] = along(call, tensors.at(source.table, source.index),
+                       dim(source.offset) + part_begin(slot, info_.read_parts[r]), shifted);
       read_edges[r] = shifted ? edge(tensors.either(slot.table, slot.index)) : FusedEdge{};
       if (!fits(reads[r], dtype_bytes(tensors.at(source.table, source.index).dtype))) return false;
     }
@@ -189,7 +190,9 @@ class LoopParameter {
     return along(call, records[s], begin);
   }
   // Where a part of a slot begins, in units.
-  int64_t part_begin(const SlotInfo& slot, int16_t part) const { return part ? part * (dim(slot.width) / slot.parts) : 0; }
+  int64_t part_begin(const SlotInfo& slot, int16_t part) const {
+    return part ? part * (dim(slot.width) / slot.parts) : 0;
+  }
 
   const Tables& tables_;
   const LoopInfo& info_;

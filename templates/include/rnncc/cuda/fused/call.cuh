@@ -11,7 +11,8 @@
 //   OPERANDS, SUMS      how many there are: sums[i] += matrix[i][j] @ operand[j]
 //   TRANSPOSED          whether the matrices are transposed in this product
 //   HAS_HOLES           whether a sum may have no matrix for an operand
-//   REDUCTIONS, LARGEST how many reductions over the units of a head there are, and the set of them that look for the largest number.
+//   REDUCTIONS, LARGEST how many reductions over the units of a head there are, and the set of them that look for the
+//   largest number.
 //                       What they take comes after the operands, and what they give after the sums
 //   CARRIES, EDGES      floats per unit and entry that live from step to step; the first EDGES of them have initial
 //   values Element             the type of streams, matrices and operands: 16-bit or float READS               how many
@@ -19,10 +20,12 @@
 //   READ_SHIFTED        the set of them that are read one step further in the loop's order, and beyond the loop from an
 //   edge
 //                       tensor
-//   ROW_READS           how many tensors are read at (t, entry); ROW_VALUES has also what kernels know themselves (row_values in
+//   ROW_READS           how many tensors are read at (t, entry); ROW_VALUES has also what kernels know themselves
+//   (row_values in
 //                       tensors.cuh). ROW_FLOAT and ROW_PER_HEAD are sets of those that are read
 //   VECTORS             values per unit
-//   WRITES, ROW_WRITES  how many tensors are written at (t, entry, unit), and behind them at (t, entry, head); WRITE_FLOAT is a set
+//   WRITES, ROW_WRITES  how many tensors are written at (t, entry, unit), and behind them at (t, entry, head);
+//   WRITE_FLOAT is a set
 //                       of them
 //   WRITES_OF_STAGE     the sets that start, each middle and finish write
 //   MASKED              whether entries have lengths and resets; then the loop takes packed tensors too

@@ -34,10 +34,13 @@ struct GatherShape {
     using PhaseOf<Step, P>::SUMS, PhaseOf<Step, P>::OPERANDS, PhaseOf<Step, P>::REDUCTIONS;
     static constexpr int HALVES = SUMS * UNIT_BLOCKS;
     static constexpr int DEPTH = OPERANDS * DIM, RANGE = DEPTH / K_WARPS;  // all terms; terms per warp
-    using Matrix = typename MatrixIf<(SUMS > 0), Resident<E, at_least_one(RANGE / 32), at_least_one(HALVES), REGISTER_TILES[P] / 2>>::type;
+    using Matrix =
+        typename MatrixIf<(SUMS > 0),
+                          Resident<E, at_least_one(RANGE / 32), at_least_one(HALVES), REGISTER_TILES[P] / 2>>::type;
     // A buffer has the operands, and behind them of each reduction [source][tile][8 entries].
     static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, REDUCED_BEGIN = ENTRY_TILES * TILE_BYTES;
-    static constexpr int REDUCED_BYTES = REDUCTIONS * SOURCES * ENTRY_TILES * 32, BUFFER_BYTES = REDUCED_BEGIN + REDUCED_BYTES;
+    static constexpr int REDUCED_BYTES = REDUCTIONS * SOURCES * ENTRY_TILES * 32,
+                         BUFFER_BYTES = REDUCED_BEGIN + REDUCED_BYTES;
     static constexpr int MATRIX_BYTES = UNIT_WARPS * K_WARPS * Matrix::WARP_BYTES;
     // Where the phase's part of the operands and of the matrices begins and ends.
     static constexpr int OPERANDS_BEGIN = Phase<P - 1>::OPERANDS_END,
@@ -80,14 +83,15 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   for_numbers<S::PHASES>([&](auto phase) {
     constexpr int P = decltype(phase)::value;
     using Phase = typename S::template Phase<P>;
-    if constexpr (Phase::SUMS > 0) held.template of<P>().fill(matrices + Phase::MATRICES_BEGIN, warp, [&](int pair, int m, int i) {
-      const int term = k_warp * Phase::RANGE + pair * 32 + q * 8, operand = term / S::DIM, k = term % S::DIM;
-      const int half = 2 * m + i, sum = half % Phase::SUMS, unit = unit0 + half / Phase::SUMS * 8 + row;
-      return half < Phase::HALVES
-                 ? matrix8<Step, P, S::H>(own.matrices[Phase::FIRST_MATRIX + sum * Phase::OPERANDS + operand],
-                                          seat.head, unit, k)
-                 : Terms<E>{};
-    });
+    if constexpr (Phase::SUMS > 0)
+      held.template of<P>().fill(matrices + Phase::MATRICES_BEGIN, warp, [&](int pair, int m, int i) {
+        const int term = k_warp * Phase::RANGE + pair * 32 + q * 8, operand = term / S::DIM, k = term % S::DIM;
+        const int half = 2 * m + i, sum = half % Phase::SUMS, unit = unit0 + half / Phase::SUMS * 8 + row;
+        return half < Phase::HALVES
+                   ? matrix8<Step, P, S::H>(own.matrices[Phase::FIRST_MATRIX + sum * Phase::OPERANDS + operand],
+                                            seat.head, unit, k)
+                   : Terms<E>{};
+      });
   });
   for (int i = threadIdx.x; i < S::OPERAND_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Memory traffic;
@@ -112,7 +116,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       for_numbers<S::PHASES>([&](auto phase) {
         for (int buffer = 0; buffer < S::BUFFERS; ++buffer)
           for (int range = 0; range < S::RANGES; ++range)
-            barrier_expect(barrier_of(phase, buffer, range), range < S::K_WARPS ? expected(phase) : expected_reduced(phase));
+            barrier_expect(barrier_of(phase, buffer, range),
+                           range < S::K_WARPS ? expected(phase) : expected_reduced(phase));
       });
     cluster_barrier();
   }
@@ -235,7 +240,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
             if (owner != k_warp)
 #pragma unroll
               for (int n = 0; n < S::ENTRY_TILES; ++n)
-                parts[((half * S::ENTRY_TILES + n) * (S::K_WARPS - 1) + (k_warp - owner + S::K_WARPS) % S::K_WARPS - 1) *
+                parts[((half * S::ENTRY_TILES + n) * (S::K_WARPS - 1) + (k_warp - owner + S::K_WARPS) % S::K_WARPS -
+                       1) *
                       32] = make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
           }
           __syncthreads();

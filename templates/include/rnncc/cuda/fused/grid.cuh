@@ -4,38 +4,13 @@
 // fence.
 #pragma once
 
-#include "resident.cuh"
+#include "exchange.cuh"
 
 namespace rnncc {
 
 // A warp pauses before it polls. The pause grows by PAUSE_MORE cycles after a step in which the warp polled in vain,
 // and shrinks by PAUSE_LESS after any other step. It is at most PAUSE_MOST.
 constexpr uint32_t PAUSE_MORE = 32, PAUSE_LESS = 4, PAUSE_MOST = 2048;
-
-constexpr uint32_t NOT_YET = 0xffffffffu;
-// A float as a word of the exchange, which is never NOT_YET. A NaN with these bits becomes another NaN.
-RNNCC_DEVICE uint32_t message(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  return bits == NOT_YET ? 0x7fffffffu : bits;
-}
-
-// The part of a chunk that a lane polls for, in a tile of entries: terms 8q…8q+7 of one entry.
-template <class E>
-struct Message {
-  static constexpr int PARTS = sizeof(E) / 2;  // parts of 16 bytes
-  uint4 part[PARTS];
-  // It uses & since && would make branches.
-  RNNCC_DEVICE bool has_come() const {
-    bool all = true;
-#pragma unroll
-    for (const uint4& v : part) all &= (v.x != NOT_YET) & (v.y != NOT_YET) & (v.z != NOT_YET) & (v.w != NOT_YET);
-    return all;
-  }
-  RNNCC_DEVICE void ask(const char* from) {
-#pragma unroll
-    for (int i = 0; i < PARTS; ++i) part[i] = load16_relaxed(from + i * 16);
-  }
-};
 
 // REGISTER_TILES has a number for each phase.
 template <class Step_, int H_, int UNIT_BLOCKS_, int K_WARPS_, int ENTRY_TILES_, int... REGISTER_TILES_>
@@ -53,7 +28,8 @@ struct GridShape {
   // the operands of all phases.
   static constexpr int OPERAND_BYTES = DEPTH * int(sizeof(E));
   static constexpr int OPERANDS = LastPhase<Step>::FIRST_OPERAND + LastPhase<Step>::OPERANDS;
-  // Behind them it has what each block of units gives to the reductions: floats [reduction][SOURCES], padded to 16 bytes.
+  // Behind them it has what each block of units gives to the reductions: floats [reduction][SOURCES], padded to 16
+  // bytes.
   static constexpr int REDUCTIONS = LastPhase<Step>::FIRST_REDUCTION + LastPhase<Step>::REDUCTIONS;
   static constexpr int SOURCES = H / 8, SOURCE_PIECES = ceil_div(SOURCES, 4);
   static constexpr int REDUCTIONS_BEGIN = OPERANDS * OPERAND_BYTES;
@@ -67,8 +43,11 @@ struct GridShape {
     static constexpr int CHUNKS = ceil_div(OPERANDS * DEPTH / 32, K_WARPS);  // chunks of 32 terms per warp
     // Whether some terms of chunks belong to no operand. Their places are never written.
     static constexpr bool PADDED = DEPTH > H || CHUNKS * K_WARPS * 32 > OPERANDS* DEPTH;
-    using Matrix = typename MatrixIf<(SUMS > 0), Resident<E, at_least_one(CHUNKS), at_least_one(HALVES), REGISTER_TILES[P] / 2>>::type;
-    static constexpr int BATCH = CHUNKS * POLLS <= 8 ? at_least_one(CHUNKS) : at_least_one(8 / POLLS);  // chunks polled at a time
+    using Matrix =
+        typename MatrixIf<(SUMS > 0),
+                          Resident<E, at_least_one(CHUNKS), at_least_one(HALVES), REGISTER_TILES[P] / 2>>::type;
+    static constexpr int BATCH =
+        CHUNKS * POLLS <= 8 ? at_least_one(CHUNKS) : at_least_one(8 / POLLS);  // chunks polled at a time
     // Where the phase's operands begin in the exchange, and its part of the matrices in shared memory.
     static constexpr int OPERANDS_BEGIN = PhaseOf<Step, P>::FIRST_OPERAND * OPERAND_BYTES;
     static constexpr int MATRICES_BEGIN = Phase<P - 1>::MATRICES_END,
@@ -111,14 +90,15 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   for_numbers<S::PHASES>([&](auto phase) {
     constexpr int P = decltype(phase)::value;
     using Phase = typename S::template Phase<P>;
-    if constexpr (Phase::SUMS > 0) held.template of<P>().fill(matrices + Phase::MATRICES_BEGIN, warp, [&](int c, int m, int i) {
-      const int term = (warp * Phase::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
-      const int half = 2 * m + i, sum = half % Phase::SUMS, unit = unit0 + half / Phase::SUMS * 8 + row;
-      return half < Phase::HALVES && operand < Phase::OPERANDS
-                 ? matrix8<Step, P, S::H>(own.matrices[Phase::FIRST_MATRIX + sum * Phase::OPERANDS + operand], head,
-                                          unit, k)
-                 : Terms<E>{};
-    });
+    if constexpr (Phase::SUMS > 0)
+      held.template of<P>().fill(matrices + Phase::MATRICES_BEGIN, warp, [&](int c, int m, int i) {
+        const int term = (warp * Phase::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
+        const int half = 2 * m + i, sum = half % Phase::SUMS, unit = unit0 + half / Phase::SUMS * 8 + row;
+        return half < Phase::HALVES && operand < Phase::OPERANDS
+                   ? matrix8<Step, P, S::H>(own.matrices[Phase::FIRST_MATRIX + sum * Phase::OPERANDS + operand], head,
+                                            unit, k)
+                   : Terms<E>{};
+      });
   });
 
   typename S::Memory traffic;
@@ -186,14 +166,15 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
         constexpr int R = decltype(reduction)::value;
         const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
-        const float2 given = joined_units<has(Phase::LARGEST, R)>(operand[0][Phase::OPERANDS + R], operand[1][Phase::OPERANDS + R],
-                                                                  items[o].unit < S::H);
+        const float2 given = joined_units<has(Phase::LARGEST, R)>(
+            operand[0][Phase::OPERANDS + R], operand[1][Phase::OPERANDS + R], items[o].unit < S::H);
         char* const to = exchange_at(t) + S::REDUCTIONS_BEGIN + (Phase::FIRST_REDUCTION + R) * S::SOURCE_PIECES * 16 +
                          (unit0 / 8 + u) * 4;
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const int own_entry = n * 8 + 2 * q + j;
-          if (row == 0 && unit0 + u * 8 < S::H && own_entry < entries && (!Step::MASKED || t < rows_of(own_entry).steps))
+          if (row == 0 && unit0 + u * 8 < S::H && own_entry < entries &&
+              (!Step::MASKED || t < rows_of(own_entry).steps))
             store4_relaxed(to + exchange_row(own_entry), message(j ? given.y : given.x));
         }
       });
@@ -308,55 +289,18 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
           parts[((half * S::ENTRY_TILES + n) * S::K_WARPS + warp) * 32] =
               make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
       __syncthreads();
-      // Polls for what all blocks of units have given to a reduction. A lane reads pieces of one entry: q, q + 4, ….
       [[maybe_unused]] float reduced[S::ENTRY_TILES][2][at_least_one(Phase::REDUCTIONS)];
       if constexpr (Phase::REDUCTIONS > 0)
         for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
           constexpr int R = decltype(reduction)::value;
-          constexpr bool largest = has(Phase::LARGEST, R);
-          constexpr int PIECES = ceil_div(S::SOURCE_PIECES, 4);
-          const char* const from = exchange_at(t) + S::REDUCTIONS_BEGIN + (Phase::FIRST_REDUCTION + R) * S::SOURCE_PIECES * 16;
+          const char* const from =
+              exchange_at(t) + S::REDUCTIONS_BEGIN + (Phase::FIRST_REDUCTION + R) * S::SOURCE_PIECES * 16;
 #pragma unroll
           for (int n = 0; n < S::ENTRY_TILES; ++n) {
             if (warp >= S::ITEMS) continue;
-            const bool wanted = !Step::MASKED || t < terms_until[n];
-            uint4 piece[PIECES];
-            const auto ask = [&](int i) {
-              if (wanted && i * 4 + q < S::SOURCE_PIECES)
-                piece[i] = load16_relaxed(from + exchange_row(n * 8 + row) + (i * 4 + q) * 16);
-            };
-            const auto number = [&](int i, int k) {
-              const uint4& v = piece[i];
-              return k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w;
-            };
-            const auto exists = [&](int i, int k) { return wanted && (i * 4 + q) * 4 + k < S::SOURCES; };
-            const auto has_come = [&](int i) {
-              bool all = true;
-#pragma unroll
-              for (int k = 0; k < 4; ++k) all &= !exists(i, k) | (number(i, k) != NOT_YET);
-              return all;
-            };
-            const auto all_have_come = [&] {
-              bool all = true;
-#pragma unroll
-              for (int i = 0; i < PIECES; ++i) all &= has_come(i);
-              return __all_sync(~0u, all);
-            };
-#pragma unroll
-            for (int i = 0; i < PIECES; ++i) ask(i);
-            for (Spin spin; !all_have_come(); spin.poll()) {
-#pragma unroll
-              for (int i = 0; i < PIECES; ++i)
-                if (!has_come(i)) ask(i);
-            }
-            float all = nothing_joined<largest>();
-#pragma unroll
-            for (int i = 0; i < PIECES; ++i)
-#pragma unroll
-              for (int k = 0; k < 4; ++k)
-                if (exists(i, k)) all = joined<largest>(all, __uint_as_float(number(i, k)));
-            all = joined_over_lanes<largest, 1, 2>(all);
-            // Lanes of row r have entry r; an item's lanes want entries 2q and 2q + 1.
+            const float all = received<has(Phase::LARGEST, R), S::SOURCES>(from + exchange_row(n * 8 + row),
+                                                                           !Step::MASKED || t < terms_until[n]);
+            // Lanes of row r have entry r. An item's lanes want entries 2q and 2q + 1.
             reduced[n][0][R] = __shfl_sync(~0u, all, 8 * q);
             reduced[n][1][R] = __shfl_sync(~0u, all, 8 * q + 4);
           }

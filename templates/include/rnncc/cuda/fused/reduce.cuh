@@ -1,5 +1,5 @@
-// Reductions over the units of a head: what a warp adds up of its own, and how it adds up what all warps have sent. Every
-// warp adds in the same order, so all have the same bits.
+// Reductions over the units of a head: what a warp adds up of its own, and how it adds up what all warps have sent.
+// Every warp adds in the same order, so all have the same bits.
 #pragma once
 
 #include "step.cuh"
@@ -25,8 +25,8 @@ RNNCC_DEVICE float joined_over_lanes(float x) {
   return x;
 }
 
-// What an item gives to a reduction: its units' values of entries 2q and 2q + 1, joined. `exists`: the lane's unit is one
-// of the head's.
+// What an item gives to a reduction: its units' values of entries 2q and 2q + 1, joined. `exists`: the lane's unit is
+// one of the head's.
 template <bool LARGEST>
 RNNCC_DEVICE float2 joined_units(float x, float y, bool exists) {
   return make_float2(joined_over_lanes<LARGEST, 4, 16>(exists ? x : nothing_joined<LARGEST>()),

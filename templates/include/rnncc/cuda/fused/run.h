@@ -254,8 +254,7 @@ class FusedRun : LoopParameter {
     const MatrixInfo& info = tables_.matrices[info_.matrices[m]];
     const rnncc_tensor& weight = tensors.at(WEIGHTS, info.index);
     const int64_t row = dim(info.row) + info_.matrix_parts[m] * (dim(info.rows) / info.parts);
-    return static_cast<char*>(weight.data) +
-           row * (dim(info.columns) / dim(info.blocks)) * dtype_bytes(weight.dtype);
+    return static_cast<char*>(weight.data) + row * (dim(info.columns) / dim(info.blocks)) * dtype_bytes(weight.dtype);
   }
 
   // Fills in the record of a direction, as FusedTensors has it.

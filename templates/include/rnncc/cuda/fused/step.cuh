@@ -68,8 +68,8 @@ struct Item {
     return valid[j];
   }
 
-  // The address of the head's element of a tensor [T, B, heads] at (t, the lane's entry j); `bytes` per head, or 0 for a
-  // tensor [T, B, 1].
+  // The address of the head's element of a tensor [T, B, heads] at (t, the lane's entry j); `bytes` per head, or 0 for
+  // a tensor [T, B, 1].
   RNNCC_DEVICE char* row_at(const Place& place, int j, int t, int bytes) const {
     const int row = Step::MASKED ? rows[Step::MASKED ? j : 0].first : entry + j;
     return place.base + (t * place.step + row * place.entry + (bytes ? (head_unit - unit) / H * bytes : 0));
@@ -84,9 +84,10 @@ struct Item {
       if (!place.base) continue;  // zeros, as they began
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const char* const at = row_at(place, j, t, has(row_floats<Step>, r) && has(Step::ROW_PER_HEAD, r) ? 4
-                                                   : has(Step::ROW_PER_HEAD, r)                           ? sizeof(E)
-                                                                                                          : 0);
+        const char* const at = row_at(place, j, t,
+                                      has(row_floats<Step>, r) && has(Step::ROW_PER_HEAD, r) ? 4
+                                      : has(Step::ROW_PER_HEAD, r)                           ? sizeof(E)
+                                                                                             : 0);
         row_now[j][r] = row_next[j][r];
         row_next[j][r] = R{};
         if (t < steps && has_rows(j, t)) {

@@ -122,9 +122,8 @@ struct Traffic {
 
   // The thread's i-th piece. The last warps take the first pieces, since they tend to have less to do.
   template <class R, int TENSORS, uint64_t FLOATS>
-  static RNNCC_DEVICE Piece find(const FusedCall<Step>& call, const FusedTensors<Step>& own,
-                                 const Place* places, int i, int first_unit,
-                                 const Seat& seat) {
+  static RNNCC_DEVICE Piece find(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Place* places, int i,
+                                 int first_unit, const Seat& seat) {
     const int index = (THREADS - 32 - threadIdx.x / 32 * 32 + threadIdx.x % 32) + THREADS * i;
     const int entry = index / at_least_one(R::PER_ENTRY), in_entry = index % at_least_one(R::PER_ENTRY);
     Piece piece = {};
