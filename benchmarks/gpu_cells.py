@@ -47,10 +47,10 @@ SIZES = ((768, 1), (256, 3), (64, 12))
 PASSES = ("fw", "fw+bw")
 # Sizes of a cell's own, as parts of the hidden size. Others have their defaults.
 PARTS = {"lstmp": {"P": 2}, "nn_lstmp": {"P": 2}, "onlstm": {"K": 4}}
-# Microseconds per exchange, and per step besides, that a cell with a recurrent matrix must keep to; and how much longer
-# forward and backward together may take.
+# What a layer with a recurrent matrix must keep to, by size: microseconds per exchange, and microseconds per step
+# besides. With the backward it may take so much longer than forward alone.
 MUST = {(768, 1): (1.2, 0.8), (256, 3): (0.65, 0.45), (64, 12): (0.45, 0.35)}
-BOTH = 2.9
+TRAINING_FACTOR = 2.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Known:
 
 
 def known(cell: str) -> Known:
-    """The cell's class and its exchanges per step."""
+    """What the equations of a shipped cell say."""
     made = compile_cells(read_request(cell), "classify")
     dense = any(loop.kind is RecurrenceKind.DENSE for loop in made.recurrences[0])
     return Known(made.typed[0].name, exchanges(made.typed[0]), dense)
@@ -88,7 +88,7 @@ def must_ms(case: Case, about: Known, run: str) -> float | None:
     if not about.dense:
         return None
     each, step = MUST[case.head_dim, case.heads]
-    return STEPS / 1000 * (each * about.exchanges + step) * (1 if run == "fw" else BOTH)
+    return STEPS / 1000 * (each * about.exchanges + step) * (1 if run == "fw" else TRAINING_FACTOR)
 
 
 def select(words: Sequence[str], shard: str, quick: bool) -> list[Case]:
@@ -161,10 +161,10 @@ def path_of(layer: Any, batch: int) -> list[str]:
     return [match[1].strip() for match in found if match]
 
 
-def measure(case: Case, quick: bool) -> Iterator[dict[str, Any]]:
+def measure(case: Case, ways: Sequence[str], quick: bool) -> Iterator[dict[str, Any]]:
     """The rows of a case. One that cannot run has `error` instead of times."""
     about = known(case.cell)
-    for run in PASSES:
+    for run in ways:
         row: dict[str, Any] = asdict(case)
         row |= {"run": run, "exchanges": about.exchanges, "must_ms": must_ms(case, about, run)}
         try:
@@ -202,12 +202,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__, Path("gpu_cells.json"))
     parser.add_argument("--shard", default="1/1", help="a part of the cases: 2/5 is the second of five")
     arguments = parser.parse_args(words)
+    if arguments.plot:
+        parser.error("--plot: this program draws nothing")
     try:
         if arguments.show:
             files = [Path(name) for name in str(arguments.show).split(",")]
             rows = [row for path in files for row in json.loads(path.read_text())["results"]]
         else:
-            rows = run(arguments)
+            rows = measure_all(arguments)
     except (OSError, ValueError, RuntimeError, RnnccError) as error:
         print(f"gpu_cells: {error}", file=sys.stderr)
         return 1
@@ -215,18 +217,19 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def measure_all(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure what the file does not have yet. Raises as `main` says."""
     cases = select([word for word in arguments.only.split(",") if word], arguments.shard, arguments.quick)
     if why := obstacle():
         raise ValueError(why)
     results = Results(arguments.out, environment(arguments.commit))
-    done = {(row["cell"], row["head_dim"], row["heads"]) for row in results.rows}
-    left = [case for case in cases if (case.cell, case.head_dim, case.heads) not in done]
+    done = {(row["cell"], row["head_dim"], row["heads"], row["run"]) for row in results.rows}
+    left = {case: [way for way in PASSES if (case.cell, case.head_dim, case.heads, way) not in done] for case in cases}
+    left = {case: ways for case, ways in left.items() if ways}
     with tempfile.TemporaryDirectory() as folder:
-        build(left, Path(folder))
-        for case in left:
-            for row in measure(case, arguments.quick):
+        build(list(left), Path(folder))
+        for case, ways in left.items():
+            for row in measure(case, ways, arguments.quick):
                 results.add(row)
                 print(row["cell"], case.size, row["run"], row.get("error") or f"{row['queued_ms']:.3f} ms", flush=True)
     return results.rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +26,8 @@ def version() -> int:
 
 @pytest.mark.skipif(version() != VERSION, reason=f"no clang-format {VERSION} (pip install clang-format=={VERSION}.*)")
 def test_headers_are_formatted() -> None:
-    headers = [path for path in (templates_dir() / "include").rglob("*") if path.suffix in (".h", ".cuh")]
+    folders = (templates_dir() / "include", Path(__file__).parent / "emulated")
+    headers = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".h", ".cuh")]
     assert headers and PROGRAM is not None
     checked = subprocess.run(
         [PROGRAM, "--dry-run", "-Werror", *map(str, headers)], capture_output=True, text=True, check=False

@@ -1,13 +1,16 @@
-"""A loop in the form that the fused kernels run: a chain of products, with elementwise work in between.
+"""A loop in the form that the fused kernels run: a chain of products and reductions, with elementwise work
+in between.
 
-A *phase* is a product or a reduction that waits for the one before it. A step is stage, phase, stage, phase, …, stage:
-each stage (elementwise) takes the sums of the phase before it and makes the operands of the phase after it. Most loops
-have one phase; the first stage is then called `start`, and the last one `finish`. The *carries* are floats per unit and
-batch entry that live in registers, from stage to stage and from step to step.
+A *phase* is a product, or reductions over the units of a head, or both. All of it waits for the same earlier results. A
+step is stage, phase, stage, phase, …, stage: each stage (elementwise) takes what the phase before it gave and makes
+what the phase after it takes. Most loops have one phase; the first stage is then called `start`, and the last one
+`finish`. The *carries* are floats per unit and batch entry that live in registers, from stage to stage and from step to
+step.
 
-Names are those of single numbers per unit. A value of k*H units is k of them, its parts (rnncc/stages/lower/units.py);
-`slot` and `part` say where a number lies.
-templates/include/rnncc/cuda/fused/call.cuh reads these types name by name.
+Every name stands for one number per unit. A value of k*H units has k names, one for each part
+(rnncc/stages/lower/units.py). `slot` and `part` say which value and which part.
+rnncc/stages/render/cuda/steps.py prints these types, and templates/include/rnncc/cuda/fused/call.cuh says what kernels
+expect.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass, replace
 from rnncc.ir.expr import Expr, references
 from rnncc.ir.kernel import Place
 
-# The units of a head, as statements name them.
+# The number of units of a head, as statements name it.
 HEAD_DIM = "head_dim__"
 
 
@@ -70,14 +73,15 @@ class FusedEdge:
 
 @dataclass(frozen=True, slots=True)
 class FusedWrite:
-    """A value that goes to a tensor [T, B, H], in the stage with that number. Without a place it goes to the record
-    that the products after the loop read."""
+    """A value that goes to a tensor [T, B, H], in the stage with that number: to the slot's destination with that
+    number. Without a place it goes to the record that the products after the loop read."""
 
     value: str
     place: Place | None
     stage: int
     slot: str = ""
     part: int = 0
+    destination: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class FusedStatement:
 
 @dataclass(frozen=True, slots=True)
 class MatrixPart:
-    """Rows of one of the program's matrices: `part` of the parts of their layout."""
+    """One part of a matrix of the program. Its rows lie as so many parts, one after the other."""
 
     name: str
     part: int = 0
@@ -140,7 +144,7 @@ class FusedLoop:
     stages      the statements before the first phase, between phases and after the last one
     kept        the values that a stage leaves for later ones and for the next step
     row_writes  values with one number per head that go to tensors [T, B, heads]
-    masked      whether the loop has the mask streams. The second of them is not among `rows`, since kernels know which
+    masked      whether the loop has the mask streams. ACTIVE is not among `rows`: kernels know from the lengths which
                 batch entries a step is for
     """
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rnncc.ir.fused import FusedLoop
+from rnncc.ir.fused import FusedLoop, inference
 from rnncc.ir.kernel import Program
 from rnncc.ir.scan import ScanLoop
 
 
 @dataclass(frozen=True, slots=True)
 class NoForm:
-    """Stands for a form that a program does not have. `reason` is a sentence without its end."""
+    """Stands for a form that a program does not have. `reason` is a clause without a full stop."""
 
     reason: str
 
@@ -34,8 +34,8 @@ class LoopPlan:
 
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
-    """All loops of a cell. `cell` is its name, `source` the `.rnn` file's as a comment may hold it; `sizes` names the
-    entries of a call's sizes."""
+    """All loops of a cell. `cell` is the cell's name. `source` is the name of the `.rnn` file, fit for a comment.
+    `sizes` names the entries of a call's sizes."""
 
     cell: str
     source: str
@@ -53,8 +53,9 @@ def loop_name(plan: KernelPlan, loop: LoopPlan) -> str:
 
 
 def fused_programs(plan: KernelPlan) -> Iterator[tuple[str, FusedLoop]]:
-    """The names of the fused programs, with their loops: of those that have the form both ways. The forward loop gives
-    two, since inference writes less."""
+    """The names of the fused programs, each with the loop that it is laid out for. Only loops that have the form both
+    ways give any. A forward loop gives two: inference has the layout of training, and `as_run` says what it leaves
+    out."""
     for loop in plan.loops:
         if isinstance(loop.fused_forward, NoForm) or isinstance(loop.fused_backward, NoForm):
             continue
@@ -62,6 +63,11 @@ def fused_programs(plan: KernelPlan) -> Iterator[tuple[str, FusedLoop]]:
         yield f"{name}_forward", loop.fused_forward
         yield f"{name}_inference", loop.fused_forward
         yield f"{name}_backward", loop.fused_backward
+
+
+def as_run(program: str, loop: FusedLoop) -> FusedLoop:
+    """The loop as a program runs it: inference leaves out what only a backward reads."""
+    return inference(loop) if program.endswith("_inference") else loop
 
 
 def scan_programs(plan: KernelPlan) -> Iterator[tuple[str, ScanLoop]]:

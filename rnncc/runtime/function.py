@@ -188,7 +188,7 @@ def describe(cell: CellSpec, sizes: Sizes | None = None) -> str:
 
 
 def _work_outside(cell: CellSpec) -> str:
-    """Why streams and the loops' weights are not enough to compute the output; else ""."""
+    """Why the op cannot compute the output from streams and the loops' weights alone; "" where it can."""
     for index, segment in enumerate(cell.segments):
         for stream in segment.streams:
             if stream.finished and not stream.is_sequence:

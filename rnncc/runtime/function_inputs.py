@@ -17,9 +17,9 @@ from .spec import CellSpec, ParameterSpec, Sizes, StateSpec, StreamSpec, Width
 from .tensors import refuse_kind, under_autocast
 
 Tensors = Tensor | Sequence[Tensor]
-# What the op takes a tensor for; or words for it.
+# Says what a tensor is for: its spec, or words.
 _Spec = StreamSpec | ParameterSpec | StateSpec | str
-# Two sets of sizes: a width that equals a size in both is that size.
+# Two sets of sizes. A width that equals H (or I) in both sets is H (or I).
 _PROBES = ({"I": 7, "H": 11, "num_heads": 1}, {"I": 13, "H": 17, "num_heads": 1})
 
 
@@ -33,8 +33,8 @@ class Specs(NamedTuple):
 
 
 class Given(NamedTuple):
-    """The tensors of a call, in the order of `Specs`. A cell without streams is given any one, for T and B. `states` is
-    None where the call gives none."""
+    """The tensors of a call, in the order of `Specs`. A cell without streams is given one tensor of any width, for T
+    and B. `states` is None where the call gives none."""
 
     streams: list[Tensor]
     weights: list[Tensor]
@@ -55,8 +55,8 @@ def specs_of(cell: CellSpec, *, masked: bool, return_delays: bool) -> Specs:
 
 
 def taken_streams(cell: CellSpec) -> tuple[StreamSpec, ...]:
-    """The streams that the caller gives: not those whose members are all in earlier streams or are sequences of earlier
-    loops."""
+    """The streams that the caller gives. It gives no stream whose members all come from earlier streams or from
+    sequences of earlier loops."""
     known: set[str] = set()
     given = []
     for segment in cell.segments:

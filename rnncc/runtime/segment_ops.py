@@ -19,7 +19,8 @@ from .tensors import autocast_dtype, is_batched
 def make_segment(
     library: torch.library.Library | None, namespace: str, cell: CellSpec, segment: SegmentSpec
 ) -> Callable[..., Any]:
-    """The forward of a segment, as eager code calls it; registered with a library that is new."""
+    """The forward of a segment, as eager code calls it. With a `library`, its fake kernels, autograd and autocast are
+    registered there."""
     ops = SegmentOps(namespace, cell, segment)
     recorded = autograd_of_loop(ops.forward_op, ops.save, ops.backward, ops.run_eagerly)
     if library is not None:
@@ -128,7 +129,7 @@ class SegmentOps:
         raise RuntimeError(f"{name} has no derivative of its own; differentiate {forward} twice instead")
 
     def forward_under_autocast(self, keyset: Any, streams: Any, weights: Any, *rest: Any) -> Any:
-        """The forward with streams and matrices in autocast's dtype."""
+        """The forward with its streams in autocast's dtype. Weights are cast too where one of them is a matrix."""
         device = streams[0].device.type
         streams = [stream.to(autocast_dtype(stream, device)) for stream in streams]
         # A loop without products gains nothing by vectors in 16 bits, and what it makes of them grows with the steps: a
@@ -149,8 +150,8 @@ def _saved_dtypes(loop: LoopSpec, first: Tensor) -> list[torch.dtype]:
 
 
 def _places_in_returned(loop: LoopSpec, first: Tensor, sequences: Sequence[int]) -> list[int]:
-    """For each saved tensor the place, in the list `sequences` of what a call returns, of the one that holds the same;
-    or -1."""
+    """For each saved tensor: its place among the sequences that a call returns, or -1 where none of them holds the same
+    values."""
     return [
         list(sequences).index(same) if same in sequences and dtype == first.dtype else -1
         for same, dtype in zip(loop.saved_sequence, _saved_dtypes(loop, first), strict=True)

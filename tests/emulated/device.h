@@ -1,6 +1,7 @@
-// A GPU on one thread of the CPU: enough of CUDA C++ to run the fused kernels in tests, slowly. Each thread of a launch is a fiber.
-// Fibers change only where a thread waits for others. The scheduler draws the next one at random, and what CTAs send each other
-// arrives late and in any order, so that a missing wait shows. It models no caches: a missing fence does not show.
+// A GPU on one thread of the CPU: enough of CUDA C++ to run the fused kernels in tests, slowly. Each thread of a launch
+// is a fiber. Fibers change only where a thread waits for others. The scheduler draws the next one at random, and what
+// CTAs send each other arrives late and in any order, so that a missing wait shows. It models no caches: a missing
+// fence does not show.
 #pragma once
 
 #include <math.h>
@@ -99,7 +100,7 @@ struct Fiber {
 };
 
 // What is on its way to another CTA: bytes for an address, and the barrier that counts them, if one does.
-struct Message {
+struct Delivery {
   char* to;
   char bytes[16];
   int size;
@@ -120,14 +121,14 @@ struct Device {
   void (*kernel)(const void*) = nullptr;
   const void* parameter = nullptr;
   uint64_t cycles = 0;
-  std::vector<Message> messages;
+  std::vector<Delivery> deliveries;
 };
 inline Device device;
 
 inline void send(char* to, const void* from, int size, Barrier* counts = nullptr) {
-  Message message = {to, {}, size, counts};
-  memcpy(message.bytes, from, size);
-  device.messages.push_back(message);
+  Delivery delivery = {to, {}, size, counts};
+  memcpy(delivery.bytes, from, size);
+  device.deliveries.push_back(delivery);
 }
 
 inline void leave() {
@@ -183,7 +184,7 @@ const V& exchange(const V& own, int lane) {
   meet(fiber.warp->meeting, 32);
   return *reinterpret_cast<const V*>(words[lane % 32]);
 }
-// After `exchange`: the value of another lane. Until the warp's second exchange from now on.
+// After `exchange`: the value of another lane. It is valid until the warp's second exchange from now.
 template <class V>
 const V& of_lane(int lane) {
   Fiber& fiber = *device.current;
@@ -221,7 +222,7 @@ inline void launch(const Launch& wanted, void (*kernel)(const void*), const void
   std::vector<std::unique_ptr<Meeting>> clusters;
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::mt19937_64 random(wanted.seed);
-  device.messages.clear();
+  device.deliveries.clear();
   device.kernel = kernel;
   device.parameter = parameter;
   for (int y = 0; y < wanted.directions; ++y)
@@ -260,10 +261,10 @@ inline void launch(const Launch& wanted, void (*kernel)(const void*), const void
     bool moved = false;
     for (Fiber* fiber : waiting) {
       ++device.cycles;
-      if (!device.messages.empty() && random() % 4 == 0) {
-        std::swap(device.messages[random() % device.messages.size()], device.messages.back());
-        device.messages.back().arrive();
-        device.messages.pop_back();
+      if (!device.deliveries.empty() && random() % 4 == 0) {
+        std::swap(device.deliveries[random() % device.deliveries.size()], device.deliveries.back());
+        device.deliveries.back().arrive();
+        device.deliveries.pop_back();
       }
       if (fiber->ready && !fiber->ready(fiber->waits_for)) continue;
       fiber->ready = nullptr;
@@ -271,8 +272,9 @@ inline void launch(const Launch& wanted, void (*kernel)(const void*), const void
       if (device.problem) throw std::runtime_error(std::exchange(device.problem, nullptr));
       moved = true;
     }
-    waiting.erase(std::remove_if(waiting.begin(), waiting.end(), [](Fiber* fiber) { return fiber->done; }), waiting.end());
-    if (!moved && device.messages.empty()) throw std::runtime_error("all threads wait");
+    waiting.erase(std::remove_if(waiting.begin(), waiting.end(), [](Fiber* fiber) { return fiber->done; }),
+                  waiting.end());
+    if (!moved && device.deliveries.empty()) throw std::runtime_error("all threads wait");
   }
 }
 
@@ -283,7 +285,9 @@ inline void launch(const Launch& wanted, void (*kernel)(const void*), const void
 #define clock emulated_clock
 inline uint32_t emulated_clock() { return uint32_t(emulated::device.cycles += 16); }
 
-inline void __syncthreads() { emulated::meet(emulated::device.current->cta->meeting, emulated::device.current->cta->threads); }
+inline void __syncthreads() {
+  emulated::meet(emulated::device.current->cta->meeting, emulated::device.current->cta->threads);
+}
 inline void __syncwarp() { emulated::meet(emulated::device.current->warp->meeting, 32); }
 template <class V>
 V __shfl_sync(unsigned, V value, int lane) {

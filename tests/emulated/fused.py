@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from rnncc.ir.family import GRID, Scope
-from rnncc.ir.fused import FusedLoop, FusedWrite, inference
+from rnncc.ir.fused import FusedLoop, FusedWrite
 from rnncc.ir.kernel import EdgeSlot, Place, Program, ReadSlot, StoredSlot, Table
-from rnncc.ir.plan import KernelPlan, fused_programs
+from rnncc.ir.plan import KernelPlan, as_run, fused_programs, loop_name
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.machine.paths import templates_dir
 from tests.cuda.sources import write_files
@@ -80,7 +80,7 @@ def build(plan: KernelPlan, fused: FusedKernels, folder: Path, flags: Sequence[s
     write_files(bundle.files, folder)
     loops = dict(fused_programs(plan))
     programs = {
-        f"{plan.cell.lower()}_{loop.segment}{'_masked' if loop.masked else ''}_{direction}": program
+        f"{loop_name(plan, loop)}_{direction}": program
         for loop in plan.loops
         for direction, program in (
             ("forward", loop.forward), ("inference", loop.forward), ("backward", loop.backward),
@@ -104,9 +104,7 @@ def build(plan: KernelPlan, fused: FusedKernels, folder: Path, flags: Sequence[s
         opened.parameter_bytes.restype = ctypes.c_int64
         opened.run.restype = ctypes.c_char_p
         loop = loops[name]
-        found[name] = Kernel(
-            programs[name], inference(loop) if name.endswith("_inference") else loop, schedule, opened, fused.head_dim
-        )
+        found[name] = Kernel(programs[name], as_run(name, loop), schedule, opened, fused.head_dim)
     return found
 
 
@@ -154,8 +152,8 @@ class _Call:
         assert len(parameter) <= self.kernel.library.parameter_bytes()
         memory = ctypes.create_string_buffer(parameter, self.kernel.library.parameter_bytes())
         cluster = schedule.ctas if schedule.family.scope is Scope.CLUSTER else 1
-        problem_text = self.kernel.library.run(ctas, 1, cluster, ctypes.c_uint64(case.seed), memory)
-        assert problem_text is None, problem_text
+        failure = self.kernel.library.run(ctas, 1, cluster, ctypes.c_uint64(case.seed), memory)
+        assert failure is None, failure
         for (table, index), copy in self.copies.items():
             given = self.given[table][index]
             if given is not None:
@@ -164,7 +162,7 @@ class _Call:
             self._after()
 
     def _tensor(self, table: Table, index: int) -> Tensor | None:
-        """A tensor of the call in its dtype; saved ones for the backward alone are made."""
+        """A copy of a tensor of the call, in the dtype that a GPU has it in."""
         given = self.given[table][index]
         if given is None:
             return None

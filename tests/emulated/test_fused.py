@@ -77,7 +77,7 @@ def test_a_family(
 
 
 def test_what_is_sent_arrives_late(tmp_path: Path) -> None:
-    """Kernels that do not wait for it are wrong, and right by no seed."""
+    """What CTAs send arrives late: kernels that do not wait for it give wrong results, whatever the seed."""
     wanted = Wanted("lstm", GATHER, "f32", "sm_90a")
     made = kernels_of(wanted, False, 64, tmp_path, ("-DEMULATED_WITHOUT_WAITS",))
     assert all(kernel.schedule.ctas > 1 for kernel in made.values())
@@ -97,3 +97,12 @@ def test_threads_in_any_order(cell: str, family: Family, head_dim: int, tmp_path
         problem = Problem(12, 9, {"I": 3, "H": head_dim}, dtype=DTYPES["bf16"])
         errors = EmulatedCase(loops(cell)[False], problem, made, seed).measured()
         assert max(errors.values()) <= BOUNDS["bf16"]
+
+
+def test_a_sum_of_two_matrices_of_one_operand(tmp_path: Path) -> None:
+    """Each matrix meets a copy of the operand of its own."""
+    path = tmp_path / "two.rnn"
+    path.write_text("cell Two\nstate h\nweights U: matrix\nh[t] = tanh(W@x + R@h[t-1] + U@h[t-1])\n", encoding="utf-8")
+    made = kernels_of(Wanted(str(path), GATHER, "f32", "sm_90a"), False, 64, tmp_path)
+    errors = EmulatedCase(loops(str(path))[False], Problem(5, 3, {"I": 3, "H": 64}), made).measured()
+    assert max(errors.values()) <= BOUNDS["f32"]

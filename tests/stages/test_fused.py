@@ -80,6 +80,14 @@ def test_a_sum_need_not_take_every_operand() -> None:
     assert [sum(matrix is not None for matrix in row) for row in product.matrices] == [1] * len(product.sums)
 
 
+def test_a_sum_of_two_matrices_of_one_operand_takes_both() -> None:
+    for loop in both_ways(plan_of("cell Two\nstate h\nweights U: matrix\nh[t] = tanh(W@x + R@h[t-1] + U@h[t-1])\n")):
+        ((phase),) = loop.phases
+        found = {part.name for row in phase.matrices for part in row if part is not None}
+        assert found == {"R_h", "U_h"} and not phase.has_holes
+        assert len(set(phase.operands)) == 2
+
+
 def test_norms_are_reductions_over_the_units_of_a_head() -> None:
     forward, _ = both_ways(plan_of("layernormlstm"))
     assert [(len(phase.sums), len(phase.reductions)) for phase in forward.phases] == [(4, 0), *[(0, 1)] * 4]
@@ -109,6 +117,10 @@ def test_inference_writes_what_the_caller_gets() -> None:
     [
         ("mingru", "a step has no product"),
         ("lstmp", "values of a step have several widths"),
+        (
+            "cell Four\nstate h\nweights U: blockdiag(4)\nh[t] = tanh(W@x + U@h[t-1] + b)\n",
+            "a matrix has another number of blocks than heads",
+        ),
         ("cell Sum\nstate h\nh[t] = tanh(cumsum(R@h[t-1]) + W@x)\n", "a step takes the cumsum of a row"),
     ],
 )

@@ -187,8 +187,8 @@ WARNINGS = (
         "RNN272",
         "a reduction over the units in the loop",
         "Layer norms, softmax, sums and means of values that depend on a state need all units of a row at once, "
-        "at every step. On a GPU they need one more synchronisation per step. A norm of an input's product is "
-        "computed before the loop, for all steps together.",
+        "at every step. On a GPU a sum or mean needs one more synchronisation per step, a norm or softmax two. "
+        "A norm of an input's product is computed before the loop, for all steps together.",
         _cell("state h", "h[t] = tanh(W@x + layernorm(R@h[t-1]) + b)"),
         _cell("state h", "h[t] = tanh(layernorm(W@x) + R@h[t-1] + b)"),
         _NOTE,

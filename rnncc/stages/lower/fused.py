@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from rnncc.ir.cell import ACTIVE
-from rnncc.ir.dim import HEADS, ONE, add
+from rnncc.ir.dim import HEADS, ONE, add, scale, split_multiple
 from rnncc.ir.expr import references
 from rnncc.ir.fused import (
     FusedEdge,
@@ -28,12 +28,12 @@ from rnncc.ir.fused import (
 from rnncc.ir.kernel import EdgeSlot, Matrix, Place, Program, ReadSlot, StoredSlot, VectorSlot
 from rnncc.ir.plan import NoForm
 from rnncc.stages.lower.reading import Unfit
-from rnncc.stages.lower.units import Operation, Product, Reduction, Units, part_names, place_of_part
+from rnncc.stages.lower.units import MOST_TENSORS, Operation, Product, Units, part_names
 
 # Each is code of its own in a kernel.
 MOST_PHASES = 16
-# Read, or written: as many as the bits of a word (call.cuh).
-MOST_TENSORS = 64
+# Of a kernel's parameter, for two directions: CUDA takes 32,764.
+MOST_BYTES = 30_000
 
 
 def fuse(program: Program) -> FusedLoop | NoForm:
@@ -63,8 +63,13 @@ def _loop(units: Units) -> FusedLoop:
     used = {name for names in _uses(chain, phases) for name in names}
     reads, rows, vectors = _reads(units, used)
     writes, row_writes = _writes(units, made)
-    if max(len(reads), len(writes) + len(row_writes)) > MOST_TENSORS:
-        raise Unfit(f"a step reads or writes more than {MOST_TENSORS} tensors")
+    reductions = max(len(phase.reductions) for phase in phases)
+    if max(len(reads), len(rows), len(writes) + len(row_writes), reductions) > MOST_TENSORS:
+        raise Unfit(f"a step reads, writes or reduces more than {MOST_TENSORS} tensors")
+    matrices = sum(len(phase.sums) * len(phase.operands) for phase in phases)
+    tensors = 2 * (len(reads) + len(edges)) + len(rows) + len(writes) + len(row_writes) + len(vectors)
+    if 2 * (8 * matrices + 24 * tensors) > MOST_BYTES:
+        raise Unfit(f"the addresses of a step's matrices and tensors take more than {MOST_BYTES} bytes")
     return FusedLoop(
         phases,
         chain,
@@ -86,7 +91,7 @@ class _Found:
 
     transposed: bool | None = None
     matrices: dict[str, dict[str, MatrixPart]] = field(default_factory=dict)
-    reductions: list[Reduction] = field(default_factory=list)
+    reductions: list[FusedReduction] = field(default_factory=list)
 
 
 def _levels(operations: Sequence[Operation]) -> tuple[dict[str, int], dict[int, _Found]]:
@@ -114,7 +119,7 @@ def _levels(operations: Sequence[Operation]) -> tuple[dict[str, int], dict[int, 
                     raise Unfit("matrices and transposed ones are multiplied at once")
                 phase.matrices[name] = {product.operand: product.matrix for product in sums[name]}
                 levels[name] = level + 1
-            case Reduction(name, _, sources):
+            case FusedReduction(name, _, sources):
                 level = max(levels.get(source, 0) for source in sources)
                 found.setdefault(level, _Found()).reductions.append(each)
                 levels[name] = level + 1
@@ -135,7 +140,7 @@ def _phase(units: Units, found: _Found) -> FusedPhase:
         rows,
         is_full and _are_joined(units, whole, transposed),
         transposed,
-        tuple(FusedReduction(each.target, each.largest, each.sources) for each in found.reductions),
+        tuple(found.reductions),
     )
 
 
@@ -209,37 +214,33 @@ def _reads(units: Units, used: set[str]) -> tuple[tuple[FusedRead, ...], tuple[F
     for slot in units.program.slots:
         if slot.name == ACTIVE or not isinstance(slot, ReadSlot | EdgeSlot | VectorSlot):
             continue
-        count = units.count(slot.width) if used & set(part_names(slot.name, _parts_of(units, slot.name))) else -1
-        for part, name in enumerate(part_names(slot.name, count)) if count >= 0 else ():
+        names = part_names(slot.name, split_multiple(slot.width)[0])
+        if used.isdisjoint(names):
+            continue
+        count = units.count(slot.width)
+        for part, name in enumerate(names):
             if name not in used:
                 continue
             match slot:
                 case ReadSlot(_, _, place) if count:
-                    reads.append(FusedRead(name, _part(units, slot.width, place, part, count), None, slot.name, part))
-                case ReadSlot(_, width, place) if width in (ONE, HEADS):
+                    reads.append(FusedRead(name, _part(units, place, part, count), None, slot.name, part))
+                case ReadSlot(_, width, place):
                     rows.append(FusedRow(name, place, width == HEADS))
                 case EdgeSlot(_, _, link, place) if isinstance(linked := units.slots[link], ReadSlot) and count == 1:
                     reads.append(FusedRead(name, linked.place, place, slot.name, part))
                 case EdgeSlot(_, _, link) if isinstance(units.slots[link], StoredSlot):
                     pass
                 case VectorSlot(_, width, place) if width != HEADS:
-                    own = _part(units, width, place, part, count)
+                    own = _part(units, place, part, count)
                     vectors.append(FusedVector(name, own, width == ONE, slot.name, part))
                 case _:
                     raise Unfit(f"{slot.name} has another width than the others")
     return tuple(reads), tuple(rows), tuple(vectors)
 
 
-def _parts_of(units: Units, name: str) -> int:
-    """The parts of a value of whatever width: none where units do not have it."""
-    try:
-        return units.count(units.slots[name].width)
-    except Unfit:
-        return 0
-
-
-def _part(units: Units, width: object, place: Place, part: int, count: int) -> Place:
-    return place if count < 2 else replace(place, offset=place_of_part(place.offset, units.width, part, count))
+def _part(units: Units, place: Place, part: int, count: int) -> Place:
+    """Where a part of a value of `count` parts lies."""
+    return place if count < 2 else replace(place, offset=add(place.offset, scale(units.width, part)))
 
 
 def _writes(units: Units, made: Mapping[str, int]) -> tuple[tuple[FusedWrite, ...], tuple[FusedWrite, ...]]:
@@ -257,14 +258,17 @@ def _writes(units: Units, made: Mapping[str, int]) -> tuple[tuple[FusedWrite, ..
             continue
         count = units.count(slot.width)
         if not count:
-            if slot.width == ONE or None in places:
+            if slot.width == ONE or slot.kept:
                 raise Unfit(f"{slot.name} is summed over heads")
-            rows += [FusedWrite(slot.name, place, made[slot.name], slot.name) for place in places]
+            rows += [
+                FusedWrite(slot.name, place, made[slot.name], slot.name, destination=index)
+                for index, place in enumerate(places)
+            ]
             continue
         for part, name in enumerate(part_names(slot.name, count)):
-            for place in places:
-                own = None if place is None else _part(units, slot.width, place, part, count)
-                writes.append(FusedWrite(name, own, made[name], slot.name, part))
+            for index, place in enumerate(places):
+                own = None if place is None else _part(units, place, part, count)
+                writes.append(FusedWrite(name, own, made[name], slot.name, part, index))
     return tuple(writes), tuple(rows)
 
 

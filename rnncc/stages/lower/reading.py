@@ -1,4 +1,4 @@
-"""What the forms of fused loops and of scans have in common: between products, every unit of a batch entry is alone."""
+"""How a loop without products is read, and what says that a program does not fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Unfit(Exception):
 
 
 class Reader:
-    """Reads a program as such a loop. All methods raise Unfit."""
+    """Reads a program in which every unit of a batch entry is alone. All methods raise Unfit."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -94,7 +94,10 @@ class Reader:
                 continue
             if slot.name not in made:
                 raise InternalError(f"nothing makes {slot.name}")
-            writes += [FusedWrite(slot.name, place, made[slot.name]) for place in slot.destinations]
+            writes += [
+                FusedWrite(slot.name, place, made[slot.name], destination=index)
+                for index, place in enumerate(slot.destinations)
+            ]
             if slot.kept and not slot.destinations:
                 writes.append(FusedWrite(slot.name, None, made[slot.name]))
         return tuple(writes)

@@ -11,15 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rnncc.ir.cell import RowOperator
-from rnncc.ir.dim import HEADS, ONE, Dim, add, scale, split_multiple
+from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
 from rnncc.ir.expr import Const, Expr, Ref, apply, references, substitute
-from rnncc.ir.fused import HEAD_DIM, FusedStatement, MatrixPart
+from rnncc.ir.fused import HEAD_DIM, FusedReduction, FusedStatement, MatrixPart
 from rnncc.ir.kernel import Matrix, Program, RowStage, Slot, TileStage, ViewSlot
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.stages.lower.reading import Unfit
 
-# A unit has so many numbers of a value at most: as many as a kernel reads tensors.
-MOST_PARTS = 64
+# The most tensors that a kernel reads, and that it writes: as many as a word has bits (call.cuh). A value has no more
+# parts.
+MOST_TENSORS = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +33,7 @@ class Product:
     transposed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """`target` = the sum of the sources (or the largest number) over all units of a head."""
-
-    target: str
-    largest: bool
-    sources: tuple[str, ...]
-
-
-Operation = FusedStatement | Product | Reduction
+Operation = FusedStatement | Product | FusedReduction
 
 
 class Units:
@@ -56,8 +48,12 @@ class Units:
             raise Unfit("a step has no product")
         self.width = split_multiple(products[0].width)[1]
         self.blocks = products[0].blocks
-        # The parts of values that have no slot, or that only move others.
-        self.moved: dict[str, tuple[Expr, ...]] = {}
+        if self.blocks not in (ONE, HEADS):
+            raise Unfit("a matrix has another number of blocks than heads")
+        # Which operands each sum has taken.
+        self.taken: set[tuple[str, str]] = set()
+        # What later statements read in place of these names: values that have no slot, or that only move others.
+        self.read_as: dict[str, tuple[Expr, ...]] = {}
 
     def count(self, width: Dim) -> int:
         """How many numbers a unit has of a value of that width; 0 for a scalar."""
@@ -66,8 +62,8 @@ class Units:
         k, base = split_multiple(width)
         if base != self.width:
             raise Unfit("values of a step have several widths")
-        if k > MOST_PARTS:
-            raise Unfit(f"a value has more than {MOST_PARTS} times the units of a head")
+        if k > MOST_TENSORS:
+            raise Unfit(f"a value has more than {MOST_TENSORS} times the units of a head")
         return k
 
     def parts(self, name: str) -> tuple[str, ...]:
@@ -77,8 +73,8 @@ class Units:
     def values(self, name: str) -> tuple[Expr, ...]:
         """The parts of a value."""
         slot = self.slots.get(name)
-        if name in self.moved:
-            return self.moved[name]
+        if name in self.read_as:
+            return self.read_as[name]
         if isinstance(slot, ViewSlot):
             whole, first = self.values(slot.link), self.offset(slot.offset)
             return whole[first : first + max(1, self.count(slot.width))]
@@ -100,6 +96,7 @@ class Units:
 
     def of_tile(self, stage: TileStage) -> Iterator[Operation]:
         count = self.count(stage.width)
+        made: list[Operation] = []
         for product in stage.products:
             operands = self.named(product.operand)
             for offset, name in enumerate(product.matrices):
@@ -107,27 +104,33 @@ class Units:
                 if diagonal_blocks(matrix.structure) != stage.blocks or stage.blocks != self.blocks:
                     raise Unfit(f"{name} has blocks of its own")
                 sums = part_names(stage.accumulators[product.first + offset], count)
-                yield from self.of_product(matrix, sums, operands, product.transposed)
+                made += self.of_product(matrix, sums, operands, product.transposed)
+        # Copies of operands come before all products of their sums.
+        yield from sorted(made, key=lambda each: isinstance(each, Product))
         for statement in stage.statements:
             targets = part_names(statement.target, count)
             if statement.target not in self.slots:
-                self.moved[statement.target] = tuple(Ref(target) for target in targets)
+                self.read_as[statement.target] = tuple(Ref(target) for target in targets)
             for part, target in enumerate(targets):
                 yield FusedStatement(target, self.at(statement.expr, part, max(1, count)), statement.line)
 
     def of_product(
         self, matrix: Matrix, sums: tuple[str, ...], operands: tuple[str, ...], transposed: bool
-    ) -> Iterator[Product]:
+    ) -> Iterator[Operation]:
         """Rows of a matrix have parts, columns have none."""
         rows, columns = (operands, sums) if transposed else (sums, operands)
-        if len(columns) != 1 or matrix.parts != len(rows) or split_multiple(matrix.columns)[1] != self.width:
+        if len(columns) != 1 or matrix.parts != len(rows):
             raise Unfit(f"{matrix.name} has columns of several parts")
+        if any(split_multiple(width)[1] != self.width for width in (matrix.rows, matrix.columns)):
+            raise Unfit("values of a step have several widths")
         for part in range(len(rows)):
-            own = MatrixPart(matrix.name, part)
-            if transposed:
-                yield Product(sums[0], operands[part], own, transposed)
-            else:
-                yield Product(sums[part], operands[0], own, transposed)
+            target, operand = (sums[0], operands[part]) if transposed else (sums[part], operands[0])
+            # R@h + U@h: a sum takes an operand once, so the second matrix takes a copy of it.
+            while (target, operand) in self.taken:
+                operand = f"{operand}__again"
+                yield FusedStatement(operand, Ref(operand.removesuffix("__again")), 0)
+            self.taken.add((target, operand))
+            yield Product(target, operand, MatrixPart(matrix.name, part), transposed)
 
     def named(self, name: str) -> tuple[str, ...]:
         """The parts of a product's operand, which must be values."""
@@ -158,27 +161,29 @@ class Units:
                     raise Unfit(f"a step takes the {operator.value} over all heads")
                 sources = self.named(stage.operands[0])
                 whole = f"{target}__whole" if operator is RowOperator.MEAN else target
-                yield Reduction(whole, operator is RowOperator.MAX, sources)
+                yield FusedReduction(whole, operator is RowOperator.MAX, sources)
                 if operator is RowOperator.MEAN:
-                    yield FusedStatement(target, apply("div", Ref(whole), units_of_head(len(sources))), 0)
+                    yield FusedStatement(target, apply("div", Ref(whole), elements_per_head(len(sources))), 0)
             case RowOperator.SPREAD:
                 count = self.count(self.slots[target].width)
+                if wide != HEADS:
+                    raise Unfit("a step spreads a value over all heads")
                 for part in self.parts(target):
-                    yield FusedStatement(part, apply("div", given[0][0], units_of_head(count)), 0)
+                    yield FusedStatement(part, apply("div", given[0][0], elements_per_head(count)), 0)
             case RowOperator.SLICE:
                 first = self.offset(stage.offset)
-                self.moved[target] = given[0][first : first + max(1, self.count(self.slots[target].width))]
+                self.read_as[target] = given[0][first : first + max(1, self.count(self.slots[target].width))]
             case RowOperator.CONCAT:
-                self.moved[target] = tuple(value for values in given for value in values)
+                self.read_as[target] = tuple(value for values in given for value in values)
             case RowOperator.PAD:
                 first, count = self.offset(stage.offset), self.count(self.slots[target].width)
                 zeros = (Const(0.0),) * count
-                self.moved[target] = (*zeros[:first], *given[0], *zeros[first + len(given[0]) :])
+                self.read_as[target] = (*zeros[:first], *given[0], *zeros[first + len(given[0]) :])
             case _:
                 raise Unfit(f"a step takes the {operator.value} of a row")
-        # What only moves values is written where it is wanted.
-        if target in self.moved:
-            for part, value in zip(self.parts(target), self.moved[target], strict=True):
+        # The target may be stored, so it is a value of its own too.
+        if target in self.read_as:
+            for part, value in zip(self.parts(target), self.read_as[target], strict=True):
                 yield FusedStatement(part, value, 0)
 
 
@@ -187,11 +192,6 @@ def part_names(name: str, count: int) -> tuple[str, ...]:
     return (name,) if count < 2 else tuple(f"{name}__{part}of{count}" for part in range(count))
 
 
-def units_of_head(count: int) -> Expr:
-    """The units of a head, of a value of so many parts."""
+def elements_per_head(count: int) -> Expr:
+    """How many elements of a value of `count` parts a head has."""
     return Ref(HEAD_DIM) if count < 2 else apply("mul", Const(float(count)), Ref(HEAD_DIM))
-
-
-def place_of_part(offset: Dim, width: Dim, part: int, count: int) -> Dim:
-    """Where a part of a value that lies at `offset` begins."""
-    return offset if count < 2 else add(offset, scale(split_multiple(width)[1], part))

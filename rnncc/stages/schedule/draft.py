@@ -75,9 +75,11 @@ class Draft:
                 raise InternalError(f"no model says what a step of {self.family.name} takes")
 
     def _grid_us(self, solution: Solution, problem: Problem, target: Target) -> float:
-        """All CTAs run at once. The memory through which they exchange operands is cleared before."""
-        operands = problem.heads * self.facts.operands * round_up(problem.head_dim, 32)
-        exchanged = problem.batch * operands * problem.element_bytes
+        """All CTAs run at once. The memory through which they send each other operands and parts of reductions is
+        cleared before (make_exchange in fused/run.h has the same size)."""
+        operands = self.facts.operands * round_up(problem.head_dim, 32) * problem.element_bytes
+        reductions = self.facts.reductions * round_up(problem.head_dim // 8, 4) * 4
+        exchanged = problem.batch * problem.heads * (operands + reductions)
         step_us = max(solution.value(self.step) / TENTHS_OF_NS, memory_us(self.facts, problem, target))
         return step_us + exchanged / (1000 * reached_gb_s(target))
 
@@ -147,9 +149,9 @@ def by(key: Expression, domain: range | tuple[int, ...], function: Callable[[int
     return lookup(key, {value: function(value) for value in domain})
 
 
-def numbered(name: str, facts: Facts, phase: int) -> str:
+def numbered(name: str, facts: Facts, product: int) -> str:
     """The name of a variable that each product has."""
-    return name if len(facts.products) == 1 else f"{name}_{phase}"
+    return name if len(facts.products) == 1 else f"{name}_{product}"
 
 
 def of_phases(facts: Facts, held: Iterable[Operand]) -> tuple[Operand, ...]:
@@ -158,8 +160,8 @@ def of_phases(facts: Facts, held: Iterable[Operand]) -> tuple[Operand, ...]:
     return tuple(2 * next(pairs) if phase.operands else 0 for phase in facts.phases)
 
 
-def total(parts: Iterable[Operand]) -> Expression:
-    """The sum of what each phase has."""
+def summed(parts: Iterable[Operand]) -> Expression:
+    """The sum of what each product has."""
     first, *others = parts
     whole = first
     for other in others:

@@ -40,8 +40,8 @@ class PhaseFacts:
 class Facts:
     """The numbers of a loop. An *item* is the elementwise work on 8 units of 8 batch entries, which one warp does.
 
-    phases               the products that wait for each other
-    carries              the floats per unit that live from step to step
+    phases               the phases of a step, in order
+    carries              the floats per unit that live from stage to stage or from step to step
     reads, float_reads   the tensors [T, B, H] that a step reads, in 16 bits and in float32
     writes, float_writes the tensors that a step writes
     item_registers       registers per thread for an item: carries, and values on their way

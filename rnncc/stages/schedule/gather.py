@@ -25,7 +25,7 @@ from rnncc.stages.schedule.draft import (
     registers_of,
     require_registers,
     require_shared,
-    total,
+    summed,
 )
 from rnncc.stages.schedule.facts import Facts
 from rnncc.stages.schedule.rates import rates
@@ -34,7 +34,9 @@ _K_WARPS = (1, 2, 4, 8)
 _UNIT_BLOCKS = (1, 2, 4)
 _MOST_ITEMS = MOST_WARPS * max(_UNIT_BLOCKS)
 _SEND_REGISTERS = 8  # per operand but one
-_PHASE_REGISTERS, _FLOAT_PHASE_REGISTERS = 4, 40  # per phase but one: nvcc moves work of a phase into the one before
+# Per product but one, and per phase of reductions: nvcc moves work of a phase into the one before.
+_PRODUCT_REGISTERS, _REDUCTION_REGISTERS = 4, 4
+_FLOAT_PRODUCT_REGISTERS, _FLOAT_REDUCTION_REGISTERS = 40, 10
 # nvcc 13 takes 18 to 46 registers fewer than `needed` for the LSTM.
 _OVERCOUNT = 44
 
@@ -51,8 +53,8 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     most = ceil(problem.head_dim, 32) + 64
     range_length = model.integer("range_length", 1, most)  # chunks of 32 terms per K warp and operand
     register_pairs = [
-        model.integer(numbered("register_pairs", facts, phase), 0, own.operands * most)
-        for phase, own in enumerate(facts.products)
+        model.integer(numbered("register_pairs", facts, product), 0, own.operands * most)
+        for product, own in enumerate(facts.products)
     ]
 
     items = model.integer("items", 1, _MOST_ITEMS)  # per CTA, of 8 units each
@@ -82,15 +84,16 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     needed = (
         BASE_REGISTERS
         + _SEND_REGISTERS * (max(phase.operands for phase in facts.phases) - 1)
-        + (phases - 1) * (_FLOAT_PHASE_REGISTERS if element.is_float else _PHASE_REGISTERS)
+        + (len(facts.products) - 1) * (_FLOAT_PRODUCT_REGISTERS if element.is_float else _PRODUCT_REGISTERS)
+        + (phases - len(facts.products)) * (_FLOAT_REDUCTION_REGISTERS if element.is_float else _REDUCTION_REGISTERS)
         + sums_and_operands
         + facts.item_registers * owned
         + piece_registers(facts, unit_blocks, k_warps)
-        + PAIR_REGISTERS * total(f * held for f, held in zip(fragments, register_pairs, strict=True))
+        + PAIR_REGISTERS * summed(f * held for f, held in zip(fragments, register_pairs, strict=True))
     )
     spilled = require_registers(model, needed, registers)
     shared_pairs = [own_pairs - held for own_pairs, held in zip(pairs, register_pairs, strict=True)]
-    matrix_kilobytes = warps * total(f * own for f, own in zip(fragments, shared_pairs, strict=True))
+    matrix_kilobytes = warps * summed(f * own for f, own in zip(fragments, shared_pairs, strict=True))
     shared_bytes = (
         buffers * element.operand_bytes * facts.operands * k_warps * range_length
         + PAIR_BYTES * matrix_kilobytes
@@ -105,7 +108,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     multiplied = (
         element.product(rate)
         * ceil_div(warps, 4)
-        * total(f * own_pairs for f, own_pairs in zip(fragments, pairs, strict=True))
+        * summed(f * own_pairs for f, own_pairs in zip(fragments, pairs, strict=True))
         + rate.matrix * matrix_kilobytes
     )
     posts = facts.operands * owned * by(ctas, sizes, lambda c: rate.post * ceil(c, element.peers) if c > 1 else 0)
@@ -135,8 +138,8 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
             "k_warps": k_warps,
             "unit_tile": 8 * unit_blocks,
             "batch_tile": TILE_BATCH,
-            "register_pairs": total(register_pairs),
-            "shared_pairs": total(shared_pairs),
+            "register_pairs": summed(register_pairs),
+            "shared_pairs": summed(shared_pairs),
             "spilled_registers": spilled,
         },
         ctas=ctas,

@@ -24,12 +24,12 @@ from rnncc.stages.schedule.draft import (
     require_registers,
     require_shared,
     share,
-    total,
+    summed,
 )
 from rnncc.stages.schedule.facts import Facts
 from rnncc.stages.schedule.rates import rates
 
-_K_WARPS = 8  # a CTA then has all registers of its SM, and the most of a thread: 255
+_K_WARPS = 8  # such a CTA may use all registers of its SM, and each thread 255, the most there are
 _UNIT_BLOCKS = (1, 2, 3, 4)
 _TILES = (1, 2, 4)
 _POLLED = 8  # words of 16 bytes that a lane asks for at a time
@@ -57,7 +57,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     # Chunks of 32 terms per warp.
     chunks = [ceil(phase.operands * ceil(problem.head_dim, 32), _K_WARPS) for phase in facts.products]
     register_chunks = [
-        model.integer(numbered("register_chunks", facts, phase), 0, most) for phase, most in enumerate(chunks)
+        model.integer(numbered("register_chunks", facts, product), 0, most) for product, most in enumerate(chunks)
     ]
 
     def ctas_of(unit_block_count: int) -> int:
@@ -86,7 +86,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     most_chunks, most_operands = max(chunks), max(phase.operands for phase in facts.phases)
     items = unit_blocks * tiles
     owned = ceil_div(items, _K_WARPS)
-    matrix_registers = PAIR_REGISTERS * total(f * held for f, held in zip(fragments, register_chunks, strict=True))
+    matrix_registers = PAIR_REGISTERS * summed(f * held for f, held in zip(fragments, register_chunks, strict=True))
     spilled: Operand = 0
     if element.is_float:
         several = most_operands > 1
@@ -118,7 +118,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             because="registers: a thread holds its part of the matrix, sums, operands and items",
         )
     shared_chunks = [most - held for most, held in zip(chunks, register_chunks, strict=True)]
-    matrix_kilobytes = _K_WARPS * total(f * own for f, own in zip(fragments, shared_chunks, strict=True))
+    matrix_kilobytes = _K_WARPS * summed(f * own for f, own in zip(fragments, shared_chunks, strict=True))
     staged = _K_WARPS * element.operand_bytes * tiles if element.is_float else 0
     # One table for the two choices: its key is 8 * unit_blocks + tiles.
     both = range(8 * max(_UNIT_BLOCKS) + 8)
@@ -137,7 +137,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         + rate.half * sum(phase.sums for phase in facts.phases) * items
         + element.product(rate)
         * ceil(_K_WARPS, 4)
-        * total(f * n for f, n in zip(fragments, chunks, strict=True))
+        * summed(f * n for f, n in zip(fragments, chunks, strict=True))
         * tiles
         + rate.matrix * matrix_kilobytes
         + rate.spill * spilled
@@ -158,8 +158,8 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             "unit_tile": 8 * unit_blocks,
             "k_warps": _K_WARPS,
             "batch_tile": TILE_BATCH * tiles,
-            "register_pairs": total(register_chunks),
-            "shared_pairs": total(shared_chunks),
+            "register_pairs": summed(register_chunks),
+            "shared_pairs": summed(shared_chunks),
             "spilled_registers": spilled,
         },
         ctas=ctas,

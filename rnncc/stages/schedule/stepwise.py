@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from rnncc.ir.family import STEPWISE
 from rnncc.ir.fused import FusedLoop
+from rnncc.ir.kernel import Table
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule
 from rnncc.ir.target import Target
@@ -29,7 +30,7 @@ _RATE, _FLOAT_RATE, _TILE = 0.8, 0.85, 64
 def stepwise_takes(loop: FusedLoop, problem: Problem) -> bool:
     """Whether the loop can be run so."""
     (first, *others) = loop.phases
-    has_scalars = bool(loop.row_writes) or any(row.per_head for row in loop.rows)
+    has_scalars = bool(loop.row_writes) or any(row.per_head or row.place.table is Table.SAVED for row in loop.rows)
     return problem.heads == 1 and not others and not first.reductions and first.joined and not has_scalars
 
 

@@ -52,8 +52,8 @@ inline float element(uint32_t word, int half) {
   return to_float(S{uint16_t(word >> 16 * half)});
 }
 
-// mma.m16n8k16, row by column (PTX ISA, "Matrix Fragments for mma.m16n8k16"): lane l has rows l / 4 and l / 4 + 8 of a, and column
-// l / 4 of b.
+// mma.m16n8k16, row by column (PTX ISA, "Matrix Fragments for mma.m16n8k16"): lane l has rows l / 4 and l / 4 + 8 of a,
+// and column l / 4 of b.
 template <class S>
 inline void multiply_add(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
   struct Fragments {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rnncc.ir.fused import FusedLoop, FusedRead, FusedVector, FusedWrite
-from rnncc.ir.kernel import Program, StoredSlot
+from rnncc.ir.kernel import Program
 from rnncc.ir.scan import ScanLoop
 from rnncc.stages.render.cpp.initialisers import numbers, struct
 from rnncc.stages.render.cpp.names import matrix_name, slot_name
@@ -22,14 +22,9 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[s
     row_writes = fused.row_writes if fused else ()
     totals = form.totals if isinstance(form, ScanLoop) else ()
     finals = [final.slot for final in program.finals]
-    slots = {each.name: each for each in program.slots}
 
     def place_of(write: FusedWrite) -> int:
-        written, place = slots[_slot(write)], write.place
-        if place is None or not isinstance(written, StoredSlot):
-            return -1
-        tensors = [(to.table, to.index) for to in written.destinations]
-        return tensors.index((place.table, place.index))
+        return -1 if write.place is None else write.destination
 
     lists: dict[str, list[str | int]] = {
         "matrices": [-1 if part is None else matrix_name(part.name) for part in matrices],

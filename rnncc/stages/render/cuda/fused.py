@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from rnncc.ir.artifact import File
 from rnncc.ir.family import Family, Scope
-from rnncc.ir.fused import FusedLoop, inference
+from rnncc.ir.fused import FusedLoop
 from rnncc.ir.package import CellKernels
-from rnncc.ir.plan import KernelPlan, fused_programs
+from rnncc.ir.plan import KernelPlan, as_run, fused_programs
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.stages.render.cpp.names import macro_names
 from rnncc.stages.render.cuda.scalars import SCALARS
@@ -81,7 +81,7 @@ def fused_steps(plan: KernelPlan) -> tuple[StepStruct, ...]:
 
 
 def _step(plan: KernelPlan, program: str, loop: FusedLoop) -> StepStruct:
-    return fused_step(f"{program}_step", inference(loop) if program.endswith("_inference") else loop, plan.source)
+    return fused_step(f"{program}_step", as_run(program, loop), plan.source)
 
 
 def kernel_texts(fused: FusedKernels, scalar: str) -> Iterator[FusedKernel]:

@@ -5,9 +5,9 @@
 
 enum rnncc_dtype : int32_t { RNNCC_FLOAT32 = 0, RNNCC_FLOAT64 = 1, RNNCC_BFLOAT16 = 2, RNNCC_FLOAT16 = 3 };
 
-// A tensor [T, B, width] (streams, sequences, saved), [B, width] (states; `step` unused) or a contiguous weight.
-// `step` and `entry` are strides in elements, from one step and from one batch entry to the next; units are contiguous.
-// `data` is null where the tensor was not given or is not wanted.
+// A tensor [T, B, width] (streams, sequences, saved), [B, width] (states; `step` unused) or a contiguous weight. `step`
+// and `entry` are strides in elements, from one step and from one batch entry to the next; units are contiguous. `data`
+// is null where the tensor was not given or is not wanted.
 struct rnncc_tensor {
   void* data;
   int64_t step;

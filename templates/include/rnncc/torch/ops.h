@@ -1,6 +1,5 @@
 // The tables of a package's segments and ops, and the functions that take them. These are compiled once for all
-// packages
-// (_core_binding.cpp).
+// packages (_core_binding.cpp).
 #pragma once
 
 #include "../core/call.h"

@@ -32,9 +32,8 @@ inline constexpr const char* linear_schema = "(Tensor x, Tensor weight, Tensor? 
 inline constexpr const char* linear_backward_schema = "(Tensor d_y, Tensor x, Tensor weight, bool[] needs) -> Tensor[]";
 
 // Packages with GPU kernels have this op. It puts packed `rows` [rows, ...], which lie step by step, entry by entry; or
-// the other way round
-// (`to_steps`). Entries have falling lengths. The rows of each step begin at firsts [T + 1], those of each entry at
-// starts [B + 1].
+// the other way round (`to_steps`). Entries have falling lengths. The rows of each step begin at firsts [T + 1], those
+// of each entry at starts [B + 1].
 inline constexpr const char* permute_rows_schema =
     "(Tensor rows, Tensor firsts, Tensor starts, bool to_steps) -> Tensor";
 

@@ -21,11 +21,15 @@ inline uint32_t pack(float low, float high) {
 inline uint32_t transpose8x8(uint32_t v) {
   emulated::exchange(v, 0);
   const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
-  const auto element = [&](int r, int c) { return emulated::of_lane<uint32_t>(r * 4 + c / 2) >> 16 * (c % 2) & 0xffff; };
+  const auto element = [&](int r, int c) {
+    return emulated::of_lane<uint32_t>(r * 4 + c / 2) >> 16 * (c % 2) & 0xffff;
+  };
   return element(column, row) | element(column + 1, row) << 16;
 }
 
-inline uint32_t peer_address(uint32_t address, uint32_t rank) { return address % emulated::WINDOW + (rank + 1) * emulated::WINDOW; }
+inline uint32_t peer_address(uint32_t address, uint32_t rank) {
+  return address % emulated::WINDOW + (rank + 1) * emulated::WINDOW;
+}
 inline void cluster_barrier() {
   emulated::Cta& cta = *emulated::device.current->cta;
   emulated::meet(*cta.cluster_meeting, int(cta.cluster.size()) * cta.threads);

@@ -1,35 +1,42 @@
 // What a fused kernel is given: the step of its loop, and the tensors of a call.
 //
-// A step is a chain: start (elementwise), product, middle (elementwise), product, …, finish (elementwise). A product
-// with the elementwise work before it is a phase. Most steps have one phase, and no middle. `start` makes the operands
-// of the first product, and `finish` takes the sums of the last one. Forward, `start` mostly passes the previous state
-// on. Backward, `start` makes the gradients of the gates, and `finish` makes the gradient of the state before. The loop
-// runs finish(t) and start(t + 1) together, so that CTAs wait for one exchange per phase.
+// A step is a chain: start, phase, middle, phase, …, finish. A phase is a product, or reductions over the units of a
+// head, or both; all of it waits for the same earlier results. Start, middle and finish are stages: elementwise work.
+// Each takes what the phase before it gave, and makes what the phase after it takes. Most steps have one phase, and no
+// middle. Forward, `start` mostly passes the previous state on. Backward, `start` makes the gradients of the gates, and
+// `finish` makes the gradient of the state before. The loop runs finish(t) and start(t + 1) together, so that CTAs wait
+// for each other once per phase.
 //
-// `Step` is generated for each loop. It has:
-//   PHASES              the number of products that wait for each other; the next four have an entry for each
-//   OPERANDS, SUMS      how many there are: sums[i] += matrix[i][j] @ operand[j]
-//   TRANSPOSED          whether the matrices are transposed in this product
-//   HAS_HOLES           whether a sum may have no matrix for an operand
-//   REDUCTIONS, LARGEST how many reductions over the units of a head there are, and the set of them that look for the
-//   largest number.
-//                       What they take comes after the operands, and what they give after the sums
-//   CARRIES, EDGES      floats per unit and entry that live from step to step; the first EDGES of them have initial
-//   values Element             the type of streams, matrices and operands: 16-bit or float READS               how many
-//   tensors are read at (t, entry, unit) READ_FLOAT          the set of them that are float. The others have Elements.
-//   READ_SHIFTED        the set of them that are read one step further in the loop's order, and beyond the loop from an
-//   edge
-//                       tensor
-//   ROW_READS           how many tensors are read at (t, entry); ROW_VALUES has also what kernels know themselves
-//   (row_values in
-//                       tensors.cuh). ROW_FLOAT and ROW_PER_HEAD are sets of those that are read
+// `Step` is generated for each loop (rnncc/stages/render/cuda/steps.py). It has:
+//   Element             the type of streams, matrices and operands: 16-bit or float
+//   PHASES              the number of phases
+//   CARRIES, EDGES      floats per unit and entry that live from stage to stage or from step to step; the first EDGES
+//                       have initial values
+//   READS               how many tensors are read at (t, entry, unit)
+//   READ_FLOAT          the set of them that are float. The others have Elements.
+//   READ_SHIFTED        the set of them that are read one step further in the loop's order; beyond the loop, an edge
+//                       tensor is read
+//   ROW_READS           how many tensors are read at (t, entry), or at (t, entry, head)
+//   ROW_FLOAT           the set of them that are float
+//   ROW_PER_HEAD        the set of them that have one number per head
+//   ROW_VALUES          ROW_READS, and what kernels know themselves (row_values in tensors.cuh)
 //   VECTORS             values per unit
-//   WRITES, ROW_WRITES  how many tensors are written at (t, entry, unit), and behind them at (t, entry, head);
-//   WRITE_FLOAT is a set
-//                       of them
-//   WRITES_OF_STAGE     the sets that start, each middle and finish write
+//   CONSTANTS           values of the layer
+//   WRITES              how many tensors are written at (t, entry, unit)
+//   ROW_WRITES          how many are written at (t, entry, head). They are counted after the WRITES.
+//   WRITE_FLOAT         the set of all these that are float
+//   WRITES_OF_STAGE     the set that each stage writes
 //   MASKED              whether entries have lengths and resets; then the loop takes packed tensors too
-//   start, middle, finish  the elementwise functions
+//   start, middle, finish
+//                       the elementwise functions
+// It has one entry per phase of each of these:
+//   OPERANDS, SUMS      how many there are: sums[i] += matrix[i][j] @ operand[j]
+//   TRANSPOSED          whether the matrices are transposed
+//   HAS_HOLES           whether a sum may have no matrix for an operand
+//   REDUCTIONS          how many reductions. They take values after the operands, and give values after the sums.
+//   LARGEST             the set of reductions that look for the largest number. The others are sums.
+//
+// In these headers H is the head_dim. In the shapes of tensors, as [T, B, H], it is the hidden size.
 #pragma once
 
 #include "fast.cuh"

@@ -1,17 +1,13 @@
-// Fused loops in one cluster of CTAs, or in one CTA. Matrices stay in registers and shared memory, carries in
-// registers.
+// Fused loops in one cluster of CTAs, or in one CTA. Matrices stay in registers and shared memory, carries in registers.
 //
-//   gather   Operands go to all CTAs. Each CTA computes whole sums for its own units. There is little to send where a
-//   unit has one
+//   gather   Operands go to all CTAs. Each CTA computes whole sums for its own units. There is little to send where a unit has one
 //            operand, as it has forward.
-//   scatter  Operands stay. Each CTA computes a part of the sums of all units, and sends it to the CTA that owns the
-//   unit. The owner
-//            adds the parts in the order of the CTAs. There is little to send where a unit has one sum, as it has
-//            backward.
+//   scatter  Operands stay. Each CTA computes a part of the sums of all units, and sends it to the CTA that owns the unit. The owner
+//            adds the parts in the order of the CTAs. There is little to send where a unit has one sum, as it has backward.
 //
-// CTAs send with st.async, and a barrier in the receiver's shared memory counts the bytes. So there is no fence and no
-// barrier of the cluster. Two buffers are enough: a CTA sends for step t + 1 only after it has received everything of
-// step t, and its peers sent that after they had last read the buffer of step t - 1.
+// CTAs send with st.async, and a barrier in the receiver's shared memory counts the bytes. So there is no fence and no barrier of
+// the cluster. Two buffers are enough: a CTA sends for step t + 1 only after it has received everything of step t, and its peers
+// sent that after they had last read the buffer of step t - 1.
 #pragma once
 
 #include "resident.cuh"

@@ -2,6 +2,7 @@
 // makes, so that the word itself says whether it has arrived.
 #pragma once
 
+#include "reduce.cuh"
 #include "resident.cuh"
 
 namespace rnncc {

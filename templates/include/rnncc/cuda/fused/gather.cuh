@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cluster.cuh"
+#include "reduce.cuh"
 
 namespace rnncc {
 
@@ -146,7 +147,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       if (u >= S::UNIT_BLOCKS) continue;
       items[o][n].begin(call, own, traffic, seat, first_unit, own_unit + u * 8, n * 8);
     }
-  // Sends an item's operands of a phase of step t to all CTAs.
+  // Sends an item's operands, and what it gives to reductions, of a phase of step t to all CTAs.
   const auto send = [&](auto phase, int o, int n, int t, const auto& operand) {
     using Phase = typename S::template Phase<decltype(phase)::value>;
     const int u = k_warp + o * S::K_WARPS, buffer = t % S::BUFFERS;

@@ -1,7 +1,6 @@
 // A fused loop over CTAs of the whole grid. Matrices stay in registers and shared memory, and the warps of a CTA divide
-// the terms. Operands go through L2, in memory that is called the exchange. Each of its words was set to a pattern that
-// no conversion makes, so that the word itself says whether it has arrived. There is no barrier of the grid, and no
-// fence.
+// the terms. Operands and parts of reductions go through the exchange (exchange.cuh). There is no barrier of the grid,
+// and no fence.
 #pragma once
 
 #include "exchange.cuh"
@@ -127,13 +126,13 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   [[maybe_unused]] uint32_t next[S::OWNED];  // where those of its second entry go, in masked loops in float
   // Whether the lane stores operands of 16 bits: whether it has units and an entry after lanes have exchanged theirs.
   // In masked loops, for how many steps it does.
-  int is_there[S::OWNED];
+  int stored_steps[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
     const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
     const int entry = sizeof(E) == 4 ? 2 * q : row, unit = sizeof(E) == 4 ? row : 2 * q;
-    is_there[o] = n * 8 + row < entries && unit0 + u * 8 < S::H;
-    if constexpr (Step::MASKED) is_there[o] *= rows_of(n * 8 + row).steps;
+    stored_steps[o] = n * 8 + row < entries && unit0 + u * 8 < S::H;
+    if constexpr (Step::MASKED) stored_steps[o] *= rows_of(n * 8 + row).steps;
     mine[o] = exchange_row(n * 8 + entry) + (unit0 + u * 8 + unit) * sizeof(E);
     if constexpr (sizeof(E) == 4 && Step::MASKED)
       next[o] = exchange_row(n * 8 + entry + 1) + (unit0 + u * 8 + unit) * sizeof(E);
@@ -147,7 +146,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     terms[n] = exchange_row(n * 8 + row) + q * 8 * sizeof(E);
     if constexpr (Step::MASKED) terms_until[n] = rows_of(n * 8 + row).steps;
   }
-  // Sends an item's operands of a phase of step t to the other CTAs.
+  // Sends an item's operands, and what it gives to reductions, of a phase of step t to the other CTAs.
   const auto send = [&](auto phase, int o, int t, const auto& operand) {
     using Phase = typename S::template Phase<decltype(phase)::value>;
 #pragma unroll
@@ -159,7 +158,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
           store4_relaxed(to + (Step::MASKED ? next[o] : mine[o] + exchange_entry), message(operand[1][p]));
       } else {
         const uint32_t two = transpose8x8(pack<E>(operand[0][p], operand[1][p]));
-        if (Step::MASKED ? t < is_there[o] : is_there[o]) store4_relaxed(to + mine[o], two);
+        if (Step::MASKED ? t < stored_steps[o] : stored_steps[o]) store4_relaxed(to + mine[o], two);
       }
     }
     if constexpr (Phase::REDUCTIONS > 0)

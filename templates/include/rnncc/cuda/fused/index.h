@@ -26,8 +26,7 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 }
 
 // A line of a folder's `fused.txt`:
-//   program dtype head_dim heads family scope ctas threads shared_bytes group_batch smallest_batch pass_ns launch_ns
-//   name
+//   program dtype head_dim heads family scope ctas threads shared_bytes group_batch smallest_batch pass_ns launch_ns name
 //
 // heads           the number of heads that the kernel is laid out for
 // family          the family's name, for messages
@@ -37,8 +36,7 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 // group_batch     the largest batch of a group; 0: the whole batch is one group
 // smallest_batch  the smallest batch that the kernel runs
 // pass_ns         the expected time of a step of all groups that run side by side
-// launch_ns       the expected time of a step of a launch in which every group is as large as it can be; 0 where larger
-// batches do
+// launch_ns       the expected time of a step of a launch in which every group is as large as it can be; 0 where larger batches do
 //                 not run in several launches
 // name            the kernel's name, with which the name of its file begins
 struct FusedKernel {

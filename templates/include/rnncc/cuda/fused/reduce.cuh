@@ -1,12 +1,12 @@
-// Reductions over the units of a head: what a warp adds up of its own, and how it adds up what all warps have sent.
-// Every warp adds in the same order, so all have the same bits.
+// Reductions over the units of a head: what a warp joins of its own units, and how lanes join their values. Every warp
+// joins in the same order, so all have the same bits.
 #pragma once
 
 #include "step.cuh"
 
 namespace rnncc {
 
-// Two numbers, or the larger of each.
+// The sum of two numbers, or the larger one.
 template <bool LARGEST>
 RNNCC_DEVICE float joined(float a, float b) {
   return LARGEST ? maximum(a, b) : a + b;
@@ -17,7 +17,7 @@ RNNCC_DEVICE float nothing_joined() {
   return LARGEST ? __uint_as_float(0xff800000u) : 0.0f;
 }
 
-// Joins the values of lanes whose numbers differ in the bits FROM to TO.
+// Joins the values of all lanes whose numbers differ only in the bits from FROM to TO. Both are masks of one bit.
 template <bool LARGEST, int FROM, int TO>
 RNNCC_DEVICE float joined_over_lanes(float x) {
 #pragma unroll

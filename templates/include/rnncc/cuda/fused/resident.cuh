@@ -2,7 +2,7 @@
 // stepwise share this.
 #pragma once
 
-#include "reduce.cuh"
+#include "step.cuh"
 
 namespace rnncc {
 

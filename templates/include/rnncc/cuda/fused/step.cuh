@@ -76,7 +76,7 @@ struct Item {
   }
 
   // Starts to load what `start` of step t reads at (t, entry), which takes as long as a product. So it is called before
-  // the product of step t - 1. What was loaded for step t - 1 moves to row_now, where its `finish` finds it.
+  // the product of step t - 1. What was loaded for step t - 1 moves to row_now, where its later stages find it.
   RNNCC_DEVICE void ask(const FusedTensors<Step>& own, int t, int steps) {
 #pragma unroll
     for (int r = 0; r < Step::ROW_READS; ++r) {
@@ -84,10 +84,8 @@ struct Item {
       if (!place.base) continue;  // zeros, as they began
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const char* const at = row_at(place, j, t,
-                                      has(row_floats<Step>, r) && has(Step::ROW_PER_HEAD, r) ? 4
-                                      : has(Step::ROW_PER_HEAD, r)                           ? sizeof(E)
-                                                                                             : 0);
+        const int bytes = has(row_floats<Step>, r) ? 4 : sizeof(E);
+        const char* const at = row_at(place, j, t, has(Step::ROW_PER_HEAD, r) ? bytes : 0);
         row_now[j][r] = row_next[j][r];
         row_next[j][r] = R{};
         if (t < steps && has_rows(j, t)) {
@@ -101,7 +99,7 @@ struct Item {
     }
   }
 
-  // Loads the values of step t for `start` (AT_START) or for `finish`. `last`: no step comes after it.
+  // Loads the values of step t for `start` (AT_START), or for the stages after it. `last`: no step comes after it.
   template <bool AT_START>
   RNNCC_DEVICE void load(const FusedTensors<Step>& own, int t, bool last, float (&read)[2][at_least_one(Step::READS)],
                          float (&row)[2][row_values<Step>]) const {
@@ -124,7 +122,7 @@ struct Item {
     }
   }
 
-  // Runs `start`, and `middle` S, of a step.
+  // Runs `start` of a step, or `middle` S of it.
   template <int OPERANDS>
   RNNCC_DEVICE void start(const FusedCall<Step>& call, int j, const float (&read)[at_least_one(Step::READS)],
                           const float (&row)[row_values<Step>], float (&operand)[OPERANDS],

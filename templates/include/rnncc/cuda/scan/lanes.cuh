@@ -1,13 +1,12 @@
-// The parts that scans and walks share. A channel is one unit of one batch entry. A lane has VEC channels side by side,
-// and loads and stores their values.
+// The parts that scans and walks share. A channel is one unit of one batch entry. A lane has VEC channels side by side, and loads
+// and stores their values.
 //
 // `Step` is generated for each loop without products. It has:
 //   Element             the type of streams and vectors: 16-bit or float
 //   EDGES               carries: floats per channel that live from step to step, with initial values
 //   READS               how many tensors are read at (t, entry, unit)
 //   READ_FLOAT          the set of them that are float. The others have Elements.
-//   READ_SHIFTED        the set of them that are read one step further in the loop's order, and beyond the loop from an
-//   edge
+//   READ_SHIFTED        the set of them that are read one step further in the loop's order, and beyond the loop from an edge
 //                       tensor
 //   ROW_READS           how many tensors are read at (t, entry); row_values (fused/tensors.cuh) has them
 //   VECTORS             values per unit

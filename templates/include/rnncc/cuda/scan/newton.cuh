@@ -1,15 +1,15 @@
-// A loop without products whose steps are no affine maps of the carries. Warps work on slices of time side by side all
-// the same, by Newton's method for the carries at which the slices begin. This is multiple shooting; DEER
-// (arXiv:2309.12252) and ParaRNN (arXiv:2510.21450) have slices of one step.
+// A loop without products whose steps are no affine maps of the carries. Warps work on slices of time side by side all the same, by
+// Newton's method for the carries at which the slices begin. This is multiple shooting; DEER (arXiv:2309.12252) and ParaRNN
+// (arXiv:2510.21450) have slices of one step.
 //
-// Tiles and slices are those of a scan. In an iteration each warp runs its slice from an estimate of its first carries,
-// and multiplies the Jacobians of the steps. The result is an affine map, which is the slice near that estimate. Maps
-// are joined as in a scan, and tell the next estimates. The first slice begins at exact carries, so after n iterations
-// the first n slices are exact. Where no estimate has moved by more than TOLERANCE, the tile has settled: its steps run
-// once more from the last estimates, and are written.
+// Tiles and slices are those of a scan. In an iteration each warp runs its slice from an estimate of its first carries, and
+// multiplies the Jacobians of the steps. The result is an affine map, which is the slice near that estimate. Maps are joined as in
+// a scan, and tell the next estimates. The first slice begins at exact carries, so after n iterations the first n slices are
+// exact. Where no estimate has moved by more than TOLERANCE, the tile has settled: its steps run once more from the last
+// estimates, and are written.
 //
-// A tile may not settle within MOST_ITERATIONS, where steps amplify or carries are not finite. It then runs slice after
-// slice, which is the loop itself, and some of the tiles after it do so without any iterations.
+// A tile may not settle within MOST_ITERATIONS, where steps amplify or carries are not finite. It then runs slice after slice,
+// which is the loop itself, and some of the tiles after it do so without any iterations.
 //
 // `Step` has, besides what a walk needs:
 //   tangent             computes the carries from those before, and slopes: the derivatives by the carries before
