@@ -27,7 +27,7 @@ DEVICE = "cuda"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CLASSES = {
     "lstm": "LSTM", "gru": "GRU", "elman": "Elman", "slstm": "sLSTM", "peepholelstm": "PeepholeLSTM",
-    "layernormgru": "LayerNormGRU",
+    "layernormgru": "LayerNormGRU", "gruv3": "GRUv3", "layernormlstm": "LayerNormLSTM", "sgu": "SGU",
 }  # fmt: skip
 # The sizes with kernels of their own, one package a cell: every fused family and scope is among them.
 FUSED: Mapping[str, tuple[tuple[int, str], ...]] = {
@@ -39,6 +39,10 @@ FUSED: Mapping[str, tuple[tuple[int, str], ...]] = {
     "elman": ((96, "bf16"),),
     "slstm": ((64, "fp16"), (128, "fp32")),
     "peepholelstm": ((64, "fp16"),),
+    # Steps of several phases: products that wait for each other, norms, sums that do not take every operand.
+    "gruv3": ((64, "bf16"), (256, "fp32"), (768, "bf16")),
+    "layernormlstm": ((64, "bf16"), (256, "fp16"), (768, "bf16")),
+    "sgu": ((64, "fp16"), (768, "bf16")),
 }  # fmt: skip
 
 
@@ -83,8 +87,8 @@ def launches_of(run: Callable[[], object]) -> list[str]:
     return [event.name for event in profile.events() if event.device_type.name == "CUDA"]
 
 
-def diagonal_blocks(run: Callable[[], object], folder: Path) -> dict[str, int]:
-    """The kernels that a call runs, by name, and of how many CTAs."""
+def ctas_of(run: Callable[[], object], folder: Path) -> dict[str, int]:
+    """How many CTAs each kernel has that a call runs, by the kernel's name."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         run()
         torch.cuda.synchronize()

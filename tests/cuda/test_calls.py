@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cuda.harness import DTYPES, FUSED, Call, Packages, diagonal_blocks, draw
+from tests.cuda.harness import DTYPES, FUSED, Call, Packages, ctas_of, draw
 
 pytestmark = pytest.mark.gpu
 
@@ -91,7 +91,7 @@ def test_ctas_have_sms_for_themselves(head_dim: int, heads: int, packages: Packa
     dtype = dict(FUSED["lstm"])[head_dim]
     call = draw(packages("lstm"), "lstm", head_dim, heads, 16, 5, DTYPES[dtype])
     name = f"_{dtype.replace('fp16', 'f16')}_{head_dim}_"
-    ctas = {kernel: count for kernel, count in diagonal_blocks(call.run, tmp_path).items() if name in kernel}
+    ctas = {kernel: count for kernel, count in ctas_of(call.run, tmp_path).items() if name in kernel}
     assert {kernel.split("_")[2] for kernel in ctas} >= {"forward", "backward"}
     sms = torch.cuda.get_device_properties("cuda").multi_processor_count
     assert all(sms / 2 < count <= sms for count in ctas.values())

@@ -40,7 +40,9 @@ class Case:
 
 
 # gather and scatter in one CTA and in clusters, grid; both directions at once take the kernel that one takes.
-FUSED_CASES = (Case("lstm", 64, 2), Case("lstm", 256), Case("lstm", 768))
+FUSED_CASES = (
+    Case("lstm", 64, 2), Case("lstm", 256), Case("lstm", 768), Case("gruv3", 768), Case("layernormlstm", 256),
+)  # fmt: skip
 # A few CTAs; many batch entries; tiles twice as large as those of one direction alone; twice the visits; stages of
 # several kinds; weights of both directions that shared memory has no room for.
 ALTERNATING_CASES = (

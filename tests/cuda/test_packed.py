@@ -179,6 +179,8 @@ FAMILIES = [
     ("lstm", 64, torch.bfloat16), ("lstm", 256, torch.float16), ("lstm", 768, torch.bfloat16),
     ("lstm", 192, torch.float32), ("lstm", 512, torch.float32), ("gru", 64, torch.bfloat16),
     ("gru", 768, torch.float16), ("slstm", 128, torch.float32), ("peepholelstm", 64, torch.float16),
+    ("gruv3", 64, torch.bfloat16), ("gruv3", 768, torch.bfloat16), ("layernormlstm", 256, torch.float16),
+    ("layernormlstm", 768, torch.bfloat16),
 ]  # fmt: skip
 
 

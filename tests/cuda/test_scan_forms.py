@@ -12,7 +12,7 @@ from torch import Tensor
 
 import rnncc
 from rnncc import verify
-from tests.cuda.harness import DTYPES, diagonal_blocks, kernels_of, launches_of
+from tests.cuda.harness import DTYPES, ctas_of, kernels_of, launches_of
 
 pytestmark = pytest.mark.gpu
 
@@ -154,7 +154,7 @@ def test_few_channels_share_steps_among_blocks(tmp_path: Any) -> None:
     def blocks(steps: int) -> int:
         x = torch.randn(steps, 1, 64, device="cuda", dtype=torch.bfloat16)
         with torch.no_grad():
-            found = diagonal_blocks(lambda: layer(x), tmp_path)
+            found = ctas_of(lambda: layer(x), tmp_path)
         return next(count for name, count in found.items() if name.startswith("mingru_0_forward"))
 
     assert blocks(8) < blocks(4096)

@@ -27,7 +27,9 @@ COVERING = (
 MORE = ((1024, 16, 1, 768), (1024, 16, 12, 64), (40, 40, 1, 768), (33, 64, 1, 1000), (20, 70, 3, 256))
 OTHERS = (
     ("elman", 96, "bf16"), ("slstm", 64, "fp16"), ("peepholelstm", 64, "fp16"), ("lstm", 192, "fp32"),
-    ("lstm", 512, "fp32"), ("gru", 384, "fp32"), ("slstm", 128, "fp32"),
+    ("lstm", 512, "fp32"), ("gru", 384, "fp32"), ("slstm", 128, "fp32"), ("gruv3", 64, "bf16"), ("gruv3", 256, "fp32"),
+    ("gruv3", 768, "bf16"), ("layernormlstm", 64, "bf16"), ("layernormlstm", 256, "fp16"),
+    ("layernormlstm", 768, "bf16"), ("sgu", 64, "fp16"), ("sgu", 768, "bf16"),
 )  # fmt: skip
 
 
@@ -84,6 +86,11 @@ def test_heads_of_1_to_15_units(dtype: str, packages: Packages) -> None:
         ("lstm", 512),
         ("lstm", 24),
         ("gru", 15),
+        ("gruv3", 64),
+        ("gruv3", 768),
+        ("layernormlstm", 256),
+        ("layernormlstm", 768),
+        ("sgu", 768),
     ],
 )
 def test_lengths_and_resets(cell: str, head_dim: int, reverse: bool, packages: Packages) -> None:
