@@ -99,7 +99,7 @@ def test_slow_paths_are_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(40, 3, 16, device="cuda", dtype=torch.bfloat16)
     with warnings.catch_warnings(action="error"):
         layer(x[:31])
-    said = "no fused kernel for 1 head of 120 units, bfloat16: RNNCC_COMPILE=0 keeps"
+    said = "no fused kernel for 1 head with head_dim 120, bfloat16: RNNCC_COMPILE=0 keeps"
     with pytest.warns(UserWarning, match=said) as caught:
         compiled: Any = torch.compile(layer)
         compiled(x)
