@@ -8,7 +8,8 @@ what the phase after it takes. Most loops have one phase; the first stage is the
 step.
 
 Every name stands for one number per unit. A value of k*H units has k names, one for each part
-(rnncc/stages/lower/units.py). `slot` and `part` say which value and which part.
+(rnncc/stages/lower/units.py). `slot` and `part` say which value and which part. A step may have values of several
+widths, as of H and of P units. `width` says which of the loop's widths a value has.
 rnncc/stages/render/cuda/steps.py prints these types, and templates/include/rnncc/cuda/fused/call.cuh says what kernels
 expect.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Expr, references
 from rnncc.ir.kernel import Place
 
@@ -24,16 +26,22 @@ from rnncc.ir.kernel import Place
 HEAD_DIM = "head_dim__"
 
 
+def head_dim_name(width: int) -> str:
+    """The same for the width with that number."""
+    return f"head_dim_{width}__" if width else HEAD_DIM
+
+
 @dataclass(frozen=True, slots=True)
 class FusedRead:
-    """A tensor [T, B, H] that a step reads at its t. With an `edge`, it reads at the next step in the order of the
-    loop, and the tensor `edge` [B, H] where there is no next step."""
+    """A tensor [T, B, width] that a step reads at its t. With an `edge`, it reads at the next step in the order of the
+    loop, and the tensor `edge` [B, width] where there is no next step."""
 
     name: str
     place: Place
     edge: Place | None = None
     slot: str = ""
     part: int = 0
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +55,16 @@ class FusedRow:
 
 @dataclass(frozen=True, slots=True)
 class FusedVector:
-    """A weight with one number per unit, or one number for all units (`scalar`)."""
+    """A weight with one number per unit, or one number for all units (`scalar`). It may be a `matrix` of one row or one
+    column."""
 
     name: str
     place: Place
     scalar: bool
     slot: str = ""
     part: int = 0
+    width: int = 0
+    matrix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +72,20 @@ class FusedEdge:
     """A carry with an initial value.
 
     link    the value that the carry has at the next step
-    place   the tensor [B, H] of the initial value
-    last    the tensor [B, H] that takes the value after the last step, if one does
+    place   the tensor [B, width] of the initial value
+    last    the tensor [B, width] that takes the value after the last step, if one does
     """
 
     name: str
     link: str
     place: Place
     last: Place | None
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FusedWrite:
-    """A value that goes to a tensor [T, B, H], in the stage with that number: to the slot's destination with that
+    """A value that goes to a tensor [T, B, width], in the stage with that number: to the slot's destination with that
     number. Without a place it goes to the record that the products after the loop read."""
 
     value: str
@@ -82,6 +94,7 @@ class FusedWrite:
     slot: str = ""
     part: int = 0
     destination: int = 0
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +121,7 @@ class FusedReduction:
     target: str
     largest: bool
     sources: tuple[str, ...]
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +135,8 @@ class FusedPhase:
                 are the matrices of one operand, in the order of the sums. Transposed, they are the matrices of one sum,
                 in the reverse order of the operands
     transposed  whether the product takes the matrices transposed
+    sum_widths, operand_widths
+                which of the loop's widths each of them has
     """
 
     sums: tuple[str, ...]
@@ -129,6 +145,8 @@ class FusedPhase:
     joined: bool
     transposed: bool
     reductions: tuple[FusedReduction, ...] = ()
+    sum_widths: tuple[int, ...] = ()
+    operand_widths: tuple[int, ...] = ()
 
     @property
     def has_holes(self) -> bool:
@@ -140,6 +158,8 @@ class FusedPhase:
 class FusedLoop:
     """One direction of a loop.
 
+    widths      the widths of its values, without what divides them into parts; the first is that of the first product.
+                A kernel is laid out for the widest
     phases      products and reductions, in the order of the chain
     stages      the statements before the first phase, between phases and after the last one
     kept        the values that a stage leaves for later ones and for the next step
@@ -148,6 +168,7 @@ class FusedLoop:
                 batch entries a step is for
     """
 
+    widths: tuple[Dim, ...]
     phases: tuple[FusedPhase, ...]
     stages: tuple[tuple[FusedStatement, ...], ...]
     reads: tuple[FusedRead, ...]
@@ -161,9 +182,11 @@ class FusedLoop:
     row_writes: tuple[FusedWrite, ...] = ()
 
     @property
-    def uses_head_dim(self) -> bool:
-        """Whether a statement reads HEAD_DIM."""
-        return any(HEAD_DIM in references(each.expr) for stage in self.stages for each in stage)
+    def head_dims(self) -> tuple[str, ...]:
+        """The head_dims of all widths by name, where statements read one of them."""
+        names = tuple(map(head_dim_name, range(len(self.widths))))
+        used = {name for stage in self.stages for each in stage for name in references(each.expr)}
+        return () if used.isdisjoint(names) else names
 
     @property
     def operands(self) -> int:

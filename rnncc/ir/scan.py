@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rnncc.ir.cell import ACTIVE
 from rnncc.ir.expr import Expr
 from rnncc.ir.family import SCAN, WALK, Family
-from rnncc.ir.fused import HEAD_DIM, FusedEdge, FusedLoop, FusedRead, FusedRow, FusedStatement, FusedVector, FusedWrite
+from rnncc.ir.fused import FusedEdge, FusedLoop, FusedRead, FusedRow, FusedStatement, FusedVector, FusedWrite
 
 # None where a new carry does not depend on a carry.
 Matrix = tuple[tuple[Expr | None, ...], ...]
@@ -88,6 +88,6 @@ class ScanLoop:
 
 def row_values(loop: FusedLoop | ScanLoop) -> tuple[str, ...]:
     """The values per step and batch entry: what is read at (t, entry), and what kernels know: in a masked loop whether
-    the entry has that step, and the units of a head where a statement names them."""
-    head_dim = (HEAD_DIM,) if isinstance(loop, FusedLoop) and loop.uses_head_dim else ()
-    return (*(row.name for row in loop.rows), *((ACTIVE,) if loop.masked else ()), *head_dim)
+    the entry has that step, and the head_dims where a statement names one."""
+    head_dims = loop.head_dims if isinstance(loop, FusedLoop) else ()
+    return (*(row.name for row in loop.rows), *((ACTIVE,) if loop.masked else ()), *head_dims)

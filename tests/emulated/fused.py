@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rnncc.ir.family import GRID, Scope
-from rnncc.ir.fused import FusedLoop, FusedWrite
+from rnncc.ir.fused import FusedLoop, FusedVector, FusedWrite
 from rnncc.ir.kernel import EdgeSlot, Place, Program, ReadSlot, StoredSlot, Table
 from rnncc.ir.plan import KernelPlan, as_run, fused_programs, loop_name
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
@@ -198,8 +198,7 @@ class _Call:
         problem, width = self.case.problem, self.case.width(write.slot)
         shape = (problem.steps, problem.batch, width)
         record = self.records.setdefault(write.slot, torch.full(shape, float("nan"), dtype=self.dtype))
-        units = problem.heads * self.kernel.head_dim
-        return self._along(record, write.part * units)
+        return self._along(record, write.part * self.case.evaluate(self.kernel.loop.widths[write.width]))
 
     def _parameter(self, group: int) -> bytes:
         case, problem, loop = self.case, self.case.problem, self.kernel.loop
@@ -209,6 +208,9 @@ class _Call:
         constants = [values[name] for name in loop.constants]
         constants += [0.0] * ((max(1, len(constants)) + 1) // 2 * 2 - len(constants))
         packed = struct.pack("<iiii", problem.steps, problem.batch, problem.heads, group)
+        head_dims = [case.evaluate(width) // problem.heads for width in loop.widths]
+        head_dims += [0] * (len(head_dims) % 2)
+        packed += struct.pack(f"<{len(head_dims)}i", *head_dims)
         lengths = case.lengths.data_ptr() if program.masked else 0
         packed += struct.pack("<qqq", 0, problem.steps * problem.batch, lengths)
         packed += struct.pack(f"<{len(constants)}f", *constants)
@@ -241,10 +243,10 @@ class _Call:
         )
         yield [self._edge(edge.place) for edge in loop.edges], _NO_EDGE
         yield [self._edge(edge.last) for edge in loop.edges], _NO_EDGE
-        yield [self._vector(vector.place, vector.scalar) for vector in loop.vectors], _NO_EDGE
+        yield [self._vector(vector) for vector in loop.vectors], _NO_EDGE
         self.exchange = torch.empty(0)
         if self.kernel.schedule.family is GRID:
-            depth = -(-(case.sizes["H"] // problem.heads) // 32) * 32
+            depth = -(-self.kernel.head_dim // 32) * 32
             sources = -(-self.kernel.head_dim // 32) * 16
             reductions = sum(len(phase.reductions) for phase in loop.phases)
             head = loop.operands * depth * self.dtype.itemsize + reductions * sources
@@ -252,11 +254,12 @@ class _Call:
         step, entry = (*self.exchange.stride(), 0, 0)[:2]
         yield [struct.pack("<qqq", self.exchange.data_ptr(), step, entry)], b""
 
-    def _vector(self, place: Place, scalar: bool) -> bytes:
-        weight = self._tensor(Table.WEIGHTS, place.index)
+    def _vector(self, vector: FusedVector) -> bytes:
+        weight = self._tensor(Table.WEIGHTS, vector.place.index)
         assert weight is not None
-        at = weight.data_ptr() + self.case.evaluate(place.offset) * weight.element_size()
-        return struct.pack("<qqii", at, not scalar, weight.dtype == torch.float32, 0)
+        first = self.case.evaluate(vector.place.offset) * (weight.shape[1] if vector.matrix else 1)
+        at = weight.data_ptr() + first * weight.element_size()
+        return struct.pack("<qqii", at, not vector.scalar, weight.dtype == torch.float32, 0)
 
     def _after(self) -> None:
         """The gradients of weights, from what the loop wrote."""

@@ -43,4 +43,5 @@ def _loops(cell: Cell, adjoints: Sequence[Adjoint], *, masked: bool) -> Iterator
         forward, backward = (make(cell, values, adjoint, masked=masked) for make in (forward_program, backward_program))
         scan_backward = scan(backward)
         scan_forward = with_tangent(scan(forward), scan_backward)
-        yield LoopPlan(index, masked, forward, backward, fuse(forward), fuse(backward), scan_forward, scan_backward)
+        fused = (fuse(program, one_head=bool(cell.single_head_because)) for program in (forward, backward))
+        yield LoopPlan(index, masked, forward, backward, *fused, scan_forward, scan_backward)

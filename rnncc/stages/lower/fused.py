@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from rnncc.ir.cell import ACTIVE
-from rnncc.ir.dim import HEADS, ONE, add, scale, split_multiple
+from rnncc.ir.dim import HEADS, ONE, Dim, add, scale, split_multiple
 from rnncc.ir.expr import references
 from rnncc.ir.fused import (
     FusedEdge,
@@ -25,7 +25,7 @@ from rnncc.ir.fused import (
     FusedWrite,
     MatrixPart,
 )
-from rnncc.ir.kernel import EdgeSlot, Matrix, Place, Program, ReadSlot, StoredSlot, VectorSlot
+from rnncc.ir.kernel import EdgeSlot, Matrix, Place, Program, ReadSlot, StoredSlot, Table, VectorSlot
 from rnncc.ir.plan import NoForm
 from rnncc.stages.lower.reading import Unfit
 from rnncc.stages.lower.units import MOST_TENSORS, Operation, Product, Units, part_names
@@ -36,10 +36,10 @@ MOST_PHASES = 16
 MOST_BYTES = 30_000
 
 
-def fuse(program: Program) -> FusedLoop | NoForm:
-    """The fused form, or why there is none."""
+def fuse(program: Program, *, one_head: bool = False) -> FusedLoop | NoForm:
+    """The fused form, or why there is none. `one_head`: the cell has one head only."""
     try:
-        return _loop(Units(program))
+        return _loop(Units(program, one_head=one_head))
     except Unfit as reason:
         return NoForm(str(reason))
 
@@ -71,6 +71,7 @@ def _loop(units: Units) -> FusedLoop:
     if 2 * (8 * matrices + 24 * tensors) > MOST_BYTES:
         raise Unfit(f"the addresses of a step's matrices and tensors take more than {MOST_BYTES} bytes")
     return FusedLoop(
+        units.widths,
         phases,
         chain,
         reads,
@@ -87,10 +88,12 @@ def _loop(units: Units) -> FusedLoop:
 
 @dataclass(slots=True)
 class _Found:
-    """A phase: its sums, each with the matrices that it takes, by operand; and its reductions."""
+    """A phase: its sums, each with the matrices that it takes, by operand; its reductions; and the widths of sums and
+    operands."""
 
     transposed: bool | None = None
     matrices: dict[str, dict[str, MatrixPart]] = field(default_factory=dict)
+    widths: dict[str, int] = field(default_factory=dict)
     reductions: list[FusedReduction] = field(default_factory=list)
 
 
@@ -106,7 +109,7 @@ def _levels(operations: Sequence[Operation]) -> tuple[dict[str, int], dict[int, 
     found: dict[int, _Found] = {}
     for each in operations:
         match each:
-            case Product(name, _, _, transposed):
+            case Product(name, _, _, transposed, width):
                 if name in levels:
                     continue
                 for product in sums[name]:
@@ -118,6 +121,7 @@ def _levels(operations: Sequence[Operation]) -> tuple[dict[str, int], dict[int, 
                 if any(product.transposed != phase.transposed for product in sums[name]):
                     raise Unfit("matrices and transposed ones are multiplied at once")
                 phase.matrices[name] = {product.operand: product.matrix for product in sums[name]}
+                phase.widths |= {product.operand: product.operand_width for product in sums[name]} | {name: width}
                 levels[name] = level + 1
             case FusedReduction(name, _, sources):
                 level = max(levels.get(source, 0) for source in sources)
@@ -133,7 +137,7 @@ def _phase(units: Units, found: _Found) -> FusedPhase:
     rows = tuple(tuple(taken.get(operand) for operand in operands) for taken in found.matrices.values())
     whole = [[part for part in row if part is not None] for row in rows]
     transposed = bool(found.transposed)
-    is_full = bool(rows) and all(len(row) == len(operands) for row in whole)
+    is_full = bool(rows) and all(len(row) == len(operands) for row in whole) and len(units.widths) == 1
     return FusedPhase(
         tuple(found.matrices),
         operands,
@@ -141,6 +145,8 @@ def _phase(units: Units, found: _Found) -> FusedPhase:
         is_full and _are_joined(units, whole, transposed),
         transposed,
         tuple(found.reductions),
+        tuple(found.widths[name] for name in found.matrices),
+        tuple(found.widths[name] for name in operands),
     )
 
 
@@ -200,7 +206,7 @@ def _edges(units: Units) -> Iterator[FusedEdge]:
             if units.count(slot.width) != 1 or slot.ahead:
                 raise Unfit(f"{slot.name} has another width than the others")
             known.add(slot.name)
-            yield FusedEdge(slot.name, slot.link, slot.place, finals.get(slot.name))
+            yield FusedEdge(slot.name, slot.link, slot.place, finals.get(slot.name), units.number(slot.width))
     if not set(finals) <= known:
         raise Unfit("a final state is no value of the step")
 
@@ -217,30 +223,36 @@ def _reads(units: Units, used: set[str]) -> tuple[tuple[FusedRead, ...], tuple[F
         names = part_names(slot.name, split_multiple(slot.width)[0])
         if used.isdisjoint(names):
             continue
-        count = units.count(slot.width)
+        count, number = units.count(slot.width), units.number(slot.width)
         for part, name in enumerate(names):
             if name not in used:
                 continue
             match slot:
-                case ReadSlot(_, _, place) if count:
-                    reads.append(FusedRead(name, _part(units, place, part, count), None, slot.name, part))
+                case ReadSlot(_, width, place) if count:
+                    reads.append(FusedRead(name, _part(place, part, width), None, slot.name, part, number))
                 case ReadSlot(_, width, place):
                     rows.append(FusedRow(name, place, width == HEADS))
                 case EdgeSlot(_, _, link, place) if isinstance(linked := units.slots[link], ReadSlot) and count == 1:
-                    reads.append(FusedRead(name, linked.place, place, slot.name, part))
+                    reads.append(FusedRead(name, linked.place, place, slot.name, part, number))
                 case EdgeSlot(_, _, link) if isinstance(units.slots[link], StoredSlot):
                     pass
                 case VectorSlot(_, width, place) if width != HEADS:
-                    own = _part(units, place, part, count)
-                    vectors.append(FusedVector(name, own, width == ONE, slot.name, part))
+                    vectors.append(
+                        FusedVector(name, _part(place, part, width), width == ONE, slot.name, part, number)
+                    )
                 case _:
                     raise Unfit(f"{slot.name} has another width than the others")
+    for name, matrix in units.vectors.items():
+        known = units.matrices[matrix.name]
+        place = _part(Place(Table.WEIGHTS, known.index, known.offset), matrix.part, known.rows)
+        width = units.number(known.columns if known.rows == ONE else known.rows)
+        vectors.append(FusedVector(name, place, False, "", matrix.part, width, matrix.name))
     return tuple(reads), tuple(rows), tuple(vectors)
 
 
-def _part(units: Units, place: Place, part: int, count: int) -> Place:
-    """Where a part of a value of `count` parts lies."""
-    return place if count < 2 else replace(place, offset=add(place.offset, scale(units.width, part)))
+def _part(place: Place, part: int, width: Dim) -> Place:
+    """Where a part of a value of that width lies."""
+    return replace(place, offset=add(place.offset, scale(split_multiple(width)[1], part))) if part else place
 
 
 def _writes(units: Units, made: Mapping[str, int]) -> tuple[tuple[FusedWrite, ...], tuple[FusedWrite, ...]]:
@@ -258,7 +270,7 @@ def _writes(units: Units, made: Mapping[str, int]) -> tuple[tuple[FusedWrite, ..
             continue
         count = units.count(slot.width)
         if not count:
-            if slot.width == ONE or slot.kept:
+            if not units.is_per_head(slot.width) or (slot.kept and not units.one_head):
                 raise Unfit(f"{slot.name} is summed over heads")
             rows += [
                 FusedWrite(slot.name, place, made[slot.name], slot.name, destination=index)
@@ -267,8 +279,9 @@ def _writes(units: Units, made: Mapping[str, int]) -> tuple[tuple[FusedWrite, ..
             continue
         for part, name in enumerate(part_names(slot.name, count)):
             for index, place in enumerate(places):
-                own = None if place is None else _part(units, place, part, count)
-                writes.append(FusedWrite(name, own, made[name], slot.name, part, index))
+                own = None if place is None else _part(place, part, slot.width)
+                number = units.number(slot.width)
+                writes.append(FusedWrite(name, own, made[name], slot.name, part, index, number))
     return tuple(writes), tuple(rows)
 
 

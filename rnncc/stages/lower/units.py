@@ -1,70 +1,99 @@
 """A program as operations on single units: the reading of fused loops.
 
 A value of k*H units lies as [k, heads, head_dim], so unit u of a head has k numbers of it, its *parts*: `v__0of4`, ….
-To cut a vector into parts, or to lay vectors side by side, moves nothing. A value with one number per head is a
-*scalar*, which every unit has. So all that units need of each other are products and reductions.
+To cut a vector into parts, or to lay vectors of one width side by side, moves nothing. A value with one number per head
+is a *scalar*, which every unit has. So all that units need of each other are products and reductions.
+
+A step may have values of several widths: a state of H units, and another one of P. Equations are of one width each, and
+products lead from one width to another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import cycle
 
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
 from rnncc.ir.expr import Const, Expr, Ref, apply, references, substitute
-from rnncc.ir.fused import HEAD_DIM, FusedReduction, FusedStatement, MatrixPart
+from rnncc.ir.fused import FusedReduction, FusedStatement, MatrixPart, head_dim_name
 from rnncc.ir.kernel import Matrix, Program, RowStage, Slot, TileStage, ViewSlot
+from rnncc.ir.kernel import Product as MatrixProduct
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.stages.lower.reading import Unfit
 
 # The most tensors that a kernel reads, and that it writes: as many as a word has bits (call.cuh). A value has no more
 # parts.
 MOST_TENSORS = 63
+MOST_WIDTHS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """sum += matrix @ operand."""
+    """sum += matrix @ operand. The widths are numbers of Units.widths."""
 
     sum: str
     operand: str
     matrix: MatrixPart
     transposed: bool
+    sum_width: int
+    operand_width: int
 
 
 Operation = FusedStatement | Product | FusedReduction
 
 
 class Units:
-    """The operations of a program, in order, and the parts of its values. All methods raise Unfit."""
+    """The operations of a program, in order, and the parts of its values. All methods raise Unfit.
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    one_head   the cell has one head only: a value with one number for all heads is a scalar too
+    widths     what is divided into parts: H for a value of 4*H units. The first is that of the first product
+    vectors    the vectors that are a matrix of one row or one column, by name
+    """
+
+    def __init__(self, program: Program, *, one_head: bool) -> None:
+        self.program, self.one_head = program, one_head
         self.slots: dict[str, Slot] = {slot.name: slot for slot in program.slots}
         self.matrices = {matrix.name: matrix for matrix in program.matrices}
         products = [stage for stage in program.stages if isinstance(stage, TileStage) and stage.products]
         if not products:
             raise Unfit("a step has no product")
-        self.width = split_multiple(products[0].width)[1]
-        self.blocks = products[0].blocks
+        wide = [products[0].width, *(slot.width for slot in program.slots)]
+        wide += [width for matrix in program.matrices for width in (matrix.rows, matrix.columns)]
+        self.widths = tuple(dict.fromkeys(split_multiple(width)[1] for width in wide if width not in (ONE, HEADS)))
+        if len(self.widths) > MOST_WIDTHS:
+            raise Unfit(f"values of a step have more than {MOST_WIDTHS} widths")
+        self.blocks = self.blocks_of(products[0].blocks)
         if self.blocks not in (ONE, HEADS):
             raise Unfit("a matrix has another number of blocks than heads")
+        self.vectors: dict[str, MatrixPart] = {}
         # Which operands each sum has taken.
         self.taken: set[tuple[str, str]] = set()
         # What later statements read in place of these names: values that have no slot, or that only move others.
         self.read_as: dict[str, tuple[Expr, ...]] = {}
 
+    def blocks_of(self, blocks: Dim) -> Dim:
+        """The number of blocks of a matrix, which may be the number of heads in two ways."""
+        return HEADS if self.one_head and blocks == ONE else blocks
+
+    def is_per_head(self, width: Dim) -> bool:
+        """Whether each head has one number of a value of that width."""
+        return width == HEADS or (self.one_head and width == ONE)
+
     def count(self, width: Dim) -> int:
         """How many numbers a unit has of a value of that width; 0 for a scalar."""
         if width in (ONE, HEADS):
             return 0
-        k, base = split_multiple(width)
-        if base != self.width:
-            raise Unfit("values of a step have several widths")
+        k, _ = split_multiple(width)
         if k > MOST_TENSORS:
             raise Unfit(f"a value has more than {MOST_TENSORS} times the units of a head")
         return k
+
+    def number(self, width: Dim) -> int:
+        """Which of the widths a value has; 0 for a scalar."""
+        return 0 if width in (ONE, HEADS) else self.widths.index(split_multiple(width)[1])
 
     def parts(self, name: str) -> tuple[str, ...]:
         """The names of a value's parts: its own, where it has one or is a scalar."""
@@ -76,17 +105,17 @@ class Units:
         if name in self.read_as:
             return self.read_as[name]
         if isinstance(slot, ViewSlot):
-            whole, first = self.values(slot.link), self.offset(slot.offset)
+            whole, first = self.values(slot.link), self.offset(slot.offset, slot.width)
             return whole[first : first + max(1, self.count(slot.width))]
         return tuple(Ref(part) for part in self.parts(name))
 
-    def offset(self, offset: Dim) -> int:
-        """How many parts lie before an offset."""
+    def offset(self, offset: Dim, width: Dim) -> int:
+        """How many parts of a value of that width lie before an offset."""
         if not offset.terms:
             return 0
         k, base = split_multiple(offset)
-        if base != self.width:
-            raise Unfit("values of a step have several widths")
+        if base != split_multiple(width)[1]:
+            raise Unfit("values of several widths lie side by side")
         return k
 
     def operations(self) -> Iterator[Operation]:
@@ -97,16 +126,25 @@ class Units:
     def of_tile(self, stage: TileStage) -> Iterator[Operation]:
         count = self.count(stage.width)
         made: list[Operation] = []
+        added: dict[str, list[tuple[Expr, ...]]] = {}  # what each accumulator is the sum of
         for product in stage.products:
-            operands = self.named(product.operand)
             for offset, name in enumerate(product.matrices):
-                matrix = self.matrices[name]
-                if diagonal_blocks(matrix.structure) != stage.blocks or stage.blocks != self.blocks:
+                matrix, accumulator = self.matrices[name], stage.accumulators[product.first + offset]
+                if ONE in (matrix.rows, matrix.columns):
+                    operations, terms = self.of_vector(matrix, f"{accumulator}__of_{name}", product)
+                    made += operations
+                    added.setdefault(accumulator, []).append(terms)
+                    continue
+                if {self.blocks_of(diagonal_blocks(matrix.structure)), self.blocks_of(stage.blocks)} != {self.blocks}:
                     raise Unfit(f"{name} has blocks of its own")
-                sums = part_names(stage.accumulators[product.first + offset], count)
-                made += self.of_product(matrix, sums, operands, product.transposed)
+                sums = part_names(accumulator, count)
+                if (own := tuple(map(Ref, sums))) not in added.setdefault(accumulator, []):
+                    added[accumulator].append(own)
+                made += self.of_product(matrix, sums, self.named(product.operand), product.transposed)
         # Copies of operands come before all products of their sums.
         yield from sorted(made, key=lambda each: isinstance(each, Product))
+        for accumulator, summed in added.items():
+            self.read_as[accumulator] = tuple(reduce(partial(apply, "add"), of_part) for of_part in zip(*summed, strict=True))
         for statement in stage.statements:
             targets = part_names(statement.target, count)
             if statement.target not in self.slots:
@@ -121,8 +159,9 @@ class Units:
         rows, columns = (operands, sums) if transposed else (sums, operands)
         if len(columns) != 1 or matrix.parts != len(rows):
             raise Unfit(f"{matrix.name} has columns of several parts")
-        if any(split_multiple(width)[1] != self.width for width in (matrix.rows, matrix.columns)):
-            raise Unfit("values of a step have several widths")
+        wide, taken = self.number(matrix.rows), self.number(matrix.columns)
+        if transposed:
+            wide, taken = taken, wide
         for part in range(len(rows)):
             target, operand = (sums[0], operands[part]) if transposed else (sums[part], operands[0])
             # R@h + U@h: a sum takes an operand once, so the second matrix takes a copy of it.
@@ -130,7 +169,25 @@ class Units:
                 operand = f"{operand}__again"
                 yield FusedStatement(operand, Ref(operand.removesuffix("__again")), 0)
             self.taken.add((target, operand))
-            yield Product(target, operand, MatrixPart(matrix.name, part), transposed)
+            yield Product(target, operand, MatrixPart(matrix.name, part), transposed, wide, taken)
+
+    def of_vector(
+        self, matrix: Matrix, target: str, product: MatrixProduct
+    ) -> tuple[list[Operation], tuple[Expr, ...]]:
+        """A matrix of one row or one column is a vector. To multiply it is a sum over the units, or elementwise: the
+        operations, and what they make."""
+        wide = matrix.columns if matrix.rows == ONE else matrix.rows
+        if not self.one_head or wide == ONE:
+            raise Unfit(f"{matrix.name} is one number, or its cell has several heads")
+        vectors = part_names(f"{matrix.name}__vector", self.count(wide))
+        self.vectors |= {name: MatrixPart(matrix.name, part) for part, name in enumerate(vectors)}
+        given = cycle(self.values(product.operand))
+        terms = tuple(apply("mul", Ref(vector), value) for vector, value in zip(vectors, given, strict=False))
+        if (matrix.rows == ONE) == product.transposed:
+            return [], terms
+        sources = part_names(f"{target}__terms", len(terms))
+        made: list[Operation] = [FusedStatement(source, term, 0) for source, term in zip(sources, terms, strict=True)]
+        return [*made, FusedReduction(target, False, sources, self.number(wide))], (Ref(target),)
 
     def named(self, name: str) -> tuple[str, ...]:
         """The parts of a product's operand, which must be values."""
@@ -147,7 +204,7 @@ class Units:
         for name in references(expr):
             values = self.values(name)
             if len(values) not in (1, count):
-                raise Unfit("values of a step have several widths")
+                raise Unfit("parts of a value meet a value of other parts")
             found[name] = values[part if len(values) == count else 0]
         return substitute(expr, found)
 
@@ -157,26 +214,29 @@ class Units:
         wide = self.slots[stage.operands[0]].width
         match operator:
             case RowOperator.SUM | RowOperator.MEAN | RowOperator.MAX:
-                if self.count(wide) == 0 or self.slots[target].width != HEADS:
+                if self.count(wide) == 0 or not self.is_per_head(self.slots[target].width):
                     raise Unfit(f"a step takes the {operator.value} over all heads")
                 sources = self.named(stage.operands[0])
                 whole = f"{target}__whole" if operator is RowOperator.MEAN else target
-                yield FusedReduction(whole, operator is RowOperator.MAX, sources)
+                yield FusedReduction(whole, operator is RowOperator.MAX, sources, self.number(wide))
                 if operator is RowOperator.MEAN:
-                    yield FusedStatement(target, apply("div", Ref(whole), elements_per_head(len(sources))), 0)
+                    yield FusedStatement(target, apply("div", Ref(whole), self.elements_per_head(wide)), 0)
             case RowOperator.SPREAD:
-                count = self.count(self.slots[target].width)
-                if wide != HEADS:
+                if not self.is_per_head(wide):
                     raise Unfit("a step spreads a value over all heads")
                 for part in self.parts(target):
-                    yield FusedStatement(part, apply("div", given[0][0], elements_per_head(count)), 0)
+                    share = apply("div", given[0][0], self.elements_per_head(self.slots[target].width))
+                    yield FusedStatement(part, share, 0)
             case RowOperator.SLICE:
-                first = self.offset(stage.offset)
+                self.of_one_width(stage)
+                first = self.offset(stage.offset, wide)
                 self.read_as[target] = given[0][first : first + max(1, self.count(self.slots[target].width))]
             case RowOperator.CONCAT:
+                self.of_one_width(stage)
                 self.read_as[target] = tuple(value for values in given for value in values)
             case RowOperator.PAD:
-                first, count = self.offset(stage.offset), self.count(self.slots[target].width)
+                self.of_one_width(stage)
+                first, count = self.offset(stage.offset, wide), self.count(self.slots[target].width)
                 zeros = (Const(0.0),) * count
                 self.read_as[target] = (*zeros[:first], *given[0], *zeros[first + len(given[0]) :])
             case _:
@@ -186,12 +246,19 @@ class Units:
             for part, value in zip(self.parts(target), self.read_as[target], strict=True):
                 yield FusedStatement(part, value, 0)
 
+    def of_one_width(self, stage: RowStage) -> None:
+        """A row of parts is cut, or put together, where all its parts have one width."""
+        names = (stage.target, *stage.operands)
+        if len({split_multiple(self.slots[name].width)[1] for name in names}) > 1:
+            raise Unfit("values of several widths lie side by side")
+
+    def elements_per_head(self, width: Dim) -> Expr:
+        """How many elements of a value of that width a head has."""
+        head_dim, count = Ref(head_dim_name(self.number(width))), self.count(width)
+        return head_dim if count < 2 else apply("mul", Const(float(count)), head_dim)
+
 
 def part_names(name: str, count: int) -> tuple[str, ...]:
     """The names of `count` parts of a value; its own name where it has one, or is a scalar."""
     return (name,) if count < 2 else tuple(f"{name}__{part}of{count}" for part in range(count))
 
-
-def elements_per_head(count: int) -> Expr:
-    """How many elements of a value of `count` parts a head has."""
-    return Ref(HEAD_DIM) if count < 2 else apply("mul", Const(float(count)), Ref(HEAD_DIM))

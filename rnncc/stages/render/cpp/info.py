@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from rnncc.ir.dim import Dim
 from rnncc.ir.fused import FusedLoop, FusedRead, FusedVector, FusedWrite
 from rnncc.ir.kernel import Program
 from rnncc.ir.scan import ScanLoop
@@ -11,8 +12,11 @@ from rnncc.stages.render.cpp.initialisers import numbers, struct
 from rnncc.stages.render.cpp.names import matrix_name, slot_name
 
 
-def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[str]:
-    """The LoopInfo of a program in that form, behind the arrays that it points to. Without a form nothing is set."""
+def loop_info(
+    form: FusedLoop | ScanLoop | None, program: Program, dim: Callable[[Dim], str | None]
+) -> Iterator[str]:
+    """The LoopInfo of a program in that form, behind the arrays that it points to. Without a form nothing is set.
+    `dim`: the index of a dim of the program."""
     if form is None:
         yield "static constexpr LoopInfo info = {};"
         return
@@ -27,6 +31,7 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[s
         return -1 if write.place is None else write.destination
 
     lists: dict[str, list[str | int]] = {
+        "width_dims": [dim(width) or "0" for width in (fused.widths if fused else ())],
         "matrices": [-1 if part is None else matrix_name(part.name) for part in matrices],
         "matrix_parts": [0 if part is None else part.part for part in matrices],
         "edge_slots": [slot_name(edge.name) for edge in form.edges],
@@ -34,7 +39,8 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[s
         "read_slots": [slot_name(_slot(read)) for read in form.reads],
         "read_parts": [read.part for read in form.reads],
         "row_slots": [slot_name(row.name) for row in form.rows],
-        "vector_slots": [slot_name(_slot(vector)) for vector in form.vectors],
+        "vector_slots": [-1 if vector.matrix else slot_name(_slot(vector)) for vector in form.vectors],
+        "vector_matrices": [matrix_name(vector.matrix) if vector.matrix else -1 for vector in form.vectors],
         "vector_parts": [vector.part for vector in form.vectors],
         "write_slots": [slot_name(_slot(write)) for write in form.writes],
         "write_parts": [write.part for write in form.writes],
@@ -55,6 +61,7 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program) -> Iterator[s
         "writes": len(form.writes),
         "row_writes": len(row_writes),
         "totals": len(totals),
+        "widths": len(fused.widths) if fused else 0,
         "handed": len(form.kept),
     }
     yield from (numbers(f"info_{name}", entries) for name, entries in lists.items() if entries)

@@ -55,11 +55,12 @@ def program_tables(named: NamedProgram, sizes: Sequence[str]) -> ProgramTables:
     program = named.program
     dim = _Dims(program)
     arrays = _arrays(program, dim)
+    info = tuple(loop_info(named.form, program, dim))
     return ProgramTables(
         named.name,
         tuple(enumerated(program)),
         tuple(f"dims[{index}] = {cpp_dim(dim, sizes)};  // {dim_name(dim)}" for index, dim in enumerate(dim.all())),
-        (*arrays.values(), _tables(program, arrays, dim), *loop_info(named.form, program)),
+        (*arrays.values(), _tables(program, arrays, dim), *info),
     )
 
 

@@ -76,6 +76,7 @@ def fused_step(name: str, loop: FusedLoop, source: str) -> StepStruct:
     edges, carries = len(loop.edges), len(loop.edges) + len(loop.kept)
     counts = {
         "PHASES": len(loop.phases),
+        "WIDTHS": len(loop.widths),
         "EDGES": edges,
         "CARRIES": carries,
         "READS": len(loop.reads),
@@ -95,6 +96,7 @@ def fused_step(name: str, loop: FusedLoop, source: str) -> StepStruct:
             *_float_tensors(loop, writes),
             _list("int", "SUMS", [str(len(phase.sums)) for phase in loop.phases]),
             _list("int", "OPERANDS", [str(len(phase.operands)) for phase in loop.phases]),
+            *_widths(loop),
             _list("bool", "TRANSPOSED", [str(phase.transposed).lower() for phase in loop.phases]),
             _list("int", "REDUCTIONS", [str(len(phase.reductions)) for phase in loop.phases]),
             _list("uint64_t", "LARGEST", [_bits(each.largest for each in phase.reductions) for phase in loop.phases]),
@@ -106,6 +108,30 @@ def fused_step(name: str, loop: FusedLoop, source: str) -> StepStruct:
         ),
         tuple(_stage(loop, stage, source) for stage in range(len(loop.stages))),
     )
+
+
+def _widths(loop: FusedLoop) -> Iterator[StepConstant]:
+    """Which width each value has, where there are several."""
+    if len(loop.widths) == 1:
+        return
+
+    def sets(widths: Iterable[int]) -> str:
+        numbers = list(widths)
+        return f"{{{_bits(bool(n & 1) for n in numbers)}, {_bits(bool(n & 2) for n in numbers)}}}"
+
+    for name, widths in (
+        ("READ_WIDTH", [read.width for read in loop.reads]),
+        ("WRITE_WIDTH", [write.width for write in loop.writes]),
+        ("EDGE_WIDTH", [edge.width for edge in loop.edges]),
+        ("VECTOR_WIDTH", [vector.width for vector in loop.vectors]),
+    ):
+        yield StepConstant("uint64_t", f"{name}[2]", sets(widths))
+    for name, of_phases in (
+        ("SUM_WIDTH", [phase.sum_widths for phase in loop.phases]),
+        ("OPERAND_WIDTH", [phase.operand_widths for phase in loop.phases]),
+        ("REDUCTION_WIDTH", [[each.width for each in phase.reductions] for phase in loop.phases]),
+    ):
+        yield StepConstant("uint64_t", f"{name}[][2]", f"{{{', '.join(map(sets, of_phases))}}}")
 
 
 def _stage(loop: FusedLoop, stage: int, source: str) -> StepFunction:

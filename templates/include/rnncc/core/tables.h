@@ -172,7 +172,9 @@ struct ZeroInfo {
 // none (cuda/scan/lanes.cuh). Arrays hold slots where nothing else is said. All zero: the loop has neither form.
 struct LoopInfo {
   int16_t products, sums, operands, reductions, edges, reads, rows, vectors, writes, row_writes, totals;
+  int16_t widths;               // of values; 0 without products
   int16_t handed;               // values that stages of a step hand on, besides edges
+  const int16_t* width_dims;    // of the program's dims
   const int16_t* matrices;      // [products], of the program's matrices; -1: a sum that does not take an operand
   const int16_t* matrix_parts;  // which of the parts of the rows
   const int16_t* edge_slots;
@@ -180,7 +182,8 @@ struct LoopInfo {
   const int16_t* read_slots;
   const int16_t* read_parts;  // which of the parts of the slot
   const int16_t* row_slots;
-  const int16_t* vector_slots;
+  const int16_t* vector_slots;     // or -1
+  const int16_t* vector_matrices;  // the matrix of one row or one column that a vector is, or -1
   const int16_t* vector_parts;
   const int16_t* write_slots;
   const int16_t* write_parts;

@@ -115,10 +115,20 @@ class LoopParameter {
         records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.entry, t.dtype};
     }
     for (int w = 0; w < info_.row_writes; ++w) {
-      const SlotInfo& slot = tables_.slots[info_.row_write_slots[w]];
+      const int s = info_.row_write_slots[w];
+      const SlotInfo& slot = tables_.slots[s];
+      if (info_.row_write_places[w] < 0) {
+        if (training_) writes.push_back(record(s, 0, direction));
+        continue;
+      }
       const Destination& to = tables_.destinations[slot.first_destination + info_.row_write_places[w]];
       if (is_saved(to.table) && !training_) continue;
-      writes.push_back(along(call, tensors.at(to.table, to.index), dim(to.offset)));
+      const rnncc_tensor& t = tensors.at(to.table, to.index);
+      // Products after the loop may want a value that nobody else does.
+      const bool is_record = !t.data && !is_saved(to.table) && !records.count(s);
+      writes.push_back(is_record ? record(s, 0, direction) : along(call, t, dim(to.offset)));
+      if (t.data && !records.count(s))
+        records[s] = {static_cast<char*>(t.data) + dim(to.offset) * dtype_bytes(t.dtype), t.step, t.entry, t.dtype};
     }
     FusedPlace* const written = take<FusedPlace>(int(writes.size()));
     std::copy(writes.begin(), writes.end(), written);
@@ -132,6 +142,11 @@ class LoopParameter {
     }
     FusedEdge* vectors = take<FusedEdge>(info_.vectors);
     for (int v = 0; v < info_.vectors; ++v) {
+      if (const int m = info_.vector_matrices[v]; m >= 0) {
+        const rnncc_dtype dtype = tensors.at(WEIGHTS, tables_.matrices[m].index).dtype;
+        vectors[v] = {matrix(tensors, m, info_.vector_parts[v]), 1, dtype == RNNCC_FLOAT32, 0};
+        continue;
+      }
       const SlotInfo& slot = tables_.slots[info_.vector_slots[v]];
       const rnncc_tensor weight = tensors.either(WEIGHTS, slot.index);
       const int64_t first = dim(slot.offset) + part_begin(slot, info_.vector_parts[v]);
@@ -188,6 +203,13 @@ class LoopParameter {
       records[s] = side_by_side(call, held_.back().data(), width, tensors.scalar());
     }
     return along(call, records[s], begin);
+  }
+  // The address of a part of a matrix of the program. Its rows lie as [parts, ...].
+  char* matrix(CallTensors& tensors, int m, int16_t part) const {
+    const MatrixInfo& info = tables_.matrices[m];
+    const rnncc_tensor& weight = tensors.at(WEIGHTS, info.index);
+    const int64_t row = dim(info.row) + part * (dim(info.rows) / info.parts);
+    return static_cast<char*>(weight.data) + row * (dim(info.columns) / dim(info.blocks)) * dtype_bytes(weight.dtype);
   }
   // Where a part of a slot begins, in units.
   int64_t part_begin(const SlotInfo& slot, int16_t part) const {

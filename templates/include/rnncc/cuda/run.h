@@ -102,8 +102,18 @@ class DeviceRuns {
 
   // Whether there may be fused kernels for the loop on this GPU.
   bool can_be_fused() const { return info_.sums && gpu(device_).major >= 9 && first().steps <= INT32_MAX; }
+  // The head_dim that a fused kernel is made for: the widest of a step's values. FusedSize in rnncc/runtime/spec.py has
+  // the same rule.
   int64_t head_dim(const DeviceRun& run) const {
-    return run.dims()[tables_.slots[info_.edge_slots[0]].width] / first().heads;
+    int64_t widest = 0;
+    for (int w = 0; w < info_.widths; ++w) widest = std::max(widest, run.dims()[info_.width_dims[w]]);
+    return widest / first().heads;
+  }
+  // Whether each value of a step has a whole number of blocks of units per head.
+  bool has_whole_blocks(const DeviceRun& run) const {
+    const int64_t block = FUSED_BLOCK * first().heads;
+    return std::all_of(info_.width_dims, info_.width_dims + info_.widths,
+                       [&](int16_t width) { return run.dims()[width] % block == 0; });
   }
 
   // The size for which fused kernels are asked for. Its loop has the segment's name, without direction and `_masked`.
@@ -116,7 +126,7 @@ class DeviceRuns {
 
   // The fused kernels for that many directions like `run` side by side.
   std::vector<FusedChoice> choices(const DeviceRun& run, int64_t directions) const {
-    if (!can_be_fused()) return {};
+    if (!can_be_fused() || !has_whole_blocks(run)) return {};
     const std::string program = is_training() ? name_ : name_.substr(0, name_.rfind('_')) + "_inference";
     const bool by_steps = first().heads == 1 && !first().starts;
     return fused_choices(program, dtype_name(run.scalar()), head_dim(run), directions * first().heads, first().batch,

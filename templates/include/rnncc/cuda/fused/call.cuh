@@ -10,6 +10,10 @@
 // `Step` is generated for each loop (rnncc/stages/render/cuda/steps.py). It has:
 //   Element             the type of streams, matrices and operands: 16-bit or float
 //   PHASES              the number of phases
+//   WIDTHS              the number of widths that values have, at most four. Where there are several, READ_WIDTH,
+//                       WRITE_WIDTH, EDGE_WIDTH and VECTOR_WIDTH say which of them each value has, and SUM_WIDTH,
+//                       OPERAND_WIDTH and REDUCTION_WIDTH say so for each phase: as the two bits of its number, each
+//                       of them a set
 //   CARRIES, EDGES      floats per unit and entry that live from stage to stage or from step to step; the first EDGES
 //                       have initial values
 //   READS               how many tensors are read at (t, entry, unit)
@@ -36,7 +40,9 @@
 //   REDUCTIONS          how many reductions. They take values after the operands, and give values after the sums.
 //   LARGEST             the set of reductions that look for the largest number. The others are sums.
 //
-// In these headers H is the head_dim. In the shapes of tensors, as [T, B, H], it is the hidden size.
+// In these headers H is the head_dim, the widest where there are several. A kernel lays all values out as if they were as
+// wide. Those that are narrower have no units beyond their own head_dim: nothing is read, sent or written there. In the
+// shapes of tensors, as [T, B, H], H is the hidden size.
 #pragma once
 
 #include "fast.cuh"
@@ -96,7 +102,7 @@ RNNCC_DEVICE void for_numbers(const F& f) {
 template <class Step>
 struct FusedTensors {
   const void* matrices[LastPhase<Step>::FIRST_MATRIX +
-                       LastPhase<Step>::MATRICES];  // element (u, k) of head n at ((n * H + u) * H + k)
+                       LastPhase<Step>::MATRICES];  // [heads, head_dim of the rows, head_dim of the columns]
   int64_t descending;
   Place reads[at_least_one(Step::READS)];
   Edge read_edges[at_least_one(Step::READS)];
@@ -115,10 +121,42 @@ struct FusedTensors {
 template <class Step>
 struct FusedCall {
   int32_t steps, batch, heads, group_batch;
+  int32_t head_dims[(Step::WIDTHS + 1) / 2 * 2];
   Extents extents;
   float constants[(at_least_one(Step::CONSTANTS) + 1) / 2 * 2];
   FusedTensors<Step> directions[2];
 };
+
+// A value that a step has a width of.
+enum class Of { read, write, edge, vector, sum, operand, reduction };
+
+// Which width a value has; P: the phase of a sum, an operand or a reduction.
+template <class Step, Of OF, int P = 0>
+__host__ __device__ constexpr int width_of([[maybe_unused]] int index) {
+  const auto number = [index](uint64_t low, uint64_t high) { return has(low, index) + 2 * has(high, index); };
+  if constexpr (Step::WIDTHS == 1)
+    return 0;
+  else if constexpr (OF == Of::read)
+    return number(Step::READ_WIDTH[0], Step::READ_WIDTH[1]);
+  else if constexpr (OF == Of::write)
+    return number(Step::WRITE_WIDTH[0], Step::WRITE_WIDTH[1]);
+  else if constexpr (OF == Of::edge)
+    return number(Step::EDGE_WIDTH[0], Step::EDGE_WIDTH[1]);
+  else if constexpr (OF == Of::vector)
+    return number(Step::VECTOR_WIDTH[0], Step::VECTOR_WIDTH[1]);
+  else if constexpr (OF == Of::sum)
+    return number(Step::SUM_WIDTH[P][0], Step::SUM_WIDTH[P][1]);
+  else if constexpr (OF == Of::operand)
+    return number(Step::OPERAND_WIDTH[P][0], Step::OPERAND_WIDTH[P][1]);
+  else
+    return number(Step::REDUCTION_WIDTH[P][0], Step::REDUCTION_WIDTH[P][1]);
+}
+
+// The head_dim of a width. Where there is only one, it is known when the kernel is compiled.
+template <class Step, int H>
+RNNCC_DEVICE int head_dim_of(const FusedCall<Step>& call, int width) {
+  return Step::WIDTHS == 1 ? H : call.head_dims[width];
+}
 
 // Begins the loop of one direction. The compiler then leaves in each loop what both compute, and does not hold it in
 // registers from before the branch on.

@@ -89,8 +89,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
         const int term = k_warp * Phase::RANGE + pair * 32 + q * 8, operand = term / S::DIM, k = term % S::DIM;
         const int half = 2 * m + i, sum = half % Phase::SUMS, unit = unit0 + half / Phase::SUMS * 8 + row;
         return half < Phase::HALVES
-                   ? matrix8<Step, P, S::H>(own.matrices[Phase::FIRST_MATRIX + sum * Phase::OPERANDS + operand],
-                                            seat.head, unit, k)
+                   ? matrix8<Step, P, S::H>(call, own, sum, operand, seat.head, unit, k)
                    : Terms<E>{};
       });
   });
@@ -149,7 +148,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
     }
   // Sends an item's operands, and what it gives to reductions, of a phase of step t to all CTAs.
   const auto send = [&](auto phase, int o, int n, int t, const auto& operand) {
-    using Phase = typename S::template Phase<decltype(phase)::value>;
+    constexpr int P = decltype(phase)::value;
+    using Phase = typename S::template Phase<P>;
     const int u = k_warp + o * S::K_WARPS, buffer = t % S::BUFFERS;
     const Own& item = items[o][n];
 #pragma unroll
@@ -157,7 +157,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       const int term = p * S::DIM + unit0 + u * 8;
       const int place =
           Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + n * Phase::TILE_BYTES + term / 8 * Block::BYTES;
-      const float x = item.valid[0] ? operand[0][p] : 0.0f, y = item.valid[1] ? operand[1][p] : 0.0f;
+      const int width = width_of<Step, Of::operand, P>(p);
+      const float x = item.exists(0, width) ? operand[0][p] : 0.0f, y = item.exists(1, width) ? operand[1][p] : 0.0f;
       if constexpr (S::CTAS == 1) {
         Block::store(operands + place, x, y);
       } else {
@@ -174,7 +175,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
         constexpr int R = decltype(reduction)::value;
         const float2 own = joined_units<has(Phase::LARGEST, R)>(operand[0][Phase::OPERANDS + R],
-                                                                operand[1][Phase::OPERANDS + R], item.unit < S::H);
+                                                                operand[1][Phase::OPERANDS + R],
+                                                                item.has_unit[width_of<Step, Of::reduction, P>(R)]);
         const int source = (seat.rank * S::UNIT_WARPS + unit_warp) * S::UNIT_BLOCKS + u;
         const int place = Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + Phase::REDUCED_BEGIN +
                           ((R * S::SOURCES + source) * S::ENTRY_TILES + n) * 32 + q * 8;
@@ -191,7 +193,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   const auto start = [&](int o, int n, int t, float (&write)[2][written<Step>]) {
     Own& item = items[o][n];
     float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][PhaseOf<Step, 0>::TAKES];
-    item.template load<true>(own, t, t + 1 == steps, read, rows);
+    item.template load<true>(call, own, t, t + 1 == steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) item.start(call, j, read[j], rows[j], operand[j], write[j]);
     send(Number<0>{}, o, n, t, operand);
@@ -295,7 +297,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
           Own& item = items[o][n];
           float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], sum[2][Phase::GIVES];
           float made[2][written<Step>];
-          item.template load<false>(own, t, t + 1 == steps, read, rows);
+          item.template load<false>(call, own, t, t + 1 == steps, read, rows);
 #pragma unroll
           for (int j = 0; j < 2; ++j)
 #pragma unroll

@@ -94,8 +94,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
         const int term = (warp * Phase::CHUNKS + c) * 32, operand = term / S::DEPTH, k = term % S::DEPTH + q * 8;
         const int half = 2 * m + i, sum = half % Phase::SUMS, unit = unit0 + half / Phase::SUMS * 8 + row;
         return half < Phase::HALVES && operand < Phase::OPERANDS
-                   ? matrix8<Step, P, S::H>(own.matrices[Phase::FIRST_MATRIX + sum * Phase::OPERANDS + operand], head,
-                                            unit, k)
+                   ? matrix8<Step, P, S::H>(call, own, sum, operand, head, unit, k)
                    : Terms<E>{};
       });
   });
@@ -148,16 +147,19 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   }
   // Sends an item's operands, and what it gives to reductions, of a phase of step t to the other CTAs.
   const auto send = [&](auto phase, int o, int t, const auto& operand) {
-    using Phase = typename S::template Phase<decltype(phase)::value>;
+    constexpr int P = decltype(phase)::value;
+    using Phase = typename S::template Phase<P>;
 #pragma unroll
     for (int p = 0; p < Phase::OPERANDS; ++p) {
       char* const to = exchange_at(t) + Phase::OPERANDS_BEGIN + p * S::OPERAND_BYTES;
+      const bool exists = Step::WIDTHS == 1 || items[o].has_unit[width_of<Step, Of::operand, P>(p)];
+      const float x = exists ? operand[0][p] : 0.0f, y = exists ? operand[1][p] : 0.0f;
       if constexpr (sizeof(E) == 4) {
-        if (items[o].has_rows(0, t)) store4_relaxed(to + mine[o], message(operand[0][p]));
+        if (items[o].has_rows(0, t)) store4_relaxed(to + mine[o], message(x));
         if (items[o].has_rows(1, t))
-          store4_relaxed(to + (Step::MASKED ? next[o] : mine[o] + exchange_entry), message(operand[1][p]));
+          store4_relaxed(to + (Step::MASKED ? next[o] : mine[o] + exchange_entry), message(y));
       } else {
-        const uint32_t two = transpose8x8(pack<E>(operand[0][p], operand[1][p]));
+        const uint32_t two = transpose8x8(pack<E>(x, y));
         if (Step::MASKED ? t < stored_steps[o] : stored_steps[o]) store4_relaxed(to + mine[o], two);
       }
     }
@@ -166,7 +168,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
         constexpr int R = decltype(reduction)::value;
         const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
         const float2 given = joined_units<has(Phase::LARGEST, R)>(
-            operand[0][Phase::OPERANDS + R], operand[1][Phase::OPERANDS + R], items[o].unit < S::H);
+            operand[0][Phase::OPERANDS + R], operand[1][Phase::OPERANDS + R],
+            items[o].has_unit[width_of<Step, Of::reduction, P>(R)]);
         char* const to = exchange_at(t) + S::REDUCTIONS_BEGIN + (Phase::FIRST_REDUCTION + R) * S::SOURCE_PIECES * 16 +
                          (unit0 / 8 + u) * 4;
 #pragma unroll
@@ -180,7 +183,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   };
   const auto start = [&](int o, int t, float (&write)[2][written<Step>]) {
     float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][PhaseOf<Step, 0>::TAKES];
-    items[o].template load<true>(own, t, t + 1 == steps, read, rows);
+    items[o].template load<true>(call, own, t, t + 1 == steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) items[o].start(call, j, read[j], rows[j], operand[j], write[j]);
     send(Number<0>{}, o, t, operand);
@@ -323,7 +326,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
 #pragma unroll
           for (int r = 0; r < Phase::REDUCTIONS; ++r) sum[j][Phase::SUMS + r] = reduced[n][j][r];
         float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], made[2][written<Step>];
-        items[o].template load<false>(own, t, t + 1 == steps, read, rows);
+        items[o].template load<false>(call, own, t, t + 1 == steps, read, rows);
         if constexpr (P < S::LAST) {
           float operand[2][PhaseOf<Step, P + 1>::TAKES];
 #pragma unroll

@@ -13,6 +13,9 @@
 
 namespace rnncc {
 
+// The head_dim of a value in a fused kernel is a multiple of this.
+constexpr int64_t FUSED_BLOCK = 8;
+
 // The threads of a kernel that exchange values within a step. It decides how the kernel is launched, and which batches
 // a launch takes. rnncc/ir/family.py has the same names, and says what they mean.
 enum class FusedScope { cluster, grid, step };

@@ -133,6 +133,7 @@ inline std::vector<FusedChoice> no_slower(std::vector<FusedChoice> together, con
   return together;
 }
 
+// The beginning of FusedCall in call.cuh. The head_dims of all widths follow.
 struct FusedHeader {
   int32_t steps, batch, heads, group_batch;
 };
@@ -156,6 +157,8 @@ class FusedRun : LoopParameter {
     }
     FusedHeader* const header = take<FusedHeader>(1);
     *header = {int32_t(call.steps), int32_t(call.batch), int32_t(call.heads), int32_t(choice_.share.group)};
+    int32_t* const head_dims = take<int32_t>(int(round_up(info_.widths, 2)));
+    for (int w = 0; w < info_.widths; ++w) head_dims[w] = int32_t(dim(info_.width_dims[w]) / call.heads);
     take_extents(call);
     take_constants(call);
     for (const LoopDirection& direction : directions)
@@ -249,20 +252,12 @@ class FusedRun : LoopParameter {
            std::abs(place.step) <= INT32_MAX;
   }
 
-  // The address of the m-th matrix of LoopInfo.
-  const char* matrix(CallTensors& tensors, int64_t m) const {
-    const MatrixInfo& info = tables_.matrices[info_.matrices[m]];
-    const rnncc_tensor& weight = tensors.at(WEIGHTS, info.index);
-    const int64_t row = dim(info.row) + info_.matrix_parts[m] * (dim(info.rows) / info.parts);
-    return static_cast<char*>(weight.data) + row * (dim(info.columns) / dim(info.blocks)) * dtype_bytes(weight.dtype);
-  }
-
   // Fills in the record of a direction, as FusedTensors has it.
   bool fill(const LoopDirection& direction) {
     CallTensors& tensors = direction.tensors;
     const void** matrices = take<const void*>(info_.products);
     for (int m = 0; m < info_.products; ++m) {
-      matrices[m] = info_.matrices[m] < 0 ? nullptr : matrix(tensors, m);
+      matrices[m] = info_.matrices[m] < 0 ? nullptr : matrix(tensors, info_.matrices[m], info_.matrix_parts[m]);
       if (reinterpret_cast<uintptr_t>(matrices[m]) % 16 != 0) return false;
     }
     if (!fill_tensors(direction, has_pieces)) return false;
@@ -304,10 +299,11 @@ class FusedRun : LoopParameter {
     held_.push_back(empty({exchange_bytes_ * int64_t(directions.size())}, aoti_torch_dtype_uint8(), device));
     exchanges_ = static_cast<char*>(held_.back().data());
     exchange_ = {exchanges_, carried, carried + operands};
+    const int64_t first = transposed ? gates - 1 : 0;
     for (size_t d = 0; d < directions.size(); ++d) {
       char* const base = exchanges_ + d * exchange_bytes_;
       products_.push_back({reinterpret_cast<float*>(base + carried + operands), base + carried,
-                           matrix(directions[d].tensors, transposed ? gates - 1 : 0), scalar, transposed,
+                           matrix(directions[d].tensors, info_.matrices[first], info_.matrix_parts[first]), scalar, transposed,
                            int(call.batch), int(info_.sums * head_dim), int(info_.operands * head_dim)});
     }
   }

@@ -96,7 +96,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     const auto half = half_tile(m, i);
     const int sum = half.template quotient<S::DIM / 8>(),
               unit = half.template remainder<S::DIM / 8>().value() * 8 + row;
-    return operand < S::OPERANDS ? matrix8<Step, 0, S::H>(own.matrices[sum * S::OPERANDS + operand], seat.head, unit, k)
+    return operand < S::OPERANDS ? matrix8<Step, 0, S::H>(call, own, sum, operand, seat.head, unit, k)
                                  : Terms<E>{};
   });
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
@@ -119,14 +119,14 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     const int item = warp + o * S::WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
     float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][S::OPERANDS];
     float write[2][written<Step>];
-    items[o].template load<true>(own, t, t + 1 == steps, read, rows);
+    items[o].template load<true>(call, own, t, t + 1 == steps, read, rows);
 #pragma unroll
     for (int j = 0; j < 2; ++j) items[o].start(call, j, read[j], rows[j], operand[j], write[j]);
 #pragma unroll
     for (int p = 0; p < S::OPERANDS; ++p)
       S::Block::store(
           operands + (t & 1) * S::BUFFER_BYTES + n * S::TILE_BYTES + (p * S::UNIT_BLOCKS + u) * S::Block::BYTES,
-          items[o].valid[0] ? operand[0][p] : 0.0f, items[o].valid[1] ? operand[1][p] : 0.0f);
+          items[o].has_entry[0] ? operand[0][p] : 0.0f, items[o].has_entry[1] ? operand[1][p] : 0.0f);
     items[o].template put_down<0>(own, t - 1, write);
   };
   for (int s = 0; s < STAGES - 1; ++s) traffic.fetch(s);
@@ -189,7 +189,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
         }
       }
       float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], write[2][written<Step>];
-      items[o].template load<false>(own, t, t + 1 == steps, read, rows);
+      items[o].template load<false>(call, own, t, t + 1 == steps, read, rows);
 #pragma unroll
       for (int j = 0; j < 2; ++j) items[o].finish(call, j, t, sum[j], read[j], rows[j], write[j]);
       if (t + 1 < steps) start(o, t + 1);

@@ -29,9 +29,11 @@ struct Item {
   char* e_row;      // the lane's place in rows of Elements
   char* float_row;  // and in rows of floats
   int unit;         // counted within the head
-  int head_unit;    // counted within the tensor's row
-  int entry;        // the first of the lane's two, counted within the batch
-  bool valid[2];
+  int head;
+  int row_unit[Step::WIDTHS];   // the unit counted within a tensor's row, for each width
+  bool has_unit[Step::WIDTHS];  // whether values of a width have the unit
+  int entry;                    // the first of the lane's two, counted within the batch
+  bool has_entry[2];
   OwnRows rows[Step::MASKED ? 2 : 1];
   using R = typename RowElement<E, Step::ROW_FLOAT != 0>::type;
   R row_now[2][at_least_one(Step::ROW_READS)] = {}, row_next[2][at_least_one(Step::ROW_READS)] = {};  // two steps
@@ -41,38 +43,51 @@ struct Item {
                           const Seat& seat, int first_unit, int own_unit, int own_entry) {
     const int lane = threadIdx.x % 32, group_entry = own_entry + lane % 4 * 2, cta_unit = own_unit + lane / 4;
     unit = first_unit + cta_unit;
-    head_unit = seat.head * H + unit;
+    head = seat.head;
+#pragma unroll
+    for (int w = 0; w < Step::WIDTHS; ++w) {
+      row_unit[w] = seat.head * head_dim_of<Step, H>(call, w) + unit;
+      has_unit[w] = unit < head_dim_of<Step, H>(call, w);
+    }
     entry = seat.first_entry + group_entry;
     e_row = traffic.shared + group_entry * In::E_ROW + cta_unit * 2;
     float_row = traffic.shared + group_entry * In::FLOAT_ROW + cta_unit * 4;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      valid[j] = group_entry + j < seat.entries && unit < H;
-      if constexpr (Step::MASKED) rows[j] = valid[j] ? own_rows<Step>(call, own.descending, entry + j) : OwnRows{};
+      has_entry[j] = group_entry + j < seat.entries && unit < H;
+      if constexpr (Step::MASKED) rows[j] = has_entry[j] ? own_rows<Step>(call, own.descending, entry + j) : OwnRows{};
     }
 #pragma unroll
-    for (int v = 0; v < Step::VECTORS; ++v)
-      vector[v] = unit < H ? take<E>(own.vectors[v], 0, head_unit * own.vectors[v].entry) : 0.0f;
+    for (int v = 0; v < Step::VECTORS; ++v) {
+      const int w = width_of<Step, Of::vector>(v);
+      vector[v] = has_unit[w] ? take<E>(own.vectors[v], 0, row_unit[w] * own.vectors[v].entry) : 0.0f;
+    }
 #pragma unroll
     for (int j = 0; j < 2; ++j)
 #pragma unroll
-      for (int s = 0; s < Step::CARRIES; ++s)
-        carry[j][s] =
-            s < Step::EDGES && valid[j] ? take<E>(own.initial[s < Step::EDGES ? s : 0], entry + j, head_unit) : 0.0f;
+      for (int s = 0; s < Step::CARRIES; ++s) {
+        const int w = width_of<Step, Of::edge>(s);
+        carry[j][s] = s < Step::EDGES && exists(j, w)
+                          ? take<E>(own.initial[s < Step::EDGES ? s : 0], entry + j, row_unit[w])
+                          : 0.0f;
+      }
     ask(own, 0, seat.steps);
   }
+
+  // Whether the lane has an element of its entry j in values of a width.
+  RNNCC_DEVICE bool exists(int j, int width) const { return has_entry[j] && (Step::WIDTHS == 1 || has_unit[width]); }
 
   // Whether the entry has a row at step t.
   RNNCC_DEVICE bool has_rows(int j, int t) const {
     if constexpr (Step::MASKED) return t < rows[j].steps;
-    return valid[j];
+    return has_entry[j];
   }
 
   // The address of the head's element of a tensor [T, B, heads] at (t, the lane's entry j); `bytes` per head, or 0 for
   // a tensor [T, B, 1].
   RNNCC_DEVICE char* row_at(const Place& place, int j, int t, int bytes) const {
     const int row = Step::MASKED ? rows[Step::MASKED ? j : 0].first : entry + j;
-    return place.base + (t * place.step + row * place.entry + (bytes ? (head_unit - unit) / H * bytes : 0));
+    return place.base + (t * place.step + row * place.entry + (bytes ? head * bytes : 0));
   }
 
   // Starts to load what `start` of step t reads at (t, entry), which takes as long as a product. So it is called before
@@ -101,7 +116,7 @@ struct Item {
 
   // Loads the values of step t for `start` (AT_START), or for the stages after it. `last`: no step comes after it.
   template <bool AT_START>
-  RNNCC_DEVICE void load(const FusedTensors<Step>& own, int t, bool last, float (&read)[2][at_least_one(Step::READS)],
+  RNNCC_DEVICE void load(const FusedCall<Step>& call, const FusedTensors<Step>& own, int t, bool last, float (&read)[2][at_least_one(Step::READS)],
                          float (&row)[2][row_values<Step>]) const {
     const uint32_t stage = uint32_t(t) % Traffic::STAGES * In::BYTES;
 #pragma unroll
@@ -113,12 +128,17 @@ struct Item {
                          : to_float(*reinterpret_cast<const E*>(e_row + (stage + In::offset(r) + j * In::E_ROW)));
         const bool is_last = Step::MASKED ? t + 1 == rows[Step::MASKED ? j : 0].steps : last;
         if (has(Step::READ_SHIFTED, r) && is_last)
-          read[j][r] = valid[j] ? take<E>(own.read_edges[r], entry + j, head_unit) : 0.0f;
+          read[j][r] = exists(j, width_of<Step, Of::read>(r))
+                           ? take<E>(own.read_edges[r], entry + j, row_unit[width_of<Step, Of::read>(r)])
+                           : 0.0f;
       }
 #pragma unroll
       for (int r = 0; r < Step::ROW_READS; ++r) row[j][r] = to_float(AT_START ? row_next[j][r] : row_now[j][r]);
       if constexpr (Step::MASKED) row[j][Step::ROW_READS] = rows[j].is_active(t) ? 1.0f : 0.0f;
-      if constexpr (Step::ROW_VALUES > Step::ROW_READS + Step::MASKED) row[j][Step::ROW_VALUES - 1] = H;
+      // The head_dims of all widths, where the step uses one.
+#pragma unroll
+      for (int w = 0; w < Step::ROW_VALUES - Step::ROW_READS - Step::MASKED; ++w)
+        row[j][Step::ROW_READS + Step::MASKED + w] = head_dim_of<Step, H>(call, w);
     }
   }
 
@@ -171,7 +191,7 @@ struct Item {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int step = t + (S == 0);
-        if (!valid[j] || !has_rows(j, step)) continue;
+        if (!has_entry[j] || !has_rows(j, step)) continue;
         char* const at = row_at(own.writes[w], j, step, is_float ? 4 : sizeof(E));
         if (is_float)
           *reinterpret_cast<float*>(at) = write[j][w];
@@ -184,9 +204,9 @@ struct Item {
   RNNCC_DEVICE void end(const FusedTensors<Step>& own) const {
 #pragma unroll
     for (int j = 0; j < 2; ++j)
-      if (valid[j])
 #pragma unroll
-        for (int s = 0; s < Step::EDGES; ++s) put<E>(own.last[s], entry + j, head_unit, carry[j][s]);
+      for (int s = 0; s < Step::EDGES; ++s)
+        if (exists(j, width_of<Step, Of::edge>(s))) put<E>(own.last[s], entry + j, row_unit[width_of<Step, Of::edge>(s)], carry[j][s]);
   }
 };
 
@@ -205,15 +225,38 @@ struct TermsOf<float> {
 template <class E>
 using Terms = typename TermsOf<E>::type;
 
-// Eight elements of a head's matrix of phase P: elements k to k + 7 of row `unit`, or of column `unit` where it is
-// transposed.
+// The head_dims of a sum's units, and of an operand's terms.
+struct MatrixDims {
+  int units, terms;
+};
 template <class Step, int P, int H>
-RNNCC_DEVICE Terms<typename Step::Element> matrix8(const void* matrix, int head, int unit, int k) {
+RNNCC_DEVICE MatrixDims matrix_dims(const FusedCall<Step>& call, [[maybe_unused]] int sum, [[maybe_unused]] int operand) {
+  MatrixDims dims = {H, H};
+  if constexpr (Step::WIDTHS > 1) {
+    using Phase = PhaseOf<Step, P>;
+#pragma unroll
+    for (int i = 0; i < Phase::SUMS; ++i)
+      if (i == sum) dims.units = call.head_dims[width_of<Step, Of::sum, P>(i)];
+#pragma unroll
+    for (int i = 0; i < Phase::OPERANDS; ++i)
+      if (i == operand) dims.terms = call.head_dims[width_of<Step, Of::operand, P>(i)];
+  }
+  return dims;
+}
+
+// Eight elements of a head's matrix of phase P, which has that sum and operand: elements k to k + 7 of row `unit`, or of
+// column `unit` where it is transposed.
+template <class Step, int P, int H>
+RNNCC_DEVICE Terms<typename Step::Element> matrix8(const FusedCall<Step>& call, const FusedTensors<Step>& own, int sum,
+                                                   int operand, int head, int unit, int k) {
   using E = typename Step::Element;
-  if (unit >= H || k >= H || (PhaseOf<Step, P>::HAS_HOLES && !matrix)) return {};
-  const E* const from = static_cast<const E*>(matrix) + int64_t(head) * H * H;
-  if constexpr (PhaseOf<Step, P>::TRANSPOSED) {
-    const auto element = [&](int i) { return from[int64_t(k + i) * H + unit]; };
+  using Phase = PhaseOf<Step, P>;
+  const void* const matrix = own.matrices[Phase::FIRST_MATRIX + sum * Phase::OPERANDS + operand];
+  const MatrixDims dims = matrix_dims<Step, P, H>(call, sum, operand);
+  if (unit >= dims.units || k >= dims.terms || (Phase::HAS_HOLES && !matrix)) return {};
+  const E* const from = static_cast<const E*>(matrix) + int64_t(head) * dims.units * dims.terms;
+  if constexpr (Phase::TRANSPOSED) {
+    const auto element = [&](int i) { return from[int64_t(k + i) * dims.units + unit]; };
     if constexpr (sizeof(E) == 4) {
       return {{element(0), element(1), element(2), element(3)}, {element(4), element(5), element(6), element(7)}};
     } else {
@@ -221,7 +264,7 @@ RNNCC_DEVICE Terms<typename Step::Element> matrix8(const void* matrix, int head,
       return {two(0), two(2), two(4), two(6)};
     }
   } else {
-    return *reinterpret_cast<const Terms<E>*>(from + int64_t(unit) * H + k);
+    return *reinterpret_cast<const Terms<E>*>(from + int64_t(unit) * dims.terms + k);
   }
 }
 

@@ -9,7 +9,7 @@ namespace rnncc {
 template <class Step_, int H_>
 struct StepwiseShape {
   using Step = Step_;
-  static_assert(Step::PHASES == 1 && PhaseOf<Step, 0>::REDUCTIONS == 0 && Step::ROW_WRITES == 0 &&
+  static_assert(Step::PHASES == 1 && Step::WIDTHS == 1 && PhaseOf<Step, 0>::REDUCTIONS == 0 && Step::ROW_WRITES == 0 &&
                 Step::ROW_FLOAT == 0 && Step::ROW_PER_HEAD == 0);
   static constexpr int SUMS = PhaseOf<Step, 0>::SUMS, OPERANDS = PhaseOf<Step, 0>::OPERANDS;
   static constexpr int H = H_, THREADS = 256, SHARED_BYTES = 0;
