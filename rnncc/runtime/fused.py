@@ -31,10 +31,11 @@ class Wanted:
     """A loop at a size, for which kernels are wanted.
 
     segment     the loop's name
-    head_dim    the width of a head's state
+    head_dim    the width of a head's state; where values have several widths, the largest
     heads       the heads of one direction
     capability  the GPU's compute capability
     directions  1, or 2 where both directions of a layer run in one call
+    head_dims   those of all values, where they are known
     """
 
     cell: CellSpec
@@ -44,6 +45,7 @@ class Wanted:
     dtype: torch.dtype
     capability: tuple[int, int]
     directions: int = 1
+    head_dims: tuple[int, ...] = ()
 
     @property
     def made_for(self) -> tuple[int, ...]:
@@ -138,10 +140,10 @@ def describe(
     """Lines of `explain()`: which kernels run a loop on a GPU, and why, for streams of the dtype and on the device of
     `like`. With `batch`, also which of them run a batch of that size."""
     dtype, device = like.dtype, like.get_device()
-    heads, width = sizes["num_heads"], segment.states[0].width(sizes)
+    heads, head_dims = sizes["num_heads"], segment.fused_head_dims(sizes)
     capability = torch.cuda.get_device_capability(device)
-    answer = STATE.answers.get((segment.name, width // heads, heads, directions, dtype, device))
-    wanted = Wanted(cell, segment.name, width // heads, heads, dtype, capability, directions)
+    answer = STATE.answers.get((segment.name, max(head_dims), heads, directions, dtype, device))
+    wanted = Wanted(cell, segment.name, max(head_dims), heads, dtype, capability, directions, tuple(head_dims))
     lines = [explain(wanted, None if answer is None else answer.reason)]
     if wanted.segment in STATE.about["scans"]:
         lines.append(
@@ -220,8 +222,9 @@ def why_never_fused(wanted: Wanted) -> str:
         return f"its loop has no fused form: {why}"
     if wanted.dtype not in DTYPES:
         return f"fused kernels are for float32, bfloat16 and float16, not {wanted.dtype}"
-    if wanted.head_dim % _HEAD_DIM_BLOCK:
-        return f"fused kernels are for a head_dim that is a multiple of {_HEAD_DIM_BLOCK}, not {wanted.head_dim}"
+    for head_dim in (wanted.head_dim, *wanted.head_dims):
+        if head_dim % _HEAD_DIM_BLOCK:
+            return f"fused kernels are for a head_dim that is a multiple of {_HEAD_DIM_BLOCK}, not {head_dim}"
     return ""
 
 

@@ -171,6 +171,8 @@ class SegmentSpec:
     `initials` what a reset restores, per state: a number, or (where `learned`) an index into `masked.weights`
     `batched`  batched(values, parameters, constants, sizes, tools): adds what is computed over all steps to `values`
                and returns the streams
+    `fused_widths`
+               the widths of what a fused step computes, where they are not that of the first state alone
     """
 
     name: str
@@ -186,6 +188,13 @@ class SegmentSpec:
     masked: LoopSpec
     batched: Callable[..., list[Tensor]]
     make_step: MakeStep
+    fused_widths: tuple[Width, ...] = ()
+
+    def fused_head_dims(self, sizes: Sizes) -> list[int]:
+        """The head_dims of what a fused step computes. A kernel is made for the largest of them; DeviceRuns in
+        `rnncc/cuda/run.h` has the same rule."""
+        widths = self.fused_widths or (self.states[0].width,)
+        return [width(sizes) // sizes["num_heads"] for width in widths]
 
     def loop_of(self, offsets: Tensor | None, lengths: Tensor | None, reset: Tensor | None) -> LoopSpec:
         """The loop that a call runs. On a GPU packed rows lie entry by entry, which the masked loop alone takes."""

@@ -237,9 +237,7 @@ def _reads(units: Units, used: set[str]) -> tuple[tuple[FusedRead, ...], tuple[F
                 case EdgeSlot(_, _, link) if isinstance(units.slots[link], StoredSlot):
                     pass
                 case VectorSlot(_, width, place) if width != HEADS:
-                    vectors.append(
-                        FusedVector(name, _part(place, part, width), width == ONE, slot.name, part, number)
-                    )
+                    vectors.append(FusedVector(name, _part(place, part, width), width == ONE, slot.name, part, number))
                 case _:
                     raise Unfit(f"{slot.name} has another width than the others")
     for name, matrix in units.vectors.items():

@@ -144,7 +144,9 @@ class Units:
         # Copies of operands come before all products of their sums.
         yield from sorted(made, key=lambda each: isinstance(each, Product))
         for accumulator, summed in added.items():
-            self.read_as[accumulator] = tuple(reduce(partial(apply, "add"), of_part) for of_part in zip(*summed, strict=True))
+            self.read_as[accumulator] = tuple(
+                reduce(partial(apply, "add"), of_part) for of_part in zip(*summed, strict=True)
+            )
         for statement in stage.statements:
             targets = part_names(statement.target, count)
             if statement.target not in self.slots:
@@ -261,4 +263,3 @@ class Units:
 def part_names(name: str, count: int) -> tuple[str, ...]:
     """The names of `count` parts of a value; its own name where it has one, or is a scalar."""
     return (name,) if count < 2 else tuple(f"{name}__{part}of{count}" for part in range(count))
-

@@ -12,9 +12,7 @@ from rnncc.stages.render.cpp.initialisers import numbers, struct
 from rnncc.stages.render.cpp.names import matrix_name, slot_name
 
 
-def loop_info(
-    form: FusedLoop | ScanLoop | None, program: Program, dim: Callable[[Dim], str | None]
-) -> Iterator[str]:
+def loop_info(form: FusedLoop | ScanLoop | None, program: Program, dim: Callable[[Dim], str | None]) -> Iterator[str]:
     """The LoopInfo of a program in that form, behind the arrays that it points to. Without a form nothing is set.
     `dim`: the index of a dim of the program."""
     if form is None:

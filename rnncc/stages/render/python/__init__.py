@@ -18,6 +18,7 @@ def python_files(package: Package) -> Iterator[File]:
     """Makes `__init__.py`, `_reference.py` and one module per cell."""
     about = {"package": package.name, "version": VERSION}
     cells = [compiled.cell for compiled in package.cells]
+    plans = {kernels.plan.cell: kernels.plan for kernels in package.kernels}
     modules = [{"cell": cell.name, "function": cell.name.lower(), "module": _module(cell)} for cell in cells]
     yield File("__init__.py", text("python/init.py.j2", **about, modules=modules))
     yield File("_reference.py", text("python/reference.py.j2", cells=list(map(cell_functions, cells))))
@@ -29,7 +30,7 @@ def python_files(package: Package) -> Iterator[File]:
             **names,
             source=escaped(repr(file_name(cell.source))),
             description=[escaped(line) for line in cell.comment.split("\n")] if cell.comment else [],
-            spec=cell_spec(compiled),
+            spec=cell_spec(compiled, plans.get(cell.name)),
         )
         yield File(f"{_module(cell)}.py", content)
 

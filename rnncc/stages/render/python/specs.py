@@ -24,7 +24,9 @@ from rnncc.ir.cell import (
     value_table,
 )
 from rnncc.ir.dim import Dim, split_multiple
+from rnncc.ir.fused import FusedLoop
 from rnncc.ir.package import CompiledCell
+from rnncc.ir.plan import KernelPlan
 from rnncc.ir.structure import BlockDiagonal, Dense
 from rnncc.language.source import file_name
 from rnncc.stages.render.notation import dim_name, python_dim
@@ -34,8 +36,8 @@ from rnncc.stages.render.python.written import Call, Written, call, string, stri
 from rnncc.stages.render.segments import saved_names, saved_rounded, saved_sequence, saved_state, segment_name
 
 
-def cell_spec(compiled: CompiledCell) -> str:
-    """The CellSpec of a module, as the text of the assignment to `SPEC`."""
+def cell_spec(compiled: CompiledCell, plan: KernelPlan | None) -> str:
+    """The CellSpec of a module, as the text of the assignment to `SPEC`. `plan`: the cell's, where it has kernels."""
     cell = compiled.cell
     table = value_table(cell)
     function = cell.name.lower()
@@ -57,7 +59,7 @@ def cell_spec(compiled: CompiledCell) -> str:
         inputs=tuple(_input(item) for item in cell.inputs if not item.drawn),
         states=tuple(_state(state) for state in cell.states),
         parameters=tuple(_parameter(parameter) for parameter in cell.parameters),
-        segments=tuple(_segment(compiled, index, table) for index in range(len(cell.segments))),
+        segments=tuple(_segment(compiled, plan, index, table) for index in range(len(cell.segments))),
         output=string(cell.output),
         output_width=_width(table[cell.output].width),
         constraints=tuple(_constraint(constraint) for constraint in cell.constraints),
@@ -174,7 +176,7 @@ def _constraint(constraint: Constraint) -> Call:
     )
 
 
-def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> Call:
+def _segment(compiled: CompiledCell, plan: KernelPlan | None, index: int, table: Mapping[str, Value]) -> Call:
     cell = compiled.cell
     segment, masked = cell.segments[index], compiled.masked.segments[index]
     states = {state.name: state for state in cell.states}
@@ -200,7 +202,15 @@ def _segment(compiled: CompiledCell, index: int, table: Mapping[str, Value]) -> 
         masked=_loop(compiled.masked, masked, compiled.masked_adjoints[index : index + 1]),
         batched=f"_reference.{name}_batched",
         make_step=f"_reference.{name}_make_step",
+        fused_widths=_fused_widths(plan, index, table[segment.states[0]].width),
     )
+
+
+def _fused_widths(plan: KernelPlan | None, index: int, first: Dim) -> tuple[str, ...] | None:
+    """The widths of a segment's fused loop, where they are not that of the first state alone."""
+    loops = () if plan is None else (loop.fused_forward for loop in plan.plain_loops() if loop.segment == index)
+    widths = next((loop.widths for loop in loops if isinstance(loop, FusedLoop)), (first,))
+    return None if widths == (first,) else tuple(f"lambda n: {python_dim(width, 'n')}" for width in widths)
 
 
 def _tensors(names: Sequence[str], table: Mapping[str, Value]) -> tuple[Written, ...]:

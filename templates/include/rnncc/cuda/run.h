@@ -23,7 +23,7 @@ class DeviceRuns {
   void run() {
     if (scans_) return run_scans();
     for (DeviceRun& run : runs_)
-      if (can_be_fused())
+      if (can_be_fused() && has_whole_blocks(run))
         FirstUse::of_package().before(size_of(run), first().steps, [&] { return !choices(run, 1).empty(); });
     if (are_two_alike() && run_fused(together(), {&runs_[0], &runs_[1]})) return;
     std::vector<DeviceRun*> others;
@@ -102,8 +102,8 @@ class DeviceRuns {
 
   // Whether there may be fused kernels for the loop on this GPU.
   bool can_be_fused() const { return info_.sums && gpu(device_).major >= 9 && first().steps <= INT32_MAX; }
-  // The head_dim that a fused kernel is made for: the widest of a step's values. FusedSize in rnncc/runtime/spec.py has
-  // the same rule.
+  // The head_dim that a fused kernel is made for: the widest of a step's values. fused_head_dims in
+  // rnncc/runtime/spec.py has the same rule.
   int64_t head_dim(const DeviceRun& run) const {
     int64_t widest = 0;
     for (int w = 0; w < info_.widths; ++w) widest = std::max(widest, run.dims()[info_.width_dims[w]]);

@@ -88,9 +88,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       held.template of<P>().fill(matrices + Phase::MATRICES_BEGIN, warp, [&](int pair, int m, int i) {
         const int term = k_warp * Phase::RANGE + pair * 32 + q * 8, operand = term / S::DIM, k = term % S::DIM;
         const int half = 2 * m + i, sum = half % Phase::SUMS, unit = unit0 + half / Phase::SUMS * 8 + row;
-        return half < Phase::HALVES
-                   ? matrix8<Step, P, S::H>(call, own, sum, operand, seat.head, unit, k)
-                   : Terms<E>{};
+        return half < Phase::HALVES ? matrix8<Step, P, S::H>(call, own, sum, operand, seat.head, unit, k) : Terms<E>{};
       });
   });
   for (int i = threadIdx.x; i < S::OPERAND_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
@@ -174,9 +172,9 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
     if constexpr (Phase::REDUCTIONS > 0)
       for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
         constexpr int R = decltype(reduction)::value;
-        const float2 own = joined_units<has(Phase::LARGEST, R)>(operand[0][Phase::OPERANDS + R],
-                                                                operand[1][Phase::OPERANDS + R],
-                                                                item.has_unit[width_of<Step, Of::reduction, P>(R)]);
+        const float2 own =
+            joined_units<has(Phase::LARGEST, R)>(operand[0][Phase::OPERANDS + R], operand[1][Phase::OPERANDS + R],
+                                                 item.has_unit[width_of<Step, Of::reduction, P>(R)]);
         const int source = (seat.rank * S::UNIT_WARPS + unit_warp) * S::UNIT_BLOCKS + u;
         const int place = Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + Phase::REDUCED_BEGIN +
                           ((R * S::SOURCES + source) * S::ENTRY_TILES + n) * 32 + q * 8;

@@ -167,9 +167,9 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
         constexpr int R = decltype(reduction)::value;
         const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
-        const float2 given = joined_units<has(Phase::LARGEST, R)>(
-            operand[0][Phase::OPERANDS + R], operand[1][Phase::OPERANDS + R],
-            items[o].has_unit[width_of<Step, Of::reduction, P>(R)]);
+        const float2 given =
+            joined_units<has(Phase::LARGEST, R)>(operand[0][Phase::OPERANDS + R], operand[1][Phase::OPERANDS + R],
+                                                 items[o].has_unit[width_of<Step, Of::reduction, P>(R)]);
         char* const to = exchange_at(t) + S::REDUCTIONS_BEGIN + (Phase::FIRST_REDUCTION + R) * S::SOURCE_PIECES * 16 +
                          (unit0 / 8 + u) * 4;
 #pragma unroll

@@ -303,8 +303,8 @@ class FusedRun : LoopParameter {
     for (size_t d = 0; d < directions.size(); ++d) {
       char* const base = exchanges_ + d * exchange_bytes_;
       products_.push_back({reinterpret_cast<float*>(base + carried + operands), base + carried,
-                           matrix(directions[d].tensors, info_.matrices[first], info_.matrix_parts[first]), scalar, transposed,
-                           int(call.batch), int(info_.sums * head_dim), int(info_.operands * head_dim)});
+                           matrix(directions[d].tensors, info_.matrices[first], info_.matrix_parts[first]), scalar,
+                           transposed, int(call.batch), int(info_.sums * head_dim), int(info_.operands * head_dim)});
     }
   }
 

@@ -96,8 +96,7 @@ RNNCC_DEVICE void fused_scatter(const FusedCall<typename S::Step>& call, const F
     const auto half = half_tile(m, i);
     const int sum = half.template quotient<S::DIM / 8>(),
               unit = half.template remainder<S::DIM / 8>().value() * 8 + row;
-    return operand < S::OPERANDS ? matrix8<Step, 0, S::H>(call, own, sum, operand, seat.head, unit, k)
-                                 : Terms<E>{};
+    return operand < S::OPERANDS ? matrix8<Step, 0, S::H>(call, own, sum, operand, seat.head, unit, k) : Terms<E>{};
   });
   for (int i = threadIdx.x; i < 2 * S::BUFFER_BYTES / 4; i += S::THREADS) reinterpret_cast<uint32_t*>(operands)[i] = 0;
   typename S::Memory traffic;

@@ -116,8 +116,8 @@ struct Item {
 
   // Loads the values of step t for `start` (AT_START), or for the stages after it. `last`: no step comes after it.
   template <bool AT_START>
-  RNNCC_DEVICE void load(const FusedCall<Step>& call, const FusedTensors<Step>& own, int t, bool last, float (&read)[2][at_least_one(Step::READS)],
-                         float (&row)[2][row_values<Step>]) const {
+  RNNCC_DEVICE void load(const FusedCall<Step>& call, const FusedTensors<Step>& own, int t, bool last,
+                         float (&read)[2][at_least_one(Step::READS)], float (&row)[2][row_values<Step>]) const {
     const uint32_t stage = uint32_t(t) % Traffic::STAGES * In::BYTES;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -206,7 +206,8 @@ struct Item {
     for (int j = 0; j < 2; ++j)
 #pragma unroll
       for (int s = 0; s < Step::EDGES; ++s)
-        if (exists(j, width_of<Step, Of::edge>(s))) put<E>(own.last[s], entry + j, row_unit[width_of<Step, Of::edge>(s)], carry[j][s]);
+        if (exists(j, width_of<Step, Of::edge>(s)))
+          put<E>(own.last[s], entry + j, row_unit[width_of<Step, Of::edge>(s)], carry[j][s]);
   }
 };
 
@@ -230,7 +231,8 @@ struct MatrixDims {
   int units, terms;
 };
 template <class Step, int P, int H>
-RNNCC_DEVICE MatrixDims matrix_dims(const FusedCall<Step>& call, [[maybe_unused]] int sum, [[maybe_unused]] int operand) {
+RNNCC_DEVICE MatrixDims matrix_dims(const FusedCall<Step>& call, [[maybe_unused]] int sum,
+                                    [[maybe_unused]] int operand) {
   MatrixDims dims = {H, H};
   if constexpr (Step::WIDTHS > 1) {
     using Phase = PhaseOf<Step, P>;

@@ -82,7 +82,8 @@ struct Traffic {
     }
 #pragma unroll
     for (int i = 0; i < WRITES; ++i) {
-      const Piece piece = find<Out, Step::WRITES, float_writes<Step>, Of::write>(call, own, own.writes, i, first_unit, seat);
+      const Piece piece =
+          find<Out, Step::WRITES, float_writes<Step>, Of::write>(call, own, own.writes, i, first_unit, seat);
       to[i] = piece.at;
       write_step[i] = int32_t(own.writes[piece.tensor].step);
       written_row[i] = WRITTEN + piece.row_offset;
@@ -141,8 +142,9 @@ struct Traffic {
     const OwnRows rows = own_rows<Step>(call, own.descending, seat.first_entry + (piece.exists ? entry : 0));
     piece.steps = rows.steps;
     piece.row_offset = R::offset(piece.tensor) + entry * (is_float ? R::FLOAT_ROW : R::E_ROW) + part * 16;
-    piece.at = place.base +
-               (piece.exists ? rows.first * place.entry + (int64_t(seat.head) * head_dim + unit) * (is_float ? 4 : 2) : 0);
+    piece.at =
+        place.base +
+        (piece.exists ? rows.first * place.entry + (int64_t(seat.head) * head_dim + unit) * (is_float ? 4 : 2) : 0);
     return piece;
   }
 };
