@@ -43,5 +43,6 @@ def _loops(cell: Cell, adjoints: Sequence[Adjoint], *, masked: bool) -> Iterator
         forward, backward = (make(cell, values, adjoint, masked=masked) for make in (forward_program, backward_program))
         scan_backward = scan(backward)
         scan_forward = with_tangent(scan(forward), scan_backward)
-        fused = (fuse(program, one_head=bool(cell.single_head_because)) for program in (forward, backward))
-        yield LoopPlan(index, masked, forward, backward, *fused, scan_forward, scan_backward)
+        one_head = bool(cell.single_head_because)
+        fused_forward, fused_backward = (fuse(program, one_head=one_head) for program in (forward, backward))
+        yield LoopPlan(index, masked, forward, backward, fused_forward, fused_backward, scan_forward, scan_backward)

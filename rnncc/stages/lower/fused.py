@@ -243,8 +243,8 @@ def _reads(units: Units, used: set[str]) -> tuple[tuple[FusedRead, ...], tuple[F
     for name, matrix in units.vectors.items():
         known = units.matrices[matrix.name]
         place = _part(Place(Table.WEIGHTS, known.index, known.offset), matrix.part, known.rows)
-        width = units.number(known.columns if known.rows == ONE else known.rows)
-        vectors.append(FusedVector(name, place, False, "", matrix.part, width, matrix.name))
+        own = units.number(known.columns if known.rows == ONE else known.rows)
+        vectors.append(FusedVector(name, place, False, "", matrix.part, own, matrix.name))
     return tuple(reads), tuple(rows), tuple(vectors)
 
 

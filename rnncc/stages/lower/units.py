@@ -10,7 +10,7 @@ products lead from one width to another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import cycle
