@@ -76,6 +76,48 @@ def test_a_family(
         assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
 
 
+# The projection is normed over its own width, which is wider than the hidden size.
+OWN = {
+    "normed": """cell Normed
+dim P
+state h: P, c
+weights U: matrix
+i, f, g = W@x + R@h[t-1] + b
+c[t] = sigmoid(f)*c[t-1] + sigmoid(i)*tanh(g)
+h[t] = layernorm(U@c[t])
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("cell", "family", "dtype", "head_dim", "heads", "batch", "sizes"),
+    [
+        ("lstmp", GATHER, "f32", 64, 2, 3, {"P": 64}),
+        ("lstmp", GATHER, "bf16", 64, 1, 9, {"P": 24}),
+        ("lstmp", GRID, "f32", 72, 1, 11, {"P": 40}),
+        ("nn_lstmp", GRID, "f16", 64, 1, 5, {"P": 48}),
+        ("lmu", GATHER, "f32", 64, 1, 9, {"N": 8}),
+        ("lmu", GRID, "bf16", 72, 1, 3, {"N": 40}),
+        ("mogrifierlstm", GRID, "f32", 64, 1, 9, {"I": 40}),
+        ("normed", GATHER, "f32", 96, 2, 9, {"P": 192, "H": 80}),
+        ("normed", GRID, "bf16", 64, 1, 5, {"P": 64, "H": 24}),
+    ],
+    ids=str,
+)
+def test_values_of_several_widths(
+    cell: str, family: Family, dtype: str, head_dim: int, heads: int, batch: int, sizes: dict[str, int], tmp_path: Path
+) -> None:
+    """`head_dim` is that of the widest value. What is narrower is padded within the kernel alone."""
+    path = cell
+    if cell in OWN:
+        path = str(tmp_path / f"{cell}.rnn")
+        Path(path).write_text(OWN[cell], encoding="utf-8")
+    made = kernels_of(Wanted(path, family, dtype, "sm_90a"), False, head_dim, tmp_path)
+    problem = Problem(5, batch, {"I": 3, "H": head_dim * heads} | sizes, heads, DTYPES[dtype])
+    errors = EmulatedCase(loops(path)[False], problem, made).measured()
+    assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
+
+
 def test_what_is_sent_arrives_late(tmp_path: Path) -> None:
     """What CTAs send arrives late: kernels that do not wait for it give wrong results, whatever the seed."""
     wanted = Wanted("lstm", GATHER, "f32", "sm_90a")

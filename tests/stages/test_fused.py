@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from rnncc.ir.dim import named
 from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedLoop, inference
 from rnncc.ir.kernel import Table
@@ -105,6 +106,28 @@ def test_a_softmax_is_a_largest_number_and_a_sum() -> None:
     assert reductions == [True, False]
 
 
+def test_widths_are_those_of_the_values() -> None:
+    hidden, projected = named("H"), named("P")
+    forward, backward = both_ways(plan_of("lstmp"))
+    for loop in (forward, backward):
+        assert set(loop.widths) == {hidden, projected}
+        for read in loop.reads:
+            assert loop.widths[read.width] == (projected if read.slot == "d_h__sequence" else hidden)
+    gates, projection = (
+        ([forward.widths[at] for at in phase.sum_widths], [forward.widths[at] for at in phase.operand_widths])
+        for phase in forward.phases
+    )
+    assert gates == ([hidden] * 4, [projected])
+    assert projection == ([projected], [hidden])
+
+
+def test_a_matrix_of_one_row_or_column_is_a_vector() -> None:
+    """LMU writes one number into its memory: that number is a sum over the units, times a column it is no product."""
+    forward, _ = both_ways(plan_of("lmu"))
+    assert {vector.matrix for vector in forward.vectors} == {"R_u", "E_u", "B"}
+    assert [forward.widths[reduction.width] for reduction in forward.phases[0].reductions] == [named("H"), named("N")]
+
+
 def test_inference_writes_what_the_caller_gets() -> None:
     forward, _ = both_ways(plan_of("lstm"))
     kept = inference(forward).writes
@@ -116,7 +139,11 @@ def test_inference_writes_what_the_caller_gets() -> None:
     ("cell", "why"),
     [
         ("mingru", "a step has no product"),
-        ("lstmp", "values of a step have several widths"),
+        (
+            "cell Wide\ndim K\ndim M\ndim N\ndim P\nstate h\nlocal p: K, q: M, r: N, v: P\nweights U: matrix\n"
+            "p = U@h[t-1]\nq = U@p\nr = U@q\nv = U@r\nh[t] = tanh(U@v + W@x)\n",
+            "values of a step have more than 4 widths",
+        ),
         (
             "cell Four\nstate h\nweights U: blockdiag(4)\nh[t] = tanh(W@x + U@h[t-1] + b)\n",
             "a matrix has another number of blocks than heads",
