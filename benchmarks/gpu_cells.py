@@ -24,6 +24,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -69,18 +70,21 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the equations of a cell say. `dense`: it has a recurrent matrix, or works across the units."""
+    """What the equations of a cell say. `dense`: it has a recurrent matrix, or works across the units. `one_head`: it
+    takes one head only."""
 
     name: str
     exchanges: int
     dense: bool
+    one_head: bool
 
 
+@cache
 def known(cell: str) -> Known:
     """What the equations of a shipped cell say."""
     made = compile_cells(read_request(cell), "classify")
     dense = any(loop.kind is RecurrenceKind.DENSE for loop in made.recurrences[0])
-    return Known(made.typed[0].name, exchanges(made.typed[0]), dense)
+    return Known(made.typed[0].name, exchanges(made.typed[0]), dense, bool(made.cells[0].single_head_because))
 
 
 def must_ms(case: Case, about: Known, run: str) -> float | None:
@@ -109,7 +113,9 @@ def build(cases: Sequence[Case], folder: Path) -> None:
     """A package for each cell, with the kernels of its cases. Raises RnnccError."""
     problems: dict[str, list[Problem]] = {}
     for case in cases:
-        problems.setdefault(case.cell, []).append(Problem(case.head_dim, case.heads, DTYPE, BATCH))
+        wanted = problems.setdefault(case.cell, [])
+        if case.heads == 1 or not known(case.cell).one_head:
+            wanted.append(Problem(case.head_dim, case.heads, DTYPE, BATCH))
 
     def make(cell: str) -> Path:
         request = replace(read_request(cell), name=f"{cell}_sized", problems=tuple(problems[cell]))

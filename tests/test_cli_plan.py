@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests.test_cli import run
 
@@ -116,3 +117,10 @@ def test_show_of_a_schedule_is_for_a_size() -> None:
     assert "forward walk, backward scan, target any GPU" in run("show", "indrnn", "--stage", "schedule").stdout
     assert "alternating" in run("show", "elman", "--stage", "schedule").stdout
     assert "gather, scope cta" in run("show", "elman", "--stage", "schedule", *SIZES).stdout
+
+
+def test_a_cell_with_one_head_has_no_kernels_for_several(tmp_path: Path) -> None:
+    for words in (("explain", "lmu", *SIZES), ("build", "lmu", *SIZES, "-o", str(tmp_path))):
+        found = run(*words)
+        assert found.exit_code == 1 and "RNN703" in found.stderr and "LMU takes one head only: 'u'" in found.stderr
+    assert not list(tmp_path.iterdir())

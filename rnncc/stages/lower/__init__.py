@@ -33,6 +33,7 @@ def lower(cell: Cell, adjoints: Sequence[Adjoint], masked: Cell, masked_adjoints
         cell.name,
         escaped(name) if name.endswith(".rnn") else f"{cell.name.lower()}.rnn",
         ("I", "H", *(size.name for size in cell.sizes)),
+        cell.single_head_because,
         loops,
     )
 

@@ -23,11 +23,13 @@ from rnncc.ir.schedule import (
     Schedule,
 )
 from rnncc.ir.target import GPUS, Target
+from rnncc.language.diagnostics import Diagnostic, RnnccError
 from rnncc.stages.schedule import Found, after_us, expected, find, plan_scan, scan_schedule, schedule
 
 
 def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
-    """The layout of every loop of a cell on a GPU, and what rules out the other layouts."""
+    """The layout of every loop of a cell on a GPU, and what rules out the other layouts. Raises RnnccError: RNN703."""
+    _check_heads(plan, problem)
     # A masked loop is the same with a few more elementwise operations.
     loops = list(plan.plain_loops())
 
@@ -155,10 +157,17 @@ def scan_kernels(plan: KernelPlan, *, newton: bool = False) -> tuple[ScanKernels
 
 def fused_kernels(plan: KernelPlan, problems: Sequence[Problem], target: Target | None = None) -> list[FusedKernels]:
     """The fused kernels of a cell for each of the problems, as `schedule` lays them out for that GPU (by default an
-    H200)."""
+    H200). Raises RnnccError: RNN703."""
 
     def kernels(problem: Problem) -> Iterator[tuple[str, FusedSchedule]]:
+        _check_heads(plan, problem)
         for program, loop in fused_programs(plan):
             yield from ((program, kernel) for kernel in schedule(loop, problem, target or GPUS["h200"]).kernels)
 
     return [FusedKernels(p.head_dim, p.heads, INDEX_DTYPES[p.dtype], tuple(kernels(p))) for p in problems]
+
+
+def _check_heads(plan: KernelPlan, problem: Problem) -> None:
+    if plan.one_head and problem.heads > 1:
+        message = f"{plan.cell} takes one head only: {plan.one_head}; {problem.heads} were asked for"
+        raise RnnccError(Diagnostic("RNN703", message, help="leave out --heads"))

@@ -130,26 +130,35 @@ struct FusedCall {
 // A value that a step has a width of.
 enum class Of { read, write, edge, vector, sum, operand, reduction };
 
-// Which width a value has; P: the phase of a sum, an operand or a reduction.
-template <class Step, Of OF, int P = 0>
-__host__ __device__ constexpr int width_of([[maybe_unused]] int index) {
-  const auto number = [index](uint64_t low, uint64_t high) { return has(low, index) + 2 * has(high, index); };
+// The numbers of widths, a bit set for each of their two binary digits. P: the phase of a sum, an operand or a reduction.
+struct WidthBits {
+  uint64_t low, high;
+};
+template <class Step, Of OF, int P>
+__host__ __device__ constexpr WidthBits width_bits() {
   if constexpr (Step::WIDTHS == 1)
-    return 0;
+    return {};
   else if constexpr (OF == Of::read)
-    return number(Step::READ_WIDTH[0], Step::READ_WIDTH[1]);
+    return {Step::READ_WIDTH[0], Step::READ_WIDTH[1]};
   else if constexpr (OF == Of::write)
-    return number(Step::WRITE_WIDTH[0], Step::WRITE_WIDTH[1]);
+    return {Step::WRITE_WIDTH[0], Step::WRITE_WIDTH[1]};
   else if constexpr (OF == Of::edge)
-    return number(Step::EDGE_WIDTH[0], Step::EDGE_WIDTH[1]);
+    return {Step::EDGE_WIDTH[0], Step::EDGE_WIDTH[1]};
   else if constexpr (OF == Of::vector)
-    return number(Step::VECTOR_WIDTH[0], Step::VECTOR_WIDTH[1]);
+    return {Step::VECTOR_WIDTH[0], Step::VECTOR_WIDTH[1]};
   else if constexpr (OF == Of::sum)
-    return number(Step::SUM_WIDTH[P][0], Step::SUM_WIDTH[P][1]);
+    return {Step::SUM_WIDTH[P][0], Step::SUM_WIDTH[P][1]};
   else if constexpr (OF == Of::operand)
-    return number(Step::OPERAND_WIDTH[P][0], Step::OPERAND_WIDTH[P][1]);
+    return {Step::OPERAND_WIDTH[P][0], Step::OPERAND_WIDTH[P][1]};
   else
-    return number(Step::REDUCTION_WIDTH[P][0], Step::REDUCTION_WIDTH[P][1]);
+    return {Step::REDUCTION_WIDTH[P][0], Step::REDUCTION_WIDTH[P][1]};
+}
+
+// Which width a value has.
+template <class Step, Of OF, int P = 0>
+__host__ __device__ constexpr int width_of(int index) {
+  constexpr WidthBits bits = width_bits<Step, OF, P>();  // a constant: device code has no table
+  return has(bits.low, index) + 2 * has(bits.high, index);
 }
 
 // The head_dim of a width. Where there is only one, it is known when the kernel is compiled.
