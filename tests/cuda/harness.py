@@ -28,6 +28,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CLASSES = {
     "lstm": "LSTM", "gru": "GRU", "elman": "Elman", "slstm": "sLSTM", "peepholelstm": "PeepholeLSTM",
     "layernormgru": "LayerNormGRU", "gruv3": "GRUv3", "layernormlstm": "LayerNormLSTM", "sgu": "SGU",
+    "lstmp": "LSTMP", "lmu": "LMU", "mogrifierlstm": "MogrifierLSTM",
 }  # fmt: skip
 # The sizes with kernels of their own, one package a cell: every fused family and scope is among them.
 FUSED: Mapping[str, tuple[tuple[int, str], ...]] = {
@@ -43,7 +44,13 @@ FUSED: Mapping[str, tuple[tuple[int, str], ...]] = {
     "gruv3": ((64, "bf16"), (256, "fp32"), (768, "bf16")),
     "layernormlstm": ((64, "bf16"), (256, "fp16"), (768, "bf16")),
     "sgu": ((64, "fp16"), (768, "bf16")),
+    # Values of several widths.
+    "lstmp": ((64, "bf16"), (256, "fp32"), (768, "bf16")),
+    "lmu": ((64, "bf16"), (256, "fp16"), (768, "bf16")),
+    "mogrifierlstm": ((64, "fp32"), (768, "bf16")),
 }  # fmt: skip
+# The sizes of a cell's own, in eighths of its hidden size.
+EIGHTHS = {"lstmp": {"P": 5}, "lmu": {"N": 3}, "mogrifierlstm": {"I": 5}}
 
 
 class Packages:
@@ -184,17 +191,20 @@ def draw(
 
     layer_class = getattr(module, CLASSES[cell])
     hidden = head_dim * heads
-    sizes = {"I": hidden, "H": hidden, "num_heads": heads}
+    own = {name: hidden * eighths // 8 for name, eighths in EIGHTHS.get(cell, {}).items()}
+    sizes = {"I": 1, "H": hidden, "num_heads": heads} | own
     (segment,) = layer_class.spec.segments
-    layer = layer_class(1, hidden, num_heads=heads)
+    inputs = own.pop("I", 1)
+    layer = layer_class(inputs, hidden, num_heads=heads, **own)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.uniform_(-1, 1, generator=generator).div_(head_dim**0.5)
     weights = tuple(getattr(layer, f"{w.attribute}_l0").detach().to(DEVICE, dtype) for w in segment.plain.weights)
     streams = tuple(normal(steps, batch, stream.width(sizes)) for stream in segment.streams)
     states = tuple(0.1 * normal(batch, state.width(sizes)) for state in segment.states)
-    cotangents = (normal(steps, batch, hidden), *(normal(*state.shape) for state in states))
-    return Call(getattr(module, cell), streams, weights, states, cotangents, heads, keywords)
+    (output,) = (state.width(sizes) for state in segment.states if state.name == layer_class.spec.output)
+    cotangents = (normal(steps, batch, output), *(normal(*state.shape) for state in states))
+    return Call(getattr(module, cell), streams, weights, states, cotangents, heads, {**own, **keywords})
 
 
 def assert_true(call: Call, dtype: torch.dtype) -> None:

@@ -30,6 +30,7 @@ OTHERS = (
     ("lstm", 512, "fp32"), ("gru", 384, "fp32"), ("slstm", 128, "fp32"), ("gruv3", 64, "bf16"), ("gruv3", 256, "fp32"),
     ("gruv3", 768, "bf16"), ("layernormlstm", 64, "bf16"), ("layernormlstm", 256, "fp16"),
     ("layernormlstm", 768, "bf16"), ("sgu", 64, "fp16"), ("sgu", 768, "bf16"),
+    ("lstmp", 64, "bf16"), ("lstmp", 256, "fp32"), ("lstmp", 768, "bf16"),
 )  # fmt: skip
 
 
@@ -54,6 +55,18 @@ def test_fused(cell: str, steps: int, batch: int, heads: int, head_dim: int, pac
 def test_fused_loops_of_other_cells_and_in_float32(cell: str, head_dim: int, dtype: str, packages: Packages) -> None:
     for steps, batch, heads in ((1, 1, 1), (7, 3, 12), (33, 16, 3), (9, 200, 1), (200, 16, 1), (67, 17, 3)):
         assert_true(draw(packages(cell), cell, head_dim, heads, batch, steps, DTYPES[dtype]), DTYPES[dtype])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("cell", "head_dim"), [(c, size) for c in ("lmu", "mogrifierlstm") for size, _ in FUSED[c]])
+def test_fused_loops_of_one_head(cell: str, head_dim: int, packages: Packages) -> None:
+    dtype = DTYPES[dict(FUSED[cell])[head_dim]]
+    known = packages.families(cell)
+    assert known
+    for steps, batch in ((1, 1), (7, 3), (33, 16), (200, 16)):
+        call = draw(packages(cell), cell, head_dim, 1, batch, steps, dtype)
+        assert_true(call, dtype)
+        assert kernels_of(call.run) & known.keys()
 
 
 @pytest.mark.gpu
@@ -91,6 +104,8 @@ def test_heads_of_1_to_15_units(dtype: str, packages: Packages) -> None:
         ("layernormlstm", 256),
         ("layernormlstm", 768),
         ("sgu", 768),
+        ("lstmp", 64),
+        ("lstmp", 768),
     ],
 )
 def test_lengths_and_resets(cell: str, head_dim: int, reverse: bool, packages: Packages) -> None:
