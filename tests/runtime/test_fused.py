@@ -126,6 +126,7 @@ def test_what_fits_nowhere_is_said(spied: Any, capfd: pytest.CaptureFixture[str]
     [
         ({"dtype": torch.float64}, "float32, bfloat16 and float16, not torch.float64"),
         ({"head_dim": 60}, "a head_dim that is a multiple of 8, not 60"),
+        ({"head_dims": (64, 20)}, "a head_dim that is a multiple of 8, not 20"),
         ({"capability": (8, 6)}, "compute capability 9.0, not 8.6"),
     ],
 )
@@ -133,6 +134,14 @@ def test_what_has_no_fused_kernel_is_not_compiled(changed: dict[str, Any], reaso
     answer = first_use.settle(wanted(**changed))
     assert answer.outcome is Outcome.NONE and reason in answer.reason
     assert reason in fused.explain(wanted(**changed), None)
+
+
+def test_a_kernel_is_made_for_the_widest_value() -> None:
+    layer = rnncc.load("lstmp").LSTMP(5, 24, P=64, num_heads=2)
+    (segment,) = layer.spec.segments
+    assert segment.fused_head_dims({"I": 5, "H": 24, "P": 64, "num_heads": 2}) == [12, 32]
+    (segment,) = rnncc.load("lstm").LSTM.spec.segments
+    assert segment.fused_head_dims({"I": 5, "H": 24, "num_heads": 2}) == [12]
 
 
 def test_a_loop_without_a_fused_form_says_so(spied: Any, tmp_path: Path) -> None:
