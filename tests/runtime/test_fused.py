@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import rnncc
 from rnncc.runtime import first_use, fused
 from rnncc.runtime.fused import Answer, Outcome
 from rnncc.stages.build.nvcc import nvcc_release
