@@ -98,8 +98,8 @@ def test_dims(dim: object, text: str) -> None:
         (0.1, "T(0.1)"),
         (-2.0, "T(-2.0)"),
         (1e-05, "T(1e-05)"),
-        (inf, "T(__builtin_inf())"),
-        (-inf, "T(-__builtin_inf())"),
+        (inf, "rnncc::infinity<T>()"),
+        (-inf, "T(-rnncc::infinity<T>())"),
     ],
 )
 def test_numbers(value: float, text: str) -> None:

@@ -6,6 +6,11 @@
 #define RNNCC_DEVICE inline
 
 inline float __fdividef(float a, float b) { return a / b; }
+inline float __uint_as_float(unsigned bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
 
 namespace rnncc {
 

@@ -25,9 +25,9 @@ _LARGEST_POWER = 8
 def number_text(value: float) -> str:
     """A number of type T."""
     if math.isnan(value):
-        return 'T(__builtin_nan(""))'
+        return "rnncc::not_a_number<T>()"
     if math.isinf(value):
-        return "T(__builtin_inf())" if value > 0 else "T(-__builtin_inf())"
+        return "rnncc::infinity<T>()" if value > 0 else "T(-rnncc::infinity<T>())"
     return f"T({float(value)!r})"
 
 

@@ -1,7 +1,7 @@
 // The structures that the binding fills and every CPU kernel reads. Plain data; no torch, no C++ library.
 #pragma once
 
-#include <cstdint>
+#include "integers.h"
 
 enum rnncc_dtype : int32_t { RNNCC_FLOAT32 = 0, RNNCC_FLOAT64 = 1, RNNCC_BFLOAT16 = 2, RNNCC_FLOAT16 = 3 };
 

@@ -3,8 +3,6 @@
 // it to zero instead of its default.
 #pragma once
 
-#include <stdint.h>
-
 #include "call.h"
 
 namespace rnncc {

@@ -89,6 +89,15 @@ RNNCC_INLINE V heaviside(V x) {
   return x > T(0) ? broadcast(T(1)) : V{};
 }
 
+template <class T>
+RNNCC_INLINE T infinity() {
+  return T(__builtin_inf());
+}
+template <class T>
+RNNCC_INLINE T not_a_number() {
+  return T(__builtin_nan(""));
+}
+
 // The machine epsilon of V's element; the argument only gives the type.
 template <class V>
 RNNCC_INLINE V epsilon(V) {

@@ -8,6 +8,14 @@
 namespace rnncc {
 
 RNNCC_DEVICE float broadcast(float x) { return x; }
+template <class T>
+RNNCC_DEVICE T infinity() {
+  return __uint_as_float(0x7f800000u);
+}
+template <class T>
+RNNCC_DEVICE T not_a_number() {
+  return __uint_as_float(0x7fc00000u);
+}
 
 RNNCC_DEVICE float exp(float x) { return ::expf(x); }
 RNNCC_DEVICE float log(float x) { return ::logf(x); }
@@ -19,6 +27,21 @@ RNNCC_DEVICE float cos(float x) { return ::cosf(x); }
 RNNCC_DEVICE float erf(float x) { return ::erff(x); }
 RNNCC_DEVICE float tanh(float x) { return ::tanhf(x); }
 RNNCC_DEVICE float pow(float a, float b) { return ::powf(a, b); }
+// x^N by repeated squaring, as on a CPU.
+template <int N>
+RNNCC_DEVICE float powi(float x) {
+  if constexpr (N < 0) {
+    return 1.0f / powi<-N>(x);
+  } else if constexpr (N == 0) {
+    return 1.0f;
+  } else if constexpr (N == 1) {
+    return x;
+  } else if constexpr (N % 2 == 0) {
+    return powi<N / 2>(x * x);
+  } else {
+    return x * powi<N - 1>(x);
+  }
+}
 
 // e^-|x| and 1 + e^-|x| are in [0, 1] and [1, 2], where the fast division is exact to 2 ulp.
 RNNCC_DEVICE float sigmoid(float x) {

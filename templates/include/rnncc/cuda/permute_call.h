@@ -2,7 +2,7 @@
 // (permute.cuh). Plain data.
 #pragma once
 
-#include <stdint.h>
+#include "../core/integers.h"
 
 namespace rnncc {
 

@@ -2,7 +2,7 @@
 // them on tensor cores, and do nothing else with them.
 #pragma once
 
-#include <stdint.h>
+#include "../core/integers.h"
 
 #define RNNCC_DEVICE __device__ __forceinline__
 

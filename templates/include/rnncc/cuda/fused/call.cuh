@@ -46,8 +46,8 @@
 #pragma once
 
 #include "fast.cuh"
-#include "ptx.cuh"
 #include "tensors.cuh"
+#include "transport.cuh"
 
 namespace rnncc {
 

@@ -22,11 +22,11 @@
 //   SLOPES, ENTRIES     which carries depend on which after one step, and after any number of steps (sets)
 #pragma once
 
-#include <climits>
-
 #include "../fused/step.cuh"
 
 namespace rnncc {
+
+constexpr int MOST_STEPS = 0x7fffffff;  // of a batch entry
 
 // A constant as a parameter of a generic lambda: each value makes an instance of its own.
 template <bool VALUE>
@@ -283,7 +283,7 @@ struct Lane {
   // For how many steps all lanes of the warp have values, of those that have channels; and for how many steps any of
   // them has.
   RNNCC_DEVICE int shortest(const ScanCall<Step>& call) const {
-    if constexpr (Step::MASKED) return __reduce_min_sync(~0u, valid ? rows.steps : INT_MAX);
+    if constexpr (Step::MASKED) return __reduce_min_sync(~0u, valid ? rows.steps : MOST_STEPS);
     return call.steps;
   }
   RNNCC_DEVICE int longest(const ScanCall<Step>& call) const {

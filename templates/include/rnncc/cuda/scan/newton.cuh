@@ -16,8 +16,6 @@
 //   SLOPES, ENTRIES     which slopes may not be zero, of one step and of any number of steps (sets)
 #pragma once
 
-#include <cfloat>
-
 #include "scan.cuh"
 
 namespace rnncc {
@@ -26,6 +24,7 @@ constexpr int MOST_ITERATIONS = 16, LONGEST_PAUSE = 63;
 // A fraction of the carry's size (Trace), 64 times what the rounding of a carry may be. After one more iteration, what
 // is left of a movement is of the order of its square.
 constexpr float TOLERANCE = 1.0f / (1 << 18);
+constexpr float LEAST_NORMAL = 0x1p-126f;  // the smallest float with all its digits
 
 // The map next = offset + slopes · (carry - centre). At the centre the result is the offset, to the last bit. If slopes
 // · centre had been subtracted beforehand, large slopes would cost the result its digits.
@@ -105,8 +104,8 @@ struct Trace {
     for (int j = 0; j < S::VEC; ++j)
 #pragma unroll
       for (int e = 0; e < N; ++e) {
-        const bool finite = fabsf(carry[j][e]) < INFINITY;
-        settled &= finite && fabsf(carry[j][e] - start[j][e]) <= fmaf(TOLERANCE, size[j][e], FLT_MIN);
+        const bool finite = fabsf(carry[j][e]) < infinity<float>();
+        settled &= finite && fabsf(carry[j][e] - start[j][e]) <= fmaf(TOLERANCE, size[j][e], LEAST_NORMAL);
         start[j][e] = finite ? carry[j][e] : start[j][e];
       }
     return settled;
@@ -116,7 +115,7 @@ struct Trace {
 #pragma unroll
     for (int j = 0; j < S::VEC; ++j)
 #pragma unroll
-      for (int e = 0; e < N; ++e) finite &= fabsf(carry[j][e]) < INFINITY;
+      for (int e = 0; e < N; ++e) finite &= fabsf(carry[j][e]) < infinity<float>();
     return finite;
   }
 };
@@ -125,16 +124,15 @@ struct Trace {
 template <class S>
 RNNCC_DEVICE bool in_any(const Exchange<S>& exchange, int parity, bool here) {
   bool found = __syncthreads_or(here);
-#if __CUDA_ARCH__ >= 900
-  if (exchange.ctas > 1) {
-    float* const answers = exchange.map_of_cta(2, 0) - exchange.lane + parity * exchange.ctas;
-    if (threadIdx.x < exchange.ctas)
-      store4(peer_address(shared_address(answers + exchange.rank), threadIdx.x), found ? 1.0f : 0.0f);
-    __syncwarp();
-    cluster_barrier();
-    for (int r = 0; r < exchange.ctas; ++r) found |= answers[r] != 0.0f;
-  }
-#endif
+  if constexpr (HAS_CLUSTERS)
+    if (exchange.ctas > 1) {
+      float* const answers = exchange.map_of_cta(2, 0) - exchange.lane + parity * exchange.ctas;
+      if (threadIdx.x < exchange.ctas)
+        store4(peer_address(shared_address(answers + exchange.rank), threadIdx.x), found ? 1.0f : 0.0f);
+      __syncwarp();
+      cluster_barrier();
+      for (int r = 0; r < exchange.ctas; ++r) found |= answers[r] != 0.0f;
+    }
   return found;
 }
 

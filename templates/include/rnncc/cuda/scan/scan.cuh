@@ -109,25 +109,6 @@ struct ScanShape {
   }
 };
 
-#if __CUDA_ARCH__ >= 900
-RNNCC_DEVICE uint32_t cluster_ctas() {
-  uint32_t n;
-  asm("mov.u32 %0, %cluster_nctaid.x;" : "=r"(n));
-  return n;
-}
-// Sends 4 bytes into a peer's shared memory. The peer's barrier counts them when they have landed.
-RNNCC_DEVICE void send4(uint32_t to, uint32_t barrier, float value) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0],%1,[%2];" ::"r"(to), "f"(value),
-               "r"(barrier)
-               : "memory");
-}
-RNNCC_DEVICE void store4(uint32_t to, float value) {
-  asm volatile("st.shared::cluster.f32 [%0],%1;" ::"r"(to), "f"(value) : "memory");
-}
-#else
-RNNCC_DEVICE uint32_t cluster_ctas() { return 1; }
-#endif
-
 // The values of a tile that the CTAs of a cluster share.
 template <class S>
 struct Exchange {
@@ -151,18 +132,13 @@ struct Exchange {
   }
   // Call it before the first tile.
   RNNCC_DEVICE void begin() const {
-#if __CUDA_ARCH__ >= 900
-    if (ctas > 1) begin_barriers(arrived(0), 2, ctas * S::MAP_FLOATS * 4);
-#endif
+    if constexpr (HAS_CLUSTERS)
+      if (ctas > 1) begin_barriers(arrived(0), 2, ctas * S::MAP_FLOATS * 4);
   }
   // A barrier of all threads of the cluster.
   RNNCC_DEVICE void barrier() const {
-#if __CUDA_ARCH__ >= 900
-    if (ctas > 1) {
-      cluster_barrier();
-      return;
-    }
-#endif
+    if constexpr (HAS_CLUSTERS)
+      if (ctas > 1) return cluster_barrier();
     __syncthreads();
   }
   RNNCC_DEVICE static Map load(const float* from, int j) {
@@ -193,22 +169,21 @@ struct Exchange {
         if (w == warp) before[j] = joined;
         joined.then(load(map_of_warp(parity, w), j));
       }
-#if __CUDA_ARCH__ >= 900
-      for (int r = warp; r < ctas; r += S::WARPS) {
-        const uint32_t to = peer_address(shared_address(map_of_cta(parity, rank)), r),
-                       barrier = peer_address(arrived(parity), r);
+      if constexpr (HAS_CLUSTERS)
+        for (int r = warp; r < ctas; r += S::WARPS) {
+          const uint32_t to = peer_address(shared_address(map_of_cta(parity, rank)), r),
+                         barrier = peer_address(arrived(parity), r);
 #pragma unroll
-        for (int n = 0; n < Map::NUMBERS; ++n) send4(to + (n * VEC + j) * 128, barrier, *joined.number(n));
-      }
-#endif
+          for (int n = 0; n < Map::NUMBERS; ++n) send4(to + (n * VEC + j) * 128, barrier, *joined.number(n));
+        }
     }
   }
   // Waits until the maps of all CTAs have arrived. `phase` changes with each tile of the same parity.
   RNNCC_DEVICE void wait(int parity, int phase) const {
-#if __CUDA_ARCH__ >= 900
-    barrier_wait(arrived(parity), phase);
-    if (threadIdx.x == 0) barrier_expect(arrived(parity), ctas * S::MAP_FLOATS * 4);
-#endif
+    if constexpr (HAS_CLUSTERS) {
+      barrier_wait(arrived(parity), phase);
+      if (threadIdx.x == 0) barrier_expect(arrived(parity), ctas * S::MAP_FLOATS * 4);
+    }
   }
   // Sends a slice's last carries to all CTAs.
   RNNCC_DEVICE void put_carry(int parity, const float (&carry)[VEC][N]) const {
@@ -217,11 +192,10 @@ struct Exchange {
 #pragma unroll
       for (int e = 0; e < N; ++e) {
         float* const to = carry_of(parity) + (e * VEC + j) * 32;
-#if __CUDA_ARCH__ >= 900
-        for (int r = 0; r < ctas; ++r) store4(peer_address(shared_address(to), r), carry[j][e]);
-#else
-        *to = carry[j][e];
-#endif
+        if constexpr (HAS_CLUSTERS)
+          for (int r = 0; r < ctas; ++r) store4(peer_address(shared_address(to), r), carry[j][e]);
+        else
+          *to = carry[j][e];
       }
   }
   RNNCC_DEVICE void get_carry(int parity, float (&carry)[VEC][N]) const {
@@ -319,7 +293,7 @@ RNNCC_DEVICE void scan(const ScanCall<typename S::Step>& call, const ScanTensors
     for (int j = 0; j < S::VEC; ++j) {
       told[j] = true;
 #pragma unroll
-      for (int e = 0; e < N; ++e) told[j] &= fabsf(carry[j][e]) < INFINITY;
+      for (int e = 0; e < N; ++e) told[j] &= fabsf(carry[j][e]) < infinity<float>();
       all_told &= told[j];
     }
     // All warps of the cluster have read the same maps, so they agree. Lanes beyond the last channel do not count: they
