@@ -37,7 +37,9 @@ from tests.compiling import plan_of
 from tests.cuda.sources import write_files
 from tests.rendering import at_first_use, for_gpus
 
-ARCHITECTURES = ("sm_80", "sm_90a")
+# The GPU for which kernels of an architecture are planned.
+TARGETS = {target.architecture: target for target in (GPUS["a100"], GPUS["h200"])}
+ARCHITECTURES = tuple(TARGETS)
 _DTYPES = ("f32", "bf16", "f16")
 _OF_PROBLEM = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
 SHARED = Family("core", Scope.THREAD)  # not of a loop: the kernels that all cells share
@@ -126,7 +128,7 @@ def once(cell: str) -> Iterator[Case]:
 def forced(case: Case, head_dim: int | None = None) -> FusedKernels:
     """A cell's kernels in a family, whether or not others are quicker, for those programs that have one. `head_dim`:
     another one than HEAD_DIM says."""
-    scope, target = case.family.scope, GPUS["h200"]
+    scope, target = case.family.scope, TARGETS[case.architecture]
     problem = Problem(head_dim or HEAD_DIM[scope], 1, _OF_PROBLEM[case.dtype])
     found: list[tuple[str, FusedSchedule]] = []
     for program, loop in fused_programs(plan(case.cell)):
@@ -145,11 +147,11 @@ def forced(case: Case, head_dim: int | None = None) -> FusedKernels:
     return FusedKernels(problem.head_dim, problem.heads, case.dtype, tuple(found))
 
 
-def sources(case: Case) -> tuple[Bundle, dict[str, Allowed]]:
-    """The files of a case, and what each of its kernels may take."""
+def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, Allowed]]:
+    """The files of a case, and what each of its kernels may take. `head_dim`: of fused kernels, as in `forced`."""
     whole = plan(case.cell)
     if case.family in FUSED:
-        kernels = forced(case)
+        kernels = forced(case, head_dim)
         bundle = at_first_use(whole, [kernels])
         allowed = {
             unit.name: Allowed(schedule.registers, 4 * dict(schedule.tiles).get("spilled_registers", 0), 0)

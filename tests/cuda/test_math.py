@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rnncc.machine.paths import templates_dir
-from tests.cpu.host import FUNCTIONS, apply, build, write_functions
+from tests.cpu.host import FUNCTIONS, apply, build, call, write_functions
 from tests.definitions import definition
 
 HOST = Path(__file__).resolve().parent / "host"
@@ -51,3 +51,17 @@ def test_functions_equal_torchs(library: ctypes.CDLL, name: str) -> None:
 
 def test_epsilon(library: ctypes.CDLL) -> None:
     assert apply(library, "epsilon", np.zeros(1, np.float32))[0] == np.finfo(np.float32).eps
+
+
+def test_whole_powers(library: ctypes.CDLL) -> None:
+    x = np.array(STRANGE, np.float32)
+    cube, inverse_square = np.empty_like(x), np.empty_like(x)
+    call(library, "powers_float", cube, inverse_square, x, len(x))
+    with np.errstate(divide="ignore"):
+        np.testing.assert_array_equal(cube, x * (x * x))
+        np.testing.assert_array_equal(inverse_square, 1 / (x * x))
+
+
+def test_numbers_that_are_not_finite(library: ctypes.CDLL) -> None:
+    assert call(library, "infinity_float", restype=ctypes.c_float) == np.inf
+    assert np.isnan(call(library, "not_a_number_float", restype=ctypes.c_float))

@@ -1,5 +1,5 @@
-// Integers of fixed size, under the names of <stdint.h>. NVRTC compiles device code where no standard header is. So no
-// header that a kernel includes includes one, and all take these names from here.
+// Integers of fixed size, under the names of <stdint.h>. NVRTC has no standard header, so headers of device code take
+// these names from here.
 #pragma once
 
 #ifdef __CUDACC_RTC__

@@ -161,7 +161,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
         Block::store(operands + place, x, y);
       } else {
         const uint4 w = Block::piece(x, y);
-        const uint32_t barrier = barrier_of(phase, buffer, term / Phase::RANGE) - barriers;
+        const uint32_t barrier = barrier_of(phase, buffer, term / at_least_one(Phase::RANGE)) - barriers;
         if (n * 8 + Block::entry(piece) < seat.entries)
 #pragma unroll
           for (int i = 0; i < SENDS; ++i)
