@@ -17,6 +17,7 @@ expect.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Expr, references
@@ -114,12 +115,22 @@ class MatrixPart:
     part: int = 0
 
 
+class ReductionKind(Enum):
+    """What a reduction makes of all its sources: their sum; the largest of them; or their mean, and the sum of the
+    squares of their deviations from it."""
+
+    SUM = auto()
+    LARGEST = auto()
+    MOMENTS = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class FusedReduction:
-    """`target` is the sum of the sources over all units of a head, or the largest number among them."""
+    """`results` are made of the sources, over all units of a head. CTAs send each other a number for each result, and
+    join them as templates/include/rnncc/cuda/fused/reduce.cuh says."""
 
-    target: str
-    largest: bool
+    results: tuple[str, ...]
+    kind: ReductionKind
     sources: tuple[str, ...]
     width: int = 0
 
@@ -152,6 +163,11 @@ class FusedPhase:
     def has_holes(self) -> bool:
         """Whether some sum does not take some operand."""
         return any(matrix is None for row in self.matrices for matrix in row)
+
+    @property
+    def reduced(self) -> tuple[str, ...]:
+        """The numbers that its reductions give."""
+        return tuple(name for reduction in self.reductions for name in reduction.results)
 
 
 @dataclass(frozen=True, slots=True)

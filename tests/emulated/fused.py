@@ -248,7 +248,7 @@ class _Call:
         if self.kernel.schedule.family is GRID:
             depth = -(-self.kernel.head_dim // 32) * 32
             sources = -(-self.kernel.head_dim // 32) * 16
-            reductions = sum(len(phase.reductions) for phase in loop.phases)
+            reductions = sum(len(phase.reduced) for phase in loop.phases)
             head = loop.operands * depth * self.dtype.itemsize + reductions * sources
             self.exchange = torch.full((problem.steps, problem.batch, problem.heads * head), 0xFF, dtype=torch.uint8)
         step, entry = (*self.exchange.stride(), 0, 0)[:2]

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from rnncc.ir.family import GATHER, GRID, SCATTER, Family
 from rnncc.language.read import read_request
@@ -148,3 +150,32 @@ def test_a_sum_of_two_matrices_of_one_operand(tmp_path: Path) -> None:
     made = kernels_of(Wanted(str(path), GATHER, "f32", "sm_90a"), False, 64, tmp_path)
     errors = EmulatedCase(loops(str(path))[False], Problem(5, 3, {"I": 3, "H": 64}), made).measured()
     assert max(errors.values()) <= BOUNDS["f32"]
+
+
+@pytest.mark.parametrize("family", [GATHER, GRID], ids=str)
+@pytest.mark.parametrize("head_dim", [64, 72, 200])
+def test_a_norm_is_as_accurate_as_torch(family: Family, head_dim: int, tmp_path: Path) -> None:
+    """The mean of the values is 1e5 times their standard deviation. The squares of such numbers would cancel."""
+    path = tmp_path / "normed.rnn"
+    path.write_text(
+        "cell Normed\nstate h\nlocal v: 2*H\nv = layernorm(R@h[t-1] + W@x)\np, q = split(v)\nh[t] = p + 2*q\n",
+        encoding="utf-8",
+    )
+    made = kernels_of(Wanted(str(path), family, "f32", "sm_90a"), False, head_dim, tmp_path)
+    case = EmulatedCase(loops(str(path))[False], Problem(8, 8, {"I": 3, "H": head_dim}), made)
+    (stream,), (matrix,), (d_final,) = case.streams, case.weights, case.d_final
+    case.streams[0] = values = (1e3 + 1e-2 * torch.randn(stream.shape)).double()
+    matrix.zero_()
+    d_final.zero_()
+
+    def normed(of: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = of.clone().requires_grad_()
+        a, b = torch.nn.functional.layer_norm(leaf, leaf.shape[-1:]).chunk(2, -1)
+        (gradient,) = torch.autograd.grad(a + 2 * b, leaf, case.d_sequences[0].to(of))
+        return (a + 2 * b).detach(), gradient
+
+    exact = normed(values)
+    (found,), _, (gradient, *_) = case.kernel(next(iter(made.values())).library, "")
+    for ours, theirs, expected in zip((found, gradient), normed(values.float()), exact, strict=True):
+        assert ours is not None
+        assert (ours - expected).norm() <= (theirs - expected).norm()

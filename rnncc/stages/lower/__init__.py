@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from rnncc.ir.adjoint import Adjoint
 from rnncc.ir.cell import Cell, value_table
+from rnncc.ir.fused import FusedLoop
 from rnncc.ir.plan import KernelPlan, LoopPlan
 from rnncc.language.source import escaped, file_name
 from rnncc.stages.lower.fused import fuse
@@ -45,5 +46,6 @@ def _loops(cell: Cell, adjoints: Sequence[Adjoint], *, masked: bool) -> Iterator
         scan_backward = scan(backward)
         scan_forward = with_tangent(scan(forward), scan_backward)
         one_head = bool(cell.single_head_because)
-        fused_forward, fused_backward = (fuse(program, one_head=one_head) for program in (forward, backward))
-        yield LoopPlan(index, masked, forward, backward, fused_forward, fused_backward, scan_forward, scan_backward)
+        fused = fuse(forward, one_head=one_head)
+        fused_backward = fuse(backward, forward if isinstance(fused, FusedLoop) else None, one_head=one_head)
+        yield LoopPlan(index, masked, forward, backward, fused, fused_backward, scan_forward, scan_backward)

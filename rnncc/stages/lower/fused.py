@@ -28,7 +28,8 @@ from rnncc.ir.fused import (
 from rnncc.ir.kernel import EdgeSlot, Matrix, Place, Program, ReadSlot, StoredSlot, Table, VectorSlot
 from rnncc.ir.plan import NoForm
 from rnncc.stages.lower.reading import Unfit
-from rnncc.stages.lower.units import MOST_TENSORS, Operation, Product, Units, part_names
+from rnncc.stages.lower.shorten import Given, centred, needed, split, with_moments
+from rnncc.stages.lower.units import MOST_TENSORS, Operation, Product, Units, made_by, part_names
 
 # Each is code of its own in a kernel.
 MOST_PHASES = 16
@@ -36,17 +37,20 @@ MOST_PHASES = 16
 MOST_BYTES = 30_000
 
 
-def fuse(program: Program, *, one_head: bool = False) -> FusedLoop | NoForm:
-    """The fused form, or why there is none. `one_head`: the cell has one head only."""
+def fuse(program: Program, forward: Program | None = None, *, one_head: bool = False) -> FusedLoop | NoForm:
+    """The fused form, or why there is none. `forward`: the program that a backward one belongs to. `one_head`: the cell
+    has one head only."""
     try:
-        return _loop(Units(program, one_head=one_head))
+        units = Units(program, one_head=one_head)
+        operations = [*units.operations()]
+        zero_sums = frozenset() if forward is None else centred([*Units(forward, one_head=one_head).operations()])
+        return _loop(units, operations, Given(units.scalars(), zero_sums))
     except Unfit as reason:
         return NoForm(str(reason))
 
 
-def _loop(units: Units) -> FusedLoop:
-    operations = list(units.operations())
-    levels, found = _levels(operations)
+def _loop(units: Units, operations: Sequence[Operation], given: Given) -> FusedLoop:
+    operations, levels, found = _shortest(units, operations, given)
     if len(found) > MOST_PHASES:
         raise Unfit(
             f"a step has {len(found)} products and reductions that wait for each other: more than {MOST_PHASES}"
@@ -63,7 +67,7 @@ def _loop(units: Units) -> FusedLoop:
     used = {name for names in _uses(chain, phases) for name in names}
     reads, rows, vectors = _reads(units, used)
     writes, row_writes = _writes(units, made)
-    reductions = max(len(phase.reductions) for phase in phases)
+    reductions = max(len(phase.reduced) for phase in phases)
     if max(len(reads), len(rows), len(writes) + len(row_writes), reductions) > MOST_TENSORS:
         raise Unfit(f"a step reads, writes or reduces more than {MOST_TENSORS} tensors")
     matrices = sum(len(phase.sums) * len(phase.operands) for phase in phases)
@@ -97,10 +101,31 @@ class _Found:
     reductions: list[FusedReduction] = field(default_factory=list)
 
 
+def _shortest(
+    units: Units, operations: Sequence[Operation], given: Given
+) -> tuple[Sequence[Operation], dict[str, int], dict[int, _Found]]:
+    """The operations in as few phases as sums allow, and their `_levels`."""
+    operations = with_moments(operations)
+    levels, found = _levels(operations)
+    level = 1
+    while level < len(found):
+        # A phase of nothing but reductions is not needed where all of them can be made of earlier ones.
+        shorter = None
+        if not found[level].matrices:
+            shorter = split(operations, found[level].reductions, levels, given)
+        if shorter is None:
+            level += 1
+        else:
+            operations = shorter
+            levels, found = _levels(operations)
+    operations = needed(operations, units.outlive())
+    return operations, *_levels(operations)
+
+
 def _levels(operations: Sequence[Operation]) -> tuple[dict[str, int], dict[int, _Found]]:
     """How many phases must be waited for until a value is known, for all that a step makes; and the phases by the level
     of what they take."""
-    made = {each.target for each in operations if not isinstance(each, Product)}
+    made = {name for each in operations if not isinstance(each, Product) for name in made_by(each)}
     sums: dict[str, list[Product]] = {}
     for each in operations:
         if isinstance(each, Product):
@@ -123,10 +148,10 @@ def _levels(operations: Sequence[Operation]) -> tuple[dict[str, int], dict[int, 
                 phase.matrices[name] = {product.operand: product.matrix for product in sums[name]}
                 phase.widths |= {product.operand: product.operand_width for product in sums[name]} | {name: width}
                 levels[name] = level + 1
-            case FusedReduction(name, _, sources):
+            case FusedReduction(results, _, sources):
                 level = max(levels.get(source, 0) for source in sources)
                 found.setdefault(level, _Found()).reductions.append(each)
-                levels[name] = level + 1
+                levels |= dict.fromkeys(results, level + 1)
             case FusedStatement(name, expr):
                 levels[name] = max((levels.get(read, 0) for read in references(expr)), default=0)
     return levels, found
@@ -151,7 +176,7 @@ def _phase(units: Units, found: _Found) -> FusedPhase:
 
 
 def _results(phase: FusedPhase) -> tuple[str, ...]:
-    return (*phase.sums, *(reduction.target for reduction in phase.reductions))
+    return (*phase.sums, *phase.reduced)
 
 
 def _taken(phase: FusedPhase) -> Iterator[str]:
@@ -170,7 +195,7 @@ def _chain(
         if isinstance(each, FusedStatement):
             after.append((each, count))
         else:
-            count = max(count, levels[each.sum if isinstance(each, Product) else each.target])
+            count = max(count, levels[each.sum if isinstance(each, Product) else each.results[0]])
     latest = {name: number for number, phase in reversed([*enumerate(phases)]) for name in _taken(phase)}
     chain: list[list[FusedStatement]] = [[] for _ in range(len(phases) + 1)]
     for statement, wanted in reversed(after):

@@ -18,8 +18,8 @@ from itertools import cycle
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
 from rnncc.ir.expr import Const, Expr, Ref, apply, references, substitute
-from rnncc.ir.fused import FusedReduction, FusedStatement, MatrixPart, head_dim_name
-from rnncc.ir.kernel import Matrix, Program, RowStage, Slot, TileStage, ViewSlot
+from rnncc.ir.fused import FusedReduction, FusedStatement, MatrixPart, ReductionKind, head_dim_name
+from rnncc.ir.kernel import EdgeSlot, Matrix, Program, RowStage, Slot, StoredSlot, TileStage, ViewSlot
 from rnncc.ir.kernel import Product as MatrixProduct
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.stages.lower.reading import Unfit
@@ -94,6 +94,23 @@ class Units:
     def number(self, width: Dim) -> int:
         """Which of the widths a value has; 0 for a scalar."""
         return 0 if width in (ONE, HEADS) else self.widths.index(split_multiple(width)[1])
+
+    def scalars(self) -> frozenset[str]:
+        """The names that stand for one number per head, but for those that operations make."""
+        slots = (slot.name for slot in self.program.slots if slot.width in (ONE, HEADS))
+        head_dims = map(head_dim_name, range(len(self.widths)))
+        return frozenset((*slots, *self.program.constants, *head_dims))
+
+    def outlive(self) -> frozenset[str]:
+        """The names of values that go to tensors, to the products after the loop or to the next step."""
+        linked = {slot.link for slot in self.program.slots if isinstance(slot, EdgeSlot)}
+        stored = (slot for slot in self.program.slots if isinstance(slot, StoredSlot))
+        return frozenset(
+            part
+            for slot in stored
+            if slot.destinations or slot.kept or slot.name in linked
+            for part in self.parts(slot.name)
+        )
 
     def parts(self, name: str) -> tuple[str, ...]:
         """The names of a value's parts: its own, where it has one or is a scalar."""
@@ -189,7 +206,7 @@ class Units:
             return [], terms
         sources = part_names(f"{target}__terms", len(terms))
         made: list[Operation] = [FusedStatement(source, term, 0) for source, term in zip(sources, terms, strict=True)]
-        return [*made, FusedReduction(target, False, sources, self.number(wide))], (Ref(target),)
+        return [*made, FusedReduction((target,), ReductionKind.SUM, sources, self.number(wide))], (Ref(target),)
 
     def named(self, name: str) -> tuple[str, ...]:
         """The parts of a product's operand, which must be values."""
@@ -220,7 +237,8 @@ class Units:
                     raise Unfit(f"a step takes the {operator.value} over all heads")
                 sources = self.named(stage.operands[0])
                 whole = f"{target}__whole" if operator is RowOperator.MEAN else target
-                yield FusedReduction(whole, operator is RowOperator.MAX, sources, self.number(wide))
+                kind = ReductionKind.LARGEST if operator is RowOperator.MAX else ReductionKind.SUM
+                yield FusedReduction((whole,), kind, sources, self.number(wide))
                 if operator is RowOperator.MEAN:
                     yield FusedStatement(target, apply("div", Ref(whole), self.elements_per_head(wide)), 0)
             case RowOperator.SPREAD:
@@ -256,10 +274,20 @@ class Units:
 
     def elements_per_head(self, width: Dim) -> Expr:
         """How many elements of a value of that width a head has."""
-        head_dim, count = Ref(head_dim_name(self.number(width))), self.count(width)
-        return head_dim if count < 2 else apply("mul", Const(float(count)), head_dim)
+        return elements_per_head(self.count(width), self.number(width))
+
+
+def made_by(operation: FusedStatement | FusedReduction) -> tuple[str, ...]:
+    """The names of what an operation makes."""
+    return operation.results if isinstance(operation, FusedReduction) else (operation.target,)
 
 
 def part_names(name: str, count: int) -> tuple[str, ...]:
     """The names of `count` parts of a value; its own name where it has one, or is a scalar."""
     return (name,) if count < 2 else tuple(f"{name}__{part}of{count}" for part in range(count))
+
+
+def elements_per_head(count: int, width: int) -> Expr:
+    """How many elements a head has of a value of `count` parts, each of the width with that number."""
+    head_dim = Ref(head_dim_name(width))
+    return head_dim if count < 2 else apply("mul", Const(float(count)), head_dim)

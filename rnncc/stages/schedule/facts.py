@@ -24,7 +24,7 @@ _FUNCTION_OPERATIONS = {"bf16": 8, "fp16": 27, "fp32": 27}
 @dataclass(frozen=True, slots=True)
 class PhaseFacts:
     """A phase of a step: how many sums its product makes and how many operands it takes, each of head_dim units; and
-    how many reductions there are. There is room for a matrix for each sum and operand."""
+    how many numbers its reductions give. There is room for a matrix for each sum and operand."""
 
     sums: int
     operands: int
@@ -73,7 +73,7 @@ class Facts:
 
     @property
     def reductions(self) -> int:
-        """The reductions of all phases."""
+        """The numbers that the reductions of all phases give."""
         return sum(phase.reductions for phase in self.phases)
 
     @property
@@ -130,7 +130,7 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
     carries = len(loop.edges) + len(loop.kept)
     pieces = len(loop.reads) + float_reads
     return Facts(
-        phases=tuple(PhaseFacts(len(phase.sums), len(phase.operands), len(phase.reductions)) for phase in loop.phases),
+        phases=tuple(PhaseFacts(len(phase.sums), len(phase.operands), len(phase.reduced)) for phase in loop.phases),
         carries=carries,
         reads=len(loop.reads) - float_reads,
         float_reads=float_reads,

@@ -51,7 +51,7 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program, dim: Callable
         "products": len(matrices),
         "sums": max((len(phase.sums) for phase in phases), default=0),
         "operands": sum(len(phase.operands) for phase in phases),
-        "reductions": sum(len(phase.reductions) for phase in phases),
+        "reductions": sum(len(phase.reduced) for phase in phases),
         "edges": len(form.edges),
         "reads": len(form.reads),
         "rows": len(form.rows),

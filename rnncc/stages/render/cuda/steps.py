@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from typing import assert_never
 
 from rnncc.ir.expr import Expr, references
-from rnncc.ir.fused import FusedLoop, FusedReduction, FusedStatement, FusedWrite
+from rnncc.ir.fused import FusedLoop, FusedPhase, FusedReduction, FusedStatement, FusedWrite, ReductionKind
 from rnncc.ir.kernel import Table
 from rnncc.ir.scan import AffineMap, Matrix, ScanLoop, Tangent, entries, row_values, slopes
 from rnncc.language.operators import OPERATORS
@@ -98,8 +100,16 @@ def fused_step(name: str, loop: FusedLoop, source: str) -> StepStruct:
             _list("int", "OPERANDS", [str(len(phase.operands)) for phase in loop.phases]),
             *_widths(loop),
             _list("bool", "TRANSPOSED", [str(phase.transposed).lower() for phase in loop.phases]),
-            _list("int", "REDUCTIONS", [str(len(phase.reductions)) for phase in loop.phases]),
-            _list("uint64_t", "LARGEST", [_bits(each.largest for each in phase.reductions) for phase in loop.phases]),
+            _list("int", "REDUCTIONS", [str(len(phase.reduced)) for phase in loop.phases]),
+            _list(
+                "uint64_t",
+                "LARGEST",
+                [
+                    _bits(each.kind is ReductionKind.LARGEST for each in phase.reductions for _ in each.results)
+                    for phase in loop.phases
+                ],
+            ),
+            *_means(loop),
             _list("bool", "HAS_HOLES", [str(phase.has_holes).lower() for phase in loop.phases]),
             _list("uint64_t", "WRITES_OF_STAGE", [_bits(own) for own in by_stage]),
             _members("ROW_FLOAT", [(row.name, row.place.table is Table.SAVED) for row in loop.rows]),
@@ -129,7 +139,7 @@ def _widths(loop: FusedLoop) -> Iterator[StepConstant]:
     for name, of_phases in (
         ("SUM_WIDTH", [phase.sum_widths for phase in loop.phases]),
         ("OPERAND_WIDTH", [phase.operand_widths for phase in loop.phases]),
-        ("REDUCTION_WIDTH", [[each.width for each in phase.reductions] for phase in loop.phases]),
+        ("REDUCTION_WIDTH", [[each.width for each in phase.reductions for _ in each.results] for phase in loop.phases]),
     ):
         yield StepConstant("uint64_t", f"{name}[][2]", f"{{{', '.join(map(sets, of_phases))}}}")
 
@@ -143,10 +153,10 @@ def _stage(loop: FusedLoop, stage: int, source: str) -> StepFunction:
     partials: list[_Line] = []
     if stage:
         before = loop.phases[stage - 1]
-        sums = (*before.sums, *(reduction.target for reduction in before.reductions))
+        sums = (*before.sums, *before.reduced)
     if stage < last:
         operands = loop.phases[stage].operands
-        partials = [_partial(each, index) for index, each in enumerate(loop.phases[stage].reductions, len(operands))]
+        partials = [*_partials(loop.phases[stage])]
     made = {statement.target for statement in loop.stages[stage]} | set(sums)
     lines = [
         *_carried(loop),
@@ -172,13 +182,34 @@ def _stage(loop: FusedLoop, stage: int, source: str) -> StepFunction:
     return _function(name, arrays, lines, f"Stage<{stage}>" if name == "middle" else "")
 
 
-def _partial(reduction: FusedReduction, index: int) -> _Line:
-    """What a unit gives to a reduction: its parts together."""
-    first, *others = reduction.sources
-    code = first
-    for other in others:
-        code = f"maximum({code}, {other})" if reduction.largest else f"{code} + {other}"
-    return _Line(f"operand__[{index}] = {code};", reduction.sources)
+def _partials(phase: FusedPhase) -> Iterator[_Line]:
+    """What a unit gives to the reductions of a phase: its parts together."""
+    codes: list[tuple[str, FusedReduction]] = []
+    for each in phase.reductions:
+        match each.kind:
+            case ReductionKind.SUM:
+                codes.append((" + ".join(each.sources), each))
+            case ReductionKind.LARGEST:
+                codes.append((reduce(lambda code, other: f"maximum({code}, {other})", each.sources), each))
+            case ReductionKind.MOMENTS:
+                parts = f"({{{', '.join(each.sources)}}})"
+                codes += [(f"{function}{parts}", each) for function in ("mean", "squared_deviations")]
+            case _:
+                assert_never(each.kind)
+    for index, (code, each) in enumerate(codes, len(phase.operands)):
+        yield _Line(f"operand__[{index}] = {code};", each.sources)
+
+
+def _means(loop: FusedLoop) -> Iterator[StepConstant]:
+    """For each number that reductions give, how many numbers of a unit it is the mean of, where there are means."""
+    reductions = [each for phase in loop.phases for each in phase.reductions]
+    if any(each.kind is ReductionKind.MOMENTS for each in reductions):
+        counts = [
+            len(each.sources) if each.kind is ReductionKind.MOMENTS and result == 0 else 0
+            for each in reductions
+            for result in range(len(each.results))
+        ]
+        yield _list("int", "MEANS", [str(count) for count in counts])
 
 
 def scan_step(name: str, loop: ScanLoop, source: str) -> StepStruct:

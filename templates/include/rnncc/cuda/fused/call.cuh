@@ -37,8 +37,12 @@
 //   OPERANDS, SUMS      how many there are: sums[i] += matrix[i][j] @ operand[j]
 //   TRANSPOSED          whether the matrices are transposed
 //   HAS_HOLES           whether a sum may have no matrix for an operand
-//   REDUCTIONS          how many reductions. They take values after the operands, and give values after the sums.
-//   LARGEST             the set of reductions that look for the largest number. The others are sums.
+//   REDUCTIONS          how many numbers reductions give. They take as many, after the operands, and give them after the
+//                       sums.
+//   LARGEST             the set of those that are the largest of all numbers. The others are sums, or moments.
+// Where a step has moments, it has one entry per number of all phases' reductions:
+//   MEANS               0, or else the number is a mean, and the one after it is the sum of the squares of deviations
+//                       from that mean. MEANS says of how many numbers of a unit.
 //
 // In these headers H is the head_dim, the widest where there are several. A kernel lays all values out as if they were as
 // wide. Those that are narrower have no units beyond their own head_dim: nothing is read, sent or written there. In the
@@ -55,6 +59,16 @@ namespace rnncc {
 template <int S>
 struct Stage {};
 
+// A step's MEANS.
+template <class Step, class = void>
+struct Means {
+  __host__ __device__ static constexpr int of(int) { return 0; }
+};
+template <class Step>
+struct Means<Step, decltype(void(Step::MEANS))> {
+  __host__ __device__ static constexpr int of(int reduction) { return Step::MEANS[reduction]; }
+};
+
 // A phase of a step.
 template <class Step, int P>
 struct PhaseOf {
@@ -68,6 +82,10 @@ struct PhaseOf {
   static constexpr int TAKES = OPERANDS + REDUCTIONS, GIVES = SUMS + REDUCTIONS;
   static constexpr int FIRST_REDUCTION = PhaseOf<Step, P - 1>::FIRST_REDUCTION + PhaseOf<Step, P - 1>::REDUCTIONS;
   static constexpr uint64_t LARGEST = Step::LARGEST[P];
+  // How many numbers of a unit a reduction's number is the mean of.
+  __host__ __device__ static constexpr int mean_of(int reduction) {
+    return 0 <= reduction && reduction < REDUCTIONS ? Means<Step>::of(FIRST_REDUCTION + reduction) : 0;
+  }
 };
 template <class Step>
 struct PhaseOf<Step, -1> {

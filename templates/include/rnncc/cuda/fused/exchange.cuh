@@ -32,50 +32,73 @@ struct Message {
   }
 };
 
-// Polls for SOURCES floats of the lane's entry from `from` on, and joins them over the four lanes of a row. A lane
-// reads pieces q, q + 4, … of 16 bytes. Where they are not `wanted`, nobody sends them.
-template <bool LARGEST, int SOURCES>
-RNNCC_DEVICE float received(const char* from, bool wanted) {
-  constexpr int PIECES = ceil_div(ceil_div(SOURCES, 4), 4);
+// Polls for what the items of a head give to the reductions of phase P for the lane's entry, from `from` on, and joins
+// it over the four lanes of a row. A lane reads pieces q, q + 4, … of 16 bytes, with the numbers of four items, and
+// RECEIVED_PIECES of them at a time. Where they are not `wanted`, nobody sends them.
+constexpr int RECEIVED_PIECES = 8;
+template <class Step, int P, int H>
+RNNCC_DEVICE Joint<Step, P> received(const FusedCall<Step>& call, const char* from, bool wanted) {
+  constexpr int NUMBERS = PhaseOf<Step, P>::REDUCTIONS, ITEMS = H / 8, ALL = ceil_div(ITEMS, 4);
+  constexpr int PIECES = ceil_div(ALL, 4), MOST = at_least_one(RECEIVED_PIECES / NUMBERS);
+  constexpr int BATCH = PIECES < MOST ? PIECES : MOST;
   const int q = threadIdx.x % 4;
-  uint4 piece[PIECES];
-  const auto number = [&](int i, int k) {
-    const uint4& v = piece[i];
-    return k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w;
-  };
-  const auto exists = [&](int i, int k) { return wanted && (i * 4 + q) * 4 + k < SOURCES; };
-  const auto ask = [&](int i) {
-    if (exists(i, 0)) piece[i] = load16_relaxed(from + (i * 4 + q) * 16);
-  };
-  const auto has_come = [&](int i) {
-    bool all = true;
+  Joint<Step, P> all([](int) { return 0.0f; });
 #pragma unroll
-    for (int k = 0; k < 4; ++k) all &= !exists(i, k) | (number(i, k) != NOT_YET);
-    return all;
-  };
-  const auto all_have_come = [&] {
-    bool all = true;
+  for (int first = 0; first < PIECES; first += BATCH) {
+    uint4 piece[BATCH][NUMBERS];
+    const auto item = [&](int i, int k) { return ((first + i) * 4 + q) * 4 + k; };
+    const auto exists = [&](int i, int k) { return wanted && first + i < PIECES && item(i, k) < ITEMS; };
+    const auto number = [&](int i, int r, int k) {
+      const uint4& v = piece[i][r];
+      return k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w;
+    };
+    const auto ask = [&](int i, int r) {
+      if (exists(i, 0)) piece[i][r] = load16_relaxed(from + (r * ALL + (first + i) * 4 + q) * 16);
+    };
+    const auto has_come = [&](int i, int r) {
+      bool all = true;
 #pragma unroll
-    for (int i = 0; i < PIECES; ++i) all &= has_come(i);
-    return __all_sync(~0u, all);
-  };
+      for (int k = 0; k < 4; ++k) all &= !exists(i, k) | (number(i, r, k) != NOT_YET);
+      return all;
+    };
+    const auto all_have_come = [&] {
+      bool all = true;
 #pragma unroll
-  for (int i = 0; i < PIECES; ++i) {
-    piece[i] = {};
-    ask(i);
+      for (int i = 0; i < BATCH; ++i)
+#pragma unroll
+        for (int r = 0; r < NUMBERS; ++r) all &= has_come(i, r);
+      return __all_sync(~0u, all);
+    };
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i)
+#pragma unroll
+      for (int r = 0; r < NUMBERS; ++r) {
+        piece[i][r] = {};
+        ask(i, r);
+      }
+    for (Spin spin; !all_have_come(); spin.poll()) {
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i)
+#pragma unroll
+        for (int r = 0; r < NUMBERS; ++r)
+          if (!has_come(i, r)) ask(i, r);
+    }
+    if (first == 0)
+      all = Joint<Step, P>(
+          [&](int r) { return __shfl_sync(~0u, __uint_as_float(number(0, r, 0)), threadIdx.x % 32 - q); });
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if (!exists(i, k)) continue;
+        float given[NUMBERS];
+#pragma unroll
+        for (int r = 0; r < NUMBERS; ++r) given[r] = __uint_as_float(number(i, r, k));
+        all.template add<H>(call, (first + i) * 4 + k, item(i, k), given);
+      }
   }
-  for (Spin spin; !all_have_come(); spin.poll()) {
-#pragma unroll
-    for (int i = 0; i < PIECES; ++i)
-      if (!has_come(i)) ask(i);
-  }
-  float all = nothing_joined<LARGEST>();
-#pragma unroll
-  for (int i = 0; i < PIECES; ++i)
-#pragma unroll
-    for (int k = 0; k < 4; ++k)
-      if (exists(i, k)) all = joined<LARGEST>(all, __uint_as_float(number(i, k)));
-  return joined_over_lanes<LARGEST, 1, 2>(all);
+  all.template join_lanes<1, 2, Step::WIDTHS == 1 && ITEMS % 16 == 0>();
+  return all;
 }
 
 }  // namespace rnncc

@@ -169,24 +169,24 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
               send16(peer_operands[i] + place + piece * 16, peer_barriers[i] + barrier, w.x, w.y, w.z, w.w);
       }
     }
-    if constexpr (Phase::REDUCTIONS > 0)
-      for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
-        constexpr int R = decltype(reduction)::value;
-        const float2 own =
-            joined_units<has(Phase::LARGEST, R)>(operand[0][Phase::OPERANDS + R], operand[1][Phase::OPERANDS + R],
-                                                 item.has_unit[width_of<Step, Of::reduction, P>(R)]);
-        const int source = (seat.rank * S::UNIT_WARPS + unit_warp) * S::UNIT_BLOCKS + u;
+    if constexpr (Phase::REDUCTIONS > 0) {
+      const auto x = joined_units<Step, P>(operand[0], item.has_unit);
+      const auto y = joined_units<Step, P>(operand[1], item.has_unit);
+      const int source = (seat.rank * S::UNIT_WARPS + unit_warp) * S::UNIT_BLOCKS + u;
+#pragma unroll
+      for (int r = 0; r < Phase::REDUCTIONS; ++r) {
         const int place = Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + Phase::REDUCED_BEGIN +
-                          ((R * S::SOURCES + source) * S::ENTRY_TILES + n) * 32 + q * 8;
+                          ((r * S::SOURCES + source) * S::ENTRY_TILES + n) * 32 + q * 8;
         if constexpr (S::CTAS == 1) {
-          if (row == 0) *reinterpret_cast<float2*>(operands + place) = own;
+          if (row == 0) *reinterpret_cast<float2*>(operands + place) = make_float2(x.number[r], y.number[r]);
         } else {
 #pragma unroll
           for (int peer = row; peer < S::CTAS; peer += 8)
             send8(peer_address(shared_address(operands), peer) + place,
-                  peer_address(barrier_of(phase, buffer, S::K_WARPS), peer), own.x, own.y);
+                  peer_address(barrier_of(phase, buffer, S::K_WARPS), peer), x.number[r], y.number[r]);
         }
-      });
+      }
+    }
   };
   const auto start = [&](int o, int n, int t, float (&write)[2][written<Step>]) {
     Own& item = items[o][n];
@@ -267,23 +267,35 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
           barrier_wait(barrier, t / S::BUFFERS & 1);
           if (threadIdx.x == 0) barrier_expect(barrier, expected_reduced(phase));
         }
-        for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
-          constexpr int R = decltype(reduction)::value;
-          constexpr bool largest = has(Phase::LARGEST, R);
-          const char* const from = operands + Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES +
-                                   Phase::REDUCED_BEGIN + R * S::SOURCES * S::ENTRY_TILES * 32 + q * 8;
+        const char* const from = operands + Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + Phase::REDUCED_BEGIN;
 #pragma unroll
-          for (int n = 0; n < S::ENTRY_TILES; ++n) {
-            float2 all = make_float2(nothing_joined<largest>(), nothing_joined<largest>());
+        for (int n = 0; n < S::ENTRY_TILES; ++n) {
+          const auto given = [&](int r, int source) {
+            return *reinterpret_cast<const float2*>(from + ((r * S::SOURCES + source) * S::ENTRY_TILES + n) * 32 +
+                                                    q * 8);
+          };
+          Joint<Step, P> x([&](int r) { return given(r, 0).x; }), y([&](int r) { return given(r, 0).y; });
 #pragma unroll
-            for (int source = row; source < S::SOURCES; source += 8) {
-              const float2 one = *reinterpret_cast<const float2*>(from + (source * S::ENTRY_TILES + n) * 32);
-              all = make_float2(joined<largest>(all.x, one.x), joined<largest>(all.y, one.y));
+          for (int i = 0; i < ceil_div(S::H, 64); ++i) {
+            const int source = i * 8 + row;
+            if (source >= S::H / 8) continue;
+            float to_x[Phase::REDUCTIONS], to_y[Phase::REDUCTIONS];
+#pragma unroll
+            for (int r = 0; r < Phase::REDUCTIONS; ++r) {
+              to_x[r] = given(r, source).x;
+              to_y[r] = given(r, source).y;
             }
-            reduced[n][0][R] = joined_over_lanes<largest, 4, 16>(all.x);
-            reduced[n][1][R] = joined_over_lanes<largest, 4, 16>(all.y);
+            x.template add<S::H>(call, i, source, to_x);
+            y.template add<S::H>(call, i, source, to_y);
           }
-        });
+          x.template join_lanes<4, 16, Step::WIDTHS == 1 && S::H % 64 == 0>();
+          y.template join_lanes<4, 16, Step::WIDTHS == 1 && S::H % 64 == 0>();
+#pragma unroll
+          for (int r = 0; r < Phase::REDUCTIONS; ++r) {
+            reduced[n][0][r] = x.number[r];
+            reduced[n][1][r] = y.number[r];
+          }
+        }
       }
       if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
 #pragma unroll

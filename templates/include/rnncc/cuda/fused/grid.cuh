@@ -163,23 +163,20 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
         if (Step::MASKED ? t < stored_steps[o] : stored_steps[o]) store4_relaxed(to + mine[o], two);
       }
     }
-    if constexpr (Phase::REDUCTIONS > 0)
-      for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
-        constexpr int R = decltype(reduction)::value;
-        const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
-        const float2 given =
-            joined_units<has(Phase::LARGEST, R)>(operand[0][Phase::OPERANDS + R], operand[1][Phase::OPERANDS + R],
-                                                 items[o].has_unit[width_of<Step, Of::reduction, P>(R)]);
-        char* const to = exchange_at(t) + S::REDUCTIONS_BEGIN + (Phase::FIRST_REDUCTION + R) * S::SOURCE_PIECES * 16 +
-                         (unit0 / 8 + u) * 4;
+    if constexpr (Phase::REDUCTIONS > 0) {
+      const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
+      char* const to =
+          exchange_at(t) + S::REDUCTIONS_BEGIN + Phase::FIRST_REDUCTION * S::SOURCE_PIECES * 16 + (unit0 / 8 + u) * 4;
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const int own_entry = n * 8 + 2 * q + j;
-          if (row == 0 && unit0 + u * 8 < S::H && own_entry < entries &&
-              (!Step::MASKED || t < rows_of(own_entry).steps))
-            store4_relaxed(to + exchange_row(own_entry), message(j ? given.y : given.x));
-        }
-      });
+      for (int j = 0; j < 2; ++j) {
+        const auto given = joined_units<Step, P>(operand[j], items[o].has_unit);
+        const int own_entry = n * 8 + 2 * q + j;
+        if (row == 0 && unit0 + u * 8 < S::H && own_entry < entries && (!Step::MASKED || t < rows_of(own_entry).steps))
+#pragma unroll
+          for (int r = 0; r < Phase::REDUCTIONS; ++r)
+            store4_relaxed(to + exchange_row(own_entry) + r * S::SOURCE_PIECES * 16, message(given.number[r]));
+      }
+    }
   };
   const auto start = [&](int o, int t, float (&write)[2][written<Step>]) {
     float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], operand[2][PhaseOf<Step, 0>::TAKES];
@@ -292,21 +289,21 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
               make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
       __syncthreads();
       [[maybe_unused]] float reduced[S::ENTRY_TILES][2][at_least_one(Phase::REDUCTIONS)];
-      if constexpr (Phase::REDUCTIONS > 0)
-        for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
-          constexpr int R = decltype(reduction)::value;
-          const char* const from =
-              exchange_at(t) + S::REDUCTIONS_BEGIN + (Phase::FIRST_REDUCTION + R) * S::SOURCE_PIECES * 16;
+      if constexpr (Phase::REDUCTIONS > 0) {
+        const char* const from = exchange_at(t) + S::REDUCTIONS_BEGIN + Phase::FIRST_REDUCTION * S::SOURCE_PIECES * 16;
 #pragma unroll
-          for (int n = 0; n < S::ENTRY_TILES; ++n) {
-            if (warp >= S::ITEMS) continue;
-            const float all = received<has(Phase::LARGEST, R), S::SOURCES>(from + exchange_row(n * 8 + row),
-                                                                           !Step::MASKED || t < terms_until[n]);
-            // Lanes of row r have entry r. An item's lanes want entries 2q and 2q + 1.
-            reduced[n][0][R] = __shfl_sync(~0u, all, 8 * q);
-            reduced[n][1][R] = __shfl_sync(~0u, all, 8 * q + 4);
+        for (int n = 0; n < S::ENTRY_TILES; ++n) {
+          if (warp >= S::ITEMS) continue;
+          const auto all =
+              received<Step, P, S::H>(call, from + exchange_row(n * 8 + row), !Step::MASKED || t < terms_until[n]);
+          // Lanes of row r have entry r. An item's lanes want entries 2q and 2q + 1.
+#pragma unroll
+          for (int r = 0; r < Phase::REDUCTIONS; ++r) {
+            reduced[n][0][r] = __shfl_sync(~0u, all.number[r], 8 * q);
+            reduced[n][1][r] = __shfl_sync(~0u, all.number[r], 8 * q + 4);
           }
-        });
+        }
+      }
       if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
 #pragma unroll
       for (int o = 0; o < S::OWNED; ++o) {

@@ -17,20 +17,92 @@ RNNCC_DEVICE float nothing_joined() {
   return LARGEST ? __uint_as_float(0xff800000u) : 0.0f;
 }
 
-// Joins the values of all lanes whose numbers differ only in the bits from FROM to TO. Both are masks of one bit.
-template <bool LARGEST, int FROM, int TO>
-RNNCC_DEVICE float joined_over_lanes(float x) {
-#pragma unroll
-  for (int mask = FROM; mask <= TO; mask *= 2) x = joined<LARGEST>(x, __shfl_xor_sync(~0u, x, mask));
-  return x;
-}
+// What the reductions of phase P make of some numbers of one batch entry: of those that a lane has, and at last of all.
+// Until lanes have joined theirs, a mean is less by `base`, which is one of the numbers, the same for all lanes. So large
+// numbers that differ little lose no digits.
+template <class Step, int P>
+struct Joint {
+  using Phase = PhaseOf<Step, P>;
+  static constexpr int NUMBERS = at_least_one(Phase::REDUCTIONS);
+  float number[NUMBERS], base[NUMBERS];
+  float count[NUMBERS] = {};  // of the numbers that a mean is that of
 
-// What an item gives to a reduction: its units' values of entries 2q and 2q + 1, joined. `exists`: the lane's unit is
-// one of the head's.
-template <bool LARGEST>
-RNNCC_DEVICE float2 joined_units(float x, float y, bool exists) {
-  return make_float2(joined_over_lanes<LARGEST, 4, 16>(exists ? x : nothing_joined<LARGEST>()),
-                     joined_over_lanes<LARGEST, 4, 16>(exists ? y : nothing_joined<LARGEST>()));
+  // `first(r)` is the base of mean r. All lanes call it.
+  template <class First>
+  RNNCC_DEVICE explicit Joint(const First& first) {
+    for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
+      constexpr int R = decltype(reduction)::value;
+      number[R] = nothing_joined<has(Phase::LARGEST, R)>();
+      if constexpr (Phase::mean_of(R) > 0) base[R] = first(R);
+    });
+  }
+
+  // Joins with what an item gave: the lane's n-th, in the order of items.
+  template <int H>
+  RNNCC_DEVICE void add(const FusedCall<Step>& call, int n, int item, const float (&given)[NUMBERS]) {
+    for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
+      constexpr int R = decltype(reduction)::value, COUNT = 8 * Phase::mean_of(R);
+      if constexpr (COUNT > 0) {
+        // Of a narrower value, the last items have no units.
+        if (item >= head_dim_of<Step, H>(call, width_of<Step, Of::reduction, P>(R)) / 8) return;
+        // Where a mean differs from that of the others, this adds to the squares of deviations. Nothing cancels (Chan,
+        // Golub, LeVeque, 1979).
+        const float apart = given[R] - base[R] - number[R];
+        number[R] += apart * (1.0f / (n + 1));
+        number[R + 1] += given[R + 1] + apart * (apart * (float(COUNT) * n / (n + 1)));
+        count[R] += COUNT;
+      } else if constexpr (Phase::mean_of(R - 1) == 0) {
+        number[R] = joined<has(Phase::LARGEST, R)>(number[R], given[R]);
+      }
+    });
+  }
+
+  // Joins those of all lanes whose numbers differ only in the bits from FROM to TO. Both are masks of one bit. All these
+  // lanes get the same bits, since each joins in the order of the lanes. ALIKE: they have as many numbers as each other.
+  template <int FROM, int TO, bool ALIKE>
+  RNNCC_DEVICE void join_lanes() {
+    const bool is_first = !(threadIdx.x & FROM);
+    for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
+      constexpr int R = decltype(reduction)::value;
+      if constexpr (Phase::mean_of(R) > 0) {
+        const float other = __shfl_xor_sync(~0u, number[R], FROM);
+        const float other_count = ALIKE ? count[R] : __shfl_xor_sync(~0u, count[R], FROM);
+        const float both = count[R] + other_count, before = is_first ? count[R] : other_count;
+        const float share = ALIKE ? 0.5f : both > 0.0f ? __fdividef(both - before, both) : 0.0f;
+        const float first = is_first ? number[R] : other, apart = (is_first ? other : number[R]) - first;
+        const float squares = number[R + 1] + __shfl_xor_sync(~0u, number[R + 1], FROM);
+        number[R] = first + apart * share;
+        number[R + 1] = squares + apart * (apart * (before * share));
+        count[R] = both;
+      } else if constexpr (Phase::mean_of(R - 1) == 0) {
+        number[R] = joined<has(Phase::LARGEST, R)>(number[R], __shfl_xor_sync(~0u, number[R], FROM));
+      }
+    });
+    if constexpr (FROM < TO)
+      join_lanes<2 * FROM, TO, ALIKE>();
+    else
+      for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
+        constexpr int R = decltype(reduction)::value;
+        if constexpr (Phase::mean_of(R) > 0) number[R] += base[R];
+      });
+  }
+};
+
+// What an item gives to the reductions of a phase: its units' values of an entry, joined. `has_unit` says for each width
+// whether there is the lane's unit. Either all units of an item are there, or none.
+template <class Step, int P>
+RNNCC_DEVICE Joint<Step, P> joined_units(const float (&taken)[PhaseOf<Step, P>::TAKES],
+                                         const bool (&has_unit)[Step::WIDTHS]) {
+  using Phase = PhaseOf<Step, P>;
+  const auto given = [&](int r) { return taken[Phase::OPERANDS + r]; };
+  Joint<Step, P> all([&](int r) { return __shfl_sync(~0u, given(r), threadIdx.x % 4); });
+  for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
+    constexpr int R = decltype(reduction)::value, COUNT = Phase::mean_of(R);
+    if (has_unit[width_of<Step, Of::reduction, P>(R)]) all.number[R] = COUNT > 0 ? given(R) - all.base[R] : given(R);
+    all.count[R] = COUNT;
+  });
+  all.template join_lanes<4, 16, true>();
+  return all;
 }
 
 }  // namespace rnncc

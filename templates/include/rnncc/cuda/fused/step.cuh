@@ -17,6 +17,22 @@ struct RowElement<E, true> {
   using type = float;
 };
 
+// What a unit gives to moments: those of its own numbers.
+template <int N>
+RNNCC_DEVICE float mean(const float (&numbers)[N]) {
+  float sum = numbers[0];
+#pragma unroll
+  for (int i = 1; i < N; ++i) sum += numbers[i];
+  return sum * (1.0f / N);
+}
+template <int N>
+RNNCC_DEVICE float squared_deviations(const float (&numbers)[N]) {
+  float squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < N && N > 1; ++i) squares += (numbers[i] - mean(numbers)) * (numbers[i] - mean(numbers));
+  return squares;
+}
+
 // The elementwise part of 8 units × 8 entries, which one warp does. A lane has unit lane / 4 and two entries, 2 · (lane
 // % 4) and the next, as the accumulators of mma have them.
 template <class Step, int H, class Traffic>
