@@ -152,6 +152,52 @@ def test_a_sum_of_two_matrices_of_one_operand(tmp_path: Path) -> None:
     assert max(errors.values()) <= BOUNDS["f32"]
 
 
+@pytest.mark.parametrize(
+    ("family", "equations"),
+    [
+        # A sum that is split, two norms at once, a norm by hand, and one of a narrower value.
+        (GATHER, ("state h", "v = R@h[t-1] + W@x", "m = mean(v*v)", "h[t] = tanh(v - mean(tanh(v) - m*v))")),
+        (
+            GRID,
+            (
+                "state h",
+                "h[t] = layernorm(R@h[t-1]) + layernorm(tanh(R@h[t-1]) + W@x)",
+            ),
+        ),
+        (GATHER, ("state h", "v = R@h[t-1] + W@x", "d = v - mean(v)", "h[t] = d / sqrt(mean(d**2) + 0.1)")),
+        (
+            GATHER,
+            (
+                "dim P",
+                "state h",
+                "local v: P",
+                "weights U: matrix",
+                "v = layernorm(R@h[t-1] + W@x)",
+                "h[t] = tanh(U@v)",
+            ),
+        ),
+        (
+            GRID,
+            (
+                "dim P",
+                "state h",
+                "local v: P",
+                "weights U: matrix",
+                "v = layernorm(R@h[t-1] + W@x)",
+                "h[t] = tanh(U@v)",
+            ),
+        ),
+    ],
+    ids=str,
+)
+def test_reductions_that_do_not_wait(family: Family, equations: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "own.rnn"
+    path.write_text("\n".join(("cell Own", *equations, "")), encoding="utf-8")
+    made = kernels_of(Wanted(str(path), family, "f32", "sm_90a"), False, 72, tmp_path)
+    errors = EmulatedCase(loops(str(path))[False], Problem(5, 9, {"I": 3, "H": 72, "P": 40}), made).measured()
+    assert max(errors.values()) <= BOUNDS["f32"]
+
+
 @pytest.mark.parametrize("family", [GATHER, GRID], ids=str)
 @pytest.mark.parametrize("head_dim", [64, 72, 200])
 def test_a_norm_is_as_accurate_as_torch(family: Family, head_dim: int, tmp_path: Path) -> None:

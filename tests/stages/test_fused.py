@@ -8,7 +8,7 @@ import pytest
 
 from rnncc.ir.dim import named
 from rnncc.ir.family import Scope
-from rnncc.ir.fused import FusedLoop, inference
+from rnncc.ir.fused import FusedLoop, ReductionKind, inference
 from rnncc.ir.kernel import Table
 from rnncc.ir.plan import KernelPlan, NoForm, fused_programs
 from rnncc.ir.problem import Problem
@@ -91,10 +91,11 @@ def test_a_sum_of_two_matrices_of_one_operand_takes_both() -> None:
 
 def test_norms_are_reductions_over_the_units_of_a_head() -> None:
     forward, _ = both_ways(plan_of("layernormlstm"))
-    assert [(len(phase.sums), len(phase.reductions)) for phase in forward.phases] == [(4, 0), *[(0, 1)] * 4]
-    # A vector of 4*H units is four numbers of each unit, and all of them are in the mean.
-    mean = forward.phases[1].reductions[0]
-    assert mean.sources == tuple(f"v__R__{part}of4" for part in range(4)) and not mean.largest
+    assert [(len(phase.sums), len(phase.reductions)) for phase in forward.phases] == [(4, 0), (0, 1), (0, 1)]
+    # A vector of 4*H units is four numbers of each unit, and all of them are in the mean and the variance.
+    moments = forward.phases[1].reductions[0]
+    assert moments.sources == tuple(f"v__R__{part}of4" for part in range(4))
+    assert moments.kind is ReductionKind.MOMENTS and forward.phases[1].reduced == moments.results
     assert [read.part for read in forward.reads] == [0, 1, 2, 3] and {read.slot for read in forward.reads} == {"v__x"}
     # What each head has once goes to tensors of that width.
     assert [write.value for write in forward.row_writes] == ["v__9__part__sqrt", "h__5__part__sqrt"]
@@ -102,8 +103,8 @@ def test_norms_are_reductions_over_the_units_of_a_head() -> None:
 
 def test_a_softmax_is_a_largest_number_and_a_sum() -> None:
     forward, _ = both_ways(plan_of("cell Soft\nstate h\nh[t] = softmax(R@h[t-1] + W@x)\n"))
-    reductions = [reduction.largest for phase in forward.phases for reduction in phase.reductions]
-    assert reductions == [True, False]
+    kinds = [reduction.kind for phase in forward.phases for reduction in phase.reductions]
+    assert kinds == [ReductionKind.LARGEST, ReductionKind.SUM]
 
 
 def test_widths_are_those_of_the_values() -> None:

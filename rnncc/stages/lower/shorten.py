@@ -8,9 +8,9 @@ Both rewrites look at what is computed, not at what it is called.
 `split`         A sum of a + s·b, in which s is one number per head, waits for s. But it is Σa + s·Σb. So a norm
                 backward takes one phase: the gradient of its mean is linear in that of its variance.
 
-A split loses no accuracy worth a thought. A term a + s·b is computed with an error in proportion to |a| + |s·b|, as its
-two parts are rounded before they are added. Those errors are in the sum already. Σa and s·Σb are computed with errors
-in proportion to Σ|a| and to Σ|s·b|: the same, but for the rounding of the sums themselves.
+A split loses no accuracy worth a thought. In a + s·b, both a and s·b are rounded before they are added, so the sum has
+errors in proportion to Σ|a| and to Σ|s·b| already. Σa and s·Σb have the same. For that reason x·(a + s·b) is no sum of
+x·a and x·s·b here: those are not computed in the program, and may be much larger than what they add up to.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Given:
     """What is known of the values that a step does not make.
 
     scalars     those that are one number per head
-    zero_sums   sets of values per unit, which have the sum zero over all units of a head: deviations of all elements
-                from their mean
+    zero_sums   values per unit, each time in the order of their names, which have the sum zero over all units of a head:
+                deviations of all elements from their mean
     """
 
     scalars: Container[str]
-    zero_sums: Container[frozenset[str]]
+    zero_sums: Container[tuple[str, ...]]
 
 
 class _Definitions:
@@ -123,18 +123,16 @@ def with_moments(operations: Sequence[Operation]) -> list[Operation]:
     return found
 
 
-def centred(operations: Sequence[Operation]) -> frozenset[frozenset[str]]:
-    """Values whose sum over the units of a head is zero: the deviations of all elements from their mean."""
+def centred(operations: Sequence[Operation]) -> frozenset[tuple[str, ...]]:
+    """The `zero_sums` that the operations make."""
     definitions = _Definitions(operations)
     found = set()
     for whole in definitions.sums.values():
         names = [
-            name
+            next((Ref(name) for name in definitions.known if definitions.is_deviation(Ref(name), source, whole)), _ONE)
             for source in whole.sources
-            for name in [n for n in definitions.known if definitions.is_deviation(Ref(n), source, whole)][:1]
         ]
-        if len(names) == len(whole.sources):
-            found.add(frozenset(names))
+        found.add(_names(names))
     return frozenset(found)
 
 
@@ -214,7 +212,7 @@ class _Linear:
         made: list[Operation] = []
         sums: list[Expr] = []
         for factor, values in by_factor.items():
-            if frozenset(value.name for value in values if isinstance(value, Ref)) in self.given.zero_sums:
+            if (names := _names(values)) and names in self.given.zero_sums:
                 continue
             if all(value == _ONE for value in values):
                 sums.append(_times(factor, elements_per_head(len(values), reduction.width)))
@@ -251,7 +249,11 @@ class _Linear:
                     if self.is_number(by):
                         return _mapped(self.terms(other), factors=partial(_times, self.named_once(by)))
                     if self.is_early(by):
-                        return _mapped(self.terms(other), values=partial(_times, by))
+                        terms = self.terms(other)
+                        # x·(a + s·b) may be exact where x·a and x·s·b cancel.
+                        return _mapped(terms, values=partial(_times, by)) if terms and len(terms) == 1 else None
+            case Apply("div", (value, by)) if self.is_number(by):
+                return _mapped(self.terms(value), factors=partial(_divided, self.named_once(by)))
         return None
 
     def is_early(self, expr: Expr) -> bool:
@@ -281,6 +283,16 @@ def _added(left: Terms | None, right: Terms | None) -> Terms | None:
         return None
     both = {factor: apply("add", left[factor], right[factor]) for factor in left if factor in right}
     return left | right | both
+
+
+def _names(values: Sequence[Expr]) -> tuple[str, ...]:
+    """What values are called, in the order of their names; nothing where one has none."""
+    names = sorted(value.name for value in values if isinstance(value, Ref))
+    return tuple(names) if len(names) == len(values) else ()
+
+
+def _divided(by: Expr, expr: Expr) -> Expr:
+    return apply("div", expr, by)
 
 
 def _negated(expr: Expr) -> Expr:

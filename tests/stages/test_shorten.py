@@ -1,0 +1,75 @@
+"""Reductions that need not wait for each other do not: how many phases a step has."""
+
+from __future__ import annotations
+
+import pytest
+
+from rnncc.ir.fused import FusedLoop, ReductionKind
+from tests.stages.test_fused import both_ways, plan_of
+
+SUM, LARGEST, MOMENTS = ReductionKind.SUM, ReductionKind.LARGEST, ReductionKind.MOMENTS
+PRODUCT = ()
+
+
+def phases_of(loop: FusedLoop) -> list[tuple[ReductionKind, ...]]:
+    """The reductions of each phase. A product has none."""
+    return [tuple(reduction.kind for reduction in phase.reductions) for phase in loop.phases]
+
+
+@pytest.mark.parametrize(
+    ("cell", "norms"), [("layernormlstm", 2), ("layernormlstm_pt", 2), ("layernormgru", 1), ("dreamergru", 1)]
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_norm_is_one_phase(cell: str, norms: int, masked: bool) -> None:
+    loop = next(loop for loop in plan_of(cell).loops if loop.masked is masked)
+    assert isinstance(loop.fused_forward, FusedLoop) and isinstance(loop.fused_backward, FusedLoop)
+    assert phases_of(loop.fused_forward) == [PRODUCT, *[(MOMENTS,)] * norms]
+    assert phases_of(loop.fused_backward) == [*[(SUM, SUM)] * norms, PRODUCT]
+
+
+def cell(*equations: str) -> str:
+    return "\n".join(("cell Own", "state h", *equations, ""))
+
+
+@pytest.mark.parametrize(
+    ("text", "forward", "backward"),
+    [
+        # A norm by hand is a norm.
+        (
+            cell("v = R@h[t-1] + W@x", "d = v - mean(v)", "h[t] = d / sqrt(mean(d**2) + 1e-5)"),
+            [PRODUCT, (MOMENTS,)],
+            [(SUM, SUM), PRODUCT],
+        ),
+        (
+            cell("v = R@h[t-1] + W@x", "m = mean(v)", "h[t] = tanh(v - m) * mean((v - m)*(v - m))"),
+            [PRODUCT, (MOMENTS,)],
+            [(SUM, SUM, SUM), PRODUCT],
+        ),
+        # What is no mean of squared deviations waits for the mean.
+        (
+            cell("v = R@h[t-1] + W@x", "m = mean(v)", "h[t] = tanh(v - m) * mean(abs(v - m))"),
+            [PRODUCT, (SUM,), (SUM,)],
+            None,
+        ),
+        # A sum of multiples of a number per head does not wait for that number.
+        (
+            cell("v = R@h[t-1] + W@x", "m = mean(v*v)", "h[t] = tanh(v - mean(tanh(v) - m*v))"),
+            [PRODUCT, (SUM, SUM, SUM)],
+            [(SUM, SUM), PRODUCT],
+        ),
+        # But a sum of products stays as it is: Σv·u and mean(u)·Σv may be much larger than what is left.
+        (
+            cell("v = R@h[t-1] + W@x", "u = tanh(v)", "h[t] = tanh(v + mean(v*(u - mean(u))))"),
+            [PRODUCT, (SUM,), (SUM,)],
+            None,
+        ),
+        (cell("h[t] = softmax(R@h[t-1] + W@x)"), [PRODUCT, (LARGEST,), (SUM,)], None),
+        (cell("h[t] = rmsnorm(R@h[t-1] + W@x)"), [PRODUCT, (SUM,)], [(SUM,), PRODUCT]),
+    ],
+)
+def test_phases_of_equations(
+    text: str, forward: list[tuple[ReductionKind, ...]], backward: list[tuple[ReductionKind, ...]] | None
+) -> None:
+    loops = both_ways(plan_of(text))
+    assert phases_of(loops[0]) == forward
+    assert backward is None or phases_of(loops[1]) == backward
