@@ -26,13 +26,14 @@ from rnncc.stages.schedule.draft import (
     share,
     summed,
 )
-from rnncc.stages.schedule.facts import Facts
+from rnncc.stages.schedule.facts import Facts, PhaseFacts
 from rnncc.stages.schedule.rates import rates
 
 _K_WARPS = 8  # such a CTA may use all registers of its SM, and each thread 255, the most there are
 _UNIT_BLOCKS = (1, 2, 3, 4)
 _TILES = (1, 2, 4)
 _POLLED = 8  # words of 16 bytes that a lane asks for at a time
+_RECEIVED = 12  # the same of what reductions receive (RECEIVED_PIECES in exchange.cuh)
 # Registers per thread beside its part of the matrix: for what it always has and the words it polls; per tile of the
 # batch; per sums of 16 rows; per operand of an item, and more where an index is divided by 3. Half of an item's
 # registers live while products run. These numbers are fitted to 386 kernels of 16-bit numbers that nvcc 13 made (LSTM,
@@ -70,9 +71,15 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         polls = tile_count * element.size // 2
         return own_chunks if own_chunks * polls <= _POLLED else max(1, _POLLED // polls)
 
+    reducing = [phase for phase in facts.phases if phase.reductions]
+    pieces = ceil(problem.head_dim, 8 * 16)  # words that a lane receives for each number of a reduction
+
+    def received_at_a_time(phase: PhaseFacts) -> int:
+        return ceil(pieces, ceil(pieces, max(1, _RECEIVED // phase.reductions)))
+
     def polls_of_a_step(tile_count: int) -> int:
         polls = sum(ceil(own_chunks, chunks_at_a_time(tile_count, own_chunks)) for own_chunks in chunks)
-        return polls + tile_count * facts.reductions
+        return polls + tile_count * sum(ceil(pieces, received_at_a_time(phase)) for phase in reducing)
 
     ctas = by(unit_blocks, _UNIT_BLOCKS, ctas_of)
     model.require(
@@ -86,6 +93,8 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     most_chunks, most_operands = max(chunks), max(phase.operands for phase in facts.phases)
     items = unit_blocks * tiles
     owned = ceil_div(items, _K_WARPS)
+    received = max((phase.reductions * received_at_a_time(phase) for phase in reducing), default=0)
+    received_registers = 4 * max(0, received - _POLLED)
     matrix_registers = PAIR_REGISTERS * summed(f * held for f, held in zip(fragments, register_chunks, strict=True))
     spilled: Operand = 0
     if element.is_float:
@@ -100,6 +109,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             + (_FLOAT_OPERAND_REGISTERS + _ADDRESS_REGISTERS * most_chunks * tiles if several else 0)
             + _FAR_REGISTERS * max(0, most_chunks - _NEAR_CHUNKS)
             + PAIR_REGISTERS * most_fragments
+            + received_registers
             + matrix_registers
         )
         spilled = require_registers(model, needed, registers_of(_K_WARPS))
@@ -111,6 +121,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             + _TILE_REGISTERS * tiles
             + _SUM_REGISTERS * most_fragments * tiles
             + _PHASE_REGISTERS * (phases - 1)
+            + received_registers
             + matrix_registers
         )
         model.require(

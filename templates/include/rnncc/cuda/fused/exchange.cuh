@@ -34,13 +34,13 @@ struct Message {
 
 // Polls for what the items of a head give to the reductions of phase P for the lane's entry, from `from` on, and joins
 // it over the four lanes of a row. A lane reads pieces q, q + 4, … of 16 bytes, with the numbers of four items, and
-// RECEIVED_PIECES of them at a time. Where they are not `wanted`, nobody sends them.
-constexpr int RECEIVED_PIECES = 8;
+// at most RECEIVED_PIECES of them at a time. Where they are not `wanted`, nobody sends them.
+constexpr int RECEIVED_PIECES = 12;
 template <class Step, int P, int H>
 RNNCC_DEVICE Joint<Step, P> received(const FusedCall<Step>& call, const char* from, bool wanted) {
   constexpr int NUMBERS = PhaseOf<Step, P>::REDUCTIONS, ITEMS = H / 8, ALL = ceil_div(ITEMS, 4);
   constexpr int PIECES = ceil_div(ALL, 4), MOST = at_least_one(RECEIVED_PIECES / NUMBERS);
-  constexpr int BATCH = PIECES < MOST ? PIECES : MOST;
+  constexpr int BATCH = ceil_div(PIECES, ceil_div(PIECES, MOST));
   const int q = threadIdx.x % 4;
   Joint<Step, P> all([](int) { return 0.0f; });
 #pragma unroll
