@@ -32,14 +32,17 @@ struct Message {
   }
 };
 
+// How many pieces of 16 bytes a lane receives at a time: as many as it has registers for.
+template <class Step>
+constexpr int RECEIVED_PIECES = Step::MASKED ? 8 : 12;
+
 // Polls for what the items of a head give to the reductions of phase P for the lane's entry, from `from` on, and joins
-// it over the four lanes of a row. A lane reads pieces q, q + 4, … of 16 bytes, with the numbers of four items, and
-// at most RECEIVED_PIECES of them at a time. Where they are not `wanted`, nobody sends them.
-constexpr int RECEIVED_PIECES = 12;
+// it over the four lanes of a row. A lane reads pieces q, q + 4, … of 16 bytes, with the numbers of four items.
+// Where they are not `wanted`, nobody sends them.
 template <class Step, int P, int H>
 RNNCC_DEVICE Joint<Step, P> received(const FusedCall<Step>& call, const char* from, bool wanted) {
   constexpr int NUMBERS = PhaseOf<Step, P>::REDUCTIONS, ITEMS = H / 8, ALL = ceil_div(ITEMS, 4);
-  constexpr int PIECES = ceil_div(ALL, 4), MOST = at_least_one(RECEIVED_PIECES / NUMBERS);
+  constexpr int PIECES = ceil_div(ALL, 4), MOST = at_least_one(RECEIVED_PIECES<Step> / NUMBERS);
   constexpr int BATCH = ceil_div(PIECES, ceil_div(PIECES, MOST));
   const int q = threadIdx.x % 4;
   Joint<Step, P> all([](int) { return 0.0f; });
