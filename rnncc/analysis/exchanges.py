@@ -9,9 +9,9 @@ from rnncc.ir.typed import Typed
 
 def exchanges(typed: Typed) -> int:
     """The length of the longest chain of exchanges in a step. A product with a value that depends on a state counts
-    once, and so does a function across units (a norm, softmax, a sum), or one that moves units. A norm counts once
-    because its mean and variance can be made of sums that are sent together; a fused kernel takes two phases for it.
-    Those that do not wait for each other count once."""
+    once, and so does a function across units (a norm, softmax, a sum), or one that moves units. A norm counts once,
+    because its mean and variance are joined of moments that are sent together. Those that do not wait for each other
+    count once."""
     counter = _Counter(typed)
     return max(counter.of_value(equation.target) or 0 for equation in typed.equations)
 

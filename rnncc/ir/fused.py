@@ -180,6 +180,7 @@ class FusedLoop:
     stages      the statements before the first phase, between phases and after the last one
     kept        the values that a stage leaves for later ones and for the next step
     row_writes  values with one number per head that go to tensors [T, B, heads]
+    waits       how many phases the program has as it is written. The alternating kernel runs those
     masked      whether the loop has the mask streams. ACTIVE is not among `rows`: kernels know from the lengths which
                 batch entries a step is for
     """
@@ -196,6 +197,7 @@ class FusedLoop:
     writes: tuple[FusedWrite, ...]
     masked: bool
     row_writes: tuple[FusedWrite, ...] = ()
+    waits: int = 1
 
     @property
     def head_dims(self) -> tuple[str, ...]:

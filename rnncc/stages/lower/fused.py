@@ -50,6 +50,7 @@ def fuse(program: Program, forward: Program | None = None, *, one_head: bool = F
 
 
 def _loop(units: Units, operations: Sequence[Operation], given: Given) -> FusedLoop:
+    waits = len(_levels(operations)[1])
     operations, levels, found = _shortest(units, operations, given)
     if len(found) > MOST_PHASES:
         raise Unfit(
@@ -87,6 +88,7 @@ def _loop(units: Units, operations: Sequence[Operation], given: Given) -> FusedL
         writes,
         units.program.masked,
         row_writes,
+        waits,
     )
 
 

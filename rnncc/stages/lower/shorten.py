@@ -36,8 +36,8 @@ class Given:
     """What is known of the values that a step does not make.
 
     scalars     those that are one number per head
-    zero_sums   values per unit, each time in the order of their names, which have the sum zero over all units of a head:
-                deviations of all elements from their mean
+    zero_sums   sets of values per unit, each in the order of their names, which have the sum zero over all units of a
+                head: deviations of all elements from their mean
     """
 
     scalars: Container[str]

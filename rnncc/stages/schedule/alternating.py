@@ -52,7 +52,7 @@ def _division(problem: Problem, target: Target) -> _Division:
 
 
 def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
-    """The time of a step, in microseconds. In each phase there is a barrier of the grid, and then the visits of tiles
+    """The time of a step, in microseconds. At each wait there is a barrier of the grid, and then the visits of tiles
     and chunks follow each other. A visit waits for what it reads, brings its operands from L2, and also the weights
     that are not in shared memory, and multiplies."""
     rate, own = rates(target), _division(problem, target)
@@ -72,14 +72,13 @@ def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
     l2 = 10 * target.sms / (_DEEP_LOADS * target.l2_gb_s)
     fits_l2 = streamed_bytes * own.tiles * target.sms < 1e6 * target.l2_mb
     stream = l2 if fits_l2 else 10 * target.sms / target.memory_gb_s
-    phases = len(facts.phases)
     visits = (
-        phases * rate.visit
+        facts.waits * rate.visit
         + rate.touch * facts.item_traffic
         + l2 * operand_bytes
         + stream * streamed_bytes
         + rate.resident * resident * weight_bytes / 1024
         + product * products
     )
-    step_us = (phases * rate.barrier + own.tiles * own.chunks * visits) / TENTHS_OF_NS
+    step_us = (facts.waits * rate.barrier + own.tiles * own.chunks * visits) / TENTHS_OF_NS
     return round(max(step_us, memory_us(facts, problem, target)), 3)

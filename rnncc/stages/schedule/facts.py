@@ -48,6 +48,7 @@ class Facts:
     item_traffic         pieces of 16 bytes that an item of the alternating kernel reads, plus tensors it writes
     operations           instructions per element of the elementwise work, about
     unit_bytes           bytes per unit and batch entry that a step reads and writes in memory
+    waits                how often the CTAs of the alternating kernel wait for each other in a step
     """
 
     phases: tuple[PhaseFacts, ...]
@@ -60,6 +61,7 @@ class Facts:
     item_traffic: int
     operations: int
     unit_bytes: int
+    waits: int
 
     @property
     def sums(self) -> int:
@@ -142,6 +144,7 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
             _operations(statement.expr, _FUNCTION_OPERATIONS[dtype]) for stage in loop.stages for statement in stage
         ),
         unit_bytes=2 * (pieces + len(loop.writes) + float_writes),
+        waits=loop.waits,
     )
 
 
