@@ -193,7 +193,7 @@ def _partials(phase: FusedPhase) -> Iterator[_Line]:
                 codes.append((reduce(lambda code, other: f"maximum({code}, {other})", each.sources), each))
             case ReductionKind.MOMENTS:
                 parts = f"({{{', '.join(each.sources)}}})"
-                codes += [(f"{function}{parts}", each) for function in ("mean", "squared_deviations")]
+                codes += [(f"rnncc::{function}{parts}", each) for function in ("mean", "squared_deviations")]
             case _:
                 assert_never(each.kind)
     for index, (code, each) in enumerate(codes, len(phase.operands)):

@@ -27,9 +27,11 @@ RNNCC_DEVICE float mean(const float (&numbers)[N]) {
 }
 template <int N>
 RNNCC_DEVICE float squared_deviations(const float (&numbers)[N]) {
+  if (N == 1) return 0.0f;
+  const float middle = mean(numbers);
   float squares = 0.0f;
 #pragma unroll
-  for (int i = 0; i < N && N > 1; ++i) squares += (numbers[i] - mean(numbers)) * (numbers[i] - mean(numbers));
+  for (const float x : numbers) squares += (x - middle) * (x - middle);
   return squares;
 }
 
