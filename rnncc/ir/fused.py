@@ -99,6 +99,15 @@ class FusedWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class FusedLateSum:
+    """A sum over all heads that nothing in a step waits for: the gradient of a stream with one number per batch entry.
+    It is taken after the loop, from the record of `terms`, and goes to the destinations of `slot`."""
+
+    slot: str
+    terms: str
+
+
+@dataclass(frozen=True, slots=True)
 class FusedStatement:
     """`target = expr`. `line` is the line of the `.rnn` text, or 0 for a statement that no line stands for."""
 
@@ -113,6 +122,25 @@ class MatrixPart:
 
     name: str
     part: int = 0
+
+
+class Relation(Enum):
+    """How a unit and a term of a MatrixRule stand to each other. The names are those of call.cuh."""
+
+    EQUAL = "equal"
+    AT_MOST = "at_most"
+    AT_LEAST = "at_least"
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixRule:
+    """A matrix of ones and zeros: 1 where term // term_times is equal to unit // unit_times, at
+    most that, at least that, or anything. So running sums, repeated values and sums of neighbours are products."""
+
+    relation: Relation
+    unit_times: int = 1
+    term_times: int = 1
 
 
 class ReductionKind(Enum):
@@ -141,7 +169,7 @@ class FusedPhase:
 
     sums        what the product makes
     operands    what it takes
-    matrices    `matrices[sum][operand]`; None: the sum does not take the operand
+    matrices    `matrices[sum][operand]`: of the program, or given by a rule; None: the sum does not take the operand
     joined      whether the matrices lie side by side in one weight, so that one product takes them all. Forward, these
                 are the matrices of one operand, in the order of the sums. Transposed, they are the matrices of one sum,
                 in the reverse order of the operands
@@ -152,7 +180,7 @@ class FusedPhase:
 
     sums: tuple[str, ...]
     operands: tuple[str, ...]
-    matrices: tuple[tuple[MatrixPart | None, ...], ...]
+    matrices: tuple[tuple[MatrixPart | MatrixRule | None, ...], ...]
     joined: bool
     transposed: bool
     reductions: tuple[FusedReduction, ...] = ()
@@ -163,6 +191,11 @@ class FusedPhase:
     def has_holes(self) -> bool:
         """Whether some sum does not take some operand."""
         return any(matrix is None for row in self.matrices for matrix in row)
+
+    @property
+    def rules(self) -> tuple[MatrixRule | None, ...]:
+        """The rules of all its matrices, row by row."""
+        return tuple(each if isinstance(each, MatrixRule) else None for row in self.matrices for each in row)
 
     @property
     def reduced(self) -> tuple[str, ...]:
@@ -180,6 +213,7 @@ class FusedLoop:
     stages      the statements before the first phase, between phases and after the last one
     kept        the values that a stage leaves for later ones and for the next step
     row_writes  values with one number per head that go to tensors [T, B, heads]
+    late_sums   sums over all heads, which are taken after the loop
     waits       how many phases the program has as it is written. The alternating kernel runs those
     masked      whether the loop has the mask streams. ACTIVE is not among `rows`: kernels know from the lengths which
                 batch entries a step is for
@@ -197,6 +231,7 @@ class FusedLoop:
     writes: tuple[FusedWrite, ...]
     masked: bool
     row_writes: tuple[FusedWrite, ...] = ()
+    late_sums: tuple[FusedLateSum, ...] = ()
     waits: int = 1
 
     @property

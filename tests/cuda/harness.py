@@ -28,7 +28,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CLASSES = {
     "lstm": "LSTM", "gru": "GRU", "elman": "Elman", "slstm": "sLSTM", "peepholelstm": "PeepholeLSTM",
     "layernormgru": "LayerNormGRU", "gruv3": "GRUv3", "layernormlstm": "LayerNormLSTM", "sgu": "SGU",
-    "lstmp": "LSTMP", "lmu": "LMU", "mogrifierlstm": "MogrifierLSTM",
+    "timeawarelstm": "TimeAwareLSTM", "onlstm": "ONLSTM", "lstmp": "LSTMP", "lmu": "LMU",
+    "mogrifierlstm": "MogrifierLSTM",
 }  # fmt: skip
 # The sizes with kernels of their own, one package a cell: every fused family and scope is among them.
 FUSED: Mapping[str, tuple[tuple[int, str], ...]] = {
@@ -44,13 +45,17 @@ FUSED: Mapping[str, tuple[tuple[int, str], ...]] = {
     "gruv3": ((64, "bf16"), (256, "fp32"), (768, "bf16")),
     "layernormlstm": ((64, "bf16"), (256, "fp16"), (768, "bf16")),
     "sgu": ((64, "fp16"), (768, "bf16")),
+    # A sum over all heads, taken after the loop.
+    "timeawarelstm": ((64, "bf16"), (256, "fp32"), (768, "bf16")),
+    # Running sums and repeated values.
+    "onlstm": ((64, "bf16"), (256, "fp32"), (768, "bf16")),
     # Values of several widths.
     "lstmp": ((64, "bf16"), (256, "fp32"), (768, "bf16")),
     "lmu": ((64, "bf16"), (256, "fp16"), (768, "bf16")),
     "mogrifierlstm": ((64, "fp32"), (768, "bf16")),
 }  # fmt: skip
 # The sizes of a cell's own, in eighths of its hidden size.
-EIGHTHS = {"lstmp": {"P": 5}, "lmu": {"N": 3}, "mogrifierlstm": {"I": 5}}
+EIGHTHS = {"onlstm": {"K": 2}, "lstmp": {"P": 5}, "lmu": {"N": 3}, "mogrifierlstm": {"I": 5}}
 
 
 class Packages:
@@ -201,6 +206,8 @@ def draw(
             parameter.uniform_(-1, 1, generator=generator).div_(head_dim**0.5)
     weights = tuple(getattr(layer, f"{w.attribute}_l0").detach().to(DEVICE, dtype) for w in segment.plain.weights)
     streams = tuple(normal(steps, batch, stream.width(sizes)) for stream in segment.streams)
+    # One number per batch entry is a time, which is not negative.
+    streams = tuple(stream.abs() if stream.shape[-1] == 1 else stream for stream in streams)
     states = tuple(0.1 * normal(batch, state.width(sizes)) for state in segment.states)
     (output,) = (state.width(sizes) for state in segment.states if state.name == layer_class.spec.output)
     cotangents = (normal(steps, batch, output), *(normal(*state.shape) for state in states))

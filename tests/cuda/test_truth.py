@@ -30,6 +30,8 @@ OTHERS = (
     ("lstm", 512, "fp32"), ("gru", 384, "fp32"), ("slstm", 128, "fp32"), ("gruv3", 64, "bf16"), ("gruv3", 256, "fp32"),
     ("gruv3", 768, "bf16"), ("layernormlstm", 64, "bf16"), ("layernormlstm", 256, "fp16"),
     ("layernormlstm", 768, "bf16"), ("sgu", 64, "fp16"), ("sgu", 768, "bf16"),
+    ("onlstm", 64, "bf16"), ("onlstm", 256, "fp32"), ("onlstm", 768, "bf16"),
+    ("timeawarelstm", 64, "bf16"), ("timeawarelstm", 256, "fp32"), ("timeawarelstm", 768, "bf16"),
     ("lstmp", 64, "bf16"), ("lstmp", 256, "fp32"), ("lstmp", 768, "bf16"),
 )  # fmt: skip
 
@@ -104,6 +106,9 @@ def test_heads_of_1_to_15_units(dtype: str, packages: Packages) -> None:
         ("layernormlstm", 256),
         ("layernormlstm", 768),
         ("sgu", 768),
+        ("onlstm", 64),
+        ("timeawarelstm", 64),
+        ("timeawarelstm", 768),
         ("lstmp", 64),
         ("lstmp", 768),
     ],

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rnncc.ir.family import GRID, Scope
-from rnncc.ir.fused import FusedLoop, FusedVector, FusedWrite
+from rnncc.ir.fused import FusedLoop, FusedVector, FusedWrite, MatrixPart
 from rnncc.ir.kernel import EdgeSlot, Place, Program, ReadSlot, StoredSlot, Table
 from rnncc.ir.plan import KernelPlan, as_run, fused_programs, loop_name
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
@@ -223,7 +223,7 @@ class _Call:
         pointers = []
         for row in (row for phase in loop.phases for row in phase.matrices):
             for own in row:
-                if own is None:
+                if not isinstance(own, MatrixPart):
                     pointers.append(struct.pack("<q", 0))
                     continue
                 matrix = known[own.name]
@@ -262,8 +262,15 @@ class _Call:
         return struct.pack("<qqii", at, not vector.scalar, weight.dtype == torch.float32, 0)
 
     def _after(self) -> None:
-        """The gradients of weights, from what the loop wrote."""
+        """Sums over all heads, and the gradients of weights, from what the loop wrote."""
         program, heads = self.kernel.program, self.case.problem.heads
+        for late in self.kernel.loop.late_sums:
+            (slot,) = (slot for slot in program.slots if slot.name == late.slot)
+            assert isinstance(slot, StoredSlot)
+            for place in slot.destinations:
+                given, offset = self.given[place.table][place.index], self.case.evaluate(place.offset)
+                assert given is not None
+                given[..., offset] = self.records[late.terms].double().sum(-1).to(given)
         written = {w.slot: w.place for w in self.kernel.loop.writes if not w.part}
         offsets: dict[int, list[tuple[int, Tensor]]] = {}
         known = {matrix.name: matrix for matrix in program.matrices}

@@ -63,6 +63,9 @@ def kernels_of(
         ("layernormlstm_pt", GRID, "bf16", 72, 1, 11),
         ("layernormgru", GRID, "f16", 64, 1, 9),
         ("dreamergru", GATHER, "bf16", 40, 2, 3),
+        # A sum over all heads, which is taken after the loop.
+        ("timeawarelstm", GATHER, "f32", 64, 2, 3),
+        ("timeawarelstm", GRID, "bf16", 72, 1, 5),
     ],
     ids=str,
 )
@@ -88,6 +91,14 @@ i, f, g = W@x + R@h[t-1] + b
 c[t] = sigmoid(f)*c[t-1] + sigmoid(i)*tanh(g)
 h[t] = layernorm(U@c[t])
 """,
+    # A running sum over values of two parts.
+    "running": """cell Running
+state h
+local v: 2*H
+v = cumsum(softmax(W@x + R@h[t-1] + b))
+p, q = split(v)
+h[t] = tanh(p - q*h[t-1])
+""",
 }
 
 
@@ -101,6 +112,10 @@ h[t] = layernorm(U@c[t])
         ("lmu", GATHER, "f32", 64, 1, 9, {"N": 8}),
         ("lmu", GRID, "bf16", 72, 1, 3, {"N": 40}),
         ("mogrifierlstm", GRID, "f32", 64, 1, 9, {"I": 40}),
+        # Running sums, and values that are repeated.
+        ("onlstm", GATHER, "f32", 64, 2, 3, {"K": 32}),
+        ("onlstm", GRID, "bf16", 96, 1, 5, {"K": 24}),
+        ("running", GATHER, "f32", 48, 2, 9, {}),
         ("normed", GATHER, "f32", 96, 2, 9, {"P": 192, "H": 80}),
         ("normed", GRID, "bf16", 64, 1, 5, {"P": 64, "H": 24}),
     ],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from rnncc.ir.dim import named
+from rnncc.ir.expr import references
 from rnncc.ir.family import Scope
-from rnncc.ir.fused import FusedLoop, ReductionKind, inference
+from rnncc.ir.fused import FusedLoop, MatrixPart, MatrixRule, ReductionKind, Relation, inference
 from rnncc.ir.kernel import Table
 from rnncc.ir.plan import KernelPlan, NoForm, fused_programs
 from rnncc.ir.problem import Problem
@@ -37,7 +39,7 @@ def test_lstm() -> None:
     forward, backward = both_ways(plan_of("lstm"))
     (product,), (start, finish) = forward.phases, forward.stages
     assert product.sums == ("i__R", "f__R", "g__R", "o__R") and product.operands == ("h__1",)
-    assert [matrix and matrix.name for (matrix,) in product.matrices] == ["R_i", "R_f", "R_g", "R_o"]
+    assert product.matrices == tuple((MatrixPart(name),) for name in ("R_i", "R_f", "R_g", "R_o"))
     assert not product.transposed
     assert [read.name for read in forward.reads] == ["i__x", "f__x", "g__x", "o__x"]
     assert [(edge.name, edge.link) for edge in forward.edges] == [("h__1", "h"), ("c__1", "c")]
@@ -84,8 +86,8 @@ def test_a_sum_need_not_take_every_operand() -> None:
 def test_a_sum_of_two_matrices_of_one_operand_takes_both() -> None:
     for loop in both_ways(plan_of("cell Two\nstate h\nweights U: matrix\nh[t] = tanh(W@x + R@h[t-1] + U@h[t-1])\n")):
         ((phase),) = loop.phases
-        found = {part.name for row in phase.matrices for part in row if part is not None}
-        assert found == {"R_h", "U_h"} and not phase.has_holes
+        found = {part for row in phase.matrices for part in row}
+        assert found == {MatrixPart("R_h"), MatrixPart("U_h")} and not phase.has_holes
         assert len(set(phase.operands)) == 2
 
 
@@ -129,6 +131,30 @@ def test_a_matrix_of_one_row_or_column_is_a_vector() -> None:
     assert [forward.widths[reduction.width] for reduction in forward.phases[0].reductions] == [named("H"), named("N")]
 
 
+def test_running_sums_and_repeated_values_are_one_product() -> None:
+    forward, backward = both_ways(plan_of("onlstm"))
+    # R; the largest number, and the sum, of a softmax; repeat(cumsum(..)).
+    assert [len(phase.sums) for phase in forward.phases] == [6, 0, 0, 2]
+    assert [len(phase.sums) for phase in backward.phases] == [2, 0, 1]
+    rules = set(filter(None, forward.phases[-1].rules)), set(filter(None, backward.phases[0].rules))
+    assert rules == (
+        {MatrixRule(Relation.AT_MOST, unit_times=4)},
+        {MatrixRule(Relation.AT_LEAST, term_times=4)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("equation", "phases"),
+    # A running sum of a function of a running sum waits for the first one.
+    [("cumsum(R@h[t-1])", 2), ("cumsum(exp(cumsum(R@h[t-1])))", 3)],
+)
+def test_a_running_sum_is_a_product(equation: str, phases: int) -> None:
+    loops = both_ways(plan_of(f"cell Sums\nstate h\nh[t] = tanh({equation} + W@x)\n"))
+    for loop, relation in zip(loops, (Relation.AT_MOST, Relation.AT_LEAST), strict=True):
+        assert len(loop.phases) == phases
+        assert {rule for phase in loop.phases for rule in phase.rules if rule} == {MatrixRule(relation)}
+
+
 def test_inference_writes_what_the_caller_gets() -> None:
     forward, _ = both_ways(plan_of("lstm"))
     kept = inference(forward).writes
@@ -149,7 +175,6 @@ def test_inference_writes_what_the_caller_gets() -> None:
             "cell Four\nstate h\nweights U: blockdiag(4)\nh[t] = tanh(W@x + U@h[t-1] + b)\n",
             "a matrix has another number of blocks than heads",
         ),
-        ("cell Sum\nstate h\nh[t] = tanh(cumsum(R@h[t-1]) + W@x)\n", "a step takes the cumsum of a row"),
     ],
 )
 def test_what_does_not_fit(cell: str, why: str) -> None:
@@ -157,13 +182,21 @@ def test_what_does_not_fit(cell: str, why: str) -> None:
     assert isinstance(loop.fused_forward, NoForm) and loop.fused_forward.reason.startswith(why)
 
 
+def test_the_gradient_of_a_number_per_batch_entry_is_summed_after_the_loop() -> None:
+    _, backward = both_ways(plan_of("timeawarelstm"))
+    (late,) = backward.late_sums
+    (write,) = (write for write in backward.writes if write.slot == late.terms)
+    assert len(backward.phases) == 1 and write.place is None
+    (terms,) = (each for stage in backward.stages for each in stage if each.target == write.value)
+    # d_gap is the sum of d_log over the units, divided by what the logarithm is of.
+    assert set(references(terms.expr)) == {late.terms, "ca__part"}
+
+
 def test_loops_that_fit_one_way_only_have_no_kernels() -> None:
-    """Backward, the gradient of x's first number is a sum over all heads."""
-    plan = plan_of("timeawarelstm")
-    loop = plan.loops[0]
-    assert isinstance(loop.fused_backward, NoForm) and "over all heads" in loop.fused_backward.reason
-    assert isinstance(loop.fused_forward, FusedLoop)
-    assert list(fused_programs(plan)) == []
+    plan = plan_of("lstm")
+    assert list(fused_programs(plan))
+    loops = tuple(replace(loop, fused_backward=NoForm("why")) for loop in plan.loops)
+    assert list(fused_programs(replace(plan, loops=loops))) == []
 
 
 def test_text() -> None:

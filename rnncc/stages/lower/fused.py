@@ -15,6 +15,7 @@ from rnncc.ir.dim import HEADS, ONE, Dim, add, scale, split_multiple
 from rnncc.ir.expr import references
 from rnncc.ir.fused import (
     FusedEdge,
+    FusedLateSum,
     FusedLoop,
     FusedPhase,
     FusedRead,
@@ -24,12 +25,15 @@ from rnncc.ir.fused import (
     FusedVector,
     FusedWrite,
     MatrixPart,
+    MatrixRule,
 )
 from rnncc.ir.kernel import EdgeSlot, Matrix, Place, Program, ReadSlot, StoredSlot, Table, VectorSlot
 from rnncc.ir.plan import NoForm
+from rnncc.stages.lower.late import LateSum
 from rnncc.stages.lower.reading import Unfit
+from rnncc.stages.lower.rules import with_joined_rules
 from rnncc.stages.lower.shorten import Given, centred, needed, split, with_moments
-from rnncc.stages.lower.units import MOST_TENSORS, Operation, Product, Units, made_by, part_names
+from rnncc.stages.lower.units import MOST_TENSORS, Operation, Product, Units, late_names, made_by, part_names
 
 # Each is code of its own in a kernel.
 MOST_PHASES = 16
@@ -88,6 +92,7 @@ def _loop(units: Units, operations: Sequence[Operation], given: Given) -> FusedL
         writes,
         units.program.masked,
         row_writes,
+        tuple(FusedLateSum(slot.name, summed.slot) for slot, summed in _late_sums(units)),
         waits,
     )
 
@@ -98,7 +103,7 @@ class _Found:
     operands."""
 
     transposed: bool | None = None
-    matrices: dict[str, dict[str, MatrixPart]] = field(default_factory=dict)
+    matrices: dict[str, dict[str, MatrixPart | MatrixRule]] = field(default_factory=dict)
     widths: dict[str, int] = field(default_factory=dict)
     reductions: list[FusedReduction] = field(default_factory=list)
 
@@ -107,7 +112,7 @@ def _shortest(
     units: Units, operations: Sequence[Operation], given: Given
 ) -> tuple[Sequence[Operation], dict[str, int], dict[int, _Found]]:
     """The operations in as few phases as sums allow, and their `_levels`."""
-    operations = with_moments(operations)
+    operations = with_joined_rules(with_moments(operations))
     levels, found = _levels(operations)
     level = 1
     while level < len(found):
@@ -145,7 +150,7 @@ def _levels(operations: Sequence[Operation]) -> tuple[dict[str, int], dict[int, 
                 level = max(levels.get(product.operand, 0) for product in sums[name])
                 phase = found.setdefault(level, _Found())
                 phase.transposed = transposed if phase.transposed is None else phase.transposed
-                if any(product.transposed != phase.transposed for product in sums[name]):
+                if any(product.transposed not in (None, phase.transposed) for product in sums[name]):
                     raise Unfit("matrices and transposed ones are multiplied at once")
                 phase.matrices[name] = {product.operand: product.matrix for product in sums[name]}
                 phase.widths |= {product.operand: product.operand_width for product in sums[name]} | {name: width}
@@ -165,11 +170,12 @@ def _phase(units: Units, found: _Found) -> FusedPhase:
     whole = [[part for part in row if part is not None] for row in rows]
     transposed = bool(found.transposed)
     is_full = bool(rows) and all(len(row) == len(operands) for row in whole) and len(units.widths) == 1
+    in_memory = [[part for part in row if isinstance(part, MatrixPart)] for row in whole]
     return FusedPhase(
         tuple(found.matrices),
         operands,
         rows,
-        is_full and _are_joined(units, whole, transposed),
+        is_full and in_memory == whole and _are_joined(units, in_memory, transposed),
         transposed,
         tuple(found.reductions),
         tuple(found.widths[name] for name in found.matrices),
@@ -291,7 +297,7 @@ def _writes(units: Units, made: Mapping[str, int]) -> tuple[tuple[FusedWrite, ..
         places: list[Place | None] = [*slot.destinations]
         if slot.kept and not slot.destinations:
             places.append(None)
-        if not places:
+        if not places or slot.name in units.late:
             continue
         count = units.count(slot.width)
         if not count:
@@ -307,7 +313,26 @@ def _writes(units: Units, made: Mapping[str, int]) -> tuple[tuple[FusedWrite, ..
                 own = None if place is None else _part(place, part, slot.width)
                 number = units.number(slot.width)
                 writes.append(FusedWrite(name, own, made[name], slot.name, part, index, number))
+    writes += _terms_of_late_sums(units, made)
     return tuple(writes), tuple(rows)
+
+
+def _terms_of_late_sums(units: Units, made: Mapping[str, int]) -> Iterator[FusedWrite]:
+    for slot, summed in _late_sums(units):
+        source = units.slots[summed.slot]
+        if not isinstance(source, StoredSlot) or source.kept or source.destinations:
+            raise Unfit(f"{slot.name} is summed over heads")
+        for part, name in enumerate(late_names(slot.name, len(summed.parts))):
+            yield FusedWrite(name, None, made[name], source.name, part, 0, units.number(source.width))
+
+
+def _late_sums(units: Units) -> list[tuple[StoredSlot, LateSum]]:
+    """The sums over all heads that go to memory."""
+    found = [(slot, units.late.known[slot.name]) for slot in units.program.slots if slot.name in units.late]
+    stored = [(slot, summed) for slot, summed in found if isinstance(slot, StoredSlot) and slot.destinations]
+    if any(slot.kept for slot, _ in stored) or len({summed.slot for _, summed in stored}) < len(stored):
+        raise Unfit("a step takes the sum over all heads")
+    return stored
 
 
 def _are_joined(units: Units, table: Sequence[Sequence[MatrixPart]], transposed: bool) -> bool:

@@ -163,7 +163,9 @@ def needed(operations: Sequence[Operation], outlive: Container[str]) -> list[Ope
     found: list[Operation] = []
     for each in reversed(operations):
         match each:
-            case Product(_, operand):
+            case Product(target, operand):
+                if target not in wanted and target not in outlive:
+                    continue
                 wanted.add(operand)
             case FusedReduction(results, _, sources):
                 if wanted.isdisjoint(results):

@@ -18,10 +18,19 @@ from itertools import cycle
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
 from rnncc.ir.expr import Const, Expr, Ref, apply, references, substitute
-from rnncc.ir.fused import FusedReduction, FusedStatement, MatrixPart, ReductionKind, head_dim_name
+from rnncc.ir.fused import (
+    FusedReduction,
+    FusedStatement,
+    MatrixPart,
+    MatrixRule,
+    ReductionKind,
+    Relation,
+    head_dim_name,
+)
 from rnncc.ir.kernel import EdgeSlot, Matrix, Program, RowStage, Slot, StoredSlot, TileStage, ViewSlot
 from rnncc.ir.kernel import Product as MatrixProduct
 from rnncc.ir.structure import diagonal_blocks
+from rnncc.stages.lower.late import LateSum, LateSums
 from rnncc.stages.lower.reading import Unfit
 
 # The most tensors that a kernel reads, and that it writes: as many as a word has bits (call.cuh). A value has no more
@@ -32,12 +41,13 @@ MOST_WIDTHS = 4
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """sum += matrix @ operand. The widths are numbers of Units.widths."""
+    """sum += matrix @ operand. The widths are numbers of Units.widths. `transposed`: None where a rule gives the
+    matrix."""
 
     sum: str
     operand: str
-    matrix: MatrixPart
-    transposed: bool
+    matrix: MatrixPart | MatrixRule
+    transposed: bool | None
     sum_width: int
     operand_width: int
 
@@ -51,6 +61,7 @@ class Units:
     one_head   the cell has one head only: a value with one number for all heads is a scalar too
     widths     what is divided into parts: H for a value of 4*H units. The first is that of the first product
     vectors    the vectors that are a matrix of one row or one column, by name
+    late       the sums over all heads
     """
 
     def __init__(self, program: Program, *, one_head: bool) -> None:
@@ -69,6 +80,7 @@ class Units:
         if self.blocks not in (ONE, HEADS):
             raise Unfit("a matrix has another number of blocks than heads")
         self.vectors: dict[str, MatrixPart] = {}
+        self.late = LateSums()
         # Which operands each sum has taken.
         self.taken: set[tuple[str, str]] = set()
         # What later statements read in place of these names: values that have no slot, or that only move others.
@@ -105,12 +117,13 @@ class Units:
         """The names of values that go to tensors, to the products after the loop or to the next step."""
         linked = {slot.link for slot in self.program.slots if isinstance(slot, EdgeSlot)}
         stored = (slot for slot in self.program.slots if isinstance(slot, StoredSlot))
-        return frozenset(
-            part
-            for slot in stored
-            if slot.destinations or slot.kept or slot.name in linked
-            for part in self.parts(slot.name)
-        )
+        found: set[str] = set()
+        for slot in stored:
+            if slot.name in self.late:
+                found.update(late_names(slot.name, len(self.late.known[slot.name].parts)))
+            elif slot.destinations or slot.kept or slot.name in linked:
+                found.update(self.parts(slot.name))
+        return frozenset(found)
 
     def parts(self, name: str) -> tuple[str, ...]:
         """The names of a value's parts: its own, where it has one or is a scalar."""
@@ -119,6 +132,8 @@ class Units:
     def values(self, name: str) -> tuple[Expr, ...]:
         """The parts of a value."""
         slot = self.slots.get(name)
+        if name in self.late:
+            raise Unfit("a step takes the sum over all heads")
         if name in self.read_as:
             return self.read_as[name]
         if isinstance(slot, ViewSlot):
@@ -165,6 +180,9 @@ class Units:
                 reduce(partial(apply, "add"), of_part) for of_part in zip(*summed, strict=True)
             )
         for statement in stage.statements:
+            if self.late.reads(statement.expr):
+                yield from self.of_late_sum(statement.target, self.late.of(statement.expr))
+                continue
             targets = part_names(statement.target, count)
             if statement.target not in self.slots:
                 self.read_as[statement.target] = tuple(Ref(target) for target in targets)
@@ -233,8 +251,12 @@ class Units:
         wide = self.slots[stage.operands[0]].width
         match operator:
             case RowOperator.SUM | RowOperator.MEAN | RowOperator.MAX:
-                if self.count(wide) == 0 or not self.is_per_head(self.slots[target].width):
+                is_late = operator is RowOperator.SUM and self.slots[target].width == ONE and not self.one_head
+                if self.count(wide) == 0 or not (is_late or self.is_per_head(self.slots[target].width)):
                     raise Unfit(f"a step takes the {operator.value} over all heads")
+                if is_late:
+                    yield from self.of_late_sum(target, LateSum(given[0], stage.operands[0]))
+                    return
                 sources = self.named(stage.operands[0])
                 whole = f"{target}__whole" if operator is RowOperator.MEAN else target
                 kind = ReductionKind.LARGEST if operator is RowOperator.MAX else ReductionKind.SUM
@@ -259,12 +281,36 @@ class Units:
                 first, count = self.offset(stage.offset, wide), self.count(self.slots[target].width)
                 zeros = (Const(0.0),) * count
                 self.read_as[target] = (*zeros[:first], *given[0], *zeros[first + len(given[0]) :])
-            case _:
-                raise Unfit(f"a step takes the {operator.value} of a row")
+            case RowOperator.CUMSUM | RowOperator.CUMSUM_REVERSED | RowOperator.REPEAT | RowOperator.SEGMENT_SUM:
+                yield from self.of_rules(stage)
         # The target may be stored, so it is a value of its own too.
         if target in self.read_as:
             for part, value in zip(self.parts(target), self.read_as[target], strict=True):
                 yield FusedStatement(part, value, 0)
+
+    def of_rules(self, stage: RowStage) -> Iterator[Operation]:
+        """A row whose parts are products of the operand's parts and matrices given by rules."""
+        target, (name,) = stage.target, stage.operands
+        widths = (self.slots[target].width, self.slots[name].width)
+        if self.count(widths[0]) != self.count(widths[1]) or not self.count(widths[0]):
+            raise Unfit(f"a step takes the {stage.operator.value} of a row of other parts")
+        operands = []
+        for operand, value in zip(self.parts(name), self.values(name), strict=True):
+            operands.append(value.name if isinstance(value, Ref) else f"{operand}__of_{target}")
+            if not isinstance(value, Ref):
+                yield FusedStatement(operands[-1], value, 0)
+        for part, own in enumerate(self.parts(target)):
+            for other, operand in enumerate(operands):
+                if rule := rule_of(stage.operator, stage.times, part, other):
+                    yield Product(own, operand, rule, None, *map(self.number, widths))
+
+    def of_late_sum(self, target: str, summed: LateSum) -> Iterator[Operation]:
+        """A sum over all heads: where it goes to memory, units make their terms of it."""
+        self.late.known[target] = summed
+        slot = self.slots.get(target)
+        if isinstance(slot, StoredSlot) and slot.destinations:
+            for name, term in zip(late_names(target, len(summed.parts)), summed.parts, strict=True):
+                yield FusedStatement(name, term, 0)
 
     def of_one_width(self, stage: RowStage) -> None:
         """A row of parts is cut, or put together, where all its parts have one width."""
@@ -282,6 +328,11 @@ def made_by(operation: FusedStatement | FusedReduction) -> tuple[str, ...]:
     return operation.results if isinstance(operation, FusedReduction) else (operation.target,)
 
 
+def late_names(name: str, count: int) -> tuple[str, ...]:
+    """The names of the terms of a sum over all heads."""
+    return part_names(f"{name}__of_unit", count)
+
+
 def part_names(name: str, count: int) -> tuple[str, ...]:
     """The names of `count` parts of a value; its own name where it has one, or is a scalar."""
     return (name,) if count < 2 else tuple(f"{name}__{part}of{count}" for part in range(count))
@@ -291,3 +342,18 @@ def elements_per_head(count: int, width: int) -> Expr:
     """How many elements a head has of a value of `count` parts, each of the width with that number."""
     head_dim = Ref(head_dim_name(width))
     return head_dim if count < 2 else apply("mul", Const(float(count)), head_dim)
+
+
+def rule_of(operator: RowOperator, times: int, part: int, taken: int) -> MatrixRule | None:
+    """The matrix by which a part of a value takes a part of the operand: None where it takes nothing of it. A running
+    sum goes through all units of a part before those of the next one."""
+    match operator:
+        case RowOperator.CUMSUM if taken <= part:
+            return MatrixRule(Relation.ANY if taken < part else Relation.AT_MOST)
+        case RowOperator.CUMSUM_REVERSED if taken >= part:
+            return MatrixRule(Relation.ANY if taken > part else Relation.AT_LEAST)
+        case RowOperator.REPEAT if taken == part:
+            return MatrixRule(Relation.EQUAL, unit_times=times)
+        case RowOperator.SEGMENT_SUM if taken == part:
+            return MatrixRule(Relation.EQUAL, term_times=times)
+    return None

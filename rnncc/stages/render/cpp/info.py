@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from rnncc.ir.dim import Dim
-from rnncc.ir.fused import FusedLoop, FusedRead, FusedVector, FusedWrite
+from rnncc.ir.fused import FusedLoop, FusedRead, FusedVector, FusedWrite, MatrixPart
 from rnncc.ir.kernel import Program
 from rnncc.ir.scan import ScanLoop
 from rnncc.stages.render.cpp.initialisers import numbers, struct
@@ -22,6 +22,7 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program, dim: Callable
     phases = fused.phases if fused else ()
     matrices = [part for phase in phases for row in phase.matrices for part in row]
     row_writes = fused.row_writes if fused else ()
+    late_sums = fused.late_sums if fused else ()
     totals = form.totals if isinstance(form, ScanLoop) else ()
     finals = [final.slot for final in program.finals]
 
@@ -30,8 +31,8 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program, dim: Callable
 
     lists: dict[str, list[str | int]] = {
         "width_dims": [dim(width) or "0" for width in (fused.widths if fused else ())],
-        "matrices": [-1 if part is None else matrix_name(part.name) for part in matrices],
-        "matrix_parts": [0 if part is None else part.part for part in matrices],
+        "matrices": [matrix_name(part.name) if isinstance(part, MatrixPart) else -1 for part in matrices],
+        "matrix_parts": [part.part if isinstance(part, MatrixPart) else 0 for part in matrices],
         "edge_slots": [slot_name(edge.name) for edge in form.edges],
         "edge_finals": [finals.index(edge.name) if edge.name in finals else -1 for edge in form.edges],
         "read_slots": [slot_name(_slot(read)) for read in form.reads],
@@ -45,6 +46,8 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program, dim: Callable
         "write_places": [place_of(write) for write in form.writes],
         "row_write_slots": [slot_name(_slot(write)) for write in row_writes],
         "row_write_places": [place_of(write) for write in row_writes],
+        "late_slots": [slot_name(late.slot) for late in late_sums],
+        "late_terms": [slot_name(late.terms) for late in late_sums],
         "total_slots": [slot_name(name) for name in totals],
     }
     counts = {
@@ -58,6 +61,7 @@ def loop_info(form: FusedLoop | ScanLoop | None, program: Program, dim: Callable
         "vectors": len(form.vectors),
         "writes": len(form.writes),
         "row_writes": len(row_writes),
+        "late_sums": len(late_sums),
         "totals": len(totals),
         "widths": len(fused.widths) if fused else 0,
         "handed": len(form.kept),

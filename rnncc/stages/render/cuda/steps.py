@@ -111,6 +111,7 @@ def fused_step(name: str, loop: FusedLoop, source: str) -> StepStruct:
             ),
             *_means(loop),
             _list("bool", "HAS_HOLES", [str(phase.has_holes).lower() for phase in loop.phases]),
+            *_rules(loop),
             _list("uint64_t", "WRITES_OF_STAGE", [_bits(own) for own in by_stage]),
             _members("ROW_FLOAT", [(row.name, row.place.table is Table.SAVED) for row in loop.rows]),
             _members("ROW_PER_HEAD", [(row.name, row.per_head) for row in loop.rows]),
@@ -142,6 +143,18 @@ def _widths(loop: FusedLoop) -> Iterator[StepConstant]:
         ("REDUCTION_WIDTH", [[each.width for each in phase.reductions for _ in each.results] for phase in loop.phases]),
     ):
         yield StepConstant("uint64_t", f"{name}[][2]", f"{{{', '.join(map(sets, of_phases))}}}")
+
+
+def _rules(loop: FusedLoop) -> Iterator[StepConstant]:
+    """Which matrices are given by rules, where some are."""
+    rules = [rule for phase in loop.phases for rule in phase.rules]
+    yield _flag("HAS_RULES", any(rules))
+    if any(rules):
+        texts = (
+            f"{{Relation::{rule.relation.value}, {rule.unit_times}, {rule.term_times}}}" if rule else "{}"
+            for rule in rules
+        )
+        yield StepConstant("MatrixRule", "RULES[]", f"{{{', '.join(texts)}}}")
 
 
 def _stage(loop: FusedLoop, stage: int, source: str) -> StepFunction:

@@ -170,10 +170,12 @@ struct ZeroInfo {
 // none (cuda/scan/lanes.cuh). Arrays hold slots where nothing else is said. All zero: the loop has neither form.
 struct LoopInfo {
   int16_t products, sums, operands, reductions, edges, reads, rows, vectors, writes, row_writes, totals;
-  int16_t widths;               // of values; 0 without products
-  int16_t handed;               // values that stages of a step hand on, besides edges
-  const int16_t* width_dims;    // of the program's dims
-  const int16_t* matrices;      // [products], of the program's matrices; -1: a sum that does not take an operand
+  int16_t late_sums;          // over all heads, taken after the loop
+  int16_t widths;             // of values; 0 without products
+  int16_t handed;             // values that stages of a step hand on, besides edges
+  const int16_t* width_dims;  // of the program's dims
+  const int16_t*
+      matrices;  // [products], of the program's matrices; -1: the sum does not take the operand, or by a rule
   const int16_t* matrix_parts;  // which of the parts of the rows
   const int16_t* edge_slots;
   const int16_t* edge_finals;  // of the program's finals, or -1
@@ -188,6 +190,8 @@ struct LoopInfo {
   const int16_t* write_places;     // of the slot's destinations, or -1: its record
   const int16_t* row_write_slots;  // values with one number per head
   const int16_t* row_write_places;
+  const int16_t* late_slots;   // the sums
+  const int16_t* late_terms;   // whose records have the terms
   const int16_t* total_slots;  // values of which only the sum over all steps is wanted
 };
 

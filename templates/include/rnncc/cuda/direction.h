@@ -140,6 +140,22 @@ class DeviceRun {
   const int64_t* dims() const { return dims_.data(); }
   rnncc_dtype scalar() const { return tensors_.scalar(); }
 
+  // The sums over all heads that a fused kernel has left.
+  void sum_late(const LoopInfo& info) {
+    for (int l = 0; l < info.late_sums; ++l) {
+      const SlotInfo& slot = tables_.slots[info.late_slots[l]];
+      for (int d = slot.first_destination; d < slot.first_destination + slot.destinations; ++d) {
+        const Destination& to = tables_.destinations[d];
+        const rnncc_tensor& t = tensors_.at(to.table, to.index);
+        if (!t.data) continue;
+        const rnncc_tensor& terms = records_.at(info.late_terms[l]);
+        const std::vector<int64_t> sizes = sizes_of_all_steps(call_, dim(tables_.slots[info.late_terms[l]].width));
+        sum_into(over(element(t, dim(to.offset)), {sizes[0], sizes[1]}, {t.step, t.entry}, t.dtype, device_),
+                 over(terms.data, sizes, {terms.step, terms.entry, 1}, terms.dtype, device_), {2});
+      }
+    }
+  }
+
   // The work after the kernel: products over all steps, and results in the caller's dtypes.
   void finish() {
     After(tables_, call_, dims_.data(), tensors_, records_, totals_).run();

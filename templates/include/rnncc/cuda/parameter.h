@@ -196,13 +196,24 @@ class LoopParameter {
   // The record of a slot from unit `begin` on. All parts of a slot have one record.
   FusedPlace record(int s, int64_t begin, const LoopDirection& direction) {
     const auto& [call, tensors, records, totals] = direction;
-    if (!After::reads(tables_, call, s)) return {};
+    if (!After::reads(tables_, call, s) && !is_summed_late(s, direction.tensors)) return {};
     if (begin == 0) {
       const int64_t width = dim(tables_.slots[s].width);
       held_.push_back(empty(sizes_of_all_steps(call, width), torch_dtype(tensors.scalar()), tensors.device));
       records[s] = side_by_side(call, held_.back().data(), width, tensors.scalar());
     }
     return along(call, records[s], begin);
+  }
+  // Whether a slot has the terms of a sum over all heads that goes to some tensor.
+  bool is_summed_late(int s, CallTensors& tensors) const {
+    for (int l = 0; l < info_.late_sums; ++l) {
+      const SlotInfo& sum = tables_.slots[info_.late_slots[l]];
+      for (int d = 0; info_.late_terms[l] == s && d < sum.destinations; ++d) {
+        const Destination& to = tables_.destinations[sum.first_destination + d];
+        if (tensors.at(to.table, to.index).data) return true;
+      }
+    }
+    return false;
   }
   // The address of a part of a matrix of the program. Its rows lie as [parts, ...].
   char* matrix(CallTensors& tensors, int m, int16_t part) const {

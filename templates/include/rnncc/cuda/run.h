@@ -140,7 +140,10 @@ class DeviceRuns {
     for (const FusedChoice& choice : choices) {
       FusedRun fused(tables_, info_, choice, runs[0]->dims(), is_training());  // holds the records
       if (!fused.run(directions)) continue;
-      for (DeviceRun* run : runs) run->finish();
+      for (DeviceRun* run : runs) {
+        run->sum_late(info_);
+        run->finish();
+      }
       return true;
     }
     return false;

@@ -44,6 +44,8 @@
 //   MEANS               0, or else the number is a mean, and the one after it is the sum of the squares of deviations
 //                       from that mean. MEANS says of how many numbers of a unit.
 //
+//   HAS_RULES           whether some matrices are given by rules; then RULES has one for every matrix of the loop
+//
 // In these headers H is the head_dim, the widest where there are several. A kernel lays all values out as if they were as
 // wide. Those that are narrower have no units beyond their own head_dim: nothing is read, sent or written there. In the
 // shapes of tensors, as [T, B, H], H is the hidden size.
@@ -54,6 +56,20 @@
 #include "transport.cuh"
 
 namespace rnncc {
+
+// A matrix of ones and zeros that has no memory. Its element for a unit and a term is 1 where term / term_times is equal
+// to unit / unit_times, at most that, at least that, or anything.
+enum class Relation { none, equal, at_most, at_least, any };
+struct MatrixRule {
+  Relation relation = Relation::none;
+  int unit_times = 1, term_times = 1;
+  __host__ __device__ constexpr bool has(int unit, int term) const {
+    const int difference = term / term_times - unit / unit_times;
+    return relation == Relation::equal     ? difference == 0
+           : relation == Relation::at_most ? difference <= 0
+                                           : relation == Relation::any || difference >= 0;
+  }
+};
 
 // The number of a stage, as a type: which `middle` is meant.
 template <int S>

@@ -264,6 +264,29 @@ RNNCC_DEVICE MatrixDims matrix_dims(const FusedCall<Step>& call, [[maybe_unused]
   return dims;
 }
 
+// The rule of a matrix of phase P, if it has one.
+template <class Step, int P>
+RNNCC_DEVICE MatrixRule matrix_rule(int sum, int operand) {
+  using Phase = PhaseOf<Step, P>;
+  MatrixRule rule;
+  for_numbers<Phase::MATRICES>([&](auto index) {
+    constexpr int I = decltype(index)::value;
+    constexpr MatrixRule known = Step::RULES[Phase::FIRST_MATRIX + I];
+    if (sum * Phase::OPERANDS + operand == I) rule = known;
+  });
+  return rule;
+}
+template <class E>
+RNNCC_DEVICE Terms<E> terms_of(const MatrixRule& rule, int unit, int k) {
+  const auto element = [&](int i) { return from_float<E>(rule.has(unit, k + i) ? 1.0f : 0.0f); };
+  if constexpr (sizeof(E) == 4) {
+    return {{element(0), element(1), element(2), element(3)}, {element(4), element(5), element(6), element(7)}};
+  } else {
+    const auto two = [&](int i) { return element(i).bits | uint32_t(element(i + 1).bits) << 16; };
+    return {two(0), two(2), two(4), two(6)};
+  }
+}
+
 // Eight elements of a head's matrix of phase P, which has that sum and operand: elements k to k + 7 of row `unit`, or of
 // column `unit` where it is transposed.
 template <class Step, int P, int H>
@@ -273,7 +296,11 @@ RNNCC_DEVICE Terms<typename Step::Element> matrix8(const FusedCall<Step>& call, 
   using Phase = PhaseOf<Step, P>;
   const void* const matrix = own.matrices[Phase::FIRST_MATRIX + sum * Phase::OPERANDS + operand];
   const MatrixDims dims = matrix_dims<Step, P, H>(call, sum, operand);
-  if (unit >= dims.units || k >= dims.terms || (Phase::HAS_HOLES && !matrix)) return {};
+  if (unit >= dims.units || k >= dims.terms) return {};
+  if constexpr (Step::HAS_RULES)
+    if (const MatrixRule rule = matrix_rule<Step, P>(sum, operand); rule.relation != Relation::none)
+      return terms_of<E>(rule, unit, k);
+  if (Phase::HAS_HOLES && !matrix) return {};
   const E* const from = static_cast<const E*>(matrix) + int64_t(head) * dims.units * dims.terms;
   if constexpr (Phase::TRANSPOSED) {
     const auto element = [&](int i) { return from[int64_t(k + i) * dims.units + unit]; };

@@ -1,0 +1,81 @@
+"""Running sums, repeated values and sums of neighbours as products with matrices of ones and zeros.
+
+Such a matrix follows from a rule (MatrixRule), so it has no memory. Two of them in a row are one: to repeat a running
+sum is a product too. So a chain of them waits once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from rnncc.ir.expr import Apply, Expr, Ref, references, substitute
+from rnncc.ir.fused import FusedStatement, MatrixRule, Relation
+from rnncc.stages.lower.units import Operation, Product
+
+
+def with_joined_rules(operations: Sequence[Operation]) -> list[Operation]:
+    """The operations in which no product by a rule waits for another one, where one product can be both."""
+    sums: dict[str, list[Product]] = {}
+    for each in operations:
+        if isinstance(each, Product):
+            sums.setdefault(each.sum, []).append(each)
+    by_rules = {
+        name: product for name, (product, *more) in sums.items() if not more and isinstance(product.matrix, MatrixRule)
+    }
+    known = {each.target: each.expr for each in operations if isinstance(each, FusedStatement)}
+    found: list[Operation] = []
+    for each in operations:
+        if isinstance(each, Product) and each.sum in by_rules:
+            found += _joined(each, by_rules, known)
+        else:
+            found.append(each)
+    return found
+
+
+def _joined(outer: Product, by_rules: Mapping[str, Product], known: Mapping[str, Expr]) -> list[Operation]:
+    """A product by a rule, made of products that wait for less, or itself."""
+    expr = _expanded(Ref(outer.operand), known)
+    leaves = dict.fromkeys(references(expr))
+    rules = {name: _composed(outer.matrix, by_rules[name].matrix) for name in leaves if name in by_rules}
+    whole = [rule for rule in rules.values() if rule is not None]
+    if not leaves or len(whole) < len(leaves) or not (_repeats(outer.matrix) or _is_linear(expr)):
+        return [outer]
+    names = {name: f"{outer.sum}__of_{name}" for name in leaves}
+    made: list[Operation] = [
+        replace(by_rules[name], sum=names[name], matrix=rule, sum_width=outer.sum_width)
+        for name, rule in zip(leaves, whole, strict=True)
+    ]
+    return [*made, FusedStatement(outer.sum, substitute(expr, {name: Ref(own) for name, own in names.items()}), 0)]
+
+
+def _expanded(expr: Expr, known: Mapping[str, Expr]) -> Expr:
+    """An expression of what no statement makes."""
+    return substitute(expr, {name: _expanded(known[name], known) for name in references(expr) if name in known})
+
+
+def _repeats(matrix: object) -> bool:
+    """Whether each unit takes one value as it is. Then it may take any function of values."""
+    return isinstance(matrix, MatrixRule) and matrix.relation is Relation.EQUAL and matrix.term_times == 1
+
+
+def _composed(outer: object, inner: object) -> MatrixRule | None:
+    """The product of both matrices, where it is one of ones and zeros too."""
+    if not isinstance(outer, MatrixRule) or not isinstance(inner, MatrixRule):
+        return None
+    if _repeats(outer):
+        return replace(inner, unit_times=outer.unit_times * inner.unit_times)
+    if inner.relation is Relation.EQUAL and inner.unit_times == 1:  # each value goes to one unit
+        return replace(outer, term_times=outer.term_times * inner.term_times)
+    return None
+
+
+def _is_linear(expr: Expr) -> bool:
+    """Whether it only adds, subtracts and negates."""
+    match expr:
+        case Ref():
+            return True
+        case Apply("add" | "sub" | "neg", arguments):
+            return all(map(_is_linear, arguments))
+        case _:
+            return False
