@@ -113,8 +113,8 @@ h[t] = tanh(p - q*h[t-1])
         ("lmu", GRID, "bf16", 72, 1, 3, {"N": 40}),
         ("mogrifierlstm", GRID, "f32", 64, 1, 9, {"I": 40}),
         # Running sums, and values that are repeated.
-        ("onlstm", GATHER, "f32", 64, 2, 3, {"K": 32}),
-        ("onlstm", GRID, "bf16", 96, 1, 5, {"K": 24}),
+        ("onlstm", GATHER, "bf16", 64, 2, 3, {"K": 32}),
+        ("onlstm", GRID, "f32", 96, 1, 5, {"K": 24}),
         ("running", GATHER, "f32", 48, 2, 9, {}),
         ("normed", GATHER, "f32", 96, 2, 9, {"P": 192, "H": 80}),
         ("normed", GRID, "bf16", 64, 1, 5, {"P": 64, "H": 24}),

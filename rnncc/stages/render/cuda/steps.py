@@ -3,31 +3,21 @@ must have, and …/scan/lanes.cuh the same of a loop without products."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import assert_never
 
 from rnncc.ir.expr import Expr, references
 from rnncc.ir.fused import FusedLoop, FusedPhase, FusedReduction, FusedStatement, FusedWrite, ReductionKind
-from rnncc.ir.kernel import Table
 from rnncc.ir.scan import AffineMap, Matrix, ScanLoop, Tangent, entries, row_values, slopes
 from rnncc.language.operators import OPERATORS
 from rnncc.stages.render.cpp.expressions import expression_text
+from rnncc.stages.render.cuda.step_constants import StepConstant, bits, flag, float_tensors, fused_constants, numbers
 from rnncc.stages.render.notation import listed
 
 # Operators that have a form in fast.cuh, which chooses by the kernel's dtype.
 _FAST = {name: f"fast__::{row.fast}" for name, row in OPERATORS.items() if row.fast}
-
-
-@dataclass(frozen=True, slots=True)
-class StepConstant:
-    """A constant of the struct. Where it is a set of bits, `members` says what these stand for."""
-
-    type: str
-    name: str
-    text: str
-    members: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,87 +64,8 @@ class _Array:
 
 def fused_step(name: str, loop: FusedLoop, source: str) -> StepStruct:
     """Makes the step of a loop with products."""
-    writes = loop.writes
-    edges, carries = len(loop.edges), len(loop.edges) + len(loop.kept)
-    counts = {
-        "PHASES": len(loop.phases),
-        "WIDTHS": len(loop.widths),
-        "EDGES": edges,
-        "CARRIES": carries,
-        "READS": len(loop.reads),
-        "ROW_READS": len(loop.rows),
-        "ROW_VALUES": len(row_values(loop)),
-        "VECTORS": len(loop.vectors),
-        "CONSTANTS": len(loop.constants),
-        "WRITES": len(writes),
-        "ROW_WRITES": len(loop.row_writes),
-    }
-    writes = (*writes, *loop.row_writes)
-    by_stage = [[write.stage == stage for write in writes] for stage in range(len(loop.stages))]
-    return StepStruct(
-        name,
-        (
-            *_counts(counts),
-            *_float_tensors(loop, writes),
-            _list("int", "SUMS", [str(len(phase.sums)) for phase in loop.phases]),
-            _list("int", "OPERANDS", [str(len(phase.operands)) for phase in loop.phases]),
-            *_widths(loop),
-            _list("bool", "TRANSPOSED", [str(phase.transposed).lower() for phase in loop.phases]),
-            _list("int", "REDUCTIONS", [str(len(phase.reduced)) for phase in loop.phases]),
-            _list(
-                "uint64_t",
-                "LARGEST",
-                [
-                    _bits(each.kind is ReductionKind.LARGEST for each in phase.reductions for _ in each.results)
-                    for phase in loop.phases
-                ],
-            ),
-            *_means(loop),
-            _list("bool", "HAS_HOLES", [str(phase.has_holes).lower() for phase in loop.phases]),
-            *_rules(loop),
-            _list("uint64_t", "WRITES_OF_STAGE", [_bits(own) for own in by_stage]),
-            _members("ROW_FLOAT", [(row.name, row.place.table is Table.SAVED) for row in loop.rows]),
-            _members("ROW_PER_HEAD", [(row.name, row.per_head) for row in loop.rows]),
-            _flag("MASKED", loop.masked),
-        ),
-        tuple(_stage(loop, stage, source) for stage in range(len(loop.stages))),
-    )
-
-
-def _widths(loop: FusedLoop) -> Iterator[StepConstant]:
-    """Which width each value has, where there are several."""
-    if len(loop.widths) == 1:
-        return
-
-    def sets(widths: Iterable[int]) -> str:
-        numbers = list(widths)
-        return f"{{{_bits(bool(n & 1) for n in numbers)}, {_bits(bool(n & 2) for n in numbers)}}}"
-
-    for name, widths in (
-        ("READ_WIDTH", [read.width for read in loop.reads]),
-        ("WRITE_WIDTH", [write.width for write in loop.writes]),
-        ("EDGE_WIDTH", [edge.width for edge in loop.edges]),
-        ("VECTOR_WIDTH", [vector.width for vector in loop.vectors]),
-    ):
-        yield StepConstant("uint64_t", f"{name}[2]", sets(widths))
-    for name, of_phases in (
-        ("SUM_WIDTH", [phase.sum_widths for phase in loop.phases]),
-        ("OPERAND_WIDTH", [phase.operand_widths for phase in loop.phases]),
-        ("REDUCTION_WIDTH", [[each.width for each in phase.reductions for _ in each.results] for phase in loop.phases]),
-    ):
-        yield StepConstant("uint64_t", f"{name}[][2]", f"{{{', '.join(map(sets, of_phases))}}}")
-
-
-def _rules(loop: FusedLoop) -> Iterator[StepConstant]:
-    """Which matrices are given by rules, where some are."""
-    rules = [rule for phase in loop.phases for rule in phase.rules]
-    yield _flag("HAS_RULES", any(rules))
-    if any(rules):
-        texts = (
-            f"{{Relation::{rule.relation.value}, {rule.unit_times}, {rule.term_times}}}" if rule else "{}"
-            for rule in rules
-        )
-        yield StepConstant("MatrixRule", "RULES[]", f"{{{', '.join(texts)}}}")
+    functions = (_stage(loop, stage, source) for stage in range(len(loop.stages)))
+    return StepStruct(name, tuple(fused_constants(loop)), tuple(functions))
 
 
 def _stage(loop: FusedLoop, stage: int, source: str) -> StepFunction:
@@ -213,18 +124,6 @@ def _partials(phase: FusedPhase) -> Iterator[_Line]:
         yield _Line(f"operand__[{index}] = {code};", each.sources)
 
 
-def _means(loop: FusedLoop) -> Iterator[StepConstant]:
-    """For each number that reductions give, how many numbers of a unit it is the mean of, where there are means."""
-    reductions = [each for phase in loop.phases for each in phase.reductions]
-    if any(each.kind is ReductionKind.MOMENTS for each in reductions):
-        counts = [
-            len(each.sources) if each.kind is ReductionKind.MOMENTS and result == 0 else 0
-            for each in reductions
-            for result in range(len(each.results))
-        ]
-        yield _list("int", "MEANS", [str(count) for count in counts])
-
-
 def scan_step(name: str, loop: ScanLoop, source: str) -> StepStruct:
     """Makes the step of a loop without products. A walk's step also has the tangent, if there is one."""
     edges = len(loop.edges)
@@ -242,11 +141,11 @@ def scan_step(name: str, loop: ScanLoop, source: str) -> StepStruct:
         "PREPARED": len(loop.kept),
     }
     constants = (
-        *_counts(counts),
-        *_float_tensors(loop, loop.writes),
-        StepConstant("uint64_t", "SLOPES", _bits(slopes(matrix))),
-        StepConstant("uint64_t", "ENTRIES", _bits(entries(matrix))),
-        _flag("MASKED", loop.masked),
+        *numbers(counts),
+        *float_tensors(loop, loop.writes),
+        StepConstant("uint64_t", "SLOPES", bits(slopes(matrix))),
+        StepConstant("uint64_t", "ENTRIES", bits(entries(matrix))),
+        flag("MASKED", loop.masked),
     )
     common = _common(loop)
     prepared, carry = _Array("const float", "prepared__", len(loop.kept)), _Array("float", "carry__", edges)
@@ -369,34 +268,3 @@ def _entry(place: str, expr: Expr | None) -> _Line:
     if expr is None:
         return _Line(f"{place} = 0.0f;")
     return _Line(f"{place} = {expression_text(expr, _FAST)};", tuple(references(expr)))
-
-
-def _counts(counts: Mapping[str, int]) -> Iterator[StepConstant]:
-    return (StepConstant("int", name, str(count)) for name, count in counts.items())
-
-
-def _float_tensors(loop: FusedLoop | ScanLoop, writes: Sequence[FusedWrite]) -> Iterator[StepConstant]:
-    """Constants that say which tensors are float whatever the dtype, and which are read one step further."""
-    read = [(each.name, each.place.table is Table.SAVED) for each in loop.reads]
-    written = [(each.value, each.place is not None and each.place.table is Table.SAVED) for each in writes]
-    yield _members("READ_FLOAT", read)
-    yield _members("READ_SHIFTED", [(each.name, each.edge is not None) for each in loop.reads])
-    yield _members("WRITE_FLOAT", written)
-
-
-def _members(name: str, members: Sequence[tuple[str, bool]]) -> StepConstant:
-    about = ", ".join(member for member, is_in in members if is_in)
-    return StepConstant("uint64_t", name, _bits(is_in for _, is_in in members), about)
-
-
-def _list(type: str, name: str, texts: Sequence[str]) -> StepConstant:
-    return StepConstant(type, f"{name}[]", f"{{{', '.join(texts)}}}")
-
-
-def _flag(name: str, value: bool) -> StepConstant:
-    return StepConstant("bool", name, str(value).lower())
-
-
-def _bits(members: Iterable[bool]) -> str:
-    value = sum(1 << index for index, is_in in enumerate(members) if is_in)
-    return f"0b{value:b}" if value else "0"
