@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from rnncc.constrint import Expression, Model, Solution, Variable, ceil_div, lookup
+from rnncc.constrint import Expression, Model, Solution, Variable, ceil_div, lookup, minimum
 from rnncc.constrint.expr import Operand
 from rnncc.ir.family import Family, Scope
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule, ceil
 from rnncc.ir.target import REGISTERS, Target
 from rnncc.language.diagnostics import InternalError
-from rnncc.stages.schedule.facts import Facts, PhaseFacts, memory_us, reached_gb_s
+from rnncc.stages.schedule.facts import Facts, memory_us, reached_gb_s
 from rnncc.stages.schedule.rates import Rates
 
 MOST_WARPS = 16
@@ -29,6 +30,8 @@ BASE_REGISTERS = 30
 # of 768 and 2048.)
 MOST_SPILLED = 32
 TENTHS_OF_NS = 10_000  # per microsecond
+
+Part = TypeVar("Part", int, Expression)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,19 +152,36 @@ def by(key: Expression, domain: range | tuple[int, ...], function: Callable[[int
     return lookup(key, {value: function(value) for value in domain})
 
 
-def numbered(name: str, facts: Facts, product: int) -> str:
-    """The name of a variable that each product has."""
-    return name if len(facts.products) == 1 else f"{name}_{product}"
+def held_variables(model: Model, name: str, facts: Facts, most: Sequence[int]) -> list[Variable]:
+    """How many pairs of their matrices the products of each kind hold in registers: a variable per kind. A variable per
+    product would make the search look at every way of sharing the same number."""
+    names = [name] if len(facts.kinds) == 1 else [f"{name}_{number}" for number in range(len(facts.kinds))]
+    return [model.integer(each, 0, limit) for each, limit in zip(names, most, strict=True)]
 
 
-def of_phases(facts: Facts, held: Iterable[Operand]) -> tuple[Operand, ...]:
-    """The register tiles of each phase, from the pairs that products hold in registers."""
-    pairs = iter(held)
-    return tuple(2 * next(pairs) if phase.operands else 0 for phase in facts.phases)
+def of_kinds(facts: Facts, parts: Sequence[Part]) -> list[Part]:
+    """What the products of each kind have together, from what each product has."""
+    found: dict[int, Part] = {}
+    for product, part in zip(facts.products, parts, strict=True):
+        found[product.sums] = found[product.sums] + part if product.sums in found else part
+    return list(found.values())
+
+
+def of_phases(facts: Facts, pairs: Sequence[Operand], held: Sequence[Operand]) -> tuple[Operand, ...]:
+    """The register tiles of each phase, from the pairs of each product and those that each kind holds in registers: the
+    first products of a kind hold all of theirs."""
+    left, own, tiles = dict(zip(facts.kinds, held, strict=True)), iter(pairs), []
+    for phase in facts.phases:
+        taken: Operand = 0
+        if phase.operands:
+            taken = minimum(next(own), left[phase.sums])
+            left[phase.sums] = left[phase.sums] - taken
+        tiles.append(2 * taken)
+    return tuple(tiles)
 
 
 def summed(parts: Iterable[Operand]) -> Expression:
-    """The sum of what each product has."""
+    """The sum of what each kind of products has."""
     first, *others = parts
     whole = first
     for other in others:
@@ -170,9 +190,9 @@ def summed(parts: Iterable[Operand]) -> Expression:
     return whole
 
 
-def fragments_of(element: Elements, phase: PhaseFacts) -> Callable[[int], int]:
-    """The fragments of a pair of a phase's matrix, by the blocks of 8 units that a warp or CTA has."""
-    return lambda unit_blocks: element.fragments(phase.sums * unit_blocks)
+def fragments_of(element: Elements, sums: int) -> Callable[[int], int]:
+    """The fragments of a pair of the matrix of so many sums, by the blocks of 8 units that a warp or CTA has."""
+    return lambda unit_blocks: element.fragments(sums * unit_blocks)
 
 
 def registers_of(warps: int) -> int:

@@ -74,6 +74,12 @@ class Facts:
         return tuple(phase for phase in self.phases if phase.operands)
 
     @property
+    def kinds(self) -> tuple[int, ...]:
+        """The numbers of sums that products have. Products with as many are alike to a model: all that counts is what
+        they hold in registers together."""
+        return tuple(dict.fromkeys(product.sums for product in self.products))
+
+    @property
     def reductions(self) -> int:
         """The numbers that the reductions of all phases give."""
         return sum(phase.reductions for phase in self.phases)

@@ -19,7 +19,8 @@ from rnncc.stages.schedule.draft import (
     cluster_passes,
     elements,
     fragments_of,
-    numbered,
+    held_variables,
+    of_kinds,
     of_phases,
     piece_registers,
     registers_of,
@@ -52,10 +53,10 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     unit_warps = model.integer("unit_warps", 1, MOST_WARPS)
     most = ceil(problem.head_dim, 32) + 64
     range_length = model.integer("range_length", 1, most)  # chunks of 32 terms per K warp and operand
-    register_pairs = [
-        model.integer(numbered("register_pairs", facts, product), 0, own.operands * most)
-        for product, own in enumerate(facts.products)
-    ]
+    own_pairs = [phase.operands * range_length for phase in facts.products]
+    pairs = of_kinds(facts, own_pairs)
+    most_pairs = of_kinds(facts, [phase.operands * most for phase in facts.products])
+    register_pairs = held_variables(model, "register_pairs", facts, most_pairs)
 
     items = model.integer("items", 1, _MOST_ITEMS)  # per CTA, of 8 units each
     dim = ctas * items  # in blocks of 8 units
@@ -69,10 +70,9 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     warps = model.integer("warps", 1, MOST_WARPS)
     model.require(warps == unit_warps * k_warps, because="warps: a thread of a larger CTA has too few registers")
 
-    fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, phase)) for phase in facts.products]
-    pairs = [phase.operands * range_length for phase in facts.products]
-    for held, own_pairs in zip(register_pairs, pairs, strict=True):
-        model.require(held <= own_pairs, because="matrix: a warp's part of it, in registers or in shared memory")
+    fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, sums)) for sums in facts.kinds]
+    for held, whole in zip(register_pairs, pairs, strict=True):
+        model.require(held <= whole, because="matrix: a warp's part of it, in registers or in shared memory")
     sums_and_operands = by(
         unit_blocks,
         _UNIT_BLOCKS,
@@ -92,7 +92,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         + PAIR_REGISTERS * summed(f * held for f, held in zip(fragments, register_pairs, strict=True))
     )
     spilled = require_registers(model, needed, registers)
-    shared_pairs = [own_pairs - held for own_pairs, held in zip(pairs, register_pairs, strict=True)]
+    shared_pairs = [whole - held for whole, held in zip(pairs, register_pairs, strict=True)]
     matrix_kilobytes = warps * summed(f * own for f, own in zip(fragments, shared_pairs, strict=True))
     shared_bytes = (
         buffers * element.operand_bytes * facts.operands * k_warps * range_length
@@ -108,7 +108,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     multiplied = (
         element.product(rate)
         * ceil_div(warps, 4)
-        * summed(f * own_pairs for f, own_pairs in zip(fragments, pairs, strict=True))
+        * summed(f * whole for f, whole in zip(fragments, pairs, strict=True))
         + rate.matrix * matrix_kilobytes
     )
     posts = facts.operands * owned * by(ctas, sizes, lambda c: rate.post * ceil(c, element.peers) if c > 1 else 0)
@@ -131,7 +131,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=ceil_div(warps * (rate.issue + posts + item * owned), 4) + multiplied,
         needed=needed,
         overcount=_OVERCOUNT,
-        shape=(ctas, unit_warps, k_warps, unit_blocks, 1, *of_phases(facts, register_pairs)),
+        shape=(ctas, unit_warps, k_warps, unit_blocks, 1, *of_phases(facts, own_pairs, register_pairs)),
         tiles={
             "ctas": ctas,
             "unit_warps": unit_warps,

@@ -17,7 +17,8 @@ from rnncc.stages.schedule.draft import (
     by,
     elements,
     fragments_of,
-    numbered,
+    held_variables,
+    of_kinds,
     of_phases,
     piece_registers,
     registers_of,
@@ -56,10 +57,9 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     tiles = model.choice("tiles", _TILES)  # tiles of 8 batch entries per group
     phases = len(facts.phases)
     # Chunks of 32 terms per warp.
-    chunks = [ceil(phase.operands * ceil(problem.head_dim, 32), _K_WARPS) for phase in facts.products]
-    register_chunks = [
-        model.integer(numbered("register_chunks", facts, product), 0, most) for product, most in enumerate(chunks)
-    ]
+    own_chunks = [ceil(phase.operands * ceil(problem.head_dim, 32), _K_WARPS) for phase in facts.products]
+    chunks = of_kinds(facts, own_chunks)
+    register_chunks = held_variables(model, "register_chunks", facts, chunks)
 
     def ctas_of(unit_block_count: int) -> int:
         return ceil(problem.head_dim, 8 * unit_block_count)
@@ -67,9 +67,9 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     def seats(unit_block_count: int) -> int:
         return target.sms // (problem.heads * ctas_of(unit_block_count))
 
-    def chunks_at_a_time(tile_count: int, own_chunks: int) -> int:
+    def chunks_at_a_time(tile_count: int, product_chunks: int) -> int:
         polls = tile_count * element.size // 2
-        return own_chunks if own_chunks * polls <= _POLLED else max(1, _POLLED // polls)
+        return product_chunks if product_chunks * polls <= _POLLED else max(1, _POLLED // polls)
 
     reducing = [phase for phase in facts.phases if phase.reductions]
     pieces = ceil(problem.head_dim, 8 * 16)  # words that a lane receives for each number of a reduction
@@ -78,7 +78,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         return ceil(pieces, ceil(pieces, max(1, _RECEIVED // phase.reductions)))
 
     def polls_of_a_step(tile_count: int) -> int:
-        polls = sum(ceil(own_chunks, chunks_at_a_time(tile_count, own_chunks)) for own_chunks in chunks)
+        polls = sum(ceil(each, chunks_at_a_time(tile_count, each)) for each in own_chunks)
         return polls + tile_count * sum(ceil(pieces, received_at_a_time(phase)) for phase in reducing)
 
     ctas = by(unit_blocks, _UNIT_BLOCKS, ctas_of)
@@ -88,9 +88,9 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     launch_batch = TILE_BATCH * tiles * by(unit_blocks, _UNIT_BLOCKS, seats)
     model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
 
-    fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, phase)) for phase in facts.products]
+    fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, sums)) for sums in facts.kinds]
     most_fragments = by(unit_blocks, _UNIT_BLOCKS, lambda u: element.fragments(facts.sums * u))
-    most_chunks, most_operands = max(chunks), max(phase.operands for phase in facts.phases)
+    most_chunks, most_operands = max(own_chunks), max(phase.operands for phase in facts.phases)
     items = unit_blocks * tiles
     owned = ceil_div(items, _K_WARPS)
     received = max((phase.reductions * received_at_a_time(phase) for phase in reducing), default=0)
@@ -163,7 +163,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         busy=step,
         needed=needed,
         overcount=0,
-        shape=(unit_blocks, _K_WARPS, tiles, *of_phases(facts, register_chunks)),
+        shape=(unit_blocks, _K_WARPS, tiles, *of_phases(facts, own_chunks, register_chunks)),
         tiles={
             "ctas": ctas,
             "unit_tile": 8 * unit_blocks,
