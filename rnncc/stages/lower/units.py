@@ -81,8 +81,9 @@ class Units:
             raise Unfit("a matrix has another number of blocks than heads")
         self.vectors: dict[str, MatrixPart] = {}
         self.late = LateSums()
-        # Which operands each sum has taken.
+        # Which operands each sum has taken, and the copies of operands.
         self.taken: set[tuple[str, str]] = set()
+        self.copies: set[str] = set()
         # What later statements read in place of these names: values that have no slot, or that only move others.
         self.read_as: dict[str, tuple[Expr, ...]] = {}
 
@@ -203,8 +204,10 @@ class Units:
             target, operand = (sums[0], operands[part]) if transposed else (sums[part], operands[0])
             # R@h + U@h: a sum takes an operand once, so the second matrix takes a copy of it.
             while (target, operand) in self.taken:
-                operand = f"{operand}__again"
-                yield FusedStatement(operand, Ref(operand.removesuffix("__again")), 0)
+                copied, operand = operand, f"{operand}__again"
+                if operand not in self.copies:
+                    self.copies.add(operand)
+                    yield FusedStatement(operand, Ref(copied), 0)
             self.taken.add((target, operand))
             yield Product(target, operand, MatrixPart(matrix.name, part), transposed, wide, taken)
 
