@@ -78,7 +78,9 @@ struct Item {
 #pragma unroll
     for (int v = 0; v < Step::VECTORS; ++v) {
       const int w = width_of<Step, Of::vector>(v);
-      vector[v] = has_unit[w] ? take<E>(own.vectors[v], 0, row_unit[w] * own.vectors[v].entry) : 0.0f;
+      // Every unit has a scalar, also where values of the first width have fewer.
+      const int64_t stride = own.vectors[v].entry;
+      vector[v] = stride == 0 || has_unit[w] ? take<E>(own.vectors[v], 0, row_unit[w] * stride) : 0.0f;
     }
 #pragma unroll
     for (int j = 0; j < 2; ++j)
