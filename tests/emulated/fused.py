@@ -24,6 +24,8 @@ from tests.numeric.compare import Case, Problem
 from tests.numeric.loops import Loop, Tensors
 from tests.rendering import at_first_use
 
+# How many numbers lie before and after each tensor, and which.
+_GUARDS, _GUARD = 1024, 512.0
 HEADERS = Path(__file__).resolve().parent
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _TABLES = {
@@ -140,6 +142,7 @@ class _Call:
         self.given[Table.ROUNDED] = self.given[Table.SAVED]
         self.copies: dict[tuple[Table, int], Tensor] = {}
         self.records: dict[str, Tensor] = {}
+        self.guards: list[Tensor] = []
         self.descending = case.problem.reverse != (direction == "backward")
         self.dtype = case.problem.dtype
 
@@ -154,6 +157,7 @@ class _Call:
         cluster = schedule.ctas if schedule.family.scope is Scope.CLUSTER else 1
         failure = self.kernel.library.run(ctas, 1, cluster, ctypes.c_uint64(case.seed), memory)
         assert failure is None, failure
+        assert all((guard == _GUARD).all() for guard in self.guards), "a kernel wrote beside a tensor"
         for (table, index), copy in self.copies.items():
             given = self.given[table][index]
             if given is not None:
@@ -169,8 +173,14 @@ class _Call:
         key = (Table.SAVED if table is Table.ROUNDED else table, index)
         if key not in self.copies:
             dtype = torch.float32 if table is Table.SAVED else self.dtype
-            self.copies[key] = given.to(dtype, copy=True).contiguous()
+            self.copies[key] = self._guarded(given.to(dtype))
         return self.copies[key]
+
+    def _guarded(self, values: Tensor) -> Tensor:
+        """A copy between numbers that a kernel must not change."""
+        memory = torch.full((values.numel() + 2 * _GUARDS,), _GUARD, dtype=values.dtype)
+        self.guards += [memory[:_GUARDS], memory[-_GUARDS:]]
+        return memory[_GUARDS:-_GUARDS].view(values.shape).copy_(values)
 
     def _place(self, place: Place, *, ahead: bool = False) -> bytes:
         tensor = self._tensor(place.table, place.index)
@@ -197,8 +207,11 @@ class _Call:
             return self._place(write.place)
         problem, width = self.case.problem, self.case.width(write.slot)
         shape = (problem.steps, problem.batch, width)
-        record = self.records.setdefault(write.slot, torch.full(shape, float("nan"), dtype=self.dtype))
-        return self._along(record, write.part * self.case.evaluate(self.kernel.loop.widths[write.width]))
+        if write.slot not in self.records:
+            self.records[write.slot] = self._guarded(torch.full(shape, float("nan"), dtype=self.dtype))
+        return self._along(
+            self.records[write.slot], write.part * self.case.evaluate(self.kernel.loop.widths[write.width])
+        )
 
     def _parameter(self, group: int) -> bytes:
         case, problem, loop = self.case, self.case.problem, self.kernel.loop

@@ -159,9 +159,10 @@ def test_threads_in_any_order(cell: str, family: Family, head_dim: int, tmp_path
 
 
 def test_a_sum_of_two_matrices_of_one_operand(tmp_path: Path) -> None:
-    """Each matrix meets a copy of the operand of its own."""
+    """Each matrix meets a copy of the operand of its own, which two sums share."""
     path = tmp_path / "two.rnn"
-    path.write_text("cell Two\nstate h\nweights U: matrix\nh[t] = tanh(W@x + R@h[t-1] + U@h[t-1])\n", encoding="utf-8")
+    text = "cell Two\nstate h\nweights U: matrix\nz, v = tanh(W@x + R@h[t-1] + U@h[t-1])\nh[t] = z*v\n"
+    path.write_text(text, encoding="utf-8")
     made = kernels_of(Wanted(str(path), GATHER, "f32", "sm_90a"), False, 64, tmp_path)
     errors = EmulatedCase(loops(str(path))[False], Problem(5, 3, {"I": 3, "H": 64}), made).measured()
     assert max(errors.values()) <= BOUNDS["f32"]

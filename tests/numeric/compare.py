@@ -118,15 +118,20 @@ class Case:
     @cached_property
     def reference(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Sequences, final states, and the gradients of streams, weights and states (zeros where none flows)."""
+        return self.evaluated(torch.float64)
+
+    def evaluated(self, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """The same, computed in a dtype."""
         problem, segment = self.problem, self.loop.segment
-        leaves = [tensor.clone().requires_grad_() for tensor in (*self.streams, *self.weights, *self.states)]
+        given_tensors = (*self.streams, *self.weights, *self.states)
+        leaves = [tensor.to(dtype, copy=True).requires_grad_() for tensor in given_tensors]
         streams = leaves[: len(self.streams)]
         weights = leaves[len(self.streams) : len(self.streams) + len(self.weights)]
         products = recurrent_reads(segment)
         values = with_aliases(self.values, products.aliases)
-        machine = Interpreter(values, self.sizes, problem.heads, torch.zeros((), dtype=torch.float64))
+        machine = Interpreter(values, self.sizes, problem.heads, torch.zeros((), dtype=dtype))
         fixed = {
-            name: torch.tensor([value], dtype=torch.float64)
+            name: torch.tensor([value], dtype=dtype)
             for name, value in zip(loop_constants(segment), self.constants, strict=True)
         }
         for weight, tensor in zip(segment.weights, weights, strict=True):
@@ -147,7 +152,7 @@ class Case:
             states = {name: known[name] for name in states}
             for name, found in sequences.items():
                 found.append(known[name])
-        empty = [torch.zeros(0, problem.batch, self.width(name)).double() for name in sequences]
+        empty = [torch.zeros(0, problem.batch, self.width(name), dtype=dtype) for name in sequences]
         outputs = [
             torch.stack(found[::-1] if problem.reverse else found) if found else empty[index]
             for index, found in enumerate(sequences.values())
@@ -227,11 +232,17 @@ class Case:
         return sequences, final, [*d_streams, *d_weights, *d_states]
 
     def errors(self, library: ctypes.CDLL, isa: str) -> dict[str, float]:
-        """The relative error of everything that was asked for: ‖kernel - reference‖ / ‖reference‖ (an absolute one
-        below 1e-3)."""
+        """The relative error of everything that was asked for."""
+        return self.distances(self.kernel(library, isa))
+
+    def eager_errors(self) -> dict[str, float]:
+        """The relative errors of an eager loop in the problem's dtype."""
+        return self.distances(self.evaluated(self.problem.dtype))
+
+    def distances(self, found: tuple[Tensors, Tensors, Tensors]) -> dict[str, float]:
+        """‖found - reference‖ / ‖reference‖ of everything that was found (an absolute distance below 1e-3)."""
         segment = self.loop.segment
         expected = self.reference
-        found = self.kernel(library, isa)
         names: tuple[tuple[str, ...], ...] = (
             segment.sequences,
             tuple(f"{name} final" for name in segment.states),
