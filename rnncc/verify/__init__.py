@@ -7,7 +7,7 @@ It shares neither the derived backward pass nor the generated code with what it 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, nan
 from typing import Any
@@ -146,9 +146,15 @@ def relative_error(ours: Tensor, expected: Tensor) -> float:
 
 
 def verify(
-    layer_class: Any, cell: Cell, *, device: str = "cpu", dtypes: tuple[torch.dtype, ...] = tuple(BOUNDS)
+    layer_class: Any,
+    cell: Cell,
+    *,
+    device: str = "cpu",
+    dtypes: tuple[torch.dtype, ...] = tuple(BOUNDS),
+    cases: Sequence[Case] = (),
 ) -> Report:
     """Compare `layer_class` (a layer of a built package) with the reference of `cell` over its cases and dtypes.
+    `cases`: others than those of `cases_of`; each runs in every dtype.
 
     Batch entries in which both the kernel and the reference overflow in a dtype take no part. Where rows fail, these
     rows are compared again without the batch entries in which the reference overflows, or in which rounding may flip a
@@ -156,8 +162,8 @@ def verify(
     rows: list[Row] = []
     doubts: list[Doubt] = []
     for dtype in dtypes:
-        cases = [case for case in cases_of(cell) if case.runs_in_half or dtype not in HALF]
-        comparisons = [_Comparison(Problem(layer_class, cell, case, dtype, device)) for case in cases]
+        run = cases or [case for case in cases_of(cell) if case.runs_in_half or dtype not in HALF]
+        comparisons = [_Comparison(Problem(layer_class, cell, case, dtype, device)) for case in run]
         name = str(dtype).removeprefix("torch.")
         found = _rows(comparisons, dtype, name)
         if undecided := any(row.failed for row in found):
@@ -166,7 +172,7 @@ def verify(
             again = {row.quantity: row for row in _rows(comparisons, dtype, name)}
             found = [again[row.quantity] if row.failed else row for row in found]
         rows += found
-        batch = sum(case.batch for case in cases)
+        batch = sum(case.batch for case in run)
         overflowing, unsure = sum(c.overflowing for c in comparisons), sum(c.undecided for c in comparisons)
         doubts += [Doubt(name, overflowing, batch, RANGE, True)] if overflowing else []
         doubts += [Doubt(name, unsure, batch, ROUNDING, undecided)] if unsure else []

@@ -25,6 +25,7 @@ class Case:
     batch    the batch size
     given    whether `hx` is passed; else the states start with their declared (or learned) values
     masked   whether batch entries have lengths of their own and start anew at some steps
+    sizes    I, H and the dims that are not solved; none: small sizes that meet the cell's constraints
     """
 
     steps: int
@@ -33,6 +34,7 @@ class Case:
     reverse: bool = False
     given: bool = True
     masked: bool = False
+    sizes: tuple[tuple[str, int], ...] = ()
 
     @property
     def columns(self) -> int:
@@ -47,6 +49,7 @@ class Case:
 
     def __str__(self) -> str:
         words = [f"T={self.steps} B={self.batch}"]
+        words += [f"{name}={size}" for name, size in self.sizes]
         words += [f"num_heads={self.heads}"] if self.heads > 1 else []
         words += ["reverse"] if self.reverse else []
         words += [] if self.given else ["no hx"]
@@ -69,6 +72,14 @@ CASES = (
 def cases_of(cell: Cell) -> tuple[Case, ...]:
     """The cases that `verify` runs: CASES, without those of several heads where the cell cannot have them."""
     return tuple(case for case in CASES if case.heads == 1 or _has_heads(cell, case.heads))
+
+
+def sizes_of(cell: Cell, case: Case) -> dict[str, int]:
+    """I, H, num_heads and every dim of a case. Raises ValueError where no small sizes meet the cell's constraints."""
+    if not case.sizes:
+        return problem_sizes(cell, case.heads)
+    sizes = {**dict(case.sizes), "num_heads": case.heads}
+    return sizes | {size.name: evaluate(size.solved, sizes) for size in cell.sizes if size.solved is not None}
 
 
 def problem_sizes(cell: Cell, num_heads: int = 1) -> dict[str, int]:

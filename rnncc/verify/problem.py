@@ -12,7 +12,7 @@ from rnncc.analysis.kinks import Branch, branches, fixed_branches
 from rnncc.ir.cell import Cell, Pointwise, value_table
 from rnncc.ir.dim import evaluate
 from rnncc.verify import reference
-from rnncc.verify.cases import Case, problem_sizes
+from rnncc.verify.cases import Case, sizes_of
 
 # A branch (a relu, a comparison, a spike) is decided where its value lies farther from the jump than MARGIN times the
 # rounding error. Undecided steps are drawn again, for at most ROUNDS rounds, and until PATIENCE rounds in a row brought
@@ -41,7 +41,7 @@ class Problem:
             return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype)
 
         self.cell, self.case, self.dtype = cell, case, dtype
-        self.sizes = sizes = problem_sizes(cell, case.heads)
+        self.sizes = sizes = sizes_of(cell, case)
         self.states = [state for state in cell.states if state.delay_of is None]
         self.batch = batch
         self.masks: Named = {}
@@ -68,7 +68,7 @@ class Problem:
         self.inputs, self.initial, self.decided = self._decided(draw)
         self.decided &= fixed_decided
         with torch.no_grad():
-            output, finals = self._run_layer(self.inputs, self.initial)
+            output, finals = self.run_layer(self.inputs, self.initial)
         self.cotangents = [draw(*value.shape) for value in (output, *finals)]
 
     @property
@@ -196,7 +196,8 @@ class Problem:
 
     # Run.
 
-    def _run_layer(self, inputs: Named, initial: Named) -> tuple[Tensor, list[Tensor]]:
+    def run_layer(self, inputs: Named, initial: Named) -> tuple[Tensor, list[Tensor]]:
+        """The layer's output [T, B, width] and final states [B, width], of the direction that is compared."""
         directions = 2 if self.case.reverse else 1
         hx = tuple(torch.stack([value] * directions) for value in initial.values())
         extras = {name: value for name, value in inputs.items() if name != "x"}
@@ -217,7 +218,7 @@ class Problem:
         """Every quantity as the layer computes it."""
         inputs, initial = _leaves(self.inputs), _leaves(self.initial)
         self.layer.zero_grad()
-        output, finals = self._run_layer(inputs, initial)
+        output, finals = self.run_layer(inputs, initial)
         self._backward([output, *finals])
         gradients = self.layer.gate_parameters(0, reverse=self.case.reverse, grad=True)
         return self._named(output, finals, inputs, initial, {name: gradients[name] for name in self.parameters})
