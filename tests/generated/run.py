@@ -7,17 +7,16 @@ status: 0 all is done and agrees, 1 something does not, 2 seeds are left.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from tests.generated.harness import Outcome, run
+from tests.generated.harness import run
+from tests.generated.results import Results
 
 BATCH = 10  # cells in one package
 
@@ -35,20 +34,21 @@ def main() -> int:
     first, last = map(int, given.seeds.split(":"))
     part, parts = map(int, given.shard.split("/"))
     batches = [range(start, min(start + BATCH, last)) for start in range(first, last, BATCH)][part::parts]
-    results, commit = _read(given.results, given.compiled), _commit()
+    results = Results(given.results, _commit(), {"compiled": given.compiled})
     end = time.monotonic() + 60 * given.minutes
     left = 0
     for batch in batches:
-        seeds = [seed for seed in batch if not _is_done(results["outcomes"].get(str(seed)), commit)]
+        seeds = [seed for seed in batch if not results.is_done(seed)]
         if time.monotonic() > end:
             left += len(seeds)
         elif seeds:
             for outcome in run(seeds, given.compiled):
-                results["outcomes"][str(outcome.seed)] = _entry(outcome, commit)
-            _write(given.results, results)
-    kinds = Counter(entry["kind"] for entry in results["outcomes"].values())
-    commits = Counter(entry["commit"] for entry in results["outcomes"].values())
-    for seed, entry in results["outcomes"].items():
+                detail = {"detail": outcome.detail} if outcome.detail else {}
+                results.add(outcome.seed, {"kind": outcome.kind, **detail})
+            results.write()
+    kinds = Counter(entry["kind"] for entry in results.outcomes.values())
+    commits = Counter(entry["version"] for entry in results.outcomes.values())
+    for seed, entry in results.outcomes.items():
         if entry["kind"] != "ok":
             print(f"seed {seed}: {entry['kind']}: {entry['detail']}")
     print(f"{dict(kinds)} of seeds {given.seeds}, shard {given.shard}; {left} left; by commit {dict(commits)}")
@@ -58,32 +58,6 @@ def main() -> int:
 def _commit() -> str:
     found = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return found.stdout.strip()
-
-
-def _entry(outcome: Outcome, commit: str) -> dict[str, str]:
-    detail = {"detail": outcome.detail} if outcome.detail else {}
-    return {"kind": outcome.kind, "commit": commit, **detail}
-
-
-def _is_done(entry: dict[str, str] | None, commit: str) -> bool:
-    return entry is not None and (entry["kind"] == "ok" or entry["commit"] == commit)
-
-
-def _read(path: Path, compiled: bool) -> dict[str, Any]:
-    """What a file holds so far."""
-    found: dict[str, Any] = {"compiled": compiled, "outcomes": {}}
-    if path.exists():
-        found = json.loads(path.read_text(encoding="utf-8"))
-    if found["compiled"] != compiled:
-        raise SystemExit(f"{path} holds the other kind of run: give --compiled as before, or another file")
-    return found
-
-
-def _write(path: Path, results: dict[str, Any]) -> None:
-    """All of it or nothing, so that a run can be stopped at any time."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    part.replace(path)
 
 
 if __name__ == "__main__":
