@@ -31,8 +31,9 @@ __all__ = [
 BOUNDS = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
 # The error of one eager loop may be small by chance. So this many loops run, whose inputs differ by roundings, and the
-# largest error counts.
-SAMPLES = 4
+# largest error counts. Where a row fails, more loops run: the gradient of a scalar is one sum, and how much of it
+# cancels differs from loop to loop.
+SAMPLES, MORE_SAMPLES = 4, 16
 
 # Why nothing sure can be said of a batch entry.
 RANGE = "the eager loop overflows"
@@ -184,7 +185,7 @@ class _Comparison:
     overflow, which are left out, `undecided` those in which rounding may flip a branch."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+        self.problem, self.samples = problem, SAMPLES
         self._run()
         if not _finite(*self.ours.values(), *self.exact.values()):
             self._keep(problem.finite())
@@ -193,7 +194,8 @@ class _Comparison:
 
     def keep_sure(self) -> None:
         """Leave out the batch entries in which rounding may flip a branch or the eager loop overflows, and run
-        again."""
+        again. From now on more eager loops say what rounding does."""
+        self.samples = MORE_SAMPLES
         self._keep(self.problem.decided)
         before = self.problem.batch
         self._keep(self.problem.finite())
@@ -222,7 +224,7 @@ class _Comparison:
         return relative_error(self.ours[quantity], self.exact[quantity])
 
     def eager_error(self, quantity: str) -> float:
-        """The relative error of the eager loop in the dtype, the worst of SAMPLES. In float64 the eager loop is the
+        """The relative error of the eager loop in the dtype, the worst of the samples. In float64 the eager loop is the
         reference itself. There the error in float32 is scaled down, and inputs moved by rounding count where they flip
         no branch: a chaotic cell is as far off in float64 as in float32."""
         dtype = self.problem.dtype
@@ -242,7 +244,7 @@ class _Comparison:
 
     def _worst(self, quantity: str, dtype: torch.dtype) -> float:
         """The largest error of the samples; the first sample's error where that is infinite or NaN."""
-        first, *others = (self._error_in(quantity, dtype, sample) for sample in range(SAMPLES))
+        first, *others = (self._error_in(quantity, dtype, sample) for sample in range(self.samples))
         return max([first, *filter(isfinite, others)]) if isfinite(first) else first
 
     def _error_in(self, quantity: str, dtype: torch.dtype, sample: int = 0) -> float:

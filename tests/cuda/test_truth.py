@@ -63,10 +63,11 @@ def test_fused_loops_of_other_cells_and_in_float32(cell: str, head_dim: int, dty
 @pytest.mark.parametrize(("cell", "head_dim"), [(c, size) for c in ("lmu", "mogrifierlstm") for size, _ in FUSED[c]])
 def test_fused_loops_of_one_head(cell: str, head_dim: int, packages: Packages) -> None:
     dtype = DTYPES[dict(FUSED[cell])[head_dim]]
+    module = packages(cell)
     known = packages.families(cell)
     assert known
     for steps, batch in ((1, 1), (7, 3), (33, 16), (200, 16)):
-        call = draw(packages(cell), cell, head_dim, 1, batch, steps, dtype)
+        call = draw(module, cell, head_dim, 1, batch, steps, dtype)
         assert_true(call, dtype)
         assert kernels_of(call.run) & known.keys()
 

@@ -241,3 +241,14 @@ def test_a_norm_is_as_accurate_as_torch(family: Family, head_dim: int, tmp_path:
     for ours, theirs, expected in zip((found, gradient), normed(values.float()), exact, strict=True):
         assert ours is not None
         assert (ours - expected).norm() <= (theirs - expected).norm()
+
+
+def test_a_scalar_beside_a_narrow_width(tmp_path: Path) -> None:
+    """All units of H have the scalar, also where the loop's first width is the narrower P."""
+    path = tmp_path / "narrow.rnn"
+    text = "cell Narrow\ndim P = 24\nweights U: matrix, V: matrix\nparam s: scalar = 0.3\nstate h\nlocal q: P\n"
+    text += "q = tanh(U@h[t-1])\nh[t] = sigmoid(s)*h[t-1] + tanh(V@q + W@x)\n"
+    path.write_text(text, encoding="utf-8")
+    made = kernels_of(Wanted(str(path), GATHER, "f32", "sm_90a"), False, 64, tmp_path)
+    problem = Problem(5, 3, {"I": 3, "H": 64, "P": 24})
+    assert max(EmulatedCase(loops(str(path))[False], problem, made).measured().values()) <= BOUNDS["f32"]

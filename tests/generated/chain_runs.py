@@ -117,8 +117,11 @@ def folder_of(run: Run, device: str) -> Path:
     """The package of a run, from the cache or built now; for a CPU it has no kernels of GPUs."""
     nvcc = find_nvcc((_target(device).architecture,), required=True) if device == "cuda" else None
     request = request_of(run, nvcc.architectures if nvcc is not None else ())
-    lacks = device != "cuda" or any(each.startswith("not ") for each in planned(run, _target(device)).values())
-    wanted = (f"{run.name}_{INDEX_DTYPES[run.dtype]}",) if lacks else ()
+    # Loops without products have kernels of their own.
+    names = [f"{run.name}_{INDEX_DTYPES[run.dtype]}_scans"]
+    if device != "cuda" or any(each.startswith("not ") for each in planned(run, _target(device)).values()):
+        names.append(f"{run.name}_{INDEX_DTYPES[run.dtype]}")
+    wanted = tuple(names)
 
     def produce() -> Product:
         made = make_product(request)
