@@ -19,9 +19,9 @@ from rnncc.stages.schedule.rates import Rates
 MOST_WARPS = 16
 MOST_THREADS = 2048  # per SM
 UNIT_BLOCK, TILE_BATCH = 8, 8  # the units and the batch entries of an item
-# A *pair* is two k16 fragments: of 16 rows of 16-bit numbers, or of 8 rows of float32. A warp has it in so many bytes
-# of shared memory, or in so many registers per thread.
-PAIR_BYTES, PAIR_REGISTERS = 1024, 8
+# A *pair* is two k16 fragments: of 16 rows of 16-bit numbers, or of 8 rows of float32. For a product a thread has it in
+# so many registers. In shared memory half-tiles of 8 rows each take their own share (Elements).
+PAIR_REGISTERS = 8
 # Registers per thread for each piece of 16 bytes that it moves every step: from where, to where, and in which steps.
 _PIECE_REGISTERS = 5
 # Registers per thread for addresses and counters: what nvcc 13 needs for the LSTM and the GRU without a spill.
@@ -222,6 +222,11 @@ class Elements:
     def fragments(self, halves: int) -> int:
         """The fragments of a pair that has `halves` half-tiles of 8 rows each."""
         return halves if self.is_float else ceil(halves, 2)
+
+    @property
+    def half_bytes(self) -> int:
+        """Shared memory of a half-tile of a pair per warp, in bytes."""
+        return 256 * self.size
 
     def accumulator_registers(self, halves: int) -> int:
         """Registers per thread for the sums of half-tiles. In float32 a lane has all eight batch entries while it

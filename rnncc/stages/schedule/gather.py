@@ -10,7 +10,6 @@ from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import (
     BASE_REGISTERS,
     MOST_WARPS,
-    PAIR_BYTES,
     PAIR_REGISTERS,
     TILE_BATCH,
     Draft,
@@ -71,6 +70,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     model.require(warps == unit_warps * k_warps, because="warps: a thread of a larger CTA has too few registers")
 
     fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, sums)) for sums in facts.kinds]
+    halves = [sums * unit_blocks for sums in facts.kinds]
     for held, whole in zip(register_pairs, pairs, strict=True):
         model.require(held <= whole, because="matrix: a warp's part of it, in registers or in shared memory")
     sums_and_operands = by(
@@ -93,10 +93,10 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     )
     spilled = require_registers(model, needed, registers)
     shared_pairs = [whole - held for whole, held in zip(pairs, register_pairs, strict=True)]
-    matrix_kilobytes = warps * summed(f * own for f, own in zip(fragments, shared_pairs, strict=True))
+    matrix_bytes = element.half_bytes * warps * summed(h * own for h, own in zip(halves, shared_pairs, strict=True))
     shared_bytes = (
         buffers * element.operand_bytes * facts.operands * k_warps * range_length
-        + PAIR_BYTES * matrix_kilobytes
+        + matrix_bytes
         + 256 * facts.sums * items * (k_warps - 1)
         + by(items, range(1, _MOST_ITEMS + 1), lambda i: facts.traffic_bytes(i, TILE_BATCH))
         + 32 * buffers * facts.reductions * dim
@@ -105,12 +105,9 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     require_shared(model, shared_bytes, target)
 
     item = rate.gather_piece * facts.pieces + rate.operation * facts.operations
-    multiplied = (
-        element.product(rate)
-        * ceil_div(warps, 4)
-        * summed(f * whole for f, whole in zip(fragments, pairs, strict=True))
-        + rate.matrix * matrix_kilobytes
-    )
+    multiplied = element.product(rate) * ceil_div(warps, 4) * summed(
+        f * whole for f, whole in zip(fragments, pairs, strict=True)
+    ) + ceil_div(rate.matrix * matrix_bytes, 1024)
     posts = facts.operands * owned * by(ctas, sizes, lambda c: rate.post * ceil(c, element.peers) if c > 1 else 0)
     messages = ceil(facts.operands * problem.head_dim * element.size, 16)  # per batch entry
     step = (

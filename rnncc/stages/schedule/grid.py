@@ -10,7 +10,6 @@ from rnncc.ir.schedule import ceil
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import (
     BASE_REGISTERS,
-    PAIR_BYTES,
     PAIR_REGISTERS,
     TILE_BATCH,
     Draft,
@@ -95,6 +94,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     owned = ceil_div(items, _K_WARPS)
     received = max((phase.reductions * received_at_a_time(phase) for phase in reducing), default=0)
     received_registers = 4 * max(0, received - _POLLED)
+    halves = [sums * unit_blocks for sums in facts.kinds]
     matrix_registers = PAIR_REGISTERS * summed(f * held for f, held in zip(fragments, register_chunks, strict=True))
     spilled: Operand = 0
     if element.is_float:
@@ -129,12 +129,12 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
             because="registers: a thread holds its part of the matrix, sums, operands and items",
         )
     shared_chunks = [most - held for most, held in zip(chunks, register_chunks, strict=True)]
-    matrix_kilobytes = _K_WARPS * summed(f * own for f, own in zip(fragments, shared_chunks, strict=True))
+    matrix_bytes = element.half_bytes * _K_WARPS * summed(h * own for h, own in zip(halves, shared_chunks, strict=True))
     staged = _K_WARPS * element.operand_bytes * tiles if element.is_float else 0
     # One table for the two choices: its key is 8 * unit_blocks + tiles.
     both = range(8 * max(_UNIT_BLOCKS) + 8)
     traffic_bytes = by(8 * unit_blocks + tiles, both, lambda key: facts.traffic_bytes(key // 8, TILE_BATCH * (key % 8)))
-    shared_bytes = 256 * _K_WARPS * facts.sums * items + PAIR_BYTES * matrix_kilobytes + staged + traffic_bytes
+    shared_bytes = 256 * _K_WARPS * facts.sums * items + matrix_bytes + staged + traffic_bytes
     require_shared(model, shared_bytes, target)
 
     group = minimum(TILE_BATCH * tiles, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.batch, seats(u))))
@@ -150,7 +150,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         * ceil(_K_WARPS, 4)
         * summed(f * n for f, n in zip(fragments, chunks, strict=True))
         * tiles
-        + rate.matrix * matrix_kilobytes
+        + ceil_div(rate.matrix * matrix_bytes, 1024)
         + rate.spill * spilled
         + item * owned
     )

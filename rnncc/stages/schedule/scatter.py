@@ -10,7 +10,6 @@ from rnncc.ir.target import Target
 from rnncc.stages.schedule.draft import (
     BASE_REGISTERS,
     MOST_WARPS,
-    PAIR_BYTES,
     PAIR_REGISTERS,
     TILE_BATCH,
     Draft,
@@ -74,11 +73,11 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
         + PAIR_REGISTERS * element.fragments(2) * rows * register_pairs
     )
     spilled = require_registers(model, needed, registers)
-    matrix_kilobytes = warps * element.fragments(2) * rows * (pairs - register_pairs)
+    matrix_bytes = element.half_bytes * warps * 2 * rows * (pairs - register_pairs)
     shared_bytes = (
         2 * element.operand_bytes * k_warps * pairs
         + 512 * facts.sums * dim * k_warps
-        + PAIR_BYTES * matrix_kilobytes
+        + matrix_bytes
         + by(items, range(1, most + 1), lambda i: facts.traffic_bytes(i, TILE_BATCH))
         + 16
     )
@@ -86,7 +85,7 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
 
     item = rate.scatter_piece * facts.pieces + rate.operation * facts.operations
     products = ceil_div(warps, 4) * element.fragments(2) * rows * pairs
-    multiplied = element.product(rate) * products + rate.matrix * matrix_kilobytes
+    multiplied = element.product(rate) * products + ceil_div(rate.matrix * matrix_bytes, 1024)
     sent = facts.sums * dim * k_warps * by(ctas, sizes, lambda c: rate.send if c > 1 else rate.local)
     step = rate.scatter + item * owned + multiplied + rate.spill * spilled + sent + rate.warp * warps
     return Draft(

@@ -18,12 +18,14 @@ struct Pairs {
   __host__ __device__ static constexpr int shared_before(int p) { return p * SHARED_PAIRS / PAIRS; }
 };
 
-// HALVES half-tiles of 8 rows of a matrix of 16-bit elements, as fragments of tensor core products of 16 rows.
+// HALVES half-tiles of 8 rows of a matrix of 16-bit elements, as fragments of tensor core products of 16 rows. Where the
+// number is odd, the last tile has zeros in its upper half. They take registers, since an operand of a product is four
+// registers in a row, but no shared memory.
 template <class E, int PAIRS_, int HALVES_, int REGISTER_PAIRS_>
 struct Resident : Pairs<PAIRS_, REGISTER_PAIRS_> {
   using Of = Pairs<PAIRS_, REGISTER_PAIRS_>;
   using Of::PAIRS, Of::REGISTER_PAIRS, Of::SHARED_PAIRS, Of::in_shared, Of::shared_before;
-  static constexpr int HALVES = HALVES_, ROWS = ceil_div(HALVES, 2), WARP_BYTES = SHARED_PAIRS * ROWS * 1024;
+  static constexpr int HALVES = HALVES_, ROWS = ceil_div(HALVES, 2), WARP_BYTES = SHARED_PAIRS * HALVES * 512;
 
   uint4 registers[at_least_one(REGISTER_PAIRS)][ROWS][2];
   uint4* shared;  // of the warp
@@ -39,7 +41,7 @@ struct Resident : Pairs<PAIRS_, REGISTER_PAIRS_> {
 #pragma unroll
         for (int m = 0; m < ROWS; ++m) {
           uint4(&to)[2] = registers[pair - shared_before(pair)][m];
-          interleave(terms(pair, m, 0), terms(pair, m, 1), to[0], to[1]);
+          interleave(terms(pair, m, 0), is_whole(m) ? terms(pair, m, 1) : make_uint4(0, 0, 0, 0), to[0], to[1]);
         }
     // One pair after the other: loads of many pairs at once would need more registers than the loop has.
 #pragma unroll 1
@@ -47,17 +49,24 @@ struct Resident : Pairs<PAIRS_, REGISTER_PAIRS_> {
       if (in_shared(pair))
 #pragma unroll
         for (int m = 0; m < ROWS; ++m) {
-          uint4* const to = shared + (shared_before(pair) * ROWS + m) * 64;
-          interleave(terms(pair, m, 0), terms(pair, m, 1), to[0], to[32]);
+          uint4* const to = shared + (shared_before(pair) * HALVES + 2 * m) * 32;
+          if (is_whole(m))
+            interleave(terms(pair, m, 0), terms(pair, m, 1), to[0], to[32]);
+          else
+            to[0] = terms(pair, m, 0);
         }
   }
   RNNCC_DEVICE void get(int pair, int m, uint4& even, uint4& odd) const {
-    const uint4* const from = shared + (shared_before(pair) * ROWS + m) * 64;
+    const uint4* const from = shared + (shared_before(pair) * HALVES + 2 * m) * 32;
     even = in_shared(pair) ? from[0] : registers[pair - shared_before(pair)][m][0];
-    odd = in_shared(pair) ? from[32] : registers[pair - shared_before(pair)][m][1];
+    if (is_whole(m) || !in_shared(pair))
+      odd = in_shared(pair) ? from[32] : registers[pair - shared_before(pair)][m][1];
+    else
+      interleave(even, make_uint4(0, 0, 0, 0), even, odd);
   }
 
  private:
+  static __host__ __device__ constexpr bool is_whole(int m) { return 2 * m + 1 < HALVES; }
   static RNNCC_DEVICE void interleave(uint4 low, uint4 high, uint4& even, uint4& odd) {
     even = make_uint4(low.x, high.x, low.y, high.y);
     odd = make_uint4(low.z, high.z, low.w, high.w);
