@@ -76,9 +76,8 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     def received_at_a_time(phase: PhaseFacts) -> int:
         return ceil(pieces, ceil(pieces, max(1, _RECEIVED // phase.reductions)))
 
-    def polls_of_a_step(tile_count: int) -> int:
-        polls = sum(ceil(each, chunks_at_a_time(tile_count, each)) for each in own_chunks)
-        return polls + tile_count * sum(ceil(pieces, received_at_a_time(phase)) for phase in reducing)
+    def polls_of_products(tile_count: int) -> int:
+        return sum(ceil(each, chunks_at_a_time(tile_count, each)) for each in own_chunks)
 
     ctas = by(unit_blocks, _UNIT_BLOCKS, ctas_of)
     model.require(
@@ -92,6 +91,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     most_chunks, most_operands = max(own_chunks), max(phase.operands for phase in facts.phases)
     items = unit_blocks * tiles
     owned = ceil_div(items, _K_WARPS)
+    received_in_polls = sum(ceil(pieces, received_at_a_time(phase)) for phase in reducing)
     received = max((phase.reductions * received_at_a_time(phase) for phase in reducing), default=0)
     received_registers = 4 * max(0, received - _POLLED)
     halves = [sums * unit_blocks for sums in facts.kinds]
@@ -141,7 +141,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     readers = problem.heads * ctas * ceil_div(problem.batch, group)
     item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
     step = (
-        rate.poll * by(tiles, _TILES, polls_of_a_step)
+        rate.poll * (by(tiles, _TILES, polls_of_products) + owned * received_in_polls)
         # Reads of L2 hide each other in part.
         + ceil_div(6 * element.size * facts.operands * problem.head_dim * group * readers, target.l2_gb_s)
         + phases * rate.grid_entry * group

@@ -38,9 +38,9 @@ constexpr int RECEIVED_PIECES = Step::MASKED ? 8 : 12;
 
 // Polls for what the items of a head give to the reductions of phase P for the lane's entry, from `from` on, and joins
 // it over the four lanes of a row. A lane reads pieces q, q + 4, … of 16 bytes, with the numbers of four items.
-// Where they are not `wanted`, nobody sends them.
+// Where they are not `wanted`, nobody sends them. `in_vain`: whether the warp polled more than once.
 template <class Step, int P, int H>
-RNNCC_DEVICE Joint<Step, P> received(const FusedCall<Step>& call, const char* from, bool wanted) {
+RNNCC_DEVICE Joint<Step, P> received(const FusedCall<Step>& call, const char* from, bool wanted, bool& in_vain) {
   constexpr int NUMBERS = PhaseOf<Step, P>::REDUCTIONS, ITEMS = H / 8, ALL = ceil_div(ITEMS, 4);
   constexpr int PIECES = ceil_div(ALL, 4), MOST = at_least_one(RECEIVED_PIECES<Step> / NUMBERS);
   constexpr int BATCH = ceil_div(PIECES, ceil_div(PIECES, MOST));
@@ -80,6 +80,7 @@ RNNCC_DEVICE Joint<Step, P> received(const FusedCall<Step>& call, const char* fr
         ask(i, r);
       }
     for (Spin spin; !all_have_come(); spin.poll()) {
+      in_vain = true;
 #pragma unroll
       for (int i = 0; i < BATCH; ++i)
 #pragma unroll

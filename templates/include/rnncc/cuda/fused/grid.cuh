@@ -145,6 +145,16 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     terms[n] = exchange_row(n * 8 + row) + q * 8 * sizeof(E);
     if constexpr (Step::MASKED) terms_until[n] = rows_of(n * 8 + row).steps;
   }
+  // Where the lane finds what is reduced for its entry of an item, which is entry `row` of the item's tile. In masked
+  // loops: for how many steps.
+  [[maybe_unused]] uint32_t reduced_row[S::OWNED];
+  [[maybe_unused]] int reduced_until[S::OWNED];
+#pragma unroll
+  for (int o = 0; o < S::OWNED; ++o) {
+    const int n = (warp + o * S::K_WARPS) / S::UNIT_BLOCKS;
+    reduced_row[o] = exchange_row(n * 8 + row);
+    if constexpr (Step::MASKED) reduced_until[o] = rows_of(n * 8 + row).steps;
+  }
   // Sends an item's operands, and what it gives to reductions, of a phase of step t to the other CTAs.
   const auto send = [&](auto phase, int o, int t, const auto& operand) {
     constexpr int P = decltype(phase)::value;
@@ -196,8 +206,9 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     }
   __syncthreads();
 
-  // The cycles that the warp lets pass before it polls for the operands of a phase. A poll in vain slows down the CTAs
-  // that write. The warp learns a pause with which it polls too early in one step of nine.
+  // The cycles that the warp lets pass before it polls for the operands of a phase, or for what is reduced where it has no
+  // operands. A poll in vain slows down the CTAs that write. The warp learns a pause with which it polls too early in one
+  // step of nine.
   uint32_t pauses[S::PHASES] = {};
   for (int t = 0; t < steps; ++t) {
 #pragma unroll
@@ -277,7 +288,10 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
           }
         }
       }
-      pause = in_vain ? ::min(pause + PAUSE_MORE, PAUSE_MOST) : pause - ::min(pause, PAUSE_LESS);
+      const auto learn_pause = [&] {
+        pause = in_vain ? ::min(pause + PAUSE_MORE, PAUSE_MOST) : pause - ::min(pause, PAUSE_LESS);
+      };
+      if (Phase::SUMS > 0) learn_pause();
       if constexpr (sizeof(E) == 4 && Phase::SUMS > 0) sum_over_lanes(of_lane, acc);
       // The warps' partial sums lie as [half-tile, tile][warp][lane].
       float2* const parts = partial + lane;
@@ -288,21 +302,22 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
           parts[((half * S::ENTRY_TILES + n) * S::K_WARPS + warp) * 32] =
               make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
       __syncthreads();
-      [[maybe_unused]] float reduced[S::ENTRY_TILES][2][at_least_one(Phase::REDUCTIONS)];
+      [[maybe_unused]] float reduced[S::OWNED][2][at_least_one(Phase::REDUCTIONS)];
       if constexpr (Phase::REDUCTIONS > 0) {
         const char* const from = exchange_at(t) + S::REDUCTIONS_BEGIN + Phase::FIRST_REDUCTION * S::SOURCE_PIECES * 16;
 #pragma unroll
-        for (int n = 0; n < S::ENTRY_TILES; ++n) {
-          if (warp >= S::ITEMS) continue;
-          const auto all =
-              received<Step, P, S::H>(call, from + exchange_row(n * 8 + row), !Step::MASKED || t < terms_until[n]);
+        for (int o = 0; o < S::OWNED; ++o) {
+          if (warp + o * S::K_WARPS >= S::ITEMS) continue;
+          const bool is_sent = !Step::MASKED || t < reduced_until[o];
+          const auto all = received<Step, P, S::H>(call, from + reduced_row[o], is_sent, in_vain);
           // Lanes of row r have entry r. An item's lanes want entries 2q and 2q + 1.
 #pragma unroll
           for (int r = 0; r < Phase::REDUCTIONS; ++r) {
-            reduced[n][0][r] = __shfl_sync(~0u, all.number[r], 8 * q);
-            reduced[n][1][r] = __shfl_sync(~0u, all.number[r], 8 * q + 4);
+            reduced[o][0][r] = __shfl_sync(~0u, all.number[r], 8 * q);
+            reduced[o][1][r] = __shfl_sync(~0u, all.number[r], 8 * q + 4);
           }
         }
+        if (Phase::SUMS == 0) learn_pause();
       }
       if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
 #pragma unroll
@@ -321,7 +336,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
 #pragma unroll
         for (int j = 0; j < 2; ++j)
 #pragma unroll
-          for (int r = 0; r < Phase::REDUCTIONS; ++r) sum[j][Phase::SUMS + r] = reduced[n][j][r];
+          for (int r = 0; r < Phase::REDUCTIONS; ++r) sum[j][Phase::SUMS + r] = reduced[o][j][r];
         float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], made[2][written<Step>];
         items[o].template load<false>(call, own, t, t + 1 == steps, read, rows);
         if constexpr (P < S::LAST) {
