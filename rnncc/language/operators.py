@@ -149,7 +149,13 @@ _ROWS = (
     _unary("log", lambda f, y, a: (1 / a,), domain=(0.1, 4.0), bound=bounds.logarithm, value=math.log),
     _unary("log1p", lambda f, y, a: (1 / (1 + a),), domain=(-0.9, 4.0), bound=bounds.logarithm, value=math.log1p),
     _unary(
-        "sqrt", lambda f, y, a: (1 / (2 * y),), domain=(0.1, 4.0), bound=bounds.ray, value=math.sqrt, instructions=8
+        "sqrt",
+        lambda f, y, a: (1 / (2 * y),),
+        domain=(0.1, 4.0),
+        bound=bounds.ray,
+        value=math.sqrt,
+        instructions=8,
+        fast="sqrt({0})",
     ),
     _unary("abs", lambda f, y, a: (f.sign(a),), kinks=(0.0,), bound=bounds.ray, value=abs, instructions=1, ulps=_EXACT),
     _unary("sign", _zero, kinks=(0.0,), smooth=False, bound=bounds.signed, ulps=_EXACT),

@@ -33,6 +33,12 @@ struct Fast16 {
     return x > 20.0f ? x : (x > 0.0f ? x : 0.0f) + log1p_fast(exp(-::fabsf(x)));
   }
   RNNCC_DEVICE static float logsigmoid(float x) { return (x > 0.0f ? 0.0f : x) - log1p_fast(exp(-::fabsf(x))); }
+  // The relative error is at most 2^-23.
+  RNNCC_DEVICE static float sqrt(float x) {
+    float y;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+  }
   // The error is at most 2 ulp over the whole range.
   RNNCC_DEVICE static float divide(float a, float b) {
     float y;
@@ -49,6 +55,7 @@ struct Fast<float> {
   RNNCC_DEVICE static float tanh(float x) { return rnncc::tanh(x); }
   RNNCC_DEVICE static float sigmoid(float x) { return rnncc::sigmoid(x); }
   RNNCC_DEVICE static float exp(float x) { return rnncc::exp(x); }
+  RNNCC_DEVICE static float sqrt(float x) { return rnncc::sqrt(x); }
   RNNCC_DEVICE static float softplus(float x) { return rnncc::softplus(x); }
   RNNCC_DEVICE static float logsigmoid(float x) { return rnncc::logsigmoid(x); }
   RNNCC_DEVICE static float divide(float a, float b) { return a / b; }

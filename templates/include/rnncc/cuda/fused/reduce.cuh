@@ -58,22 +58,30 @@ struct Joint {
   }
 
   // Joins those of all lanes whose numbers differ only in the bits from FROM to TO. Both are masks of one bit. All these
-  // lanes get the same bits, since each joins in the order of the lanes. ALIKE: they have as many numbers as each other.
+  // lanes get the same bits: what they compute is the same if two of them change places, or each joins in the order of
+  // the lanes. ALIKE: they have as many numbers as each other.
   template <int FROM, int TO, bool ALIKE>
   RNNCC_DEVICE void join_lanes() {
-    const bool is_first = !(threadIdx.x & FROM);
     for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
       constexpr int R = decltype(reduction)::value;
       if constexpr (Phase::mean_of(R) > 0) {
         const float other = __shfl_xor_sync(~0u, number[R], FROM);
-        const float other_count = ALIKE ? count[R] : __shfl_xor_sync(~0u, count[R], FROM);
-        const float both = count[R] + other_count, before = is_first ? count[R] : other_count;
-        const float share = ALIKE ? 0.5f : both > 0.0f ? __fdividef(both - before, both) : 0.0f;
-        const float first = is_first ? number[R] : other, apart = (is_first ? other : number[R]) - first;
         const float squares = number[R + 1] + __shfl_xor_sync(~0u, number[R + 1], FROM);
-        number[R] = first + apart * share;
-        number[R + 1] = squares + apart * (apart * (before * share));
-        count[R] = both;
+        if constexpr (ALIKE) {
+          const float apart = other - number[R];
+          number[R] = 0.5f * (number[R] + other);
+          number[R + 1] = squares + apart * (apart * (0.5f * count[R]));
+          count[R] += count[R];
+        } else {
+          const bool is_first = !(threadIdx.x & FROM);
+          const float other_count = __shfl_xor_sync(~0u, count[R], FROM), both = count[R] + other_count;
+          const float before = is_first ? count[R] : other_count;
+          const float share = both > 0.0f ? __fdividef(both - before, both) : 0.0f;
+          const float first = is_first ? number[R] : other, apart = (is_first ? other : number[R]) - first;
+          number[R] = first + apart * share;
+          number[R + 1] = squares + apart * (apart * (before * share));
+          count[R] = both;
+        }
       } else if constexpr (Phase::mean_of(R - 1) == 0) {
         number[R] = joined<has(Phase::LARGEST, R)>(number[R], __shfl_xor_sync(~0u, number[R], FROM));
       }
