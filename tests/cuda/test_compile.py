@@ -37,8 +37,7 @@ CASES = [
 MASKED_SCAN = kernels.Case("mingru", SCAN, "bf16", NEWEST)
 # Newton's method for a pair in float32: half of an SM's registers are its limit.
 FLOAT_NEWTON = kernels.Case("paralstm", SCAN, "f32", NEWEST, masked=False)
-# Cells that stand for a kind, beside LSTM and GRU. Alternating: several widths, sums along
-# rows. Scans: of real and of
+# Cells that stand for a kind, beside LSTM and GRU: of several widths, and with sums along rows. Scans: of real and of
 # complex numbers, of two segments. Walks: with norms, with Newton's method for a number and for a pair.
 KINDS = ("lmu", "onlstm", "mingru", "lru", "rwkv4", "layernormindrnn", "paragru", "paralstm")
 # Cells with the kernels of another one, letter by letter: those are compiled once.

@@ -34,8 +34,9 @@ _K_WARPS = (1, 2, 4, 8)
 _UNIT_BLOCKS = (1, 2, 4)
 _MOST_ITEMS = MOST_WARPS * max(_UNIT_BLOCKS)
 _SEND_REGISTERS = 8  # per operand but one
+_LATER_REGISTERS = 2  # per operand of a later phase, which is made while the sums of the phase before are there
 # Per product but one, and per number that reductions give: nvcc moves work of a phase into the one before.
-_PRODUCT_REGISTERS, _REDUCTION_REGISTERS = 4, 4
+_PRODUCT_REGISTERS, _REDUCTION_REGISTERS = 6, 4
 _FLOAT_PRODUCT_REGISTERS, _FLOAT_REDUCTION_REGISTERS = 40, 10
 # nvcc 13 takes 18 to 46 registers fewer than `needed` for the LSTM.
 _OVERCOUNT = 44
@@ -84,6 +85,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     needed = (
         BASE_REGISTERS
         + _SEND_REGISTERS * (max(phase.operands for phase in facts.phases) - 1)
+        + _LATER_REGISTERS * max((phase.operands for phase in facts.phases[1:]), default=0)
         + (len(facts.products) - 1) * (_FLOAT_PRODUCT_REGISTERS if element.is_float else _PRODUCT_REGISTERS)
         + facts.reductions * (_FLOAT_REDUCTION_REGISTERS if element.is_float else _REDUCTION_REGISTERS)
         + sums_and_operands
