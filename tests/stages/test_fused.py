@@ -182,6 +182,12 @@ def test_what_does_not_fit(cell: str, why: str) -> None:
     assert isinstance(loop.fused_forward, NoForm) and loop.fused_forward.reason.startswith(why)
 
 
+def test_the_gradient_of_a_number_per_head_is_a_reduction() -> None:
+    text = "cell Paced\ninput x, pace: num_heads\nstate h\nlocal a: 1\na = pace\nh[t] = a*tanh(W@x + R@h[t-1])\n"
+    _, backward = both_ways(plan_of(text))
+    assert [write.value for write in backward.row_writes] == ["d_pace__sum"]
+
+
 def test_the_gradient_of_a_number_per_batch_entry_is_summed_after_the_loop() -> None:
     _, backward = both_ways(plan_of("timeawarelstm"))
     (late,) = backward.late_sums

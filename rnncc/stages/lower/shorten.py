@@ -168,7 +168,7 @@ def needed(operations: Sequence[Operation], outlive: Container[str]) -> list[Ope
                     continue
                 wanted.add(operand)
             case FusedReduction(results, _, sources):
-                if wanted.isdisjoint(results):
+                if not any(name in wanted or name in outlive for name in results):
                     continue
                 wanted.update(sources)
             case FusedStatement(target, expr):
