@@ -99,6 +99,15 @@ v = cumsum(softmax(W@x + R@h[t-1] + b))
 p, q = split(v)
 h[t] = tanh(p - q*h[t-1])
 """,
+    # A cell of one head: the gradient of `gap` is a sum that goes to memory, and nothing else needs it.
+    "gapped": """cell Gapped
+input gap: 1
+state h
+local u: 1
+weights E: matrix
+u = E@h[t-1]
+h[t] = tanh(R@h[t-1]*gap + W@x + u)
+""",
 }
 
 
@@ -116,6 +125,7 @@ h[t] = tanh(p - q*h[t-1])
         ("onlstm", GATHER, "bf16", 64, 2, 3, {"K": 32}),
         ("onlstm", GRID, "f32", 96, 1, 5, {"K": 24}),
         ("running", GATHER, "f32", 48, 2, 9, {}),
+        ("gapped", GATHER, "f32", 64, 1, 9, {}),
         ("normed", GATHER, "f32", 96, 2, 9, {"P": 192, "H": 80}),
         ("normed", GRID, "bf16", 64, 1, 5, {"P": 64, "H": 24}),
     ],

@@ -73,3 +73,11 @@ def test_phases_of_equations(
     loops = both_ways(plan_of(text))
     assert phases_of(loops[0]) == forward
     assert backward is None or phases_of(loops[1]) == backward
+
+
+def test_a_sum_that_goes_to_memory_alone_is_made() -> None:
+    """A cell of one head adds up the gradient of a number per batch entry in the step."""
+    text = cell("local u: 1", "weights E: matrix", "u = E@h[t-1]", "h[t] = tanh(R@h[t-1]*gap + W@x + u)")
+    _, backward = both_ways(plan_of(text.replace("state h", "input gap: 1\nstate h")))
+    (write,) = (write for write in backward.row_writes if write.slot == "d_gap__sum")
+    assert any(write.value in phase.reduced for phase in backward.phases)

@@ -15,13 +15,13 @@ x·a and x·s·b here: those are not computed in the program, and may be much la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, references, substitute
 from rnncc.ir.fused import FusedReduction, FusedStatement, ReductionKind
-from rnncc.stages.lower.units import Operation, Product, elements_per_head
+from rnncc.stages.lower.units import Operation, Product, elements_per_head, made_by, taken_by
 
 # The sums that may stand for one. Each is sent apart, and many would take longer than the phase.
 MOST_PARTS = 2
@@ -157,25 +157,14 @@ def split(
     return found
 
 
-def needed(operations: Sequence[Operation], outlive: Container[str]) -> list[Operation]:
+def needed(operations: Sequence[Operation], outlive: Iterable[str]) -> list[Operation]:
     """The operations without those that nothing needs. `outlive`: the values that a step leaves behind."""
-    wanted: set[str] = set()
+    wanted = set(outlive)
     found: list[Operation] = []
     for each in reversed(operations):
-        match each:
-            case Product(target, operand):
-                if target not in wanted and target not in outlive:
-                    continue
-                wanted.add(operand)
-            case FusedReduction(results, _, sources):
-                if not any(name in wanted or name in outlive for name in results):
-                    continue
-                wanted.update(sources)
-            case FusedStatement(target, expr):
-                if target not in wanted and target not in outlive:
-                    continue
-                wanted.update(references(expr))
-        found.append(each)
+        if not wanted.isdisjoint(made_by(each)):
+            wanted.update(taken_by(each))
+            found.append(each)
     return found[::-1]
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import cycle
+from typing import assert_never
 
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
@@ -326,9 +327,26 @@ class Units:
         return elements_per_head(self.count(width), self.number(width))
 
 
-def made_by(operation: FusedStatement | FusedReduction) -> tuple[str, ...]:
+def made_by(operation: Operation) -> tuple[str, ...]:
     """The names of what an operation makes."""
-    return operation.results if isinstance(operation, FusedReduction) else (operation.target,)
+    match operation:
+        case Product(name) | FusedStatement(name):
+            return (name,)
+        case FusedReduction(results):
+            return results
+    assert_never(operation)
+
+
+def taken_by(operation: Operation) -> tuple[str, ...]:
+    """The names of what an operation takes."""
+    match operation:
+        case Product(_, operand):
+            return (operand,)
+        case FusedReduction(_, _, sources):
+            return sources
+        case FusedStatement(_, expr):
+            return tuple(references(expr))
+    assert_never(operation)
 
 
 def late_names(name: str, count: int) -> tuple[str, ...]:
