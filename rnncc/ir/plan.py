@@ -35,13 +35,12 @@ class LoopPlan:
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
     """All loops of a cell. `cell` is the cell's name. `source` is the name of the `.rnn` file, fit for a comment.
-    `sizes` names the entries of a call's sizes. `one_head`: why the cell takes one head only, empty where it takes
-    several."""
+    `sizes` names the entries of a call's sizes. `single_head_because` as in Cell."""
 
     cell: str
     source: str
     sizes: tuple[str, ...]
-    one_head: str
+    single_head_because: str
     loops: tuple[LoopPlan, ...]
 
     def plain_loops(self) -> Iterator[LoopPlan]:

@@ -99,6 +99,14 @@ v = cumsum(softmax(W@x + R@h[t-1] + b))
 p, q = split(v)
 h[t] = tanh(p - q*h[t-1])
 """,
+    # Nothing reads half of v, so half of its gradient is a zero that a product takes.
+    "half": """cell Half
+state h
+local v: 2*H
+v = R@h[t-1] + W@x + b
+p, q = split(v)
+h[t] = tanh(q)
+""",
     # A cell of one head: the gradient of `gap` is a sum that goes to memory, and nothing else needs it.
     "gapped": """cell Gapped
 input gap: 1
@@ -125,6 +133,8 @@ h[t] = tanh(R@h[t-1]*gap + W@x + u)
         ("onlstm", GATHER, "bf16", 64, 2, 3, {"K": 32}),
         ("onlstm", GRID, "f32", 96, 1, 5, {"K": 24}),
         ("running", GATHER, "f32", 48, 2, 9, {}),
+        ("half", GATHER, "bf16", 64, 2, 3, {}),
+        ("half", GRID, "f32", 64, 1, 9, {}),
         ("gapped", GATHER, "f32", 64, 1, 9, {}),
         ("normed", GATHER, "f32", 96, 2, 9, {"P": 192, "H": 80}),
         ("normed", GRID, "bf16", 64, 1, 5, {"P": 64, "H": 24}),

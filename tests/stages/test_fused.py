@@ -162,6 +162,11 @@ def test_inference_writes_what_the_caller_gets() -> None:
     assert len(kept) < len(forward.writes)
 
 
+def own(*lines: str) -> str:
+    """A cell of one state h, of these lines."""
+    return "\n".join(("cell Own", "state h", *lines, ""))
+
+
 @pytest.mark.parametrize(
     ("cell", "why"),
     [
@@ -169,11 +174,63 @@ def test_inference_writes_what_the_caller_gets() -> None:
         (
             "cell Wide\ndim K\ndim M\ndim N\ndim P\nstate h\nlocal p: K, q: M, r: N, v: P\nweights U: matrix\n"
             "p = U@h[t-1]\nq = U@p\nr = U@q\nv = U@r\nh[t] = tanh(U@v + W@x)\n",
-            "values of a step have more than 4 widths",
+            "a step has values of more than 4 widths",
         ),
         (
             "cell Four\nstate h\nweights U: blockdiag(4)\nh[t] = tanh(W@x + U@h[t-1] + b)\n",
-            "a matrix has another number of blocks than heads",
+            "U_h has another number of blocks than heads: declare it `matrix`",
+        ),
+        (
+            own("weights V: matrix", "h[t] = tanh(V@concat(h[t-1], tanh(h[t-1])))"),
+            "V_h multiplies a value that is several",
+        ),
+        (own("local w: 2*H", "w = repeat(h[t-1], 2)", "a, e = split(w)", "h[t] = tanh(R@a*e)"), "repeat leads from"),
+        (
+            own("state n: num_heads", "n[t] = 0.5*n[t-1] + mean(h[t-1])", "h[t] = tanh(R@h[t-1]*n[t])"),
+            "n has one number",
+        ),
+        (
+            own("state c: 2*H", "a, e = split(c[t-1])", "c[t] = concat(h[t-1], a)", "h[t] = tanh(R@e)"),
+            "c has one number",
+        ),
+        (
+            own("weights V: matrix", "local n: num_heads", "n = V@h[t-1]", "h[t] = tanh(R@h[t-1]*mean(n))"),
+            "V_n has one row or column per head",
+        ),
+        (
+            own(
+                "local n: 2*num_heads",
+                "n = softmax(concat(mean(h[t-1]), sum(h[t-1])))",
+                "a, e = split(n)",
+                "h[t] = tanh(R@h[t-1]*a + e)",
+            ),
+            "a value has several numbers per head",
+        ),
+        (
+            own(
+                "weights V: matrix, U: matrix, Z: matrix",
+                "local n: 1, m: 1",
+                "n = V@h[t-1]",
+                "m = U@n",
+                "h[t] = tanh(Z@m)",
+            ),
+            "U_m is a matrix of one element",
+        ),
+        (
+            own(
+                "dim P",
+                "weights V: matrix",
+                "local p: P, w: H + P",
+                "p = V@h[t-1]",
+                "w = concat(h[t-1], p)",
+                "h[t] = R@h[t-1]*mean(w)",
+            ),
+            "values of several widths are put together",
+        ),
+        (own("local v: 64*H", "v = tanh(R@h[t-1] + W@x)", "h[t] = mean(v)*h[t-1]"), "a value is more than 63 times"),
+        (
+            own("const L = 17", "q[0] = h[t-1]", "for l in 1..L:\n    q[l] = tanh(R@q[l-1])", "h[t] = q[L]"),
+            "a step has 17 products, norms and sums that wait",
         ),
     ],
 )

@@ -29,7 +29,7 @@ from rnncc.ir.fused import (
 )
 from rnncc.ir.kernel import EdgeSlot, Matrix, Place, Program, ReadSlot, StoredSlot, Table, VectorSlot
 from rnncc.ir.plan import NoForm
-from rnncc.stages.lower.late import LateSum
+from rnncc.stages.lower.late import OVER_ALL_HEADS, LateSum
 from rnncc.stages.lower.reading import Unfit
 from rnncc.stages.lower.rules import with_joined_rules
 from rnncc.stages.lower.shorten import Given, centred, needed, split, with_moments
@@ -58,7 +58,7 @@ def _loop(units: Units, operations: Sequence[Operation], given: Given) -> FusedL
     operations, levels, found = _shortest(units, operations, given)
     if len(found) > MOST_PHASES:
         raise Unfit(
-            f"a step has {len(found)} products and reductions that wait for each other: more than {MOST_PHASES}"
+            f"a step has {len(found)} products, norms and sums that wait for each other: at most {MOST_PHASES} may"
         )
     phases = tuple(_phase(units, found[level]) for level in sorted(found))
     chain = _chain(operations, phases, levels)
@@ -74,11 +74,13 @@ def _loop(units: Units, operations: Sequence[Operation], given: Given) -> FusedL
     writes, row_writes = _writes(units, made)
     reductions = max(len(phase.reduced) for phase in phases)
     if max(len(reads), len(rows), len(writes) + len(row_writes), reductions) > MOST_TENSORS:
-        raise Unfit(f"a step reads, writes or reduces more than {MOST_TENSORS} tensors")
+        raise Unfit(f"a step reads or writes more than {MOST_TENSORS} tensors, or has as many sums and norms at once")
     matrices = sum(len(phase.sums) * len(phase.operands) for phase in phases)
     tensors = 2 * (len(reads) + len(edges)) + len(rows) + len(writes) + len(row_writes) + len(vectors)
     if 2 * (8 * matrices + 24 * tensors) > MOST_BYTES:
-        raise Unfit(f"the addresses of a step's matrices and tensors take more than {MOST_BYTES} bytes")
+        raise Unfit(
+            f"the addresses of a step's {matrices} matrices and {tensors} tensors take more than {MOST_BYTES} bytes"
+        )
     return FusedLoop(
         units.widths,
         phases,
@@ -146,12 +148,12 @@ def _levels(operations: Sequence[Operation]) -> tuple[dict[str, int], dict[int, 
                     continue
                 for product in sums[name]:
                     if product.operand in made and product.operand not in levels:
-                        raise Unfit(f"the operand {product.operand} is made by the product itself")
+                        raise Unfit(f"a sum of products takes {product.operand} before it is computed")
                 level = max(levels.get(product.operand, 0) for product in sums[name])
                 phase = found.setdefault(level, _Found())
                 phase.transposed = transposed if phase.transposed is None else phase.transposed
                 if any(product.transposed not in (None, phase.transposed) for product in sums[name]):
-                    raise Unfit("matrices and transposed ones are multiplied at once")
+                    raise Unfit("products with a matrix and with a transposed one would run at once")
                 phase.matrices[name] = {product.operand: product.matrix for product in sums[name]}
                 phase.widths |= {product.operand: product.operand_width for product in sums[name]} | {name: width}
                 levels[name] = level + 1
@@ -237,11 +239,11 @@ def _edges(units: Units) -> Iterator[FusedEdge]:
     for slot in units.program.slots:
         if isinstance(slot, EdgeSlot) and isinstance(units.slots[slot.link], StoredSlot):
             if units.count(slot.width) != 1 or slot.ahead:
-                raise Unfit(f"{slot.name} has another width than the others")
+                raise Unfit(_not_one_per_unit(slot.link))
             known.add(slot.name)
             yield FusedEdge(slot.name, slot.link, slot.place, finals.get(slot.name), units.number(slot.width))
     if not set(finals) <= known:
-        raise Unfit("a final state is no value of the step")
+        raise Unfit("a state is not computed in its loop")
 
 
 def _reads(units: Units, used: set[str]) -> tuple[tuple[FusedRead, ...], tuple[FusedRow, ...], tuple[FusedVector, ...]]:
@@ -272,13 +274,20 @@ def _reads(units: Units, used: set[str]) -> tuple[tuple[FusedRead, ...], tuple[F
                 case VectorSlot(_, width, place) if width != HEADS:
                     vectors.append(FusedVector(name, _part(place, part, width), width == ONE, slot.name, part, number))
                 case _:
-                    raise Unfit(f"{slot.name} has another width than the others")
+                    raise Unfit(_not_one_per_unit(slot.name))
     for name, matrix in units.vectors.items():
         known = units.matrices[matrix.name]
         place = _part(Place(Table.WEIGHTS, known.index, known.offset), matrix.part, known.rows)
         own = units.number(known.columns if known.rows == ONE else known.rows)
         vectors.append(FusedVector(name, place, False, "", matrix.part, own, matrix.name))
     return tuple(reads), tuple(rows), tuple(vectors)
+
+
+def _not_one_per_unit(name: str) -> str:
+    return (
+        f"{name} has one number per head, or several numbers per unit: a fused step keeps one number per unit. "
+        "Make it as wide as a state, or make it several states"
+    )
 
 
 def _part(place: Place, part: int, width: Dim) -> Place:
@@ -302,7 +311,7 @@ def _writes(units: Units, made: Mapping[str, int]) -> tuple[tuple[FusedWrite, ..
         count = units.count(slot.width)
         if not count:
             if not units.is_per_head(slot.width) or (slot.kept and not units.one_head):
-                raise Unfit(f"{slot.name} is summed over heads")
+                raise Unfit(OVER_ALL_HEADS)
             rows += [
                 FusedWrite(slot.name, place, made[slot.name], slot.name, destination=index)
                 for index, place in enumerate(places)
@@ -321,7 +330,7 @@ def _terms_of_late_sums(units: Units, made: Mapping[str, int]) -> Iterator[Fused
     for slot, summed in _late_sums(units):
         source = units.slots[summed.slot]
         if not isinstance(source, StoredSlot) or source.kept or source.destinations:
-            raise Unfit(f"{slot.name} is summed over heads")
+            raise Unfit(OVER_ALL_HEADS)
         for part, name in enumerate(late_names(slot.name, len(summed.parts))):
             yield FusedWrite(name, None, made[name], source.name, part, 0, units.number(source.width))
 
@@ -331,7 +340,7 @@ def _late_sums(units: Units) -> list[tuple[StoredSlot, LateSum]]:
     found = [(slot, units.late.known[slot.name]) for slot in units.program.slots if slot.name in units.late]
     stored = [(slot, summed) for slot, summed in found if isinstance(slot, StoredSlot) and slot.destinations]
     if any(slot.kept for slot, _ in stored) or len({summed.slot for _, summed in stored}) < len(stored):
-        raise Unfit("a step takes the sum over all heads")
+        raise Unfit(OVER_ALL_HEADS)
     return stored
 
 

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, references
 from rnncc.stages.lower.reading import Unfit
 
-_OVER_ALL_HEADS = "a step takes the sum over all heads"
+# Why a program has no fused form where a value of the step needs such a sum.
+OVER_ALL_HEADS = (
+    "a step needs a number of all heads, but heads never wait for each other: give each head its own number"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class LateSums:
         taken = [self.known[name] for name in references(expr) if name in self.known]
         parts = (self._term(expr, part) for part in range(len(taken[0].parts)))
         if any(len(each.parts) != len(taken[0].parts) for each in taken):
-            raise Unfit(_OVER_ALL_HEADS)
+            raise Unfit(OVER_ALL_HEADS)
         return LateSum(tuple(parts), taken[0].slot)
 
     def _term(self, expr: Expr, part: int) -> Expr:
@@ -60,4 +63,4 @@ class LateSums:
                 return apply("mul", left, self._term(right, part))
             case Apply("where", (condition, left, right)) if not self.reads(condition):
                 return apply("where", condition, self._term(left, part), self._term(right, part))
-        raise Unfit(_OVER_ALL_HEADS)
+        raise Unfit(OVER_ALL_HEADS)

@@ -31,8 +31,10 @@ from rnncc.ir.fused import (
 from rnncc.ir.kernel import EdgeSlot, Matrix, Program, RowStage, Slot, StoredSlot, TileStage, ViewSlot
 from rnncc.ir.kernel import Product as MatrixProduct
 from rnncc.ir.structure import diagonal_blocks
-from rnncc.stages.lower.late import LateSum, LateSums
+from rnncc.stages.lower.late import OVER_ALL_HEADS, LateSum, LateSums
 from rnncc.stages.lower.reading import Unfit
+
+_SEVERAL_WIDTHS = "values of several widths are put together, or a value is cut into such: use values of one width"
 
 # The most tensors that a kernel reads, and that it writes: as many as a word has bits (call.cuh). A value has no more
 # parts.
@@ -76,10 +78,10 @@ class Units:
         wide += [width for matrix in program.matrices for width in (matrix.rows, matrix.columns)]
         self.widths = tuple(dict.fromkeys(split_multiple(width)[1] for width in wide if width not in (ONE, HEADS)))
         if len(self.widths) > MOST_WIDTHS:
-            raise Unfit(f"values of a step have more than {MOST_WIDTHS} widths")
+            raise Unfit(f"a step has values of more than {MOST_WIDTHS} widths: give some of them the same width")
         self.blocks = self.blocks_of(products[0].blocks)
         if self.blocks not in (ONE, HEADS):
-            raise Unfit("a matrix has another number of blocks than heads")
+            raise Unfit(_other_blocks(products[0].products[0].matrices[0]))
         self.vectors: dict[str, MatrixPart] = {}
         self.late = LateSums()
         # Which operands each sum has taken, and the copies of operands.
@@ -100,9 +102,11 @@ class Units:
         """How many numbers a unit has of a value of that width; 0 for a scalar."""
         if width in (ONE, HEADS):
             return 0
-        k, _ = split_multiple(width)
+        k, base = split_multiple(width)
+        if base == HEADS:
+            raise Unfit("a value has several numbers per head: make each number a value of its own")
         if k > MOST_TENSORS:
-            raise Unfit(f"a value has more than {MOST_TENSORS} times the units of a head")
+            raise Unfit(f"a value is more than {MOST_TENSORS} times as wide as a state: make it several values")
         return k
 
     def number(self, width: Dim) -> int:
@@ -135,7 +139,7 @@ class Units:
         """The parts of a value."""
         slot = self.slots.get(name)
         if name in self.late:
-            raise Unfit("a step takes the sum over all heads")
+            raise Unfit(OVER_ALL_HEADS)
         if name in self.read_as:
             return self.read_as[name]
         if isinstance(slot, ViewSlot):
@@ -149,7 +153,7 @@ class Units:
             return 0
         k, base = split_multiple(offset)
         if base != split_multiple(width)[1]:
-            raise Unfit("values of several widths lie side by side")
+            raise Unfit(_SEVERAL_WIDTHS)
         return k
 
     def operations(self) -> Iterator[Operation]:
@@ -169,12 +173,15 @@ class Units:
                     made += operations
                     added.setdefault(accumulator, []).append(terms)
                     continue
+                if HEADS in (matrix.rows, matrix.columns):
+                    raise Unfit(f"{name} has one row or column per head: make it a vector, and its product a sum")
                 if {self.blocks_of(diagonal_blocks(matrix.structure)), self.blocks_of(stage.blocks)} != {self.blocks}:
-                    raise Unfit(f"{name} has blocks of its own")
+                    raise Unfit(_other_blocks(name))
                 sums = part_names(accumulator, count)
                 if (own := tuple(map(Ref, sums))) not in added.setdefault(accumulator, []):
                     added[accumulator].append(own)
-                made += self.of_product(matrix, sums, self.named(product.operand), product.transposed)
+                named, operands = self.named(product.operand, f"{accumulator}__of_{name}")
+                made += [*named, *self.of_product(matrix, sums, operands, product.transposed)]
         # Copies of operands come before all products of their sums.
         yield from sorted(made, key=lambda each: isinstance(each, Product))
         for accumulator, summed in added.items():
@@ -197,7 +204,10 @@ class Units:
         """Rows of a matrix have parts, columns have none."""
         rows, columns = (operands, sums) if transposed else (sums, operands)
         if len(columns) != 1 or matrix.parts != len(rows):
-            raise Unfit(f"{matrix.name} has columns of several parts")
+            raise Unfit(
+                f"{matrix.name} multiplies a value that is several times as wide as a state: give each part of the "
+                "value a matrix of its own"
+            )
         wide, taken = self.number(matrix.rows), self.number(matrix.columns)
         if transposed:
             wide, taken = taken, wide
@@ -218,8 +228,10 @@ class Units:
         """A matrix of one row or one column is a vector. To multiply it is a sum over the units, or elementwise: the
         operations, and what they make."""
         wide = matrix.columns if matrix.rows == ONE else matrix.rows
-        if not self.one_head or wide == ONE:
-            raise Unfit(f"{matrix.name} is one number, or its cell has several heads")
+        if wide == ONE:
+            raise Unfit(f"{matrix.name} is a matrix of one element: declare it a scalar")
+        if not self.one_head:
+            raise Unfit(OVER_ALL_HEADS)
         vectors = part_names(f"{matrix.name}__vector", self.count(wide))
         self.vectors |= {name: MatrixPart(matrix.name, part) for part, name in enumerate(vectors)}
         given = cycle(self.values(product.operand))
@@ -230,14 +242,16 @@ class Units:
         made: list[Operation] = [FusedStatement(source, term, 0) for source, term in zip(sources, terms, strict=True)]
         return [*made, FusedReduction((target,), ReductionKind.SUM, sources, self.number(wide))], (Ref(target),)
 
-    def named(self, name: str) -> tuple[str, ...]:
-        """The parts of a product's operand, which must be values."""
-        found = []
-        for value in self.values(name):
+    def named(self, name: str, target: str) -> tuple[list[Operation], tuple[str, ...]]:
+        """The parts of a value that a product or a reduction takes for `target`, by name. What has no name yet gets
+        one: the operations do that."""
+        made: list[Operation] = []
+        found: list[str] = []
+        for part, value in enumerate(self.values(name)):
+            found.append(value.name if isinstance(value, Ref) else f"{name}__{part}_of_{target}")
             if not isinstance(value, Ref):
-                raise Unfit(f"the operand {name} is a number")
-            found.append(value.name)
-        return tuple(found)
+                made.append(FusedStatement(found[-1], value, 0))
+        return made, tuple(found)
 
     def at(self, expr: Expr, part: int, count: int) -> Expr:
         """An expression of one part of `count`."""
@@ -245,7 +259,7 @@ class Units:
         for name in references(expr):
             values = self.values(name)
             if len(values) not in (1, count):
-                raise Unfit("parts of a value meet a value of other parts")
+                raise Unfit(_SEVERAL_WIDTHS)
             found[name] = values[part if len(values) == count else 0]
         return substitute(expr, found)
 
@@ -257,11 +271,12 @@ class Units:
             case RowOperator.SUM | RowOperator.MEAN | RowOperator.MAX:
                 is_late = operator is RowOperator.SUM and self.slots[target].width == ONE and not self.one_head
                 if self.count(wide) == 0 or not (is_late or self.is_per_head(self.slots[target].width)):
-                    raise Unfit(f"a step takes the {operator.value} over all heads")
+                    raise Unfit(OVER_ALL_HEADS)
                 if is_late:
                     yield from self.of_late_sum(target, LateSum(given[0], stage.operands[0]))
                     return
-                sources = self.named(stage.operands[0])
+                made, sources = self.named(stage.operands[0], target)
+                yield from made
                 whole = f"{target}__whole" if operator is RowOperator.MEAN else target
                 kind = ReductionKind.LARGEST if operator is RowOperator.MAX else ReductionKind.SUM
                 yield FusedReduction((whole,), kind, sources, self.number(wide))
@@ -269,7 +284,7 @@ class Units:
                     yield FusedStatement(target, apply("div", Ref(whole), self.elements_per_head(wide)), 0)
             case RowOperator.SPREAD:
                 if not self.is_per_head(wide):
-                    raise Unfit("a step spreads a value over all heads")
+                    raise Unfit(OVER_ALL_HEADS)
                 for part in self.parts(target):
                     share = apply("div", given[0][0], self.elements_per_head(self.slots[target].width))
                     yield FusedStatement(part, share, 0)
@@ -297,12 +312,12 @@ class Units:
         target, (name,) = stage.target, stage.operands
         widths = (self.slots[target].width, self.slots[name].width)
         if self.count(widths[0]) != self.count(widths[1]) or not self.count(widths[0]):
-            raise Unfit(f"a step takes the {stage.operator.value} of a row of other parts")
-        operands = []
-        for operand, value in zip(self.parts(name), self.values(name), strict=True):
-            operands.append(value.name if isinstance(value, Ref) else f"{operand}__of_{target}")
-            if not isinstance(value, Ref):
-                yield FusedStatement(operands[-1], value, 0)
+            raise Unfit(
+                f"{stage.operator.value} leads from a state's width to a multiple of it, or back: declare a width "
+                "for the narrower value (`dim K`)"
+            )
+        made, operands = self.named(name, target)
+        yield from made
         for part, own in enumerate(self.parts(target)):
             for other, operand in enumerate(operands):
                 if rule := rule_of(stage.operator, stage.times, part, other):
@@ -320,11 +335,15 @@ class Units:
         """A row of parts is cut, or put together, where all its parts have one width."""
         names = (stage.target, *stage.operands)
         if len({split_multiple(self.slots[name].width)[1] for name in names}) > 1:
-            raise Unfit("values of several widths lie side by side")
+            raise Unfit(_SEVERAL_WIDTHS)
 
     def elements_per_head(self, width: Dim) -> Expr:
         """How many elements of a value of that width a head has."""
         return elements_per_head(self.count(width), self.number(width))
+
+
+def _other_blocks(matrix: str) -> str:
+    return f"{matrix} has another number of blocks than heads: declare it `matrix`, which has a block per head"
 
 
 def made_by(operation: Operation) -> tuple[str, ...]:

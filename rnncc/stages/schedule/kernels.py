@@ -168,6 +168,6 @@ def fused_kernels(plan: KernelPlan, problems: Sequence[Problem], target: Target 
 
 
 def _check_heads(plan: KernelPlan, problem: Problem) -> None:
-    if plan.one_head and problem.heads > 1:
-        message = f"{plan.cell} takes one head only: {plan.one_head}; {problem.heads} were asked for"
+    if plan.single_head_because and problem.heads > 1:
+        message = f"{plan.cell} takes one head only: {plan.single_head_because}; {problem.heads} were asked for"
         raise RnnccError(Diagnostic("RNN703", message, help="leave out --heads"))
