@@ -1,15 +1,14 @@
 """A loop in the form that the fused kernels run: a chain of products and reductions, with elementwise work
 in between.
 
-A *phase* is a product, or reductions over the units of a head, or both. All of it waits for the same earlier results. A
-step is stage, phase, stage, phase, …, stage: each stage (elementwise) takes what the phase before it gave and makes
-what the phase after it takes. Most loops have one phase; the first stage is then called `start`, and the last one
-`finish`. The *carries* are floats per unit and batch entry that live in registers, from stage to stage and from step to
-step.
+A *phase* is a product, or reductions over a head, or both. All of it waits for the same earlier results. A step is
+stage, phase, stage, phase, …, stage. A stage is elementwise: it takes what the phase before it gives, and makes what
+the phase after it takes. Kernels call the first stage `start`, the last one `finish`, and the others `middle`. The
+*carries* are floats per unit and batch entry that live in registers, from stage to stage and from step to step.
 
-Every name stands for one number per unit. A value of k*H units has k names, one for each part
-(rnncc/stages/lower/units.py). `slot` and `part` say which value and which part. A step may have values of several
-widths, as of H and of P units. `width` says which of the loop's widths a value has.
+Every name stands for one number per unit, or for one number per head. A value of k*H units has k names, one for each
+part (rnncc/stages/lower/operations.py). `slot` and `part` say which value and which part. A step may have values of
+several widths, such as H and P. `width` says which of the loop's widths a value has, as an index.
 rnncc/stages/render/cuda/steps.py prints these types, and templates/include/rnncc/cuda/fused/call.cuh says what kernels
 expect.
 """
@@ -23,19 +22,16 @@ from rnncc.ir.dim import Dim
 from rnncc.ir.expr import Expr, references
 from rnncc.ir.kernel import Place
 
-# The number of units of a head, as statements name it.
-HEAD_DIM = "head_dim__"
-
 
 def head_dim_name(width: int) -> str:
-    """The same for the width with that number."""
-    return f"head_dim_{width}__" if width else HEAD_DIM
+    """How statements name the head_dim of the width with that number."""
+    return f"head_dim_{width}__" if width else "head_dim__"
 
 
 @dataclass(frozen=True, slots=True)
 class FusedRead:
-    """A tensor [T, B, width] that a step reads at its t. With an `edge`, it reads at the next step in the order of the
-    loop, and the tensor `edge` [B, width] where there is no next step."""
+    """A tensor [T, B, width] that a step reads at its t. With an `edge` it reads at the next step in the loop's order.
+    After the last step it reads the tensor `edge` [B, width]."""
 
     name: str
     place: Place
@@ -86,8 +82,12 @@ class FusedEdge:
 
 @dataclass(frozen=True, slots=True)
 class FusedWrite:
-    """A value that goes to a tensor [T, B, width], in the stage with that number: to the slot's destination with that
-    number. Without a place it goes to the record that the products after the loop read."""
+    """A value that goes to a tensor [T, B, width].
+
+    place        where it goes; None: to the record of the slot, which is read after the loop
+    stage        the number of the stage that writes it
+    destination  which of the slot's destinations it is
+    """
 
     value: str
     place: Place | None
@@ -100,8 +100,8 @@ class FusedWrite:
 
 @dataclass(frozen=True, slots=True)
 class FusedLateSum:
-    """A sum over all heads that nothing in a step waits for: the gradient of a stream with one number per batch entry.
-    It is taken after the loop, from the record of `terms`, and goes to the destinations of `slot`."""
+    """A sum over all heads that nothing in a step waits for. It is the gradient of a stream with one number per batch
+    entry. It is taken after the loop, from the record of `terms`, and goes to the destinations of `slot`."""
 
     slot: str
     terms: str
@@ -125,7 +125,7 @@ class MatrixPart:
 
 
 class Relation(Enum):
-    """How a unit and a term of a MatrixRule stand to each other. The names are those of call.cuh."""
+    """How the term's number of a MatrixRule compares with the unit's. call.cuh has the same names."""
 
     EQUAL = "equal"
     AT_MOST = "at_most"
@@ -135,8 +135,8 @@ class Relation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MatrixRule:
-    """A matrix of ones and zeros: 1 where term // term_times is equal to unit // unit_times, at
-    most that, at least that, or anything. So running sums, repeated values and sums of neighbours are products."""
+    """A matrix of ones and zeros. Its element for a unit and a term is 1 where term // term_times has the relation to
+    unit // unit_times. By such matrices running sums, repeated values and sums of neighbours are products."""
 
     relation: Relation
     unit_times: int = 1
@@ -144,8 +144,8 @@ class MatrixRule:
 
 
 class ReductionKind(Enum):
-    """What a reduction makes of all its sources: their sum; the largest of them; or their mean, and the sum of the
-    squares of their deviations from it."""
+    """What a reduction makes of all its sources: their sum, the largest of them, or moments. Moments are the mean, and
+    the sum of the squares of deviations from it."""
 
     SUM = auto()
     LARGEST = auto()
@@ -154,8 +154,8 @@ class ReductionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FusedReduction:
-    """`results` are made of the sources, over all units of a head. CTAs send each other a number for each result, and
-    join them as templates/include/rnncc/cuda/fused/reduce.cuh says."""
+    """`results` are made of all numbers that a head has of the sources. CTAs send each other a number for each result,
+    and join them as templates/include/rnncc/cuda/fused/reduce.cuh says."""
 
     results: tuple[str, ...]
     kind: ReductionKind
@@ -167,15 +167,17 @@ class FusedReduction:
 class FusedPhase:
     """A product of a step, or reductions, or both at once.
 
-    sums        what the product makes
-    operands    what it takes
-    matrices    `matrices[sum][operand]`: of the program, or given by a rule; None: the sum does not take the operand
-    joined      whether the matrices lie side by side in one weight, so that one product takes them all. Forward, these
-                are the matrices of one operand, in the order of the sums. Transposed, they are the matrices of one sum,
-                in the reverse order of the operands
-    transposed  whether the product takes the matrices transposed
-    sum_widths, operand_widths
-                which of the loop's widths each of them has
+    sums            what the product makes
+    operands        what it takes
+    matrices        `matrices[sum][operand]`: a matrix of the program, or one given by a rule; None: the sum does not
+                    take the operand
+    joined          whether the matrices lie side by side in one weight, so that one product takes them all. Forward,
+                    these are the matrices of one operand, in the order of the sums. Transposed, they are the matrices
+                    of one sum, in the reverse order of the operands
+    transposed      whether the product takes the matrices transposed
+    reductions      the reductions of the phase
+    sum_widths      which of the loop's widths each sum has
+    operand_widths  the same for each operand
     """
 
     sums: tuple[str, ...]
@@ -202,21 +204,37 @@ class FusedPhase:
         """The numbers that its reductions give."""
         return tuple(name for reduction in self.reductions for name in reduction.results)
 
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """All that it takes."""
+        return (*self.operands, *(name for reduction in self.reductions for name in reduction.sources))
+
+    @property
+    def gives(self) -> tuple[str, ...]:
+        """All that it gives."""
+        return (*self.sums, *self.reduced)
+
 
 @dataclass(frozen=True, slots=True)
 class FusedLoop:
     """One direction of a loop.
 
-    widths      the widths of its values, without what divides them into parts; the first is that of the first product.
-                A kernel is laid out for the widest
+    widths      the widths of its values: H for one of 4*H units. The first is that of the first product. A kernel is
+                laid out for the widest
     phases      products and reductions, in the order of the chain
-    stages      the statements before the first phase, between phases and after the last one
-    kept        the values that a stage leaves for later ones and for the next step
+    stages      the statements before the first phase, between phases, and after the last one
+    reads       the tensors with one number per unit that a step reads
+    rows        those with one number per batch entry or head
+    vectors     the weights that stages read
+    constants   the names of the layer's constants
+    edges       the carries that have an initial value
+    kept        the carries that have none: what a stage leaves for later ones or for the next step
+    writes      values with one number per unit that go to tensors
     row_writes  values with one number per head that go to tensors [T, B, heads]
     late_sums   sums over all heads, which are taken after the loop
     waits       how many phases the program has as it is written. The alternating kernel runs those
-    masked      whether the loop has the mask streams. ACTIVE is not among `rows`: kernels know from the lengths which
-                batch entries a step is for
+    masked      whether the loop has the mask streams. ACTIVE is not among `rows`, since kernels know from the lengths
+                which batch entries a step is for
     """
 
     widths: tuple[Dim, ...]

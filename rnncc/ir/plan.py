@@ -35,7 +35,8 @@ class LoopPlan:
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
     """All loops of a cell. `cell` is the cell's name. `source` is the name of the `.rnn` file, fit for a comment.
-    `sizes` names the entries of a call's sizes. `single_head_because` as in Cell."""
+    `sizes` names the entries of a call's sizes. `single_head_because`: why the cell takes one head
+    only, empty where it takes several."""
 
     cell: str
     source: str

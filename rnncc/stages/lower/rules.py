@@ -9,9 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from rnncc.ir.cell import RowOperator
 from rnncc.ir.expr import Apply, Expr, Ref, references, substitute
 from rnncc.ir.fused import FusedStatement, MatrixRule, Relation
-from rnncc.stages.lower.units import Operation, Product
+from rnncc.stages.lower.operations import Operation, Product
+
+
+def rule_of(operator: RowOperator, times: int, part: int, taken: int) -> MatrixRule | None:
+    """The matrix by which a part of a value takes a part of the operand: None where it takes nothing of it. A running
+    sum goes through all units of a part before those of the next one."""
+    match operator:
+        case RowOperator.CUMSUM if taken <= part:
+            return MatrixRule(Relation.ANY if taken < part else Relation.AT_MOST)
+        case RowOperator.CUMSUM_REVERSED if taken >= part:
+            return MatrixRule(Relation.ANY if taken > part else Relation.AT_LEAST)
+        case RowOperator.REPEAT if taken == part:
+            return MatrixRule(Relation.EQUAL, unit_times=times)
+        case RowOperator.SEGMENT_SUM if taken == part:
+            return MatrixRule(Relation.EQUAL, term_times=times)
+    return None
 
 
 def with_joined_rules(operations: Sequence[Operation]) -> list[Operation]:

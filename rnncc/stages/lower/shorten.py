@@ -21,7 +21,7 @@ from functools import partial, reduce
 
 from rnncc.ir.expr import Apply, Const, Expr, Ref, apply, references, substitute
 from rnncc.ir.fused import FusedReduction, FusedStatement, ReductionKind
-from rnncc.stages.lower.units import Operation, Product, elements_per_head, made_by, taken_by
+from rnncc.stages.lower.operations import Operation, Product, elements_per_head, made_by, taken_by
 
 # The sums that may stand for one. Each is sent apart, and many would take longer than the phase.
 MOST_PARTS = 2

@@ -1,8 +1,8 @@
 """A program as operations on single units: the reading of fused loops.
 
-A value of k*H units lies as [k, heads, head_dim], so unit u of a head has k numbers of it, its *parts*: `v__0of4`, ….
-To cut a vector into parts, or to lay vectors of one width side by side, moves nothing. A value with one number per head
-is a *scalar*, which every unit has. So all that units need of each other are products and reductions.
+A unit has one or more *parts* of a value, or shares a *scalar* with all units of its head (operations.py). To cut a
+vector into parts, or to lay vectors of one width side by side, moves nothing. So all that units need of each other are
+products and reductions.
 
 A step may have values of several widths: a state of H units, and another one of P. Equations are of one width each, and
 products lead from one width to another.
@@ -11,10 +11,8 @@ products lead from one width to another.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import cycle
-from typing import assert_never
 
 from rnncc.ir.cell import RowOperator
 from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
@@ -23,16 +21,16 @@ from rnncc.ir.fused import (
     FusedReduction,
     FusedStatement,
     MatrixPart,
-    MatrixRule,
     ReductionKind,
-    Relation,
     head_dim_name,
 )
 from rnncc.ir.kernel import EdgeSlot, Matrix, Program, RowStage, Slot, StoredSlot, TileStage, ViewSlot
 from rnncc.ir.kernel import Product as MatrixProduct
 from rnncc.ir.structure import diagonal_blocks
 from rnncc.stages.lower.late import OVER_ALL_HEADS, LateSum, LateSums
+from rnncc.stages.lower.operations import Operation, Product, elements_per_head, late_names, part_names
 from rnncc.stages.lower.reading import Unfit
+from rnncc.stages.lower.rules import rule_of
 
 _SEVERAL_WIDTHS = "values of several widths are put together, or a value is cut into such: use values of one width"
 
@@ -40,22 +38,6 @@ _SEVERAL_WIDTHS = "values of several widths are put together, or a value is cut 
 # parts.
 MOST_TENSORS = 63
 MOST_WIDTHS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """sum += matrix @ operand. The widths are numbers of Units.widths. `transposed`: None where a rule gives the
-    matrix."""
-
-    sum: str
-    operand: str
-    matrix: MatrixPart | MatrixRule
-    transposed: bool | None
-    sum_width: int
-    operand_width: int
-
-
-Operation = FusedStatement | Product | FusedReduction
 
 
 class Units:
@@ -281,22 +263,22 @@ class Units:
                 kind = ReductionKind.LARGEST if operator is RowOperator.MAX else ReductionKind.SUM
                 yield FusedReduction((whole,), kind, sources, self.number(wide))
                 if operator is RowOperator.MEAN:
-                    yield FusedStatement(target, apply("div", Ref(whole), self.elements_per_head(wide)), 0)
+                    yield FusedStatement(target, apply("div", Ref(whole), self.elements(wide)), 0)
             case RowOperator.SPREAD:
                 if not self.is_per_head(wide):
                     raise Unfit(OVER_ALL_HEADS)
                 for part in self.parts(target):
-                    share = apply("div", given[0][0], self.elements_per_head(self.slots[target].width))
+                    share = apply("div", given[0][0], self.elements(self.slots[target].width))
                     yield FusedStatement(part, share, 0)
             case RowOperator.SLICE:
-                self.of_one_width(stage)
+                self.require_one_width(stage)
                 first = self.offset(stage.offset, wide)
                 self.read_as[target] = given[0][first : first + max(1, self.count(self.slots[target].width))]
             case RowOperator.CONCAT:
-                self.of_one_width(stage)
+                self.require_one_width(stage)
                 self.read_as[target] = tuple(value for values in given for value in values)
             case RowOperator.PAD:
-                self.of_one_width(stage)
+                self.require_one_width(stage)
                 first, count = self.offset(stage.offset, wide), self.count(self.slots[target].width)
                 zeros = (Const(0.0),) * count
                 self.read_as[target] = (*zeros[:first], *given[0], *zeros[first + len(given[0]) :])
@@ -331,69 +313,16 @@ class Units:
             for name, term in zip(late_names(target, len(summed.parts)), summed.parts, strict=True):
                 yield FusedStatement(name, term, 0)
 
-    def of_one_width(self, stage: RowStage) -> None:
-        """A row of parts is cut, or put together, where all its parts have one width."""
+    def require_one_width(self, stage: RowStage) -> None:
+        """A row may be cut, or put together, where all its parts have one width."""
         names = (stage.target, *stage.operands)
         if len({split_multiple(self.slots[name].width)[1] for name in names}) > 1:
             raise Unfit(_SEVERAL_WIDTHS)
 
-    def elements_per_head(self, width: Dim) -> Expr:
+    def elements(self, width: Dim) -> Expr:
         """How many elements of a value of that width a head has."""
         return elements_per_head(self.count(width), self.number(width))
 
 
 def _other_blocks(matrix: str) -> str:
     return f"{matrix} has another number of blocks than heads: declare it `matrix`, which has a block per head"
-
-
-def made_by(operation: Operation) -> tuple[str, ...]:
-    """The names of what an operation makes."""
-    match operation:
-        case Product(name) | FusedStatement(name):
-            return (name,)
-        case FusedReduction(results):
-            return results
-    assert_never(operation)
-
-
-def taken_by(operation: Operation) -> tuple[str, ...]:
-    """The names of what an operation takes."""
-    match operation:
-        case Product(_, operand):
-            return (operand,)
-        case FusedReduction(_, _, sources):
-            return sources
-        case FusedStatement(_, expr):
-            return tuple(references(expr))
-    assert_never(operation)
-
-
-def late_names(name: str, count: int) -> tuple[str, ...]:
-    """The names of the terms of a sum over all heads."""
-    return part_names(f"{name}__of_unit", count)
-
-
-def part_names(name: str, count: int) -> tuple[str, ...]:
-    """The names of `count` parts of a value; its own name where it has one, or is a scalar."""
-    return (name,) if count < 2 else tuple(f"{name}__{part}of{count}" for part in range(count))
-
-
-def elements_per_head(count: int, width: int) -> Expr:
-    """How many elements a head has of a value of `count` parts, each of the width with that number."""
-    head_dim = Ref(head_dim_name(width))
-    return head_dim if count < 2 else apply("mul", Const(float(count)), head_dim)
-
-
-def rule_of(operator: RowOperator, times: int, part: int, taken: int) -> MatrixRule | None:
-    """The matrix by which a part of a value takes a part of the operand: None where it takes nothing of it. A running
-    sum goes through all units of a part before those of the next one."""
-    match operator:
-        case RowOperator.CUMSUM if taken <= part:
-            return MatrixRule(Relation.ANY if taken < part else Relation.AT_MOST)
-        case RowOperator.CUMSUM_REVERSED if taken >= part:
-            return MatrixRule(Relation.ANY if taken > part else Relation.AT_LEAST)
-        case RowOperator.REPEAT if taken == part:
-            return MatrixRule(Relation.EQUAL, unit_times=times)
-        case RowOperator.SEGMENT_SUM if taken == part:
-            return MatrixRule(Relation.EQUAL, term_times=times)
-    return None

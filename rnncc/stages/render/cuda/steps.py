@@ -77,7 +77,7 @@ def _stage(loop: FusedLoop, stage: int, source: str) -> StepFunction:
     partials: list[_Line] = []
     if stage:
         before = loop.phases[stage - 1]
-        sums = (*before.sums, *before.reduced)
+        sums = before.gives
     if stage < last:
         operands = loop.phases[stage].operands
         partials = [*_partials(loop.phases[stage])]
