@@ -170,12 +170,11 @@ struct ZeroInfo {
 // none (cuda/scan/lanes.cuh). Arrays hold slots where nothing else is said. All zero: the loop has neither form.
 struct LoopInfo {
   int16_t products, sums, operands, reductions, edges, reads, rows, vectors, writes, row_writes, totals;
-  int16_t late_sums;          // over all heads, taken after the loop
-  int16_t widths;             // of values; 0 without products
-  int16_t handed;             // values that stages of a step hand on, besides edges
-  const int16_t* width_dims;  // of the program's dims
-  const int16_t*
-      matrices;  // [products], of the program's matrices; -1: the sum does not take the operand, or by a rule
+  int16_t late_sums;            // over all heads, taken after the loop
+  int16_t widths;               // of values; 0 without products
+  int16_t handed;               // values that stages of a step hand on, besides edges
+  const int16_t* width_dims;    // of the program's dims
+  const int16_t* matrices;      // [products], of the program's matrices; -1: given by a rule, or none
   const int16_t* matrix_parts;  // which of the parts of the rows
   const int16_t* edge_slots;
   const int16_t* edge_finals;  // of the program's finals, or -1

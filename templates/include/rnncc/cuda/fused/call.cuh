@@ -1,8 +1,8 @@
 // What a fused kernel is given: the step of its loop, and the tensors of a call.
 //
-// A step is a chain: start, phase, middle, phase, …, finish. A phase is a product, or reductions over the units of a
-// head, or both; all of it waits for the same earlier results. Start, middle and finish are stages: elementwise work.
-// Each takes what the phase before it gave, and makes what the phase after it takes. Most steps have one phase, and no
+// A step is a chain: start, phase, middle, phase, …, finish. A phase is a product, or reductions over a head, or both;
+// all of it waits for the same earlier results. Start, middle and finish are stages: elementwise work. Each takes what
+// the phase before it gives, and makes what the phase after it takes. Most steps have one phase, and no
 // middle. Forward, `start` mostly passes the previous state on. Backward, `start` makes the gradients of the gates, and
 // `finish` makes the gradient of the state before. The loop runs finish(t) and start(t + 1) together, so that CTAs wait
 // for each other once per phase.
@@ -12,8 +12,8 @@
 //   PHASES              the number of phases
 //   WIDTHS              the number of widths that values have, at most four. Where there are several, READ_WIDTH,
 //                       WRITE_WIDTH, EDGE_WIDTH and VECTOR_WIDTH say which of them each value has, and SUM_WIDTH,
-//                       OPERAND_WIDTH and REDUCTION_WIDTH say so for each phase: as the two bits of its number, each
-//                       of them a set
+//                       OPERAND_WIDTH and REDUCTION_WIDTH say so for each phase. A width's number has two bits, so
+//                       each constant is two sets: of the values whose low bit is 1, and of those whose high bit is 1
 //   CARRIES, EDGES      floats per unit and entry that live from stage to stage or from step to step; the first EDGES
 //                       have initial values
 //   READS               how many tensors are read at (t, entry, unit)
@@ -31,6 +31,7 @@
 //   WRITE_FLOAT         the set of all these that are float
 //   WRITES_OF_STAGE     the set that each stage writes
 //   MASKED              whether entries have lengths and resets; then the loop takes packed tensors too
+//   HAS_RULES           whether some matrices are given by rules; then RULES has one for each matrix of the loop
 //   start, middle, finish
 //                       the elementwise functions
 // It has one entry per phase of each of these:
@@ -42,9 +43,7 @@
 //   LARGEST             the set of those that are the largest of all numbers. The others are sums, or moments.
 // Where a step has moments, it has one entry per number of all phases' reductions:
 //   MEANS               0, or else the number is a mean, and the one after it is the sum of the squares of deviations
-//                       from that mean. MEANS says of how many numbers of a unit.
-//
-//   HAS_RULES           whether some matrices are given by rules; then RULES has one for every matrix of the loop
+//                       from that mean. MEANS says how many numbers of a unit it is the mean of.
 //
 // In these headers H is the head_dim, the widest where there are several. A kernel lays all values out as if they were as
 // wide. Those that are narrower have no units beyond their own head_dim: nothing is read, sent or written there. In the
@@ -161,37 +160,38 @@ struct FusedCall {
   FusedTensors<Step> directions[2];
 };
 
-// A value that a step has a width of.
-enum class Of { read, write, edge, vector, sum, operand, reduction };
+// The kinds of values that have a width.
+enum class Value { read, write, edge, vector, sum, operand, reduction };
 
-// The numbers of widths, a bit set for each of their two binary digits. P: the phase of a sum, an operand or a reduction.
+// The widths of all values of a kind: the sets of those whose width's number has that bit. P: the phase of sums, operands
+// and reductions.
 struct WidthBits {
   uint64_t low, high;
 };
-template <class Step, Of OF, int P>
+template <class Step, Value VALUE, int P>
 __host__ __device__ constexpr WidthBits width_bits() {
   if constexpr (Step::WIDTHS == 1)
     return {};
-  else if constexpr (OF == Of::read)
+  else if constexpr (VALUE == Value::read)
     return {Step::READ_WIDTH[0], Step::READ_WIDTH[1]};
-  else if constexpr (OF == Of::write)
+  else if constexpr (VALUE == Value::write)
     return {Step::WRITE_WIDTH[0], Step::WRITE_WIDTH[1]};
-  else if constexpr (OF == Of::edge)
+  else if constexpr (VALUE == Value::edge)
     return {Step::EDGE_WIDTH[0], Step::EDGE_WIDTH[1]};
-  else if constexpr (OF == Of::vector)
+  else if constexpr (VALUE == Value::vector)
     return {Step::VECTOR_WIDTH[0], Step::VECTOR_WIDTH[1]};
-  else if constexpr (OF == Of::sum)
+  else if constexpr (VALUE == Value::sum)
     return {Step::SUM_WIDTH[P][0], Step::SUM_WIDTH[P][1]};
-  else if constexpr (OF == Of::operand)
+  else if constexpr (VALUE == Value::operand)
     return {Step::OPERAND_WIDTH[P][0], Step::OPERAND_WIDTH[P][1]};
   else
     return {Step::REDUCTION_WIDTH[P][0], Step::REDUCTION_WIDTH[P][1]};
 }
 
 // Which width a value has.
-template <class Step, Of OF, int P = 0>
+template <class Step, Value VALUE, int P = 0>
 __host__ __device__ constexpr int width_of(int index) {
-  constexpr WidthBits bits = width_bits<Step, OF, P>();  // a constant: device code has no table
+  constexpr WidthBits bits = width_bits<Step, VALUE, P>();  // a constant: device code has no table
   return has(bits.low, index) + 2 * has(bits.high, index);
 }
 

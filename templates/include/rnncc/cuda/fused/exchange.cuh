@@ -37,15 +37,15 @@ template <class Step>
 constexpr int RECEIVED_PIECES = Step::MASKED ? 8 : 12;
 
 // Polls for what the items of a head give to the reductions of phase P for the lane's entry, from `from` on, and joins
-// it over the four lanes of a row. A lane reads pieces q, q + 4, … of 16 bytes, with the numbers of four items.
-// Where they are not `wanted`, nobody sends them. `in_vain`: whether the warp polled more than once.
+// it over the four lanes of a row. A lane reads pieces q, q + 4, … of 16 bytes; each has the numbers of four items.
+// `wanted`: whether CTAs send them for the lane's entry. `in_vain`: whether the warp polled more than once.
 template <class Step, int P, int H>
-RNNCC_DEVICE Joint<Step, P> received(const FusedCall<Step>& call, const char* from, bool wanted, bool& in_vain) {
+RNNCC_DEVICE Joined<Step, P> received(const FusedCall<Step>& call, const char* from, bool wanted, bool& in_vain) {
   constexpr int NUMBERS = PhaseOf<Step, P>::REDUCTIONS, ITEMS = H / 8, ALL = ceil_div(ITEMS, 4);
   constexpr int PIECES = ceil_div(ALL, 4), MOST = at_least_one(RECEIVED_PIECES<Step> / NUMBERS);
   constexpr int BATCH = ceil_div(PIECES, ceil_div(PIECES, MOST));
   const int q = threadIdx.x % 4;
-  Joint<Step, P> all([](int) { return 0.0f; });
+  Joined<Step, P> all([](int) { return 0.0f; });
 #pragma unroll
   for (int first = 0; first < PIECES; first += BATCH) {
     uint4 piece[BATCH][NUMBERS];
@@ -88,7 +88,7 @@ RNNCC_DEVICE Joint<Step, P> received(const FusedCall<Step>& call, const char* fr
           if (!has_come(i, r)) ask(i, r);
     }
     if (first == 0)
-      all = Joint<Step, P>(
+      all = Joined<Step, P>(
           [&](int r) { return __shfl_sync(~0u, __uint_as_float(number(0, r, 0)), threadIdx.x % 32 - q); });
 #pragma unroll
     for (int i = 0; i < BATCH; ++i)

@@ -38,7 +38,7 @@ struct GatherShape {
     using Matrix =
         typename MatrixIf<(SUMS > 0),
                           Resident<E, at_least_one(RANGE / 32), at_least_one(HALVES), REGISTER_TILES[P] / 2>>::type;
-    // A buffer has the operands, and behind them of each reduction [source][tile][8 entries].
+    // A buffer has the operands. Behind them it has floats [reduction][source][tile][8 entries].
     static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, REDUCED_BEGIN = ENTRY_TILES * TILE_BYTES;
     static constexpr int REDUCED_BYTES = REDUCTIONS * SOURCES * ENTRY_TILES * 32,
                          BUFFER_BYTES = REDUCED_BEGIN + REDUCED_BYTES;
@@ -155,7 +155,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       const int term = p * S::DIM + unit0 + u * 8;
       const int place =
           Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + n * Phase::TILE_BYTES + term / 8 * Block::BYTES;
-      const int width = width_of<Step, Of::operand, P>(p);
+      const int width = width_of<Step, Value::operand, P>(p);
       const float x = item.exists(0, width) ? operand[0][p] : 0.0f, y = item.exists(1, width) ? operand[1][p] : 0.0f;
       if constexpr (S::CTAS == 1) {
         Block::store(operands + place, x, y);
@@ -274,7 +274,7 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
             return *reinterpret_cast<const float2*>(from + ((r * S::SOURCES + source) * S::ENTRY_TILES + n) * 32 +
                                                     q * 8);
           };
-          Joint<Step, P> x([&](int r) { return given(r, 0).x; }), y([&](int r) { return given(r, 0).y; });
+          Joined<Step, P> x([&](int r) { return given(r, 0).x; }), y([&](int r) { return given(r, 0).y; });
 #pragma unroll
           for (int i = 0; i < ceil_div(S::H, 64); ++i) {
             const int source = i * 8 + row;

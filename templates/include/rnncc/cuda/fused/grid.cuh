@@ -162,7 +162,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
 #pragma unroll
     for (int p = 0; p < Phase::OPERANDS; ++p) {
       char* const to = exchange_at(t) + Phase::OPERANDS_BEGIN + p * S::OPERAND_BYTES;
-      const bool exists = Step::WIDTHS == 1 || items[o].has_unit[width_of<Step, Of::operand, P>(p)];
+      const bool exists = Step::WIDTHS == 1 || items[o].has_unit[width_of<Step, Value::operand, P>(p)];
       const float x = exists ? operand[0][p] : 0.0f, y = exists ? operand[1][p] : 0.0f;
       if constexpr (sizeof(E) == 4) {
         if (items[o].has_rows(0, t)) store4_relaxed(to + mine[o], message(x));

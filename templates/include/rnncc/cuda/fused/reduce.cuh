@@ -17,19 +17,19 @@ RNNCC_DEVICE float nothing_joined() {
   return LARGEST ? __uint_as_float(0xff800000u) : 0.0f;
 }
 
-// What the reductions of phase P make of some numbers of one batch entry: of those that a lane has, and at last of all.
-// Until lanes have joined theirs, a mean is less by `base`, which is one of the numbers, the same for all lanes. So large
-// numbers that differ little lose no digits.
+// What the reductions of phase P make of some numbers of one batch entry: first of those that a lane has, at last of
+// all. Until lanes have joined theirs, `base` is subtracted from a mean. It is one of the numbers, the same for all
+// lanes. So large numbers that differ little lose no digits.
 template <class Step, int P>
-struct Joint {
+struct Joined {
   using Phase = PhaseOf<Step, P>;
   static constexpr int NUMBERS = at_least_one(Phase::REDUCTIONS);
   float number[NUMBERS], base[NUMBERS];
-  float count[NUMBERS] = {};  // of the numbers that a mean is that of
+  float count[NUMBERS] = {};  // how many numbers a mean is made of
 
   // `first(r)` is the base of mean r. All lanes call it.
   template <class First>
-  RNNCC_DEVICE explicit Joint(const First& first) {
+  RNNCC_DEVICE explicit Joined(const First& first) {
     for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
       constexpr int R = decltype(reduction)::value;
       number[R] = nothing_joined<has(Phase::LARGEST, R)>();
@@ -43,8 +43,8 @@ struct Joint {
     for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
       constexpr int R = decltype(reduction)::value, COUNT = 8 * Phase::mean_of(R);
       if constexpr (COUNT > 0) {
-        // Of a narrower value, the last items have no units.
-        if (item >= head_dim_of<Step, H>(call, width_of<Step, Of::reduction, P>(R)) / 8) return;
+        // The last items have no units of a narrower value.
+        if (item >= head_dim_of<Step, H>(call, width_of<Step, Value::reduction, P>(R)) / 8) return;
         // Where a mean differs from that of the others, this adds to the squares of deviations. Nothing cancels (Chan,
         // Golub, LeVeque, 1979).
         const float apart = given[R] - base[R] - number[R];
@@ -57,9 +57,9 @@ struct Joint {
     });
   }
 
-  // Joins those of all lanes whose numbers differ only in the bits from FROM to TO. Both are masks of one bit. All these
-  // lanes get the same bits: what they compute is the same if two of them change places, or each joins in the order of
-  // the lanes. ALIKE: they have as many numbers as each other.
+  // Joins what lanes have whose indices differ only in the bits from FROM to TO. Both are masks of one bit. All these
+  // lanes get the same result, bit by bit: either it stays the same if two of them change places, or each joins in the
+  // order of the lanes. ALIKE: all lanes have as many numbers.
   template <int FROM, int TO, bool ALIKE>
   RNNCC_DEVICE void join_lanes() {
     for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
@@ -97,16 +97,16 @@ struct Joint {
 };
 
 // What an item gives to the reductions of a phase: its units' values of an entry, joined. `has_unit` says for each width
-// whether there is the lane's unit. Either all units of an item are there, or none.
+// whether the lane's unit is in it. An item has all of its units in a width, or none.
 template <class Step, int P>
-RNNCC_DEVICE Joint<Step, P> joined_units(const float (&taken)[PhaseOf<Step, P>::TAKES],
-                                         const bool (&has_unit)[Step::WIDTHS]) {
+RNNCC_DEVICE Joined<Step, P> joined_units(const float (&taken)[PhaseOf<Step, P>::TAKES],
+                                          const bool (&has_unit)[Step::WIDTHS]) {
   using Phase = PhaseOf<Step, P>;
   const auto given = [&](int r) { return taken[Phase::OPERANDS + r]; };
-  Joint<Step, P> all([&](int r) { return __shfl_sync(~0u, given(r), threadIdx.x % 4); });
+  Joined<Step, P> all([&](int r) { return __shfl_sync(~0u, given(r), threadIdx.x % 4); });
   for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
     constexpr int R = decltype(reduction)::value, COUNT = Phase::mean_of(R);
-    if (has_unit[width_of<Step, Of::reduction, P>(R)]) all.number[R] = COUNT > 0 ? given(R) - all.base[R] : given(R);
+    if (has_unit[width_of<Step, Value::reduction, P>(R)]) all.number[R] = COUNT > 0 ? given(R) - all.base[R] : given(R);
     all.count[R] = COUNT;
   });
   all.template join_lanes<4, 16, true>();

@@ -77,7 +77,7 @@ struct Item {
     }
 #pragma unroll
     for (int v = 0; v < Step::VECTORS; ++v) {
-      const int w = width_of<Step, Of::vector>(v);
+      const int w = width_of<Step, Value::vector>(v);
       // Every unit has a scalar, also where values of the first width have fewer.
       const int64_t stride = own.vectors[v].entry;
       vector[v] = stride == 0 || has_unit[w] ? take<E>(own.vectors[v], 0, row_unit[w] * stride) : 0.0f;
@@ -86,7 +86,7 @@ struct Item {
     for (int j = 0; j < 2; ++j)
 #pragma unroll
       for (int s = 0; s < Step::CARRIES; ++s) {
-        const int w = width_of<Step, Of::edge>(s);
+        const int w = width_of<Step, Value::edge>(s);
         carry[j][s] = s < Step::EDGES && exists(j, w)
                           ? take<E>(own.initial[s < Step::EDGES ? s : 0], entry + j, row_unit[w])
                           : 0.0f;
@@ -148,8 +148,8 @@ struct Item {
                          : to_float(*reinterpret_cast<const E*>(e_row + (stage + In::offset(r) + j * In::E_ROW)));
         const bool is_last = Step::MASKED ? t + 1 == rows[Step::MASKED ? j : 0].steps : last;
         if (has(Step::READ_SHIFTED, r) && is_last)
-          read[j][r] = exists(j, width_of<Step, Of::read>(r))
-                           ? take<E>(own.read_edges[r], entry + j, row_unit[width_of<Step, Of::read>(r)])
+          read[j][r] = exists(j, width_of<Step, Value::read>(r))
+                           ? take<E>(own.read_edges[r], entry + j, row_unit[width_of<Step, Value::read>(r)])
                            : 0.0f;
       }
 #pragma unroll
@@ -226,8 +226,8 @@ struct Item {
     for (int j = 0; j < 2; ++j)
 #pragma unroll
       for (int s = 0; s < Step::EDGES; ++s)
-        if (exists(j, width_of<Step, Of::edge>(s)))
-          put<E>(own.last[s], entry + j, row_unit[width_of<Step, Of::edge>(s)], carry[j][s]);
+        if (exists(j, width_of<Step, Value::edge>(s)))
+          put<E>(own.last[s], entry + j, row_unit[width_of<Step, Value::edge>(s)], carry[j][s]);
   }
 };
 
@@ -258,10 +258,10 @@ RNNCC_DEVICE MatrixDims matrix_dims(const FusedCall<Step>& call, [[maybe_unused]
     using Phase = PhaseOf<Step, P>;
 #pragma unroll
     for (int i = 0; i < Phase::SUMS; ++i)
-      if (i == sum) dims.units = call.head_dims[width_of<Step, Of::sum, P>(i)];
+      if (i == sum) dims.units = call.head_dims[width_of<Step, Value::sum, P>(i)];
 #pragma unroll
     for (int i = 0; i < Phase::OPERANDS; ++i)
-      if (i == operand) dims.terms = call.head_dims[width_of<Step, Of::operand, P>(i)];
+      if (i == operand) dims.terms = call.head_dims[width_of<Step, Value::operand, P>(i)];
   }
   return dims;
 }

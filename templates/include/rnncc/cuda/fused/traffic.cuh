@@ -74,7 +74,8 @@ struct Traffic {
       reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
 #pragma unroll
     for (int i = 0; i < READS; ++i) {
-      const Piece piece = find<In, Step::READS, float_reads<Step>, Of::read>(call, own, own.reads, i, first_unit, seat);
+      const Piece piece =
+          find<In, Step::READS, float_reads<Step>, Value::read>(call, own, own.reads, i, first_unit, seat);
       from[i] = piece.at;
       read_step[i] = int32_t(own.reads[piece.tensor].step);
       read_row[i] = shared_address(shared) + piece.row_offset;
@@ -83,7 +84,7 @@ struct Traffic {
 #pragma unroll
     for (int i = 0; i < WRITES; ++i) {
       const Piece piece =
-          find<Out, Step::WRITES, float_writes<Step>, Of::write>(call, own, own.writes, i, first_unit, seat);
+          find<Out, Step::WRITES, float_writes<Step>, Value::write>(call, own, own.writes, i, first_unit, seat);
       to[i] = piece.at;
       write_step[i] = int32_t(own.writes[piece.tensor].step);
       written_row[i] = WRITTEN + piece.row_offset;
@@ -122,18 +123,18 @@ struct Traffic {
   RNNCC_DEVICE uint32_t barrier(uint32_t stage) const { return shared_address(shared) + BARRIERS + 8 * stage; }
 
   // The thread's i-th piece. The last warps take the first pieces, since they tend to have less to do.
-  template <class R, int TENSORS, uint64_t FLOATS, Of OF>
+  template <class R, int TENSORS, uint64_t FLOATS, Value VALUE>
   static RNNCC_DEVICE Piece find(const FusedCall<Step>& call, const FusedTensors<Step>& own, const Place* places, int i,
                                  int first_unit, const Seat& seat) {
     const int index = (THREADS - 32 - threadIdx.x / 32 * 32 + threadIdx.x % 32) + THREADS * i;
     const int entry = index / at_least_one(R::PER_ENTRY), in_entry = index % at_least_one(R::PER_ENTRY);
     Piece piece = {};
-    int head_dim = head_dim_of<Step, H>(call, width_of<Step, OF>(0));
+    int head_dim = head_dim_of<Step, H>(call, width_of<Step, VALUE>(0));
 #pragma unroll
     for (int tensor = 1; tensor < TENSORS; ++tensor)
       if (in_entry >= R::before(tensor)) {
         piece.tensor = tensor;
-        head_dim = head_dim_of<Step, H>(call, width_of<Step, OF>(tensor));
+        head_dim = head_dim_of<Step, H>(call, width_of<Step, VALUE>(tensor));
       }
     const bool is_float = has(FLOATS, piece.tensor);
     const int part = in_entry - R::before(piece.tensor), unit = first_unit + part * (is_float ? 4 : 8);

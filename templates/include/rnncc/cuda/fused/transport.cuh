@@ -1,6 +1,6 @@
 // How values reach other CTAs of a cluster, and how threads wait for what is on its way. All instructions that began
-// with compute capability 9.0 are here, and nowhere else. Kernels of one CTA and of a grid use only `barrier_wait` and
-// `prefetch_l2`, which have another form for older GPUs.
+// with compute capability 9.0 are here, and nowhere else. Kernels of one CTA and of a grid use only `cluster_ctas`,
+// `barrier_wait` and `prefetch_l2`, which have another form for older GPUs.
 #pragma once
 
 #include "ptx.cuh"
@@ -32,7 +32,8 @@ RNNCC_DEVICE void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// Each sends so many bytes into a peer's shared memory. The peer's barrier counts them when they have landed.
+// send16, send8 and send4 send so many bytes into a peer's shared memory. The peer's barrier counts them when they have
+// landed.
 RNNCC_DEVICE void send16(uint32_t to, uint32_t barrier, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0],{%1,%2,%3,%4},[%5];" ::"r"(to),
                "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier)
