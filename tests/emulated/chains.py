@@ -100,7 +100,7 @@ def errors_of(text: str, run: Run, folder: Path, seed: int = 0) -> Mapping[str, 
 
 
 def _kernel(cell: str, run: Run, name: str, head_dim: int) -> FusedKernels:
-    """A program's kernel of the run's family, or of GATHER: SCATTER takes one phase of one width alone."""
+    """A program's kernel of the run's family, or of GATHER: SCATTER takes steps of one phase alone."""
     for family in (run.family, GATHER):
         made = forced(Wanted(cell, family, run.dtype, "sm_90a"), head_dim)
         if own := tuple(entry for entry in made.kernels if entry[0] == name):

@@ -28,7 +28,7 @@ FEATURES = (
     "state of its own width", "two widths", "low rank", "diagonal", "vector", "scalar", "constant", "input H",
     "stream", "norm of a stream", "earlier input", "output", "heads",
 )  # fmt: skip
-# What a chain may have on request, and a fused kernel does not take.
+# What a chain may have on request. A fused kernel takes some of it only.
 OTHERS = (
     "state of parts", "numbers per head", "operand of parts", "cumsum", "repeat", "earlier state", "number per entry",
 )  # fmt: skip
@@ -313,7 +313,7 @@ class _Chain(Draft):
         self.write(name, f"M{width}@{self.taken()}")
         self.result(f"T(M{width})@{name}{self.source()}")
 
-    # Links that are not fused
+    # Links on request
 
     def state_of_parts(self) -> None:
         name, whole = self.new("hw"), self.new("w", "2*H")

@@ -1,4 +1,4 @@
-"""Fewer phases: reductions that need not wait for each other, by the algebra of sums over the units of a head.
+"""Fewer phases: reductions that need not wait for each other, by the algebra of sums over a head.
 
 Both rewrites look at what is computed, not at what it is called.
 
@@ -27,7 +27,7 @@ from rnncc.stages.lower.operations import Operation, Product, elements_per_head,
 MOST_PARTS = 2
 
 _ONE = Const(1.0)
-# What a value is the sum of: values per unit, by the numbers per head that multiply them.
+# The terms that a value is the sum of: values per unit, by the numbers per head that multiply them.
 Terms = dict[Expr, Expr]
 
 
@@ -72,7 +72,7 @@ class _Definitions:
                 return None
 
     def mean_of(self, expr: Expr) -> str | None:
-        """The name of the sum that a mean over the units of a head is made of."""
+        """The name of the sum that a mean over a head is made of."""
         match self.of(expr):
             case Apply("div", (Ref(name), count)) if name in self.sums:
                 whole = self.sums[name]
@@ -255,7 +255,7 @@ class _Linear:
         return all(self.made.get(name, name in self.given.scalars) for name in references(expr))
 
     def named_once(self, expr: Expr) -> Expr:
-        """The expression with one name for each number."""
+        """The expression, in which each number has one name."""
         same = {name: Ref(self.first[self.known[name]]) for name in references(expr) if name in self.known}
         return substitute(expr, same)
 

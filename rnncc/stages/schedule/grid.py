@@ -32,7 +32,7 @@ from rnncc.stages.schedule.rates import rates
 _K_WARPS = 8  # such a CTA may use all registers of its SM, and each thread 255, the most there are
 _UNIT_BLOCKS = (1, 2, 3, 4)
 _TILES = (1, 2, 4)
-_POLLED = 8  # words of 16 bytes that a lane asks for at a time
+_POLLED = 8  # pieces of 16 bytes that a lane asks for at a time
 _RECEIVED = 12  # the same of what reductions receive (RECEIVED_PIECES in exchange.cuh)
 # Registers per thread beside its part of the matrix: for what it always has and the words it polls; per tile of the
 # batch; per sums of 16 rows; per operand of an item, and more where an index is divided by 3. Half of an item's
@@ -71,7 +71,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         return product_chunks if product_chunks * polls <= _POLLED else max(1, _POLLED // polls)
 
     reducing = [phase for phase in facts.phases if phase.reductions]
-    pieces = ceil(problem.head_dim, 8 * 16)  # words that a lane receives for each number of a reduction
+    pieces = ceil(problem.head_dim, 8 * 16)  # pieces of 16 bytes that a lane receives for each number of a reduction
 
     def received_at_a_time(phase: PhaseFacts) -> int:
         return ceil(pieces, ceil(pieces, max(1, _RECEIVED // phase.reductions)))
