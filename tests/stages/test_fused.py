@@ -187,11 +187,11 @@ def own(*lines: str) -> str:
         (own("local w: 2*H", "w = repeat(h[t-1], 2)", "a, e = split(w)", "h[t] = tanh(R@a*e)"), "repeat leads from"),
         (
             own("state n: num_heads", "n[t] = 0.5*n[t-1] + mean(h[t-1])", "h[t] = tanh(R@h[t-1]*n[t])"),
-            "n has one number",
+            "n has one number per head",
         ),
         (
             own("state c: 2*H", "a, e = split(c[t-1])", "c[t] = concat(h[t-1], a)", "h[t] = tanh(R@e)"),
-            "c has one number",
+            "c has 2 numbers per unit",
         ),
         (
             own("weights V: matrix", "local n: num_heads", "n = V@h[t-1]", "h[t] = tanh(R@h[t-1]*mean(n))"),

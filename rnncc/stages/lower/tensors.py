@@ -22,7 +22,7 @@ def edges_of(units: Units) -> Iterator[FusedEdge]:
     for slot in units.program.slots:
         if isinstance(slot, EdgeSlot) and isinstance(units.slots[slot.link], StoredSlot):
             if units.count(slot.width) != 1 or slot.ahead:
-                raise Unfit(_not_one_per_unit(slot.link))
+                raise Unfit(_not_one_per_unit(slot.link, units.count(slot.width)))
             known.add(slot.name)
             yield FusedEdge(slot.name, slot.link, slot.place, finals.get(slot.name), units.number(slot.width))
     if not set(finals) <= known:
@@ -59,7 +59,7 @@ def reads_of(
                 case VectorSlot(_, width, place) if width != HEADS:
                     vectors.append(FusedVector(name, _part(place, part, width), width == ONE, slot.name, part, number))
                 case _:
-                    raise Unfit(_not_one_per_unit(slot.name))
+                    raise Unfit(_not_one_per_unit(slot.name, count))
     for name, matrix in units.vectors.items():
         known = units.matrices[matrix.name]
         place = _part(Place(Table.WEIGHTS, known.index, known.offset), matrix.part, known.rows)
@@ -122,11 +122,13 @@ def _late_sums(units: Units) -> list[tuple[StoredSlot, LateSum]]:
     return stored
 
 
-def _not_one_per_unit(name: str) -> str:
-    return (
-        f"{name} has one number per head, or several numbers per unit: a fused step keeps one number per unit. "
-        "Make it as wide as a state, or make it several states"
+def _not_one_per_unit(name: str, count: int) -> str:
+    has, change = (
+        (f"{count} numbers per unit", f"make it {count} values")
+        if count
+        else ("one number per head", "make it as wide as a state")
     )
+    return f"{name} has {has}, and a fused step keeps one number per unit: {change}"
 
 
 def _part(place: Place, part: int, width: Dim) -> Place:
