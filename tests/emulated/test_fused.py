@@ -116,6 +116,32 @@ weights E: matrix
 u = E@h[t-1]
 h[t] = tanh(R@h[t-1]*gap + W@x + u)
 """,
+    # A running sum takes two values twice: in the backward both parts have the same gradient.
+    "twice": """cell Twice
+state h
+local v: 3*H
+p = tanh(W@x + R@h[t-1] + b)
+v = cumsum(concat(p, p, h[t-1]))
+a, c, d = split(v)
+h[t] = tanh(0.01*a + 0.01*c - 0.02*d)
+""",
+    # Each unit of a head has the same two numbers.
+    "numbers": """cell Numbers
+input x, p: 2*num_heads
+state h
+local a: 1, c: 1
+a, c = split(p)
+h[t] = tanh(a*(W@x + R@h[t-1]) + c*h[t-1])
+""",
+    # Repeated running sums, with statements in between.
+    "repeated": """cell Repeated
+dim K
+state h
+local v: K, w: K
+v = cumsum(softmax(W@x + R@h[t-1] + b))
+w = v*v
+h[t] = tanh(repeat(1 - w*v, 4)*repeat(w, 4) + h[t-1])
+""",
 }
 
 
@@ -136,6 +162,10 @@ h[t] = tanh(R@h[t-1]*gap + W@x + u)
         ("half", GATHER, "bf16", 64, 2, 3, {}),
         ("half", GRID, "f32", 64, 1, 9, {}),
         ("gapped", GATHER, "f32", 64, 1, 9, {}),
+        ("twice", GATHER, "f32", 48, 2, 9, {}),
+        ("twice", GRID, "f32", 64, 1, 3, {}),
+        ("numbers", GATHER, "f32", 48, 2, 9, {}),
+        ("repeated", GATHER, "f32", 64, 2, 3, {"K": 32}),
         ("normed", GATHER, "f32", 96, 2, 9, {"P": 192, "H": 80}),
         ("normed", GRID, "bf16", 64, 1, 5, {"P": 64, "H": 24}),
     ],

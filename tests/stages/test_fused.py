@@ -232,6 +232,16 @@ def own(*lines: str) -> str:
             own("const L = 17", "q[0] = h[t-1]", "for l in 1..L:\n    q[l] = tanh(R@q[l-1])", "h[t] = q[L]"),
             "a step has 17 products, norms and sums that wait",
         ),
+        (
+            "cell Own\nstate h\nlocal n: 2*num_heads, a: 1, c: 1\nv = tanh(R@h[t-1] + W@x)\n"
+            "n = softmax(concat(mean(v), mean(v*v)))\na, c = split(n)\nh[t] = a*v + c*h[t-1]\n",
+            "a value has several numbers per head",
+        ),
+        (
+            "cell Own\nstate h\ns[0] = R@h[t-1]\n"
+            "for l in 1..100:\n    s[l] = layernorm(tanh(s[l-1]) + W@x)\nh[t] = s[100]\n",
+            "a step has 201 products, norms and sums that wait for each other: at most 16 may",
+        ),
     ],
 )
 def test_what_does_not_fit(cell: str, why: str) -> None:
@@ -253,6 +263,28 @@ def test_the_gradient_of_a_number_per_batch_entry_is_summed_after_the_loop() -> 
     (terms,) = (each for stage in backward.stages for each in stage if each.target == write.value)
     # d_gap is the sum of d_log over the units, divided by what the logarithm is of.
     assert set(references(terms.expr)) == {late.terms, "ca__part"}
+
+
+def test_the_gradient_of_a_number_per_head_is_a_sum_that_nothing_reads() -> None:
+    text = "cell Own\ninput x, p: 2*num_heads\nstate h\nlocal a: 1, c: 1\na, c = split(p)\n"
+    _, backward = both_ways(plan_of(text + "h[t] = tanh(a*(W@x + R@h[t-1]) + c*h[t-1])\n"))
+    assert [write.value for write in backward.row_writes] == ["d_a__sum", "d_c__sum"]
+
+
+@pytest.mark.parametrize(
+    "equations",
+    [
+        # A running sum of many statements, and one of many statements of a running sum.
+        ("s[0] = R@h[t-1] + W@x", "for l in 1..64:", "    s[l] = s[l-1]*(1 - s[l-1])", "h[t] = cumsum(s[64])"),
+        ("s[0] = cumsum(R@h[t-1])", "for l in 1..64:", "    s[l] = s[l-1] + s[l-1]", "h[t] = cumsum(s[64] + W@x)"),
+        # The gradients of norms are split.
+        ("s[0] = layernorm(R@h[t-1] + W@x)", "for l in 1..64:", "    s[l] = s[l-1] + 0.1*s[l-1]", "h[t] = mean(s[64])"),
+    ],
+    ids=str,
+)
+def test_values_that_are_read_twice_at_each_statement(equations: tuple[str, ...]) -> None:
+    """To read every path would take forever."""
+    both_ways(plan_of("\n".join(("cell Own", "state h", *equations, ""))))
 
 
 def test_loops_that_fit_one_way_only_have_no_kernels() -> None:

@@ -49,25 +49,36 @@ def with_joined_rules(operations: Sequence[Operation]) -> list[Operation]:
     return found
 
 
-def _joined(outer: Product, by_rules: Mapping[str, Product], known: Mapping[str, Expr]) -> list[Operation]:
-    """A product by a rule, made of products that wait for less, or itself."""
-    expr = _expanded(Ref(outer.operand), known)
-    leaves = dict.fromkeys(references(expr))
+def _joined(outer: Product, by_rules: Mapping[str, Product], known: dict[str, Expr]) -> list[Operation]:
+    """A product by a rule, made of products that wait for less, or itself. The statements in between are made again,
+    from those products."""
+    between, leaves = _traced(outer.operand, known)
     rules = {name: _composed(outer.matrix, by_rules[name].matrix) for name in leaves if name in by_rules}
     whole = [rule for rule in rules.values() if rule is not None]
-    if not leaves or len(whole) < len(leaves) or not (_repeats(outer.matrix) or _is_linear(expr)):
+    is_linear = all(_is_linear(known[name]) for name in between)
+    if not leaves or len(whole) < len(leaves) or not (_repeats(outer.matrix) or is_linear):
         return [outer]
-    names = {name: f"{outer.sum}__of_{name}" for name in leaves}
-    made: list[Operation] = [
-        replace(by_rules[name], sum=names[name], matrix=rule, sum_width=outer.sum_width)
-        for name, rule in zip(leaves, whole, strict=True)
+    names = {name: f"{outer.sum}__of_{name}" for name in (*leaves, *between)}
+    own = {name: Ref(made) for name, made in names.items()}
+    return [
+        *(
+            replace(by_rules[name], sum=names[name], matrix=rule, sum_width=outer.sum_width)
+            for name, rule in zip(leaves, whole, strict=True)
+        ),
+        *(FusedStatement(names[name], substitute(known[name], own), 0) for name in between),
+        FusedStatement(outer.sum, own[outer.operand], 0),
     ]
-    return [*made, FusedStatement(outer.sum, substitute(expr, {name: Ref(own) for name, own in names.items()}), 0)]
 
 
-def _expanded(expr: Expr, known: Mapping[str, Expr]) -> Expr:
-    """An expression of what no statement makes."""
-    return substitute(expr, {name: _expanded(known[name], known) for name in references(expr) if name in known})
+def _traced(value: str, known: dict[str, Expr]) -> tuple[list[str], list[str]]:
+    """The statements that make a value, in order, and what they read that no statement makes."""
+    wanted = {value: None}
+    between = []
+    for name in reversed(known):
+        if name in wanted:
+            between.append(name)
+            wanted |= dict.fromkeys(references(known[name]))
+    return between[::-1], [name for name in wanted if name not in known]
 
 
 def _repeats(matrix: object) -> bool:

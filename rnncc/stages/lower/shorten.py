@@ -25,6 +25,9 @@ from rnncc.stages.lower.operations import Operation, Product, elements_per_head,
 
 # The sums that may stand for one. Each is sent apart, and many would take longer than the phase.
 MOST_PARTS = 2
+# How many expressions a sum may be read through. Without a bound, a value that is read twice at each of many statements
+# would take forever.
+MOST_READ = 500
 
 _ONE = Const(1.0)
 # The terms that a value is the sum of: values per unit, by the numbers per head that multiply them.
@@ -176,6 +179,7 @@ class _Linear:
         self.known = _Definitions(operations).known
         self.levels = levels
         self.level = 0  # what waits for so many phases comes late
+        self.read = 0  # how many expressions `terms` has read for a sum
         self.given = given
         self.made: dict[str, bool] = {}  # whether it is a number per head, for all that operations make
         self.first: dict[Expr, str] = {}  # names of the same number are one
@@ -192,7 +196,7 @@ class _Linear:
     def parts(self, reduction: FusedReduction) -> list[Operation] | None:
         """Operations that make the target of a sum of other sums."""
         (target,) = reduction.results
-        self.level = self.levels[target] - 1
+        self.level, self.read = self.levels[target] - 1, 0
         by_factor: dict[Expr, list[Expr]] = {}
         for source in reduction.sources:
             terms = self.terms(Ref(source))
@@ -221,7 +225,11 @@ class _Linear:
         return [*made, FusedStatement(target, whole, 0)]
 
     def terms(self, expr: Expr) -> Terms | None:
-        """The values per unit by the numbers per head that multiply them."""
+        """The values per unit by the numbers per head that multiply them; None where it is no such sum, or too long a
+        one."""
+        self.read += 1
+        if self.read > MOST_READ:
+            return None
         if self.is_early(expr):
             return {_ONE: expr}
         if self.is_number(expr):

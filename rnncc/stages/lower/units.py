@@ -10,7 +10,7 @@ products lead from one width to another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial, reduce
 from itertools import cycle
 
@@ -59,6 +59,8 @@ class Units:
         wide = [products[0].width, *(slot.width for slot in program.slots)]
         wide += [width for matrix in program.matrices for width in (matrix.rows, matrix.columns)]
         self.widths = tuple(dict.fromkeys(split_multiple(width)[1] for width in wide if width not in (ONE, HEADS)))
+        if HEADS in self.widths:
+            raise Unfit("a value has several numbers per head")
         if len(self.widths) > MOST_WIDTHS:
             raise Unfit(f"a step has values of more than {MOST_WIDTHS} widths: give some of them the same width")
         self.blocks = self.blocks_of(products[0].blocks)
@@ -195,14 +197,18 @@ class Units:
             wide, taken = taken, wide
         for part in range(len(rows)):
             target, operand = (sums[0], operands[part]) if transposed else (sums[part], operands[0])
-            # R@h + U@h: a sum takes an operand once, so the second matrix takes a copy of it.
-            while (target, operand) in self.taken:
-                copied, operand = operand, f"{operand}__again"
-                if operand not in self.copies:
-                    self.copies.add(operand)
-                    yield FusedStatement(operand, Ref(copied), 0)
-            self.taken.add((target, operand))
+            operand = yield from self.taken_once(target, operand)
             yield Product(target, operand, MatrixPart(matrix.name, part), transposed, wide, taken)
+
+    def taken_once(self, target: str, operand: str) -> Generator[FusedStatement, None, str]:
+        """What a sum takes in place of an operand: R@h + U@h takes h once, and a copy of it for the second matrix."""
+        while (target, operand) in self.taken:
+            copied, operand = operand, f"{operand}__again"
+            if operand not in self.copies:
+                self.copies.add(operand)
+                yield FusedStatement(operand, Ref(copied), 0)
+        self.taken.add((target, operand))
+        return operand
 
     def of_vector(
         self, matrix: Matrix, target: str, product: MatrixProduct
@@ -300,10 +306,13 @@ class Units:
             )
         made, operands = self.named(name, target)
         yield from made
+        products = []
         for part, own in enumerate(self.parts(target)):
             for other, operand in enumerate(operands):
                 if rule := rule_of(stage.operator, stage.times, part, other):
-                    yield Product(own, operand, rule, None, *map(self.number, widths))
+                    taken = yield from self.taken_once(own, operand)
+                    products.append(Product(own, taken, rule, None, *map(self.number, widths)))
+        yield from products
 
     def of_late_sum(self, target: str, summed: LateSum) -> Iterator[Operation]:
         """A sum over all heads: where it goes to memory, units make their terms of it."""
