@@ -133,6 +133,14 @@ local a: 1, c: 1
 a, c = split(p)
 h[t] = tanh(a*(W@x + R@h[t-1]) + c*h[t-1])
 """,
+    # A mean of one number per head.
+    "mean": """cell Mean
+state h
+local m: 1
+v = tanh(W@x + R@h[t-1])
+m = mean(v)
+h[t] = m*v - mean(m)
+""",
     # Repeated running sums, with statements in between.
     "repeated": """cell Repeated
 dim K
@@ -165,6 +173,7 @@ h[t] = tanh(repeat(1 - w*v, 4)*repeat(w, 4) + h[t-1])
         ("twice", GATHER, "f32", 48, 2, 9, {}),
         ("twice", GRID, "f32", 64, 1, 3, {}),
         ("numbers", GATHER, "f32", 48, 2, 9, {}),
+        ("mean", GATHER, "f32", 48, 2, 9, {}),
         ("repeated", GATHER, "f32", 64, 2, 3, {"K": 32}),
         ("normed", GATHER, "f32", 96, 2, 9, {"P": 192, "H": 80}),
         ("normed", GRID, "bf16", 64, 1, 5, {"P": 64, "H": 24}),

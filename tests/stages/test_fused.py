@@ -238,6 +238,10 @@ def own(*lines: str) -> str:
             "a value has several numbers per head",
         ),
         (
+            "cell Own\nstate h, s: num_heads\ns[t] = 0.5*s[t-1] + mean(h[t-1])\nh[t] = tanh(R@h[t-1] + W@x + s[t])\n",
+            "s has one number per head, and a fused step keeps one number per unit",
+        ),
+        (
             "cell Own\nstate h\ns[0] = R@h[t-1]\n"
             "for l in 1..100:\n    s[l] = layernorm(tanh(s[l-1]) + W@x)\nh[t] = s[100]\n",
             "a step has 201 products, norms and sums that wait for each other: at most 16 may",
@@ -263,6 +267,12 @@ def test_the_gradient_of_a_number_per_batch_entry_is_summed_after_the_loop() -> 
     (terms,) = (each for stage in backward.stages for each in stage if each.target == write.value)
     # d_gap is the sum of d_log over the units, divided by what the logarithm is of.
     assert set(references(terms.expr)) == {late.terms, "ca__part"}
+
+
+def test_a_mean_of_one_number_per_head_is_that_number() -> None:
+    text = "cell Own\nstate h\nlocal m: 1\nv = tanh(R@h[t-1] + W@x)\nm = mean(v)\nh[t] = v*{} - {}\n"
+    given, mean = (both_ways(plan_of(text.format("m", of))) for of in ("m", "mean(m)"))
+    assert [len(loop.phases) for loop in given] == [len(loop.phases) for loop in mean]
 
 
 def test_the_gradient_of_a_number_per_head_is_a_sum_that_nothing_reads() -> None:

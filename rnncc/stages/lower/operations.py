@@ -62,6 +62,9 @@ def late_names(name: str, count: int) -> tuple[str, ...]:
 
 
 def elements_per_head(count: int, width: int) -> Expr:
-    """How many elements a head has of a value of `count` parts, each of the width with that number."""
+    """How many elements a head has of a value of `count` parts, each of the width with that number. A scalar, which has
+    no parts, is one element."""
     head_dim = Ref(head_dim_name(width))
+    if not count:
+        return Const(1.0)
     return head_dim if count < 2 else apply("mul", Const(float(count)), head_dim)

@@ -257,6 +257,9 @@ class Units:
         wide = self.slots[stage.operands[0]].width
         match operator:
             case RowOperator.SUM | RowOperator.MEAN | RowOperator.MAX:
+                if self.is_per_head(wide) and self.is_per_head(self.slots[target].width):
+                    yield FusedStatement(target, given[0][0], 0)  # the head has no other number
+                    return
                 is_late = operator is RowOperator.SUM and self.slots[target].width == ONE and not self.one_head
                 if self.count(wide) == 0 or not (is_late or self.is_per_head(self.slots[target].width)):
                     raise Unfit(OVER_ALL_HEADS)
