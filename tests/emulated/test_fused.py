@@ -99,23 +99,6 @@ v = cumsum(softmax(W@x + R@h[t-1] + b))
 p, q = split(v)
 h[t] = tanh(p - q*h[t-1])
 """,
-    # Nothing reads half of v, so half of its gradient is a zero that a product takes.
-    "half": """cell Half
-state h
-local v: 2*H
-v = R@h[t-1] + W@x + b
-p, q = split(v)
-h[t] = tanh(q)
-""",
-    # A cell of one head: the gradient of `gap` is a sum that goes to memory, and nothing else needs it.
-    "gapped": """cell Gapped
-input gap: 1
-state h
-local u: 1
-weights E: matrix
-u = E@h[t-1]
-h[t] = tanh(R@h[t-1]*gap + W@x + u)
-""",
     # A running sum takes two values twice: in the backward both parts have the same gradient.
     "twice": """cell Twice
 state h
@@ -149,6 +132,23 @@ local v: K, w: K
 v = cumsum(softmax(W@x + R@h[t-1] + b))
 w = v*v
 h[t] = tanh(repeat(1 - w*v, 4)*repeat(w, 4) + h[t-1])
+""",
+    # Nothing reads half of v, so half of its gradient is a zero that a product takes.
+    "half": """cell Half
+state h
+local v: 2*H
+v = R@h[t-1] + W@x + b
+p, q = split(v)
+h[t] = tanh(q)
+""",
+    # A cell of one head: the gradient of `gap` is a sum that goes to memory, and nothing else needs it.
+    "gapped": """cell Gapped
+input gap: 1
+state h
+local u: 1
+weights E: matrix
+u = E@h[t-1]
+h[t] = tanh(R@h[t-1]*gap + W@x + u)
 """,
 }
 

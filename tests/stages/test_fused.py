@@ -232,20 +232,6 @@ def own(*lines: str) -> str:
             own("const L = 17", "q[0] = h[t-1]", "for l in 1..L:\n    q[l] = tanh(R@q[l-1])", "h[t] = q[L]"),
             "a step has 17 products, norms and sums that wait",
         ),
-        (
-            "cell Own\nstate h\nlocal n: 2*num_heads, a: 1, c: 1\nv = tanh(R@h[t-1] + W@x)\n"
-            "n = softmax(concat(mean(v), mean(v*v)))\na, c = split(n)\nh[t] = a*v + c*h[t-1]\n",
-            "a value has several numbers per head",
-        ),
-        (
-            "cell Own\nstate h, s: num_heads\ns[t] = 0.5*s[t-1] + mean(h[t-1])\nh[t] = tanh(R@h[t-1] + W@x + s[t])\n",
-            "s has one number per head, and a fused step keeps one number per unit",
-        ),
-        (
-            "cell Own\nstate h\ns[0] = R@h[t-1]\n"
-            "for l in 1..100:\n    s[l] = layernorm(tanh(s[l-1]) + W@x)\nh[t] = s[100]\n",
-            "a step has 201 products, norms and sums that wait for each other: at most 16 may",
-        ),
     ],
 )
 def test_what_does_not_fit(cell: str, why: str) -> None:
@@ -273,12 +259,6 @@ def test_a_mean_of_one_number_per_head_is_that_number() -> None:
     text = "cell Own\nstate h\nlocal m: 1\nv = tanh(R@h[t-1] + W@x)\nm = mean(v)\nh[t] = v*{} - {}\n"
     given, mean = (both_ways(plan_of(text.format("m", of))) for of in ("m", "mean(m)"))
     assert [len(loop.phases) for loop in given] == [len(loop.phases) for loop in mean]
-
-
-def test_the_gradient_of_a_number_per_head_is_a_sum_that_nothing_reads() -> None:
-    text = "cell Own\ninput x, p: 2*num_heads\nstate h\nlocal a: 1, c: 1\na, c = split(p)\n"
-    _, backward = both_ways(plan_of(text + "h[t] = tanh(a*(W@x + R@h[t-1]) + c*h[t-1])\n"))
-    assert [write.value for write in backward.row_writes] == ["d_a__sum", "d_c__sum"]
 
 
 @pytest.mark.parametrize(

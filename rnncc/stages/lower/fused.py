@@ -29,7 +29,7 @@ from rnncc.stages.lower.units import MOST_TENSORS, Units
 
 # A step has at most so many phases, since each is code of its own in a kernel.
 MOST_PHASES = 16
-# As the program is written. Longer chains are not looked at.
+# Nothing looks for fewer phases where the program as written has more than this.
 MOST_WAITS = 4 * MOST_PHASES
 # The addresses of two directions take at most so many bytes of a kernel's parameter. CUDA takes 32,764 for all of it.
 MOST_BYTES = 30_000
@@ -49,9 +49,9 @@ def fuse(program: Program, forward: Program | None = None, *, one_head: bool = F
 
 def _loop(units: Units, operations: Sequence[Operation], given: Given) -> FusedLoop:
     waits = len(phased(operations).found)
-    _check_phases(waits, MOST_WAITS)
+    _require_phases(waits, MOST_WAITS)
     step = in_fewest_phases(units, operations, given)
-    _check_phases(len(step.found), MOST_PHASES)
+    _require_phases(len(step.found), MOST_PHASES)
     phases = tuple(phase_of(units, found) for found in step.found)
     chain = _chain(step, phases)
     made = {statement.target: stage for stage, statements in enumerate(chain) for statement in statements}
@@ -91,7 +91,7 @@ def _loop(units: Units, operations: Sequence[Operation], given: Given) -> FusedL
     )
 
 
-def _check_phases(count: int, most: int) -> None:
+def _require_phases(count: int, most: int) -> None:
     if count > most:
         raise Unfit(f"a step has {count} products, norms and sums that wait for each other: at most {MOST_PHASES} may")
 

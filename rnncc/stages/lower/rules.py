@@ -58,14 +58,13 @@ def _joined(outer: Product, by_rules: Mapping[str, Product], known: dict[str, Ex
     is_linear = all(_is_linear(known[name]) for name in between)
     if not leaves or len(whole) < len(leaves) or not (_repeats(outer.matrix) or is_linear):
         return [outer]
-    names = {name: f"{outer.sum}__of_{name}" for name in (*leaves, *between)}
-    own = {name: Ref(made) for name, made in names.items()}
+    own = {name: Ref(f"{outer.sum}__of_{name}") for name in (*leaves, *between)}
     return [
         *(
-            replace(by_rules[name], sum=names[name], matrix=rule, sum_width=outer.sum_width)
+            replace(by_rules[name], sum=own[name].name, matrix=rule, sum_width=outer.sum_width)
             for name, rule in zip(leaves, whole, strict=True)
         ),
-        *(FusedStatement(names[name], substitute(known[name], own), 0) for name in between),
+        *(FusedStatement(own[name].name, substitute(known[name], own), 0) for name in between),
         FusedStatement(outer.sum, own[outer.operand], 0),
     ]
 

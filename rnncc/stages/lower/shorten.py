@@ -25,8 +25,8 @@ from rnncc.stages.lower.operations import Operation, Product, elements_per_head,
 
 # The sums that may stand for one. Each is sent apart, and many would take longer than the phase.
 MOST_PARTS = 2
-# How many expressions a sum may be read through. Without a bound, a value that is read twice at each of many statements
-# would take forever.
+# A sum is read through at most so many expressions. Without a bound, a value that is read twice at each of many
+# statements would take forever.
 MOST_READ = 500
 
 _ONE = Const(1.0)

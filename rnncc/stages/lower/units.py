@@ -59,8 +59,6 @@ class Units:
         wide = [products[0].width, *(slot.width for slot in program.slots)]
         wide += [width for matrix in program.matrices for width in (matrix.rows, matrix.columns)]
         self.widths = tuple(dict.fromkeys(split_multiple(width)[1] for width in wide if width not in (ONE, HEADS)))
-        if HEADS in self.widths:
-            raise Unfit("a value has several numbers per head")
         if len(self.widths) > MOST_WIDTHS:
             raise Unfit(f"a step has values of more than {MOST_WIDTHS} widths: give some of them the same width")
         self.blocks = self.blocks_of(products[0].blocks)
@@ -201,7 +199,7 @@ class Units:
             yield Product(target, operand, MatrixPart(matrix.name, part), transposed, wide, taken)
 
     def taken_once(self, target: str, operand: str) -> Generator[FusedStatement, None, str]:
-        """What a sum takes in place of an operand: R@h + U@h takes h once, and a copy of it for the second matrix."""
+        """The name by which a sum takes an operand. R@h + U@h takes h once, and a copy of it for the second matrix."""
         while (target, operand) in self.taken:
             copied, operand = operand, f"{operand}__again"
             if operand not in self.copies:
