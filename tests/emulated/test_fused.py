@@ -122,7 +122,7 @@ state h
 local m: 1
 v = tanh(W@x + R@h[t-1])
 m = mean(v)
-h[t] = m*v - mean(m)
+h[t] = m*v - mean(m)*cumsum(m)
 """,
     # Repeated running sums, with statements in between.
     "repeated": """cell Repeated

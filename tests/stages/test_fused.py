@@ -245,6 +245,21 @@ def test_the_gradient_of_a_number_per_head_is_a_reduction() -> None:
     assert [write.value for write in backward.row_writes] == ["d_pace__sum"]
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("local v: 2*H", "v = gap*tanh(W@x + R@h[t-1] + b)", "p, q = split(v)", "h[t] = tanh(p + q*gap)"),
+        ("local m: 1", "v = W@x + R@h[t-1]", "m = gap*tanh(mean(v))", "h[t] = tanh(v - m)"),
+    ],
+    ids=str,
+)
+def test_a_gradient_that_is_more_than_one_sum_over_all_heads(lines: tuple[str, ...]) -> None:
+    """The reason says what to change, and it helps."""
+    made = plan_of(own("input x, gap: 1", *lines)).loops[0].fused_backward
+    assert isinstance(made, NoForm) and "more than one sum over all heads: give each head its own" in made.reason
+    both_ways(plan_of(own("input x, gap: num_heads", *lines)))
+
+
 def test_the_gradient_of_a_number_per_batch_entry_is_summed_after_the_loop() -> None:
     _, backward = both_ways(plan_of("timeawarelstm"))
     (late,) = backward.late_sums
@@ -255,9 +270,10 @@ def test_the_gradient_of_a_number_per_batch_entry_is_summed_after_the_loop() -> 
     assert set(references(terms.expr)) == {late.terms, "ca__part"}
 
 
-def test_a_mean_of_one_number_per_head_is_that_number() -> None:
+@pytest.mark.parametrize("function", ["mean", "sum", "cumsum"])
+def test_a_reduction_of_one_number_per_head_is_that_number(function: str) -> None:
     text = "cell Own\nstate h\nlocal m: 1\nv = tanh(R@h[t-1] + W@x)\nm = mean(v)\nh[t] = v*{} - {}\n"
-    given, mean = (both_ways(plan_of(text.format("m", of))) for of in ("m", "mean(m)"))
+    given, mean = (both_ways(plan_of(text.format("m", of))) for of in ("m", f"{function}(m)"))
     assert [len(loop.phases) for loop in given] == [len(loop.phases) for loop in mean]
 
 

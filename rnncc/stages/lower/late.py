@@ -15,6 +15,11 @@ from rnncc.stages.lower.reading import Unfit
 OVER_ALL_HEADS = (
     "a step needs a number of all heads, but heads never wait for each other: give each head its own number"
 )
+# The same where nothing in the step needs it, but it is no plain sum of one value of the units.
+NO_PLAIN_SUM = (
+    "the gradient of an input with one number per batch entry is more than one sum over all heads: give each head its "
+    "own number (`input gap: num_heads`)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class LateSums:
         taken = [self.known[name] for name in references(expr) if name in self.known]
         parts = (self._term(expr, part) for part in range(len(taken[0].parts)))
         if any(len(each.parts) != len(taken[0].parts) for each in taken):
-            raise Unfit(OVER_ALL_HEADS)
+            raise Unfit(NO_PLAIN_SUM)
         return LateSum(tuple(parts), taken[0].slot)
 
     def _term(self, expr: Expr, part: int) -> Expr:

@@ -9,7 +9,7 @@ from rnncc.ir.cell import ACTIVE
 from rnncc.ir.dim import HEADS, ONE, Dim, add, scale, split_multiple
 from rnncc.ir.fused import FusedEdge, FusedLateSum, FusedRead, FusedRow, FusedVector, FusedWrite
 from rnncc.ir.kernel import EdgeSlot, Place, ReadSlot, StoredSlot, Table, VectorSlot
-from rnncc.stages.lower.late import OVER_ALL_HEADS, LateSum
+from rnncc.stages.lower.late import NO_PLAIN_SUM, OVER_ALL_HEADS, LateSum
 from rnncc.stages.lower.operations import late_names, part_names
 from rnncc.stages.lower.reading import Unfit
 from rnncc.stages.lower.units import Units
@@ -108,7 +108,7 @@ def _terms_of_late_sums(units: Units, made: Mapping[str, int]) -> Iterator[Fused
     for slot, summed in _late_sums(units):
         source = units.slots[summed.slot]
         if not isinstance(source, StoredSlot) or source.kept or source.destinations:
-            raise Unfit(OVER_ALL_HEADS)
+            raise Unfit(NO_PLAIN_SUM)
         for part, name in enumerate(late_names(slot.name, len(summed.parts))):
             yield FusedWrite(name, None, made[name], source.name, part, 0, units.number(source.width))
 
@@ -118,7 +118,7 @@ def _late_sums(units: Units) -> list[tuple[StoredSlot, LateSum]]:
     found = [(slot, units.late.known[slot.name]) for slot in units.program.slots if slot.name in units.late]
     stored = [(slot, summed) for slot, summed in found if isinstance(slot, StoredSlot) and slot.destinations]
     if any(slot.kept for slot, _ in stored) or len({summed.slot for _, summed in stored}) < len(stored):
-        raise Unfit(OVER_ALL_HEADS)
+        raise Unfit(NO_PLAIN_SUM)
     return stored
 
 

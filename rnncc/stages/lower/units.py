@@ -27,7 +27,7 @@ from rnncc.ir.fused import (
 from rnncc.ir.kernel import EdgeSlot, Matrix, Program, RowStage, Slot, StoredSlot, TileStage, ViewSlot
 from rnncc.ir.kernel import Product as MatrixProduct
 from rnncc.ir.structure import diagonal_blocks
-from rnncc.stages.lower.late import OVER_ALL_HEADS, LateSum, LateSums
+from rnncc.stages.lower.late import NO_PLAIN_SUM, OVER_ALL_HEADS, LateSum, LateSums
 from rnncc.stages.lower.operations import Operation, Product, elements_per_head, late_names, part_names
 from rnncc.stages.lower.reading import Unfit
 from rnncc.stages.lower.rules import rule_of
@@ -259,7 +259,9 @@ class Units:
                     yield FusedStatement(target, given[0][0], 0)  # the head has no other number
                     return
                 is_late = operator is RowOperator.SUM and self.slots[target].width == ONE and not self.one_head
-                if self.count(wide) == 0 or not (is_late or self.is_per_head(self.slots[target].width)):
+                if is_late and not self.count(wide):
+                    raise Unfit(NO_PLAIN_SUM)
+                if not self.count(wide) or not (is_late or self.is_per_head(self.slots[target].width)):
                     raise Unfit(OVER_ALL_HEADS)
                 if is_late:
                     yield from self.of_late_sum(target, LateSum(given[0], stage.operands[0]))
@@ -300,6 +302,9 @@ class Units:
         """A row whose parts are products of the operand's parts and matrices given by rules."""
         target, (name,) = stage.target, stage.operands
         widths = (self.slots[target].width, self.slots[name].width)
+        if all(map(self.is_per_head, widths)):
+            yield FusedStatement(target, self.values(name)[0], 0)  # the head has no other number
+            return
         if self.count(widths[0]) != self.count(widths[1]) or not self.count(widths[0]):
             raise Unfit(
                 f"{stage.operator.value} leads from a state's width to a multiple of it, or back: declare a width "
