@@ -308,8 +308,8 @@ def main(folder: Path, device: str) -> None:
     if dist.get_rank() == 0:
         (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
     dist.destroy_process_group()
-    # Some threads of torch 2.13 with gloo outlive its process groups. In 2 of 30 runs they aborted the interpreter's exit,
-    # when the complaints of all ranks had long been gathered.
+    # Some threads of torch 2.13 with gloo outlive its process groups. In 2 of 30 runs they aborted the interpreter's
+    # exit, when the complaints of all ranks had long been gathered.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
