@@ -107,6 +107,11 @@ class Infeasible(ConstrintError):
         """A minimal set of requirements that cannot hold together."""
         return explain(self.problem, self._lowered)
 
+    def conflict_within(self, limits: Limits) -> Conflict:
+        """A set of requirements that cannot hold together. Each that may be needless gets a search with these limits.
+        It stays in the set if that search does not end."""
+        return explain(replace(self.problem, limits=limits), self._lowered)
+
     def __str__(self) -> str:
         return str(self.conflict)
 

@@ -118,7 +118,7 @@ class FusedStatement:
 
 @dataclass(frozen=True, slots=True)
 class MatrixPart:
-    """One part of a matrix of the program. Its rows lie as so many parts, one after the other."""
+    """A matrix of the program has parts, whose rows lie one after the other. This is one of them."""
 
     name: str
     part: int = 0

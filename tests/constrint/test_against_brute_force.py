@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rnncc.constrint import Branch, Expression, Infeasible, Solution
+from rnncc.constrint import Branch, Expression, Infeasible, Limits, Solution
 from rnncc.constrint.evaluate import holds
 from rnncc.constrint.order import descending, preferring
 from tests.constrint.random_models import Random, models
@@ -88,3 +88,7 @@ def test_a_conflict_is_infeasible_and_minimal(random: Random) -> None:
     assert not feasible(None)
     assert all(feasible(index) for index in range(len(conflict.parts)))
     assert str(error.value).startswith(("this requirement", "these "))
+    # With searches of one node, what is undecided stays.
+    named = [part.requirement.constraint for part in error.value.conflict_within(Limits(nodes=1)).parts]
+    every = product(*(variable.domain for variable in random.model.variables))
+    assert not any(all(holds(constraint, values) for constraint in named) for values in every)

@@ -227,6 +227,16 @@ def test_a_sum_of_two_matrices_of_one_operand(tmp_path: Path) -> None:
     assert max(errors.values()) <= BOUNDS["f32"]
 
 
+NARROW_NORM = (
+    "dim P",
+    "state h",
+    "local v: P",
+    "weights U: matrix",
+    "v = layernorm(R@h[t-1] + W@x)",
+    "h[t] = tanh(U@v)",
+)
+
+
 @pytest.mark.parametrize(
     ("family", "equations"),
     [
@@ -240,28 +250,8 @@ def test_a_sum_of_two_matrices_of_one_operand(tmp_path: Path) -> None:
             ),
         ),
         (GATHER, ("state h", "v = R@h[t-1] + W@x", "d = v - mean(v)", "h[t] = d / sqrt(mean(d**2) + 0.1)")),
-        (
-            GATHER,
-            (
-                "dim P",
-                "state h",
-                "local v: P",
-                "weights U: matrix",
-                "v = layernorm(R@h[t-1] + W@x)",
-                "h[t] = tanh(U@v)",
-            ),
-        ),
-        (
-            GRID,
-            (
-                "dim P",
-                "state h",
-                "local v: P",
-                "weights U: matrix",
-                "v = layernorm(R@h[t-1] + W@x)",
-                "h[t] = tanh(U@v)",
-            ),
-        ),
+        (GATHER, NARROW_NORM),
+        (GRID, NARROW_NORM),
     ],
     ids=str,
 )

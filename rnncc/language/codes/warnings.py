@@ -187,7 +187,7 @@ WARNINGS = (
         "RNN272",
         "a reduction over the units in the loop",
         "Layer norms, softmax, sums and means of values that depend on a state need all units of a row at once, "
-        "at every step. On a GPU a sum or mean needs one more synchronisation per step, a norm or softmax two. "
+        "at every step. On a GPU a sum, mean or norm needs one more synchronisation per step, a softmax two. "
         "A norm of an input's product is computed before the loop, for all steps together.",
         _cell("state h", "h[t] = tanh(W@x + layernorm(R@h[t-1]) + b)"),
         _cell("state h", "h[t] = tanh(layernorm(W@x) + R@h[t-1] + b)"),

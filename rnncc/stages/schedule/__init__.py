@@ -34,6 +34,8 @@ __all__ = ["Found", "after_us", "expected", "find", "plan_scan", "scan_schedule"
 
 # A search takes some tens of nodes; far more would be a mistake in a model.
 LIMITS = Limits(nodes=1_000, steps=20_000)
+# A reason names a requirement that may be needless rather than search for longer than this.
+REASON_LIMITS = Limits(nodes=200, steps=1_000)
 # A fused kernel must be expected to take at most this part of the alternating kernel's time. Otherwise it is not worth
 # its compilation, and the estimates are not more accurate than that.
 WORTH = 0.9
@@ -229,6 +231,6 @@ def _solve(known: Facts, problem: Problem, target: Target, wanted: Iterable[Fami
 def _limits(reason: Infeasible) -> tuple[Limit, ...]:
     """Requirements that cannot hold together. The first is the one for a size: its numbers say how far the others
     go."""
-    first, *others = reason.conflict.parts
+    first, *others = reason.conflict_within(REASON_LIMITS).parts
     numbered = ((first, first.numbers), *((part, "") for part in others))
     return tuple(Limit(part.requirement.name, part.requirement.reason, numbers) for part, numbers in numbered)

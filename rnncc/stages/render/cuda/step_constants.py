@@ -20,6 +20,19 @@ class StepConstant:
     members: str = ""
 
 
+def tensor_counts(loop: FusedLoop | ScanLoop) -> dict[str, int]:
+    """How many tensors of each kind any step has."""
+    return {
+        "EDGES": len(loop.edges),
+        "READS": len(loop.reads),
+        "ROW_READS": len(loop.rows),
+        "ROW_VALUES": len(row_values(loop)),
+        "VECTORS": len(loop.vectors),
+        "CONSTANTS": len(loop.constants),
+        "WRITES": len(loop.writes),
+    }
+
+
 def fused_constants(loop: FusedLoop) -> Iterator[StepConstant]:
     """What the step of a loop with products says of itself."""
     writes = (*loop.writes, *loop.row_writes)
@@ -28,14 +41,8 @@ def fused_constants(loop: FusedLoop) -> Iterator[StepConstant]:
         {
             "PHASES": len(loop.phases),
             "WIDTHS": len(loop.widths),
-            "EDGES": len(loop.edges),
+            **tensor_counts(loop),
             "CARRIES": len(loop.edges) + len(loop.kept),
-            "READS": len(loop.reads),
-            "ROW_READS": len(loop.rows),
-            "ROW_VALUES": len(row_values(loop)),
-            "VECTORS": len(loop.vectors),
-            "CONSTANTS": len(loop.constants),
-            "WRITES": len(loop.writes),
             "ROW_WRITES": len(loop.row_writes),
         }
     )

@@ -13,7 +13,15 @@ from rnncc.ir.fused import FusedLoop, FusedPhase, FusedReduction, FusedStatement
 from rnncc.ir.scan import AffineMap, Matrix, ScanLoop, Tangent, entries, row_values, slopes
 from rnncc.language.operators import OPERATORS
 from rnncc.stages.render.cpp.expressions import expression_text
-from rnncc.stages.render.cuda.step_constants import StepConstant, bits, flag, float_tensors, fused_constants, numbers
+from rnncc.stages.render.cuda.step_constants import (
+    StepConstant,
+    bits,
+    flag,
+    float_tensors,
+    fused_constants,
+    numbers,
+    tensor_counts,
+)
 from rnncc.stages.render.notation import listed
 
 # Operators that have a form in fast.cuh, which chooses by the kernel's dtype.
@@ -129,19 +137,8 @@ def scan_step(name: str, loop: ScanLoop, source: str) -> StepStruct:
     edges = len(loop.edges)
     derived = loop.map or loop.tangent
     matrix = derived.matrix if derived else ()
-    counts = {
-        "EDGES": edges,
-        "READS": len(loop.reads),
-        "ROW_READS": len(loop.rows),
-        "ROW_VALUES": len(row_values(loop)),
-        "VECTORS": len(loop.vectors),
-        "CONSTANTS": len(loop.constants),
-        "WRITES": len(loop.writes),
-        "TOTALS": len(loop.totals),
-        "PREPARED": len(loop.kept),
-    }
     constants = (
-        *numbers(counts),
+        *numbers({**tensor_counts(loop), "TOTALS": len(loop.totals), "PREPARED": len(loop.kept)}),
         *float_tensors(loop, loop.writes),
         StepConstant("uint64_t", "SLOPES", bits(slopes(matrix))),
         StepConstant("uint64_t", "ENTRIES", bits(entries(matrix))),
