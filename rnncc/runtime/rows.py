@@ -102,6 +102,16 @@ def beside(values: Sequence[Tensor]) -> Tensor:
     return values[0] if len(values) == 1 else torch.cat(list(values), -1)
 
 
+def linear(operand: Tensor, matrix: Tensor, bias: Tensor | None = None, onto: Tensor | None = None) -> Tensor:
+    """operand matrixᵀ + bias over the last dimension, added to `onto`. Without a bias the product is added in the pass
+    that writes it."""
+    if onto is None or (bias is None and onto.dim() == 1):
+        return torch.nn.functional.linear(operand, matrix, bias if onto is None else onto)
+    if bias is not None or onto.dtype != operand.dtype or onto.shape != (*operand.shape[:-1], matrix.shape[0]):
+        return onto + torch.nn.functional.linear(operand, matrix, bias)
+    return torch.addmm(onto.flatten(0, -2), operand.flatten(0, -2), matrix.t()).reshape(onto.shape)
+
+
 def contract(
     matrix: Tensor, operand: Tensor, blocks: int, row_k: int, column_k: int, transposed: bool = False
 ) -> Tensor:
@@ -114,6 +124,13 @@ def contract(
         return join_heads(product, blocks, column_k)
     product = torch.einsum("...ni,noi->...no", split_heads(operand, blocks, column_k), blocked)
     return join_heads(product, blocks, row_k)
+
+
+def contract_onto(onto: Tensor, matrix: Tensor, operand: Tensor, blocks: int, row_k: int, column_k: int) -> Tensor:
+    """onto + block-diagonal `matrix @ operand`, as `contract` takes them."""
+    if blocks == 1:
+        return linear(operand, matrix, onto=onto)
+    return onto + contract(matrix, operand, blocks, row_k, column_k)
 
 
 def to_blocks(matrix: Tensor, blocks: int, k: int) -> Tensor:

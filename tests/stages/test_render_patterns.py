@@ -24,7 +24,7 @@ def lines(text: str) -> list[str]:
     segment = cell.segments[0]
     kept = [member for stream in segment.streams for member in stream.members]
     table = value_table(cell)
-    emitter = Emitter(cell, lambda operand, matrix: f"{operand} @ {matrix}", "x")
+    emitter = Emitter(cell, lambda operand, matrix, extra: f"linear({operand}, {matrix}{extra})", "x")
     return [operation_text(each, emitter) for each in recognise(segment.batched, kept, table)]
 
 
@@ -54,6 +54,20 @@ def test_what_is_read_elsewhere_stays() -> None:
     made = lines("local u: 3*H, w: 3*H\nu = W@x\nw = layernorm(u)\nv = s*w + w*w\n")
     assert any(line.startswith("w = rows.layer_norm(u, ") and line.endswith("None, None)") for line in made)
     assert any(line.startswith("v = ") and "w * w" in line for line in made)
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("v = tanh(W@x)*s + U@z\n", "v = linear(z, U_v, onto=torch.tanh(v__W) * s)"),
+        ("v = W@x - U@z\n", "v = linear(z, -U_v, onto=linear(x, W_v))"),
+        ("v = s - (W@x - U@z) + e\n", "v = linear(z, U_v, onto=linear(x, -W_v, onto=s + e))"),
+        # A product that is read twice, and one that a function reads.
+        ("local u: 3*H\nu = U@z\nv = u*u + W@x + tanh(u)\n", "v = linear(x, W_v, onto=(u * u) + torch.tanh(u))"),
+    ],
+)
+def test_products_are_added_as_they_are_written(text: str, call: str) -> None:
+    assert call in lines(f"input x, z: H\nweights U: matrix\n{text}")
 
 
 def test_a_norm_of_one_number_takes_no_wider_scale() -> None:
@@ -87,3 +101,22 @@ def test_layer_norm_and_softmax_against_their_parts(heads: int) -> None:
         return powers / rows.per_head(rows.row_sum(powers, heads, 3), heads, 3, 12)
 
     same(lambda v: rows.softmax(v, heads, 3), softmax, value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "onto", "dtype"),
+    [((5, 3), (5, 3, 4), torch.float64), ((7,), (7, 4), torch.float64), ((5, 3), (4,), torch.float64),
+     ((5, 3), (1, 3, 4), torch.float64), ((5, 3), (5, 3, 4), torch.float32), ((0, 3), (0, 3, 4), torch.float64)],
+    ids=str,
+)  # fmt: skip
+def test_a_product_onto_a_tensor(shape: tuple[int, ...], onto: tuple[int, ...], dtype: torch.dtype) -> None:
+    operand = torch.randn(*shape, 6, dtype=torch.float64, requires_grad=True)
+    matrix, start = torch.randn(4, 6, dtype=torch.float64), torch.randn(onto, dtype=dtype, requires_grad=True)
+    found, expected = rows.linear(operand, matrix, onto=start), start + operand @ matrix.t()
+    torch.testing.assert_close(found, expected)
+    for one, other in zip(
+        torch.autograd.grad(found.square().sum(), (operand, start)),
+        torch.autograd.grad(expected.square().sum(), (operand, start)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)

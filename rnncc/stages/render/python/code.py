@@ -74,11 +74,12 @@ def member_places(cell: Cell) -> dict[str, MemberPlace]:
 
 
 class Emitter:
-    """Turns nodes into lines. `linear` makes the text of a dense product from the texts of operand and matrix. `like`
-    is a tensor whose dtype and device numbers take. `aliases` are `RecurrentReads.aliases`, which products read."""
+    """Turns nodes into lines. `linear` makes the text of a dense product from the texts of operand, matrix and further
+    arguments. `like` is a tensor whose dtype and device numbers take. `aliases` are `RecurrentReads.aliases`, which
+    products read."""
 
     def __init__(
-        self, cell: Cell, linear: Callable[[str, str], str], like: str, aliases: Mapping[str, str] | None = None
+        self, cell: Cell, linear: Callable[[str, str, str], str], like: str, aliases: Mapping[str, str] | None = None
     ) -> None:
         self.aliases = aliases or {}
         self.table: Mapping[str, Value] = with_aliases(value_table(cell), self.aliases)
@@ -96,8 +97,8 @@ class Emitter:
                 return f"elementwise.clip_gradient({variable(self.aliases[target])}, {CLIP.name})"
             case Pointwise(target, expr):
                 return self._pointwise(self.table[target], expr)
-            case Contraction(_, matrix, operand, transposed):
-                return self._contraction(self.table[matrix], operand, transposed)
+            case Contraction():
+                return self.contraction(node)
             case RowOp():
                 return self._row_operation(node)
             case Delay(target, operand):
@@ -162,17 +163,23 @@ class Emitter:
             return f"rows.per_head({variable(name)}, {python_dim(HEADS)}, {k}, {python_dim(target.width)})"
         return variable(name)
 
-    def _contraction(self, matrix: Value, operand: str, transposed: bool) -> str:
+    def contraction(self, node: Contraction, onto: str = "", *, negative: bool = False) -> str:
+        """A product as an expression, or its negative, added to what `onto` says."""
+        matrix = self.table[node.matrix]
         if matrix.columns is None:
             raise InternalError(f"the contraction of {matrix.name}, which is no matrix")
-        name, read = variable(matrix.name), variable(operand)
+        name, read = "-" * negative + variable(matrix.name), variable(node.operand)
+        if node.transposed and onto:
+            return f"{onto} + {self.contraction(node, negative=negative)}"
         match matrix.structure:
             case Dense():
-                return f"{read} @ {name}" if transposed else self.linear(read, name)
+                extra = f", onto={onto}" if onto else ""
+                return f"{read} @ {name}" if node.transposed else self.linear(read, name, extra)
             case BlockDiagonal(blocks):
                 row_k, column_k = split_multiple(matrix.width)[0], split_multiple(matrix.columns)[0]
-                extra = ", transposed=True" if transposed else ""
-                return f"rows.contract({name}, {read}, {python_dim(blocks)}, {row_k}, {column_k}{extra})"
+                sizes = f"{python_dim(blocks)}, {row_k}, {column_k}" + ", transposed=True" * node.transposed
+                start = f"_onto({onto}, " if onto else "("
+                return f"rows.contract{start}{name}, {read}, {sizes})"
             case _:
                 assert_never(matrix.structure)
 

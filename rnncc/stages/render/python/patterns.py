@@ -1,4 +1,5 @@
-"""Finds batched nodes that are one function in torch: normalisations over a row, and a value cut into parts.
+"""Finds batched nodes that are one function in torch: normalisations over a row, a value cut into parts, and products
+that are added to something.
 
 Row functions are decomposed early (stages/partition), which suits loops. Over all steps each node would be a pass over
 a [T, B, width] tensor, so these patterns are put together again. Only their form counts, not whether the user or the
@@ -7,14 +8,15 @@ compiler wrote them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rnncc.ir.cell import Node, Placement, Pointwise, Role, RowOp, RowOperator, Value, operands
-from rnncc.ir.dim import HEADS, Dim, split_multiple
+from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, Role, RowOp, RowOperator, Value, operands
+from rnncc.ir.dim import HEADS, ONE, Dim, split_multiple
 from rnncc.ir.dim import add as add_dims
 from rnncc.ir.dim import constant as constant_dim
-from rnncc.ir.expr import Apply, Const, Expr, Ref
+from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.stages.render.notation import python_dim
 from rnncc.stages.render.python.code import Emitter, variable
 
@@ -46,7 +48,17 @@ class Cut:
     operand: str
 
 
-Pattern = LayerNorm | Softmax | Cut
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """`target` = `start` plus products, or minus those whose sign is -1. The first is the start where there is no
+    other."""
+
+    target: str
+    start: Expr | None
+    products: tuple[tuple[int, Contraction], ...]
+
+
+Pattern = LayerNorm | Softmax | Cut | Sum
 # One line of torch code.
 Operation = Node | Pattern
 
@@ -58,6 +70,9 @@ def operation_reads(operation: Operation) -> tuple[str, ...]:
             return (operand, *((weight,) if weight else ()), *biases)
         case Softmax(_, operand) | Cut(_, operand):
             return (operand,)
+        case Sum(_, start, products):
+            read = (name for _, product in products for name in operands(product))
+            return (*(() if start is None else references(start)), *read)
         case _:
             return operands(operation)
 
@@ -81,6 +96,11 @@ def operation_text(operation: Operation, emitter: Emitter) -> str:
         case Cut(targets, operand):
             widths = ", ".join(python_dim(emitter.table[name].width) for name in targets)
             return f"{', '.join(variable(name) for name in targets)} = {variable(operand)}.split(({widths}), -1)"
+        case Sum(target, start, products):
+            text = "" if start is None else emitter.text(Pointwise(target, start))
+            for sign, product in products:
+                text = emitter.contraction(product, text, negative=sign < 0)
+            return f"{variable(target)} = {text}"
         case _:
             return emitter.node(operation)
 
@@ -92,6 +112,7 @@ def recognise(nodes: Sequence[Node], outputs: Iterable[str], table: Mapping[str,
     operations: list[Operation] = [_normalised(node, nodes) or node for node in nodes]
     operations = _alive(operations, wanted)
     operations = _alive(_scaled(operations, wanted, table), wanted)
+    operations = _alive(_summed(operations, wanted, table), wanted)
     return tuple(_alive(_cut(operations, table), wanted))
 
 
@@ -216,6 +237,42 @@ def _terms(expr: Expr) -> list[Expr]:
             return [*_terms(left), *_terms(right)]
         case _:
             return [expr]
+
+
+def _summed(operations: Sequence[Operation], wanted: set[str], table: Mapping[str, Value]) -> list[Operation]:
+    """Puts products into the sums that alone read them."""
+    uses = Counter(name for operation in operations for name in operation_reads(operation))
+    products = {
+        operation.target: operation
+        for operation in operations
+        if isinstance(operation, Contraction) and uses[operation.target] == 1 and operation.target not in wanted
+    }
+    return [_sum_of(operation, products, table) or operation for operation in operations]
+
+
+def _sum_of(operation: Operation, products: Mapping[str, Contraction], table: Mapping[str, Value]) -> Sum | None:
+    """The operation as a sum with products that do not broadcast, where it has other terms or several products."""
+    if not isinstance(operation, Pointwise):
+        return None
+    start: Expr | None = None
+    found: list[tuple[int, Contraction]] = []
+    for sign, term in _signed_terms(operation.expr):
+        if isinstance(term, Ref) and term.name in products and table[term.name].width not in (ONE, HEADS):
+            found.append((sign, products[term.name]))
+        elif start is None:
+            start = term if sign > 0 else Apply("neg", (term,))
+        else:
+            start = Apply("add" if sign > 0 else "sub", (start, term))
+    return Sum(operation.target, start, tuple(found)) if found and len(found) + (start is not None) > 1 else None
+
+
+def _signed_terms(expr: Expr, sign: int = 1) -> Iterator[tuple[int, Expr]]:
+    match expr:
+        case Apply("add" | "sub" as operator, (left, right)):
+            yield from _signed_terms(left, sign)
+            yield from _signed_terms(right, sign if operator == "add" else -sign)
+        case _:
+            yield sign, expr
 
 
 def _cut(operations: Sequence[Operation], table: Mapping[str, Value]) -> list[Operation]:
