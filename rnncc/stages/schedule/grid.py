@@ -33,7 +33,6 @@ _K_WARPS = 8  # such a CTA may use all registers of its SM, and each thread 255,
 _UNIT_BLOCKS = (1, 2, 3, 4)
 _TILES = (1, 2, 4)
 _POLLED = 8  # pieces of 16 bytes that a lane asks for at a time
-_RECEIVED = 12  # the same of what reductions receive (RECEIVED_PIECES in exchange.cuh)
 # Registers per thread beside its part of the matrix: for what it always has and the words it polls; per tile of the
 # batch; per sums of 16 rows; per operand of an item, and more where an index is divided by 3. Half of an item's
 # registers live while products run. These numbers are fitted to 386 kernels of 16-bit numbers that nvcc 13 made (LSTM,
@@ -71,10 +70,11 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         return product_chunks if product_chunks * polls <= _POLLED else max(1, _POLLED // polls)
 
     reducing = [phase for phase in facts.phases if phase.reductions]
-    pieces = ceil(problem.head_dim, 8 * 16)  # pieces of 16 bytes that a lane receives for each number of a reduction
+    parts = ceil(problem.head_dim, 32)  # what four blocks of units give to a reduction, in a piece of 16 bytes
 
-    def received_at_a_time(phase: PhaseFacts) -> int:
-        return ceil(pieces, ceil(pieces, max(1, _RECEIVED // phase.reductions)))
+    def received_polls(tile_count: int) -> int:
+        own = tile_count * ceil(parts, 4 * _K_WARPS)  # pieces that a lane receives for each number of a reduction
+        return sum(ceil(own, max(1, _POLLED // phase.reductions)) for phase in reducing)
 
     def polls_of_products(tile_count: int) -> int:
         return sum(ceil(each, chunks_at_a_time(tile_count, each)) for each in own_chunks)
@@ -91,9 +91,8 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     most_chunks, most_operands = max(own_chunks), max(phase.operands for phase in facts.phases)
     items = unit_blocks * tiles
     owned = ceil_div(items, _K_WARPS)
-    received_in_polls = sum(ceil(pieces, received_at_a_time(phase)) for phase in reducing)
-    received = max((phase.reductions * received_at_a_time(phase) for phase in reducing), default=0)
-    received_registers = 4 * max(0, received - _POLLED)
+    received_registers = 4 * max((phase.reductions - _POLLED for phase in reducing if phase.reductions > _POLLED), default=0)
+    received_bytes = max((128 * ceil(phase.reductions * parts, 4) for phase in reducing), default=0)  # per tile
     halves = [sums * unit_blocks for sums in facts.kinds]
     matrix_registers = PAIR_REGISTERS * summed(f * held for f, held in zip(fragments, register_chunks, strict=True))
     spilled: Operand = 0
@@ -134,14 +133,14 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     # One table for the two choices: its key is 8 * unit_blocks + tiles.
     both = range(8 * max(_UNIT_BLOCKS) + 8)
     traffic_bytes = by(8 * unit_blocks + tiles, both, lambda key: facts.traffic_bytes(key // 8, TILE_BATCH * (key % 8)))
-    shared_bytes = 256 * _K_WARPS * facts.sums * items + matrix_bytes + staged + traffic_bytes
+    shared_bytes = 256 * _K_WARPS * facts.sums * items + received_bytes * tiles + matrix_bytes + staged + traffic_bytes
     require_shared(model, shared_bytes, target)
 
     group = minimum(TILE_BATCH * tiles, by(unit_blocks, _UNIT_BLOCKS, lambda u: share(problem.batch, seats(u))))
     readers = problem.heads * ctas * ceil_div(problem.batch, group)
     item = rate.grid_piece * facts.pieces + rate.operation * facts.operations
     step = (
-        rate.poll * (by(tiles, _TILES, polls_of_products) + owned * received_in_polls)
+        rate.poll * by(tiles, _TILES, lambda n: polls_of_products(n) + received_polls(n))
         # Reads of L2 hide each other in part.
         + ceil_div(6 * element.size * facts.operands * problem.head_dim * group * readers, target.l2_gb_s)
         + phases * rate.grid_entry * group

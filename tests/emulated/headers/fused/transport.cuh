@@ -21,6 +21,9 @@ inline void send8(uint32_t to, uint32_t barrier, float a, float b) {
   const float words[] = {a, b};
   emulated::send(emulated::at(to, 8), words, 8, &emulated::barrier_at(barrier));
 }
+inline void send4(uint32_t to, uint32_t barrier, float value) {
+  emulated::send(emulated::at(to, 4), &value, 4, &emulated::barrier_at(barrier));
+}
 
 inline void barrier_init_visible() {}
 inline void barrier_expect(uint32_t barrier, uint32_t bytes) {

@@ -32,77 +32,90 @@ struct Message {
   }
 };
 
-// How many pieces of 16 bytes a lane receives at a time: as many as it has registers for.
-template <class Step>
-constexpr int RECEIVED_PIECES = Step::MASKED ? 8 : 12;
+// What the warps of a CTA receive of the reductions of phase P. Each lane polls for pieces of 16 bytes, which have what
+// four items side by side give for its entry, joins these, and puts the result into shared memory as a part of 32 units.
+// Lane 4r + q of warp w has entry r of each tile, and the pieces 4w + q, 4w + q + 4 WARPS, ….
+template <class Step, int P, int H, int WARPS, int ENTRY_TILES>
+struct Received {
+  static constexpr int NUMBERS = PhaseOf<Step, P>::REDUCTIONS, ITEMS = H / 8, PIECES = ceil_div(ITEMS, 4);
+  using Given = Parts<at_least_one(NUMBERS), PIECES, 32>;
+  static constexpr int BYTES = NUMBERS > 0 ? ENTRY_TILES * Given::BYTES : 0;
+  // A lane polls for BATCH of its pieces of each number at a time: for as many as it has registers for.
+  static constexpr int OWN = ceil_div(PIECES, 4 * WARPS), ALL = OWN * ENTRY_TILES, MOST = 8 / at_least_one(NUMBERS);
+  static constexpr int BATCH = MOST < 1 ? 1 : MOST < ALL ? MOST : ALL;
 
-// Polls for what the items of a head give to the reductions of phase P for the lane's entry, from `from` on, and joins
-// it over the four lanes of a row. A lane reads pieces q, q + 4, … of 16 bytes; each has the numbers of four items.
-// `wanted`: whether CTAs send them for the lane's entry. `in_vain`: whether the warp polled more than once.
-template <class Step, int P, int H>
-RNNCC_DEVICE Joined<Step, P> received(const FusedCall<Step>& call, const char* from, bool wanted, bool& in_vain) {
-  constexpr int NUMBERS = PhaseOf<Step, P>::REDUCTIONS, ITEMS = H / 8, ALL = ceil_div(ITEMS, 4);
-  constexpr int PIECES = ceil_div(ALL, 4), MOST = at_least_one(RECEIVED_PIECES<Step> / NUMBERS);
-  constexpr int BATCH = ceil_div(PIECES, ceil_div(PIECES, MOST));
-  const int q = threadIdx.x % 4;
-  Joined<Step, P> all([](int) { return 0.0f; });
+  // at(n): where the lane's entry of tile n has its numbers. is_wanted(n): whether CTAs send them. `in_vain`: whether
+  // the warp polled more than once.
+  template <class At, class Wanted>
+  RNNCC_DEVICE static void receive(const FusedCall<Step>& call, const At& at, const Wanted& is_wanted, char* to,
+                                   bool& in_vain) {
+    const int entry = threadIdx.x % 32 / 4, first_piece = threadIdx.x / 32 * 4 + threadIdx.x % 4;
 #pragma unroll
-  for (int first = 0; first < PIECES; first += BATCH) {
-    uint4 piece[BATCH][NUMBERS];
-    const auto item = [&](int i, int k) { return ((first + i) * 4 + q) * 4 + k; };
-    const auto exists = [&](int i, int k) { return wanted && first + i < PIECES && item(i, k) < ITEMS; };
-    const auto number = [&](int i, int r, int k) {
-      const uint4& v = piece[i][r];
-      return k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w;
-    };
-    const auto ask = [&](int i, int r) {
-      if (exists(i, 0)) piece[i][r] = load16_relaxed(from + (r * ALL + (first + i) * 4 + q) * 16);
-    };
-    const auto has_come = [&](int i, int r) {
-      bool all = true;
+    for (int first = 0; first < ALL; first += BATCH) {
+      uint4 words[BATCH][NUMBERS];
+      const auto tile = [&](int i) { return (first + i) / OWN; };
+      const auto piece = [&](int i) { return first_piece + (first + i) % OWN * 4 * WARPS; };
+      const auto exists = [&](int i) { return first + i < ALL && piece(i) < PIECES && is_wanted(tile(i)); };
+      const auto word = [&](int i, int r, int k) {
+        const uint4& v = words[i][r];
+        return k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w;
+      };
+      // The last piece may have fewer than four items.
+      const auto has_come = [&](int i, int r) {
+        bool all = true;
 #pragma unroll
-      for (int k = 0; k < 4; ++k) all &= !exists(i, k) | (number(i, r, k) != NOT_YET);
-      return all;
-    };
-    const auto all_have_come = [&] {
-      bool all = true;
+        for (int k = 0; k < 4; ++k) all &= (word(i, r, k) != NOT_YET) | (ITEMS % 4 != 0 && piece(i) * 4 + k >= ITEMS);
+        return all;
+      };
+      const auto ask = [&](int i, int r) { words[i][r] = load16_relaxed(at(tile(i)) + (r * PIECES + piece(i)) * 16); };
+      const auto all_have_come = [&] {
+        bool all = true;
 #pragma unroll
-      for (int i = 0; i < BATCH; ++i)
+        for (int i = 0; i < BATCH; ++i)
 #pragma unroll
-        for (int r = 0; r < NUMBERS; ++r) all &= has_come(i, r);
-      return __all_sync(~0u, all);
-    };
-#pragma unroll
-    for (int i = 0; i < BATCH; ++i)
-#pragma unroll
-      for (int r = 0; r < NUMBERS; ++r) {
-        piece[i][r] = {};
-        ask(i, r);
-      }
-    for (Spin spin; !all_have_come(); spin.poll()) {
-      in_vain = true;
+          for (int r = 0; r < NUMBERS; ++r) all &= has_come(i, r);
+        return __all_sync(~0u, all);
+      };
 #pragma unroll
       for (int i = 0; i < BATCH; ++i)
 #pragma unroll
         for (int r = 0; r < NUMBERS; ++r)
-          if (!has_come(i, r)) ask(i, r);
-    }
-    if (first == 0)
-      all = Joined<Step, P>(
-          [&](int r) { return __shfl_sync(~0u, __uint_as_float(number(0, r, 0)), threadIdx.x % 32 - q); });
+          if (exists(i))
+            ask(i, r);
+          else
+            words[i][r] = {};
+      for (Spin spin; !all_have_come(); spin.poll()) {
+        in_vain = true;
 #pragma unroll
-    for (int i = 0; i < BATCH; ++i)
+        for (int i = 0; i < BATCH; ++i)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        if (!exists(i, k)) continue;
-        float given[NUMBERS];
-#pragma unroll
-        for (int r = 0; r < NUMBERS; ++r) given[r] = __uint_as_float(number(i, r, k));
-        all.template add<H>(call, (first + i) * 4 + k, item(i, k), given);
+          for (int r = 0; r < NUMBERS; ++r)
+            if (!has_come(i, r)) ask(i, r);
       }
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i)
+        if (first + i < ALL && piece(i) < PIECES) join(call, words[i], piece(i), to + tile(i) * Given::BYTES, entry);
+    }
   }
-  all.template join_lanes<1, 2, Step::WIDTHS == 1 && ITEMS % 16 == 0>();
-  return all;
-}
+
+ private:
+  // Joins what the four items of a piece give.
+  RNNCC_DEVICE static void join(const FusedCall<Step>& call, const uint4 (&words)[at_least_one(NUMBERS)], int piece,
+                                char* to, int entry) {
+    const auto given = [&](int r, int k) {
+      const uint4& v = words[r];
+      return __uint_as_float(k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w);
+    };
+    const auto units = [&](int k, int dim) { return piece * 32 + k * 8 < dim ? 8 : 0; };
+    float all[NUMBERS];
+    for_numbers<NUMBERS>([&](auto reduction) {
+      constexpr int R = decltype(reduction)::value;
+      if constexpr (PhaseOf<Step, P>::mean_of(R - 1) == 0)
+        join_given<Step, P, H, R, Sharing<4, 8, 1, Step::WIDTHS == 1 && ITEMS % 4 == 0>>(call, given(R, 0), given,
+                                                                                         units, all);
+    });
+    Given::store(to, piece, entry, all);
+  }
+};
 
 }  // namespace rnncc

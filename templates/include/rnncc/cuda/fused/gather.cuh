@@ -38,9 +38,10 @@ struct GatherShape {
     using Matrix =
         typename MatrixIf<(SUMS > 0),
                           Resident<E, at_least_one(RANGE / 32), at_least_one(HALVES), REGISTER_TILES[P] / 2>>::type;
-    // A buffer has the operands. Behind them it has floats [reduction][source][tile][8 entries].
+    // A buffer has the operands. Behind them it has, per tile, what items give to the reductions.
+    using Given = Parts<at_least_one(REDUCTIONS), SOURCES, 8>;
     static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, REDUCED_BEGIN = ENTRY_TILES * TILE_BYTES;
-    static constexpr int REDUCED_BYTES = REDUCTIONS * SOURCES * ENTRY_TILES * 32,
+    static constexpr int REDUCED_BYTES = REDUCTIONS > 0 ? ENTRY_TILES * Given::BYTES : 0,
                          BUFFER_BYTES = REDUCED_BEGIN + REDUCED_BYTES;
     static constexpr int MATRIX_BYTES = UNIT_WARPS * K_WARPS * Matrix::WARP_BYTES;
     // Where the phase's part of the operands and of the matrices begins and ends.
@@ -170,20 +171,26 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       }
     }
     if constexpr (Phase::REDUCTIONS > 0) {
-      const auto x = joined_units<Step, P>(operand[0], item.has_unit);
-      const auto y = joined_units<Step, P>(operand[1], item.has_unit);
+      using Given = typename Phase::Given;
+      float number[Phase::REDUCTIONS];
+      join_units<Step, P>(operand, item.has_unit, number);
       const int source = (seat.rank * S::UNIT_WARPS + unit_warp) * S::UNIT_BLOCKS + u;
+      const int begin = Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + Phase::REDUCED_BEGIN + n * Given::BYTES,
+                entry = 2 * q + row % 2;
+      if constexpr (S::CTAS == 1) {
+        if (row < 2) Given::store(operands + begin, source, entry, number);
+      } else {
+        // The lanes of two rows have what all entries need. They send it to every fourth CTA.
 #pragma unroll
-      for (int r = 0; r < Phase::REDUCTIONS; ++r) {
-        const int place = Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + Phase::REDUCED_BEGIN +
-                          ((r * S::SOURCES + source) * S::ENTRY_TILES + n) * 32 + q * 8;
-        if constexpr (S::CTAS == 1) {
-          if (row == 0) *reinterpret_cast<float2*>(operands + place) = make_float2(x.number[r], y.number[r]);
-        } else {
+        for (int peer = row / 2; peer < S::CTAS; peer += 4) {
+          const uint32_t to = peer_address(shared_address(operands), peer) + begin,
+                         barrier = peer_address(barrier_of(phase, buffer, S::K_WARPS), peer);
 #pragma unroll
-          for (int peer = row; peer < S::CTAS; peer += 8)
-            send8(peer_address(shared_address(operands), peer) + place,
-                  peer_address(barrier_of(phase, buffer, S::K_WARPS), peer), x.number[r], y.number[r]);
+          for (int r = 0; r < Phase::REDUCTIONS; r += Given::AT_ONCE)
+            if constexpr (Given::AT_ONCE == 2)
+              send8(to + Given::place(source, r, entry), barrier, number[r], number[r + 1]);
+            else
+              send4(to + Given::place(source, r, entry), barrier, number[r]);
         }
       }
     }
@@ -269,33 +276,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
         }
         const char* const from = operands + Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + Phase::REDUCED_BEGIN;
 #pragma unroll
-        for (int n = 0; n < S::ENTRY_TILES; ++n) {
-          const auto given = [&](int r, int source) {
-            return *reinterpret_cast<const float2*>(from + ((r * S::SOURCES + source) * S::ENTRY_TILES + n) * 32 +
-                                                    q * 8);
-          };
-          Joined<Step, P> x([&](int r) { return given(r, 0).x; }), y([&](int r) { return given(r, 0).y; });
-#pragma unroll
-          for (int i = 0; i < ceil_div(S::H, 64); ++i) {
-            const int source = i * 8 + row;
-            if (source >= S::H / 8) continue;
-            float to_x[Phase::REDUCTIONS], to_y[Phase::REDUCTIONS];
-#pragma unroll
-            for (int r = 0; r < Phase::REDUCTIONS; ++r) {
-              to_x[r] = given(r, source).x;
-              to_y[r] = given(r, source).y;
-            }
-            x.template add<S::H>(call, i, source, to_x);
-            y.template add<S::H>(call, i, source, to_y);
-          }
-          x.template join_lanes<4, 16, Step::WIDTHS == 1 && S::H % 64 == 0>();
-          y.template join_lanes<4, 16, Step::WIDTHS == 1 && S::H % 64 == 0>();
-#pragma unroll
-          for (int r = 0; r < Phase::REDUCTIONS; ++r) {
-            reduced[n][0][r] = x.number[r];
-            reduced[n][1][r] = y.number[r];
-          }
-        }
+        for (int n = 0; n < S::ENTRY_TILES; ++n)
+          join_parts<Step, P, S::H, typename Phase::Given>(call, from + n * Phase::Given::BYTES, reduced[n]);
       }
       if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
 #pragma unroll

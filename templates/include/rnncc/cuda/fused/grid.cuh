@@ -52,21 +52,25 @@ struct GridShape {
     static constexpr int MATRICES_BEGIN = Phase<P - 1>::MATRICES_END,
                          MATRICES_END = MATRICES_BEGIN + K_WARPS * Matrix::WARP_BYTES;
     static constexpr int MOST_HALVES = HALVES > Phase<P - 1>::MOST_HALVES ? HALVES : Phase<P - 1>::MOST_HALVES;
+    using Received = rnncc::Received<Step, P, H, K_WARPS, ENTRY_TILES>;
+    static constexpr int MOST_RECEIVED =
+        Received::BYTES > Phase<P - 1>::MOST_RECEIVED ? Received::BYTES : Phase<P - 1>::MOST_RECEIVED;
   };
   template <class V>
   struct Phase<-1, V> {
-    static constexpr int MATRICES_END = 0, MOST_HALVES = 0;
+    static constexpr int MATRICES_END = 0, MOST_HALVES = 0, MOST_RECEIVED = 0;
   };
 
   static constexpr int ITEMS = UNIT_BLOCKS * ENTRY_TILES, OWNED = ceil_div(ITEMS, K_WARPS);
   static constexpr int AHEAD = 4;
   using Memory = Traffic<Step, H, UNITS, ENTRIES, THREADS>;
   static constexpr int PARTIAL_BYTES = K_WARPS * ENTRY_TILES * Phase<LAST>::MOST_HALVES * 256;
-  static constexpr int MATRIX_BYTES = Phase<LAST>::MATRICES_END;
+  static constexpr int RECEIVED_BYTES = Phase<LAST>::MOST_RECEIVED, MATRIX_BYTES = Phase<LAST>::MATRICES_END;
   // Each warp has room for a chunk of float operands, which all its lanes multiply.
   static constexpr int TILE_BYTES = 4 * OperandBlock<E>::BYTES,
                        STAGE_BYTES = sizeof(E) == 4 ? ENTRY_TILES * TILE_BYTES : 0;
-  static constexpr int SHARED_BYTES = PARTIAL_BYTES + MATRIX_BYTES + K_WARPS * STAGE_BYTES + Memory::BYTES;
+  static constexpr int SHARED_BYTES =
+      PARTIAL_BYTES + RECEIVED_BYTES + MATRIX_BYTES + K_WARPS * STAGE_BYTES + Memory::BYTES;
   static_assert(H % 8 == 0);
 };
 
@@ -76,7 +80,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
   using E = typename Step::Element;
   extern __shared__ __align__(128) char shared[];
   float2* const partial = reinterpret_cast<float2*>(shared);
-  char* const matrices = shared + S::PARTIAL_BYTES;
+  char* const received = shared + S::PARTIAL_BYTES;
+  char* const matrices = received + S::RECEIVED_BYTES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
   char* const stage = matrices + S::MATRIX_BYTES + warp * S::STAGE_BYTES;
   char* const ring = matrices + S::MATRIX_BYTES + S::K_WARPS * S::STAGE_BYTES;
@@ -145,15 +150,17 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     terms[n] = exchange_row(n * 8 + row) + q * 8 * sizeof(E);
     if constexpr (Step::MASKED) terms_until[n] = rows_of(n * 8 + row).steps;
   }
-  // Where the lane finds what is reduced for its entry of an item, which is entry `row` of the item's tile. In masked
-  // loops: for how many steps.
-  [[maybe_unused]] uint32_t reduced_row[S::OWNED];
-  [[maybe_unused]] int reduced_until[S::OWNED];
+  // Where the lane stores what an item gives to reductions: for an entry of its own, if it has one. In masked loops, for
+  // how many steps it does.
+  [[maybe_unused]] uint32_t given_row[S::OWNED];
+  [[maybe_unused]] int given_steps[S::OWNED];
 #pragma unroll
   for (int o = 0; o < S::OWNED; ++o) {
-    const int n = (warp + o * S::K_WARPS) / S::UNIT_BLOCKS;
-    reduced_row[o] = exchange_row(n * 8 + row);
-    if constexpr (Step::MASKED) reduced_until[o] = rows_of(n * 8 + row).steps;
+    const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
+    const int entry = n * 8 + 2 * q + row % 2;
+    given_row[o] = exchange_row(entry) + (unit0 / 8 + u) * 4;
+    given_steps[o] = row < 2 && entry < entries && unit0 + u * 8 < S::H;
+    if constexpr (Step::MASKED) given_steps[o] *= rows_of(entry).steps;
   }
   // Sends an item's operands, and what it gives to reductions, of a phase of step t to the other CTAs.
   const auto send = [&](auto phase, int o, int t, const auto& operand) {
@@ -174,18 +181,13 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       }
     }
     if constexpr (Phase::REDUCTIONS > 0) {
-      const int item = warp + o * S::K_WARPS, u = item % S::UNIT_BLOCKS, n = item / S::UNIT_BLOCKS;
-      char* const to =
-          exchange_at(t) + S::REDUCTIONS_BEGIN + Phase::FIRST_REDUCTION * S::SOURCE_PIECES * 16 + (unit0 / 8 + u) * 4;
+      char* const to = exchange_at(t) + S::REDUCTIONS_BEGIN + Phase::FIRST_REDUCTION * S::SOURCE_PIECES * 16;
+      float given[Phase::REDUCTIONS];
+      join_units<Step, P>(operand, items[o].has_unit, given);
+      if (Step::MASKED ? t < given_steps[o] : given_steps[o])
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const auto given = joined_units<Step, P>(operand[j], items[o].has_unit);
-        const int own_entry = n * 8 + 2 * q + j;
-        if (row == 0 && unit0 + u * 8 < S::H && own_entry < entries && (!Step::MASKED || t < rows_of(own_entry).steps))
-#pragma unroll
-          for (int r = 0; r < Phase::REDUCTIONS; ++r)
-            store4_relaxed(to + exchange_row(own_entry) + r * S::SOURCE_PIECES * 16, message(given.number[r]));
-      }
+        for (int r = 0; r < Phase::REDUCTIONS; ++r)
+          store4_relaxed(to + given_row[o] + r * S::SOURCE_PIECES * 16, message(given[r]));
     }
   };
   const auto start = [&](int o, int t, float (&write)[2][written<Step>]) {
@@ -301,24 +303,14 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
         for (int n = 0; n < S::ENTRY_TILES; ++n)
           parts[((half * S::ENTRY_TILES + n) * S::K_WARPS + warp) * 32] =
               make_float2(acc[n][half / 2][half % 2 * 2], acc[n][half / 2][half % 2 * 2 + 1]);
-      __syncthreads();
-      [[maybe_unused]] float reduced[S::OWNED][2][at_least_one(Phase::REDUCTIONS)];
       if constexpr (Phase::REDUCTIONS > 0) {
         const char* const from = exchange_at(t) + S::REDUCTIONS_BEGIN + Phase::FIRST_REDUCTION * S::SOURCE_PIECES * 16;
-#pragma unroll
-        for (int o = 0; o < S::OWNED; ++o) {
-          if (warp + o * S::K_WARPS >= S::ITEMS) continue;
-          const bool is_sent = !Step::MASKED || t < reduced_until[o];
-          const auto all = received<Step, P, S::H>(call, from + reduced_row[o], is_sent, in_vain);
-          // Lanes of row r have entry r. An item's lanes want entries 2q and 2q + 1.
-#pragma unroll
-          for (int r = 0; r < Phase::REDUCTIONS; ++r) {
-            reduced[o][0][r] = __shfl_sync(~0u, all.number[r], 8 * q);
-            reduced[o][1][r] = __shfl_sync(~0u, all.number[r], 8 * q + 4);
-          }
-        }
+        Phase::Received::receive(
+            call, [&](int n) { return from + (terms[n] - uint32_t(q * 8 * sizeof(E))); },
+            [&](int n) { return !Step::MASKED || t < terms_until[n]; }, received, in_vain);
         if (Phase::SUMS == 0) learn_pause();
       }
+      __syncthreads();
       if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
 #pragma unroll
       for (int o = 0; o < S::OWNED; ++o) {
@@ -333,10 +325,15 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
             sum[0][i] += p.x;
             sum[1][i] += p.y;
           }
+        if constexpr (Phase::REDUCTIONS > 0) {
+          using Given = typename Phase::Received::Given;
+          float reduced[2][Phase::REDUCTIONS];
+          join_parts<Step, P, S::H, Given>(call, received + n * Given::BYTES, reduced);
 #pragma unroll
-        for (int j = 0; j < 2; ++j)
+          for (int j = 0; j < 2; ++j)
 #pragma unroll
-          for (int r = 0; r < Phase::REDUCTIONS; ++r) sum[j][Phase::SUMS + r] = reduced[o][j][r];
+            for (int r = 0; r < Phase::REDUCTIONS; ++r) sum[j][Phase::SUMS + r] = reduced[j][r];
+        }
         float read[2][at_least_one(Step::READS)], rows[2][row_values<Step>], made[2][written<Step>];
         items[o].template load<false>(call, own, t, t + 1 == steps, read, rows);
         if constexpr (P < S::LAST) {

@@ -1,116 +1,186 @@
-// Reductions over the units of a head: what a warp joins of its own units, and how lanes join their values. Every warp
-// joins in the same order, so all have the same bits.
+// Reductions over the units of a head: what a warp joins of its own units, and what it joins of the parts that others
+// have given. All joins have a fixed order, so results have the same bits in every run, and in all warps.
 #pragma once
 
 #include "step.cuh"
 
 namespace rnncc {
 
-// The sum of two numbers, or the larger one.
-template <bool LARGEST>
-RNNCC_DEVICE float joined(float a, float b) {
-  return LARGEST ? maximum(a, b) : a + b;
-}
 // What changes nothing when it is joined: 0, or minus infinity.
 template <bool LARGEST>
 RNNCC_DEVICE float nothing_joined() {
   return LARGEST ? __uint_as_float(0xff800000u) : 0.0f;
 }
 
-// What the reductions of phase P make of some numbers of one batch entry: first of those that a lane has, at last of
-// all. Until lanes have joined theirs, `base` is subtracted from a mean. It is one of the numbers, the same for all
-// lanes. So large numbers that differ little lose no digits.
+// Joins a lane's number with those of the lanes whose indices differ in the bits from FROM to TO, which are masks of one
+// bit.
+template <bool LARGEST, int FROM, int TO>
+RNNCC_DEVICE float joined_lanes(float number) {
+  number = joined<LARGEST>(number, __shfl_xor_sync(~0u, number, FROM));
+  if constexpr (FROM < TO)
+    return joined_lanes<LARGEST, 2 * FROM, TO>(number);
+  else
+    return number;
+}
+
+// The same for moments: the sum of SUMMED means, each of COUNT numbers, and the squares of the deviations of all these
+// numbers. The sums may lack the same number, since a difference of two of them is all that counts: where means differ,
+// this adds to the squares of deviations. Nothing cancels (Chan, Golub, LeVeque, 1979).
+template <int COUNT, int SUMMED, int FROM, int TO>
+RNNCC_DEVICE void join_moments(float& sum, float& squares) {
+  const float other = __shfl_xor_sync(~0u, sum, FROM), apart = other - sum;
+  squares += __shfl_xor_sync(~0u, squares, FROM);
+  squares += apart * (apart * (0.5f * COUNT / SUMMED));
+  sum += other;
+  if constexpr (FROM < TO) join_moments<COUNT, 2 * SUMMED, 2 * FROM, TO>(sum, squares);
+}
+
+// What an item gives to the reductions of phase P: its units' values, joined. The lanes of even rows get what it gives for
+// their first entry, and those of odd rows what it gives for their second. `has_unit` says for each width whether the
+// lane's unit is in it. An item has all of its units in a width, or none. What it gives to moments of a width in which
+// it has none, nobody takes.
 template <class Step, int P>
-struct Joined {
+RNNCC_DEVICE void join_units(const float (&taken)[2][PhaseOf<Step, P>::TAKES], const bool (&has_unit)[Step::WIDTHS],
+                             float (&joined_number)[at_least_one(PhaseOf<Step, P>::REDUCTIONS)]) {
   using Phase = PhaseOf<Step, P>;
-  static constexpr int NUMBERS = at_least_one(Phase::REDUCTIONS);
-  float number[NUMBERS], base[NUMBERS];
-  float count[NUMBERS] = {};  // how many numbers a mean is made of
+  const bool is_odd = threadIdx.x & 4;
+  // The lane's number for the entry that it joins, and that of the next row for the same entry.
+  const auto kept = [&](int r) { return is_odd ? taken[1][Phase::OPERANDS + r] : taken[0][Phase::OPERANDS + r]; };
+  const auto got = [&](int r) {
+    return __shfl_xor_sync(~0u, is_odd ? taken[0][Phase::OPERANDS + r] : taken[1][Phase::OPERANDS + r], 4);
+  };
+  for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
+    constexpr int R = decltype(reduction)::value, COUNT = Phase::mean_of(R);
+    constexpr bool LARGEST = has(Phase::LARGEST, R);
+    if constexpr (COUNT > 0) {
+      // Means lack the first of them, so that large means that differ little lose no digits.
+      const float first = kept(R), second = got(R), base = __shfl_sync(~0u, first, threadIdx.x % 8);
+      const float apart = second - first;
+      float sum = (first - base) + (second - base);
+      float squares = kept(R + 1) + got(R + 1) + apart * (apart * (0.5f * COUNT));
+      join_moments<COUNT, 2, 8, 16>(sum, squares);
+      joined_number[R] = base + sum * 0.125f;
+      joined_number[R + 1] = squares;
+    } else if constexpr (Phase::mean_of(R - 1) == 0) {
+      const float number = joined_lanes<LARGEST, 8, 16>(joined<LARGEST>(kept(R), got(R)));
+      joined_number[R] =
+          Step::WIDTHS == 1 || has_unit[width_of<Step, Value::reduction, P>(R)] ? number : nothing_joined<LARGEST>();
+    }
+  });
+}
 
-  // `first(r)` is the base of mean r. All lanes call it.
-  template <class First>
-  RNNCC_DEVICE explicit Joined(const First& first) {
-    for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
-      constexpr int R = decltype(reduction)::value;
-      number[R] = nothing_joined<has(Phase::LARGEST, R)>();
-      if constexpr (Phase::mean_of(R) > 0) base[R] = first(R);
-    });
+// The parts of a phase's reductions in shared memory, for a tile of 8 entries. Part s is what the UNITS_ units from
+// s · UNITS_ on give: NUMBERS_ floats for each entry. The floats [part][number] of an entry lie in pieces of 16 bytes, as
+// [piece][entry].
+template <int NUMBERS_, int PARTS_, int UNITS_>
+struct Parts {
+  static constexpr int NUMBERS = NUMBERS_, PARTS = PARTS_, UNITS = UNITS_;
+  static constexpr int PIECES = ceil_div(NUMBERS * PARTS, 4), BYTES = PIECES * 128;
+  __host__ __device__ static constexpr int place(int part, int number, int entry) {
+    const int i = part * NUMBERS + number;
+    return i / 4 * 128 + entry * 16 + i % 4 * 4;
   }
-
-  // Joins with what an item gave: the lane's n-th, in the order of items.
-  template <int H>
-  RNNCC_DEVICE void add(const FusedCall<Step>& call, int n, int item, const float (&given)[NUMBERS]) {
-    for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
-      constexpr int R = decltype(reduction)::value, COUNT = 8 * Phase::mean_of(R);
-      if constexpr (COUNT > 0) {
-        // The last items have no units of a narrower value.
-        if (item >= head_dim_of<Step, H>(call, width_of<Step, Value::reduction, P>(R)) / 8) return;
-        // Where a mean differs from that of the others, this adds to the squares of deviations. Nothing cancels (Chan,
-        // Golub, LeVeque, 1979).
-        const float apart = given[R] - base[R] - number[R];
-        number[R] += apart * (1.0f / (n + 1));
-        number[R + 1] += given[R + 1] + apart * (apart * (float(COUNT) * n / (n + 1)));
-        count[R] += COUNT;
-      } else if constexpr (Phase::mean_of(R - 1) == 0) {
-        number[R] = joined<has(Phase::LARGEST, R)>(number[R], given[R]);
-      }
-    });
-  }
-
-  // Joins what lanes have whose indices differ only in the bits from FROM to TO. Both are masks of one bit. All these
-  // lanes get the same result, bit by bit: either it stays the same if two of them change places, or each joins in the
-  // order of the lanes. ALIKE: all lanes have as many numbers.
-  template <int FROM, int TO, bool ALIKE>
-  RNNCC_DEVICE void join_lanes() {
-    for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
-      constexpr int R = decltype(reduction)::value;
-      if constexpr (Phase::mean_of(R) > 0) {
-        const float other = __shfl_xor_sync(~0u, number[R], FROM);
-        const float squares = number[R + 1] + __shfl_xor_sync(~0u, number[R + 1], FROM);
-        if constexpr (ALIKE) {
-          const float apart = other - number[R];
-          number[R] = 0.5f * (number[R] + other);
-          number[R + 1] = squares + apart * (apart * (0.5f * count[R]));
-          count[R] += count[R];
-        } else {
-          const bool is_first = !(threadIdx.x & FROM);
-          const float other_count = __shfl_xor_sync(~0u, count[R], FROM), both = count[R] + other_count;
-          const float before = is_first ? count[R] : other_count;
-          const float share = both > 0.0f ? __fdividef(both - before, both) : 0.0f;
-          const float first = is_first ? number[R] : other, apart = (is_first ? other : number[R]) - first;
-          number[R] = first + apart * share;
-          number[R + 1] = squares + apart * (apart * (before * share));
-          count[R] = both;
-        }
-      } else if constexpr (Phase::mean_of(R - 1) == 0) {
-        number[R] = joined<has(Phase::LARGEST, R)>(number[R], __shfl_xor_sync(~0u, number[R], FROM));
-      }
-    });
-    if constexpr (FROM < TO)
-      join_lanes<2 * FROM, TO, ALIKE>();
-    else
-      for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
-        constexpr int R = decltype(reduction)::value;
-        if constexpr (Phase::mean_of(R) > 0) number[R] += base[R];
-      });
+  // Numbers that one instruction stores: they are never in two pieces.
+  static constexpr int AT_ONCE = NUMBERS % 2 == 0 ? 2 : 1;
+  RNNCC_DEVICE static void store(char* to, int part, int entry, const float (&given)[NUMBERS]) {
+#pragma unroll
+    for (int r = 0; r < NUMBERS; r += AT_ONCE)
+      if constexpr (AT_ONCE == 2)
+        *reinterpret_cast<float2*>(to + place(part, r, entry)) = make_float2(given[r], given[r + 1]);
+      else
+        *reinterpret_cast<float*>(to + place(part, r, entry)) = given[r];
   }
 };
 
-// What an item gives to the reductions of a phase: its units' values of an entry, joined. `has_unit` says for each width
-// whether the lane's unit is in it. An item has all of its units in a width, or none.
-template <class Step, int P>
-RNNCC_DEVICE Joined<Step, P> joined_units(const float (&taken)[PhaseOf<Step, P>::TAKES],
-                                          const bool (&has_unit)[Step::WIDTHS]) {
+// How parts that lie one after the other are joined: OWN of them by each lane, and SHARERS lanes share those of an entry,
+// whose indices differ in the bits from 8 on. Where lanes are ALIKE, each has OWN parts of UNITS units.
+template <int OWN_, int UNITS_, int SHARERS_, bool ALIKE_>
+struct Sharing {
+  static constexpr int OWN = OWN_, UNITS = UNITS_, SHARERS = SHARERS_;
+  static constexpr bool ALIKE = ALIKE_;
+};
+
+// Joins number R of the parts of phase P, and number R + 1 with it where R is a mean. given(r, k) is number r of the
+// lane's part k, and units(k, dim) is how many units of a head_dim the part has. `base` is one of the means, the same for
+// all lanes of an entry. So large means that differ little lose no digits.
+template <class Step, int P, int H, int R, class Sharing, class Given, class Units>
+RNNCC_DEVICE void join_given(const FusedCall<Step>& call, float base, const Given& given, const Units& units,
+                             float (&all)[PhaseOf<Step, P>::REDUCTIONS]) {
   using Phase = PhaseOf<Step, P>;
-  const auto given = [&](int r) { return taken[Phase::OPERANDS + r]; };
-  Joined<Step, P> all([&](int r) { return __shfl_sync(~0u, given(r), threadIdx.x % 4); });
+  constexpr int COUNT = Phase::mean_of(R), OWN = Sharing::OWN, UNITS = Sharing::UNITS, SHARERS = Sharing::SHARERS;
+  constexpr int TO = 4 * SHARERS;
+  if constexpr (COUNT == 0) {
+    constexpr bool LARGEST = has(Phase::LARGEST, R);
+    all[R] = joined_of<LARGEST, 0, OWN>(
+        [&](int k) { return Sharing::ALIKE || units(k, H) > 0 ? given(R, k) : nothing_joined<LARGEST>(); });
+    if constexpr (SHARERS > 1) all[R] = joined_lanes<LARGEST, 8, TO>(all[R]);
+  } else if constexpr (Sharing::ALIKE) {
+    const auto mean = [&](int k) { return given(R, k) - base; };
+    float sum = joined_of<false, 0, OWN>(mean);
+    const float middle = sum * (1.0f / OWN);
+    float squares = joined_of<false, 0, OWN>([&](int k) { return given(R + 1, k); });
+    squares += squares_of<OWN>([&](int k) { return mean(k) - middle; }) * float(UNITS * COUNT);
+    if constexpr (SHARERS > 1) join_moments<UNITS * COUNT, OWN, 8, TO>(sum, squares);
+    all[R] = base + sum * (1.0f / (OWN * SHARERS));
+    all[R + 1] = squares;
+  } else {
+    // Parts may have fewer units, or none. So the mean of all is known before the deviations from it are.
+    const int dim = head_dim_of<Step, H>(call, width_of<Step, Value::reduction, P>(R));
+    const auto of_units = [&](int k, float x) { return units(k, dim) > 0 ? x * units(k, dim) : 0.0f; };
+    float sum = joined_of<false, 0, OWN>([&](int k) { return of_units(k, given(R, k) - base); });
+    float count = joined_of<false, 0, OWN>([&](int k) { return float(units(k, dim)); });
+    if constexpr (SHARERS > 1) {
+      sum = joined_lanes<false, 8, TO>(sum);
+      count = dim;
+    }
+    const float middle = __fdividef(sum, count);
+    float squares = joined_of<false, 0, OWN>([&](int k) {
+      const float apart = given(R, k) - base - middle;
+      return (units(k, dim) > 0 ? given(R + 1, k) : 0.0f) + of_units(k, apart * (apart * COUNT));
+    });
+    if constexpr (SHARERS > 1) squares = joined_lanes<false, 8, TO>(squares);
+    all[R] = base + middle;
+    all[R + 1] = squares;
+  }
+}
+
+// Joins all parts of the reductions of phase P: reduced[j] is for the lane's entry j, as an item has them. H: the
+// head_dim. All lanes of a warp call it.
+template <class Step, int P, int H, class Parts>
+RNNCC_DEVICE void join_parts(const FusedCall<Step>& call, const char* from,
+                             float (&reduced)[2][at_least_one(PhaseOf<Step, P>::REDUCTIONS)]) {
+  using Phase = PhaseOf<Step, P>;
+  constexpr int NUMBERS = Parts::NUMBERS, UNITS = Parts::UNITS, PARTS = ceil_div(H, UNITS);
+  // Some parts side by side have whole pieces. Where parts are few, a lane reads all parts of its entry.
+  constexpr int ALIGNED = NUMBERS % 4 == 0 ? 1 : NUMBERS % 2 == 0 ? 2 : 4, SHARERS = PARTS <= 8 ? 1 : 4;
+  constexpr int OWN = ceil_div(PARTS, ALIGNED * SHARERS) * ALIGNED;
+  constexpr bool ALIKE = Step::WIDTHS == 1 && H == OWN * SHARERS * UNITS;
+  const int lane = threadIdx.x % 32, entry = lane % 4 * 2 + lane / 4 % 2, share = SHARERS == 1 ? 0 : lane / 8;
+  const auto part = [&](int k) { return (k / ALIGNED * SHARERS + share) * ALIGNED + k % ALIGNED; };
+  float number[OWN * NUMBERS];
+#pragma unroll
+  for (int i = 0; i < OWN * NUMBERS; i += 4) {
+    const int in_group = i % (ALIGNED * NUMBERS),
+              piece = (part(i / NUMBERS / ALIGNED * ALIGNED) * NUMBERS + in_group) / 4;
+    if (!ALIKE && piece >= Parts::PIECES) continue;
+    const float4 v = *reinterpret_cast<const float4*>(from + piece * 128 + entry * 16);
+    number[i] = v.x, number[i + 1] = v.y, number[i + 2] = v.z, number[i + 3] = v.w;
+  }
+  const auto given = [&](int r, int k) { return number[k * NUMBERS + r]; };
+  const auto units = [&](int k, int dim) { return ::min(::max(dim - part(k) * UNITS, 0), UNITS); };
+  float all[Phase::REDUCTIONS];
   for_numbers<Phase::REDUCTIONS>([&](auto reduction) {
-    constexpr int R = decltype(reduction)::value, COUNT = Phase::mean_of(R);
-    if (has_unit[width_of<Step, Value::reduction, P>(R)]) all.number[R] = COUNT > 0 ? given(R) - all.base[R] : given(R);
-    all.count[R] = COUNT;
+    constexpr int R = decltype(reduction)::value;
+    if constexpr (Phase::mean_of(R - 1) == 0)
+      join_given<Step, P, H, R, Sharing<OWN, UNITS, SHARERS, ALIKE>>(
+          call, SHARERS == 1 ? number[R] : *reinterpret_cast<const float*>(from + Parts::place(0, R, entry)), given,
+          units, all);
   });
-  all.template join_lanes<4, 16, true>();
-  return all;
+  // A lane has one entry, and needs two.
+#pragma unroll
+  for (int r = 0; r < Phase::REDUCTIONS; ++r)
+#pragma unroll
+    for (int j = 0; j < 2; ++j) reduced[j][r] = __shfl_sync(~0u, all[r], lane % 4 + 4 * j);
 }
 
 }  // namespace rnncc

@@ -17,22 +17,39 @@ struct RowElement<E, true> {
   using type = float;
 };
 
+// The sum of two numbers, or the larger one.
+template <bool LARGEST>
+RNNCC_DEVICE float joined(float a, float b) {
+  return LARGEST ? maximum(a, b) : a + b;
+}
+// number(BEGIN) to number(END - 1) joined, in a tree: so few of the joins wait for each other.
+template <bool LARGEST, int BEGIN, int END, class F>
+RNNCC_DEVICE float joined_of(const F& number) {
+  if constexpr (END - BEGIN == 1)
+    return number(BEGIN);
+  else
+    return joined<LARGEST>(joined_of<LARGEST, BEGIN, (BEGIN + END) / 2>(number),
+                           joined_of<LARGEST, (BEGIN + END) / 2, END>(number));
+}
+// The sum of the squares of number(0) to number(N - 1), as two sums that do not wait for each other.
+template <int N, class F>
+RNNCC_DEVICE float squares_of(const F& number) {
+  float squares[2] = {};
+#pragma unroll
+  for (int i = 0; i < N; ++i) squares[i % 2] += number(i) * number(i);
+  return N == 1 ? squares[0] : squares[0] + squares[1];
+}
+
 // What a unit gives to moments: those of its own numbers.
 template <int N>
 RNNCC_DEVICE float mean(const float (&numbers)[N]) {
-  float sum = numbers[0];
-#pragma unroll
-  for (int i = 1; i < N; ++i) sum += numbers[i];
-  return sum * (1.0f / N);
+  return joined_of<false, 0, N>([&](int i) { return numbers[i]; }) * (1.0f / N);
 }
 template <int N>
 RNNCC_DEVICE float squared_deviations(const float (&numbers)[N]) {
   if (N == 1) return 0.0f;
   const float middle = mean(numbers);
-  float squares = 0.0f;
-#pragma unroll
-  for (const float x : numbers) squares += (x - middle) * (x - middle);
-  return squares;
+  return squares_of<N>([&](int i) { return numbers[i] - middle; });
 }
 
 // The elementwise part of 8 units × 8 entries, which one warp does. A lane has unit lane / 4 and two entries, 2 · (lane
