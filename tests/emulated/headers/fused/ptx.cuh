@@ -44,5 +44,8 @@ inline uint4 load16_relaxed(const void* p) {
   return v;
 }
 inline void store4_relaxed(void* p, uint32_t v) { emulated::send(static_cast<char*>(p), &v, 4); }
+inline void store4_relaxed_if(bool wanted, void* p, uint32_t v) {
+  if (wanted) store4_relaxed(p, v);
+}
 
 }  // namespace rnncc

@@ -76,7 +76,9 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   char* const ring = matrices + S::MATRIX_BYTES + S::PARTIAL_BYTES;
   const uint32_t barriers = shared_address(ring + S::Memory::BYTES);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
-  const int unit_warp = warp % S::UNIT_WARPS, k_warp = warp / S::UNIT_WARPS;
+  // nvcc does not know how many warps there are.
+  const int unit_warp = S::K_WARPS == 1 ? warp : warp % S::UNIT_WARPS,
+            k_warp = S::K_WARPS == 1 ? 0 : warp / S::UNIT_WARPS;
   const Seat seat = seat_of<S::CTAS>(call);
   const int first_unit = seat.rank * S::UNITS, own_unit = unit_warp * S::UNIT_BLOCKS * 8, unit0 = first_unit + own_unit,
             steps = seat.steps;
@@ -178,7 +180,8 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       const int begin = Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + Phase::REDUCED_BEGIN + n * Given::BYTES,
                 entry = 2 * q + row % 2;
       if constexpr (S::CTAS == 1) {
-        if (row < 2) Given::store(operands + begin, source, entry, number);
+        // The lanes of all rows have what those of the first two have. A branch would only come between.
+        Given::store(operands + begin, source, entry, number);
       } else {
         // The lanes of two rows have what all entries need. They send it to every fourth CTA.
 #pragma unroll

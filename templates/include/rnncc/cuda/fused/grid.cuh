@@ -184,10 +184,10 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
       char* const to = exchange_at(t) + S::REDUCTIONS_BEGIN + Phase::FIRST_REDUCTION * S::SOURCE_PIECES * 16;
       float given[Phase::REDUCTIONS];
       join_units<Step, P>(operand, items[o].has_unit, given);
-      if (Step::MASKED ? t < given_steps[o] : given_steps[o])
 #pragma unroll
-        for (int r = 0; r < Phase::REDUCTIONS; ++r)
-          store4_relaxed(to + given_row[o] + r * S::SOURCE_PIECES * 16, message(given[r]));
+      for (int r = 0; r < Phase::REDUCTIONS; ++r)
+        store4_relaxed_if(Step::MASKED ? t < given_steps[o] : given_steps[o],
+                          to + given_row[o] + r * S::SOURCE_PIECES * 16, message(given[r]));
     }
   };
   const auto start = [&](int o, int t, float (&write)[2][written<Step>]) {

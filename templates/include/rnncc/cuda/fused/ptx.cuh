@@ -65,5 +65,11 @@ RNNCC_DEVICE uint4 load16_relaxed(const void* p) {
 RNNCC_DEVICE void store4_relaxed(void* p, uint32_t v) {
   asm volatile("st.relaxed.gpu.global.u32 [%0],%1;" ::"l"(p), "r"(v) : "memory");
 }
+// The same where it is wanted. There is no branch, so that nvcc makes the address before the value is known.
+RNNCC_DEVICE void store4_relaxed_if(bool wanted, void* p, uint32_t v) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%2,0;\n@p st.relaxed.gpu.global.u32 [%0],%1;\n}" ::"l"(p), "r"(v),
+               "r"(uint32_t(wanted))
+               : "memory");
+}
 
 }  // namespace rnncc
