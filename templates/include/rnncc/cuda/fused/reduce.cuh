@@ -57,7 +57,9 @@ RNNCC_DEVICE void join_units(const float (&taken)[2][PhaseOf<Step, P>::TAKES], c
       const float first = kept(R), second = got(R), base = __shfl_sync(~0u, first, threadIdx.x % 8);
       const float apart = second - first;
       float sum = (first - base) + (second - base);
-      float squares = kept(R + 1) + got(R + 1) + apart * (apart * (0.5f * COUNT));
+      // A single number has no deviations.
+      const float own_squares = COUNT > 1 ? kept(R + 1) + got(R + 1) : 0.0f;
+      float squares = own_squares + apart * (apart * (0.5f * COUNT));
       join_moments<COUNT, 2, 8, 16>(sum, squares);
       joined_number[R] = base + sum * 0.125f;
       joined_number[R + 1] = squares;
