@@ -26,7 +26,7 @@ from rnncc.stages.schedule.draft import (
     share,
     summed,
 )
-from rnncc.stages.schedule.facts import Facts, PhaseFacts
+from rnncc.stages.schedule.facts import Facts
 from rnncc.stages.schedule.rates import rates
 
 _K_WARPS = 8  # such a CTA may use all registers of its SM, and each thread 255, the most there are
