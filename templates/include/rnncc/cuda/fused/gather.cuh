@@ -272,15 +272,18 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
       // What all items have given to the reductions, for the lane's entries of each tile.
       [[maybe_unused]] float reduced[S::ENTRY_TILES][2][at_least_one(Phase::REDUCTIONS)];
       if constexpr (Phase::REDUCTIONS > 0) {
-        if (S::CTAS > 1 && k_warp < S::UNIT_BLOCKS) {
-          const uint32_t barrier = barrier_of(phase, buffer, S::K_WARPS);
-          barrier_wait(barrier, t / S::BUFFERS & 1);
-          if (threadIdx.x == 0) barrier_expect(barrier, expected_reduced(phase));
-        }
-        const char* const from = operands + Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + Phase::REDUCED_BEGIN;
+        if (S::K_WARPS <= S::UNIT_BLOCKS || k_warp < S::UNIT_BLOCKS) {
+          if constexpr (S::CTAS > 1) {
+            const uint32_t barrier = barrier_of(phase, buffer, S::K_WARPS);
+            barrier_wait(barrier, t / S::BUFFERS & 1);
+            if (threadIdx.x == 0) barrier_expect(barrier, expected_reduced(phase));
+          }
+          const char* const from =
+              operands + Phase::OPERANDS_BEGIN + buffer * Phase::BUFFER_BYTES + Phase::REDUCED_BEGIN;
 #pragma unroll
-        for (int n = 0; n < S::ENTRY_TILES; ++n)
-          join_parts<Step, P, S::H, typename Phase::Given>(call, from + n * Phase::Given::BYTES, reduced[n]);
+          for (int n = 0; n < S::ENTRY_TILES; ++n)
+            join_parts<Step, P, S::H, typename Phase::Given>(call, from + n * Phase::Given::BYTES, reduced[n]);
+        }
       }
       if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);
 #pragma unroll
