@@ -41,7 +41,7 @@ _POLLED = 8  # pieces of 16 bytes that a lane asks for at a time
 # count how far nvcc interleaves an item's two elements.)
 _BASE_REGISTERS, _TILE_REGISTERS, _SUM_REGISTERS, _OPERAND_REGISTERS, _ODD_REGISTERS = 33, 14, 5, 13, 8
 _PHASE_REGISTERS = 6  # per phase but one
-_RECEIVED_REGISTERS = 4  # per number of the reductions of a phase
+_RECEIVED_REGISTERS = 8  # where the reductions of a phase give several numbers
 # In float32 a lane has its sums for all batch entries of a tile while it multiplies. With several operands nvcc keeps
 # addresses, and more of them for each chunk beyond some.
 _FLOAT_SUM_REGISTERS, _FLOAT_REGISTERS, _FLOAT_OPERAND_REGISTERS = 10, 16, 16
@@ -92,7 +92,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
     most_chunks, most_operands = max(own_chunks), max(phase.operands for phase in facts.phases)
     items = unit_blocks * tiles
     owned = ceil_div(items, _K_WARPS)
-    received_registers = _RECEIVED_REGISTERS * max((phase.reductions for phase in reducing), default=0)
+    received_registers = _RECEIVED_REGISTERS * any(phase.reductions > 1 for phase in reducing)
     received_bytes = max((128 * ceil(phase.reductions * parts, 4) for phase in reducing), default=0)  # per tile
     halves = [sums * unit_blocks for sums in facts.kinds]
     matrix_registers = PAIR_REGISTERS * summed(f * held for f, held in zip(fragments, register_chunks, strict=True))

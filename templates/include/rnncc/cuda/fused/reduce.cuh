@@ -24,8 +24,8 @@ RNNCC_DEVICE float joined_lanes(float number) {
 }
 
 // The same for moments: the sum of SUMMED means, each of COUNT numbers, and the squares of the deviations of all these
-// numbers. The sums may lack the same number, since a difference of two of them is all that counts: where means differ,
-// this adds to the squares of deviations. Nothing cancels (Chan, Golub, LeVeque, 1979).
+// numbers from their mean. Where means differ, this adds to the squares. Nothing cancels (Chan, Golub, LeVeque, 1979).
+// The difference of two sums is all that counts, so one number may have been subtracted from all means before.
 template <int COUNT, int SUMMED, int FROM, int TO>
 RNNCC_DEVICE void join_moments(float& sum, float& squares) {
   const float other = __shfl_xor_sync(~0u, sum, FROM), apart = other - sum;
@@ -53,7 +53,7 @@ RNNCC_DEVICE void join_units(const float (&taken)[2][PhaseOf<Step, P>::TAKES], c
     constexpr int R = decltype(reduction)::value, COUNT = Phase::mean_of(R);
     constexpr bool LARGEST = has(Phase::LARGEST, R);
     if constexpr (COUNT > 0) {
-      // Means lack the first of them, so that large means that differ little lose no digits.
+      // The first of the means is subtracted from all, so that large means that differ little lose no digits.
       const float first = kept(R), second = got(R), base = __shfl_sync(~0u, first, threadIdx.x % 8);
       const float apart = second - first;
       float sum = (first - base) + (second - base);
