@@ -119,6 +119,24 @@ def test_show_of_a_schedule_is_for_a_size() -> None:
     assert "gather, scope cta" in run("show", "elman", "--stage", "schedule", *SIZES).stdout
 
 
+def test_explain_plans_a_step_of_reductions_alone(tmp_path: Path) -> None:
+    """It has no recurrent matrix, so there are no gradients of such to be made after the loop."""
+    path = tmp_path / "normed.rnn"
+    path.write_text("cell Normed\nstate h\nh[t] = tanh(layernorm(h[t-1] + W@x))\n", encoding="utf-8")
+    facts = json.loads(run("explain", str(path), "--json", *SIZES).stdout)
+    for kernel in facts["kernels"].values():
+        assert kernel["family"] == "gather"
+    assert facts["kernels"]["backward"]["after_us_per_step"] is None
+    scatter = next(entry for entry in facts["rejected"] if entry["family"] == "scatter")
+    assert [limit["name"] for limit in scatter["limits"]] == ["reductions"]
+    alternating = next(entry for entry in facts["rejected"] if entry["family"] == "alternating")
+    assert alternating["predicted_us_per_step"] > facts["predicted_us_per_step"]
+    words = run("explain", str(path), *SIZES).stdout
+    assert "gather, scope cta: any batch" in words and "after the backward loop" not in words
+    words = run("explain", str(path), *SIZES[:2], "--hidden", "20").stdout
+    assert "not fused: head_dim (20 % 8 == 0)" in words
+
+
 def test_a_cell_with_one_head_has_no_kernels_for_several(tmp_path: Path) -> None:
     for words in (("explain", "lmu", *SIZES), ("build", "lmu", *SIZES, "-o", str(tmp_path))):
         found = run(*words)

@@ -28,7 +28,7 @@ class Compilation:
     masked           the variant of each cell that restarts (`reset`) and stops (`lengths`) by batch entry
     adjoints         backward programs of `cells`; `masked_adjoints` those of `masked`
     plans            all loops, as kernels run them
-    scans, fused     GPU kernels of loops without products, and of those with products for `request.problems`
+    scans, fused     GPU kernels of loops without products, and fused kernels for `request.problems`
     files, bundle    the package's own files, and its kernels
     """
 

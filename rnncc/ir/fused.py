@@ -219,8 +219,8 @@ class FusedPhase:
 class FusedLoop:
     """One direction of a loop.
 
-    widths      the widths of its values: H for one of 4*H units. The first is that of the first product. A kernel is
-                laid out for the widest
+    widths      the widths of its values: H for one of 4*H units. The first is that of the first product, where there
+                is one. A kernel is laid out for the widest
     phases      products and reductions, in the order of the chain
     stages      the statements before the first phase, between phases, and after the last one
     reads       the tensors with one number per unit that a step reads

@@ -28,7 +28,7 @@ class CompiledCell:
 @dataclass(frozen=True, slots=True)
 class CellKernels:
     """The kernels of a cell: all its loops, and which kernels there are for GPUs: those of its loops without products
-    (`scans`), and fused ones of loops with products."""
+    (`scans`), and fused ones."""
 
     plan: KernelPlan
     scans: tuple[ScanKernels, ...] = ()

@@ -31,6 +31,16 @@ class LoopPlan:
     scan_forward: ScanLoop | NoForm
     scan_backward: ScanLoop | NoForm
 
+    @property
+    def fused(self) -> tuple[FusedLoop, FusedLoop] | NoForm:
+        """The fused forms, forward and backward, or why the loop has no fused kernels: these are made where it has the
+        form both ways."""
+        if isinstance(self.fused_forward, NoForm):
+            return self.fused_forward
+        if isinstance(self.fused_backward, NoForm):
+            return self.fused_backward
+        return self.fused_forward, self.fused_backward
+
 
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
@@ -55,16 +65,15 @@ def loop_name(plan: KernelPlan, loop: LoopPlan) -> str:
 
 
 def fused_programs(plan: KernelPlan) -> Iterator[tuple[str, FusedLoop]]:
-    """The names of the fused programs, each with the loop that it is laid out for. Only loops that have the form both
-    ways give any. A forward loop gives two: inference has the layout of training, and `as_run` says what it leaves
-    out."""
+    """The names of the fused programs, each with the loop that it is laid out for. A forward loop gives two: inference
+    has the layout of training, and `as_run` says what it leaves out."""
     for loop in plan.loops:
-        if isinstance(loop.fused_forward, NoForm) or isinstance(loop.fused_backward, NoForm):
+        if isinstance(loop.fused, NoForm):
             continue
-        name = loop_name(plan, loop)
-        yield f"{name}_forward", loop.fused_forward
-        yield f"{name}_inference", loop.fused_forward
-        yield f"{name}_backward", loop.fused_backward
+        name, (forward, backward) = loop_name(plan, loop), loop.fused
+        yield f"{name}_forward", forward
+        yield f"{name}_inference", forward
+        yield f"{name}_backward", backward
 
 
 def as_run(program: str, loop: FusedLoop) -> FusedLoop:

@@ -270,7 +270,7 @@ AFTER_STEPS = 1024
 @dataclass(frozen=True, slots=True)
 class LoopSchedule:
     """Both directions of a segment's loop. `after_us`: the time from the end of the backward loop to the gradients of
-    the recurrent matrices, divided by AFTER_STEPS steps; None: it is not known."""
+    the recurrent matrices, divided by AFTER_STEPS steps; None: it is not known, or there are no such matrices."""
 
     segment: int
     forward: Schedule | ScanPlan

@@ -185,7 +185,7 @@ def chosen(wanted: Wanted, batch: int, device: int) -> str:
 def explain(wanted: Wanted, settled: str | None) -> str:
     """Which kernel runs, and why. `settled` is the answer's reason, None where no call asked yet."""
     if own := STATE.about["scans"].get(wanted.segment):
-        return f"{own}, one launch per sequence at every size: a step has no product"
+        return f"{own}, one launch per sequence at every size: a step has no product and no reduction"
     one, others = family_names(wanted, wanted.made_for[:1]), family_names(wanted, None)
     # After the compilation, kernels for one direction alone mean that both directions do not fit in a launch.
     # Before it, they do not count: the first call compiles those for both.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.ir.family import ALTERNATING, FUSED, GATHER, SCAN, Family
+from rnncc.ir.family import ALTERNATING, FUSED, GATHER, GRID, SCAN, Family
 from rnncc.language.source import Source
 from rnncc.machine.paths import shipped_cells
 from rnncc.stages.build.nvcc import nvcc_release
@@ -76,6 +76,29 @@ def test_parts_of_earlier_states_are_read(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(kernels, "plan", lambda _: whole)
     case = kernels.Case("splitstate", ALTERNATING, "bf16", NEWEST, masked=False)
     assert kernels.check(case, tmp_path, optimised=False) == ()
+
+
+ATTENDING = """
+cell Attending
+input x, gain: num_heads
+state h, c
+local a: num_heads
+s = softmax(h[t-1] + W@x + b)
+a = sum(s*c[t-1])
+c[t] = 0.5*c[t-1] + gain*s
+h[t] = tanh(a*c[t] + layernorm(h[t-1]))
+"""
+
+
+@needs_nvcc
+@pytest.mark.parametrize(("family", "dtype"), [(GATHER, "bf16"), (GATHER, "f32"), (GRID, "f16")], ids=str)
+def test_reductions_without_a_product(
+    family: Family, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = lowered(Source("attending.rnn", ATTENDING))
+    monkeypatch.setattr(kernels, "plan", lambda _: whole)
+    assert not kernels.has_products("attending")
+    assert kernels.check(kernels.Case("attending", family, dtype, NEWEST), tmp_path) == ()
 
 
 def texts(cell: str) -> list[str]:

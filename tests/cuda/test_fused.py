@@ -51,6 +51,19 @@ def test_a_missing_kernel_is_compiled_at_first_use(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_step_of_reductions_alone_is_fused(bidirectional: bool, compiles: None) -> None:
+    made = rnncc.compile("cell Normed\nstate h\nh[t] = tanh(layernorm(h[t-1] + W@x))\n").Normed
+    given: dict[str, Any] = {"num_heads": 3, "bidirectional": bidirectional, "device": "cuda"}
+    layer = made(16, 3 * 40, **given, dtype=torch.bfloat16)
+    x = torch.randn(6, 3, 16, device="cuda", dtype=torch.bfloat16)
+    assert fused_kernels(lambda: layer(x)[0].sum().backward(), 40) == {"forward", "backward"}
+    expected = made(16, 3 * 40, **given, backend="reference")
+    expected.load_state_dict(layer.state_dict())
+    assert verify.relative_error(layer(x)[0].double(), expected(x.float())[0].double()) <= verify.BOUNDS[torch.bfloat16]
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("how", "head_dim"),
     [("compiled", 232), ("exported", 248), ("captured", 264), ("functional", 280), ("decomposed", 296)],

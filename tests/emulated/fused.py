@@ -245,7 +245,7 @@ class _Call:
                 first = case.evaluate(matrix.offset) + own.part * case.evaluate(matrix.rows) // matrix.parts
                 at = weight.data_ptr() + first * weight.shape[1] * weight.element_size()
                 pointers.append(struct.pack("<q", at))
-        yield pointers, b""
+        yield pointers, struct.pack("<q", 0)
         yield [struct.pack("<q", self.descending)], b""
         yield [self._place(read.place, ahead=read.edge is not None) for read in loop.reads], _NOWHERE
         yield [_NO_EDGE if read.edge is None else self._edge(read.edge) for read in loop.reads], _NO_EDGE

@@ -15,12 +15,15 @@ from rnncc.ir.kernel import Table
 from rnncc.ir.plan import KernelPlan, NoForm, fused_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.scan import row_values
+from rnncc.ir.schedule import Schedule
 from rnncc.ir.target import GPUS
 from rnncc.language.read import read_source
 from rnncc.language.source import Source
 from rnncc.machine.paths import locate
 from rnncc.stages.render.cuda.fused import fused_steps
 from rnncc.stages.schedule import schedule
+from rnncc.stages.schedule.facts import facts_of
+from rnncc.stages.schedule.kernels import planned
 from tests.compiling import front, kernel_plan
 
 
@@ -155,6 +158,28 @@ def test_a_running_sum_is_a_product(equation: str, phases: int) -> None:
         assert {rule for phase in loop.phases for rule in phase.rules if rule} == {MatrixRule(relation)}
 
 
+@pytest.mark.parametrize(
+    ("lines", "phases"),
+    [
+        (("h[t] = tanh(layernorm(h[t-1] + W@x))",), (1, 1)),
+        (("h[t] = softmax(h[t-1] + W@x)",), (2, 1)),
+        (("local a: num_heads", "a = mean(h[t-1])", "h[t] = tanh(a*h[t-1] + W@x)"), (1, 1)),
+        (("dim P", "state q: P", "h[t] = h[t-1]*mean(q[t-1]) + W@x", "q[t] = tanh(q[t-1] + mean(h[t-1]))"), (1, 1)),
+    ],
+    ids=str,
+)
+def test_reductions_without_a_product(lines: tuple[str, ...], phases: tuple[int, int]) -> None:
+    """There is room for no matrix, and head_dims are as in any other fused loop."""
+    plan = plan_of(own(*lines))
+    for loop, count in zip(both_ways(plan), phases, strict=True):
+        assert len(loop.phases) == count and all(phase.reductions for phase in loop.phases)
+        assert loop.operands == 0 == facts_of(loop, "bf16").matrix_elements(64, 64)
+        assert named("H") in loop.widths
+    assert all(isinstance(loop.scan_forward, NoForm) for loop in plan.loops)
+    text = {constant.name: constant.text for constant in fused_steps(plan)[0].constants}
+    assert set(text["SUMS[]"]) <= set("{0, }") and set(text["OPERANDS[]"]) <= set("{0, }")
+
+
 def test_inference_writes_what_the_caller_gets() -> None:
     forward, _ = both_ways(plan_of("lstm"))
     kept = inference(forward).writes
@@ -170,7 +195,9 @@ def own(*lines: str) -> str:
 @pytest.mark.parametrize(
     ("cell", "why"),
     [
-        ("mingru", "a step has no product"),
+        ("mingru", "a step has no product and no reduction"),
+        # No scan either, since its values have several widths.
+        (own("input x, a: num_heads", "h[t] = a*h[t-1] + W@x"), "a step has no product and no reduction"),
         (
             "cell Wide\ndim K\ndim M\ndim N\ndim P\nstate h\nlocal p: K, q: M, r: N, v: P\nweights U: matrix\n"
             "p = U@h[t-1]\nq = U@p\nr = U@q\nv = U@r\nh[t] = tanh(U@v + W@x)\n",
@@ -297,7 +324,12 @@ def test_loops_that_fit_one_way_only_have_no_kernels() -> None:
     plan = plan_of("lstm")
     assert list(fused_programs(plan))
     loops = tuple(replace(loop, fused_backward=NoForm("why")) for loop in plan.loops)
-    assert list(fused_programs(replace(plan, loops=loops))) == []
+    one_way = replace(plan, loops=loops)
+    assert list(fused_programs(one_way)) == []
+    (loop,) = planned(one_way, Problem(64, 1, "bf16"), GPUS["h200"]).loops
+    for found in (loop.forward, loop.backward):
+        assert isinstance(found, Schedule) and not found.kernels
+        assert found.rejected[0].limits[0].reason == "why"
 
 
 def test_text() -> None:

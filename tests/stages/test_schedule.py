@@ -13,11 +13,13 @@ from rnncc.ir.fused import FusedLoop
 from rnncc.ir.plan import NoForm
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS, Target
+from rnncc.language.source import Source
 from rnncc.show.schedule import show_schedule
-from rnncc.stages.schedule import WORTH, schedule
+from rnncc.stages.schedule import WORTH, after_us, schedule
 from rnncc.stages.schedule.alternating import alternating_us
 from rnncc.stages.schedule.expect import step_us
 from rnncc.stages.schedule.facts import facts_of
+from tests.compiling import lowered
 from tests.stages.scheduling import backward, forward
 
 H200 = GPUS["h200"]
@@ -48,6 +50,24 @@ def test_the_quickest_of_the_designs_tried_on_a_gpu(
     """The LSTM with a batch of 16; of the shape what makes the difference."""
     kernel = schedule(DIRECTIONS[direction]("lstm"), Problem(head_dim, heads, "bf16"), H200).kernels[0]
     assert (kernel.family, kernel.shape[: len(shape)]) == (family, shape)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_a_step_without_products_holds_no_matrix(heads: int, dtype: str) -> None:
+    """It needs a cluster for its reductions alone, so a head_dim may be large."""
+    source = Source("normed.rnn", "cell Normed\nstate h\nh[t] = tanh(layernorm(h[t-1] + W@x))\n")
+    fused = lowered(source).loops[0].fused
+    assert not isinstance(fused, NoForm)
+    for loop in fused:
+        assert after_us(loop, Problem(64, heads, dtype), 1024, H200) == 0.0
+        for head_dim in (8, 24, 64, 200, 1024, 2048):
+            problem = Problem(head_dim, heads, dtype)
+            (kernel,) = schedule(loop, problem, H200).kernels
+            assert kernel.family is GATHER
+            assert kernel.step_us < WORTH * alternating_us(facts_of(loop, dtype), problem, H200)
+            tiles = dict(kernel.tiles)
+            assert tiles["register_pairs"] == 0 == tiles["shared_pairs"] and tiles["k_warps"] == 1
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -51,6 +51,8 @@ def _loop(units: Units, operations: Sequence[Operation], given: Given) -> FusedL
     waits = len(phased(operations).found)
     _require_phases(waits, MOST_WAITS)
     step = in_fewest_phases(units, operations, given)
+    if not step.found:
+        raise Unfit("a step has no product and no reduction")
     _require_phases(len(step.found), MOST_PHASES)
     phases = tuple(phase_of(units, found) for found in step.found)
     chain = _chain(step, phases)

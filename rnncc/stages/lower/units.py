@@ -44,7 +44,9 @@ class Units:
     """The operations of a program, in order, and the parts of its values. All methods raise Unfit.
 
     one_head   the cell has one head only: a value with one number for all heads is a scalar too
-    widths     what is divided into parts: H for a value of 4*H units. The first is that of the first product
+    widths     what is divided into parts: H for a value of 4*H units. The first is that of the first product, where
+               there is one
+    blocks     the blocks that every matrix has
     vectors    the vectors that are a matrix of one row or one column, by name
     late       the sums over all heads
     """
@@ -54,14 +56,12 @@ class Units:
         self.slots: dict[str, Slot] = {slot.name: slot for slot in program.slots}
         self.matrices = {matrix.name: matrix for matrix in program.matrices}
         products = [stage for stage in program.stages if isinstance(stage, TileStage) and stage.products]
-        if not products:
-            raise Unfit("a step has no product")
-        wide = [products[0].width, *(slot.width for slot in program.slots)]
+        wide = [*(stage.width for stage in products[:1]), *(slot.width for slot in program.slots)]
         wide += [width for matrix in program.matrices for width in (matrix.rows, matrix.columns)]
         self.widths = tuple(dict.fromkeys(split_multiple(width)[1] for width in wide if width not in (ONE, HEADS)))
         if len(self.widths) > MOST_WIDTHS:
             raise Unfit(f"a step has values of more than {MOST_WIDTHS} widths: give some of them the same width")
-        self.blocks = self.blocks_of(products[0].blocks)
+        self.blocks = self.blocks_of(products[0].blocks) if products else HEADS
         if self.blocks not in (ONE, HEADS):
             raise Unfit(_other_blocks(products[0].products[0].matrices[0]))
         self.vectors: dict[str, MatrixPart] = {}

@@ -63,7 +63,7 @@ def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
 
     weights = facts.matrix_elements(rows, padded)  # of a tile
     weight_bytes = weights * problem.element_bytes
-    resident = min(1.0, (target.shared_bytes - _OTHER_BYTES) / (own.tiles * weight_bytes))
+    resident = min(1.0, (target.shared_bytes - _OTHER_BYTES) / max(1, own.tiles * weight_bytes))
     streamed_bytes = (1 - resident) * weight_bytes
     product = rate.multiply_add if problem.is_float else rate.mma
     products = own.batch_blocks * weights / _MMA_ELEMENTS / _QUARTERS

@@ -180,14 +180,9 @@ def of_phases(facts: Facts, pairs: Sequence[Operand], held: Sequence[Operand]) -
     return tuple(tiles)
 
 
-def summed(parts: Iterable[Operand]) -> Expression:
-    """The sum of what each kind of products has."""
-    first, *others = parts
-    whole = first
-    for other in others:
-        whole = whole + other
-    assert isinstance(whole, Expression)
-    return whole
+def summed(parts: Iterable[Operand]) -> Operand:
+    """The sum of what each kind of products has. It is 0 where a step has no product."""
+    return sum(parts)
 
 
 def fragments_of(element: Elements, sums: int) -> Callable[[int], int]:

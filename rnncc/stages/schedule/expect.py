@@ -73,8 +73,10 @@ def _launch_us(known: Facts, kernel: FusedSchedule, problem: Problem, target: Ta
 
 def after_us(loop: FusedLoop, problem: Problem, steps: int, target: Target) -> float:
     """The time from a backward loop's last step to the gradients of its recurrent matrices, in microseconds: what
-    after.h does."""
+    after.h does. It is 0 where there are none."""
     known, rows = facts_of(loop, problem.dtype), steps * problem.batch
+    if not known.matrices:
+        return 0.0
     elements = known.matrix_elements(problem.head_dim, problem.head_dim)
     products_us = rows * problem.heads * elements / product_rate(target, problem.dtype)
     count, product_us = known.matrices, products_us / known.matrices

@@ -23,8 +23,9 @@ _FUNCTION_OPERATIONS = {"bf16": 8, "fp16": 27, "fp32": 27}
 
 @dataclass(frozen=True, slots=True)
 class PhaseFacts:
-    """A phase of a step: how many sums its product makes and how many operands it takes, each of head_dim units; and
-    how many numbers its reductions give. There is room for a matrix for each sum and operand."""
+    """A phase of a step: how many sums its product makes and how many operands it takes, each of head_dim units, both 0
+    where it has no product; and how many numbers its reductions give. There is room for a matrix for each sum and
+    operand."""
 
     sums: int
     operands: int

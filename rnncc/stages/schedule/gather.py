@@ -84,9 +84,9 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
     registers = by(warps, range(1, MOST_WARPS + 1), registers_of)
     needed = (
         BASE_REGISTERS
-        + _SEND_REGISTERS * (max(phase.operands for phase in facts.phases) - 1)
+        + _SEND_REGISTERS * max(0, max(phase.operands for phase in facts.phases) - 1)
         + _LATER_REGISTERS * max((phase.operands for phase in facts.phases[1:]), default=0)
-        + (len(facts.products) - 1) * (_FLOAT_PRODUCT_REGISTERS if element.is_float else _PRODUCT_REGISTERS)
+        + max(0, len(facts.products) - 1) * (_FLOAT_PRODUCT_REGISTERS if element.is_float else _PRODUCT_REGISTERS)
         + facts.reductions * (_FLOAT_REDUCTION_REGISTERS if element.is_float else _REDUCTION_REGISTERS)
         + sums_and_operands
         + facts.item_registers * owned

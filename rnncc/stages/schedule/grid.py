@@ -89,7 +89,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
 
     fragments = [by(unit_blocks, _UNIT_BLOCKS, fragments_of(element, sums)) for sums in facts.kinds]
     most_fragments = by(unit_blocks, _UNIT_BLOCKS, lambda u: element.fragments(facts.sums * u))
-    most_chunks, most_operands = max(own_chunks), max(phase.operands for phase in facts.phases)
+    most_chunks, most_operands = max(own_chunks, default=0), max(phase.operands for phase in facts.phases)
     items = unit_blocks * tiles
     owned = ceil_div(items, _K_WARPS)
     received_registers = _RECEIVED_REGISTERS * any(phase.reductions > 1 for phase in reducing)

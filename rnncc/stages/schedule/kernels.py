@@ -40,18 +40,18 @@ def planned(plan: KernelPlan, problem: Problem, target: Target) -> Plan:
         return found.explained() if isinstance(found, Found) else found
 
     begin = time.process_time()
-    found = [
-        (of_loop(loop.fused_forward, loop.scan_forward), of_loop(loop.fused_backward, loop.scan_backward))
-        for loop in loops
-    ]
+    found = []
+    for loop in loops:
+        ahead, back = (loop.fused, loop.fused) if isinstance(loop.fused, NoForm) else loop.fused
+        found.append((of_loop(ahead, loop.scan_forward), of_loop(back, loop.scan_backward)))
     solve_ms = round((time.process_time() - begin) * 1e3, 1)
     # The reasons are for readers alone. Their time is not counted.
     planned_loops = []
-    for loop, (forward, backward) in zip(loops, found, strict=True):
-        ahead, back, after = explained(forward), explained(backward), None
-        if isinstance(loop.fused_backward, FusedLoop) and back.step_us is not None:
-            after = round(after_us(loop.fused_backward, problem, AFTER_STEPS, target) / AFTER_STEPS, 3)
-        planned_loops.append(LoopSchedule(loop.segment, ahead, back, after))
+    for loop, (of_forward, of_backward) in zip(loops, found, strict=True):
+        forward, backward, after = explained(of_forward), explained(of_backward), None
+        if not isinstance(loop.fused, NoForm) and loop.fused[1].operands and backward.step_us is not None:
+            after = round(after_us(loop.fused[1], problem, AFTER_STEPS, target) / AFTER_STEPS, 3)
+        planned_loops.append(LoopSchedule(loop.segment, forward, backward, after))
     return Plan(plan.cell, problem, target, tuple(planned_loops), solve_ms)
 
 
@@ -87,9 +87,9 @@ def call_time(
     start = forward = backward = after = 0.0
     given = replace(problem, batch=batch)
     for loop in plan.plain_loops():
-        ahead, back = loop.fused_forward, loop.fused_backward
-        if isinstance(ahead, NoForm) or isinstance(back, NoForm):
+        if isinstance(loop.fused, NoForm):
             return None
+        ahead, back = loop.fused
         found = expected(ahead if training else inference(ahead), _schedule(ahead, problem, target), given, target)
         start, forward = start + found.start, forward + steps * found.step
         if training:
@@ -102,9 +102,7 @@ def call_time(
 def why_unfused(plans: Sequence[KernelPlan]) -> dict[str, str]:
     """Why each loop has no fused form, by the loop's name; "" where it has one."""
     return {
-        loop_name(plan, loop): next(
-            (form.reason for form in (loop.fused_forward, loop.fused_backward) if isinstance(form, NoForm)), ""
-        )
+        loop_name(plan, loop): loop.fused.reason if isinstance(loop.fused, NoForm) else ""
         for plan in plans
         for loop in plan.plain_loops()
     }

@@ -62,7 +62,7 @@ def fused_files(cells: Sequence[CellKernels]) -> Iterator[File]:
                 "cuda/steps.cuh.j2",
                 source=cell.plan.source,
                 macros=macro_names(cell.plan),
-                kind="products",
+                kind="fused kernels",
                 base="fused/step.cuh",
                 fast="Fast",
                 steps=fused_steps(cell.plan),

@@ -34,7 +34,7 @@ def tensor_counts(loop: FusedLoop | ScanLoop) -> dict[str, int]:
 
 
 def fused_constants(loop: FusedLoop) -> Iterator[StepConstant]:
-    """What the step of a loop with products says of itself."""
+    """What the step of a fused loop says of itself."""
     writes = (*loop.writes, *loop.row_writes)
     by_stage = [[write.stage == stage for write in writes] for stage in range(len(loop.stages))]
     yield from numbers(

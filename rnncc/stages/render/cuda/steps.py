@@ -71,7 +71,7 @@ class _Array:
 
 
 def fused_step(name: str, loop: FusedLoop, source: str) -> StepStruct:
-    """Makes the step of a loop with products."""
+    """Makes the step of a fused loop."""
     functions = (_stage(loop, stage, source) for stage in range(len(loop.stages)))
     return StepStruct(name, tuple(fused_constants(loop)), tuple(functions))
 

@@ -166,12 +166,12 @@ struct ZeroInfo {
   int16_t width;
 };
 
-// A loop in a form that has kernels of its own: with products that wait for each other (cuda/fused/call.cuh), or with
-// none (cuda/scan/lanes.cuh). Arrays hold slots where nothing else is said. All zero: the loop has neither form.
+// A loop in a form that has kernels of its own: units wait for each other (cuda/fused/call.cuh), or each is alone
+// (cuda/scan/lanes.cuh). Arrays hold slots where nothing else is said. All zero: the loop has neither form.
 struct LoopInfo {
   int16_t products, sums, operands, reductions, edges, reads, rows, vectors, writes, row_writes, totals;
   int16_t late_sums;            // over all heads, taken after the loop
-  int16_t widths;               // of values; 0 without products
+  int16_t widths;               // of the values of a fused loop; 0 for any other loop
   int16_t handed;               // values that stages of a step hand on, besides edges
   const int16_t* width_dims;    // of the program's dims
   const int16_t* matrices;      // [products], of the program's matrices; -1: given by a rule, or none

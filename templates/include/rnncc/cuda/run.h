@@ -9,11 +9,11 @@
 namespace rnncc {
 
 // Runs the directions of a layer. They run in one launch, where a kernel can do that and is not expected to take
-// longer, else one after the other. A loop without products runs by its scans or walks. Any other loop runs by a fused
-// kernel, or by the alternating kernel where no fused kernel takes it.
+// longer, else one after the other. A loop in which no unit waits for another runs by its scans or walks. Any other loop
+// runs by a fused kernel, or by the alternating kernel where no fused kernel takes it.
 class DeviceRuns {
  public:
-  // `scans`: null where the loop has products.
+  // `scans`: null where the loop is no scan and no walk.
   DeviceRuns(const Tables& tables, const LoopInfo& info, const ScanForms* scans, const char* cell, const char* name,
              const std::vector<Call>& calls, int32_t device)
       : tables_(tables), info_(info), scans_(scans), cell_(cell), name_(name), calls_(calls), device_(device) {
@@ -101,7 +101,7 @@ class DeviceRuns {
   std::vector<FusedChoice> together() const { return no_slower(choices(runs_[0], 2), choices(runs_[0], 1)); }
 
   // Whether there may be fused kernels for the loop on this GPU.
-  bool can_be_fused() const { return info_.sums && gpu(device_).major >= 9 && first().steps <= INT32_MAX; }
+  bool can_be_fused() const { return info_.widths && gpu(device_).major >= 9 && first().steps <= INT32_MAX; }
   // The head_dim that a fused kernel is made for: the widest of a step's values. fused_head_dims in
   // rnncc/runtime/spec.py has the same rule.
   int64_t head_dim(const DeviceRun& run) const {

@@ -134,8 +134,8 @@ RNNCC_DEVICE void for_numbers(const F& f) {
 // What one direction of a layer reads and writes.
 template <class Step>
 struct FusedTensors {
-  const void* matrices[LastPhase<Step>::FIRST_MATRIX +
-                       LastPhase<Step>::MATRICES];  // [heads, head_dim of the rows, head_dim of the columns]
+  // [heads, head_dim of the rows, head_dim of the columns]
+  const void* matrices[at_least_one(LastPhase<Step>::FIRST_MATRIX + LastPhase<Step>::MATRICES)];
   int64_t descending;
   Place reads[at_least_one(Step::READS)];
   Edge read_edges[at_least_one(Step::READS)];
