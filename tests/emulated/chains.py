@@ -76,8 +76,10 @@ def errors_of(text: str, run: Run, folder: Path, seed: int = 0) -> Mapping[str, 
     whole = plan(str(path))
     forms = dict(fused_programs(whole))
     ((cell, _),) = front(Source(str(path), text))
-    own = dict(zip("PQ", run.own, strict=True))
-    sizes = {"I": 3, "H": run.head_dim * run.heads} | {size.name: own[size.name] * run.heads for size in cell.sizes}
+    # K is half of H, and its head_dim is a multiple of 8 too.
+    head_dim = run.head_dim // 16 * 16 if any(size.name == "K" for size in cell.sizes) else run.head_dim
+    own = dict(zip("KPQ", (head_dim // 2, *run.own), strict=True))
+    sizes = {"I": 3, "H": head_dim * run.heads} | {size.name: own[size.name] * run.heads for size in cell.sizes}
     problem = Problem(5, run.batch, sizes, run.heads, DTYPES[run.dtype], reverse=run.reverse)
     found: dict[str, float] = {}
     for loop in loops_of(cell):

@@ -9,8 +9,9 @@ import pytest
 from tests.emulated.chains import errors_of, run_of
 from tests.generated.chains import chain
 
-# Each family, one and several widths, operands with two matrices, scalars beside a narrow width.
-SEEDS = (1, 13, 29, 76)
+# Each family, one and several widths, operands with two matrices, scalars beside a narrow width, running sums, repeated
+# values, a number per batch entry, and no product.
+SEEDS = (1, 29, 92, 105, 116)
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"{seed}: {run_of(seed)}")

@@ -20,8 +20,7 @@ import torch
 from rnncc.driver import make_product
 from rnncc.ir.dim import evaluate
 from rnncc.ir.fused import FusedLoop
-from rnncc.ir.kernel import TileStage
-from rnncc.ir.plan import KernelPlan, LoopPlan, NoForm
+from rnncc.ir.plan import KernelPlan, NoForm
 from rnncc.ir.problem import INDEX_DTYPES, Problem
 from rnncc.ir.request import Request
 from rnncc.ir.schedule import Schedule
@@ -78,6 +77,10 @@ def run_of(seed: int, largest: int) -> Run:
     head_dim = min(random.choice(head_dims), largest)
     dims = {name: random.choice(_OWN) for name in ("P", "Q")}
     own = {name: min(dims[name], largest) * heads for name in dims if name in drawn.cell.sizes}
+    if "K" in drawn.cell.sizes:
+        # K is half of H, and its head_dim is a multiple of 8 too.
+        head_dim = max(16, head_dim // 16 * 16)
+        own["K"] = head_dim // 2 * heads
     case = Case(
         random.choice(_STEPS), random.choice(_BATCHES), heads, reverse=random.random() < 0.25,
         given=random.random() < 0.8, masked=random.random() < 0.4,
@@ -92,24 +95,24 @@ def request_of(run: Run, architectures: tuple[str, ...]) -> Request:
     bare = Request(source, run.name, instructions=own_instructions(), architectures=architectures)
     if not architectures:
         return bare
-    loops = (form for loop in _plan(bare).loops for form in _forms(loop) if isinstance(form, FusedLoop))
+    loops = (form for loop in _plan(bare).loops if not isinstance(loop.fused, NoForm) for form in loop.fused)
     head_dims = sorted({_head_dim(run, loop) for loop in loops})
     heads = (run.case.heads, 2 * run.case.heads)[: 1 + run.case.reverse]
     return replace(bare, problems=tuple(Problem(width, each, run.dtype) for width in head_dims for each in heads))
 
 
 def planned(run: Run, target: Target) -> dict[str, str]:
-    """The family of each direction of each loop with products; `not` and a reason where the alternating kernel runs
-    it."""
+    """The family of each direction of each loop that is no scan and no walk; `not` and a reason where the alternating
+    kernel runs it."""
     found = {}
     for loop in _plan(request_of(run, ())).loops:
         if loop.masked != run.case.masked:
             continue
-        for direction, form, program in zip(
-            ("forward", "backward"), _forms(loop), (loop.forward, loop.backward), strict=True
-        ):
-            if any(isinstance(stage, TileStage) and stage.products for stage in program.stages):
-                found[f"{loop.segment} {direction}"] = _family(run, form, target)
+        forward, backward = (loop.fused, loop.fused) if isinstance(loop.fused, NoForm) else loop.fused
+        if isinstance(loop.scan_forward, NoForm):
+            found[f"{loop.segment} forward"] = _family(run, forward, target)
+        if isinstance(loop.scan_backward, NoForm):
+            found[f"{loop.segment} backward"] = _family(run, backward, target)
     return found
 
 
@@ -117,7 +120,7 @@ def folder_of(run: Run, device: str) -> Path:
     """The package of a run, from the cache or built now; for a CPU it has no kernels of GPUs."""
     nvcc = find_nvcc((_target(device).architecture,), required=True) if device == "cuda" else None
     request = request_of(run, nvcc.architectures if nvcc is not None else ())
-    # Loops without products have kernels of their own.
+    # Scans and walks have kernels of their own.
     names = [f"{run.name}_{INDEX_DTYPES[run.dtype]}_scans"]
     if device != "cuda" or any(each.startswith("not ") for each in planned(run, _target(device)).values()):
         names.append(f"{run.name}_{INDEX_DTYPES[run.dtype]}")
@@ -173,13 +176,13 @@ def judged(run: Run, folder: str, device: str) -> dict[str, Any]:
 
 
 def families_of(symbols: set[str], name: str) -> list[str]:
-    """The families of the kernels that ran a package's loops with products, by their symbols."""
+    """The families of the kernels that ran a package's loops, but for scans and walks, by their symbols."""
     found = (_SYMBOL.fullmatch(symbol.removeprefix(name)) for symbol in symbols if symbol.startswith(f"{name}_"))
     return sorted({match[1] or "alternating" for match in found if match})
 
 
 def why_not_fused(record: Mapping[str, Any]) -> list[str]:
-    """Why not all of a run's loops with products were fused; nothing where they were."""
+    """Why not all of a run's loops were fused that are no scans and no walks; nothing where they were."""
     planned = record.get("planned", {}).values()
     reasons = {each.removeprefix("not ") for each in planned if each.startswith("not ")}
     if not reasons and "alternating" in record.get("ran", ()):
@@ -212,10 +215,6 @@ def _head_dim(run: Run, loop: FusedLoop) -> int:
 def _plan(request: Request) -> KernelPlan:
     (plan,) = compile_cells(request, "lower").plans
     return plan
-
-
-def _forms(loop: LoopPlan) -> tuple[FusedLoop | NoForm, FusedLoop | NoForm]:
-    return loop.fused_forward, loop.fused_backward
 
 
 def _target(device: str) -> Target:
