@@ -150,6 +150,13 @@ weights E: matrix
 u = E@h[t-1]
 h[t] = tanh(R@h[t-1]*gap + W@x + u)
 """,
+    # The gradients of `gap` and of `p` are sums of the same value.
+    "shared": """cell Shared
+input x, gap: 1
+param p: vector
+state h
+h[t] = tanh(R@h[t-1] + W@x) + 0.1*exp(-gap) + 0.1*tanh(p)
+""",
 }
 
 
@@ -170,6 +177,8 @@ h[t] = tanh(R@h[t-1]*gap + W@x + u)
         ("half", GATHER, "bf16", 64, 2, 3, {}),
         ("half", GRID, "f32", 64, 1, 9, {}),
         ("gapped", GATHER, "f32", 64, 1, 9, {}),
+        ("shared", GATHER, "f32", 64, 2, 9, {}),
+        ("shared", GRID, "f32", 40, 1, 3, {}),
         ("twice", GATHER, "f32", 48, 2, 9, {}),
         ("twice", GRID, "f32", 64, 1, 3, {}),
         ("numbers", GATHER, "f32", 48, 2, 9, {}),

@@ -11,7 +11,7 @@ from rnncc.ir.dim import named
 from rnncc.ir.expr import references
 from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedLoop, MatrixPart, MatrixRule, ReductionKind, Relation, inference
-from rnncc.ir.kernel import Table
+from rnncc.ir.kernel import StoredSlot, Table
 from rnncc.ir.plan import KernelPlan, NoForm, fused_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.scan import row_values
@@ -295,6 +295,17 @@ def test_the_gradient_of_a_number_per_batch_entry_is_summed_after_the_loop() -> 
     (terms,) = (each for stage in backward.stages for each in stage if each.target == write.value)
     # d_gap is the sum of d_log over the units, divided by what the logarithm is of.
     assert set(references(terms.expr)) == {late.terms, "ca__part"}
+
+
+def test_the_terms_of_a_late_sum_have_a_record_that_nothing_else_has() -> None:
+    """The sum for `p` takes d_h itself from its record, so the terms for `gap` are in that of another slot."""
+    text = "cell Own\ninput x, gap: 1\nparam p: vector\nstate h\nh[t] = tanh(R@h[t-1] + W@x) + gap + tanh(p)\n"
+    plan = plan_of(text)
+    _, backward = both_ways(plan)
+    (late,) = backward.late_sums
+    slot = next(slot for slot in plan.loops[0].backward.slots if slot.name == late.terms)
+    assert isinstance(slot, StoredSlot) and not slot.kept and not slot.destinations
+    assert [write.value for write in backward.writes if write.slot == late.terms] == ["d_gap__sum__of_unit"]
 
 
 @pytest.mark.parametrize("function", ["mean", "sum", "cumsum"])

@@ -106,20 +106,28 @@ def late_sums_of(units: Units) -> tuple[FusedLateSum, ...]:
 
 def _terms_of_late_sums(units: Units, made: Mapping[str, int]) -> Iterator[FusedWrite]:
     for slot, summed in _late_sums(units):
-        source = units.slots[summed.slot]
-        if not isinstance(source, StoredSlot) or source.kept or source.destinations:
-            raise Unfit(NO_PLAIN_SUM)
+        width = units.number(units.slots[summed.slot].width)
         for part, name in enumerate(late_names(slot.name, len(summed.parts))):
-            yield FusedWrite(name, None, made[name], source.name, part, 0, units.number(source.width))
+            yield FusedWrite(name, None, made[name], summed.slot, part, 0, width)
 
 
 def _late_sums(units: Units) -> list[tuple[StoredSlot, LateSum]]:
-    """The sums over all heads that go to memory."""
-    found = [(slot, units.late.known[slot.name]) for slot in units.program.slots if slot.name in units.late]
-    stored = [(slot, summed) for slot, summed in found if isinstance(slot, StoredSlot) and slot.destinations]
-    if any(slot.kept for slot, _ in stored) or len({summed.slot for _, summed in stored}) < len(stored):
-        raise Unfit(NO_PLAIN_SUM)
-    return stored
+    """The sums over all heads that go to memory. Each has the record of a slot of the terms' width that has no record
+    of its own: that of the summed value, where it is one."""
+    stored = [slot for slot in units.program.slots if isinstance(slot, StoredSlot)]
+    free = [slot for slot in stored if not slot.kept and not slot.destinations and slot.name not in units.late]
+    found = []
+    for slot in stored:
+        if slot.name not in units.late or not slot.destinations:
+            continue
+        summed = units.late.known[slot.name]
+        holders = [each for each in free if each.width == units.slots[summed.slot].width]
+        if slot.kept or not holders:
+            raise Unfit(NO_PLAIN_SUM)
+        holder = next((each for each in holders if each.name == summed.slot), holders[0])
+        free.remove(holder)
+        found.append((slot, replace(summed, slot=holder.name)))
+    return found
 
 
 def _not_one_per_unit(name: str, count: int) -> str:
