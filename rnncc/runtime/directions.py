@@ -14,7 +14,7 @@ from .kernels import Kernels
 from .lengths import active_steps, cut_backwards, padded
 from .loop import Results, run_loop
 from .packing import Packing
-from .rows import concat, linear, widen
+from .rows import concat, linear_onto, widen
 from .sizes import check_clip
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes
 from .tensors import check_memory
@@ -99,14 +99,21 @@ class Tools(NamedTuple):
     values: dict[str, Tensor]
     finals: dict[str, Tensor]
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, onto: Tensor | None = None) -> Tensor:
-        """x weightᵀ + bias over the last dimension, added to `onto`."""
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x weightᵀ + bias over the last dimension."""
         kernels = self.call.kernels
         if kernels is None or x.is_cuda:
             # On a GPU torch's own product is as fast as ours could be.
-            return linear(x, weight, bias, onto)
+            return torch.nn.functional.linear(x, weight, bias)
         result: Tensor = kernels.run("linear", x, weight, bias)
-        return result if onto is None else onto + result
+        return result
+
+    def linear_onto(self, onto: Tensor, x: Tensor, weight: Tensor, sign: int = 1) -> Tensor:
+        """onto + x weightᵀ over the last dimension, or onto - x weightᵀ."""
+        if self.call.kernels is None or x.is_cuda:
+            return linear_onto(onto, x, weight, sign)
+        product = self.linear(x, weight)
+        return onto + product if sign > 0 else onto - product
 
     def delay(self, name: str, value: Tensor) -> Tensor:
         """[T, B, width] one step later in processing order; zero at a reset, and before the start where no value was

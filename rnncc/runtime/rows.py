@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .tensors import under_autocast
+
 
 def number(value: Tensor | float) -> Tensor:
     """A number as a tensor without dimensions: exact, and of no weight where dtypes meet."""
@@ -102,14 +104,15 @@ def beside(values: Sequence[Tensor]) -> Tensor:
     return values[0] if len(values) == 1 else torch.cat(list(values), -1)
 
 
-def linear(operand: Tensor, matrix: Tensor, bias: Tensor | None = None, onto: Tensor | None = None) -> Tensor:
-    """operand matrixᵀ + bias over the last dimension, added to `onto`. Without a bias the product is added in the pass
-    that writes it."""
-    if onto is None or (bias is None and onto.dim() == 1):
-        return torch.nn.functional.linear(operand, matrix, bias if onto is None else onto)
-    if bias is not None or onto.dtype != operand.dtype or onto.shape != (*operand.shape[:-1], matrix.shape[0]):
-        return onto + torch.nn.functional.linear(operand, matrix, bias)
-    return torch.addmm(onto.flatten(0, -2), operand.flatten(0, -2), matrix.t()).reshape(onto.shape)
+def linear_onto(onto: Tensor, operand: Tensor, matrix: Tensor, sign: int = 1) -> Tensor:
+    """onto + operand matrixᵀ over the last dimension, or onto - operand matrixᵀ. The product is added in the pass that
+    writes it, where all have one dtype and `onto` has the product's shape. Autocast would round `onto`."""
+    alike = onto.dtype == operand.dtype == matrix.dtype and onto.shape == (*operand.shape[:-1], matrix.shape[0])
+    if not alike or under_autocast(operand):
+        product = torch.nn.functional.linear(operand, matrix)
+        return onto + product if sign > 0 else onto - product
+    rows = torch.addmm(onto.flatten(0, -2), operand.flatten(0, -2), matrix.t(), alpha=sign)
+    return rows.reshape(onto.shape)
 
 
 def contract(
@@ -127,10 +130,18 @@ def contract(
 
 
 def contract_onto(onto: Tensor, matrix: Tensor, operand: Tensor, blocks: int, row_k: int, column_k: int) -> Tensor:
-    """onto + block-diagonal `matrix @ operand`, as `contract` takes them."""
+    """onto + block-diagonal `matrix @ operand`, as `contract` takes them. With several blocks it takes a pass of its
+    own."""
     if blocks == 1:
-        return linear(operand, matrix, onto=onto)
+        return linear_onto(onto, operand, matrix)
     return onto + contract(matrix, operand, blocks, row_k, column_k)
+
+
+def contract_off(onto: Tensor, matrix: Tensor, operand: Tensor, blocks: int, row_k: int, column_k: int) -> Tensor:
+    """The same with the product subtracted."""
+    if blocks == 1:
+        return linear_onto(onto, operand, matrix, -1)
+    return onto - contract(matrix, operand, blocks, row_k, column_k)
 
 
 def to_blocks(matrix: Tensor, blocks: int, k: int) -> Tensor:

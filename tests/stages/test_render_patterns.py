@@ -24,7 +24,7 @@ def lines(text: str) -> list[str]:
     segment = cell.segments[0]
     kept = [member for stream in segment.streams for member in stream.members]
     table = value_table(cell)
-    emitter = Emitter(cell, lambda operand, matrix, extra: f"linear({operand}, {matrix}{extra})", "x")
+    emitter = Emitter(cell, lambda operand, matrix: f"linear({operand}, {matrix})", "x")
     return [operation_text(each, emitter) for each in recognise(segment.batched, kept, table)]
 
 
@@ -59,11 +59,15 @@ def test_what_is_read_elsewhere_stays() -> None:
 @pytest.mark.parametrize(
     ("text", "call"),
     [
-        ("v = tanh(W@x)*s + U@z\n", "v = linear(z, U_v, onto=torch.tanh(v__W) * s)"),
-        ("v = W@x - U@z\n", "v = linear(z, -U_v, onto=linear(x, W_v))"),
-        ("v = s - (W@x - U@z) + e\n", "v = linear(z, U_v, onto=linear(x, -W_v, onto=s + e))"),
-        # A product that is read twice, and one that a function reads.
-        ("local u: 3*H\nu = U@z\nv = u*u + W@x + tanh(u)\n", "v = linear(x, W_v, onto=(u * u) + torch.tanh(u))"),
+        ("v = tanh(W@x)*s + U@z\n", "v = tools.linear_onto(torch.tanh(v__W) * s, z, U_v)"),
+        ("v = W@x - U@z\n", "v = tools.linear_onto(linear(x, W_v), z, U_v, -1)"),
+        ("v = s + W@x - U@z\n", "v = tools.linear_onto(tools.linear_onto(s, x, W_v), z, U_v, -1)"),
+        # Terms stay in their order and in their brackets.
+        ("v = s + (W@x - U@z)\n", "v = s + (v__W - v__U)"),
+        ("v = W@x - U@z + s\n", "v = (v__W - v__U) + s"),
+        # A number, a product that is read twice, and one that a function reads.
+        ("v = 2 - W@x\n", "v = 2 - v__W"),
+        ("local u: 3*H\nu = U@z\nv = u*u + tanh(u) + W@x\n", "v = tools.linear_onto((u * u) + torch.tanh(u), x, W_v)"),
     ],
 )
 def test_products_are_added_as_they_are_written(text: str, call: str) -> None:
@@ -106,13 +110,15 @@ def test_layer_norm_and_softmax_against_their_parts(heads: int) -> None:
 @pytest.mark.parametrize(
     ("shape", "onto", "dtype"),
     [((5, 3), (5, 3, 4), torch.float64), ((7,), (7, 4), torch.float64), ((5, 3), (4,), torch.float64),
-     ((5, 3), (1, 3, 4), torch.float64), ((5, 3), (5, 3, 4), torch.float32), ((0, 3), (0, 3, 4), torch.float64)],
+     ((5, 3), (1, 3, 4), torch.float64), ((5, 3), (5, 3, 4), torch.float32), ((5, 3), (4,), torch.float32),
+     ((0, 3), (0, 3, 4), torch.float64)],
     ids=str,
 )  # fmt: skip
-def test_a_product_onto_a_tensor(shape: tuple[int, ...], onto: tuple[int, ...], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_product_onto_a_tensor(shape: tuple[int, ...], onto: tuple[int, ...], dtype: torch.dtype, sign: int) -> None:
     operand = torch.randn(*shape, 6, dtype=torch.float64, requires_grad=True)
     matrix, start = torch.randn(4, 6, dtype=torch.float64), torch.randn(onto, dtype=dtype, requires_grad=True)
-    found, expected = rows.linear(operand, matrix, onto=start), start + operand @ matrix.t()
+    found, expected = rows.linear_onto(start, operand, matrix, sign), start + sign * (operand @ matrix.t())
     torch.testing.assert_close(found, expected)
     for one, other in zip(
         torch.autograd.grad(found.square().sum(), (operand, start)),
@@ -120,3 +126,12 @@ def test_a_product_onto_a_tensor(shape: tuple[int, ...], onto: tuple[int, ...], 
         strict=True,
     ):
         torch.testing.assert_close(one, other)
+
+
+def test_autocast_rounds_nothing_that_a_product_is_added_to() -> None:
+    start, operand, matrix = 1000 * torch.randn(5, 3, 4), torch.randn(5, 3, 6), torch.randn(4, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = rows.linear_onto(start, operand, matrix)
+        expected = start + torch.nn.functional.linear(operand, matrix)
+    assert found.dtype == expected.dtype == torch.float32
+    assert torch.equal(found, expected)

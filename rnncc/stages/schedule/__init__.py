@@ -34,7 +34,7 @@ __all__ = ["Found", "after_us", "expected", "find", "plan_scan", "scan_schedule"
 
 # A search takes some tens of nodes; far more would be a mistake in a model.
 LIMITS = Limits(nodes=1_000, steps=20_000)
-# A reason names a requirement that may be needless rather than search for longer than this.
+# What may be spent on whether one requirement is needless. Where that is not enough, the reason names it too.
 REASON_LIMITS = Limits(nodes=200, steps=1_000)
 # A fused kernel must be expected to take at most this part of the alternating kernel's time. Otherwise it is not worth
 # its compilation, and the estimates are not more accurate than that.
@@ -231,6 +231,10 @@ def _solve(known: Facts, problem: Problem, target: Target, wanted: Iterable[Fami
 def _limits(reason: Infeasible) -> tuple[Limit, ...]:
     """Requirements that cannot hold together. The first is the one for a size: its numbers say how far the others
     go."""
-    first, *others = reason.conflict_within(REASON_LIMITS).parts
-    numbered = ((first, first.numbers), *((part, "") for part in others))
-    return tuple(Limit(part.requirement.name, part.requirement.reason, numbers) for part, numbers in numbered)
+    parts = reason.conflict_within(REASON_LIMITS).parts
+    # A requirement that may be needless may have no numbers.
+    first = next((part for part in parts if part.numbers), parts[0])
+    return tuple(
+        Limit(part.requirement.name, part.requirement.reason, part.numbers if part is first else "")
+        for part in (first, *(part for part in parts if part is not first))
+    )

@@ -73,13 +73,19 @@ def member_places(cell: Cell) -> dict[str, MemberPlace]:
     return places
 
 
+def _layout(matrix: Value, blocks: Dim) -> str:
+    """The last arguments of rows.contract."""
+    if matrix.columns is None:
+        raise InternalError(f"the contraction of {matrix.name}, which is no matrix")
+    return f"{python_dim(blocks)}, {split_multiple(matrix.width)[0]}, {split_multiple(matrix.columns)[0]}"
+
+
 class Emitter:
-    """Turns nodes into lines. `linear` makes the text of a dense product from the texts of operand, matrix and further
-    arguments. `like` is a tensor whose dtype and device numbers take. `aliases` are `RecurrentReads.aliases`, which
-    products read."""
+    """Turns nodes into lines. `linear` makes the text of a dense product from the texts of operand and matrix. `like`
+    is a tensor whose dtype and device numbers take. `aliases` are `RecurrentReads.aliases`, which products read."""
 
     def __init__(
-        self, cell: Cell, linear: Callable[[str, str, str], str], like: str, aliases: Mapping[str, str] | None = None
+        self, cell: Cell, linear: Callable[[str, str], str], like: str, aliases: Mapping[str, str] | None = None
     ) -> None:
         self.aliases = aliases or {}
         self.table: Mapping[str, Value] = with_aliases(value_table(cell), self.aliases)
@@ -97,8 +103,8 @@ class Emitter:
                 return f"elementwise.clip_gradient({variable(self.aliases[target])}, {CLIP.name})"
             case Pointwise(target, expr):
                 return self._pointwise(self.table[target], expr)
-            case Contraction():
-                return self.contraction(node)
+            case Contraction(_, matrix, operand, transposed):
+                return self._contraction(self.table[matrix], operand, transposed)
             case RowOp():
                 return self._row_operation(node)
             case Delay(target, operand):
@@ -163,23 +169,28 @@ class Emitter:
             return f"rows.per_head({variable(name)}, {python_dim(HEADS)}, {k}, {python_dim(target.width)})"
         return variable(name)
 
-    def contraction(self, node: Contraction, onto: str = "", *, negative: bool = False) -> str:
-        """A product as an expression, or its negative, added to what `onto` says."""
-        matrix = self.table[node.matrix]
-        if matrix.columns is None:
-            raise InternalError(f"the contraction of {matrix.name}, which is no matrix")
-        name, read = "-" * negative + variable(matrix.name), variable(node.operand)
-        if node.transposed and onto:
-            return f"{onto} + {self.contraction(node, negative=negative)}"
+    def contraction_onto(self, onto: str, node: Contraction, sign: int) -> str:
+        """`onto` plus a product outside the loop, or minus it."""
+        if node.transposed:
+            return f"{onto} {'+' if sign > 0 else '-'} {self.text(node)}"
+        matrix, name, read = self.table[node.matrix], variable(node.matrix), variable(node.operand)
         match matrix.structure:
             case Dense():
-                extra = f", onto={onto}" if onto else ""
-                return f"{read} @ {name}" if node.transposed else self.linear(read, name, extra)
+                return f"tools.linear_onto({onto}, {read}, {name}{', -1' if sign < 0 else ''})"
             case BlockDiagonal(blocks):
-                row_k, column_k = split_multiple(matrix.width)[0], split_multiple(matrix.columns)[0]
-                sizes = f"{python_dim(blocks)}, {row_k}, {column_k}" + ", transposed=True" * node.transposed
-                start = f"_onto({onto}, " if onto else "("
-                return f"rows.contract{start}{name}, {read}, {sizes})"
+                function = "contract_onto" if sign > 0 else "contract_off"
+                return f"rows.{function}({onto}, {name}, {read}, {_layout(matrix, blocks)})"
+            case _:
+                assert_never(matrix.structure)
+
+    def _contraction(self, matrix: Value, operand: str, transposed: bool) -> str:
+        name, read = variable(matrix.name), variable(operand)
+        match matrix.structure:
+            case Dense():
+                return f"{read} @ {name}" if transposed else self.linear(read, name)
+            case BlockDiagonal(blocks):
+                extra = ", transposed=True" if transposed else ""
+                return f"rows.contract({name}, {read}, {_layout(matrix, blocks)}{extra})"
             case _:
                 assert_never(matrix.structure)
 

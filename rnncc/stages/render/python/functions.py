@@ -106,12 +106,12 @@ def _step_reads(segment: Segment, table: Mapping[str, Value]) -> list[str]:
     return lines + [f"{variable(f'{name}__1')} = states[{i}]" for i, name in enumerate(segment.states)]
 
 
-def _torch_linear(operand: str, matrix: str, extra: str) -> str:
-    return f"rows.linear({operand}, {matrix}{extra})" if extra else f"torch.nn.functional.linear({operand}, {matrix})"
+def _torch_linear(operand: str, matrix: str) -> str:
+    return f"torch.nn.functional.linear({operand}, {matrix})"
 
 
-def _own_linear(operand: str, matrix: str, extra: str) -> str:
-    return f"tools.linear({operand}, {matrix}{extra})"
+def _own_linear(operand: str, matrix: str) -> str:
+    return f"tools.linear({operand}, {matrix})"
 
 
 def _first_input(cell: Cell) -> str:

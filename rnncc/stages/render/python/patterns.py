@@ -9,7 +9,7 @@ compiler wrote them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rnncc.ir.cell import Contraction, Node, Placement, Pointwise, Role, RowOp, RowOperator, Value, operands
@@ -50,8 +50,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """`target` = `start` plus products, or minus those whose sign is -1. The first is the start where there is no
-    other."""
+    """`target` = `start` plus products, or minus those whose sign is -1. Without a start the first product is one."""
 
     target: str
     start: Expr | None
@@ -97,9 +96,9 @@ def operation_text(operation: Operation, emitter: Emitter) -> str:
             widths = ", ".join(python_dim(emitter.table[name].width) for name in targets)
             return f"{', '.join(variable(name) for name in targets)} = {variable(operand)}.split(({widths}), -1)"
         case Sum(target, start, products):
-            text = "" if start is None else emitter.text(Pointwise(target, start))
+            text = emitter.text(Pointwise(target, start)) if start is not None else ""
             for sign, product in products:
-                text = emitter.contraction(product, text, negative=sign < 0)
+                text = emitter.contraction_onto(text, product, sign) if text else emitter.text(product)
             return f"{variable(target)} = {text}"
         case _:
             return emitter.node(operation)
@@ -251,28 +250,28 @@ def _summed(operations: Sequence[Operation], wanted: set[str], table: Mapping[st
 
 
 def _sum_of(operation: Operation, products: Mapping[str, Contraction], table: Mapping[str, Value]) -> Sum | None:
-    """The operation as a sum with products that do not broadcast, where it has other terms or several products."""
+    """The operation as a sum that ends with products, none of which broadcasts. The order is the one in which it was
+    written, and a term in brackets stays one."""
     if not isinstance(operation, Pointwise):
         return None
-    start: Expr | None = None
-    found: list[tuple[int, Contraction]] = []
-    for sign, term in _signed_terms(operation.expr):
-        if isinstance(term, Ref) and term.name in products and table[term.name].width not in (ONE, HEADS):
-            found.append((sign, products[term.name]))
-        elif start is None:
-            start = term if sign > 0 else Apply("neg", (term,))
-        else:
-            start = Apply("add" if sign > 0 else "sub", (start, term))
-    return Sum(operation.target, start, tuple(found)) if found and len(found) + (start is not None) > 1 else None
 
+    def product_of(term: Expr) -> Contraction | None:
+        return products.get(term.name) if isinstance(term, Ref) and table[term.name].width not in (ONE, HEADS) else None
 
-def _signed_terms(expr: Expr, sign: int = 1) -> Iterator[tuple[int, Expr]]:
-    match expr:
-        case Apply("add" | "sub" as operator, (left, right)):
-            yield from _signed_terms(left, sign)
-            yield from _signed_terms(right, sign if operator == "add" else -sign)
-        case _:
-            yield sign, expr
+    start, added = operation.expr, list[tuple[int, Contraction]]()
+    while isinstance(start, Apply) and start.operator in ("add", "sub"):
+        product = product_of(start.arguments[1])
+        if product is None:
+            break
+        added.append((1 if start.operator == "add" else -1, product))
+        start = start.arguments[0]
+    if not added:
+        return None
+    if first := product_of(start):
+        return Sum(operation.target, None, ((1, first), *added[::-1]))
+    # A number is no tensor yet.
+    is_number = all(table[name].role is Role.CONSTANT for name in references(start))
+    return None if is_number else Sum(operation.target, start, tuple(added[::-1]))
 
 
 def _cut(operations: Sequence[Operation], table: Mapping[str, Value]) -> list[Operation]:

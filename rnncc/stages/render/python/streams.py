@@ -123,8 +123,8 @@ def packed_text(packed: PackedStream, places: Mapping[str, MemberPlace]) -> str:
     for index, product in enumerate(packed.products):
         matrix = stacked(product.matrices, places)
         extra = f", {bias}" if index == 0 and bias else ""
-        onto = f", onto={text}" if text else ""
-        text = f"tools.linear({variable(product.operand)}, {matrix}{extra}{onto})"
+        start = f"tools.linear_onto({text}, " if text else "tools.linear("
+        text = f"{start}{variable(product.operand)}, {matrix}{extra})"
     return text
 
 

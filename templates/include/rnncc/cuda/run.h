@@ -13,7 +13,7 @@ namespace rnncc {
 // runs by a fused kernel, or by the alternating kernel where no fused kernel takes it.
 class DeviceRuns {
  public:
-  // `scans`: null where the loop is no scan and no walk.
+  // `scans`: null unless the loop is a scan or a walk.
   DeviceRuns(const Tables& tables, const LoopInfo& info, const ScanForms* scans, const char* cell, const char* name,
              const std::vector<Call>& calls, int32_t device)
       : tables_(tables), info_(info), scans_(scans), cell_(cell), name_(name), calls_(calls), device_(device) {

@@ -43,6 +43,8 @@ struct GatherShape {
     static constexpr int TILE_BYTES = DEPTH / 8 * Block::BYTES, REDUCED_BEGIN = ENTRY_TILES * TILE_BYTES;
     static constexpr int REDUCED_BYTES = REDUCTIONS > 0 ? ENTRY_TILES * Given::BYTES : 0,
                          BUFFER_BYTES = REDUCED_BEGIN + REDUCED_BYTES;
+    // A barrier expects all bytes of the buffer, so the last piece must be whole.
+    static_assert(CTAS == 1 || REDUCTIONS * SOURCES % 4 == 0);
     static constexpr int MATRIX_BYTES = UNIT_WARPS * K_WARPS * Matrix::WARP_BYTES;
     // Where the phase's part of the operands and of the matrices begins and ends.
     static constexpr int OPERANDS_BEGIN = Phase<P - 1>::OPERANDS_END,
