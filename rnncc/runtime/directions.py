@@ -109,7 +109,7 @@ class Tools(NamedTuple):
         return result
 
     def linear_onto(self, onto: Tensor, x: Tensor, weight: Tensor, sign: int = 1) -> Tensor:
-        """onto + x weightᵀ over the last dimension, or onto - x weightᵀ."""
+        """Adds x weightᵀ over the last dimension to `onto`, or subtracts it."""
         if self.call.kernels is None or x.is_cuda:
             return linear_onto(onto, x, weight, sign)
         product = self.linear(x, weight)

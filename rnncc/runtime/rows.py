@@ -105,8 +105,8 @@ def beside(values: Sequence[Tensor]) -> Tensor:
 
 
 def linear_onto(onto: Tensor, operand: Tensor, matrix: Tensor, sign: int = 1) -> Tensor:
-    """onto + operand matrixᵀ over the last dimension, or onto - operand matrixᵀ. The product is added in the pass that
-    writes it, where all have one dtype and `onto` has the product's shape. Autocast would round `onto`."""
+    """Adds operand matrixᵀ over the last dimension to `onto`, or subtracts it. That is done in the pass that writes the
+    product, where all have one dtype and `onto` has the product's shape. Autocast would round `onto`."""
     alike = onto.dtype == operand.dtype == matrix.dtype and onto.shape == (*operand.shape[:-1], matrix.shape[0])
     if not alike or under_autocast(operand):
         product = torch.nn.functional.linear(operand, matrix)
@@ -130,8 +130,8 @@ def contract(
 
 
 def contract_onto(onto: Tensor, matrix: Tensor, operand: Tensor, blocks: int, row_k: int, column_k: int) -> Tensor:
-    """onto + block-diagonal `matrix @ operand`, as `contract` takes them. With several blocks it takes a pass of its
-    own."""
+    """Adds block-diagonal `matrix @ operand` to `onto`, as `contract` takes them. With several blocks that is a pass of
+    its own."""
     if blocks == 1:
         return linear_onto(onto, operand, matrix)
     return onto + contract(matrix, operand, blocks, row_k, column_k)

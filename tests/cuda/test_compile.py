@@ -18,6 +18,7 @@ from rnncc.machine.paths import shipped_cells
 from rnncc.stages.build.nvcc import nvcc_release
 from tests.compiling import lowered
 from tests.cuda import kernels
+from tests.emulated.test_reductions import CELLS
 
 needs_nvcc = pytest.mark.skipif(nvcc_release() is None, reason="no nvcc")
 
@@ -78,24 +79,12 @@ def test_parts_of_earlier_states_are_read(tmp_path: Path, monkeypatch: pytest.Mo
     assert kernels.check(case, tmp_path, optimised=False) == ()
 
 
-ATTENDING = """
-cell Attending
-input x, gain: num_heads
-state h, c
-local a: num_heads
-s = softmax(h[t-1] + W@x + b)
-a = sum(s*c[t-1])
-c[t] = 0.5*c[t-1] + gain*s
-h[t] = tanh(a*c[t] + layernorm(h[t-1]))
-"""
-
-
 @needs_nvcc
 @pytest.mark.parametrize(("family", "dtype"), [(GATHER, "bf16"), (GATHER, "f32"), (GRID, "f16")], ids=str)
 def test_reductions_without_a_product(
     family: Family, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = lowered(Source("attending.rnn", ATTENDING))
+    whole = lowered(Source("attending.rnn", CELLS["attending"]))
     monkeypatch.setattr(kernels, "plan", lambda _: whole)
     assert not kernels.has_products("attending")
     assert kernels.check(kernels.Case("attending", family, dtype, NEWEST), tmp_path) == ()
