@@ -78,9 +78,10 @@ RNNCC_DEVICE void fused_gather(const FusedCall<typename S::Step>& call, const Fu
   char* const ring = matrices + S::MATRIX_BYTES + S::PARTIAL_BYTES;
   const uint32_t barriers = shared_address(ring + S::Memory::BYTES);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, q = lane % 4;
-  // nvcc does not know how many warps there are.
-  const int unit_warp = S::K_WARPS == 1 ? warp : warp % S::UNIT_WARPS,
-            k_warp = S::K_WARPS == 1 ? 0 : warp / S::UNIT_WARPS;
+  // nvcc does not know how many warps there are. Where it knows that all have the same part in reductions, no shuffle of
+  // theirs stands in a branch. Other kernels take more registers with this knowledge.
+  constexpr bool ALL_UNITS = S::K_WARPS == 1 && S::REDUCES;
+  const int unit_warp = ALL_UNITS ? warp : warp % S::UNIT_WARPS, k_warp = ALL_UNITS ? 0 : warp / S::UNIT_WARPS;
   const Seat seat = seat_of<S::CTAS>(call);
   const int first_unit = seat.rank * S::UNITS, own_unit = unit_warp * S::UNIT_BLOCKS * 8, unit0 = first_unit + own_unit,
             steps = seat.steps;
