@@ -68,6 +68,9 @@ def test_what_is_read_elsewhere_stays() -> None:
         # A number, a product that is read twice, and one that a function reads.
         ("v = 2 - W@x\n", "v = 2 - v__W"),
         ("local u: 3*H\nu = U@z\nv = u*u + tanh(u) + W@x\n", "v = tools.linear_onto((u * u) + torch.tanh(u), x, W_v)"),
+        # One statement reads it several times: the product is made once.
+        ("local u: 3*H\nu = U@z\nv = u*u + u\n", "v = (u * u) + u"),
+        ("local u: 3*H\nu = U@z\nv = u + u\n", "v = u + u"),
     ],
 )
 def test_products_are_added_as_they_are_written(text: str, call: str) -> None:

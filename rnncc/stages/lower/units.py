@@ -240,7 +240,7 @@ class Units:
         return made, tuple(found)
 
     def at(self, expr: Expr, part: int, count: int) -> Expr:
-        """An expression of one part of `count`."""
+        """What an expression is for one part of `count`."""
         found: dict[str, Expr] = {}
         for name in references(expr):
             values = self.values(name)

@@ -240,13 +240,18 @@ def _terms(expr: Expr) -> list[Expr]:
 
 def _summed(operations: Sequence[Operation], wanted: set[str], table: Mapping[str, Value]) -> list[Operation]:
     """Puts products into the sums that alone read them."""
-    uses = Counter(name for operation in operations for name in operation_reads(operation))
+    uses = Counter(name for operation in operations for name in _readings(operation))
     products = {
         operation.target: operation
         for operation in operations
         if isinstance(operation, Contraction) and uses[operation.target] == 1 and operation.target not in wanted
     }
     return [_sum_of(operation, products, table) or operation for operation in operations]
+
+
+def _readings(operation: Operation) -> Iterable[str]:
+    """What an operation reads, as often as it does: `u*u + u` reads u three times."""
+    return references(operation.expr) if isinstance(operation, Pointwise) else operation_reads(operation)
 
 
 def _sum_of(operation: Operation, products: Mapping[str, Contraction], table: Mapping[str, Value]) -> Sum | None:

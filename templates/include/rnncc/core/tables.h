@@ -166,8 +166,9 @@ struct ZeroInfo {
   int16_t width;
 };
 
-// A loop in a form that has kernels of its own: a fused step (cuda/fused/call.cuh), or that of a scan or walk, whose units
-// do not wait for each other (cuda/scan/lanes.cuh). Arrays hold slots where nothing else is said. All zero: the loop has neither form.
+// A loop in a form that has kernels of its own: a fused step (cuda/fused/call.cuh), or that of a scan or walk, whose
+// units do not wait for each other (cuda/scan/lanes.cuh). Arrays hold slots where nothing else is said. All zero: the
+// loop has neither form.
 struct LoopInfo {
   int16_t products, sums, operands, reductions, edges, reads, rows, vectors, writes, row_writes, totals;
   int16_t late_sums;            // over all heads, taken after the loop

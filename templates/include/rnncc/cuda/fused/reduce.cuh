@@ -1,5 +1,5 @@
-// Reductions over the units of a head: what a warp joins of its own units, and what it joins of the parts that others
-// have given. All joins have a fixed order, so results have the same bits in every run, and in all warps.
+// Reductions over a head: what a warp joins of its own units, and what it joins of the parts that others have given. All
+// joins have a fixed order, so results have the same bits in every run, and in all warps.
 #pragma once
 
 #include "step.cuh"
