@@ -127,23 +127,27 @@ def autograd_of_loop(
 
 def autograd_of_tensors(
     op: Any,
-    setup: Callable[[Any, tuple[Any, ...]], None],
+    setup: Callable[[Any, tuple[Any, ...], Any], None],
     backward: Callable[[Any, Tensor], Any],
-    written_out: Callable[..., Tensor],
+    written_out: Callable[..., Any],
 ) -> Recorded:
-    """For an op with one result; of its arguments, tensors may have gradients.
+    """For an op that has one result with a gradient: the only one, or the first of several. Of its arguments, tensors
+    may have gradients.
 
-    setup(ctx, arguments) saves; backward(ctx, gradient) returns the gradients of the arguments.
+    setup(ctx, arguments, results) saves; backward(ctx, gradient) returns the gradients of the arguments.
     """
 
     class Op(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, below: Callable[..., Any], *arguments: Any) -> Any:
-            setup(ctx, arguments)
-            return below(*arguments)
+            results = below(*arguments)
+            setup(ctx, arguments, results)
+            if not isinstance(results, Tensor):
+                ctx.mark_non_differentiable(*results[1:])
+            return results
 
         @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
+        def backward(ctx: Any, gradient: Any, *_: Any) -> Any:
             return (None, *backward(ctx, gradient))
 
     def run(below: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

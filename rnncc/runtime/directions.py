@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from .call import LoopCall
+from .head_norm import takes_head_norm
 from .kernels import Kernels
 from .lengths import active_steps, cut_backwards, padded
 from .loop import Results, run_loop
 from .packing import Packing
-from .rows import concat, linear_onto, widen
+from .rows import concat, layer_norm, linear_onto, widen
 from .sizes import check_clip
 from .spec import CellSpec, LoopSpec, SegmentSpec, Sizes
 from .tensors import check_memory
@@ -114,6 +115,16 @@ class Tools(NamedTuple):
             return linear_onto(onto, x, weight, sign)
         product = self.linear(x, weight)
         return onto + product if sign > 0 else onto - product
+
+    def layer_norm(
+        self, value: Tensor, heads: int, k: int, epsilon: float, weight: Tensor | None, bias: Tensor | None
+    ) -> Tensor:
+        """As rows.layer_norm, which takes five passes with several heads. The kernel of a GPU takes one."""
+        kernels = self.call.kernels
+        if kernels is None or not takes_head_norm(value, heads, k, (weight, bias)):
+            return layer_norm(value, heads, k, epsilon, weight, bias)
+        normalised: Tensor = kernels.run("head_norm", value, weight, bias, heads, k, epsilon)[0]
+        return normalised
 
     def delay(self, name: str, value: Tensor) -> Tensor:
         """[T, B, width] one step later in processing order; zero at a reset, and before the start where no value was

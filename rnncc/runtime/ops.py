@@ -1,5 +1,5 @@
 """Opens a package's library, and makes its functions into torch ops. Those of a loop are in segment_ops.py; those
-that every package has are here: `linear` and `permute_rows`."""
+that every package has are here: `linear` and, with GPU kernels, `permute_rows`. head_norm.py has another of these."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 from .autograd import autograd_of_tensors, unrecorded
 from .flops import register_formulas
 from .fork import release_threads
+from .head_norm import make_head_norm
 from .kernels import Kernels
 from .registration import check_devices, implement, spread
 from .segment_ops import make_segment
@@ -50,6 +51,8 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
     if hasattr(space, "permute_rows"):
         calls["permute_rows"] = make_permute_rows(library, namespace)
         ops["permute_rows"] = space.permute_rows
+        calls["head_norm"] = make_head_norm(library, namespace)
+        ops["head_norm"] = space.head_norm
     return Kernels(namespace, ops, architectures, calls)
 
 
@@ -70,7 +73,7 @@ def _make_linear(library: torch.library.Library | None, namespace: str) -> Calla
         made = (x.new_empty(x.shape), weight.new_empty(weight.shape), weight.new_empty((weight.shape[0],)))
         return [tensor for tensor, need in zip(made, needs, strict=True) if need]
 
-    def setup(ctx: Any, tensors: Any) -> None:
+    def setup(ctx: Any, tensors: Any, _: Any) -> None:
         x, weight, _ = tensors
         ctx.save_for_backward(x, weight)
 
@@ -115,7 +118,7 @@ def make_permute_rows(library: torch.library.Library | None, namespace: str) -> 
         check_devices(rows, (firsts, starts))
         return rows.new_empty(rows.shape)
 
-    def setup(ctx: Any, arguments: Any) -> None:
+    def setup(ctx: Any, arguments: Any, _: Any) -> None:
         _, firsts, starts, ctx.to_steps = arguments
         ctx.save_for_backward(firsts, starts)
 

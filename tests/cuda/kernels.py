@@ -47,6 +47,12 @@ _FAMILIES = (ALTERNATING, SCAN, *FUSED)  # SCAN stands for all kernels of loops 
 # The head_dim of fused kernels: large enough for clusters of several CTAs, too large for a cluster.
 HEAD_DIM = {Scope.CLUSTER: 256, Scope.GRID: 768, Scope.STEP: 2304}
 _MNEMONIC = {"bf16": "m16n8k16.row.col.f32.bf16.bf16.f32", "f16": "m16n8k16.row.col.f32.f16.f16.f32"}
+_NORM_DTYPES = ("f32_f32", "bf16_bf16", "bf16_f32", "f16_f16", "f16_f32")
+_CORE = (
+    "permute_rows",
+    *(f"head_norm_{direction}{names}" for direction in ("", "backward_") for names in _NORM_DTYPES),
+    *(f"head_norm_sums_{dtype}" for dtype in ("f32", "bf16", "f16")),
+)
 _THREADS = 256  # per CTA of the alternating kernel: sequence.cuh
 _ENTRY = re.compile(r"\.entry (\w+)")
 _KERNEL = re.compile(
@@ -172,8 +178,9 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
             for form, shape in (kernels.full if case.dtype == "f32" else kernels.half).forms
         }
     elif case.family is SHARED:
-        # Half of an SM's warps at once have enough bytes on their way.
-        allowed = {"permute_rows": Allowed(64, 0, 0)}
+        # Half of an SM's warps at once have enough bytes on their way. Backward 384 threads hold more each, and some
+        # keep two numbers in memory.
+        allowed = {name: Allowed(168, 16, 0) if "backward" in name else Allowed(64, 0, 0) for name in _CORE}
     else:
         limit = Allowed(min(255, REGISTERS // _THREADS), 0, 0)
         allowed = {program.name: limit for program in device_programs(shown)}

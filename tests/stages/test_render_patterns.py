@@ -31,9 +31,9 @@ def lines(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "call"),
     [
-        ("v = layernorm(W@x)\n", "v = rows.layer_norm(v__W, {n}, 3, 1e-05, None, None)"),
-        ("v = s*layernorm(W@x) + b\n", "v = rows.layer_norm(v__W, {n}, 3, 1e-05, s, b_v)"),
-        ("v = b + layernorm(W@x)*s + e\n", "v = rows.layer_norm(v__W, {n}, 3, 1e-05, s, b_v + e)"),
+        ("v = layernorm(W@x)\n", "v = tools.layer_norm(v__W, {n}, 3, 1e-05, None, None)"),
+        ("v = s*layernorm(W@x) + b\n", "v = tools.layer_norm(v__W, {n}, 3, 1e-05, s, b_v)"),
+        ("v = b + layernorm(W@x)*s + e\n", "v = tools.layer_norm(v__W, {n}, 3, 1e-05, s, b_v + e)"),
         ("v = softmax(W@x)\n", "v = rows.softmax(v__W, {n}, 3)"),
     ],
 )
@@ -46,13 +46,13 @@ def test_a_pattern_is_one_call(text: str, call: str) -> None:
 
 def test_a_norm_that_is_written_out_is_the_same_call() -> None:
     made = lines("local u: 3*H, d: 3*H\nu = W@x\nd = u - mean(u)\nv = d/sqrt(mean(d*d) + 0.001)\n")
-    assert any("rows.layer_norm(u, " in line and "0.001" in line for line in made)
+    assert any("tools.layer_norm(u, " in line and "0.001" in line for line in made)
     assert not any("row_mean" in line for line in made)
 
 
 def test_what_is_read_elsewhere_stays() -> None:
     made = lines("local u: 3*H, w: 3*H\nu = W@x\nw = layernorm(u)\nv = s*w + w*w\n")
-    assert any(line.startswith("w = rows.layer_norm(u, ") and line.endswith("None, None)") for line in made)
+    assert any(line.startswith("w = tools.layer_norm(u, ") and line.endswith("None, None)") for line in made)
     assert any(line.startswith("v = ") and "w * w" in line for line in made)
 
 
@@ -79,7 +79,7 @@ def test_products_are_added_as_they_are_written(text: str, call: str) -> None:
 
 def test_a_norm_of_one_number_takes_no_wider_scale() -> None:
     norm, scaled, _ = lines("input x, gap: 1\nv = s*layernorm(gap) + b\n")
-    assert "rows.layer_norm(gap, " in norm and norm.endswith("None, None)")
+    assert "tools.layer_norm(gap, " in norm and norm.endswith("None, None)")
     assert scaled.startswith("v = ") and "b_v" in scaled
 
 

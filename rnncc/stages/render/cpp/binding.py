@@ -70,7 +70,7 @@ def binding_file(package: Package) -> tuple[File, ...]:
         segments=segments,
         # Whether ops take CUDA tensors, in C++, and those that take no others.
         on_device=str(package.on_gpus).lower(),
-        device_ops=("permute_rows",) if package.on_gpus else (),
+        device_ops=("permute_rows", "head_norm", "head_norm_backward") if package.on_gpus else (),
     )
     return (File("src/binding.cpp", content),)
 

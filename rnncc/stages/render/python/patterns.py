@@ -88,7 +88,7 @@ def operation_text(operation: Operation, emitter: Emitter) -> str:
             shape = f"{python_dim(HEADS)}, {split_multiple(emitter.table[operand].width)[0]}"
             scale = variable(weight) if weight else "None"
             shift = " + ".join(variable(name) for name in biases) or "None"
-            return f"{variable(target)} = rows.layer_norm({variable(operand)}, {shape}, {epsilon!r}, {scale}, {shift})"
+            return f"{variable(target)} = tools.layer_norm({variable(operand)}, {shape}, {epsilon!r}, {scale}, {shift})"
         case Softmax(target, operand):
             shape = f"{python_dim(HEADS)}, {split_multiple(emitter.table[operand].width)[0]}"
             return f"{variable(target)} = rows.softmax({variable(operand)}, {shape})"

@@ -52,7 +52,10 @@ void rnncc_forward_op(const rnncc_segment* segment, StableValue* stack);
 void rnncc_backward_op(const rnncc_segment* segment, StableValue* stack);
 void rnncc_linear_forward_op(StableValue* stack, uint64_t arguments, uint64_t results);
 void rnncc_linear_backward_op(StableValue* stack, uint64_t arguments, uint64_t results);
-void rnncc_permute_rows_op(StableValue* stack, uint64_t arguments, uint64_t results);  // only with GPU kernels
+// These are there only with GPU kernels.
+void rnncc_permute_rows_op(StableValue* stack, uint64_t arguments, uint64_t results);
+void rnncc_head_norm_op(StableValue* stack, uint64_t arguments, uint64_t results);
+void rnncc_head_norm_backward_op(StableValue* stack, uint64_t arguments, uint64_t results);
 const char* rnncc_register_ops(const rnncc_op* table, int64_t count, const char* space);
 }
 

@@ -49,6 +49,17 @@ inline int32_t torch_dtype(rnncc_dtype dtype) {
 
 inline int64_t dtype_bytes(rnncc_dtype dtype) { return dtype == RNNCC_FLOAT64 ? 8 : dtype == RNNCC_FLOAT32 ? 4 : 2; }
 
+// The dtype in the names of kernels and in their index.
+inline const char* dtype_name(rnncc_dtype dtype) {
+  switch (dtype) {
+    case RNNCC_FLOAT32: return "f32";
+    case RNNCC_FLOAT64: return "f64";
+    case RNNCC_BFLOAT16: return "bf16";
+    case RNNCC_FLOAT16: return "f16";
+  }
+  fail("unknown dtype");
+}
+
 // A device, as torch numbers it.
 struct Device {
   int32_t type, index;

@@ -101,11 +101,6 @@ struct FusedChoice {
   }
 };
 
-// The dtype's name in the index.
-inline const char* dtype_name(rnncc_dtype dtype) {
-  return dtype == RNNCC_FLOAT32 ? "f32" : dtype == RNNCC_BFLOAT16 ? "bf16" : "f16";
-}
-
 // The kernels that can run a call, the best one first. `heads` counts the heads of all directions that run side by
 // side. `by_steps`: whether kernels whose launch is a step may run the call. They take one head, and no packed tensors,
 // since the host does not know how many steps these have. All kernels of the size are loaded, so that another batch

@@ -1,0 +1,111 @@
+"""The op `head_norm`, which packages with GPU kernels have: layer norm over the units of each head in one pass over
+memory. torch's own operators take five. templates/include/rnncc/torch/schema.h says what the op takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import rows
+from .autograd import autograd_of_tensors, unrecorded
+from .registration import check_devices, implement, spread
+from .tensors import is_batched
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MOST_UNITS = 8192  # of the largest head: HEAD_NORM_UNITS in cuda/head_norm_call.h
+_PIECE = 8  # a part of a head fills whole pieces, of at most so many units
+
+
+def takes_head_norm(value: Tensor, heads: int, k: int, vectors: Sequence[Tensor | None]) -> bool:
+    """Whether the op takes a norm. `vectors`: weight and bias. One head is left to torch's own layer norm, which is one
+    pass too."""
+    given = {vector.dtype for vector in vectors if vector is not None}
+    return (
+        value.is_cuda
+        and heads > 1
+        and value.dtype in _DTYPES
+        and (not given or given in ({value.dtype}, {torch.float32}))
+        and value.shape[-1] // heads + k * (_PIECE - 1) <= MOST_UNITS
+    )
+
+
+def make_head_norm(library: torch.library.Library | None, namespace: str) -> Callable[..., Any]:
+    """As `segment_ops.make_segment`."""
+    forward_op = getattr(torch.ops, namespace).head_norm.default
+    backward_op = getattr(torch.ops, namespace).head_norm_backward.default
+
+    def fake(value: Any, weight: Any, bias: Any, heads: Any, *_: Any) -> Any:
+        check_devices(value, (weight, bias))
+        like = value if weight is None and bias is None else bias if weight is None else weight
+        numbers = (*value.shape[:-1], heads)
+        normalised = value.new_empty(value.shape, dtype=like.dtype)
+        return normalised, *(value.new_empty(numbers, dtype=torch.float32) for _ in range(2))
+
+    def fake_backward(d_normalised: Any, value: Any, *rest: Any) -> Any:
+        vector = value.shape[-1:]
+        made = (value.new_empty(value.shape), d_normalised.new_empty(vector), d_normalised.new_empty(vector))
+        return [tensor for tensor, need in zip(made, rest[-1], strict=True) if need]
+
+    def setup(ctx: Any, arguments: Any, results: Any) -> None:
+        value, weight, bias, *ctx.numbers = arguments
+        _, means, scales = results
+        ctx.save_for_backward(value, weight, bias, means, scales)
+
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        value, weight, bias, means, scales = ctx.saved_tensors
+        needs = list(ctx.needs_input_grad[1:4])
+        if torch.is_grad_enabled() or is_batched(gradient):
+            made = _differentiable(ctx.numbers, (value, weight, bias), gradient, needs)
+        else:
+            made = spread(unrecorded(backward_op, gradient, value, weight, means, scales, ctx.numbers[1], needs), needs)
+        return *made, None, None, None
+
+    def refuse(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(
+            f"{namespace}::head_norm_backward has no derivative of its own; differentiate head_norm twice instead"
+        )
+
+    def autocast(keyset: Any, value: Tensor, weight: Tensor | None, bias: Tensor | None, *numbers: Any) -> Any:
+        # As torch's own layer norm, it gives float32. The kernel makes that of a vector's dtype.
+        vectors = [None if vector is None else vector.float() for vector in (weight, bias)]
+        if weight is None and bias is None:
+            value = value.float()
+        with torch.autocast(value.device.type, enabled=False):
+            return forward_op(value, *vectors, *numbers)
+
+    recorded = autograd_of_tensors(forward_op, setup, backward, _written_out)
+    if library is not None:
+        torch.library.register_fake(f"{namespace}::head_norm", fake, lib=library)
+        torch.library.register_fake(f"{namespace}::head_norm_backward", fake_backward, lib=library)
+        implement(library, "head_norm", recorded.kernel, "Autograd")
+        torch.library.register_autograd(f"{namespace}::head_norm_backward", refuse, lib=library)
+        implement(library, "head_norm", autocast, "AutocastCUDA")
+    return recorded.call
+
+
+def _differentiable(
+    numbers: Sequence[Any], given: Sequence[Tensor | None], gradient: Tensor, needs: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients in a way that they can be differentiated again, or batched. `numbers`: heads, k, epsilon; `given`:
+    value, weight, bias."""
+    again = torch.is_grad_enabled()
+    heads, k, epsilon = numbers
+    with torch.enable_grad():
+        # Aliases: autograd.grad must see each argument as independent of the others.
+        value, weight, bias = (tensor if tensor is None else tensor.view_as(tensor) for tensor in given)
+        assert value is not None
+        normalised = rows.layer_norm(value, heads, k, epsilon, weight, bias)
+    inputs = [tensor for tensor, need in zip((value, weight, bias), needs, strict=True) if need and tensor is not None]
+    return spread(torch.autograd.grad(normalised, inputs, gradient, create_graph=again), needs)
+
+
+def _written_out(
+    value: Tensor, weight: Tensor | None, bias: Tensor | None, heads: int, k: int, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The op in torch's own operators."""
+    split = rows.split_heads(value.detach().float(), heads, k)
+    variances, means = torch.var_mean(split, -1, correction=0)
+    return rows.layer_norm(value, heads, k, epsilon, weight, bias), means, (variances + epsilon).rsqrt()
