@@ -48,15 +48,18 @@ class Problem:
         torch.manual_seed(1)
         count, heads, k, head_dim = shape
         width, (of_value, of_result, _) = k * heads * head_dim, DTYPES[dtype]
-        value = torch.randn(count, width) * torch.rand(count, 1).add(0.5) + 3 * torch.randn(count, 1)
-        weight, bias = torch.randn(width) + 1, torch.randn(width)
-        d = torch.randn(count, width)
+
+        def draw(*sizes: int) -> Tensor:
+            return torch.randn(sizes, device=device)
+
+        value = draw(count, width) * (0.5 + draw(count, 1).sigmoid()) + 3 * draw(count, 1)
+        weight, bias, d = draw(width) + 1, draw(width), draw(count, width)
         given = (
-            value.to(device, of_value),
-            weight.to(device, of_result) if "w" in vectors else None,
-            bias.to(device, of_result) if "b" in vectors else None,
+            value.to(of_value),
+            weight.to(of_result) if "w" in vectors else None,
+            bias.to(of_result) if "b" in vectors else None,
         )
-        return Problem(heads, k, given, d.to(device, of_result))
+        return Problem(heads, k, given, d.to(of_result))
 
     def right(self) -> dict[str, Tensor]:
         """The results in float64."""
@@ -221,7 +224,7 @@ def of_op(problem: Problem) -> dict[str, Tensor]:
 @pytest.mark.parametrize("heads", [2, 3, 12])
 def test_on_a_gpu(heads: int, k: int, dtype: int) -> None:
     for head_dim in (8, 20, 33, 64, 100, 256, 512):
-        for count in (1, 7, 20000 if heads * k * head_dim < 4000 else 2000):
+        for count in (1, 7, 20000 if heads * k * head_dim <= 3072 else 2000):
             problem = Problem.make((count, heads, k, head_dim), dtype, device="cuda")
             problem.check(of_op(problem))
 
@@ -350,7 +353,7 @@ def test_a_layer_as_torch_s_operators(how: str) -> None:
             output = run(x)[0]
         output.float().square().sum().backward()
         results.append([output.detach().float(), *(parameter.grad for parameter in each.parameters())])
-    bound = 2e-2 if how == "autocast" else 1e-4
+    bound = 5e-2 if how == "autocast" else 1e-4
     for own, other in zip(*results, strict=True):
         assert (own - other).norm() < bound * other.norm()
 
