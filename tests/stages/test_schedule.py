@@ -55,7 +55,8 @@ def test_the_quickest_of_the_designs_tried_on_a_gpu(
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_a_step_without_products_holds_no_matrix(heads: int, dtype: str) -> None:
-    """It needs a cluster for its reductions alone, so a head_dim may be large."""
+    """It needs a cluster for its reductions alone, so a head_dim may be large. On a grid each CTA joins fewer parts of
+    them."""
     source = Source("normed.rnn", "cell Normed\nstate h\nh[t] = tanh(layernorm(h[t-1] + W@x))\n")
     fused = lowered(source).loops[0].fused
     assert not isinstance(fused, NoForm)
@@ -63,11 +64,14 @@ def test_a_step_without_products_holds_no_matrix(heads: int, dtype: str) -> None
         assert after_us(loop, Problem(64, heads, dtype), 1024, H200) == 0.0
         for head_dim in (8, 24, 64, 200, 1024, 2048):
             problem = Problem(head_dim, heads, dtype)
-            (kernel,) = schedule(loop, problem, H200).kernels
-            assert kernel.family is GATHER
-            assert kernel.step_us < WORTH * alternating_us(facts_of(loop, dtype), problem, H200)
-            tiles = dict(kernel.tiles)
-            assert tiles["register_pairs"] == 0 == tiles["shared_pairs"] and tiles["k_warps"] == 1
+            kernels = schedule(loop, problem, H200).kernels
+            assert kernels[-1].family is GATHER
+            assert len(kernels) == 1 or head_dim >= 1024
+            assert kernels[0].step_us < WORTH * alternating_us(facts_of(loop, dtype), problem, H200)
+            for kernel in kernels:
+                tiles = dict(kernel.tiles)
+                assert tiles["register_pairs"] == 0 == tiles["shared_pairs"]
+                assert tiles["k_warps"] == 1 or kernel.family is not GATHER
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

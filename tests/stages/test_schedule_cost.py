@@ -1,7 +1,8 @@
-"""The cost model against steps measured on an H200: the LSTM in bfloat16, trained, the shape given, T = 1024."""
+"""The cost model against steps measured on an H200: single kernels in bfloat16, the shape given, T = 1024."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -11,10 +12,11 @@ from rnncc.ir.family import GATHER, GRID, SCATTER, Family
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
+from rnncc.stages.schedule import schedule
 from rnncc.stages.schedule.draft import TENTHS_OF_NS
 from rnncc.stages.schedule.facts import facts_of
 from rnncc.stages.schedule.families import MODELS
-from tests.stages.scheduling import backward, forward
+from tests.stages.scheduling import backward, forward, inference
 
 H200 = GPUS["h200"]
 MOST_APART = 1.3
@@ -46,6 +48,7 @@ def on_grid(us: float, head_dim: int, unit_blocks: int, batch: int, groups: int,
     return Measured(us, GRID, head_dim, batch, {"unit_blocks": unit_blocks, "tiles": tiles}, groups)
 
 
+# The LSTM, trained.
 FORWARD = [
     cluster(0.445, GATHER, 64, 2, ctas=1, unit_warps=8, k_warps=1, unit_blocks=1),
     cluster(0.439, GATHER, 64, 4, ctas=4, unit_warps=2, k_warps=1, unit_blocks=1),
@@ -55,8 +58,11 @@ FORWARD = [
     cluster(0.609, GATHER, 256, 8, ctas=16, unit_warps=2, k_warps=2, unit_blocks=1),
     cluster(0.826, GATHER, 512, 3, ctas=16, unit_warps=4, k_warps=2, unit_blocks=1),
     cluster(0.962, GATHER, 512, 3, ctas=16, unit_warps=2, k_warps=2, unit_blocks=2),
+    on_grid(1.45, 768, 3, 4, 4),
     on_grid(1.50, 768, 2, 8, 2),
     on_grid(1.66, 768, 4, 4, 4),
+    on_grid(1.70, 768, 3, 8, 4),
+    on_grid(2.55, 768, 3, 16, 4, tiles=2),
     on_grid(2.73, 768, 3, 16, 4, tiles=2),
     on_grid(1.81, 1024, 2, 8, 2),
     on_grid(3.44, 2048, 2, 16, 1, tiles=2),
@@ -71,9 +77,35 @@ BACKWARD = [
     cluster(0.738, SCATTER, 256, 4, ctas=8, items=4, row_warps=8, k_warps=1),
     cluster(1.17, SCATTER, 512, 3, ctas=16, items=4, row_warps=8, k_warps=1),
     on_grid(1.99, 768, 4, 4, 4),
+    on_grid(2.47, 768, 4, 8, 4),
     on_grid(2.37, 1024, 4, 4, 4),
     on_grid(4.32, 768, 4, 16, 4, tiles=2),
     on_grid(6.72, 2048, 2, 16, 1, tiles=2),
+]
+# Other cells, in training and inference. All but two have reductions over a head.
+OTHERS: list[tuple[str, Callable[[str], FusedLoop], Measured]] = [
+    ("timeawarelstm", inference, cluster(1.09, GATHER, 256, 8, ctas=16, unit_warps=2, k_warps=2, unit_blocks=1)),
+    ("timeawarelstm", inference, on_grid(2.13, 768, 2, 8, 2)),
+    ("gruv3", forward, on_grid(4.38, 768, 4, 16, 4, tiles=2)),
+    ("gruv3", backward, on_grid(5.07, 768, 4, 16, 4, tiles=2)),
+    ("layernormlstm", inference, cluster(1.17, GATHER, 64, 2, ctas=1, unit_warps=8, k_warps=1, unit_blocks=1)),
+    ("layernormlstm", forward, cluster(1.39, GATHER, 64, 2, ctas=1, unit_warps=8, k_warps=1, unit_blocks=1)),
+    ("layernormlstm", backward, cluster(1.65, GATHER, 64, 2, ctas=1, unit_warps=8, k_warps=1, unit_blocks=1)),
+    ("layernormlstm", inference, cluster(1.93, GATHER, 256, 4, ctas=8, unit_warps=4, k_warps=1, unit_blocks=1)),
+    ("layernormgru", inference, cluster(1.25, GATHER, 256, 4, ctas=8, unit_warps=4, k_warps=1, unit_blocks=1)),
+    ("layernormgru", inference, cluster(3.6, GATHER, 768, 2, ctas=16, unit_warps=3, k_warps=2, unit_blocks=2)),
+    ("layernormgru", forward, cluster(3.7, GATHER, 768, 2, ctas=16, unit_warps=3, k_warps=2, unit_blocks=2)),
+    # A layer's times, less those of the products before its loop.
+    ("onlstm", inference, cluster(1.07, GATHER, 64, 2, ctas=1, unit_warps=8, k_warps=1, unit_blocks=1)),
+    ("onlstm", inference, cluster(2.70, GATHER, 256, 4, ctas=8, unit_warps=4, k_warps=1, unit_blocks=1)),
+    ("layernormgru", inference, on_grid(2.8, 768, 3, 4, 4)),
+    ("layernormgru", backward, on_grid(3.7, 768, 4, 4, 4)),
+    ("onlstm", forward, on_grid(6.8, 768, 2, 8, 2)),
+    ("onlstm", backward, on_grid(7.3, 768, 2, 8, 2)),
+    ("layernormlstm", inference, on_grid(4.48, 768, 3, 4, 4)),
+    ("layernormlstm", inference, on_grid(7.8, 768, 3, 16, 4, tiles=2)),
+    ("layernormlstm", forward, on_grid(7.96, 768, 3, 16, 4, tiles=2)),
+    ("layernormlstm", backward, on_grid(10.24, 768, 3, 16, 4, tiles=2)),
 ]
 
 
@@ -99,6 +131,19 @@ def test_forward_steps(row: Measured) -> None:
 def test_backward_steps(row: Measured) -> None:
     ratio = predicted(backward("lstm"), row) / row.us
     assert 1 / MOST_APART < ratio < MOST_APART
+
+
+@pytest.mark.parametrize(("cell", "way", "row"), OTHERS, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_steps_of_other_cells(cell: str, way: Callable[[str], FusedLoop], row: Measured) -> None:
+    ratio = predicted(way(cell), row) / row.us
+    assert 1 / MOST_APART < ratio < MOST_APART
+
+
+def test_many_items_reduce_by_a_grid() -> None:
+    """Each CTA of a cluster joins what 96 items give. On a grid it joins 24 parts of a norm."""
+    loop = forward("layernormgru")
+    assert schedule(loop, Problem(768, 1, "bf16", 16), H200).kernels[0].family is GRID
+    assert schedule(loop, Problem(512, 1, "bf16", 16), H200).kernels[0].family is GATHER
 
 
 def test_what_was_slow_since_it_spilled_is_ruled_out() -> None:

@@ -111,6 +111,8 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         f * whole for f, whole in zip(fragments, pairs, strict=True)
     ) + ceil_div(rate.matrix * matrix_bytes, 1024)
     posts = facts.operands * owned * by(ctas, sizes, lambda c: rate.post * ceil(c, element.peers) if c > 1 else 0)
+    # Each item gives a part of each reduction.
+    joined = rate.part * facts.reductions * dim
     messages = ceil(facts.operands * problem.head_dim * element.size, 16)  # per batch entry
     step = (
         phases * rate.gather
@@ -118,6 +120,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         + phases * lookup(k_warps, {1: 0, 2: rate.merge_2, 4: rate.merge_4, 8: rate.merge_8})
         + by(ctas, sizes, lambda c: rate.message * messages * cluster_batch(problem, clusters[c]) if c > 1 else 0)
         + item * owned
+        + joined
         + multiplied
         + rate.spill * spilled
     )
@@ -127,7 +130,7 @@ def gather(facts: Facts, problem: Problem, target: Target) -> Draft:
         model=model,
         step=step,
         total=step * by(ctas, sizes, lambda c: cluster_passes(problem, clusters[c])),
-        busy=ceil_div(warps * (rate.issue + posts + item * owned), 4) + multiplied,
+        busy=ceil_div(warps * (rate.issue + posts + item * owned), 4) + joined + multiplied,
         needed=needed,
         overcount=_OVERCOUNT,
         shape=(ctas, unit_warps, k_warps, unit_blocks, 1, *of_phases(facts, own_pairs, register_pairs)),

@@ -71,7 +71,7 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         return product_chunks if product_chunks * polls <= _POLLED else max(1, _POLLED // polls)
 
     reducing = [phase for phase in facts.phases if phase.reductions]
-    parts = ceil(problem.head_dim, 32)  # what four blocks of units give to a reduction, in a piece of 16 bytes
+    parts = ceil(problem.head_dim, 32)  # of each reduction: what four blocks of units give, in a piece of 16 bytes
 
     def received_polls(tile_count: int) -> int:
         own = tile_count * ceil(parts, 4 * _K_WARPS)  # pieces that a lane receives for each number of a reduction
@@ -145,6 +145,8 @@ def grid(facts: Facts, problem: Problem, target: Target) -> Draft:
         # Reads of L2 hide each other in part.
         + ceil_div(6 * element.size * facts.operands * problem.head_dim * group * readers, target.l2_gb_s)
         + phases * rate.grid_entry * group
+        + rate.join * len(reducing)
+        + rate.part * facts.reductions * parts
         + rate.half * sum(phase.sums for phase in facts.phases) * items
         + element.product(rate)
         * ceil(_K_WARPS, 4)

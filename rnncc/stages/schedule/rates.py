@@ -1,8 +1,9 @@
 """The cost model: the time that each part of a step takes, in tenths of a nanosecond.
 
 The rates are fitted to the times that benchmarks/gpu_dense.py measured on an H200 (tests/test_gpu_predicted.py), and to
-single kernels of the LSTM in bfloat16 (tests/stages/test_schedule_cost.py). The sums of parts come within a factor of
-1.3 of both. On other GPUs, what happens on the chip scales with the clock, and products with their own rate.
+single kernels in bfloat16, most of them the LSTM's (tests/stages/test_schedule_cost.py). The sums of parts come within
+a factor of 1.3 of both. On other GPUs, what happens on the chip scales with the clock, and products with their own
+rate.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rnncc.ir.target import GPUS, Target
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Times in tenths of a nanosecond. The first seven are for all fused families, each of the others for one.
+    """Times in tenths of a nanosecond. The first eight are for all fused families, each of the others for one.
 
     product        an mma.m16n8k16 on a quarter of an SM
     float_product  float32 there: 8 rows, 32 terms and 8 batch entries in 64 cycles, with the loads of operands (an
@@ -24,6 +25,7 @@ class Rates:
     operation      an instruction of an item's elementwise work, for both batch entries of a lane
     message        16 bytes of an operand that a CTA of a cluster receives
     issue          a step of a warp without its items and products
+    part           a part of a number that is reduced: all CTAs receive it, and all warps join it with the others
 
     gather         the barriers and latencies of a step
     gather_piece   16 bytes per batch entry that an item reads or writes
@@ -39,6 +41,7 @@ class Rates:
     poll           a batch of words, asked for until they have come
     grid_entry     a batch entry of a group
     half           a half-tile of sums for another warp
+    join           a phase that reduces: what is joined before it is sent, and what a warp receives before it is a part
 
     barrier        the barrier of all CTAs of the alternating kernel
     visit, touch   there: the latencies of a tile and a part of the batch; those of each tensor that is read or written
@@ -53,6 +56,7 @@ class Rates:
     operation: int = 10
     message: int = 1
     issue: int = 180
+    part: int = 75
     gather: int = 1920
     gather_piece: int = 70
     post: int = 460
@@ -68,6 +72,7 @@ class Rates:
     poll: int = 2800
     grid_entry: int = 690
     half: int = 60
+    join: int = 6_500
     barrier: int = 9_000
     visit: int = 16_000
     touch: int = 550
