@@ -215,7 +215,7 @@ def layernorm_toy() -> Cell:
         RowOp("h__4", RowOperator.MEAN, ("h__3",)),
         Pointwise(
             "h__5",
-            mul(r("h__2"), apply("div", Const(1.0), call("sqrt", add(r("h__4"), Const(1e-5))))),
+            mul(r("h__2"), call("rsqrt", add(r("h__4"), Const(1e-5)))),
         ),
         Pointwise("h", call("tanh", add(r("h__x"), r("h__5")))),
     ]

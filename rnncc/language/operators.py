@@ -157,6 +157,16 @@ _ROWS = (
         instructions=8,
         fast="sqrt({0})",
     ),
+    # What norms multiply by. It takes a GPU much less time than a quotient by a square root.
+    _unary(
+        "rsqrt",
+        lambda f, y, a: (-0.5 * y * y * y,),
+        domain=(0.1, 4.0),
+        user=False,
+        value=lambda a: 1 / math.sqrt(a),
+        instructions=16,
+        fast="rsqrt({0})",
+    ),
     _unary("abs", lambda f, y, a: (f.sign(a),), kinks=(0.0,), bound=bounds.ray, value=abs, instructions=1, ulps=_EXACT),
     _unary("sign", _zero, kinks=(0.0,), smooth=False, bound=bounds.signed, ulps=_EXACT),
     _unary("sin", lambda f, y, a: (f.cos(a),), bound=bounds.signed, value=math.sin),

@@ -318,3 +318,4 @@ inline float __uint_as_float(uint32_t bits) {
   return x;
 }
 inline float __fdividef(float a, float b) { return a / b; }
+inline float __frsqrt_rn(float x) { return float(1 / ::sqrt(double(x))); }

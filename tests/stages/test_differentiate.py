@@ -204,7 +204,7 @@ def test_a_statistic_of_a_row_is_summed_once() -> None:
     sums = [node for node in adjoint.nodes if isinstance(node, RowOp) and node.operator is RowOperator.SUM]
     # One for the deviation, one for the mean.
     assert len(sums) == 2
-    assert adjoint.saved == ("h__2", "h__5__part__sqrt")
+    assert adjoint.saved == ("h__2", "h__5__part__rsqrt")
 
 
 def with_nodes(*nodes: Node, states: str = "h", sequences: tuple[str, ...] = ()) -> Cell:

@@ -103,7 +103,7 @@ def test_norms_are_reductions_over_the_units_of_a_head() -> None:
     assert moments.kind is ReductionKind.MOMENTS and forward.phases[1].reduced == moments.results
     assert [read.part for read in forward.reads] == [0, 1, 2, 3] and {read.slot for read in forward.reads} == {"v__x"}
     # What each head has once goes to tensors of that width.
-    assert [write.value for write in forward.row_writes] == ["v__9__part__sqrt", "h__5__part__sqrt"]
+    assert [write.value for write in forward.row_writes] == ["v__9__part__rsqrt", "h__5__part__rsqrt"]
 
 
 def test_a_softmax_is_a_largest_number_and_a_sum() -> None:

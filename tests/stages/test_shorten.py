@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rnncc.ir.expr import Apply, Const, Ref, operators, references
 from rnncc.ir.fused import FusedLoop, ReductionKind
 from tests.stages.test_fused import both_ways, plan_of
 
@@ -73,6 +74,27 @@ def test_phases_of_equations(
     loops = both_ways(plan_of(text))
     assert phases_of(loops[0]) == forward
     assert backward is None or phases_of(loops[1]) == backward
+
+
+@pytest.mark.parametrize("moved", ["d / sqrt(mean(d**2) + 1e-5)", "d*(1 / sqrt(mean(d**2) + 1e-5))", "layernorm(v)"])
+def test_a_norm_divides_by_nothing_but_its_count(moved: str) -> None:
+    forward, backward = both_ways(plan_of(cell("v = R@h[t-1] + W@x", "d = v - mean(v)", f"h[t] = tanh({moved})")))
+    made = {each.target: each.expr for stage in forward.stages for each in stage}
+    divisors = [expr.arguments[1] for expr in made.values() if isinstance(expr, Apply) and expr.operator == "div"]
+    assert all(isinstance(divisor, Const | Ref) and "sqrt" not in str(divisor) for divisor in divisors)
+    assert sum("rsqrt" in operators(expr) for expr in made.values()) == 1
+    if moved == "layernorm(v)":
+        found = {name for stage in backward.stages for each in stage for name in operators(each.expr)}
+        assert not found & {"sqrt", "rsqrt"}
+
+
+def test_several_quotients_by_a_square_root_share_one_inverse() -> None:
+    text = cell("n = sqrt(1 + mean(h[t-1]*h[t-1]))", "h[t] = tanh(W@x + (R@h[t-1])/n) + b/n - h[t-1]*n")
+    forward, _ = both_ways(plan_of(text))
+    made = [each for stage in forward.stages for each in stage]
+    assert sum("rsqrt" in operators(each.expr) for each in made) == 1
+    assert not any("div" in operators(each.expr) and "n" in references(each.expr) for each in made)
+    assert sum("n__inverse" in references(each.expr) for each in made) == 2
 
 
 def test_a_sum_that_goes_to_memory_alone_is_made() -> None:

@@ -12,7 +12,7 @@ from rnncc.ir.kernel import Matrix
 from rnncc.stages.lower.operations import Operation, Product, made_by, taken_by
 from rnncc.stages.lower.reading import Unfit
 from rnncc.stages.lower.rules import with_joined_rules
-from rnncc.stages.lower.shorten import Given, needed, split, with_moments
+from rnncc.stages.lower.shorten import Given, needed, split, with_moments, with_rsqrt
 from rnncc.stages.lower.units import Units
 
 
@@ -43,6 +43,7 @@ class Phased:
 def in_fewest_phases(units: Units, operations: Sequence[Operation], given: Given) -> Phased:
     """The operations after all rewrites. Each rewrite leaves the values of a step as they are, and makes some wait for
     less. Raises Unfit."""
+    operations = with_rsqrt(operations)  # a quotient by a square root is a product
     operations = with_moments(operations)  # a mean and its variance are one reduction
     operations = with_joined_rules(operations)  # a running sum that is repeated is one product
     step, number = phased(operations), 1

@@ -1,12 +1,14 @@
-"""Fewer phases: reductions that need not wait for each other, by the algebra of sums over a head.
+"""A shorter way through a step: fewer phases, since reductions need not wait for each other by the algebra of sums over
+a head, and no quotients by square roots.
 
-Both rewrites look at what is computed, not at what it is called.
+All rewrites look at what is computed, not at what it is called.
 
 `with_moments`  The mean of (x - mean(x))² waits for the mean of x. But parts of both can be joined at once, without
                 cancellation (Chan, Golub, LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
                 Variances", 1979). So a norm forward takes one phase.
 `split`         A sum of a + s·b, in which s is one number per head, waits for s. But it is Σa + s·Σb. So a norm
                 backward takes one phase: the gradient of its mean is linear in that of its variance.
+`with_rsqrt`    A quotient by a square root is a product with `rsqrt`. layernorm and rmsnorm are written so already.
 
 A split loses no accuracy worth a thought. In a + s·b, both a and s·b are rounded before they are added, so the sum has
 errors in proportion to Σ|a| and to Σ|s·b| already. Σa and s·Σb have the same. For that reason x·(a + s·b) is no sum of
@@ -123,6 +125,36 @@ def with_moments(operations: Sequence[Operation]) -> list[Operation]:
                 found.append(FusedStatement(target, Ref(f"{definitions.mean_of(expr)}__mean"), line))
             case _:
                 found.append(each)
+    return found
+
+
+def with_rsqrt(operations: Sequence[Operation]) -> list[Operation]:
+    """The operations in which nothing is divided by a square root."""
+    statements = [each for each in operations if isinstance(each, FusedStatement)]
+    roots = {each.target for each in statements if isinstance(each.expr, Apply) and each.expr.operator == "sqrt"}
+    divided_by: set[str] = set()
+
+    def rewritten(expr: Expr) -> Expr:
+        match expr:
+            case Apply("div", (value, Ref(name))) if name in roots:
+                divided_by.add(name)
+                return _times(rewritten(value), Ref(f"{name}__inverse"))
+            case Apply("div", (value, Apply("sqrt", (square,)))):
+                return _times(rewritten(value), apply("rsqrt", rewritten(square)))
+            case Apply(operator, arguments):
+                return Apply(operator, tuple(map(rewritten, arguments)))
+            case _:
+                return expr
+
+    products = [
+        replace(each, expr=rewritten(each.expr)) if isinstance(each, FusedStatement) else each for each in operations
+    ]
+    found: list[Operation] = []
+    for each in products:
+        found.append(each)
+        match each:
+            case FusedStatement(root, Apply("sqrt", (square,)), line) if root in divided_by:
+                found.append(FusedStatement(f"{root}__inverse", apply("rsqrt", square), line))
     return found
 
 

@@ -93,15 +93,13 @@ class RowFunctions:
         centred = Ref(self.nodes.named(apply("sub", Ref(operand), mean)))
         squares = self.nodes.named(apply("mul", centred, centred))
         variance = self.reduce(RowOperator.MEAN, squares, narrow)
-        root = apply("sqrt", apply("add", variance, Const(LAYERNORM_EPSILON)))
-        return apply("mul", centred, apply("div", Const(1.0), root))
+        return apply("mul", centred, apply("rsqrt", apply("add", variance, Const(LAYERNORM_EPSILON))))
 
     def rmsnorm(self, operand: str, narrow: Dim) -> Expr:
         """v / sqrt(mean of squares + machine epsilon)."""
         value = Ref(operand)
         squares = self.reduce(RowOperator.MEAN, self.nodes.named(apply("mul", value, value)), narrow)
-        root = apply("sqrt", apply("add", squares, apply("epsilon", value)))
-        return apply("mul", value, apply("div", Const(1.0), root))
+        return apply("mul", value, apply("rsqrt", apply("add", squares, apply("epsilon", value))))
 
     def softmax(self, operand: str, narrow: Dim) -> Expr:
         """exp(v - max) / sum."""

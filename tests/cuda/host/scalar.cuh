@@ -6,6 +6,7 @@
 #define RNNCC_DEVICE inline
 
 inline float __fdividef(float a, float b) { return a / b; }
+inline float __frsqrt_rn(float x) { return float(1 / ::sqrt(double(x))); }
 inline float __uint_as_float(unsigned bits) {
   float x;
   __builtin_memcpy(&x, &bits, sizeof x);

@@ -131,15 +131,19 @@ def _normalised(node: Node, nodes: Sequence[Node]) -> LayerNorm | Softmax | None
         return None
     made = {each.target: each for each in nodes}
     match node.expr:
-        case Apply("mul", (Ref(centred), Apply("div", (Const(1.0), root)))) | Apply("div", (Ref(centred), root)):
-            return _layer_norm(node.target, centred, root, made) or _softmax(node, made)
+        case (
+            Apply("mul", (Ref(centred), Apply("rsqrt", (variance,))))
+            | Apply("mul", (Ref(centred), Apply("div", (Const(1.0), Apply("sqrt", (variance,))))))
+            | Apply("div", (Ref(centred), Apply("sqrt", (variance,))))
+        ):
+            return _layer_norm(node.target, centred, variance, made)
         case _:
-            return None
+            return _softmax(node, made)
 
 
-def _layer_norm(target: str, centred: str, root: Expr, made: Mapping[str, Node]) -> LayerNorm | None:
-    match root:
-        case Apply("sqrt", (Apply("add", (Ref(variance), Const(epsilon))),)):
+def _layer_norm(target: str, centred: str, moved: Expr, made: Mapping[str, Node]) -> LayerNorm | None:
+    match moved:
+        case Apply("add", (Ref(variance), Const(epsilon))):
             squares = _row_operand(variance, RowOperator.MEAN, made)
         case _:
             return None

@@ -21,6 +21,7 @@ RNNCC_DEVICE float exp(float x) { return ::expf(x); }
 RNNCC_DEVICE float log(float x) { return ::logf(x); }
 RNNCC_DEVICE float log1p(float x) { return ::log1pf(x); }
 RNNCC_DEVICE float sqrt(float x) { return ::sqrtf(x); }
+RNNCC_DEVICE float rsqrt(float x) { return __frsqrt_rn(x); }
 RNNCC_DEVICE float abs(float x) { return ::fabsf(x); }
 RNNCC_DEVICE float sin(float x) { return ::sinf(x); }
 RNNCC_DEVICE float cos(float x) { return ::cosf(x); }

@@ -11,6 +11,7 @@ struct Fast {
   static float sigmoid(float x) { return rnncc::sigmoid(x); }
   static float exp(float x) { return rnncc::exp(x); }
   static float sqrt(float x) { return rnncc::sqrt(x); }
+  static float rsqrt(float x) { return rnncc::rsqrt(x); }
   static float softplus(float x) { return rnncc::softplus(x); }
   static float logsigmoid(float x) { return rnncc::logsigmoid(x); }
   static float divide(float a, float b) { return a / b; }
