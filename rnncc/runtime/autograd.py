@@ -131,8 +131,7 @@ def autograd_of_tensors(
     backward: Callable[[Any, Tensor], Any],
     written_out: Callable[..., Any],
 ) -> Recorded:
-    """For an op that has one result with a gradient: the only one, or the first of several. Of its arguments, tensors
-    may have gradients.
+    """For an op whose only result, or whose first, has a gradient. Every argument that is a tensor may have one.
 
     setup(ctx, arguments, results) saves; backward(ctx, gradient) returns the gradients of the arguments.
     """
@@ -142,12 +141,16 @@ def autograd_of_tensors(
         def forward(ctx: Any, below: Callable[..., Any], *arguments: Any) -> Any:
             results = below(*arguments)
             setup(ctx, arguments, results)
+            # Else torch fills a tensor with zeros for each result that has no gradient.
+            ctx.set_materialize_grads(False)
             if not isinstance(results, Tensor):
                 ctx.mark_non_differentiable(*results[1:])
             return results
 
         @staticmethod
         def backward(ctx: Any, gradient: Any, *_: Any) -> Any:
+            if gradient is None:
+                return (None,) * len(ctx.needs_input_grad)
             return (None, *backward(ctx, gradient))
 
     def run(below: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

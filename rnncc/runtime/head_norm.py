@@ -1,5 +1,5 @@
-"""The op `head_norm`, which packages with GPU kernels have: layer norm over the units of each head in one pass over
-memory. torch's own operators take five. templates/include/rnncc/torch/schema.h says what the op takes."""
+"""The op `head_norm`, which packages with GPU kernels have: layer norm over each head in one pass over memory. torch's
+own operators take five. templates/include/rnncc/torch/schema.h says what the op takes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .registration import check_devices, implement, spread
 from .tensors import is_batched
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MOST_UNITS = 8192  # of the largest head: HEAD_NORM_UNITS in cuda/head_norm_call.h
-_PIECE = 8  # a part of a head fills whole pieces, of at most so many units
+MOST_UNITS = 8192  # k * head_dim of the largest head: HEAD_NORM_UNITS in cuda/head_norm_call.h
+_PIECE = 8  # each of the k parts of a head is rounded up to whole pieces, which have at most so many numbers
 
 
 def takes_head_norm(value: Tensor, heads: int, k: int, vectors: Sequence[Tensor | None]) -> bool:
@@ -39,7 +39,7 @@ def make_head_norm(library: torch.library.Library | None, namespace: str) -> Cal
 
     def fake(value: Any, weight: Any, bias: Any, heads: Any, *_: Any) -> Any:
         check_devices(value, (weight, bias))
-        like = value if weight is None and bias is None else bias if weight is None else weight
+        like = next((vector for vector in (weight, bias) if vector is not None), value)
         numbers = (*value.shape[:-1], heads)
         normalised = value.new_empty(value.shape, dtype=like.dtype)
         return normalised, *(value.new_empty(numbers, dtype=torch.float32) for _ in range(2))
@@ -69,7 +69,7 @@ def make_head_norm(library: torch.library.Library | None, namespace: str) -> Cal
         )
 
     def autocast(keyset: Any, value: Tensor, weight: Tensor | None, bias: Tensor | None, *numbers: Any) -> Any:
-        # As torch's own layer norm, it gives float32. The kernel makes that of a vector's dtype.
+        # As torch's own layer norm, it gives float32. The result has the dtype of the vectors, or else the value's.
         vectors = [None if vector is None else vector.float() for vector in (weight, bias)]
         if weight is None and bias is None:
             value = value.float()
@@ -89,8 +89,8 @@ def make_head_norm(library: torch.library.Library | None, namespace: str) -> Cal
 def _differentiable(
     numbers: Sequence[Any], given: Sequence[Tensor | None], gradient: Tensor, needs: Sequence[bool]
 ) -> list[Tensor | None]:
-    """The gradients in a way that they can be differentiated again, or batched. `numbers`: heads, k, epsilon; `given`:
-    value, weight, bias."""
+    """The gradients by torch's own operators, which can be differentiated again, and batched. `numbers`: heads, k,
+    epsilon; `given`: value, weight, bias."""
     again = torch.is_grad_enabled()
     heads, k, epsilon = numbers
     with torch.enable_grad():

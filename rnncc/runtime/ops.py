@@ -1,5 +1,5 @@
-"""Opens a package's library, and makes its functions into torch ops. Those of a loop are in segment_ops.py; those
-that every package has are here: `linear` and, with GPU kernels, `permute_rows`. head_norm.py has another of these."""
+"""Opens a package's library, and makes its functions into torch ops. The ops of a loop are in segment_ops.py, and
+`head_norm` is in head_norm.py. `linear` is here, and `permute_rows`, which packages with GPU kernels have."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The kernels of `head_norm`: layer norm over the units of each head. Their arithmetic on the CPU, thread by thread,
-and the op on a GPU. float64 torch says what is right."""
+"""The kernels of `head_norm`: layer norm over each head. Their arithmetic on the CPU, thread by thread, and the op on a
+GPU. float64 torch says what is right."""
 
 from __future__ import annotations
 
@@ -185,8 +185,13 @@ def test_teams_and_turns(library: ctypes.CDLL) -> None:
 
 
 def test_a_head_that_is_too_large(library: ctypes.CDLL) -> None:
-    with pytest.raises(AssertionError, match="a head of 8448 units is too large"):
+    with pytest.raises(AssertionError, match="head_dim = 8448 is too large"):
         Emulated(library, Problem.make((1, 2, 1, 8448), 0), 0)
+    # No number wraps around where the host counts.
+    largest = (ctypes.c_int64 * 6)(1, 1, 1, 2**31 - 1, 1, 1)
+    nothing, shared = (ctypes.c_void_p * 10)(), (ctypes.c_int64 * 3)()
+    problem = library.head_norm(nothing, largest, ctypes.c_float(EPSILON), ctypes.c_int64(0), shared)
+    assert problem is not None and b"head_dim = 2147483647 is too large" in problem
 
 
 def test_values_far_from_zero(library: ctypes.CDLL) -> None:
@@ -308,6 +313,7 @@ def test_errors() -> None:
         ((value, vector[:5], None, 3, 2), "weight must be"),
         ((value, None, vector.cpu(), 3, 2), "same device|on the value's device"),
         ((value, None, None, 5, 2), "does not fit 5 heads"),
+        ((value, None, None, 2**32, 2**32), "does not fit 4294967296 heads"),
         ((torch.randn(1, 2 * 9000, device="cuda"), None, None, 2, 1), "too large"),
     ]
     for given, message in cases:

@@ -124,6 +124,28 @@ def test_what_needs_no_gradient_gets_none(op: Callable[..., Any]) -> None:
     torch.testing.assert_close(given[2].grad, torch.full_like(given[2], 10))
 
 
+def test_the_backward_makes_no_gradients_of_zero(op: Callable[..., Any]) -> None:
+    """Means and scales have none. And what a function after the norm has no gradient for, the norm has none for."""
+    given = tensors()
+    result = op(*given, *NUMBERS)[0]
+    with torch.profiler.profile() as seen:
+        result.sum().backward()
+    assert "aten::zeros" not in {event.key for event in seen.key_averages()}
+
+    class Ends(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, value: Tensor) -> Tensor:
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *_: Any) -> None:
+            return None
+
+    again = tensors()
+    Ends.apply(op(*again, *NUMBERS)[0]).sum().backward()  # type: ignore[no-untyped-call]
+    assert all(tensor.grad is None for tensor in again)
+
+
 def test_forward_mode_takes_torch_s_operators(op: Callable[..., Any]) -> None:
     value, weight, bias = (tensor.detach() for tensor in tensors())
     tangent = torch.randn_like(value)

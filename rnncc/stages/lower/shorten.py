@@ -1,5 +1,5 @@
-"""A shorter way through a step: fewer phases, since reductions need not wait for each other by the algebra of sums over
-a head, and no quotients by square roots.
+"""Makes a step shorter. By the algebra of sums over a head some reductions need not wait for others, so there are fewer
+phases. And what a step divides by a square root that it makes is a product.
 
 All rewrites look at what is computed, not at what it is called.
 
@@ -8,7 +8,8 @@ All rewrites look at what is computed, not at what it is called.
                 Variances", 1979). So a norm forward takes one phase.
 `split`         A sum of a + s·b, in which s is one number per head, waits for s. But it is Σa + s·Σb. So a norm
                 backward takes one phase: the gradient of its mean is linear in that of its variance.
-`with_rsqrt`    A quotient by a square root is a product with `rsqrt`. layernorm and rmsnorm are written so already.
+`with_rsqrt`    A quotient by a square root is a product with `rsqrt`. layernorm and rmsnorm are written so from the
+                start.
 
 A split loses no accuracy worth a thought. In a + s·b, both a and s·b are rounded before they are added, so the sum has
 errors in proportion to Σ|a| and to Σ|s·b| already. Σa and s·Σb have the same. For that reason x·(a + s·b) is no sum of
@@ -129,7 +130,7 @@ def with_moments(operations: Sequence[Operation]) -> list[Operation]:
 
 
 def with_rsqrt(operations: Sequence[Operation]) -> list[Operation]:
-    """The operations in which nothing is divided by a square root."""
+    """The operations in which nothing is divided by a square root that they make."""
     statements = [each for each in operations if isinstance(each, FusedStatement)]
     roots = {each.target for each in statements if isinstance(each.expr, Apply) and each.expr.operator == "sqrt"}
     divided_by: set[str] = set()

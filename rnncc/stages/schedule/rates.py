@@ -25,7 +25,7 @@ class Rates:
     operation      an instruction of an item's elementwise work, for both batch entries of a lane
     message        16 bytes of an operand that a CTA of a cluster receives
     issue          a step of a warp without its items and products
-    part           a part of a number that is reduced: all CTAs receive it, and all warps join it with the others
+    part           a part of a number that is reduced: all CTAs receive it, and all warps join it with the other parts
 
     gather         the barriers and latencies of a step
     gather_piece   16 bytes per batch entry that an item reads or writes

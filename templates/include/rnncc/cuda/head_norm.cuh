@@ -1,5 +1,5 @@
-// Layer norm over the units of each head, forward and backward (head_norm_call.h). Values are read once and stay in
-// registers. Sums are float32 and are added in a fixed order.
+// Layer norm over each head, forward and backward (head_norm_call.h). Values are read once and stay in registers. Sums
+// are float32 and are added in a fixed order.
 #pragma once
 
 #include "head_norm_call.h"
@@ -129,8 +129,8 @@ struct HeadShare {
     }
   }
 
-  // The mean of what the team's threads add up to, over the units of a head. `scratch` is shared memory, which teams of
-  // more than a warp need.
+  // The mean over a head, of which each thread of the team gives a part of the sum. `scratch` is shared memory, which
+  // teams of more than a warp need.
   RNNCC_DEVICE float mean(float sum, float* scratch) const {
     for (int offset = ::min(call.team, 32) / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
     if (call.team > 32) {
@@ -275,7 +275,7 @@ RNNCC_DEVICE void head_norm_backward(const HeadNormCall& call) {
   call.aligned ? differentiate_heads<Value, Result, true>(call) : differentiate_heads<Value, Result, false>(call);
 }
 
-// Adds up the partial sums of 32 units: those of d_weight, or with blockIdx.y = 1 those of d_bias.
+// Adds up the partial sums of 32 elements of d_weight. CTAs whose blockIdx.y is 1 do so for d_bias.
 template <class Result>
 RNNCC_DEVICE void head_norm_sums(const HeadNormSums& call) {
   extern __shared__ __align__(128) char shared[];

@@ -1,5 +1,5 @@
-// Layer norm over the units of each head, on a GPU. The host fills these records (head_norm_op.h), and the kernels read
-// them (head_norm.cuh). Plain data.
+// Layer norm over each head, on a GPU. The host fills these records (head_norm_op.h), and the kernels read them
+// (head_norm.cuh). Plain data.
 #pragma once
 
 #include "../core/integers.h"
@@ -7,7 +7,7 @@
 namespace rnncc {
 
 constexpr int HEAD_NORM_THREADS = 128;    // per CTA of teams that are no more than a warp
-constexpr int HEAD_NORM_UNITS = 8192;     // of the largest head
+constexpr int HEAD_NORM_UNITS = 8192;     // of the largest head: k * head_dim, each part in whole pieces
 constexpr int HEAD_NORM_SUM_WARPS = 16;   // per CTA that adds partial sums
 constexpr int HEAD_NORM_LEAST_TURNS = 4;  // of a team backward, so that partial sums are few beside the rows
 
@@ -27,10 +27,11 @@ constexpr int HEAD_NORM_BACKWARD =
 // Bytes of shared memory per CTA.
 constexpr int HEAD_NORM_SHARED = HEAD_NORM_TEAM<float> / 32 * 4, HEAD_NORM_SUM_SHARED = HEAD_NORM_SUM_WARPS * 32 * 4;
 
-// A row is [k, heads, head_dim]. A team of threads, whose number is a power of two, takes one head of a row at a time. A
-// team is a part of a warp, or a CTA. In the next turn it takes the same head, rows_at_once further on. A thread reads
-// pieces: as many units of a part of a head as 16 bytes of the value hold, the last piece of a part fewer. Pointers may
-// be null where an input is not there or a result is not wanted.
+// A row is [k, heads, head_dim]: each head has k parts of it. A team of threads takes one head of a row at a time. The
+// number of its threads is a power of two, and it is a part of a warp or a CTA. In the next turn it takes the same head
+// of the row that is rows_at_once further on. A thread reads pieces of parts. A piece has as many numbers as 16 bytes
+// of the value hold, and the last piece of a part may have fewer. Pointers may be null where an input is not there or a
+// result is not wanted.
 struct HeadNormCall {
   const void* value;   // [rows, k * heads * head_dim], as all of its shape
   const void* weight;  // [k * heads * head_dim]

@@ -1,5 +1,6 @@
-// The ops `head_norm` and `head_norm_backward` as boxed kernels: layer norm over the units of each head, [..., k * heads
-// * head_dim] as [k, heads, head_dim]. Weight and bias have the dtype of the result, which is the value's or float32.
+// The ops `head_norm` and `head_norm_backward` as boxed kernels: layer norm over each head of a value, whose last
+// dimension is laid out [k, heads, head_dim]. Weight and bias have the dtype of the result, which is the value's or
+// float32.
 #pragma once
 
 #include "head_norm_call.h"
@@ -28,7 +29,8 @@ inline void* head_norm_vector(Tensor& vector, int64_t width, Device device, cons
 inline HeadNormCall head_norm_call(Tensor& value, int64_t heads, int64_t k) {
   if (value.device().is_cpu()) fail("head_norm: the value is not on a GPU");
   const int64_t rank = value.dim(), width = rank > 0 ? value.sizes()[rank - 1] : 0;
-  if (heads < 1 || k < 1 || width < 1 || width % (heads * k) != 0 || width > INT32_MAX)
+  const bool fits = width <= INT32_MAX && heads > 0 && heads <= width && k > 0 && k <= width / heads;
+  if (!fits || width % (heads * k) != 0)
     fail("head_norm: a value of shape " + shape_text(value) + " does not fit " + std::to_string(heads) + " heads of " +
          std::to_string(k) + " parts");
   value = contiguous(std::move(value), rank);
@@ -45,10 +47,10 @@ inline HeadNormCall head_norm_call(Tensor& value, int64_t heads, int64_t k) {
 // Chooses the team for dtypes of these sizes.
 inline void choose_team(HeadNormCall& call, int value_bytes, int result_bytes) {
   const int units = 16 / value_bytes, pieces = HEAD_NORM_HELD / result_bytes / units;
-  call.pieces = (call.head_dim + units - 1) / units;
+  call.pieces = call.head_dim / units + (call.head_dim % units != 0);
   call.team = 1;
   if (int64_t(call.k) * call.pieces * units > HEAD_NORM_UNITS)
-    fail("head_norm: a head of " + std::to_string(int64_t(call.k) * call.head_dim) + " units is too large");
+    fail("head_norm: k * head_dim = " + std::to_string(int64_t(call.k) * call.head_dim) + " is too large");
   while (call.team * pieces < call.k * call.pieces) call.team *= 2;
   call.threads = call.team > 32 ? call.team : HEAD_NORM_THREADS;
   const auto begins = [](const void* tensor) { return reinterpret_cast<uintptr_t>(tensor) % 16 == 0; };

@@ -37,10 +37,10 @@ inline constexpr const char* linear_backward_schema = "(Tensor d_y, Tensor x, Te
 inline constexpr const char* permute_rows_schema =
     "(Tensor rows, Tensor firsts, Tensor starts, bool to_steps) -> Tensor";
 
-// They have these ops too: layer norm over the units of each head, and its gradients. A `value` [..., k * heads *
-// head_dim] is laid out [k, heads, head_dim] in its last dimension, in which weight and bias are as wide. The result has
-// their dtype, which is the value's or float32. `means`, and `scales`, which are 1 / sqrt(variance + epsilon), are
-// [..., heads] in float32. The gradients are those of value, weight and bias that are needed.
+// They also have layer norm over each head, and its gradients. The last dimension of `value`, k * heads * head_dim, is
+// laid out [k, heads, head_dim]. Weight and bias are as wide. The result has their dtype, which is the value's or
+// float32. `means` and `scales` are [..., heads] in float32; scales are 1 / sqrt(variance + epsilon). The backward
+// returns the gradients of value, weight and bias, as far as `needs` asks for them.
 inline constexpr const char* head_norm_schema =
     "(Tensor value, Tensor? weight, Tensor? bias, SymInt heads, SymInt k, float epsilon) "
     "-> (Tensor normalised, Tensor means, Tensor scales)";
