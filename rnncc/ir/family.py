@@ -47,8 +47,9 @@ class Family:
 GATHER = Family("gather", Scope.CLUSTER)  # operands go to all CTAs of a cluster
 SCATTER = Family("scatter", Scope.CLUSTER)  # partial sums go to the CTA of their units
 GRID = Family("grid", Scope.GRID)  # operands go to all CTAs of a head
+WIDE = Family("wide", Scope.GRID)  # the same for large batches: entries are the rows of products
 STEPWISE = Family("stepwise", Scope.STEP)  # cuBLAS multiplies, between launches for the rest
-FUSED = (GATHER, SCATTER, GRID, STEPWISE)
+FUSED = (GATHER, SCATTER, GRID, WIDE, STEPWISE)
 
 # Each of these kernels takes every size.
 ALTERNATING = Family("alternating", Scope.GRID)  # products and elementwise stages by turns, with barriers between

@@ -27,6 +27,8 @@ class FusedSchedule:
     shared_bytes    shared memory per CTA
     registers       registers per thread, as planned
     group_batch     the largest batch of a group; None: the whole batch is one group
+    multiple        groups have a multiple of so many batch entries, but for the last one
+    slots           the steps whose operands the exchange of a grid holds; None: all steps
     smallest_batch  the smallest batch that the kernel runs
     launch_batch    the largest batch of a launch; None: a launch takes any batch, group after group
     heads           the number of heads that the kernel is laid out for
@@ -46,6 +48,8 @@ class FusedSchedule:
     shared_bytes: int
     registers: int
     group_batch: int | None
+    multiple: int = 1
+    slots: int | None = None
     smallest_batch: int = 1
     launch_batch: int | None
     heads: int
@@ -83,7 +87,7 @@ class FusedSchedule:
         if launches < 2:
             return batch
         seats = self.places // self.heads
-        return seats * ceil(batch, seats * launches)
+        return seats * self._group(ceil(batch, seats * launches))
 
     def planned_us(self, batch: int) -> float | None:
         """The time by which the kernel for a batch is chosen: FusedChoice in
@@ -93,8 +97,12 @@ class FusedSchedule:
             return None
         if launches > 1 and self.launch_us is not None:
             return launches * self.launch_us
-        group = min(self.group_batch or batch, ceil(batch, max(1, self.places // self.heads)))
+        group = self._group(ceil(batch, max(1, self.places // self.heads)))
         return ceil(self.heads * ceil(batch, group), self.places) * self.pass_us
+
+    def _group(self, least: int) -> int:
+        """The batch of a group that has at least so many entries, if it may have as many."""
+        return min(self.group_batch or least, ceil(least, self.multiple) * self.multiple)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.ir.family import GATHER, GRID, SCATTER, STEPWISE, Family
+from rnncc.ir.family import GATHER, GRID, SCATTER, STEPWISE, WIDE, Family
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
 from rnncc.stages.schedule import schedule
@@ -67,7 +67,7 @@ def test_what_is_rendered_is_what_is_read(tmp_path: Path, index: Index) -> None:
     assert index.add(tmp_path / "one") == len(lines)
     found = index.find("lstm_0_forward", "bf16", 768)
     wanted = [line for line in lines if line[0] == "lstm_0_forward"]
-    assert [[f[0], *f[2:]] for f in found] == [[line[13], *line[5:13]] for line in wanted]
+    assert [[f[0], *f[2:]] for f in found] == [[line[15], *line[5:15]] for line in wanted]
     assert {f[1] for f in found} == {str(tmp_path / "one")}
     # Several kernels with groups of the same batch stand side by side.
     assert len({f[0] for f in found}) == len(found) > len({f[6] for f in found})
@@ -87,7 +87,7 @@ def test_kernels_are_added_to_those_that_there_are(tmp_path: Path, index: Index)
     assert index.find("lstm_0_forward", "bf16", 128) == []
 
 
-GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 1024 8 1 540 600 lstm_0_forward_bf16_64_grid\n"
+GOOD = "lstm_0_forward bf16 64 1 grid grid 8 256 1024 8 1 0 1 540 600 lstm_0_forward_bf16_64_grid\n"
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,14 @@ def test_of_an_index_that_cannot_be_read_nothing_is_taken(text: str, tmp_path: P
     assert len(index.find("lstm_0_forward", "bf16", 64)) == 1
 
 
-def shared(library: ctypes.CDLL, family: Family, limits: tuple[int, int, int], *counts: int) -> tuple[int, ...]:
+def shared(library: ctypes.CDLL, family: Family, limits: tuple[int, int, int, int], *counts: int) -> tuple[int, ...]:
     """The batch of a group, groups, passes, groups per launch, launches and the time of a step. `limits`: the largest
-    batch of a group (0: any), the smallest batch of a call, the time of a launch; `counts`: heads, batch, places."""
+    batch of a group (0: any), what it is a multiple of, the smallest batch of a call, the time of a launch; `counts`:
+    heads, batch, places."""
     result = (ctypes.c_int64 * 6)()
-    group_batch, smallest_batch, launch_ns = limits
+    group_batch, multiple, smallest_batch, launch_ns = limits
     numbers = map(ctypes.c_int64, (launch_ns, *counts))
-    library.share(family.scope.value.encode(), group_batch, smallest_batch, *numbers, result)
+    library.share(family.scope.value.encode(), group_batch, multiple, smallest_batch, *numbers, result)
     return tuple(result)
 
 
@@ -145,17 +146,34 @@ def shared(library: ctypes.CDLL, family: Family, limits: tuple[int, int, int], *
 def test_a_batch_is_divided(
     family: Family, most: int, heads: int, batch: int, places: int, expected: tuple[int, ...], library: ctypes.CDLL
 ) -> None:
-    found = shared(library, family, (most, 1, 0), heads, batch, places)
+    found = shared(library, family, (most, 1, 1, 0), heads, batch, places)
     assert found[:3] == expected
     # One launch, whatever it takes.
     runs = expected[2] > 0
     assert found[3:] == (expected[1] if runs else 0, int(runs), 1000 * expected[2])
 
 
+@pytest.mark.parametrize(
+    ("batch", "places", "expected"),
+    [
+        (256, 5, (64, 4, 1)),  # not five groups of 52
+        (17, 1, (32, 1, 1)),
+        (1, 5, (16, 1, 1)),
+        (97, 2, (64, 2, 1)),
+        (320, 5, (64, 5, 1)),
+        (321, 5, (48, 7, 2)),  # two launches
+    ],
+)
+def test_groups_are_multiples_of_what_a_warp_takes(
+    batch: int, places: int, expected: tuple[int, int, int], library: ctypes.CDLL
+) -> None:
+    assert shared(library, WIDE, (64, 16, 1, 1200), 1, batch, places)[:3] == expected
+
+
 @pytest.mark.parametrize(("heads", "batch", "runs"), [(1, 63, False), (1, 64, True), (2, 500, True)])
 def test_a_launch_of_a_step_takes_the_whole_batch(heads: int, batch: int, runs: bool, library: ctypes.CDLL) -> None:
     """From the smallest batch on."""
-    found = shared(library, STEPWISE, (0, 64, 0), heads, batch, 1)
+    found = shared(library, STEPWISE, (0, 1, 64, 0), heads, batch, 1)
     assert found == ((batch, 1, 1, 1, 1, 1000) if runs else (0,) * 6)
 
 
@@ -175,9 +193,9 @@ def test_a_launch_of_a_step_takes_the_whole_batch(heads: int, batch: int, runs: 
 def test_a_grid_takes_a_larger_batch_in_several_launches(
     most: int, heads: int, batch: int, places: int, expected: tuple[int, ...], library: ctypes.CDLL
 ) -> None:
-    assert shared(library, GRID, (most, 1, 1200), heads, batch, places) == expected
+    assert shared(library, GRID, (most, 1, 1, 1200), heads, batch, places) == expected
     # Groups of clusters follow each other in one launch.
-    assert shared(library, GATHER, (most, 1, 1200), heads, batch, places)[4] == 1
+    assert shared(library, GATHER, (most, 1, 1, 1200), heads, batch, places)[4] == 1
 
 
 @pytest.mark.parametrize(
@@ -191,7 +209,12 @@ def test_planned_as_shared_out(head_dim: int, heads: int, dtype: str, library: c
             schedule(loop, Problem(head_dim, heads, dtype), GPUS["h200"]).kernels,
             (1, 15, 16, 17, 33, 64, 97, 256, 1000),
         ):
-            limits = (kernel.group_batch or 0, kernel.smallest_batch, round(1000 * (kernel.launch_us or 0)))
+            limits = (
+                kernel.group_batch or 0,
+                kernel.multiple,
+                kernel.smallest_batch,
+                round(1000 * (kernel.launch_us or 0)),
+            )
             found = shared(library, kernel.family, limits, heads, batch, kernel.places)
             group, groups, passes, at_once, launches, _ = found
             planned = kernel.planned_us(batch)

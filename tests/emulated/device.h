@@ -105,6 +105,7 @@ struct Delivery {
   char bytes[16];
   int size;
   Barrier* counts;
+  const Fiber* sender;
 
   void arrive() const {
     memcpy(to, bytes, size);
@@ -126,9 +127,20 @@ struct Device {
 inline Device device;
 
 inline void send(char* to, const void* from, int size, Barrier* counts = nullptr) {
-  Delivery delivery = {to, {}, size, counts};
+  Delivery delivery = {to, {}, size, counts, device.current};
   memcpy(delivery.bytes, from, size);
   device.deliveries.push_back(delivery);
+}
+
+// What the thread has sent arrives now. No later store of it is seen before.
+inline void fence() {
+  std::vector<Delivery> left;
+  for (const Delivery& delivery : device.deliveries)
+    if (delivery.sender == device.current)
+      delivery.arrive();
+    else
+      left.push_back(delivery);
+  device.deliveries = std::move(left);
 }
 
 inline void leave() {

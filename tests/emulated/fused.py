@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rnncc.ir.family import GRID, Scope
+from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedLoop, FusedVector, FusedWrite, MatrixPart
 from rnncc.ir.kernel import EdgeSlot, Place, Program, ReadSlot, StoredSlot, Table
 from rnncc.ir.plan import KernelPlan, as_run, fused_programs, loop_name
@@ -258,7 +258,13 @@ class _Call:
         yield [self._edge(edge.last) for edge in loop.edges], _NO_EDGE
         yield [self._vector(vector) for vector in loop.vectors], _NO_EDGE
         self.exchange = torch.empty(0)
-        if self.kernel.schedule.family is GRID:
+        schedule = self.kernel.schedule
+        if schedule.slots is not None:
+            group = schedule.group_batch or 1
+            places = -(-problem.batch // group) * group * problem.heads
+            operands = loop.operands * self.kernel.head_dim * self.dtype.itemsize
+            self.exchange = torch.full((schedule.slots, places, operands), 0xFF, dtype=torch.uint8)
+        elif schedule.family.scope is Scope.GRID:
             depth = -(-self.kernel.head_dim // 32) * 32
             sources = -(-self.kernel.head_dim // 32) * 16
             reductions = sum(len(phase.reduced) for phase in loop.phases)

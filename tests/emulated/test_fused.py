@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rnncc.ir.family import GATHER, GRID, SCATTER, Family
+from rnncc.ir.family import GATHER, GRID, SCATTER, WIDE, Family
 from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
 from tests.cuda.kernels import Case as Wanted
@@ -51,6 +51,10 @@ def kernels_of(
         ("gru", GRID, "f32", 104, 1, 9),
         ("elman", GRID, "bf16", 72, 1, 17),
         ("cornn", GATHER, "f16", 40, 1, 2),
+        ("lstm", WIDE, "bf16", 64, 1, 67),
+        ("slstm", WIDE, "f16", 128, 2, 3),
+        ("gruv3", WIDE, "bf16", 64, 1, 20),
+        ("lem", WIDE, "f16", 64, 2, 5),
         # Several products a step, and sums that do not take every operand.
         ("gruv3", GATHER, "bf16", 64, 2, 9),
         ("dsgu", GATHER, "f32", 40, 1, 3),
@@ -79,6 +83,16 @@ def test_a_family(
         problem = Problem(5, batch, {"I": 3, "H": head_dim * heads}, heads, DTYPES[dtype], reverse=reverse)
         errors = EmulatedCase(loop, problem, made, seed=int(reverse)).measured()
         assert {name: error for name, error in errors.items() if not error <= BOUNDS[dtype]} == {}
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+def test_steps_take_the_slots_of_the_exchange_in_turns(masked: bool, tmp_path: Path) -> None:
+    made = kernels_of(Wanted("gru", WIDE, "bf16", "sm_90a"), masked, 64, tmp_path)
+    slots = {kernel.schedule.slots for kernel in made.values()}
+    problem = Problem(50, 18, {"I": 3, "H": 64}, 1, DTYPES["bf16"])
+    assert max(slot or 0 for slot in slots) < problem.steps
+    errors = EmulatedCase(loops("gru")[masked], problem, made).measured()
+    assert {name: error for name, error in errors.items() if not error <= BOUNDS["bf16"]} == {}
 
 
 # The projection is normed over its own width, which is wider than the hidden size.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from rnncc.constrint import Infeasible, LimitReached, Limits
-from rnncc.ir.family import ALTERNATING, Family
+from rnncc.ir.family import ALTERNATING, Family, Scope
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.plan import NoForm
 from rnncc.ir.problem import Problem
@@ -39,6 +39,7 @@ REASON_LIMITS = Limits(nodes=200, steps=1_000)
 # A fused kernel must be expected to take at most this part of the alternating kernel's time. Otherwise it is not worth
 # its compilation, and the estimates are not more accurate than that.
 WORTH = 0.9
+_LARGE = 256  # a large batch
 _MANY = 256  # the number of launches at which large batches are compared with the alternating kernel
 
 
@@ -71,7 +72,8 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
 
     A cluster kernel takes any batch, group after group. The CTAs of a grid kernel must all run at once, so after such a
     kernel comes the quickest one for twice its batch, or at least for one entry more. A batch beyond that takes several
-    launches of one of them, where that is quicker.
+    launches of one of them, where that is quicker. Before a cluster kernel stands one that takes a large batch at once,
+    if it is quicker there.
     """
     if isinstance(loop, NoForm):
         return Found(Schedule((), None, (Rejected(None, None, (Limit("form", loop.reason, ""),)),), 0))
@@ -90,7 +92,8 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
     best = answer.quickest
     # Where no family is quick at the planned batch, one may be at a small batch.
     first = answer if best or problem.batch <= TILE_BATCH else solve(TILE_BATCH)
-    kernels = _of_use(_again(kernel, known, problem, target) for kernel in _for_larger_batches(first, solve))
+    larger = _with_a_large_one(tuple(_for_larger_batches(first, solve)), first, solve)
+    kernels = _of_use(_again(kernel, known, problem, target) for kernel in larger)
     if stepwise_takes(loop, problem):
         kernels = (*kernels, *_by_steps(kernels, known, problem, target))
     found = Schedule(kernels, alternating, answer.rejected, answer.nodes)
@@ -114,6 +117,21 @@ def _for_larger_batches(answer: _Answer, solve: Callable[[int, Iterable[Family]]
             return
         wider = solve(2 * kernel.launch_batch, answer.feasible)
         answer = wider if wider.quickest else solve(kernel.launch_batch + 1, answer.feasible)
+
+
+def _with_a_large_one(
+    kernels: tuple[FusedSchedule, ...], answer: _Answer, solve: Callable[[int, Iterable[Family]], _Answer]
+) -> tuple[FusedSchedule, ...]:
+    """The kernels, the last of which takes any batch in groups, one after the other. A kernel that takes a large batch at
+    once may be quicker there."""
+    known = {kernel.family for kernel in kernels}
+    limited = [family for family in answer.feasible if family.scope is Scope.GRID and family not in known]
+    if not kernels or kernels[-1].launch_batch is not None or not limited:
+        return kernels
+    *others, groups = kernels
+    large, by_groups = solve(_LARGE, limited).quickest, groups.planned_us(_LARGE)
+    is_quick = large is not None and by_groups is not None and large.step_us < WORTH * by_groups
+    return (*others, large, groups) if large is not None and is_quick else kernels
 
 
 def _again(kernel: FusedSchedule, known: Facts, problem: Problem, target: Target) -> FusedSchedule:

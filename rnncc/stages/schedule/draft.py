@@ -42,7 +42,7 @@ class Draft:
     total       the time of a step of the whole batch: the passes that it takes, times `step`
     busy        the part of `step` in which a CTA has its SM to itself; other CTAs of the SM wait
     needed      registers per thread, as counted; nvcc takes about `overcount` fewer
-    shape, tiles, ctas, threads, shared_bytes, registers, group_batch, launch_batch
+    shape, tiles, ctas, threads, shared_bytes, registers, group_batch, launch_batch, multiple, slots
                 the fields of the same names of a FusedSchedule
     """
 
@@ -62,6 +62,8 @@ class Draft:
     registers: Operand
     group_batch: Operand
     launch_batch: Operand | None
+    multiple: int = 1
+    slots: int | None = None
 
     def expected_us(
         self, solution: Solution, problem: Problem, target: Target, shared_bytes: int | None = None
@@ -78,11 +80,11 @@ class Draft:
                 raise InternalError(f"no model says what a step of {self.family.name} takes")
 
     def _grid_us(self, solution: Solution, problem: Problem, target: Target) -> float:
-        """All CTAs run at once. The memory through which they send each other operands and parts of reductions is
-        cleared before (make_exchange in fused/run.h has the same size)."""
+        """All CTAs run at once. The memory through which they send each other operands and parts of reductions, if it
+        holds all steps, is cleared before (make_exchange in fused/run.h has the same size)."""
         operands = self.facts.operands * round_up(problem.head_dim, 32) * problem.element_bytes
         reductions = self.facts.reductions * round_up(problem.head_dim // 8, 4) * 4
-        exchanged = problem.batch * problem.heads * (operands + reductions)
+        exchanged = problem.batch * problem.heads * (operands + reductions) if self.slots is None else 0
         step_us = max(solution.value(self.step) / TENTHS_OF_NS, memory_us(self.facts, problem, target))
         return step_us + exchanged / (1000 * reached_gb_s(target))
 
@@ -124,6 +126,8 @@ class Draft:
             shared_bytes=value(self.shared_bytes),
             registers=value(self.registers),
             group_batch=value(self.group_batch),
+            multiple=self.multiple,
+            slots=self.slots,
             launch_batch=None if self.launch_batch is None else value(self.launch_batch),
             heads=problem.heads,
             places=target.sms // ctas if is_grid else dict(target.clusters)[ctas],
@@ -264,6 +268,12 @@ def piece_registers(facts: Facts, items: Operand, warps: Operand) -> Expression:
     return _PIECE_REGISTERS * (
         ceil_div(facts.read_pieces * items, 4 * warps) + ceil_div(facts.written_pieces * items, 4 * warps)
     )
+
+
+def require_at_most(model: Model, name: str, value: int, most: int, because: str) -> None:
+    """A limit on a number that no choice changes. `name` and `because` make its reason."""
+    if value > most:
+        model.require(model.integer(name, value, value) <= most, because=f"{name}: {because}")
 
 
 def require_registers(model: Model, needed: Expression, registers: Operand) -> Variable:

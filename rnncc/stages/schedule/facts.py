@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from rnncc.ir.expr import Apply, Const, Expr, Ref
+from rnncc.ir.expr import Apply, Const, Expr, Ref, references
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.kernel import Place, Table
 from rnncc.ir.problem import Problem
@@ -49,6 +49,11 @@ class Facts:
     item_traffic         pieces of 16 bytes that an item of the alternating kernel reads, plus tensors it writes
     operations           instructions per element of the elementwise work, about
     unit_bytes           bytes per unit and batch entry that a step reads and writes in memory
+    held_pieces          pieces of 16 bytes per 8 units and batch entry that a step has before its first product: what is
+                         read both before and after a product counts twice
+    vectors              weights with one number per unit
+    widths               the number of widths that values have
+    masked               whether batch entries have lengths and resets
     waits                how often the CTAs of the alternating kernel wait for each other in a step
     """
 
@@ -62,6 +67,10 @@ class Facts:
     item_traffic: int
     operations: int
     unit_bytes: int
+    held_pieces: int
+    vectors: int
+    widths: int
+    masked: bool
     waits: int
 
     @property
@@ -151,8 +160,20 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
             _operations(statement.expr, _FUNCTION_OPERATIONS[dtype]) for stage in loop.stages for statement in stage
         ),
         unit_bytes=2 * (pieces + len(loop.writes) + float_writes),
+        held_pieces=sum(
+            (1 + is_float(read.place)) * _times_read(read.name, loop) for read in loop.reads
+        ),
+        vectors=len(loop.vectors),
+        widths=len(loop.widths),
+        masked=loop.masked,
         waits=loop.waits,
     )
+
+
+def _times_read(name: str, loop: FusedLoop) -> int:
+    """On how many sides of the first product a tensor is read: 1 or 2."""
+    start, *later = ({name for each in stage for name in references(each.expr)} for stage in loop.stages)
+    return (name in start) + any(name in stage for stage in later)
 
 
 def _operations(expr: Expr, function_operations: int) -> int:

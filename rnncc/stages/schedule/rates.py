@@ -43,6 +43,13 @@ class Rates:
     half           a half-tile of sums for another warp
     join           a phase that reduces: what is joined before it is sent, and what a warp receives before it is a part
 
+    wide           the latencies of a phase: of operands on their way, and of sums for the other warpgroup
+    wide_chunk     8 blocks of operands of 16 terms and 64 batch entries, for each warpgroup
+    wide_product   one such block times 8 columns, on the whole SM
+    wide_operation an instruction of the elementwise work on 8 units of 64 batch entries
+    wide_piece     16 bytes per batch entry that such work reads or writes
+    wide_wait      a chunk less that is on its way (an estimate)
+
     barrier        the barrier of all CTAs of the alternating kernel
     visit, touch   there: the latencies of a tile and a part of the batch; those of each tensor that is read or written
     mma, resident  there: the same as `product` and `matrix`
@@ -73,6 +80,12 @@ class Rates:
     grid_entry: int = 690
     half: int = 60
     join: int = 6_500
+    wide: int = 9900
+    wide_chunk: int = 1940
+    wide_product: int = 11
+    wide_operation: int = 56
+    wide_piece: int = 240
+    wide_wait: int = 300
     barrier: int = 9_000
     visit: int = 16_000
     touch: int = 550

@@ -18,6 +18,7 @@ from rnncc.stages.schedule.draft import (
     elements,
     piece_registers,
     registers_of,
+    require_at_most,
     require_registers,
     require_shared,
 )
@@ -45,12 +46,8 @@ def scatter(facts: Facts, problem: Problem, target: Target) -> Draft:
     register_pairs = model.integer("register_pairs", 0, ceil(facts.operands * most, 4))
     warps = model.integer("warps", 1, MOST_WARPS)
 
-    if (count := len(facts.phases)) > 1:
-        phases = model.integer("phases", count, count)
-        model.require(phases <= 1, because="phases: its kernels run steps of one product")
-    if facts.reductions:
-        reductions = model.integer("reductions", facts.reductions, facts.reductions)
-        model.require(reductions <= 0, because="reductions: its kernels have none")
+    require_at_most(model, "phases", len(facts.phases), 1, "its kernels run steps of one product")
+    require_at_most(model, "reductions", facts.reductions, 0, "its kernels have none")
     dim = ctas * items  # in blocks of 8 units
     model.require(dim * 8 >= problem.head_dim, because="head_dim: the CTAs cover it")
     model.require(dim * 8 - problem.head_dim < 16 * ctas, because="padding: no CTA is without work")

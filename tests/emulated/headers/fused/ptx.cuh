@@ -7,6 +7,11 @@ namespace rnncc {
 
 inline uint32_t shared_address(const void* p) { return emulated::address_of(p); }
 
+template <class V>
+inline V made_again(V v) {
+  return v;
+}
+
 template <class E>
 inline void mma(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
   multiply_add<E>(d, a.x, a.y, a.z, a.w, b0, b1);
@@ -46,6 +51,12 @@ inline uint4 load16_relaxed(const void* p) {
 inline void store4_relaxed(void* p, uint32_t v) { emulated::send(static_cast<char*>(p), &v, 4); }
 inline void store4_relaxed_if(bool wanted, void* p, uint32_t v) {
   if (wanted) store4_relaxed(p, v);
+}
+
+inline void fence() { emulated::fence(); }
+template <int N>
+inline void store_relaxed(void* p, const uint32_t (&v)[N]) {
+  emulated::send(static_cast<char*>(p), v, 4 * N);
 }
 
 }  // namespace rnncc

@@ -14,16 +14,35 @@ RNNCC_DEVICE uint32_t message(float x) {
   return bits == NOT_YET ? 0x7fffffffu : bits;
 }
 
+// Whether all words of a piece of 16 bytes have come. It uses & since && would make branches.
+RNNCC_DEVICE bool is_message(const uint4& v) {
+  return (v.x != NOT_YET) & (v.y != NOT_YET) & (v.z != NOT_YET) & (v.w != NOT_YET);
+}
+
+// A warp pauses before it polls, since a poll in vain slows down the CTAs that write. The pause grows by MORE cycles
+// after a step in which the warp polled in vain, and shrinks by LESS after any other step: it learns a pause with which it
+// polls too early in one step of nine.
+struct Pause {
+  static constexpr uint32_t MORE = 32, LESS = 4, MOST = 2048;
+  uint32_t cycles = 0;
+  RNNCC_DEVICE void wait() const {
+    for (const uint32_t since = clock(); uint32_t(clock()) - since < cycles;) {
+    }
+  }
+  RNNCC_DEVICE void learn(bool in_vain) {
+    cycles = in_vain ? ::min(cycles + MORE, MOST) : cycles - ::min(cycles, LESS);
+  }
+};
+
 // The part of a chunk that a lane polls for, in a tile of entries: terms 8q…8q+7 of one entry.
 template <class E>
 struct Message {
   static constexpr int PARTS = sizeof(E) / 2;  // parts of 16 bytes
   uint4 part[PARTS];
-  // It uses & since && would make branches.
   RNNCC_DEVICE bool has_come() const {
     bool all = true;
 #pragma unroll
-    for (const uint4& v : part) all &= (v.x != NOT_YET) & (v.y != NOT_YET) & (v.z != NOT_YET) & (v.w != NOT_YET);
+    for (const uint4& v : part) all &= is_message(v);
     return all;
   }
   RNNCC_DEVICE void ask(const char* from) {

@@ -7,10 +7,6 @@
 
 namespace rnncc {
 
-// A warp pauses before it polls. The pause grows by PAUSE_MORE cycles after a step in which the warp polled in vain,
-// and shrinks by PAUSE_LESS after any other step. It is at most PAUSE_MOST.
-constexpr uint32_t PAUSE_MORE = 32, PAUSE_LESS = 4, PAUSE_MOST = 2048;
-
 // REGISTER_TILES has a number for each phase.
 template <class Step_, int H_, int UNIT_BLOCKS_, int K_WARPS_, int ENTRY_TILES_, int... REGISTER_TILES_>
 struct GridShape {
@@ -208,10 +204,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
     }
   __syncthreads();
 
-  // The cycles that the warp lets pass before it polls for the operands of a phase, or for what is reduced where it has no
-  // operands. A poll in vain slows down the CTAs that write. The warp learns a pause with which it polls too early in one
-  // step of nine.
-  uint32_t pauses[S::PHASES] = {};
+  // The pauses before the warp polls for the operands of a phase, or for what is reduced where it has no operands.
+  Pause pauses[S::PHASES];
   for (int t = 0; t < steps; ++t) {
 #pragma unroll
     for (int o = 0; o < S::OWNED; ++o)
@@ -233,10 +227,8 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
         const int term = first_term + c * 32;
         return !Phase::PADDED || (term < Phase::OPERANDS * S::DEPTH && term % S::DEPTH + q * 8 < S::H);
       };
-      uint32_t& pause = pauses[P];
       bool in_vain = false;
-      for (const uint32_t since = clock(); uint32_t(clock()) - since < pause;) {
-      }
+      pauses[P].wait();
 #pragma unroll
       for (int c0 = 0; c0 < Phase::CHUNKS; c0 += Phase::BATCH) {
         Message<E> h[Phase::BATCH][S::ENTRY_TILES];
@@ -290,10 +282,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
           }
         }
       }
-      const auto learn_pause = [&] {
-        pause = in_vain ? ::min(pause + PAUSE_MORE, PAUSE_MOST) : pause - ::min(pause, PAUSE_LESS);
-      };
-      if (Phase::SUMS > 0) learn_pause();
+      if (Phase::SUMS > 0) pauses[P].learn(in_vain);
       if constexpr (sizeof(E) == 4 && Phase::SUMS > 0) sum_over_lanes(of_lane, acc);
       // The warps' partial sums lie as [half-tile, tile][warp][lane].
       float2* const parts = partial + lane;
@@ -308,7 +297,7 @@ RNNCC_DEVICE void fused_grid(const FusedCall<typename S::Step>& call, const Fuse
         Phase::Received::receive(
             call, [&](int n) { return from + (terms[n] - uint32_t(q * 8 * sizeof(E))); },
             [&](int n) { return !Step::MASKED || t < terms_until[n]; }, received, in_vain);
-        if (Phase::SUMS == 0) learn_pause();
+        if (Phase::SUMS == 0) pauses[P].learn(in_vain);
       }
       __syncthreads();
       if (P == S::LAST && t + 1 < steps) traffic.wait(t + 1);

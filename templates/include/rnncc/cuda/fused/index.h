@@ -29,7 +29,8 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 }
 
 // A line of a folder's `fused.txt`:
-//   program dtype head_dim heads family scope ctas threads shared_bytes group_batch smallest_batch pass_ns launch_ns name
+//   program dtype head_dim heads family scope ctas threads shared_bytes group_batch multiple slots smallest_batch pass_ns launch_ns
+//   name
 //
 // heads           the number of heads that the kernel is laid out for
 // family          the family's name, for messages
@@ -37,6 +38,9 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 // threads         threads per CTA
 // shared_bytes    shared memory per CTA
 // group_batch     the largest batch of a group; 0: the whole batch is one group
+// multiple        groups have a multiple of so many batch entries, but for the last one
+// slots           the steps whose operands the exchange of a grid holds, for groups that are as large as they can be; 0: those of
+//                 all steps, for the groups of the call
 // smallest_batch  the smallest batch that the kernel runs
 // pass_ns         the expected time of a step of all groups that run side by side
 // launch_ns       the expected time of a step of a launch in which every group is as large as it can be; 0 where larger batches do
@@ -46,7 +50,7 @@ struct FusedKernel {
   std::string folder, program, dtype, family, name;
   FusedScope scope = FusedScope::cluster;
   int64_t head_dim = 0, heads = 0;
-  int ctas = 0, threads = 0, shared_bytes = 0, group_batch = 0, smallest_batch = 1;
+  int ctas = 0, threads = 0, shared_bytes = 0, group_batch = 0, multiple = 1, slots = 0, smallest_batch = 1;
   int64_t pass_ns = 0, launch_ns = 0;
 };
 
@@ -88,10 +92,10 @@ class FusedIndex {
     char program[256], dtype[16], family[16], scope[16], name[256];
     long long head_dim, heads, pass_ns, launch_ns;
     int end = 0;
-    const int found = std::sscanf(line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %lld %lld %255s%n", program,
+    const int found = std::sscanf(line, "%255s %15s %lld %lld %15s %15s %d %d %d %d %d %d %d %lld %lld %255s%n", program,
                                   dtype, &head_dim, &heads, family, scope, &k.ctas, &k.threads, &k.shared_bytes,
-                                  &k.group_batch, &k.smallest_batch, &pass_ns, &launch_ns, name, &end);
-    if (found != 14 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
+                                  &k.group_batch, &k.multiple, &k.slots, &k.smallest_batch, &pass_ns, &launch_ns, name, &end);
+    if (found != 16 || line[end] != '\n' || !find_scope(scope, k.scope)) return false;
     k.program = program;
     k.dtype = dtype;
     k.family = family;
@@ -101,7 +105,7 @@ class FusedIndex {
     k.pass_ns = pass_ns;
     k.launch_ns = launch_ns;
     return head_dim > 0 && heads > 0 && k.ctas > 0 && k.threads > 0 && k.shared_bytes >= 0 && k.group_batch >= 0 &&
-           k.smallest_batch > 0 && pass_ns > 0 && launch_ns >= 0;
+           k.multiple > 0 && k.slots >= 0 && k.smallest_batch > 0 && pass_ns > 0 && launch_ns >= 0;
   }
 
   std::mutex mutex_;
@@ -132,7 +136,8 @@ inline FusedShare fused_share(const FusedKernel& kernel, int64_t heads, int64_t 
   const int64_t launches = is_grid ? std::max<int64_t>(1, ceil(batch, seats * kernel.group_batch)) : 1;
   if (launches > 1 && kernel.launch_ns == 0) return {};
   FusedShare share;
-  share.group = std::min<int64_t>(kernel.group_batch, std::max<int64_t>(1, ceil(batch, seats * launches)));
+  const int64_t least = std::max<int64_t>(1, ceil(batch, seats * launches));
+  share.group = std::min<int64_t>(kernel.group_batch, ceil(least, kernel.multiple) * kernel.multiple);
   share.groups = ceil(batch, share.group);
   share.at_once = is_grid ? std::min(seats, share.groups) : share.groups;
   share.passes = is_grid ? ceil(share.groups, seats) : ceil(heads * share.groups, places);

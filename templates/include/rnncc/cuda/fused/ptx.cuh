@@ -8,6 +8,16 @@ namespace rnncc {
 
 RNNCC_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
+// The same number. What is made of it is made where it is used, and waits in no register from one use to the next.
+RNNCC_DEVICE int made_again(int v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
+RNNCC_DEVICE const char* made_again(const char* p) {
+  asm volatile("" : "+l"(p));
+  return p;
+}
+
 // d += a @ b, [16, 8] += [16, 16] @ [16, 8], accumulated in float.
 template <class E>
 RNNCC_DEVICE void mma(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
@@ -70,6 +80,24 @@ RNNCC_DEVICE void store4_relaxed_if(bool wanted, void* p, uint32_t v) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p,%2,0;\n@p st.relaxed.gpu.global.u32 [%0],%1;\n}" ::"l"(p), "r"(v),
                "r"(uint32_t(wanted))
                : "memory");
+}
+
+// Who sees a store of this thread from after the fence, and fences then, sees all its stores from before.
+RNNCC_DEVICE void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+// Words that follow each other, as one number: whoever loads it has all of it, or nothing.
+RNNCC_DEVICE void store_relaxed(void* p, const uint32_t (&v)[1]) { store4_relaxed(p, v[0]); }
+RNNCC_DEVICE void store_relaxed(void* p, const uint32_t (&v)[2]) {
+  asm volatile("{\n.reg .b64 x;\nmov.b64 x,{%1,%2};\nst.relaxed.gpu.global.b64 [%0],x;\n}" ::"l"(p), "r"(v[0]),
+               "r"(v[1])
+               : "memory");
+}
+RNNCC_DEVICE void store_relaxed(void* p, const uint32_t (&v)[4]) {
+  asm volatile(
+      "{\n.reg .b128 x;\n.reg .b64 l,h;\nmov.b64 l,{%1,%2};\nmov.b64 h,{%3,%4};\nmov.b128 x,{l,h};\n"
+      "st.relaxed.gpu.global.b128 [%0],x;\n}" ::"l"(p),
+      "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+      : "memory");
 }
 
 }  // namespace rnncc

@@ -168,7 +168,7 @@ class FusedRun : LoopParameter {
     for (int64_t first = 0; first < call.batch; first += most) {
       if (first > 0) move_on(most);
       header->batch = int32_t(std::min(most, call.batch - first));
-      if (is_grid && (first == 0 || !is_packed)) clear_exchange();
+      if (is_grid && (first == 0 || !is_packed || kernel_.slots > 0)) clear_exchange();
       const int64_t groups = (header->batch + choice_.share.group - 1) / choice_.share.group;
       const int64_t ctas = kernel_.ctas * call.heads * groups;
       if (is_grid)
@@ -261,9 +261,9 @@ class FusedRun : LoopParameter {
     return true;
   }
 
-  // The memory through which the CTAs of a grid send each other operands, as GridShape has it. It holds the batch of
-  // one launch, and the next launch takes it over. For packed tensors it holds all rows, since only the GPU knows which
-  // rows are an entry's. Returns false where an offset within a step, or for packed tensors within all of it, does not
+  // The memory through which the CTAs of a grid send each other operands, as GridShape and WideShape have it. It holds
+  // the batch of one launch, and the next launch takes it over. Where it holds all steps of packed tensors it has all
+  // rows, since only the GPU knows which rows are an entry's. Returns false where an offset within a step, or for packed tensors within all of it, does not
   // fit in 32 bits.
   bool make_exchange(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
@@ -271,12 +271,15 @@ class FusedRun : LoopParameter {
     const int64_t operands = info_.operands * round_up(kernel_.head_dim, 32) * dtype_bytes(tensors.scalar());
     const int64_t reductions = info_.reductions * round_up(kernel_.head_dim / 8, 4) * 4;
     const int64_t entry = call.heads * (operands + reductions);
-    const int64_t step = entry * std::min(choice_.share.at_once * choice_.share.group, call.batch);
-    exchange_bytes_ = call.starts ? entry * call.rows : step * call.steps;
-    if ((call.starts ? exchange_bytes_ : step) > UINT32_MAX) return false;
+    const bool by_rows = call.starts && kernel_.slots == 0;
+    const int64_t batch = kernel_.slots > 0 ? choice_.share.at_once * kernel_.group_batch
+                                            : std::min(choice_.share.at_once * choice_.share.group, call.batch);
+    const int64_t step = entry * batch;
+    exchange_bytes_ = by_rows ? entry * call.rows : step * (kernel_.slots > 0 ? kernel_.slots : call.steps);
+    if ((by_rows ? exchange_bytes_ : step) > UINT32_MAX) return false;
     held_.push_back(empty({exchange_bytes_ * int64_t(directions.size())}, aoti_torch_dtype_uint8(), tensors.device));
     exchanges_ = static_cast<char*>(held_.back().data());
-    exchange_ = {exchanges_, call.starts ? entry : step, entry};
+    exchange_ = {exchanges_, by_rows ? entry : step, entry};
     return true;
   }
 

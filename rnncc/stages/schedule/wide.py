@@ -1,0 +1,123 @@
+"""The model of the wide family: 64 batch entries per CTA are the rows of its products (WideShape in wide.cuh)."""
+
+from __future__ import annotations
+
+from rnncc.constrint import Model, ceil_div, maximum
+from rnncc.ir.family import WIDE
+from rnncc.ir.problem import Problem
+from rnncc.ir.schedule import ceil
+from rnncc.ir.target import Target
+from rnncc.stages.schedule.draft import (
+    Draft,
+    by,
+    elements,
+    registers_of,
+    require_at_most,
+    require_shared,
+    round_up,
+    share,
+)
+from rnncc.stages.schedule.facts import Facts
+from rnncc.stages.schedule.rates import rates
+
+_ENTRIES, _TILE, _WARPGROUPS = 64, 16, 2  # a warp takes a tile of batch entries
+_WARPS = 4 * _WARPGROUPS
+_UNIT_BLOCKS = (2, 4)
+_TERMS, _CHUNK = 16, 8  # terms per block of an operand, and blocks per chunk
+_BUFFERS = (2, 3, 4)
+_SLOTS = 16
+# Registers per thread for addresses and counters, for the rows of entries, and for what elementwise work makes.
+_BASE_REGISTERS, _MASK_REGISTERS, _ITEM_REGISTERS = 48, 32, 72
+
+
+def wide(facts: Facts, problem: Problem, target: Target) -> Draft:
+    """Make the model for one loop, problem and GPU."""
+    rate, element = rates(target), elements(problem)
+    model = Model()
+    unit_blocks = model.choice("unit_blocks", _UNIT_BLOCKS)  # blocks of 8 units per CTA
+    buffers = model.choice("buffers", _BUFFERS)  # chunks of operands: one is multiplied, the others are on their way
+    require_at_most(model, "reductions", facts.reductions, 0, "its kernels have none")
+    require_at_most(model, "widths", facts.widths, 1, "its kernels run steps of one width")
+    require_at_most(model, "element_bytes", element.size, 2, "its products take 16-bit numbers")
+    left_over = problem.head_dim % (_TERMS * _WARPGROUPS)
+    require_at_most(model, "left_over", left_over, 0, "two warpgroups share the terms in blocks of 16")
+    is_other = int(target.capability != "9.0")
+    require_at_most(model, "is_other", is_other, 0, "only compute capability 9.0 has its products")
+
+    def ctas_of(unit_block_count: int) -> int:
+        return ceil(problem.head_dim, 8 * unit_block_count)
+
+    def seats(unit_block_count: int) -> int:
+        return target.sms // (problem.heads * ctas_of(unit_block_count))
+
+    ctas = by(unit_blocks, _UNIT_BLOCKS, ctas_of)
+    model.require(
+        problem.heads * ctas <= target.sms, because="residency: the CTAs of all heads run at once, one per SM"
+    )
+    launch_batch = _ENTRIES * by(unit_blocks, _UNIT_BLOCKS, seats)
+    model.require(launch_batch >= problem.batch, because="batch: all groups of a launch must run at once")
+
+    blocks = [phase.operands * problem.head_dim // _TERMS for phase in facts.products]
+    most_chunks = ceil(ceil(max(blocks, default=0), _WARPGROUPS), _CHUNK)
+    model.require(buffers <= most_chunks + 1, because="buffers: there are as many chunks")
+    columns = 8 * unit_blocks  # per sum
+    lane_units = 2 * unit_blocks  # of both its entries
+    needed = (
+        _BASE_REGISTERS
+        + maximum(
+            facts.sums * ceil_div(columns, 2) + 4 * _CHUNK * buffers,  # a product, or elementwise work
+            _ITEM_REGISTERS + lane_units * max(phase.operands for phase in facts.phases),
+        )
+        + lane_units * facts.carries
+        + unit_blocks * facts.held_pieces
+        + _MASK_REGISTERS * facts.masked
+    )
+    model.require(
+        needed <= registers_of(_WARPS), because="registers: a thread holds sums, operands, what it reads, and items"
+    )
+    matrix_bytes = 2 * _TERMS * columns * sum(
+        count * phase.sums for count, phase in zip(blocks, facts.products, strict=True)
+    )
+    shared_bytes = matrix_bytes + 256 * facts.sums * columns + 4 * facts.vectors * columns
+    require_shared(model, shared_bytes, target)
+
+    group = by(unit_blocks, _UNIT_BLOCKS, lambda u: min(_ENTRIES, round_up(share(problem.batch, seats(u)), _TILE)))
+    readers = problem.heads * ctas * ceil_div(problem.batch, group)
+    item = rate.wide_piece * facts.pieces + rate.wide_operation * facts.operations
+    step = (
+        len(facts.phases) * rate.wide
+        + rate.wide_chunk * sum(ceil(ceil(count, _WARPGROUPS), _CHUNK) for count in blocks)
+        + rate.wide_product
+        * unit_blocks
+        * sum(count * phase.sums for count, phase in zip(blocks, facts.products, strict=True))
+        # Reads of L2 hide each other, and products, for the most part.
+        + ceil_div(5 * facts.operands * problem.head_dim * group * readers, target.l2_gb_s)
+        + item * unit_blocks
+        + rate.wide_wait * (max(_BUFFERS) - buffers)
+    )
+    return Draft(
+        family=WIDE,
+        facts=facts,
+        model=model,
+        step=step,
+        total=step,
+        busy=step,
+        needed=needed,
+        overcount=0,
+        shape=(unit_blocks, buffers),
+        tiles={
+            "ctas": ctas,
+            "unit_tile": columns,
+            "batch_tile": _ENTRIES,
+            "buffers": buffers,
+            "spilled_registers": 0,
+        },
+        ctas=ctas,
+        threads=32 * _WARPS,
+        shared_bytes=shared_bytes,
+        registers=registers_of(_WARPS),
+        group_batch=_ENTRIES,
+        launch_batch=launch_batch,
+        multiple=_TILE,
+        slots=_SLOTS,
+    )
