@@ -21,7 +21,7 @@ def test_explain_plans_gpu_kernels_for_a_size() -> None:
     assert set(facts["kernels"]) == {"forward", "backward"}
     assert facts["kernels"]["forward"]["tiles"] == facts["tiles"]
     slower = {entry["family"]: entry["predicted_us_per_step"] for entry in facts["rejected"]}
-    assert set(slower) == {"scatter", "grid", "alternating"}
+    assert set(slower) == {"scatter", "grid", "wide", "alternating"}
     assert min(slower.values()) >= facts["predicted_us_per_step"]
     words = run("explain", "elman", *SIZES).stdout
     assert "gather, scope cta" in words

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rnncc.constrint import Infeasible
 from rnncc.ir.artifact import Bundle, DeviceUnit
-from rnncc.ir.family import ALTERNATING, FUSED, GATHER, GRID, SCAN, Family, Scope
+from rnncc.ir.family import ALTERNATING, FUSED, GATHER, SCAN, Family, Scope
 from rnncc.ir.kernel import TileStage
 from rnncc.ir.plan import KernelPlan, fused_programs, scan_programs
 from rnncc.ir.problem import Problem
@@ -53,6 +53,10 @@ _CORE = (
     *(f"head_norm_{direction}{names}" for direction in ("", "backward_") for names in _NORM_DTYPES),
     *(f"head_norm_sums_{dtype}" for dtype in ("f32", "bf16", "f16")),
 )
+_WGMMA = {
+    "bf16": re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.bf16\.bf16"),
+    "f16": re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16"),
+}
 _THREADS = 256  # per CTA of the alternating kernel: sequence.cuh
 _ENTRY = re.compile(r"\.entry (\w+)")
 _KERNEL = re.compile(
@@ -119,8 +123,8 @@ def cases(cells: Sequence[str]) -> Iterator[Case]:
                 continue
             # Clusters begin with sm_90, and with them all fused families.
             architectures = ARCHITECTURES[-1:] if family in FUSED else ARCHITECTURES
-            # In float32 the kernels of GRID spill a few registers, which their plan does not say.
-            dtypes = _DTYPES[1:] if family is GRID else _DTYPES
+            # In float32 the kernels of GRID spill a few registers, which their plan does not say. WIDE has none.
+            dtypes = _DTYPES[1:] if family in FUSED and family.scope is Scope.GRID else _DTYPES
             yield from (Case(cell, family, dtype, name) for dtype in dtypes for name in architectures)
 
 
@@ -243,7 +247,7 @@ def instructions(case: Case, ptx: str) -> Iterator[str]:
     wanted = _MNEMONIC.get(case.dtype) if multiplies else None
     if wanted is None and "mma.sync" in ptx:
         yield "products by tensor cores, where none are meant"
-    if wanted is not None and wanted not in ptx:
+    if wanted is not None and f"mma.sync.aligned.{wanted}" not in ptx and not _WGMMA[case.dtype].search(ptx):
         yield f"no mma {wanted}"
     if case.family in FUSED and case.family.scope is Scope.CLUSTER and "st.async" not in ptx:
         yield "no st.async"

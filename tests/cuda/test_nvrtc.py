@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rnncc.ir.family import ALTERNATING, FUSED, GATHER, GRID, SCAN, SCATTER, STEPWISE
+from rnncc.ir.family import ALTERNATING, FUSED, GATHER, GRID, SCAN, SCATTER, STEPWISE, WIDE
 from rnncc.language.source import Source
 from tests.compiling import lowered
 from tests.cuda import kernels, nvrtc
@@ -25,6 +25,7 @@ CASES = [
     (Case("lstm", GATHER, "f16", NEWEST, masked=False), None),
     (Case("gru", SCATTER, "bf16", NEWEST, masked=False), None),
     (Case("lstm", GRID, "bf16", NEWEST, masked=False), None),
+    (Case("gruv3", WIDE, "f16", NEWEST, masked=False), None),
     (Case("elman", ALTERNATING, "bf16", NEWEST, masked=False), None),
     (Case("paralstm", SCAN, "f32", NEWEST, masked=False), None),
     (Case("lstm", SHARED, "bf16", OLDEST, masked=False), None),

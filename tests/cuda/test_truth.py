@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rnncc.ir.family import FUSED as FUSED_FAMILIES
-from rnncc.ir.family import GATHER, GRID, SCATTER, Family
+from rnncc.ir.family import GATHER, GRID, SCATTER, WIDE, Family
 from tests.cuda.harness import DEVICE, DTYPES, FUSED, Packages, assert_true, draw, kernels_of
 
 STEPS, BATCH, HEADS, HEAD_DIMS = (1, 7, 1024), (1, 3, 16, 200), (1, 3, 12), (16, 64, 96, 256, 768, 1000)
@@ -70,6 +70,24 @@ def test_fused_loops_of_one_head(cell: str, head_dim: int, packages: Packages) -
         call = draw(module, cell, head_dim, 1, batch, steps, dtype)
         assert_true(call, dtype)
         assert kernels_of(call.run) & known.keys()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "gruv3"])
+def test_large_batches(cell: str, reverse: bool, packages: Packages) -> None:
+    """More steps than the exchange of such kernels holds; groups of one entry and of all, and several launches."""
+    dtype, known = DTYPES[dict(FUSED[cell])[768]], packages.families(cell)
+    for steps, batch in ((1, 129), (50, 130), (40, 256), (19, 321)):
+        call = draw(packages(cell), cell, 768, 1, batch, steps, dtype, reverse=reverse, seed=batch)
+        assert_true(call, dtype)
+        assert any(known[kernel] is WIDE for kernel in kernels_of(call.run) & known.keys())
+    generator = torch.Generator().manual_seed(1)
+    masks: dict[str, Any] = {
+        "lengths": torch.randint(0, 41, (200,), generator=generator).to(DEVICE),
+        "reset": (torch.rand(40, 200, generator=generator) < 0.1).to(DEVICE),
+    }
+    assert_true(draw(packages(cell), cell, 768, 1, 200, 40, dtype, reverse=reverse, **masks), dtype)
 
 
 @pytest.mark.gpu

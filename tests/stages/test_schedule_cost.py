@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from rnncc.constrint import Infeasible, Variable
-from rnncc.ir.family import GATHER, GRID, SCATTER, Family
+from rnncc.ir.family import GATHER, GRID, SCATTER, WIDE, Family, Scope
 from rnncc.ir.fused import FusedLoop
 from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
@@ -48,6 +48,10 @@ def on_grid(us: float, head_dim: int, unit_blocks: int, batch: int, groups: int,
     return Measured(us, GRID, head_dim, batch, {"unit_blocks": unit_blocks, "tiles": tiles}, groups)
 
 
+def at_large(us: float, head_dim: int, unit_blocks: int, batch: int) -> Measured:
+    return Measured(us, WIDE, head_dim, batch, {"unit_blocks": unit_blocks})
+
+
 # The LSTM, trained.
 FORWARD = [
     cluster(0.445, GATHER, 64, 2, ctas=1, unit_warps=8, k_warps=1, unit_blocks=1),
@@ -66,6 +70,11 @@ FORWARD = [
     on_grid(2.73, 768, 3, 16, 4, tiles=2),
     on_grid(1.81, 1024, 2, 8, 2),
     on_grid(3.44, 2048, 2, 16, 1, tiles=2),
+    at_large(3.91, 768, 2, 128),
+    at_large(5.28, 768, 4, 256),
+    at_large(3.88, 1024, 2, 64),
+    at_large(4.50, 1024, 2, 128),
+    at_large(3.81, 512, 2, 256),
 ]
 BACKWARD = [
     cluster(0.512, SCATTER, 64, 4, ctas=4, items=2, row_warps=4, k_warps=1),
@@ -81,6 +90,13 @@ BACKWARD = [
     on_grid(2.37, 1024, 4, 4, 4),
     on_grid(4.32, 768, 4, 16, 4, tiles=2),
     on_grid(6.72, 2048, 2, 16, 1, tiles=2),
+    at_large(5.61, 768, 2, 64),
+    at_large(6.77, 768, 2, 128),
+    at_large(9.14, 768, 4, 256),
+    at_large(6.81, 1024, 2, 64),
+    at_large(9.19, 1024, 2, 128),
+    at_large(4.44, 512, 2, 32),
+    at_large(5.12, 512, 4, 256),
 ]
 # Other cells, in training and inference. All but two have reductions over a head.
 OTHERS: list[tuple[str, Callable[[str], FusedLoop], Measured]] = [
@@ -88,6 +104,14 @@ OTHERS: list[tuple[str, Callable[[str], FusedLoop], Measured]] = [
     ("timeawarelstm", inference, on_grid(2.13, 768, 2, 8, 2)),
     ("gruv3", forward, on_grid(4.38, 768, 4, 16, 4, tiles=2)),
     ("gruv3", backward, on_grid(5.07, 768, 4, 16, 4, tiles=2)),
+    ("lstm", inference, at_large(4.49, 768, 4, 256)),
+    ("gru", inference, at_large(3.53, 768, 4, 256)),
+    ("gru", backward, at_large(5.91, 768, 4, 256)),
+    ("gruv3", forward, at_large(5.72, 768, 4, 256)),
+    ("gruv3", backward, at_large(7.10, 768, 4, 256)),
+    ("elman", forward, at_large(2.54, 768, 4, 256)),
+    ("elman", backward, at_large(2.55, 768, 4, 256)),
+    ("slstm", forward, at_large(6.24, 768, 4, 256)),
     ("layernormlstm", inference, cluster(1.17, GATHER, 64, 2, ctas=1, unit_warps=8, k_warps=1, unit_blocks=1)),
     ("layernormlstm", forward, cluster(1.39, GATHER, 64, 2, ctas=1, unit_warps=8, k_warps=1, unit_blocks=1)),
     ("layernormlstm", backward, cluster(1.65, GATHER, 64, 2, ctas=1, unit_warps=8, k_warps=1, unit_blocks=1)),
@@ -112,7 +136,7 @@ OTHERS: list[tuple[str, Callable[[str], FusedLoop], Measured]] = [
 def predicted(loop: FusedLoop, row: Measured) -> float:
     """Microseconds; what a row leaves open is chosen by the model."""
     # As many heads as fill the GPU leave one group a head, hence the wanted batch.
-    heads = 1 if row.family is GRID else dict(H200.clusters)[row.given["ctas"]]
+    heads = 1 if row.family.scope is Scope.GRID else dict(H200.clusters)[row.given["ctas"]]
     draft = MODELS[row.family](
         facts_of(loop, "bf16"), Problem(row.head_dim, heads, "bf16", row.batch * row.groups), H200
     )

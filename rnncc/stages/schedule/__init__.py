@@ -40,7 +40,7 @@ REASON_LIMITS = Limits(nodes=200, steps=1_000)
 # its compilation, and the estimates are not more accurate than that.
 WORTH = 0.9
 _LARGE = 256  # a large batch
-_MANY = 256  # the number of launches at which large batches are compared with the alternating kernel
+_LAUNCHES = (2, 8, 256)  # the numbers of launches at which large batches are compared with the alternating kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,8 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
     # Where no family is quick at the planned batch, one may be at a small batch.
     first = answer if best or problem.batch <= TILE_BATCH else solve(TILE_BATCH)
     larger = _with_a_large_one(tuple(_for_larger_batches(first, solve)), first, solve)
-    kernels = _of_use(_again(kernel, known, problem, target) for kernel in larger)
+    groups = next((kernel for kernel in larger if kernel.launch_batch is None), None)
+    kernels = _of_use(_again(kernel, groups, known, problem, target) for kernel in larger)
     if stepwise_takes(loop, problem):
         kernels = (*kernels, *_by_steps(kernels, known, problem, target))
     found = Schedule(kernels, alternating, answer.rejected, answer.nodes)
@@ -122,8 +123,8 @@ def _for_larger_batches(answer: _Answer, solve: Callable[[int, Iterable[Family]]
 def _with_a_large_one(
     kernels: tuple[FusedSchedule, ...], answer: _Answer, solve: Callable[[int, Iterable[Family]], _Answer]
 ) -> tuple[FusedSchedule, ...]:
-    """The kernels, the last of which takes any batch in groups, one after the other. A kernel that takes a large batch at
-    once may be quicker there."""
+    """The kernels. Where the last one takes any batch, in groups one after the other, a kernel before it that takes a
+    large batch at once may be quicker there."""
     known = {kernel.family for kernel in kernels}
     limited = [family for family in answer.feasible if family.scope is Scope.GRID and family not in known]
     if not kernels or kernels[-1].launch_batch is not None or not limited:
@@ -134,17 +135,24 @@ def _with_a_large_one(
     return (*others, large, groups) if large is not None and is_quick else kernels
 
 
-def _again(kernel: FusedSchedule, known: Facts, problem: Problem, target: Target) -> FusedSchedule:
-    """The kernel with the time of a full launch, if launch after launch is quicker than the alternating kernel. The two
-    are compared at many full launches, where the alternating kernel does best: for a small batch its barrier counts,
-    and a batch of 16 or 32 takes it as long as a batch of one."""
+def _again(
+    kernel: FusedSchedule, groups: FusedSchedule | None, known: Facts, problem: Problem, target: Target
+) -> FusedSchedule:
+    """The kernel with the time of a full launch, if launch after launch is quicker than the alternating kernel. It must
+    also be quicker than the kernel that takes any batch in `groups`, where there is one. They are compared at a few full
+    launches and at many: for a small batch the barrier of the alternating kernel counts, and clusters share SMs in a
+    large one."""
     if kernel.launch_batch is None:
         return kernel
     full = replace(problem, batch=kernel.launch_batch)
     again = replace(kernel, launch_us=round(step_us(known, kernel, full, target), 3))
-    many = replace(problem, batch=_MANY * kernel.launch_batch)
-    is_quick = step_us(known, again, many, target) <= WORTH * alternating_us(known, many, target)
-    return again if is_quick else kernel
+    batches = (replace(problem, batch=launches * kernel.launch_batch) for launches in _LAUNCHES)
+
+    def others_us(several: Problem) -> float:
+        us = WORTH * alternating_us(known, several, target)
+        return us if groups is None else min(us, step_us(known, groups, several, target))
+
+    return again if all(step_us(known, again, each, target) <= others_us(each) for each in batches) else kernel
 
 
 def _of_use(kernels: Iterable[FusedSchedule]) -> tuple[FusedSchedule, ...]:

@@ -49,8 +49,8 @@ class Facts:
     item_traffic         pieces of 16 bytes that an item of the alternating kernel reads, plus tensors it writes
     operations           instructions per element of the elementwise work, about
     unit_bytes           bytes per unit and batch entry that a step reads and writes in memory
-    held_pieces          pieces of 16 bytes per 8 units and batch entry that a step has before its first product: what is
-                         read both before and after a product counts twice
+    held_pieces          pieces of 16 bytes per 8 units and batch entry that a step has before its first product. What
+                         is read both before and after a product counts twice
     vectors              weights with one number per unit
     widths               the number of widths that values have
     masked               whether batch entries have lengths and resets
@@ -160,9 +160,7 @@ def facts_of(loop: FusedLoop, dtype: str) -> Facts:
             _operations(statement.expr, _FUNCTION_OPERATIONS[dtype]) for stage in loop.stages for statement in stage
         ),
         unit_bytes=2 * (pieces + len(loop.writes) + float_writes),
-        held_pieces=sum(
-            (1 + is_float(read.place)) * _times_read(read.name, loop) for read in loop.reads
-        ),
+        held_pieces=sum((1 + is_float(read.place)) * _times_read(read.name, loop) for read in loop.reads),
         vectors=len(loop.vectors),
         widths=len(loop.widths),
         masked=loop.masked,

@@ -75,8 +75,8 @@ def wide(facts: Facts, problem: Problem, target: Target) -> Draft:
     model.require(
         needed <= registers_of(_WARPS), because="registers: a thread holds sums, operands, what it reads, and items"
     )
-    matrix_bytes = 2 * _TERMS * columns * sum(
-        count * phase.sums for count, phase in zip(blocks, facts.products, strict=True)
+    matrix_bytes = (
+        2 * _TERMS * columns * sum(count * phase.sums for count, phase in zip(blocks, facts.products, strict=True))
     )
     shared_bytes = matrix_bytes + 256 * facts.sums * columns + 4 * facts.vectors * columns
     require_shared(model, shared_bytes, target)

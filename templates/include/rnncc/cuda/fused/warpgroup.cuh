@@ -45,31 +45,31 @@ constexpr bool is_bfloat16<bfloat16> = true;
 #define RNNCC_NAMES_4 "%0,%1,%2,%3"
 #define RNNCC_NAMES_8 RNNCC_NAMES_4 ",%4,%5,%6,%7"
 #define RNNCC_NAMES_16 RNNCC_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
-#define RNNCC_NAMES_32 \
-  RNNCC_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define RNNCC_NAMES_64                                                                                      \
-  RNNCC_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53" \
-                 ",%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define RNNCC_NAMES_32 RNNCC_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define RNNCC_NAMES_64                                                                           \
+  RNNCC_NAMES_32                                                                                 \
+      ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53" \
+      ",%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define RNNCC_SUMS_4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define RNNCC_SUMS_8(d, i) RNNCC_SUMS_4(d, i), RNNCC_SUMS_4(d, i + 4)
 #define RNNCC_SUMS_16(d, i) RNNCC_SUMS_8(d, i), RNNCC_SUMS_8(d, i + 8)
 #define RNNCC_SUMS_32(d, i) RNNCC_SUMS_16(d, i), RNNCC_SUMS_16(d, i + 16)
 #define RNNCC_SUMS_64(d, i) RNNCC_SUMS_32(d, i), RNNCC_SUMS_32(d, i + 32)
-#define RNNCC_WGMMA(TYPE, COLUMNS, SUMS, A0, A1, A2, A3, B)                                          \
+#define RNNCC_WGMMA(TYPE, COLUMNS, SUMS, A0, A1, A2, A3, B)                                                 \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." TYPE "." TYPE " {" RNNCC_NAMES_##SUMS \
-               "},{%" A0 ",%" A1 ",%" A2 ",%" A3 "},%" B ",1,1,1,0;"                                 \
-               : RNNCC_SUMS_##SUMS(d, FIRST)                                                         \
+               "},{%" A0 ",%" A1 ",%" A2 ",%" A3 "},%" B ",1,1,1,0;"                                        \
+               : RNNCC_SUMS_##SUMS(d, FIRST)                                                                \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-#define RNNCC_WGMMA_OF(TYPE)                                        \
-  if constexpr (COLUMNS == 8)                                       \
-    RNNCC_WGMMA(TYPE, "8", 4, "4", "5", "6", "7", "8");             \
-  else if constexpr (COLUMNS == 16)                                 \
-    RNNCC_WGMMA(TYPE, "16", 8, "8", "9", "10", "11", "12");         \
-  else if constexpr (COLUMNS == 32)                                 \
-    RNNCC_WGMMA(TYPE, "32", 16, "16", "17", "18", "19", "20");      \
-  else if constexpr (COLUMNS == 64)                                 \
-    RNNCC_WGMMA(TYPE, "64", 32, "32", "33", "34", "35", "36");      \
-  else                                                              \
+#define RNNCC_WGMMA_OF(TYPE)                                   \
+  if constexpr (COLUMNS == 8)                                  \
+    RNNCC_WGMMA(TYPE, "8", 4, "4", "5", "6", "7", "8");        \
+  else if constexpr (COLUMNS == 16)                            \
+    RNNCC_WGMMA(TYPE, "16", 8, "8", "9", "10", "11", "12");    \
+  else if constexpr (COLUMNS == 32)                            \
+    RNNCC_WGMMA(TYPE, "32", 16, "16", "17", "18", "19", "20"); \
+  else if constexpr (COLUMNS == 64)                            \
+    RNNCC_WGMMA(TYPE, "64", 32, "32", "33", "34", "35", "36"); \
+  else                                                         \
     RNNCC_WGMMA(TYPE, "128", 64, "64", "65", "66", "67", "68");
 
 // One instruction: d[FIRST…] += a @ bᵀ, [64, COLUMNS] += [64, 16] @ [16, COLUMNS].

@@ -13,7 +13,8 @@ template <class Step_, int H_, int UNIT_BLOCKS_, int BUFFERS_>
 struct WideShape {
   using Step = Step_;
   using E = typename Step::Element;
-  static constexpr int H = H_, UNIT_BLOCKS = UNIT_BLOCKS_, UNITS = 8 * UNIT_BLOCKS, BUFFERS = BUFFERS_, CTAS = H / UNITS;
+  static constexpr int H = H_, UNIT_BLOCKS = UNIT_BLOCKS_, UNITS = 8 * UNIT_BLOCKS, BUFFERS = BUFFERS_,
+                       CTAS = H / UNITS;
   static constexpr int WARPGROUPS = 2, THREADS = WARPGROUPS * 128;
   // A lane has two entries, and units side by side.
   static constexpr int OWN_BLOCKS_OF_SUM = UNIT_BLOCKS / WARPGROUPS, LANE_UNITS = 2 * OWN_BLOCKS_OF_SUM;
@@ -40,8 +41,7 @@ struct WideShape {
                          CHUNKS = ceil_div(OWN_BLOCKS, CHUNK);
     static constexpr int FIRST_BLOCK = PhaseOf<Step, P>::FIRST_OPERAND * BLOCKS_OF_OPERAND;  // in the exchange
     static constexpr int TERMS_STEP = COLUMNS * 16;  // bytes from 8 terms of the matrix to the next
-    static constexpr int MATRIX_BEGIN = Phase<P - 1>::MATRIX_END,
-                         MATRIX_END = MATRIX_BEGIN + BLOCKS * 2 * TERMS_STEP;
+    static constexpr int MATRIX_BEGIN = Phase<P - 1>::MATRIX_END, MATRIX_END = MATRIX_BEGIN + BLOCKS * 2 * TERMS_STEP;
     static constexpr int MOST_COLUMNS = COLUMNS > Phase<P - 1>::MOST_COLUMNS ? COLUMNS : Phase<P - 1>::MOST_COLUMNS;
   };
   template <class V>
@@ -73,11 +73,10 @@ RNNCC_DEVICE void fill_wide(const FusedCall<typename S::Step>& call, const Fused
     const int piece = i % PIECES, column = i / PIECES, block = piece / 2;
     const int column_block = column / 8, in_block = column % 8;
     const int of_sum = column_block % S::UNIT_BLOCKS, pair = of_sum % S::OWN_BLOCKS_OF_SUM;
-    const int unit =
-        S::first_unit(seat.rank, of_sum / S::OWN_BLOCKS_OF_SUM, in_block / 2) + pair * 2 + in_block % 2;
-    const uint4 terms = matrix8<typename S::Step, P, S::H>(
-        call, own, column_block / S::UNIT_BLOCKS, block / S::BLOCKS_OF_OPERAND, seat.head, unit,
-        block % S::BLOCKS_OF_OPERAND * 16 + piece % 2 * 8);
+    const int unit = S::first_unit(seat.rank, of_sum / S::OWN_BLOCKS_OF_SUM, in_block / 2) + pair * 2 + in_block % 2;
+    const uint4 terms =
+        matrix8<typename S::Step, P, S::H>(call, own, column_block / S::UNIT_BLOCKS, block / S::BLOCKS_OF_OPERAND,
+                                           seat.head, unit, block % S::BLOCKS_OF_OPERAND * 16 + piece % 2 * 8);
     const uint32_t words[] = {terms.x, terms.y, terms.z, terms.w};
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
@@ -115,9 +114,7 @@ struct WideOperands {
         if (exists(c, i) && has_entries) ask(from, c, i);
     };
     // Each warpgroup sends with one store. It comes as a whole.
-    const auto has_come = [&](const uint4& v) {
-      return v.x != NOT_YET && (S::LANE_UNITS == 4 || v.z != NOT_YET);
-    };
+    const auto has_come = [&](const uint4& v) { return v.x != NOT_YET && (S::LANE_UNITS == 4 || v.z != NOT_YET); };
     bool in_vain = false;
     if (!has_entries)
 #pragma unroll
@@ -214,8 +211,8 @@ RNNCC_DEVICE void fused_wide(const FusedCall<typename S::Step>& call, const Fuse
   operands.slot_bytes = own.exchange.step;
   operands.has_entries = warp * 16 < seat.entries;
   // Where the lane's units of the first operand go.
-  const int mine = S::LANE_UNITS == 4 ? (seat.rank * 2 + warpgroup) * S::BLOCK_BYTES
-                                      : seat.rank * S::BLOCK_BYTES + warpgroup * 8;
+  const int mine =
+      S::LANE_UNITS == 4 ? (seat.rank * 2 + warpgroup) * S::BLOCK_BYTES : seat.rank * S::BLOCK_BYTES + warpgroup * 8;
   const auto place = [&](int t, int operand) {
     return operands.at(t) + (mine + operand * S::BLOCKS_OF_OPERAND * S::BLOCK_BYTES);
   };
@@ -311,8 +308,7 @@ RNNCC_DEVICE void fused_wide(const FusedCall<typename S::Step>& call, const Fuse
       if constexpr (P < S::LAST) {
         float operand[2][S::LANE_UNITS][PhaseOf<Step, P + 1>::TAKES];
 #pragma unroll
-        for (int j = 0; j < 2; ++j)
-          spans[j].template middle<P + 1>(call, own, t, now[j], sum[j], operand[j], made[j]);
+        for (int j = 0; j < 2; ++j) spans[j].template middle<P + 1>(call, own, t, now[j], sum[j], operand[j], made[j]);
         send(Number<P + 1>{}, t, operand);
       } else {
         Made started;
