@@ -11,8 +11,9 @@ docs/design.md lists them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from rnncc.constrint import Infeasible, LimitReached, Limits
 from rnncc.ir.family import ALTERNATING, Family, Scope
@@ -85,16 +86,14 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
     if unfit := _unfit(problem, target):
         return Found(Schedule((), alternating, (Rejected(None, None, unfit),), 0))
 
-    def solve(batch: int, families: Iterable[Family] = MODELS) -> _Answer:
-        return _solve(known, replace(problem, batch=batch), target, families)
-
-    answer = solve(problem.batch)
+    search = _Search(known, problem, target)
+    answer = search.solve(problem.batch, MODELS)
     best = answer.quickest
     # Where no family is quick at the planned batch, one may be at a small batch.
-    first = answer if best or problem.batch <= TILE_BATCH else solve(TILE_BATCH)
-    larger = _with_a_large_one(tuple(_for_larger_batches(first, solve)), first, solve)
+    first = answer if best or problem.batch <= TILE_BATCH else search.solve(TILE_BATCH, MODELS)
+    larger = _with_a_large_one(tuple(_for_larger_batches(first, search)), first, search)
     groups = next((kernel for kernel in larger if kernel.launch_batch is None), None)
-    kernels = _of_use(_again(kernel, groups, known, problem, target) for kernel in larger)
+    kernels = _of_use(_again(kernel, groups, search) for kernel in larger)
     if stepwise_takes(loop, problem):
         kernels = (*kernels, *_by_steps(kernels, known, problem, target))
     found = Schedule(kernels, alternating, answer.rejected, answer.nodes)
@@ -110,49 +109,59 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
     return Found(found, answer.proofs)
 
 
-def _for_larger_batches(answer: _Answer, solve: Callable[[int, Iterable[Family]], _Answer]) -> Iterator[FusedSchedule]:
+def _for_larger_batches(answer: _Answer, search: _Search) -> Iterator[FusedSchedule]:
     """The quickest kernel of an answer, and after it the kernels for larger batches."""
     while kernel := answer.quickest:
         yield kernel
         if kernel.launch_batch is None:
             return
-        wider = solve(2 * kernel.launch_batch, answer.feasible)
-        answer = wider if wider.quickest else solve(kernel.launch_batch + 1, answer.feasible)
+        wider = _larger(answer, 2 * kernel.launch_batch, search)
+        answer = wider if wider.quickest else _larger(answer, kernel.launch_batch + 1, search)
+
+
+def _larger(answer: _Answer, batch: int, search: _Search) -> _Answer:
+    """The answer for a larger batch. The layouts of clusters hardly depend on the batch. They are only searched again
+    where one that is known takes less time than the kernels that take the batch at once."""
+    known = {family: found for family, found in answer.families if isinstance(found, FusedSchedule)}
+    at_once = search.solve(batch, [family for family in known if family.scope is Scope.GRID])
+    enough = at_once.quickest.step_us if at_once.quickest else inf
+    clusters = {family: kernel for family, kernel in known.items() if family.scope is not Scope.GRID}
+    by_groups = search.solve(batch, [each for each, kernel in clusters.items() if search.us(kernel, batch) < enough])
+    found = [kernel for kernel in (at_once.quickest, by_groups.quickest) if kernel]
+    quickest = min(found, key=lambda kernel: (kernel.step_us, kernel.ctas), default=None)
+    families = clusters | dict(at_once.families) | dict(by_groups.families)
+    return _Answer(tuple(families.items()), quickest, at_once.nodes + by_groups.nodes)
 
 
 def _with_a_large_one(
-    kernels: tuple[FusedSchedule, ...], answer: _Answer, solve: Callable[[int, Iterable[Family]], _Answer]
+    kernels: tuple[FusedSchedule, ...], answer: _Answer, search: _Search
 ) -> tuple[FusedSchedule, ...]:
     """The kernels. Where the last one takes any batch, in groups one after the other, a kernel before it that takes a
-    large batch at once may be quicker there."""
-    known = {kernel.family for kernel in kernels}
-    limited = [family for family in answer.feasible if family.scope is Scope.GRID and family not in known]
-    if not kernels or kernels[-1].launch_batch is not None or not limited:
+    large batch at once may be quicker there. `answer` is that for the planned batch."""
+    if not kernels or kernels[-1].launch_batch is not None:
         return kernels
     *others, groups = kernels
-    large, by_groups = solve(_LARGE, limited).quickest, groups.planned_us(_LARGE)
-    is_quick = large is not None and by_groups is not None and large.step_us < WORTH * by_groups
-    return (*others, large, groups) if large is not None and is_quick else kernels
+    taken = {kernel.family for kernel in others}
+    limited = [family for family in answer.feasible if family.scope is Scope.GRID and family not in taken]
+    large = search.solve(_LARGE, limited).quickest
+    return (*others, large, groups) if large and large.step_us < WORTH * search.us(groups, _LARGE) else kernels
 
 
-def _again(
-    kernel: FusedSchedule, groups: FusedSchedule | None, known: Facts, problem: Problem, target: Target
-) -> FusedSchedule:
+def _again(kernel: FusedSchedule, groups: FusedSchedule | None, search: _Search) -> FusedSchedule:
     """The kernel with the time of a full launch, if launch after launch is quicker than the alternating kernel. It must
-    also be quicker than the kernel that takes any batch in `groups`, where there is one. They are compared at a few full
-    launches and at many: for a small batch the barrier of the alternating kernel counts, and clusters share SMs in a
-    large one."""
-    if kernel.launch_batch is None:
+    also be quicker than the kernel that takes any batch in `groups`, where there is one. They are compared at a few
+    full launches and at many: for a small batch the barrier of the alternating kernel counts, and clusters share SMs in
+    a large one."""
+    full = kernel.launch_batch
+    if full is None:
         return kernel
-    full = replace(problem, batch=kernel.launch_batch)
-    again = replace(kernel, launch_us=round(step_us(known, kernel, full, target), 3))
-    batches = (replace(problem, batch=launches * kernel.launch_batch) for launches in _LAUNCHES)
+    full_us = search.us(kernel, full)
 
-    def others_us(several: Problem) -> float:
-        us = WORTH * alternating_us(known, several, target)
-        return us if groups is None else min(us, step_us(known, groups, several, target))
+    def is_quick(launches: int) -> bool:
+        batch, us = launches * full, launches * full_us
+        return us <= WORTH * search.alternating_us(batch) and (groups is None or us <= search.us(groups, batch))
 
-    return again if all(step_us(known, again, each, target) <= others_us(each) for each in batches) else kernel
+    return replace(kernel, launch_us=round(full_us, 3)) if all(map(is_quick, _LAUNCHES)) else kernel
 
 
 def _of_use(kernels: Iterable[FusedSchedule]) -> tuple[FusedSchedule, ...]:
@@ -233,25 +242,43 @@ class _Answer:
         )
 
 
-def _solve(known: Facts, problem: Problem, target: Target, wanted: Iterable[Family]) -> _Answer:
-    families: list[tuple[Family, FusedSchedule | Infeasible]] = []
-    nodes = 0
-    for family in wanted:
-        draft = MODELS[family](known, problem, target)
-        try:
-            solution = draft.model.minimise(draft.total, limits=LIMITS)
-        except Infeasible as reason:
-            families.append((family, reason))
-        except LimitReached as reason:
-            raise InternalError(f"the schedule of {family.name} for {problem} takes too long: {reason}") from reason
-        else:
-            families.append((family, draft.scheduled(solution, problem, target)))
-            nodes += solution.nodes
-    found = [kernel for _, kernel in families if isinstance(kernel, FusedSchedule)]
-    best = min(found, key=lambda kernel: (kernel.step_us, kernel.ctas), default=None)
-    if best and best.step_us > WORTH * alternating_us(known, problem, target):
-        best = None
-    return _Answer(tuple(families), best, nodes)
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What is asked of one loop on a GPU, for several batches. `problem`: the sizes; its batch is not used."""
+
+    known: Facts
+    problem: Problem
+    target: Target
+
+    def us(self, kernel: FusedSchedule, batch: int) -> float:
+        """The expected time of a step by a kernel."""
+        return step_us(self.known, kernel, replace(self.problem, batch=batch), self.target)
+
+    def alternating_us(self, batch: int) -> float:
+        """The same by the alternating kernel."""
+        return alternating_us(self.known, replace(self.problem, batch=batch), self.target)
+
+    def solve(self, batch: int, wanted: Iterable[Family]) -> _Answer:
+        """The quickest kernels of these families."""
+        problem = replace(self.problem, batch=batch)
+        families: list[tuple[Family, FusedSchedule | Infeasible]] = []
+        nodes = 0
+        for family in wanted:
+            draft = MODELS[family](self.known, problem, self.target)
+            try:
+                solution = draft.model.minimise(draft.total, limits=LIMITS)
+            except Infeasible as reason:
+                families.append((family, reason))
+            except LimitReached as reason:
+                raise InternalError(f"the schedule of {family.name} for {problem} takes too long: {reason}") from reason
+            else:
+                families.append((family, draft.scheduled(solution, problem, self.target)))
+                nodes += solution.nodes
+        found = [kernel for _, kernel in families if isinstance(kernel, FusedSchedule)]
+        best = min(found, key=lambda kernel: (kernel.step_us, kernel.ctas), default=None)
+        if best and best.step_us > WORTH * self.alternating_us(batch):
+            best = None
+        return _Answer(tuple(families), best, nodes)
 
 
 def _limits(reason: Infeasible) -> tuple[Limit, ...]:

@@ -46,10 +46,10 @@ constexpr bool is_bfloat16<bfloat16> = true;
 #define RNNCC_NAMES_8 RNNCC_NAMES_4 ",%4,%5,%6,%7"
 #define RNNCC_NAMES_16 RNNCC_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define RNNCC_NAMES_32 RNNCC_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define RNNCC_NAMES_64                                                                           \
-  RNNCC_NAMES_32                                                                                 \
-      ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53" \
-      ",%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define RNNCC_NAMES_64                                                                       \
+  RNNCC_NAMES_32                                                                             \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53" \
+  ",%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define RNNCC_SUMS_4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define RNNCC_SUMS_8(d, i) RNNCC_SUMS_4(d, i), RNNCC_SUMS_4(d, i + 4)
 #define RNNCC_SUMS_16(d, i) RNNCC_SUMS_8(d, i), RNNCC_SUMS_8(d, i + 8)
