@@ -41,7 +41,8 @@ REASON_LIMITS = Limits(nodes=200, steps=1_000)
 # its compilation, and the estimates are not more accurate than that.
 WORTH = 0.9
 _LARGE = 256  # a large batch
-_LAUNCHES = (2, 8, 256)  # the numbers of launches at which large batches are compared with the alternating kernel
+# The numbers of launches at which a kernel is compared with those that take any batch.
+_LAUNCHES = (2, 8, 256)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,8 +80,9 @@ class Draft:
                 raise InternalError(f"no model says what a step of {self.family.name} takes")
 
     def _grid_us(self, solution: Solution, problem: Problem, target: Target) -> float:
-        """All CTAs run at once. The memory through which they send each other operands and parts of reductions, if it
-        holds all steps, is cleared before (make_exchange in fused/run.h has the same size)."""
+        """All CTAs run at once. The memory through which they send each other operands and parts of reductions is
+        cleared before. Where it holds all steps, that takes time per step (make_exchange in fused/run.h has the same
+        size)."""
         operands = self.facts.operands * round_up(problem.head_dim, 32) * problem.element_bytes
         reductions = self.facts.reductions * round_up(problem.head_dim // 8, 4) * 4
         exchanged = problem.batch * problem.heads * (operands + reductions) if self.slots is None else 0

@@ -38,11 +38,13 @@ def wide(facts: Facts, problem: Problem, target: Target) -> Draft:
     buffers = model.choice("buffers", _BUFFERS)  # chunks of operands: one is multiplied, the others are on their way
     require_at_most(model, "reductions", facts.reductions, 0, "its kernels have none")
     require_at_most(model, "widths", facts.widths, 1, "its kernels run steps of one width")
-    require_at_most(model, "element_bytes", element.size, 2, "its products take 16-bit numbers")
+    require_at_most(model, "bytes per element", element.size, 2, "its products take 16-bit numbers")
     left_over = problem.head_dim % (_TERMS * _WARPGROUPS)
-    require_at_most(model, "left_over", left_over, 0, "two warpgroups share the terms in blocks of 16")
+    require_at_most(
+        model, "head_dim beyond a multiple of 32", left_over, 0, "two warpgroups share the terms in blocks of 16"
+    )
     is_other = int(target.capability != "9.0")
-    require_at_most(model, "is_other", is_other, 0, "only compute capability 9.0 has its products")
+    require_at_most(model, "GPUs but those of compute capability 9.0", is_other, 0, "they lack its products")
 
     def ctas_of(unit_block_count: int) -> int:
         return ceil(problem.head_dim, 8 * unit_block_count)

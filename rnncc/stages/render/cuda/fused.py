@@ -31,6 +31,7 @@ class FusedKernel:
                         the numbers that were planned
     shared_relation     how the shape's shared memory compares with the planned one. Inference has the layout of
                         training, but writes less
+    slots, group_batch  the steps and the batch entries for which the exchange was planned; None: it was not
     parameters, step    a kernel whose launch is a step also takes its step. All launches of a graph have the same
                         parameters. So the step is the launch's number in the graph plus a number in memory, which
                         counts the steps before the graph
@@ -42,6 +43,8 @@ class FusedKernel:
     threads: int
     shared_bytes: int
     shared_relation: str
+    slots: int | None
+    group_batch: int | None
     parameters: str
     step: str
 
@@ -95,6 +98,8 @@ def kernel_texts(fused: FusedKernels, scalar: str) -> Iterator[FusedKernel]:
             schedule.threads,
             schedule.shared_bytes,
             "<=" if program.endswith("_inference") else "==",
+            schedule.slots,
+            schedule.group_batch,
             ", const int* before, int step" if by_steps else "",
             ", *before + step" if by_steps else "",
         )

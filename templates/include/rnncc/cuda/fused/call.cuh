@@ -145,7 +145,7 @@ struct FusedTensors {
   Edge last[at_least_one(Step::EDGES)];     // null: not wanted
   Edge vectors[at_least_one(
       Step::VECTORS)];  // `entry`: elements from a unit to the next, 0 where all units have one number
-  Place exchange;       // the memory in which CTAs of the grid send each other operands (grid.cuh)
+  Place exchange;       // the memory in which CTAs of the grid send each other operands (grid.cuh, wide.cuh)
 };
 
 // The directions of a layer run side by side; blockIdx.y is the direction of a CTA. A kernel has the loop once per

@@ -14,11 +14,6 @@ RNNCC_DEVICE uint32_t message(float x) {
   return bits == NOT_YET ? 0x7fffffffu : bits;
 }
 
-// Whether all words of a piece of 16 bytes have come. It uses & since && would make branches.
-RNNCC_DEVICE bool is_message(const uint4& v) {
-  return (v.x != NOT_YET) & (v.y != NOT_YET) & (v.z != NOT_YET) & (v.w != NOT_YET);
-}
-
 // A warp pauses before it polls, since a poll in vain slows down the CTAs that write. The pause grows by MORE cycles
 // after a step in which the warp polled in vain, and shrinks by LESS after any other step: it learns a pause with which it
 // polls too early in one step of nine.
@@ -39,10 +34,11 @@ template <class E>
 struct Message {
   static constexpr int PARTS = sizeof(E) / 2;  // parts of 16 bytes
   uint4 part[PARTS];
+  // It uses & since && would make branches.
   RNNCC_DEVICE bool has_come() const {
     bool all = true;
 #pragma unroll
-    for (const uint4& v : part) all &= is_message(v);
+    for (const uint4& v : part) all &= (v.x != NOT_YET) & (v.y != NOT_YET) & (v.z != NOT_YET) & (v.w != NOT_YET);
     return all;
   }
   RNNCC_DEVICE void ask(const char* from) {

@@ -38,9 +38,9 @@ inline bool find_scope(const char* name, FusedScope& scope) {
 // threads         threads per CTA
 // shared_bytes    shared memory per CTA
 // group_batch     the largest batch of a group; 0: the whole batch is one group
-// multiple        groups have a multiple of so many batch entries, but for the last one
-// slots           the steps whose operands the exchange of a grid holds, for groups that are as large as they can be; 0: those of
-//                 all steps, for the groups of the call
+// multiple        each group but the last has a multiple of so many batch entries
+// slots           for how many steps the exchange of a grid has room. It then has room for groups of group_batch entries. 0:
+//                 it has room for all steps, and for the call's groups
 // smallest_batch  the smallest batch that the kernel runs
 // pass_ns         the expected time of a step of all groups that run side by side
 // launch_ns       the expected time of a step of a launch in which every group is as large as it can be; 0 where larger batches do
@@ -127,7 +127,7 @@ struct FusedShare {
 // `places`: the number of groups, of all heads together, that run side by side. There are as many groups as there is
 // room for, and they are large enough that one pass is enough, if that can be. The CTAs of a grid wait for each other,
 // so all CTAs of a launch must run at once: a larger batch takes several launches, if the kernel may do that, with
-// groups no larger than they must be.
+// groups no larger than they must be, but for `multiple`.
 inline FusedShare fused_share(const FusedKernel& kernel, int64_t heads, int64_t batch, int64_t places) {
   const bool is_grid = kernel.scope == FusedScope::grid;
   if (places < 1 || batch < kernel.smallest_batch || (is_grid && heads > places)) return {};

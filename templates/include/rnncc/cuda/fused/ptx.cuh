@@ -1,5 +1,5 @@
 // Instructions that CUDA C++ has no name for, one wrapper per instruction. Nothing here knows what a cell is. Each GPU
-// from compute capability 8.0 on has these; transport.cuh has the later ones.
+// from compute capability 8.0 on has these; transport.cuh and warpgroup.cuh have the later ones.
 #pragma once
 
 #include "../spin.cuh"
@@ -8,7 +8,8 @@ namespace rnncc {
 
 RNNCC_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
-// The same number. What is made of it is made where it is used, and waits in no register from one use to the next.
+// Returns v. The compiler does not know that. So what is computed from it is computed at each use, and holds no register in
+// between.
 RNNCC_DEVICE int made_again(int v) {
   asm volatile("" : "+r"(v));
   return v;
@@ -82,11 +83,11 @@ RNNCC_DEVICE void store4_relaxed_if(bool wanted, void* p, uint32_t v) {
                : "memory");
 }
 
-// Who sees a store of this thread from after the fence, and fences then, sees all its stores from before.
+// If a thread sees a store that this thread made after the fence, and then fences, it sees all stores from before the
+// fence.
 RNNCC_DEVICE void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 // Words that follow each other, as one number: whoever loads it has all of it, or nothing.
-RNNCC_DEVICE void store_relaxed(void* p, const uint32_t (&v)[1]) { store4_relaxed(p, v[0]); }
 RNNCC_DEVICE void store_relaxed(void* p, const uint32_t (&v)[2]) {
   asm volatile("{\n.reg .b64 x;\nmov.b64 x,{%1,%2};\nst.relaxed.gpu.global.b64 [%0],x;\n}" ::"l"(p), "r"(v[0]),
                "r"(v[1])

@@ -262,9 +262,9 @@ class FusedRun : LoopParameter {
   }
 
   // The memory through which the CTAs of a grid send each other operands, as GridShape and WideShape have it. It holds
-  // the batch of one launch, and the next launch takes it over. Where it holds all steps of packed tensors it has all
-  // rows, since only the GPU knows which rows are an entry's. Returns false where an offset within a step, or for packed tensors within all of it, does not
-  // fit in 32 bits.
+  // the batch of one launch, and the next launch takes it over. It holds all steps, or `slots` of them by turns. With all
+  // steps of packed tensors it has all rows, since only the GPU knows which rows are an entry's. Returns false where an
+  // offset of 32 bits is too small: within a step, or for such rows within all of it.
   bool make_exchange(const std::vector<LoopDirection>& directions) {
     const Call& call = directions[0].call;
     const CallTensors& tensors = directions[0].tensors;
@@ -275,7 +275,8 @@ class FusedRun : LoopParameter {
     const int64_t batch = kernel_.slots > 0 ? choice_.share.at_once * kernel_.group_batch
                                             : std::min(choice_.share.at_once * choice_.share.group, call.batch);
     const int64_t step = entry * batch;
-    exchange_bytes_ = by_rows ? entry * call.rows : step * (kernel_.slots > 0 ? kernel_.slots : call.steps);
+    const int64_t held = kernel_.slots > 0 ? std::min<int64_t>(kernel_.slots, call.steps) : call.steps;
+    exchange_bytes_ = by_rows ? entry * call.rows : step * held;
     if ((by_rows ? exchange_bytes_ : step) > UINT32_MAX) return false;
     held_.push_back(empty({exchange_bytes_ * int64_t(directions.size())}, aoti_torch_dtype_uint8(), tensors.device));
     exchanges_ = static_cast<char*>(held_.back().data());

@@ -39,8 +39,8 @@ RNNCC_DEVICE void store_words(char* to, const uint32_t (&words)[WORDS]) {
     for (int i = 0; i < WORDS; ++i) *reinterpret_cast<uint32_t*>(to + i * 4) = words[i];
 }
 
-// UNITS units of one batch entry, of elements of 16 bits, which a lane works on step after step. `carry` and what a step
-// reads stay in registers. What a step reads is on its way while the product before it runs.
+// The elementwise work of a lane on UNITS units side by side of one batch entry, step after step. Elements have 16 bits.
+// `carry` and what a step reads stay in registers. Reads are on their way while the product before them runs.
 template <class Step, int H, int UNITS>
 struct Span {
   using E = typename Step::Element;
@@ -96,12 +96,13 @@ struct Span {
     ask_rows(own, 0, seat.steps);
   }
 
-  // Loads what step t reads.
+  // Loads what step t reads: for its start, and again for its later stages, after its start has written. So no tensor that
+  // a step writes may be one that it reads.
   RNNCC_DEVICE void ask(const FusedTensors<Step>& own, int t, Reads& reads) const {
 #pragma unroll
     for (int r = 0; r < Step::READS; ++r) {
       const bool is_float = has(float_reads<Step>, r);
-      // A tensor that is read one step ahead has nothing for the last step. `number` reads an edge there.
+      // A tensor that is read one step ahead has nothing for the last step. `numbers` reads an edge there.
       const bool wanted = own.reads[r].base && has_rows(t + has(Step::READ_SHIFTED, r));
       const char* const from = at(own.reads[r], t, is_float ? 4 : 2);
 #pragma unroll

@@ -1,6 +1,6 @@
-// A fused loop over CTAs of the whole grid, for large batches. A CTA has 64 batch entries and some units. All its matrices
-// stay in shared memory, and entries are the rows of its products. Two warpgroups divide the terms. Then each has the sums
-// of half of the units, and does their elementwise work.
+// A fused loop over CTAs of the whole grid, for large batches. A CTA has some units of 64 batch entries. The entries are
+// the rows of its products, and its matrices stay in shared memory. Each of its two warpgroups multiplies half of the
+// terms. Then they exchange sums, and each does the elementwise work of half of the units.
 #pragma once
 
 #include "exchange.cuh"
@@ -16,30 +16,32 @@ struct WideShape {
   static constexpr int H = H_, UNIT_BLOCKS = UNIT_BLOCKS_, UNITS = 8 * UNIT_BLOCKS, BUFFERS = BUFFERS_,
                        CTAS = H / UNITS;
   static constexpr int WARPGROUPS = 2, THREADS = WARPGROUPS * 128;
-  // A lane has two entries, and units side by side.
-  static constexpr int OWN_BLOCKS_OF_SUM = UNIT_BLOCKS / WARPGROUPS, LANE_UNITS = 2 * OWN_BLOCKS_OF_SUM;
+  // A lane has two entries, with LANE_UNITS units side by side of each.
+  static constexpr int OWN_UNIT_BLOCKS = UNIT_BLOCKS / WARPGROUPS, LANE_UNITS = 2 * OWN_UNIT_BLOCKS;
   static constexpr int PHASES = Step::PHASES, LAST = PHASES - 1;
 
-  // The exchange is [slot][group][head][operand][block][warp][lane], and has what lanes multiply: of a block of 16 terms,
-  // 16 entries for each warp, each lane polls for 16 bytes. A lane polls for CHUNK blocks at a time. BUFFERS - 1 chunks
-  // are on their way while one is multiplied.
-  static constexpr int BLOCKS_OF_OPERAND = H / 16, BLOCK_BYTES = 4 * 512, CHUNK = 8;
+  // The exchange is [slot][group][head][operand][block][warp][lane], in pieces of 16 bytes. A block has 16 terms of 64
+  // entries, and each warp has 16 of these. A piece is what one lane gives to a product: four terms of two entries. A
+  // chunk is CHUNK blocks, for which a lane polls at a time. BUFFERS - 1 chunks are on their way while one is multiplied.
+  static constexpr int TERM_BLOCKS = H / 16, BLOCK_BYTES = 4 * 512, CHUNK = 8;
   static constexpr int OPERANDS = LastPhase<Step>::FIRST_OPERAND + LastPhase<Step>::OPERANDS;
-  static constexpr int HEAD_BYTES = OPERANDS * BLOCKS_OF_OPERAND * BLOCK_BYTES;
-  // Steps take the slots in turns. Who sends an operand of step t + 1 has received all of step t. So all CTAs have read
-  // those of step t - 1, and he clears his own. Threads fence each FENCE steps. Between that and the next operand in the
-  // same slot, sender and receiver have each fenced, with another operand sent between these fences.
-  static constexpr int SLOTS = 16, FENCE = 4;
+  static constexpr int HEAD_BYTES = OPERANDS * TERM_BLOCKS * BLOCK_BYTES;
+  // Step t uses slot t % SLOTS. When a CTA sends operands of step t + 1, it has received all of step t. Every CTA sent
+  // those after it had read all of step t - 1. So each thread then clears what it sent in step t - 1. A receiver must see
+  // that before it polls the slot again. All threads fence every FENCE steps: the sender fences at the latest in step
+  // t + FENCE, the receiver gets an operand that was sent after that fence, and fences at the latest in step t + 2 FENCE.
+  static constexpr int ENTRIES = 64, SLOTS = 16, FENCE = 4;
+  static_assert(SLOTS > 2 * FENCE + 1, "a receiver polls a slot again after both have fenced");
 
   template <int P, class = void>
   struct Phase : PhaseOf<Step, P> {
     using PhaseOf<Step, P>::SUMS, PhaseOf<Step, P>::OPERANDS;
     static_assert(SUMS > 0 && PhaseOf<Step, P>::REDUCTIONS == 0);
     // A column of the product is a sum of a unit. Blocks of 8 columns are [sum][warpgroup][block of the lane's units].
-    static constexpr int COLUMNS = SUMS * UNITS, OWN_COLUMN_BLOCKS = SUMS * OWN_BLOCKS_OF_SUM;
-    static constexpr int BLOCKS = OPERANDS * BLOCKS_OF_OPERAND, OWN_BLOCKS = BLOCKS / WARPGROUPS,
-                         CHUNKS = ceil_div(OWN_BLOCKS, CHUNK);
-    static constexpr int FIRST_BLOCK = PhaseOf<Step, P>::FIRST_OPERAND * BLOCKS_OF_OPERAND;  // in the exchange
+    static constexpr int COLUMNS = SUMS * UNITS;
+    static constexpr int BLOCKS = OPERANDS * TERM_BLOCKS, OWN_TERM_BLOCKS = BLOCKS / WARPGROUPS,
+                         CHUNKS = ceil_div(OWN_TERM_BLOCKS, CHUNK);
+    static constexpr int FIRST_BLOCK = PhaseOf<Step, P>::FIRST_OPERAND * TERM_BLOCKS;  // in the exchange
     static constexpr int TERMS_STEP = COLUMNS * 16;  // bytes from 8 terms of the matrix to the next
     static constexpr int MATRIX_BEGIN = Phase<P - 1>::MATRIX_END, MATRIX_END = MATRIX_BEGIN + BLOCKS * 2 * TERMS_STEP;
     static constexpr int MOST_COLUMNS = COLUMNS > Phase<P - 1>::MOST_COLUMNS ? COLUMNS : Phase<P - 1>::MOST_COLUMNS;
@@ -48,7 +50,7 @@ struct WideShape {
   struct Phase<-1, V> {
     static constexpr int MATRIX_END = 0, MOST_COLUMNS = 0;
   };
-  // The sums that the warpgroups have for each other.
+  // Sums that the warpgroups leave each other.
   static constexpr int MATRIX_BYTES = Phase<LAST>::MATRIX_END, SUM_BYTES = Phase<LAST>::MOST_COLUMNS * 256,
                        VECTOR_BYTES = Step::VECTORS * UNITS * 4;
   static constexpr int SHARED_BYTES = MATRIX_BYTES + SUM_BYTES + VECTOR_BYTES;
@@ -61,9 +63,9 @@ struct WideShape {
   }
 };
 
-// Fills shared memory with the matrix of phase P: for each 8 terms the blocks of 8 columns, each 8 rows of 16 bytes. What
-// a lane sends is terms 2q, 2q + 1, 2q + 8 and 2q + 9 of a product. So the matrix has its terms in the order of units
-// that lanes have.
+// Fills shared memory with the matrix of phase P. For each 8 terms it has blocks of 8 columns, and a block has 8 rows of
+// 16 bytes. A lane sends terms 2q, 2q + 1, 2q + 8 and 2q + 9 of a block, but its units lie side by side. So the terms of
+// the matrix stand in the order in which lanes send units.
 template <class S, int P>
 RNNCC_DEVICE void fill_wide(const FusedCall<typename S::Step>& call, const FusedTensors<typename S::Step>& own,
                             const Seat& seat, char* matrix) {
@@ -72,11 +74,11 @@ RNNCC_DEVICE void fill_wide(const FusedCall<typename S::Step>& call, const Fused
   for (int i = threadIdx.x; i < PIECES * Phase::COLUMNS; i += S::THREADS) {
     const int piece = i % PIECES, column = i / PIECES, block = piece / 2;
     const int column_block = column / 8, in_block = column % 8;
-    const int of_sum = column_block % S::UNIT_BLOCKS, pair = of_sum % S::OWN_BLOCKS_OF_SUM;
-    const int unit = S::first_unit(seat.rank, of_sum / S::OWN_BLOCKS_OF_SUM, in_block / 2) + pair * 2 + in_block % 2;
+    const int of_sum = column_block % S::UNIT_BLOCKS, own_block = of_sum % S::OWN_UNIT_BLOCKS;
+    const int unit = S::first_unit(seat.rank, of_sum / S::OWN_UNIT_BLOCKS, in_block / 2) + own_block * 2 + in_block % 2;
     const uint4 terms =
-        matrix8<typename S::Step, P, S::H>(call, own, column_block / S::UNIT_BLOCKS, block / S::BLOCKS_OF_OPERAND,
-                                           seat.head, unit, block % S::BLOCKS_OF_OPERAND * 16 + piece % 2 * 8);
+        matrix8<typename S::Step, P, S::H>(call, own, column_block / S::UNIT_BLOCKS, block / S::TERM_BLOCKS, seat.head,
+                                           unit, block % S::TERM_BLOCKS * 16 + piece % 2 * 8);
     const uint32_t words[] = {terms.x, terms.y, terms.z, terms.w};
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
@@ -87,33 +89,36 @@ RNNCC_DEVICE void fill_wide(const FusedCall<typename S::Step>& call, const Fused
   }
 }
 
-// What a warp polls for: its part of the exchange, for its 16 entries. `has_entries`: whether there are any.
+// What a warp receives: its 16 entries of all operands. `has_entries`: whether the group has any of them.
 template <class S>
 struct WideOperands {
-  const char* base;    // of the first slot, for the lane
+  char* base;          // of the first slot, for the lane
   int64_t slot_bytes;  // from a slot to the next
   bool has_entries;
 
-  RNNCC_DEVICE char* at(int t) const { return const_cast<char*>(base) + uint32_t(t) % S::SLOTS * slot_bytes; }
+  RNNCC_DEVICE char* at(int t) const { return base + uint32_t(t) % S::SLOTS * slot_bytes; }
 
-  // sums += the product of phase P of step t, over the warpgroup's terms. The result: whether the warp polled in vain.
+  // Adds the product of phase P of step t, over the warpgroup's terms, to sums. Returns whether the warp polled in vain.
   template <int P>
   RNNCC_DEVICE bool multiply(int t, uint32_t matrix, int warpgroup,
                              float (&sums)[S::template Phase<P>::COLUMNS / 2]) const {
     using Phase = typename S::template Phase<P>;
-    const char* const from = at(t) + (Phase::FIRST_BLOCK + warpgroup * Phase::OWN_BLOCKS) * S::BLOCK_BYTES;
-    const uint32_t own_matrix = matrix + Phase::MATRIX_BEGIN + warpgroup * Phase::OWN_BLOCKS * 2 * Phase::TERMS_STEP;
+    const char* const from = at(t) + (Phase::FIRST_BLOCK + warpgroup * Phase::OWN_TERM_BLOCKS) * S::BLOCK_BYTES;
+    const uint32_t own_matrix =
+        matrix + Phase::MATRIX_BEGIN + warpgroup * Phase::OWN_TERM_BLOCKS * 2 * Phase::TERMS_STEP;
     uint4 operands[S::BUFFERS][S::CHUNK];
     const auto ask = [&](const char* all, int c, int i) {
       operands[c % S::BUFFERS][i] = load16_relaxed(all + (c * S::CHUNK + i) * S::BLOCK_BYTES);
     };
-    const auto exists = [&](int c, int i) { return c * S::CHUNK + i < Phase::OWN_BLOCKS; };
+    const auto exists = [&](int c, int i) { return c * S::CHUNK + i < Phase::OWN_TERM_BLOCKS; };
     const auto ask_chunk = [&](int c) {
 #pragma unroll
       for (int i = 0; i < S::CHUNK; ++i)
         if (exists(c, i) && has_entries) ask(from, c, i);
     };
-    // Each warpgroup sends with one store. It comes as a whole.
+    // What a lane sent comes as a whole, so one of its words is enough. With LANE_UNITS == 2 a piece has two senders, one in
+    // each warpgroup. (PTX promises nothing where a load is wider than a store. GPUs of compute capability 9.0 load 16
+    // aligned bytes as they are in L2.)
     const auto has_come = [&](const uint4& v) { return v.x != NOT_YET && (S::LANE_UNITS == 4 || v.z != NOT_YET); };
     bool in_vain = false;
     if (!has_entries)
@@ -141,7 +146,8 @@ struct WideOperands {
           if (exists(c, i) && !has_come(now[i])) ask(again, c, i);
       }
       begin_products();
-      // Its address is found again for each chunk, and is the same in all lanes: so it takes no registers.
+      // The address is made again for each chunk, by an instruction whose result is the same in all lanes. So it takes no
+      // register of each lane.
       const auto terms = shared_factor(__shfl_sync(~0u, own_matrix, 0), Phase::TERMS_STEP);
 #pragma unroll
       for (int i = 0; i < S::CHUNK; ++i)
@@ -152,7 +158,7 @@ struct WideOperands {
         }
       commit_products();
       if (c + S::BUFFERS - 1 < Phase::CHUNKS) {
-        wait_for_products<1>();  // the chunk before is no longer needed
+        wait_for_products<1>();  // the chunk before has been multiplied, so its registers are free
         ask_chunk(c + S::BUFFERS - 1);
       }
     }
@@ -161,7 +167,8 @@ struct WideOperands {
     return in_vain;
   }
 
-  // Sends what the lane has of an operand for its two entries. All lanes send, also those without an entry.
+  // Sends the lane's terms of one operand, for both its entries. Lanes without an entry send too: others poll for their
+  // words.
   static RNNCC_DEVICE void send(char* to, const uint32_t (&words)[2][S::LANE_UNITS / 2]) {
     if constexpr (S::LANE_UNITS == 4) {
       const uint32_t piece[] = {words[0][0], words[1][0], words[0][1], words[1][1]};
@@ -211,10 +218,10 @@ RNNCC_DEVICE void fused_wide(const FusedCall<typename S::Step>& call, const Fuse
   operands.slot_bytes = own.exchange.step;
   operands.has_entries = warp * 16 < seat.entries;
   // Where the lane's units of the first operand go.
-  const int mine =
+  const int own_place =
       S::LANE_UNITS == 4 ? (seat.rank * 2 + warpgroup) * S::BLOCK_BYTES : seat.rank * S::BLOCK_BYTES + warpgroup * 8;
   const auto place = [&](int t, int operand) {
-    return operands.at(t) + (mine + operand * S::BLOCKS_OF_OPERAND * S::BLOCK_BYTES);
+    return operands.at(t) + (own_place + operand * S::TERM_BLOCKS * S::BLOCK_BYTES);
   };
   const auto send = [&](auto phase, int t, const auto& operand) {
     using Phase = typename S::template Phase<decltype(phase)::value>;
@@ -234,12 +241,11 @@ RNNCC_DEVICE void fused_wide(const FusedCall<typename S::Step>& call, const Fuse
     if (!operands.has_entries) return;
 #pragma unroll
     for (int p = 0; p < S::OPERANDS; ++p) {
-      constexpr uint32_t NOTHING[2][2] = {{NOT_YET, NOT_YET}, {NOT_YET, NOT_YET}};
       uint32_t words[2][S::LANE_UNITS / 2];
 #pragma unroll
-      for (int j = 0; j < 2; ++j)
+      for (auto& of_entry : words)
 #pragma unroll
-        for (int i = 0; i < S::LANE_UNITS / 2; ++i) words[j][i] = NOTHING[j][i];
+        for (uint32_t& word : of_entry) word = NOT_YET;
       WideOperands<S>::send(place(t, p), words);
     }
   };
@@ -280,25 +286,25 @@ RNNCC_DEVICE void fused_wide(const FusedCall<typename S::Step>& call, const Fuse
       pauses[P].wait();
       pauses[P].learn(operands.template multiply<P>(t, shared_address(shared), warpgroup, sums));
 
-      // The warpgroups exchange sums, as [block of columns][warpgroup that takes them][lane].
-      const auto part = [&](int s, int b, int w) {
-        const float* const of = sums + ((s * S::WARPGROUPS + w) * S::OWN_BLOCKS_OF_SUM + b) * 4;
+      // The warpgroups exchange sums, as [block of columns][warpgroup that reads them][lane].
+      const auto sums_of = [&](int s, int b, int w) {
+        const float* const of = sums + ((s * S::WARPGROUPS + w) * S::OWN_UNIT_BLOCKS + b) * 4;
         return float4{of[0], of[1], of[2], of[3]};
       };
 #pragma unroll
       for (int s = 0; s < Phase::SUMS; ++s)
 #pragma unroll
-        for (int b = 0; b < S::OWN_BLOCKS_OF_SUM; ++b)
-          other_sums[((s * S::OWN_BLOCKS_OF_SUM + b) * 2 + 1 - warpgroup) * 128] =
-              warpgroup == 0 ? part(s, b, 1) : part(s, b, 0);
+        for (int b = 0; b < S::OWN_UNIT_BLOCKS; ++b)
+          other_sums[((s * S::OWN_UNIT_BLOCKS + b) * 2 + 1 - warpgroup) * 128] =
+              warpgroup == 0 ? sums_of(s, b, 1) : sums_of(s, b, 0);
       __syncthreads();
       float sum[2][S::LANE_UNITS][Phase::SUMS];
 #pragma unroll
       for (int s = 0; s < Phase::SUMS; ++s)
 #pragma unroll
-        for (int b = 0; b < S::OWN_BLOCKS_OF_SUM; ++b) {
-          const float4 own_part = warpgroup == 0 ? part(s, b, 0) : part(s, b, 1);
-          const float4 other = other_sums[((s * S::OWN_BLOCKS_OF_SUM + b) * 2 + warpgroup) * 128];
+        for (int b = 0; b < S::OWN_UNIT_BLOCKS; ++b) {
+          const float4 own_part = warpgroup == 0 ? sums_of(s, b, 0) : sums_of(s, b, 1);
+          const float4 other = other_sums[((s * S::OWN_UNIT_BLOCKS + b) * 2 + warpgroup) * 128];
           sum[0][2 * b][s] = own_part.x + other.x;
           sum[0][2 * b + 1][s] = own_part.y + other.y;
           sum[1][2 * b][s] = own_part.z + other.z;
@@ -316,12 +322,12 @@ RNNCC_DEVICE void fused_wide(const FusedCall<typename S::Step>& call, const Fuse
         for (int j = 0; j < 2; ++j) spans[j].finish(call, own, t, now[j], sum[j], made[j]);
         if (t + 1 < steps) {
           start(t + 1, started);
-          if (t > 0) clear(t - 1);
+          if (t > 0 && t - 1 + S::SLOTS < steps) clear(t - 1);  // its slot is used again
           write(Number<0>{}, t + 1, started);
         }
       }
       write(Number<P + 1>{}, t, made);
-      // The sums of both warpgroups have been read. And not all operands can arrive before this CTA has sent its own.
+      // All threads have read the sums. And a warp that polls before its own CTA has sent would only slow the others down.
       __syncthreads();
     });
   }
