@@ -74,6 +74,7 @@ def alternating_us(facts: Facts, problem: Problem, target: Target) -> float:
     stream = l2 if fits_l2 else 10 * target.sms / target.memory_gb_s
     visits = (
         facts.waits * rate.visit
+        + rate.reduction * sum(phase.reductions > 0 for phase in facts.phases)
         + rate.touch * facts.item_traffic
         + l2 * operand_bytes
         + stream * streamed_bytes
