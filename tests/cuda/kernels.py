@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rnncc.constrint import Infeasible
 from rnncc.ir.artifact import Bundle, DeviceUnit
-from rnncc.ir.family import ALTERNATING, FUSED, GATHER, SCAN, Family, Scope
+from rnncc.ir.family import ALTERNATING, FUSED, GATHER, SCAN, WIDE, Family, Scope
 from rnncc.ir.kernel import TileStage
 from rnncc.ir.plan import KernelPlan, fused_programs, scan_programs
 from rnncc.ir.problem import Problem
@@ -247,7 +247,7 @@ def instructions(case: Case, ptx: str) -> Iterator[str]:
     wanted = _MNEMONIC.get(case.dtype) if multiplies else None
     if wanted is None and "mma.sync" in ptx:
         yield "products by tensor cores, where none are meant"
-    if wanted is not None and f"mma.sync.aligned.{wanted}" not in ptx and not _WGMMA[case.dtype].search(ptx):
+    if wanted is not None and not (_WGMMA[case.dtype].search(ptx) if case.family is WIDE else wanted in ptx):
         yield f"no mma {wanted}"
     if case.family in FUSED and case.family.scope is Scope.CLUSTER and "st.async" not in ptx:
         yield "no st.async"

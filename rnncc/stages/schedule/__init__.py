@@ -63,8 +63,8 @@ class Found:
 
 
 def schedule(loop: FusedLoop | NoForm, problem: Problem, target: Target, *, reasons: bool = False) -> Schedule:
-    """The quickest kernels of a loop. `reasons`: the schedule
-    also says what rules out the families that have no kernel."""
+    """The quickest kernels of a loop. `reasons`: the schedule also says what rules out the families that have no
+    kernel."""
     found = find(loop, problem, target)
     return found.explained() if reasons else found.schedule
 
@@ -96,7 +96,7 @@ def find(loop: FusedLoop | NoForm, problem: Problem, target: Target) -> Found:
     groups = next((kernel for kernel in larger if kernel.launch_batch is None), None)
     kernels = _of_use(_again(kernel, groups, search) for kernel in larger)
     if stepwise_takes(loop, problem):
-        kernels = (*kernels, *_by_steps(kernels, known, problem, target))
+        kernels = (*kernels, *_by_steps(kernels, search))
     found = Schedule(kernels, alternating, answer.rejected, answer.nodes)
     taken = found.kernel_for(problem.batch)
     if taken is not None:
@@ -175,17 +175,14 @@ def _of_use(kernels: Iterable[FusedSchedule]) -> tuple[FusedSchedule, ...]:
     return tuple(kept)
 
 
-def _by_steps(
-    kernels: tuple[FusedSchedule, ...], known: Facts, problem: Problem, target: Target
-) -> Iterator[FusedSchedule]:
+def _by_steps(kernels: tuple[FusedSchedule, ...], search: _Search) -> Iterator[FusedSchedule]:
     """The stepwise kernel, if from some batch on it is quicker than these kernels and the alternating one."""
 
     def without(batch: int) -> float:
         planned = [us for kernel in kernels if (us := kernel.planned_us(batch)) is not None]
-        us = min(planned) if planned else alternating_us(known, replace(problem, batch=batch), target)
-        return WORTH * us
+        return WORTH * (min(planned) if planned else search.alternating_us(batch))
 
-    if kernel := stepwise(known, problem, target, without):
+    if kernel := stepwise(search.known, search.problem, search.target, without):
         yield kernel
 
 
@@ -245,7 +242,7 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """What is asked of one loop on a GPU, for several batches. `problem`: the sizes; its batch is not used."""
+    """What is asked of one loop on a GPU, for several batches. `problem`: the sizes, and the planned batch."""
 
     known: Facts
     problem: Problem

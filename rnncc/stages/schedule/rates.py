@@ -54,7 +54,7 @@ class Rates:
     visit, touch   there: the latencies of a tile and a part of the batch; those of each tensor that is read or written
     mma, resident  there: the same as `product` and `matrix`
     multiply_add   there: the same as `mma` for float32, without tensor cores
-    reduction      there: a phase that reduces. It is the least of what norms took, and takes more with several heads
+    reduction      there: a phase that reduces. It is the least of what norms took; with several heads they take more
     """
 
     product: int = 45
@@ -93,7 +93,7 @@ class Rates:
     mma: int = 35
     resident: int = 44
     multiply_add: int = 690
-    reduction: int = 80_000
+    reduction: int = 76_000
 
 
 def rates(target: Target) -> Rates:
