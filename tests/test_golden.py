@@ -32,7 +32,7 @@ SIZES = (
     Problem(768, 1, "fp32"),
 )
 # These differ from a file that is kept by a dtype or an instruction set, or are the same for every cell.
-REPEATED = re.compile(r"_(v3|v4)_|_f64\.|_(f32|f16)(_scans)?\.cu|_(f32|f16)_\d+_|src/_core|src/include/")
+REPEATED = re.compile(r"_(v3|v4)_|_f64\.|_(f32|f16)(_scans)?\.cu|_(f32|f16)_\d+_|src/_|src/include/")
 
 
 def sizes_of(cell: str) -> tuple[Problem, ...]:

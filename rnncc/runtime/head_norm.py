@@ -1,5 +1,5 @@
-"""The op `head_norm`, which packages with GPU kernels have: layer norm over each head in one pass over memory. torch's
-own operators take five. templates/include/rnncc/torch/schema.h says what the op takes."""
+"""The op `head_norm`: layer norm over each head in one pass over memory. torch's own operators take five. Packages with
+GPU kernels have it where a cell of theirs calls it. templates/include/rnncc/torch/schema.h says what the op takes."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ import torch
 @dataclass(frozen=True, slots=True)
 class Kernels:
     """The ops of a package by name: `linear`, each segment's forward by the segment's name, and with kernels for GPUs
-    `permute_rows` and `head_norm`; by the same names what runs them, their `calls` (autograd.py) or, of those
-    `dispatched`, the ops themselves: for whoever must see them go through the dispatcher, compilers, torch.jit.trace,
-    autocast. `architectures`: of the GPUs that it has kernels for, as `sm_90a`."""
+    `permute_rows`, and `head_norm` where layers call it; by the same names what runs them, their `calls` (autograd.py)
+    or, of those `dispatched`, the ops themselves: for whoever must see them go through the dispatcher, compilers,
+    torch.jit.trace, autocast. `architectures`: of the GPUs that it has kernels for, as `sm_90a`."""
 
     namespace: str
     ops: dict[str, Any]

@@ -51,6 +51,7 @@ def open_library(path: Path, namespace: str, cells: Sequence[CellSpec], architec
     if hasattr(space, "permute_rows"):
         calls["permute_rows"] = make_permute_rows(library, namespace)
         ops["permute_rows"] = space.permute_rows
+    if hasattr(space, "head_norm"):
         calls["head_norm"] = make_head_norm(library, namespace)
         ops["head_norm"] = space.head_norm
     return Kernels(namespace, ops, architectures, calls)

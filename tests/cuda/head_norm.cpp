@@ -1,5 +1,5 @@
 // C functions over rnncc/cuda/head_norm.cuh for tests, on the CPU: every thread of a launch runs (device.h), in place of
-// the kernels of templates/cuda/core.cu.j2.
+// the kernels of templates/cuda/head_norm.cu.j2.
 #include "rnncc/cuda/head_norm_op.h"
 #include "rnncc/cuda/device.h"
 

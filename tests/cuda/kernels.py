@@ -26,7 +26,9 @@ from rnncc.ir.plan import KernelPlan, fused_programs, scan_programs
 from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.ir.target import GPUS, REGISTERS
+from rnncc.language.read import read_request
 from rnncc.machine.paths import shipped_cells
+from rnncc.pipeline import compile_cells
 from rnncc.stages.build.nvcc import Nvcc, find_nvcc
 from rnncc.stages.render.cuda.device import device_programs
 from rnncc.stages.schedule.facts import facts_of
@@ -42,17 +44,20 @@ TARGETS = {target.architecture: target for target in (GPUS["a100"], GPUS["h200"]
 ARCHITECTURES = tuple(TARGETS)
 _DTYPES = ("f32", "bf16", "f16")
 _OF_PROBLEM = {"f32": "fp32", "bf16": "bf16", "f16": "fp16"}
-SHARED = Family("core", Scope.THREAD)  # not of a loop: the kernels that all cells share
+# Kernels that are the same for every cell, and of no loop.
+CORE, HEAD_NORM = Family("core", Scope.THREAD), Family("head_norm", Scope.THREAD)
 _FAMILIES = (ALTERNATING, SCAN, *FUSED)  # SCAN stands for all kernels of loops without products
 # The head_dim of fused kernels: large enough for clusters of several CTAs, too large for a cluster.
 HEAD_DIM = {Scope.CLUSTER: 256, Scope.GRID: 768, Scope.STEP: 2304}
 _MNEMONIC = {"bf16": "m16n8k16.row.col.f32.bf16.bf16.f32", "f16": "m16n8k16.row.col.f32.f16.f16.f32"}
 _NORM_DTYPES = ("f32_f32", "bf16_bf16", "bf16_f32", "f16_f16", "f16_f32")
-_CORE = (
-    "permute_rows",
-    *(f"head_norm_{direction}{names}" for direction in ("", "backward_") for names in _NORM_DTYPES),
-    *(f"head_norm_sums_{dtype}" for dtype in ("f32", "bf16", "f16")),
-)
+_SHARED: dict[Family, tuple[str, ...]] = {
+    CORE: ("permute_rows",),
+    HEAD_NORM: (
+        *(f"head_norm_{direction}{names}" for direction in ("", "backward_") for names in _NORM_DTYPES),
+        *(f"head_norm_sums_{dtype}" for dtype in _DTYPES),
+    ),
+}
 _WGMMA = {
     "bf16": re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.bf16\.bf16"),
     "f16": re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16"),
@@ -90,7 +95,7 @@ class Allowed:
     shared: int
 
 
-CORE = tuple(Case("lstm", SHARED, "bf16", architecture) for architecture in ARCHITECTURES)
+SHARED = tuple(Case("layernormlstm", family, "bf16", name) for family in _SHARED for name in ARCHITECTURES)
 
 
 @cache
@@ -168,12 +173,19 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
             for unit, (_, schedule) in zip(bundle.device_units, kernels.kernels, strict=True)
         }
         return bundle, allowed
+    if case.family in _SHARED:
+        bundle = compile_cells(replace(read_request(case.cell), architectures=(case.architecture,))).bundle
+        unit = next(unit for unit in bundle.device_units if unit.name == f"_{case.family.name}")
+        # Half of an SM's warps at once have enough bytes on their way. Backward 384 threads hold more each, and some
+        # keep two numbers in memory.
+        forward, backward = Allowed(64, 0, 0), Allowed(168, 16, 0)
+        allowed = {name: backward if "backward" in name else forward for name in _SHARED[case.family]}
+        return replace(bundle, device_units=(unit,)), allowed
     loops = tuple(loop for loop in whole.loops if case.masked or not loop.masked)
     shown = replace(whole, loops=loops)
     scans = scan_kernels(shown, newton=True)
     bundle = for_gpus([shown], newton=True)
     name = f"{whole.cell.lower()}_{case.dtype}" + ("_scans" if case.family is SCAN else "")
-    name = "_core" if case.family is SHARED else name
     unit = next(unit for unit in bundle.device_units if unit.name == name)
     if case.family is SCAN:
         allowed = {
@@ -181,10 +193,6 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
             for kernels in scans
             for form, shape in (kernels.full if case.dtype == "f32" else kernels.half).forms
         }
-    elif case.family is SHARED:
-        # Half of an SM's warps at once have enough bytes on their way. Backward 384 threads hold more each, and some
-        # keep two numbers in memory.
-        allowed = {name: Allowed(168, 16, 0) if "backward" in name else Allowed(64, 0, 0) for name in _CORE}
     else:
         limit = Allowed(min(255, REGISTERS // _THREADS), 0, 0)
         allowed = {program.name: limit for program in device_programs(shown)}
@@ -259,7 +267,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("cells", metavar="CELL", nargs="*", help="shipped cells (default: all)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers at a time")
     given = parser.parse_args(arguments)
-    wanted = [*CORE, *cases(given.cells or [path.stem for path in shipped_cells()])]
+    wanted = [*SHARED, *cases(given.cells or [path.stem for path in shipped_cells()])]
     begin, failures = time.monotonic(), []
     with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(given.jobs) as pool:
 

@@ -46,7 +46,7 @@ TWINS = {"nn_lstm": "lstm", "nn_gru": "gru", "nn_rnn": "elman", "nn_rnn_relu": "
 
 
 @needs_nvcc
-@pytest.mark.parametrize("case", [*kernels.CORE, *CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str)
+@pytest.mark.parametrize("case", [*kernels.SHARED, *CASES, MASKED_SCAN, FLOAT_NEWTON], ids=str)
 def test_every_family_dtype_and_architecture(case: kernels.Case, tmp_path: Path) -> None:
     assert kernels.check(case, tmp_path) == ()
 

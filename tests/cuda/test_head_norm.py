@@ -206,7 +206,7 @@ def test_values_far_from_zero(library: ctypes.CDLL) -> None:
 
 def op() -> Any:
     """Through the dispatcher."""
-    kernels, why = rnncc.load("lstm").LSTM(1, 1)._choose(torch.empty(0, device="cuda"))
+    kernels, why = rnncc.load("layernormlstm").LayerNormLSTM(1, 1)._choose(torch.empty(0, device="cuda"))
     assert kernels is not None, why
     return kernels.ops["head_norm"]
 

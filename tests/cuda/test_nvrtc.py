@@ -15,7 +15,7 @@ from rnncc.ir.family import ALTERNATING, FUSED, GATHER, GRID, SCAN, SCATTER, STE
 from rnncc.language.source import Source
 from tests.compiling import lowered
 from tests.cuda import kernels, nvrtc
-from tests.cuda.kernels import SHARED, Case
+from tests.cuda.kernels import CORE, HEAD_NORM, Case
 from tests.cuda.sources import write_files
 
 OLDEST, NEWEST = kernels.ARCHITECTURES
@@ -28,7 +28,8 @@ CASES = [
     (Case("gruv3", WIDE, "f16", NEWEST, masked=False), None),
     (Case("elman", ALTERNATING, "bf16", NEWEST, masked=False), None),
     (Case("paralstm", SCAN, "f32", NEWEST, masked=False), None),
-    (Case("lstm", SHARED, "bf16", OLDEST, masked=False), None),
+    (Case("lstm", CORE, "bf16", OLDEST, masked=False), None),
+    (Case("layernormlstm", HEAD_NORM, "bf16", OLDEST, masked=False), None),
     # Reductions, and several phases.
     (Case("layernormlstm", GRID, "f16", OLDEST, masked=False), 128),
     (Case("layernormlstm", GATHER, "bf16", OLDEST, masked=False), ONE_CTA),
@@ -54,7 +55,7 @@ def test_kernels_compile_without_a_standard_header(case: Case, head_dim: int | N
 
 
 def test_every_family_is_compiled() -> None:
-    assert {case.family for case, _ in CASES} == {ALTERNATING, SCAN, SHARED, *FUSED}
+    assert {case.family for case, _ in CASES} == {ALTERNATING, SCAN, CORE, HEAD_NORM, *FUSED}
 
 
 def test_what_the_oldest_gpus_lack_is_seen(tmp_path: Path) -> None:

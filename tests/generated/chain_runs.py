@@ -132,7 +132,9 @@ def folder_of(run: Run, device: str) -> Path:
         masked = run.case.masked
         units = tuple(
             each for each in made.bundle.device_units
-            if (each.clusters and ("_masked_" in each.name) == masked) or each.name in ("_core", *wanted)
+            if (each.clusters and ("_masked_" in each.name) == masked)
+            or each.name.startswith("_")
+            or each.name in wanted
         )  # fmt: skip
         return replace(made, bundle=replace(made.bundle, device_units=units))
 

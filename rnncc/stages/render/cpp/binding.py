@@ -12,6 +12,7 @@ from rnncc.ir.cell import Cell, Segment, value_table
 from rnncc.ir.dim import Dim, multiply, total
 from rnncc.ir.package import CompiledCell, Package
 from rnncc.ir.structure import stored_columns
+from rnncc.stages.render.gpu_ops import gpu_ops
 from rnncc.stages.render.notation import cpp_dim
 from rnncc.stages.render.segments import saved_names, saved_rounded, saved_sequence, saved_state, segment_name
 from rnncc.stages.render.templates import text
@@ -70,7 +71,7 @@ def binding_file(package: Package) -> tuple[File, ...]:
         segments=segments,
         # Whether ops take CUDA tensors, in C++, and those that take no others.
         on_device=str(package.on_gpus).lower(),
-        device_ops=("permute_rows", "head_norm", "head_norm_backward") if package.on_gpus else (),
+        device_ops=[name for ops in gpu_ops(package) for name in ops.names],
     )
     return (File("src/binding.cpp", content),)
 

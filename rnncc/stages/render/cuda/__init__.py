@@ -11,12 +11,13 @@ from rnncc.stages.render.cuda.device import alternating_files
 from rnncc.stages.render.cuda.fused import fused_files
 from rnncc.stages.render.cuda.host import host_text
 from rnncc.stages.render.cuda.scan import scan_files
+from rnncc.stages.render.gpu_ops import gpu_ops
 from rnncc.stages.render.templates import text
 
 
 def gpu_kernels(package: Package) -> Bundle:
-    """A package for GPUs has kernels that take all sizes: a unit that is the same for every package, and for each cell
-    a unit of the host side and files of kernels. Fused kernels come on top, where there are any."""
+    """A package for GPUs has kernels that take all sizes. Those of ops that are the same for every cell, and those of
+    each cell, have a unit of the host side and files of kernels. Fused kernels come on top, where there are any."""
     hosts = tuple(_hosts(package)) if package.on_gpus else ()
     whole = tuple(_kernels(package)) if package.on_gpus else ()
     fused = tuple(fused_files(package.kernels))
@@ -29,7 +30,8 @@ def gpu_kernels(package: Package) -> Bundle:
 
 
 def _hosts(package: Package) -> Iterator[tuple[File, Unit]]:
-    yield _host("_core_cuda", text("cuda/core_host.cpp.j2"), shared=True)
+    for ops in gpu_ops(package):
+        yield _host(f"_{ops.unit}_cuda", text(f"cuda/{ops.unit}_host.cpp.j2"), shared=True)
     for cell in package.kernels:
         yield _host(f"{cell.plan.cell.lower()}_cuda", host_text(cell))
 
@@ -40,7 +42,8 @@ def _host(name: str, content: str, shared: bool = False) -> tuple[File, Unit]:
 
 
 def _kernels(package: Package) -> Iterator[File]:
-    yield File("src/_core.cu", text("cuda/core.cu.j2"))
+    for ops in gpu_ops(package):
+        yield File(f"src/_{ops.unit}.cu", text(f"cuda/{ops.unit}.cu.j2"))
     for cell in package.kernels:
         yield from alternating_files(cell.plan)
         yield from scan_files(cell)

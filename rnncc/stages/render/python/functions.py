@@ -9,7 +9,7 @@ from rnncc.analysis.recurrent import CLIP, loop_constants, recurrent_reads
 from rnncc.ir.cell import Cell, Segment, Value, value_table
 from rnncc.stages.render.python.batched import batched, bind, hand_on
 from rnncc.stages.render.python.code import Emitter, split_lines, variable
-from rnncc.stages.render.python.patterns import operation_reads, operation_text, recognise
+from rnncc.stages.render.python.patterns import has_layer_norm, operation_reads, operation_text, recognise
 from rnncc.stages.render.python.streams import reached, reads
 from rnncc.stages.render.segments import segment_name
 
@@ -49,6 +49,12 @@ def cell_functions(cell: Cell) -> CellFunctions:
         _epilogue(cell, table),
         tuple(_segment(cell, index, table) for index in range(len(cell.segments))),
     )
+
+
+def norms_heads(cell: Cell) -> bool:
+    """Whether these functions norm the heads of a value. A cell that takes one head only leaves its norms to torch."""
+    over_all_steps = (*(segment.batched for segment in cell.segments), cell.epilogue)
+    return not cell.single_head_because and any(map(has_layer_norm, over_all_steps))
 
 
 def _of_parameters(cell: Cell, table: Mapping[str, Value], *, for_loops: bool) -> tuple[str, ...]:

@@ -115,6 +115,11 @@ def recognise(nodes: Sequence[Node], outputs: Iterable[str], table: Mapping[str,
     return tuple(_alive(_cut(operations, table), wanted))
 
 
+def has_layer_norm(nodes: Sequence[Node]) -> bool:
+    """Whether `recognise` finds a layer norm among the nodes."""
+    return any(isinstance(_normalised(node, nodes), LayerNorm) for node in nodes)
+
+
 def _alive(operations: Sequence[Operation], wanted: set[str]) -> list[Operation]:
     read = set(wanted)
     found = []

@@ -111,7 +111,7 @@ inline void run_head_norm(StableValue* stack) {
     call.means = static_cast<float*>(means.data());
     call.scales = static_cast<float*>(scales.data());
     choose_team(call, int(dtype_bytes(value.dtype())), int(dtype_bytes(normalised.dtype())));
-    const CUfunction kernel = find_kernel(device.index, "_core", name);
+    const CUfunction kernel = find_kernel(device.index, "_head_norm", name);
     const int64_t fitting = ctas_at_once(device.index, kernel, call.threads, HEAD_NORM_SHARED);
     launch_head_norm(kernel, take_turns(call, fitting, 1), 1, call.threads, HEAD_NORM_SHARED, device.index, &call);
   }
@@ -163,7 +163,7 @@ inline void run_head_norm_backward(StableValue* stack) {
     if (needs[1]) sums.d_weight = made[next++].data();
     if (needs[2]) sums.d_bias = made[next].data();
     choose_team(call, int(dtype_bytes(value.dtype())), int(dtype_bytes(d_normalised.dtype())));
-    const CUfunction kernel = find_kernel(device.index, "_core", name);
+    const CUfunction kernel = find_kernel(device.index, "_head_norm", name);
     const int64_t fitting = ctas_at_once(device.index, kernel, call.threads, HEAD_NORM_SHARED);
     const int64_t ctas = take_turns(call, fitting, HEAD_NORM_LEAST_TURNS);
     Tensor partials;
@@ -176,8 +176,8 @@ inline void run_head_norm_backward(StableValue* stack) {
     }
     launch_head_norm(kernel, ctas, 1, call.threads, HEAD_NORM_SHARED, device.index, &call);
     if (partials)
-      launch_head_norm(find_kernel(device.index, "_core", sums_name), (width + 31) / 32, 2, 32 * HEAD_NORM_SUM_WARPS,
-                       HEAD_NORM_SUM_SHARED, device.index, &sums);
+      launch_head_norm(find_kernel(device.index, "_head_norm", sums_name), (width + 31) / 32, 2,
+                       32 * HEAD_NORM_SUM_WARPS, HEAD_NORM_SUM_SHARED, device.index, &sums);
   }
   stack[0] = give(std::move(made));
 }

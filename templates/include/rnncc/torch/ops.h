@@ -52,7 +52,7 @@ void rnncc_forward_op(const rnncc_segment* segment, StableValue* stack);
 void rnncc_backward_op(const rnncc_segment* segment, StableValue* stack);
 void rnncc_linear_forward_op(StableValue* stack, uint64_t arguments, uint64_t results);
 void rnncc_linear_backward_op(StableValue* stack, uint64_t arguments, uint64_t results);
-// These are there only with GPU kernels.
+// Packages with GPU kernels have the first of these, and the others where their layers call them.
 void rnncc_permute_rows_op(StableValue* stack, uint64_t arguments, uint64_t results);
 void rnncc_head_norm_op(StableValue* stack, uint64_t arguments, uint64_t results);
 void rnncc_head_norm_backward_op(StableValue* stack, uint64_t arguments, uint64_t results);

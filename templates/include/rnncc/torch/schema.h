@@ -37,10 +37,11 @@ inline constexpr const char* linear_backward_schema = "(Tensor d_y, Tensor x, Te
 inline constexpr const char* permute_rows_schema =
     "(Tensor rows, Tensor firsts, Tensor starts, bool to_steps) -> Tensor";
 
-// They also have layer norm over each head, and its gradients. The last dimension of `value`, k * heads * head_dim, is
-// laid out [k, heads, head_dim]. Weight and bias are as wide. The result has their dtype, which is the value's or
-// float32. `means` and `scales` are [..., heads] in float32; scales are 1 / sqrt(variance + epsilon). The backward
-// returns the gradients of value, weight and bias, as far as `needs` asks for them.
+// Where their layers call it, they also have layer norm over each head, and its gradients. The last dimension of
+// `value`, k * heads * head_dim, is laid out [k, heads, head_dim]. Weight and bias are as wide. The result has their
+// dtype, which is the value's or float32. `means` and `scales` are [..., heads] in float32; scales are
+// 1 / sqrt(variance + epsilon). The backward returns the gradients of value, weight and bias, as far as `needs` asks for
+// them.
 inline constexpr const char* head_norm_schema =
     "(Tensor value, Tensor? weight, Tensor? bias, SymInt heads, SymInt k, float epsilon) "
     "-> (Tensor normalised, Tensor means, Tensor scales)";

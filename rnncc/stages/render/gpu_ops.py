@@ -1,0 +1,30 @@
+"""The ops of a package that take tensors of GPUs alone. They are the same for every cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rnncc.ir.package import Package
+from rnncc.stages.render.python.functions import norms_heads
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOps:
+    """Ops that a package has together or not at all. templates/cuda/<unit>.cu.j2 has their kernels, and
+    <unit>_host.cpp.j2 launches these."""
+
+    unit: str
+    names: tuple[str, ...]
+
+
+CORE = GpuOps("core", ("permute_rows",))
+HEAD_NORM = GpuOps("head_norm", ("head_norm", "head_norm_backward"))
+
+
+def gpu_ops(package: Package) -> Iterator[GpuOps]:
+    """The ops that a package's layers call."""
+    if package.on_gpus:
+        yield CORE
+        if any(norms_heads(compiled.cell) for compiled in package.cells):
+            yield HEAD_NORM

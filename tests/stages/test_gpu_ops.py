@@ -1,0 +1,106 @@
+"""Which ops on GPUs a package has, besides its loops: those that its layers call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rnncc.driver import make_product, make_reference
+from rnncc.ir.request import Request
+from rnncc.language.read import read_request
+from rnncc.language.source import Source
+from rnncc.machine.cache import Cache, default_root, digest
+from rnncc.machine.paths import shipped_cells
+from rnncc.pipeline import compile_cells
+from rnncc.runtime.kernels import Kernels
+from rnncc.stages.build import Job, Nvcc, Product, build, find_toolchain
+from rnncc.stages.load import load
+from rnncc.stages.render.python.functions import cell_functions, norms_heads
+from tests.compilers import write_quick_nvcc
+
+NORMS = ("head_norm", "head_norm_backward")
+CELL = "cell {name}\nstate h\n{lines}\nh[t] = tanh(v + R@h[t-1])\n"
+PLAIN = CELL.format(name="Plain", lines="v = W@x")
+NORMED = CELL.format(name="Normed", lines="v = layernorm(W@x)")
+WRITTEN_OUT = CELL.format(name="WrittenOut", lines="u = W@x\nd = u - mean(u)\nv = d/sqrt(mean(d*d) + 0.001)")
+IN_THE_LOOP = CELL.format(name="InTheLoop", lines="v = layernorm(W@x + h[t-1])")
+AT_THE_END = "cell AtTheEnd\nstate h\nh[t] = tanh(W@x + R@h[t-1])\ny = layernorm(h[t])\noutput y\n"
+OTHER_NORM = CELL.format(name="OtherNorm", lines="v = rmsnorm(W@x)")
+# Heads cannot divide the state of one number.
+ONE_HEAD = CELL.format(name="OneHead", lines="state s: 1\ns[t] = tanh(W@x + R@h[t-1])\nv = layernorm(W@x)")
+
+
+def product(text: str, architectures: tuple[str, ...] = ("sm_90a",)) -> Product:
+    """The package of a text before it is compiled, by default for GPUs too."""
+    source = Source("cells.rnn", text)
+    return make_product(Request(source, "cells", architectures=architectures, instructions="generic"))
+
+
+def ops_of(made: Product) -> set[str]:
+    """The ops that take tensors of GPUs alone. Kernels, host side and registration are all there or none is."""
+    assert made.bundle is not None
+    binding = next(file.text for file in made.files if file.path == "src/binding.cpp")
+    device = {unit.name: unit.path for unit in made.bundle.device_units if unit.name.startswith("_")}
+    files = {file.path: file.text for file in made.bundle.files}
+    hosts = {unit.path for unit in made.bundle.units if unit.path.endswith("_cuda.cpp") and unit.shared}
+    assert hosts == {f"src/{name}_cuda.cpp" for name in device} and hosts | set(device.values()) <= set(files)
+    names = {name for name in ("permute_rows", *NORMS) if f'.name = "{name}"' in binding}
+    assert names == {
+        name for name in ("permute_rows", *NORMS) if any(f"void rnncc_{name}_op(" in files[path] for path in hosts)
+    }
+    assert ("permute_rows" in names) == ("_core" in device) and bool(names & {*NORMS}) == ("_head_norm" in device)
+    assert not any("RNNCC_HEAD_NORM" in files[path] for name, path in device.items() if name != "_head_norm")
+    return names
+
+
+@pytest.mark.parametrize("text", [PLAIN, IN_THE_LOOP, OTHER_NORM, ONE_HEAD])
+def test_a_cell_that_calls_no_norm_has_none(text: str) -> None:
+    assert ops_of(product(text)) == {"permute_rows"}
+
+
+@pytest.mark.parametrize("text", [NORMED, WRITTEN_OUT, AT_THE_END])
+def test_a_cell_with_a_norm_outside_its_loop_has_it(text: str) -> None:
+    assert ops_of(product(text)) == {"permute_rows", *NORMS}
+
+
+def test_one_of_several_cells_is_enough() -> None:
+    for text in (f"{PLAIN}\n{NORMED}", f"{NORMED}\n{PLAIN}"):
+        assert ops_of(product(text)) == {"permute_rows", *NORMS}
+    assert ops_of(product(f"{PLAIN}\n{IN_THE_LOOP}")) == {"permute_rows"}
+
+
+def test_packages_that_run_on_no_gpu_have_none() -> None:
+    assert ops_of(product(NORMED, architectures=())) == set()
+    reference = make_reference(Request(Source("cells.rnn", NORMED), "cells"))
+    assert reference.bundle is None
+    assert not any("src/" in file.path for file in reference.files)
+
+
+@pytest.mark.parametrize("name", [path.stem for path in shipped_cells()])
+def test_the_functions_of_a_shipped_cell_say_whether_they_call_it(name: str) -> None:
+    for cell in compile_cells(read_request(name), "partition").cells:
+        functions = cell_functions(cell)
+        over_all_steps = [*functions.epilogue, *(line for segment in functions.segments for line in segment.batched)]
+        calls = any("tools.layer_norm(" in line for line in over_all_steps)
+        assert norms_heads(cell) == (calls and not cell.single_head_because)
+
+
+def opened(text: str, folder: Path) -> Kernels:
+    """What a package for GPUs gives its layers. Its kernels are empty."""
+    folder.mkdir()
+    nvcc = Nvcc(str(write_quick_nvcc(folder)), "", ("sm_90a",))
+    job = Job("0" * 32, "cells", Cache(default_root()), find_toolchain(), nvcc)
+    kernels: Kernels | None = load(
+        build(replace(job, key=digest(text)[:32]), lambda: product(text))
+    )._package.kernels()[0]
+    assert kernels is not None
+    return kernels
+
+
+def test_a_package_loads_with_those_that_it_has(tmp_path: Path) -> None:
+    without, both = opened(PLAIN, tmp_path / "without"), opened(f"{PLAIN}\n{NORMED}", tmp_path / "both")
+    assert {"permute_rows", "head_norm"} & without.ops.keys() == {"permute_rows"}
+    assert {"permute_rows", "head_norm"} <= both.ops.keys()
+    assert without.ops.keys() == without.calls.keys() and both.ops.keys() == both.calls.keys()
