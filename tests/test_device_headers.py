@@ -13,7 +13,7 @@ from rnncc.machine.paths import templates_dir
 INCLUDE = templates_dir() / "include" / "rnncc"
 # What clusters need, with another form for older GPUs where there is one; and the products of the one family that older
 # GPUs do not run.
-NEWER_HEADERS = {(INCLUDE / "cuda" / "fused" / name).resolve() for name in ("transport.cuh", "warpgroup.cuh")}
+NEWER_HEADERS = {(INCLUDE / "cuda" / "fused" / name).resolve() for name in ("transport.cuh", "wgmma.cuh")}
 SYSTEM = re.compile(r"#include\s*<(.*)>")
 QUOTED = re.compile(r'#include\s*"(.*)"')
 # What GPUs before compute capability 9.0 do not have, in names of instructions and of C++; and the question which GPU

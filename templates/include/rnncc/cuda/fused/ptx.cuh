@@ -1,5 +1,5 @@
 // Instructions that CUDA C++ has no name for, one wrapper per instruction. Nothing here knows what a cell is. Each GPU
-// from compute capability 8.0 on has these; transport.cuh and warpgroup.cuh have the later ones.
+// from compute capability 8.0 on has these; transport.cuh and wgmma.cuh have the later ones.
 #pragma once
 
 #include "../spin.cuh"

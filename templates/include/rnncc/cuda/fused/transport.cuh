@@ -1,6 +1,6 @@
 // How values reach other CTAs of a cluster, and how threads wait for what is on its way. All instructions that began
-// with compute capability 9.0 are here, but for the products of warpgroup.cuh. Kernels of one CTA and of a grid use only `cluster_ctas`,
-// `barrier_wait` and `prefetch_l2`, which have another form for older GPUs.
+// with compute capability 9.0 are here, but for the products of wgmma.cuh. Kernels of one CTA and of a grid use only
+// `cluster_ctas`, `barrier_wait` and `prefetch_l2`, which have another form for older GPUs.
 #pragma once
 
 #include "ptx.cuh"

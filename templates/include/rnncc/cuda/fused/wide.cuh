@@ -5,7 +5,7 @@
 
 #include "exchange.cuh"
 #include "span.cuh"
-#include "warpgroup.cuh"
+#include "wgmma.cuh"
 
 namespace rnncc {
 

@@ -1,5 +1,5 @@
-// Products of a warpgroup: four warps side by side, which multiply 64 rows at a time. Compute capability 9.0 has these
-// instructions, and no other.
+// wgmma, the products of a warpgroup: four warps side by side, which multiply 64 rows at a time. Compute capability 9.0
+// has these instructions, and no other.
 #pragma once
 
 #include "ptx.cuh"
