@@ -218,16 +218,17 @@ class ScanShape:
 class ScanSchedule:
     """The kernels of a loop without products, for one size of elements.
 
-    family   scan or walk
-    wide     for tensors whose rows begin at multiples of 16 bytes: a lane works on several channels side by side
-    tall     for the same tensors, where there are few channels: a lane works on one channel, and on more steps
-    narrow   for all tensors
-    newton   for the same tensors as `wide`: Newton's iterations in place of a walk. None where nobody asked for them,
-             or the loop has none
+    family      scan or walk
+    vectorised  for tensors whose rows begin at multiples of 16 bytes: a lane works on several channels side by side, as
+                far as registers allow
+    tall        for the same tensors, where there are few channels: a lane works on one channel, and on more steps
+    narrow      for all tensors
+    newton      for the same tensors as `vectorised`: Newton's iterations in place of a walk. None where nobody asked
+                for them, or the loop has none
     """
 
     family: Family
-    wide: ScanShape
+    vectorised: ScanShape
     tall: ScanShape
     narrow: ScanShape
     newton: ScanShape | None = None
@@ -236,7 +237,7 @@ class ScanSchedule:
     def forms(self) -> tuple[tuple[str, ScanShape], ...]:
         """The kernels by the names of their forms, which end the names of the kernels."""
         newton = () if self.newton is None else (("newton", self.newton),)
-        return ("wide", self.wide), ("tall", self.tall), ("narrow", self.narrow), *newton
+        return ("vectorised", self.vectorised), ("tall", self.tall), ("narrow", self.narrow), *newton
 
 
 @dataclass(frozen=True, slots=True)

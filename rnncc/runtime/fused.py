@@ -147,7 +147,7 @@ def describe(
     lines = [explain(wanted, None if answer is None else answer.reason)]
     if wanted.segment in STATE.about["scans"]:
         lines.append(
-            "wide kernels (tall ones for few channels) where all tensors' rows begin at multiples of 16 bytes, "
+            "vectorised kernels (tall ones for few channels) where all tensors' rows begin at multiples of 16 bytes, "
             "else narrow ones"
         )
     if wanted.segment in STATE.about["newton"]:

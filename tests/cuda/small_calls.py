@@ -29,7 +29,7 @@ CASES = ((64, ""), (256, ""), (768, ""), (192, ""), (512, ""), *ALTERNATING)
 STEPWISE = ((72, "bf16"), (80, "fp32"))
 
 
-# Steps, batch entries and units: wide, tall and narrow forms of a scan, coupled states, a walk, and Newton's
+# Steps, batch entries and units: vectorised, tall and narrow forms of a scan, coupled states, a walk, and Newton's
 # iterations, of more than one tile where tiles are shared.
 SCANS = (
     ("mingru", 40, 3, 8192, False), ("mingru", 700, 1, 64, False), ("mingru", 70, 2, 61, False),

@@ -231,7 +231,7 @@ def test_when_they_run() -> None:
         ("sru", 4096, 1, 1024, torch.bfloat16, "newton"),
         ("sru", 128, 1, 64, torch.float32, "tall"),
         ("sru", 4096, 1, 60, torch.bfloat16, "narrow"),
-        ("sru", 600, 64, 1024, torch.bfloat16, "wide"),
+        ("sru", 600, 64, 1024, torch.bfloat16, "vectorised"),
         ("indrnn", 4096, 1, 64, torch.float32, "newton"),
         ("indrnn", 1024, 1, 64, torch.float32, "tall"),
         ("indrnn", 4096, 1, 1024, torch.bfloat16, "tall"),

@@ -116,7 +116,7 @@ class Form:
         Form("mingru", 64, "tall", "tall"),
         Form("mingru", 60, "narrow", "narrow"),
         Form("indrnn", 64, "tall", "tall"),
-        Form("mingru", 8192, "wide", "wide"),
+        Form("mingru", 8192, "vectorised", "vectorised"),
     ],
     ids=lambda form: f"{form.cell}-{form.hidden}",
 )

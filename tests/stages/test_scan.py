@@ -158,7 +158,7 @@ def test_a_loop_that_reads_nothing_has_layouts() -> None:
     plan = lowered(Source("<alone>", text))
     loop = plan.loops[0].scan_forward
     assert isinstance(loop, ScanLoop) and loop.reads == ()
-    assert {shape.shared_bytes for _, form, shape in shapes(plan) if form == "wide"} != {0}
+    assert {shape.shared_bytes for _, form, shape in shapes(plan) if form == "vectorised"} != {0}
 
 
 def test_layouts_keep_to_their_limits(plans: dict[str, KernelPlan]) -> None:
@@ -183,7 +183,7 @@ def test_forms_differ(plans: dict[str, KernelPlan]) -> None:
         program
         for plan in plans.values()
         for program, loop in scan_programs(plan)
-        if (schedule := scan_schedule(loop, 2)).wide == schedule.narrow
+        if (schedule := scan_schedule(loop, 2)).vectorised == schedule.narrow
     }
     assert alike == {"rwkv4_2_backward", "rwkv4_2_masked_backward"}
 
@@ -254,7 +254,7 @@ def test_kernels_that_iterate_are_made_where_they_are_asked_for(plans: dict[str,
             assert (f"rnncc::newton<rnncc::{cell}_0_masked_forward_newton_shape>" in kernels) == newton
             assert steps.count("static void tangent(") == 2 * newton and "_backward_newton" not in kernels
             own = host.partition(f"namespace rnncc::{cell}_0_forward {{")[2].partition("};")[0]
-            assert ".wide = {{" in own and (".newton = {{" in own) == newton
+            assert ".vectorised = {{" in own and (".newton = {{" in own) == newton
     assert newton_loops([plans["rwkv4"]]) == ["rwkv4_0"] and newton_loops([plans["mingru"], plans["scrn"]]) == []
     # Of an affine loop there is nothing else.
     assert texts("mingru", True) == texts("mingru", False)
@@ -271,6 +271,8 @@ def test_files_of_a_package(plans: dict[str, KernelPlan]) -> None:
     texts = {file.path: file.text for file in for_gpus([plans["scrn"]]).files}
     # Each program has its kernels in one of the two files.
     assert "scrn_0_forward" not in texts["src/scrn_f32.cu"] and "scrn_1_forward" in texts["src/scrn_f32.cu"]
-    assert "scrn_0_forward_wide" in texts["src/scrn_f32_scans.cu"] and "scrn_1" not in texts["src/scrn_f32_scans.cu"]
+    assert (
+        "scrn_0_forward_vectorised" in texts["src/scrn_f32_scans.cu"] and "scrn_1" not in texts["src/scrn_f32_scans.cu"]
+    )
     host = texts["src/scrn_cuda.cpp"]
     assert '&scans, "scrn", "scrn_0_forward"' in host and 'nullptr, "scrn", "scrn_1_forward"' in host

@@ -67,7 +67,7 @@ def scan_schedule(loop: ScanLoop, element_bytes: int, newton: bool = False) -> S
         # The map of a slice holds only near certain carries, which come with it.
         tangent = replace(known, family=NEWTON, entries=sum(entries(loop.tangent.matrix)) + known.edges)
         iterating = _newton(tangent, _LEAST_OF_QUICK_STEPS if _is_quick(loop) else _LEAST_NEWTON_CTAS)
-    return ScanSchedule(loop.family, in_pieces(_wide), in_pieces(_tall), narrow, iterating)
+    return ScanSchedule(loop.family, in_pieces(_vectorised), in_pieces(_tall), narrow, iterating)
 
 
 def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> ScanPlan:
@@ -77,7 +77,7 @@ def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> ScanPlan:
     channels = problem.batch * problem.hidden
     form = "narrow"
     if problem.hidden * element_bytes % _PIECE_BYTES == 0:
-        form = "tall" if is_tall(schedule.wide, channels, target.sms) else "wide"
+        form = "tall" if is_tall(schedule.vectorised, channels, target.sms) else "vectorised"
     clusters = ceil(channels, 32 * dict(schedule.forms)[form].vector)
     most = max(size for size, _ in target.clusters)
     newton_ctas, takes_newton = 0, False
@@ -90,10 +90,10 @@ def plan_scan(loop: ScanLoop, problem: Problem, target: Target) -> ScanPlan:
     return ScanPlan(schedule, form, ctas, round(step_us, 4), newton_ctas, takes_newton)
 
 
-def is_tall(wide: ScanShape, channels: int, sms: int) -> bool:
-    """Whether the wide form has too few lanes for a GPU. templates/include/rnncc/cuda/scan/share.h has the same
+def is_tall(vectorised: ScanShape, channels: int, sms: int) -> bool:
+    """Whether the vectorised form has too few lanes for a GPU. templates/include/rnncc/cuda/scan/share.h has the same
     rule."""
-    return channels < 32 * wide.vector * sms
+    return channels < 32 * vectorised.vector * sms
 
 
 def scan_ctas(clusters: int, most: int, sms: int, rounds: int = MOST_CTAS) -> int:
@@ -180,8 +180,8 @@ def _kept(loop: ScanLoop) -> int:
     return min(_FOUND, sum(statement.target in own for statement in loop.map.statements))
 
 
-def _wide(facts: _Facts) -> ScanShape:
-    """Parts come through shared memory, in pieces of 16 bytes."""
+def _vectorised(facts: _Facts) -> ScanShape:
+    """A lane has several channels. Parts come through shared memory, in pieces of 16 bytes."""
     vectors = tuple(n for n in (1, 2, 4, 8) if n * facts.element_bytes <= 8)
     return _shape(facts, _Choice(vectors, (2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 6, 8), 2))
 

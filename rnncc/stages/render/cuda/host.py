@@ -32,7 +32,7 @@ def host_text(cell: CellKernels) -> str:
 
 def _forms(kernels: ScanKernels) -> tuple[str, ...]:
     """The members of a ScanForms: a form for elements of 32 bits, and one for those of 16."""
-    forms = ("wide", "tall", "narrow", "newton")
+    forms = ("vectorised", "tall", "narrow", "newton")
     pairs = {form: (_form(kernels.full, form), _form(kernels.half, form)) for form in forms}
     return tuple(f".{form} = {{{full},\n     {half}}}," for form, (full, half) in pairs.items() if full or half)
 

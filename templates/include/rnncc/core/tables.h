@@ -206,11 +206,11 @@ struct ScanForm {
   int32_t least_ctas;  // how many must share steps for the kernel to be of use; 0: there is no kernel
 };
 
-// The kernels of a program without products, each for elements of 32 and of 16 bits. `wide` takes tensors whose rows
-// begin at multiples of 16 bytes, and `tall` takes the same where there are few channels. `narrow` takes all. `newton`
-// takes what `wide` does, where the others are walks.
+// The kernels of a program without products, each for elements of 32 and of 16 bits. `vectorised` takes tensors whose
+// rows begin at multiples of 16 bytes, and `tall` takes the same where there are few channels. `narrow` takes all.
+// `newton` takes what `vectorised` does, where the others are walks.
 struct ScanForms {
-  ScanForm wide[2], tall[2], narrow[2], newton[2];
+  ScanForm vectorised[2], tall[2], narrow[2], newton[2];
 };
 
 // Describes the loop of one segment in one direction.

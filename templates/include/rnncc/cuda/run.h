@@ -53,13 +53,13 @@ class DeviceRuns {
     const std::string file = cell_ + "_" + dtype_name(dtype) + "_scans";
     const int64_t channels =
         int64_t(runs.size()) * first().batch * runs[0]->dims()[tables_.slots[info_.edge_slots[0]].width];
-    const bool tall = is_tall(scans_->wide[size], channels, gpu(device_).sms);
+    const bool tall = is_tall(scans_->vectorised[size], channels, gpu(device_).sms);
     const ScanForm& iterating = scans_->newton[size];
     ScanRun newton(tables_, info_, iterating, true, runs[0]->dims());
-    ScanRun pieces(tables_, info_, (tall ? scans_->tall : scans_->wide)[size], true, runs[0]->dims());
+    ScanRun pieces(tables_, info_, (tall ? scans_->tall : scans_->vectorised)[size], true, runs[0]->dims());
     ScanRun any(tables_, info_, scans_->narrow[size], false, runs[0]->dims());
     if (!(iterating.least_ctas && newton.run(directions, file, name_ + "_newton")) &&
-        !pieces.run(directions, file, name_ + (tall ? "_tall" : "_wide")))
+        !pieces.run(directions, file, name_ + (tall ? "_tall" : "_vectorised")))
       any.run(directions, file, name_ + "_narrow");
     for (DeviceRun* run : runs) run->finish();
   }

@@ -63,9 +63,9 @@ struct ScanHeader {
 // order alone.
 class ScanRun : LoopParameter {
  public:
-  // `wide`: the form takes tensors whose rows begin at multiples of 16 bytes.
-  ScanRun(const Tables& tables, const LoopInfo& info, const ScanForm& form, bool wide, const int64_t* dims)
-      : LoopParameter(tables, info, dims, true), form_(form), wide_(wide) {}
+  // `aligned`: the form takes only tensors whose rows begin at multiples of 16 bytes.
+  ScanRun(const Tables& tables, const LoopInfo& info, const ScanForm& form, bool aligned, const int64_t* dims)
+      : LoopParameter(tables, info, dims, true), form_(form), aligned_(aligned) {}
 
   // Runs by the kernel `name` of `file`. Returns false where a tensor lies in memory in a way that the kernel does not
   // take, or where the kernel would be of no use. Then nothing was launched.
@@ -74,7 +74,7 @@ class ScanRun : LoopParameter {
     const CallTensors& tensors = directions[0].tensors;
     const int32_t device = tensors.device.index;
     const int64_t units = dim(tables_.slots[info_.edge_slots[0]].width), bytes = dtype_bytes(tensors.scalar());
-    if (wide_ && units * bytes % 16 != 0) return false;
+    if (aligned_ && units * bytes % 16 != 0) return false;
     const int64_t groups = call.batch * (units / form_.vector), clusters = ceil_divide(groups, int64_t(form_.groups));
     // A kernel counts steps in 32 bits, and its last tile may reach beyond them. It counts channels in 32 bits, too.
     if (call.steps > INT32_MAX / 2 || call.batch * units > INT32_MAX)
@@ -87,7 +87,7 @@ class ScanRun : LoopParameter {
     const int64_t ctas = scan_ctas(form_, all, call.steps, loaded.most_ctas, sms);
     if (!is_of_use(form_, all, ctas, sms)) return false;
     for (const LoopDirection& direction : directions) {
-      if (!fill_tensors(direction, wide_ ? begins_at_pieces : takes_all)) return false;
+      if (!fill_tensors(direction, aligned_ ? begins_at_pieces : takes_all)) return false;
       fill_totals(direction, ctas * call.batch);
     }
     CUlaunchAttribute attribute;
@@ -118,7 +118,7 @@ class ScanRun : LoopParameter {
   }
 
   const ScanForm& form_;
-  const bool wide_;
+  const bool aligned_;
 };
 
 }  // namespace rnncc

@@ -13,8 +13,10 @@ inline int64_t scan_shared_bytes(const ScanForm& form, int64_t ctas) {
   return std::max<int64_t>(form.least_shared_bytes, form.shared_bytes + (ctas > 1 ? ctas : 0) * form.peer_bytes);
 }
 
-// Whether the wide form has too few lanes for a GPU. rnncc/stages/schedule/scan.py has the same rule.
-inline bool is_tall(const ScanForm& wide, int64_t channels, int64_t sms) { return channels < 32 * wide.vector * sms; }
+// Whether the vectorised form has too few lanes for a GPU. rnncc/stages/schedule/scan.py has the same rule.
+inline bool is_tall(const ScanForm& vectorised, int64_t channels, int64_t sms) {
+  return channels < 32 * vectorised.vector * sms;
+}
 
 // How many CTAs share the steps of the same channels, in a launch of `clusters` clusters. The number doubles until each
 // SM has two CTAs, as long as half as many CTAs would need more than one tile each for all steps.
