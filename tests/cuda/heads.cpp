@@ -3,12 +3,19 @@
 
 using namespace rnncc;
 
-// out [heads, head_dim, depth] has rows of `length` elements. Returns 0, or 1 where torch refuses.
-extern "C" int sums_of_heads(float* out, int64_t length, float* a, int64_t a_row, float* b, int64_t b_row, int64_t heads, int64_t head_dim,
-                     int64_t depth, int64_t rows) try {
+// out [parts, heads, head_dim, terms, depth]. Returns 0, or 1 where torch refuses.
+extern "C" int sums_of_heads(float* out, float* a, int64_t a_row, float* b, int64_t b_row, int64_t rows, int64_t heads,
+                             int64_t parts, int64_t head_dim, int64_t terms, int64_t depth) try {
   const Device cpu = {aoti_torch_device_type_cpu(), 0};
-  multiply_heads(over(out, {heads, head_dim, depth}, {head_dim * length, length, 1}, RNNCC_FLOAT32, cpu), {a, 0, a_row, RNNCC_FLOAT32},
-                 {b, 0, b_row, RNNCC_FLOAT32}, heads, head_dim, depth, rows, cpu);
+  multiply_heads({{{{a, 0, a_row, RNNCC_FLOAT32}, {b, 0, b_row, RNNCC_FLOAT32}, rows}},
+                  out,
+                  RNNCC_FLOAT32,
+                  heads,
+                  parts,
+                  head_dim,
+                  terms,
+                  depth},
+                 cpu);
   return 0;
 } catch (const std::exception&) {
   return 1;

@@ -76,10 +76,12 @@ def test_fused_loops_of_one_head(cell: str, head_dim: int, packages: Packages) -
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("cell", ["lstm", "gru", "gruv3"])
 def test_large_batches(cell: str, reverse: bool, packages: Packages) -> None:
-    """More steps than the exchange of such kernels holds; groups of one entry and of all, and several launches."""
-    dtype, known = DTYPES[dict(FUSED[cell])[768]], packages.families(cell)
-    for steps, batch in ((1, 129), (50, 130), (40, 256), (19, 321)):
-        call = draw(packages(cell), cell, 768, 1, batch, steps, dtype, reverse=reverse, seed=batch)
+    """More steps than the exchange of such kernels holds; groups that are full or not, and several launches."""
+    module, dtype = packages(cell), DTYPES[dict(FUSED[cell])[768]]
+    known = packages.families(cell)
+    # Where it takes two launches, clusters are quicker for the cells whose matrices fit in one.
+    for steps, batch in ((1, 200), (50, 241), (40, 256), (19, 321 if cell == "lstm" else 319)):
+        call = draw(module, cell, 768, 1, batch, steps, dtype, reverse=reverse, seed=batch)
         assert_true(call, dtype)
         assert {known[kernel] for kernel in kernels_of(call.run) & known.keys()} == {WIDE}
     generator = torch.Generator().manual_seed(1)
@@ -87,7 +89,7 @@ def test_large_batches(cell: str, reverse: bool, packages: Packages) -> None:
         "lengths": torch.randint(0, 41, (200,), generator=generator).to(DEVICE),
         "reset": (torch.rand(40, 200, generator=generator) < 0.1).to(DEVICE),
     }
-    call = draw(packages(cell), cell, 768, 1, 200, 40, dtype, reverse=reverse, **masks)
+    call = draw(module, cell, 768, 1, 200, 40, dtype, reverse=reverse, **masks)
     assert_true(call, dtype)
     assert {known[kernel] for kernel in kernels_of(call.run) & known.keys()} == {WIDE}
 

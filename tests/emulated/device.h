@@ -11,6 +11,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
 #include <random>
@@ -85,11 +86,20 @@ struct Warp {
   uint64_t words[2][32][8];  // what lanes exchange, in turns
 };
 
+// 16 bytes on their way to shared memory.
+struct Landing {
+  char* to;
+  char bytes[16];
+
+  void land() const { memcpy(to, bytes, 16); }
+};
+
 struct Fiber {
   Cta* cta;
   Warp* warp;
   uint3 index;
   uint64_t exchanges = 0;
+  std::deque<std::vector<Landing>> groups = std::deque<std::vector<Landing>>(1);  // the last one is not ended yet
   bool done = false;
   bool (*ready)(void*) = nullptr;
   void* waits_for = nullptr;

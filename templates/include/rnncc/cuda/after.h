@@ -122,6 +122,9 @@ class After {
     }
   }
 
+  // Whether an edge at t is its slot's value at t - 1; else it is the value at t + 1.
+  bool is_earlier(const SlotInfo& edge) const { return (edge.kind == Kind::previous) != call_.descending; }
+
   // The values of an edge over all steps, in the streams' type: its slot's values one step on, and the edge's tensor at
   // the end.
   rnncc_tensor shifted(int slot) {
@@ -129,8 +132,7 @@ class After {
     const rnncc_tensor from = values_of(info.link), edge = tensors_.either(info.table, info.index);
     const int64_t width = dim(info.width), steps = call_.steps, batch = call_.batch;
     const rnncc_dtype dtype = tensors_.scalar();
-    // Whether the edge at t is the slot's value at t - 1; else it is the value at t + 1.
-    const bool earlier = (info.kind == Kind::previous) != call_.descending;
+    const bool earlier = is_earlier(info);
     if (call_.starts) {
       ShiftedRows made(from, edge, call_.starts, batch, rows(), width, earlier, dtype, device());
       held_.push_back(std::move(made.memory));
@@ -181,41 +183,72 @@ class After {
     return matrices_[slot] = t;
   }
 
+  // The rows of a matrix per head and part.
+  int64_t head_rows(const MatrixInfo& matrix) const {
+    return dim(matrix.blocks) == 1 ? dim(matrix.rows) : dim(matrix.rows) / (matrix.parts * dim(matrix.blocks));
+  }
+
   // Whether outer `next` can join the product of the outers from `first` on. Their operand is then the same, cotangents
-  // and rows lie side by side, and there is one head.
+  // and rows lie side by side, and heads have the same shape. With one head, any number of rows will do.
   bool continues(int first, int next) {
     const OuterInfo &a = tables_.outers[first], &b = tables_.outers[next];
     const MatrixInfo &from = tables_.matrices[a.matrix], &to = tables_.matrices[b.matrix];
-    if (a.operand != b.operand || from.index != to.index || dim(from.blocks) != 1 || dim(to.blocks) != 1) return false;
+    const bool alike = dim(from.blocks) == 1 || head_rows(from) == head_rows(to);
+    if (a.operand != b.operand || from.index != to.index || dim(from.blocks) != dim(to.blocks) || !alike) return false;
     const int64_t before = rows_of(first, next);
     if (dim(to.row) != dim(from.row) + before) return false;
     const rnncc_tensor x = matrix_of(a.cotangent), y = matrix_of(b.cotangent);
     return x.entry == y.entry && static_cast<char*>(x.data) + before * dtype_bytes(x.dtype) == y.data;
   }
 
+  // Rows of an operand, and the first of the cotangent's rows that they go with.
+  struct Operand {
+    rnncc_tensor values;
+    int64_t first, rows;
+  };
+
+  // The values of an edge over all steps in two pieces, without a copy: the edge's tensor, if it has data, and the
+  // slot's values one step on. There are none where that takes a copy.
+  std::vector<Operand> pieces_of(int slot) {
+    if (!is_edge(tables_, slot) || call_.starts || call_.steps == 1) return {};
+    const SlotInfo& info = tables_.slots[slot];
+    rnncc_tensor from = values_of(info.link);
+    const rnncc_tensor edge = tensors_.either(info.table, info.index);
+    const rnncc_dtype dtype = tensors_.scalar();
+    if (from.step != call_.batch * from.entry || from.dtype != dtype || (edge.data && edge.dtype != dtype)) return {};
+    const bool earlier = is_earlier(info);
+    const int64_t batch = call_.batch, others = rows() - batch;
+    if (!earlier) from.data = static_cast<char*>(from.data) + from.step * dtype_bytes(dtype);
+    std::vector<Operand> pieces = {{from, earlier ? batch : 0, others}};
+    if (edge.data) pieces.push_back({edge, earlier ? 0 : others, batch});
+    return pieces;
+  }
+
   // Writes `height` rows of d_matrix = cotangentᵀ operand to `out` [rows, row_length], from the rows of outer o on.
   void outer(int o, int64_t height, void* out) {
     const OuterInfo& info = tables_.outers[o];
     const MatrixInfo& matrix = tables_.matrices[info.matrix];
-    const rnncc_tensor x = matrix_of(info.cotangent), y = matrix_of(info.operand);
-    const int64_t heads = dim(matrix.blocks), length = row_length(matrix), bytes = dtype_bytes(x.dtype);
-    const int64_t parts = heads == 1 ? 1 : matrix.parts, terms = heads == 1 ? 1 : info.parts;
-    const int64_t head_dim = height / (parts * heads), depth = length / terms;
-    for (int64_t p = 0; p < parts; ++p) {
-      for (int64_t q = 0; q < terms; ++q) {
-        char* a = static_cast<char*>(x.data) + p * heads * head_dim * bytes;
-        char* b = static_cast<char*>(y.data) + q * heads * depth * bytes;
-        char* c = static_cast<char*>(out) + (p * heads * head_dim * length + q * depth) * bytes;
-        if (heads == 1) {
-          multiply_into(over(c, {head_dim, depth}, {length, 1}, x.dtype, device()),
-                        over(a, {head_dim, rows()}, {1, x.entry}, x.dtype, device()),
-                        over(b, {rows(), depth}, {y.entry, 1}, x.dtype, device()));
-        } else {
-          multiply_heads(over(c, {heads, head_dim, depth}, {head_dim * length, length, 1}, x.dtype, device()),
-                         {a, 0, x.entry, x.dtype}, {b, 0, y.entry, y.dtype}, heads, head_dim, depth, rows(), device());
-        }
-      }
+    const rnncc_tensor x = matrix_of(info.cotangent);
+    const int64_t heads = dim(matrix.blocks), length = row_length(matrix);
+    if (heads == 1) {
+      const rnncc_tensor y = matrix_of(info.operand);
+      multiply_into(over(out, {height, length}, {length, 1}, x.dtype, device()),
+                    over(x.data, {height, rows()}, {1, x.entry}, x.dtype, device()),
+                    over(y.data, {rows(), length}, {y.entry, 1}, x.dtype, device()));
+      return;
     }
+    const int64_t head_dim = head_rows(matrix), terms = info.parts;
+    HeadsProduct product = {{}, out, x.dtype, heads, height / (heads * head_dim), head_dim, terms, length / terms};
+    const auto add = [&](const Operand& operand) {
+      char* const a = static_cast<char*>(x.data) + operand.first * x.entry * dtype_bytes(x.dtype);
+      product.pieces.push_back({{a, 0, x.entry, x.dtype}, operand.values, operand.rows});
+    };
+    for (const Operand& piece : pieces_of(info.operand)) add(piece);
+    if (product.pieces.empty() || !heads::has_kernel(product, device())) {
+      product.pieces.clear();
+      add({matrix_of(info.operand), 0, rows()});
+    }
+    multiply_heads(product, device());
   }
 
   // Multiplies each of several products for one matrix by itself, and then adds them up.

@@ -32,11 +32,42 @@ inline uint32_t transpose8x8(uint32_t v) {
   return element(column, row) | element(column + 1, row) << 16;
 }
 
+inline uint4 load_transposed(uint32_t row) {
+  emulated::exchange(row, 0);
+  const int lane = threadIdx.x % 32;
+  uint32_t words[4];
+  for (int i = 0; i < 4; ++i) {
+    uint16_t elements[2];
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t from = emulated::of_lane<uint32_t>(8 * i + lane % 4 * 2 + half);
+      memcpy(&elements[half], emulated::at(from, 16) + lane / 4 * 2, 2);
+    }
+    words[i] = elements[0] | uint32_t(elements[1]) << 16;
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
 inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
   emulated::barrier_at(barrier) = {int(arrivals), int(arrivals), 0, 0};
 }
 
 inline void copy16(uint32_t to, const void* from) { memcpy(emulated::at(to, 16), from, 16); }
+// A copy lands at once, or not before the thread waits for its group.
+inline void copy16_or_zeros(uint32_t to, const void* from, bool wanted) {
+  emulated::Landing landing = {emulated::at(to, 16), {}};
+  if (wanted) memcpy(landing.bytes, from, 16);
+  if (emulated::device.cycles % 2)
+    landing.land();
+  else
+    emulated::device.current->groups.back().push_back(landing);
+}
+inline void copies_end_group() { emulated::device.current->groups.emplace_back(); }
+template <int N>
+inline void copies_wait() {
+  auto& groups = emulated::device.current->groups;
+  for (; groups.size() > N + 1; groups.pop_front())
+    for (const emulated::Landing& landing : groups.front()) landing.land();
+}
 inline void copy_arrive(uint32_t barrier) {
   emulated::Barrier& counts = emulated::barrier_at(barrier);
   --counts.pending;

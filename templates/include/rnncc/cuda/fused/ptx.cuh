@@ -49,6 +49,17 @@ RNNCC_DEVICE uint32_t transpose8x8(uint32_t v) {
   return d;
 }
 
+// Loads four 8x8 matrices of 16-bit elements, transposed: lanes 8 i to 8 i + 7 name the rows of matrix i in shared memory.
+// Lane l gets elements 2 (l % 4) and the next of column l / 4 of each.
+RNNCC_DEVICE uint4 load_transposed(uint32_t row) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(row)
+               : "memory");
+  return v;
+}
+
 RNNCC_DEVICE void barrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
@@ -56,6 +67,16 @@ RNNCC_DEVICE void barrier_init(uint32_t barrier, uint32_t arrivals) {
 // Copies 16 bytes from global to shared memory, asynchronously.
 RNNCC_DEVICE void copy16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to), "l"(from) : "memory");
+}
+// The same, or zeros where it is not wanted: nothing is read then.
+RNNCC_DEVICE void copy16_or_zeros(uint32_t to, const void* from, bool wanted) {
+  asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+}
+// The thread's copies since the last call are a group. It waits until all groups but the last N have landed.
+RNNCC_DEVICE void copies_end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N>
+RNNCC_DEVICE void copies_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 // The thread arrives at the barrier once all its copies so far have landed.
 RNNCC_DEVICE void copy_arrive(uint32_t barrier) {

@@ -5,11 +5,6 @@
 
 namespace rnncc {
 
-// Copies 16 bytes from global to shared memory, asynchronously. Writes zeros unless they are wanted.
-RNNCC_DEVICE void copy16_or_zeros(uint32_t to, const void* from, bool wanted) {
-  asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
-}
-
 // A source gives the values of STEPS steps at a time, which are a part. The warp has asked for them one part earlier,
 // or more. Values of tensors that are not given, and of steps beyond the end, are zeros.
 
