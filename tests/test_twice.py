@@ -42,6 +42,7 @@ def test_products_of_heads() -> None:
     found = constants("cuda/heads.h")
     assert found["HEAD_SUMS"] * found["HEAD_ROWS"] == expect._DEALT_ROWS
     assert (found["HEAD_TILE"], found["HEAD_TILES"]) == (expect._TILE, expect._DEALT_TILES)
+    assert constants("cuda/head_products_call.h")["HEAD_TILE_ROWS"] == expect._TILE_ROWS
 
 
 def test_ctas_that_share_the_steps_of_a_scan() -> None:

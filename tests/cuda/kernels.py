@@ -52,7 +52,11 @@ HEAD_DIM = {Scope.CLUSTER: 256, Scope.GRID: 768, Scope.STEP: 2304}
 _MNEMONIC = {"bf16": "m16n8k16.row.col.f32.bf16.bf16.f32", "f16": "m16n8k16.row.col.f32.f16.f16.f32"}
 _NORM_DTYPES = ("f32_f32", "bf16_bf16", "bf16_f32", "f16_f16", "f16_f32")
 _SHARED: dict[Family, tuple[str, ...]] = {
-    CORE: ("permute_rows",),
+    CORE: (
+        "permute_rows",
+        *(f"head_products_{dtype}_{columns}" for dtype in _DTYPES[1:] for columns in (64, 128)),
+        *(f"head_sums_{dtype}" for dtype in _DTYPES[1:]),
+    ),
     HEAD_NORM: (
         *(f"head_norm_{direction}{names}" for direction in ("", "backward_") for names in _NORM_DTYPES),
         *(f"head_norm_sums_{dtype}" for dtype in _DTYPES),
@@ -178,8 +182,12 @@ def sources(case: Case, head_dim: int | None = None) -> tuple[Bundle, dict[str, 
         unit = next(unit for unit in bundle.device_units if unit.name == f"_{case.family.name}")
         # Half of an SM's warps at once have enough bytes on their way. Backward 384 threads hold more each, and some
         # keep two numbers in memory.
-        forward, backward = Allowed(64, 0, 0), Allowed(168, 16, 0)
-        allowed = {name: backward if "backward" in name else forward for name in _SHARED[case.family]}
+        # Products of heads hold their sums: two CTAs per SM with tiles of 64 columns, and one with 128.
+        most = {"backward": Allowed(168, 16, 0), "products": Allowed(128, 0, 0), "128": Allowed(255, 0, 0)}
+        allowed = {
+            name: next((limit for part, limit in reversed(most.items()) if part in name), Allowed(64, 0, 0))
+            for name in _SHARED[case.family]
+        }
         return replace(bundle, device_units=(unit,)), allowed
     loops = tuple(loop for loop in whole.loops if case.masked or not loop.masked)
     shown = replace(whole, loops=loops)
@@ -251,7 +259,7 @@ def excesses(log: str, allowed: dict[str, Allowed]) -> Iterator[str]:
 def instructions(case: Case, ptx: str) -> Iterator[str]:
     """What is wrong with the instructions of products, and of what the CTAs of a cluster send each other."""
     own_products = case.family is ALTERNATING or (case.family in FUSED and case.family.scope is not Scope.STEP)
-    multiplies = own_products and has_products(case.cell)
+    multiplies = case.family is CORE or own_products and has_products(case.cell)
     wanted = _MNEMONIC.get(case.dtype) if multiplies else None
     if wanted is None and "mma.sync" in ptx:
         yield "products by tensor cores, where none are meant"

@@ -11,6 +11,7 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.schedule import FusedSchedule, Schedule, ceil
 from rnncc.ir.target import Target
 from rnncc.stages.schedule.alternating import alternating_us
+from rnncc.stages.schedule.draft import round_up
 from rnncc.stages.schedule.facts import Facts, facts_of, reached_gb_s
 from rnncc.stages.schedule.families import MODELS
 from rnncc.stages.schedule.rates import product_rate, slower
@@ -22,12 +23,14 @@ _LAUNCH_US, _FILL_US, _TRANSPOSED_FILL_US = 3.5, 0.05, 0.09
 # Microseconds per copy, per launch of a product, and per backward for what autograd and the gradients' tensors take.
 _COPY_US, _PRODUCT_US, _BACKWARD_US = 2.0, 3.0, 3.0
 # The gradients of several heads are products with many rows, one row per step and batch entry. cuBLAS has fewer CTAs
-# for them than there are SMs, and each goes through all rows: these are nanoseconds per row. In 16 bits narrow heads
-# take longer, since a row of theirs is shorter than what memory hands over at a time.
-_ROW_NS, _NARROW_ROW_NS, _FLOAT_ROW_NS = 1.4, (1.0, 20.0), 39.0
+# for them than there are SMs, and each goes through all rows: these are nanoseconds per row and product.
+_ROW_NS, _FLOAT_ROW_NS = 1.4, 39.0
 # If a float32 product has at least so many rows and few tiles, its rows are dealt out to several sums, for which the
-# cotangents of a gate are copied (templates/include/rnncc/cuda/heads.h).
+# cotangents of a gate are copied. In 16 bits the package's own kernel takes such products, and all narrow ones
+# (templates/include/rnncc/cuda/heads.h).
 _DEALT_ROWS, _TILE, _DEALT_TILES = 1024, 128, 32
+# That kernel's tiles (head_products_call.h), and the part of the rate of large products that it reaches.
+_TILE_ROWS, _TILE_COLUMNS, _KERNEL_RATE = 256, (64, 128), 0.46
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +85,31 @@ def after_us(loop: FusedLoop, problem: Problem, steps: int, target: Target) -> f
     count, product_us = known.matrices, products_us / known.matrices
     # To read the cotangents of a gate, or the states, and write them; or to read both.
     copy_us = 2 * rows * problem.hidden * problem.element_bytes / (1000 * reached_gb_s(target))
-    tiles = problem.heads * ceil(problem.head_dim, _TILE) ** 2
+    blocks = ceil(problem.head_dim, _TILE)
+    tiles = problem.heads * blocks**2
+    # The states of the steps before are copied into a tensor of their own.
+    shifted_us = _COPY_US + copy_us
     if problem.heads == 1:
         # Gates that lie side by side are one product.
         gradients_us = _PRODUCT_US + products_us
     elif problem.is_float and rows >= _DEALT_ROWS and tiles <= _DEALT_TILES:
         gradients_us = count * (_PRODUCT_US + _COPY_US + copy_us + product_us + copy_us)
+    elif not problem.is_float and (blocks == 1 or tiles < _DEALT_TILES):
+        # It reads all cotangents and the states once, and takes the states as they lie.
+        shifted_us = 0.0
+        gradients_us = 2 * _PRODUCT_US + max(
+            (count + 1) / 2 * copy_us, _tiled_products_us(count, problem, target) * rows
+        )
     else:
-        base, narrow = _NARROW_ROW_NS
-        row_ns = _FLOAT_ROW_NS if problem.is_float else max(_ROW_NS, base + narrow / problem.head_dim)
+        row_ns = _FLOAT_ROW_NS if problem.is_float else _ROW_NS
         gradients_us = count * (_PRODUCT_US + max(product_us, slower(target) * row_ns * rows / 1000))
-    # The states of the steps before are copied into a tensor of their own.
-    return _BACKWARD_US + gradients_us + _COPY_US + copy_us
+    return _BACKWARD_US + gradients_us + shifted_us
+
+
+def _tiled_products_us(count: int, problem: Problem, target: Target) -> float:
+    """The time per row of `count` products of all heads by the package's own kernel, in microseconds: that of whole
+    tiles, of which the last ones may be partly empty."""
+    columns = next((width for width in _TILE_COLUMNS if problem.head_dim <= width), _TILE_COLUMNS[-1])
+    tile_rows = round_up(count * problem.head_dim, _TILE_ROWS)
+    elements = problem.heads * tile_rows * round_up(problem.head_dim, columns)
+    return elements / (_KERNEL_RATE * product_rate(target, problem.dtype))
