@@ -259,7 +259,7 @@ def excesses(log: str, allowed: dict[str, Allowed]) -> Iterator[str]:
 def instructions(case: Case, ptx: str) -> Iterator[str]:
     """What is wrong with the instructions of products, and of what the CTAs of a cluster send each other."""
     own_products = case.family is ALTERNATING or (case.family in FUSED and case.family.scope is not Scope.STEP)
-    multiplies = case.family is CORE or own_products and has_products(case.cell)
+    multiplies = case.family is CORE or (own_products and has_products(case.cell))
     wanted = _MNEMONIC.get(case.dtype) if multiplies else None
     if wanted is None and "mma.sync" in ptx:
         yield "products by tensor cores, where none are meant"
