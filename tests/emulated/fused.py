@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import shutil
 import struct
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -34,10 +37,20 @@ _TABLES = {
         "STREAMS", "WEIGHTS", "STATES", "SAVED", "D_SEQUENCES", "D_FINAL", "D_STREAMS", "D_WEIGHTS", "D_STATES",
     ),
 }  # fmt: skip
+# Before the sources of all kernels, and compiled once.
+_COMMON = """
+#include <string>
+#include "rnncc/cuda/fused/gather.cuh"
+#include "rnncc/cuda/fused/grid.cuh"
+#include "rnncc/cuda/fused/scatter.cuh"
+#include "rnncc/cuda/fused/wide.cuh"
+"""
+# Each kernel calls its shape `FusedShape`. Those of one library have names of their own.
 _DRIVER = """
+#define FusedShape {symbol}_shape
 #include "{symbol}.cu"
-extern "C" int64_t parameter_bytes() {{ return sizeof(rnncc::FusedCall<rnncc::FusedShape::Step>); }}
-extern "C" const char* run(int ctas, int directions, int cluster, uint64_t seed, const void* parameter) {{
+extern "C" int64_t {symbol}_parameter_bytes() {{ return sizeof(rnncc::FusedCall<rnncc::FusedShape::Step>); }}
+extern "C" const char* {symbol}_run(int ctas, int directions, int cluster, uint64_t seed, const void* parameter) {{
   static std::string problem;
   using Shape = rnncc::FusedShape;
   const auto kernel = [](const void* p) {{ {symbol}(*static_cast<const rnncc::FusedCall<Shape::Step>*>(p)); }};
@@ -49,7 +62,10 @@ extern "C" const char* run(int ctas, int directions, int cluster, uint64_t seed,
   }}
   return nullptr;
 }}
+#undef FusedShape
 """
+# -O0 takes as long to compile, and what it makes is half as fast.
+_COMPILER = ("g++", "-std=c++17", "-O1", "-fPIC", "-w", "-U_FORTIFY_SOURCE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +76,20 @@ class Kernel:
     loop: FusedLoop
     schedule: FusedSchedule
     library: ctypes.CDLL
+    symbol: str
     head_dim: int
+
+    @property
+    def parameter_bytes(self) -> int:
+        """The size of the kernel's parameter."""
+        return int(self.library[f"{self.symbol}_parameter_bytes"]())
+
+    def run(self, ctas: int, cluster: int, seed: int, parameter: ctypes.Array[ctypes.c_char]) -> None:
+        """Runs the kernel in one direction. Fails where its threads wait for ever, or reach beyond their memory."""
+        function = self.library[f"{self.symbol}_run"]
+        function.restype = ctypes.c_char_p
+        failure = function(ctas, 1, cluster, ctypes.c_uint64(seed), parameter)
+        assert failure is None, failure
 
 
 def write_headers(folder: Path) -> None:
@@ -75,11 +104,28 @@ def write_headers(folder: Path) -> None:
         path.write_text(text.replace(shared, "char* const shared = emulated::shared_memory();"), encoding="utf-8")
 
 
+@cache
+def _common(flags: tuple[str, ...]) -> Path:
+    """A folder with the headers, and a header `common.h` of what all kernels include, compiled with the flags."""
+    folder = Path(tempfile.mkdtemp(prefix="rnncc-emulated-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    write_headers(folder)
+    header = folder / "common.h"
+    header.write_text(_COMMON, encoding="utf-8")
+    _compile((*_COMPILER, *flags, f"-I{folder}", "-x", "c++-header", str(header), "-o", f"{header}.gch"))
+    return folder
+
+
+def _compile(command: Sequence[str]) -> None:
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
 def build(plan: KernelPlan, fused: FusedKernels, folder: Path, flags: Sequence[str] = ()) -> dict[str, Kernel]:
     """The kernels by their programs' names. `flags`: for the compiler."""
-    write_headers(folder)
+    common = _common(tuple(flags))
     bundle = at_first_use(plan, [fused])
-    write_files(bundle.files, folder)
+    write_files([file for file in bundle.files if not file.path.startswith(bundle.include)], folder)
     loops = dict(fused_programs(plan))
     programs = {
         f"{loop_name(plan, loop)}_{direction}": program
@@ -88,26 +134,15 @@ def build(plan: KernelPlan, fused: FusedKernels, folder: Path, flags: Sequence[s
             ("forward", loop.forward), ("inference", loop.forward), ("backward", loop.backward),
         )
     }  # fmt: skip
-    found = {}
-    running = []
-    for (name, schedule), unit in zip(fused.kernels, bundle.device_units, strict=True):
-        source = folder / "src" / f"{unit.name}.cpp"
-        source.write_text("#include <string>\n" + _DRIVER.format(symbol=unit.name), encoding="utf-8")
-        library = folder / f"{unit.name}.so"
-        command = [
-            "g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-U_FORTIFY_SOURCE", *flags, f"-I{folder}",
-            str(source), "-o", str(library),
-        ]  # fmt: skip
-        running.append((name, schedule, library, subprocess.Popen(command, stderr=subprocess.PIPE, text=True)))
-    for name, schedule, library, compiler in running:
-        _, errors = compiler.communicate()
-        assert compiler.returncode == 0, errors[-4000:]
-        opened = ctypes.CDLL(str(library))
-        opened.parameter_bytes.restype = ctypes.c_int64
-        opened.run.restype = ctypes.c_char_p
-        loop = loops[name]
-        found[name] = Kernel(programs[name], as_run(name, loop), schedule, opened, fused.head_dim)
-    return found
+    # All kernels are one unit, which the compiler reads once.
+    source, library = folder / "src/kernels.cpp", folder / "kernels.so"
+    source.write_text("".join(_DRIVER.format(symbol=unit.name) for unit in bundle.device_units), encoding="utf-8")
+    _compile((*_COMPILER, *flags, f"-I{common}", "-include", "common.h", "-shared", str(source), "-o", str(library)))
+    opened = ctypes.CDLL(str(library))
+    return {
+        name: Kernel(programs[name], as_run(name, loops[name]), schedule, opened, unit.name, fused.head_dim)
+        for (name, schedule), unit in zip(fused.kernels, bundle.device_units, strict=True)
+    }
 
 
 class EmulatedCase(Case):
@@ -152,11 +187,10 @@ class _Call:
         group = schedule.group_batch or problem.batch
         ctas = -(-problem.batch // group) * problem.heads * schedule.ctas
         parameter = self._parameter(group)
-        assert len(parameter) <= self.kernel.library.parameter_bytes()
-        memory = ctypes.create_string_buffer(parameter, self.kernel.library.parameter_bytes())
+        assert len(parameter) <= self.kernel.parameter_bytes
+        memory = ctypes.create_string_buffer(parameter, self.kernel.parameter_bytes)
         cluster = schedule.ctas if schedule.family.scope is Scope.CLUSTER else 1
-        failure = self.kernel.library.run(ctas, 1, cluster, ctypes.c_uint64(case.seed), memory)
-        assert failure is None, failure
+        self.kernel.run(ctas, cluster, case.seed, memory)
         assert all((guard == _GUARD).all() for guard in self.guards), "a kernel wrote beside a tensor"
         for (table, index), copy in self.copies.items():
             given = self.given[table][index]
