@@ -6,12 +6,14 @@ python -m tests.cuda.kernels [--jobs N] [CELL...]
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -37,6 +39,7 @@ from rnncc.stages.schedule.kernels import scan_kernels
 from rnncc.stages.schedule.stepwise import stepwise_from, stepwise_takes
 from tests.compiling import plan_of
 from tests.cuda.sources import write_files
+from tests.kept import included, kept
 from tests.rendering import at_first_use, for_gpus
 
 # The GPU for which kernels of an architecture are planned.
@@ -231,16 +234,31 @@ def check(case: Case, folder: Path, optimised: bool = True) -> tuple[str, ...]:
     return tuple(problems)
 
 
+class _Failed(Exception):
+    """nvcc failed: what it said."""
+
+
 def _compile(
     nvcc: Nvcc, case: Case, unit: DeviceUnit, bundle: Bundle, folder: Path, optimised: bool
 ) -> tuple[str, str]:
     """What nvcc said, and the PTX; none where it failed."""
-    command = nvcc.command(unit, case.architecture, bundle.include).arguments
-    more = ("-Xptxas", "-v", "--keep") if optimised else ("-ptx", "-Xcicc", "-O0", "-o", f"{unit.name}.ptx")
-    done = subprocess.run([*command, *more], cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        return done.stderr, ""
-    return done.stderr, (folder / f"{unit.name}.ptx").read_text(encoding="utf-8")
+    arguments = nvcc.command(unit, case.architecture, bundle.include).arguments[1:]
+    arguments += ("-Xptxas", "-v", "--keep") if optimised else ("-ptx", "-Xcicc", "-O0", "-o", f"{unit.name}.ptx")
+
+    def make() -> bytes:
+        done = subprocess.run([nvcc.path, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise _Failed(done.stderr)
+        ptx = (folder / f"{unit.name}.ptx").read_text(encoding="utf-8")
+        return zlib.compress(json.dumps([done.stderr, ptx]).encode())
+
+    texts = {file.path: file.text for file in bundle.files}
+    parts = (part for pair in included(unit.path, texts, bundle.include) for part in pair)
+    try:
+        log, ptx = json.loads(zlib.decompress(kept((nvcc.key(), *arguments, *parts), make)))
+    except _Failed as failed:
+        return str(failed), ""
+    return log, ptx
 
 
 def excesses(log: str, allowed: dict[str, Allowed]) -> Iterator[str]:

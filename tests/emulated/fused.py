@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from rnncc.ir.artifact import File
 from rnncc.ir.family import Scope
 from rnncc.ir.fused import FusedLoop, FusedVector, FusedWrite, MatrixPart
 from rnncc.ir.kernel import EdgeSlot, Place, Program, ReadSlot, StoredSlot, Table
@@ -23,6 +24,7 @@ from rnncc.ir.plan import KernelPlan, as_run, fused_programs, loop_name
 from rnncc.ir.schedule import FusedKernels, FusedSchedule
 from rnncc.machine.paths import templates_dir
 from tests.cuda.sources import write_files
+from tests.kept import included, kept
 from tests.numeric.compare import Case, Problem
 from tests.numeric.loops import Loop, Tensors
 from tests.rendering import at_first_use
@@ -105,15 +107,28 @@ def write_headers(folder: Path) -> None:
 
 
 @cache
-def _common(flags: tuple[str, ...]) -> Path:
-    """A folder with the headers, and a header `common.h` of what all kernels include, compiled with the flags."""
+def _headers() -> tuple[Path, Mapping[str, str]]:
+    """A folder with the headers, and their texts by path."""
     folder = Path(tempfile.mkdtemp(prefix="rnncc-emulated-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     write_headers(folder)
-    header = folder / "common.h"
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return folder, {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in files}
+
+
+@cache
+def _common(flags: tuple[str, ...]) -> Path:
+    """A header of what all kernels include, which is compiled with the flags."""
+    folder, _ = _headers()
+    header = folder / f"common{len(list(folder.glob('common*.h')))}.h"
     header.write_text(_COMMON, encoding="utf-8")
     _compile((*_COMPILER, *flags, f"-I{folder}", "-x", "c++-header", str(header), "-o", f"{header}.gch"))
-    return folder
+    return header
+
+
+@cache
+def _version() -> str:
+    return subprocess.run((_COMPILER[0], "--version"), capture_output=True, text=True, check=True).stdout
 
 
 def _compile(command: Sequence[str]) -> None:
@@ -121,11 +136,27 @@ def _compile(command: Sequence[str]) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
+def _library(source: str, files: Sequence[File], folder: Path, flags: tuple[str, ...]) -> ctypes.CDLL:
+    """A text that includes the files, compiled in a folder and loaded."""
+    library, (headers, texts) = folder / "kernels.so", _headers()
+
+    def make() -> bytes:
+        write_files(files, folder)
+        path = folder / "src/kernels.cpp"
+        path.write_text(source, encoding="utf-8")
+        compiler = (*_COMPILER, *flags, f"-I{headers}", "-include", str(_common(flags)))
+        _compile((*compiler, "-shared", str(path), "-o", str(library)))
+        return library.read_bytes()
+
+    own = {file.path: file.text for file in files} | {"src/kernels.cpp": source}
+    parts = (part for pair in included("src/kernels.cpp", {**texts, **own}, ("",)) for part in pair)
+    library.write_bytes(kept((_version(), *_COMPILER, *flags, _COMMON, *parts), make))
+    return ctypes.CDLL(str(library))
+
+
 def build(plan: KernelPlan, fused: FusedKernels, folder: Path, flags: Sequence[str] = ()) -> dict[str, Kernel]:
     """The kernels by their programs' names. `flags`: for the compiler."""
-    common = _common(tuple(flags))
     bundle = at_first_use(plan, [fused])
-    write_files([file for file in bundle.files if not file.path.startswith(bundle.include)], folder)
     loops = dict(fused_programs(plan))
     programs = {
         f"{loop_name(plan, loop)}_{direction}": program
@@ -135,12 +166,11 @@ def build(plan: KernelPlan, fused: FusedKernels, folder: Path, flags: Sequence[s
         )
     }  # fmt: skip
     # All kernels are one unit, which the compiler reads once.
-    source, library = folder / "src/kernels.cpp", folder / "kernels.so"
-    source.write_text("".join(_DRIVER.format(symbol=unit.name) for unit in bundle.device_units), encoding="utf-8")
-    _compile((*_COMPILER, *flags, f"-I{common}", "-include", "common.h", "-shared", str(source), "-o", str(library)))
-    opened = ctypes.CDLL(str(library))
+    source = "".join(_DRIVER.format(symbol=unit.name) for unit in bundle.device_units)
+    own = [file for file in bundle.files if not file.path.startswith(bundle.include)]
+    library = _library(source, own, folder, tuple(flags))
     return {
-        name: Kernel(programs[name], as_run(name, loops[name]), schedule, opened, unit.name, fused.head_dim)
+        name: Kernel(programs[name], as_run(name, loops[name]), schedule, library, unit.name, fused.head_dim)
         for (name, schedule), unit in zip(fused.kernels, bundle.device_units, strict=True)
     }
 

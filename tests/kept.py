@@ -1,0 +1,61 @@
+"""What compilers made, kept from one run of the tests to the next: the same text gives the same code.
+
+It lies in build/kept, which `make clean` removes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from rnncc.machine.cache import digest
+
+FOLDER = Path(__file__).resolve().parents[1] / "build" / "kept"
+_SECONDS = 30 * 24 * 3600.0
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
+
+def kept(parts: tuple[str, ...], make: Callable[[], bytes]) -> bytes:
+    """What `make` gives, from an earlier run if there was one with the same parts: all that the result depends on, the
+    compiler's version too. What raises an error is made again in the next run."""
+    path = FOLDER / digest(*parts)[:32]
+    try:
+        found = path.read_bytes()
+        path.touch()
+        return found
+    except FileNotFoundError:
+        made = make()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    _forget()
+    # Another process may read it meanwhile.
+    beside = path.with_name(f"{path.name}-{os.getpid()}")
+    beside.write_bytes(made)
+    beside.rename(path)
+    return made
+
+
+def included(path: str, texts: Mapping[str, str], folders: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """A file, and all that it includes in quotes, whatever macros are set: paths with their texts, each once. What it
+    includes is looked for beside it and in the folders. Raises KeyError for what is not there."""
+    found, left = set[str](), [path]
+    while left:
+        if (name := left.pop()) in found:
+            continue
+        found.add(name)
+        yield name, texts[name]
+        for include in _INCLUDE.findall(texts[name]):
+            places = [os.path.normpath(folder / include) for folder in (Path(name).parent, *map(Path, folders))]
+            left.append(next((place for place in places if place in texts), include))
+
+
+def _forget() -> None:
+    """Removes what no run has used for a month."""
+    for path in FOLDER.iterdir():
+        try:
+            if path.stat().st_mtime < time.time() - _SECONDS:
+                path.unlink()
+        except FileNotFoundError:
+            continue  # another process removed or renamed it

@@ -1,0 +1,50 @@
+"""What is kept of compilers is given back for the same text alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import kept
+
+TEXTS = {
+    "src/one.cu": '#include "one.cuh"\n#include <math.h>\n  # include "lib/a.cuh"\n',
+    "src/one.cuh": "",
+    "include/lib/a.cuh": '#include "b.cuh"\n#include "../other/c.cuh"\n',
+    "include/lib/b.cuh": '#include "a.cuh"\n',
+    "include/other/c.cuh": "",
+    "include/unused.cuh": "",
+}
+
+
+def test_what_a_file_includes_belongs_to_it() -> None:
+    found = dict(kept.included("src/one.cu", TEXTS, ("include",)))
+    assert found == {name: text for name, text in TEXTS.items() if name != "include/unused.cuh"}
+    with pytest.raises(KeyError, match=r"lib/a\.cuh"):
+        list(kept.included("src/one.cu", TEXTS, ()))
+
+
+def test_it_is_made_once_and_again_where_a_part_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "FOLDER", tmp_path / "kept")
+    made = []
+
+    def make() -> bytes:
+        made.append(1)
+        return bytes(made)
+
+    assert [kept.kept(parts, make) for parts in (("a", "b"), ("a", "b"), ("ab",), ("a", "b"))] == [
+        b"\1", b"\1", b"\1\1", b"\1",
+    ]  # fmt: skip
+
+
+def test_a_failure_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "FOLDER", tmp_path)
+
+    def fail() -> bytes:
+        raise ValueError
+
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            kept.kept(("a",), fail)
+    assert kept.kept(("a",), lambda: b"made") == b"made"
