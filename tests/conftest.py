@@ -16,6 +16,10 @@ from rnncc.machine.cache import default_root
 from rnncc.machine.cache.root import MARKER
 from rnncc.stages.build import commands, processes
 
+# Workers of pytest-xdist share the cores: a thread that waits must not keep one busy. This is read when torch is
+# imported, which the conftest.py of a folder does before pytest_configure where a run is of that folder alone.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
 Golden = Callable[[Path, str], None]
 # How many tests for a GPU were deselected.
 _LEFT_OUT = pytest.StashKey[int]()
@@ -28,8 +32,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Tests on a GPU use many sizes: those that are about kernels compiled at first use ask for them.
     os.environ["RNNCC_COMPILE"] = "0"
-    # Workers of pytest-xdist share the cores: a thread that waits must not keep one busy. Read when torch is imported.
-    os.environ.setdefault("GOMP_SPINCOUNT", "0")
     config.addinivalue_line(
         "markers", "gpu: needs a CUDA device; where there is none, a line says how many did not run"
     )
