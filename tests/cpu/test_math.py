@@ -103,10 +103,9 @@ def _arguments(dtype: Floating) -> Array:
 def _unit(exact: Array, dtype: np.dtype[Any]) -> Array:
     """The unit of the last place of exact in a dtype."""
     info = np.finfo(dtype)
-    with np.errstate(all="ignore"):
-        exponent = np.floor(np.log2(np.abs(exact)))
-        exponent = np.clip(np.where(np.isfinite(exponent), exponent, info.minexp), info.minexp, info.maxexp)
-        return np.ldexp(Long(1), (exponent - info.nmant).astype(np.int64).astype(np.int32))
+    # frexp has its fraction between 1/2 and 1.
+    exponent = np.where(np.isfinite(exact) & (exact != 0), np.frexp(exact)[1] - 1, info.minexp)
+    return np.asarray(np.ldexp(Long(1), np.clip(exponent, info.minexp, info.maxexp) - info.nmant))
 
 
 def _ulps(got: Array, exact: Array, unit: Array) -> Array:
