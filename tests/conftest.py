@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -47,6 +48,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(marked)]
         config.hook.pytest_deselected(items=marked)
         config.stash[_LEFT_OUT] = len(marked)
+
+
+def pytest_collection_finish() -> None:
+    # What is there now, torch and thousands of tests, stays. Else the garbage collector would go through it again and
+    # again.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
