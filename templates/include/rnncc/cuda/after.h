@@ -207,21 +207,26 @@ class After {
     int64_t first, rows;
   };
 
-  // The values of an edge over all steps in two pieces, without a copy: the edge's tensor, if it has data, and the
-  // slot's values one step on. There are none where that takes a copy.
+  // The values of an edge over all steps in two pieces, without a copy: the slot's values one step on, and the edge's
+  // tensor. Zeros stand for one without data, since a product of them and a NaN is a NaN. There are no pieces where they
+  // take a copy.
   std::vector<Operand> pieces_of(int slot) {
     if (!is_edge(tables_, slot) || call_.starts || call_.steps == 1) return {};
     const SlotInfo& info = tables_.slots[slot];
     rnncc_tensor from = values_of(info.link);
-    const rnncc_tensor edge = tensors_.either(info.table, info.index);
+    rnncc_tensor edge = tensors_.either(info.table, info.index);
     const rnncc_dtype dtype = tensors_.scalar();
     if (from.step != call_.batch * from.entry || from.dtype != dtype || (edge.data && edge.dtype != dtype)) return {};
     const bool earlier = is_earlier(info);
     const int64_t batch = call_.batch, others = rows() - batch;
     if (!earlier) from.data = static_cast<char*>(from.data) + from.step * dtype_bytes(dtype);
-    std::vector<Operand> pieces = {{from, earlier ? batch : 0, others}};
-    if (edge.data) pieces.push_back({edge, earlier ? 0 : others, batch});
-    return pieces;
+    if (!edge.data) {
+      Tensor zeros = empty({batch, dim(info.width)}, torch_dtype(dtype), device());
+      RNNCC_TORCH(aoti_torch_zero_(zeros.get()));
+      edge = {zeros.data(), 0, dim(info.width), dtype};
+      held_.push_back(std::move(zeros));
+    }
+    return {{from, earlier ? batch : 0, others}, {edge, earlier ? 0 : others, batch}};
   }
 
   // Writes `height` rows of d_matrix = cotangentᵀ operand to `out` [rows, row_length], from the rows of outer o on.
