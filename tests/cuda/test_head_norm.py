@@ -17,7 +17,7 @@ from torch import Tensor
 import rnncc
 from rnncc.runtime import rows
 from tests.cuda.harness import launches_of
-from tests.emulated.fused import write_headers
+from tests.emulated.compiled import write_headers
 
 on_gpu = pytest.mark.gpu
 # The dtypes of value and result, as head_norm.cpp counts them, and the bound of the result's relative error.

@@ -18,7 +18,7 @@ import rnncc
 from rnncc.verify import BOUNDS, relative_error
 from tests.cpu.host import build, call
 from tests.cuda.harness import DTYPES, Packages, assert_true, draw, launches_of
-from tests.emulated.fused import write_headers
+from tests.emulated.compiled import write_headers
 
 
 @dataclass(frozen=True, slots=True)

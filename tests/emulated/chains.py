@@ -22,7 +22,8 @@ from rnncc.verify import BOUNDS
 from tests.compiling import front
 from tests.cuda.kernels import Case as Wanted
 from tests.cuda.kernels import forced, plan
-from tests.emulated.fused import DTYPES, EmulatedCase, Kernel, build
+from tests.emulated.compiled import Kernel, build
+from tests.emulated.fused import DTYPES, EmulatedCase
 from tests.generated.chains import chain
 from tests.numeric.compare import Problem
 from tests.numeric.loops import loops_of

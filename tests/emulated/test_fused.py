@@ -16,7 +16,8 @@ from rnncc.language.read import read_request
 from rnncc.pipeline import compile_cells
 from tests.cuda.kernels import Case as Wanted
 from tests.cuda.kernels import forced, plan
-from tests.emulated.fused import DTYPES, EmulatedCase, Kernel, build
+from tests.emulated.compiled import Kernel, build
+from tests.emulated.fused import DTYPES, EmulatedCase
 from tests.numeric.compare import Problem
 from tests.numeric.loops import Loop, loops_of
 
