@@ -14,6 +14,7 @@ from rnncc.ir.problem import Problem
 from rnncc.ir.target import GPUS
 from rnncc.stages.schedule import schedule
 from rnncc.stages.schedule.draft import TENTHS_OF_NS
+from rnncc.stages.schedule.expect import after_us
 from rnncc.stages.schedule.facts import facts_of
 from rnncc.stages.schedule.families import MODELS
 from tests.stages.scheduling import backward, forward, inference
@@ -175,3 +176,17 @@ def test_what_was_slow_since_it_spilled_is_ruled_out() -> None:
     with pytest.raises(Infeasible) as refused:
         predicted(backward("lstm"), row)
     assert "registers" in [part.requirement.name for part in refused.value.conflict.parts]
+
+
+# Head_dim, heads, batch, steps, and the microseconds of both kernels of heads.h for the LSTM's gradients in bfloat16.
+GRADIENTS_OF_HEADS = [
+    (64, 12, 256, 512, 248), (256, 3, 256, 512, 620), (128, 6, 256, 512, 309), (384, 2, 256, 512, 1013),
+    (16, 48, 256, 512, 662), (32, 24, 256, 512, 317), (96, 8, 256, 512, 484), (64, 64, 64, 256, 178),
+    (64, 12, 16, 1024, 48), (256, 3, 16, 1024, 94), (128, 6, 16, 1024, 55), (384, 2, 16, 1024, 146),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("head_dim", "heads", "batch", "steps", "us"), GRADIENTS_OF_HEADS)
+def test_gradients_of_heads(head_dim: int, heads: int, batch: int, steps: int, us: float) -> None:
+    expected_us = after_us(backward("lstm"), Problem(head_dim, heads, "bf16", batch), steps, H200)
+    assert us / MOST_APART < expected_us < us * MOST_APART

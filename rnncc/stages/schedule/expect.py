@@ -23,8 +23,9 @@ _LAUNCH_US, _FILL_US, _TRANSPOSED_FILL_US = 3.5, 0.05, 0.09
 # Microseconds per copy, per launch of a product, and per backward for what autograd and the gradients' tensors take.
 _COPY_US, _PRODUCT_US, _BACKWARD_US = 2.0, 3.0, 3.0
 # The gradients of several heads are products with many rows, one row per step and batch entry. cuBLAS has fewer CTAs
-# for them than there are SMs, and each goes through all rows: these are nanoseconds per row and product.
-_ROW_NS, _FLOAT_ROW_NS = 1.4, 39.0
+# for them than there are SMs, and each goes through all rows: these are nanoseconds per row and product. In 16 bits
+# narrow heads take longer, since a row of theirs is shorter than what memory hands over at a time.
+_ROW_NS, _NARROW_ROW_NS, _FLOAT_ROW_NS = 1.4, (1.0, 20.0), 39.0
 # If a float32 product has at least so many rows and few tiles, its rows are dealt out to several sums, for which the
 # cotangents of a gate are copied. In 16 bits the package's own kernel takes such products, and all narrow ones
 # (templates/include/rnncc/cuda/heads.h).
@@ -85,25 +86,35 @@ def after_us(loop: FusedLoop, problem: Problem, steps: int, target: Target) -> f
     count, product_us = known.matrices, products_us / known.matrices
     # To read the cotangents of a gate, or the states, and write them; or to read both.
     copy_us = 2 * rows * problem.hidden * problem.element_bytes / (1000 * reached_gb_s(target))
-    blocks = ceil(problem.head_dim, _TILE)
-    tiles = problem.heads * blocks**2
     # The states of the steps before are copied into a tensor of their own.
     shifted_us = _COPY_US + copy_us
     if problem.heads == 1:
         # Gates that lie side by side are one product.
         gradients_us = _PRODUCT_US + products_us
-    elif problem.is_float and rows >= _DEALT_ROWS and tiles <= _DEALT_TILES:
+    elif problem.is_float and rows >= _DEALT_ROWS and _tiles(problem) <= _DEALT_TILES:
         gradients_us = count * (_PRODUCT_US + _COPY_US + copy_us + product_us + copy_us)
-    elif not problem.is_float and (blocks == 1 or tiles < _DEALT_TILES):
+    elif _has_kernel(problem):
         # It reads all cotangents and the states once, and takes the states as they lie.
         shifted_us = 0.0
         gradients_us = 2 * _PRODUCT_US + max(
             (count + 1) / 2 * copy_us, _tiled_products_us(count, problem, target) * rows
         )
     else:
-        row_ns = _FLOAT_ROW_NS if problem.is_float else _ROW_NS
+        base, narrow = _NARROW_ROW_NS
+        row_ns = _FLOAT_ROW_NS if problem.is_float else max(_ROW_NS, base + narrow / problem.head_dim)
         gradients_us = count * (_PRODUCT_US + max(product_us, slower(target) * row_ns * rows / 1000))
     return _BACKWARD_US + gradients_us + shifted_us
+
+
+def _tiles(problem: Problem) -> int:
+    """The tiles of all heads' products as cuBLAS has them."""
+    return problem.heads * ceil(problem.head_dim, _TILE) ** 2
+
+
+def _has_kernel(problem: Problem) -> bool:
+    """Whether the package's own kernel makes the gradients of several heads."""
+    fits = not problem.is_float and problem.head_dim % 8 == 0
+    return fits and (problem.head_dim <= _TILE or _tiles(problem) < _DEALT_TILES)
 
 
 def _tiled_products_us(count: int, problem: Problem, target: Target) -> float:
