@@ -115,15 +115,17 @@ class Stager:
 
     def _key(self, node: Pointwise) -> Key:
         width = self.widths[node.target]
-        if is_narrow(width):
+        if width == ONE:
             return Key(width, ONE)
+        usual = ONE if is_narrow(width) else HEADS
         for name in references(node.expr):
             accumulator = self.accumulators.get(name)
             for contraction in accumulator.contractions if accumulator else ():
                 blocks = diagonal_blocks(self.needs.matrices[contraction.matrix].structure)
-                if blocks not in (ONE, HEADS):
+                # One number per head of a product comes from the head's own block.
+                if blocks not in (ONE, usual):
                     return Key(width, blocks)
-        return Key(width, HEADS)
+        return Key(width, usual)
 
     def _level_for(self, name: str, key: Key | None) -> int:
         """The first level at which a stage of `key` (None: a row operator) may read a value."""
