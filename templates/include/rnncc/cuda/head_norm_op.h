@@ -66,7 +66,10 @@ inline int64_t take_turns(HeadNormCall& call, int64_t ctas_at_once, int64_t leas
   if (turns > INT32_MAX) fail("head_norm: these are more rows than one launch takes");
   call.turns = int32_t(turns);
   call.rows_at_once = parts(call.rows, turns);
-  return parts(call.rows_at_once * call.heads, teams);
+  const int64_t ctas = parts(call.rows_at_once * call.heads, teams);
+  // The kernel counts threads in 32 bits.
+  if (ctas > INT32_MAX / call.threads) fail("head_norm: these are more heads than one launch takes");
+  return ctas;
 }
 
 inline int64_t ctas_at_once(int32_t device, CUfunction kernel, int threads, int shared_bytes) {
@@ -74,15 +77,6 @@ inline int64_t ctas_at_once(int32_t device, CUfunction kernel, int threads, int 
   check_cuda(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, size_t(shared_bytes)),
              "counting CTAs of head_norm");
   return int64_t(std::max(each, 1)) * gpu(device).sms;
-}
-
-inline void launch_head_norm(CUfunction kernel, int64_t ctas, unsigned y, int threads, int shared_bytes, int32_t device,
-                             void* call) {
-  if (ctas > INT32_MAX / threads) fail("head_norm: these are more heads than one launch takes");
-  const CUlaunchConfig how = {
-      {unsigned(ctas), y, 1}, {unsigned(threads), 1, 1}, unsigned(shared_bytes), current_stream(device), nullptr, 0};
-  void* parameters[] = {call};
-  check_cuda(driver().cuLaunchKernelEx(&how, kernel, parameters, nullptr), "launching head_norm");
 }
 
 // (Tensor value, Tensor? weight, Tensor? bias, SymInt heads, SymInt k, float epsilon) -> (Tensor normalised, Tensor
@@ -113,7 +107,8 @@ inline void run_head_norm(StableValue* stack) {
     choose_team(call, int(dtype_bytes(value.dtype())), int(dtype_bytes(normalised.dtype())));
     const CUfunction kernel = find_kernel(device.index, "_head_norm", name);
     const int64_t fitting = ctas_at_once(device.index, kernel, call.threads, HEAD_NORM_SHARED);
-    launch_head_norm(kernel, take_turns(call, fitting, 1), 1, call.threads, HEAD_NORM_SHARED, device.index, &call);
+    const int64_t ctas = take_turns(call, fitting, 1);
+    launch_kernel("head_norm", kernel, {ctas, call.threads, HEAD_NORM_SHARED}, device.index, &call);
   }
   stack[0] = give(std::move(normalised));
   stack[1] = give(std::move(means));
@@ -174,10 +169,11 @@ inline void run_head_norm_backward(StableValue* stack) {
       sums.parts = call.rows_at_once;
       sums.width = width;
     }
-    launch_head_norm(kernel, ctas, 1, call.threads, HEAD_NORM_SHARED, device.index, &call);
-    if (partials)
-      launch_head_norm(find_kernel(device.index, "_head_norm", sums_name), (width + 31) / 32, 2,
-                       32 * HEAD_NORM_SUM_WARPS, HEAD_NORM_SUM_SHARED, device.index, &sums);
+    launch_kernel("head_norm_backward", kernel, {ctas, call.threads, HEAD_NORM_SHARED}, device.index, &call);
+    if (partials) {
+      const LaunchShape shape = {(width + 31) / 32, 32 * HEAD_NORM_SUM_WARPS, HEAD_NORM_SUM_SHARED, 2};
+      launch_kernel("head_norm_sums", find_kernel(device.index, "_head_norm", sums_name), shape, device.index, &sums);
+    }
   }
   stack[0] = give(std::move(made));
 }

@@ -26,8 +26,8 @@ struct HeadsProduct {
 constexpr int64_t HEAD_TILE = 128, HEAD_TILES = 32;
 // In float32 the rows of such a product are then dealt out among HEAD_SUMS sums, where each gets HEAD_ROWS rows or more.
 constexpr int64_t HEAD_SUMS = 16, HEAD_ROWS = 64;
-// In 16 bits the package's own kernel takes such products, and all of narrow heads: it reads both operands once for all
-// parts and terms. A slice has SLICE_ROWS rows or more.
+// In 16 bits the package's own kernel takes such products, and those of all narrow heads. It reads both operands once
+// for all parts and terms. It divides the rows into slices of SLICE_ROWS rows or more.
 constexpr int64_t SLICE_ROWS = 256;
 
 namespace heads {
@@ -50,14 +50,6 @@ inline bool has_kernel(const HeadsProduct& p, Device device) {
          std::all_of(p.pieces.begin(), p.pieces.end(), [&](const HeadsProduct::Piece& piece) {
            return fits(piece.a, p.head_dim) && fits(piece.b, p.depth);
          });
-}
-
-inline void launch(const std::string& name, int64_t ctas, int threads, int shared_bytes, int32_t device, void* call) {
-  const CUlaunchConfig how = {
-      {unsigned(ctas), 1, 1}, {unsigned(threads), 1, 1}, unsigned(shared_bytes), current_stream(device), nullptr, 0};
-  void* parameters[] = {call};
-  check_cuda(driver().cuLaunchKernelEx(&how, find_kernel(device, "_core", name), parameters, nullptr),
-             "launching " + name);
 }
 
 inline int columns_of_tile(const HeadsProduct& p) { return p.terms * p.depth > 64 ? 128 : 64; }
@@ -98,16 +90,18 @@ inline void multiply_by_kernel(const HeadsProduct& p, Device device) {
     slices += calls.back().slices;
   }
   const Tensor sums = empty({slices, elements(p)}, torch_dtype(RNNCC_FLOAT32), device);
-  const std::string dtype = dtype_name(p.dtype);
+  const std::string dtype = dtype_name(p.dtype), name = "head_products_" + dtype + "_" + std::to_string(columns);
+  const CUfunction kernel = find_kernel(device.index, "_core", name);
   float* to = static_cast<float*>(sums.data());
   for (HeadProductCall& call : calls) {
     call.sums = to;
     to += call.slices * elements(p);
-    launch("head_products_" + dtype + "_" + std::to_string(columns), ctas(call), HEAD_PRODUCT_THREADS,
-           head_product_shared(columns), device.index, &call);
+    launch_kernel(name, kernel, {ctas(call), HEAD_PRODUCT_THREADS, head_product_shared(columns)}, device.index, &call);
   }
   HeadSumCall sum = {static_cast<float*>(sums.data()), p.out, elements(p), slices};
-  launch("head_sums_" + dtype, divide_up(sum.count, 4 * HEAD_SUM_THREADS), HEAD_SUM_THREADS, 0, device.index, &sum);
+  const std::string name_of_sums = "head_sums_" + dtype;
+  launch_kernel(name_of_sums, find_kernel(device.index, "_core", name_of_sums),
+                {divide_up(sum.count, 4 * HEAD_SUM_THREADS), HEAD_SUM_THREADS}, device.index, &sum);
 }
 
 // out [heads, head_dim, depth] = aᵀ b for each head; its matrices may have gaps. a has one part here, and b one term.

@@ -151,4 +151,25 @@ inline CUstream current_stream(int32_t device) {
   return static_cast<CUstream>(stream);
 }
 
+// The shape of a launch: a grid of `ctas` by `rows` CTAs.
+struct LaunchShape {
+  int64_t ctas;
+  int threads, shared_bytes = 0;
+  unsigned rows = 1;
+};
+
+// Launches a kernel with one argument, `call`, on the stream that torch uses now.
+inline void launch_kernel(const std::string& name, CUfunction kernel, const LaunchShape& shape, int32_t device,
+                          void* call) {
+  if (shape.ctas > INT32_MAX) fail(name + ": these are more rows than one launch takes");
+  const CUlaunchConfig how = {{unsigned(shape.ctas), shape.rows, 1},
+                              {unsigned(shape.threads), 1, 1},
+                              unsigned(shape.shared_bytes),
+                              current_stream(device),
+                              nullptr,
+                              0};
+  void* parameters[] = {call};
+  check_cuda(driver().cuLaunchKernelEx(&how, kernel, parameters, nullptr), "launching " + name);
+}
+
 }  // namespace rnncc

@@ -59,12 +59,8 @@ inline void run_permute_rows(StableValue* stack) {
     call.to_row = made.strides()[0] * bytes;
     call.to_steps = as_bool(stack[3]);
     const int64_t ctas = share_rows(call);
-    if (ctas > INT32_MAX) fail("permute_rows: these are more rows than one launch takes");
-    const CUlaunchConfig how = {
-        {unsigned(ctas), 1, 1}, {32 * PERMUTE_WARPS, 1, 1}, 0, current_stream(device.index), nullptr, 0};
-    void* parameters[] = {&call};
-    check_cuda(driver().cuLaunchKernelEx(&how, find_kernel(device.index, "_core", "permute_rows"), parameters, nullptr),
-               "launching permute_rows");
+    launch_kernel("permute_rows", find_kernel(device.index, "_core", "permute_rows"), {ctas, 32 * PERMUTE_WARPS},
+                  device.index, &call);
   }
   stack[0] = give(std::move(made));
 }

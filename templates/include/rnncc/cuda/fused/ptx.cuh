@@ -72,8 +72,9 @@ RNNCC_DEVICE void copy16(uint32_t to, const void* from) {
 RNNCC_DEVICE void copy16_or_zeros(uint32_t to, const void* from, bool wanted) {
   asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
 }
-// The thread's copies since the last call are a group. It waits until all groups but the last N have landed.
+// Makes a group of the thread's copies since the last call.
 RNNCC_DEVICE void copies_end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until all of the thread's groups but the last N have landed.
 template <int N>
 RNNCC_DEVICE void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
